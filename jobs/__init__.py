@@ -1,0 +1,1 @@
+"""Everything that runs on the GPU machine: plan a sweep, run it, collect what was measured."""
