@@ -1,0 +1,44 @@
+"""AdamW (Loshchilov & Hutter 2019, algorithm 2), written out: a handful of unfused kernels for every tensor."""
+
+from collections.abc import Iterable
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+
+class AdamW:
+    """Updates parameters in place. The moments are allocated in the first step, as torch.optim does."""
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ):
+        self.parameters = list(parameters)
+        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
+        self.num_steps = 0
+        self.moments: dict[Tensor, tuple[Tensor, Tensor]] = {}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        self.num_steps += 1
+        beta1, beta2 = self.betas
+        step_size = self.lr * sqrt(1 - beta2**self.num_steps) / (1 - beta1**self.num_steps)
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                continue
+            if parameter not in self.moments:
+                self.moments[parameter] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+            mean, square = self.moments[parameter]
+            mean.mul_(beta1).add_(parameter.grad, alpha=1 - beta1)
+            square.mul_(beta2).addcmul_(parameter.grad, parameter.grad, value=1 - beta2)
+            parameter.mul_(1 - self.lr * self.weight_decay)
+            parameter.addcdiv_(mean, square.sqrt().add_(self.eps), value=-step_size)
+
+    def zero_grad(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
