@@ -1,0 +1,614 @@
+"""Read an Nsight Systems export, SQLite or parquetdir: the only file that knows the nsys schema.
+
+`read(path)` gives a `Capture`: pandas frames with one row an event, integer nanoseconds on the capture's clock, names resolved
+to categoricals, sorted by start. Tables and columns that a capture or an nsys version does not have become empty frames and
+neutral values, and are listed in `Capture.missing`; nothing is filled in silently.
+"""
+
+import itertools
+import re
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
+MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
+SYNC = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+API = "CUPTI_ACTIVITY_KIND_RUNTIME"
+NVTX = "NVTX_EVENTS"
+STRINGS = "StringIds"
+
+# What cannot be said when a table is absent; the keys are the tables that `read` looks for.
+CONSEQUENCES = {
+    KERNEL: "no kernel times: no statement about GPU work, families, phases or idle share",
+    API: "no CUDA API calls: no launch latency, no queue depth, and kernels cannot be attributed to ranges",
+    NVTX: "no NVTX ranges: kernels cannot be attributed to ranges, phases or modules",
+    STRINGS: "no string table: kernels, API calls and registered ranges have no names",
+    MEMCPY: "no memory copies: either none happened or they were not traced",
+    MEMSET: "no memory sets: either none happened or they were not traced",
+    SYNC: "no synchronisation events: either none happened or they were not traced",
+    "TARGET_INFO_GPU": "no GPU facts: name, SMs, memory and clocks are unknown",
+}
+
+PUSH_POP, START_END, DOMAIN_CREATE = 59, 60, 75
+_NO_VALUE = -(2**63)  # stands for NULL while columns are fetched; no timestamp or id has this value
+
+_COPY_KINDS = {
+    0: "Unknown",
+    1: "Host-to-Device",
+    2: "Device-to-Host",
+    3: "Host-to-Array",
+    4: "Array-to-Host",
+    5: "Array-to-Array",
+    6: "Array-to-Device",
+    7: "Device-to-Array",
+    8: "Device-to-Device",
+    9: "Host-to-Host",
+    10: "Peer-to-Peer",
+    11: "Unified Host-to-Device",
+    12: "Unified Device-to-Host",
+    13: "Unified Device-to-Device",
+}
+_SYNC_TYPES = {0: "Unknown", 1: "Event sync", 2: "Stream wait sync", 3: "Stream sync", 4: "Context sync"}
+
+_KERNEL_DETAILS = {
+    "grid_x": "gridX",
+    "grid_y": "gridY",
+    "grid_z": "gridZ",
+    "block_x": "blockX",
+    "block_y": "blockY",
+    "block_z": "blockZ",
+    "registers": "registersPerThread",
+    "static_shared_bytes": "staticSharedMemory",
+    "dynamic_shared_bytes": "dynamicSharedMemory",
+}
+_GPU_FACTS = {
+    "id": "id",
+    "name": "name",
+    "memory_bytes": "totalMemory",
+    "memory_bandwidth": "memoryBandwidth",
+    "clock_hz": "clockRate",
+    "sm_count": "smCount",
+    "l2_bytes": "l2CacheSize",
+    "compute_major": "computeMajor",
+    "compute_minor": "computeMinor",
+}
+
+
+class ExportError(ValueError):
+    """A file that cannot be read as an nsys export. The message is one line: file, what is wrong, what to do."""
+
+    def __init__(self, path: Path | str, problem: str, remedy: str):
+        super().__init__(f"{path}: {problem}; {remedy}")
+
+
+@dataclass
+class Capture:
+    """What one nsys export holds. Times are int64 nanoseconds on the capture's own clock; `process` is the serialised
+    process id (unique over machines of one capture), `thread` the serialised thread id that contains it.
+
+    kernels: start_ns, end_ns, process, device, context, stream, correlation, graph_node (0 none), kernel_name
+             (+ grid_x..z, block_x..z, registers, static_shared_bytes, dynamic_shared_bytes when read with details)
+    graphs:  start_ns, end_ns, process, device, context, stream, correlation, graph
+             whole CUDA graph executions (traced with --cuda-graph-trace=graph: the kernels inside are not visible)
+    memops:  start_ns, end_ns, process, device, context, stream, correlation, graph_node, operation, bytes
+    api:     start_ns, end_ns, process, thread, correlation, name; sorted by start
+    ranges:  start_ns, end_ns (an open range ends with the capture, `is_open`), process, thread, end_thread, domain, name,
+             style (PushPop | StartEnd)
+    syncs:   start_ns, end_ns, process, device, stream, correlation, kind
+    """
+
+    source: str
+    kernels: pd.DataFrame
+    graphs: pd.DataFrame
+    memops: pd.DataFrame
+    api: pd.DataFrame
+    ranges: pd.DataFrame
+    syncs: pd.DataFrame
+    nsys_version: str = ""
+    schema_version: str = ""
+    gpus: list[dict] = field(default_factory=list)
+    duration_ns: int = 0
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def read(path: Path | str, *, details: bool = True) -> Capture:
+    """Read `path`: an `.sqlite` export, a parquetdir export (a folder), or an `.nsys-rep` report (needs `nsys` on PATH).
+
+    details=False leaves out the launch shapes of kernels, which summaries do not need.
+    Raises ExportError, whose message is one line for the user, for anything that is not a readable nsys export.
+    """
+    path = Path(path)
+    try:
+        with _open(path) as source:
+            return _capture(source, path, details)
+    except ExportError:
+        raise
+    except (sqlite3.Error, pa.ArrowException, OSError) as error:
+        raise ExportError(path, f"is damaged or unreadable ({_one_line(error)})", _EXPORT_AGAIN) from error
+    except (ValueError, TypeError, OverflowError, KeyError, IndexError, MemoryError) as error:
+        raise ExportError(path, f"holds values that no nsys writes ({_one_line(error)})", _EXPORT_AGAIN) from error
+
+
+_EXPORT_AGAIN = "export the report again with `nsys export --type sqlite --force-overwrite=true REPORT.nsys-rep`"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+@contextmanager
+def _open(path: Path) -> Iterator["_SqliteTables | _ParquetTables"]:
+    if not path.exists():
+        raise ExportError(path, "does not exist", "check the path")
+    if path.is_dir():
+        yield _ParquetTables(path)
+    elif path.suffix in (".nsys-rep", ".qdrep"):
+        with tempfile.TemporaryDirectory() as folder, _SqliteTables.open(_export(path, Path(folder)), path) as tables:
+            yield tables
+    else:
+        with _SqliteTables.open(path, path) as tables:
+            yield tables
+
+
+def _export(report: Path, folder: Path) -> Path:
+    """Let nsys export a report afresh: an export that lies beside it may be older than the report."""
+    if report.stat().st_size == 0:
+        raise ExportError(report, "is empty", "record it again")
+    nsys = shutil.which("nsys")
+    if nsys is None:
+        raise ExportError(
+            report,
+            "is an nsys report, and nsys is not installed here to export it",
+            "where nsys is installed run `nsys export --type sqlite --force-overwrite=true "
+            f"{report.name}` and give the .sqlite file",
+        )
+    target = folder / "export.sqlite"
+    command = [nsys, "export", "--type", "sqlite", "--force-overwrite=true", "--output", str(target), str(report)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0 or not target.exists():
+        said = _one_line(ValueError(done.stderr or done.stdout))
+        raise ExportError(report, f"nsys could not export it ({said})", "record it again, or use a newer nsys")
+    return target
+
+
+# --------------------------------------------------------------------------------------------------- the two containers
+
+
+class _SqliteTables:
+    """Columns of an export in SQLite. Python's own sqlite3, read in flat chunks: 1 M rows of seven columns take a second."""
+
+    CHUNK = 1 << 16
+
+    def __init__(self, connection: sqlite3.Connection):
+        self._connection = connection
+        # Text that is not UTF-8 must not stop the reading of everything else.
+        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        self._columns = {name: [row[1] for row in connection.execute(f'PRAGMA table_info("{name}")')] for name in names}
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: Path, shown: Path) -> Iterator["_SqliteTables"]:
+        _check_sqlite_file(path, shown)
+        # immutable: the file may lie on a read-only disk, and nothing else writes it
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+        try:
+            verdict = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict is None or verdict[0] != "ok":
+                problem = f"is damaged ({_one_line(ValueError(verdict))})"
+                raise ExportError(shown, problem, _EXPORT_AGAIN)
+            yield cls(connection)
+        finally:
+            connection.close()
+
+    def names(self) -> set[str]:
+        return set(self._columns)
+
+    def columns(self, table: str) -> list[str]:
+        return self._columns.get(table, [])
+
+    def integers(self, table: str, columns: Sequence[str]) -> list[np.ndarray]:
+        """The named columns as int64 arrays, NULL as _NO_VALUE, in the table's own order."""
+        wanted = ", ".join(f'COALESCE("{column}", {_NO_VALUE})' for column in columns)
+        cursor = self._connection.execute(f'SELECT {wanted} FROM "{table}"')
+        chunks = []
+        while rows := cursor.fetchmany(self.CHUNK):
+            flat = np.fromiter(itertools.chain.from_iterable(rows), np.int64, len(rows) * len(columns))
+            chunks.append(flat.reshape(-1, len(columns)))
+        if not chunks:
+            return [np.empty(0, np.int64) for _ in columns]
+        return [np.concatenate([chunk[:, i] for chunk in chunks]) for i in range(len(columns))]
+
+    def objects(self, table: str, columns: Sequence[str]) -> list[list]:
+        """The named columns as lists of Python values, in the table's own order."""
+        wanted = ", ".join(f'"{column}"' for column in columns)
+        rows = self._connection.execute(f'SELECT {wanted} FROM "{table}"').fetchall()
+        return [list(column) for column in zip(*rows)] if rows else [[] for _ in columns]
+
+
+def _check_sqlite_file(path: Path, shown: Path) -> None:
+    size = path.stat().st_size
+    if size == 0:
+        raise ExportError(shown, "is empty", _EXPORT_AGAIN)
+    with path.open("rb") as file:
+        header = file.read(100)
+    if header[:16] != b"SQLite format 3\x00":
+        raise ExportError(shown, "is not an SQLite file", "give an .nsys-rep, .sqlite or parquetdir export of nsys")
+    page = int.from_bytes(header[16:18], "big")
+    expected = (65536 if page == 1 else page) * int.from_bytes(header[28:32], "big")
+    if size < expected:
+        raise ExportError(shown, f"is cut off ({size} of {expected} bytes)", _EXPORT_AGAIN)
+
+
+class _ParquetTables:
+    """Columns of an export in a folder with one Parquet file a table, named as the SQLite tables are."""
+
+    def __init__(self, folder: Path):
+        self._files = {file.stem: file for file in folder.glob("*.parquet")}
+        if not self._files:
+            raise ExportError(folder, "is a folder without .parquet files", "give the folder that nsys export wrote")
+        self._columns = {name: pq.read_schema(file).names for name, file in self._files.items()}
+
+    def names(self) -> set[str]:
+        return set(self._files)
+
+    def columns(self, table: str) -> list[str]:
+        return self._columns.get(table, [])
+
+    def _read(self, table: str, columns: Sequence[str]) -> pa.Table:
+        return pq.read_table(self._files[table], columns=list(columns))
+
+    def integers(self, table: str, columns: Sequence[str]) -> list[np.ndarray]:
+        data = self._read(table, columns)
+        return [_arrow_integers(data.column(name)) for name in columns]
+
+    def objects(self, table: str, columns: Sequence[str]) -> list[list]:
+        data = self._read(table, columns)
+        return [data.column(name).to_pylist() for name in columns]
+
+
+def _arrow_integers(column: pa.ChunkedArray) -> np.ndarray:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_temporal(column.type):
+        column = column.cast(pa.timestamp("ns")) if pa.types.is_timestamp(column.type) else column
+    column = column.cast(pa.int64(), safe=False)  # unsigned ids beyond 2**63 wrap, as they do in SQLite
+    return (column.fill_null(_NO_VALUE) if column.null_count else column).to_numpy()
+
+
+# --------------------------------------------------------------------------------------------------- rows to tidy frames
+
+
+class _Strings:
+    """The export's string table: ids to names."""
+
+    def __init__(self, tables):
+        self._ids, self._values = np.empty(0, np.int64), []
+        self.known = STRINGS in tables.names() and {"id", "value"} <= set(tables.columns(STRINGS))
+        if self.known:
+            ids, values = tables.objects(STRINGS, ["id", "value"])
+            order = np.argsort(np.array(ids, np.int64), kind="stable")
+            self._ids = np.array(ids, np.int64)[order]
+            self._values = [str(values[i]) for i in order]
+
+    def __getitem__(self, wanted: int) -> str | None:
+        position = int(np.searchsorted(self._ids, wanted))
+        found = position < len(self._ids) and self._ids[position] == wanted
+        return self._values[position] if found else None
+
+    def names(self, ids: np.ndarray, what: str) -> pd.Categorical:
+        """Categorical of the names of `ids`. Raises ValueError for an id that a present string table does not have."""
+        unique, inverse = np.unique(ids, return_inverse=True)
+        values = [self[int(one)] for one in unique]
+        if self.known and None in values:
+            raise ValueError(f"{what} refers to string {unique[values.index(None)]}, which {STRINGS} does not have")
+        return _categorical(inverse, [value or f"<unnamed {what} {one}>" for value, one in zip(values, unique)])
+
+
+def _categorical(codes: np.ndarray, values: Sequence[str]) -> pd.Categorical:
+    """Categorical from codes into `values`, which may hold equal names under several codes."""
+    merged, categories = pd.factorize(np.array(values, dtype=object)) if len(values) else (np.empty(0, np.int64), [])
+    codes = merged.astype(np.int32)[codes] if len(values) else np.empty(0, np.int32)
+    return pd.Categorical.from_codes(codes, categories=pd.Index(categories, dtype=object))
+
+
+def _constants(codes: np.ndarray, texts: dict[int, str], form: str) -> pd.Categorical:
+    unique, inverse = np.unique(codes, return_inverse=True)
+    return _categorical(inverse, [form.format(texts.get(int(one), f"kind {one}")) for one in unique])
+
+
+def _columns(tables, table: str, wanted: dict[str, str], missing: dict[str, str]) -> dict[str, np.ndarray]:
+    """`wanted` (our name -> nsys column) of `table` as int64 arrays without gaps in the frame; columns that this export does
+    not have are listed in `missing` and come back as _NO_VALUE. start and end are indispensable."""
+    have = set(tables.columns(table))
+    for column in ("start", "end"):
+        if column in wanted.values() and column not in have:
+            raise ValueError(f"table {table} has no column {column}")
+    present = {ours: theirs for ours, theirs in wanted.items() if theirs in have}
+    arrays = dict(zip(present, tables.integers(table, list(present.values()))))
+    rows = len(next(iter(arrays.values())))
+    for ours, theirs in wanted.items():
+        if ours not in arrays:
+            arrays[ours] = np.full(rows, _NO_VALUE)
+            missing[f"{table}.{theirs}"] = _column_consequence(theirs)
+    return {ours: arrays[ours] for ours in wanted}
+
+
+def _column_consequence(column: str) -> str:
+    return {
+        "correlationId": "the launch of these operations is unknown, so they cannot be attributed to ranges",
+        "globalPid": "the process of these operations is unknown",
+        "globalTid": "the thread of these events is unknown, so ranges cannot hold them",
+        "graphNodeId": "operations inside CUDA graphs cannot be told from others",
+    }.get(column, f"{column} is unknown")
+
+
+def _neutral(values: np.ndarray, value: int = 0) -> np.ndarray:
+    return np.where(values == _NO_VALUE, value, values)
+
+
+def _small(values: np.ndarray, value: int = 0) -> np.ndarray:
+    """int32 of `values`, NULL as `value`. Raises ValueError where one does not fit."""
+    values = _neutral(values, value)
+    if len(values) and (values.max() > 2**32 - 1 or values.min() < -(2**31)):
+        raise ValueError("an id or size is out of range")
+    return values.astype(np.int32) if not len(values) or values.max() < 2**31 else values
+
+
+def _check_times(start: np.ndarray, end: np.ndarray, table: str) -> None:
+    if not len(start):
+        return
+    if start.min() == _NO_VALUE or end.min() == _NO_VALUE:
+        raise ValueError(f"{table} has an event without a time")
+    if (end < start).any():
+        raise ValueError(f"{table} has an event that ends before it starts")
+    if max(abs(int(start.min())), abs(int(end.max()))) > 2**61:
+        raise ValueError(f"{table} has a time out of range")
+
+
+def _sorted_frame(arrays: dict) -> pd.DataFrame:
+    order = np.lexsort((arrays["end_ns"], arrays["start_ns"])) if len(arrays["start_ns"]) else None
+    if order is None or bool((order[1:] > order[:-1]).all()):
+        return pd.DataFrame(arrays, copy=False)
+    return pd.DataFrame({name: values[order] for name, values in arrays.items()}, copy=False)
+
+
+_GPU_OPERATION = {
+    "start_ns": "start",
+    "end_ns": "end",
+    "process": "globalPid",
+    "device": "deviceId",
+    "context": "contextId",
+    "stream": "streamId",
+    "correlation": "correlationId",
+}
+
+
+def _operations(tables, table: str, more: dict[str, str], missing: dict[str, str]) -> dict[str, np.ndarray]:
+    """Columns that every kind of GPU operation has, and `more`, as arrays."""
+    if table not in tables.names():
+        return {name: np.empty(0, np.int64) for name in (_GPU_OPERATION | more)}
+    arrays = _columns(tables, table, _GPU_OPERATION | more, missing)
+    _check_times(arrays["start_ns"], arrays["end_ns"], table)
+    arrays["process"] = _process(arrays["process"])
+    for name in ("device", "context", "stream"):
+        arrays[name] = _small(arrays[name])
+    arrays["correlation"] = _neutral(arrays["correlation"], -1)
+    return arrays
+
+
+def _process(serialised: np.ndarray) -> np.ndarray:
+    """Process part of a serialised process or thread id; 0 where the export does not say."""
+    return np.where(serialised == _NO_VALUE, 0, serialised >> 24)
+
+
+def process_id(process: int) -> int:
+    """The operating system's process id in a `process` of a Capture."""
+    return int(process) & 0xFFFFFF
+
+
+def thread_id(thread: int) -> int:
+    """The operating system's thread id in a `thread` of a Capture."""
+    return int(thread) & 0xFFFFFF
+
+
+def _kernels(tables, strings: _Strings, details: bool, missing: dict[str, str]) -> pd.DataFrame:
+    have = set(tables.columns(KERNEL))
+    name = next((one for one in ("demangledName", "shortName", "mangledName") if one in have), "demangledName")
+    more = {"graph_node": "graphNodeId", "name": name}
+    arrays = _operations(tables, KERNEL, more | (_KERNEL_DETAILS if details else {}), missing)
+    missing.pop(f"{KERNEL}.graphNodeId", None)  # older versions; such captures have no node traces either
+    names = arrays.pop("name")
+    arrays["graph_node"] = _neutral(arrays["graph_node"])
+    for column in _KERNEL_DETAILS if details else ():
+        arrays[column] = _small(arrays[column])
+    arrays["kernel_name"] = strings.names(names, "kernel")
+    return _sorted_frame(arrays)
+
+
+def _memops(tables, missing: dict[str, str]) -> pd.DataFrame:
+    frames = []
+    for table, kind in ((MEMCPY, "copyKind"), (MEMSET, None)):
+        more = {"graph_node": "graphNodeId", "bytes": "bytes"} | ({"kind": kind} if kind else {})
+        arrays = _operations(tables, table, more, missing)
+        missing.pop(f"{table}.graphNodeId", None)
+        kinds = arrays.pop("kind", None)
+        arrays["graph_node"], arrays["bytes"] = _neutral(arrays["graph_node"]), _neutral(arrays["bytes"])
+        if kinds is None:
+            operation = _categorical(np.zeros(len(arrays["start_ns"]), np.int64), ["memset"])
+        else:
+            operation = _constants(kinds, _COPY_KINDS, "memcpy {}")
+        frames.append(pd.DataFrame(arrays | {"operation": operation.astype(object)}))
+    both = pd.concat(frames, ignore_index=True)
+    both["operation"] = pd.Categorical(both["operation"])
+    return both.sort_values(["start_ns", "end_ns"], kind="stable", ignore_index=True)
+
+
+def _api(tables, strings: _Strings, missing: dict[str, str]) -> pd.DataFrame:
+    wanted = {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "correlation": "correlationId", "name": "nameId"}
+    if API not in tables.names():
+        arrays = {name: np.empty(0, np.int64) for name in wanted}
+    else:
+        arrays = _columns(tables, API, wanted, missing)
+    _check_times(arrays["start_ns"], arrays["end_ns"], API)
+    names = strings.names(arrays.pop("name"), "API call")
+    arrays["process"] = _process(arrays["thread"])
+    arrays["thread"] = _neutral(arrays["thread"])
+    arrays["correlation"] = _neutral(arrays["correlation"], -1)
+    arrays["name"] = names.rename_categories(_api_names(names.categories)) if len(names.categories) else names
+    return _sorted_frame(arrays)
+
+
+def _api_names(names: Sequence[str]) -> list[str]:
+    """API names as nsys prints them: without the version suffix of the oldest entry points (`_v3020`, `_v7000`), with the
+    five-digit ones, unless two functions would get one name."""
+    short = [re.sub(r"_v\d{4}$", "", name) for name in names]
+    return [one if short.count(one) == 1 else name for one, name in zip(short, names)]
+
+
+def _ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str]) -> pd.DataFrame:
+    wanted = {
+        "start_ns": "start",
+        "end_ns": "end",
+        "kind": "eventType",
+        "thread": "globalTid",
+        "end_thread": "endGlobalTid",
+        "domain": "domainId",
+        "text_id": "textId",
+    }
+    if NVTX not in tables.names():
+        arrays = {name: np.empty(0, np.int64) for name in wanted}
+        texts: list = []
+    else:
+        arrays = _columns(tables, NVTX, wanted, missing)
+        texts = tables.objects(NVTX, ["text"])[0] if "text" in tables.columns(NVTX) else [None] * len(arrays["kind"])
+        for optional in ("endGlobalTid", "domainId", "textId"):
+            missing.pop(f"{NVTX}.{optional}", None)  # not in older versions
+    arrays["domain"] = _neutral(arrays["domain"])
+    names = _range_names(texts, arrays["text_id"], strings)
+    domains = arrays["kind"] == DOMAIN_CREATE
+    domain_names = dict(zip(zip(_process(arrays["thread"][domains]), arrays["domain"][domains]), names[domains]))
+
+    keep = np.flatnonzero((arrays["kind"] == PUSH_POP) | (arrays["kind"] == START_END))
+    arrays = {name: values[keep] for name, values in arrays.items()}
+    start, end = arrays["start_ns"], arrays["end_ns"]
+    is_open = end == _NO_VALUE
+    end = np.where(is_open, np.maximum(last_ns, start), end)
+    _check_times(start, end, NVTX)
+    process = _process(arrays["thread"])
+    frame = {
+        "start_ns": start,
+        "end_ns": end,
+        "is_open": is_open,
+        "process": process,
+        "thread": _neutral(arrays["thread"]),
+        "end_thread": np.where(arrays["end_thread"] == _NO_VALUE, _neutral(arrays["thread"]), arrays["end_thread"]),
+        "domain": _domains(process, arrays["domain"], domain_names),
+        "name": names[keep],
+        "style": _categorical((arrays["kind"] == START_END).astype(np.int64), ["PushPop", "StartEnd"]),
+    }
+    if not len(start):
+        return pd.DataFrame(frame)
+    order = np.lexsort((-end, start))  # the outer of two ranges that start together comes first
+    return pd.DataFrame({name: values[order] for name, values in frame.items()}, copy=False)
+
+
+def _range_names(texts: list, text_ids: np.ndarray, strings: _Strings) -> pd.Categorical:
+    """Names of ranges: their own text where there is one, else the registered string."""
+    codes, values = pd.factorize(np.array(texts, dtype=object)) if texts else (np.empty(0, np.int64), [])
+    values = [str(value) for value in values]
+    bare = np.flatnonzero(codes < 0)
+    if len(bare):
+        unique, inverse = np.unique(text_ids[bare], return_inverse=True)
+        codes[bare] = len(values) + inverse
+        for one in unique:
+            name = strings[int(one)] if one != _NO_VALUE else ""
+            if name is None and strings.known:
+                raise ValueError(f"{NVTX} refers to string {one}, which {STRINGS} does not have")
+            values.append(name if name is not None else f"<unnamed range {one}>")
+    return _categorical(codes, values)
+
+
+def _domains(process: np.ndarray, domain: np.ndarray, names: dict) -> pd.Categorical:
+    """Domain names; the default domain (0) has the empty name."""
+    pairs, inverse = np.unique(np.stack([process, domain], axis=1), axis=0, return_inverse=True)
+    values = [names.get((p, d), "" if d == 0 else f"domain {d}") for p, d in pairs.tolist()]
+    return _categorical(inverse.reshape(-1), values)
+
+
+def _graphs(tables, missing: dict[str, str]) -> pd.DataFrame:
+    return _sorted_frame(_operations(tables, GRAPH, {"graph": "graphId"}, missing))
+
+
+def _syncs(tables, missing: dict[str, str]) -> pd.DataFrame:
+    arrays = _operations(tables, SYNC, {"kind": "syncType"}, missing)
+    arrays["kind"] = _constants(arrays["kind"], _SYNC_TYPES, "{}")
+    return _sorted_frame(arrays)
+
+
+def _key_values(tables, table: str, key: str, value: str) -> dict:
+    if not {key, value} <= set(tables.columns(table)):
+        return {}
+    return dict(zip(*tables.objects(table, [key, value])))
+
+
+def _gpu_facts(tables) -> list[dict]:
+    have = {ours: theirs for ours, theirs in _GPU_FACTS.items() if theirs in tables.columns("TARGET_INFO_GPU")}
+    if not have:
+        return []
+    columns = tables.objects("TARGET_INFO_GPU", list(have.values()))
+    return sorted((dict(zip(have, row)) for row in zip(*columns)), key=lambda gpu: str(gpu.get("id")))
+
+
+def _capture(tables, path: Path, details: bool) -> Capture:
+    known = set(CONSEQUENCES) & tables.names()
+    if not known:
+        problem = "has none of the tables of an nsys export" if tables.names() else "has no tables"
+        raise ExportError(path, problem, "give an export that nsys wrote (2022 or newer)")
+    missing = {table: text for table, text in CONSEQUENCES.items() if table not in known}
+    strings = _Strings(tables)
+    kernels = _kernels(tables, strings, details, missing)
+    graphs = _graphs(tables, missing)
+    memops = _memops(tables, missing)
+    api = _api(tables, strings, missing)
+    syncs = _syncs(tables, missing)
+    frames = [frame for frame in (kernels, graphs, memops, api, syncs) if len(frame)]
+    last = max((int(frame["end_ns"].max()) for frame in frames), default=0)
+    duration = tables.objects("ANALYSIS_DETAILS", ["duration"])[0] if tables.columns("ANALYSIS_DETAILS") else []
+    ranges = _ranges(tables, strings, last, missing)
+    frames += [ranges] if len(ranges) else []
+    if not frames:
+        raise ExportError(path, "holds no CUDA and no NVTX events", "record with `nsys profile --trace=cuda,nvtx`")
+    first, last = min(int(f["start_ns"].min()) for f in frames), max(int(f["end_ns"].max()) for f in frames)
+    if len(graphs):
+        missing[f"kernels inside {len(graphs)} CUDA graph executions"] = (
+            "graphs were traced as a whole: record with --cuda-graph-trace=node to see their kernels"
+        )
+    about = _key_values(tables, "META_DATA_EXPORT", "name", "value")
+    return Capture(
+        source=path.name,
+        kernels=kernels,
+        graphs=graphs,
+        memops=memops,
+        api=api,
+        ranges=ranges,
+        syncs=syncs,
+        nsys_version=str(about.get("EXPORT_PRODUCT_VERSION", "")),
+        schema_version=str(about.get("EXPORT_SCHEMA_VERSION", "")),
+        gpus=_gpu_facts(tables),
+        duration_ns=int(duration[0]) if duration and duration[0] else last - first,
+        missing=missing,
+    )
