@@ -1,0 +1,20 @@
+"""The questions, in the order of the report. Each is a module with a SLUG, a TITLE, and `answer(<tables>)`, and a template of the same name.
+
+The parameters of `answer` name the tables that it reads (`runs`, `steps`, `kernels` ...); its docstring is its specification.
+"""
+
+from analysis.questions import (
+    attention_cost,
+    beyond_gemm,
+    forward_time,
+    top_kernel,
+    training_mix,
+)
+
+QUESTIONS = {
+    "a": forward_time,
+    "b": top_kernel,
+    "c": beyond_gemm,
+    "d": training_mix,
+    "e": attention_cost,
+}

@@ -1,0 +1,84 @@
+"""What a question hands to the report: facts, claims, tables and charts, all of them data and none of them words."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+NOT_MEASURED = "not_measured"
+"""Column that says why the other cells of a row are empty ("" in a measured row)."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a rendered table.
+
+    `kind` chooses unit and format: ms | us (from ns), share (from a fraction), ratio, count, bytes, flop, tflops, text, run, kernel,
+    family, status, or range_ms (a span from `key` to `upper`). `bar` draws the value as a bar behind the number.
+    """
+
+    key: str
+    label: str
+    kind: str = "text"
+    upper: str = ""
+    bar: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows in reading order. All columns of `rows` go to the CSV, unrounded; `columns` are those that a page shows."""
+
+    key: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence's right to be printed: it holds if `predicate(rows)` does, and its numbers are `facts(rows)`, nothing else.
+
+    The sentence itself stands in the question's template under the same key. No rows, no claim.
+    """
+
+    key: str
+    rows: pd.DataFrame
+    predicate: Callable[[pd.DataFrame], bool]
+    facts: Callable[[pd.DataFrame], Mapping[str, Any]] = field(default=lambda rows: {})
+
+    @property
+    def holds(self) -> bool:
+        return len(self.rows) > 0 and bool(self.predicate(self.rows))
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawing of `rows` as they are: `kind` names a function of report/charts.py, `options` are its other arguments."""
+
+    key: str
+    kind: str
+    title: str
+    rows: pd.DataFrame
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    facts: Mapping[str, Any]
+    claims: Mapping[str, Claim]
+    tables: Mapping[str, Table]
+    charts: Mapping[str, Chart]
+
+
+def answer(
+    facts: Mapping[str, Any],
+    claims: list[Claim],
+    tables: list[Table],
+    charts: list[Chart],
+) -> Answer:
+    """Answer with its parts indexed by their keys."""
+    return Answer(
+        facts,
+        *({part.key: part for part in parts} for parts in (claims, tables, charts)),
+    )

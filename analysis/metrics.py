@@ -1,0 +1,320 @@
+"""Definitions that two or more questions use. Times are nanoseconds; a frame is always sorted in model order.
+
+Four clocks, from the outside in:
+
+- timer: Python's clock around a phase, without a profiler, the device synchronised at both ends (`steps`, collector `timer`);
+- host range: the NVTX range of that phase under nsys, on the host (`steps`, collector `nsys`);
+- projected time: on the GPU, from the start of the phase's first kernel to the end of its last;
+- busy time: on the GPU, the union of the phase's kernels, so that gaps do not count and overlap counts once.
+
+Kernel time is the sum of kernel durations; without overlap it equals busy time.
+"""
+
+import re
+
+import numpy as np
+import pandas as pd
+
+from analysis.answer import NOT_MEASURED
+from jobs import ranges
+
+LAUNCH_BOUND_BUSY_SHARE = 0.8
+"""A phase is called launch-bound where the GPU is busy for less than this share of its unprofiled wall time."""
+
+STEP = ranges.STEP
+PHASES = ranges.PHASES
+MODES = ("forward", "forward_backward", "train_step")
+MODE_PHASES = {
+    "forward": (ranges.FORWARD,),
+    "forward_backward": (ranges.FORWARD, ranges.LOSS, ranges.BACKWARD),
+    "train_step": PHASES,
+}
+VARIANT_AXES = ("precision", "attention", "batch_size", "gpu_name")
+
+_BLOCK = re.compile(rf"\b{ranges.BLOCK_PREFIX}\d+\b")
+
+
+# ---------------------------------------------------------------- runs and the grid
+
+
+def in_model_order(runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs from the smallest model to the largest, then by context length, variant and mode."""
+    mode_rank = (
+        runs["mode"].astype(str).map({mode: rank for rank, mode in enumerate(MODES)})
+    )
+    keys = runs.assign(_mode=mode_rank)
+    by = [
+        "num_parameters",
+        "context_length",
+        *[axis for axis in VARIANT_AXES if axis in runs],
+        "_mode",
+        "run_id",
+    ]
+    return runs.loc[
+        keys.astype({c: str for c in by if keys[c].dtype == "category"})
+        .sort_values(by)
+        .index
+    ].reset_index(drop=True)
+
+
+def case_columns(runs: pd.DataFrame) -> list[str]:
+    """The axes that tell two runs of one mode apart: size and context length, and each variant axis that varies here."""
+    return [
+        "size",
+        "context_length",
+        *[a for a in VARIANT_AXES if a in runs and runs[a].nunique() > 1],
+    ]
+
+
+def why_not_measured(run: pd.Series) -> str:
+    """Why a run has no numbers: "" for a finished one, otherwise its status and the phase that it reached."""
+    status = run.get("status")
+    if not isinstance(status, str):
+        return "not measured"
+    words = {
+        "ok": "",
+        "oom": "OOM",
+        "timeout": "timed out",
+        "failed": "failed",
+        "no_kernels": "no kernels captured",
+    }[status]
+    phase = run.get("status_phase")
+    return (
+        f"{words} in {phase}" if words and isinstance(phase, str) and phase else words
+    )
+
+
+def cases(runs: pd.DataFrame, mode: str) -> pd.DataFrame:
+    """The whole grid of one mode: every size x context length x variant that any run of the recording has.
+
+    Columns: case_columns, run_id ("" where there was no such run), not_measured ("" where the run finished).
+    """
+    by = case_columns(runs)
+    ordered = in_model_order(runs).astype(
+        {column: str for column in by if runs[column].dtype == "category"}
+    )
+    sizes = ordered[["size"]].drop_duplicates()
+    contexts = (
+        ordered[["context_length"]].drop_duplicates().sort_values("context_length")
+    )
+    grid = sizes.merge(contexts, how="cross")
+    if by[2:]:
+        grid = grid.merge(ordered[by[2:]].drop_duplicates(), how="cross")
+    found = ordered[ordered["mode"].astype(str) == mode].astype(
+        {"run_id": str, "status": str, "status_phase": str}
+    )
+    found = found.drop_duplicates(by)[[*by, "run_id", "status", "status_phase"]]
+    grid = grid.merge(found, how="left", on=by)
+    grid[NOT_MEASURED] = [why_not_measured(row) for _, row in grid.iterrows()]
+    grid["run_id"] = grid["run_id"].fillna("")
+    return grid[[*by, "run_id", NOT_MEASURED]]
+
+
+def measured_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """Finished runs only: a run that ran out of memory shows no derived number, even for the phases it reached."""
+    return in_model_order(runs[runs["status"].astype(str) == "ok"])
+
+
+# ---------------------------------------------------------------- host clocks
+
+
+def spread(
+    samples: pd.DataFrame, by: list[str], value: str, prefix: str
+) -> pd.DataFrame:
+    """Median, minimum, maximum and number of samples of `value`: columns by, {prefix}_ns, _min_ns, _max_ns, {prefix}_n."""
+    grouped = samples.groupby(by, observed=True, sort=False)[value]
+    table = grouped.agg(["median", "min", "max", "count"]).reset_index()
+    table.columns = [
+        *by,
+        f"{prefix}_ns",
+        f"{prefix}_min_ns",
+        f"{prefix}_max_ns",
+        f"{prefix}_n",
+    ]
+    return table
+
+
+def host_times(steps: pd.DataFrame, collector: str, prefix: str) -> pd.DataFrame:
+    """Spread of wall time over steps, per run and phase (`step` is a phase here), by `timer` or by `nsys` host ranges."""
+    rows = steps[steps["collector"].astype(str) == collector].astype(
+        {"run_id": str, "phase": str}
+    )
+    return spread(rows, ["run_id", "phase"], "wall_ns", prefix)
+
+
+def differ(rows: pd.DataFrame, first: str, second: str) -> pd.Series:
+    """True where two times differ by more than their spread: their minimum-to-maximum intervals do not overlap."""
+    return (rows[f"{first}_min_ns"] > rows[f"{second}_max_ns"]) | (
+        rows[f"{second}_min_ns"] > rows[f"{first}_max_ns"]
+    )
+
+
+# ---------------------------------------------------------------- GPU clocks
+
+
+def in_steps(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Kernels launched inside a measured step."""
+    return kernels[kernels["step"] >= 0]
+
+
+def gpu_times(kernels: pd.DataFrame) -> pd.DataFrame:
+    """GPU time of each phase of each step, and of the whole step (phase `step`).
+
+    Columns: run_id, step, phase, launches, kernel_ns, busy_ns, projected_ns.
+    """
+    rows = in_steps(kernels)[["run_id", "step", "phase", "start_ns", "end_ns"]]
+    whole = rows.assign(phase=STEP)
+    return pd.concat(
+        [_gpu_times(rows[rows["phase"].astype(str) != ""]), _gpu_times(whole)],
+        ignore_index=True,
+    )
+
+
+def _gpu_times(rows: pd.DataFrame) -> pd.DataFrame:
+    by = ["run_id", "step", "phase"]
+    group = rows.groupby(by, observed=True, sort=False).ngroup().to_numpy()
+    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    order = np.lexsort((start, group))
+    group, start, end = group[order], start[order], end[order]
+    by_group = pd.Series(end).groupby(group)
+    covered_until = (
+        by_group.cummax().groupby(group).shift(1).fillna(0).to_numpy(np.int64)
+    )
+    first = np.r_[True, group[1:] != group[:-1]] if len(group) else np.zeros(0, bool)
+    covered_until = np.where(first, start, covered_until)
+    timed = rows.iloc[order][by].assign(
+        launches=1,
+        kernel_ns=end - start,
+        busy_ns=np.maximum(0, end - np.maximum(start, covered_until)),
+        start_ns=start,
+        end_ns=end,
+    )
+    totals = (
+        timed.astype({"run_id": str, "phase": str})
+        .groupby(by, sort=False)
+        .agg(
+            launches=("launches", "sum"),
+            kernel_ns=("kernel_ns", "sum"),
+            busy_ns=("busy_ns", "sum"),
+            first=("start_ns", "min"),
+            last=("end_ns", "max"),
+        )
+        .reset_index()
+    )
+    totals["projected_ns"] = totals["last"] - totals["first"]
+    return totals[[*by, "launches", "kernel_ns", "busy_ns", "projected_ns"]]
+
+
+# ---------------------------------------------------------------- kernel totals
+
+
+def module_of(path: str) -> str:
+    """Module of a range path without its block number: block_7/attention/softmax -> block/attention/softmax."""
+    return _BLOCK.sub("block", path)
+
+
+def kernel_totals(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Kernel time of one step, averaged over the measured steps.
+
+    Columns: run_id, phase, module (module_of), family, kernel_name, calls (per step), time_ns (per step). A run's steps are those in
+    which it launched a kernel.
+    """
+    rows = in_steps(kernels)
+    modules = {
+        name: module_of(name)
+        for name in rows["module"].astype("category").cat.categories
+    }
+    flat = pd.DataFrame(
+        {
+            "run_id": rows["run_id"].astype("category"),
+            "phase": rows["phase"].astype("category"),
+            "module": rows["module"].astype("category").map(modules).astype("category"),
+            "family": rows["family"].astype("category"),
+            "kernel_name": rows["kernel_name"].astype("category"),
+            "time_ns": rows["end_ns"] - rows["start_ns"],
+        }
+    )
+    by = ["run_id", "phase", "module", "family", "kernel_name"]
+    totals = (
+        flat.groupby(by, observed=True, sort=True)["time_ns"]
+        .agg(["size", "sum"])
+        .reset_index()
+    )
+    totals = totals.astype({column: str for column in by})
+    num_steps = num_profiled_steps(kernels).reindex(totals["run_id"]).to_numpy()
+    return totals[by].assign(
+        calls=totals["size"] / num_steps, time_ns=totals["sum"] / num_steps
+    )
+
+
+def num_profiled_steps(kernels: pd.DataFrame) -> pd.Series:
+    """Measured steps with kernels, per run_id."""
+    counts = in_steps(kernels).groupby("run_id", observed=True)["step"].nunique()
+    counts.index = counts.index.astype(str)
+    return counts
+
+
+def share_of(
+    rows: pd.DataFrame, within: list[str], value: str = "time_ns"
+) -> pd.Series:
+    """Each row's part of the sum of `value` over the rows with the same `within`: sums to 1 in each group."""
+    return rows[value] / rows.groupby(within, observed=True)[value].transform("sum")
+
+
+def by_family(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
+    """Time, calls and share of each kernel family: columns within, family, calls, time_ns, share; largest first in each group."""
+    rows = (
+        totals.groupby([*within, "family"], sort=False)[["calls", "time_ns"]]
+        .sum()
+        .reset_index()
+    )
+    rows["share"] = share_of(rows, within)
+    return rows.sort_values(
+        [*within, "time_ns", "family"],
+        ascending=[True] * len(within) + [False, True],
+        ignore_index=True,
+    )
+
+
+def by_kernel(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
+    """Time, calls, share and launching modules of each kernel name, largest first: within, kernel_name, family, calls, time_ns, share,
+    modules ("a, b": the modules by falling time)."""
+    keys = [*within, "kernel_name", "family"]
+    parts = (
+        totals.groupby([*keys, "module"], sort=False)[["calls", "time_ns"]]
+        .sum()
+        .reset_index()
+    )
+    parts = parts.sort_values(
+        [*keys, "time_ns", "module"], ascending=[True] * len(keys) + [False, True]
+    )
+    rows = parts.groupby(keys, sort=False).agg(
+        calls=("calls", "sum"),
+        time_ns=("time_ns", "sum"),
+        modules=("module", lambda m: ", ".join(x for x in m if x)),
+    )
+    rows = rows.reset_index()
+    rows["share"] = share_of(rows, within)
+    order = [*within, "time_ns", "kernel_name"]
+    return rows.sort_values(
+        order, ascending=[True] * len(within) + [False, True], ignore_index=True
+    )
+
+
+def matrix_products(kernels: pd.DataFrame, is_matrix_product) -> pd.DataFrame:
+    """Matrix products launched by each phase of each step: run_id, step, phase, products.
+
+    `is_matrix_product(kernel_name)` is true for the main kernel of a product and false for its split-K and epilogue parts.
+    """
+    rows = in_steps(kernels)
+    names = rows["kernel_name"].astype("category")
+    main = {name: bool(is_matrix_product(name)) for name in names.cat.categories}
+    counted = rows[["run_id", "step", "phase"]].assign(
+        products=names.map(main).astype(int)
+    )
+    counted = counted.astype({"run_id": str, "phase": str})
+    return (
+        counted.groupby(["run_id", "step", "phase"], sort=False)["products"]
+        .sum()
+        .reset_index()
+    )

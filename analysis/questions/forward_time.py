@@ -1,0 +1,257 @@
+"""(a) How long does a forward pass take, and do the clocks agree?"""
+
+import pandas as pd
+
+from analysis import metrics
+from analysis.answer import (
+    NOT_MEASURED,
+    Answer,
+    Chart,
+    Claim,
+    Column,
+    Table,
+    answer as make_answer,
+)
+
+SLUG = "forward-time"
+TITLE = "How long does a forward pass take?"
+
+CLOCKS = {
+    "busy": "GPU busy",
+    "projected": "GPU projected",
+    "host": "NVTX range (under nsys)",
+    "timer": "Python timer",
+}
+FORWARD = "forward"
+
+
+def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
+    """Forward time of every model size and context length (mode `forward`) by four clocks, each with its spread over steps.
+
+    timer: Python, unprofiled, device synchronised. host: the NVTX range `forward` on the host, under nsys. projected: first kernel start
+    to last kernel end on the GPU. busy: union of the kernels on the GPU. Ratios are to the timer's median. Two clocks differ only where
+    their minimum-to-maximum intervals do not overlap. A run is launch-bound where busy / timer < metrics.LAUNCH_BOUND_BUSY_SHARE.
+    The second table is the forward phase inside the other modes.
+    """
+    times = forward_times(steps, kernels)
+    table = metrics.cases(runs, FORWARD).merge(times, how="left", on="run_id")
+    by = metrics.case_columns(runs)
+    measured = table[(table[NOT_MEASURED] == "") & table["timer_ns"].notna()]
+    every_mode = pd.concat(
+        [metrics.cases(runs, mode).assign(mode=mode) for mode in metrics.MODES]
+    )
+    every_mode = every_mode.merge(times, how="left", on="run_id")
+    inside = every_mode[every_mode["mode"] != FORWARD].sort_values(
+        by="mode", kind="stable"
+    )
+    claims = [
+        Claim("range", measured, lambda rows: rows["timer_ns"].notna().all(), _range),
+        Claim(
+            "launch_bound",
+            measured,
+            lambda rows: rows["launch_bound"].any(),
+            _launch_bound,
+        ),
+        Claim(
+            "not_launch_bound",
+            measured,
+            lambda rows: not rows["launch_bound"].any(),
+            _launch_bound,
+        ),
+        Claim(
+            "profiler_slows",
+            _differing(measured, "host", longer=True),
+            lambda rows: True,
+            _ratio_of("host", len(measured)),
+        ),
+        Claim(
+            "profiler_range_shorter",
+            _differing(measured, "host", longer=False),
+            lambda rows: True,
+            _ratio_of("host", len(measured)),
+        ),
+        Claim(
+            "profiler_agrees",
+            measured,
+            lambda rows: not metrics.differ(rows, "host", "timer").any(),
+            _count,
+        ),
+        Claim(
+            "projected_below",
+            _differing(measured, "projected", longer=False),
+            lambda rows: True,
+            _ratio_of("projected", len(measured)),
+        ),
+        Claim("flat", _flat(measured, by), lambda rows: len(rows) > 0, _flattest),
+    ]
+    columns = (
+        *case_headings(by),
+        Column("timer_ns", "Python timer", "ms"),
+        Column("timer_min_ns", "min–max", "range_ms", upper="timer_max_ns"),
+        Column("host_ns", "NVTX range", "ms"),
+        Column("host_min_ns", "min–max", "range_ms", upper="host_max_ns"),
+        Column("projected_ns", "GPU projected", "ms"),
+        Column("projected_min_ns", "min–max", "range_ms", upper="projected_max_ns"),
+        Column("busy_ns", "GPU busy", "ms"),
+        Column("busy_min_ns", "min–max", "range_ms", upper="busy_max_ns"),
+        Column("host_ratio", "NVTX ÷ timer", "ratio"),
+        Column("projected_ratio", "projected ÷ timer", "ratio"),
+        Column("busy_ratio", "busy ÷ timer", "share", bar=True),
+        Column("timer_n", "steps timed", "count"),
+        Column("host_n", "steps profiled", "count"),
+    )
+    tables = [
+        Table(
+            "times", "Forward time by four clocks (median over steps)", columns, table
+        ),
+        Table(
+            "inside",
+            "The forward phase inside a larger step",
+            (
+                *case_headings(by),
+                Column("mode", "mode"),
+                *columns[len(by) : len(by) + 2],
+                *columns[len(by) + 2 :],
+            ),
+            inside,
+        ),
+    ]
+    long = measured.melt(
+        [*by, "run_id"],
+        [f"{clock}_ns" for clock in CLOCKS],
+        var_name="clock",
+        value_name="time_ns",
+    )
+    long["clock"] = long["clock"].str.removesuffix("_ns").map(CLOCKS)
+    charts = [
+        Chart(
+            "clocks",
+            "dumbbell",
+            "Forward time by clock",
+            long,
+            {"order": list(CLOCKS.values()), "by": by},
+        )
+    ]
+    facts = {
+        "launch_bound_share": metrics.LAUNCH_BOUND_BUSY_SHARE,
+        "num_timed": _one_or_range(measured.get("timer_n")),
+        "num_profiled": _one_or_range(measured.get("host_n")),
+    }
+    return make_answer(facts, claims, tables, charts)
+
+
+def case_headings(by: list[str]) -> tuple[Column, ...]:
+    """Headings of the case columns of a table: the size links to the run."""
+    labels = {
+        "size": "model",
+        "context_length": "context",
+        "batch_size": "batch",
+        "gpu_name": "GPU",
+    }
+    kinds = {"size": "run", "context_length": "count", "batch_size": "count"}
+    return tuple(
+        Column(name, labels.get(name, name), kinds.get(name, "text")) for name in by
+    )
+
+
+def forward_times(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """Forward phase of each run by the four clocks, with ratios to the timer: one row per run_id that has all of them."""
+    of_forward = lambda rows: rows[rows["phase"] == FORWARD].drop(columns="phase")  # noqa: E731
+    gpu = metrics.gpu_times(kernels)
+    table = of_forward(metrics.host_times(steps, "timer", "timer"))
+    parts = [metrics.host_times(steps, "nsys", "host")]
+    parts += [
+        metrics.spread(gpu, ["run_id", "phase"], f"{clock}_ns", clock)
+        for clock in ("projected", "busy")
+    ]
+    for part in parts:
+        table = table.merge(of_forward(part), how="outer", on="run_id")
+    for clock in ("host", "projected", "busy"):
+        table[f"{clock}_ratio"] = table[f"{clock}_ns"] / table["timer_ns"]
+    return table.assign(
+        launch_bound=table["busy_ratio"] < metrics.LAUNCH_BOUND_BUSY_SHARE
+    )
+
+
+def _range(rows: pd.DataFrame) -> dict:
+    shortest, longest = (
+        rows.loc[rows["timer_ns"].idxmin()],
+        rows.loc[rows["timer_ns"].idxmax()],
+    )
+    return {
+        "shortest": shortest.to_dict(),
+        "longest": longest.to_dict(),
+        "num_runs": len(rows),
+    }
+
+
+def _launch_bound(rows: pd.DataFrame) -> dict:
+    bound = rows[rows["launch_bound"].astype(bool)]
+    return {
+        "num_bound": len(bound),
+        "num_runs": len(rows),
+        "sizes": list(dict.fromkeys(bound["size"])),
+        "lowest": rows.loc[rows["busy_ratio"].idxmin()].to_dict(),
+    }
+
+
+def _count(rows: pd.DataFrame) -> dict:
+    return {"num_runs": len(rows)}
+
+
+def _differing(rows: pd.DataFrame, clock: str, longer: bool) -> pd.DataFrame:
+    """Rows whose `clock` lies outside the timer's spread, on the longer or the shorter side."""
+    beyond = metrics.differ(rows, clock, "timer") & (
+        (rows[f"{clock}_ns"] > rows["timer_ns"]) == longer
+    )
+    return rows[beyond]
+
+
+def _ratio_of(clock: str, num_runs: int):
+    def facts(rows: pd.DataFrame) -> dict:
+        ratio = rows[f"{clock}_ratio"]
+        return {
+            "num_differing": len(rows),
+            "num_runs": num_runs,
+            "low": ratio.min(),
+            "high": ratio.max(),
+            "median": ratio.median(),
+        }
+
+    return facts
+
+
+def _flat(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Pairs of launch-bound runs of one model whose forward time stays within 1.25x while the context at least doubles."""
+    others = [name for name in by if name != "context_length"]
+    pairs = rows.merge(rows, on=others, suffixes=("", "_longer"))
+    pairs["context_ratio"] = pairs["context_length_longer"] / pairs["context_length"]
+    pairs["time_ratio"] = pairs["timer_ns_longer"] / pairs["timer_ns"]
+    bound = pairs["launch_bound"].astype(bool) & pairs["launch_bound_longer"].astype(
+        bool
+    )
+    keep = pairs[bound & (pairs["context_ratio"] >= 2) & (pairs["time_ratio"] < 1.25)]
+    shown = [
+        *by,
+        "run_id",
+        "context_length_longer",
+        "context_ratio",
+        "time_ratio",
+        "timer_ns",
+        "timer_ns_longer",
+    ]
+    return keep[shown].sort_values(
+        "context_ratio", ascending=False, kind="stable", ignore_index=True
+    )
+
+
+def _flattest(rows: pd.DataFrame) -> dict:
+    return rows.iloc[0].to_dict()
+
+
+def _one_or_range(counts: pd.Series | None) -> tuple[int, int]:
+    return (
+        (int(counts.min()), int(counts.max()))
+        if counts is not None and len(counts.dropna())
+        else (0, 0)
+    )

@@ -1,0 +1,171 @@
+"""(b) Which kernel takes the most GPU time, and is it the same one in training?"""
+
+import pandas as pd
+
+from analysis import metrics
+from analysis.answer import (
+    NOT_MEASURED,
+    Answer,
+    Chart,
+    Claim,
+    Column,
+    Table,
+    answer as make_answer,
+)
+from analysis.questions.forward_time import case_headings
+
+SLUG = "top-kernel"
+TITLE = "Which kernel takes the most GPU time?"
+
+SCOPES = {
+    "forward": "forward pass",
+    "forward_backward": "forward and backward",
+    "train_step": "whole training step",
+}
+TOP_OF_EACH = 5
+
+
+def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
+    """The kernel with the largest total GPU time in a forward pass, a forward and backward pass, and a training step, for every case.
+
+    Kernels are grouped by their full demangled name, never a shortened one. Each has its calls in a single step, its time in a step
+    (mean over the profiled steps), its share of all kernel time of that step, and the modules that launch it, by falling time.
+    `same` says whether the kernel is also the top one of the forward pass of that case.
+    """
+    by = metrics.case_columns(runs)
+    totals = metrics.by_kernel(metrics.kernel_totals(kernels), ["run_id"])
+    top = totals.drop_duplicates("run_id")
+    table = pd.concat(
+        [metrics.cases(runs, mode).assign(mode=mode) for mode in metrics.MODES]
+    )
+    table = table.merge(top, how="left", on="run_id")
+    order = table.groupby(by, sort=False).ngroup()
+    table = (
+        table.assign(_case=order)
+        .sort_values("_case", kind="stable")
+        .drop(columns="_case")
+        .reset_index(drop=True)
+    )
+    forward = table[table["mode"] == "forward"]
+    table = table.merge(
+        forward[[*by, "kernel_name"]].rename(columns={"kernel_name": "forward_kernel"}),
+        how="left",
+        on=by,
+    )
+    table["same"] = table["kernel_name"] == table["forward_kernel"]
+    table["scope"] = table["mode"].map(SCOPES)
+    measured = table[(table[NOT_MEASURED] == "") & table["kernel_name"].notna()]
+    comparable = measured[measured["forward_kernel"].notna()]
+    in_training = comparable[comparable["mode"] == "train_step"]
+    leaders = metrics.cases(runs, "forward").merge(totals, on="run_id")
+    leaders = leaders.groupby("run_id", sort=False).head(TOP_OF_EACH)
+    claims = [
+        Claim(
+            "most_frequent",
+            measured[measured["mode"] == "forward"],
+            lambda rows: True,
+            _most_frequent,
+        ),
+        Claim(
+            "share", measured[measured["mode"] == "forward"], lambda rows: True, _share
+        ),
+        Claim("same", in_training, lambda rows: rows["same"].all(), _same),
+        Claim(
+            "partly_same",
+            in_training,
+            lambda rows: rows["same"].any() and not rows["same"].all(),
+            _same,
+        ),
+        Claim("other", in_training, lambda rows: not rows["same"].any(), _same),
+        Claim("gemm", measured, lambda rows: (rows["family"] == "gemm").all(), _count),
+        Claim(
+            "not_gemm",
+            measured[measured["family"] != "gemm"],
+            lambda rows: True,
+            _not_gemm(len(measured)),
+        ),
+    ]
+    tables = [
+        Table(
+            "top",
+            "The top kernel of each step",
+            (
+                *case_headings(by),
+                Column("scope", "scope"),
+                Column("kernel_name", "kernel", "kernel"),
+                Column("family", "family", "family"),
+                Column("calls", "calls per step", "count"),
+                Column("time_ns", "time per step", "ms"),
+                Column("share", "of kernel time", "share", bar=True),
+                Column("modules", "launched by", "modules"),
+                Column("same", "same as forward", "yes_no"),
+            ),
+            table.drop(columns=["forward_kernel"]),
+        ),
+        Table(
+            "leaders",
+            "The five top kernels of each forward pass",
+            (
+                *case_headings(by),
+                Column("kernel_name", "kernel", "kernel"),
+                Column("family", "family", "family"),
+                Column("calls", "calls per forward", "count"),
+                Column("time_ns", "time per forward", "ms"),
+                Column("share", "of kernel time", "share", bar=True),
+                Column("modules", "launched by", "modules"),
+            ),
+            leaders,
+        ),
+    ]
+    charts = [
+        Chart(
+            "shares",
+            "grouped_bars",
+            "Share of the top kernel",
+            measured,
+            {"by": by, "order": list(SCOPES.values())},
+        )
+    ]
+    return make_answer({"scopes": SCOPES}, claims, tables, charts)
+
+
+def _most_frequent(rows: pd.DataFrame) -> dict:
+    counts = rows["kernel_name"].value_counts()
+    leader = sorted(counts[counts == counts.max()].index)[0]
+    of_leader = rows[rows["kernel_name"] == leader]
+    return {
+        "kernel_name": leader,
+        "family": of_leader["family"].iloc[0],
+        "num_cases": len(of_leader),
+        "num_runs": len(rows),
+        "num_kernels": rows["kernel_name"].nunique(),
+        "largest": rows.iloc[-1].to_dict(),
+    }
+
+
+def _share(rows: pd.DataFrame) -> dict:
+    low, high = rows.loc[rows["share"].idxmin()], rows.loc[rows["share"].idxmax()]
+    return {"low": low.to_dict(), "high": high.to_dict()}
+
+
+def _same(rows: pd.DataFrame) -> dict:
+    return {
+        "num_same": int(rows["same"].sum()),
+        "num_runs": len(rows),
+        "num_other": int((~rows["same"]).sum()),
+    }
+
+
+def _count(rows: pd.DataFrame) -> dict:
+    return {"num_runs": len(rows)}
+
+
+def _not_gemm(num_runs: int):
+    def facts(rows: pd.DataFrame) -> dict:
+        return {
+            "num_steps": len(rows),
+            "num_runs": num_runs,
+            "families": list(dict.fromkeys(rows["family"])),
+        }
+
+    return facts

@@ -1,0 +1,295 @@
+"""(d) How does the mix of kernels change from a forward pass to a training step?"""
+
+import pandas as pd
+
+from analysis import metrics
+from analysis.answer import (
+    NOT_MEASURED,
+    Answer,
+    Chart,
+    Claim,
+    Column,
+    Table,
+    answer as make_answer,
+)
+from analysis.questions.forward_time import case_headings
+
+SLUG = "training-mix"
+TITLE = "How does the mix change from forward to training?"
+
+GEMM = "gemm"
+
+
+def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
+    """Kernel time by family in a forward pass (mode `forward`) against a training step (mode `train_step`), and phase by phase within it.
+
+    For every case: each family's share of the kernel time of the forward pass, of the whole training step, and of the step's phases
+    forward, loss, backward and optimizer. Every column of shares adds up to 100%. `change` is training minus forward, in points.
+    """
+    by = metrics.case_columns(runs)
+    totals = metrics.kernel_totals(kernels)
+    order = (
+        metrics.by_family(totals, ["run_id"])
+        .groupby("family")["time_ns"]
+        .sum()
+        .sort_values(ascending=False)
+        .index.tolist()
+    )
+    scopes = pd.concat(
+        [
+            _of_mode(runs, totals, "forward").assign(scope="forward"),
+            _of_mode(runs, totals, "train_step").assign(scope="train_step"),
+        ],
+        ignore_index=True,
+    )
+    compared = _compared(scopes, by)
+    phases = _phases(runs, totals, by)
+    both = compared[compared["measured"]]
+    gemm = both[both["family"] == GEMM]
+    moves = both[both["family"] != GEMM]
+    measured_phases = phases[phases["family"].notna() & (phases[NOT_MEASURED] == "")]
+    optimizer = measured_phases[
+        measured_phases["phase"] == "optimizer"
+    ].drop_duplicates("run_id")
+    phase_shares = _phase_shares(runs, totals, by)
+    whole = (
+        phase_shares[phase_shares["backward"].notna()]
+        if "backward" in phase_shares
+        else phase_shares.head(0)
+    )
+    claims = [
+        Claim("gemm_falls", gemm, lambda rows: (rows["change"] < 0).all(), _change),
+        Claim("gemm_rises", gemm, lambda rows: (rows["change"] > 0).all(), _change),
+        Claim(
+            "gemm_mixed",
+            gemm,
+            lambda rows: (rows["change"] > 0).any() and (rows["change"] < 0).any(),
+            _change,
+        ),
+        Claim("gains", moves[moves["change"] > 0], lambda rows: True, _largest_gain),
+        Claim(
+            "optimizer",
+            optimizer,
+            lambda rows: rows["family"].nunique() == 1,
+            _optimizer,
+        ),
+        Claim("backward", whole, lambda rows: True, _backward),
+    ]
+    tables = [
+        Table(
+            "compared",
+            "Share of kernel time: forward pass against training step",
+            (
+                *case_headings(by),
+                Column("family", "family", "family"),
+                Column("forward", "forward pass", "share", bar=True),
+                Column("train_step", "training step", "share", bar=True),
+                Column("change", "change", "points"),
+                Column("forward_ns", "forward pass", "ms"),
+                Column("train_step_ns", "training step", "ms"),
+            ),
+            compared.drop(columns="measured"),
+        ),
+        Table(
+            "phase_shares",
+            "Kernel time of a training step by phase",
+            (
+                *case_headings(by),
+                Column("kernel_ns", "kernel time", "ms"),
+                *(
+                    Column(phase, phase, "share")
+                    for phase in metrics.PHASES
+                    if phase in phase_shares
+                ),
+            ),
+            phase_shares,
+        ),
+        Table(
+            "phases",
+            "Families within each phase of a training step",
+            (
+                *case_headings(by),
+                Column("phase", "phase"),
+                Column("family", "family", "family"),
+                Column("share", "of the phase", "share", bar=True),
+                Column("time_ns", "time per step", "ms"),
+                Column("calls", "calls per step", "count"),
+            ),
+            phases,
+        ),
+    ]
+    shown = scopes[scopes["family"].notna() & (scopes[NOT_MEASURED] == "")]
+    charts = [
+        Chart(
+            "scopes",
+            "stacked_shares",
+            "Forward pass and training step",
+            shown,
+            {"by": by, "order": order, "row": "scope"},
+        ),
+        Chart(
+            "phases",
+            "stacked_shares",
+            "Phase by phase",
+            _pooled(measured_phases),
+            {"by": ["phase"], "order": order},
+        ),
+    ]
+    return make_answer(
+        {"families": order, "num_pooled": measured_phases["run_id"].nunique()},
+        claims,
+        tables,
+        charts,
+    )
+
+
+def _of_mode(runs: pd.DataFrame, totals: pd.DataFrame, mode: str) -> pd.DataFrame:
+    return metrics.cases(runs, mode).merge(
+        metrics.by_family(totals, ["run_id"]), how="left", on="run_id"
+    )
+
+
+def _compared(scopes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Families side by side; a family that one of two measured scopes never launches has share 0 there."""
+    first, second = (
+        scopes[scopes["scope"] == scope] for scope in ("forward", "train_step")
+    )
+    keys = scopes[[*by, "family"]].drop_duplicates()
+    cases = scopes[by].drop_duplicates().reset_index(drop=True)
+    families = keys.dropna(subset="family")
+    without = cases.merge(families, how="left", on=by)
+    columns = ["share", "time_ns"]
+    table = without
+    for name, rows in (("forward", first), ("train_step", second)):
+        values = rows.dropna(subset="family")[[*by, "family", *columns]]
+        table = table.merge(
+            values.rename(columns={"share": name, "time_ns": f"{name}_ns"}),
+            how="left",
+            on=[*by, "family"],
+        )
+        why = rows.drop_duplicates(by)[[*by, "run_id", NOT_MEASURED]]
+        table = table.merge(
+            why.rename(columns={"run_id": f"{name}_run", NOT_MEASURED: f"{name}_why"}),
+            how="left",
+            on=by,
+        )
+        seen = table[by].merge(
+            rows.groupby(by, sort=False)["share"]
+            .sum(min_count=1)
+            .rename("sum")
+            .reset_index(),
+            how="left",
+            on=by,
+        )
+        zero = seen["sum"].notna().to_numpy() & table[name].isna().to_numpy()
+        table.loc[zero, [name, f"{name}_ns"]] = 0.0
+    table["change"] = table["train_step"] - table["forward"]
+    table["measured"] = table["forward"].notna() & table["train_step"].notna()
+    forward_why, training_why = (
+        table["forward_why"].fillna("not measured"),
+        table["train_step_why"].fillna("not measured"),
+    )
+    table[NOT_MEASURED] = forward_why.where(forward_why != "", training_why)
+    table["run_id"] = table["train_step_run"].where(
+        table["train_step_run"] != "", table["forward_run"]
+    )
+    order = table.groupby(by, sort=False).ngroup().astype(float)
+    largest = table[["forward_ns", "train_step_ns"]].max(axis=1)
+    table = table.assign(_case=order, _size=-largest).sort_values(
+        ["_case", "_size"], kind="stable"
+    )
+    return table.drop(
+        columns=[
+            "_case",
+            "_size",
+            "forward_why",
+            "train_step_why",
+            "forward_run",
+            "train_step_run",
+        ]
+    ).reset_index(drop=True)
+
+
+def _phases(runs: pd.DataFrame, totals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Families within each phase of the training step, phases in the order in which they run."""
+    families = metrics.by_family(totals, ["run_id", "phase"])
+    rank = (
+        families["phase"]
+        .map({phase: rank for rank, phase in enumerate(metrics.PHASES)})
+        .fillna(len(metrics.PHASES))
+    )
+    families = (
+        families.assign(_rank=rank)
+        .sort_values(["run_id", "_rank"], kind="stable")
+        .drop(columns="_rank")
+    )
+    return metrics.cases(runs, "train_step").merge(families, how="left", on="run_id")
+
+
+def _phase_shares(
+    runs: pd.DataFrame, totals: pd.DataFrame, by: list[str]
+) -> pd.DataFrame:
+    """Kernel time of a training step and each phase's part of it: kernel_ns and one column per phase."""
+    time = totals.pivot_table(
+        index="run_id", columns="phase", values="time_ns", aggfunc="sum", fill_value=0.0
+    )
+    shares = time.div(time.sum(axis=1), axis=0)
+    shares.insert(0, "kernel_ns", time.sum(axis=1))
+    shares = shares[
+        ["kernel_ns", *[phase for phase in metrics.PHASES if phase in shares]]
+    ]
+    return metrics.cases(runs, "train_step").merge(
+        shares.reset_index(), how="left", on="run_id"
+    )
+
+
+def _pooled(rows: pd.DataFrame) -> pd.DataFrame:
+    """Mean share of each family in each phase over the measured cases."""
+    shares = rows.pivot_table(
+        index=["run_id", "phase"], columns="family", values="share", fill_value=0.0
+    )
+    pooled = shares.groupby("phase").mean().stack().rename("share").reset_index()
+    rank = pooled["phase"].map(
+        {phase: rank for rank, phase in enumerate(metrics.PHASES)}
+    )
+    return (
+        pooled.assign(_rank=rank)
+        .sort_values(["_rank", "share"], ascending=[True, False])
+        .drop(columns="_rank")
+    )
+
+
+def _change(rows: pd.DataFrame) -> dict:
+    low, high = rows.loc[rows["change"].idxmin()], rows.loc[rows["change"].idxmax()]
+    return {
+        "low": low.to_dict(),
+        "high": high.to_dict(),
+        "num_falls": int((rows["change"] < 0).sum()),
+        "num_rises": int((rows["change"] > 0).sum()),
+        "num_runs": len(rows),
+    }
+
+
+def _largest_gain(rows: pd.DataFrame) -> dict:
+    return rows.loc[rows["change"].idxmax()].to_dict()
+
+
+def _optimizer(rows: pd.DataFrame) -> dict:
+    return {
+        "family": rows["family"].iloc[0],
+        "low": rows["share"].min(),
+        "high": rows["share"].max(),
+        "num_runs": len(rows),
+    }
+
+
+def _backward(rows: pd.DataFrame) -> dict:
+    ratio = rows["backward"] / rows["forward"]
+    return {
+        "low": ratio.min(),
+        "high": ratio.max(),
+        "num_runs": len(rows),
+        "optimizer_low": rows["optimizer"].min(),
+        "optimizer_high": rows["optimizer"].max(),
+        "most_optimizer": rows.loc[rows["optimizer"].idxmax()].to_dict(),
+    }

@@ -1,0 +1,326 @@
+"""Frames to inline SVG, by Altair at build time. Charts compute nothing: they draw the rows that they are given.
+
+Colours are CSS variables (`--family-gemm`, `--series-0`, `--chart-text` ...), so that a drawing follows the reader's light or dark palette: the
+specification is drawn with stand-in colours, which `render` then replaces. Hover texts become <title> elements, ids get the chart's prefix.
+"""
+
+import json
+import re
+from xml.etree import ElementTree
+
+import altair as alt
+import pandas as pd
+import vl_convert as vlc
+
+WIDE, NARROW = 720, 340
+SVG = "http://www.w3.org/2000/svg"
+TEXT, FAINT, RULE, ON_COLOUR = (
+    "--chart-text",
+    "--chart-faint",
+    "--chart-rule",
+    "--chart-on-colour",
+)
+NUM_SERIES = 4
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+
+
+class _Palette:
+    """Stand-in colours for CSS variables: one hex code each."""
+
+    def __init__(self):
+        self.codes: dict[str, str] = {}
+
+    def __getitem__(self, variable: str) -> str:
+        return self.codes.setdefault(variable, f"#fe{len(self.codes):04x}")
+
+
+def render(kind: str, rows: pd.DataFrame, prefix: str, width: int, **options) -> str:
+    """SVG of `rows` drawn as `kind`, `width` CSS pixels wide, with ids that start with `prefix`."""
+    palette = _Palette()
+    chart = (
+        KINDS[kind](rows, palette, width, **options)
+        .configure_view(strokeWidth=0)
+        .configure(background="transparent", font="sans-serif", padding=2)
+    )
+    svg = vlc.vegalite_to_svg(json.loads(chart.to_json()))
+    return _finish(svg, prefix, palette)
+
+
+def case_label(rows: pd.DataFrame, by: list[str]) -> pd.Series:
+    """One label per row out of its case columns: `small · 128`."""
+    return (
+        rows[list(by)]
+        .astype(str)
+        .agg(" · ".join, axis=1)
+        .map(lambda text: _CONTROL.sub("\ufffd", text))
+    )
+
+
+# ---------------------------------------------------------------- kinds
+
+
+def dumbbell(
+    rows: pd.DataFrame,
+    palette: _Palette,
+    width: int,
+    order,
+    by,
+    value="time_ns",
+    unit="ms (log scale)",
+) -> alt.LayerChart:
+    """One line per case with a dot per `clock`, on a logarithmic axis. A `value` in ns is drawn in ms."""
+    data = pd.DataFrame({"label": case_label(rows, by), "clock": rows["clock"]})
+    nanoseconds = value.endswith("_ns")
+    data["value"] = rows[value] / 1e6 if nanoseconds else rows[value]
+    number = [f"{v:,.3g} ms" if nanoseconds else f"{v:,.3g}×" for v in data["value"]]
+    data["title"] = [
+        f"{label}, {clock}: {text}"
+        for label, clock, text in zip(data["label"], data["clock"], number, strict=True)
+    ]
+    colours = alt.Scale(
+        domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))]
+    )
+    shapes = alt.Scale(
+        domain=list(order),
+        range=["circle", "square", "triangle-up", "diamond"][: len(order)],
+    )
+    y = alt.Y(
+        "label:N",
+        sort=list(dict.fromkeys(data["label"])),
+        title=None,
+        axis=_category_axis(palette),
+    )
+    x = alt.X(
+        "value:Q",
+        scale=alt.Scale(type="log", nice=False, padding=12),
+        title=unit,
+        axis=_value_axis(palette, "~g", 4 if width < 500 else 8),
+    )
+    base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
+    lines = base.mark_line(strokeWidth=1.5, color=palette[RULE]).encode(
+        y=y, x=x, detail="label:N"
+    )
+    dots = base.mark_point(filled=True, size=46, opacity=1).encode(
+        y=y,
+        x=x,
+        color=alt.Color("clock:N", scale=colours, legend=None),
+        shape=alt.Shape("clock:N", scale=shapes, legend=None),
+        description="title:N",
+    )
+    return lines + dots
+
+
+def stacked_shares(
+    rows: pd.DataFrame, palette: _Palette, width: int, by, order, row=""
+) -> alt.LayerChart:
+    """One 100% bar per case (and per value of `row`), cut by `family`; segments of at least 9% carry their number."""
+    names = [*by, row] if row else list(by)
+    data = pd.DataFrame(
+        {
+            "label": case_label(rows, names),
+            "family": rows["family"],
+            "share": rows["share"],
+        }
+    )
+    if row:
+        rank = rows.groupby(list(by), sort=False).ngroup()
+        data = data.assign(
+            _rank=rank,
+            _row=rows[row].map({v: i for i, v in enumerate(dict.fromkeys(rows[row]))}),
+        )
+        data = data.sort_values(["_rank", "_row"], kind="stable").drop(
+            columns=["_rank", "_row"]
+        )
+        data["label"] = data["label"].str.replace("train_step", "train", regex=False)
+    data["position"] = data["family"].map({family: i for i, family in enumerate(order)})
+    data["title"] = [
+        f"{a}, {f}: {s:.1%}"
+        for a, f, s in zip(data["label"], data["family"], data["share"], strict=True)
+    ]
+    room = 0.06 if width > 500 else 0.11
+    data["text"] = [f"{s * 100:.0f}" if s >= room else "" for s in data["share"]]
+    colours = alt.Scale(
+        domain=list(order), range=[palette[f"--family-{family}"] for family in order]
+    )
+    y = alt.Y(
+        "label:N",
+        sort=list(dict.fromkeys(data["label"])),
+        title=None,
+        axis=_category_axis(palette),
+    )
+    x = {
+        "stack": "zero",
+        "title": "% of kernel time",
+        "scale": alt.Scale(domain=[0, 1]),
+    }
+    axis = alt.Axis(
+        **{**_value_axis(palette, "%", 5).to_dict(), "labelExpr": "datum.value * 100"}
+    )
+    base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
+    bars = base.mark_bar(
+        height=alt.RelativeBandSize(0.82),
+        stroke=palette["--chart-gap"],
+        strokeWidth=0.75,
+    ).encode(
+        y=y,
+        x=alt.X("share:Q", axis=axis, **x),
+        color=alt.Color("family:N", scale=colours, legend=None),
+        order="position:Q",
+        description="title:N",
+    )
+    text = base.mark_text(fontSize=10, color=palette[ON_COLOUR]).encode(
+        y=y,
+        x=alt.X("share:Q", bandPosition=0.5, axis=axis, **x),
+        order="position:Q",
+        detail="family:N",
+        text="text:N",
+    )
+    return bars + text
+
+
+def grouped_bars(
+    rows: pd.DataFrame, palette: _Palette, width: int, by, order
+) -> alt.LayerChart:
+    """Per case one dot per `scope` at its `share`: the same drawing as `dumbbell`, on an axis that starts at zero."""
+    data = pd.DataFrame(
+        {"label": case_label(rows, by), "scope": rows["scope"], "share": rows["share"]}
+    )
+    data["title"] = [
+        f"{a}, {s}: {v:.1%}"
+        for a, s, v in zip(data["label"], data["scope"], data["share"], strict=True)
+    ]
+    colours = alt.Scale(
+        domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))]
+    )
+    shapes = alt.Scale(
+        domain=list(order),
+        range=["circle", "square", "triangle-up", "diamond"][: len(order)],
+    )
+    y = alt.Y(
+        "label:N",
+        sort=list(dict.fromkeys(data["label"])),
+        title=None,
+        axis=_category_axis(palette),
+    )
+    axis = alt.Axis(
+        **{**_value_axis(palette, "%", 5).to_dict(), "labelExpr": "datum.value * 100"}
+    )
+    x = alt.X(
+        "share:Q", scale=alt.Scale(domainMin=0), axis=axis, title="% of kernel time"
+    )
+    base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
+    lines = base.mark_line(strokeWidth=1.5, color=palette[RULE]).encode(
+        y=y, x=x, detail="label:N"
+    )
+    dots = base.mark_point(filled=True, size=46, opacity=1).encode(
+        y=y,
+        x=x,
+        color=alt.Color("scope:N", scale=colours, legend=None),
+        shape=alt.Shape("scope:N", scale=shapes, legend=None),
+        description="title:N",
+    )
+    return lines + dots
+
+
+KINDS = {
+    "dumbbell": dumbbell,
+    "stacked_shares": stacked_shares,
+    "grouped_bars": grouped_bars,
+}
+
+
+# ---------------------------------------------------------------- axes and clean-up
+
+
+def _category_axis(palette: _Palette) -> alt.Axis:
+    return alt.Axis(
+        ticks=False,
+        domain=False,
+        labelColor=palette[TEXT],
+        labelFontSize=11,
+        labelPadding=8,
+        labelLimit=180,
+    )
+
+
+def _value_axis(palette: _Palette, form: str, ticks: int) -> alt.Axis:
+    return alt.Axis(
+        format=form,
+        tickCount=ticks,
+        grid=True,
+        gridColor=palette["--chart-grid"],
+        domain=False,
+        ticks=False,
+        labelColor=palette[FAINT],
+        titleColor=palette[FAINT],
+        titleFontWeight="normal",
+        titleFontSize=11,
+        labelFontSize=11,
+        labelOverlap=True,
+        orient="top",
+    )
+
+
+def _plot_width(data: pd.DataFrame, width: int) -> int:
+    """Room that the labels leave: about 6.1 px a character at 11 px."""
+    return max(120, int(width - 22 - 6.1 * data["label"].str.len().max()))
+
+
+def _finish(svg: str, prefix: str, palette: _Palette) -> str:
+    ElementTree.register_namespace("", SVG)
+    root = ElementTree.fromstring(_CONTROL.sub("\ufffd", svg))
+    variables = {code: f"var({variable})" for variable, code in palette.codes.items()}
+    ids = {
+        element.get("id"): f"{prefix}-{element.get('id')}"
+        for element in root.iter()
+        if element.get("id")
+    }
+    for element in root.iter():
+        for name, text in list(element.attrib.items()):
+            if name == "id":
+                element.set(name, ids[text])
+            elif text.lower() in variables:
+                element.set(name, variables[text.lower()])
+            elif "url(#" in text:
+                element.set(
+                    name,
+                    re.sub(
+                        r"url\(#([^)]+)\)",
+                        lambda m: f"url(#{ids.get(m[1], m[1])})",
+                        text,
+                    ),
+                )
+            elif name in (
+                "aria-roledescription",
+                "role",
+                "class",
+                "font-family",
+                "aria-hidden",
+                "pointer-events",
+            ):
+                del element.attrib[name]
+            elif name == "d" or name == "transform":
+                element.set(
+                    name,
+                    re.sub(
+                        r"\d+\.\d+",
+                        lambda m: f"{float(m[0]):.2f}".rstrip("0").rstrip("."),
+                        text,
+                    ),
+                )
+        label = element.attrib.pop("aria-label", None)
+        if (
+            label
+            and element.tag == f"{{{SVG}}}path"
+            and len(element) == 0
+            and "axis" not in label
+        ):
+            title = ElementTree.SubElement(element, f"{{{SVG}}}title")
+            title.text = label
+    width, height = (float(root.get(side)) for side in ("width", "height"))
+    root.set("viewBox", f"0 0 {width:g} {height:g}")
+    root.set("width", f"{width:g}")
+    root.set("height", f"{height:g}")
+    root.set("role", "img")
+    root.set("focusable", "false")
+    return ElementTree.tostring(root, encoding="unicode").replace("\n", " ")

@@ -1,0 +1,368 @@
+"""A made-up recording with the columns of a real one and answers that can be worked out by hand.
+
+Every kernel of a step is launched 6 us after the one before it and takes the time that its module says, so a small model is launch-bound
+and a large one is not. Two blocks a model keep it small; nothing here was measured.
+"""
+
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from jobs.model_sizes import MODEL_SIZES
+
+GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_tn_align1>(T1::Params)"
+SPLIT_K = "void gemmSN_TN_kernel<float, (int)128, (int)16>(cublasGemmSmallNParams<T9, T10, T11, T6>)_execute_split_k_kernel__5x_cublas"
+MUL = (
+    "void at::native::elementwise_kernel<(int)128, (int)2, void at::native::gpu_kernel_impl_nocast<at::native::BinaryFunctor<float, "
+    "float, float, at::native::binary_internal::MulFunctor<float>>>(at::TensorIteratorBase &, const T1 &)::[lambda(int) (instance 1)]>"
+    "(int, T3)"
+)
+EXP = (
+    "void at::native::vectorized_elementwise_kernel<(int)4, at::native::exp_kernel_cuda(at::TensorIteratorBase &)::[lambda() "
+    "(instance 2)]::operator ()() const::[lambda() (instance 2)]::operator ()() const::[lambda(float) (instance 1)], "
+    "std::array<char *, (unsigned long)2>>(int, T2, T3)"
+)
+MAX = (
+    "void at::native::reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float, at::native::func_wrapper_t<float, "
+    "at::native::MaxNanFunctor<float>>, unsigned int, float, (int)4, (int)4>>(T3)"
+)
+CAT = (
+    "void at::native::<unnamed>::CatArrayBatchedCopy_contig<at::native::<unnamed>::OpaqueType<(unsigned int)4>, unsigned int, (int)4, "
+    "(int)64, (int)64>(T1 *, at::native::<unnamed>::CatArrInputTensorMetadata<T1, T2, T4, T5>)"
+)
+FAMILIES = {
+    GEMM: "gemm",
+    SPLIT_K: "gemm",
+    MUL: "elementwise",
+    EXP: "elementwise",
+    MAX: "reduce",
+    CAT: "copy",
+}
+
+NUM_LAYERS = 2
+LAUNCH_EVERY_NS = 6_000
+OOM = {
+    ("2.7B", 512, "train_step"): "backward",
+    ("2.7B", 1024, "forward_backward"): "backward",
+    ("2.7B", 1024, "train_step"): "forward",
+}
+
+
+@dataclass
+class Recording:
+    """Stands in for analysis.reading.recording.Recording: the same tables as attributes."""
+
+    runs: pd.DataFrame
+    steps: pd.DataFrame
+    ranges: pd.DataFrame
+    kernels: pd.DataFrame
+    api: pd.DataFrame
+    memops: pd.DataFrame
+    memory: pd.DataFrame
+    manifest: dict = field(default_factory=dict)
+
+
+def recording(
+    sizes=tuple(MODEL_SIZES),
+    contexts=(128, 256, 512, 1024),
+    modes=("forward", "forward_backward", "train_step"),
+    precisions=("fp32",),
+    num_profiled=3,
+    num_timed=10,
+    oom=OOM,
+) -> Recording:
+    tables = {
+        name: []
+        for name in ("runs", "steps", "ranges", "kernels", "api", "memops", "memory")
+    }
+    for size in sizes:
+        for context in contexts:
+            for precision in precisions:
+                for mode in modes:
+                    _add_run(
+                        tables,
+                        size,
+                        context,
+                        mode,
+                        precision,
+                        num_profiled,
+                        num_timed,
+                        oom.get((size, context, mode)),
+                    )
+    frames = {name: pd.DataFrame(rows) for name, rows in tables.items()}
+    manifest = {
+        "name": "synthetic",
+        "created": "2026-01-02T03:04:05Z",
+        "gpu": "NVIDIA H200",
+        "driver": "580.0",
+        "cuda": "13.0",
+        "torch": "2.13.0",
+        "nsys": "2025.3.1",
+        "python": "3.11",
+        "commit": "0" * 12,
+        "recorded_from": "2026-01-02T03:04:05Z",
+        "recorded_to": "2026-01-02T04:04:05Z",
+        "sweep": "sweep",
+        "runs": frames["runs"][["run_id", "status"]].to_dict("records"),
+        "nsys_schema": "3.0",
+        "tables": {
+            name: {"rows": len(frame), "bytes": 0} for name, frame in frames.items()
+        },
+    }
+    return Recording(**frames, manifest=manifest)
+
+
+def forward_kernels(size: str, context: int) -> list[tuple[str, str, int]]:
+    """(module, kernel name, ns) of one forward pass: 9L+1 matrix products, one of them with a split-K part."""
+    s = MODEL_SIZES[size]
+    tokens = 4 * context
+    linear = max(2_000, int(2 * tokens * s.d_model * s.d_model / 40_000))
+    ffn = max(2_000, int(2 * tokens * s.d_model * s.d_ff / 40_000))
+    scores = max(2_000, int(2 * 4 * context * context * s.d_model / 20_000))
+    pointwise = max(1_500, int(tokens * s.d_model * 4 / 2_000))
+    square = max(1_500, int(4 * s.num_heads * context * context * 4 / 2_000))
+    kernels = [("embedding", CAT, pointwise)]
+    for layer in range(NUM_LAYERS):
+        b = f"block_{layer}"
+        kernels += [(f"{b}/norm", MUL, pointwise), (f"{b}/norm", MAX, pointwise)]
+        kernels += [(f"{b}/attention/qkv_proj", GEMM, linear)] * 3
+        kernels += [
+            (f"{b}/attention/rope", MUL, pointwise),
+            (f"{b}/attention/rope", CAT, pointwise),
+        ]
+        kernels += [
+            (f"{b}/attention/attention_scores", GEMM, scores),
+            (f"{b}/attention/attention_scores", MUL, square),
+        ]
+        kernels += [
+            (f"{b}/attention/softmax", MAX, square),
+            (f"{b}/attention/softmax", EXP, square),
+        ]
+        kernels += [
+            (f"{b}/attention/attention_output", GEMM, scores),
+            (f"{b}/attention/o_proj", GEMM, linear),
+        ]
+        kernels += [(f"{b}/norm", MUL, pointwise), (f"{b}/norm", MAX, pointwise)]
+        kernels += [(f"{b}/ffn", GEMM, ffn)] * 3 + [(f"{b}/ffn", MUL, pointwise * 4)]
+    kernels += [
+        ("norm", MUL, pointwise),
+        ("lm_head", GEMM, ffn),
+        ("lm_head", SPLIT_K, 1_000),
+    ]
+    return kernels
+
+
+def phase_kernels(size: str, context: int, phase: str) -> list[tuple[str, str, int]]:
+    forward = forward_kernels(size, context)
+    if phase == "forward":
+        return forward
+    if phase == "loss":
+        return [("", MAX, 3_000), ("", EXP, 3_000)]
+    if phase == "backward":
+        return [
+            ("", name, ns)
+            for _, name, ns in forward
+            if name != SPLIT_K
+            for _ in range(2)
+        ]
+    num_parameters = MODEL_SIZES[size].num_parameters
+    return [("", MUL, max(2_000, num_parameters // 400)) for _ in range(10)]
+
+
+def _add_run(
+    tables, size, context, mode, precision, num_profiled, num_timed, oom_phase
+):
+    s = MODEL_SIZES[size]
+    run_id = f"{size}-ctx{context}-{precision}-naive-{mode}"
+    status = "oom" if oom_phase else "ok"
+    tables["runs"].append(
+        {
+            "run_id": run_id,
+            "status": status,
+            "status_phase": oom_phase or "",
+            "status_message": "CUDA out of memory: tried to allocate 2.00 GiB"
+            if oom_phase
+            else "",
+            "size": size,
+            "d_model": s.d_model,
+            "d_ff": s.d_ff,
+            "num_layers": NUM_LAYERS,
+            "num_heads": s.num_heads,
+            "vocab_size": 10_000,
+            "context_length": context,
+            "batch_size": 4,
+            "mode": mode,
+            "precision": precision,
+            "attention": "naive",
+            "num_parameters": s.num_parameters,
+            "gpu_name": "NVIDIA H200",
+            "gpu_memory_bytes": 150_000_000_000,
+            "driver": "580.0",
+            "cuda": "13.0",
+            "torch": "2.13.0",
+            "nsys": "2025.3.1",
+            "python": "3.11",
+            "commit": "0" * 12,
+            "autograd_multithreading": False,
+            "float32_matmul_precision": "highest",
+            "warmup_steps": 5,
+            "measured_steps": num_timed,
+            "profiled_steps": num_profiled,
+            "peak_memory_bytes": 20 * s.num_parameters,
+            "started_at": "2026-01-02T03:04:05Z",
+            "wall_s": 12.5,
+        }
+    )
+    if oom_phase:
+        return
+    phases = {
+        "forward": ["forward"],
+        "forward_backward": ["forward", "loss", "backward"],
+    }.get(mode, ["forward", "loss", "backward", "optimizer"])
+    clock, range_id = 0, 0
+    for step in range(num_profiled):
+        step_start, step_range = clock, range_id
+        tables["ranges"].append(
+            _range(run_id, step_range, -1, step, "", "step", "step", step_start, 0)
+        )
+        step_row = tables["ranges"][-1]
+        range_id += 1
+        for phase in phases:
+            start = launch = gpu_free = clock
+            for module, name, ns in phase_kernels(size, context, phase):
+                launch += LAUNCH_EVERY_NS
+                begin = max(launch + 4_000, gpu_free)
+                gpu_free = begin + ns
+                tables["kernels"].append(
+                    {
+                        "run_id": run_id,
+                        "range_id": range_id,
+                        "step": step,
+                        "phase": phase,
+                        "module": module,
+                        "attribution": "exact",
+                        "kernel_name": name,
+                        "launch_ns": launch,
+                        "launch_end_ns": launch + 3_000,
+                        "start_ns": begin,
+                        "end_ns": gpu_free,
+                        "device": 0,
+                        "stream": 7,
+                        "grid_x": 8,
+                        "grid_y": 1,
+                        "grid_z": 1,
+                        "block_x": 128,
+                        "block_y": 1,
+                        "block_z": 1,
+                        "registers": 32,
+                        "static_shared_bytes": 0,
+                        "dynamic_shared_bytes": 0,
+                        "graph_node": -1,
+                        "family": FAMILIES[name],
+                    }
+                )
+            clock = max(gpu_free, launch) + 20_000
+            tables["ranges"].append(
+                _range(
+                    run_id,
+                    range_id,
+                    step_range,
+                    step,
+                    phase,
+                    phase,
+                    f"step/{phase}",
+                    start,
+                    clock,
+                )
+            )
+            tables["steps"].append(
+                _step(run_id, "nsys", step, phase, clock - start + step * 1_000)
+            )
+            range_id += 1
+        step_row["end_ns"] = clock
+        tables["steps"].append(
+            _step(run_id, "nsys", step, "step", clock - step_start + 4 * step * 1_000)
+        )
+    host = {
+        phase: [
+            r for r in tables["steps"] if r["run_id"] == run_id and r["phase"] == phase
+        ][0]["wall_ns"]
+        for phase in phases
+    }
+    for step in range(num_timed):
+        for phase in phases:
+            tables["steps"].append(
+                _step(
+                    run_id, "timer", step, phase, int(host[phase] * 0.97) + step * 500
+                )
+            )
+        total = sum(int(host[phase] * 0.97) + step * 500 for phase in phases)
+        tables["steps"].append(_step(run_id, "timer", step, "step", total))
+    for phase in phases:
+        calls = len(phase_kernels(size, context, phase)) * num_profiled
+        for name, count, each in (
+            ("cudaLaunchKernel", calls, 3_000),
+            ("cudaDeviceSynchronize", num_profiled, 20_000),
+        ):
+            tables["api"].append(
+                {
+                    "run_id": run_id,
+                    "step": -1,
+                    "phase": phase,
+                    "name": name,
+                    "calls": count,
+                    "total_ns": count * each,
+                }
+            )
+        used = 4 * s.num_parameters
+        tables["memory"].append(
+            {
+                "run_id": run_id,
+                "phase": phase,
+                "peak_allocated_bytes": used * 3,
+                "peak_reserved_bytes": used * 4,
+                "allocated_before_bytes": used,
+                "allocated_after_bytes": used * 2,
+            }
+        )
+    tables["memops"].append(
+        {
+            "run_id": run_id,
+            "step": 0,
+            "phase": "forward",
+            "module": "",
+            "attribution": "exact",
+            "operation": "memset",
+            "bytes": 4096,
+            "launch_ns": 100,
+            "start_ns": 200,
+            "end_ns": 1_400,
+            "device": 0,
+            "stream": 7,
+        }
+    )
+
+
+def _range(run_id, range_id, parent, step, phase, name, path, start, end):
+    return {
+        "run_id": run_id,
+        "range_id": range_id,
+        "parent_id": parent,
+        "step": step,
+        "phase": phase,
+        "name": name,
+        "path": path,
+        "thread": 0,
+        "start_ns": start,
+        "end_ns": end,
+    }
+
+
+def _step(run_id, collector, step, phase, wall_ns):
+    return {
+        "run_id": run_id,
+        "collector": collector,
+        "step": step,
+        "phase": phase,
+        "wall_ns": wall_ns,
+    }
