@@ -24,7 +24,9 @@ from jobs import ranges as vocabulary
 ATTRIBUTIONS = ("exact", "phase", "none")
 EXACT, PHASE, NONE = range(3)
 _NO_PHASE = len(vocabulary.PHASES)
-_FORWARD, _LOSS, _BACKWARD = (vocabulary.PHASES.index(p) for p in (vocabulary.FORWARD, vocabulary.LOSS, vocabulary.BACKWARD))
+_FORWARD, _LOSS, _BACKWARD = (
+    vocabulary.PHASES.index(p) for p in (vocabulary.FORWARD, vocabulary.LOSS, vocabulary.BACKWARD)
+)
 _PHASE_CATEGORIES = [*vocabulary.PHASES, ""]
 
 # Names that other people's programs give to the four phases and to a step.
@@ -73,7 +75,9 @@ def attribute(capture: Capture) -> Attribution:
     nesting = Nesting(capture.ranges)
     ranges = _place_ranges(capture.ranges, nesting)
     places = _Places(ranges, nesting)
-    operations = {name: places.operations(getattr(capture, name), capture.api) for name in ("kernels", "memops", "graphs")}
+    operations = {
+        name: places.operations(getattr(capture, name), capture.api) for name in ("kernels", "memops", "graphs")
+    }
     api = places.at(capture.api["process"], capture.api["thread"], capture.api["start_ns"], launched=None)
     return Attribution(ranges, **operations, api=api.drop(columns="module"), nesting=nesting)
 
@@ -323,8 +327,10 @@ class _Places:
                 "range_id": range_id,
                 "step": step,
                 "phase": pd.Categorical.from_codes(phase, _PHASE_CATEGORIES),
-                "module": pd.Categorical.from_codes(module if len(self._module) else np.zeros(count, np.int8),
-                                                    self._modules if len(self._module) else pd.Index([""], dtype=object)),
+                "module": pd.Categorical.from_codes(
+                    module if len(self._module) else np.zeros(count, np.int8),
+                    self._modules if len(self._module) else pd.Index([""], dtype=object),
+                ),
                 "attribution": pd.Categorical.from_codes(attribution, list(ATTRIBUTIONS)),
             },
             copy=False,

@@ -458,7 +458,13 @@ def _memops(tables, missing: dict[str, str]) -> pd.DataFrame:
 
 
 def _api(tables, strings: _Strings, missing: dict[str, str]) -> pd.DataFrame:
-    wanted = {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "correlation": "correlationId", "name": "nameId"}
+    wanted = {
+        "start_ns": "start",
+        "end_ns": "end",
+        "thread": "globalTid",
+        "correlation": "correlationId",
+        "name": "nameId",
+    }
     if API not in tables.names():
         arrays = {name: np.empty(0, np.int64) for name in wanted}
     else:
