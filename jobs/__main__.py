@@ -1,0 +1,179 @@
+"""Command line of the GPU side: plan, run, doctor, status."""
+
+import errno
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from jobs.collectors import CollectorError
+from jobs.plan import DEFAULT_SWEEP, Run, Sweep, SweepError, load_sweep, select
+from jobs.preflight import checks, visible_gpus
+from jobs.prediction import predicted_memory_bytes, predicted_seconds
+from jobs.progress import JsonEvents, Terminal, clock
+from jobs.results import Locked, Results
+from jobs.runner import Stopped, SweepRunner
+from jobs.shards import Shard, detect_shard, parse_shard, runs_of_shard
+
+# Exit codes, after sysexits.h where it has one.
+SOME_RUNS_FAILED = 1
+USAGE = 2
+CANNOT_MEASURE = 69
+CANNOT_WRITE = 74
+LOCKED = 75
+TERMINATED = 128 + signal.SIGTERM
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
+out, err = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
+
+SweepFile = Annotated[Path, typer.Option("--sweep", help="Sweep file.", show_default="jobs/sweep.yaml")]
+ResultsFolder = Annotated[Path, typer.Option("--results", help="Folder that receives the results.")]
+Only = Annotated[str, typer.Option(help="Only these runs, e.g. size=small,mode=forward; repeat a key for more values.")]
+ShardOption = Annotated[str, typer.Option("--shard", help="Part I/N of the sweep; detected from batch engines.")]
+Device = Annotated[str, typer.Option(help="cuda, or cpu to try things out without a GPU.")]
+
+
+def fail(message: str, code: int) -> typer.Exit:
+    err.print(f"error: {message}", style="red", markup=False)
+    return typer.Exit(code)
+
+
+def chosen(sweep_file: Path, only: str, shard_text: str) -> tuple[Sweep, list[Run], Shard]:
+    """The sweep, its runs after --only and --shard, and the shard. Ends the program on a configuration error."""
+    try:
+        sweep = load_sweep(sweep_file)
+        shard, engine = (parse_shard(shard_text), "") if shard_text else detect_shard()
+        if engine:
+            err.print(f"shard {shard.index} of {shard.count}, assigned by {engine}")
+        return sweep, runs_of_shard(select(sweep.runs, only), shard, sweep.protocol), shard
+    except SweepError as error:
+        for line in str(error).splitlines():
+            err.print(line, style="red", markup=False)
+        raise typer.Exit(USAGE) from None
+
+
+@app.command()
+def plan(sweep: SweepFile = DEFAULT_SWEEP, only: Only = "", shard: ShardOption = "") -> None:
+    """Print the runs of a sweep with their parameters, predicted memory and time. Needs no GPU and no torch."""
+    sweep, runs, _ = chosen(sweep, only, shard)
+    table = Table("run", box=None, header_style="bold", pad_edge=False)
+    for name in ("parameters", "batch", "memory (GiB)", "time (s)"):
+        table.add_column(name, justify="right")
+    for run in runs:
+        table.add_row(
+            run.run_id,
+            f"{run.num_parameters:,}",
+            str(run.batch_size),
+            f"{predicted_memory_bytes(run) / 2**30:.1f}",
+            f"{predicted_seconds(run, sweep.protocol):.0f}",
+        )
+    out.print(table)
+    total = sum(predicted_seconds(run, sweep.protocol) for run in runs)
+    out.print(f"{len(runs)} runs; memory and time are predictions, time (in all {clock(total)}) for a modest GPU")
+
+
+@app.command()
+def run(
+    sweep: SweepFile = DEFAULT_SWEEP,
+    results: ResultsFolder = Path("results"),
+    only: Only = "",
+    shard: ShardOption = "",
+    retry: Annotated[bool, typer.Option("--retry", help="Measure failed runs and timeouts again.")] = False,
+    device: Device = "cuda",
+    gpus: Annotated[int, typer.Option(help="How many GPUs to use; 0 for all visible ones.")] = 0,
+    price_per_hour: Annotated[float | None, typer.Option(help="Price of the machine, to show the cost.")] = None,
+    log_format: Annotated[str, typer.Option(help="text or json (one event a line).")] = "text",
+    overlap: Annotated[bool, typer.Option(help="Export a run while the next one is timed.")] = True,
+) -> None:
+    """Measure the runs of a sweep that are not finished yet.
+
+    Exit code: 0 every run is ok or out of memory, 1 some run failed, 2 configuration, 69 this machine cannot measure,
+    74 results cannot be written, 75 another job holds the folder, 143 terminated.
+    """
+    sweep, runs, part = chosen(sweep, only, shard)
+    available = visible_gpus() if device == "cuda" else [0]
+    if not available:
+        raise fail("no NVIDIA GPU is visible; `doctor` says what is missing", CANNOT_MEASURE)
+    used = available[: gpus or None]
+    report = JsonEvents() if log_format == "json" else Terminal(price_per_hour, len(used))
+    folder = Results(results, sweep.name, part.folder)
+    runner = SweepRunner(folder, sweep.protocol, report, device=device, gpus=used, retry=retry, overlap_exports=overlap)
+    received: list[int] = []
+
+    def terminate(number: int, frame) -> None:
+        received.append(number)
+        runner.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, terminate)
+    try:
+        with folder.lock():
+            folder.save_sweep(sweep, runs)
+            statuses = runner.run(runs)
+    except Locked as error:
+        raise fail(f"{error}; wait for it, or choose another --results", LOCKED) from None
+    except Stopped:
+        raise typer.Exit(128 + received[0]) from None
+    except CollectorError as error:
+        raise fail(f"{error}; what was measured so far is kept", CANNOT_MEASURE) from None
+    except OSError as error:
+        full = " (disk full)" if error.errno == errno.ENOSPC else ""
+        where = error.filename or folder.folder
+        message = f"{where}: {error.strerror}{full}; what was measured so far is kept"
+        raise fail(f"{message}. Free space or fix permissions, then run again to resume", CANNOT_WRITE) from None
+    finally:
+        report.close()
+    if any(status not in ("ok", "oom") for status in statuses.values()):
+        raise typer.Exit(SOME_RUNS_FAILED)
+
+
+@app.command()
+def doctor(
+    sweep: SweepFile = DEFAULT_SWEEP,
+    results: ResultsFolder = Path("results"),
+    only: Only = "",
+    shard: ShardOption = "",
+    device: Device = "cuda",
+) -> None:
+    """Check that this machine can measure: GPU, torch, nsys, memory, disk. Exit code 69 if it cannot."""
+    _, runs, _ = chosen(sweep, only, shard)
+    style = {"ok": "green", "warning": "yellow", "failed": "red"}
+    failed = False
+    for check in checks(results, runs, device):
+        failed |= check.state == "failed"
+        out.print(f"[{style[check.state]}]{check.state:8}[/] {check.name}: {check.found}", soft_wrap=True)
+        if check.fix and check.state != "ok":
+            out.print(f"         -> {check.fix}", soft_wrap=True, markup=False)
+    if failed:
+        raise typer.Exit(CANNOT_MEASURE)
+
+
+@app.command()
+def status(
+    sweep: SweepFile = DEFAULT_SWEEP,
+    results: ResultsFolder = Path("results"),
+    only: Only = "",
+    shard: ShardOption = "",
+) -> None:
+    """Show how far a running or finished sweep is."""
+    sweep, runs, part = chosen(sweep, only, shard)
+    folder = Results(results, sweep.name, part.folder)
+    counts: Counter[str] = Counter()
+    for one in runs:
+        record = folder.finished(one, sweep.protocol)
+        state = record["status"] if record else folder.in_flight(one) or "waiting"
+        counts[state] += 1
+        detail = (record or {}).get("status_detail")
+        why = f"  {detail.get('phase', '')}: {detail['message']}" if detail else ""
+        took = f"  {record['wall_s']:.1f} s" if record else ""
+        out.print(f"{one.run_id:44} {state}{took}{why}", markup=False, soft_wrap=True)
+    running = "a job is writing here" if folder.is_locked() else "no job is writing here"
+    out.print(f"{', '.join(f'{number} {state}' for state, number in counts.most_common())}; {running}")
+
+
+if __name__ == "__main__":
+    app()

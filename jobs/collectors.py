@@ -1,0 +1,327 @@
+"""The two ways a run is measured: by Python's clock (`timer`) and under Nsight Systems (`nsys`). Each keeps one warm
+worker process (`jobs.workload`) that serves run after run."""
+
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from signal import SIGKILL
+
+from jobs.plan import Run
+
+START_TIMEOUT_S = 180
+RELEASE_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 300
+
+# nsys stores the environment of the profiled process in every report, so the process gets only what it needs.
+ENVIRONMENT = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+    "LANG",
+    "LC_ALL",
+    "CUDA_HOME",
+    "CUDA_MODULE_LOADING",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "NCCL_NVLS_ENABLE",
+    "NVSHMEM_DISABLE_NVLS",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+)
+
+# What an export may keep. Everything else (environment, processes, host) is dropped.
+KEPT_TABLES = ("CUPTI_", "CUDA_GRAPH", "ENUM_", "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_")
+KEPT_TABLES += ("TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "ANALYSIS_DETAILS", "PROFILER_OVERHEAD")
+STRING_COLUMNS = ("demangledName", "shortName", "mangledName", "nameId", "textId", "name")
+
+
+class RunFailed(Exception):
+    """A run that could not be measured: `status` is oom, timeout or failed, `detail` says phase and message."""
+
+    def __init__(self, status: str, **detail):
+        super().__init__(detail.get("message", status))
+        self.status, self.detail = status, detail
+
+
+class CollectorError(Exception):
+    """The collector itself cannot work on this machine; no later run would fare better."""
+
+
+def allowed_environment(environment: Mapping[str, str], home: Path, gpu: int | None) -> dict[str, str]:
+    """The environment of a worker: the allow-listed variables, a home and temporary folder of its own, its GPU."""
+    allowed = {name: environment[name] for name in ENVIRONMENT if name in environment}
+    allowed |= {"HOME": str(home), "TMPDIR": str(home), "PYTHONUNBUFFERED": "1"}
+    if gpu is not None:
+        visible = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        allowed["CUDA_VISIBLE_DEVICES"] = visible[gpu] if gpu < len(visible) and visible[0] else str(gpu)
+    return allowed
+
+
+class Worker:
+    """A process that runs `jobs.workload`, spoken to over a socket."""
+
+    def __init__(self, device: str, gpu: int | None, annotate: bool, launcher: list[str]):
+        self.home = Path(tempfile.mkdtemp(prefix="profiler-"))
+        self.pid: int | None = None
+        self.connection: Connection | None = None
+        address = self.home / "socket"
+        command = [*launcher, sys.executable, "-m", "jobs.workload", str(address), "--device", device]
+        self.environment = environment = allowed_environment(os.environ, self.home, gpu)
+        package_root = str(Path(__file__).resolve().parents[1])
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package_root, environment.get("PYTHONPATH"))))
+        with socket.socket(socket.AF_UNIX) as listener, open(self.home / "log.txt", "ab") as log:
+            listener.bind(str(address))
+            listener.listen()
+            listener.settimeout(0.2)
+            self.process = subprocess.Popen(
+                [*command, *(["--annotate"] if annotate else [])],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+            self.connection = self._accept(listener)
+        hello = self.receive(START_TIMEOUT_S)
+        self.pid, self.facts = hello["pid"], hello["facts"]
+
+    def _accept(self, listener: socket.socket) -> Connection:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            with suppress(TimeoutError):
+                client, _ = listener.accept()
+                return Connection(client.detach())
+            if self.process.poll() is not None:
+                break
+        log = (self.home / "log.txt").read_text(errors="replace").strip().splitlines()
+        self.kill()
+        raise CollectorError("the worker process did not start: " + (log[-1] if log else "it said nothing"))
+
+    def send(self, message) -> None:
+        with suppress(OSError):  # a dead worker is noticed when its answer is read
+            self.connection.send(message)
+
+    def receive(self, timeout_s: float) -> dict:
+        """The worker's next message.
+
+        Raises RunFailed with status `timeout` or `failed` (the process died).
+        """
+        if not self.connection.poll(max(timeout_s, 0)):
+            raise RunFailed("timeout", phase="", message=f"no answer within {timeout_s:.0f} s")
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError):
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
+            raise RunFailed("failed", phase="", message=f"worker process died (exit {self.process.poll()})") from None
+
+    def kill_processes(self) -> None:
+        for pid in {self.pid, self.process.pid} - {None}:
+            with suppress(OSError):
+                os.kill(pid, SIGKILL)
+
+    def kill(self) -> None:
+        self.kill_processes()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(10)
+        if self.connection:
+            self.connection.close()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+class Timer:
+    """Measures without a profiler: Python's clock, device synchronised at phase boundaries."""
+
+    name = "timer"
+    annotate = False
+    launcher: list[str] = []
+    capturing = False
+
+    def __init__(self, device: str, gpu: int | None = None):
+        self.device, self.gpu = device, gpu
+        self.worker: Worker | None = None
+        self.abandoned = False
+
+    def start(self) -> None:
+        """Start the worker unless it is running. Raises CollectorError when it cannot start."""
+        if self.worker is None:
+            self.worker = Worker(self.device, self.gpu, self.annotate, self.launcher)
+
+    def stop(self) -> None:
+        if self.worker is not None:
+            self.worker.kill()
+            self.worker = None
+
+    def abandon(self) -> None:
+        """Called from another thread: the run being measured fails at once, and no further one starts."""
+        self.abandoned = True
+        if self.worker is not None:
+            self.worker.kill_processes()
+
+    def begin_capture(self, folder: Path) -> None:
+        pass
+
+    def measure(self, run: Run, *, warmup_steps: int, steps: int, folder: Path, timeout_s: float) -> dict:
+        """Measure `steps` steps of a run; the worker's output goes to `folder/log.txt`.
+
+        Returns the `measured` message of `jobs.workload.perform`. Raises RunFailed; a worker that hangs or breaks is
+        killed, and the next run gets a new one.
+        """
+        self.start()
+        deadline = time.monotonic() + timeout_s
+        reached = "build or warm-up"
+        try:
+            if self.abandoned:
+                raise RunFailed("failed", message="the sweep was stopped")
+            self.worker.send(
+                {
+                    "collector": self.name,
+                    "run": run.model_dump(),
+                    "warmup_steps": warmup_steps,
+                    "steps": steps,
+                    "memory": self.name == Timer.name,
+                    "log": str(folder / "log.txt"),
+                }
+            )
+            answer = self.worker.receive(deadline - time.monotonic())
+            if answer["event"] == "ready":
+                reached = "measured steps"
+                self.begin_capture(folder)
+                self.worker.send("go")
+                answer = self.worker.receive(deadline - time.monotonic())
+            if answer["event"] != "measured":
+                raise RunFailed(answer.pop("event"), **answer)
+            self.worker.receive(deadline - time.monotonic())  # released
+            return answer
+        except CollectorError as error:
+            failure = RunFailed("failed", phase=reached, message=str(error))
+        except RunFailed as error:
+            failure = error
+        failure.detail["phase"] = failure.detail.get("phase") or reached
+        failure.detail["collector"] = self.name
+        if failure.status != "oom" or self.capturing or not self._released():
+            self.stop()
+        raise failure
+
+    def _released(self) -> bool:
+        try:
+            return self.worker.receive(RELEASE_TIMEOUT_S)["event"] == "released"
+        except RunFailed:
+            return False
+
+
+class Nsys(Timer):
+    """Measures under Nsight Systems, tracing CUDA and NVTX; CPU sampling is off, so no privilege is needed.
+
+    The worker lives in an nsys session; collection is started and stopped around the measured steps of each run.
+    """
+
+    name = "nsys"
+    annotate = True
+
+    def __init__(self, device: str, gpu: int | None = None):
+        super().__init__(device, gpu)
+        self.session = ""
+        self.number = 0
+
+    def start(self) -> None:
+        if self.worker is None:
+            self.number += 1
+            self.session = f"profiler-{os.getpid()}-{self.gpu or 0}-{self.number}"
+            options = ["--trace=cuda,nvtx", "--cuda-graph-trace=node", "--resolve-symbols=false"]
+            self.launcher = ["nsys", "launch", f"--session-new={self.session}", *options]
+        super().start()
+
+    def stop(self) -> None:
+        if self.worker is not None:
+            with suppress(CollectorError):
+                self.control("shutdown", "--kill=sigkill")
+            self.capturing = False
+        super().stop()
+
+    def control(self, command: str, *options: str) -> None:
+        nsys(command, f"--session={self.session}", *options, environment=self.worker.environment)
+
+    def begin_capture(self, folder: Path) -> None:
+        report = folder / "profile.nsys-rep"
+        quiet = ["--sample=none", "--cpuctxsw=none", "--force-overwrite=true"]
+        self.control("start", *quiet, f"--output={report.absolute()}")
+        self.capturing = True
+
+    def end_capture(self, folder: Path) -> Path:
+        """Stop collecting and export the report to `folder/profile.sqlite`, without what names the machine."""
+        self.control("stop")
+        self.capturing = False
+        return export(folder / "profile.nsys-rep")
+
+
+def nsys(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
+    """Run an nsys command and return what it printed. It finds sessions only in the environment they were started in.
+
+    Raises CollectorError with nsys's last line.
+    """
+    try:
+        done = subprocess.run(
+            ["nsys", *arguments], capture_output=True, text=True, timeout=STOP_TIMEOUT_S, env=environment
+        )
+    except FileNotFoundError:
+        raise CollectorError(
+            "nsys is not on PATH: install the Nsight Systems command line (nsight-systems-cli)"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise CollectorError(f"nsys {arguments[0]} did not end within {STOP_TIMEOUT_S} s") from None
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise CollectorError(f"nsys {arguments[0]} failed: " + (said[-1] if said else f"exit {done.returncode}"))
+    return done.stdout
+
+
+def export(report: Path) -> Path:
+    """Export a report to SQLite beside it and scrub it."""
+    database = report.with_suffix(".sqlite")
+    nsys("export", "--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={database}", str(report))
+    scrub(database)
+    return database
+
+
+def scrub(database: Path) -> None:
+    """Remove from an export everything that names the machine: other tables, unreferenced strings, device ids."""
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        referenced = []
+        for table in tables:
+            if not table.startswith(KEPT_TABLES):
+                connection.execute(f'DROP TABLE "{table}"')
+            elif table.startswith(("CUPTI_", "NVTX_EVENTS")):
+                columns = {row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')}
+                referenced += [
+                    f'SELECT "{column}" FROM "{table}" WHERE "{column}" IS NOT NULL'
+                    for column in STRING_COLUMNS
+                    if column in columns
+                ]
+        if "StringIds" in tables and referenced:
+            connection.execute(f"DELETE FROM StringIds WHERE id NOT IN ({' UNION '.join(referenced)})")
+        if "TARGET_INFO_GPU" in tables:
+            columns = {row[1] for row in connection.execute("PRAGMA table_info(TARGET_INFO_GPU)")}
+            for column in columns & {"uuid", "busLocation", "luid", "ctxswDevPath", "ctrlDevPath"}:
+                connection.execute(f"UPDATE TARGET_INFO_GPU SET {column} = NULL")
+        connection.execute("VACUUM")
+
+
+def count_kernels(database: Path) -> int:
+    table = "CUPTI_ACTIVITY_KIND_KERNEL"
+    with closing(sqlite3.connect(database)) as connection:
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
+            return 0
+        return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]

@@ -1,0 +1,157 @@
+"""Checks before anything expensive: is this a machine that can measure? Each failing check says what to do."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import pynvml
+
+from jobs.collectors import CollectorError, nsys
+from jobs.plan import Run
+from jobs.prediction import predicted_memory_bytes
+
+GIB = 2**30
+REPORT_BYTES_PER_LAYER = 3e6  # report and export together, generous
+BUSY_BYTES = 1 * GIB
+
+
+class Check(NamedTuple):
+    """`state` is ok, warning (measure, but know this) or failed (measuring is pointless)."""
+
+    name: str
+    state: str
+    found: str
+    fix: str = ""
+
+
+def visible_gpus() -> list[int]:
+    """Indices of the GPUs this process may use, counted as CUDA counts them; [] without a driver."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return list(range(len([part for part in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if part])))
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        return list(range(pynvml.nvmlDeviceGetCount()))
+    return []
+
+
+def check_gpu() -> Check:
+    try:
+        pynvml.nvmlInit()
+        names = [
+            pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(pynvml.nvmlDeviceGetCount())
+        ]
+    except pynvml.NVMLError as error:
+        fix = (
+            "run on a machine with an NVIDIA GPU and driver; in Docker add --gpus all (needs nvidia-container-toolkit)"
+        )
+        return Check("GPU", "failed", f"no NVIDIA GPU is visible ({error})", fix)
+    return Check("GPU", "ok", ", ".join(names))
+
+
+def check_torch() -> Check:
+    """Whether torch is a CUDA build and the driver is new enough for it; asked of a process of its own."""
+    program = (
+        "import torch, sys\n"
+        "print('torch', torch.__version__, 'for CUDA', torch.version.cuda)\n"
+        "torch.cuda.init() if torch.version.cuda else sys.exit('this torch is built without CUDA')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    if done.returncode == 0:
+        return Check("torch", "ok", done.stdout.strip())
+    reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    fix = "install a CUDA build of torch that this driver supports, or update the driver"
+    if "No module named" in reason:
+        fix = "pip install '.[gpu]'"
+    return Check("torch", "failed", reason, fix)
+
+
+def check_nsys() -> Check:
+    """Whether nsys runs and can make a report of what it collects (its importer is there)."""
+    try:
+        version = nsys("--version").strip()
+    except CollectorError as error:
+        return Check("nsys", "failed", str(error), "install nsight-systems-cli from NVIDIA's package repository")
+    with TemporaryDirectory() as folder:
+        report = Path(folder) / "check.nsys-rep"
+        quiet = ["--trace=none", "--sample=none", "--cpuctxsw=none", f"--output={report}"]
+        try:
+            nsys("profile", *quiet, sys.executable, "-c", "pass")
+        except CollectorError as error:
+            return Check("nsys", "failed", str(error), "reinstall the Nsight Systems command line")
+        if not report.exists():
+            fix = "install the whole nsight-systems-cli package (host importer included) and libdw1"
+            return Check("nsys", "failed", "collects, but cannot make a report: its importer is missing", fix)
+    return Check("nsys", "ok", version)
+
+
+def check_disk(folder: Path, runs: Sequence[Run]) -> Check:
+    needed = sum(run.num_layers * REPORT_BYTES_PER_LAYER for run in runs)
+    free = shutil.disk_usage(existing_parent(folder)).free
+    found = f"{free / GIB:.1f} GiB free in {folder}, at most {needed / GIB:.1f} GiB predicted"
+    if free < needed:
+        return Check("disk", "failed", found, "free some space, or choose another folder with --results")
+    return Check("disk", "ok", found)
+
+
+def check_writable(folder: Path) -> Check:
+    parent = existing_parent(folder)
+    if os.access(parent, os.W_OK):
+        return Check("results folder", "ok", f"{folder} is writable")
+    user = f"{os.getuid()}:{os.getgid()}"
+    fix = f"mount a folder that user {user} may write, or start the container with --user $(id -u):$(id -g)"
+    return Check("results folder", "failed", f"{parent} is not writable for user {user}", fix)
+
+
+def check_gpu_memory(runs: Sequence[Run]) -> Check:
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        memory = [pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(gpu)) for gpu in visible_gpus()]
+        least, used = min(info.free for info in memory), max(info.used for info in memory)
+        tight = [run.run_id for run in runs if predicted_memory_bytes(run) > least]
+        found = f"{least / GIB:.1f} GiB free"
+        if used > BUSY_BYTES:
+            fix = "stop the other programs on this GPU: they disturb the timings"
+            return Check("GPU memory", "warning", f"{found}; {used / GIB:.1f} GiB in use by others", fix)
+        if tight:
+            found += f"; predicted not to fit: {', '.join(tight)}"
+            return Check("GPU memory", "warning", found, "they are tried all the same, and reported as oom")
+        return Check("GPU memory", "ok", found)
+    return Check("GPU memory", "failed", "unknown", "see GPU")
+
+
+def check_other_processes() -> Check:
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu) for gpu in visible_gpus()]
+        processes = [
+            process.pid for handle in handles for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        ]
+        if processes:
+            fix = "stop them: two programs on one GPU share its time"
+            return Check("other processes", "warning", f"{len(processes)} on the GPU (pid {processes})", fix)
+        return Check("other processes", "ok", "none on the GPU")
+    return Check("other processes", "failed", "unknown", "see GPU")
+
+
+def existing_parent(folder: Path) -> Path:
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return folder
+
+
+def checks(folder: Path, runs: Sequence[Run], device: str = "cuda") -> list[Check]:
+    """All checks for measuring `runs` into `folder`; without a GPU (`device` cpu, for trying things out) only some."""
+    everywhere: list[Callable[[], Check]] = [
+        lambda: check_writable(folder),
+        lambda: check_disk(folder, runs),
+        check_nsys,
+    ]
+    on_gpu = [check_gpu, check_torch, lambda: check_gpu_memory(runs), check_other_processes]
+    return [check() for check in (on_gpu if device == "cuda" else []) + everywhere]

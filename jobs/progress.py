@@ -1,0 +1,120 @@
+"""What a running sweep tells: a bar in a terminal, plain lines elsewhere, or JSON events."""
+
+import json
+import sys
+import threading
+import time
+from collections import Counter
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+MARKS = {"ok": "[green]ok[/]", "oom": "[yellow]oom[/]"}
+
+
+class Estimate:
+    """Time that remains: predictions for the runs to come, scaled by how the finished ones compared with theirs."""
+
+    def __init__(self, predicted_s: dict[str, float]):
+        self.open = dict(predicted_s)
+        self.started = time.monotonic()
+        self.done_predicted_s = 0.0
+
+    def finish(self, run: str) -> None:
+        self.done_predicted_s += self.open.pop(run, 0.0)
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.started
+
+    @property
+    def remaining_s(self) -> float:
+        pace = self.elapsed_s / self.done_predicted_s if self.done_predicted_s else 1.0
+        return sum(self.open.values()) * pace
+
+
+def clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+
+
+class JsonEvents:
+    """One JSON object a line on standard output: `event`, `time` (Unix seconds) and the event's fields."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __call__(self, event: str, **fields) -> None:
+        with self.lock:
+            print(json.dumps({"event": event, "time": round(time.time(), 3)} | fields), flush=True)
+
+    def close(self) -> None:
+        pass
+
+
+class Terminal:
+    """A progress bar on a terminal, a line a run elsewhere. `price_per_hour` adds what the machine has cost so far."""
+
+    def __init__(self, price_per_hour: float | None = None, num_gpus: int = 1):
+        self.price_per_hour, self.num_gpus = price_per_hour, num_gpus
+        self.console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self.lock = threading.Lock()
+        self.phases: dict[str, str] = {}
+        self.estimate = Estimate({})
+        self.num_runs = self.num_finished = 0
+        self.task = None
+
+    def __call__(self, event: str, **fields) -> None:
+        with self.lock:
+            getattr(self, event)(**fields)
+            if self.task is not None:
+                now = ", ".join(f"{run} ({phase})" for run, phase in self.phases.items()) or "sweep"
+                self.progress.update(self.task, description=now, completed=self.num_finished, left=self.left())
+
+    def left(self) -> str:
+        cost = ""
+        if self.price_per_hour is not None:
+            cost = f" | cost {self.estimate.elapsed_s / 3600 * self.price_per_hour:.2f}"
+        return f"about {clock(self.estimate.remaining_s / self.num_gpus)} left{cost}"
+
+    def sweep_started(self, runs: int, finished: int, predicted_s: dict[str, float]) -> None:
+        self.num_runs, self.num_finished, self.estimate = runs, finished, Estimate(predicted_s)
+        self.console.print(f"{runs} runs, {finished} of them already finished")
+        self.task = self.progress.add_task("sweep", total=runs, completed=finished, left="")
+        self.progress.start()
+
+    def run_started(self, run: str, gpu: int) -> None:
+        self.phases[run] = "starting"
+
+    def phase(self, run: str, phase: str) -> None:
+        self.phases[run] = phase
+
+    def run_finished(self, run: str, status: str, detail: dict | None, wall_s: float) -> None:
+        self.phases.pop(run, None)
+        self.estimate.finish(run)
+        self.num_finished += 1
+        why = f": {detail.get('phase', '')}: {detail['message']}" if detail else ""
+        where = f"[{self.num_finished}/{self.num_runs}]".replace("[", r"\[")
+        left = "" if self.console.is_terminal else f"  ({clock(self.estimate.elapsed_s)} elapsed, {self.left()})"
+        why = why.replace("[", r"\[")
+        self.console.print(f"{where} {run}  {MARKS.get(status, f'[red]{status}[/]')}{why}  {wall_s:.1f} s{left}")
+
+    def run_interrupted(self, run: str) -> None:
+        self.phases.pop(run, None)
+        self.console.print(f"{run}  [red]interrupted[/]: it will be measured again when the sweep is resumed")
+
+    def sweep_finished(self, statuses: dict[str, str]) -> None:
+        counts = ", ".join(f"{number} {status}" for status, number in Counter(statuses.values()).most_common())
+        self.console.print(f"finished: {counts or 'nothing to do'} in {clock(self.estimate.elapsed_s)}")
+
+    def close(self) -> None:
+        self.progress.stop()

@@ -1,0 +1,125 @@
+"""The results folder of a sweep on disk: what is finished, what was interrupted, who is writing.
+
+RESULTS/<sweep>/sweep.json            the sweep as planned
+RESULTS/<sweep>/lock                  held by the job that writes, with its pid and host
+RESULTS/<sweep>/<run_id>/run.json     written last: a run without it is not finished
+                        /timings.json, profile.sqlite, log.txt
+RESULTS/raw/<sweep>/<run_id>.nsys-rep the report itself; holds the machine's names, never published
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from jobs.plan import Protocol, Run, Sweep
+
+IN_FLIGHT = "in_flight.json"
+
+
+class Locked(RuntimeError):
+    """Another job writes to this results folder."""
+
+
+def write_json(path: Path, content: dict | list) -> None:
+    """Write atomically: whoever reads sees the old file or the whole new one."""
+    draft = path.with_name(path.name + ".draft")
+    with open(draft, "w") as file:
+        json.dump(content, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)
+
+
+def read_json(path: Path) -> dict | None:
+    """The content of a JSON file; None where it is missing or cut short."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+class Results:
+    """`folder` is RESULTS/<sweep>, or RESULTS/<sweep>/shard-I-of-N for one shard."""
+
+    def __init__(self, root: Path, sweep: str, shard: str = ""):
+        self.folder = root / sweep / shard
+        self.raw = root / "raw" / sweep / shard
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder; the operating system releases it when the process ends, however it ends.
+
+        Raises Locked naming the holder, OSError where the folder cannot be written.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / "lock", "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise Locked(f"{self.folder} is being written by another job ({file.read().strip()})") from None
+            file.truncate(0)
+            file.write(f"pid {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+            yield
+
+    def is_locked(self) -> bool:
+        try:
+            with open(self.folder / "lock") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+    def save_sweep(self, sweep: Sweep, runs: Iterable[Run]) -> None:
+        write_json(
+            self.folder / "sweep.json",
+            {"sweep": sweep.name, **sweep.model_dump(exclude={"name"}), "runs": [run.run_id for run in runs]},
+        )
+
+    def record(self, run: Run) -> dict | None:
+        return read_json(self.folder / run.run_id / "run.json")
+
+    def finished(self, run: Run, protocol: Protocol) -> dict | None:
+        """The record of a run if it was finished with these very parameters, else None."""
+        record = self.record(run)
+        wanted = {"run": run.model_dump(), **protocol.model_dump()}
+        same = record is not None and all(record.get(key) == value for key, value in wanted.items())
+        return record if same else None
+
+    def begin(self, run: Run) -> Path:
+        """An empty folder for a run, marked as in flight. What an earlier attempt left there is removed."""
+        folder = self.folder / run.run_id
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self.mark(run, "running")
+        return folder
+
+    def mark(self, run: Run, state: str) -> None:
+        folder = self.folder / run.run_id
+        if folder.exists():
+            write_json(folder / IN_FLIGHT, {"state": state, "pid": os.getpid()})
+
+    def finish(self, run: Run, record: dict) -> None:
+        """Move the report to `raw` and write `run.json`: from here on the run is finished."""
+        folder = self.folder / run.run_id
+        report = folder / "profile.nsys-rep"
+        if report.exists():
+            self.raw.mkdir(parents=True, exist_ok=True)
+            shutil.move(report, self.raw / f"{run.run_id}.nsys-rep")
+        write_json(folder / "run.json", record)
+        (folder / IN_FLIGHT).unlink(missing_ok=True)
+
+    def in_flight(self, run: Run) -> str | None:
+        """`running` or `interrupted` for a run that was begun and not finished."""
+        mark = read_json(self.folder / run.run_id / IN_FLIGHT)
+        if mark is None or self.record(run) is not None:
+            return None
+        return "running" if mark["state"] == "running" and self.is_locked() else "interrupted"

@@ -1,0 +1,253 @@
+"""The process that is measured: builds a model, warms up, runs annotated steps and reports. One process serves many runs,
+so that imports and the CUDA context are paid once. It imports torch and the standard library, nothing else.
+
+It is spawned with the address of a listening socket and is told what to do by messages (see `serve`). It does not know
+whether nsys is attached: the runner starts and stops the capture while the process waits.
+"""
+
+import argparse
+import gc
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Client, Connection
+
+import torch
+
+from jobs import ranges
+from jobs.model import TransformerLM, loss_of
+from jobs.optimizer import AdamW
+from jobs.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, STEP, annotate
+
+SEED = 0
+
+# "high" lets float32 products use TF32 tensor cores, "highest" forbids it.
+MATMUL_PRECISION = {"fp32": "highest", "tf32": "high", "bf16": "highest"}
+
+PHASES_OF_MODE = {
+    "forward": (FORWARD,),
+    "forward_backward": (FORWARD, LOSS, BACKWARD),
+    "train_step": (FORWARD, LOSS, BACKWARD, OPTIMIZER),
+}
+
+
+class Workload:
+    """A model with its data, ready to run steps.
+
+    `run` holds the fields of `jobs.plan.Run`. `where` names the phase in progress, for the report of a failure.
+    """
+
+    def __init__(self, run: dict, device: torch.device):
+        self.run, self.device = run, device
+        self.where = "build"
+        self.num_steps = 0
+        torch.manual_seed(SEED)
+        torch.set_float32_matmul_precision(MATMUL_PRECISION[run["precision"]])
+        shape = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length", "attention")
+        with device:
+            self.model = TransformerLM(**{name: run[name] for name in shape})
+            tokens = torch.randint(run["vocab_size"], (run["batch_size"], run["context_length"] + 1))
+        self.tokens, self.targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        self.adamw = AdamW(self.model.parameters())
+        work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: self.adamw.step}
+        self.phases = [(name, work[name]) for name in PHASES_OF_MODE[run["mode"]]]
+        self.logits = self.loss_value = None
+
+    def forward(self) -> None:
+        self.logits = None
+        with torch.set_grad_enabled(self.run["mode"] != "forward"), self.autocast():
+            self.logits = self.model(self.tokens)
+
+    def loss(self) -> None:
+        with self.autocast():
+            self.loss_value = loss_of(self.logits, self.targets)
+        self.logits = None
+
+    def backward(self) -> None:
+        self.loss_value.backward()
+        self.loss_value = None
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.run["precision"] == "bf16")
+
+    def step(self, observe: Callable[[str, Callable[[], None]], None] | None = None) -> dict[str, int]:
+        """One step, its phases separated by device synchronisation so that none leaks into the next.
+
+        Returns the wall time of each phase and of the step in nanoseconds. `observe(phase, work)` may wrap each phase.
+        """
+        wall = {}
+        step_start = time.perf_counter_ns()
+        with annotate(STEP):
+            self.adamw.zero_grad()
+            for name, work in self.phases:
+                self.where = name
+                start = time.perf_counter_ns()
+                with annotate(name):
+                    observe(name, work) if observe else work()
+                    self.synchronize()
+                wall[name] = time.perf_counter_ns() - start
+        wall[STEP] = time.perf_counter_ns() - step_start
+        self.num_steps += 1
+        return wall
+
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def memory_by_phase(self) -> list[dict]:
+        """Runs one more step and returns, for each phase, the allocator's peaks and levels in bytes ([] without CUDA)."""
+        if self.device.type != "cuda":
+            return []
+        rows = []
+
+        def observe(phase: str, work: Callable[[], None]) -> None:
+            torch.cuda.reset_peak_memory_stats(self.device)
+            before = torch.cuda.memory_allocated(self.device)
+            work()
+            self.synchronize()
+            rows.append(
+                {
+                    "phase": phase,
+                    "peak_allocated_bytes": torch.cuda.max_memory_allocated(self.device),
+                    "peak_reserved_bytes": torch.cuda.max_memory_reserved(self.device),
+                    "allocated_before_bytes": before,
+                    "allocated_after_bytes": torch.cuda.memory_allocated(self.device),
+                }
+            )
+
+        self.step(observe)
+        return rows
+
+
+def memory_state(device: torch.device) -> dict:
+    """Allocated, reserved, free and total device memory in bytes ({} without CUDA)."""
+    if device.type != "cuda":
+        return {}
+    free, total = torch.cuda.mem_get_info(device)
+    return {
+        "allocated_bytes": torch.cuda.memory_allocated(device),
+        "reserved_bytes": torch.cuda.memory_reserved(device),
+        "free_bytes": free,
+        "total_bytes": total,
+    }
+
+
+def settings() -> dict:
+    """PyTorch's global settings in force that change what is launched."""
+    return {
+        "autograd_multithreading": torch.autograd.is_multithreading_enabled(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+    }
+
+
+def perform(task: dict, device: torch.device, connection: Connection) -> None:
+    """Carry out one task: warm up, send `ready`, wait for `go`, run `steps` steps, send `measured`.
+
+    A failure is sent as `oom` or `failed` with the phase, the step (from 0, warm-up included) and memory in bytes.
+    """
+    workload = None
+    started = time.perf_counter()
+    try:
+        workload = Workload(task["run"], device)
+        workload.synchronize()
+        built = time.perf_counter()
+        for _ in range(task["warmup_steps"]):
+            workload.step()
+        memory = workload.memory_by_phase() if task["memory"] else []
+        warm = time.perf_counter()
+        workload.where = "start of capture"
+        connection.send({"event": "ready"})
+        if connection.recv() != "go":
+            return
+        measuring = time.perf_counter()
+        walls = [workload.step() for _ in range(task["steps"])]
+        connection.send(
+            {
+                "event": "measured",
+                "steps": [
+                    {"step": step, "phase": phase, "wall_ns": wall_ns}
+                    for step, wall in enumerate(walls)
+                    for phase, wall_ns in wall.items()
+                ],
+                "memory": memory,
+                "settings": settings(),
+                "seconds": {
+                    "build": built - started,
+                    "warm_up": warm - built,
+                    "measure": time.perf_counter() - measuring,
+                },
+            }
+        )
+    except Exception as error:
+        traceback.print_exc()
+        allocator = isinstance(error, torch.OutOfMemoryError)
+        out_of_memory = allocator or any(sign in str(error) for sign in ("out of memory", "ALLOC_FAILED"))
+        connection.send(
+            {
+                "event": "oom" if out_of_memory else "failed",
+                "phase": workload.where if workload else "build",
+                "step": workload.num_steps if workload else 0,
+                "message": str(error).split("\n")[0] if out_of_memory else f"{type(error).__name__}: {error}",
+                "settings": settings(),
+                **({} if not out_of_memory else memory_state(device)),
+            }
+        )
+        # Any error but the allocator's own may have broken the CUDA context for good.
+        if not allocator:
+            sys.exit(1)
+
+
+def facts(device: torch.device) -> dict:
+    """What this process knows of the machine."""
+    cuda = device.type == "cuda"
+    return {
+        "gpu_name": torch.cuda.get_device_name(device) if cuda else "CPU (no GPU)",
+        "gpu_memory_bytes": torch.cuda.mem_get_info(device)[1] if cuda else 0,
+        "cuda": torch.version.cuda or "",
+        "torch": torch.__version__,
+        "python": ".".join(map(str, sys.version_info[:3])),
+    }
+
+
+def serve(connection: Connection, device: torch.device) -> None:
+    """Answer tasks until the connection closes: each is a dict with `run`, `warmup_steps`, `steps`, `memory` (measure
+    memory by phase?) and `log` (file that receives this process's output)."""
+    connection.send({"event": "hello", "pid": os.getpid(), "facts": facts(device)})
+    while True:
+        try:
+            task = connection.recv()
+        except EOFError:
+            return
+        log = os.open(task["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, sys.stdout.fileno())
+        os.dup2(log, sys.stderr.fileno())
+        os.close(log)
+        print(f"{task['collector']}: {json.dumps(task['run'])}", flush=True)
+        perform(task, device, connection)
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        sys.stdout.flush()
+        connection.send({"event": "released"})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measured process of a sweep; started by the runner.")
+    parser.add_argument("address")
+    parser.add_argument("--device", choices=("cuda", "cpu"), required=True)
+    parser.add_argument("--annotate", action="store_true", help="open NVTX ranges")
+    arguments = parser.parse_args()
+    # Backward on the thread that runs forward, so that its kernels are launched inside the `backward` range.
+    torch.autograd.set_multithreading_enabled(False)
+    if arguments.annotate and arguments.device == "cuda":
+        ranges.use(torch.cuda.nvtx.range)
+    device = torch.device(arguments.device, 0) if arguments.device == "cuda" else torch.device("cpu")
+    with Client(arguments.address) as connection:
+        serve(connection, device)
+
+
+if __name__ == "__main__":
+    main()
