@@ -1,12 +1,12 @@
 """The taxonomy of GPU kernels: which family a kernel belongs to, told from its name alone.
 
-`RULES` is ordered data, one row per rule; the first rule whose pattern is found in the name wins. Patterns ignore case and
-match anywhere in the name, so they hold for demangled names as nsys prints them (`<unnamed>`, `(int)4`), as the PyTorch
-profiler prints them (`(anonymous namespace)`, `4`), and mostly for mangled ones.
+`RULES` is ordered data, one row per rule; the first rule whose pattern is found in the name wins. Patterns ignore case
+and match anywhere in the name, so they hold for demangled names as nsys prints them (`<unnamed>`, `(int)4`), as the
+PyTorch profiler prints them (`(anonymous namespace)`, `4`), and mostly for mangled ones.
 
-Names lie, so the order matters: fused attention says `cutlass` and `wgmma`, a convolution says `gemm`, `splitKreduce` says
-`reduce`, a hand-written softmax says nothing at all. What a name cannot tell (a hand-written norm, a plain AdamW) is told
-by NVTX ranges, not here.
+Names lie, so the order matters: fused attention says `cutlass` and `wgmma`, a convolution says `gemm`, `splitKreduce`
+says `reduce`, a hand-written softmax says nothing at all. What a name cannot tell (a hand-written norm, a plain AdamW)
+is told by NVTX ranges, not here.
 """
 
 import re
@@ -42,7 +42,7 @@ class Rule(NamedTuple):
 
 
 class Classification(NamedTuple):
-    """What the taxonomy says of one kernel name. `rule_index` is the rule's place in the order; -1 when no rule matched."""
+    """What the taxonomy says of a kernel name; `rule_index` is the rule's place in the order, -1 if none matched."""
 
     family: str
     part: str
@@ -57,51 +57,60 @@ _FAMILY_ROWS = (
     Family(
         "gemm",
         "Matrix product",
-        "Dense matrix products: the linear layers, and QK^T and AV where attention is written out. A product may need more "
+        "Dense matrix products: the linear layers, and QK^T and AV where attention is written out. A product may "
+        "need more "
         "than one launch: split-K kernels that add up partial results and epilogue kernels that finish the output are "
         "counted in its time, but not as further products.",
     ),
     Family(
         "attention",
         "Fused attention",
-        "QK^T, scaling, mask, softmax and AV in one kernel (FlashAttention and its relatives), so that the scores never "
+        "QK^T, scaling, mask, softmax and AV in one kernel (FlashAttention and its relatives), so that the scores "
+        "never "
         "reach memory. The backward pass has helper kernels that belong to it.",
     ),
     Family(
         "convolution",
         "Convolution",
-        "Convolutions, most of them computed as implicit matrix products. Absent from a plain Transformer; patch embeddings "
+        "Convolutions, most of them computed as implicit matrix products. Absent from a plain Transformer; patch "
+        "embeddings "
         "and state-space layers launch them.",
     ),
     Family(
         "elementwise",
         "Elementwise",
-        "One independent operation for each element: add, multiply, exp, sigmoid, where. They do almost no arithmetic for "
-        "each byte they move, so memory bandwidth or launch overhead bounds them. A hand-written softmax, norm or AdamW is "
+        "One independent operation for each element: add, multiply, exp, sigmoid, where. They do almost no "
+        "arithmetic for "
+        "each byte they move, so memory bandwidth or launch overhead bounds them. A hand-written softmax, norm or "
+        "AdamW is "
         "a chain of them.",
     ),
     Family(
         "softmax",
         "Softmax",
         "Library softmax and log-softmax, forward and backward: inside cross-entropy, or in attention that calls the "
-        "library. A softmax written out as max, sub, exp, sum and div appears as reduce and elementwise kernels instead.",
+        "library. A softmax written out as max, sub, exp, sum and div appears as reduce and elementwise kernels "
+        "instead.",
     ),
     Family(
         "norm",
         "Normalisation",
-        "Library LayerNorm, RMSNorm, BatchNorm and GroupNorm. A norm written out in tensor operations appears as reduce and "
+        "Library LayerNorm, RMSNorm, BatchNorm and GroupNorm. A norm written out in tensor operations appears as "
+        "reduce and "
         "elementwise kernels instead.",
     ),
     Family(
         "reduce",
         "Reduction",
-        "Sums, means, maxima and norms along a dimension, and losses that end in one number: row statistics of softmax and "
+        "Sums, means, maxima and norms along a dimension, and losses that end in one number: row statistics of "
+        "softmax and "
         "norms, gradients of broadcast weights, gradient clipping.",
     ),
     Family(
         "copy",
         "Copy, cat, cast",
-        "Moving elements without computing: making a tensor contiguous, concatenating, converting the data type, changing "
+        "Moving elements without computing: making a tensor contiguous, concatenating, converting the data type, "
+        "changing "
         "the layout. Mixed precision adds casts; splitting and merging heads adds copies.",
     ),
     Family(
@@ -112,13 +121,15 @@ _FAMILY_ROWS = (
     Family(
         "index",
         "Gather, scatter, index",
-        "Reading or writing at computed positions: embedding lookup and its gradient, the target's logit in cross-entropy, "
+        "Reading or writing at computed positions: embedding lookup and its gradient, the target's logit in "
+        "cross-entropy, "
         "rearranging tokens between experts.",
     ),
     Family(
         "sort",
         "Sort, scan, top-k",
-        "Sorting, prefix sums, selection and counting: sampling the next token, routing to experts, sorted embedding gradients.",
+        "Sorting, prefix sums, selection and counting: sampling the next token, routing to experts, sorted "
+        "embedding gradients.",
     ),
     Family(
         "random",
@@ -128,18 +139,21 @@ _FAMILY_ROWS = (
     Family(
         "optimizer",
         "Optimizer",
-        "Kernels made for optimizers: updates of many tensors at once and fused Adam. An optimizer written in plain tensor "
+        "Kernels made for optimizers: updates of many tensors at once and fused Adam. An optimizer written in plain "
+        "tensor "
         "operations appears as elementwise kernels; the NVTX range tells.",
     ),
     Family(
         "triton",
         "Triton, generated",
-        "Kernels that a compiler (torch.compile) generated by fusing several operations; the name lists the operations.",
+        "Kernels that a compiler (torch.compile) generated by fusing several operations; the name lists the "
+        "operations.",
     ),
     Family(
         "communication",
         "Communication",
-        "Data between GPUs: all-reduce, all-gather, reduce-scatter, all-to-all. Their time includes waiting for the other GPUs.",
+        "Data between GPUs: all-reduce, all-gather, reduce-scatter, all-to-all. Their time includes waiting for the "
+        "other GPUs.",
     ),
     Family(
         "memory",
@@ -156,15 +170,13 @@ FAMILIES: dict[str, Family] = {family.key: family for family in _FAMILY_ROWS}
 """Families by key, in display order."""
 
 GEMM_PRODUCT_PARTS = frozenset({"main", "gemv"})
-"""Parts of the gemm family that are a product; the others (splitk, epilogue) belong to the product launched just before."""
+"""Parts of the gemm family that are a product; the others (splitk, epilogue) belong to the product launched before."""
 
 _SHARED = "recorded on an H200"
 _PYTORCH = "https://github.com/pytorch/pytorch"
 
 
-def _functor(
-    part: str, pattern: str, example: str, explanation: str, source: str = _PYTORCH
-) -> Rule:
+def _functor(part: str, pattern: str, example: str, explanation: str, source: str = _PYTORCH) -> Rule:
     """An elementwise rule: `pattern` has to stand in the name after PyTorch's `...elementwise_kernel`."""
     return Rule(
         f"elementwise-{part.replace(' ', '-')}",
@@ -282,7 +294,8 @@ _LEADING_RULES = (
         "communication-custom",
         "communication",
         "custom",
-        r"cross_device_reduce|(?:one|two)_?shot_?all_?reduce|all_?reduce_?(?:fusion|kernel|residual)|multimem_|deep_ep::|nvshmem"
+        r"cross_device_reduce|(?:one|two)_?shot_?all_?reduce|all_?reduce_?(?:fusion|kernel|residual)|multimem_"
+        r"|deep_ep::|nvshmem"
         r"|all_?to_?all|reduce_scatter_kernel|all_?gather_kernel|device_sync_kernel|userbuffers",
         "void deep_ep::intranode::combine<__nv_bfloat16, (int)2, (int)768, (int)4096>(T1 *, float *",
         "Communication written outside NCCL: all-reduce over NVLink for inference, exchange of tokens between experts.",
@@ -302,7 +315,8 @@ _LEADING_RULES = (
         "attention-cudnn-backward-helper",
         "attention",
         "backward helper",
-        r"compute_dot_do_o|convert_dq_to_16bits|dot_do_o|flash_bwd_convert|flashattnbwd(?:pre|post)process|flash.*bwd.*(?:pre|post)process",
+        r"compute_dot_do_o|convert_dq_to_16bits|dot_do_o|flash_bwd_convert|flashattnbwd(?:pre|post)process"
+        r"|flash.*bwd.*(?:pre|post)process",
         "void cudnn::fusion::compute_dot_do_o_specialized<(bool)1, (int)64>(const void *, const void *, v"
         "oid *, void *, unsigned int",
         "Around the backward of fused attention: row sums of dO times O before it, conversion of dQ after it.",
@@ -315,7 +329,8 @@ _LEADING_RULES = (
         r"fmha|PyTorchMemEffAttention|AttentionKernel<|AttentionBackwardKernel",
         "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float, cutlass::arch::Sm80, "
         "(bool)1, (int)64, (int)64, (int)64, (bool)1, (bool)1>::Params)",
-        "Memory-efficient attention from CUTLASS, PyTorch's fused attention where FlashAttention does not apply (fp32): "
+        "Memory-efficient attention from CUTLASS, PyTorch's fused attention where FlashAttention does not apply "
+        "(fp32): "
         "F is the forward pass, B the backward pass.",
         _SHARED,
     ),
@@ -324,7 +339,8 @@ _LEADING_RULES = (
         "attention",
         "fused",
         r"flash_?(?:fwd|bwd|attn|attention|mla|decod)|flashattn|flashattention|flash::|flash_ncc",
-        "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<(int)128, (int)128, (int)64, (int)4, (bool)0, (bool)0, "
+        "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<(int)128, (int)128, (int)64, (int)4, (bool)0, "
+        "(bool)0, "
         "cutlass::bfloat16_t, Flash_kernel_traits<(int)128, (int)128, (int)64, (int)4, cutlass::bfloat16_t>>, (bool)0, "
         "(bool)1, (bool)0, (bool)0, (bool)0, (bool)1, (bool)0, (bool)0>(pytorch_flash::Flash_fwd_params)",
         "FlashAttention: fwd is the forward pass, bwd the backward pass, splitkv the decoding variant.",
@@ -334,11 +350,15 @@ _LEADING_RULES = (
         "attention-serving",
         "attention",
         "fused",
-        r"paged_?(?:kv|attention|attn)|(?:BatchPrefill|BatchDecode|SinglePrefill|SingleDecode)With|unified_attention|mla_(?:decode|fwd)"
-        r"|_attn_(?:fwd|bwd)|attn_(?:fwd|bwd)|attention_?(?:fwd|bwd|forward|backward|pool|kernel|query|decode|prefill)|sparse_attention|sage_?attn"
+        r"paged_?(?:kv|attention|attn)|(?:BatchPrefill|BatchDecode|SinglePrefill|SingleDecode)With"
+        r"|unified_attention|mla_(?:decode|fwd)"
+        r"|_attn_(?:fwd|bwd)|attn_(?:fwd|bwd)|attention_?(?:fwd|bwd|forward|backward|pool|kernel|query|decode"
+        r"|prefill)|sparse_attention|sage_?attn"
         r"|fused_attention|kernel_mha|multi_?head_?attention|_fwd_(?:grouped_)?kernel_stage[12]",
-        "void flashinfer::BatchDecodeWithPagedKVCacheKernel<(flashinfer::PosEncodingMode)0, (unsigned int)2, (unsigned int)1, "
-        "(unsigned int)8, (unsigned int)16, (unsigned int)2, (unsigned int)4, flashinfer::DefaultAttention<(bool)0, (bool)0, "
+        "void flashinfer::BatchDecodeWithPagedKVCacheKernel<(flashinfer::PosEncodingMode)0, (unsigned int)2, "
+        "(unsigned int)1, "
+        "(unsigned int)8, (unsigned int)16, (unsigned int)2, (unsigned int)4, flashinfer::DefaultAttention<(bool)0, "
+        "(bool)0, "
         "(bool)0, (bool)0>, Params>(T9)",
         "Attention kernels of serving engines and of tutorials, with a paged key-value cache or without.",
         "https://github.com/flashinfer-ai/flashinfer",
@@ -348,7 +368,8 @@ _LEADING_RULES = (
         "copy-cudnn-layout",
         "copy",
         "layout",
-        r"nchwTo\w*Kernel|nhwcTo\w*Kernel|nchw2nhwc|nhwc2nchw|convertTensor_kernel|tensorTransformGeneric|nchwAddPadding|nhwcAddPadding",
+        r"nchwTo\w*Kernel|nhwcTo\w*Kernel|nchw2nhwc|nhwc2nchw|convertTensor_kernel|tensorTransformGeneric"
+        r"|nchwAddPadding|nhwcAddPadding",
         "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, bool=0, bool=1, cudnnKernelDataType_t=0>"
         "(cudnn::ops::nchw2nhwc_params_t<float>, __half const *, __half*)",
         "cuDNN changes the memory layout of an image tensor around a convolution.",
@@ -358,17 +379,23 @@ _LEADING_RULES = (
         "convolution-implicit-gemm",
         "convolution",
         "implicit gemm",
-        r"implicit_?(?:gemm|convolve)|fprop|dgrad|wgrad|scudnn|hcudnn|icudnn|nhwckrsc|(?:precomputed|explicit)_convolve",
-        "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16_stage4_warpsize2x2x1_g1_tensor16x8x8",
-        "A convolution computed as a matrix product: fprop is the forward pass, dgrad the input's gradient, wgrad the weight's.",
+        r"^(?!.*winograd).*(?:implicit_?(?:gemm|convolve)|fprop|dgrad|wgrad|scudnn|hcudnn|icudnn|nhwckrsc"
+        r"|(?:precomputed"
+        r"|explicit)_convolve)",
+        "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16_stage4_warpsize2x2x1_g1_"
+        "tensor16x8x8",
+        "A convolution computed as a matrix product: fprop is the forward pass, dgrad the input's gradient, wgrad "
+        "the weight's.",
         "https://docs.nvidia.com/deeplearning/cudnn/",
     ),
     Rule(
         "convolution-other",
         "convolution",
         "direct",
-        r"winograd|fft2d|conv(?:olve|olution)|conv_?(?:transpose_?)?[123]d|conv_depthwise|depthwise|cudnn::cnn|cask_cudnn|computeOffsets|im2col|col2im|conv_?(?:fwd|bwd)",
-        "void fft2d_r2c_32x32<float, false, 0u, false>(float2*, float const*, int, int, int, int, int, int, int, int, int, "
+        r"winograd|fft2d|conv(?:olve|olution)|conv_?(?:transpose_?)?[123]d|conv_depthwise|depthwise|cudnn::cnn"
+        r"|cask_cudnn|computeOffsets|im2col|col2im|conv_?(?:fwd|bwd)",
+        "void fft2d_r2c_32x32<float, false, 0u, false>(float2*, float const*, int, int, int, int, int, int, int, "
+        "int, int, "
         "cudnn::reduced_divisor, bool, int2, int, int)",
         "Convolutions by other means: Winograd or Fourier transforms, direct and depthwise kernels.",
         "https://docs.nvidia.com/deeplearning/cudnn/",
@@ -388,10 +415,13 @@ _LEADING_RULES = (
         "gemm-splitk-reduce",
         "gemm",
         "splitk",
-        r"split_?k_?reduc|splitKreduce|reduce_?split_?k|gemm_?split_?k_?(?:parallel_)?reduc|ReduceSplitK|stream_k_fixup",
-        "void cublasLt::splitKreduce_kernel<(int)32, (int)16, int, float, float, float, float, (bool)0, float, float, float, "
+        r"split_?k_?reduc|splitKreduce|reduce_?split_?k|gemm_?split_?k_?(?:parallel_)?reduc|ReduceSplitK"
+        r"|stream_k_fixup",
+        "void cublasLt::splitKreduce_kernel<(int)32, (int)16, int, float, float, float, float, (bool)0, float, "
+        "float, float, "
         "(bool)1, (bool)0, (bool)0, (bool)0>(cublasLt::cublasSplitKParams<T6>, const T4 *, const T10 *, T9 *, T5 *)",
-        "cuBLASLt adds the partial results of a split-K product and applies its epilogue. It reduces, but for a product.",
+        "cuBLASLt adds the partial results of a split-K product and applies its epilogue. It reduces, but for a "
+        "product.",
         _SHARED,
     ),
     Rule(
@@ -399,9 +429,11 @@ _LEADING_RULES = (
         "gemm",
         "epilogue",
         r"cublasLt::epilogue|cublas\w*::.*?epilogue::impl|scal_kernel|reduce_1Block_kernel",
-        "void cublasLt::epilogue::impl::globalKernel<8, 32, float, float, float, true, true, 1>(int, int, long, float*, "
+        "void cublasLt::epilogue::impl::globalKernel<8, 32, float, float, float, true, true, 1>(int, int, long, "
+        "float*, "
         "cublasLtEpilogue_t, int, float*, long, void*, long, long, long, float*, long, int*)",
-        "Finishes a product in a launch of its own where the product's kernel could not: bias, activation or their gradients.",
+        "Finishes a product in a launch of its own where the product's kernel could not: bias, activation or their "
+        "gradients.",
         "https://docs.nvidia.com/cuda/cublas/",
     ),
     Rule(
@@ -411,9 +443,11 @@ _LEADING_RULES = (
         r"gemv|gemmk1_kernel|\bdot_kernel<|mul_mat_vec|matvec",
         "void gemvNSP_kernel<float, float, float, float, 1, 32, 4, 1024, false, cublasGemvParamsEx<int, "
         "cublasGemvTensorStridedBatched<float const>, cublasGemvTensorStridedBatched<float const>, "
-        "cublasGemvTensorStridedBatched<float>, float> >(cublasGemvParamsEx<int, cublasGemvTensorStridedBatched<float const>, "
+        "cublasGemvTensorStridedBatched<float>, float> >(cublasGemvParamsEx<int, "
+        "cublasGemvTensorStridedBatched<float const>, "
         "cublasGemvTensorStridedBatched<float const>, cublasGemvTensorStridedBatched<float>, float>)",
-        "A product with a vector or with a very thin matrix, bound by reading the matrix: decoding one token at a time.",
+        "A product with a vector or with a very thin matrix, bound by reading the matrix: decoding one token at a "
+        "time.",
         "https://docs.nvidia.com/cuda/cublas/",
     ),
     Rule(
@@ -430,7 +464,8 @@ _LEADING_RULES = (
         "gemm",
         "main",
         r"xmma_(?:sparse_)?gemm",
-        "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4_execute_kernel__5x_cublas",
+        "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4_execute_ker"
+        "nel__5x_cublas",
         "A cuBLAS matrix product; `ffma` means FP32 arithmetic on CUDA cores, no tensor cores.",
         _SHARED,
     ),
@@ -438,7 +473,8 @@ _LEADING_RULES = (
         "gemm-cutlass",
         "gemm",
         "main",
-        r"cutlass_?(?:3x_)?(?:sm)?\d*_(?:simt|tensorop|wmma)|cutlass3x_|cutlass::.*?gemm|cutlass::(?:Kernel2?|device_kernel)\b",
+        r"cutlass_?(?:3x_)?(?:sm)?\d*_(?:simt|tensorop|wmma)|cutlass3x_|cutlass::.*?gemm|cutlass::(?:Kernel2?"
+        r"|device_kernel)\b",
         "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(T1::Params)",
         "A matrix product instantiated from CUTLASS templates: `simt` runs on CUDA cores, `tensorop` on tensor cores.",
         _SHARED,
@@ -449,7 +485,8 @@ _LEADING_RULES = (
         "main",
         r"(?:kepler|maxwell|pascal|volta|turing|ampere|ada|hopper)_\w*gemm",
         "ampere_sgemm_128x64_tn",
-        "A hand-tuned cuBLAS matrix product named after the architecture it was written for: `sgemm` is FP32 on CUDA cores, "
+        "A hand-tuned cuBLAS matrix product named after the architecture it was written for: `sgemm` is FP32 on "
+        "CUDA cores, "
         "`s16816gemm` a tensor core product.",
         "https://docs.nvidia.com/cuda/cublas/",
     ),
@@ -457,7 +494,8 @@ _LEADING_RULES = (
         "gemm-generic",
         "gemm",
         "main",
-        r"gemm|mat_?mul|mul_mat|(?:^|[_:])(?:b?add)?b?mm_(?:kernel|[A-Z])|\bbmm_|cublas|sgmv|_linear_(?:fp8_|fp4_)?kernel|marlin"
+        r"gemm|mat_?mul|mul_mat|(?:^|[_:])(?:b?add)?b?mm_(?:kernel|[A-Z])|\bbmm_|sgmv|_linear_(?:fp8_"
+        r"|fp4_)?kernel|marlin"
         r"|grouped_fp[48]|_fp8_kernel|fused_moe_kernel|matrixMul|_logits_kernel|^Cijk_",
         "void magma_sgemmEx_kernel<float, float, float, (bool)1, (bool)0, (int)6, (int)4",
         "A matrix product from another library or written by hand, known only by its name.",
@@ -470,7 +508,8 @@ _LEADING_RULES = (
         "foreach copy",
         r"multi_tensor_apply_kernel.*?(?:::|\b)Copy<",
         "void at::native::<unnamed>::multi_tensor_apply_kernel<at::native::<unnamed>::TensorListMetadata<(int)2>, "
-        "at::native::<unnamed>::UnaryOpFunctor<float, (int)2, (int)1, (int)1>, at::native::Copy<float, float>>(T1, T2, T3...)",
+        "at::native::<unnamed>::UnaryOpFunctor<float, (int)2, (int)1, (int)1>, at::native::Copy<float, float>>(T1, "
+        "T2, T3...)",
         "Copies a list of tensors in one launch: inputs into the static buffers of a CUDA graph, sharded weights.",
         _SHARED,
     ),
@@ -478,7 +517,8 @@ _LEADING_RULES = (
         "optimizer-fused-adam",
         "optimizer",
         "fused adam",
-        r"multi_tensor_apply.*?(?:FusedAdam|FusedOptimize|AdamFunctor|adam)|fused_?adam|adamw?_(?:kernel|update|cuda)|\badamw?\d*_?kernel"
+        r"multi_tensor_apply.*?(?:FusedAdam|FusedOptimize|AdamFunctor|adam)|fused_?adam|adamw?_(?:kernel|update"
+        r"|cuda)|\badamw?\d*_?kernel"
         r"|kOptimizer\d*bit",
         "void at::native::<unnamed>::multi_tensor_apply_kernel<at::native::<unnamed>::FusedOptimize",
         "One launch reads gradient, weight and both moments of many tensors and writes the update.",
@@ -498,9 +538,11 @@ _LEADING_RULES = (
         "optimizer",
         "foreach",
         r"multi_tensor_apply|lamb_stage|kLamb|\bsgd_kernel",
-        "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::TensorListMetadata<3>, "
+        "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous "
+        "namespace)::TensorListMetadata<3>, "
         "at::native::(anonymous namespace)::PointwiseOpScalarFunctor<float, 3, 3, 0>, std::multiplies<float>, float>"
-        "(at::native::(anonymous namespace)::TensorListMetadata<3>, at::native::(anonymous namespace)::PointwiseOpScalarFunctor"
+        "(at::native::(anonymous namespace)::TensorListMetadata<3>, at::native::(anonymous "
+        "namespace)::PointwiseOpScalarFunctor"
         "<float, 3, 3, 0>, std::multiplies<float>, float)",
         "One elementwise operation over a list of tensors: the steps of a foreach optimizer, gradient scaling.",
         _PYTORCH,
@@ -512,7 +554,8 @@ _LEADING_RULES = (
         r"dropout",
         "void at::native::(anonymous namespace)::fused_dropout_kernel_vec<float, float, unsigned int, 1, 4>"
         "(at::cuda::detail::TensorInfo<float, unsigned int>, at::cuda::detail::TensorInfo<float, unsigned int>, "
-        "at::cuda::detail::TensorInfo<unsigned char, unsigned int>, unsigned int, float, std::pair<unsigned long, unsigned long>)",
+        "at::cuda::detail::TensorInfo<unsigned char, unsigned int>, unsigned int, float, std::pair<unsigned long, "
+        "unsigned long>)",
         "Draws a mask and applies it: dropout after attention and feed-forward.",
         _PYTORCH,
     ),
@@ -520,12 +563,16 @@ _LEADING_RULES = (
         "random-distribution",
         "random",
         "distribution",
-        r"distribution_(?:elementwise|nullary|binary)|curand|philox_?kernel|generate_seed_pseudo|gen_sequenced|(?:normal|uniform|exponential|"
-        r"cauchy|geometric|bernoulli)_(?:and_transform|kernel|tensor)|sampleMultinomial|multinomial|randperm|random_(?:from_to|kernel)|"
+        r"distribution_(?:elementwise|nullary|binary)|curand|philox_?kernel|generate_seed_pseudo|gen_sequenced"
+        r"|(?:normal|uniform|exponential|"
+        r"cauchy|geometric|bernoulli)_(?:and_transform|kernel|tensor)|sampleMultinomial|multinomial|randperm"
+        r"|random_(?:from_to|kernel)|"
         r"threefry|rng_|poisson",
-        "void at::native::<unnamed>::distribution_elementwise_grid_stride_kernel<float, (int)4, void at::native::templates::cuda"
+        "void at::native::<unnamed>::distribution_elementwise_grid_stride_kernel<float, (int)4, void "
+        "at::native::templates::cuda"
         "::normal_and_transform<float, float, at::CUDAGeneratorImpl *, void at::native::templates::cuda::normal_kernel"
-        "<at::CUDAGeneratorImpl *>(const at::TensorBase &, double, double, T1)::[lambda() (instance 1)]::operator ()() const>",
+        "<at::CUDAGeneratorImpl *>(const at::TensorBase &, double, double, T1)::[lambda() (instance 1)]::operator "
+        "()() const>",
         "Fills a tensor with random numbers: weight initialisation, synthetic inputs, sampling.",
         _SHARED,
     ),
@@ -536,15 +583,18 @@ _LEADING_RULES = (
         r"soft_?max",
         "void at::native::<unnamed>::cunn_SoftMaxForwardSmem<(int)4, float, float, float, at::native::<unnamed>"
         "::LogSoftMaxForwardEpilogue, long>(T4 *, const T2 *, T6)",
-        "Softmax or, with a LogSoftMax epilogue, log-softmax of each row: cross-entropy over the vocabulary, library attention.",
+        "Softmax or, with a LogSoftMax epilogue, log-softmax of each row: cross-entropy over the vocabulary, "
+        "library attention.",
         _SHARED,
     ),
     Rule(
         "reduce-loss",
         "reduce",
         "loss",
-        r"nll_loss|ClassNLLCriterion|cross_?entropy|(?:mse|l1|smooth_l1|bce|kl_div|ctc)_(?:loss|kernel)|fused_classifier|_ce_(?:fwd|bwd)_kernel",
-        "void at::native::<unnamed>::nll_loss_forward_reduce_cuda_kernel_2d<float, float, long>(T1 *, T1 *, const T1 *, const T3 *, "
+        r"nll_loss|ClassNLLCriterion|cross_?entropy|(?:mse|l1|smooth_l1|bce|kl_div|ctc)_(?:loss|kernel)"
+        r"|fused_classifier|_ce_(?:fwd|bwd)_kernel",
+        "void at::native::<unnamed>::nll_loss_forward_reduce_cuda_kernel_2d<float, float, long>(T1 *, T1 *, const "
+        "T1 *, const T3 *, "
         "const T1 *, bool, long, long, long, long)",
         "Picks the target's log-probability of each token and averages: the end of cross-entropy, and its gradient.",
         _SHARED,
@@ -554,7 +604,8 @@ _LEADING_RULES = (
         "reduce",
         "pooling",
         r"max_?pool|av(?:era)?ge?_?pool|pooling_(?:fw|bw)",
-        "void at::native::(anonymous namespace)::max_pool_forward_nchw<float, float>(int, float const*, int, int, int, int, int, "
+        "void at::native::(anonymous namespace)::max_pool_forward_nchw<float, float>(int, float const*, int, int, "
+        "int, int, int, "
         "int, int, int, int, int, int, int, int, int, float*, long*)",
         "Maximum or average over windows of an image: convolutional networks.",
         _PYTORCH,
@@ -564,7 +615,8 @@ _LEADING_RULES = (
         "reduce",
         "norm",
         r"reduce_kernel.*?Norm(?:Two|One|Zero)?Ops",
-        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::NormTwoOps<float, float>, unsigned int, "
+        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::NormTwoOps<float, float>, "
+        "unsigned int, "
         "float, 4> >(at::native::ReduceOp<float, at::native::NormTwoOps<float, float>, unsigned int, float, 4>)",
         "Vector norm of a tensor or of its rows: gradient clipping.",
         _PYTORCH,
@@ -574,7 +626,8 @@ _LEADING_RULES = (
         "norm",
         "layer norm",
         r"layer_?norm|GammaBeta|RowwiseMoments|(?:^|[^a-z])ln_(?:fwd|bwd|parallel)",
-        "void at::native::<unnamed>::vectorized_layer_norm_kernel<float, float, (bool)0>(int, T2, const T1 *, const T1 *, const T1 *, "
+        "void at::native::<unnamed>::vectorized_layer_norm_kernel<float, float, (bool)0>(int, T2, const T1 *, const "
+        "T1 *, const T1 *, "
         "T2 *, T2 *, T1 *)",
         "LayerNorm, forward or backward; the GammaBeta kernels compute the gradients of its weight and bias.",
         _SHARED,
@@ -592,7 +645,8 @@ _LEADING_RULES = (
         "norm-batch",
         "norm",
         "batch and group norm",
-        r"batch_?norm|group_?norm|instance_?norm|cudnn::bn_|bn_(?:fw|bw)_|(?:^|[_:])norm(?:alization)?_(?:fwd|bwd|forward|backward|kernel|f32|f16)|l2_?norm",
+        r"batch_?norm|group_?norm|instance_?norm|cudnn::bn_|bn_(?:fw|bw)_|(?:^|[_:])norm(?:alization)?_(?:fwd|bwd"
+        r"|forward|backward|kernel|f32|f16)|l2_?norm",
         "void cudnn::bn_fw_tr_1C11_kernel_NCHW<__half, float, 512, true, 1>(cudnnTensorStruct, __half con"
         "st*, cudnnTensorStruct, __half*, float const*, float const*, float, float, float*, float*, float"
         "*, float*, float, float)",
@@ -603,9 +657,12 @@ _LEADING_RULES = (
         "sort-sort",
         "sort",
         "sort",
-        r"radix_?sort|merge_?sort|bitonic_?sort|segmented_?sort|device_?sort|sort_?(?:kernel|keys|pairs|by)|(?:^|[_:])sort|BlockSort",
-        "void cub::DeviceRadixSortOnesweepKernel<cub::DeviceRadixSortPolicy<unsigned long, unsigned int, int>::Policy800, false, "
-        "unsigned long, unsigned int, int, int>(int*, int*, int*, int const*, unsigned long*, unsigned long const*, unsigned int*, "
+        r"radix_?sort|merge_?sort|bitonic_?sort|segmented_?sort|device_?sort|sort_?(?:kernel|keys|pairs|by)|(?:^"
+        r"|[_:])sort|BlockSort",
+        "void cub::DeviceRadixSortOnesweepKernel<cub::DeviceRadixSortPolicy<unsigned long, unsigned int, "
+        "int>::Policy800, false, "
+        "unsigned long, unsigned int, int, int>(int*, int*, int*, int const*, unsigned long*, unsigned long const*, "
+        "unsigned int*, "
         "unsigned int const*, int, int, int)",
         "Sorts keys, with values or without: sampling, expert routing, embedding gradients over sorted indices.",
         "https://github.com/NVIDIA/cccl",
@@ -615,7 +672,8 @@ _LEADING_RULES = (
         "sort",
         "top-k",
         r"top_?k|kthvalue|radix_?(?:select|find)|computeBlockDigitCounts|top_?p|gatherMedian|argsort",
-        "void at::native::mbtopk::computeBlockDigitCounts<float, unsigned int, unsigned int, (int)2>(at::cuda::detail::TensorInfo"
+        "void at::native::mbtopk::computeBlockDigitCounts<float, unsigned int, unsigned int, "
+        "(int)2>(at::cuda::detail::TensorInfo"
         "<const T1, T2>, unsigned int, unsigned int *, unsigned int, T2, int, int, unsigned int, T3, T3 *, short *)",
         "Selects the largest values: sampling the next token, choosing experts.",
         _PYTORCH,
@@ -624,10 +682,13 @@ _LEADING_RULES = (
         "sort-scan",
         "sort",
         "scan and select",
-        r"DeviceScan|scan_(?:kernel|innermost|outer|by)|(?:tensor_kernel_|segmented_|prefix_|inclusive_|exclusive_|chunk_|selective_|block_offset_)scan"
-        r"|prefix_?sum|cum_?(?:sum|prod|max|min)|DeviceSelect|DeviceCompact|DevicePartition|Device(?:Unique|RunLength)|nonzero|histogram"
+        r"DeviceScan|scan_(?:kernel|innermost|outer|by)|(?:tensor_kernel_|segmented_|prefix_|inclusive_|exclusive_"
+        r"|chunk_|selective_|block_offset_)scan"
+        r"|prefix_?sum|cum_?(?:sum|prod|max|min)|DeviceSelect|DeviceCompact|DevicePartition|Device(?:Unique"
+        r"|RunLength)|nonzero|histogram"
         r"|searchsorted|bucketize|chunk_state|bincount|lower_bound",
-        "void at_cuda_detail::cub::DeviceSelectSweepKernel<at_cuda_detail::cub::detail::device_select_policy_hub<long, bool, int, "
+        "void at_cuda_detail::cub::DeviceSelectSweepKernel<at_cuda_detail::cub::detail::device_select_policy_hub<lon"
+        "g, bool, int, "
         "(bool)0, (bool)0>::Policy900, at_cud",
         "Prefix sums, selections and counts: positions of tokens, expert loads, state-space layers.",
         "https://github.com/NVIDIA/cccl",
@@ -636,8 +697,10 @@ _LEADING_RULES = (
         "index-embedding",
         "index",
         "embedding",
-        r"embedding|compute_grad_weight|sum_and_scatter|krn_partial|EmbeddingBag|encoder_(?:forward|backward)_kernel|wte_backward|wpe_backward",
-        "void at::native::<unnamed>::embedding_backward_feature_kernel<float, float, long>(const T3 *, const T1 *, T1 *, int, long, int)",
+        r"embedding|compute_grad_weight|sum_and_scatter|krn_partial|EmbeddingBag|encoder_(?:forward"
+        r"|backward)_kernel|wte_backward|wpe_backward",
+        "void at::native::<unnamed>::embedding_backward_feature_kernel<float, float, long>(const T3 *, const T1 *, "
+        "T1 *, int, long, int)",
         "Embedding rows: lookup of token vectors, or adding gradients back into the table.",
         _SHARED,
     ),
@@ -646,7 +709,8 @@ _LEADING_RULES = (
         "index",
         "gather and scatter",
         r"gather|scatter",
-        "void at::native::vectorized_gather_kernel<(int)16, long>(char *, char *, T2 *, int, long, long, long, long, bool)",
+        "void at::native::vectorized_gather_kernel<(int)16, long>(char *, char *, T2 *, int, long, long, long, "
+        "long, bool)",
         "Reads or writes at positions given by another tensor: embedding lookup, the target's logit and its gradient.",
         _SHARED,
     ),
@@ -654,10 +718,13 @@ _LEADING_RULES = (
         "index-select",
         "index",
         "index",
-        r"index_elementwise_kernel|index(?:ing)?_?(?:backward|select|func|add|copy|fill|put|kernel)|indexing_?backward|take_put|masked_select"
-        r"|get_rows|set_rows|(?:un)?permute_(?:kernel|tokens)|moe_(?:route|align|permute|unpermute)|grid_sampler|reshape_and_cache|kv_?cache|token_permut",
+        r"index_elementwise_kernel|index(?:ing)?_?(?:backward|select|func|add|copy|fill|put|kernel)"
+        r"|indexing_?backward|take_put|masked_select"
+        r"|get_rows|set_rows|(?:un)?permute_(?:kernel|tokens)|moe_(?:route|align|permute|unpermute)|grid_sampler"
+        r"|reshape_and_cache|kv_?cache|token_permut",
         "void at::native::(anonymous namespace)::indexSelectLargeIndex<c10::Half, long, unsigned int, 2, 2, -2, true>"
-        "(at::cuda::detail::TensorInfo<c10::Half, unsigned int>, at::cuda::detail::TensorInfo<c10::Half const, unsigned int>, "
+        "(at::cuda::detail::TensorInfo<c10::Half, unsigned int>, at::cuda::detail::TensorInfo<c10::Half const, "
+        "unsigned int>, "
         "at::cuda::detail::TensorInfo<long const, unsigned int>, int, int, unsigned int, unsigned int, long)",
         "Tensor indexing: selecting rows, writing to a key-value cache, rearranging tokens between experts.",
         _PYTORCH,
@@ -666,9 +733,12 @@ _LEADING_RULES = (
         "copy-cast",
         "copy",
         "cast",
-        r"(?:bfloat16|half|float16|float8\w*|fp8\w*)_?copy_kernel|unrolled_elementwise_kernel.*?copy_kernel.*?WithCast|gpu_kernel_impl<[^<]*?direct_copy"
-        r"|(?:^|_)cast_?(?:GPU|kernel|transpose)|_convert_|convert_?(?:kernel|unary|fp)|cpy_f32_f16|dequantize|quantize|_quant_",
-        "void at::native::vectorized_elementwise_kernel<(int)8, at::native::bfloat16_copy_kernel_cuda(at::TensorIteratorBase &)"
+        r"(?:bfloat16|half|float16|float8\w*|fp8\w*)_?copy_kernel"
+        r"|unrolled_elementwise_kernel.*?copy_kernel.*?WithCast|gpu_kernel_impl<[^<]*?direct_copy"
+        r"|(?:^|(?<!no)_)cast_?(?:GPU|kernel|transpose)|_convert_|convert_?(?:kernel|unary|fp)|cpy_f32_f16|dequantize"
+        r"|quantize|_quant_",
+        "void at::native::vectorized_elementwise_kernel<(int)8, "
+        "at::native::bfloat16_copy_kernel_cuda(at::TensorIteratorBase &)"
         "::[lambda(float) (instance 1)], std::array<char *, (unsigned long)2>>(int, T2, T3)",
         "Copies while converting the data type: weights and activations of mixed precision on their way to a product.",
         _SHARED,
@@ -678,9 +748,12 @@ _LEADING_RULES = (
         "copy",
         "cat",
         r"CatArray|concat|split_with_sizes_copy|stack_kernel|chunk_cat",
-        "void at::native::(anonymous namespace)::CatArrayBatchedCopy_vectorized<at::native::(anonymous namespace)::OpaqueType<4u>, "
-        "unsigned int, 3, 128, 1, 16, 4>(char*, at::native::(anonymous namespace)::CatArrInputTensorMetadata<at::native::(anonymous "
-        "namespace)::OpaqueType<4u>, unsigned int, 128, 1>, at::native::(anonymous namespace)::TensorSizeStride<unsigned int, 4u>, "
+        "void at::native::(anonymous namespace)::CatArrayBatchedCopy_vectorized<at::native::(anonymous "
+        "namespace)::OpaqueType<4u>, "
+        "unsigned int, 3, 128, 1, 16, 4>(char*, at::native::(anonymous "
+        "namespace)::CatArrInputTensorMetadata<at::native::(anonymous "
+        "namespace)::OpaqueType<4u>, unsigned int, 128, 1>, at::native::(anonymous "
+        "namespace)::TensorSizeStride<unsigned int, 4u>, "
         "int, unsigned int)",
         "Joins tensors, or splits one into pieces: rotary embeddings written with cat, a growing key-value cache.",
         _PYTORCH,
@@ -691,16 +764,20 @@ _LEADING_RULES = (
         "copy",
         r"direct_copy_kernel|copy_kernel|copy_device_to_device|batched_?copy|copy_?kernel|\bcpy_|memcpy",
         "void at::native::elementwise_kernel<(int)128, (int)2, void at::native::gpu_kernel_impl_nocast<at::native"
-        "::direct_copy_kernel_cuda(at::TensorIteratorBase &)::[lambda() (instance 3)]::operator ()() const::[lambda() (instance 7)]"
-        "::operator ()() const::[lambda(float) (instance 1)]>(at::TensorIteratorBase &, const T1 &)::[lambda(int) (instance 1)]>(int, T3)",
-        "Copies a strided tensor into a contiguous one: after splitting or merging heads, and for transposed gradients.",
+        "::direct_copy_kernel_cuda(at::TensorIteratorBase &)::[lambda() (instance 3)]::operator ()() "
+        "const::[lambda() (instance 7)]"
+        "::operator ()() const::[lambda(float) (instance 1)]>(at::TensorIteratorBase &, const T1 &)::[lambda(int) "
+        "(instance 1)]>(int, T3)",
+        "Copies a strided tensor into a contiguous one: after splitting or merging heads, and for transposed "
+        "gradients.",
         _SHARED,
     ),
     Rule(
         "copy-layout",
         "copy",
         "layout",
-        r"transpose|permute_|(?:^|_)permute|roll_cuda|flip_cuda|_flip|pad_kernel|reflection_pad|constant_pad|unfold|repeat_interleave|tile_kernel"
+        r"transpose|permute_|(?:^|_)permute|roll_cuda|flip_cuda|_flip|pad_kernel|reflection_pad|constant_pad|unfold"
+        r"|repeat_interleave|tile_kernel"
         r"|dynamic_update_slice|dynamic_slice|upsample|interp|bicubic|pixel_shuffle|resize",
         "void at::native::roll_cuda_kernel<float>(float const*, float*, long, long, long, long, long, long)",
         "Moves elements to other positions by a fixed rule: transposing, rolling, padding, resizing.",
@@ -711,8 +788,10 @@ _LEADING_RULES = (
         "fill",
         "arange",
         r"arange|linspace|(?:^|_)iota|eye_kernel|range_cuda",
-        "void <unnamed>::elementwise_kernel_with_index<int, at::native::arange_cuda_out(const c10::Scalar &, const c10::Scalar &, "
-        "const c10::Scalar &, at::Tensor &)::[lambda() (instance 1)]::operator ()() const::[lambda() (instance 4)]::operator ()() "
+        "void <unnamed>::elementwise_kernel_with_index<int, at::native::arange_cuda_out(const c10::Scalar &, const "
+        "c10::Scalar &, "
+        "const c10::Scalar &, at::Tensor &)::[lambda() (instance 1)]::operator ()() const::[lambda() (instance "
+        "4)]::operator ()() "
         "const::[lambda(long) (instance 1)]>(T1, T2, function_traits<T2>::result_type *)",
         "Writes a sequence of numbers: token positions for rotary embeddings and masks.",
         _SHARED,
@@ -721,9 +800,11 @@ _LEADING_RULES = (
         "fill-constant",
         "fill",
         "constant",
-        r"FillFunctor|TensorFillOp|(?<!masked_)fill_(?:kernel|cuda|reverse)|(?<!masked_)fill_?kernel|RepeatBufferKernel|memset|zero_?(?:kernel|out|fill)|set_?(?:zero|value)|"
+        r"FillFunctor|TensorFillOp|(?<!masked_)fill_(?:kernel|cuda|reverse)|(?<!masked_)fill_?kernel"
+        r"|RepeatBufferKernel|memset|zero_?(?:kernel|out|fill)|set_?(?:zero|value)|"
         r"init_?kernel|broadcast_(?:kernel|in_dim)",
-        "void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<float>, std::array<char *, (unsigned long)1>>"
+        "void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<float>, std::array<char *, "
+        "(unsigned long)1>>"
         "(int, T2, T3)",
         "Writes one value everywhere: zeroed gradients, fresh buffers, masks.",
         _SHARED,
@@ -732,8 +813,10 @@ _LEADING_RULES = (
         "reduce-max",
         "reduce",
         "max and min",
-        r"reduce_kernel.*?(?:ArgMax|ArgMin|MaxOps|MinOps|MaxNanFunctor|MinNanFunctor|MinMaxOps|max_functor|min_functor|NanFunctor)|amax_kernel",
-        "void at::native::reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float, at::native::MaxOps<float>, unsigned int, float, "
+        r"reduce_kernel.*?(?:ArgMax|ArgMin|MaxOps|MinOps|MaxNanFunctor|MinNanFunctor|MinMaxOps|max_functor"
+        r"|min_functor|NanFunctor)|amax_kernel",
+        "void at::native::reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float, at::native::MaxOps<float>, "
+        "unsigned int, float, "
         "(int)4, (int)4>>(T3)",
         "Largest or smallest value of each row, with its position or without: the first step of a written-out softmax.",
         _SHARED,
@@ -743,7 +826,8 @@ _LEADING_RULES = (
         "reduce",
         "mean",
         r"reduce_kernel.*?MeanOps",
-        "void at::native::reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float, at::native::MeanOps<float, float, float, float>, "
+        "void at::native::reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float, at::native::MeanOps<float, "
+        "float, float, float>, "
         "unsigned int, float, (int)4, (int)4>>(T3)",
         "Mean of each row: the mean square inside a written-out RMSNorm, the mean of a loss.",
         _SHARED,
@@ -765,8 +849,10 @@ _LEADING_RULES = (
         "reduce",
         "sum",
         r"reduce_kernel.*?(?:sum_functor|SumOps|nansum)|sum_?(?:kernel|rows)|backward_bias_kernel",
-        "void at::native::reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float, at::native::func_wrapper_t<float, "
-        "at::native::sum_functor<float, float, float>::operator ()(at::TensorIterator &)::[lambda(float, float) (instance 1)]>, "
+        "void at::native::reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float, "
+        "at::native::func_wrapper_t<float, "
+        "at::native::sum_functor<float, float, float>::operator ()(at::TensorIterator &)::[lambda(float, float) "
+        "(instance 1)]>, "
         "unsigned int, float, (int)4, (int)4>>(T3)",
         "Sum along a dimension: the denominator of a written-out softmax, gradients of broadcast weights.",
         _SHARED,
@@ -788,9 +874,11 @@ _ELEMENTWISE_RULES = (
     _functor(
         "masked fill",
         "masked_?fill",
-        "void at::native::elementwise_kernel<(int)128, (int)2, void at::native::gpu_kernel_impl_nocast<at::native::<unnamed>"
+        "void at::native::elementwise_kernel<(int)128, (int)2, void "
+        "at::native::gpu_kernel_impl_nocast<at::native::<unnamed>"
         "::masked_fill_kernel(at::TensorIterator &, const c10::Scalar &)::[lambda() (instance 1)]::operator ()() const"
-        "::[lambda() (instance 7)]::operator ()() const::[lambda(float, bool) (instance 1)]>(at::TensorIteratorBase &, const T1 &)"
+        "::[lambda() (instance 7)]::operator ()() const::[lambda(float, bool) (instance 1)]>(at::TensorIteratorBase "
+        "&, const T1 &)"
         "::[lambda(int) (instance 1)]>(int, T3)",
         "Writes a value where a mask is true: the causal mask on attention scores.",
         _SHARED,
@@ -798,8 +886,10 @@ _ELEMENTWISE_RULES = (
     _functor(
         "where",
         "where_kernel",
-        "void at::native::elementwise_kernel<(int)128, (int)2, void at::native::gpu_kernel_impl_nocast<at::native::<unnamed>"
-        "::where_kernel_impl(at::TensorIterator &)::[lambda() (instance 1)]::operator ()() const::[lambda() (instance 11)]"
+        "void at::native::elementwise_kernel<(int)128, (int)2, void "
+        "at::native::gpu_kernel_impl_nocast<at::native::<unnamed>"
+        "::where_kernel_impl(at::TensorIterator &)::[lambda() (instance 1)]::operator ()() const::[lambda() "
+        "(instance 11)]"
         "::operator ()() const::[lambda(bool, float, float) (instance 1)]>(at::TensorIteratorBase &, const T1 &)"
         "::[lambda(int) (instance 1)]>(int, T3)",
         "Chooses between two tensors by a mask: a causal mask written with where.",
@@ -807,9 +897,10 @@ _ELEMENTWISE_RULES = (
     _functor(
         "addcmul and lerp",
         "addcmul|lerp",
-        _VEC
-        + "addcmul_cuda_kernel(at::TensorIteratorBase &, const c10::Scalar &)::[lambda() (instance 2)]::operator ()() const"
-        "::[lambda() (instance 7)]::operator ()() const::[lambda(float, float, float) (instance 1)], std::array<char *, "
+        _VEC + "addcmul_cuda_kernel(at::TensorIteratorBase &, const c10::Scalar &)"
+        "::[lambda() (instance 2)]::operator ()() const"
+        "::[lambda() (instance 7)]::operator ()() const::[lambda(float, float, float) (instance 1)], "
+        "std::array<char *, "
         "(unsigned long)4>>(int, T2, T3)",
         "a + value * b * c, or moving a towards b by a weight: the moments of Adam.",
         _SHARED,
@@ -817,9 +908,10 @@ _ELEMENTWISE_RULES = (
     _functor(
         "addcdiv",
         "addcdiv",
-        _VEC
-        + "addcdiv_cuda_kernel(at::TensorIteratorBase &, const c10::Scalar &)::[lambda() (instance 2)]::operator ()() const"
-        "::[lambda() (instance 7)]::operator ()() const::[lambda(float, float, float) (instance 1)], std::array<char *, "
+        _VEC + "addcdiv_cuda_kernel(at::TensorIteratorBase &, const c10::Scalar &)"
+        "::[lambda() (instance 2)]::operator ()() const"
+        "::[lambda() (instance 7)]::operator ()() const::[lambda(float, float, float) (instance 1)], "
+        "std::array<char *, "
         "(unsigned long)4>>(int, T2, T3)",
         "a + value * b / c: the weight update of Adam.",
         _SHARED,
@@ -827,8 +919,8 @@ _ELEMENTWISE_RULES = (
     _functor(
         "silu",
         "silu",
-        _VEC
-        + "<unnamed>::silu_kernel(at::TensorIteratorBase &)::[lambda() (instance 1)]::operator ()() const::[lambda() (instance 6)]"
+        _VEC + "<unnamed>::silu_kernel(at::TensorIteratorBase &)::[lambda() (instance 1)]"
+        "::operator ()() const::[lambda() (instance 6)]"
         "::operator ()() const::[lambda(c10::BFloat16) (instance 1)]" + _TAIL2,
         "x * sigmoid(x), forward or backward: the gate of SwiGLU.",
     ),
@@ -842,10 +934,9 @@ _ELEMENTWISE_RULES = (
     _functor(
         "gelu",
         "gelu",
-        _VEC
-        + "GeluCUDAKernelImpl(at::TensorIteratorBase &, at::native::GeluType)::[lambda() (instance 1)]::operator ()() const"
-        "::[lambda() (instance 2)]::operator ()() const::[lambda(float) (instance 1)]"
-        + _TAIL2,
+        _VEC + "GeluCUDAKernelImpl(at::TensorIteratorBase &, at::native::GeluType)"
+        "::[lambda() (instance 1)]::operator ()() const"
+        "::[lambda() (instance 2)]::operator ()() const::[lambda(float) (instance 1)]" + _TAIL2,
         "GELU, forward or backward: the activation of GPT and BERT feed-forward layers.",
     ),
     _functor(
@@ -863,7 +954,8 @@ _ELEMENTWISE_RULES = (
         "r(at::TensorIteratorBase &, c10::Scalar, c10::Scalar, at::native::detail::ClampLimits)::[lambda("
         ") (instance 1)]::operator ()() const::[lambda() (instance 7)]::operator ()() const::[lambda(floa"
         "t) (instance 1)], at::detail::Array<char *, (int)2>>(int, T2, T3)",
-        "Limits values to a range, or takes the larger or smaller of two; ReLU is a clamp at zero, threshold its gradient.",
+        "Limits values to a range, or takes the larger or smaller of two; ReLU is a clamp at zero, threshold its "
+        "gradient.",
     ),
     _functor(
         "rsqrt",
@@ -882,8 +974,8 @@ _ELEMENTWISE_RULES = (
     _functor(
         "reciprocal",
         "reciprocal",
-        _VEC
-        + "reciprocal_kernel_cuda(at::TensorIteratorBase &)::[lambda() (instance 1)]::operator ()() const::[lambda() (instance 2)]"
+        _VEC + "reciprocal_kernel_cuda(at::TensorIteratorBase &)::[lambda() (instance 1)]"
+        "::operator ()() const::[lambda() (instance 2)]"
         "::operator ()() const::[lambda(float) (instance 1)]" + _TAIL2,
         "1 / x: the frequencies of rotary embeddings.",
         _SHARED,
@@ -891,7 +983,8 @@ _ELEMENTWISE_RULES = (
     _functor(
         "pow",
         "pow_tensor|pow_kernel|PowFunctor|pow_scalar",
-        "void at::native::vectorized_elementwise_kernel<(int)4, void at::native::<unnamed>::pow_tensor_scalar_kernel_impl<float, float>"
+        "void at::native::vectorized_elementwise_kernel<(int)4, void "
+        "at::native::<unnamed>::pow_tensor_scalar_kernel_impl<float, float>"
         "(at::TensorIteratorBase &, T2)::[lambda(float) (instance 1)]" + _TAIL2,
         "Powers: squares inside a written-out RMSNorm.",
         _SHARED,
@@ -906,8 +999,7 @@ _ELEMENTWISE_RULES = (
     _functor(
         "log",
         r"::log(?:2|10|1p)?_kernel|LogFunctor|(?<![a-z])log_kernel",
-        "void at::native::vectorized_elementwise_kernel<(int)4, at::native::log_kernel_cuda(at::TensorIte"
-        "rat",
+        "void at::native::vectorized_elementwise_kernel<(int)4, at::native::log_kernel_cuda(at::TensorIterat",
         "Logarithm: a written-out cross-entropy.",
     ),
     _functor(
@@ -920,8 +1012,8 @@ _ELEMENTWISE_RULES = (
     _functor(
         "neg",
         r"neg_kernel",
-        _VEC
-        + "neg_kernel_cuda(at::TensorIteratorBase &)::[lambda() (instance 2)]::operator ()() const::[lambda() (instance 7)]"
+        _VEC + "neg_kernel_cuda(at::TensorIteratorBase &)::[lambda() (instance 2)]"
+        "::operator ()() const::[lambda() (instance 7)]"
         "::operator ()() const::[lambda(float) (instance 1)]" + _TAIL2,
         "Changes the sign: gradients of subtraction and division, the rotated half of rotary embeddings.",
         _SHARED,
@@ -931,32 +1023,31 @@ _ELEMENTWISE_RULES = (
         r"Compare\w*Functor|compare_scalar|isneginf|isposinf|isinf|isnan|isfinite|(?:eq|ne|lt|le|gt|ge)_kernel",
         _VEC.replace("(int)4", "4")
         + "AUnaryFunctor<long, long, bool, at::native::(anonymous namespace)::CompareEqFunctor<long> >, "
-        "std::array<char*, 2ul> >(int, at::native::AUnaryFunctor<long, long, bool, at::native::(anonymous namespace)::CompareEqFunctor"
+        "std::array<char*, 2ul> >(int, at::native::AUnaryFunctor<long, long, bool, at::native::(anonymous "
+        "namespace)::CompareEqFunctor"
         "<long> >, std::array<char*, 2ul>)",
         "Compares elements and writes a mask.",
     ),
     _functor(
         "logic",
         r"bitwise|logical|shift_kernel|BitwiseAnd|BitwiseOr|__lshift|__rshift",
-        _VEC
-        + "bitwise_not_kernel_cuda(at::TensorIteratorBase &)::[lambda(bool) (instance 1)]"
-        + _TAIL2,
+        _VEC + "bitwise_not_kernel_cuda(at::TensorIteratorBase &)::[lambda(bool) (instance 1)]" + _TAIL2,
         "Bitwise or logical operations: inverting or joining masks.",
         _SHARED,
     ),
     _functor(
         "mul",
         r"MulFunctor|mul_kernel|MulScalar",
-        _VEC
-        + "BinaryFunctor<float, float, float, at::native::binary_internal::MulFunctor<float>>"
-        + _TAIL3,
-        "Multiplication: norm weights, rotary embeddings, gates, scaling of moments; AUnary and BUnary mean one operand is a scalar.",
+        _VEC + "BinaryFunctor<float, float, float, at::native::binary_internal::MulFunctor<float>>" + _TAIL3,
+        "Multiplication: norm weights, rotary embeddings, gates, scaling of moments; AUnary and BUnary mean one "
+        "operand is a scalar.",
         _SHARED,
     ),
     _functor(
         "div",
         r"DivFunctor|div_(?:true_|floor_|trunc_)?kernel|remainder|fmod",
-        "void at::native::elementwise_kernel<(int)128, (int)2, void at::native::gpu_kernel_impl_nocast<at::native::BinaryFunctor<float, "
+        "void at::native::elementwise_kernel<(int)128, (int)2, void "
+        "at::native::gpu_kernel_impl_nocast<at::native::BinaryFunctor<float, "
         "float, float, at::native::binary_internal::DivFunctor<float>>>(at::TensorIteratorBase &, const T1 &)"
         "::[lambda(int) (instance 1)]>(int, T3)",
         "Division: the last step of a written-out softmax.",
@@ -966,13 +1057,15 @@ _ELEMENTWISE_RULES = (
         "add",
         r"CUDAFunctor(?:OnSelf|OnOther)?_add|AddFunctor|add_kernel|SubFunctor|sub_kernel|rsub",
         _VEC + "CUDAFunctor_add<float>" + _TAIL3,
-        "Addition, and subtraction as adding with a factor of -1: residual connections, x - max in softmax, accumulated gradients.",
+        "Addition, and subtraction as adding with a factor of -1: residual connections, x - max in softmax, "
+        "accumulated gradients.",
         _SHARED,
     ),
     _functor(
         "abs and round",
         r"AbsFunctor|abs_kernel|sign_kernel|round|floor_kernel|ceil_kernel|trunc_kernel|frac_kernel",
-        "void at::native::vectorized_elementwise_kernel<4, at::native::AbsFunctor<float>, std::array<char*, 2ul> >(int, "
+        "void at::native::vectorized_elementwise_kernel<4, at::native::AbsFunctor<float>, std::array<char*, 2ul> "
+        ">(int, "
         "at::native::AbsFunctor<float>, std::array<char*, 2ul>)",
         "Magnitude, sign or rounding: quantisation scales.",
     ),
@@ -1035,7 +1128,8 @@ _ELEMENTWISE_RULES = (
         "elementwise-plain",
         "elementwise",
         "plain",
-        r"vector_?add|saxpy|daxpy|axpy|(?:^|[_: ])(?:add|mul|sub|div|scale|sum|residual|bias)_?(?:\w*_)?(?:kernel|forward|backward|arrays|f32|vec|vectors?)"
+        r"vector_?add|saxpy|daxpy|axpy|(?:^|[_: ])(?:add|mul|sub|div|scale|sum|residual|bias)_?(?:\w*_)?(?:kernel"
+        r"|forward|backward|arrays|f32|vec|vectors?)"
         r"|bin_bcast|unary_op|scale_f32|bias_?(?:kernel|add)|residual_forward",
         "vectorAdd(const float *, const float *, float *, int)",
         "An elementwise operation of a plain CUDA program.",
@@ -1052,15 +1146,11 @@ class Taxonomy:
 
     def __init__(self, rules: Iterable[Rule]):
         self.rules = tuple(rules)
-        self._patterns = [
-            re.compile(rule.pattern, re.IGNORECASE | re.DOTALL) for rule in self.rules
-        ]
+        self._patterns = [re.compile(rule.pattern, re.IGNORECASE | re.DOTALL) for rule in self.rules]
         self.classify = lru_cache(maxsize=100_000)(self._classify)
 
     def _classify(self, name: str) -> Classification:
-        for index, (rule, pattern) in enumerate(
-            zip(self.rules, self._patterns, strict=True)
-        ):
+        for index, (rule, pattern) in enumerate(zip(self.rules, self._patterns, strict=True)):
             if pattern.search(name):
                 return Classification(rule.family, rule.part, rule.name, index)
         return UNCLASSIFIED
@@ -1094,11 +1184,7 @@ def is_matrix_product(name: str, taxonomy: Taxonomy = BUILT_IN) -> bool:
 
 def rule(classification: Classification, taxonomy: Taxonomy = BUILT_IN) -> Rule | None:
     """The rule behind a classification made by the same `taxonomy`; None if nothing matched."""
-    return (
-        taxonomy.rules[classification.rule_index]
-        if classification.rule_index >= 0
-        else None
-    )
+    return taxonomy.rules[classification.rule_index] if classification.rule_index >= 0 else None
 
 
 def with_user_rules(path: Path | str) -> Taxonomy:
@@ -1132,46 +1218,32 @@ def load_user_rules(path: Path | str) -> tuple[Rule, ...]:
     tables = content.get("rule", [])
     if unknown or not isinstance(tables, list) or not tables:
         hint = f"unknown key {unknown[0]!r}; " if unknown else ""
-        raise ValueError(
-            f"{path}: {hint}expected one or more [[rule]] tables with {' and '.join(_REQUIRED)}"
-        )
-    return tuple(
-        _user_rule(path, number, table) for number, table in enumerate(tables, start=1)
-    )
+        raise ValueError(f"{path}: {hint}expected one or more [[rule]] tables with {' and '.join(_REQUIRED)}")
+    return tuple(_user_rule(path, number, table) for number, table in enumerate(tables, start=1))
 
 
 def _user_rule(path: Path, number: int, table: dict) -> Rule:
     where = f"{path}: rule {number}"
     for key in table:
         if key not in _REQUIRED + _OPTIONAL:
-            raise ValueError(
-                f"{where}: unknown key {key!r}; allowed: {', '.join(_REQUIRED + _OPTIONAL)}"
-            )
+            raise ValueError(f"{where}: unknown key {key!r}; allowed: {', '.join(_REQUIRED + _OPTIONAL)}")
     for key in _REQUIRED:
         if not table.get(key):
             raise ValueError(f"{where}: {key!r} is missing")
     for key, value in table.items():
         if not isinstance(value, str):
-            raise ValueError(f"{where}: {key!r} must be a string, not {value!r}")  # noqa: TRY004
+            raise ValueError(f"{where}: {key!r} must be a string, not {value!r}")
     if table["family"] not in FAMILIES:
-        raise ValueError(
-            f"{where}: family {table['family']!r} is unknown; choose one of {', '.join(FAMILIES)}"
-        )
+        raise ValueError(f"{where}: family {table['family']!r} is unknown; choose one of {', '.join(FAMILIES)}")
     try:
         pattern = re.compile(table["pattern"], re.IGNORECASE | re.DOTALL)
     except re.error as error:
-        raise ValueError(
-            f"{where}: pattern {table['pattern']!r} is not a regular expression: {error}"
-        ) from error
+        raise ValueError(f"{where}: pattern {table['pattern']!r} is not a regular expression: {error}") from error
     if pattern.search(""):
-        raise ValueError(
-            f"{where}: pattern {table['pattern']!r} matches every name; make it more specific"
-        )
+        raise ValueError(f"{where}: pattern {table['pattern']!r} matches every name; make it more specific")
     example = table.get("example", "")
     if example and not pattern.search(example):
-        raise ValueError(
-            f"{where}: pattern {table['pattern']!r} does not match its example {example!r}"
-        )
+        raise ValueError(f"{where}: pattern {table['pattern']!r} does not match its example {example!r}")
     return Rule(
         name=table.get("name", f"user-{number}"),
         family=table["family"],
