@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.reading.nsys_export import Capture
+from analysis.reading.nsys_export import UNKNOWN_THREAD, Capture
 from jobs import ranges as vocabulary
 
 ATTRIBUTIONS = ("exact", "phase", "none")
@@ -68,6 +68,23 @@ class Attribution:
     graphs: pd.DataFrame
     api: pd.DataFrame
     nesting: "Nesting"
+
+    def inside(self, operations: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+        """Every (operation, range) where a push/pop range holds the launch of a row of kernels, memops or graphs: row numbers
+        (int64, int32), innermost ranges first."""
+        chains = self.nesting.chains(operations["thread"].to_numpy(), operations["launch_ns"].to_numpy())
+        found = [(np.empty(0, np.int64), np.empty(0, np.int32))]
+        for chain in chains:
+            row = np.arange(len(chain))
+            while True:
+                held = chain >= 0
+                row, chain = row[held], chain[held]
+                if not len(row):
+                    break
+                found.append((row, chain))
+                chain = self.nesting.stack_parent[chain]
+        rows, held_in = zip(*found)
+        return np.concatenate(rows), np.concatenate(held_in)
 
 
 def attribute(capture: Capture) -> Attribution:
@@ -295,9 +312,9 @@ class _Places:
         if len(api):
             launch = np.where(launched, api["start_ns"].to_numpy()[row], start)
             launch_end = np.where(launched, api["end_ns"].to_numpy()[row], start)
-            thread = np.where(launched, api["thread"].to_numpy()[row], 0)
+            thread = np.where(launched, api["thread"].to_numpy()[row], UNKNOWN_THREAD)
         else:
-            launch, launch_end, thread = start, start, np.zeros(len(row), np.int64)
+            launch, launch_end, thread = start, start, np.full(len(row), UNKNOWN_THREAD)
         found = self.at(operations["process"], thread, launch, launched)
         frame = {"api": row, "launch_ns": launch, "launch_end_ns": launch_end, "thread": thread}
         return pd.DataFrame(frame | {name: found[name] for name in found}, copy=False)

@@ -110,7 +110,7 @@ def _run_tables(folder: Path, run_id: str) -> tuple[dict[str, pd.DataFrame], str
             if status == "ok" and tables["steps"].empty:
                 status, problem = "failed", "timings.json holds no steps"
         except ExportError as error:
-            status, problem = "failed", str(error)
+            status, problem = "failed", f"profile.sqlite {error.problem}"
         if status == "ok":
             captured = _capture_tables(capture, attribution, run_id)
             tables["steps"] = pd.concat([tables["steps"], captured.pop("steps")], ignore_index=True)
@@ -159,7 +159,7 @@ def _run_row(about: dict, run_id: str, status: str, detail: dict, memory: pd.Dat
 
 def scrub(text: str) -> str:
     """`text` without what tells of the machine it came from: folders, and user@host; at most 1000 characters."""
-    text = re.sub(r"(?<![\w/])(?:~|[A-Za-z]:)?(?:[/\\][\w.+@ -]*?)+[/\\](?=[\w.<])", "", text)
+    text = re.sub(r"(?<![\w/:.])(?:~|[A-Za-z]:)?[/\\](?:[\w.+@-]+[/\\])*(?=[\w.+@-])", "", text)
     text = re.sub(r"[\w.-]+@[\w-]+(\.[\w-]+)*", "...", text)
     return text if len(text) <= 1000 else text[:997] + "..."
 

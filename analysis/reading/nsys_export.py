@@ -43,6 +43,7 @@ CONSEQUENCES = {
 }
 
 PUSH_POP, START_END, DOMAIN_CREATE = 59, 60, 75
+UNKNOWN_THREAD, _UNKNOWN_RANGE_THREAD = -1, -2  # differ, so that an unknown launcher is in no unknown thread's range
 _NO_VALUE = -(2**63)  # stands for NULL while columns are fetched; no timestamp or id has this value
 
 _COPY_KINDS = {
@@ -92,6 +93,7 @@ class ExportError(ValueError):
 
     def __init__(self, path: Path | str, problem: str, remedy: str):
         super().__init__(f"{path}: {problem}; {remedy}")
+        self.problem = problem
 
 
 @dataclass
@@ -105,7 +107,7 @@ class Capture:
              whole CUDA graph executions (traced with --cuda-graph-trace=graph: the kernels inside are not visible)
     memops:  start_ns, end_ns, process, device, context, stream, correlation, graph_node, operation, bytes
     api:     start_ns, end_ns, process, thread, correlation, name; sorted by start
-    ranges:  start_ns, end_ns (an open range ends with the capture, `is_open`), process, thread, end_thread, domain, name,
+    ranges:  start_ns, end_ns (an open range ends with the capture, `is_open`), process, thread, domain, name,
              style (PushPop | StartEnd)
     syncs:   start_ns, end_ns, process, device, stream, correlation, kind
     """
@@ -177,7 +179,7 @@ def _export(report: Path, folder: Path) -> Path:
         )
     target = folder / "export.sqlite"
     command = [nsys, "export", "--type", "sqlite", "--force-overwrite=true", "--output", str(target), str(report)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0 or not target.exists():
         said = _one_line(ValueError(done.stderr or done.stdout))
         raise ExportError(report, f"nsys could not export it ({said})", "record it again, or use a newer nsys")
@@ -472,7 +474,7 @@ def _api(tables, strings: _Strings, missing: dict[str, str]) -> pd.DataFrame:
     _check_times(arrays["start_ns"], arrays["end_ns"], API)
     names = strings.names(arrays.pop("name"), "API call")
     arrays["process"] = _process(arrays["thread"])
-    arrays["thread"] = _neutral(arrays["thread"])
+    arrays["thread"] = _neutral(arrays["thread"], UNKNOWN_THREAD)
     arrays["correlation"] = _neutral(arrays["correlation"], -1)
     arrays["name"] = names.rename_categories(_api_names(names.categories)) if len(names.categories) else names
     return _sorted_frame(arrays)
@@ -491,7 +493,6 @@ def _ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str]) ->
         "end_ns": "end",
         "kind": "eventType",
         "thread": "globalTid",
-        "end_thread": "endGlobalTid",
         "domain": "domainId",
         "text_id": "textId",
     }
@@ -501,7 +502,7 @@ def _ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str]) ->
     else:
         arrays = _columns(tables, NVTX, wanted, missing)
         texts = tables.objects(NVTX, ["text"])[0] if "text" in tables.columns(NVTX) else [None] * len(arrays["kind"])
-        for optional in ("endGlobalTid", "domainId", "textId"):
+        for optional in ("domainId", "textId"):
             missing.pop(f"{NVTX}.{optional}", None)  # not in older versions
     arrays["domain"] = _neutral(arrays["domain"])
     names = _range_names(texts, arrays["text_id"], strings)
@@ -520,8 +521,7 @@ def _ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str]) ->
         "end_ns": end,
         "is_open": is_open,
         "process": process,
-        "thread": _neutral(arrays["thread"]),
-        "end_thread": np.where(arrays["end_thread"] == _NO_VALUE, _neutral(arrays["thread"]), arrays["end_thread"]),
+        "thread": _neutral(arrays["thread"], _UNKNOWN_RANGE_THREAD),
         "domain": _domains(process, arrays["domain"], domain_names),
         "name": names[keep],
         "style": _categorical((arrays["kind"] == START_END).astype(np.int64), ["PushPop", "StartEnd"]),

@@ -282,7 +282,7 @@ def _checked(name: str, frame: pd.DataFrame, run_ids: list[str]) -> pd.DataFrame
             raise RecordingError(f"unknown status {', '.join(sorted(strange))}: one of {', '.join(STATUSES)}")
     unknown = set(frame["run_id"].astype(str).unique()) - set(run_ids)
     if unknown:
-        raise RecordingError(f"table {name} has rows of {sorted(unknown)[0]}, which table runs does not have")
+        raise RecordingError(f"table {name} has rows of {min(unknown)}, which table runs does not have")
     for column in columns:
         if name != "runs" and column.dtype.startswith("int") and frame[column.name].isna().any():
             raise RecordingError(f"table {name} has rows without {column.name}")
@@ -347,7 +347,7 @@ def load(folder: Path | str) -> Recording:
         unknown = set(frame["run_id"].astype(str).unique()) - set(run_ids)
         if unknown:
             raise RecordingError(
-                f"{folder / name}.parquet has rows of {sorted(unknown)[0]}, which runs.parquet does not have"
+                f"{folder / name}.parquet has rows of {min(unknown)}, which runs.parquet does not have"
             )
         frame["run_id"] = frame["run_id"].cat.set_categories(run_ids)
     kernels = tables["kernels"]
