@@ -12,8 +12,8 @@ from rich.table import Table
 
 from jobs.collectors import CollectorError
 from jobs.plan import DEFAULT_SWEEP, Run, Sweep, SweepError, load_sweep, select
-from jobs.preflight import checks, visible_gpus
 from jobs.prediction import predicted_memory_bytes, predicted_seconds
+from jobs.preflight import checks, visible_gpus
 from jobs.progress import JsonEvents, Terminal, clock
 from jobs.results import Locked, Results
 from jobs.runner import Stopped, SweepRunner
@@ -87,7 +87,6 @@ def run(
     gpus: Annotated[int, typer.Option(help="How many GPUs to use; 0 for all visible ones.")] = 0,
     price_per_hour: Annotated[float | None, typer.Option(help="Price of the machine, to show the cost.")] = None,
     log_format: Annotated[str, typer.Option(help="text or json (one event a line).")] = "text",
-    overlap: Annotated[bool, typer.Option(help="Export a run while the next one is timed.")] = True,
 ) -> None:
     """Measure the runs of a sweep that are not finished yet.
 
@@ -101,7 +100,7 @@ def run(
     used = available[: gpus or None]
     report = JsonEvents() if log_format == "json" else Terminal(price_per_hour, len(used))
     folder = Results(results, sweep.name, part.folder)
-    runner = SweepRunner(folder, sweep.protocol, report, device=device, gpus=used, retry=retry, overlap_exports=overlap)
+    runner = SweepRunner(folder, sweep.protocol, report, device=device, gpus=used, retry=retry)
     received: list[int] = []
 
     def terminate(number: int, frame) -> None:

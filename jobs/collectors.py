@@ -9,17 +9,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from signal import SIGKILL
 
 from jobs.plan import Run
+from jobs.ranges import STEP
 
 START_TIMEOUT_S = 180
 RELEASE_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 300
+SETTLE_S = 0.4  # nsys traces NVTX ranges only some milliseconds after `nsys start` has returned
 
 # nsys stores the environment of the profiled process in every report, so the process gets only what it needs.
 ENVIRONMENT = (
@@ -71,7 +73,7 @@ def allowed_environment(environment: Mapping[str, str], home: Path, gpu: int | N
 class Worker:
     """A process that runs `jobs.workload`, spoken to over a socket."""
 
-    def __init__(self, device: str, gpu: int | None, annotate: bool, launcher: list[str]):
+    def __init__(self, device: str, gpu: int | None, annotate: bool, launcher: Sequence[str]):
         self.home = Path(tempfile.mkdtemp(prefix="profiler-"))
         self.pid: int | None = None
         self.connection: Connection | None = None
@@ -145,7 +147,7 @@ class Timer:
 
     name = "timer"
     annotate = False
-    launcher: list[str] = []
+    launcher: tuple[str, ...] = ()
     capturing = False
 
     def __init__(self, device: str, gpu: int | None = None):
@@ -172,8 +174,11 @@ class Timer:
     def begin_capture(self, folder: Path) -> None:
         pass
 
-    def measure(self, run: Run, *, warmup_steps: int, steps: int, folder: Path, timeout_s: float) -> dict:
-        """Measure `steps` steps of a run; the worker's output goes to `folder/log.txt`.
+    def measure(
+        self, run: Run, *, warmup_steps: int, steps: int, folder: Path, timeout_s: float, when_quiet: Callable[[], None]
+    ) -> dict:
+        """Measure `steps` steps of a run; the worker's output goes to `folder/log.txt`. `when_quiet` is called between
+        warm-up and measured steps and returns when nothing else disturbs the machine.
 
         Returns the `measured` message of `jobs.workload.perform`. Raises RunFailed; a worker that hangs or breaks is
         killed, and the next run gets a new one.
@@ -197,6 +202,7 @@ class Timer:
             answer = self.worker.receive(deadline - time.monotonic())
             if answer["event"] == "ready":
                 reached = "measured steps"
+                when_quiet()
                 self.begin_capture(folder)
                 self.worker.send("go")
                 answer = self.worker.receive(deadline - time.monotonic())
@@ -240,7 +246,7 @@ class Nsys(Timer):
             self.number += 1
             self.session = f"profiler-{os.getpid()}-{self.gpu or 0}-{self.number}"
             options = ["--trace=cuda,nvtx", "--cuda-graph-trace=node", "--resolve-symbols=false"]
-            self.launcher = ["nsys", "launch", f"--session-new={self.session}", *options]
+            self.launcher = ("nsys", "launch", f"--session-new={self.session}", *options)
         super().start()
 
     def stop(self) -> None:
@@ -258,6 +264,7 @@ class Nsys(Timer):
         quiet = ["--sample=none", "--cpuctxsw=none", "--force-overwrite=true"]
         self.control("start", *quiet, f"--output={report.absolute()}")
         self.capturing = True
+        time.sleep(SETTLE_S)
 
     def end_capture(self, folder: Path) -> Path:
         """Stop collecting and export the report to `folder/profile.sqlite`, without what names the machine."""
@@ -319,9 +326,16 @@ def scrub(database: Path) -> None:
         connection.execute("VACUUM")
 
 
-def count_kernels(database: Path) -> int:
-    table = "CUPTI_ACTIVITY_KIND_KERNEL"
+def count_kernels_and_steps(database: Path) -> tuple[int, int]:
+    """How many kernels an export holds, and how many complete ranges named `step`."""
+    kernels = "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL"
+    steps = """SELECT count(*) FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = StringIds.id
+               WHERE coalesce(text, value) = ? AND "end" IS NOT NULL"""
     with closing(sqlite3.connect(database)) as connection:
-        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
-            return 0
-        return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        num_kernels = num_steps = 0
+        if "CUPTI_ACTIVITY_KIND_KERNEL" in tables:
+            (num_kernels,) = connection.execute(kernels).fetchone()
+        if "NVTX_EVENTS" in tables:
+            (num_steps,) = connection.execute(steps, (STEP,)).fetchone()
+    return num_kernels, num_steps

@@ -59,7 +59,7 @@ def softmax(x: Tensor) -> Tensor:
 
 
 class CausalSelfAttention(nn.Module):
-    """Multi-head attention, [B, T, D] -> [B, T, D]. `naive` writes the T x T scores out, `sdpa` calls PyTorch's fused one."""
+    """Multi-head attention, [B, T, D] -> [B, T, D]: `naive` writes the scores out, `sdpa` is PyTorch's fused one."""
 
     future: Tensor
 

@@ -108,6 +108,10 @@ class Terminal:
         why = why.replace("[", r"\[")
         self.console.print(f"{where} {run}  {MARKS.get(status, f'[red]{status}[/]')}{why}  {wall_s:.1f} s{left}")
 
+    def run_repeated(self, run: str, why: str) -> None:
+        self.phases.pop(run, None)
+        self.console.print(f"{run}  [yellow]measured again[/]: {why}")
+
     def run_interrupted(self, run: str) -> None:
         self.phases.pop(run, None)
         self.console.print(f"{run}  [red]interrupted[/]: it will be measured again when the sweep is resumed")

@@ -21,8 +21,8 @@ Ranges nest like this (a step of mode `forward` has only the forward phase, `for
       optimizer
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 STEP = "step"
 
@@ -68,7 +68,13 @@ def block(index: int) -> str:
 
 
 _NO_RANGE: AbstractContextManager = nullcontext()
-_open_range: Callable[[str], AbstractContextManager] = lambda name: _NO_RANGE  # noqa: E731
+
+
+def _open_nothing(name: str) -> AbstractContextManager:
+    return _NO_RANGE
+
+
+_open_range: Callable[[str], AbstractContextManager] = _open_nothing
 
 
 def annotate(name: str) -> AbstractContextManager:
@@ -80,3 +86,14 @@ def use(open_range: Callable[[str], AbstractContextManager]) -> None:
     """Make `annotate` open ranges with `open_range`, e.g. `torch.cuda.nvtx.range`."""
     global _open_range
     _open_range = open_range
+
+
+@contextmanager
+def no_ranges() -> Iterator[None]:
+    """Within this, `annotate` opens nothing."""
+    opener = _open_range
+    use(_open_nothing)
+    try:
+        yield
+    finally:
+        use(opener)

@@ -1,23 +1,27 @@
 """Runs a sweep: order, isolation, statuses, resume, several GPUs.
 
 A lane drives one GPU with two warm workers, one unprofiled, one inside nsys. For each run the unprofiled pass comes
-first, then the pass under nsys; ending the capture and exporting it overlaps the next run's unprofiled pass.
+first, then the pass under nsys; ending the capture and exporting it overlaps the next run's build and warm-up, and is
+over before its measured steps begin.
 """
 
 import os
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from jobs.collectors import CollectorError, Nsys, RunFailed, Timer, count_kernels, nsys
+from jobs.collectors import CollectorError, Nsys, RunFailed, Timer, count_kernels_and_steps, nsys
 from jobs.plan import Protocol, Run
 from jobs.prediction import predicted_seconds, timeout_seconds
 from jobs.results import Results, write_json
+
+MAX_REPEATS = 2
 
 Report = Callable[..., None]
 
@@ -75,8 +79,11 @@ class Lane:
                     try:
                         run = self.runner.queue.get_nowait()
                     except Empty:
-                        break
-                    self.measure(run, exporter)
+                        if self.export is None:
+                            break
+                        self.await_export()  # which may queue a run again
+                    else:
+                        self.measure(run, exporter)
                 self.await_export()
             finally:
                 self.timer.stop()
@@ -101,13 +108,13 @@ class Lane:
             "folder": attempt.folder,
             "warmup_steps": protocol.warmup_steps,
             "timeout_s": timeout_seconds(run, protocol),
+            "when_quiet": self.await_export,
         }
         try:
             runner.report("phase", run=run.run_id, phase="timer")
             timed = self.timer.measure(run, steps=protocol.measured_steps, **passes)
             attempt.keep(self.timer, timed)
             write_json(attempt.folder / "timings.json", {"steps": timed["steps"], "memory": timed["memory"]})
-            self.await_export()
             runner.report("phase", run=run.run_id, phase="nsys")
             attempt.keep(self.nsys, self.nsys.measure(run, steps=protocol.profiled_steps, **passes))
         except RunFailed as failure:
@@ -118,8 +125,6 @@ class Lane:
                 attempt.finish(failure.status, failure.detail)
             return
         self.export = exporter.submit(attempt.export)
-        if not runner.overlap_exports:
-            self.await_export()
 
 
 class Attempt:
@@ -149,11 +154,24 @@ class Attempt:
             self.finish("failed", {"phase": "export", "message": str(error), "collector": "nsys"})
             return
         self.seconds["export"] = time.monotonic() - stopping
-        if self.runner.device == "cuda" and count_kernels(database) == 0:
+        num_kernels, num_steps = count_kernels_and_steps(database)
+        profiled = self.runner.protocol.profiled_steps
+        if self.runner.device == "cpu":  # nothing to trace: only a stand-in for nsys can bring one here
+            self.finish("ok", None)
+        elif num_kernels == 0:
             message = "nsys recorded no kernel: driver, container or nsys version do not allow CUDA tracing here"
             self.finish("no_kernels", {"phase": "export", "message": message, "collector": "nsys"})
+        elif num_steps != profiled:
+            self.incomplete(f"nsys recorded {num_steps} of {profiled} steps")
         else:
             self.finish("ok", None)
+
+    def incomplete(self, message: str) -> None:
+        """Nsys lost part of the capture: measure the run again, a few times."""
+        if self.lane.runner.try_again(self.run):
+            self.runner.report("run_repeated", run=self.run.run_id, why=message)
+        else:
+            self.finish("failed", {"phase": "export", "message": message, "collector": "nsys"})
 
     def finish(self, status: str, detail: dict | None) -> None:
         wall_s = round(time.monotonic() - self.started, 3)
@@ -193,14 +211,22 @@ class SweepRunner:
         device: str = "cuda",
         gpus: Sequence[int] = (0,),
         retry: bool = False,
-        overlap_exports: bool = True,
     ):
         self.results, self.protocol, self.device, self.report = results, protocol, device, report
-        self.gpus, self.retry, self.overlap_exports = gpus, retry, overlap_exports
+        self.gpus, self.retry = gpus, retry
         self.stopping = threading.Event()
         self.queue: SimpleQueue[Run] = SimpleQueue()
         self.lanes: list[Lane] = []
         self.statuses: dict[str, str] = {}
+        self.repeats: Counter[str] = Counter()
+
+    def try_again(self, run: Run) -> bool:
+        """Queue a run once more unless it had its MAX_REPEATS."""
+        self.repeats[run.run_id] += 1
+        if self.repeats[run.run_id] > MAX_REPEATS:
+            return False
+        self.queue.put(run)
+        return True
 
     def run(self, runs: Sequence[Run]) -> dict[str, str]:
         """Measure and return the status of every run by run_id (finished ones included).

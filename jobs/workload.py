@@ -1,5 +1,5 @@
-"""The process that is measured: builds a model, warms up, runs annotated steps and reports. One process serves many runs,
-so that imports and the CUDA context are paid once. It imports torch and the standard library, nothing else.
+"""The process that is measured: builds a model, warms up, runs annotated steps and reports. One process serves many
+runs, so that imports and the CUDA context are paid once. It imports torch and the standard library, nothing else.
 
 It is spawned with the address of a listening socket and is told what to do by messages (see `serve`). It does not know
 whether nsys is attached: the runner starts and stops the capture while the process waits.
@@ -98,7 +98,7 @@ class Workload:
             torch.cuda.synchronize(self.device)
 
     def memory_by_phase(self) -> list[dict]:
-        """Runs one more step and returns, for each phase, the allocator's peaks and levels in bytes ([] without CUDA)."""
+        """Runs one more step; returns the allocator's peaks and levels in bytes for each phase ([] without CUDA)."""
         if self.device.type != "cuda":
             return []
         rows = []
@@ -154,7 +154,7 @@ def perform(task: dict, device: torch.device, connection: Connection) -> None:
         workload = Workload(task["run"], device)
         workload.synchronize()
         built = time.perf_counter()
-        for _ in range(task["warmup_steps"]):
+        for _ in range(task["warmup_steps"] - 1):
             workload.step()
         memory = workload.memory_by_phase() if task["memory"] else []
         warm = time.perf_counter()
@@ -162,6 +162,11 @@ def perform(task: dict, device: torch.device, connection: Connection) -> None:
         connection.send({"event": "ready"})
         if connection.recv() != "go":
             return
+        # The last warm-up step comes after the wait, in which the GPU and its clocks were idle. It has no ranges, because
+        # nsys may not trace them from the first moment of a capture.
+        with ranges.no_ranges():
+            workload.step()
+        workload.synchronize()
         measuring = time.perf_counter()
         walls = [workload.step() for _ in range(task["steps"])]
         connection.send(

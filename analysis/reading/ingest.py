@@ -204,18 +204,21 @@ def _capture_tables(capture: Capture, attribution: Attribution, run_id: str) -> 
     for frame in (kernels, memops):
         frame["start_ns"] -= origin
         frame["end_ns"] -= origin
+    api = _api_totals(capture, attribution)
+    # A capture begins before the measured steps and ends after them; only what they launched is recorded.
     tables = {
         "steps": _nsys_steps(placed, phase),
         "ranges": ranges_table,
-        "kernels": kernels,
-        "memops": memops,
-        "api": _api_totals(capture, attribution),
+        "kernels": kernels[kernels["step"] >= 0],
+        "memops": memops[memops["step"] >= 0],
+        "api": api[api["step"] >= 0],
     }
     return {name: _with_run(name, frame, run_id) for name, frame in tables.items()}
 
 
 def _with_run(name: str, frame: pd.DataFrame, run_id: str) -> pd.DataFrame:
     run = pd.Categorical.from_codes([0] * len(frame), [run_id])
+    frame = frame.reset_index(drop=True)
     return frame.assign(run_id=run)[[column.name for column in recording.TABLES[name]]]
 
 
