@@ -162,8 +162,8 @@ def perform(task: dict, device: torch.device, connection: Connection) -> None:
         connection.send({"event": "ready"})
         if connection.recv() != "go":
             return
-        # The last warm-up step comes after the wait, in which the GPU and its clocks were idle. It has no ranges, because
-        # nsys may not trace them from the first moment of a capture.
+        # The last warm-up step comes after the wait, in which the GPU was idle. It has no ranges, because nsys may not
+        # trace them from the first moment of a capture.
         with ranges.no_ranges():
             workload.step()
         workload.synchronize()
