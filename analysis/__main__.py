@@ -1,14 +1,18 @@
 """The command line of the analysis: `python -m analysis COMMAND`. Each command only calls the function that does the work."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from analysis import show as showing
 from analysis.reading import ingest as ingesting
 from analysis.reading.recording import RecordingError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+
+Form = StrEnum("Form", showing.FORMATS)
 
 
 @app.callback()
@@ -31,6 +35,40 @@ def ingest(
     num_ok = sum(run["status"] == "ok" for run in manifest["runs"])
     kernels = manifest["tables"]["kernels"]["rows"]
     print(f"{out}: {len(manifest['runs'])} runs, {num_ok} ok, {kernels} kernels, {size / 2**20:.1f} MiB")
+
+
+@app.command()
+def show(
+    profiles: Annotated[
+        list[Path], typer.Argument(metavar="PROFILE...", help=".nsys-rep, .sqlite, or a parquetdir export (a folder).")
+    ],
+    form: Annotated[Form, typer.Option("--format", help="How to print it.")] = Form.text,
+    top: Annotated[int, typer.Option(min=0, help="Rows of a section in text and md; 0 for all.")] = 20,
+) -> None:
+    """Summarise nsys profiles of any program: kernels, ranges, phases, API calls, copies, and what is missing."""
+    code = showing.show(profiles, form.value, top, out=print, err=ingesting.print_line)
+    if code:
+        raise typer.Exit(code)
+
+
+@app.command()
+def report(
+    recording: Annotated[
+        list[Path] | None, typer.Option(help="Folder of a recording; repeat for several. Default: those in site/data.")
+    ] = None,
+    docs: Annotated[Path, typer.Option(help="MkDocs source folder to write the pages into.")] = Path("site"),
+    strict: Annotated[bool, typer.Option(help="Exit with 1 where a check of the reconciliation page fails.")] = False,
+) -> None:
+    """Write the report's pages from a recording; `mkdocs build` then makes the site."""
+    from analysis import publish
+
+    try:
+        published = publish.publish(recording or publish.recordings_in(docs / "data"), docs)
+    except RecordingError as error:
+        ingesting.print_line(f"error: {error}")
+        raise typer.Exit(2) from error
+    print(f"{docs}: {published.pages} pages, {published.files} files, {published.breaches} breaches of the checks")
+    raise typer.Exit(1 if strict and published.breaches else 0)
 
 
 if __name__ == "__main__":

@@ -69,10 +69,14 @@ class Attribution:
     api: pd.DataFrame
     nesting: "Nesting"
 
+    def chains(self, operations: pd.DataFrame) -> list[np.ndarray]:
+        """For each domain: the innermost push/pop range that holds the launch of each row of kernels, memops or graphs."""
+        return self.nesting.chains(operations["thread"].to_numpy(), operations["launch_ns"].to_numpy())
+
     def inside(self, operations: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
         """Every (operation, range) where a push/pop range holds the launch of a row of kernels, memops or graphs: row numbers
         (int64, int32), innermost ranges first."""
-        chains = self.nesting.chains(operations["thread"].to_numpy(), operations["launch_ns"].to_numpy())
+        chains = self.chains(operations)
         found = [(np.empty(0, np.int64), np.empty(0, np.int32))]
         for chain in chains:
             row = np.arange(len(chain))

@@ -110,6 +110,8 @@ class Capture:
     ranges:  start_ns, end_ns (an open range ends with the capture, `is_open`), process, thread, domain, name,
              style (PushPop | StartEnd)
     syncs:   start_ns, end_ns, process, device, stream, correlation, kind
+    gpus:    facts of each GPU of the machine; gpu_of: (process id, device) -> id in gpus
+    missing: table, column or event that is absent -> what cannot be said without it
     """
 
     source: str
@@ -122,6 +124,7 @@ class Capture:
     nsys_version: str = ""
     schema_version: str = ""
     gpus: list[dict] = field(default_factory=list)
+    gpu_of: dict[tuple[int, int], int] = field(default_factory=dict)
     duration_ns: int = 0
     missing: dict[str, str] = field(default_factory=dict)
 
@@ -579,6 +582,14 @@ def _gpu_facts(tables) -> list[dict]:
     return sorted((dict(zip(have, row)) for row in zip(*columns)), key=lambda gpu: str(gpu.get("id")))
 
 
+def _gpu_of(tables) -> dict[tuple[int, int], int]:
+    """Number of the GPU by (process id, CUDA device)."""
+    if not {"gpuId", "cudaId", "pid"} <= set(tables.columns("TARGET_INFO_CUDA_DEVICE")):
+        return {}
+    gpu, device, process = tables.objects("TARGET_INFO_CUDA_DEVICE", ["gpuId", "cudaId", "pid"])
+    return {(int(p), int(d)): int(g) for p, d, g in zip(process, device, gpu) if g is not None}
+
+
 def _capture(tables, path: Path, details: bool) -> Capture:
     known = set(CONSEQUENCES) & tables.names()
     if not known:
@@ -615,6 +626,7 @@ def _capture(tables, path: Path, details: bool) -> Capture:
         nsys_version=str(about.get("EXPORT_PRODUCT_VERSION", "")),
         schema_version=str(about.get("EXPORT_SCHEMA_VERSION", "")),
         gpus=_gpu_facts(tables),
+        gpu_of=_gpu_of(tables),
         duration_ns=int(duration[0]) if duration and duration[0] else last - first,
         missing=missing,
     )

@@ -84,7 +84,9 @@ class Export:
         more = names | shape | {"graphNodeId": graph_node}
         self._operation(table, start, end, correlation, process, device, stream, **more)
 
-    def launch(self, at, *, start=None, end=None, name="kernel", process=1, thread=1, device=0, stream=7, **call) -> int:
+    def launch(
+        self, at, *, start=None, end=None, name="kernel", process=1, thread=1, device=0, stream=7, **call
+    ) -> int:
         """A call at `at` that takes 2 ns, and its kernel (by default 10 ns later, 5 ns long)."""
         correlation = self.call(at, at + 2, process=process, thread=thread, **call)
         start = at + 10 if start is None else start
@@ -171,7 +173,9 @@ class Export:
         for table, columns, rows in self._tables():
             arrays = {}
             for column in columns:
-                kind = pa.large_string() if column in _TEXT else pa.int64() if column in ("start", "end") else pa.uint64()
+                kind = (
+                    pa.large_string() if column in _TEXT else pa.int64() if column in ("start", "end") else pa.uint64()
+                )
                 arrays[column] = pa.array([row.get(column) for row in rows], kind)
             pq.write_table(pa.table(arrays), folder / f"{table}.parquet")
         return folder

@@ -4,8 +4,8 @@ import pytest
 
 from analysis.reading.attribution import attribute, is_step, phase_of
 from analysis.reading.nsys_export import read
-from tests.reading.nsys_files import Export
-from tests.reading.profiles import profile
+from .nsys_files import Export
+from .profiles import profile
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from analysis.reading import nsys_reports
 from analysis.reading.attribution import attribute
 from analysis.reading.nsys_export import read
-from tests.reading.profiles import NAMES, nsys_csv, profile
+from .profiles import NAMES, nsys_csv, profile
 
 # Statistics that nsys prints with one decimal; every other number must be equal.
 _ROUNDED = ("Avg", "Med", "StdDev", "Time (%)")

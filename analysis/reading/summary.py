@@ -1,0 +1,519 @@
+"""What a capture holds, summarised: the tables that `show` prints, and the JSON interface.
+
+`summarise` returns one frame a section, and `Summary.as_json()` the stable interface; docs are in `SECTIONS`, one line a column.
+Everything is vectorised: a capture of a million kernels takes about a second.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from analysis.knowledge import kernel_families
+from analysis.reading.attribution import Attribution, attribute, levels
+from analysis.reading.nsys_export import Capture, process_id
+from analysis.reading.nsys_reports import statistics
+from jobs.ranges import PHASES
+
+SECTIONS: dict[str, dict[str, str]] = {
+    "kernels": {
+        "name": "full demangled name",
+        "family": "kernel family",
+        "rule": "rule of the taxonomy that says so; empty where none does",
+        "calls": "kernels",
+        "total_ns": "sum of their durations",
+        "share": "of all kernel time",
+    },
+    "families": {
+        "family": "kernel family",
+        "calls": "kernels",
+        "total_ns": "sum of their durations",
+        "share": "of all kernel time",
+    },
+    "ranges": {
+        "name": "NVTX name; domain:name outside the default domain",
+        "style": "PushPop or StartEnd",
+        "instances": "ranges of that name; one inside another of the same name is not counted again",
+        "kernel_calls": "kernels launched inside (by the thread of a push/pop range; by the process of a start/end range)",
+        "kernel_ns": "sum of their durations",
+        "busy_ns": "time in which at least one of them ran, summed over GPUs; null where too many ranges overlap to tell",
+        "projected_ns": "from the start of the first GPU operation to the end of the last, summed over instances",
+        "host_ns": "from the start to the end of the range on the host, summed over instances",
+    },
+    "phases": {
+        "phase": "forward, loss, backward, optimizer; empty for kernels of no phase",
+        "kernel_calls": "kernels",
+        "kernel_ns": "sum of their durations",
+        "share": "of all kernel time",
+        "busy_ns": "time in which at least one of them ran, summed over GPUs",
+        "host_ns": "host time of the phase's outermost ranges",
+        "exact_share": "part of kernel_ns whose phase is known from the launching thread itself",
+    },
+    "api": {
+        "name": "CUDA runtime or driver function",
+        "calls": "calls",
+        "total_ns": "host time inside them",
+        "launches": "kernels launched by them",
+        "latency_median_ns": "from the start of the call to the start of the kernel; null without kernels",
+        "latency_max_ns": "the longest of these",
+    },
+    "syncs": {"kind": "kind of synchronisation", "count": "how many", "total_ns": "time waited"},
+    "memops": {
+        "operation": "memcpy with its direction, or memset",
+        "count": "operations",
+        "bytes": "bytes moved or set",
+        "total_ns": "sum of durations",
+    },
+    "gpus": {
+        "gpu": "number of the GPU",
+        "name": "its name",
+        "sm_count": "streaming multiprocessors",
+        "memory_bytes": "memory",
+        "clock_hz": "highest clock",
+        "operations": "kernels, graph executions, copies and sets on it",
+        "kernel_ns": "sum of kernel durations",
+        "busy_ns": "time in which any operation ran",
+        "span_ns": "from the start of its first operation to the end of its last",
+        "idle_share": "part of span_ns in which nothing ran",
+    },
+    "missing": {"what": "table, column or event that the capture lacks", "consequence": "what cannot be said for it"},
+}
+
+
+@dataclass
+class Summary:
+    """capture: facts; coverage: shares of kernel time by attribution; sections: a frame for each of SECTIONS."""
+
+    capture: dict
+    coverage: dict[str, float]
+    launches: dict
+    sections: dict[str, pd.DataFrame] = field(default_factory=dict)
+
+    def as_json(self) -> dict:
+        """The stable interface: capture, coverage, launches, and one list of objects for each of SECTIONS."""
+        rows = {name: _records(self.sections[name]) for name in SECTIONS}
+        return {"capture": self.capture, "coverage": self.coverage, "launches": self.launches} | rows
+
+
+def _records(frame: pd.DataFrame) -> list[dict]:
+    plain = frame.astype(object).where(frame.notna(), None)
+    return plain.to_dict("records")
+
+
+def summarise(capture: Capture, attribution: Attribution | None = None) -> Summary:
+    """Summary of `capture`."""
+    attribution = attribution or attribute(capture)
+    kernels = capture.kernels
+    duration = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
+    gpu = _gpus_of(capture, kernels)
+    overlaps = _Overlaps(gpu, kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy())
+    sections = {
+        "kernels": _kernels(kernels, duration),
+        "ranges": _ranges(capture, attribution, duration, overlaps),
+        "phases": _phases(attribution, duration, overlaps),
+        "api": _api(capture, attribution),
+        "syncs": _syncs(capture),
+        "memops": _memops(capture),
+        "gpus": _gpus(capture, gpu, duration),
+    }
+    sections["families"] = _families(sections["kernels"])
+    sections["missing"] = _missing(capture, attribution)
+    total = int(duration.sum())
+    codes = attribution.kernels["attribution"].cat.codes.to_numpy()
+    time = np.bincount(codes, duration, 3) if len(codes) else np.zeros(3)
+    names = attribution.kernels["attribution"].cat.categories
+    coverage = {name: (float(part / total) if total else None) for name, part in zip(names, time)}
+    facts = {
+        "source": capture.source,
+        "nsys_version": capture.nsys_version,
+        "schema_version": capture.schema_version,
+        "duration_ns": int(capture.duration_ns),
+        "processes": sorted({process_id(one) for frame in (capture.api, kernels) for one in frame["process"].unique()}),
+        "num_gpus": len(sections["gpus"]),
+        "num_kernels": len(kernels),
+        "num_graph_executions": len(capture.graphs),
+        "num_api_calls": len(capture.api),
+        "num_ranges": len(capture.ranges),
+        "num_open_ranges": int(capture.ranges["is_open"].sum()),
+        "kernel_ns": total,
+        "graph_ns": int((capture.graphs["end_ns"] - capture.graphs["start_ns"]).sum()),
+        "unclassified_share": _unclassified(sections["families"]),
+    }
+    return Summary(facts, coverage, _launches(attribution, kernels, gpu), {name: sections[name] for name in SECTIONS})
+
+
+# ------------------------------------------------------------------------------------------------------------ union of time
+
+
+def union_ns(group: np.ndarray, start: np.ndarray, end: np.ndarray, num_groups: int) -> np.ndarray:
+    """Length of the union of the intervals of each group (int64)."""
+    if not len(group):
+        return np.zeros(num_groups, np.int64)
+    order = np.lexsort((start, group))
+    group, start, end = group[order], start[order], end[order]
+    covered = _covered_before(group, start, end)
+    return np.bincount(group, np.maximum(0, end - np.maximum(start, covered)), num_groups).astype(np.int64)
+
+
+def _covered_before(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """For intervals sorted by group and start: the latest end among the earlier ones of the group; the own start for the first."""
+    low = int(start.min())
+    step = int(end.max()) - low + 1
+    if step * (int(group[-1]) + 1) < 2**62:
+        lifted = np.maximum.accumulate(end - low + group * step)
+        before = np.r_[np.int64(-1), lifted[:-1]] - group * step + low
+        return np.where(before < low, start, before)
+    latest = pd.Series(end).groupby(group).cummax().groupby(group).shift(1)
+    return np.where(latest.isna(), start, latest.fillna(0).astype(np.int64))
+
+
+class _Overlaps:
+    """Which kernels run at the same time as another of their GPU. Time without overlap is a sum, which is fast for any grouping."""
+
+    def __init__(self, gpu: np.ndarray, start: np.ndarray, end: np.ndarray):
+        self.gpu, self.start, self.end = gpu, start, end
+        self.num_gpus = int(gpu.max()) + 1 if len(gpu) else 1
+        self.shared = np.zeros(len(gpu), bool)
+        if not len(gpu):
+            return
+        order = np.lexsort((start, gpu)) if self.num_gpus > 1 else np.arange(len(gpu))
+        group, first, last = gpu[order], start[order], end[order]
+        late = first < _covered_before(group, first, last)
+        # A kernel that another runs into overlaps as well: all between the start of a cluster and its last overlap.
+        begins = np.flatnonzero(~late)
+        cluster = np.cumsum(~late) - 1
+        size = np.diff(np.r_[begins, len(late)])
+        self.shared[order] = size[cluster] > 1
+
+    def busy(self, group: np.ndarray, rows: np.ndarray, num_groups: int) -> np.ndarray:
+        """Union of the kernels `rows` in each group, summed over GPUs (int64)."""
+        shared = self.shared[rows]
+        alone = rows[~shared]
+        sums = np.bincount(group[~shared], self.end[alone] - self.start[alone], num_groups).astype(np.int64)
+        if shared.any():
+            rows, group = rows[shared], group[shared]
+            key = group.astype(np.int64) * self.num_gpus + self.gpu[rows]
+            parts = union_ns(key, self.start[rows], self.end[rows], num_groups * self.num_gpus)
+            sums += parts.reshape(num_groups, self.num_gpus).sum(axis=1)
+        return sums
+
+
+def _gpus_of(capture: Capture, operations: pd.DataFrame) -> np.ndarray:
+    """Number of the GPU of each operation: what CUDA calls device 0 is another GPU in another process."""
+    device = operations["device"].to_numpy()
+    if not len(device):
+        return device.astype(np.int64)
+    process = operations["process"].to_numpy()
+    key = process * 64 + np.minimum(device, 63)
+    unique, inverse = np.unique(key, return_inverse=True)
+    numbers = [capture.gpu_of.get((process_id(one >> 6), int(one & 63)), int(one & 63)) for one in unique]
+    return np.array(numbers, np.int64)[inverse]
+
+
+# ----------------------------------------------------------------------------------------------------------------- sections
+
+
+def _share(values: pd.Series) -> pd.Series:
+    total = values.sum()
+    return values / total if total else values.astype("float64")
+
+
+def _frame(section: str, columns: dict, by: str | None = None) -> pd.DataFrame:
+    frame = pd.DataFrame(columns)[list(SECTIONS[section])]
+    return frame.sort_values(by, ascending=False, kind="stable", ignore_index=True) if by else frame
+
+
+def _kernels(kernels: pd.DataFrame, duration: np.ndarray) -> pd.DataFrame:
+    names = kernels["kernel_name"].cat.categories
+    code = kernels["kernel_name"].cat.codes.to_numpy()
+    calls = np.bincount(code, minlength=len(names))
+    total = np.bincount(code, duration, len(names)).astype(np.int64)
+    used = np.flatnonzero(calls)
+    found = [kernel_families.classify(str(names[i])) for i in used]
+    columns = {
+        "name": [str(names[i]) for i in used],
+        "family": [one.family for one in found],
+        "rule": [one.rule for one in found],
+        "calls": calls[used],
+        "total_ns": total[used],
+        "share": _share(pd.Series(total[used])),
+    }
+    return _frame("kernels", columns, "total_ns")
+
+
+def _families(kernels: pd.DataFrame) -> pd.DataFrame:
+    totals = kernels.groupby("family", sort=True)[["calls", "total_ns"]].sum().reset_index()
+    return _frame("families", totals.assign(share=_share(totals["total_ns"])), "total_ns")
+
+
+def _unclassified(families: pd.DataFrame) -> float | None:
+    if not len(families):
+        return None
+    return float(families["share"][families["family"] == kernel_families.OTHER].sum())
+
+
+def _ranges(capture: Capture, attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps) -> pd.DataFrame:
+    ranges = attribution.ranges
+    keys = pd.DataFrame({name: ranges[name].cat.codes for name in ("domain", "name", "style")})
+    grouped = keys.groupby(list(keys), sort=True)
+    group = grouped.ngroup().to_numpy()
+    unique = keys.assign(group=group).drop_duplicates("group").sort_values("group")
+    num_groups = len(unique)
+    pushed = (ranges["style"] == "PushPop").to_numpy()
+    outermost = _outermost_of_name(group, attribution.nesting.stack_parent)
+    sums = _PushPopSums(capture, attribution, duration)
+    calls = np.bincount(group[outermost], sums.calls[outermost], num_groups).astype(np.int64)
+    time = np.bincount(group[outermost], sums.time[outermost], num_groups).astype(np.int64)
+    span = np.bincount(group[outermost], sums.projected[outermost], num_groups).astype(np.int64)
+    busy = _push_pop_busy(attribution, group, outermost, num_groups, time, overlaps).astype("float64")
+    if not pushed.all():
+        for number in np.unique(group[~pushed]):
+            rows = np.flatnonzero(group == number)
+            calls[number], time[number], busy[number], span[number] = _start_end_sums(
+                capture, attribution, rows, overlaps
+            )
+    host = (ranges["end_ns"] - ranges["start_ns"]).to_numpy()
+    domain, name, style = (ranges[c].cat.categories[unique[c]] for c in ("domain", "name", "style"))
+    columns = {
+        "name": [f"{d}:{n}" if d else str(n) for d, n in zip(domain, name)],
+        "style": list(style),
+        "instances": np.bincount(group[outermost], minlength=num_groups),
+        "kernel_calls": calls,
+        "kernel_ns": time,
+        "busy_ns": pd.array(np.where(np.isnan(busy), 0, busy).astype(np.int64), "Int64"),
+        "projected_ns": span,
+        "host_ns": np.bincount(group[outermost], host[outermost], num_groups).astype(np.int64),
+    }
+    frame = _frame("ranges", columns)
+    frame.loc[np.isnan(busy), "busy_ns"] = pd.NA
+    return frame.sort_values(["kernel_ns", "host_ns"], ascending=False, kind="stable", ignore_index=True)
+
+
+def _outermost_of_name(group: np.ndarray, parent: np.ndarray) -> np.ndarray:
+    """Rows that lie in no other row of their group."""
+    inside = np.zeros(len(group), bool)
+    row, above = np.arange(len(group)), parent
+    while True:
+        has = above >= 0
+        row, above = row[has], above[has]
+        if not len(row):
+            return ~inside
+        inside[row] |= group[above] == group[row]
+        above = parent[above]
+
+
+class _PushPopSums:
+    """Per push/pop range, what it and the ranges inside it launched: calls, time, projected (0 without GPU operations)."""
+
+    def __init__(self, capture: Capture, attribution: Attribution, duration: np.ndarray):
+        nesting, count = attribution.nesting, len(attribution.ranges)
+        self.calls, self.time = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        first, last = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
+        for kind in ("kernels", "memops"):
+            place, frame = getattr(attribution, kind), getattr(capture, kind)
+            start, end = frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()
+            for chain in attribution.chains(place):
+                row = np.flatnonzero(chain >= 0)
+                inside = chain[row]
+                np.minimum.at(first, inside, start[row])
+                np.maximum.at(last, inside, end[row])
+                if kind == "kernels":
+                    self.calls += np.bincount(inside, minlength=count)
+                    self.time += np.bincount(inside, duration[row], count).astype(np.int64)
+        parent = nesting.stack_parent
+        for rows in levels(parent)[:0:-1]:
+            above = parent[rows]
+            np.add.at(self.calls, above, self.calls[rows])
+            np.add.at(self.time, above, self.time[rows])
+            np.minimum.at(first, above, first[rows])
+            np.maximum.at(last, above, last[rows])
+        self.projected = np.where(last >= first, last - np.where(last >= first, first, 0), 0)
+
+
+def _push_pop_busy(attribution, group, outermost, num_groups, time, overlaps: _Overlaps) -> np.ndarray:
+    """Busy time of each group. Only kernels that run beside others need more than the sum that `time` already is."""
+    if not overlaps.shared.any():
+        return time.copy()
+    rows = np.flatnonzero(overlaps.shared)
+    lone = time.copy()
+    busy = np.zeros(num_groups, np.int64)
+    place = attribution.kernels.iloc[rows]
+    op, inside = attribution.inside(place)
+    keep = outermost[inside]
+    op, number = rows[op[keep]], group[inside[keep]]
+    lone -= np.bincount(number, overlaps.end[op] - overlaps.start[op], num_groups).astype(np.int64)
+    busy += overlaps.busy(number, op, num_groups)
+    return lone + busy
+
+
+_MOST_PAIRS = 20_000_000
+
+
+def _start_end_sums(capture: Capture, attribution: Attribution, rows: np.ndarray, overlaps: _Overlaps):
+    """calls, time, busy (NaN where too much overlaps) and projected time of start/end ranges of one name: what their process
+    launched while they were open. A kernel in two of them counts once."""
+    ranges, place = attribution.ranges, attribution.kernels
+    calls = time = span = 0
+    held = []
+    starts, ends = ranges["start_ns"].to_numpy()[rows], ranges["end_ns"].to_numpy()[rows]
+    processes = ranges["process"].to_numpy()[rows]
+    for process in np.unique(processes):
+        mine = processes == process
+        launched = (capture.kernels["process"].to_numpy() == process) & (place["api"].to_numpy() >= 0)
+        kernel = np.flatnonzero(launched)
+        kernel = kernel[np.argsort(place["launch_ns"].to_numpy()[kernel], kind="stable")]
+        launch = place["launch_ns"].to_numpy()[kernel]
+        low, high = np.searchsorted(launch, starts[mine]), np.searchsorted(launch, ends[mine])
+        span += _projected(overlaps.start[kernel], overlaps.end[kernel], low, high)
+        order = np.argsort(low, kind="stable")
+        low, high = low[order], high[order]
+        before = np.r_[0, np.maximum.accumulate(high)[:-1]]
+        low = np.maximum(low, before)
+        held += [kernel[a:b] for a, b in zip(low.tolist(), high.tolist()) if b > a]
+    kernel = np.concatenate(held) if held else np.empty(0, np.int64)
+    calls = len(kernel)
+    time = int((overlaps.end[kernel] - overlaps.start[kernel]).sum())
+    busy = float(overlaps.busy(np.zeros(calls, np.int64), kernel, 1)[0]) if calls <= _MOST_PAIRS else np.nan
+    return calls, time, busy, span
+
+
+def _projected(start: np.ndarray, end: np.ndarray, low: np.ndarray, high: np.ndarray) -> int:
+    """Sum over the slices low:high of (latest end - earliest start). Doubling windows, so that long slices cost no more."""
+    size = high - low
+    total, width = 0, 1
+    while len(start):
+        fits = (size >= width) & (size < 2 * width)
+        if fits.any():
+            a, b = low[fits], high[fits] - width
+            total += int((np.maximum(end[a], end[b]) - np.minimum(start[a], start[b])).sum())
+        if not (size >= 2 * width).any():
+            break
+        start, end = np.minimum(start[:-width], start[width:]), np.maximum(end[:-width], end[width:])
+        width *= 2
+    return total
+
+
+def _phases(attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps) -> pd.DataFrame:
+    place, ranges = attribution.kernels, attribution.ranges
+    code, names = place["phase"].cat.codes.to_numpy(), [*PHASES, ""]
+    if not (ranges["phase"] != "").any():
+        return pd.DataFrame(columns=list(SECTIONS["phases"]))
+    num = len(names)
+    calls = np.bincount(code, minlength=num)
+    time = np.bincount(code, duration, num).astype(np.int64)
+    exact = np.bincount(code, duration * (place["attribution"] == "exact").to_numpy(), num)
+    phase, parent = ranges["phase"].cat.codes.to_numpy(), ranges["parent_id"].to_numpy()
+    root = (phase < len(PHASES)) & ~((parent >= 0) & (phase[parent] < len(PHASES)))
+    host = np.bincount(phase[root], (ranges["end_ns"] - ranges["start_ns"]).to_numpy()[root], num).astype(np.int64)
+    columns = {
+        "phase": names,
+        "kernel_calls": calls,
+        "kernel_ns": time,
+        "share": _share(pd.Series(time)),
+        "busy_ns": overlaps.busy(code.astype(np.int64), np.arange(len(code)), num),
+        "host_ns": host,
+        "exact_share": np.where(time > 0, exact / np.maximum(time, 1), np.nan),
+    }
+    frame = _frame("phases", columns)
+    return frame[(calls > 0) | (host > 0)].reset_index(drop=True)
+
+
+def _api(capture: Capture, attribution: Attribution) -> pd.DataFrame:
+    api, place = capture.api, attribution.kernels
+    names = api["name"].cat.categories
+    code = api["name"].cat.codes.to_numpy()
+    launched = np.flatnonzero(place["api"].to_numpy() >= 0)
+    row = place["api"].to_numpy()[launched]
+    # The first kernel of a graph launch is what the call led to; the later ones wait for it.
+    first = np.unique(row, return_index=True)[1] if len(row) and (np.bincount(row) > 1).any() else np.arange(len(row))
+    latency = (capture.kernels["start_ns"].to_numpy()[launched] - place["launch_ns"].to_numpy()[launched])[first]
+    stats = statistics(code[row[first]], latency, len(names))
+    columns = {
+        "name": [str(one) for one in names],
+        "calls": np.bincount(code, minlength=len(names)),
+        "total_ns": np.bincount(code, (api["end_ns"] - api["start_ns"]).to_numpy(), len(names)).astype(np.int64),
+        "launches": np.bincount(code[row], minlength=len(names)),
+        "latency_median_ns": stats["med"],
+        "latency_max_ns": stats["max"].astype("Int64"),
+    }
+    frame = _frame("api", columns, "total_ns")
+    return frame[frame["calls"] > 0].reset_index(drop=True)
+
+
+def _launches(attribution: Attribution, kernels: pd.DataFrame, gpu: np.ndarray) -> dict:
+    """Launch latency and queue depth over all kernels: how many launched kernels of that GPU had not begun when one was launched."""
+    place = attribution.kernels
+    known = place["api"].to_numpy() >= 0
+    if not known.any():
+        return {"kernels": 0, "latency_median_ns": None, "latency_max_ns": None, "queue_mean": None, "queue_max": None}
+    depths = []
+    latency = (kernels["start_ns"].to_numpy() - place["launch_ns"].to_numpy())[known]
+    for one in np.unique(gpu[known]):
+        rows = np.flatnonzero(known & (gpu == one))
+        launch = np.sort(place["launch_ns"].to_numpy()[rows])
+        begun = np.sort(kernels["start_ns"].to_numpy()[rows])
+        depths.append(np.arange(len(rows)) - np.searchsorted(begun, launch, side="right"))
+    depth = np.maximum(np.concatenate(depths), 0)
+    return {
+        "kernels": int(known.sum()),
+        "latency_median_ns": float(np.median(latency)),
+        "latency_max_ns": int(latency.max()),
+        "queue_mean": float(depth.mean()),
+        "queue_max": int(depth.max()),
+    }
+
+
+def _by_category(frame: pd.DataFrame, column: str, sums: dict[str, np.ndarray]) -> dict:
+    names = frame[column].cat.categories
+    code = frame[column].cat.codes.to_numpy()
+    counted = {name: np.bincount(code, values, len(names)).astype(np.int64) for name, values in sums.items()}
+    return {column: [str(one) for one in names], "count": np.bincount(code, minlength=len(names))} | counted
+
+
+def _syncs(capture: Capture) -> pd.DataFrame:
+    waited = {"total_ns": (capture.syncs["end_ns"] - capture.syncs["start_ns"]).to_numpy()}
+    return _frame("syncs", _by_category(capture.syncs, "kind", waited), "total_ns")
+
+
+def _memops(capture: Capture) -> pd.DataFrame:
+    memops = capture.memops
+    sums = {"bytes": memops["bytes"].to_numpy(), "total_ns": (memops["end_ns"] - memops["start_ns"]).to_numpy()}
+    return _frame("memops", _by_category(memops, "operation", sums), "total_ns")
+
+
+def _gpus(capture: Capture, kernel_gpu: np.ndarray, duration: np.ndarray) -> pd.DataFrame:
+    facts = {int(one["id"]): one for one in capture.gpus if one.get("id") is not None}
+    others = [frame for frame in (capture.graphs, capture.memops) if len(frame)]
+    gpu = np.concatenate([kernel_gpu, *(_gpus_of(capture, frame) for frame in others)])
+    start = np.concatenate([frame["start_ns"].to_numpy() for frame in (capture.kernels, *others)])
+    end = np.concatenate([frame["end_ns"].to_numpy() for frame in (capture.kernels, *others)])
+    numbers, code = np.unique(gpu, return_inverse=True)
+    busy = union_ns(code, start, end, len(numbers))
+    rows = []
+    for i, number in enumerate(numbers.tolist()):
+        fact = facts.get(number, {})
+        mine = code == i
+        span = int(end[mine].max() - start[mine].min())
+        rows.append(
+            {name: fact.get(name) for name in ("name", "sm_count", "memory_bytes", "clock_hz")}
+            | {
+                "gpu": number,
+                "operations": int(mine.sum()),
+                "kernel_ns": int(duration[kernel_gpu == number].sum()),
+                "busy_ns": int(busy[i]),
+                "span_ns": span,
+                "idle_share": 1 - int(busy[i]) / span if span else None,
+            }
+        )
+    return pd.DataFrame(rows, columns=list(SECTIONS["gpus"]))
+
+
+def _missing(capture: Capture, attribution: Attribution) -> pd.DataFrame:
+    missing = dict(capture.missing)
+    if len(capture.kernels) and len(capture.api):
+        lost = int((attribution.kernels["api"] < 0).sum())
+        if lost:
+            missing[f"the launches of {lost} of {len(capture.kernels)} kernels"] = "they cannot be attributed to ranges"
+    if len(capture.ranges) and not (attribution.ranges["phase"] != "").any():
+        missing["ranges called forward, loss, backward or optimizer"] = "no statement about phases"
+    return pd.DataFrame(list(missing.items()), columns=list(SECTIONS["missing"]))

@@ -1,0 +1,248 @@
+"""Any nsys profile, summarised in a terminal or for a machine.
+
+The JSON form (`--format json`) is a stable interface: one object for one PROFILE, an array of them for several. Its keys:
+
+- `capture`: facts of the capture (source, nsys_version, schema_version, duration_ns, processes, num_gpus, num_kernels,
+  num_graph_executions, num_api_calls, num_ranges, num_open_ranges, kernel_ns, graph_ns (whole graph executions, whose
+  kernels are not visible), unclassified_share)
+- `coverage`: {exact, phase, none}, shares of kernel time by how its phase is known; null where there are no kernels
+- `launches`: launch latency (API start to kernel start) and queue depth over all kernels
+- `kernels`, `families`, `ranges`, `phases`, `api`, `syncs`, `memops`, `gpus`, `missing`: arrays of objects, whose keys are
+  the columns of `analysis.reading.summary.SECTIONS`, largest first
+
+Times are integer nanoseconds, sizes bytes, shares 0 to 1, and null means not known. Keys may be added, never renamed.
+The CSV form is long: profile, section, row, column, value. Names in the text and Markdown forms are made harmless: what is
+inside a profile is not trusted.
+"""
+
+import csv
+import io
+import json
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from analysis.reading.nsys_export import ExportError, read
+from analysis.reading.summary import Summary, summarise
+
+FORMATS = ("text", "json", "csv", "md")
+
+TITLES = {
+    "gpus": "GPUs",
+    "phases": "Phases",
+    "families": "Kernel families",
+    "kernels": "Kernels",
+    "ranges": "NVTX ranges",
+    "api": "CUDA API calls",
+    "syncs": "Synchronisations",
+    "memops": "Memory copies and sets",
+    "missing": "Missing, and what cannot be said without it",
+}
+_HEADINGS = {
+    "total_ns": "total",
+    "kernel_ns": "kernel time",
+    "busy_ns": "busy time",
+    "projected_ns": "projected",
+    "host_ns": "host time",
+    "span_ns": "span",
+    "latency_median_ns": "median latency",
+    "latency_max_ns": "max latency",
+    "memory_bytes": "memory",
+    "clock_hz": "clock",
+    "sm_count": "SMs",
+    "exact_share": "exact",
+    "idle_share": "idle",
+    "kernel_calls": "kernels",
+}
+_NOTHING = "n/a"
+
+
+def show(profiles: Sequence[Path], form: str, top: int, out: Callable[[str], None], err: Callable[[str], None]) -> int:
+    """Give a summary of each profile to `out`, and one line to `err` for each that cannot be read; the others go on.
+
+    form: one of FORMATS. top: rows of a section in text and md, 0 for all. Returns the exit code: 0, or 2 where a profile
+    could not be read.
+    """
+    found: list[Summary] = []
+    for profile in profiles:
+        try:
+            summary = summarise(read(profile, details=False))
+        except ExportError as error:
+            err(printable(f"error: {error}"))
+            continue
+        found.append(summary)
+        if form == "text":
+            out(as_text(summary, top))
+        elif form == "md":
+            out(as_markdown(summary, top))
+    if form == "json" and len(profiles) > 1:
+        out(json.dumps([one.as_json() for one in found], indent=2))
+    elif form == "json" and found:
+        out(json.dumps(found[0].as_json(), indent=2))
+    elif form == "csv" and found:
+        out(as_csv(found))
+    return 0 if len(found) == len(profiles) else 2
+
+
+def printable(text: str) -> str:
+    """`text` on one line, without the control characters that could drive a terminal."""
+    flat = re.sub(r"[\r\n\t]+", " ", str(text))
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in flat)
+
+
+# ------------------------------------------------------------------------------------------------------------- the values
+
+
+def _time(ns: float) -> str:
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(ns) >= size:
+            return f"{ns / size:.2f} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def _size(size: float) -> str:
+    for unit, step in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(size) >= step:
+            return f"{size / step:.1f} {unit}"
+    return f"{size:.0f} B"
+
+
+def _shown(column: str, value) -> str:
+    if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
+        return _NOTHING
+    if column.endswith("_ns"):
+        return _time(float(value))
+    if column.endswith("bytes"):
+        return _size(float(value))
+    if column.endswith("share"):
+        return f"{100 * float(value):.1f}%"
+    if column == "clock_hz":
+        return f"{float(value) / 1e6:.0f} MHz"
+    if isinstance(value, str):
+        return printable(value) or "(none)"
+    return str(value)
+
+
+def _facts(summary: Summary) -> list[str]:
+    facts, coverage, launches = summary.capture, summary.coverage, summary.launches
+    recorded = f"nsys {facts['nsys_version'] or 'unknown'}, schema {facts['schema_version'] or 'unknown'}"
+    lines = [
+        f"{recorded}; {_time(facts['duration_ns'])} captured; {len(facts['processes'])} process(es); "
+        f"{facts['num_gpus']} GPU(s) used",
+        f"{facts['num_kernels']} kernels ({_time(facts['kernel_ns'])}), {facts['num_graph_executions']} graph executions "
+        f"({_time(facts['graph_ns'])}), "
+        f"{facts['num_api_calls']} API calls, {facts['num_ranges']} ranges ({facts['num_open_ranges']} left open)",
+        coverage_line(coverage),
+    ]
+    if facts["unclassified_share"] is not None:
+        lines.append(f"Kernel families: {_shown('share', facts['unclassified_share'])} of kernel time in no family")
+    if launches["kernels"]:
+        lines.append(
+            f"Launches: {_time(launches['latency_median_ns'])} median, {_time(launches['latency_max_ns'])} longest from call to "
+            f"kernel; queue {launches['queue_mean']:.1f} kernels on average, {launches['queue_max']} at most"
+        )
+    return lines
+
+
+def coverage_line(coverage: dict) -> str:
+    """The sentence that says how much of the kernel time is attributed, and how."""
+    if any(value is None for value in coverage.values()):
+        return "Coverage: no kernels to attribute"
+    exact, phase, none = (_shown("share", coverage[name]) for name in ("exact", "phase", "none"))
+    return f"Coverage: {exact} of kernel time attributed exactly, {phase} to a phase by time, {none} not attributed"
+
+
+def _sections(summary: Summary, top: int):
+    """(title, frame, rows left out) of each section that has rows."""
+    for name, title in TITLES.items():
+        frame = summary.sections[name]
+        if len(frame):
+            shown = frame if not top or name == "missing" else frame.head(top)
+            yield title, name, shown, len(frame) - len(shown)
+
+
+def _heading(column: str) -> str:
+    return _HEADINGS.get(column, column.replace("_", " "))
+
+
+def _is_text(frame: pd.DataFrame, column: str) -> bool:
+    return not pd.api.types.is_numeric_dtype(frame[column]) and any(isinstance(v, str) for v in frame[column])
+
+
+# -------------------------------------------------------------------------------------------------------------- the forms
+
+
+def as_text(summary: Summary, top: int = 20) -> str:
+    """A readable summary for a terminal."""
+    stream = io.StringIO()
+    width = max(shutil.get_terminal_size((160, 24)).columns, 100)
+    console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    console.print(Text(printable(summary.capture["source"]), style="bold"))
+    for line in _facts(summary):
+        console.print(Text(f"  {line}"))
+    for title, name, frame, left_out in _sections(summary, top):
+        if name == "kernels":  # long names last, so that they cannot push the numbers out of sight
+            frame = frame[[*(column for column in frame.columns if column != "name"), "name"]]
+        table = Table(
+            title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+        )
+        for column in frame.columns:
+            text = _is_text(frame, column)
+            wide = column in ("what", "consequence") or (column == "name" and name != "kernels")
+            table.add_column(
+                _heading(column),
+                justify="left" if text else "right",
+                overflow="fold" if wide else "ellipsis",
+                no_wrap=not wide,
+                min_width=None if wide or column == "name" else max(len(_shown(column, v)) for v in frame[column]),
+            )
+        for row in frame.itertuples(index=False):
+            table.add_row(*(Text(_shown(column, value)) for column, value in zip(frame.columns, row)))
+        console.print()
+        console.print(table)
+        if left_out:
+            console.print(Text(f"  ... and {left_out} more (--top 0 shows all)"))
+    return stream.getvalue().rstrip("\n")
+
+
+def _escaped(text: str) -> str:
+    """Markdown and HTML that would change what is seen, made plain."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_{}\[\]()#+!|~$-])", r"\\\1", text)
+
+
+def as_markdown(summary: Summary, top: int = 20) -> str:
+    """The same as Markdown tables."""
+    lines = [f"# {_escaped(printable(summary.capture['source']))}", ""]
+    lines += [f"- {_escaped(line)}" for line in _facts(summary)]
+    for title, _, frame, left_out in _sections(summary, top):
+        lines += ["", f"## {title}", "", "| " + " | ".join(_heading(column) for column in frame.columns) + " |"]
+        lines.append("|" + "|".join(":--" if _is_text(frame, column) else "--:" for column in frame.columns) + "|")
+        for row in frame.itertuples(index=False):
+            lines.append("| " + " | ".join(_escaped(_shown(c, v)) for c, v in zip(frame.columns, row)) + " |")
+        if left_out:
+            lines += ["", f"... and {left_out} more."]
+    return "\n".join(lines) + "\n"
+
+
+def as_csv(summaries: Sequence[Summary]) -> str:
+    """One long table of all sections: profile, section, row, column, value."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["profile", "section", "row", "column", "value"])
+    for summary in summaries:
+        data = summary.as_json()
+        source = summary.capture["source"]
+        for section, content in data.items():
+            rows = content if isinstance(content, list) else [content]
+            for number, row in enumerate(rows):
+                for column, value in row.items():
+                    value = " ".join(map(str, value)) if isinstance(value, list) else value
+                    writer.writerow([source, section, number, column, "" if value is None else value])
+    return stream.getvalue().rstrip("\n")
