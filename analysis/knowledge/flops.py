@@ -1,0 +1,251 @@
+"""Arithmetic and memory traffic that the workload's operations need, from their shapes.
+
+Conventions, the same everywhere:
+- A multiply-add is two operations. exp, sigmoid, sqrt, rsqrt and a comparison are one each. Per-row constants (adding
+  eps, one logarithm a token) are left out.
+- `bytes` is the least traffic with device memory: every operand read once, every result written once. An unfused
+  sequence of kernels moves more; a cache may move less.
+- Attention is counted in full, T x T scores, as the written-out form computes it. A fused causal kernel may skip nearly
+  half; `torch.utils.flop_counter` counts it in full too, and counts everything but products as 0.
+
+Shapes: B batch_size, T context_length, N = B T tokens, D d_model, F d_ff, H num_heads, K = D / H, L num_layers,
+V vocab_size. Source of the formulas: the shapes of the operands; for the model's total also Kaplan et al. 2020
+(arXiv 2001.08361), section 2.1.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+FP32_BYTES = 4
+TOKEN_BYTES = 8  # token ids are 64-bit integers
+
+PHASES = ("forward", "loss", "backward", "optimizer")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What determines the cost of a step. All counts, no units."""
+
+    batch_size: int
+    context_length: int
+    d_model: int
+    d_ff: int
+    num_layers: int
+    num_heads: int
+    vocab_size: int
+
+    @property
+    def d_head(self) -> int:
+        return self.d_model // self.num_heads
+
+    @property
+    def num_tokens(self) -> int:
+        return self.batch_size * self.context_length
+
+    @property
+    def num_scores(self) -> int:
+        """Elements of the attention scores of one layer, B H T T."""
+        return self.batch_size * self.num_heads * self.context_length**2
+
+
+class Cost(NamedTuple):
+    """Operations and least memory traffic in bytes."""
+
+    flops: int
+    bytes: int
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.flops + other.flops, self.bytes + other.bytes)
+
+    def __mul__(self, times: int) -> "Cost":
+        return Cost(self.flops * times, self.bytes * times)
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte: above peak FLOP/s over peak bandwidth an operation can be compute-bound, below it cannot."""
+        return self.flops / self.bytes
+
+
+# --- operations -------------------------------------------------------------------------------------------------------
+
+
+def linear(num_tokens: int, in_features: int, out_features: int, element_bytes: int = FP32_BYTES) -> Cost:
+    """[N, I] @ [I, O] -> [N, O]: 2 N I O. Its gradients for input and weight are two products of the same cost."""
+    elements = num_tokens * in_features + in_features * out_features + num_tokens * out_features
+    return Cost(2 * num_tokens * in_features * out_features, elements * element_bytes)
+
+
+def query_key(shape: Shape, element_bytes: int = FP32_BYTES) -> Cost:
+    """Q K^T of one layer, [B, H, T, K] @ [B, H, K, T] -> [B, H, T, T]: 2 B H T T K."""
+    elements = 2 * shape.num_tokens * shape.d_model + shape.num_scores
+    return Cost(2 * shape.num_scores * shape.d_head, elements * element_bytes)
+
+
+def attention_value(shape: Shape, element_bytes: int = FP32_BYTES) -> Cost:
+    """A V of one layer, [B, H, T, T] @ [B, H, T, K] -> [B, H, T, K]: 2 B H T T K, the same as Q K^T."""
+    return query_key(shape, element_bytes)
+
+
+def fused_attention(shape: Shape, element_bytes: int = FP32_BYTES, skip_masked: bool = False) -> Cost:
+    """Q K^T, softmax and A V of one layer with the scores kept on chip: reads Q, K, V, writes the output.
+
+    Only the two products are counted as operations. `skip_masked` counts the T (T + 1) / 2 pairs that the causal mask
+    leaves, which is what a fused kernel has to compute.
+    """
+    pairs = shape.num_scores
+    if skip_masked:
+        t = shape.context_length
+        pairs = shape.batch_size * shape.num_heads * t * (t + 1) // 2
+    return Cost(4 * pairs * shape.d_head, 4 * shape.num_tokens * shape.d_model * element_bytes)
+
+
+def softmax(shape: Shape, element_bytes: int = FP32_BYTES) -> Cost:
+    """Softmax over the scores of one layer: max, subtract, exp, sum, divide, five operations for each of B H T T."""
+    return Cost(5 * shape.num_scores, 2 * shape.num_scores * element_bytes)
+
+
+def rms_norm(num_tokens: int, d_model: int, element_bytes: int = FP32_BYTES) -> Cost:
+    """x rsqrt(mean(x^2) + eps) w over [N, D]: square, sum, two multiplications, four operations an element."""
+    return Cost(4 * num_tokens * d_model, (2 * num_tokens * d_model + d_model) * element_bytes)
+
+
+def rope(shape: Shape, element_bytes: int = FP32_BYTES) -> Cost:
+    """Rotary embedding of Q and K of one layer, [B, H, T, K] each: four multiplications and two additions a pair.
+
+    Reads and writes both and reads the tables of cosine and sine, [T, K / 2] each.
+    """
+    elements = 2 * shape.num_tokens * shape.d_model
+    tables = shape.context_length * shape.d_head
+    return Cost(3 * elements, (2 * elements + tables) * element_bytes)
+
+
+def swiglu_gate(num_tokens: int, d_ff: int, element_bytes: int = FP32_BYTES) -> Cost:
+    """a sigmoid(a) b over [N, F], the elementwise part of SwiGLU: sigmoid and two multiplications."""
+    return Cost(3 * num_tokens * d_ff, 3 * num_tokens * d_ff * element_bytes)
+
+
+def residual(num_tokens: int, d_model: int, element_bytes: int = FP32_BYTES) -> Cost:
+    """x + y over [N, D]."""
+    return Cost(num_tokens * d_model, 3 * num_tokens * d_model * element_bytes)
+
+
+def embedding(num_tokens: int, d_model: int, element_bytes: int = FP32_BYTES) -> Cost:
+    """One row of [V, D] a token: no arithmetic; reads N ids and N rows, writes [N, D]."""
+    return Cost(0, 2 * num_tokens * d_model * element_bytes + num_tokens * TOKEN_BYTES)
+
+
+def cross_entropy(num_tokens: int, vocab_size: int) -> Cost:
+    """Mean of -log softmax(logits)[target] over [N, V] in FP32: max, subtract, exp, sum, subtract the logarithm.
+
+    Least traffic reads the logits and targets once.
+    """
+    return Cost(5 * num_tokens * vocab_size, num_tokens * (vocab_size * FP32_BYTES + TOKEN_BYTES))
+
+
+def adamw(num_parameters: int) -> Cost:
+    """One AdamW step in FP32: 13 operations a parameter and 28 bytes, a fused kernel's traffic, which reads weight,
+    gradient and both moments and writes weight and both moments.
+
+    First moment 3, second moment 4, weight decay 1, sqrt and eps 2, update 3.
+    """
+    return Cost(13 * num_parameters, 7 * FP32_BYTES * num_parameters)
+
+
+def adamw_unfused(num_parameters: int) -> Cost:
+    """The same step as eight elementwise kernels a tensor (mul, add, mul, addcmul, mul, sqrt, add, addcdiv), each of
+    which goes through memory: 20 reads and writes of 4 bytes a parameter."""
+    return Cost(13 * num_parameters, 20 * FP32_BYTES * num_parameters)
+
+
+# --- the model --------------------------------------------------------------------------------------------------------
+
+
+def num_parameters(shape: Shape) -> int:
+    """Embedding and untied head, and a layer's four D x D and three D x F matrices and two norms; one final norm."""
+    d, f = shape.d_model, shape.d_ff
+    return 2 * shape.vocab_size * d + shape.num_layers * (4 * d * d + 3 * d * f + 2 * d) + d
+
+
+def num_matrix_products(shape: Shape, phase: str, attention: str = "naive") -> int:
+    """Matrix products that `phase` launches: forward 9 L + 1 (seven linears, Q K^T and A V a layer, and the head),
+    backward twice that. With attention `sdpa` the two products of each layer are inside the fused kernel: 7 L + 1."""
+    forward = (9 if _written_out(attention) else 7) * shape.num_layers + 1
+    return {"forward": forward, "loss": 0, "backward": 2 * forward, "optimizer": 0}[_checked(phase)]
+
+
+def matrix_product_flops(shape: Shape, phase: str) -> int:
+    """Operations of all products of `phase`, those inside fused attention included, counted in full.
+
+    Forward 2 N (L (4 D^2 + 3 D F) + D V) + 4 L B T^2 D. Backward exactly twice that: each product has one gradient for
+    each operand, of the same cost. What a fused backward kernel recomputes is not counted. The numerator of MFU.
+    """
+    d = shape.d_model
+    linears = shape.num_layers * (4 * d * d + 3 * d * shape.d_ff) + d * shape.vocab_size
+    scores = shape.num_layers * shape.batch_size * shape.context_length**2 * d
+    forward = 2 * shape.num_tokens * linears + 4 * scores
+    return {"forward": forward, "loss": 0, "backward": 2 * forward, "optimizer": 0}[_checked(phase)]
+
+
+def step_flops(shape: Shape, mode: str) -> int:
+    """Operations of all matrix products of one step of `mode`: forward, forward_backward or train_step."""
+    phases = {
+        "forward": ("forward",),
+        "forward_backward": ("forward", "backward"),
+        "train_step": ("forward", "backward", "optimizer"),
+    }
+    if mode not in phases:
+        raise ValueError(f"mode {mode!r} is unknown; choose one of {', '.join(phases)}")
+    return sum(matrix_product_flops(shape, phase) for phase in phases[mode])
+
+
+def forward_costs(shape: Shape, attention: str = "naive", element_bytes: int = FP32_BYTES) -> dict[str, Cost]:
+    """Cost of one forward pass by module, summed over the layers; keys are the names of the innermost NVTX ranges.
+
+    Residual additions stand in no module's range and are under `block`. Scaling the scores is in `attention_scores`.
+    """
+    n, d, f, layers = shape.num_tokens, shape.d_model, shape.d_ff, shape.num_layers
+    projection = linear(n, d, d, element_bytes)
+    scaling = Cost(shape.num_scores, 0)
+    if _written_out(attention):
+        attend = {
+            "attention_scores": query_key(shape, element_bytes) + scaling,
+            "softmax": softmax(shape, element_bytes),
+            "attention_output": attention_value(shape, element_bytes),
+        }
+    else:
+        attend = {"fused_attention": fused_attention(shape, element_bytes)}
+    ffn = linear(n, d, f, element_bytes) * 2 + swiglu_gate(n, f, element_bytes) + linear(n, f, d, element_bytes)
+    layer = {
+        "qkv_proj": projection * 3,
+        "rope": rope(shape, element_bytes),
+        **attend,
+        "o_proj": projection,
+        "ffn": ffn,
+        "block": residual(n, d, element_bytes) * 2,
+    }
+    return {
+        "embedding": embedding(n, d),
+        "norm": rms_norm(n, d) * (2 * layers + 1),
+        **{name: cost * layers for name, cost in layer.items()},
+        "lm_head": linear(n, d, shape.vocab_size, element_bytes),
+    }
+
+
+def utilisation(amount: float, seconds: float, peak: float | None) -> float | None:
+    """Share of a peak rate that was reached: `amount` (FLOP or bytes) in `seconds` over `peak` (FLOP/s or bytes/s).
+
+    With `step_flops` and the wall time of a step it is MFU. None when the peak is unknown.
+    """
+    return None if peak is None else amount / seconds / peak
+
+
+def _checked(phase: str) -> str:
+    if phase not in PHASES:
+        raise ValueError(f"phase {phase!r} is unknown; choose one of {', '.join(PHASES)}")
+    return phase
+
+
+def _written_out(attention: str) -> bool:
+    if attention not in ("naive", "sdpa"):
+        raise ValueError(f"attention {attention!r} is unknown; choose one of naive, sdpa")
+    return attention == "naive"
