@@ -1,4 +1,5 @@
-"""The command line of the analysis: `python -m analysis COMMAND`. Each command only calls the function that does the work."""
+"""The command line of the analysis: `python -m analysis COMMAND`. Each command only calls the function that does the
+work."""
 
 from enum import StrEnum
 from pathlib import Path

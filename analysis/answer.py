@@ -15,12 +15,13 @@ class Column:
     """One column of a rendered table.
 
     `kind` chooses unit and format: ms | us (from ns), share (from a fraction), ratio, count, bytes, flop, tflops, text, run, kernel,
-    family, status, or range_ms (a span from `key` to `upper`). `bar` draws the value as a bar behind the number.
+    family, modules, status, yes_no or check. `lower` and `upper` name the columns of its spread; `bar` draws the value as a bar behind the number.
     """
 
     key: str
     label: str
     kind: str = "text"
+    lower: str = ""
     upper: str = ""
     bar: bool = False
 
@@ -71,7 +72,7 @@ class Answer:
     charts: Mapping[str, Chart]
 
 
-def answer(
+def assemble(
     facts: Mapping[str, Any],
     claims: list[Claim],
     tables: list[Table],

@@ -10,12 +10,14 @@ Four clocks, from the outside in:
 Kernel time is the sum of kernel durations; without overlap it equals busy time.
 """
 
+import dataclasses
 import re
 
 import numpy as np
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED
+from analysis.knowledge import flops
 from jobs import ranges
 
 LAUNCH_BOUND_BUSY_SHARE = 0.8
@@ -39,9 +41,7 @@ _BLOCK = re.compile(rf"\b{ranges.BLOCK_PREFIX}\d+\b")
 
 def in_model_order(runs: pd.DataFrame) -> pd.DataFrame:
     """Runs from the smallest model to the largest, then by context length, variant and mode."""
-    mode_rank = (
-        runs["mode"].astype(str).map({mode: rank for rank, mode in enumerate(MODES)})
-    )
+    mode_rank = runs["mode"].astype(str).map({mode: rank for rank, mode in enumerate(MODES)})
     keys = runs.assign(_mode=mode_rank)
     by = [
         "num_parameters",
@@ -50,11 +50,9 @@ def in_model_order(runs: pd.DataFrame) -> pd.DataFrame:
         "_mode",
         "run_id",
     ]
-    return runs.loc[
-        keys.astype({c: str for c in by if keys[c].dtype == "category"})
-        .sort_values(by)
-        .index
-    ].reset_index(drop=True)
+    return runs.loc[keys.astype({c: str for c in by if keys[c].dtype == "category"}).sort_values(by).index].reset_index(
+        drop=True
+    )
 
 
 def case_columns(runs: pd.DataFrame) -> list[str]:
@@ -79,9 +77,7 @@ def why_not_measured(run: pd.Series) -> str:
         "no_kernels": "no kernels captured",
     }[status]
     phase = run.get("status_phase")
-    return (
-        f"{words} in {phase}" if words and isinstance(phase, str) and phase else words
-    )
+    return f"{words} in {phase}" if words and isinstance(phase, str) and phase else words
 
 
 def cases(runs: pd.DataFrame, mode: str) -> pd.DataFrame:
@@ -90,19 +86,13 @@ def cases(runs: pd.DataFrame, mode: str) -> pd.DataFrame:
     Columns: case_columns, run_id ("" where there was no such run), not_measured ("" where the run finished).
     """
     by = case_columns(runs)
-    ordered = in_model_order(runs).astype(
-        {column: str for column in by if runs[column].dtype == "category"}
-    )
+    ordered = in_model_order(runs).astype({column: str for column in by if runs[column].dtype == "category"})
     sizes = ordered[["size"]].drop_duplicates()
-    contexts = (
-        ordered[["context_length"]].drop_duplicates().sort_values("context_length")
-    )
+    contexts = ordered[["context_length"]].drop_duplicates().sort_values("context_length")
     grid = sizes.merge(contexts, how="cross")
     if by[2:]:
         grid = grid.merge(ordered[by[2:]].drop_duplicates(), how="cross")
-    found = ordered[ordered["mode"].astype(str) == mode].astype(
-        {"run_id": str, "status": str, "status_phase": str}
-    )
+    found = ordered[ordered["mode"].astype(str) == mode].astype({"run_id": str, "status": str, "status_phase": str})
     found = found.drop_duplicates(by)[[*by, "run_id", "status", "status_phase"]]
     grid = grid.merge(found, how="left", on=by)
     grid[NOT_MEASURED] = [why_not_measured(row) for _, row in grid.iterrows()]
@@ -115,12 +105,15 @@ def measured_runs(runs: pd.DataFrame) -> pd.DataFrame:
     return in_model_order(runs[runs["status"].astype(str) == "ok"])
 
 
+def shape_of(run: pd.Series) -> flops.Shape:
+    """The sizes of a run's model and batch, for the formulas."""
+    return flops.Shape(**{name.name: int(run[name.name]) for name in dataclasses.fields(flops.Shape)})
+
+
 # ---------------------------------------------------------------- host clocks
 
 
-def spread(
-    samples: pd.DataFrame, by: list[str], value: str, prefix: str
-) -> pd.DataFrame:
+def spread(samples: pd.DataFrame, by: list[str], value: str, prefix: str) -> pd.DataFrame:
     """Median, minimum, maximum and number of samples of `value`: columns by, {prefix}_ns, _min_ns, _max_ns, {prefix}_n."""
     grouped = samples.groupby(by, observed=True, sort=False)[value]
     table = grouped.agg(["median", "min", "max", "count"]).reset_index()
@@ -136,17 +129,13 @@ def spread(
 
 def host_times(steps: pd.DataFrame, collector: str, prefix: str) -> pd.DataFrame:
     """Spread of wall time over steps, per run and phase (`step` is a phase here), by `timer` or by `nsys` host ranges."""
-    rows = steps[steps["collector"].astype(str) == collector].astype(
-        {"run_id": str, "phase": str}
-    )
+    rows = steps[steps["collector"].astype(str) == collector].astype({"run_id": str, "phase": str})
     return spread(rows, ["run_id", "phase"], "wall_ns", prefix)
 
 
 def differ(rows: pd.DataFrame, first: str, second: str) -> pd.Series:
     """True where two times differ by more than their spread: their minimum-to-maximum intervals do not overlap."""
-    return (rows[f"{first}_min_ns"] > rows[f"{second}_max_ns"]) | (
-        rows[f"{second}_min_ns"] > rows[f"{first}_max_ns"]
-    )
+    return (rows[f"{first}_min_ns"] > rows[f"{second}_max_ns"]) | (rows[f"{second}_min_ns"] > rows[f"{first}_max_ns"])
 
 
 # ---------------------------------------------------------------- GPU clocks
@@ -177,9 +166,7 @@ def _gpu_times(rows: pd.DataFrame) -> pd.DataFrame:
     order = np.lexsort((start, group))
     group, start, end = group[order], start[order], end[order]
     by_group = pd.Series(end).groupby(group)
-    covered_until = (
-        by_group.cummax().groupby(group).shift(1).fillna(0).to_numpy(np.int64)
-    )
+    covered_until = by_group.cummax().groupby(group).shift(1).fillna(0).to_numpy(np.int64)
     first = np.r_[True, group[1:] != group[:-1]] if len(group) else np.zeros(0, bool)
     covered_until = np.where(first, start, covered_until)
     timed = rows.iloc[order][by].assign(
@@ -220,10 +207,7 @@ def kernel_totals(kernels: pd.DataFrame) -> pd.DataFrame:
     which it launched a kernel.
     """
     rows = in_steps(kernels)
-    modules = {
-        name: module_of(name)
-        for name in rows["module"].astype("category").cat.categories
-    }
+    modules = {name: module_of(name) for name in rows["module"].astype("category").cat.categories}
     flat = pd.DataFrame(
         {
             "run_id": rows["run_id"].astype("category"),
@@ -235,16 +219,10 @@ def kernel_totals(kernels: pd.DataFrame) -> pd.DataFrame:
         }
     )
     by = ["run_id", "phase", "module", "family", "kernel_name"]
-    totals = (
-        flat.groupby(by, observed=True, sort=True)["time_ns"]
-        .agg(["size", "sum"])
-        .reset_index()
-    )
+    totals = flat.groupby(by, observed=True, sort=True)["time_ns"].agg(["size", "sum"]).reset_index()
     totals = totals.astype({column: str for column in by})
     num_steps = num_profiled_steps(kernels).reindex(totals["run_id"]).to_numpy()
-    return totals[by].assign(
-        calls=totals["size"] / num_steps, time_ns=totals["sum"] / num_steps
-    )
+    return totals[by].assign(calls=totals["size"] / num_steps, time_ns=totals["sum"] / num_steps)
 
 
 def num_profiled_steps(kernels: pd.DataFrame) -> pd.Series:
@@ -254,20 +232,14 @@ def num_profiled_steps(kernels: pd.DataFrame) -> pd.Series:
     return counts
 
 
-def share_of(
-    rows: pd.DataFrame, within: list[str], value: str = "time_ns"
-) -> pd.Series:
+def share_of(rows: pd.DataFrame, within: list[str], value: str = "time_ns") -> pd.Series:
     """Each row's part of the sum of `value` over the rows with the same `within`: sums to 1 in each group."""
     return rows[value] / rows.groupby(within, observed=True)[value].transform("sum")
 
 
 def by_family(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
     """Time, calls and share of each kernel family: columns within, family, calls, time_ns, share; largest first in each group."""
-    rows = (
-        totals.groupby([*within, "family"], sort=False)[["calls", "time_ns"]]
-        .sum()
-        .reset_index()
-    )
+    rows = totals.groupby([*within, "family"], sort=False)[["calls", "time_ns"]].sum().reset_index()
     rows["share"] = share_of(rows, within)
     return rows.sort_values(
         [*within, "time_ns", "family"],
@@ -280,14 +252,8 @@ def by_kernel(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
     """Time, calls, share and launching modules of each kernel name, largest first: within, kernel_name, family, calls, time_ns, share,
     modules ("a, b": the modules by falling time)."""
     keys = [*within, "kernel_name", "family"]
-    parts = (
-        totals.groupby([*keys, "module"], sort=False)[["calls", "time_ns"]]
-        .sum()
-        .reset_index()
-    )
-    parts = parts.sort_values(
-        [*keys, "time_ns", "module"], ascending=[True] * len(keys) + [False, True]
-    )
+    parts = totals.groupby([*keys, "module"], sort=False)[["calls", "time_ns"]].sum().reset_index()
+    parts = parts.sort_values([*keys, "time_ns", "module"], ascending=[True] * len(keys) + [False, True])
     rows = parts.groupby(keys, sort=False).agg(
         calls=("calls", "sum"),
         time_ns=("time_ns", "sum"),
@@ -296,9 +262,7 @@ def by_kernel(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
     rows = rows.reset_index()
     rows["share"] = share_of(rows, within)
     order = [*within, "time_ns", "kernel_name"]
-    return rows.sort_values(
-        order, ascending=[True] * len(within) + [False, True], ignore_index=True
-    )
+    return rows.sort_values(order, ascending=[True] * len(within) + [False, True], ignore_index=True)
 
 
 def matrix_products(kernels: pd.DataFrame, is_matrix_product) -> pd.DataFrame:
@@ -309,12 +273,6 @@ def matrix_products(kernels: pd.DataFrame, is_matrix_product) -> pd.DataFrame:
     rows = in_steps(kernels)
     names = rows["kernel_name"].astype("category")
     main = {name: bool(is_matrix_product(name)) for name in names.cat.categories}
-    counted = rows[["run_id", "step", "phase"]].assign(
-        products=names.map(main).astype(int)
-    )
+    counted = rows[["run_id", "step", "phase"]].assign(products=names.map(main).astype(int))
     counted = counted.astype({"run_id": str, "phase": str})
-    return (
-        counted.groupby(["run_id", "step", "phase"], sort=False)["products"]
-        .sum()
-        .reset_index()
-    )
+    return counted.groupby(["run_id", "step", "phase"], sort=False)["products"].sum().reset_index()

@@ -71,10 +71,7 @@ def recording(
     num_timed=10,
     oom=OOM,
 ) -> Recording:
-    tables = {
-        name: []
-        for name in ("runs", "steps", "ranges", "kernels", "api", "memops", "memory")
-    }
+    tables = {name: [] for name in ("runs", "steps", "ranges", "kernels", "api", "memops", "memory")}
     for size in sizes:
         for context in contexts:
             for precision in precisions:
@@ -105,9 +102,7 @@ def recording(
         "sweep": "sweep",
         "runs": frames["runs"][["run_id", "status"]].to_dict("records"),
         "nsys_schema": "3.0",
-        "tables": {
-            name: {"rows": len(frame), "bytes": 0} for name, frame in frames.items()
-        },
+        "tables": {name: {"rows": len(frame), "bytes": 0} for name, frame in frames.items()},
     }
     return Recording(**frames, manifest=manifest)
 
@@ -159,19 +154,12 @@ def phase_kernels(size: str, context: int, phase: str) -> list[tuple[str, str, i
     if phase == "loss":
         return [("", MAX, 3_000), ("", EXP, 3_000)]
     if phase == "backward":
-        return [
-            ("", name, ns)
-            for _, name, ns in forward
-            if name != SPLIT_K
-            for _ in range(2)
-        ]
+        return [("", name, ns) for _, name, ns in forward if name != SPLIT_K for _ in range(2)]
     num_parameters = MODEL_SIZES[size].num_parameters
     return [("", MUL, max(2_000, num_parameters // 400)) for _ in range(10)]
 
 
-def _add_run(
-    tables, size, context, mode, precision, num_profiled, num_timed, oom_phase
-):
+def _add_run(tables, size, context, mode, precision, num_profiled, num_timed, oom_phase):
     s = MODEL_SIZES[size]
     run_id = f"{size}-ctx{context}-{precision}-naive-{mode}"
     status = "oom" if oom_phase else "ok"
@@ -180,9 +168,7 @@ def _add_run(
             "run_id": run_id,
             "status": status,
             "status_phase": oom_phase or "",
-            "status_message": "CUDA out of memory: tried to allocate 2.00 GiB"
-            if oom_phase
-            else "",
+            "status_message": "CUDA out of memory: tried to allocate 2.00 GiB" if oom_phase else "",
             "size": size,
             "d_model": s.d_model,
             "d_ff": s.d_ff,
@@ -222,9 +208,7 @@ def _add_run(
     clock, range_id = 0, 0
     for step in range(num_profiled):
         step_start, step_range = clock, range_id
-        tables["ranges"].append(
-            _range(run_id, step_range, -1, step, "", "step", "step", step_start, 0)
-        )
+        tables["ranges"].append(_range(run_id, step_range, -1, step, "", "step", "step", step_start, 0))
         step_row = tables["ranges"][-1]
         range_id += 1
         for phase in phases:
@@ -275,27 +259,17 @@ def _add_run(
                     clock,
                 )
             )
-            tables["steps"].append(
-                _step(run_id, "nsys", step, phase, clock - start + step * 1_000)
-            )
+            tables["steps"].append(_step(run_id, "nsys", step, phase, clock - start + step * 1_000))
             range_id += 1
         step_row["end_ns"] = clock
-        tables["steps"].append(
-            _step(run_id, "nsys", step, "step", clock - step_start + 4 * step * 1_000)
-        )
+        tables["steps"].append(_step(run_id, "nsys", step, "step", clock - step_start + 4 * step * 1_000))
     host = {
-        phase: [
-            r for r in tables["steps"] if r["run_id"] == run_id and r["phase"] == phase
-        ][0]["wall_ns"]
+        phase: next(r for r in tables["steps"] if r["run_id"] == run_id and r["phase"] == phase)["wall_ns"]
         for phase in phases
     }
     for step in range(num_timed):
         for phase in phases:
-            tables["steps"].append(
-                _step(
-                    run_id, "timer", step, phase, int(host[phase] * 0.97) + step * 500
-                )
-            )
+            tables["steps"].append(_step(run_id, "timer", step, phase, int(host[phase] * 0.97) + step * 500))
         total = sum(int(host[phase] * 0.97) + step * 500 for phase in phases)
         tables["steps"].append(_step(run_id, "timer", step, "step", total))
     for phase in phases:

@@ -3,15 +3,7 @@
 import pandas as pd
 
 from analysis import metrics
-from analysis.answer import (
-    NOT_MEASURED,
-    Answer,
-    Chart,
-    Claim,
-    Column,
-    Table,
-    answer as make_answer,
-)
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.knowledge import flops
 from analysis.questions.forward_time import case_headings
 from jobs import ranges
@@ -41,15 +33,9 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     """
     by = metrics.case_columns(runs)
     totals = metrics.kernel_totals(kernels)
-    table = metrics.cases(runs, "forward").merge(
-        _times(totals), how="left", on="run_id"
-    )
-    work = (
-        runs.astype({"run_id": str})
-        .set_index("run_id")
-        .apply(_flops, axis=1, result_type="expand")
-    )
-    table = table.merge(work.reset_index(), how="left", on="run_id")
+    table = metrics.cases(runs, "forward").merge(_times(totals), how="left", on="run_id")
+    work = runs.astype({"run_id": str}).set_index("run_id").apply(_flops, axis=1, result_type="expand")
+    table = table.merge(work.drop(columns="softmax_operations").reset_index(), how="left", on="run_id")
     table["time_ratio"] = table["softmax_ns"] / table["scores_ns"]
     table["flop_ratio"] = table["softmax_flops"] / table["scores_flops"]
     table["cost_ratio"] = table["time_ratio"] / table["flop_ratio"]
@@ -92,14 +78,8 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
             "Kernel time and arithmetic of attention in one forward pass",
             (
                 *case_headings(by),
-                *(
-                    Column(f"{scope}_ns", label, "ms")
-                    for scope, label in SCOPES.items()
-                ),
-                *(
-                    Column(f"{scope}_flops", label, "gflop")
-                    for scope, label in SCOPES.items()
-                ),
+                *(Column(f"{scope}_ns", label, "ms") for scope, label in SCOPES.items()),
+                *(Column(f"{scope}_flops", label, "gflop") for scope, label in SCOPES.items()),
                 Column("time_ratio", "time, softmax ÷ QK^T", "ratio"),
                 Column("flop_ratio", "FLOPs, softmax ÷ QK^T", "ratio"),
                 Column("cost_ratio", "time per FLOP, softmax ÷ QK^T", "ratio"),
@@ -112,14 +92,9 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
             "Rate reached",
             (
                 *case_headings(by),
-                *(
-                    Column(f"{scope}_rate", label, "tflops")
-                    for scope, label in SCOPES.items()
-                ),
+                *(Column(f"{scope}_rate", label, "tflops") for scope, label in SCOPES.items()),
             ),
-            table[
-                [*by, "run_id", NOT_MEASURED, *(f"{scope}_rate" for scope in SCOPES)]
-            ],
+            table[[*by, "run_id", NOT_MEASURED, *(f"{scope}_rate" for scope in SCOPES)]],
         ),
     ]
     long = measured.melt(
@@ -128,9 +103,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
         var_name="clock",
         value_name="value",
     )
-    long["clock"] = long["clock"].map(
-        {"flop_ratio": "FLOPs", "time_ratio": "kernel time"}
-    )
+    long["clock"] = long["clock"].map({"flop_ratio": "FLOPs", "time_ratio": "kernel time"})
     options = {
         "order": ["FLOPs", "kernel time"],
         "by": by,
@@ -146,9 +119,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
             options,
         )
     ]
-    return make_answer(
-        {"softmax_operations": flops.SOFTMAX_FLOPS_PER_ELEMENT}, claims, tables, charts
-    )
+    return assemble({"softmax_operations": work["softmax_operations"].max()}, claims, tables, charts)
 
 
 def _times(totals: pd.DataFrame) -> pd.DataFrame:
@@ -157,9 +128,7 @@ def _times(totals: pd.DataFrame) -> pd.DataFrame:
     innermost = forward["module"].str.rsplit("/", n=1).str[-1]
     times = {}
     for scope, name in _RANGES.items():
-        inside = (innermost == name) & (
-            (forward["family"] == GEMM) | (name == ranges.SOFTMAX)
-        )
+        inside = (innermost == name) & ((forward["family"] == GEMM) | (name == ranges.SOFTMAX))
         times[f"{scope}_ns"] = forward[inside].groupby("run_id")["time_ns"].sum()
     whole = forward.groupby("run_id")["time_ns"].sum()
     frame = pd.DataFrame(times).rename_axis("run_id")
@@ -167,25 +136,14 @@ def _times(totals: pd.DataFrame) -> pd.DataFrame:
 
 
 def _flops(run: pd.Series) -> dict:
-    shape = flops.Shape(
-        **{
-            name: int(run[name])
-            for name in (
-                "batch_size",
-                "context_length",
-                "d_model",
-                "d_ff",
-                "num_layers",
-                "num_heads",
-                "vocab_size",
-            )
-        }
-    )
-    layers = int(run["num_layers"])
+    """FLOPs of the three operations in one forward pass, all layers."""
+    shape = metrics.shape_of(run)
+    layers = shape.num_layers
     return {
-        "scores_flops": layers * flops.attention_scores(shape),
-        "softmax_flops": layers * flops.softmax(shape),
-        "output_flops": layers * flops.attention_output(shape),
+        "scores_flops": layers * flops.query_key(shape).flops,
+        "softmax_flops": layers * flops.softmax(shape).flops,
+        "output_flops": layers * flops.attention_value(shape).flops,
+        "softmax_operations": flops.softmax(shape).flops / shape.num_scores,
     }
 
 

@@ -3,15 +3,7 @@
 import pandas as pd
 
 from analysis import metrics
-from analysis.answer import (
-    NOT_MEASURED,
-    Answer,
-    Chart,
-    Claim,
-    Column,
-    Table,
-    answer as make_answer,
-)
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.questions.forward_time import case_headings
 
 SLUG = "beyond-gemm"
@@ -32,27 +24,14 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     totals = totals[totals["run_id"].isin(grid["run_id"])]
     families = metrics.by_family(totals, ["run_id"])
     names = metrics.by_kernel(totals, ["run_id"])
-    top = names.drop_duplicates(["run_id", "family"])[
-        ["run_id", "family", "kernel_name", "share", "modules"]
-    ]
+    top = names.drop_duplicates(["run_id", "family"])[["run_id", "family", "kernel_name", "share", "modules"]]
     top = top.rename(columns={"share": "kernel_share"})
-    long = grid.merge(families, how="left", on="run_id").merge(
-        top, how="left", on=["run_id", "family"]
-    )
-    rest = long[
-        (long["family"] != GEMM) & ~((long[NOT_MEASURED] == "") & long["family"].isna())
-    ]
+    long = grid.merge(families, how="left", on="run_id").merge(top, how="left", on=["run_id", "family"])
+    rest = long[(long["family"] != GEMM) & ~((long[NOT_MEASURED] == "") & long["family"].isna())]
     wide = _wide(grid, families)
     measured = wide[(wide[NOT_MEASURED] == "") & wide["rest"].notna()]
-    per_family = long[
-        long["family"].notna() & (long["family"] != GEMM) & (long[NOT_MEASURED] == "")
-    ]
-    order = (
-        families.groupby("family")["time_ns"]
-        .sum()
-        .sort_values(ascending=False)
-        .index.tolist()
-    )
+    per_family = long[long["family"].notna() & (long["family"] != GEMM) & (long[NOT_MEASURED] == "")]
+    order = families.groupby("family")["time_ns"].sum().sort_values(ascending=False).index.tolist()
     everywhere = _kernels_everywhere(names[names["family"] != GEMM], order)
     claims = [
         Claim("rest", measured, lambda rows: True, _extremes),
@@ -91,11 +70,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
                 Column("kernel_ns", "kernel time", "ms"),
                 Column("gemm", "matrix products", "share"),
                 Column("rest", "all the rest", "share", bar=True),
-                *(
-                    Column(f"share_{family}", family, "share")
-                    for family in order
-                    if family != GEMM
-                ),
+                *(Column(f"share_{family}", family, "share") for family in order if family != GEMM),
             ),
             wide,
         ),
@@ -138,14 +113,12 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
             {"by": by, "order": order},
         )
     ]
-    return make_answer({"families": order}, claims, tables, charts)
+    return assemble({"families": order}, claims, tables, charts)
 
 
 def _wide(grid: pd.DataFrame, families: pd.DataFrame) -> pd.DataFrame:
     """One row per case: kernel_ns, gemm, rest, share_<family>... (a family that a measured case never launched has share 0)."""
-    shares = families.pivot(index="run_id", columns="family", values="share").fillna(
-        0.0
-    )
+    shares = families.pivot(index="run_id", columns="family", values="share").fillna(0.0)
     if GEMM not in shares:
         shares[GEMM] = 0.0
     gemm = shares.pop(GEMM)
@@ -156,9 +129,7 @@ def _wide(grid: pd.DataFrame, families: pd.DataFrame) -> pd.DataFrame:
             "rest": 1 - gemm,
         }
     )
-    return grid.merge(
-        wide.join(shares.add_prefix("share_")).reset_index(), how="left", on="run_id"
-    )
+    return grid.merge(wide.join(shares.add_prefix("share_")).reset_index(), how="left", on="run_id")
 
 
 def _kernels_everywhere(names: pd.DataFrame, order: list[str]) -> pd.DataFrame:
@@ -169,18 +140,10 @@ def _kernels_everywhere(names: pd.DataFrame, order: list[str]) -> pd.DataFrame:
         high=("share", "max"),
         modules=("modules", "first"),
     )
-    table = table.reset_index().sort_values(
-        ["high", "kernel_name"], ascending=[False, True]
-    )
+    table = table.reset_index().sort_values(["high", "kernel_name"], ascending=[False, True])
     table = table.groupby("family", sort=False).head(3)
-    rank = table["family"].map(
-        {family: position for position, family in enumerate(order)}
-    )
-    return (
-        table.assign(_rank=rank)
-        .sort_values(["_rank", "high"], ascending=[True, False])
-        .drop(columns="_rank")
-    )
+    rank = table["family"].map({family: position for position, family in enumerate(order)})
+    return table.assign(_rank=rank).sort_values(["_rank", "high"], ascending=[True, False]).drop(columns="_rank")
 
 
 def _extremes(rows: pd.DataFrame) -> dict:
@@ -193,11 +156,9 @@ def _of(num_runs: int):
 
 
 def _leading_family(rows: pd.DataFrame) -> dict:
-    leaders = rows.sort_values("share", ascending=False, kind="stable").drop_duplicates(
-        "run_id"
-    )
+    leaders = rows.sort_values("share", ascending=False, kind="stable").drop_duplicates("run_id")
     counts = leaders["family"].value_counts()
-    family = sorted(counts[counts == counts.max()].index)[0]
+    family = min(counts[counts == counts.max()].index)
     of_family = rows[rows["family"] == family]
     return {
         "family": family,

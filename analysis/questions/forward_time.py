@@ -3,15 +3,7 @@
 import pandas as pd
 
 from analysis import metrics
-from analysis.answer import (
-    NOT_MEASURED,
-    Answer,
-    Chart,
-    Claim,
-    Column,
-    Table,
-    answer as make_answer,
-)
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 
 SLUG = "forward-time"
 TITLE = "How long does a forward pass take?"
@@ -37,13 +29,9 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
     table = metrics.cases(runs, FORWARD).merge(times, how="left", on="run_id")
     by = metrics.case_columns(runs)
     measured = table[(table[NOT_MEASURED] == "") & table["timer_ns"].notna()]
-    every_mode = pd.concat(
-        [metrics.cases(runs, mode).assign(mode=mode) for mode in metrics.MODES]
-    )
+    every_mode = pd.concat([metrics.cases(runs, mode).assign(mode=mode) for mode in metrics.MODES])
     every_mode = every_mode.merge(times, how="left", on="run_id")
-    inside = every_mode[every_mode["mode"] != FORWARD].sort_values(
-        by="mode", kind="stable"
-    )
+    inside = every_mode[every_mode["mode"] != FORWARD].sort_values(by="mode", kind="stable")
     claims = [
         Claim("range", measured, lambda rows: rows["timer_ns"].notna().all(), _range),
         Claim(
@@ -86,14 +74,10 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
     ]
     columns = (
         *case_headings(by),
-        Column("timer_ns", "Python timer", "ms"),
-        Column("timer_min_ns", "min–max", "range_ms", upper="timer_max_ns"),
-        Column("host_ns", "NVTX range", "ms"),
-        Column("host_min_ns", "min–max", "range_ms", upper="host_max_ns"),
-        Column("projected_ns", "GPU projected", "ms"),
-        Column("projected_min_ns", "min–max", "range_ms", upper="projected_max_ns"),
-        Column("busy_ns", "GPU busy", "ms"),
-        Column("busy_min_ns", "min–max", "range_ms", upper="busy_max_ns"),
+        spread_column("timer", "Python timer"),
+        spread_column("host", "NVTX range"),
+        spread_column("projected", "GPU projected"),
+        spread_column("busy", "GPU busy"),
         Column("host_ratio", "NVTX ÷ timer", "ratio"),
         Column("projected_ratio", "projected ÷ timer", "ratio"),
         Column("busy_ratio", "busy ÷ timer", "share", bar=True),
@@ -101,17 +85,14 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
         Column("host_n", "steps profiled", "count"),
     )
     tables = [
-        Table(
-            "times", "Forward time by four clocks (median over steps)", columns, table
-        ),
+        Table("times", "Forward time by four clocks: median, and minimum–maximum over steps", columns, table),
         Table(
             "inside",
             "The forward phase inside a larger step",
             (
                 *case_headings(by),
                 Column("mode", "mode"),
-                *columns[len(by) : len(by) + 2],
-                *columns[len(by) + 2 :],
+                *columns[len(by) :],
             ),
             inside,
         ),
@@ -137,7 +118,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
         "num_timed": _one_or_range(measured.get("timer_n")),
         "num_profiled": _one_or_range(measured.get("host_n")),
     }
-    return make_answer(facts, claims, tables, charts)
+    return assemble(facts, claims, tables, charts)
 
 
 def case_headings(by: list[str]) -> tuple[Column, ...]:
@@ -149,28 +130,29 @@ def case_headings(by: list[str]) -> tuple[Column, ...]:
         "gpu_name": "GPU",
     }
     kinds = {"size": "run", "context_length": "count", "batch_size": "count"}
-    return tuple(
-        Column(name, labels.get(name, name), kinds.get(name, "text")) for name in by
-    )
+    return tuple(Column(name, labels.get(name, name), kinds.get(name, "text")) for name in by)
+
+
+def spread_column(clock: str, label: str) -> Column:
+    """A median with its minimum and maximum below it."""
+    return Column(f"{clock}_ns", label, "ms", lower=f"{clock}_min_ns", upper=f"{clock}_max_ns")
 
 
 def forward_times(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """Forward phase of each run by the four clocks, with ratios to the timer: one row per run_id that has all of them."""
-    of_forward = lambda rows: rows[rows["phase"] == FORWARD].drop(columns="phase")  # noqa: E731
+
+    def of_forward(rows: pd.DataFrame) -> pd.DataFrame:
+        return rows[rows["phase"] == FORWARD].drop(columns="phase")
+
     gpu = metrics.gpu_times(kernels)
     table = of_forward(metrics.host_times(steps, "timer", "timer"))
     parts = [metrics.host_times(steps, "nsys", "host")]
-    parts += [
-        metrics.spread(gpu, ["run_id", "phase"], f"{clock}_ns", clock)
-        for clock in ("projected", "busy")
-    ]
+    parts += [metrics.spread(gpu, ["run_id", "phase"], f"{clock}_ns", clock) for clock in ("projected", "busy")]
     for part in parts:
         table = table.merge(of_forward(part), how="outer", on="run_id")
     for clock in ("host", "projected", "busy"):
         table[f"{clock}_ratio"] = table[f"{clock}_ns"] / table["timer_ns"]
-    return table.assign(
-        launch_bound=table["busy_ratio"] < metrics.LAUNCH_BOUND_BUSY_SHARE
-    )
+    return table.assign(launch_bound=table["busy_ratio"] < metrics.LAUNCH_BOUND_BUSY_SHARE)
 
 
 def _range(rows: pd.DataFrame) -> dict:
@@ -201,9 +183,7 @@ def _count(rows: pd.DataFrame) -> dict:
 
 def _differing(rows: pd.DataFrame, clock: str, longer: bool) -> pd.DataFrame:
     """Rows whose `clock` lies outside the timer's spread, on the longer or the shorter side."""
-    beyond = metrics.differ(rows, clock, "timer") & (
-        (rows[f"{clock}_ns"] > rows["timer_ns"]) == longer
-    )
+    beyond = metrics.differ(rows, clock, "timer") & ((rows[f"{clock}_ns"] > rows["timer_ns"]) == longer)
     return rows[beyond]
 
 
@@ -227,9 +207,7 @@ def _flat(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     pairs = rows.merge(rows, on=others, suffixes=("", "_longer"))
     pairs["context_ratio"] = pairs["context_length_longer"] / pairs["context_length"]
     pairs["time_ratio"] = pairs["timer_ns_longer"] / pairs["timer_ns"]
-    bound = pairs["launch_bound"].astype(bool) & pairs["launch_bound_longer"].astype(
-        bool
-    )
+    bound = pairs["launch_bound"].astype(bool) & pairs["launch_bound_longer"].astype(bool)
     keep = pairs[bound & (pairs["context_ratio"] >= 2) & (pairs["time_ratio"] < 1.25)]
     shown = [
         *by,
@@ -240,9 +218,7 @@ def _flat(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
         "timer_ns",
         "timer_ns_longer",
     ]
-    return keep[shown].sort_values(
-        "context_ratio", ascending=False, kind="stable", ignore_index=True
-    )
+    return keep[shown].sort_values("context_ratio", ascending=False, kind="stable", ignore_index=True)
 
 
 def _flattest(rows: pd.DataFrame) -> dict:
@@ -250,8 +226,4 @@ def _flattest(rows: pd.DataFrame) -> dict:
 
 
 def _one_or_range(counts: pd.Series | None) -> tuple[int, int]:
-    return (
-        (int(counts.min()), int(counts.max()))
-        if counts is not None and len(counts.dropna())
-        else (0, 0)
-    )
+    return (int(counts.min()), int(counts.max())) if counts is not None and len(counts.dropna()) else (0, 0)

@@ -3,15 +3,7 @@
 import pandas as pd
 
 from analysis import metrics
-from analysis.answer import (
-    NOT_MEASURED,
-    Answer,
-    Chart,
-    Claim,
-    Column,
-    Table,
-    answer as make_answer,
-)
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.questions.forward_time import case_headings
 
 SLUG = "top-kernel"
@@ -22,7 +14,7 @@ SCOPES = {
     "forward_backward": "forward and backward",
     "train_step": "whole training step",
 }
-TOP_OF_EACH = 5
+TOP_OF_EACH = 3
 
 
 def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
@@ -35,17 +27,10 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     by = metrics.case_columns(runs)
     totals = metrics.by_kernel(metrics.kernel_totals(kernels), ["run_id"])
     top = totals.drop_duplicates("run_id")
-    table = pd.concat(
-        [metrics.cases(runs, mode).assign(mode=mode) for mode in metrics.MODES]
-    )
+    table = pd.concat([metrics.cases(runs, mode).assign(mode=mode) for mode in metrics.MODES])
     table = table.merge(top, how="left", on="run_id")
     order = table.groupby(by, sort=False).ngroup()
-    table = (
-        table.assign(_case=order)
-        .sort_values("_case", kind="stable")
-        .drop(columns="_case")
-        .reset_index(drop=True)
-    )
+    table = table.assign(_case=order).sort_values("_case", kind="stable").drop(columns="_case").reset_index(drop=True)
     forward = table[table["mode"] == "forward"]
     table = table.merge(
         forward[[*by, "kernel_name"]].rename(columns={"kernel_name": "forward_kernel"}),
@@ -66,9 +51,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
             lambda rows: True,
             _most_frequent,
         ),
-        Claim(
-            "share", measured[measured["mode"] == "forward"], lambda rows: True, _share
-        ),
+        Claim("share", measured[measured["mode"] == "forward"], lambda rows: True, _share),
         Claim("same", in_training, lambda rows: rows["same"].all(), _same),
         Claim(
             "partly_same",
@@ -104,7 +87,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
         ),
         Table(
             "leaders",
-            "The five top kernels of each forward pass",
+            "The three top kernels of each forward pass",
             (
                 *case_headings(by),
                 Column("kernel_name", "kernel", "kernel"),
@@ -126,12 +109,12 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
             {"by": by, "order": list(SCOPES.values())},
         )
     ]
-    return make_answer({"scopes": SCOPES}, claims, tables, charts)
+    return assemble({"scopes": SCOPES}, claims, tables, charts)
 
 
 def _most_frequent(rows: pd.DataFrame) -> dict:
     counts = rows["kernel_name"].value_counts()
-    leader = sorted(counts[counts == counts.max()].index)[0]
+    leader = min(counts[counts == counts.max()].index)
     of_leader = rows[rows["kernel_name"] == leader]
     return {
         "kernel_name": leader,

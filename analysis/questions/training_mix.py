@@ -3,15 +3,7 @@
 import pandas as pd
 
 from analysis import metrics
-from analysis.answer import (
-    NOT_MEASURED,
-    Answer,
-    Chart,
-    Claim,
-    Column,
-    Table,
-    answer as make_answer,
-)
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.questions.forward_time import case_headings
 
 SLUG = "training-mix"
@@ -48,15 +40,9 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     gemm = both[both["family"] == GEMM]
     moves = both[both["family"] != GEMM]
     measured_phases = phases[phases["family"].notna() & (phases[NOT_MEASURED] == "")]
-    optimizer = measured_phases[
-        measured_phases["phase"] == "optimizer"
-    ].drop_duplicates("run_id")
+    optimizer = measured_phases[measured_phases["phase"] == "optimizer"].drop_duplicates("run_id")
     phase_shares = _phase_shares(runs, totals, by)
-    whole = (
-        phase_shares[phase_shares["backward"].notna()]
-        if "backward" in phase_shares
-        else phase_shares.head(0)
-    )
+    whole = phase_shares[phase_shares["backward"].notna()] if "backward" in phase_shares else phase_shares.head(0)
     claims = [
         Claim("gemm_falls", gemm, lambda rows: (rows["change"] < 0).all(), _change),
         Claim("gemm_rises", gemm, lambda rows: (rows["change"] > 0).all(), _change),
@@ -96,11 +82,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
             (
                 *case_headings(by),
                 Column("kernel_ns", "kernel time", "ms"),
-                *(
-                    Column(phase, phase, "share")
-                    for phase in metrics.PHASES
-                    if phase in phase_shares
-                ),
+                *(Column(phase, phase, "share") for phase in metrics.PHASES if phase in phase_shares),
             ),
             phase_shares,
         ),
@@ -110,12 +92,10 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
             (
                 *case_headings(by),
                 Column("phase", "phase"),
-                Column("family", "family", "family"),
-                Column("share", "of the phase", "share", bar=True),
-                Column("time_ns", "time per step", "ms"),
-                Column("calls", "calls per step", "count"),
+                Column("time_ns", "kernel time", "ms"),
+                *(Column(f"share_{family}", family, "share") for family in order),
             ),
-            phases,
+            _wide(phases, by, order),
         ),
     ]
     shown = scopes[scopes["family"].notna() & (scopes[NOT_MEASURED] == "")]
@@ -135,7 +115,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
             {"by": ["phase"], "order": order},
         ),
     ]
-    return make_answer(
+    return assemble(
         {"families": order, "num_pooled": measured_phases["run_id"].nunique()},
         claims,
         tables,
@@ -144,16 +124,12 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
 
 
 def _of_mode(runs: pd.DataFrame, totals: pd.DataFrame, mode: str) -> pd.DataFrame:
-    return metrics.cases(runs, mode).merge(
-        metrics.by_family(totals, ["run_id"]), how="left", on="run_id"
-    )
+    return metrics.cases(runs, mode).merge(metrics.by_family(totals, ["run_id"]), how="left", on="run_id")
 
 
 def _compared(scopes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Families side by side; a family that one of two measured scopes never launches has share 0 there."""
-    first, second = (
-        scopes[scopes["scope"] == scope] for scope in ("forward", "train_step")
-    )
+    first, second = (scopes[scopes["scope"] == scope] for scope in ("forward", "train_step"))
     keys = scopes[[*by, "family"]].drop_duplicates()
     cases = scopes[by].drop_duplicates().reset_index(drop=True)
     families = keys.dropna(subset="family")
@@ -174,10 +150,7 @@ def _compared(scopes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
             on=by,
         )
         seen = table[by].merge(
-            rows.groupby(by, sort=False)["share"]
-            .sum(min_count=1)
-            .rename("sum")
-            .reset_index(),
+            rows.groupby(by, sort=False)["share"].sum(min_count=1).rename("sum").reset_index(),
             how="left",
             on=by,
         )
@@ -190,14 +163,10 @@ def _compared(scopes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
         table["train_step_why"].fillna("not measured"),
     )
     table[NOT_MEASURED] = forward_why.where(forward_why != "", training_why)
-    table["run_id"] = table["train_step_run"].where(
-        table["train_step_run"] != "", table["forward_run"]
-    )
+    table["run_id"] = table["train_step_run"].where(table["train_step_run"] != "", table["forward_run"])
     order = table.groupby(by, sort=False).ngroup().astype(float)
     largest = table[["forward_ns", "train_step_ns"]].max(axis=1)
-    table = table.assign(_case=order, _size=-largest).sort_values(
-        ["_case", "_size"], kind="stable"
-    )
+    table = table.assign(_case=order, _size=-largest).sort_values(["_case", "_size"], kind="stable")
     return table.drop(
         columns=[
             "_case",
@@ -213,50 +182,37 @@ def _compared(scopes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 def _phases(runs: pd.DataFrame, totals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Families within each phase of the training step, phases in the order in which they run."""
     families = metrics.by_family(totals, ["run_id", "phase"])
-    rank = (
-        families["phase"]
-        .map({phase: rank for rank, phase in enumerate(metrics.PHASES)})
-        .fillna(len(metrics.PHASES))
-    )
-    families = (
-        families.assign(_rank=rank)
-        .sort_values(["run_id", "_rank"], kind="stable")
-        .drop(columns="_rank")
-    )
+    rank = families["phase"].map({phase: rank for rank, phase in enumerate(metrics.PHASES)}).fillna(len(metrics.PHASES))
+    families = families.assign(_rank=rank).sort_values(["run_id", "_rank"], kind="stable").drop(columns="_rank")
     return metrics.cases(runs, "train_step").merge(families, how="left", on="run_id")
 
 
-def _phase_shares(
-    runs: pd.DataFrame, totals: pd.DataFrame, by: list[str]
-) -> pd.DataFrame:
-    """Kernel time of a training step and each phase's part of it: kernel_ns and one column per phase."""
-    time = totals.pivot_table(
-        index="run_id", columns="phase", values="time_ns", aggfunc="sum", fill_value=0.0
+def _wide(phases: pd.DataFrame, by: list[str], order: list[str]) -> pd.DataFrame:
+    """One row per case and phase: time_ns and share_<family>...; a family that a measured phase never launches has share 0."""
+    keys = [*by, "run_id", NOT_MEASURED, "phase"]
+    heads = phases.groupby(keys, sort=False, dropna=False)["time_ns"].sum(min_count=1).reset_index()
+    shares = (
+        phases.dropna(subset="family").pivot(index=["run_id", "phase"], columns="family", values="share").fillna(0.0)
     )
+    shares = shares.reindex(columns=order).fillna(0.0).add_prefix("share_")
+    return heads.merge(shares.reset_index(), how="left", on=["run_id", "phase"])
+
+
+def _phase_shares(runs: pd.DataFrame, totals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Kernel time of a training step and each phase's part of it: kernel_ns and one column per phase."""
+    time = totals.pivot_table(index="run_id", columns="phase", values="time_ns", aggfunc="sum", fill_value=0.0)
     shares = time.div(time.sum(axis=1), axis=0)
     shares.insert(0, "kernel_ns", time.sum(axis=1))
-    shares = shares[
-        ["kernel_ns", *[phase for phase in metrics.PHASES if phase in shares]]
-    ]
-    return metrics.cases(runs, "train_step").merge(
-        shares.reset_index(), how="left", on="run_id"
-    )
+    shares = shares[["kernel_ns", *[phase for phase in metrics.PHASES if phase in shares]]]
+    return metrics.cases(runs, "train_step").merge(shares.reset_index(), how="left", on="run_id")
 
 
 def _pooled(rows: pd.DataFrame) -> pd.DataFrame:
     """Mean share of each family in each phase over the measured cases."""
-    shares = rows.pivot_table(
-        index=["run_id", "phase"], columns="family", values="share", fill_value=0.0
-    )
+    shares = rows.pivot_table(index=["run_id", "phase"], columns="family", values="share", fill_value=0.0)
     pooled = shares.groupby("phase").mean().stack().rename("share").reset_index()
-    rank = pooled["phase"].map(
-        {phase: rank for rank, phase in enumerate(metrics.PHASES)}
-    )
-    return (
-        pooled.assign(_rank=rank)
-        .sort_values(["_rank", "share"], ascending=[True, False])
-        .drop(columns="_rank")
-    )
+    rank = pooled["phase"].map({phase: rank for rank, phase in enumerate(metrics.PHASES)})
+    return pooled.assign(_rank=rank).sort_values(["_rank", "share"], ascending=[True, False]).drop(columns="_rank")
 
 
 def _change(rows: pd.DataFrame) -> dict:

@@ -12,14 +12,11 @@ import altair as alt
 import pandas as pd
 import vl_convert as vlc
 
-WIDE, NARROW = 720, 340
+WIDE, NARROW = 840, 350
+LABEL_SLACK = 22
+"""Pixels left of the labels: a reader's font may be wider than the one that they were measured in."""
 SVG = "http://www.w3.org/2000/svg"
-TEXT, FAINT, RULE, ON_COLOUR = (
-    "--chart-text",
-    "--chart-faint",
-    "--chart-rule",
-    "--chart-on-colour",
-)
+TEXT, FAINT, RULE = "--chart-text", "--chart-faint", "--chart-rule"
 NUM_SERIES = 4
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
@@ -37,10 +34,11 @@ class _Palette:
 def render(kind: str, rows: pd.DataFrame, prefix: str, width: int, **options) -> str:
     """SVG of `rows` drawn as `kind`, `width` CSS pixels wide, with ids that start with `prefix`."""
     palette = _Palette()
-    chart = (
-        KINDS[kind](rows, palette, width, **options)
-        .configure_view(strokeWidth=0)
-        .configure(background="transparent", font="sans-serif", padding=2)
+    chart = KINDS[kind](rows, palette, width, **options).configure(
+        background="transparent",
+        font="sans-serif",
+        padding={"left": LABEL_SLACK, "right": 10, "top": 2, "bottom": 2},
+        view={"strokeWidth": 0},
     )
     svg = vlc.vegalite_to_svg(json.loads(chart.to_json()))
     return _finish(svg, prefix, palette)
@@ -48,12 +46,7 @@ def render(kind: str, rows: pd.DataFrame, prefix: str, width: int, **options) ->
 
 def case_label(rows: pd.DataFrame, by: list[str]) -> pd.Series:
     """One label per row out of its case columns: `small · 128`."""
-    return (
-        rows[list(by)]
-        .astype(str)
-        .agg(" · ".join, axis=1)
-        .map(lambda text: _CONTROL.sub("\ufffd", text))
-    )
+    return rows[list(by)].astype(str).agg(" · ".join, axis=1).map(lambda text: _CONTROL.sub("\ufffd", text))
 
 
 # ---------------------------------------------------------------- kinds
@@ -74,12 +67,9 @@ def dumbbell(
     data["value"] = rows[value] / 1e6 if nanoseconds else rows[value]
     number = [f"{v:,.3g} ms" if nanoseconds else f"{v:,.3g}×" for v in data["value"]]
     data["title"] = [
-        f"{label}, {clock}: {text}"
-        for label, clock, text in zip(data["label"], data["clock"], number, strict=True)
+        f"{label}, {clock}: {text}" for label, clock, text in zip(data["label"], data["clock"], number, strict=True)
     ]
-    colours = alt.Scale(
-        domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))]
-    )
+    colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
     shapes = alt.Scale(
         domain=list(order),
         range=["circle", "square", "triangle-up", "diamond"][: len(order)],
@@ -97,9 +87,7 @@ def dumbbell(
         axis=_value_axis(palette, "~g", 4 if width < 500 else 8),
     )
     base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
-    lines = base.mark_line(strokeWidth=1.5, color=palette[RULE]).encode(
-        y=y, x=x, detail="label:N"
-    )
+    lines = base.mark_line(strokeWidth=1.5, color=palette[RULE]).encode(y=y, x=x, detail="label:N")
     dots = base.mark_point(filled=True, size=46, opacity=1).encode(
         y=y,
         x=x,
@@ -110,9 +98,7 @@ def dumbbell(
     return lines + dots
 
 
-def stacked_shares(
-    rows: pd.DataFrame, palette: _Palette, width: int, by, order, row=""
-) -> alt.LayerChart:
+def stacked_shares(rows: pd.DataFrame, palette: _Palette, width: int, by, order, row="") -> alt.LayerChart:
     """One 100% bar per case (and per value of `row`), cut by `family`; segments of at least 9% carry their number."""
     names = [*by, row] if row else list(by)
     data = pd.DataFrame(
@@ -128,20 +114,13 @@ def stacked_shares(
             _rank=rank,
             _row=rows[row].map({v: i for i, v in enumerate(dict.fromkeys(rows[row]))}),
         )
-        data = data.sort_values(["_rank", "_row"], kind="stable").drop(
-            columns=["_rank", "_row"]
-        )
+        data = data.sort_values(["_rank", "_row"], kind="stable").drop(columns=["_rank", "_row"])
         data["label"] = data["label"].str.replace("train_step", "train", regex=False)
     data["position"] = data["family"].map({family: i for i, family in enumerate(order)})
-    data["title"] = [
-        f"{a}, {f}: {s:.1%}"
-        for a, f, s in zip(data["label"], data["family"], data["share"], strict=True)
-    ]
+    data["title"] = [f"{a}, {f}: {s:.1%}" for a, f, s in zip(data["label"], data["family"], data["share"], strict=True)]
     room = 0.06 if width > 500 else 0.11
     data["text"] = [f"{s * 100:.0f}" if s >= room else "" for s in data["share"]]
-    colours = alt.Scale(
-        domain=list(order), range=[palette[f"--family-{family}"] for family in order]
-    )
+    colours = alt.Scale(domain=list(order), range=[palette[f"--family-{family}"] for family in order])
     y = alt.Y(
         "label:N",
         sort=list(dict.fromkeys(data["label"])),
@@ -153,9 +132,7 @@ def stacked_shares(
         "title": "% of kernel time",
         "scale": alt.Scale(domain=[0, 1]),
     }
-    axis = alt.Axis(
-        **{**_value_axis(palette, "%", 5).to_dict(), "labelExpr": "datum.value * 100"}
-    )
+    axis = alt.Axis(**{**_value_axis(palette, "%", 5).to_dict(), "labelExpr": "datum.value * 100"})
     base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
     bars = base.mark_bar(
         height=alt.RelativeBandSize(0.82),
@@ -168,30 +145,22 @@ def stacked_shares(
         order="position:Q",
         description="title:N",
     )
-    text = base.mark_text(fontSize=10, color=palette[ON_COLOUR]).encode(
+    on_colours = alt.Scale(domain=list(order), range=[palette[f"--on-{family}"] for family in order])
+    text = base.mark_text(fontSize=10).encode(
         y=y,
         x=alt.X("share:Q", bandPosition=0.5, axis=axis, **x),
         order="position:Q",
-        detail="family:N",
         text="text:N",
+        color=alt.Color("family:N", scale=on_colours, legend=None),
     )
-    return bars + text
+    return (bars + text).resolve_scale(color="independent")
 
 
-def grouped_bars(
-    rows: pd.DataFrame, palette: _Palette, width: int, by, order
-) -> alt.LayerChart:
+def grouped_bars(rows: pd.DataFrame, palette: _Palette, width: int, by, order) -> alt.LayerChart:
     """Per case one dot per `scope` at its `share`: the same drawing as `dumbbell`, on an axis that starts at zero."""
-    data = pd.DataFrame(
-        {"label": case_label(rows, by), "scope": rows["scope"], "share": rows["share"]}
-    )
-    data["title"] = [
-        f"{a}, {s}: {v:.1%}"
-        for a, s, v in zip(data["label"], data["scope"], data["share"], strict=True)
-    ]
-    colours = alt.Scale(
-        domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))]
-    )
+    data = pd.DataFrame({"label": case_label(rows, by), "scope": rows["scope"], "share": rows["share"]})
+    data["title"] = [f"{a}, {s}: {v:.1%}" for a, s, v in zip(data["label"], data["scope"], data["share"], strict=True)]
+    colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
     shapes = alt.Scale(
         domain=list(order),
         range=["circle", "square", "triangle-up", "diamond"][: len(order)],
@@ -202,16 +171,10 @@ def grouped_bars(
         title=None,
         axis=_category_axis(palette),
     )
-    axis = alt.Axis(
-        **{**_value_axis(palette, "%", 5).to_dict(), "labelExpr": "datum.value * 100"}
-    )
-    x = alt.X(
-        "share:Q", scale=alt.Scale(domainMin=0), axis=axis, title="% of kernel time"
-    )
+    axis = alt.Axis(**{**_value_axis(palette, "%", 5).to_dict(), "labelExpr": "datum.value * 100"})
+    x = alt.X("share:Q", scale=alt.Scale(domainMin=0), axis=axis, title="% of kernel time")
     base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
-    lines = base.mark_line(strokeWidth=1.5, color=palette[RULE]).encode(
-        y=y, x=x, detail="label:N"
-    )
+    lines = base.mark_line(strokeWidth=1.5, color=palette[RULE]).encode(y=y, x=x, detail="label:N")
     dots = base.mark_point(filled=True, size=46, opacity=1).encode(
         y=y,
         x=x,
@@ -227,6 +190,14 @@ KINDS = {
     "stacked_shares": stacked_shares,
     "grouped_bars": grouped_bars,
 }
+
+
+COLOUR_COLUMNS = {"dumbbell": "clock", "stacked_shares": "family", "grouped_bars": "scope"}
+
+
+def colour_column(kind: str) -> str:
+    """Column of the rows whose values the legend explains."""
+    return COLOUR_COLUMNS[kind]
 
 
 # ---------------------------------------------------------------- axes and clean-up
@@ -263,18 +234,14 @@ def _value_axis(palette: _Palette, form: str, ticks: int) -> alt.Axis:
 
 def _plot_width(data: pd.DataFrame, width: int) -> int:
     """Room that the labels leave: about 6.1 px a character at 11 px."""
-    return max(120, int(width - 22 - 6.1 * data["label"].str.len().max()))
+    return max(120, int(width - LABEL_SLACK - 24 - 6.1 * data["label"].str.len().max()))
 
 
 def _finish(svg: str, prefix: str, palette: _Palette) -> str:
     ElementTree.register_namespace("", SVG)
     root = ElementTree.fromstring(_CONTROL.sub("\ufffd", svg))
     variables = {code: f"var({variable})" for variable, code in palette.codes.items()}
-    ids = {
-        element.get("id"): f"{prefix}-{element.get('id')}"
-        for element in root.iter()
-        if element.get("id")
-    }
+    ids = {element.get("id"): f"{prefix}-{element.get('id')}" for element in root.iter() if element.get("id")}
     for element in root.iter():
         for name, text in list(element.attrib.items()):
             if name == "id":
@@ -309,12 +276,7 @@ def _finish(svg: str, prefix: str, palette: _Palette) -> str:
                     ),
                 )
         label = element.attrib.pop("aria-label", None)
-        if (
-            label
-            and element.tag == f"{{{SVG}}}path"
-            and len(element) == 0
-            and "axis" not in label
-        ):
+        if label and element.tag == f"{{{SVG}}}path" and len(element) == 0 and "axis" not in label:
             title = ElementTree.SubElement(element, f"{{{SVG}}}title")
             title.text = label
     width, height = (float(root.get(side)) for side in ("width", "height"))

@@ -1,0 +1,120 @@
+"""From a recording to the pages of the report: loads, asks every question, writes Markdown and CSV below the MkDocs folder."""
+
+import inspect
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pandas as pd
+
+from analysis import metrics
+from analysis.answer import Answer, assemble
+from analysis.knowledge import kernel_families
+from analysis.questions import (
+    QUESTIONS,
+    data_page,
+    kernel_glossary,
+    overview,
+    reconciliation,
+    run_list,
+    run_page,
+)
+from analysis.reading import recording
+from analysis.report.pages import Site
+from analysis.report.text import file_name, inline
+
+GENERATED = ("report", "index.md")
+"""What `write` owns below the docs folder: removed and written anew each time, and ignored by git."""
+
+NOTHING = assemble({}, [], [], [])
+
+
+@dataclass(frozen=True)
+class Published:
+    """What was written; `breaches` are failed checks of the reconciliation."""
+
+    pages: int
+    files: int
+    breaches: int
+
+
+def recordings_in(folder: Path) -> list[Path]:
+    """The recordings below `folder`. Raises RecordingError where there is none."""
+    found = sorted(manifest.parent for manifest in folder.glob("*/manifest.json"))
+    if not found:
+        raise recording.RecordingError(f"{folder} holds no recording: make one with `python -m analysis ingest`")
+    return found
+
+
+def publish(folders: list[Path], docs: Path) -> Published:
+    """Write the report of the recordings in `folders`, taken together, below `docs`. Raises RecordingError."""
+    loaded = [recording.load(folder) for folder in folders]
+    inside = [folder.name for folder in folders if folder.resolve().is_relative_to((docs / "data").resolve())]
+    return write(together(loaded), docs, downloads=inside[0] if len(inside) == len(folders) == 1 else "")
+
+
+def together(recordings: list[recording.Recording]) -> recording.Recording:
+    """Several recordings as one. Raises RecordingError where two of them hold the same run."""
+    first, *others = recordings
+    if not others:
+        return first
+    run_ids = pd.concat([one.runs["run_id"].astype(str) for one in recordings])
+    if run_ids.duplicated().any():
+        twice = run_ids[run_ids.duplicated()].iloc[0]
+        raise recording.RecordingError(f"run {twice} is in two of the recordings: give only one of them")
+    tables = {}
+    for name in recording.TABLES:
+        frame = pd.concat([getattr(one, name) for one in recordings], ignore_index=True)
+        categories = [c for c in frame if isinstance(getattr(first, name)[c].dtype, pd.CategoricalDtype)]
+        tables[name] = frame.astype(dict.fromkeys(categories, "category"))
+    return recording.Recording(first.manifest, **tables)
+
+
+def ask(question: ModuleType, rec: recording.Recording, **more: Any) -> Answer:
+    """A question's answer: its parameters name the tables of the recording that it gets."""
+    names = inspect.signature(question.answer).parameters
+    return question.answer(**{name: more[name] if name in more else getattr(rec, name) for name in names})
+
+
+def write(rec: recording.Recording, docs: Path, downloads: str = "") -> Published:
+    """Write all generated pages of `rec` below `docs`; `downloads` names the folder of its Parquet files in docs/data."""
+    for name in GENERATED:
+        target = docs / name
+        shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+    labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
+    folder = Path(__file__).parent / "questions"
+    site = Site(docs, (folder,), labels, tuple(metrics.case_columns(rec.runs)))
+    verdicts = []
+    for letter, question in QUESTIONS.items():
+        answer = ask(question, rec)
+        template = question.__name__.rsplit(".", 1)[-1] + ".md"
+        words = {"letter": letter, "title": question.TITLE}
+        site.write(f"report/{question.SLUG}.md", template, answer, **words)
+        verdict = site.block("index.md", template, answer, "verdict")
+        verdicts.append({**words, "slug": question.SLUG, "verdict": verdict})
+    checked = ask(reconciliation, rec)
+    site.write("index.md", "overview.md", ask(overview, rec), questions=verdicts)
+    site.write("report/reconciliation.md", "reconciliation.md", checked)
+    site.write("report/runs.md", "runs.md", ask(run_list, rec))
+    site.write("report/kernels.md", "kernels.md", ask(kernel_glossary, rec))
+    dictionary = recording.dictionary()
+    site.write("report/data.md", "data.md", ask(data_page, rec, dictionary=dictionary), downloads=downloads)
+    site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec))
+    checks = checked.tables["checks"].rows
+    tables = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "api", "memops", "memory")}
+    for run_id, answer in run_page.answers(**tables, checks=checks):
+        run = answer.facts["run"]
+        label = inline(" · ".join(str(run[name]) for name in ("size", "context_length", "mode")))
+        site.write(f"report/runs/{file_name(run_id)}.md", "run.md", answer, label=label)
+    pages = sum(path.suffix == ".md" for path in site.written)
+    return Published(pages, len(site.written), checked.facts["num_breaches"])
+
+
+def _constants(rec: recording.Recording) -> dict[str, Any]:
+    """Numbers of steps, lowest and highest, and thresholds, for the methods page."""
+    ok = metrics.measured_runs(rec.runs)
+    names = {"warmup": "warmup_steps", "timed": "measured_steps", "profiled": "profiled_steps"}
+    steps = {key: (int(ok[name].min()), int(ok[name].max())) if len(ok) else (0, 0) for key, name in names.items()}
+    return steps | {"launch_bound": metrics.LAUNCH_BOUND_BUSY_SHARE}

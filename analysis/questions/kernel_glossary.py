@@ -1,0 +1,82 @@
+"""Every kernel family and every kernel name seen: what it computes, how it is classified, where it appears."""
+
+import pandas as pd
+
+from analysis import metrics
+from analysis.answer import Answer, Column, Table, assemble
+from analysis.knowledge import kernel_families
+
+SLUG = "kernels"
+TITLE = "Kernels"
+
+
+def answer(kernels: pd.DataFrame) -> Answer:
+    """One table per family that was seen, kernels by falling highest share of a step; `explanation` is that of the rule that caught the name.
+
+    Also the rules with the kernel time that each caught, and the share of all kernel time that no rule caught.
+    """
+    totals = metrics.by_kernel(metrics.kernel_totals(kernels), ["run_id"])
+    names = totals.groupby(["family", "kernel_name"], sort=False).agg(
+        num_runs=("run_id", "nunique"), high=("share", "max"), time_ns=("time_ns", "sum"), modules=("modules", _most)
+    )
+    names = names.reset_index().sort_values(["high", "kernel_name"], ascending=[False, True])
+    found = [kernel_families.classify(name) for name in names["kernel_name"]]
+    names["rule"] = [one.rule for one in found]
+    names["part"] = [one.part for one in found]
+    names["explanation"] = [_explanation(one) for one in found]
+    families = []
+    tables = []
+    for key, family in kernel_families.FAMILIES.items():
+        of_family = names[names["family"] == key]
+        if not len(of_family):
+            continue
+        families.append(
+            {"key": key, "label": family.label, "explanation": family.explanation, "num_names": len(of_family)}
+        )
+        tables.append(
+            Table(
+                f"kernels-{key}",
+                f"{family.label} kernels seen",
+                (
+                    Column("kernel_name", "kernel", "kernel_entry"),
+                    Column("part", "part"),
+                    Column("explanation", "what it computes", "prose"),
+                    Column("modules", "launched by", "modules"),
+                    Column("num_runs", "runs", "count"),
+                    Column("high", "highest share of a step", "share", bar=True),
+                ),
+                of_family.reset_index(drop=True),
+            )
+        )
+    whole = names["time_ns"].sum()
+    rules = names.groupby(["family", "rule"], sort=False).agg(
+        num_names=("kernel_name", "size"), time_ns=("time_ns", "sum")
+    )
+    rules = rules.reset_index().assign(share=lambda rows: rows["time_ns"] / whole)
+    rules = rules.sort_values(["share", "rule"], ascending=[False, True], ignore_index=True)
+    tables.append(
+        Table(
+            "rules",
+            "Rules by the kernel time that they caught, all runs together",
+            (
+                Column("family", "family", "family"),
+                Column("rule", "rule"),
+                Column("num_names", "kernel names", "count"),
+                Column("share", "of kernel time", "share", bar=True),
+            ),
+            rules,
+        )
+    )
+    unclassified = rules.loc[rules["family"] == kernel_families.OTHER, "share"].sum()
+    facts = {"families": families, "num_names": len(names), "unclassified": float(unclassified)}
+    return assemble(facts, [], tables, [])
+
+
+def _most(modules: pd.Series) -> str:
+    """The module lists of a kernel over all runs as one, in the order in which they first appear."""
+    return ", ".join(dict.fromkeys(name for one in modules for name in one.split(", ") if name))
+
+
+def _explanation(found: kernel_families.Classification) -> str:
+    rule = kernel_families.rule(found)
+    return rule.explanation if rule else "no rule knows this name"

@@ -1,0 +1,86 @@
+"""The front page: key figures, a heat map of forward time, and what could not be measured."""
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from analysis import metrics
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.questions import beyond_gemm, forward_time
+
+SLUG = "overview"
+
+
+def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, manifest: Mapping) -> Answer:
+    """Runs finished and not, kernels recorded, machine and dates; forward time (timer, median) by size and context length."""
+    by = metrics.case_columns(runs)
+    times = metrics.host_times(steps, "timer", "timer")
+    forward = times[times["phase"] == "forward"].drop(columns="phase")
+    heat = metrics.cases(runs, "forward").merge(forward, how="left", on="run_id")
+    heat.loc[heat[NOT_MEASURED] != "", ["timer_ns", "timer_min_ns", "timer_max_ns"]] = float("nan")
+    status = runs["status"].astype(str)
+    ordered = metrics.in_model_order(runs)
+    unfinished = ordered[ordered["status"].astype(str) != "ok"].reset_index(drop=True)
+    unfinished = unfinished.assign(why=[metrics.why_not_measured(row) for _, row in unfinished.iterrows()])
+    sizes = ordered.drop_duplicates("size").reset_index(drop=True)
+    facts = {
+        "num_runs": len(runs),
+        "num_ok": int((status == "ok").sum()),
+        "num_unfinished": int((status != "ok").sum()),
+        "num_kernels": len(kernels),
+        "num_kernel_names": kernels["kernel_name"].nunique(),
+        "gpu": ", ".join(dict.fromkeys(runs["gpu_name"].dropna().astype(str))),
+        "manifest": dict(manifest),
+        "recorded_on": str(manifest.get("recorded_to") or manifest.get("created") or "")[:10],
+        "num_sizes": len(sizes),
+        "num_contexts": int(runs["context_length"].nunique()),
+        "by": by,
+        "peak": int(runs["peak_memory_bytes"].max()) if len(runs) and runs["peak_memory_bytes"].notna().any() else 0,
+    }
+    inner = beyond_gemm.answer(runs, kernels)
+    claims = [
+        Claim(
+            "unfinished",
+            unfinished,
+            lambda rows: (rows["status"].astype(str) != "ok").any(),
+            lambda rows: {"num_runs": len(rows)},
+        ),
+        Claim(
+            "all_finished",
+            runs,
+            lambda rows: (rows["status"].astype(str) == "ok").all(),
+            lambda rows: {"num_runs": len(rows)},
+        ),
+    ]
+    tables = [
+        Table(
+            "heat", "Forward pass, median", (*forward_time.case_headings(by), Column("timer_ns", "time", "ms")), heat
+        ),
+        Table(
+            "unfinished",
+            "Runs without numbers",
+            (
+                Column("run_id", "run", "run"),
+                Column("why", "what happened"),
+                Column("status_message", "message"),
+            ),
+            unfinished[["run_id", "status", "why", "status_phase", "status_message"]],
+        ),
+        Table(
+            "models",
+            "Models",
+            (
+                Column("size", "model"),
+                Column("d_model", "d_model", "count"),
+                Column("d_ff", "d_ff", "count"),
+                Column("num_layers", "layers", "count"),
+                Column("num_heads", "heads", "count"),
+                Column("num_parameters", "parameters", "count"),
+            ),
+            sizes[["size", "d_model", "d_ff", "num_layers", "num_heads", "num_parameters"]],
+        ),
+    ]
+    charts = [
+        Chart("families", *(getattr(inner.charts["families"], part) for part in ("kind", "title", "rows", "options")))
+    ]
+    return assemble(facts, claims, tables, charts)

@@ -1,0 +1,224 @@
+"""An Answer and its template to a Markdown page with its CSV files. Words come from the template, numbers from the Answer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from analysis.answer import Answer, Chart, Claim, Column, Table
+from analysis.report import charts, tables, text
+
+TEMPLATES = Path(__file__).parent / "templates"
+EVIDENCE_ROWS = 12
+FILTERS = (
+    "ms",
+    "percent",
+    "percent_span",
+    "points",
+    "points_lost",
+    "ratio",
+    "ratio_span",
+    "count",
+    "span",
+    "gib",
+    "mib",
+    "parameters",
+    "listing",
+)
+
+
+@dataclass
+class Site:
+    """Writes pages under `docs` (the MkDocs source folder): `index.md` and everything below `report/`.
+
+    `families` are the labels of the kernel families by key; `case_columns` name a case in sentences.
+    """
+
+    docs: Path
+    template_folders: tuple[Path, ...]
+    families: Mapping[str, str]
+    case_columns: tuple[str, ...]
+    written: list[Path] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.env = jinja2.Environment(
+            loader=jinja2.FileSystemLoader([*self.template_folders, TEMPLATES]),
+            undefined=jinja2.StrictUndefined,
+            autoescape=True,
+            finalize=text.finalize,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+        )
+        self.env.filters |= {name: getattr(text, name) for name in FILTERS} | {
+            "text": text.inline,
+            "html": text.escape,
+            "file": file_markup,
+            "bullets": bullets,
+            "verdict": verdict,
+        }
+
+    def write(self, path: str, template: str, answer: Answer, **extra: Any) -> None:
+        """Write the page `path` (below docs, with .md) and the CSV of each table it shows."""
+        page = _Page(self, path, answer)
+        self._put(path, page.environment().get_template(template).render(page.context() | extra))
+
+    def block(self, path: str, template: str, answer: Answer, block: str, **extra: Any) -> Markup:
+        """One block of a template as it would read on the page `path`, on one line: the verdict of a question, for the overview."""
+        page = _Page(self, path, answer)
+        loaded = page.environment().get_template(template)
+        words = "".join(loaded.blocks[block](loaded.new_context(page.context() | extra)))
+        return Markup(" ".join(words.split()))
+
+    def _put(self, path: str, content: str) -> None:
+        target = self.docs / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(content, encoding="utf-8")
+        self.written.append(target)
+
+
+def bullets(findings: str) -> Markup:
+    """The sentences that hold, one list item each; blank lines between calls dropped."""
+    lines = [line.strip() for line in str(findings).splitlines() if line.strip()]
+    return Markup("\n".join(f"- {line.removeprefix('- ')}" for line in lines) or "Not measured.")
+
+
+def file_markup(name: str) -> Markup:
+    """A name as part of a link."""
+    return Markup(text.file_name(name))
+
+
+def verdict(words: str) -> Markup:
+    """One line, or that nothing was measured."""
+    return Markup(" ".join(str(words).split()) or "Not measured.")
+
+
+class _Page:
+    """What a template may call while it renders one page."""
+
+    def __init__(self, site: Site, path: str, answer: Answer):
+        self.site, self.path, self.answer = site, path, answer
+        self.root = "../" * path.count("/")
+        self.folder = "report/csv/" + path.removesuffix(".md").removeprefix("report/")
+        self.claimed: list[Claim] = []
+
+    def context(self) -> dict[str, Any]:
+        return {
+            "facts": self.answer.facts,
+            "root": Markup(self.root),
+            "sentence": self.sentence,
+            "claim": self.claim,
+            "evidence": self.evidence,
+            "table": self.table,
+            "chart": self.chart,
+            "heat": self.heat,
+            "has": lambda key: len(self.answer.tables[key].rows) > 0,
+        }
+
+    def environment(self) -> jinja2.Environment:
+        """The site's environment with the filters that link from this page."""
+        families = dict(self.site.families)
+        env = self.site.env.overlay()
+        env.filters = self.site.env.filters | {
+            "family": lambda key: tables.family_chip(key, families),
+            "families": lambda keys: Markup(", ").join(tables.family_chip(key, families) for key in keys),
+            "modules": tables.modules,
+            "kernel": self.kernel,
+            "case": self.case,
+        }
+        return env
+
+    def sentence(self, key: str, caller) -> Markup:
+        """The sentence of a claim if it holds, otherwise nothing."""
+        found = self.answer.claims[key]
+        return Markup(caller(found.facts(found.rows))).strip() + Markup(" ") if found.holds else Markup("")
+
+    def claim(self, key: str, caller) -> Markup:
+        """A finding: the sentence and a link to the rows behind it."""
+        words = self.sentence(key, caller)
+        if not words:
+            return Markup("")
+        self.claimed.append(self.answer.claims[key])
+        return Markup("- ") + words + Markup('<a class="rows" href="#rows-{}">rows</a>\n').format(key)
+
+    def evidence(self) -> Markup:
+        """The rows behind every claim made so far, folded."""
+        return Markup("\n\n").join(self._evidence(claim) for claim in self.claimed)
+
+    def _evidence(self, claim: Claim) -> Markup:
+        shown = [c for table in self.answer.tables.values() for c in table.columns if c.key in claim.rows]
+        columns = tuple({column.key: column for column in shown}.values())
+        columns = columns or tuple(Column(name, name) for name in claim.rows.columns)
+        link = self._csv(f"rows-{claim.key}", claim.rows)
+        few = claim.rows.head(EVIDENCE_ROWS)
+        title = f"{claim.key.replace('_', ' ')}: {len(claim.rows)} rows"
+        title += f", the first {EVIDENCE_ROWS} of them" if len(claim.rows) > EVIDENCE_ROWS else ""
+        table = Table(f"rows-{claim.key}", title, columns, few)
+        body = tables.to_html(table, link, self.root, dict(self.site.families), anchor=f"rows-{claim.key}")
+        return Markup('<details class="evidence"><summary>{}</summary>\n{}\n</details>').format(
+            text.escape(title), body
+        )
+
+    def table(self, key: str) -> Markup:
+        found = self.answer.tables[key]
+        return tables.to_html(found, self._csv(key, found.rows), self.root, dict(self.site.families))
+
+    def heat(self, key: str) -> Markup:
+        """The table `key` as a map: one row per size, one column per context length."""
+        found = self.answer.tables[key]
+        return tables.heat_html(found, self._csv(key, found.rows), self.root)
+
+    def _csv(self, key: str, rows) -> str:
+        path = f"{self.folder}/{text.file_name(key)}.csv"
+        self.site._put(path, tables.to_csv(rows))
+        return self.root + path
+
+    def chart(self, key: str) -> Markup:
+        """A figure with a wide and a narrow drawing (CSS shows one), and its legend."""
+        found = self.answer.charts[key]
+        if not len(found.rows):
+            return Markup('<p class="why">{}: not measured</p>').format(text.escape(found.title))
+        drawings = [
+            Markup('<div class="{}">{}</div>').format(
+                name, Markup(charts.render(found.kind, found.rows, f"{key}-{name}", width, **found.options))
+            )
+            for name, width in (("wide", charts.WIDE), ("narrow", charts.NARROW))
+        ]
+        return Markup('<figure class="chart" id="chart-{}">\n<figcaption>{}</figcaption>\n{}\n{}\n</figure>').format(
+            key, text.escape(found.title), self._legend(found), Markup("\n").join(drawings)
+        )
+
+    def _legend(self, chart: Chart) -> Markup:
+        names = [
+            name for name in chart.options.get("order", ()) if name in set(chart.rows[charts.colour_column(chart.kind)])
+        ]
+        items = []
+        for position, name in enumerate(chart.options["order"]):
+            if name not in names:
+                continue
+            if chart.kind == "stacked_shares":
+                items.append(tables.family_chip(name, dict(self.site.families)))
+            else:
+                items.append(
+                    Markup('<span class="series series-{}" style="--family:var(--series-{})">{}</span>').format(
+                        position, position, text.escape(name)
+                    )
+                )
+        return Markup('<p class="legend">{}</p>').format(Markup(" ").join(items))
+
+    def kernel(self, name: str) -> Markup:
+        """A kernel in a sentence: short, linked to its full name in the glossary."""
+        return Markup('<a class="kernel" href="{}report/kernels.html#{}"><code>{}</code></a>').format(
+            Markup(self.root), text.kernel_anchor(name), text.inline(text.short_name(name))
+        )
+
+    def case(self, row: Mapping[str, Any]) -> Markup:
+        """A case in a sentence, linked to its run: small · 128."""
+        label = text.inline(" · ".join(str(row[name]) for name in self.site.case_columns if name in row))
+        run = row.get("run_id")
+        if not isinstance(run, str) or not run:
+            return label
+        return Markup('<a href="{}">{}</a>').format(tables.run_link(run, self.root), label)
