@@ -8,6 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from analysis.knowledge import kernel_families
 from analysis.knowledge.kernel_families import (
@@ -101,6 +103,11 @@ def test_spelling_of_nsys_and_of_the_pytorch_profiler_agree():
         "at::native::(anonymous namespace)::X>(float*)"
     )
     assert classify(nsys) == classify(torch)
+
+
+@given(st.text())
+def test_any_text_gets_a_known_family(name):
+    assert family(name) in FAMILIES
 
 
 def test_long_hostile_names_take_no_time():
