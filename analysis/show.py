@@ -1,18 +1,20 @@
 """Any nsys profile, summarised in a terminal or for a machine.
 
-The JSON form (`--format json`) is a stable interface: one object for one PROFILE, an array of them for several. Its keys:
+The JSON form (`--format json`) is a stable interface: one object for one PROFILE, an array of them for several. Its
+keys:
 
 - `capture`: facts of the capture (source, nsys_version, schema_version, duration_ns, processes, num_gpus, num_kernels,
   num_graph_executions, num_api_calls, num_ranges, num_open_ranges, kernel_ns, graph_ns (whole graph executions, whose
   kernels are not visible), unclassified_share)
 - `coverage`: {exact, phase, none}, shares of kernel time by how its phase is known; null where there are no kernels
 - `launches`: launch latency (API start to kernel start) and queue depth over all kernels
-- `kernels`, `families`, `ranges`, `phases`, `api`, `syncs`, `memops`, `gpus`, `missing`: arrays of objects, whose keys are
+- `kernels`, `families`, `ranges`, `phases`, `api`, `syncs`, `memops`, `gpus`, `missing`: arrays of objects, whose
+  keys are
   the columns of `analysis.reading.summary.SECTIONS`, largest first
 
 Times are integer nanoseconds, sizes bytes, shares 0 to 1, and null means not known. Keys may be added, never renamed.
-The CSV form is long: profile, section, row, column, value. Names in the text and Markdown forms are made harmless: what is
-inside a profile is not trusted.
+The CSV form is long: profile, section, row, column, value. Names in the text and Markdown forms are made harmless:
+what is inside a profile is not trusted.
 """
 
 import csv
@@ -66,8 +68,8 @@ _NOTHING = "n/a"
 def show(profiles: Sequence[Path], form: str, top: int, out: Callable[[str], None], err: Callable[[str], None]) -> int:
     """Give a summary of each profile to `out`, and one line to `err` for each that cannot be read; the others go on.
 
-    form: one of FORMATS. top: rows of a section in text and md, 0 for all. Returns the exit code: 0, or 2 where a profile
-    could not be read.
+    form: one of FORMATS. top: rows of a section in text and md, 0 for all. Returns the exit code: 0, or 2 where a
+    profile could not be read.
     """
     found: list[Summary] = []
     for profile in profiles:
@@ -96,7 +98,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in flat)
 
 
-# ------------------------------------------------------------------------------------------------------------- the values
+# ----------------------------------------------------------------------------------------------------------- the values
 
 
 def _time(ns: float) -> str:
@@ -135,8 +137,8 @@ def _facts(summary: Summary) -> list[str]:
     lines = [
         f"{recorded}; {_time(facts['duration_ns'])} captured; {len(facts['processes'])} process(es); "
         f"{facts['num_gpus']} GPU(s) used",
-        f"{facts['num_kernels']} kernels ({_time(facts['kernel_ns'])}), {facts['num_graph_executions']} graph executions "
-        f"({_time(facts['graph_ns'])}), "
+        f"{facts['num_kernels']} kernels ({_time(facts['kernel_ns'])}), "
+        f"{facts['num_graph_executions']} graph executions ({_time(facts['graph_ns'])}), "
         f"{facts['num_api_calls']} API calls, {facts['num_ranges']} ranges ({facts['num_open_ranges']} left open)",
         coverage_line(coverage),
     ]
@@ -144,8 +146,9 @@ def _facts(summary: Summary) -> list[str]:
         lines.append(f"Kernel families: {_shown('share', facts['unclassified_share'])} of kernel time in no family")
     if launches["kernels"]:
         lines.append(
-            f"Launches: {_time(launches['latency_median_ns'])} median, {_time(launches['latency_max_ns'])} longest from call to "
-            f"kernel; queue {launches['queue_mean']:.1f} kernels on average, {launches['queue_max']} at most"
+            f"Launches: {_time(launches['latency_median_ns'])} median, {_time(launches['latency_max_ns'])} longest "
+            f"from call to kernel; queue {launches['queue_mean']:.1f} kernels on average, "
+            f"{launches['queue_max']} at most"
         )
     return lines
 
@@ -175,7 +178,7 @@ def _is_text(frame: pd.DataFrame, column: str) -> bool:
     return not pd.api.types.is_numeric_dtype(frame[column]) and any(isinstance(v, str) for v in frame[column])
 
 
-# -------------------------------------------------------------------------------------------------------------- the forms
+# ------------------------------------------------------------------------------------------------------------ the forms
 
 
 def as_text(summary: Summary, top: int = 20) -> str:
@@ -186,29 +189,38 @@ def as_text(summary: Summary, top: int = 20) -> str:
     console.print(Text(printable(summary.capture["source"]), style="bold"))
     for line in _facts(summary):
         console.print(Text(f"  {line}"))
-    for title, name, frame, left_out in _sections(summary, top):
-        if name == "kernels":  # long names last, so that they cannot push the numbers out of sight
-            frame = frame[[*(column for column in frame.columns if column != "name"), "name"]]
+    for title, _, frame, left_out in _sections(summary, top):
         table = Table(
             title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
         )
-        for column in frame.columns:
-            text = _is_text(frame, column)
-            wide = column in ("what", "consequence") or (column == "name" and name != "kernels")
+        columns = sorted(frame.columns, key=lambda column: column == "name")  # long, so that it comes last
+        cells = [[_shown(column, value) for value in frame[column]] for column in columns]
+        taken = sum(max(map(len, [_heading(c), *texts])) + 2 for c, texts in zip(columns, cells) if c != "name")
+        for column, texts in zip(columns, cells):
+            long = column == "consequence"
             table.add_column(
                 _heading(column),
-                justify="left" if text else "right",
-                overflow="fold" if wide else "ellipsis",
-                no_wrap=not wide,
-                min_width=None if wide or column == "name" else max(len(_shown(column, v)) for v in frame[column]),
+                justify="left" if _is_text(frame, column) else "right",
+                overflow="fold" if long else "ellipsis",
+                no_wrap=not long,
             )
-        for row in frame.itertuples(index=False):
-            table.add_row(*(Text(_shown(column, value)) for column, value in zip(frame.columns, row)))
+            if column == "name":
+                texts[:] = [_shortened(text, max(width - taken, 40)) for text in texts]
+        for row in zip(*cells):
+            table.add_row(*map(Text, row))
         console.print()
         console.print(table)
         if left_out:
             console.print(Text(f"  ... and {left_out} more (--top 0 shows all)"))
     return stream.getvalue().rstrip("\n")
+
+
+def _shortened(text: str, width: int) -> str:
+    """`text` in `width` characters: kernel names that begin alike often end differently, so the middle goes."""
+    if len(text) <= width:
+        return text
+    head = (width - 1) * 2 // 3
+    return f"{text[:head]}\N{HORIZONTAL ELLIPSIS}{text[head + 1 - width :]}"
 
 
 def _escaped(text: str) -> str:

@@ -1,11 +1,12 @@
-"""Attribute GPU work to the NVTX ranges it was launched in: kernel -> launch API call -> innermost range of the same thread.
+"""Attribute GPU work to the NVTX ranges it was launched in: kernel -> launch API call -> innermost range of the same
+thread.
 
-An operation belongs to where the host *launched* it, never to where it ran: kernels run after the host has left the range.
-The launch is the API call with the operation's correlation id in the operation's process (the id is unique per process only);
-every kernel of a CUDA graph belongs to the call that launched the graph. Push/pop ranges belong to the thread that pushed
-them, and nest per domain. What a thread without ranges launches (autograd's backward thread) gets its phase and step from the
-ranges open at that time on the process's other threads. Where a step has a forward and a backward range and no loss range,
-what is launched between the two is the loss. The label says how the phase is known:
+An operation belongs to where the host *launched* it, never to where it ran: kernels run after the host has left the
+range. The launch is the API call with the operation's correlation id in the operation's process (the id is unique per
+process only); every kernel of a CUDA graph belongs to the call that launched the graph. Push/pop ranges belong to the
+thread that pushed them, and nest per domain. What a thread without ranges launches (autograd's backward thread) gets
+its phase and step from the ranges open at that time on the process's other threads. Where a step has a forward and a
+backward range and no loss range, what is launched between the two is the loss. The label says how the phase is known:
 
 - `exact`: the launching thread itself was inside the phase (or, where the capture names no phase, inside a range)
 - `phase`: the phase was found by time, across the threads of the process
@@ -14,11 +15,12 @@ what is launched between the two is the loss. The label says how the phase is kn
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
-from analysis.reading.nsys_export import UNKNOWN_THREAD, Capture
+from analysis.reading.nsys_export import UNKNOWN_THREAD, Capture, codes_of
 from jobs import ranges as vocabulary
 
 ATTRIBUTIONS = ("exact", "phase", "none")
@@ -56,8 +58,8 @@ class Attribution:
 
     ranges: the capture's columns and parent_id (-1 none; row number of the parent), depth, path, step (-1 none), phase,
             module (path below the phase). Start/end ranges take no part in the nesting: they have no parent.
-    kernels, memops, graphs: api (row of the launch, -1 not in the capture), launch_ns, launch_end_ns (start_ns where the
-            launch is not in the capture), thread, range_id (-1 none), step, phase, module, attribution
+    kernels, memops, graphs: api (row of the launch, -1 not in the capture), launch_ns, launch_end_ns (start_ns where
+            the launch is not in the capture), thread, range_id (-1 none), step, phase, module, attribution
     api:    range_id, step, phase, attribution
     nesting: looks up the innermost range of a thread at a time
     """
@@ -66,16 +68,24 @@ class Attribution:
     kernels: pd.DataFrame
     memops: pd.DataFrame
     graphs: pd.DataFrame
-    api: pd.DataFrame
     nesting: "Nesting"
+    _places: "_Places"
+    _calls: pd.DataFrame
+
+    @cached_property
+    def api(self) -> pd.DataFrame:
+        """range_id, step, phase and attribution of each API call, worked out when first asked for."""
+        calls = self._calls
+        return self._places.at(calls["process"], calls["thread"], calls["start_ns"], None).drop(columns="module")
 
     def chains(self, operations: pd.DataFrame) -> list[np.ndarray]:
-        """For each domain: the innermost push/pop range that holds the launch of each row of kernels, memops or graphs."""
+        """For each domain: the innermost push/pop range that holds the launch of each row of kernels, memops or
+        graphs."""
         return self.nesting.chains(operations["thread"].to_numpy(), operations["launch_ns"].to_numpy())
 
     def inside(self, operations: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-        """Every (operation, range) where a push/pop range holds the launch of a row of kernels, memops or graphs: row numbers
-        (int64, int32), innermost ranges first."""
+        """Every (operation, range) where a push/pop range holds the launch of a row of kernels, memops or graphs: row
+        numbers (int64, int32), innermost ranges first."""
         chains = self.chains(operations)
         found = [(np.empty(0, np.int64), np.empty(0, np.int32))]
         for chain in chains:
@@ -99,11 +109,10 @@ def attribute(capture: Capture) -> Attribution:
     operations = {
         name: places.operations(getattr(capture, name), capture.api) for name in ("kernels", "memops", "graphs")
     }
-    api = places.at(capture.api["process"], capture.api["thread"], capture.api["start_ns"], launched=None)
-    return Attribution(ranges, **operations, api=api.drop(columns="module"), nesting=nesting)
+    return Attribution(ranges, **operations, nesting=nesting, _places=places, _calls=capture.api)
 
 
-# ------------------------------------------------------------------------------------------------------- nesting of ranges
+# ---------------------------------------------------------------------------------------------------- nesting of ranges
 
 
 class Nesting:
@@ -151,7 +160,8 @@ class Nesting:
         self._current.append(np.where(current >= 0, rows[current], -1).astype(np.int32))
 
     def chains(self, thread: np.ndarray, time: np.ndarray) -> list[np.ndarray]:
-        """For each domain: the innermost range (row number, -1 none) of that domain open on `thread` at `time`, as int32.
+        """For each domain: the innermost range (row number, -1 none) of that domain open on `thread` at `time`, as
+        int32.
 
         A range holds the moment it starts and not the moment it ends."""
         if not len(self._threads):
@@ -388,8 +398,8 @@ class _Places:
 
 
 def _implied_losses(ranges: pd.DataFrame, phase: np.ndarray, roots: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Process, start and end of the times between a forward range and the backward range that follows it as the next phase of
-    the same thread and step."""
+    """Process, start and end of the times between a forward range and the backward range that follows it as the next
+    phase of the same thread and step."""
     rows = np.flatnonzero(roots & (ranges["step"].to_numpy() >= 0))
     process, thread = ranges["process"].to_numpy(), ranges["thread"].to_numpy()
     start, end, step = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy(), ranges["step"].to_numpy()
@@ -406,10 +416,11 @@ def _num_open(start: np.ndarray, end: np.ndarray, time: np.ndarray) -> np.ndarra
 
 
 def launches(operations: pd.DataFrame, api: pd.DataFrame) -> np.ndarray:
-    """Row of `api` that launched each operation, joined on process and correlation id; -1 where there is none (int64)."""
+    """Row of `api` that launched each operation, joined on process and correlation id; -1 where there is none
+    (int64)."""
     if not len(api) or not len(operations):
         return np.full(len(operations), -1, np.int64)
-    processes, api_process = np.unique(api["process"].to_numpy(), return_inverse=True)
+    processes, api_process = codes_of(api["process"].to_numpy())
     process = operations["process"].to_numpy()
     if len(processes) == 1 and not process.any():
         process = np.full(len(process), processes[0])  # an export without globalPid: one process can only mean that one
@@ -421,9 +432,14 @@ def launches(operations: pd.DataFrame, api: pd.DataFrame) -> np.ndarray:
         raise ValueError("correlation ids are out of range")
     span = high - low + 1
     known &= (correlation >= max(low, 0)) & (correlation <= high)
-    api_key = api_process * span + (api_correlation - low)
+    api_key = api_process.astype(np.int64) * span + (api_correlation - low)
+    key = code * span + np.where(known, correlation - low, 0)
+    if span * len(processes) <= 8 * len(api) + 1_000_000:
+        # Correlation ids are counted up, so a table of them is small; the first of equal ids wins, as below.
+        table = np.full(span * len(processes), -1, np.int64)
+        table[api_key[::-1]] = np.arange(len(api))[::-1]
+        return np.where(known, table[key], -1)
     order = np.argsort(api_key, kind="stable")
     ordered = api_key[order]
-    key = code * span + np.where(known, correlation - low, 0)
     position = np.minimum(np.searchsorted(ordered, key), len(ordered) - 1)
     return np.where(known & (ordered[position] == key), order[position], -1)

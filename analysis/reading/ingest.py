@@ -25,8 +25,9 @@ class ResultsError(ValueError):
 def ingest(results: Path | str, out: Path | str, report: Callable[[str], None] = lambda line: None) -> dict:
     """Turn the sweep in `results` into a recording in `out`; returns its manifest.
 
-    A run that says ok, and whose capture is missing, broken, without kernels or without its steps, is recorded as what it is.
-    `report` gets one line for each run that is not ok. Raises ResultsError when there is no sweep to read.
+    A run that says ok, and whose capture is missing, broken, without kernels or without its steps, is recorded as
+    what it is. `report` gets one line for each run that is not ok. Raises ResultsError when there is no sweep to
+    read.
     """
     folder = _sweep_folder(Path(results))
     sweep = _read_json(folder / "sweep.json") if (folder / "sweep.json").is_file() else {}
@@ -91,7 +92,7 @@ def _concat(name: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(joined)
 
 
-# --------------------------------------------------------------------------------------------------------------- one run
+# -------------------------------------------------------------------------------------------------------------- one run
 
 
 def _run_tables(folder: Path, run_id: str) -> tuple[dict[str, pd.DataFrame], str]:
@@ -253,7 +254,7 @@ def _api_totals(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     return grouped.agg(calls="size", total_ns="sum").reset_index()
 
 
-# ---------------------------------------------------------------------------------------------------------- the manifest
+# --------------------------------------------------------------------------------------------------------- the manifest
 
 
 def _manifest(name: str, sweep: str, runs: pd.DataFrame, schemas: set[str], not_run: list[str]) -> dict:

@@ -1,8 +1,8 @@
 """Read an Nsight Systems export, SQLite or parquetdir: the only file that knows the nsys schema.
 
-`read(path)` gives a `Capture`: pandas frames with one row an event, integer nanoseconds on the capture's clock, names resolved
-to categoricals, sorted by start. Tables and columns that a capture or an nsys version does not have become empty frames and
-neutral values, and are listed in `Capture.missing`; nothing is filled in silently.
+`read(path)` gives a `Capture`: pandas frames with one row an event, integer nanoseconds on the capture's clock, names
+resolved to categoricals, sorted by start. Tables and columns that a capture or an nsys version does not have become
+empty frames and neutral values, and are listed in `Capture.missing`; nothing is filled in silently.
 """
 
 import itertools
@@ -101,8 +101,8 @@ class Capture:
     """What one nsys export holds. Times are int64 nanoseconds on the capture's own clock; `process` is the serialised
     process id (unique over machines of one capture), `thread` the serialised thread id that contains it.
 
-    kernels: start_ns, end_ns, process, device, context, stream, correlation, graph_node (0 none), kernel_name
-             (+ grid_x..z, block_x..z, registers, static_shared_bytes, dynamic_shared_bytes when read with details)
+    kernels: start_ns, end_ns, process, device, context, stream, correlation, kernel_name (+ graph_node (0 none),
+             grid_x..z, block_x..z, registers, static_shared_bytes, dynamic_shared_bytes when read with details)
     graphs:  start_ns, end_ns, process, device, context, stream, correlation, graph
              whole CUDA graph executions (traced with --cuda-graph-trace=graph: the kernels inside are not visible)
     memops:  start_ns, end_ns, process, device, context, stream, correlation, graph_node, operation, bytes
@@ -130,7 +130,8 @@ class Capture:
 
 
 def read(path: Path | str, *, details: bool = True) -> Capture:
-    """Read `path`: an `.sqlite` export, a parquetdir export (a folder), or an `.nsys-rep` report (needs `nsys` on PATH).
+    """Read `path`: an `.sqlite` export, a parquetdir export (a folder), or an `.nsys-rep` report (needs `nsys` on
+    PATH).
 
     details=False leaves out the launch shapes of kernels, which summaries do not need.
     Raises ExportError, whose message is one line for the user, for anything that is not a readable nsys export.
@@ -193,7 +194,8 @@ def _export(report: Path, folder: Path) -> Path:
 
 
 class _SqliteTables:
-    """Columns of an export in SQLite. Python's own sqlite3, read in flat chunks: 1 M rows of seven columns take a second."""
+    """Columns of an export in SQLite. Python's own sqlite3, read in flat chunks: 1 M rows of seven columns take a
+    second."""
 
     CHUNK = 1 << 16
 
@@ -278,7 +280,11 @@ class _ParquetTables:
 
     def integers(self, table: str, columns: Sequence[str]) -> list[np.ndarray]:
         data = self._read(table, columns)
-        return [_arrow_integers(data.column(name)) for name in columns]
+        arrays = []
+        for name in columns:
+            arrays.append(_arrow_integers(data.column(name)))
+            data = data.drop_columns(name)  # or both forms of all columns would be in memory at once
+        return arrays
 
     def objects(self, table: str, columns: Sequence[str]) -> list[list]:
         data = self._read(table, columns)
@@ -288,13 +294,13 @@ class _ParquetTables:
 def _arrow_integers(column: pa.ChunkedArray) -> np.ndarray:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if pa.types.is_temporal(column.type):
-        column = column.cast(pa.timestamp("ns")) if pa.types.is_timestamp(column.type) else column
-    column = column.cast(pa.int64(), safe=False)  # unsigned ids beyond 2**63 wrap, as they do in SQLite
+    if column.type == pa.uint64() and not column.null_count:
+        return column.to_numpy().view(np.int64)  # ids beyond 2**63 wrap, as they do in SQLite
+    column = column.cast(pa.int64(), safe=False)
     return (column.fill_null(_NO_VALUE) if column.null_count else column).to_numpy()
 
 
-# --------------------------------------------------------------------------------------------------- rows to tidy frames
+# -------------------------------------------------------------------------------------------------- rows to tidy frames
 
 
 class _Strings:
@@ -316,11 +322,25 @@ class _Strings:
 
     def names(self, ids: np.ndarray, what: str) -> pd.Categorical:
         """Categorical of the names of `ids`. Raises ValueError for an id that a present string table does not have."""
-        unique, inverse = np.unique(ids, return_inverse=True)
+        unique, inverse = codes_of(ids)
         values = [self[int(one)] for one in unique]
         if self.known and None in values:
             raise ValueError(f"{what} refers to string {unique[values.index(None)]}, which {STRINGS} does not have")
         return _categorical(inverse, [value or f"<unnamed {what} {one}>" for value, one in zip(values, unique)])
+
+
+def codes_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct values in order, and each value's place among them: np.unique, and without sorting where they lie close
+    together, as ids do."""
+    if len(values) == 0:
+        return values, np.empty(0, np.int32)
+    low, high = int(values.min()), int(values.max())
+    if high - low > 4 * len(values) + 1_000_000:
+        return np.unique(values, return_inverse=True)
+    present = np.zeros(high - low + 1, bool)
+    present[values - low] = True
+    place = np.cumsum(present, dtype=np.int32) - 1
+    return np.flatnonzero(present) + low, place[values - low]
 
 
 def _categorical(codes: np.ndarray, values: Sequence[str]) -> pd.Categorical:
@@ -331,13 +351,13 @@ def _categorical(codes: np.ndarray, values: Sequence[str]) -> pd.Categorical:
 
 
 def _constants(codes: np.ndarray, texts: dict[int, str], form: str) -> pd.Categorical:
-    unique, inverse = np.unique(codes, return_inverse=True)
+    unique, inverse = codes_of(codes)
     return _categorical(inverse, [form.format(texts.get(int(one), f"kind {one}")) for one in unique])
 
 
 def _columns(tables, table: str, wanted: dict[str, str], missing: dict[str, str]) -> dict[str, np.ndarray]:
-    """`wanted` (our name -> nsys column) of `table` as int64 arrays without gaps in the frame; columns that this export does
-    not have are listed in `missing` and come back as _NO_VALUE. start and end are indispensable."""
+    """`wanted` (our name -> nsys column) of `table` as int64 arrays without gaps in the frame; columns that this
+    export does not have are listed in `missing` and come back as _NO_VALUE. start and end are indispensable."""
     have = set(tables.columns(table))
     for column in ("start", "end"):
         if column in wanted.values() and column not in have:
@@ -362,7 +382,8 @@ def _column_consequence(column: str) -> str:
 
 
 def _neutral(values: np.ndarray, value: int = 0) -> np.ndarray:
-    return np.where(values == _NO_VALUE, value, values)
+    absent = values == _NO_VALUE
+    return np.where(absent, value, values) if absent.any() else values
 
 
 def _small(values: np.ndarray, value: int = 0) -> np.ndarray:
@@ -385,10 +406,27 @@ def _check_times(start: np.ndarray, end: np.ndarray, table: str) -> None:
 
 
 def _sorted_frame(arrays: dict) -> pd.DataFrame:
-    order = np.lexsort((arrays["end_ns"], arrays["start_ns"])) if len(arrays["start_ns"]) else None
-    if order is None or bool((order[1:] > order[:-1]).all()):
-        return pd.DataFrame(arrays, copy=False)
-    return pd.DataFrame({name: values[order] for name, values in arrays.items()}, copy=False)
+    """Frame of the arrays by start, then end."""
+    order = _order(arrays["start_ns"], arrays["end_ns"])
+    if order is not None:
+        # One column at a time, so that a column's old and new copy do not all exist at once.
+        for name in list(arrays):
+            arrays[name] = arrays[name][order]
+    return pd.DataFrame(arrays, copy=False)
+
+
+def _order(start: np.ndarray, end: np.ndarray) -> np.ndarray | None:
+    """Order by start, then end; None where the rows are in order, as nsys mostly writes them."""
+    step = start[1:] > start[:-1]
+    if step.all():
+        return None
+    if not (start[1:] < start[:-1]).any():
+        tied = np.r_[False, ~step] | np.r_[~step, False]
+        order = np.arange(len(start))
+        rows = order[tied]
+        order[tied] = rows[np.lexsort((end[rows], start[rows]))]
+        return order
+    return np.lexsort((end, start))
 
 
 _GPU_OPERATION = {
@@ -417,7 +455,8 @@ def _operations(tables, table: str, more: dict[str, str], missing: dict[str, str
 
 def _process(serialised: np.ndarray) -> np.ndarray:
     """Process part of a serialised process or thread id; 0 where the export does not say."""
-    return np.where(serialised == _NO_VALUE, 0, serialised >> 24)
+    absent = serialised == _NO_VALUE
+    return np.where(absent, 0, serialised >> 24) if absent.any() else serialised >> 24
 
 
 def process_id(process: int) -> int:
@@ -433,11 +472,12 @@ def thread_id(thread: int) -> int:
 def _kernels(tables, strings: _Strings, details: bool, missing: dict[str, str]) -> pd.DataFrame:
     have = set(tables.columns(KERNEL))
     name = next((one for one in ("demangledName", "shortName", "mangledName") if one in have), "demangledName")
-    more = {"graph_node": "graphNodeId", "name": name}
-    arrays = _operations(tables, KERNEL, more | (_KERNEL_DETAILS if details else {}), missing)
+    more = {"name": name} | (_KERNEL_DETAILS | {"graph_node": "graphNodeId"} if details else {})
+    arrays = _operations(tables, KERNEL, more, missing)
     missing.pop(f"{KERNEL}.graphNodeId", None)  # older versions; such captures have no node traces either
     names = arrays.pop("name")
-    arrays["graph_node"] = _neutral(arrays["graph_node"])
+    if details:
+        arrays["graph_node"] = _neutral(arrays["graph_node"])
     for column in _KERNEL_DETAILS if details else ():
         arrays[column] = _small(arrays[column])
     arrays["kernel_name"] = strings.names(names, "kernel")
@@ -484,8 +524,8 @@ def _api(tables, strings: _Strings, missing: dict[str, str]) -> pd.DataFrame:
 
 
 def _api_names(names: Sequence[str]) -> list[str]:
-    """API names as nsys prints them: without the version suffix of the oldest entry points (`_v3020`, `_v7000`), with the
-    five-digit ones, unless two functions would get one name."""
+    """API names as nsys prints them: without the version suffix of the oldest entry points (`_v3020`, `_v7000`), with
+    the five-digit ones, unless two functions would get one name."""
     short = [re.sub(r"_v\d{4}$", "", name) for name in names]
     return [one if short.count(one) == 1 else name for one, name in zip(short, names)]
 
@@ -553,9 +593,14 @@ def _range_names(texts: list, text_ids: np.ndarray, strings: _Strings) -> pd.Cat
 
 def _domains(process: np.ndarray, domain: np.ndarray, names: dict) -> pd.Categorical:
     """Domain names; the default domain (0) has the empty name."""
-    pairs, inverse = np.unique(np.stack([process, domain], axis=1), axis=0, return_inverse=True)
-    values = [names.get((p, d), "" if d == 0 else f"domain {d}") for p, d in pairs.tolist()]
-    return _categorical(inverse.reshape(-1), values)
+    of_process, process_code = codes_of(process)
+    of_domain, domain_code = codes_of(domain)
+    pairs, inverse = codes_of(process_code.astype(np.int64) * len(of_domain) + domain_code)
+    values = []
+    for pair in pairs.tolist():
+        owner, number = int(of_process[pair // len(of_domain)]), int(of_domain[pair % len(of_domain)])
+        values.append(names.get((owner, number), "" if number == 0 else f"domain {number}"))
+    return _categorical(inverse, values)
 
 
 def _graphs(tables, missing: dict[str, str]) -> pd.DataFrame:

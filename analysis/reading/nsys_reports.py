@@ -1,7 +1,8 @@
 """The summary tables of `nsys stats`, computed from a capture: same columns, same rows, same numbers.
 
-They exist to be compared with what nsys itself prints for the same capture, to the nanosecond; what the columns mean was
-deduced from its CSV files. Averages, medians and standard deviations (of the sample; 0 for one value) are not rounded here.
+They exist to be compared with what nsys itself prints for the same capture, to the nanosecond; what the columns mean
+was deduced from its CSV files. Averages, medians and standard deviations (of the sample; 0 for one value) are not
+rounded here.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,8 @@ _STATISTICS = ["Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)"]
 
 
 def statistics(group: np.ndarray, values: np.ndarray, num_groups: int) -> pd.DataFrame:
-    """count, total, avg, med, min, max, std of `values` (int64) in each group 0..num_groups-1; NaN where a group is empty."""
+    """count, total, avg, med, min, max, std of `values` (int64) in each group 0..num_groups-1; NaN where a group is
+    empty."""
     order = np.lexsort((values, group))
     ordered = values[order]
     count = np.bincount(group, minlength=num_groups)
@@ -112,8 +114,8 @@ def nvtx_sum(capture: Capture, attribution: Attribution | None = None) -> pd.Dat
 
 
 def nvtx_kern_sum(capture: Capture, attribution: Attribution | None = None) -> pd.DataFrame:
-    """Kernels by name within each push/pop range (inner ranges included) and launching thread; kernels outside every range last,
-    with an empty range."""
+    """Kernels by name within each push/pop range (inner ranges included) and launching thread; kernels outside every
+    range last, with an empty range."""
     attribution = attribution or attribute(capture)
     place, kernels, ranges = attribution.kernels, capture.kernels, attribution.ranges
     group, shown = _shown_ranges(ranges)
@@ -162,8 +164,9 @@ def gpu_operations(capture: Capture, attribution: Attribution) -> pd.DataFrame:
 
 
 def nvtx_gpu_proj_sum(capture: Capture, attribution: Attribution | None = None) -> pd.DataFrame:
-    """Push/pop ranges projected onto the GPU: from the start of the first operation launched inside to the end of the last.
-    Only instances that launched something count. A CUDA graph launch is one operation, however many kernels it has."""
+    """Push/pop ranges projected onto the GPU: from the start of the first operation launched inside to the end of the
+    last. Only instances that launched something count. A CUDA graph launch is one operation, however many kernels it
+    has."""
     attribution = attribution or attribute(capture)
     ranges = attribution.ranges
     operations = gpu_operations(capture, attribution)
@@ -209,9 +212,9 @@ def nvtx_gpu_proj_sum(capture: Capture, attribution: Attribution | None = None) 
 
 
 def cuda_kern_exec_sum(capture: Capture, attribution: Attribution | None = None) -> pd.DataFrame:
-    """From launch call to the end of the kernel, by thread, device, API function and kernel: T from the start of the call to the
-    end of the later of call and kernel, A the call, Q from the end of the call to the start of the kernel where the kernel did not start before
-    (QCount of them), K the kernel."""
+    """From launch call to the end of the kernel, by thread, device, API function and kernel: T from the start of the
+    call to the end of the later of call and kernel, A the call, Q from the end of the call to the start of the kernel
+    where the kernel did not start before (QCount of them), K the kernel."""
     attribution = attribution or attribute(capture)
     place = attribution.kernels
     row = np.flatnonzero((place["api"] >= 0).to_numpy() & (place["thread"] != UNKNOWN_THREAD).to_numpy())

@@ -1,8 +1,8 @@
 """A recording: the tidy tables that everything after reading works from, and what each of their columns means.
 
-`TABLES` is the one place that names columns, types, units and meanings: writing, checking, loading and the data dictionary
-all come from it. A recording is a folder with one Parquet file a table and `manifest.json`. Integers are nanoseconds and
-bytes; times count from the start of a run's first step.
+`TABLES` is the one place that names columns, types, units and meanings: writing, checking, loading and the data
+dictionary all come from it. A recording is a folder with one Parquet file a table and `manifest.json`. Integers are
+nanoseconds and bytes; times count from the start of a run's first step.
 """
 
 import json
@@ -218,7 +218,7 @@ def dictionary() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["table", "column", "dtype", "unit", "meaning"])
 
 
-# ------------------------------------------------------------------------------------------------------------------ write
+# ---------------------------------------------------------------------------------------------------------------- write
 
 
 def write(folder: Path | str, tables: Mapping[str, pd.DataFrame], manifest: dict) -> None:
@@ -308,7 +308,8 @@ def _write_table(name: str, frame: pd.DataFrame, file: Path) -> None:
         arrays.append(array)
         fields.append(pa.field(column, array.type))
     table = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-    # Times grow along a run, so their differences are small numbers; everything else repeats and is best as a dictionary.
+    # Times grow along a run, so their differences are small numbers; everything else repeats and is best as a
+    # dictionary.
     times = (
         [c for c in frame.columns if c.endswith("_ns") and c not in ("wall_ns", "total_ns")] if name != "runs" else []
     )
@@ -324,7 +325,7 @@ def _write_table(name: str, frame: pd.DataFrame, file: Path) -> None:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------------- load
+# ----------------------------------------------------------------------------------------------------------------- load
 
 
 def load(folder: Path | str) -> Recording:

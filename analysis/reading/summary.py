@@ -1,7 +1,7 @@
 """What a capture holds, summarised: the tables that `show` prints, and the JSON interface.
 
-`summarise` returns one frame a section, and `Summary.as_json()` the stable interface; docs are in `SECTIONS`, one line a column.
-Everything is vectorised: a capture of a million kernels takes about a second.
+`summarise` returns one frame a section, and `Summary.as_json()` the stable interface; docs are in `SECTIONS`, one
+line a column. Everything is vectorised: a capture of a million kernels takes about a second.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.knowledge import kernel_families
 from analysis.reading.attribution import Attribution, attribute, levels
-from analysis.reading.nsys_export import Capture, process_id
+from analysis.reading.nsys_export import Capture, codes_of, process_id
 from analysis.reading.nsys_reports import statistics
 from jobs.ranges import PHASES
 
@@ -34,9 +34,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "name": "NVTX name; domain:name outside the default domain",
         "style": "PushPop or StartEnd",
         "instances": "ranges of that name; one inside another of the same name is not counted again",
-        "kernel_calls": "kernels launched inside (by the thread of a push/pop range; by the process of a start/end range)",
+        "kernel_calls": "kernels launched inside: by a push/pop range's thread, by a start/end range's process",
         "kernel_ns": "sum of their durations",
-        "busy_ns": "time in which at least one of them ran, summed over GPUs; null where too many ranges overlap to tell",
+        "busy_ns": "time in which at least one of them ran, summed over GPUs; null where too many ranges overlap",
         "projected_ns": "from the start of the first GPU operation to the end of the last, summed over instances",
         "host_ns": "from the start to the end of the range on the host, summed over instances",
     },
@@ -142,21 +142,28 @@ def summarise(capture: Capture, attribution: Attribution | None = None) -> Summa
     return Summary(facts, coverage, _launches(attribution, kernels, gpu), {name: sections[name] for name in SECTIONS})
 
 
-# ------------------------------------------------------------------------------------------------------------ union of time
+# -------------------------------------------------------------------------------------------------------- union of time
 
 
 def union_ns(group: np.ndarray, start: np.ndarray, end: np.ndarray, num_groups: int) -> np.ndarray:
     """Length of the union of the intervals of each group (int64)."""
     if not len(group):
         return np.zeros(num_groups, np.int64)
-    order = np.lexsort((start, group))
-    group, start, end = group[order], start[order], end[order]
+    order = np.argsort(start, kind="stable")
+    order = order[np.argsort(group[order].astype(np.min_scalar_type(num_groups)), kind="stable")]
+    return _union_of_sorted(group[order], start[order], end[order], num_groups)
+
+
+def _union_of_sorted(group: np.ndarray, start: np.ndarray, end: np.ndarray, num_groups: int) -> np.ndarray:
+    if not len(group):
+        return np.zeros(num_groups, np.int64)
     covered = _covered_before(group, start, end)
     return np.bincount(group, np.maximum(0, end - np.maximum(start, covered)), num_groups).astype(np.int64)
 
 
 def _covered_before(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """For intervals sorted by group and start: the latest end among the earlier ones of the group; the own start for the first."""
+    """For intervals sorted by group and start: the latest end among the earlier ones of the group; the own start for
+    the first."""
     low = int(start.min())
     step = int(end.max()) - low + 1
     if step * (int(group[-1]) + 1) < 2**62:
@@ -168,7 +175,8 @@ def _covered_before(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np
 
 
 class _Overlaps:
-    """Which kernels run at the same time as another of their GPU. Time without overlap is a sum, which is fast for any grouping."""
+    """Which kernels run at the same time as another of their GPU. Time without overlap is a sum, which is fast for any
+    grouping. Kernels are given by start."""
 
     def __init__(self, gpu: np.ndarray, start: np.ndarray, end: np.ndarray):
         self.gpu, self.start, self.end = gpu, start, end
@@ -176,14 +184,13 @@ class _Overlaps:
         self.shared = np.zeros(len(gpu), bool)
         if not len(gpu):
             return
-        order = np.lexsort((start, gpu)) if self.num_gpus > 1 else np.arange(len(gpu))
-        group, first, last = gpu[order], start[order], end[order]
-        late = first < _covered_before(group, first, last)
-        # A kernel that another runs into overlaps as well: all between the start of a cluster and its last overlap.
+        order = np.argsort(gpu.astype(np.min_scalar_type(self.num_gpus)), kind="stable")
+        first = start[order]
+        late = first < _covered_before(gpu[order], first, end[order])
+        # All between the start of a cluster of overlapping kernels and its last one.
         begins = np.flatnonzero(~late)
-        cluster = np.cumsum(~late) - 1
         size = np.diff(np.r_[begins, len(late)])
-        self.shared[order] = size[cluster] > 1
+        self.shared[order] = np.repeat(size > 1, size)
 
     def busy(self, group: np.ndarray, rows: np.ndarray, num_groups: int) -> np.ndarray:
         """Union of the kernels `rows` in each group, summed over GPUs (int64)."""
@@ -191,9 +198,14 @@ class _Overlaps:
         alone = rows[~shared]
         sums = np.bincount(group[~shared], self.end[alone] - self.start[alone], num_groups).astype(np.int64)
         if shared.any():
-            rows, group = rows[shared], group[shared]
-            key = group.astype(np.int64) * self.num_gpus + self.gpu[rows]
-            parts = union_ns(key, self.start[rows], self.end[rows], num_groups * self.num_gpus)
+            # Sorting whole numbers that hold group and kernel is several times faster than sorting by two keys.
+            count = len(self.start)
+            key = group[shared].astype(np.int64) * self.num_gpus + self.gpu[rows[shared]]
+            key *= count
+            key += rows[shared]
+            key.sort()
+            group, rows = np.divmod(key, count)
+            parts = _union_of_sorted(group, self.start[rows], self.end[rows], num_groups * self.num_gpus)
             sums += parts.reshape(num_groups, self.num_gpus).sum(axis=1)
         return sums
 
@@ -205,12 +217,12 @@ def _gpus_of(capture: Capture, operations: pd.DataFrame) -> np.ndarray:
         return device.astype(np.int64)
     process = operations["process"].to_numpy()
     key = process * 64 + np.minimum(device, 63)
-    unique, inverse = np.unique(key, return_inverse=True)
+    unique, inverse = codes_of(key)
     numbers = [capture.gpu_of.get((process_id(one >> 6), int(one & 63)), int(one & 63)) for one in unique]
     return np.array(numbers, np.int64)[inverse]
 
 
-# ----------------------------------------------------------------------------------------------------------------- sections
+# ------------------------------------------------------------------------------------------------------------- sections
 
 
 def _share(values: pd.Series) -> pd.Series:
@@ -303,7 +315,8 @@ def _outermost_of_name(group: np.ndarray, parent: np.ndarray) -> np.ndarray:
 
 
 class _PushPopSums:
-    """Per push/pop range, what it and the ranges inside it launched: calls, time, projected (0 without GPU operations)."""
+    """Per push/pop range, what it and the ranges inside it launched: calls, time, projected (0 without GPU
+    operations)."""
 
     def __init__(self, capture: Capture, attribution: Attribution, duration: np.ndarray):
         nesting, count = attribution.nesting, len(attribution.ranges)
@@ -332,26 +345,51 @@ class _PushPopSums:
 
 def _push_pop_busy(attribution, group, outermost, num_groups, time, overlaps: _Overlaps) -> np.ndarray:
     """Busy time of each group. Only kernels that run beside others need more than the sum that `time` already is."""
-    if not overlaps.shared.any():
-        return time.copy()
+    busy = time.copy()
     rows = np.flatnonzero(overlaps.shared)
-    lone = time.copy()
-    busy = np.zeros(num_groups, np.int64)
-    place = attribution.kernels.iloc[rows]
-    op, inside = attribution.inside(place)
-    keep = outermost[inside]
-    op, number = rows[op[keep]], group[inside[keep]]
-    lone -= np.bincount(number, overlaps.end[op] - overlaps.start[op], num_groups).astype(np.int64)
-    busy += overlaps.busy(number, op, num_groups)
-    return lone + busy
+    if not len(rows):
+        return busy
+    parent = attribution.nesting.stack_parent
+    depth = np.zeros(len(parent), np.int32)
+    for level, level_rows in enumerate(levels(parent)):
+        depth[level_rows] = level
+    # One depth of ranges at a time: a name is nearly always at one depth only, and then nothing need be kept.
+    deepest, shallowest = np.zeros(num_groups, np.int32), np.full(num_groups, depth.max(initial=0))
+    np.maximum.at(deepest, group[outermost], depth[outermost])
+    np.minimum.at(shallowest, group[outermost], depth[outermost])
+    one_depth = deepest == shallowest
+    kept: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def count(number: np.ndarray, op: np.ndarray) -> None:
+        nonlocal busy
+        busy -= np.bincount(number, overlaps.end[op] - overlaps.start[op], num_groups).astype(np.int64)
+        busy += overlaps.busy(number, op, num_groups)
+
+    for chain in attribution.chains(attribution.kernels.iloc[rows]):
+        held = chain >= 0
+        row, chain = rows[held], chain[held]
+        for level in range(int(depth[chain].max(initial=-1)), -1, -1):
+            below = depth[chain] > level
+            chain = np.where(below, parent[chain], chain)
+            here = (depth[chain] == level) & outermost[chain]
+            number, op = group[chain[here]], row[here]
+            single = one_depth[number]
+            if not single.all():
+                kept.append((number[~single], op[~single]))
+                number, op = number[single], op[single]
+            if len(op):
+                count(number, op)
+    if kept:
+        count(*map(np.concatenate, zip(*kept)))
+    return busy
 
 
 _MOST_PAIRS = 20_000_000
 
 
 def _start_end_sums(capture: Capture, attribution: Attribution, rows: np.ndarray, overlaps: _Overlaps):
-    """calls, time, busy (NaN where too much overlaps) and projected time of start/end ranges of one name: what their process
-    launched while they were open. A kernel in two of them counts once."""
+    """calls, time, busy (NaN where too much overlaps) and projected time of start/end ranges of one name: what their
+    process launched while they were open. A kernel in two of them counts once."""
     ranges, place = attribution.ranges, attribution.kernels
     calls = time = span = 0
     held = []
@@ -378,7 +416,8 @@ def _start_end_sums(capture: Capture, attribution: Attribution, rows: np.ndarray
 
 
 def _projected(start: np.ndarray, end: np.ndarray, low: np.ndarray, high: np.ndarray) -> int:
-    """Sum over the slices low:high of (latest end - earliest start). Doubling windows, so that long slices cost no more."""
+    """Sum over the slices low:high of (latest end - earliest start). Doubling windows, so that long slices cost no
+    more."""
     size = high - low
     total, width = 0, 1
     while len(start):
@@ -441,7 +480,8 @@ def _api(capture: Capture, attribution: Attribution) -> pd.DataFrame:
 
 
 def _launches(attribution: Attribution, kernels: pd.DataFrame, gpu: np.ndarray) -> dict:
-    """Launch latency and queue depth over all kernels: how many launched kernels of that GPU had not begun when one was launched."""
+    """Launch latency and queue depth over all kernels: how many launched kernels of that GPU had not begun when one
+    was launched."""
     place = attribution.kernels
     known = place["api"].to_numpy() >= 0
     if not known.any():
@@ -487,7 +527,7 @@ def _gpus(capture: Capture, kernel_gpu: np.ndarray, duration: np.ndarray) -> pd.
     gpu = np.concatenate([kernel_gpu, *(_gpus_of(capture, frame) for frame in others)])
     start = np.concatenate([frame["start_ns"].to_numpy() for frame in (capture.kernels, *others)])
     end = np.concatenate([frame["end_ns"].to_numpy() for frame in (capture.kernels, *others)])
-    numbers, code = np.unique(gpu, return_inverse=True)
+    numbers, code = codes_of(gpu)
     busy = union_ns(code, start, end, len(numbers))
     rows = []
     for i, number in enumerate(numbers.tolist()):

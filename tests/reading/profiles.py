@@ -1,4 +1,5 @@
-"""Where the real nsys exports lie that some tests compare with; a test that needs one that is absent skips, and says so."""
+"""Where the real nsys exports lie that some tests compare with; a test that needs one that is absent skips, and says
+so."""
 
 import os
 from pathlib import Path

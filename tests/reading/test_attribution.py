@@ -4,6 +4,7 @@ import pytest
 
 from analysis.reading.attribution import attribute, is_step, phase_of
 from analysis.reading.nsys_export import read
+
 from .nsys_files import Export
 from .profiles import profile
 
@@ -258,7 +259,7 @@ def test_a_kernel_whose_launch_is_not_in_the_capture_is_not_attributed(export, t
     export.push("forward", 0, 1000)
     export.launch(10)
     export.kernel(500, 510, 999)
-    capture, found = _attributed(export, tmp_path)
+    _, found = _attributed(export, tmp_path)
     assert list(found.kernels["api"]) == [0, -1]
     assert list(found.kernels["attribution"]) == ["exact", "none"]
 

@@ -9,6 +9,7 @@ import pytest
 from analysis.reading import nsys_reports
 from analysis.reading.attribution import attribute
 from analysis.reading.nsys_export import read
+
 from .profiles import NAMES, nsys_csv, profile
 
 # Statistics that nsys prints with one decimal; every other number must be equal.
