@@ -5,7 +5,6 @@ resolved to categoricals, sorted by start. Tables and columns that a capture or 
 empty frames and neutral values, and are listed in `Capture.missing`; nothing is filled in silently.
 """
 
-import itertools
 import re
 import shutil
 import sqlite3
@@ -14,6 +13,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -232,8 +232,8 @@ class _SqliteTables:
         wanted = ", ".join(f'COALESCE("{column}", {_NO_VALUE})' for column in columns)
         cursor = self._connection.execute(f'SELECT {wanted} FROM "{table}"')
         chunks = []
-        while rows := cursor.fetchmany(self.CHUNK):
-            flat = np.fromiter(itertools.chain.from_iterable(rows), np.int64, len(rows) * len(columns))
+        # Rows are used up one by one, so that Python makes no million tuples.
+        while len(flat := np.fromiter(chain.from_iterable(islice(cursor, self.CHUNK)), np.int64)):
             chunks.append(flat.reshape(-1, len(columns)))
         if not chunks:
             return [np.empty(0, np.int64) for _ in columns]
@@ -330,8 +330,8 @@ class _Strings:
 
 
 def codes_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct values in order, and each value's place among them: np.unique, and without sorting where they lie close
-    together, as ids do."""
+    """The distinct values in order, and each value's place among them: np.unique, and without sorting where they lie
+    close together, as ids do."""
     if len(values) == 0:
         return values, np.empty(0, np.int32)
     low, high = int(values.min()), int(values.max())

@@ -231,7 +231,7 @@ def write(folder: Path | str, tables: Mapping[str, pd.DataFrame], manifest: dict
     run_ids = list(tables["runs"]["run_id"].astype(str))
     sizes = {}
     for name in TABLES:
-        frame = _checked(name, _ordered(name, tables[name], run_ids), run_ids)
+        frame = _checked(name, _ordered(name, tables[name], run_ids))
         file = folder / f"{name}.parquet"
         _write_table(name, frame, file)
         sizes[name] = {"rows": len(frame), "bytes": file.stat().st_size}
@@ -242,9 +242,11 @@ def write(folder: Path | str, tables: Mapping[str, pd.DataFrame], manifest: dict
 def _ordered(name: str, frame: pd.DataFrame, run_ids: list[str]) -> pd.DataFrame:
     if name == "runs":
         return frame.reset_index(drop=True)
-    rank = pd.Series(range(len(run_ids)), index=run_ids)
-    keyed = frame.assign(run_id=pd.Categorical(frame["run_id"].astype(str), categories=run_ids))
-    keyed["_run"] = rank.reindex(frame["run_id"].astype(str)).to_numpy()
+    rank = pd.Index(run_ids).get_indexer(frame["run_id"].astype(str))
+    unknown = frame["run_id"][rank < 0]
+    if len(unknown):
+        raise RecordingError(f"table {name} has rows of {unknown.iloc[0]}, which table runs does not have")
+    keyed = frame.assign(run_id=pd.Categorical.from_codes(rank, run_ids), _run=rank)
     for column in ("phase", "name", "collector"):
         if column in _SORT[name]:
             keyed[f"_{column}"] = frame[column].astype(str).to_numpy()
@@ -265,7 +267,7 @@ def _series(values: pd.Series, column: Column) -> pd.Series:
     return values.astype(column.dtype)
 
 
-def _checked(name: str, frame: pd.DataFrame, run_ids: list[str]) -> pd.DataFrame:
+def _checked(name: str, frame: pd.DataFrame) -> pd.DataFrame:
     columns = TABLES[name]
     lacking = [column.name for column in columns if column.name not in frame]
     if lacking:
@@ -280,9 +282,6 @@ def _checked(name: str, frame: pd.DataFrame, run_ids: list[str]) -> pd.DataFrame
         strange = set(frame["status"].astype(str)) - set(STATUSES)
         if strange:
             raise RecordingError(f"unknown status {', '.join(sorted(strange))}: one of {', '.join(STATUSES)}")
-    unknown = set(frame["run_id"].astype(str).unique()) - set(run_ids)
-    if unknown:
-        raise RecordingError(f"table {name} has rows of {min(unknown)}, which table runs does not have")
     for column in columns:
         if name != "runs" and column.dtype.startswith("int") and frame[column.name].isna().any():
             raise RecordingError(f"table {name} has rows without {column.name}")

@@ -1,0 +1,259 @@
+"""Exports of any container, version and completeness give the same tidy frames, or one clear line."""
+
+import gzip
+import shutil
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.reading import nsys_export
+from analysis.reading.nsys_export import ExportError, read
+
+from .nsys_files import Export
+from .profiles import NAMES, profile
+
+FRAMES = ("kernels", "graphs", "memops", "api", "ranges", "syncs")
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture
+def export():
+    """A capture with something of everything."""
+    full = Export()
+    full.gpu()
+    full.domain(4, "library")
+    full.push("step", 0, 1000)
+    full.push("forward", 10, None, registered=True)
+    full.push("gemm", 20, 90, domain=4)
+    full.span("window", 5, 700, thread=2)
+    for i in range(5):
+        full.launch(30 + 10 * i, name=f"kernel_{i % 2}", device=i % 2, stream=7 + i)
+    full.copy(200, 230, full.call(100, 110, name="cudaMemcpyAsync_v3020"), kind=2)
+    full.memset(300, 310, full.call(120, 130, name="cudaMemsetAsync_v3020"))
+    full.graph(400, 500, full.call(140, 150, name="cudaGraphLaunch_v10000"))
+    full.sync(600, 650, full.call(160, 650, name="cudaDeviceSynchronize_v3020"))
+    return full
+
+
+def _problem(path) -> str:
+    with pytest.raises(ExportError) as caught:
+        read(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(str(path))
+    return message
+
+
+def test_parquetdir_and_sqlite_give_the_same_frames(export, tmp_path):
+    one, two = read(export.sqlite(tmp_path / "x.sqlite")), read(export.parquetdir(tmp_path / "x"))
+    for name in FRAMES:
+        pd.testing.assert_frame_equal(getattr(one, name), getattr(two, name))
+        assert len(getattr(one, name)), name
+    assert (one.gpus, one.missing, one.schema_version) == (two.gpus, two.missing, two.schema_version)
+
+
+def test_real_exports_are_read_whole():
+    for name in NAMES:
+        capture = read(profile(name))
+        assert capture.gpus[0]["name"] == "NVIDIA H200"
+        assert capture.schema_version == "3.20.3"
+        connection = sqlite3.connect(profile(name))
+        for frame, table in (("kernels", nsys_export.KERNEL), ("api", nsys_export.API), ("ranges", nsys_export.NVTX)):
+            (rows,) = connection.execute(f'SELECT count(*) FROM "{table}"').fetchone()
+            assert len(getattr(capture, frame)) == rows
+        connection.close()
+
+
+def test_frames_are_sorted_by_start_whatever_the_order_of_rows(export, tmp_path):
+    for rows in export.rows.values():
+        rows.reverse()
+    capture = read(export.sqlite(tmp_path / "x.sqlite"))
+    for name in FRAMES:
+        assert getattr(capture, name)["start_ns"].is_monotonic_increasing
+
+
+def test_launch_shapes_can_be_left_out(export, tmp_path):
+    path = export.sqlite(tmp_path / "x.sqlite")
+    assert "grid_x" in read(path).kernels
+    assert "grid_x" not in read(path, details=False).kernels
+
+
+def test_api_names_are_as_nsys_prints_them(export, tmp_path):
+    names = set(read(export.sqlite(tmp_path / "x.sqlite")).api["name"])
+    assert {"cudaLaunchKernel", "cudaMemcpyAsync", "cudaGraphLaunch_v10000"} <= names
+
+
+def test_two_functions_do_not_get_one_name(export, tmp_path):
+    export.call(700, 710, name="cudaLaunchKernel")
+    names = set(read(export.sqlite(tmp_path / "x.sqlite")).api["name"])
+    assert {"cudaLaunchKernel", "cudaLaunchKernel_v7000"} <= names
+
+
+@pytest.mark.parametrize("table", nsys_export.CONSEQUENCES)
+@pytest.mark.parametrize("container", ["sqlite", "parquetdir"])
+def test_a_missing_table_is_listed_with_what_it_makes_unanswerable(export, tmp_path, table, container):
+    export.drop(table)
+    capture = read(getattr(export, container)(tmp_path / "x"))
+    assert capture.missing[table] == nsys_export.CONSEQUENCES[table]
+
+
+_OLD = [
+    ("CUPTI_ACTIVITY_KIND_KERNEL", "graphNodeId"),
+    ("CUPTI_ACTIVITY_KIND_KERNEL", "globalPid"),
+    ("CUPTI_ACTIVITY_KIND_KERNEL", "demangledName"),
+    ("CUPTI_ACTIVITY_KIND_KERNEL", "correlationId"),
+    ("CUPTI_ACTIVITY_KIND_KERNEL", "gridX"),
+    ("CUPTI_ACTIVITY_KIND_KERNEL", "contextId"),
+    ("CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind"),
+    ("CUPTI_ACTIVITY_KIND_MEMSET", "graphNodeId"),
+    ("CUPTI_ACTIVITY_KIND_RUNTIME", "eventClass"),
+    ("CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid"),
+    ("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "syncType"),
+    ("NVTX_EVENTS", "textId"),
+    ("NVTX_EVENTS", "text"),
+    ("NVTX_EVENTS", "domainId"),
+    ("TARGET_INFO_GPU", "smCount"),
+    ("META_DATA_EXPORT", "value"),
+]
+
+
+@pytest.mark.parametrize(("table", "column"), _OLD)
+def test_columns_that_older_versions_lack_do_not_stop_the_reading(export, tmp_path, table, column):
+    whole = read(export.sqlite(tmp_path / "whole.sqlite"))
+    export.drop(table, column)
+    capture = read(export.sqlite(tmp_path / "x.sqlite"))
+    for name in FRAMES:
+        assert len(getattr(capture, name)) == len(getattr(whole, name))
+        assert list(getattr(capture, name)["start_ns"]) == list(getattr(whole, name)["start_ns"])
+
+
+def test_a_missing_indispensable_column_is_named(export, tmp_path):
+    export.drop("CUPTI_ACTIVITY_KIND_KERNEL", "end")
+    assert "CUPTI_ACTIVITY_KIND_KERNEL has no column end" in _problem(export.sqlite(tmp_path / "x.sqlite"))
+
+
+def test_names_without_a_string_table_are_marked(export, tmp_path):
+    export.drop("StringIds")
+    capture = read(export.sqlite(tmp_path / "x.sqlite"))
+    assert all(name.startswith("<unnamed kernel") for name in capture.kernels["kernel_name"])
+    assert capture.kernels["kernel_name"].nunique() == 2
+
+
+def test_a_string_that_the_table_lacks_is_damage(export, tmp_path):
+    export.rows["StringIds"] = export.rows["StringIds"][:2]
+    assert "StringIds does not have" in _problem(export.sqlite(tmp_path / "x.sqlite"))
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value", "said"),
+    [
+        ("CUPTI_ACTIVITY_KIND_KERNEL", "end", 1, "ends before it starts"),
+        ("CUPTI_ACTIVITY_KIND_KERNEL", "start", None, "without a time"),
+        ("CUPTI_ACTIVITY_KIND_RUNTIME", "end", 2**62, "out of range"),
+        ("CUPTI_ACTIVITY_KIND_RUNTIME", "nameId", "x", "values that no nsys writes"),
+        ("CUPTI_ACTIVITY_KIND_KERNEL", "deviceId", 2**40, "out of range"),
+        ("NVTX_EVENTS", "end", -5, "ends before it starts"),
+    ],
+)
+def test_impossible_values_are_damage(export, tmp_path, table, column, value, said):
+    export.rows[table][-1][column] = value
+    assert said in _problem(export.sqlite(tmp_path / "x.sqlite"))
+
+
+def test_files_that_are_no_exports_say_so(tmp_path):
+    assert "does not exist" in _problem(tmp_path / "nothing.sqlite")
+    (tmp_path / "empty.sqlite").touch()
+    assert "is empty" in _problem(tmp_path / "empty.sqlite")
+    (tmp_path / "text.sqlite").write_text("hello\n" * 100)
+    assert "is not an SQLite file" in _problem(tmp_path / "text.sqlite")
+    (tmp_path / "folder").mkdir()
+    assert "without .parquet files" in _problem(tmp_path / "folder")
+    (tmp_path / "folder" / "StringIds.parquet").write_bytes(b"PAR1 no")
+    assert "damaged" in _problem(tmp_path / "folder")
+    connection = sqlite3.connect(tmp_path / "other.sqlite")
+    connection.execute("CREATE TABLE songs (title TEXT)")
+    connection.close()
+    assert "none of the tables of an nsys export" in _problem(tmp_path / "other.sqlite")
+
+
+def test_a_truncated_export_says_so(export, tmp_path):
+    path = export.sqlite(tmp_path / "x.sqlite")
+    path.write_bytes(path.read_bytes()[:-5000])
+    assert "is cut off" in _problem(path)
+
+
+def test_a_capture_without_events_says_so(tmp_path):
+    empty = Export()
+    empty.gpu()
+    assert "no CUDA and no NVTX events" in _problem(empty.sqlite(tmp_path / "x.sqlite"))
+
+
+def test_a_report_without_nsys_tells_how_to_export_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "x.nsys-rep").write_bytes(b"report")
+    assert "nsys export --type sqlite" in _problem(tmp_path / "x.nsys-rep")
+
+
+def _fake_nsys(tmp_path, monkeypatch, script: str):
+    nsys = tmp_path / "bin" / "nsys"
+    nsys.parent.mkdir()
+    nsys.write_text(f"#!/bin/sh\n{script}\n")
+    nsys.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{nsys.parent}:/usr/bin:/bin")
+
+
+def test_a_report_is_exported_through_nsys_afresh(export, tmp_path, monkeypatch):
+    made = export.sqlite(tmp_path / "made.sqlite")
+    _fake_nsys(
+        tmp_path,
+        monkeypatch,
+        f'echo "$@" > {tmp_path}/arguments; while [ "$1" != --output ]; do shift; done; cp {made} "$2"',
+    )
+    report = tmp_path / "x.nsys-rep"
+    report.write_bytes(b"report")
+    (tmp_path / "x.sqlite").write_text("a stale export beside the report")
+    assert len(read(report).kernels) == 5
+    said = (tmp_path / "arguments").read_text()
+    assert "export --type sqlite --force-overwrite=true" in said
+    assert (tmp_path / "x.sqlite").read_text() == "a stale export beside the report"
+
+
+def test_a_report_that_nsys_cannot_export_says_what_nsys_said(tmp_path, monkeypatch):
+    _fake_nsys(tmp_path, monkeypatch, "echo 'the report is from the future' >&2; exit 1")
+    (tmp_path / "x.nsys-rep").write_bytes(b"report")
+    assert "the report is from the future" in _problem(tmp_path / "x.nsys-rep")
+
+
+def test_an_export_on_a_read_only_folder_is_read(export, tmp_path):
+    path = export.sqlite(tmp_path / "x.sqlite")
+    path.chmod(0o444)
+    assert len(read(path).kernels) == 5
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["x.sqlite"]
+
+
+def test_a_shipped_real_export_is_read(tmp_path):
+    """Whole real captures lie beside the repository; this small one is always here."""
+    path = tmp_path / "graph_node.sqlite"
+    with gzip.open(DATA / "graph_node.sqlite.gz") as packed, path.open("wb") as plain:
+        shutil.copyfileobj(packed, plain)
+    capture = read(path)
+    assert len(capture.kernels) == 20
+    assert (capture.kernels["graph_node"] > 0).sum() == 18
+
+
+def test_a_real_parquetdir_export_is_read():
+    """Exported by nsys 2025.3 on an H200, a capture of three training steps; the totals are those of its SQLite export."""
+    capture = read(DATA / "h200_parquetdir")
+    assert capture.missing == {}
+    assert len(capture.kernels) == 8664
+    assert (capture.kernels["end_ns"] - capture.kernels["start_ns"]).sum() == 54_372_233
+    assert len(capture.api) == 16_149
+    assert len(capture.ranges) == 420
+
+
+def test_nsys_is_never_needed_for_an_export(export, tmp_path, monkeypatch):
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("ran a program"))
+    assert len(read(export.sqlite(tmp_path / "x.sqlite")).kernels) == 5
