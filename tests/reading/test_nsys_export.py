@@ -245,7 +245,7 @@ def test_a_shipped_real_export_is_read(tmp_path):
 
 
 def test_a_real_parquetdir_export_is_read():
-    """Exported by nsys 2025.3 on an H200, a capture of three training steps; the totals are those of its SQLite export."""
+    """Exported by nsys 2025.3 on an H200, three training steps; the totals are those of its SQLite export."""
     capture = read(DATA / "h200_parquetdir")
     assert capture.missing == {}
     assert len(capture.kernels) == 8664
