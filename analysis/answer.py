@@ -14,8 +14,9 @@ NOT_MEASURED = "not_measured"
 class Column:
     """One column of a rendered table.
 
-    `kind` chooses unit and format: ms | us (from ns), share (from a fraction), ratio, count, bytes, flop, tflops, text, run, kernel,
-    family, modules, status, yes_no or check. `lower` and `upper` name the columns of its spread; `bar` draws the value as a bar behind the number.
+    `kind` chooses unit and format: ms | us (from ns), share (from a fraction), ratio, count, bytes, flop, tflops, text,
+    run, kernel, family, modules, status, yes_no or check. `lower` and `upper` name the columns of its spread; `bar`
+    draws the value as a bar behind the number.
     """
 
     key: str
@@ -38,7 +39,8 @@ class Table:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence's right to be printed: it holds if `predicate(rows)` does, and its numbers are `facts(rows)`, nothing else.
+    """A sentence's right to be printed: it holds if `predicate(rows)` does, and its numbers are `facts(rows)`, nothing
+    else.
 
     The sentence itself stands in the question's template under the same key. No rows, no claim.
     """
@@ -55,7 +57,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing of `rows` as they are: `kind` names a function of report/charts.py, `options` are its other arguments."""
+    """A drawing of `rows` as they are: `kind` names a function of report/charts.py, `options` its arguments."""
 
     key: str
     kind: str

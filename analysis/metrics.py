@@ -2,7 +2,8 @@
 
 Four clocks, from the outside in:
 
-- timer: Python's clock around a phase, without a profiler, the device synchronised at both ends (`steps`, collector `timer`);
+- timer: Python's clock around a phase, without a profiler, the device synchronised at both ends (`steps`, collector
+  `timer`);
 - host range: the NVTX range of that phase under nsys, on the host (`steps`, collector `nsys`);
 - projected time: on the GPU, from the start of the phase's first kernel to the end of its last;
 - busy time: on the GPU, the union of the phase's kernels, so that gaps do not count and overlap counts once.
@@ -56,7 +57,7 @@ def in_model_order(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def case_columns(runs: pd.DataFrame) -> list[str]:
-    """The axes that tell two runs of one mode apart: size and context length, and each variant axis that varies here."""
+    """The axes that tell two runs of one mode apart: size and context length, and each variant axis that varies."""
     return [
         "size",
         "context_length",
@@ -81,23 +82,30 @@ def why_not_measured(run: pd.Series) -> str:
 
 
 def cases(runs: pd.DataFrame, mode: str) -> pd.DataFrame:
-    """The whole grid of one mode: every size x context length x variant that any run of the recording has.
+    """The whole grid of one mode: for each variant, every size x context length that its runs have, in any mode.
 
     Columns: case_columns, run_id ("" where there was no such run), not_measured ("" where the run finished).
     """
     by = case_columns(runs)
     ordered = in_model_order(runs).astype({column: str for column in by if runs[column].dtype == "category"})
-    sizes = ordered[["size"]].drop_duplicates()
-    contexts = ordered[["context_length"]].drop_duplicates().sort_values("context_length")
-    grid = sizes.merge(contexts, how="cross")
-    if by[2:]:
-        grid = grid.merge(ordered[by[2:]].drop_duplicates(), how="cross")
+    parts = [_product(part) for _, part in ordered.groupby(by[2:], sort=False)] if by[2:] else [_product(ordered)]
+    grid = pd.concat(parts, ignore_index=True)[by]
+    rank = {size: position for position, size in enumerate(ordered["size"].drop_duplicates())}
+    grid = grid.assign(_rank=grid["size"].map(rank)).sort_values(["_rank", "context_length"], kind="stable")
+    grid = grid.drop(columns="_rank").reset_index(drop=True)
     found = ordered[ordered["mode"].astype(str) == mode].astype({"run_id": str, "status": str, "status_phase": str})
     found = found.drop_duplicates(by)[[*by, "run_id", "status", "status_phase"]]
     grid = grid.merge(found, how="left", on=by)
     grid[NOT_MEASURED] = [why_not_measured(row) for _, row in grid.iterrows()]
     grid["run_id"] = grid["run_id"].fillna("")
     return grid[[*by, "run_id", NOT_MEASURED]]
+
+
+def _product(runs: pd.DataFrame) -> pd.DataFrame:
+    """Every size with every context length that runs of one variant have."""
+    contexts = runs[["context_length"]].drop_duplicates()
+    variant = runs[[axis for axis in VARIANT_AXES if axis in runs]].head(1)
+    return runs[["size"]].drop_duplicates().merge(contexts, how="cross").merge(variant, how="cross")
 
 
 def measured_runs(runs: pd.DataFrame) -> pd.DataFrame:
@@ -114,7 +122,7 @@ def shape_of(run: pd.Series) -> flops.Shape:
 
 
 def spread(samples: pd.DataFrame, by: list[str], value: str, prefix: str) -> pd.DataFrame:
-    """Median, minimum, maximum and number of samples of `value`: columns by, {prefix}_ns, _min_ns, _max_ns, {prefix}_n."""
+    """Median, minimum, maximum and number of samples of `value`: by, {prefix}_ns, _min_ns, _max_ns, {prefix}_n."""
     grouped = samples.groupby(by, observed=True, sort=False)[value]
     table = grouped.agg(["median", "min", "max", "count"]).reset_index()
     table.columns = [
@@ -128,7 +136,7 @@ def spread(samples: pd.DataFrame, by: list[str], value: str, prefix: str) -> pd.
 
 
 def host_times(steps: pd.DataFrame, collector: str, prefix: str) -> pd.DataFrame:
-    """Spread of wall time over steps, per run and phase (`step` is a phase here), by `timer` or by `nsys` host ranges."""
+    """Spread of wall time over steps, per run and phase (`step` is a phase here), by `timer` or `nsys` (ranges)."""
     rows = steps[steps["collector"].astype(str) == collector].astype({"run_id": str, "phase": str})
     return spread(rows, ["run_id", "phase"], "wall_ns", prefix)
 
@@ -203,8 +211,8 @@ def module_of(path: str) -> str:
 def kernel_totals(kernels: pd.DataFrame) -> pd.DataFrame:
     """Kernel time of one step, averaged over the measured steps.
 
-    Columns: run_id, phase, module (module_of), family, kernel_name, calls (per step), time_ns (per step). A run's steps are those in
-    which it launched a kernel.
+    Columns: run_id, phase, module (module_of), family, kernel_name, calls (per step), time_ns (per step). A run's steps
+    are those in which it launched a kernel.
     """
     rows = in_steps(kernels)
     modules = {name: module_of(name) for name in rows["module"].astype("category").cat.categories}
@@ -238,7 +246,8 @@ def share_of(rows: pd.DataFrame, within: list[str], value: str = "time_ns") -> p
 
 
 def by_family(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
-    """Time, calls and share of each kernel family: columns within, family, calls, time_ns, share; largest first in each group."""
+    """Time, calls and share of each kernel family: columns within, family, calls, time_ns, share; largest first in each
+    group."""
     rows = totals.groupby([*within, "family"], sort=False)[["calls", "time_ns"]].sum().reset_index()
     rows["share"] = share_of(rows, within)
     return rows.sort_values(
@@ -249,8 +258,8 @@ def by_family(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
 
 
 def by_kernel(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
-    """Time, calls, share and launching modules of each kernel name, largest first: within, kernel_name, family, calls, time_ns, share,
-    modules ("a, b": the modules by falling time)."""
+    """Time, calls, share and launching modules of each kernel name, largest first: within, kernel_name, family, calls,
+    time_ns, share, modules ("a, b": the modules by falling time)."""
     keys = [*within, "kernel_name", "family"]
     parts = totals.groupby([*keys, "module"], sort=False)[["calls", "time_ns"]].sum().reset_index()
     parts = parts.sort_values([*keys, "time_ns", "module"], ascending=[True] * len(keys) + [False, True])
@@ -268,7 +277,8 @@ def by_kernel(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
 def matrix_products(kernels: pd.DataFrame, is_matrix_product) -> pd.DataFrame:
     """Matrix products launched by each phase of each step: run_id, step, phase, products.
 
-    `is_matrix_product(kernel_name)` is true for the main kernel of a product and false for its split-K and epilogue parts.
+    `is_matrix_product(kernel_name)` is true for the main kernel of a product and false for its split-K and epilogue
+    parts.
     """
     rows = in_steps(kernels)
     names = rows["kernel_name"].astype("category")

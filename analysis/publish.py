@@ -1,4 +1,5 @@
-"""From a recording to the pages of the report: loads, asks every question, writes Markdown and CSV below the MkDocs folder."""
+"""From a recording to the pages of the report: loads, asks every question, writes Markdown and CSV below the MkDocs
+folder."""
 
 import inspect
 import shutil
@@ -79,23 +80,12 @@ def ask(question: ModuleType, rec: recording.Recording, **more: Any) -> Answer:
 
 
 def write(rec: recording.Recording, docs: Path, downloads: str = "") -> Published:
-    """Write all generated pages of `rec` below `docs`; `downloads` names the folder of its Parquet files in docs/data."""
+    """Write all generated pages of `rec` below `docs`; `downloads`: the folder of its Parquet files in docs/data."""
     for name in GENERATED:
         target = docs / name
         shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
-    labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
-    folder = Path(__file__).parent / "questions"
-    site = Site(docs, (folder,), labels, tuple(metrics.case_columns(rec.runs)))
-    verdicts = []
-    for letter, question in QUESTIONS.items():
-        answer = ask(question, rec)
-        template = question.__name__.rsplit(".", 1)[-1] + ".md"
-        words = {"letter": letter, "title": question.TITLE}
-        site.write(f"report/{question.SLUG}.md", template, answer, **words)
-        verdict = site.block("index.md", template, answer, "verdict")
-        verdicts.append({**words, "slug": question.SLUG, "verdict": verdict})
+    site = write_questions(rec, docs)
     checked = ask(reconciliation, rec)
-    site.write("index.md", "overview.md", ask(overview, rec), questions=verdicts)
     site.write("report/reconciliation.md", "reconciliation.md", checked)
     site.write("report/runs.md", "runs.md", ask(run_list, rec))
     site.write("report/kernels.md", "kernels.md", ask(kernel_glossary, rec))
@@ -110,6 +100,23 @@ def write(rec: recording.Recording, docs: Path, downloads: str = "") -> Publishe
         site.write(f"report/runs/{file_name(run_id)}.md", "run.md", answer, label=label)
     pages = sum(path.suffix == ".md" for path in site.written)
     return Published(pages, len(site.written), checked.facts["num_breaches"])
+
+
+def write_questions(rec: recording.Recording, docs: Path) -> Site:
+    """Write the question pages, and the overview with their verdicts."""
+    labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
+    folder = Path(__file__).parent / "questions"
+    site = Site(docs, (folder,), labels, tuple(metrics.case_columns(rec.runs)))
+    verdicts = []
+    for letter, question in QUESTIONS.items():
+        answer = ask(question, rec)
+        template = question.__name__.rsplit(".", 1)[-1] + ".md"
+        words = {"letter": letter, "title": question.TITLE}
+        site.write(f"report/{question.SLUG}.md", template, answer, **words)
+        verdict = site.block("index.md", template, answer, "verdict")
+        verdicts.append({**words, "slug": question.SLUG, "verdict": verdict})
+    site.write("index.md", "overview.md", ask(overview, rec), questions=verdicts)
+    return site
 
 
 def _constants(rec: recording.Recording) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A made-up recording with the columns of a real one and answers that can be worked out by hand.
 
-Every kernel of a step is launched 6 us after the one before it and takes the time that its module says, so a small model is launch-bound
-and a large one is not. Two blocks a model keep it small; nothing here was measured.
+Every kernel of a step is launched 6 us after the one before it and takes the time that its module says, so a small
+model is launch-bound and a large one is not. Two blocks a model keep it small; nothing here was measured.
 """
 
 from dataclasses import dataclass, field
@@ -11,14 +11,20 @@ import pandas as pd
 from jobs.model_sizes import MODEL_SIZES
 
 GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_tn_align1>(T1::Params)"
-SPLIT_K = "void gemmSN_TN_kernel<float, (int)128, (int)16>(cublasGemmSmallNParams<T9, T10, T11, T6>)_execute_split_k_kernel__5x_cublas"
+SPLIT_K = (
+    "void gemmSN_TN_kernel<float, (int)128, (int)16>(cublasGemmSmallNParams<T9, T10,"
+    " T11, T6>)_execute_split_k_kernel__5x_cublas"
+)
 MUL = (
-    "void at::native::elementwise_kernel<(int)128, (int)2, void at::native::gpu_kernel_impl_nocast<at::native::BinaryFunctor<float, "
-    "float, float, at::native::binary_internal::MulFunctor<float>>>(at::TensorIteratorBase &, const T1 &)::[lambda(int) (instance 1)]>"
+    "void at::native::elementwise_kernel<(int)128, (int)2, void "
+    "at::native::gpu_kernel_impl_nocast<at::native::BinaryFunctor<float, "
+    "float, float, at::native::binary_internal::MulFunctor<float>>>(at::TensorIteratorBase &, const T1 "
+    "&)::[lambda(int) (instance 1)]>"
     "(int, T3)"
 )
 EXP = (
-    "void at::native::vectorized_elementwise_kernel<(int)4, at::native::exp_kernel_cuda(at::TensorIteratorBase &)::[lambda() "
+    "void at::native::vectorized_elementwise_kernel<(int)4, "
+    "at::native::exp_kernel_cuda(at::TensorIteratorBase &)::[lambda() "
     "(instance 2)]::operator ()() const::[lambda() (instance 2)]::operator ()() const::[lambda(float) (instance 1)], "
     "std::array<char *, (unsigned long)2>>(int, T2, T3)"
 )
@@ -27,7 +33,8 @@ MAX = (
     "at::native::MaxNanFunctor<float>>, unsigned int, float, (int)4, (int)4>>(T3)"
 )
 CAT = (
-    "void at::native::<unnamed>::CatArrayBatchedCopy_contig<at::native::<unnamed>::OpaqueType<(unsigned int)4>, unsigned int, (int)4, "
+    "void at::native::<unnamed>::CatArrayBatchedCopy_contig<at::native::<unnamed>::OpaqueType<(unsigned "
+    "int)4>, unsigned int, (int)4, "
     "(int)64, (int)64>(T1 *, at::native::<unnamed>::CatArrInputTensorMetadata<T1, T2, T4, T5>)"
 )
 FAMILIES = {

@@ -1,6 +1,8 @@
-"""The questions, in the order of the report. Each is a module with a SLUG, a TITLE, and `answer(<tables>)`, and a template of the same name.
+"""The questions, in the order of the report. Each is a module with a SLUG, a TITLE, and `answer(<tables>)`, and a
+template of the same name.
 
-The parameters of `answer` name the tables that it reads (`runs`, `steps`, `kernels` ...); its docstring is its specification.
+The parameters of `answer` name the tables that it reads (`runs`, `steps`, `kernels` ...); its docstring is its
+specification.
 """
 
 from analysis.questions import (

@@ -13,7 +13,7 @@ TITLE = "Does softmax cost what its arithmetic says?"
 
 GEMM = "gemm"
 SCOPES = {
-    "scores": "QK^T",
+    "scores": "QKᵀ",
     "softmax": "softmax",
     "output": "AV",
 }
@@ -25,11 +25,13 @@ _RANGES = {
 
 
 def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
-    """Kernel time of QK^T, softmax and AV in a forward pass (mode `forward`, naive attention) against their FLOPs, for every case.
+    """Kernel time of QK^T, softmax and AV in a forward pass (mode `forward`, naive attention) against their FLOPs, for
+    every case.
 
-    QK^T is the gemm kernels launched inside the range `attention_scores` (its scaling and mask are not), AV those inside `attention_output`,
-    softmax all kernels inside `softmax`. FLOPs are of the whole forward pass, causal mask ignored, as the kernels compute them. Ratios are
-    softmax to QK^T: in time, in FLOPs, and the first by the second (how many times more a softmax FLOP costs).
+    QK^T is the gemm kernels launched inside the range `attention_scores` (its scaling and mask are not), AV those
+    inside `attention_output`, softmax all kernels inside `softmax`. FLOPs are of the whole forward pass, causal mask
+    ignored, as the kernels compute them. Ratios are softmax to QK^T: in time, in FLOPs, and the first by the second
+    (how many times more a softmax FLOP costs).
     """
     by = metrics.case_columns(runs)
     totals = metrics.kernel_totals(kernels)
@@ -75,21 +77,21 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     tables = [
         Table(
             "cost",
-            "Kernel time and arithmetic of attention in one forward pass",
+            "Kernel time and arithmetic of one forward pass; ratios are softmax ÷ QKᵀ",
             (
                 *case_headings(by),
                 *(Column(f"{scope}_ns", label, "ms") for scope, label in SCOPES.items()),
                 *(Column(f"{scope}_flops", label, "gflop") for scope, label in SCOPES.items()),
-                Column("time_ratio", "time, softmax ÷ QK^T", "ratio"),
-                Column("flop_ratio", "FLOPs, softmax ÷ QK^T", "ratio"),
-                Column("cost_ratio", "time per FLOP, softmax ÷ QK^T", "ratio"),
+                Column("time_ratio", "time ratio", "ratio"),
+                Column("flop_ratio", "FLOP ratio", "ratio"),
+                Column("cost_ratio", "time per FLOP, ratio", "ratio"),
                 Column("softmax_share", "softmax, of forward", "share", bar=True),
             ),
             table,
         ),
         Table(
             "rates",
-            "Rate reached",
+            "FLOPs over kernel time",
             (
                 *case_headings(by),
                 *(Column(f"{scope}_rate", label, "tflops") for scope, label in SCOPES.items()),
@@ -107,14 +109,14 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     options = {
         "order": ["FLOPs", "kernel time"],
         "by": by,
-        "unit": "softmax ÷ QK^T",
+        "unit": "softmax ÷ QKᵀ",
         "value": "value",
     }
     charts = [
         Chart(
             "ratios",
             "dumbbell",
-            "Softmax against QK^T: arithmetic and time",
+            "Softmax against QKᵀ: arithmetic and time",
             long,
             options,
         )

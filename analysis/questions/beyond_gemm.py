@@ -13,10 +13,11 @@ GEMM = "gemm"
 
 
 def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
-    """Share of forward kernel time of every kernel family but gemm, with its top kernel, for every case (mode `forward`).
+    """Share of forward kernel time of every kernel family but gemm, with its top kernel, for every case (mode
+    `forward`).
 
-    gemm contains split-K and epilogue kernels: they are part of a product. Shares are of the kernel time of the whole forward pass, so
-    that gemm and the rest add up to 100%.
+    gemm contains split-K and epilogue kernels: they are part of a product. Shares are of the kernel time of the whole
+    forward pass, so that gemm and the rest add up to 100%.
     """
     by = metrics.case_columns(runs)
     totals = metrics.kernel_totals(kernels)
@@ -117,7 +118,8 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
 
 
 def _wide(grid: pd.DataFrame, families: pd.DataFrame) -> pd.DataFrame:
-    """One row per case: kernel_ns, gemm, rest, share_<family>... (a family that a measured case never launched has share 0)."""
+    """One row per case: kernel_ns, gemm, rest, share_<family>... (a family that a measured case never launched has
+    share 0)."""
     shares = families.pivot(index="run_id", columns="family", values="share").fillna(0.0)
     if GEMM not in shares:
         shares[GEMM] = 0.0

@@ -11,7 +11,8 @@ TITLE = "Data"
 
 
 def answer(dictionary: pd.DataFrame, manifest: Mapping) -> Answer:
-    """The data dictionary (table, column, dtype, unit, meaning), one table per table of the recording, and the files with rows and bytes."""
+    """The data dictionary (table, column, dtype, unit, meaning), one table per table of the recording, and the files
+    with rows and bytes."""
     sizes = manifest.get("tables", {})
     files = [{"table": name, "rows": one["rows"], "bytes": one["bytes"]} for name, one in sizes.items()]
     columns = (

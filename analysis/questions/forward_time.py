@@ -18,12 +18,13 @@ FORWARD = "forward"
 
 
 def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
-    """Forward time of every model size and context length (mode `forward`) by four clocks, each with its spread over steps.
+    """Forward time of every model size and context length (mode `forward`) by four clocks, each with its spread over
+    steps.
 
-    timer: Python, unprofiled, device synchronised. host: the NVTX range `forward` on the host, under nsys. projected: first kernel start
-    to last kernel end on the GPU. busy: union of the kernels on the GPU. Ratios are to the timer's median. Two clocks differ only where
-    their minimum-to-maximum intervals do not overlap. A run is launch-bound where busy / timer < metrics.LAUNCH_BOUND_BUSY_SHARE.
-    The second table is the forward phase inside the other modes.
+    timer: Python, unprofiled, device synchronised. host: the NVTX range `forward` on the host, under nsys. projected:
+    first kernel start to last kernel end on the GPU. busy: union of the kernels on the GPU. Ratios are to the timer's
+    median. Two clocks differ only where their minimum-to-maximum intervals do not overlap. A run is launch-bound where
+    busy / timer < metrics.LAUNCH_BOUND_BUSY_SHARE. The second table is the forward phase inside the other modes.
     """
     times = forward_times(steps, kernels)
     table = metrics.cases(runs, FORWARD).merge(times, how="left", on="run_id")
@@ -139,7 +140,7 @@ def spread_column(clock: str, label: str) -> Column:
 
 
 def forward_times(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
-    """Forward phase of each run by the four clocks, with ratios to the timer: one row per run_id that has all of them."""
+    """Forward phase of each run by the four clocks, with ratios to the timer: one row per run_id."""
 
     def of_forward(rows: pd.DataFrame) -> pd.DataFrame:
         return rows[rows["phase"] == FORWARD].drop(columns="phase")
@@ -202,7 +203,7 @@ def _ratio_of(clock: str, num_runs: int):
 
 
 def _flat(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Pairs of launch-bound runs of one model whose forward time stays within 1.25x while the context at least doubles."""
+    """Pairs of launch-bound runs of one model whose forward time stays within 1.25x while context doubles."""
     others = [name for name in by if name != "context_length"]
     pairs = rows.merge(rows, on=others, suffixes=("", "_longer"))
     pairs["context_ratio"] = pairs["context_length_longer"] / pairs["context_length"]

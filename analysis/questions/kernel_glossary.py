@@ -11,7 +11,8 @@ TITLE = "Kernels"
 
 
 def answer(kernels: pd.DataFrame) -> Answer:
-    """One table per family that was seen, kernels by falling highest share of a step; `explanation` is that of the rule that caught the name.
+    """One table per family that was seen, kernels by falling highest share of a step; `explanation` is that of the rule
+    that caught the name.
 
     Also the rules with the kernel time that each caught, and the share of all kernel time that no rule caught.
     """

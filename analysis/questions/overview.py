@@ -12,7 +12,8 @@ SLUG = "overview"
 
 
 def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, manifest: Mapping) -> Answer:
-    """Runs finished and not, kernels recorded, machine and dates; forward time (timer, median) by size and context length."""
+    """Runs finished and not, kernels recorded, machine and dates; forward time (timer, median) by size and context
+    length."""
     by = metrics.case_columns(runs)
     times = metrics.host_times(steps, "timer", "timer")
     forward = times[times["phase"] == "forward"].drop(columns="phase")
@@ -54,7 +55,10 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, manif
     ]
     tables = [
         Table(
-            "heat", "Forward pass, median", (*forward_time.case_headings(by), Column("timer_ns", "time", "ms")), heat
+            "heat",
+            "Python timer, median over steps, ms; shaded by the logarithm",
+            (*forward_time.case_headings(by), Column("timer_ns", "time", "ms")),
+            heat,
         ),
         Table(
             "unfinished",

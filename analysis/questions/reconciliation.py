@@ -11,7 +11,8 @@ SLUG = "reconciliation"
 TITLE = "Do the numbers agree?"
 
 PHASE_SUM_TOLERANCE = 0.03
-"""Phases may miss this part of the step that holds them: the clock is read, and the device synchronised, between them."""
+"""Phases may miss this part of the step that holds them: the clock is read, and the device synchronised, between them.
+"""
 PROFILER_RANGE = (0.9, 3.0)
 """NVTX host range of a step over its unprofiled time: the profiler slows the host, and never speeds it up."""
 MODULE_COVERAGE = 0.99
@@ -21,11 +22,12 @@ MODULE_COVERAGE = 0.99
 def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     """Checks of every finished run. Each gives what was found, the bounds it must keep to, and whether it does.
 
-    timed_steps, profiled_steps: as many as the run was to measure. phase_sum: the phases of a step against the step, unprofiled, worst
-    step. forward_products, backward_products: matrix products of each step, 9L+1 and 18L+2 with attention written out, 7L+1 and 14L+2 with
-    fused attention; split-K and epilogue kernels belong to their product. profiler: NVTX host range of the step over the unprofiled
-    step, medians. in_phase: share of the steps' kernel time with a phase. in_module: share of forward kernel time with a module.
-    busy: GPU busy time of a step over its kernel time (at most 1).
+    timed_steps, profiled_steps: as many as the run was to measure. phase_sum: the phases of a step against the step,
+    unprofiled, worst step. forward_products, backward_products: matrix products of each step, 9L+1 and 18L+2 with
+    attention written out, 7L+1 and 14L+2 with fused attention; split-K and epilogue kernels belong to their product.
+    profiler: NVTX host range of the step over the unprofiled step, medians. in_phase: share of the steps' kernel time
+    with a phase. in_module: share of forward kernel time with a module. busy: GPU busy time of a step over its kernel
+    time (at most 1).
     """
     ordered = metrics.measured_runs(runs)
     info = ordered.astype({"run_id": str, "mode": str, "attention": str}).set_index("run_id")

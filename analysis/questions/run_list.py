@@ -11,7 +11,8 @@ TITLE = "Runs"
 
 
 def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
-    """Every run in model order: status, unprofiled time of the step, GPU busy time, kernels launched in a step, peak memory."""
+    """Every run in model order: status, unprofiled time of the step, GPU busy time, kernels launched in a step, peak
+    memory."""
     ordered = metrics.in_model_order(runs).astype({"run_id": str})
     shown = [
         "run_id",

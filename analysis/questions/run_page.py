@@ -25,8 +25,8 @@ def answers(
 ) -> Iterator[tuple[str, Answer]]:
     """(run_id, Answer) of every run in model order; one that did not finish has its status and message and no numbers.
 
-    `checks` is the table of that name of the reconciliation. Times and calls are per step: medians over steps where a spread is given,
-    means otherwise.
+    `checks` is the table of that name of the reconciliation. Times and calls are per step: medians over steps where a
+    spread is given, means otherwise.
     """
     ordered = metrics.in_model_order(runs)
     frames = {
@@ -116,7 +116,7 @@ def _answer(run: pd.Series, runs: pd.DataFrame, parts: dict[str, pd.DataFrame], 
         ),
         Table(
             "modules",
-            "Modules",
+            "Kernel time by module, block numbers left out",
             (
                 Column("phase", "phase"),
                 Column("module", "module"),
@@ -221,7 +221,8 @@ def _memops(memops: pd.DataFrame, num_steps: pd.Series) -> pd.DataFrame:
 
 
 def _axes(run: pd.Series, runs: pd.DataFrame) -> list[dict]:
-    """For each axis with more than one value: its values in order, each with the run that differs from this one in that axis alone."""
+    """For each axis with more than one value: its values in order, each with the run that differs from this one in that
+    axis alone."""
     axes = []
     for axis in AXES:
         others = [name for name in AXES if name != axis]

@@ -9,20 +9,17 @@ from analysis.questions.forward_time import case_headings
 SLUG = "top-kernel"
 TITLE = "Which kernel takes the most GPU time?"
 
-SCOPES = {
-    "forward": "forward pass",
-    "forward_backward": "forward and backward",
-    "train_step": "whole training step",
-}
+SCOPES = {"forward": "forward", "forward_backward": "forward + backward", "train_step": "training step"}
 TOP_OF_EACH = 3
 
 
 def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
-    """The kernel with the largest total GPU time in a forward pass, a forward and backward pass, and a training step, for every case.
+    """The kernel with the largest total GPU time in a forward pass, a forward and backward pass, and a training step,
+    for every case.
 
-    Kernels are grouped by their full demangled name, never a shortened one. Each has its calls in a single step, its time in a step
-    (mean over the profiled steps), its share of all kernel time of that step, and the modules that launch it, by falling time.
-    `same` says whether the kernel is also the top one of the forward pass of that case.
+    Kernels are grouped by their full demangled name, never a shortened one. Each has its calls in a single step, its
+    time in a step (mean over the profiled steps), its share of all kernel time of that step, and the modules that
+    launch it, by falling time. `same` says whether the kernel is also the top one of the forward pass of that case.
     """
     by = metrics.case_columns(runs)
     totals = metrics.by_kernel(metrics.kernel_totals(kernels), ["run_id"])
@@ -37,7 +34,8 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
         how="left",
         on=by,
     )
-    table["same"] = table["kernel_name"] == table["forward_kernel"]
+    both = table["kernel_name"].notna() & table["forward_kernel"].notna()
+    table["same"] = (table["kernel_name"] == table["forward_kernel"]).astype(object).where(both, None)
     table["scope"] = table["mode"].map(SCOPES)
     measured = table[(table[NOT_MEASURED] == "") & table["kernel_name"].notna()]
     comparable = measured[measured["forward_kernel"].notna()]
@@ -52,14 +50,14 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
             _most_frequent,
         ),
         Claim("share", measured[measured["mode"] == "forward"], lambda rows: True, _share),
-        Claim("same", in_training, lambda rows: rows["same"].all(), _same),
+        Claim("same", in_training, lambda rows: rows["same"].astype(bool).all(), _same),
         Claim(
             "partly_same",
             in_training,
-            lambda rows: rows["same"].any() and not rows["same"].all(),
+            lambda rows: rows["same"].astype(bool).any() and not rows["same"].astype(bool).all(),
             _same,
         ),
-        Claim("other", in_training, lambda rows: not rows["same"].any(), _same),
+        Claim("other", in_training, lambda rows: not rows["same"].astype(bool).any(), _same),
         Claim("gemm", measured, lambda rows: (rows["family"] == "gemm").all(), _count),
         Claim(
             "not_gemm",
@@ -135,7 +133,7 @@ def _same(rows: pd.DataFrame) -> dict:
     return {
         "num_same": int(rows["same"].sum()),
         "num_runs": len(rows),
-        "num_other": int((~rows["same"]).sum()),
+        "num_other": int((~rows["same"].astype(bool)).sum()),
     }
 
 

@@ -13,10 +13,12 @@ GEMM = "gemm"
 
 
 def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
-    """Kernel time by family in a forward pass (mode `forward`) against a training step (mode `train_step`), and phase by phase within it.
+    """Kernel time by family in a forward pass (mode `forward`) against a training step (mode `train_step`), and phase
+    by phase within it.
 
-    For every case: each family's share of the kernel time of the forward pass, of the whole training step, and of the step's phases
-    forward, loss, backward and optimizer. Every column of shares adds up to 100%. `change` is training minus forward, in points.
+    For every case: each family's share of the kernel time of the forward pass, of the whole training step, and of the
+    step's phases forward, loss, backward and optimizer. Every column of shares adds up to 100%. `change` is training
+    minus forward, in points.
     """
     by = metrics.case_columns(runs)
     totals = metrics.kernel_totals(kernels)
@@ -188,7 +190,8 @@ def _phases(runs: pd.DataFrame, totals: pd.DataFrame, by: list[str]) -> pd.DataF
 
 
 def _wide(phases: pd.DataFrame, by: list[str], order: list[str]) -> pd.DataFrame:
-    """One row per case and phase: time_ns and share_<family>...; a family that a measured phase never launches has share 0."""
+    """One row per case and phase: time_ns and share_<family>...; a family that a measured phase never launches has
+    share 0."""
     keys = [*by, "run_id", NOT_MEASURED, "phase"]
     heads = phases.groupby(keys, sort=False, dropna=False)["time_ns"].sum(min_count=1).reset_index()
     shares = (

@@ -1,7 +1,8 @@
 """Frames to inline SVG, by Altair at build time. Charts compute nothing: they draw the rows that they are given.
 
-Colours are CSS variables (`--family-gemm`, `--series-0`, `--chart-text` ...), so that a drawing follows the reader's light or dark palette: the
-specification is drawn with stand-in colours, which `render` then replaces. Hover texts become <title> elements, ids get the chart's prefix.
+Colours are CSS variables (`--family-gemm`, `--series-0`, `--chart-text` ...), so that a drawing follows the reader's
+light or dark palette: the specification is drawn with stand-in colours, which `render` then replaces. Hover texts
+become <title> elements, ids get the chart's prefix.
 """
 
 import json
@@ -132,7 +133,7 @@ def stacked_shares(rows: pd.DataFrame, palette: _Palette, width: int, by, order,
         "title": "% of kernel time",
         "scale": alt.Scale(domain=[0, 1]),
     }
-    axis = alt.Axis(**{**_value_axis(palette, "%", 5).to_dict(), "labelExpr": "datum.value * 100"})
+    axis = alt.Axis(**{**_value_axis(palette, "%", 5).to_dict(), "labelExpr": "format(datum.value * 100, '.3~g')"})
     base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
     bars = base.mark_bar(
         height=alt.RelativeBandSize(0.82),
@@ -171,7 +172,7 @@ def grouped_bars(rows: pd.DataFrame, palette: _Palette, width: int, by, order) -
         title=None,
         axis=_category_axis(palette),
     )
-    axis = alt.Axis(**{**_value_axis(palette, "%", 5).to_dict(), "labelExpr": "datum.value * 100"})
+    axis = alt.Axis(**{**_value_axis(palette, "%", 5).to_dict(), "labelExpr": "format(datum.value * 100, '.3~g')"})
     x = alt.X("share:Q", scale=alt.Scale(domainMin=0), axis=axis, title="% of kernel time")
     base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
     lines = base.mark_line(strokeWidth=1.5, color=palette[RULE]).encode(y=y, x=x, detail="label:N")

@@ -1,4 +1,5 @@
-"""An Answer and its template to a Markdown page with its CSV files. Words come from the template, numbers from the Answer."""
+"""An Answer and its template to a Markdown page with its CSV files. Words come from the template, numbers from the
+Answer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -67,7 +68,8 @@ class Site:
         self._put(path, page.environment().get_template(template).render(page.context() | extra))
 
     def block(self, path: str, template: str, answer: Answer, block: str, **extra: Any) -> Markup:
-        """One block of a template as it would read on the page `path`, on one line: the verdict of a question, for the overview."""
+        """One block of a template as it would read on the page `path`, on one line: the verdict of a question, for the
+        overview."""
         page = _Page(self, path, answer)
         loaded = page.environment().get_template(template)
         words = "".join(loaded.blocks[block](loaded.new_context(page.context() | extra)))

@@ -58,7 +58,8 @@ def to_html(table: Table, csv_link: str, root: str, families: dict[str, str], an
     return Markup(
         '<figure class="data{}" id="{}" data-table data-search-exclude>\n<figcaption><span class="title">{}</span>'
         '<a class="csv" href="{}" download>CSV</a></figcaption>\n'
-        '<div class="scroll" tabindex="0" role="region" aria-label="{}"><table class="data"><thead><tr>{}</tr></thead>\n'
+        '<div class="scroll" tabindex="0" role="region" aria-label="{}">'
+        '<table class="data"><thead><tr>{}</tr></thead>\n'
         "<tbody>{}</tbody></table></div>\n</figure>"
     ).format(
         tall, anchor or f"table-{table.key}", text.escape(table.title), csv_link, text.escape(table.title), head, body
@@ -66,7 +67,8 @@ def to_html(table: Table, csv_link: str, root: str, families: dict[str, str], an
 
 
 def heat_html(table: Table, csv_link: str, root: str) -> Markup:
-    """Rows by their first column across their second, one such map per further case column; shade by the logarithm of the last column."""
+    """Rows by their first column across their second, one such map per further case column; shade by the logarithm of
+    the last column."""
     row_key, column_key, *variants = (column.key for column in table.columns[:-1])
     value = table.columns[-1]
     rows = table.rows
@@ -88,7 +90,8 @@ def heat_html(table: Table, csv_link: str, root: str) -> Markup:
         parts.append(
             Markup(
                 '<figure class="heat" data-search-exclude>\n<figcaption><span class="title">{}</span>'
-                '<a class="csv" href="{}" download>CSV</a></figcaption>\n<table class="heat"><thead><tr><td>context</td>{}</tr></thead>'
+                '<a class="csv" href="{}" download>CSV</a></figcaption>\n'
+                '<table class="heat"><thead><tr><td>context</td>{}</tr></thead>'
                 "<tbody>{}</tbody></table>\n</figure>"
             ).format(text.escape(title), csv_link, head, body)
         )
@@ -180,7 +183,7 @@ def _cell(column: Column, row: dict, decimals: int, root: str, families: dict, w
         entry = '<td class="kernel" id="{}">{}</td>'
         return Markup(entry).format(text.kernel_anchor(value), kernel_details(value))
     if column.kind == "prose":
-        return Markup('<td class="wrap">{}</td>').format(text.escape(value))
+        return Markup('<td class="wrap">{}</td>').format(text.prose(value))
     if column.kind == "code":
         return Markup("<td><code>{}</code></td>").format(text.escape(value))
     if column.kind == "family":
@@ -211,7 +214,7 @@ def kernel_details(name: str) -> Markup:
     if short == name:
         return Markup("<code>{}</code>").format(text.escape(name))
     return Markup("<details><summary><code>{}</code></summary><code>{}</code></details>").format(
-        text.escape(short), text.escape(name)
+        text.breakable(short), text.escape(name)
     )
 
 

@@ -1,4 +1,5 @@
-"""Numbers and names to text. Every name comes from a profile and is untrusted: it leaves here as Markup that is inert in Markdown and in HTML."""
+"""Numbers and names to text. Every name comes from a profile and is untrusted: it leaves here as Markup that is inert
+in Markdown and in HTML."""
 
 import hashlib
 import html
@@ -21,6 +22,11 @@ def escape(text: object) -> Markup:
     """HTML for one line of untrusted text: control characters replaced, line breaks shown as a space."""
     clean = _CONTROL.sub("\ufffd", str(text).replace("\r", " ").replace("\n", " ").replace("\t", " "))
     return Markup(html.escape(clean, quote=True))
+
+
+def prose(sentence: str) -> Markup:
+    """Our own sentence, `code` in backticks."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(sentence)))
 
 
 def inline(text: object) -> Markup:
@@ -134,23 +140,40 @@ def kernel_anchor(name: str) -> str:
     return "k-" + hashlib.sha1(name.encode("utf-8", "replace")).hexdigest()[:10]
 
 
-_WRAPPED = re.compile(r"^(?:void )?(?:cutlass::)?(?:device_kernel|Kernel2?)<\s*(?:\(?[\w:]*\)?)?([A-Za-z_][\w:]*)")
-_FUNCTOR = re.compile(r"(\w*Functor|\w+_kernel_cuda|\w+_kernel_impl|\w+Ops|CompareEq\w*|\w+_backward_cuda)\b")
+_WRAPPED = re.compile(r"^(?:void )?(?:cutlass::)?(?:device_kernel|Kernel2?)<\s*([A-Za-z_][\w:]*)")
+_XMMA = re.compile(r"(sm\d+_xmma_gemm)_\w+?_([nt]{2})_\w_tilesize(\d+x\d+x\d+)")
+_OPERATION = re.compile(
+    r"\b(\w*Functor\w*|\w+_functor|\w+Ops|\w+_kernel_cuda|\w+_cuda_kernel|\w+_kernel_impl|\w+_kernel)\b"
+)
+_DECORATION = re.compile(
+    r"^CUDAFunctor(OnSelf)?_|_kernel_cuda$|_cuda_kernel$|_kernel_impl$|_kernel$|_?[Ff]unctor$|Ops$"
+)
+_WRAPPERS = {"gpu_kernel_impl", "BinaryFunctor", "AUnaryFunctor", "BUnaryFunctor", "UnaryOpFunctor"}
 
 
 def short_name(name: str, length: int = 64) -> str:
-    """What a reader calls a kernel: its function without namespaces and template arguments, and the functor it applies. Not unique."""
+    """What a reader calls a kernel: its function and its operation, without template arguments. Not unique."""
     wrapped = _WRAPPED.match(name)
     if wrapped:
         return _cut(wrapped[1].rsplit("::", 1)[-1], length)
+    gemm = _XMMA.match(name)
+    if gemm:
+        math = " tf32" if "tf32" in name else " ffma" if "ffma" in name else ""
+        return f"{gemm[1]} {gemm[2]} {gemm[3]}{math}{' split-K' if '_split_k_' in name else ''}"
     head = name.removeprefix("void ").replace("(anonymous namespace)", "").replace("<unnamed>", "")
     function = re.split(r"[<(]", head, maxsplit=1)[0].strip()
     function = [part for part in function.split("::") if part.strip()][-1].strip() if function.strip(": ") else head
-    functors = [
-        f for f in _FUNCTOR.findall(name[len(function) :]) if f not in function and not f.startswith("gpu_kernel_impl")
-    ]
-    return _cut(f"{function} · {functors[-1]}" if functors else function, length)
+    found = [one for one in _OPERATION.findall(name) if one != function and one not in _WRAPPERS]
+    operation = _DECORATION.sub("", found[0]) if found else ""
+    return _cut(f"{function} · {operation}" if operation else function, length)
+
+
+def breakable(short: str) -> Markup:
+    """A short name that may break after an underscore."""
+    return Markup(escape(short).replace("_", Markup("_<wbr>")))
 
 
 def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
+    """Both ends of a long text: the end of a GEMM's name says whether it is a split-K part."""
+    half = (length - 1) // 2
+    return text if len(text) <= length else f"{text[:half]}…{text[-half:]}"

@@ -1,0 +1,57 @@
+"""Imports run one way: reading -> metrics -> questions -> __main__, with knowledge, answer and report beside them."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MODULES = sorted((ROOT / "analysis").rglob("*.py"))
+
+ALLOWED = {
+    "answer": set(),
+    "knowledge": {"knowledge"},
+    "reading": {"reading", "knowledge"},
+    "metrics": {"answer", "knowledge"},
+    "questions": {"questions", "metrics", "answer", "knowledge"},
+    "report": {"report", "answer"},
+}
+"""What a part of `analysis` may import from the others. Parts that are not named here tie them together."""
+
+
+def part(path):
+    relative = path.relative_to(ROOT / "analysis")
+    return relative.parts[0].removesuffix(".py")
+
+
+def imported(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_run_one_way(path):
+    names = set(imported(path))
+    tops = {name.split(".")[0] for name in names}
+    assert "torch" not in tops
+    assert not {name for name in names if name.startswith("jobs.")} - {
+        name for name in names if name == "jobs.ranges" or name.startswith("jobs.ranges.")
+    }
+    if part(path) in ALLOWED:
+        parts = {name.split(".")[1] for name in names if name.startswith("analysis.")}
+        assert parts <= ALLOWED[part(path)], f"{part(path)} imports {parts - ALLOWED[part(path)]}"
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if part(path) == "questions"], ids=lambda path: path.name)
+def test_questions_hold_no_paths_and_no_sql(path):
+    names = set(imported(path))
+    assert not names & {"pathlib", "os", "sqlite3", "pyarrow", "json"}
+
+
+def test_charts_know_nothing_of_the_analysis():
+    names = set(imported(ROOT / "analysis" / "report" / "charts.py"))
+    assert not {name for name in names if name.startswith("analysis")}

@@ -1,0 +1,39 @@
+"""What the recordings in site/data promise, checked over every run of them."""
+
+from pathlib import Path
+
+import pytest
+
+from analysis.questions import reconciliation
+from analysis.reading import recording
+
+FOLDERS = sorted(path.parent for path in (Path(__file__).parents[1] / "site" / "data").glob("*/manifest.json"))
+
+pytestmark = pytest.mark.skipif(not FOLDERS, reason="no recording in site/data")
+
+
+@pytest.fixture(scope="module", params=FOLDERS, ids=lambda folder: folder.name)
+def loaded(request):
+    return recording.load(request.param)
+
+
+def test_every_run_has_a_status_and_unfinished_ones_a_reason(loaded):
+    unfinished = loaded.runs[loaded.runs["status"].astype(str) != "ok"]
+    assert unfinished["status_message"].astype(str).str.len().gt(0).all()
+
+
+def test_every_check_of_every_finished_run_holds(loaded):
+    tables = reconciliation.answer(loaded.runs, loaded.steps, loaded.kernels).tables
+    breaches = tables["breaches"].rows
+    assert breaches.empty, breaches[["run_id", "check", "found", "at_least", "at_most"]].to_string()
+    checks = set(tables["checks"].rows["check"])
+    assert {"forward_products", "in_phase", "in_module"} <= checks
+
+
+def test_no_kernel_is_unclassified(loaded):
+    assert "other" not in set(loaded.kernels["family"].astype(str))
+
+
+def test_it_stays_small():
+    for folder in FOLDERS:
+        assert sum(path.stat().st_size for path in folder.iterdir()) <= 25 * 2**20
