@@ -78,6 +78,10 @@ def show(profiles: Sequence[Path], form: str, top: int, out: Callable[[str], Non
         except ExportError as error:
             err(printable(f"error: {error}"))
             continue
+        except Exception as error:  # a batch goes on, and a user sees no traceback, whatever a profile holds
+            what = f"could not be summarised ({type(error).__name__}: {error})"
+            err(printable(f"error: {profile}: {what}; please report it, with the profile if you can"))
+            continue
         found.append(summary)
         if form == "text":
             out(as_text(summary, top))

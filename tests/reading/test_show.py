@@ -40,7 +40,14 @@ def _show(*arguments):
 def test_text_is_a_readable_summary(capture):
     done = _show(capture)
     assert done.exit_code == 0
-    for expected in ("good.sqlite", "NVTX ranges", "forward", "void gemm<float>(int)", "cudaLaunchKernel", "NVIDIA Test"):
+    for expected in (
+        "good.sqlite",
+        "NVTX ranges",
+        "forward",
+        "void gemm<float>(int)",
+        "cudaLaunchKernel",
+        "NVIDIA Test",
+    ):
         assert expected in done.stdout
     assert "50.0% of kernel time attributed exactly, 50.0% to a phase by time, 0.0% not attributed" in done.stdout
 
