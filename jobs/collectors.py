@@ -323,6 +323,8 @@ def scrub(database: Path) -> None:
             columns = {row[1] for row in connection.execute("PRAGMA table_info(TARGET_INFO_GPU)")}
             for column in columns & {"uuid", "busLocation", "luid", "ctxswDevPath", "ctrlDevPath"}:
                 connection.execute(f"UPDATE TARGET_INFO_GPU SET {column} = NULL")
+        if "META_DATA_EXPORT" in tables:
+            connection.execute("DELETE FROM META_DATA_EXPORT WHERE name LIKE '%PATH%'")
         connection.execute("VACUUM")
 
 
