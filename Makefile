@@ -1,0 +1,74 @@
+# `make` lists the targets. Everything is installed into .venv; nothing outside this folder is touched.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+SWEEP  ?= jobs/sweep.yaml
+RESULTS ?= results
+RECORDED := build/recording
+STRICT ?=
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+export NO_MKDOCS_2_WARNING := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help run test serve sweep ingest report site lint format bench clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/report.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing what the report needs into $(VENV)"
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/gpu.stamp: $(VENV)/report.stamp
+	@echo "installing torch into $(VENV) (on Linux with its CUDA libraries: some gigabytes)"
+	$(PIP) --editable '.[gpu]'
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/gpu.stamp
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+run: $(VENV)/report.stamp ## The main job: sweep on a GPU with nsys, elsewhere render the shipped recording; site in build/html
+	@if command -v nsys >/dev/null && nvidia-smi -L >/dev/null 2>&1; then \
+	  $(MAKE) --no-print-directory sweep ingest && $(MAKE) --no-print-directory site RECORDING=$(RECORDED); \
+	else \
+	  echo "No GPU with nsys here: nothing is measured, the recording in site/data is rendered."; \
+	  $(MAKE) --no-print-directory site; \
+	fi
+	@echo "The report: build/html/index.html"
+
+sweep: $(VENV)/gpu.stamp ## Measure the sweep (SWEEP=file) into results/; can be stopped and started again
+	$(BIN)/python -m jobs doctor --sweep $(SWEEP) --results $(RESULTS)
+	$(BIN)/python -m jobs run --sweep $(SWEEP) --results $(RESULTS)
+
+ingest: $(VENV)/report.stamp ## Turn results/ into a recording in build/recording
+	$(BIN)/python -m analysis ingest $(RESULTS)/$$(awk '$$1 == "name:" {print $$2}' $(SWEEP)) --out $(RECORDED)
+
+report: $(VENV)/report.stamp ## Write the report's pages from the recording (RECORDING=folder, STRICT=1 to fail on a breach)
+	$(BIN)/python -m analysis report $(if $(RECORDING),--recording $(RECORDING)) $(if $(STRICT),--strict)
+
+site: report ## Build the site into build/html
+	$(BIN)/mkdocs build --strict --quiet
+
+serve: report ## Preview the site on http://127.0.0.1:8000
+	$(BIN)/mkdocs serve
+
+test: $(VENV)/dev.stamp ## Set up everything and run all tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/dev.stamp ## Check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/dev.stamp ## Apply style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove what was built, not what was measured
+	rm -rf build $(VENV)
