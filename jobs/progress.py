@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from statistics import StatisticsError, linear_regression
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -13,15 +14,17 @@ MARKS = {"ok": "[green]ok[/]", "oom": "[yellow]oom[/]"}
 
 
 class Estimate:
-    """Time that remains: predictions for the runs to come, scaled by how the finished ones compared with theirs."""
+    """Time that remains. Predictions are for a modest GPU, so the times of finished runs say what a run costs here: a
+    fixed part and a part that grows with its prediction, fitted as a line once there are enough of them."""
 
-    def __init__(self, predicted_s: dict[str, float]):
-        self.open = dict(predicted_s)
+    def __init__(self, predicted_s: dict[str, float], num_gpus: int = 1):
+        self.open, self.num_gpus = dict(predicted_s), num_gpus
         self.started = time.monotonic()
-        self.done_predicted_s = 0.0
+        self.done: list[tuple[float, float]] = []  # predicted and measured seconds of each finished run
 
-    def finish(self, run: str) -> None:
-        self.done_predicted_s += self.open.pop(run, 0.0)
+    def finish(self, run: str, wall_s: float) -> None:
+        if run in self.open:
+            self.done.append((self.open.pop(run), wall_s))
 
     @property
     def elapsed_s(self) -> float:
@@ -29,8 +32,21 @@ class Estimate:
 
     @property
     def remaining_s(self) -> float:
-        pace = self.elapsed_s / self.done_predicted_s if self.done_predicted_s else 1.0
-        return sum(self.open.values()) * pace
+        if not self.done:
+            return sum(self.open.values()) / self.num_gpus
+        slope, fixed = self._line()
+        expected_done = sum(fixed + slope * predicted for predicted, _ in self.done)
+        expected_open = sum(fixed + slope * predicted for predicted in self.open.values())
+        # Runs overlap (exports, several GPUs): the clock says how much elapses for the work that is done.
+        return expected_open * self.elapsed_s / expected_done
+
+    def _line(self) -> tuple[float, float]:
+        """Slope and intercept of measured against predicted seconds; (1, 0) where no rising line fits."""
+        try:
+            slope, fixed = linear_regression(*zip(*self.done))
+        except StatisticsError:  # one run, or all with one prediction
+            return 1.0, 0.0
+        return (slope, fixed) if slope > 0 and fixed >= 0 else (1.0, 0.0)
 
 
 def clock(seconds: float) -> str:
@@ -84,10 +100,10 @@ class Terminal:
         cost = ""
         if self.price_per_hour is not None:
             cost = f" | cost {self.estimate.elapsed_s / 3600 * self.price_per_hour:.2f}"
-        return f"about {clock(self.estimate.remaining_s / self.num_gpus)} left{cost}"
+        return f"about {clock(self.estimate.remaining_s)} left{cost}"
 
     def sweep_started(self, runs: int, finished: int, predicted_s: dict[str, float]) -> None:
-        self.num_runs, self.num_finished, self.estimate = runs, finished, Estimate(predicted_s)
+        self.num_runs, self.num_finished, self.estimate = runs, finished, Estimate(predicted_s, self.num_gpus)
         self.console.print(f"{runs} runs, {finished} of them already finished")
         self.task = self.progress.add_task("sweep", total=runs, completed=finished, left="")
         self.progress.start()
@@ -100,7 +116,7 @@ class Terminal:
 
     def run_finished(self, run: str, status: str, detail: dict | None, wall_s: float) -> None:
         self.phases.pop(run, None)
-        self.estimate.finish(run)
+        self.estimate.finish(run, wall_s)
         self.num_finished += 1
         why = f": {detail.get('phase', '')}: {detail['message']}" if detail else ""
         where = f"[{self.num_finished}/{self.num_runs}]".replace("[", r"\[")

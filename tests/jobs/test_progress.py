@@ -1,0 +1,131 @@
+"""What a sweep tells while it runs: the estimate, JSON events, lines without a terminal."""
+
+import io
+import json
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from analysis.reading import recording
+from jobs import progress
+from jobs.plan import DEFAULT_SWEEP, load_sweep
+from jobs.prediction import predicted_seconds
+from jobs.progress import Estimate, JsonEvents, Terminal, clock
+
+RECORDING = Path(__file__).parents[2] / "site" / "data" / "h200-fp32"
+
+
+@pytest.fixture
+def at(monkeypatch):
+    """Sets the clock of `jobs.progress` to so many seconds after the start."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+
+    def set_clock(seconds: float) -> None:
+        now[0] = seconds
+
+    return set_clock
+
+
+def test_clock_shows_hours_minutes_seconds():
+    assert clock(3725.9) == "1:02:05"
+
+
+def test_the_estimate_starts_from_predictions_and_follows_the_clock(at):
+    estimate = Estimate({"a": 10, "b": 20, "c": 10})
+    assert estimate.remaining_s == 40
+    at(5)
+    estimate.finish("a", 5)
+    assert estimate.remaining_s == pytest.approx(15)
+    at(15)
+    estimate.finish("b", 10)
+    assert estimate.remaining_s == pytest.approx(5)
+    estimate.finish("c", 5)
+    assert estimate.remaining_s == 0
+
+
+def test_the_estimate_of_several_gpus_counts_them_once(at):
+    estimate = Estimate(dict.fromkeys("abcdefgh", 10.0), num_gpus=2)
+    assert estimate.remaining_s == 40
+    at(10)
+    estimate.finish("a", 10)
+    estimate.finish("b", 10)
+    assert estimate.remaining_s == pytest.approx(30)
+
+
+def test_a_run_that_finishes_faster_than_a_smaller_one_does_no_harm(at):
+    estimate = Estimate({"a": 10, "b": 20, "c": 30})
+    at(12)
+    estimate.finish("a", 10)
+    estimate.finish("b", 2)
+    assert 0 < estimate.remaining_s < 30
+
+
+def test_the_estimate_is_within_a_fifth_from_the_tenth_run_of_the_shipped_recording(at):
+    if not RECORDING.exists():
+        pytest.skip("the recording h200-fp32 is not in site/data")
+    walls = recording.load(RECORDING).runs.set_index("run_id")["wall_s"]
+    sweep = load_sweep(DEFAULT_SWEEP)
+    estimate = Estimate({run.run_id: predicted_seconds(run, sweep.protocol) for run in sweep.runs})
+    total = walls.sum()
+    for number, (run, elapsed) in enumerate(zip(sweep.runs, accumulate(walls[run.run_id] for run in sweep.runs)), 1):
+        at(elapsed)
+        estimate.finish(run.run_id, walls[run.run_id])
+        if 10 <= number < 60:
+            assert estimate.remaining_s == pytest.approx(total - elapsed, rel=0.2)
+
+
+def tell(report) -> None:
+    report("sweep_started", runs=3, finished=1, predicted_s={"b": 10.0, "c": 10.0})
+    report("run_started", run="b", gpu=0)
+    report("phase", run="b", phase="timer")
+    report("run_repeated", run="b", why="nsys recorded 2 of 3 steps")
+    report("run_finished", run="b", status="ok", detail=None, wall_s=9.0)
+    report(
+        "run_finished", run="c", status="oom", detail={"phase": "backward", "message": "out [of] memory"}, wall_s=3.0
+    )
+    report("sweep_finished", statuses={"a": "ok", "b": "ok", "c": "oom"})
+    report.close()
+
+
+def test_json_events_are_one_object_a_line(capsys):
+    tell(JsonEvents())
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["event"] for event in events][:2] == ["sweep_started", "run_started"]
+    assert all(event["time"] > 1e9 for event in events)
+    assert events[5]["detail"] == {"phase": "backward", "message": "out [of] memory"}
+
+
+def test_without_a_terminal_each_run_is_a_plain_line(capsys, at):
+    report = Terminal(price_per_hour=3.6)
+    at(0)
+    report("sweep_started", runs=3, finished=1, predicted_s={"b": 10.0, "c": 10.0})
+    at(100)
+    report("run_finished", run="b", status="ok", detail=None, wall_s=9.0)
+    report("run_finished", run="c", status="oom", detail={"phase": "backward", "message": "out [of] memory"}, wall_s=3)
+    report("sweep_finished", statuses={"a": "ok", "b": "ok", "c": "oom"})
+    report.close()
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "\r" not in out
+    assert out.splitlines() == [
+        "3 runs, 1 of them already finished",
+        "[2/3] b  ok  9.0 s  (0:01:40 elapsed, about 0:01:40 left | cost 0.10)",
+        "[3/3] c  oom: backward: out [of] memory  3.0 s  (0:01:40 elapsed, about 0:00:00 left | cost 0.10)",
+        "finished: 2 ok, 1 oom in 0:01:40",
+    ]
+
+
+def test_a_terminal_gets_a_bar_with_run_phase_time_and_cost(monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=screen, force_terminal=True, width=160))
+    report = Terminal(price_per_hour=2.5, num_gpus=2)
+    report("sweep_started", runs=2, finished=0, predicted_s={"b": 10.0, "c": 10.0})
+    report("run_started", run="b", gpu=0)
+    report("phase", run="b", phase="nsys")
+    report.progress.refresh()
+    report.close()
+    assert "b (nsys)" in screen.getvalue()
+    assert "0/2" in screen.getvalue()
+    assert "about 0:00:10 left | cost 0.00" in screen.getvalue()
