@@ -1,8 +1,10 @@
-"""Command line of the GPU side: plan, run, doctor, status."""
+"""Command line of the GPU side: job does everything; plan, doctor, run, status and render are its parts."""
 
 import errno
 import signal
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from jobs.collectors import CollectorError
+from jobs.job import StepFailed, build_site, ingest, shipped_recordings
 from jobs.plan import DEFAULT_SWEEP, Run, Sweep, SweepError, load_sweep, select
 from jobs.prediction import predicted_memory_bytes, predicted_seconds
-from jobs.preflight import checks, visible_gpus
-from jobs.progress import JsonEvents, Terminal, clock
+from jobs.preflight import RESULTS_OF_IMAGE, checks, visible_gpus
+from jobs.progress import JsonEvents, Report, Terminal, clock
 from jobs.results import Locked, Results
 from jobs.runner import Stopped, SweepRunner
 from jobs.shards import Shard, detect_shard, parse_shard, runs_of_shard
@@ -23,6 +26,7 @@ from jobs.shards import Shard, detect_shard, parse_shard, runs_of_shard
 SOME_RUNS_FAILED = 1
 USAGE = 2
 CANNOT_MEASURE = 69
+CANNOT_REPORT = 70
 CANNOT_WRITE = 74
 LOCKED = 75
 TERMINATED = 128 + signal.SIGTERM
@@ -31,10 +35,16 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pret
 out, err = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
 
 SweepFile = Annotated[Path, typer.Option("--sweep", help="Sweep file.", show_default="jobs/sweep.yaml")]
-ResultsFolder = Annotated[Path, typer.Option("--results", help="Folder that receives the results.")]
+ResultsFolder = Annotated[
+    Path, typer.Option("--results", envvar=RESULTS_OF_IMAGE, help="Folder that receives the results.")
+]
 Only = Annotated[str, typer.Option(help="Only these runs, e.g. size=small,mode=forward; repeat a key for more values.")]
 ShardOption = Annotated[str, typer.Option("--shard", help="Part I/N of the sweep; detected from batch engines.")]
 Device = Annotated[str, typer.Option(help="cuda, or cpu to try things out without a GPU.")]
+Retry = Annotated[bool, typer.Option("--retry", help="Measure failed runs and timeouts again.")]
+Gpus = Annotated[int, typer.Option(help="How many GPUs to use; 0 for all visible ones.")]
+PricePerHour = Annotated[float | None, typer.Option(help="Price of the machine, to show the cost.")]
+LogFormat = Annotated[str, typer.Option(help="text or json (one event a line).")]
 
 
 def fail(message: str, code: int) -> typer.Exit:
@@ -42,14 +52,16 @@ def fail(message: str, code: int) -> typer.Exit:
     return typer.Exit(code)
 
 
-def chosen(sweep_file: Path, only: str, shard_text: str) -> tuple[Sweep, list[Run], Shard]:
-    """The sweep, its runs after --only and --shard, and the shard. Ends the program on a configuration error."""
+def chosen(sweep_file: Path, only: str, shard_text: str) -> tuple[Sweep, list[Run], Shard, list[Run]]:
+    """The sweep, its runs after --only and --shard, the shard, and the runs of all shards. Ends the program on a
+    configuration error."""
     try:
         sweep = load_sweep(sweep_file)
         shard, engine = (parse_shard(shard_text), "") if shard_text else detect_shard()
         if engine:
             err.print(f"shard {shard.index} of {shard.count}, assigned by {engine}")
-        return sweep, runs_of_shard(select(sweep.runs, only), shard, sweep.protocol), shard
+        whole = select(sweep.runs, only)
+        return sweep, runs_of_shard(whole, shard, sweep.protocol), shard, whole
     except SweepError as error:
         for line in str(error).splitlines():
             err.print(line, style="red", markup=False)
@@ -59,7 +71,7 @@ def chosen(sweep_file: Path, only: str, shard_text: str) -> tuple[Sweep, list[Ru
 @app.command()
 def plan(sweep: SweepFile = DEFAULT_SWEEP, only: Only = "", shard: ShardOption = "") -> None:
     """Print the runs of a sweep with their parameters, predicted memory and time. Needs no GPU and no torch."""
-    sweep, runs, _ = chosen(sweep, only, shard)
+    sweep, runs, *_ = chosen(sweep, only, shard)
     table = Table("run", box=None, header_style="bold", pad_edge=False)
     for name in ("parameters", "batch", "memory (GiB)", "time (s)"):
         table.add_column(name, justify="right")
@@ -82,18 +94,18 @@ def run(
     results: ResultsFolder = Path("results"),
     only: Only = "",
     shard: ShardOption = "",
-    retry: Annotated[bool, typer.Option("--retry", help="Measure failed runs and timeouts again.")] = False,
+    retry: Retry = False,
     device: Device = "cuda",
-    gpus: Annotated[int, typer.Option(help="How many GPUs to use; 0 for all visible ones.")] = 0,
-    price_per_hour: Annotated[float | None, typer.Option(help="Price of the machine, to show the cost.")] = None,
-    log_format: Annotated[str, typer.Option(help="text or json (one event a line).")] = "text",
+    gpus: Gpus = 0,
+    price_per_hour: PricePerHour = None,
+    log_format: LogFormat = "text",
 ) -> None:
     """Measure the runs of a sweep that are not finished yet.
 
     Exit code: 0 every run is ok or out of memory, 1 some run failed, 2 configuration, 69 this machine cannot measure,
     74 results cannot be written, 75 another job holds the folder, 143 terminated.
     """
-    sweep, runs, part = chosen(sweep, only, shard)
+    sweep, runs, part, whole = chosen(sweep, only, shard)
     available = visible_gpus() if device == "cuda" else [0]
     if not available:
         raise fail("no NVIDIA GPU is visible; `doctor` says what is missing", CANNOT_MEASURE)
@@ -111,7 +123,7 @@ def run(
         signal.signal(number, terminate)
     try:
         with folder.lock():
-            folder.save_sweep(sweep, runs)
+            folder.save_sweep(sweep, runs, whole if part.count > 1 else None)
             statuses = runner.run(runs)
     except Locked as error:
         raise fail(f"{error}; wait for it, or choose another --results", LOCKED) from None
@@ -131,6 +143,79 @@ def run(
 
 
 @app.command()
+def job(
+    sweep: SweepFile = DEFAULT_SWEEP,
+    results: ResultsFolder = Path("results"),
+    only: Only = "",
+    shard: ShardOption = "",
+    retry: Retry = False,
+    device: Device = "cuda",
+    gpus: Gpus = 0,
+    price_per_hour: PricePerHour = None,
+    log_format: LogFormat = "text",
+    render_only: Annotated[bool, typer.Option("--render-only", help="Only the report of what was measured.")] = False,
+) -> None:
+    """Everything: check this machine, measure the sweep, make its recording and the site, all below --results.
+
+    Exit code: as of `run`; 70 when everything was measured and the recording or the site could not be made.
+    """
+    planned, runs, part = chosen(sweep, only, shard)
+    report = JsonEvents() if log_format == "json" else Terminal()
+    code = 0
+    if not render_only:
+        if not can_measure(results, runs, device, report):
+            raise fail(
+                "this machine cannot measure: see the checks that failed. The report of the recording that comes with "
+                "this program needs no GPU: `profiler-job render`",
+                CANNOT_MEASURE,
+            )
+        try:
+            run(sweep, results, only, shard, retry, device, gpus, price_per_hour, log_format)
+        except typer.Exit as ended:
+            code = ended.exit_code
+        if code not in (0, SOME_RUNS_FAILED):
+            raise typer.Exit(code)
+    measured = Results(results, planned.name, part.folder).folder
+    recording = results / "recordings" / "-".join(filter(None, (planned.name, part.folder)))
+    with reporting(f"what was measured is kept in {measured}; `profiler-job job --render-only` tries again"):
+        ingest(measured, recording, report)
+        if part.count == 1:
+            build_site([recording], results / "site", report)
+    raise typer.Exit(code)
+
+
+@app.command()
+def render(
+    results: ResultsFolder = Path("results"),
+    recording: Annotated[
+        list[Path] | None, typer.Option(help="Recording to show; repeat for several. Default: what comes with this.")
+    ] = None,
+    log_format: LogFormat = "text",
+) -> None:
+    """Build the site of a recording in RESULTS/site. Needs no GPU. Exit code 70 if it cannot be built."""
+    report = JsonEvents() if log_format == "json" else Terminal()
+    with reporting("check the recording with `python -m analysis report --recording`"):
+        build_site(recording or shipped_recordings(), results / "site", report)
+
+
+@contextmanager
+def reporting(advice: str) -> Iterator[None]:
+    """Turns what can go wrong while the report is made into a message and an exit code."""
+
+    def terminate(number: int, frame) -> None:
+        raise fail(f"terminated while the report was made; {advice}", 128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, terminate)
+    try:
+        yield
+    except StepFailed as error:
+        raise fail(f"{error}; {advice}", CANNOT_REPORT) from None
+    except OSError as error:
+        raise fail(f"{error.filename}: {error.strerror}; {advice}", CANNOT_REPORT) from None
+
+
+@app.command()
 def doctor(
     sweep: SweepFile = DEFAULT_SWEEP,
     results: ResultsFolder = Path("results"),
@@ -139,7 +224,7 @@ def doctor(
     device: Device = "cuda",
 ) -> None:
     """Check that this machine can measure: GPU, torch, nsys, memory, disk. Exit code 69 if it cannot."""
-    _, runs, _ = chosen(sweep, only, shard)
+    _, runs, *_ = chosen(sweep, only, shard)
     style = {"ok": "green", "warning": "yellow", "failed": "red"}
     failed = False
     for check in checks(results, runs, device):
@@ -159,7 +244,7 @@ def status(
     shard: ShardOption = "",
 ) -> None:
     """Show how far a running or finished sweep is."""
-    sweep, runs, part = chosen(sweep, only, shard)
+    sweep, runs, part, _ = chosen(sweep, only, shard)
     folder = Results(results, sweep.name, part.folder)
     counts: Counter[str] = Counter()
     for one in runs:

@@ -7,11 +7,13 @@ RESULTS/<sweep>/<run_id>/run.json     written last: a run without it is not fini
 RESULTS/raw/<sweep>/<run_id>.nsys-rep the report itself; holds the machine's names, never published
 """
 
+import errno
 import fcntl
 import json
 import os
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +21,7 @@ from pathlib import Path
 from jobs.plan import Protocol, Run, Sweep
 
 IN_FLIGHT = "in_flight.json"
+LEAST_FREE_BYTES = 32 * 2**20  # less, and a failed run failed for lack of space
 
 
 class Locked(RuntimeError):
@@ -66,7 +69,10 @@ class Results:
             file.truncate(0)
             file.write(f"pid {os.getpid()} on {socket.gethostname()}")
             file.flush()
-            yield
+            try:
+                yield
+            finally:
+                file.truncate(0)  # a host's name stays no longer than needed
 
     def is_locked(self) -> bool:
         try:
@@ -78,11 +84,18 @@ class Results:
             return True
         return False
 
-    def save_sweep(self, sweep: Sweep, runs: Iterable[Run]) -> None:
-        write_json(
-            self.folder / "sweep.json",
-            {"sweep": sweep.name, **sweep.model_dump(exclude={"name"}), "runs": [run.run_id for run in runs]},
-        )
+    def check_space(self) -> None:
+        """Raises OSError (ENOSPC) naming the folder when the results or the temporary files have no room left."""
+        for folder in (self.folder, Path(tempfile.gettempdir())):
+            if shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+    def save_sweep(self, sweep: Sweep, runs: Iterable[Run], whole: Iterable[Run] | None = None) -> None:
+        """Write the sweep as planned: `runs` are measured here; of a shard, `whole` are the runs of all shards."""
+        plan = {"sweep": sweep.name, **sweep.model_dump(exclude={"name"}), "runs": [run.run_id for run in runs]}
+        if whole is not None:
+            plan["runs_of_all_shards"] = [run.run_id for run in whole]
+        write_json(self.folder / "sweep.json", plan)
 
     def record(self, run: Run) -> dict | None:
         return read_json(self.folder / run.run_id / "run.json")

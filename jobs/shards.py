@@ -20,21 +20,29 @@ class Shard(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """How a batch engine tells a task its number: variables for index and count, and the first index."""
+    """How a batch engine tells a task its number: the variables of its index, of the number of tasks and, where tasks
+    are not numbered 0, 1, 2..., of the first index and the distance between two."""
 
     name: str
     index: str
     count: str
-    first: str | int  # the number of the first task, or the variable that holds it
+    first: str = ""
+    step: str = ""
 
 
 ENGINES = (
-    Engine("Slurm array", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"),
-    Engine("AWS Batch array", "AWS_BATCH_JOB_ARRAY_INDEX", "AWS_BATCH_JOB_ARRAY_SIZE", 0),
-    Engine("Google Batch", "BATCH_TASK_INDEX", "BATCH_TASK_COUNT", 0),
-    Engine("SkyPilot", "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", 0),
+    Engine(
+        "Slurm array",
+        "SLURM_ARRAY_TASK_ID",
+        "SLURM_ARRAY_TASK_COUNT",
+        first="SLURM_ARRAY_TASK_MIN",
+        step="SLURM_ARRAY_TASK_STEP",
+    ),
+    Engine("AWS Batch array", "AWS_BATCH_JOB_ARRAY_INDEX", "AWS_BATCH_JOB_ARRAY_SIZE"),
+    Engine("Google Batch", "BATCH_TASK_INDEX", "BATCH_TASK_COUNT"),
+    Engine("SkyPilot", "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES"),
     # Kubernetes sets the index of an Indexed Job only; the job's manifest adds the count.
-    Engine("Kubernetes Indexed Job", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", 0),
+    Engine("Kubernetes Indexed Job", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),
 )
 
 
@@ -58,13 +66,20 @@ def detect_shard(environment: Mapping[str, str] = os.environ) -> tuple[Shard, st
             raise SweepError(
                 f"{engine.name}: {engine.index} is set but {engine.count} is not; set it or give --shard I/N"
             )
-        first = environment.get(engine.first, "0") if isinstance(engine.first, str) else engine.first
+        index, count = environment[engine.index], environment[engine.count]
         try:
-            shard = Shard(int(environment[engine.index]) - int(first) + 1, int(environment[engine.count]))
-        except ValueError:
-            raise SweepError(f"{engine.name}: {engine.index} and {engine.count} must be whole numbers") from None
-        if not 1 <= shard.index <= shard.count:
-            raise SweepError(f"{engine.name}: task {shard.index} of {shard.count} does not exist; give --shard I/N")
+            offset = int(index) - int(environment.get(engine.first, "0"))
+            position, rest = divmod(offset, int(environment.get(engine.step, "1")))
+            shard = Shard(position + 1, int(count))
+        except (ValueError, ZeroDivisionError):
+            raise SweepError(
+                f"{engine.name}: {engine.index}={index} and {engine.count}={count} are not a task's number and a number"
+                " of tasks; give --shard I/N"
+            ) from None
+        if rest or not 1 <= shard.index <= shard.count:
+            raise SweepError(
+                f"{engine.name}: {engine.index}={index} is not one of {count} evenly numbered tasks; give --shard I/N"
+            )
         return shard, engine.name
     return Shard(1, 1), ""
 
