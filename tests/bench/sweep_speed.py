@@ -1,0 +1,185 @@
+"""Measure the job itself on a GPU machine. Each part adds its figures to one JSON file that the site renders.
+
+python -m tests.bench.sweep_speed whole --results DIR --out FILE      the job just run in DIR: wall time, GPU-busy share
+python -m tests.bench.sweep_speed process-per-run --out FILE          12 small runs: warm workers against a process each
+python -m tests.bench.sweep_speed gpus --out FILE                     the same runs on one GPU and on all of them
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.reading.nsys_export import read
+from jobs.collectors import Timer, export
+from jobs.plan import DEFAULT_SWEEP, Protocol, Run, load_sweep, select
+from jobs.prediction import timeout_seconds
+from jobs.preflight import visible_gpus
+from jobs.results import Results, read_json
+from jobs.runner import SweepRunner
+
+TARGETS = {"gpu_busy_share": 0.5, "process_per_run_ratio": 2.5, "gpus_ratio": 1.8, "kernel_time_difference": 0.02}
+
+
+def measure(runs: list[Run], protocol: Protocol, folder: Path, gpus: list[int]) -> float:
+    """Wall time in seconds of a sweep over `runs`, results in `folder`."""
+    started = time.monotonic()
+    runner = SweepRunner(Results(folder, "bench"), protocol, lambda event, **fields: None, gpus=gpus)
+    statuses = runner.run(runs)
+    assert set(statuses.values()) == {"ok"}, statuses
+    return time.monotonic() - started
+
+
+def union_ns(start: np.ndarray, end: np.ndarray) -> int:
+    """Nanoseconds covered by intervals."""
+    order = np.argsort(start)
+    start, end = start[order], np.maximum.accumulate(end[order])
+    gaps = np.maximum(start[1:] - end[:-1], 0).sum()
+    return int(end[-1] - start[0] - gaps) if len(start) else 0
+
+
+def kernels_in_steps(database: Path) -> pd.DataFrame:
+    """Kernels of a capture that start after its first step began, with the lead-in left out."""
+    capture = read(database)
+    first = capture.ranges.loc[capture.ranges["name"] == "step", "start_ns"].min()
+    return capture.kernels[capture.kernels["start_ns"] >= first]
+
+
+def whole(results: Path, events: Path) -> dict:
+    """The job that filled `results` and told `events`: its wall time from the first event to the last, and how much of
+    it the GPU was busy with warm-up or measured steps.
+
+    Busy time of a step comes from the capture; every step of both passes counts, and nothing else does.
+    """
+    sweep = read_json(results / "sweep.json")
+    told = [json.loads(line) for line in events.read_text().splitlines() if line.startswith("{")]
+    at = {event["event"]: event["time"] for event in told}
+    parts_s = {"sweep": at["sweep_finished"] - at["sweep_started"]}
+    parts_s |= {event["step"]: event["wall_s"] for event in told if event["event"] == "step_finished"}
+    busy_s = 0.0
+    for run_id in sweep["runs"]:
+        record = read_json(results / run_id / "run.json")
+        if record["status"] != "ok":
+            continue
+        kernels = kernels_in_steps(results / run_id / "profile.sqlite")
+        step_ns = union_ns(kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()) / record["profiled_steps"]
+        num_steps = 2 * record["warmup_steps"] + 1 + record["measured_steps"] + record["profiled_steps"]
+        busy_s += step_ns * num_steps / 1e9
+    wall_s = told[-1]["time"] - told[0]["time"]
+    return {
+        "num_runs": len(sweep["runs"]),
+        "wall_s": wall_s,
+        "parts_s": parts_s,
+        "gpu_busy_s": busy_s,
+        "gpu_busy_share": busy_s / wall_s,
+    }
+
+
+class ProcessPerRun(Timer):
+    """By hand: `nsys profile` around a process that does one run, its warm-up included in the capture."""
+
+    name = "nsys"
+    annotate = True
+
+    def profile(self, run: Run, protocol: Protocol, folder: Path) -> None:
+        report = folder / "profile.nsys-rep"
+        options = ["--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", "--resolve-symbols=false"]
+        self.launcher = ("nsys", "profile", *options, f"--output={report}")
+        self.measure(
+            run,
+            warmup_steps=protocol.warmup_steps,
+            steps=protocol.profiled_steps,
+            folder=folder,
+            timeout_s=timeout_seconds(run, protocol),
+            when_quiet=lambda: None,
+        )
+        self.worker.connection.close()  # the process ends, and nsys writes its report
+        self.worker.process.wait(120)
+        self.worker = None
+        export(report)
+
+
+def process_per_run(runs: list[Run], protocol: Protocol) -> dict:
+    """The same runs by warm workers, and with a new process for each pass of each run."""
+    with tempfile.TemporaryDirectory() as folder:
+        warm_s = measure(runs, protocol, Path(folder) / "warm", [0])
+        started = time.monotonic()
+        for run in runs:
+            one = Path(folder) / "each" / run.run_id
+            one.mkdir(parents=True)
+            timer = Timer("cuda", 0)
+            timer.measure(
+                run,
+                warmup_steps=protocol.warmup_steps,
+                steps=protocol.measured_steps,
+                folder=one,
+                timeout_s=timeout_seconds(run, protocol),
+                when_quiet=lambda: None,
+            )
+            timer.stop()
+            ProcessPerRun("cuda", 0).profile(run, protocol, one)
+        each_s = time.monotonic() - started
+    return {
+        "num_runs": len(runs),
+        "warm_s": warm_s,
+        "process_per_run_s": each_s,
+        "process_per_run_ratio": each_s / warm_s,
+    }
+
+
+def several_gpus(runs: list[Run], protocol: Protocol) -> dict:
+    """Throughput of all GPUs against one, and by how much kernel time per run differs between the two."""
+    gpus = visible_gpus()
+    with tempfile.TemporaryDirectory() as folder:
+        walls, totals = {}, {}
+        for used in ([0], gpus):
+            results = Path(folder) / f"{len(used)}-gpus"
+            walls[len(used)] = measure(runs, protocol, results, used)
+            for run in runs:
+                kernels = kernels_in_steps(results / "bench" / run.run_id / "profile.sqlite")
+                totals[len(used), run.run_id] = int((kernels["end_ns"] - kernels["start_ns"]).sum())
+    differences = {run.run_id: totals[len(gpus), run.run_id] / totals[1, run.run_id] - 1 for run in runs}
+    return {
+        "num_runs": len(runs),
+        "num_gpus": len(gpus),
+        "one_gpu_s": walls[1],
+        "all_gpus_s": walls[len(gpus)],
+        "gpus_ratio": walls[1] / walls[len(gpus)],
+        "kernel_time_difference": max(differences.values(), key=abs),
+        "kernel_time_differences": differences,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("whole", "process-per-run", "gpus"))
+    parser.add_argument("--results", type=Path, help="RESULTS/<sweep> of a finished job (for `whole`)")
+    parser.add_argument("--events", type=Path, help="what that job printed with --log-format json")
+    parser.add_argument("--only", default="size=small", help="the runs of the other parts")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    sweep = load_sweep(DEFAULT_SWEEP)
+    runs = select(sweep.runs, arguments.only)
+    if arguments.part == "whole":
+        figures = whole(arguments.results, arguments.events)
+    elif arguments.part == "gpus":
+        figures = several_gpus(runs, sweep.protocol)
+    else:
+        figures = process_per_run(runs, sweep.protocol)
+    content = read_json(arguments.out) or {"targets": TARGETS}
+    content[arguments.part.replace("-", "_")] = {
+        "recorded": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "command": f"python -m tests.bench.sweep_speed {arguments.part}",
+    } | figures
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+    print(json.dumps({name: value for name, value in figures.items() if not isinstance(value, dict)}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
