@@ -9,6 +9,7 @@ import typer
 
 from analysis import show as showing
 from analysis.reading import ingest as ingesting
+from analysis.reading import merge as merging
 from analysis.reading.recording import RecordingError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -36,6 +37,26 @@ def ingest(
     num_ok = sum(run["status"] == "ok" for run in manifest["runs"])
     kernels = manifest["tables"]["kernels"]["rows"]
     print(f"{out}: {len(manifest['runs'])} runs, {num_ok} ok, {kernels} kernels, {size / 2**20:.1f} MiB")
+
+
+@app.command()
+def merge(
+    shards: Annotated[
+        list[Path], typer.Argument(metavar="SHARD...", help="Folders of shards, or the folder that holds them.")
+    ],
+    out: Annotated[Path, typer.Option(help="Results folder to write, for `ingest`.")],
+) -> None:
+    """Join the results that several machines measured of one sweep.
+
+    Exit code: 0 every run is there, 1 runs are missing (the others are merged), 2 these folders cannot be merged.
+    """
+    try:
+        merged = merging.merge(shards, out, report=ingesting.print_line)
+    except ingesting.ResultsError as error:
+        ingesting.print_line(f"error: {error}")
+        raise typer.Exit(2) from error
+    print(f"{out}: {len(merged.runs)} runs, {len(merged.missing)} missing, {len(merged.copies)} held more than once")
+    raise typer.Exit(1 if merged.missing else 0)
 
 
 @app.command()

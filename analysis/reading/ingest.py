@@ -30,7 +30,7 @@ def ingest(results: Path | str, out: Path | str, report: Callable[[str], None] =
     read.
     """
     folder = _sweep_folder(Path(results))
-    sweep = _read_json(folder / "sweep.json") if (folder / "sweep.json").is_file() else {}
+    sweep = read_json(folder / "sweep.json") if (folder / "sweep.json").is_file() else {}
     order = [str(one) for one in sweep.get("runs", [])]
     found = sorted(file.parent.name for file in folder.glob("*/run.json"))
     if not found:
@@ -67,7 +67,8 @@ def _sweep_folder(results: Path) -> Path:
     raise ResultsError(f"{results} {held}: give the folder of one sweep, with its sweep.json")
 
 
-def _read_json(file: Path) -> dict:
+def read_json(file: Path) -> dict:
+    """The object in a JSON file. Raises ResultsError."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -99,8 +100,8 @@ def _concat(name: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
 
 def _run_tables(folder: Path, run_id: str) -> tuple[dict[str, pd.DataFrame], str]:
     """The tables of one run, and the schema version of its capture ("" without one)."""
-    about = _read_json(folder / "run.json")
-    timings = _read_json(folder / "timings.json") if (folder / "timings.json").is_file() else {}
+    about = read_json(folder / "run.json")
+    timings = read_json(folder / "timings.json") if (folder / "timings.json").is_file() else {}
     tables: dict[str, pd.DataFrame] = {}
     tables["steps"] = _timer_steps(timings, run_id)
     tables["memory"] = _memory(timings, run_id)
