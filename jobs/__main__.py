@@ -159,7 +159,7 @@ def job(
 
     Exit code: as of `run`; 70 when everything was measured and the recording or the site could not be made.
     """
-    planned, runs, part = chosen(sweep, only, shard)
+    planned, runs, part, *_ = chosen(sweep, only, shard)
     report = JsonEvents() if log_format == "json" else Terminal()
     code = 0
     if not render_only:
@@ -225,15 +225,15 @@ def doctor(
 ) -> None:
     """Check that this machine can measure: GPU, torch, nsys, memory, disk. Exit code 69 if it cannot."""
     _, runs, *_ = chosen(sweep, only, shard)
-    style = {"ok": "green", "warning": "yellow", "failed": "red"}
-    failed = False
-    for check in checks(results, runs, device):
-        failed |= check.state == "failed"
-        out.print(f"[{style[check.state]}]{check.state:8}[/] {check.name}: {check.found}", soft_wrap=True)
-        if check.fix and check.state != "ok":
-            out.print(f"         -> {check.fix}", soft_wrap=True, markup=False)
-    if failed:
+    if not can_measure(results, runs, device, Terminal()):
         raise typer.Exit(CANNOT_MEASURE)
+
+
+def can_measure(results: Path, runs: list[Run], device: str, report: Report) -> bool:
+    found = checks(results, runs, device)
+    for check in found:
+        report("check", **check._asdict())
+    return all(check.state != "failed" for check in found)
 
 
 @app.command()

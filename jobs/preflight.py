@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import NamedTuple
 
 import pynvml
@@ -19,6 +19,9 @@ from jobs.prediction import predicted_memory_bytes
 GIB = 2**30
 REPORT_BYTES_PER_LAYER = 3e6  # report and export together, generous
 BUSY_BYTES = 1 * GIB
+
+# The default of --results; the image sets it.
+RESULTS_OF_IMAGE = "PROFILER_RESULTS"
 
 
 class Check(NamedTuple):
@@ -79,7 +82,7 @@ def check_nsys() -> Check:
         return Check("nsys", "failed", str(error), "install nsight-systems-cli from NVIDIA's package repository")
     with TemporaryDirectory() as folder:
         report = Path(folder) / "check.nsys-rep"
-        quiet = ["--trace=none", "--sample=none", "--cpuctxsw=none", f"--output={report}"]
+        quiet = ["--trace=nvtx", "--sample=none", "--cpuctxsw=none", f"--output={report}"]
         try:
             nsys("profile", *quiet, sys.executable, "-c", "pass")
         except CollectorError as error:
@@ -100,12 +103,25 @@ def check_disk(folder: Path, runs: Sequence[Run]) -> Check:
 
 
 def check_writable(folder: Path) -> Check:
+    """Whether results can be written, and outlive the container where this program runs in its image."""
     parent = existing_parent(folder)
-    if os.access(parent, os.W_OK):
-        return Check("results folder", "ok", f"{folder} is writable")
-    user = f"{os.getuid()}:{os.getgid()}"
-    fix = f"mount a folder that user {user} may write, or start the container with --user $(id -u):$(id -g)"
-    return Check("results folder", "failed", f"{parent} is not writable for user {user}", fix)
+    if not os.access(parent, os.W_OK):
+        user = f"{os.getuid()}:{os.getgid()}"
+        fix = f"give a folder that user {user} may write; in Docker create it before the container does (mkdir -p "
+        fix += "results) and add --user $(id -u):$(id -g)"
+        return Check("results folder", "failed", f"{parent} is not writable for user {user}", fix)
+    if str(folder) == os.environ.get(RESULTS_OF_IMAGE) and not folder.is_mount():
+        fix = 'mount a folder: -v "$PWD/results:/results"'
+        return Check("results folder", "warning", f"{folder} is lost with this container", fix)
+    return Check("results folder", "ok", f"{folder} is writable")
+
+
+def check_temporary() -> Check:
+    try:
+        return Check("temporary folder", "ok", f"{gettempdir()} is writable")
+    except FileNotFoundError:
+        fix = "in Docker with --read-only add --tmpfs /tmp:exec; elsewhere set TMPDIR to a writable folder"
+        return Check("temporary folder", "failed", "no temporary folder is writable", fix)
 
 
 def check_gpu_memory(runs: Sequence[Run]) -> Check:
@@ -148,10 +164,13 @@ def existing_parent(folder: Path) -> Path:
 
 def checks(folder: Path, runs: Sequence[Run], device: str = "cuda") -> list[Check]:
     """All checks for measuring `runs` into `folder`; without a GPU (`device` cpu, for trying things out) only some."""
+    temporary = check_temporary()
+    if temporary.state == "failed":  # most other checks need one
+        return [temporary]
     everywhere: list[Callable[[], Check]] = [
         lambda: check_writable(folder),
         lambda: check_disk(folder, runs),
         check_nsys,
     ]
     on_gpu = [check_gpu, check_torch, lambda: check_gpu_memory(runs), check_other_processes]
-    return [check() for check in (on_gpu if device == "cuda" else []) + everywhere]
+    return [*(check() for check in (on_gpu if device == "cuda" else []) + everywhere), temporary]

@@ -5,12 +5,18 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from statistics import StatisticsError, linear_regression
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+Report = Callable[..., None]
+"""Is told what happens: report(event, **fields)."""
+
 MARKS = {"ok": "[green]ok[/]", "oom": "[yellow]oom[/]"}
+CHECK_COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
 
 
 class Estimate:
@@ -135,6 +141,20 @@ class Terminal:
     def sweep_finished(self, statuses: dict[str, str]) -> None:
         counts = ", ".join(f"{number} {status}" for status, number in Counter(statuses.values()).most_common())
         self.console.print(f"finished: {counts or 'nothing to do'} in {clock(self.estimate.elapsed_s)}")
+
+    def check(self, name: str, state: str, found: str, fix: str) -> None:
+        self.console.print(f"[{CHECK_COLOURS[state]}]{state:8}[/] {name}: {escape(found)}", soft_wrap=True)
+        if fix and state != "ok":
+            self.console.print(f"         -> {fix}", soft_wrap=True, markup=False)
+
+    def step_started(self, step: str) -> None:
+        self.console.print(f"{step} ...")
+
+    def step_finished(self, step: str, wall_s: float) -> None:
+        self.console.print(f"{step}  [green]ok[/]  {wall_s:.1f} s")
+
+    def site_built(self, path: str) -> None:
+        self.console.print(f"the report: {path}", markup=False, soft_wrap=True)
 
     def close(self) -> None:
         self.progress.stop()
