@@ -164,6 +164,7 @@ def _union_of_sorted(group: np.ndarray, start: np.ndarray, end: np.ndarray, num_
 def _covered_before(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """For intervals sorted by group and start: the latest end among the earlier ones of the group; the own start for
     the first."""
+    group = group.astype(np.int64, copy=False)  # a narrower type would overflow below
     low = int(start.min())
     step = int(end.max()) - low + 1
     if step * (int(group[-1]) + 1) < 2**62:

@@ -83,7 +83,9 @@ def _stream(random, count: int, process: int, thread: int, correlation: int) -> 
     pid, tid = (0x1000000 + process + 1) << 24, ((0x1000000 + process + 1) << 24) + 100 + thread
     gap = random.integers(4_000, 9_000, count)
     launch = np.cumsum(gap) + 1_000_000
-    took = random.integers(2_000, 3_500, count)
+    took = random.integers(
+        2_000, 3_500, count
+    )  # so that 500 ns stay for the other call and for ranges to end and begin
     duration = random.integers(1_000, 8_000, count)
     # A kernel starts when it has been launched and the stream is free.
     ready = launch + took + 500
@@ -91,8 +93,8 @@ def _stream(random, count: int, process: int, thread: int, correlation: int) -> 
     start = np.maximum.accumulate(ready - np.r_[0, busy[:-1]]) + np.r_[0, busy[:-1]]
     number = correlation + 2 * np.arange(count)
     api = {
-        "start": np.r_[launch, launch - 1_000],
-        "end": np.r_[launch + took, launch - 800],
+        "start": np.r_[launch, launch - 460],
+        "end": np.r_[launch + took, launch - 430],
         "eventClass": np.zeros(2 * count, np.int64),
         "globalTid": np.full(2 * count, tid),
         "correlationId": np.r_[number, number + 1],
@@ -123,7 +125,7 @@ def _nested(launch: np.ndarray, launched: np.ndarray, tid: int, thread: int) -> 
     for depth, (size, name) in enumerate(levels):
         first = np.arange(0, len(launch), size)
         last = np.minimum(first + size, len(launch)) - 1
-        start.append(launch[first] - 1_500 - 10 * depth)
+        start.append(launch[first] - 300 - 10 * depth)
         end.append(launched[last] + 10 * (depth + 1))
         text.append(name(np.arange(len(first))))
     joined = {"start": np.concatenate(start), "end": np.concatenate(end), "text": np.concatenate(text)}

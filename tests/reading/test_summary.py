@@ -167,6 +167,16 @@ def test_latency_runs_from_the_call_to_the_kernel_and_queues_are_counted(tmp_pat
     }
 
 
+def test_long_captures_of_many_gpus_do_not_overflow(tmp_path):
+    export, second = Export(), 10**9
+    for gpu in range(6):
+        for at in (0, 1000 * second):
+            export.launch(at + gpu, start=at, end=at + second, device=gpu)
+    gpus = summarise(read(export.sqlite(tmp_path / "x.sqlite"))).sections["gpus"]
+    assert gpus["busy_ns"].tolist() == [2 * second] * 6
+    assert gpus["span_ns"].tolist() == [1001 * second] * 6
+
+
 def test_device_0_of_another_process_can_be_another_gpu(tmp_path):
     export = Export()
     export.launch(0, start=10, end=110, process=1, device=0)

@@ -1,0 +1,37 @@
+"""One measurement in a process of its own: `python -m tests.bench.measure PROFILE` reads, attributes and summarises
+it and prints what that cost as JSON. Time starts after the imports; peak memory is of the whole process, interpreter
+and libraries included."""
+
+import itertools
+import json
+import resource
+import sys
+import time
+
+from analysis.reading.attribution import attribute
+from analysis.reading.nsys_export import read
+from analysis.reading.summary import summarise
+
+
+def main(profile: str) -> dict:
+    """seconds for each part, peak_bytes, and how many kernels were read and attributed."""
+    moments = [time.perf_counter()]
+    capture = read(profile, details=False)
+    moments.append(time.perf_counter())
+    attribution = attribute(capture)
+    moments.append(time.perf_counter())
+    summary = summarise(capture, attribution).as_json()
+    moments.append(time.perf_counter())
+    load_s, attribution_s, summaries_s = (b - a for a, b in itertools.pairwise(moments))
+    return {
+        "load_s": load_s,
+        "attribution_s": attribution_s,
+        "summaries_s": summaries_s,
+        "seconds": moments[-1] - moments[0],
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "kernels_counted": sum(row["kernel_calls"] for row in summary["ranges"] if row["name"].startswith("block_")),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1])))
