@@ -16,7 +16,7 @@ from jobs.collectors import CollectorError
 from jobs.job import StepFailed, build_site, ingest, shipped_recordings
 from jobs.plan import DEFAULT_SWEEP, Run, Sweep, SweepError, load_sweep, select
 from jobs.prediction import predicted_memory_bytes, predicted_seconds
-from jobs.preflight import RESULTS_OF_IMAGE, checks, visible_gpus
+from jobs.preflight import RESULTS_OF_IMAGE, check_writable, checks, visible_gpus
 from jobs.progress import JsonEvents, Report, Terminal, clock
 from jobs.results import Locked, Results
 from jobs.runner import Stopped, SweepRunner
@@ -192,8 +192,14 @@ def render(
     ] = None,
     log_format: LogFormat = "text",
 ) -> None:
-    """Build the site of a recording in RESULTS/site. Needs no GPU. Exit code 70 if it cannot be built."""
+    """Build the site of a recording in RESULTS/site. Needs no GPU.
+
+    Exit code: 70 the site cannot be built, 74 it cannot be written.
+    """
     report = JsonEvents() if log_format == "json" else Terminal()
+    writable = check_writable(results)
+    if writable.state == "failed":
+        raise fail(f"{writable.found}; {writable.fix}", CANNOT_WRITE)
     with reporting("check the recording with `python -m analysis report --recording`"):
         build_site(recording or shipped_recordings(), results / "site", report)
 
