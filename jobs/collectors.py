@@ -71,9 +71,11 @@ def allowed_environment(environment: Mapping[str, str], home: Path, gpu: int | N
 
 
 class Worker:
-    """A process that runs `jobs.workload`, spoken to over a socket."""
+    """A process that runs `jobs.workload`, spoken to over a socket. `cancelled` ends the wait for its start."""
 
-    def __init__(self, device: str, gpu: int | None, annotate: bool, launcher: Sequence[str]):
+    def __init__(
+        self, device: str, gpu: int | None, annotate: bool, launcher: Sequence[str], cancelled: Callable[[], bool]
+    ):
         self.home = Path(tempfile.mkdtemp(prefix="profiler-"))
         self.pid: int | None = None
         self.connection: Connection | None = None
@@ -94,21 +96,28 @@ class Worker:
                 env=environment,
                 start_new_session=True,
             )
-            self.connection = self._accept(listener)
-        hello = self.receive(START_TIMEOUT_S)
+            self.connection = self._accept(listener, cancelled)
+        try:
+            hello = self.connection and self.receive(START_TIMEOUT_S)
+        except RunFailed:
+            hello = None
+        if not hello:
+            log = (self.home / "log.txt").read_text(errors="replace").strip().splitlines()
+            self.kill()
+            if cancelled():
+                raise RunFailed("failed", message="the sweep was stopped")
+            raise CollectorError("the worker process did not start: " + (log[-1] if log else "it said nothing"))
         self.pid, self.facts = hello["pid"], hello["facts"]
 
-    def _accept(self, listener: socket.socket) -> Connection:
+    def _accept(self, listener: socket.socket, cancelled: Callable[[], bool]) -> Connection | None:
         deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not cancelled():
             with suppress(TimeoutError):
                 client, _ = listener.accept()
                 return Connection(client.detach())
             if self.process.poll() is not None:
                 break
-        log = (self.home / "log.txt").read_text(errors="replace").strip().splitlines()
-        self.kill()
-        raise CollectorError("the worker process did not start: " + (log[-1] if log else "it said nothing"))
+        return None
 
     def send(self, message) -> None:
         with suppress(OSError):  # a dead worker is noticed when its answer is read
@@ -156,9 +165,9 @@ class Timer:
         self.abandoned = False
 
     def start(self) -> None:
-        """Start the worker unless it is running. Raises CollectorError when it cannot start."""
+        """Start the worker unless it is running. Raises CollectorError when it cannot, RunFailed when abandoned."""
         if self.worker is None:
-            self.worker = Worker(self.device, self.gpu, self.annotate, self.launcher)
+            self.worker = Worker(self.device, self.gpu, self.annotate, self.launcher, lambda: self.abandoned)
 
     def stop(self) -> None:
         if self.worker is not None:
@@ -168,8 +177,8 @@ class Timer:
     def abandon(self) -> None:
         """Called from another thread: the run being measured fails at once, and no further one starts."""
         self.abandoned = True
-        if self.worker is not None:
-            self.worker.kill_processes()
+        if (worker := self.worker) is not None:
+            worker.kill_processes()
 
     def begin_capture(self, folder: Path) -> None:
         pass
@@ -217,6 +226,7 @@ class Timer:
         failure.detail["phase"] = failure.detail.get("phase") or reached
         failure.detail["collector"] = self.name
         if failure.status != "oom" or self.capturing or not self._released():
+            when_quiet()  # the previous run's capture may still be ending in this session
             self.stop()
         raise failure
 
@@ -270,7 +280,7 @@ class Nsys(Timer):
         """Stop collecting and export the report to `folder/profile.sqlite`, without what names the machine."""
         self.control("stop")
         self.capturing = False
-        return export(folder / "profile.nsys-rep")
+        return export(folder / "profile.nsys-rep", self.worker.environment)
 
 
 def nsys(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
@@ -294,11 +304,15 @@ def nsys(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
     return done.stdout
 
 
-def export(report: Path) -> Path:
-    """Export a report to SQLite beside it and scrub it."""
+def export(report: Path, environment: Mapping[str, str] | None = None) -> Path:
+    """Export a report to SQLite beside it and scrub it. Raises CollectorError."""
     database = report.with_suffix(".sqlite")
-    nsys("export", "--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={database}", str(report))
-    scrub(database)
+    options = ["--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={database}"]
+    nsys("export", *options, str(report), environment=environment)
+    try:
+        scrub(database)
+    except sqlite3.Error as error:
+        raise CollectorError(f"the export of nsys cannot be used: {error}") from None
     return database
 
 

@@ -10,8 +10,9 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -19,11 +20,10 @@ from queue import Empty, SimpleQueue
 from jobs.collectors import CollectorError, Nsys, RunFailed, Timer, count_kernels_and_steps, nsys
 from jobs.plan import Protocol, Run
 from jobs.prediction import predicted_seconds, timeout_seconds
+from jobs.progress import Report
 from jobs.results import Results, write_json
 
 MAX_REPEATS = 2
-
-Report = Callable[..., None]
 
 
 class Stopped(Exception):
@@ -97,8 +97,16 @@ class Lane:
 
     def await_export(self) -> None:
         if self.export is not None:
-            export, self.export = self.export, None
-            export.result()
+            try:
+                self.export.result()
+            finally:
+                self.export = None
+
+    def await_quiet(self) -> None:
+        """Wait until nothing disturbs measured steps. Raises RunFailed when the sweep was stopped meanwhile."""
+        self.await_export()
+        if self.runner.stopping.is_set():
+            raise RunFailed("failed", message="the sweep was stopped")
 
     def measure(self, run: Run, exporter: ThreadPoolExecutor) -> None:
         """Both passes of a run. Whatever happens to it becomes its record; only a broken machine raises."""
@@ -108,7 +116,7 @@ class Lane:
             "folder": attempt.folder,
             "warmup_steps": protocol.warmup_steps,
             "timeout_s": timeout_seconds(run, protocol),
-            "when_quiet": self.await_export,
+            "when_quiet": self.await_quiet,
         }
         try:
             runner.report("phase", run=run.run_id, phase="timer")
@@ -151,6 +159,9 @@ class Attempt:
             database = self.lane.nsys.end_capture(self.folder)
         except CollectorError as error:
             self.lane.nsys.stop()
+            if self.runner.stopping.is_set():
+                self.interrupt()
+                return
             self.finish("failed", {"phase": "export", "message": str(error), "collector": "nsys"})
             return
         self.seconds["export"] = time.monotonic() - stopping
@@ -174,6 +185,9 @@ class Attempt:
             self.finish("failed", {"phase": "export", "message": message, "collector": "nsys"})
 
     def finish(self, status: str, detail: dict | None) -> None:
+        """Write the run's record. Raises OSError when the run failed because the disk is full: so would all others."""
+        if status == "failed":
+            self.runner.results.check_space()
         wall_s = round(time.monotonic() - self.started, 3)
         record = {
             "run_id": self.run.run_id,
@@ -260,7 +274,8 @@ class SweepRunner:
             lanes = [pool.submit(lane.work) for lane in self.lanes]
             try:
                 for lane in lanes:
-                    lane.result()
+                    with suppress(RunFailed):  # the sweep was stopped while the lane's first worker started
+                        lane.result()
             except BaseException:
                 self.stop()
                 raise

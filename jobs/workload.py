@@ -9,7 +9,9 @@ import argparse
 import gc
 import json
 import os
+import select
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -239,6 +241,18 @@ def serve(connection: Connection, device: torch.device) -> None:
         connection.send({"event": "released"})
 
 
+def end_with_runner(connection: Connection) -> None:
+    """End this process as soon as the runner is gone, even in the middle of a step. Until then a thread sleeps."""
+    runner = select.poll()
+    runner.register(connection.fileno(), select.POLLRDHUP)
+
+    def watch() -> None:
+        runner.poll()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measured process of a sweep; started by the runner.")
     parser.add_argument("address")
@@ -251,6 +265,7 @@ def main() -> None:
         ranges.use(torch.cuda.nvtx.range)
     device = torch.device(arguments.device, 0) if arguments.device == "cuda" else torch.device("cpu")
     with Client(arguments.address) as connection:
+        end_with_runner(connection)
         serve(connection, device)
 
 

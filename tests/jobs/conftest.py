@@ -1,0 +1,135 @@
+"""A tiny sweep, a labelled stand-in for nsys and a worker that fails on demand."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jobs.plan import Sweep, load_sweep
+from jobs.results import Results
+from jobs.runner import SweepRunner
+
+ROOT = Path(__file__).parents[2]
+STAND_IN = ROOT / "tests" / "stand_in"
+
+TINY = {
+    "name": "tiny",
+    "size": ["tiny"],
+    "context_length": [8, 16],
+    "mode": ["forward", "train_step"],
+    "custom_sizes": {"tiny": {"d_model": 16, "d_ff": 32, "num_layers": 1, "num_heads": 2}},
+    "warmup_steps": 2,
+    "measured_steps": 2,
+}
+
+
+def eventually(condition, timeout_s: float = 20.0, what: str = "") -> None:
+    """Wait until `condition()` holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what or condition}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def tiny(tmp_path) -> "callable":
+    """Writes a sweep file of tiny runs, with changes, and returns its path."""
+
+    def write(**changes) -> Path:
+        path = tmp_path / "tiny.yaml"
+        path.write_text(yaml.safe_dump(TINY | changes))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def stand_in_nsys(monkeypatch):
+    """The stand-in for nsys is the first on PATH, and SETTLE_S does not wait for it."""
+    monkeypatch.setenv("PATH", f"{STAND_IN}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("jobs.collectors.SETTLE_S", 0.0)
+
+
+class FakeWorker:
+    """Where the faults of `tests/jobs/fake_workload.py` are written and its tasks are read."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.fail({})
+
+    def fail(self, faults: dict[str, tuple[str, str]]) -> None:
+        (self.folder / "faults.json").write_text(json.dumps(faults))
+
+    @property
+    def tasks(self) -> list[tuple[str, int]]:
+        """(`<run_id>/<collector>`, pid of the worker) of every task, in order."""
+        path = self.folder / "tasks.txt"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(name, int(pid)) for name, pid in (line.split() for line in lines)]
+
+
+@pytest.fixture
+def fake_worker(tmp_path, monkeypatch, stand_in_nsys) -> FakeWorker:
+    """Workers are `tests/jobs/fake_workload.py`: Python imports sitecustomize before it runs `-m jobs.workload`."""
+    folder = tmp_path / "fake_worker"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if sys.orig_argv[1:3] == ['-m', 'jobs.workload']:\n"
+        "    import importlib.util, pathlib\n"
+        f"    spec = importlib.util.spec_from_file_location('fake', {str(ROOT / 'tests/jobs/fake_workload.py')!r})\n"
+        "    fake = importlib.util.module_from_spec(spec)\n"
+        "    spec.loader.exec_module(fake)\n"
+        "    sys.argv = sys.orig_argv\n"
+        f"    fake.main(pathlib.Path({str(folder)!r}))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return FakeWorker(folder)
+
+
+class Session:
+    """One invocation of the runner inside this process; `events` are what it reported."""
+
+    def __init__(self, results: Path, sweep: Path | Sweep, **options):
+        self.sweep = load_sweep(sweep) if isinstance(sweep, Path) else sweep
+        self.results = Results(results, self.sweep.name)
+        self.events: list[dict] = []
+        self.runner = SweepRunner(self.results, self.sweep.protocol, self.report, device="cpu", **options)
+
+    def report(self, event: str, **fields) -> None:
+        self.events.append({"event": event} | fields)
+
+    def run(self) -> dict[str, str]:
+        with self.results.lock():
+            self.results.save_sweep(self.sweep, self.sweep.runs)
+            return self.runner.run(self.sweep.runs)
+
+    def named(self, event: str) -> list[str]:
+        return [one["run"] for one in self.events if one["event"] == event]
+
+    def record(self, run_id: str) -> dict:
+        return json.loads((self.results.folder / run_id / "run.json").read_text())
+
+
+@pytest.fixture
+def session(tmp_path, tiny):
+    """Makes a Session of the tiny sweep, with changes, on one results folder."""
+
+    def make(changes: dict | None = None, **options) -> Session:
+        return Session(tmp_path / "results", tiny(**(changes or {})), **options)
+
+    return make
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "jobs", *map(str, arguments)]
+
+
+def jobs(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
+    """Run `python -m jobs` to its end."""
+    return subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=120, **options)

@@ -1,0 +1,107 @@
+"""A worker that computes nothing and fails on demand, in the place of `jobs.workload` (see the fixture `fake_worker`).
+
+It says what `jobs.workload.serve` says. `faults` maps `<run_id>/<collector>` to [moment, fault]; the moments are
+warm-up, measured and released, the faults below.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from multiprocessing.connection import Client
+from pathlib import Path
+
+PHASES = {
+    "forward": ["forward"],
+    "forward_backward": ["forward", "loss", "backward"],
+    "train_step": ["forward", "loss", "backward", "optimizer"],
+}
+SETTINGS = {"autograd_multithreading": False, "float32_matmul_precision": "highest"}
+MEMORY = {"allocated_bytes": 900, "reserved_bytes": 950, "free_bytes": 50, "total_bytes": 1000}
+FACTS = {"gpu_name": "none", "gpu_memory_bytes": 0, "cuda": "", "torch": "none", "python": "3"}
+
+
+class Abandoned(Exception):
+    """The task ends here."""
+
+
+class FakeWorkload:
+    def __init__(self, connection, folder: Path):
+        self.connection, self.folder = connection, folder
+        self.fault = None
+
+    def at(self, moment: str) -> None:
+        if self.fault and self.fault[0] == moment:
+            getattr(self, self.fault[1])()
+
+    def hang(self):
+        time.sleep(3600)
+
+    def exit(self):
+        os._exit(3)
+
+    def segfault(self):
+        print("about to segfault", flush=True)
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def oom(self):
+        message = {
+            "event": "oom",
+            "phase": "backward",
+            "step": 1,
+            "message": "CUDA out of memory",
+            "settings": SETTINGS,
+        }
+        self.connection.send(message | MEMORY)
+        raise Abandoned
+
+    def failed(self):
+        self.connection.send(
+            {"event": "failed", "phase": "forward", "step": 0, "message": "RuntimeError: no", "settings": SETTINGS}
+        )
+        raise SystemExit
+
+    def serve(self) -> None:
+        self.connection.send({"event": "hello", "pid": os.getpid(), "facts": FACTS})
+        while True:
+            try:
+                task = self.connection.recv()
+            except EOFError:
+                return
+            self.perform(task)
+            self.at("released")
+            self.connection.send({"event": "released"})
+
+    def perform(self, task: dict) -> None:
+        run = task["run"]
+        run_id = Path(task["log"]).parent.name
+        with open(self.folder / "tasks.txt", "a") as file:
+            file.write(f"{run_id}/{task['collector']} {os.getpid()}\n")
+        log = os.open(task["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        print(f"{task['collector']}: {json.dumps(run)}", flush=True)
+        faults = json.loads((self.folder / "faults.json").read_text())
+        self.fault = faults.get(f"{run_id}/{task['collector']}")
+        try:
+            self.at("warm-up")
+            self.connection.send({"event": "ready"})
+            if self.connection.recv() != "go":
+                return
+            self.at("measured")
+        except Abandoned:
+            return
+        names = [*PHASES[run["mode"]], "step"]
+        steps = [{"step": step, "phase": name, "wall_ns": 1000} for step in range(task["steps"]) for name in names]
+        answer = {"event": "measured", "steps": steps, "memory": [], "settings": SETTINGS}
+        self.connection.send(answer | {"seconds": {"build": 0.0, "warm_up": 0.0, "measure": 0.0}})
+
+
+def main(folder: Path) -> None:
+    try:
+        with Client(sys.argv[sys.argv.index("jobs.workload") + 1]) as connection:
+            FakeWorkload(connection, folder).serve()
+    except SystemExit:
+        os._exit(1)
+    os._exit(0)
