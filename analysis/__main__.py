@@ -66,9 +66,10 @@ def show(
     ],
     form: Annotated[Form, typer.Option("--format", help="How to print it.")] = Form.text,
     top: Annotated[int, typer.Option(min=0, help="Rows of a section in text and md; 0 for all.")] = 20,
+    rules: Annotated[Path | None, typer.Option(help="TOML file with your own rules for kernel families.")] = None,
 ) -> None:
     """Summarise nsys profiles of any program: kernels, ranges, phases, API calls, copies, and what is missing."""
-    code = showing.show(profiles, form.value, top, out=print, err=ingesting.print_line)
+    code = showing.show(profiles, form.value, top, print, ingesting.print_line, rules)
     if code:
         raise typer.Exit(code)
 

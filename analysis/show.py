@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from analysis.knowledge import kernel_families
 from analysis.reading.nsys_export import ExportError, read
 from analysis.reading.summary import Summary, summarise
 
@@ -65,16 +66,28 @@ _HEADINGS = {
 _NOTHING = "n/a"
 
 
-def show(profiles: Sequence[Path], form: str, top: int, out: Callable[[str], None], err: Callable[[str], None]) -> int:
+def show(
+    profiles: Sequence[Path],
+    form: str,
+    top: int,
+    out: Callable[[str], None],
+    err: Callable[[str], None],
+    rules: Path | None = None,
+) -> int:
     """Give a summary of each profile to `out`, and one line to `err` for each that cannot be read; the others go on.
 
-    form: one of FORMATS. top: rows of a section in text and md, 0 for all. Returns the exit code: 0, or 2 where a
-    profile could not be read.
+    form: one of FORMATS. top: rows of a section in text and md, 0 for all. rules: TOML file of further kernel
+    families' rules. Returns the exit code: 0, or 2 where a profile or the rules could not be read.
     """
+    try:
+        taxonomy = kernel_families.with_user_rules(rules) if rules else kernel_families.BUILT_IN
+    except ValueError as error:
+        err(printable(f"error: {error}"))
+        return 2
     found: list[Summary] = []
     for profile in profiles:
         try:
-            summary = summarise(read(profile, details=False))
+            summary = summarise(read(profile, details=False), taxonomy=taxonomy)
         except ExportError as error:
             err(printable(f"error: {error}"))
             continue

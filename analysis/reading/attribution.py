@@ -81,6 +81,8 @@ class Attribution:
     def chains(self, operations: pd.DataFrame) -> list[np.ndarray]:
         """For each domain: the innermost push/pop range that holds the launch of each row of kernels, memops or
         graphs."""
+        if len(self.nesting.domains) == 1 and "range_id" in operations:
+            return [operations["range_id"].to_numpy()]
         return self.nesting.chains(operations["thread"].to_numpy(), operations["launch_ns"].to_numpy())
 
     def inside(self, operations: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,6 @@ import pandas as pd
 from analysis.knowledge import kernel_families
 from analysis.reading.attribution import Attribution, attribute, levels
 from analysis.reading.nsys_export import Capture, codes_of, process_id
-from analysis.reading.nsys_reports import statistics
 from jobs.ranges import PHASES
 
 SECTIONS: dict[str, dict[str, str]] = {
@@ -100,15 +99,19 @@ def _records(frame: pd.DataFrame) -> list[dict]:
     return plain.to_dict("records")
 
 
-def summarise(capture: Capture, attribution: Attribution | None = None) -> Summary:
-    """Summary of `capture`."""
+def summarise(
+    capture: Capture,
+    attribution: Attribution | None = None,
+    taxonomy: kernel_families.Taxonomy = kernel_families.BUILT_IN,
+) -> Summary:
+    """Summary of `capture`, its kernels classified by `taxonomy`."""
     attribution = attribution or attribute(capture)
     kernels = capture.kernels
     duration = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
     gpu = _gpus_of(capture, kernels)
     overlaps = _Overlaps(gpu, kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy())
     sections = {
-        "kernels": _kernels(kernels, duration),
+        "kernels": _kernels(kernels, duration, taxonomy),
         "ranges": _ranges(capture, attribution, duration, overlaps),
         "phases": _phases(attribution, duration, overlaps),
         "api": _api(capture, attribution),
@@ -157,22 +160,31 @@ def union_ns(group: np.ndarray, start: np.ndarray, end: np.ndarray, num_groups: 
 def _union_of_sorted(group: np.ndarray, start: np.ndarray, end: np.ndarray, num_groups: int) -> np.ndarray:
     if not len(group):
         return np.zeros(num_groups, np.int64)
-    covered = _covered_before(group, start, end)
-    return np.bincount(group, np.maximum(0, end - np.maximum(start, covered)), num_groups).astype(np.int64)
+    gained = _covered_before(group, start, end)
+    np.maximum(gained, start, out=gained)
+    np.subtract(end, gained, out=gained)
+    np.maximum(gained, 0, out=gained)
+    return np.bincount(group, gained, num_groups).astype(np.int64)
 
 
 def _covered_before(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """For intervals sorted by group and start: the latest end among the earlier ones of the group; the own start for
-    the first."""
-    group = group.astype(np.int64, copy=False)  # a narrower type would overflow below
-    low = int(start.min())
-    step = int(end.max()) - low + 1
+    """For intervals sorted by group and start: the latest end among the earlier ones of the group (int64); for the
+    first of a group something before every start."""
+    low, last = int(start.min()), int(end.max())
+    step = last - low + 1
     if step * (int(group[-1]) + 1) < 2**62:
-        lifted = np.maximum.accumulate(end - low + group * step)
-        before = np.r_[np.int64(-1), lifted[:-1]] - group * step + low
-        return np.where(before < low, start, before)
+        # Each group lifted above the one before it, so that one running maximum serves them all.
+        lift = group.astype(np.int64)
+        lift *= step
+        latest = end - low
+        latest += lift
+        np.maximum.accumulate(latest, out=latest)
+        latest[1:] = latest[:-1] - lift[1:]
+        latest[0] = -1
+        latest += low
+        return latest
     latest = pd.Series(end).groupby(group).cummax().groupby(group).shift(1)
-    return np.where(latest.isna(), start, latest.fillna(0).astype(np.int64))
+    return latest.fillna(low - 1).astype(np.int64).to_numpy()
 
 
 class _Overlaps:
@@ -199,13 +211,17 @@ class _Overlaps:
         alone = rows[~shared]
         sums = np.bincount(group[~shared], self.end[alone] - self.start[alone], num_groups).astype(np.int64)
         if shared.any():
-            # Sorting whole numbers that hold group and kernel is several times faster than sorting by two keys.
-            count = len(self.start)
             key = group[shared].astype(np.int64) * self.num_gpus + self.gpu[rows[shared]]
-            key *= count
-            key += rows[shared]
-            key.sort()
-            group, rows = np.divmod(key, count)
+            rows = rows[shared]
+            if num_groups * self.num_gpus < 2**16 and (rows[1:] >= rows[:-1]).all():
+                order = np.argsort(key.astype(np.uint16), kind="stable")  # a radix sort, for 16 bits
+                group, rows = key[order], rows[order]
+            else:
+                # Whole numbers that hold group and kernel are sorted several times faster than two keys.
+                key *= len(self.start)
+                key += rows
+                key.sort()
+                group, rows = np.divmod(key, len(self.start))
             parts = _union_of_sorted(group, self.start[rows], self.end[rows], num_groups * self.num_gpus)
             sums += parts.reshape(num_groups, self.num_gpus).sum(axis=1)
         return sums
@@ -236,13 +252,13 @@ def _frame(section: str, columns: dict, by: str | None = None) -> pd.DataFrame:
     return frame.sort_values(by, ascending=False, kind="stable", ignore_index=True) if by else frame
 
 
-def _kernels(kernels: pd.DataFrame, duration: np.ndarray) -> pd.DataFrame:
+def _kernels(kernels: pd.DataFrame, duration: np.ndarray, taxonomy: kernel_families.Taxonomy) -> pd.DataFrame:
     names = kernels["kernel_name"].cat.categories
     code = kernels["kernel_name"].cat.codes.to_numpy()
     calls = np.bincount(code, minlength=len(names))
     total = np.bincount(code, duration, len(names)).astype(np.int64)
     used = np.flatnonzero(calls)
-    found = [kernel_families.classify(str(names[i])) for i in used]
+    found = [taxonomy.classify(str(names[i])) for i in used]
     columns = {
         "name": [str(names[i]) for i in used],
         "family": [one.family for one in found],
@@ -467,14 +483,19 @@ def _api(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     # The first kernel of a graph launch is what the call led to; the later ones wait for it.
     first = np.unique(row, return_index=True)[1] if len(row) and (np.bincount(row) > 1).any() else np.arange(len(row))
     latency = (capture.kernels["start_ns"].to_numpy()[launched] - place["launch_ns"].to_numpy()[launched])[first]
-    stats = statistics(code[row[first]], latency, len(names))
+    launcher = code[row[first]]
+    used = np.unique(launcher)
+    median, longest = np.full(len(names), np.nan), np.full(len(names), -1)
+    for one in used:
+        mine = latency[launcher == one] if len(used) > 1 else latency
+        median[one], longest[one] = np.median(mine), mine.max()
     columns = {
         "name": [str(one) for one in names],
         "calls": np.bincount(code, minlength=len(names)),
         "total_ns": np.bincount(code, (api["end_ns"] - api["start_ns"]).to_numpy(), len(names)).astype(np.int64),
         "launches": np.bincount(code[row], minlength=len(names)),
-        "latency_median_ns": stats["med"],
-        "latency_max_ns": stats["max"].astype("Int64"),
+        "latency_median_ns": median,
+        "latency_max_ns": pd.Series(longest, dtype="Int64").mask(np.isnan(median)),
     }
     frame = _frame("api", columns, "total_ns")
     return frame[frame["calls"] > 0].reset_index(drop=True)

@@ -156,6 +156,17 @@ def test_names_that_begin_alike_stay_different_in_text(tmp_path):
     assert "omega(int)" in text
 
 
+def test_a_users_own_rules_win(capture, tmp_path):
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rule]]\nname = "mine"\nfamily = "attention"\npattern = "add<"\n')
+    kernels = json.loads(_show(capture, "--format", "json", "--rules", rules).stdout)["kernels"]
+    assert ("attention", "mine") in {(row["family"], row["rule"]) for row in kernels}
+    rules.write_text("[[rule]]\n")
+    done = _show(capture, "--rules", rules)
+    assert done.exit_code == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
 def test_every_command_has_help():
     for command in ("ingest", "show"):
         done = CliRunner().invoke(app, [command, "--help"])
