@@ -1,0 +1,35 @@
+"""Builds the site the way `make site` does, from any recording, below any base path, into any folder."""
+
+import logging
+import shutil
+from pathlib import Path
+
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+
+from analysis import publish
+
+ROOT = Path(__file__).parents[1]
+GENERATED = ("report", "index.md")
+
+
+def build_site(folder: Path, recording=None, site_url: str = "") -> Path:
+    """Build the site below `folder` and give the folder of its HTML. Without a `recording`, those in site/data are
+    rendered. Raises SystemExit or mkdocs's Abort where a strict build has a warning."""
+    docs, html = folder / "docs", folder / "html"
+    left_out = GENERATED if recording is None else (*GENERATED, "data", "notebooks")
+    shutil.copytree(ROOT / "site", docs, ignore=shutil.ignore_patterns(*left_out))
+    if recording is None:
+        publish.publish(publish.recordings_in(docs / "data"), docs)
+    else:
+        publish.write(recording, docs)
+    logging.getLogger("mkdocs").setLevel(logging.WARNING)
+    config = load_config(
+        str(ROOT / "mkdocs.yml"), docs_dir=str(docs), site_dir=str(html), site_url=site_url, strict=True
+    )
+    config.plugins.run_event("startup", command="build", dirty=False)
+    try:
+        build(config)
+    finally:
+        config.plugins.run_event("shutdown")
+    return html
