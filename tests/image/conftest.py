@@ -1,0 +1,101 @@
+"""The image is tested by `make test-image` (pytest -m image -s tests/image), not by a plain pytest: it needs a
+container engine and some minutes."""
+
+import os
+import platform
+import shutil
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from tests.image.engine import Engine, NoEngine, an_engine, shown
+
+ROOT = Path(__file__).parents[2]
+CACHE = ROOT / "build" / "test-image"
+IMAGE = "profiler-job:test"
+SYSTEM_PYTHON = Path("/usr/bin/python3")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "image: needs a container engine; run by `make test-image`")
+
+
+def pytest_collection_modifyitems(config, items):
+    if "image" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("image")]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.fixture(scope="session")
+def engine():
+    try:
+        with an_engine() as engine:
+            engine("version")
+            yield engine
+    except NoEngine as error:
+        pytest.skip(f"the image was not tested: {error}")
+
+
+@pytest.fixture(scope="session")
+def base_image(engine: Engine) -> str:
+    """The image to build upon: TEST_IMAGE_BASE, or this machine's own Debian release with the packages this machine's
+    pip finds, so that nothing is pulled from a registry of images."""
+    if "TEST_IMAGE_BASE" in os.environ:
+        return os.environ["TEST_IMAGE_BASE"]
+    if not shutil.which("mmdebstrap"):
+        pytest.skip("the image was not tested: no mmdebstrap to make a base image; give one with TEST_IMAGE_BASE")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    codename = platform.freedesktop_os_release()["VERSION_CODENAME"]
+    system = CACHE / f"{codename}.tar"
+    if not system.exists():
+        draft = system.with_suffix(".draft.tar")
+        code, _ = shown(["mmdebstrap", "--variant=apt", "--components=main", codename, str(draft)])
+        assert code == 0
+        draft.rename(system)
+    engine.output("import", system, "profiler-job-test:system")
+    folder = CACHE / "base"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    download_wheels(folder / "wheels")
+    (folder / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /opt/wheels\n")
+    (folder / "Dockerfile").write_text(
+        "FROM profiler-job-test:system\nCOPY wheels /opt/wheels\nCOPY pip.conf /etc/pip.conf\n"
+    )
+    engine.output("build", "--progress=plain", "-t", "profiler-job-test:base", folder)
+    return "profiler-job-test:base"
+
+
+def download_wheels(target: Path) -> None:
+    """What the image installs, for the Python of this machine's Debian; torch as this environment has it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    requirements = project["dependencies"] + project["optional-dependencies"]["gpu"]
+    kept = CACHE / "wheels"
+    _, version = shown([str(SYSTEM_PYTHON), "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"])
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"]
+    command += ["--python-version", version.strip(), "--constraint", str(ROOT / "constraints.txt")]
+    command += ["--find-links", str(kept), "--dest", str(kept), *requirements, f"torch=={metadata.version('torch')}"]
+    code, said = shown(command)
+    assert code == 0, said
+    shutil.copytree(kept, target)
+
+
+def build(engine: Engine, base_image: str, tag: str, **arguments: str) -> tuple[int, str]:
+    """Build the committed Dockerfile."""
+    options = [f"--build-arg={name}={value}" for name, value in ({"BASE_IMAGE": base_image} | arguments).items()]
+    file = ROOT / "docker" / "Dockerfile"
+    return engine("build", "--progress=plain", "--network=host", "-f", file, "-t", tag, *options, ROOT)
+
+
+@pytest.fixture(scope="session")
+def image(engine: Engine, base_image: str) -> str:
+    """The image, without nsys (NVIDIA's repository need not be reachable) and with whatever torch this machine has."""
+    code, _ = build(engine, base_image, IMAGE, NSYS_PACKAGE="", PROFILER_COMMIT="0123456789ab")
+    assert code == 0
+    engine("image", "ls", IMAGE)
+    engine("history", IMAGE)
+    return IMAGE

@@ -1,0 +1,193 @@
+"""The image, built and run by a real engine. There is no GPU here: where a sweep runs, it runs on the CPU, with the
+stand-in for nsys mounted into the container."""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.image.conftest import ROOT, build
+from tests.image.engine import shown
+from tests.image.package_repository import package_repository
+
+pytestmark = pytest.mark.image
+
+SWEEP = """
+name: tiny
+size: [tiny]
+context_length: [16, 32, 48, 64]
+mode: [forward, train_step]
+custom_sizes: {tiny: {d_model: 64, d_ff: 128, num_layers: 2, num_heads: 4}}
+"""
+READ_ONLY = ("--read-only", "--tmpfs", "/tmp:exec")
+STAND_IN = (
+    *("-v", f"{ROOT / 'tests' / 'stand_in'}:/stand-in/bin:ro", "-v", f"{ROOT / 'tests' / 'data'}:/stand-in/data:ro"),
+    *("-e", "PATH=/stand-in/bin:/opt/venv/bin:/usr/local/bin:/usr/bin:/bin"),
+)
+
+
+@pytest.fixture
+def results(tmp_path) -> Path:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    os.chown(folder, 1000, 1000)
+    return folder
+
+
+@pytest.fixture
+def sweep(tmp_path) -> tuple[str, ...]:
+    """Options that mount a sweep that a CPU can run."""
+    file = tmp_path / "sweep.yaml"
+    file.write_text(SWEEP)
+    return "-v", f"{file}:/sweep.yaml:ro"
+
+
+JOB_ON_CPU = ("job", "--device", "cpu", "--sweep", "/sweep.yaml")
+
+
+@pytest.fixture
+def container(engine, image):
+    """container(*options, command=(...)) runs the image; returns exit code and output."""
+
+    def run(*options, command=()):
+        return engine("run", "--rm", "--network=none", *options, image, *command)
+
+    return run
+
+
+def statuses(results: Path) -> dict[str, str]:
+    return {file.parent.name: json.loads(file.read_text())["status"] for file in results.glob("tiny/*/run.json")}
+
+
+def test_it_runs_as_a_user_asks_for_the_gpu_and_says_what_it_is(engine, image):
+    config = json.loads(engine.output("image", "inspect", "--format", "{{json .Config}}", image))
+    assert config["User"] == "1000:1000"
+    assert config["Entrypoint"] == ["tini", "--", "profiler-job"]
+    assert {"NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"} <= set(config["Env"])
+    assert "PROFILER_COMMIT=0123456789ab" in config["Env"]
+    assert config["Labels"]["org.opencontainers.image.revision"] == "0123456789ab"
+
+
+def test_without_a_gpu_it_says_so_and_ends_with_69(container, results):
+    code, said = container("-v", f"{results}:/results")
+    assert code == 69
+    assert "no NVIDIA GPU is visible" in said and "--gpus all" in said and "nvidia-container-toolkit" in said
+    assert "nsys is not on PATH" in said
+    assert "`profiler-job render`" in said
+    assert not list(results.iterdir())
+
+
+def test_it_renders_the_shipped_recording_without_a_gpu_in_a_read_only_container(container, results):
+    code, _ = container(*READ_ONLY, "-v", f"{results}:/results", command=["render"])
+    assert code == 0
+    assert (results / "site" / "index.html").stat().st_uid == 1000
+    shipped = {path.parent.name for path in (ROOT / "site" / "data").glob("*/manifest.json")}
+    assert {path.parent.name for path in (results / "site" / "data").glob("*/manifest.json")} == shipped
+
+
+def test_read_only_without_a_temporary_folder_says_what_to_add(container, results):
+    code, said = container("--read-only", "-v", f"{results}:/results")
+    assert code == 69
+    assert "--tmpfs /tmp" in said
+
+
+def test_a_folder_the_user_cannot_write_is_refused_with_the_fix(container, tmp_path):
+    folder = tmp_path / "root-only"
+    folder.mkdir(mode=0o755)
+    for command, code_wanted in ((), 69), (("render",), 74):
+        code, said = container("-v", f"{folder}:/results", command=command)
+        assert code == code_wanted
+        assert "/results is not writable for user 1000:1000" in said and "--user $(id -u):$(id -g)" in said
+    code, _ = container("-v", f"{folder}:/results", "--user", "0:0", command=["render"])
+    assert code == 0
+
+
+def test_results_that_would_be_lost_with_the_container_are_pointed_out(container):
+    code, said = container(command=["doctor"])
+    assert code == 69
+    assert "lost with this container" in said
+
+
+def test_the_whole_job_with_the_stand_in_for_nsys_as_any_user_in_a_read_only_container(container, results, sweep):
+    os.chown(results, 4321, 4321)
+    user = ("--user", "4321:4321", "--cap-drop=ALL", "--security-opt=no-new-privileges")
+    code, said = container(*READ_ONLY, *user, *STAND_IN, *sweep, "-v", f"{results}:/results", command=JOB_ON_CPU)
+    assert code == 0
+    assert "(stand-in)" in said
+    assert list(statuses(results).values()) == ["ok"] * 8
+    assert len(list((results / "raw" / "tiny").glob("*.nsys-rep"))) == 8
+    manifest = json.loads((results / "recordings" / "tiny" / "manifest.json").read_text())
+    assert len(manifest["runs"]) == 8 and manifest["commit"] == "0123456789ab"
+    assert "stand-in" in manifest["nsys"]
+    assert (results / "site" / "index.html").is_file()
+    assert (results / "site" / "data" / "tiny" / "kernels.parquet").is_file()
+    assert sorted(path.name for path in results.iterdir()) == ["raw", "recordings", "site", "tiny"]
+
+
+def test_termination_in_mid_sweep_keeps_what_is_finished_and_marks_the_run_in_flight(
+    engine, image, container, results, sweep
+):
+    options = (*READ_ONLY, *STAND_IN, *sweep, "-v", f"{results}:/results")
+    name = engine.output("run", "--detach", "--network=none", *options, image, *JOB_ON_CPU)
+    try:
+        deadline = time.monotonic() + 180
+        while len(statuses(results)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        while not list(results.glob("tiny/*/in_flight.json")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        engine.output("stop", "--time", "60", name)
+        engine("logs", name)
+        assert engine.output("inspect", "--format", "{{.State.ExitCode}}", name) == "143"
+    finally:
+        engine("rm", "--force", name)
+    finished = statuses(results)
+    assert 2 <= len(finished) < 8 and set(finished.values()) == {"ok"}
+    marks = [json.loads(file.read_text())["state"] for file in results.glob("tiny/*/in_flight.json")]
+    assert marks == ["interrupted"]
+
+    written = {run: (results / "tiny" / run / "run.json").stat().st_mtime_ns for run in finished}
+    code, said = container(*options, command=JOB_ON_CPU)
+    assert code == 0
+    assert f"8 runs, {len(finished)} of them already finished" in said
+    assert list(statuses(results).values()) == ["ok"] * 8
+    assert written == {run: (results / "tiny" / run / "run.json").stat().st_mtime_ns for run in finished}
+
+
+def test_a_report_that_fails_leaves_the_measurements(container, results, sweep, tmp_path):
+    broken = tmp_path / "mkdocs.yml"
+    broken.write_text("site_name: [")
+    options = (*READ_ONLY, *STAND_IN, *sweep, "-v", f"{results}:/results")
+    code, said = container(
+        *options, "-v", f"{broken}:/app/mkdocs.yml:ro", command=(*JOB_ON_CPU, "--only", "context_length=16")
+    )
+    assert code == 70
+    assert "the step `site` failed" in said and "what was measured is kept in /results/tiny" in said
+    assert len(statuses(results)) == 2 and not (results / "site").exists()
+    code, _ = container(*options, command=("job", "--sweep", "/sweep.yaml", "--render-only"))
+    assert code == 0 and (results / "site" / "index.html").is_file()
+
+
+@pytest.mark.parametrize(("importer", "built"), [(True, True), (False, False)], ids=["whole", "without importer"])
+def test_nsys_comes_from_a_signed_repository_and_the_build_fails_without_its_importer(
+    engine, base_image, image, tmp_path, importer, built
+):
+    with package_repository(tmp_path, importer=importer) as (package, url):
+        code, said = build(engine, base_image, "profiler-job:nsys", NSYS_PACKAGE=package, NSYS_REPOSITORY=url)
+    assert (code == 0) == built
+    assert "NVIDIA Nsight Systems version 0.0.0 (stand-in)" in said
+    assert built or "has no QdstrmImporter" in said
+
+
+def test_the_compose_file_is_valid():
+    if shown(["docker", "compose", "version"])[0] == 0:
+        command = ["docker", "compose"]
+    elif shutil.which("docker-compose"):
+        command = ["docker-compose"]
+    else:
+        pytest.skip("neither docker compose nor docker-compose is installed")
+    code, said = shown([*command, "-f", str(ROOT / "docker" / "compose.yaml"), "config"])
+    assert code == 0
+    assert "read_only: true" in said and "- gpu" in said
