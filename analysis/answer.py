@@ -16,7 +16,7 @@ class Column:
 
     `kind` chooses unit and format: ms | us (from ns), share (from a fraction), ratio, count, bytes, flop, tflops, text,
     run, kernel, family, modules, status, yes_no or check. `lower` and `upper` name the columns of its spread; `bar`
-    draws the value as a bar behind the number.
+    draws the value as a bar behind the number; `absent` is said of an empty cell in a measured row.
     """
 
     key: str
@@ -25,6 +25,7 @@ class Column:
     lower: str = ""
     upper: str = ""
     bar: bool = False
+    absent: str = ""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED
-from analysis.knowledge import flops
+from analysis.knowledge import flops, gpus
 from jobs import ranges
 
 LAUNCH_BOUND_BUSY_SHARE = 0.8
@@ -272,6 +272,18 @@ def by_kernel(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
     rows["share"] = share_of(rows, within)
     order = [*within, "time_ns", "kernel_name"]
     return rows.sort_values(order, ascending=[True] * len(within) + [False, True], ignore_index=True)
+
+
+def mfu(run: pd.Series, wall_ns: float) -> float:
+    """Model FLOPs utilisation: matrix-product FLOPs of the step over its wall time, over the GPU's dense peak for the
+    run's precision.
+
+    NaN where the GPU is not in knowledge/gpus.py.
+    """
+    gpu = gpus.lookup(str(run["gpu_name"]))
+    peak = gpu.peak_flops(str(run["precision"])) if gpu else None
+    reached = flops.utilisation(flops.step_flops(shape_of(run), str(run["mode"])), wall_ns / 1e9, peak)
+    return float("nan") if reached is None else reached
 
 
 def matrix_products(kernels: pd.DataFrame, is_matrix_product) -> pd.DataFrame:

@@ -23,6 +23,7 @@ from analysis.questions import (
     run_page,
 )
 from analysis.reading import recording
+from analysis.report import timeline
 from analysis.report.pages import Site
 from analysis.report.text import file_name, inline
 
@@ -84,9 +85,7 @@ def write(rec: recording.Recording, docs: Path, downloads: str = "") -> Publishe
     for name in GENERATED:
         target = docs / name
         shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
-    site = write_questions(rec, docs)
-    checked = ask(reconciliation, rec)
-    site.write("report/reconciliation.md", "reconciliation.md", checked)
+    site, checked = write_questions(rec, docs)
     site.write("report/runs.md", "runs.md", ask(run_list, rec))
     site.write("report/kernels.md", "kernels.md", ask(kernel_glossary, rec))
     dictionary = recording.dictionary()
@@ -94,16 +93,39 @@ def write(rec: recording.Recording, docs: Path, downloads: str = "") -> Publishe
     site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec))
     checks = checked.tables["checks"].rows
     tables = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "api", "memops", "memory")}
+    traces = write_timelines(rec, site)
     for run_id, answer in run_page.answers(**tables, checks=checks):
         run = answer.facts["run"]
         label = inline(" · ".join(str(run[name]) for name in ("size", "context_length", "mode")))
-        site.write(f"report/runs/{file_name(run_id)}.md", "run.md", answer, label=label)
+        trace = traces.get(run_id)
+        site.write(f"report/runs/{file_name(run_id)}.md", "run.md", answer, label=label, trace=trace)
     pages = sum(path.suffix == ".md" for path in site.written)
     return Published(pages, len(site.written), checked.facts["num_breaches"])
 
 
-def write_questions(rec: recording.Recording, docs: Path) -> Site:
-    """Write the question pages, and the overview with their verdicts."""
+def write_timelines(rec: recording.Recording, site: Site) -> dict[str, dict[str, Any]]:
+    """Write one step of every run that has kernels, for speedscope and for Perfetto; gives what the run's page says of
+    them."""
+    frames = (rec.ranges, rec.kernels, rec.memops)
+    by_run = [dict(iter(frame.groupby(frame["run_id"].astype(str), sort=False))) for frame in frames]
+    written = {}
+    for run_id in by_run[1]:
+        ranges, kernels, memops = (of_run.get(run_id, frame.head(0)) for of_run, frame in zip(by_run, frames))
+        step = timeline.median_step(ranges)
+        if step is None:
+            continue
+        trace = timeline.of_step(run_id, step, ranges, kernels, memops)
+        files = {}
+        for viewer, document in (("speedscope", timeline.speedscope(trace)), ("perfetto", timeline.chrome(trace))):
+            path = f"report/timelines/{file_name(run_id)}.{viewer}.json.gz"
+            files[viewer] = {"path": path, "bytes": site.put(path, timeline.packed(document))}
+        written[run_id] = {"step": step + 1, "shift": trace.shift, "files": files}
+    return written
+
+
+def write_questions(rec: recording.Recording, docs: Path) -> tuple[Site, Answer]:
+    """Write the question pages, the reconciliation, and the overview with their verdicts; gives the reconciliation,
+    too."""
     labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
     folder = Path(__file__).parent / "questions"
     site = Site(docs, (folder,), labels, tuple(metrics.case_columns(rec.runs)))
@@ -115,8 +137,11 @@ def write_questions(rec: recording.Recording, docs: Path) -> Site:
         site.write(f"report/{question.SLUG}.md", template, answer, **words)
         verdict = site.block("index.md", template, answer, "verdict")
         verdicts.append({**words, "slug": question.SLUG, "verdict": verdict})
-    site.write("index.md", "overview.md", ask(overview, rec), questions=verdicts)
-    return site
+    checked = ask(reconciliation, rec)
+    site.write("report/reconciliation.md", "reconciliation.md", checked)
+    agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
+    site.write("index.md", "overview.md", ask(overview, rec), questions=verdicts, agreement=agreement)
+    return site, checked
 
 
 def _constants(rec: recording.Recording) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pandas as pd
 from jobs.model_sizes import MODEL_SIZES
 
 GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_tn_align1>(T1::Params)"
+GEMM_NN, GEMM_NT = GEMM.replace("_tn_", "_nn_"), GEMM.replace("_tn_", "_nt_")
 SPLIT_K = (
     "void gemmSN_TN_kernel<float, (int)128, (int)16>(cublasGemmSmallNParams<T9, T10,"
     " T11, T6>)_execute_split_k_kernel__5x_cublas"
@@ -39,6 +40,8 @@ CAT = (
 )
 FAMILIES = {
     GEMM: "gemm",
+    GEMM_NN: "gemm",
+    GEMM_NT: "gemm",
     SPLIT_K: "gemm",
     MUL: "elementwise",
     EXP: "elementwise",
@@ -141,7 +144,7 @@ def forward_kernels(size: str, context: int) -> list[tuple[str, str, int]]:
             (f"{b}/attention/softmax", EXP, square),
         ]
         kernels += [
-            (f"{b}/attention/attention_output", GEMM, scores),
+            (f"{b}/attention/attention_output", GEMM_NN, scores),
             (f"{b}/attention/o_proj", GEMM, linear),
         ]
         kernels += [(f"{b}/norm", MUL, pointwise), (f"{b}/norm", MAX, pointwise)]
@@ -161,7 +164,10 @@ def phase_kernels(size: str, context: int, phase: str) -> list[tuple[str, str, i
     if phase == "loss":
         return [("", MAX, 3_000), ("", EXP, 3_000)]
     if phase == "backward":
-        return [("", name, ns) for _, name, ns in forward if name != SPLIT_K for _ in range(2)]
+        gradients = {GEMM: (GEMM_NN, GEMM_NT), GEMM_NN: (GEMM, GEMM_NT)}
+        return [
+            ("", one, ns) for _, name, ns in forward if name != SPLIT_K for one in gradients.get(name, (name, name))
+        ]
     num_parameters = MODEL_SIZES[size].num_parameters
     return [("", MUL, max(2_000, num_parameters // 400)) for _ in range(10)]
 

@@ -15,6 +15,8 @@ CLOCKS = {
     "timer": "Python timer",
 }
 FORWARD = "forward"
+UNSTEADY = 0.2
+"""Timed steps that spread over more than this part of their median are called unsteady."""
 
 
 def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
@@ -71,6 +73,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
             lambda rows: True,
             _ratio_of("projected", len(measured)),
         ),
+        Claim("unsteady", _unsteady(measured), lambda rows: True, _most_unsteady(len(measured))),
         Claim("flat", _flat(measured, by), lambda rows: len(rows) > 0, _flattest),
     ]
     columns = (
@@ -115,6 +118,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
         )
     ]
     facts = {
+        "unsteady": UNSTEADY,
         "launch_bound_share": metrics.LAUNCH_BOUND_BUSY_SHARE,
         "num_timed": _one_or_range(measured.get("timer_n")),
         "num_profiled": _one_or_range(measured.get("host_n")),
@@ -220,6 +224,19 @@ def _flat(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
         "timer_ns_longer",
     ]
     return keep[shown].sort_values("context_ratio", ascending=False, kind="stable", ignore_index=True)
+
+
+def _unsteady(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose timed steps spread, from minimum to maximum, over more than UNSTEADY of their median."""
+    width = (rows["timer_max_ns"] - rows["timer_min_ns"]) / rows["timer_ns"]
+    return rows.assign(width=width)[width > UNSTEADY]
+
+
+def _most_unsteady(num_runs: int):
+    def facts(rows: pd.DataFrame) -> dict:
+        return {"num_unsteady": len(rows), "num_runs": num_runs, "widest": rows.loc[rows["width"].idxmax()].to_dict()}
+
+    return facts
 
 
 def _flattest(rows: pd.DataFrame) -> dict:

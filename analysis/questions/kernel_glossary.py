@@ -4,13 +4,13 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import Answer, Column, Table, assemble
-from analysis.knowledge import kernel_families
+from analysis.knowledge import cuda_api, gemm_names, kernel_families
 
 SLUG = "kernels"
 TITLE = "Kernels"
 
 
-def answer(kernels: pd.DataFrame) -> Answer:
+def answer(kernels: pd.DataFrame, api: pd.DataFrame) -> Answer:
     """One table per family that was seen, kernels by falling highest share of a step; `explanation` is that of the rule
     that caught the name.
 
@@ -24,6 +24,7 @@ def answer(kernels: pd.DataFrame) -> Answer:
     found = [kernel_families.classify(name) for name in names["kernel_name"]]
     names["rule"] = [one.rule for one in found]
     names["part"] = [one.part for one in found]
+    names["name_says"] = [_name_says(name) for name in names["kernel_name"]]
     names["explanation"] = [_explanation(one) for one in found]
     families = []
     tables = []
@@ -34,14 +35,15 @@ def answer(kernels: pd.DataFrame) -> Answer:
         families.append(
             {"key": key, "label": family.label, "explanation": family.explanation, "num_names": len(of_family)}
         )
+        said = (Column("name_says", "what its name says", "prose"),) if key == "gemm" else ()
         tables.append(
             Table(
                 f"kernels-{key}",
                 f"{family.label} kernels seen",
                 (
                     Column("kernel_name", "kernel", "kernel_entry"),
-                    Column("part", "part"),
                     Column("explanation", "what it computes", "prose"),
+                    *said,
                     Column("modules", "launched by", "modules"),
                     Column("num_runs", "runs", "count"),
                     Column("high", "highest share of a step", "share", bar=True),
@@ -68,14 +70,60 @@ def answer(kernels: pd.DataFrame) -> Answer:
             rules,
         )
     )
+    tables.append(
+        Table(
+            "api",
+            "CUDA API calls seen, all runs together",
+            (
+                Column("name", "call", "code"),
+                Column("group", "group"),
+                Column("explanation", "what it does and why it is there", "prose"),
+                Column("num_runs", "runs", "count"),
+                Column("calls", "calls", "count"),
+                Column("each_ns", "host time per call", "us"),
+            ),
+            _api(api),
+        )
+    )
     unclassified = rules.loc[rules["family"] == kernel_families.OTHER, "share"].sum()
     facts = {"families": families, "num_names": len(names), "unclassified": float(unclassified)}
     return assemble(facts, [], tables, [])
 
 
+def _name_says(name: str) -> str:
+    """What a matrix product's name says of it; fields that no documentation backs end in a question mark."""
+    read = gemm_names.parse(name)
+    if read is None:
+        return ""
+    words = {
+        "math_path": gemm_names.MATH_PATHS.get(read.math_path or "", ""),
+        "layout": f"layout {read.layout}" if read.layout else "",
+        "tile": f"tile {'×'.join(str(side) for side in read.tile if side)}" if read.tile else "",
+        "stages": f"{read.stages} stages" if read.stages else "",
+        "split_k": "split along K" if read.split_k else "",
+    }
+    said = [word + ("?" if field in read.inferred else "") for field, word in words.items() if word]
+    return ", ".join([read.library, *said])
+
+
 def _most(modules: pd.Series) -> str:
     """The module lists of a kernel over all runs as one, in the order in which they first appear."""
     return ", ".join(dict.fromkeys(name for one in modules for name in one.split(", ") if name))
+
+
+def _api(api: pd.DataFrame) -> pd.DataFrame:
+    """Calls by name without the version of the entry point, most host time first."""
+    rows = api.assign(
+        name=[cuda_api.base_name(name) for name in api["name"].astype(str)], run_id=api["run_id"].astype(str)
+    )
+    table = rows.groupby("name").agg(
+        num_runs=("run_id", "nunique"), calls=("calls", "sum"), total_ns=("total_ns", "sum")
+    )
+    table = table.reset_index().sort_values(["total_ns", "name"], ascending=[False, True], ignore_index=True)
+    found = [cuda_api.explain(name) for name in table["name"]]
+    table["group"] = [one.group if one else "" for one in found]
+    table["explanation"] = [one.explanation if one else "not described yet" for one in found]
+    return table.assign(each_ns=table["total_ns"] / table["calls"])
 
 
 def _explanation(found: kernel_families.Classification) -> str:

@@ -36,8 +36,11 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
         whole = part[part["phase"] == ranges.STEP].drop(columns="phase")
         table = table.merge(whole, how="left", on="run_id")
     table["busy_ratio"] = table["busy_ns"] / table["timer_ns"]
+    table["mfu"] = [
+        metrics.mfu(run, wall) for (_, run), wall in zip(ordered.iterrows(), table["timer_ns"], strict=True)
+    ]
     unfinished = table[NOT_MEASURED] != ""
-    numbers = [column for column in table if column.endswith("_ns") or column in ("busy_ratio", "launches")]
+    numbers = [column for column in table if column.endswith("_ns") or column in ("busy_ratio", "launches", "mfu")]
     table.loc[unfinished, [*numbers, "peak_memory_bytes"]] = float("nan")
     columns = (
         Column("size", "model", "run"),
@@ -49,6 +52,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
         Column("timer_ns", "step, Python timer", "ms", lower="timer_min_ns", upper="timer_max_ns"),
         Column("busy_ns", "GPU busy", "ms"),
         Column("busy_ratio", "busy ÷ timer", "share", bar=True),
+        Column("mfu", "MFU", "share", absent="n/a"),
         Column("launches", "kernels a step", "count"),
         Column("peak_memory_bytes", "peak memory", "bytes"),
     )

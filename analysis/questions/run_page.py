@@ -70,6 +70,7 @@ def _answer(run: pd.Series, runs: pd.DataFrame, parts: dict[str, pd.DataFrame], 
         "why": metrics.why_not_measured(run),
         "axes": _axes(run, runs),
         "num_kernels": len(names),
+        "mfu": _mfu(run, times),
         "top": TOP_KERNELS,
     }
     tables = [
@@ -178,6 +179,13 @@ def _answer(run: pd.Series, runs: pd.DataFrame, parts: dict[str, pd.DataFrame], 
         Chart("families", "stacked_shares", "Kernel time by family", per_phase, {"by": ["phase"], "order": order})
     ]
     return assemble(facts, [], tables, charts)
+
+
+def _mfu(run: pd.Series, times: pd.DataFrame) -> float | None:
+    """MFU of the unprofiled step; None where it was not timed or the GPU's peak is unknown."""
+    whole = times.loc[times["phase"] == ranges.STEP, "timer_ns"].dropna()
+    reached = metrics.mfu(run, float(whole.iloc[0])) if len(whole) else float("nan")
+    return None if pd.isna(reached) else reached
 
 
 def _times(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:

@@ -74,7 +74,6 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
                 *case_headings(by),
                 Column("scope", "scope"),
                 Column("kernel_name", "kernel", "kernel"),
-                Column("family", "family", "family"),
                 Column("calls", "calls per step", "count"),
                 Column("time_ns", "time per step", "ms"),
                 Column("share", "of kernel time", "share", bar=True),
@@ -89,7 +88,6 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
             (
                 *case_headings(by),
                 Column("kernel_name", "kernel", "kernel"),
-                Column("family", "family", "family"),
                 Column("calls", "calls per forward", "count"),
                 Column("time_ns", "time per forward", "ms"),
                 Column("share", "of kernel time", "share", bar=True),

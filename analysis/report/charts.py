@@ -280,6 +280,7 @@ def _finish(svg: str, prefix: str, palette: _Palette) -> str:
         if label and element.tag == f"{{{SVG}}}path" and len(element) == 0 and "axis" not in label:
             title = ElementTree.SubElement(element, f"{{{SVG}}}title")
             title.text = label
+    _slim(root)
     width, height = (float(root.get(side)) for side in ("width", "height"))
     root.set("viewBox", f"0 0 {width:g} {height:g}")
     root.set("width", f"{width:g}")
@@ -287,3 +288,26 @@ def _finish(svg: str, prefix: str, palette: _Palette) -> str:
     root.set("role", "img")
     root.set("focusable", "false")
     return ElementTree.tostring(root, encoding="unicode").replace("\n", " ")
+
+
+_INHERITED = ("fill", "stroke", "stroke-width", "font-size", "font-weight", "text-anchor")
+
+
+def _slim(element: ElementTree.Element) -> None:
+    """Drop what draws nothing, and say once on a group what all its children say."""
+    for child in list(element):
+        _slim(child)
+        tag = child.tag.removeprefix(f"{{{SVG}}}")
+        if child.get("opacity") == "1":
+            del child.attrib["opacity"]
+        silent = (tag == "text" and not child.text) or (tag == "path" and child.get("d", "") in ("", "M0,0h0v0h0Z"))
+        if silent or child.get("display") == "none" or (tag == "g" and not len(child)):
+            element.remove(child)
+    if element.tag != f"{{{SVG}}}g" or not len(element):
+        return
+    for name in _INHERITED:
+        values = {child.get(name) for child in element}
+        if len(element) > 1 and len(values) == 1 and None not in values and element.get(name) is None:
+            element.set(name, values.pop())
+            for child in element:
+                del child.attrib[name]

@@ -1,6 +1,7 @@
 """An Answer and its template to a Markdown page with its CSV files. Words come from the template, numbers from the
 Answer."""
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,7 +58,9 @@ class Site:
         self.env.filters |= {name: getattr(text, name) for name in FILTERS} | {
             "text": text.inline,
             "html": text.escape,
+            "prose": text.prose,
             "file": file_markup,
+            "path": path_markup,
             "bullets": bullets,
             "verdict": verdict,
         }
@@ -75,11 +78,16 @@ class Site:
         words = "".join(loaded.blocks[block](loaded.new_context(page.context() | extra)))
         return Markup(" ".join(words.split()))
 
-    def _put(self, path: str, content: str) -> None:
+    def put(self, path: str, content: bytes) -> int:
+        """Write a file that is no page (path below docs) and give its size in bytes."""
         target = self.docs / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(content, encoding="utf-8")
+        target.write_bytes(content)
         self.written.append(target)
+        return len(content)
+
+    def _put(self, path: str, content: str) -> None:
+        self.put(path, content.encode("utf-8"))
 
 
 def bullets(findings: str) -> Markup:
@@ -91,6 +99,11 @@ def bullets(findings: str) -> Markup:
 def file_markup(name: str) -> Markup:
     """A name as part of a link."""
     return Markup(text.file_name(name))
+
+
+def path_markup(path: str) -> Markup:
+    """A path that `Site` wrote, as part of a link."""
+    return Markup("/").join(file_markup(part) for part in path.split("/"))
 
 
 def verdict(words: str) -> Markup:
@@ -176,7 +189,7 @@ class _Page:
     def _csv(self, key: str, rows) -> str:
         path = f"{self.folder}/{text.file_name(key)}.csv"
         self.site._put(path, tables.to_csv(rows))
-        return self.root + path
+        return posixpath.relpath(path, posixpath.dirname(self.path) or ".")
 
     def chart(self, key: str) -> Markup:
         """A figure with a wide and a narrow drawing (CSS shows one), and its legend."""

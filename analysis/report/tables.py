@@ -142,7 +142,7 @@ def _row(row: dict, columns: tuple[Column, ...], decimals: dict, root: str, fami
     why = row.get(NOT_MEASURED) or "not measured"
     gaps = [_missing(row[column.key]) for column in columns]
     tail = len(gaps)
-    while tail and gaps[tail - 1]:
+    while tail and gaps[tail - 1] and (row.get(NOT_MEASURED) or not columns[tail - 1].absent):
         tail -= 1
     cells = [_cell(column, row, decimals[column.key], root, families, why) for column in columns[:tail]]
     if tail < len(gaps):
@@ -153,6 +153,7 @@ def _row(row: dict, columns: tuple[Column, ...], decimals: dict, root: str, fami
 def _cell(column: Column, row: dict, decimals: int, root: str, families: dict, why: str) -> Markup:
     value = row[column.key]
     if _missing(value):
+        why = column.absent if column.absent and not row.get(NOT_MEASURED) else why
         return Markup('<td class="why">{}</td>').format(text.escape(why))
     if column.kind in NUMERIC:
         shown = text.number(value / SCALE.get(column.kind, 1), decimals)
@@ -178,7 +179,7 @@ def _cell(column: Column, row: dict, decimals: int, root: str, families: dict, w
             return Markup("<td>{}</td>").format(label)
         return Markup('<td><a href="{}">{}</a></td>').format(run_link(run, root), label)
     if column.kind == "kernel":
-        return Markup('<td class="kernel">{}</td>').format(kernel_details(value))
+        return Markup('<td class="kernel">{}</td>').format(kernel_details(value, row.get("family"), families))
     if column.kind == "kernel_entry":
         entry = '<td class="kernel" id="{}">{}</td>'
         return Markup(entry).format(text.kernel_anchor(value), kernel_details(value))
@@ -205,16 +206,25 @@ def _raw(value: object) -> str:
 
 
 def run_link(run_id: str, root: str) -> str:
-    return f"{root}report/runs/{text.file_name(run_id)}.html"
+    """Link to a run's page from a page at the top (root ""), in report/ (root "../") or beside it."""
+    folder = {"": "report/runs/", "../": "runs/"}.get(root, "")
+    return f"{folder}{text.file_name(run_id)}.html"
 
 
-def kernel_details(name: str) -> Markup:
-    """A short name that opens to the full one."""
+def kernel_details(name: str, family: str | None = None, families: dict[str, str] | None = None) -> Markup:
+    """A short name that opens to the full one, with the colour of its family."""
     short = text.short_name(name)
+    dot = Markup("")
+    if family and families:
+        known = family if family in families else "other"
+        label = text.escape(families.get(family, family))
+        dot = Markup('<span class="family dot" style="--family:var(--family-{})" title="{}"></span>').format(
+            known, label
+        )
     if short == name:
-        return Markup("<code>{}</code>").format(text.escape(name))
-    return Markup("<details><summary><code>{}</code></summary><code>{}</code></details>").format(
-        text.breakable(short), text.escape(name)
+        return dot + Markup("<code>{}</code>").format(text.escape(name))
+    return Markup("<details><summary>{}<code>{}</code></summary><code>{}</code></details>").format(
+        dot, text.breakable(short), text.escape(name)
     )
 
 
@@ -228,10 +238,10 @@ def family_chip(family: str, families: dict[str, str]) -> Markup:
 
 def modules(paths: str) -> Markup:
     """Module paths without the leading `block/`, the first two of them."""
-    names = [name for name in str(paths).split(", ") if name]
+    names = list(dict.fromkeys(name.removeprefix("block/") for name in str(paths).split(", ") if name))
     if not names:
         return Markup('<span class="faint">outside modules</span>')
-    shown = Markup(", ").join(text.escape(name.removeprefix("block/")) for name in names[:2])
+    shown = Markup(", ").join(text.inline(name) for name in names[:2])
     more = Markup(' <span class="faint" title="{}">+{} more</span>').format(
         text.escape(", ".join(names)), len(names) - 2
     )

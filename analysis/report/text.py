@@ -24,15 +24,19 @@ def escape(text: object) -> Markup:
     return Markup(html.escape(clean, quote=True))
 
 
-def prose(sentence: str) -> Markup:
-    """Our own sentence, `code` in backticks."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(sentence)))
-
-
 def inline(text: object) -> Markup:
     """Untrusted text inside a Markdown paragraph: every character that Markdown or HTML might read is an entity."""
     clean = _CONTROL.sub("\ufffd", str(text).replace("\r", " ").replace("\n", " ").replace("\t", " "))
     return Markup(_MARKDOWN.sub(lambda m: f"&#{ord(m[0])};", clean))
+
+
+def prose(sentence: str) -> Markup:
+    """Our own sentence, `code` in backticks, QK^T with its T raised."""
+    parts = sentence.replace("^T", "\u1d40").split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(inline(part)) if position % 2 else inline(part)
+        for position, part in enumerate(parts)
+    )
 
 
 def finalize(value: object) -> object:

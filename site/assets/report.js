@@ -87,6 +87,17 @@
     caption.querySelector(".csv").textContent = "CSV, all";
   }
 
+  // A page opened from a file may not fetch another: there the viewer opens empty, and the profile is dropped onto it.
+  if (location.protocol === "file:") {
+    for (const part of document.querySelectorAll(".timeline")) {
+      const viewer = part.querySelector("a");
+      viewer.hash = "";
+      viewer.textContent = "Open the viewer";
+      part.querySelector(".profile").hidden = false;
+      part.append(" to drop into the viewer, which cannot fetch it from here");
+    }
+  }
+
   // A link to rows opens what is folded around them.
   const reveal = () => {
     const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));

@@ -7,11 +7,12 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from synthetic import Recording, recording
 
 from analysis import publish
 from analysis.answer import NOT_MEASURED
 from analysis.questions import QUESTIONS, forward_time, overview, top_kernel, training_mix
+from analysis.report import charts
+from tests.synthetic import Recording, recording
 
 BASE = recording(("small", "xl"), (128, 512), num_profiled=2, num_timed=3, oom={})
 RUNS = list(BASE.runs["run_id"])
@@ -21,7 +22,7 @@ OPPOSITES = {
     "d": [("gemm_falls", "gemm_rises", "gemm_mixed")],
     "e": [("dearer", "cheaper_somewhere"), ("longer", "never_longer")],
 }
-modest = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+modest = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def keep(rec: Recording, runs) -> Recording:
@@ -119,11 +120,13 @@ def test_changes_are_between_what_the_two_runs_say(rec):
 @pytest.fixture(scope="module")
 def words(tmp_path_factory):
     def render(rec):
+        monkey.setattr(charts, "render", lambda *arguments, **options: "<svg></svg>")
         docs = tmp_path_factory.mktemp("docs")
         publish.write_questions(rec, docs)
         return {path.stem: path.read_text() for path in docs.rglob("*.md")}
 
-    return render
+    with pytest.MonkeyPatch.context() as monkey:
+        yield render
 
 
 @pytest.mark.parametrize("lost", RUNS)

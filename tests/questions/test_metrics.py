@@ -2,11 +2,11 @@
 
 import pandas as pd
 import pytest
-from synthetic import NUM_LAYERS, recording
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED
 from analysis.knowledge import kernel_families
+from tests.synthetic import NUM_LAYERS, recording
 
 
 def kernels(*spans, phase="forward", step=0):

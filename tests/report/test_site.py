@@ -1,18 +1,12 @@
 """The whole site, built from a made-up recording: links, sizes, third parties, colours."""
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
-from synthetic import recording
 
-from analysis import publish
 from analysis.knowledge import kernel_families
 
 ROOT = Path(__file__).parents[2]
@@ -33,29 +27,6 @@ class Page(HTMLParser):
         self.loads += [values[name] for name in ("src", "data") if values.get(name) and tag != "a"]
         if tag == "link" and values.get("rel") != "canonical":
             self.loads.append(values.get("href", ""))
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("site")
-    rec = recording(("small", "2.7B"), (128, 512, 1024))
-    for table in ("kernels", "ranges"):
-        frame = getattr(rec, table)
-        frame["run_id"] = frame["run_id"].astype("category")
-    docs = folder / "docs"
-    shutil.copytree(ROOT / "site", docs, ignore=shutil.ignore_patterns("data", "report", "index.md", "notebooks"))
-    publish.write(rec, docs)
-    config = (ROOT / "mkdocs.yml").read_text().replace("docs_dir: site", f"docs_dir: {docs}")
-    config = config.replace("site_dir: build/html", f"site_dir: {folder / 'html'}")
-    (folder / "mkdocs.yml").write_text(config)
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(folder / "mkdocs.yml")],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "html"
 
 
 @pytest.fixture(scope="module")
