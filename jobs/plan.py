@@ -13,6 +13,9 @@ from jobs.model_sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
 
 DEFAULT_SWEEP = Path(__file__).with_name("sweep.yaml")
 
+# Folders beside those of the sweeps in a results folder.
+RESERVED_NAMES = ("raw", "recordings", "site")
+
 Mode = Literal["forward", "forward_backward", "train_step"]
 Precision = Literal["fp32", "tf32", "bf16"]
 Attention = Literal["naive", "sdpa"]
@@ -95,6 +98,8 @@ class Sweep(BaseModel):
 
     @model_validator(mode="after")
     def check(self):
+        if self.name in RESERVED_NAMES:
+            raise ValueError(f"name: {self.name} is taken by a folder of the results; any other name is allowed")
         unknown = [size for size in self.size if size not in self.sizes]
         if unknown:
             raise ValueError(f"size: unknown {', '.join(unknown)}; allowed: {', '.join(self.sizes)}")
@@ -153,7 +158,8 @@ def load_sweep(path: Path) -> Sweep:
 def _explain(detail: dict) -> str:
     key = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
-        return f"{key}: unknown key; allowed: {', '.join(Sweep.model_fields)}"
+        allowed = (CustomSize if detail["loc"][0] == "custom_sizes" else Sweep).model_fields
+        return f"{key}: unknown key; allowed: {', '.join(allowed)}"
     message = detail["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
     return f"{key}: {message}, not {detail['input']!r}" if key else message
 

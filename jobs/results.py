@@ -39,11 +39,12 @@ def write_json(path: Path, content: dict | list) -> None:
 
 
 def read_json(path: Path) -> dict | None:
-    """The content of a JSON file; None where it is missing or cut short."""
+    """The object in a JSON file; None where it is missing or cut short."""
     try:
-        return json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
+    return content if isinstance(content, dict) else None
 
 
 class Results:

@@ -1,0 +1,133 @@
+"""From a sweep file to runs, and what is said about a file that is wrong."""
+
+import re
+
+import pytest
+import yaml
+
+from jobs.plan import DEFAULT_SWEEP, SweepError, load_sweep, select
+
+DEFAULT = load_sweep(DEFAULT_SWEEP)
+SMALLEST = {"name": "x", "size": ["small"], "context_length": [128], "mode": ["forward"]}
+
+
+def test_the_default_sweep_is_60_runs_in_the_order_of_its_axes():
+    ids = [run.run_id for run in DEFAULT.runs]
+    assert ids == [
+        f"{size}-ctx{context_length}-fp32-naive-{mode}"
+        for size in ("small", "medium", "large", "xl", "2.7B")
+        for context_length in (128, 256, 512, 1024)
+        for mode in ("forward", "forward_backward", "train_step")
+    ]
+    assert len(set(ids)) == 60
+    assert {run.batch_size for run in DEFAULT.runs} == {4}
+    assert {run.vocab_size for run in DEFAULT.runs} == {10_000}
+    assert DEFAULT.protocol.model_dump() == {"warmup_steps": 5, "measured_steps": 10, "profiled_steps": 3}
+
+
+def test_a_run_knows_the_shape_of_its_size():
+    run = DEFAULT.runs[-1]
+    assert (run.d_model, run.d_ff, run.num_layers, run.num_heads) == (2560, 10240, 32, 32)
+    assert run.num_parameters == 3_406_809_600
+
+
+@pytest.fixture
+def load(tmp_path):
+    def write(content):
+        path = tmp_path / "sweep.yaml"
+        path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+        return load_sweep(path)
+
+    return write
+
+
+def test_precision_and_attention_are_axes(load):
+    sweep = load(SMALLEST | {"precision": ["fp32", "tf32", "bf16"], "attention": ["naive", "sdpa"]})
+    assert len({run.run_id for run in sweep.runs}) == 6
+    assert "small-ctx128-bf16-sdpa-forward" in {run.run_id for run in sweep.runs}
+
+
+def test_a_repeated_value_is_one_run(load):
+    assert len(load(SMALLEST | {"mode": ["forward", "forward"]}).runs) == 1
+
+
+def test_a_size_that_yaml_reads_as_a_number_is_a_name(load):
+    shape = {"d_model": 64, "d_ff": 64, "num_layers": 1, "num_heads": 2}
+    sweep = load(SMALLEST | {"size": [7], "custom_sizes": {"7": shape}})
+    assert sweep.runs[0].size == "7"
+
+
+@pytest.mark.parametrize(
+    "change, key, allowed",
+    [
+        ({"size": ["huge"]}, "size", "small, medium, large, xl, 2.7B"),
+        ({"size": []}, "size", "at least 1"),
+        ({"mode": ["training"]}, "mode.0", "'forward', 'forward_backward' or 'train_step'"),
+        ({"precision": ["fp16"]}, "precision.0", "'fp32', 'tf32' or 'bf16'"),
+        ({"attention": ["flash"]}, "attention.0", "'naive' or 'sdpa'"),
+        ({"context_length": [0]}, "context_length.0", "greater than 0"),
+        ({"context_length": 128}, "context_length", "list"),
+        ({"batch_size": -1}, "batch_size", "greater than 0"),
+        ({"warmup_steps": 1}, "warmup_steps", "greater than or equal to 2"),
+        ({"profiled_steps": 2}, "profiled_steps", "greater than or equal to 3"),
+        ({"measured_steps": 0}, "measured_steps", "greater than or equal to 1"),
+        ({"contextlength": [1]}, "contextlength", "context_length"),
+        ({"name": "../up"}, "name", "pattern"),
+        ({"name": "site"}, "name", "any other name"),
+        ({"custom_sizes": {"odd": {"d_model": 63, "d_ff": 1, "num_layers": 1, "num_heads": 2}}}, "odd", "multiple of"),
+        ({"custom_sizes": {"odd": {"d_model": 64, "heads": 2}}}, "custom_sizes.odd.heads", "num_heads"),
+    ],
+)
+def test_an_error_names_the_file_the_key_and_what_is_allowed(load, change, key, allowed):
+    with pytest.raises(SweepError) as raised:
+        load(SMALLEST | change)
+    lines = [line for line in str(raised.value).splitlines() if key in line.split("sweep.yaml: ", 1)[1]]
+    assert lines, raised.value
+    assert any(allowed in line for line in lines), raised.value
+    assert all("sweep.yaml: " in line for line in str(raised.value).splitlines())
+
+
+@pytest.mark.parametrize("key", ["name", "size", "context_length", "mode"])
+def test_a_missing_key_is_named(load, key):
+    with pytest.raises(SweepError, match=f"sweep.yaml: {key}: Field required"):
+        load({name: value for name, value in SMALLEST.items() if name != key})
+
+
+def test_every_error_is_told_at_once(load):
+    with pytest.raises(SweepError) as raised:
+        load(SMALLEST | {"mode": ["x"], "batch_size": 0})
+    assert len(str(raised.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize("content", ["", "- 1", "just words", "name: [", "name: 'x", "\x00"])
+def test_what_is_not_a_sweep_is_one_clear_line(load, content):
+    with pytest.raises(SweepError, match=r"sweep\.yaml: (not valid YAML|expected keys)") as raised:
+        load(content)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(SweepError, match=r"none\.yaml: cannot be read \(No such file.*--sweep"):
+        load_sweep(tmp_path / "none.yaml")
+
+
+def test_only_selects_by_axis_and_repeats_a_key_for_more_values():
+    assert len(select(DEFAULT.runs, "size=small")) == 12
+    assert len(select(DEFAULT.runs, "size=small,mode=forward")) == 4
+    assert len(select(DEFAULT.runs, "size=small,size=2.7B,context_length=512")) == 6
+    assert select(DEFAULT.runs, "") == select(DEFAULT.runs, None) == DEFAULT.runs
+
+
+@pytest.mark.parametrize(
+    "only, message",
+    [
+        ("sise=small", "unknown key 'sise'; allowed: size, context_length, batch_size, mode, precision, attention"),
+        ("size=huge", "no run has this size; this sweep has: small, medium, large, xl, 2.7B"),
+        ("precision=bf16", "no run has this precision; this sweep has: fp32"),
+        ("size", "no run has this size"),
+        ("d_model=768", "unknown key 'd_model'"),
+    ],
+)
+def test_only_says_what_it_could_have_been(only, message):
+    with pytest.raises(SweepError, match=re.escape(message)):
+        select(DEFAULT.runs, only)

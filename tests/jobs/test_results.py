@@ -1,0 +1,124 @@
+"""The results folder: atomic, locked, and plain about what is finished."""
+
+import errno
+import json
+import multiprocessing
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from jobs import results as results_module
+from jobs.plan import DEFAULT_SWEEP, load_sweep
+from jobs.results import Locked, Results, read_json, write_json
+
+SWEEP = load_sweep(DEFAULT_SWEEP)
+RUN = SWEEP.runs[0]
+RECORD = {"status": "ok", "run": RUN.model_dump(), **SWEEP.protocol.model_dump()}
+
+
+@pytest.fixture
+def results(tmp_path) -> Results:
+    return Results(tmp_path, "default")
+
+
+def test_a_run_is_finished_when_its_record_is_written(results):
+    folder = results.begin(RUN)
+    assert results.finished(RUN, SWEEP.protocol) is None
+    assert results.in_flight(RUN) == "interrupted"  # nobody holds the lock
+    (folder / "profile.nsys-rep").write_text("report")
+    results.finish(RUN, RECORD)
+    assert results.finished(RUN, SWEEP.protocol)["status"] == "ok"
+    assert results.in_flight(RUN) is None
+    assert (results.raw / f"{RUN.run_id}.nsys-rep").read_text() == "report"
+    assert not (folder / "profile.nsys-rep").exists()
+
+
+def test_a_run_that_is_begun_again_starts_empty(results):
+    folder = results.begin(RUN)
+    (folder / "profile.sqlite").write_text("old")
+    assert os.listdir(results.begin(RUN)) == ["in_flight.json"]
+
+
+def test_a_record_of_other_parameters_does_not_count(results):
+    results.begin(RUN)
+    results.finish(RUN, RECORD)
+    assert results.finished(RUN, SWEEP.protocol.model_copy(update={"measured_steps": 11})) is None
+    assert results.finished(RUN.model_copy(update={"batch_size": 8}), SWEEP.protocol) is None
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"run": 1', "[]", "null", "\x00"])
+def test_a_record_that_is_no_record_does_not_count(results, content):
+    (results.begin(RUN) / "run.json").write_text(content)
+    assert results.finished(RUN, SWEEP.protocol) is None
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "run.json"
+    write_json(path, {"a": 1})
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(results_module.os, "fsync", full)
+    with pytest.raises(OSError):
+        write_json(path, {"a": 2})
+    assert read_json(path) == {"a": 1}
+
+
+def write_forever(path):
+    number = 0
+    while True:
+        number += 1
+        write_json(path, {"number": number, "filler": "x" * 100_000})
+
+
+def test_killing_the_writer_never_leaves_half_a_file(tmp_path):
+    path = tmp_path / "run.json"
+    write_json(path, {"number": 0})
+    for delay in (0.05, 0.08, 0.11):
+        writer = multiprocessing.get_context("fork").Process(target=write_forever, args=(path,))
+        writer.start()
+        writer.join(delay)
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.join()
+        json.loads(path.read_text())
+
+
+def hold(results, held, release):
+    with results.lock():
+        held.set()
+        release.wait(20)
+
+
+def test_the_lock_names_its_holder_and_ends_with_it_however_it_ends(results):
+    context = multiprocessing.get_context("fork")
+    held, release = context.Event(), context.Event()
+    holder = context.Process(target=hold, args=(results, held, release))
+    holder.start()
+    assert held.wait(20)
+    assert results.is_locked()
+    with pytest.raises(Locked, match=f"pid {holder.pid} on .+"), results.lock():
+        pass
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.join()
+    assert not results.is_locked()
+    with results.lock():
+        assert f"pid {os.getpid()}" in (results.folder / "lock").read_text()
+    assert (results.folder / "lock").read_text() == ""
+
+
+def test_shards_have_folders_of_their_own(tmp_path):
+    one, two = Results(tmp_path, "default", "shard-1-of-2"), Results(tmp_path, "default", "shard-2-of-2")
+    with one.lock(), two.lock():
+        assert one.folder != two.folder and one.raw != two.raw
+
+
+def test_a_nearly_full_disk_is_named(results, monkeypatch):
+    results.folder.mkdir(parents=True)
+    results.check_space()
+    monkeypatch.setattr(results_module.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10**6))
+    with pytest.raises(OSError) as raised:
+        results.check_space()
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, str(results.folder))
