@@ -56,6 +56,8 @@ def test_every_link_and_anchor_leads_somewhere(site, pages):
                 continue
             file = (path.parent / unquote(target)).resolve() if target else path
             file = file / "index.html" if file.is_dir() else file
+            if anchor.startswith("profileURL="):
+                file, anchor = (file.parent / unquote(anchor.removeprefix("profileURL="))).resolve(), ""
             if not file.is_file() or (anchor and file.suffix == ".html" and unquote(anchor) not in pages[file].ids):
                 broken.append(f"{path.relative_to(site)}: {link}")
     assert not broken

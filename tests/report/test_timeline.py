@@ -28,7 +28,7 @@ def shipped():
     return recording.load(SHIPPED)
 
 
-@pytest.fixture(params=[*RUNS, "synthetic"])
+@pytest.fixture(scope="module", params=[*RUNS, "synthetic"])
 def run(request, shipped):
     if request.param == "synthetic":
         tables = of_run(synthetic.recording(("small",), (128,)), "small-ctx128-fp32-naive-train_step")
