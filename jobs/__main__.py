@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -40,11 +40,11 @@ ResultsFolder = Annotated[
 ]
 Only = Annotated[str, typer.Option(help="Only these runs, e.g. size=small,mode=forward; repeat a key for more values.")]
 ShardOption = Annotated[str, typer.Option("--shard", help="Part I/N of the sweep; detected from batch engines.")]
-Device = Annotated[str, typer.Option(help="cuda, or cpu to try things out without a GPU.")]
+Device = Annotated[Literal["cuda", "cpu"], typer.Option(help="cuda, or cpu to try things out without a GPU.")]
 Retry = Annotated[bool, typer.Option("--retry", help="Measure failed runs and timeouts again.")]
-Gpus = Annotated[int, typer.Option(help="How many GPUs to use; 0 for all visible ones.")]
-PricePerHour = Annotated[float | None, typer.Option(help="Price of the machine, to show the cost.")]
-LogFormat = Annotated[str, typer.Option(help="text or json (one event a line).")]
+Gpus = Annotated[int, typer.Option(min=0, help="How many GPUs to use; 0 for all visible ones.")]
+PricePerHour = Annotated[float | None, typer.Option(min=0, help="Price of the machine, to show the cost.")]
+LogFormat = Annotated[Literal["text", "json"], typer.Option(help="text or json (one event a line).")]
 
 
 def fail(message: str, code: int) -> typer.Exit:
@@ -134,8 +134,9 @@ def run(
     except OSError as error:
         full = " (disk full)" if error.errno == errno.ENOSPC else ""
         where = error.filename or folder.folder
+        advice = check_writable(results).fix if error.errno in (errno.EACCES, errno.EROFS) else "free some space"
         message = f"{where}: {error.strerror}{full}; what was measured so far is kept"
-        raise fail(f"{message}. Free space or fix permissions, then run again to resume", CANNOT_WRITE) from None
+        raise fail(f"{message}. To resume, {advice} and run again", CANNOT_WRITE) from None
     finally:
         report.close()
     if any(status not in ("ok", "oom") for status in statuses.values()):

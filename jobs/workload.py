@@ -228,7 +228,7 @@ def serve(connection: Connection, device: torch.device) -> None:
             task = connection.recv()
         except EOFError:
             return
-        log = os.open(task["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        log = os.open(task["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         os.dup2(log, sys.stdout.fileno())
         os.dup2(log, sys.stderr.fileno())
         os.close(log)
