@@ -4,6 +4,7 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Column, Table, assemble
+from analysis.questions.forward_time import case_headings
 from jobs import ranges
 
 SLUG = "runs"
@@ -43,11 +44,8 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
     numbers = [column for column in table if column.endswith("_ns") or column in ("busy_ratio", "launches", "mfu")]
     table.loc[unfinished, [*numbers, "peak_memory_bytes"]] = float("nan")
     columns = (
-        Column("size", "model", "run"),
-        Column("context_length", "context", "count"),
+        *case_headings(metrics.case_columns(runs)),
         Column("mode", "mode"),
-        Column("precision", "precision"),
-        Column("attention", "attention"),
         Column("status", "status", "status"),
         Column("timer_ns", "step, Python timer", "ms", lower="timer_min_ns", upper="timer_max_ns"),
         Column("busy_ns", "GPU busy", "ms"),

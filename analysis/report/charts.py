@@ -117,6 +117,8 @@ def stacked_shares(rows: pd.DataFrame, palette: _Palette, width: int, by, order,
         )
         data = data.sort_values(["_rank", "_row"], kind="stable").drop(columns=["_rank", "_row"])
         data["label"] = data["label"].str.replace("train_step", "train", regex=False)
+        if width <= NARROW:
+            data["label"] = data["label"].str.replace(" · forward", " fwd").str.replace(" · train", " train")
     data["position"] = data["family"].map({family: i for i, family in enumerate(order)})
     data["title"] = [f"{a}, {f}: {s:.1%}" for a, f, s in zip(data["label"], data["family"], data["share"], strict=True)]
     room = 0.06 if width > 500 else 0.11
