@@ -697,8 +697,8 @@ _LEADING_RULES = (
         "index-embedding",
         "index",
         "embedding",
-        r"embedding|compute_grad_weight|sum_and_scatter|krn_partial|EmbeddingBag|encoder_(?:forward"
-        r"|backward)_kernel|wte_backward|wpe_backward",
+        r"embedding|compute_grad_weight|sum_and_scatter|krn_partial|num_of_partial_segments|EmbeddingBag"
+        r"|encoder_(?:forward|backward)_kernel|wte_backward|wpe_backward",
         "void at::native::<unnamed>::embedding_backward_feature_kernel<float, float, long>(const T3 *, const T1 *, "
         "T1 *, int, long, int)",
         "Embedding rows: lookup of token vectors, or adding gradients back into the table.",
