@@ -48,6 +48,7 @@ def build_site(recordings: Sequence[Path], site: Path, report: Report) -> None:
     with TemporaryDirectory(prefix="profiler-site-") as folder:
         work, docs = Path(folder), Path(folder, "site")
         shutil.copy(ROOT / "mkdocs.yml", work)
+        (work / "analysis").symlink_to(ROOT / "analysis")  # mkdocs.yml may name a file of it, relative to itself
         shutil.copytree(ROOT / "site", docs, ignore=shutil.ignore_patterns("data"))
         for recording in recordings:
             shutil.copytree(recording, docs / "data" / recording.name)
