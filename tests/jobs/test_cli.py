@@ -1,0 +1,270 @@
+"""The command line: exit codes, messages, forms of output. Workers are fake unless a test says otherwise."""
+
+import inspect
+import json
+import os
+import signal
+import subprocess
+from collections import Counter
+
+import pytest
+import typer.main
+
+from jobs.__main__ import app
+from tests.jobs.conftest import ROOT, command, eventually, jobs
+from tests.jobs.test_runner import FIRST, LAST, RUNS, SECOND
+
+COMMANDS = {info.callback.__name__: info.callback for info in app.registered_commands}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_has_help(name):
+    command_ = typer.main.get_command(app).commands[name]
+    assert command_.help
+    assert all(parameter.help for parameter in command_.params if parameter.name != "help")
+
+
+def test_help_lists_every_command():
+    out = jobs("--help").stdout
+    assert all(name in out for name in COMMANDS)
+
+
+def test_every_exit_code_of_run_is_documented():
+    text = " ".join(inspect.getdoc(COMMANDS["run"]).split())
+    for code in ("0 every", "1 some", "2 configuration", "69 ", "74 ", "75 ", "143 "):
+        assert code in text
+
+
+@pytest.fixture
+def run(tiny, tmp_path, fake_worker):
+    """Runs the tiny sweep, with changes, on the CPU."""
+
+    def start(*arguments, changes=None, results=tmp_path / "results", **options):
+        sweep = tiny(**(changes or {}))
+        return jobs("run", "--device", "cpu", "--sweep", sweep, "--results", results, *arguments, **options)
+
+    return start
+
+
+@pytest.fixture
+def started(tiny, tmp_path, fake_worker):
+    """Starts `run` of the tiny sweep without waiting for it."""
+    processes = []
+
+    def start(*arguments) -> subprocess.Popen:
+        sweep = ["--sweep", tiny(), "--results", tmp_path / "results"]
+        process = subprocess.Popen(
+            command("run", "--device", "cpu", *sweep, *arguments),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def test_plain_lines_without_a_terminal_then_status(run, tiny, tmp_path):
+    done = run("--price-per-hour", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout and "\r" not in done.stdout
+    first, *runs, last = done.stdout.splitlines()
+    assert first == "4 runs, 0 of them already finished"
+    assert [line.split()[:3] for line in runs] == [[f"[{i}/4]", one, "ok"] for i, one in enumerate(RUNS, 1)]
+    assert all("elapsed, about" in line and "| cost 0.0" in line for line in runs)
+    assert last.startswith("finished: 4 ok in 0:00:")
+
+    status = jobs("status", "--sweep", tiny(), "--results", tmp_path / "results")
+    assert [line.split()[:2] for line in status.stdout.splitlines()[:4]] == [[one, "ok"] for one in RUNS]
+    assert status.stdout.splitlines()[4] == "4 ok; no job is writing here"
+
+
+def test_json_events_are_one_object_a_line_and_nothing_else(run):
+    done = run("--log-format", "json", "--only", "mode=forward")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    counts = Counter(event["event"] for event in events if event["event"] != "phase")
+    assert counts == {"sweep_started": 1, "run_started": 2, "run_finished": 2, "sweep_finished": 1}
+    assert events[0]["runs"] == 2
+    assert set(events[0]["predicted_s"]) == {run for run in RUNS if run.endswith("forward")}
+    assert {event["phase"] for event in events if event["event"] == "phase"} == {"timer", "nsys", "export"}
+    assert events[-1]["event"] == "sweep_finished"
+    assert set(events[-1]["statuses"].values()) == {"ok"}
+
+
+def test_a_failed_run_is_exit_1_and_out_of_memory_is_a_result(run, fake_worker, tiny, tmp_path):
+    fake_worker.fail({f"{FIRST}/timer": ("warm-up", "oom")})
+    assert run().returncode == 0
+    fake_worker.fail({f"{LAST}/timer": ("warm-up", "failed")})
+    done = run(changes={"measured_steps": 3})
+    assert done.returncode == 1
+    assert "failed: forward: RuntimeError: no" in done.stdout
+    assert "3 ok, 1 failed" in done.stdout
+    status = jobs("status", "--sweep", tiny(measured_steps=3), "--results", tmp_path / "results")
+    assert "3 ok, 1 failed; no job is writing here" in status.stdout
+
+
+def test_a_shard_measures_its_part_in_a_folder_of_its_own(run, tmp_path):
+    assert run("--shard", "2/2").returncode == 0
+    folder = tmp_path / "results" / "tiny" / "shard-2-of-2"
+    measured = {path.parent.name for path in folder.glob("*/run.json")}
+    plan = json.loads((folder / "sweep.json").read_text())
+    assert measured == set(plan["runs"])
+    assert 0 < len(measured) < 4
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--only", "size=huge"], "--only size=huge: no run has this size; this sweep has: tiny"),
+        (["--shard", "3/2"], "--shard 3/2: expected I/N"),
+        (["--log-format", "yaml"], "is not one of"),
+        (["--gpus", "-1"], "greater than or equal to 0"),
+        (["--price-per-hour", "much"], "Invalid value for '--price-per-hour'"),
+    ],
+)
+def test_a_wrong_option_is_exit_2(run, arguments, message):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
+
+
+def test_a_wrong_sweep_is_exit_2_with_file_key_and_values(run):
+    done = run(changes={"mode": ["training"]})
+    assert done.returncode == 2
+    assert "tiny.yaml: mode.0: should be 'forward', 'forward_backward' or 'train_step', not 'training'" in done.stderr
+
+
+def test_without_nsys_it_is_exit_69_with_what_to_install(run, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    done = run()
+    assert done.returncode == 69
+    assert "nsys is not on PATH: install the Nsight Systems command line" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_gpu_it_is_exit_69_and_names_the_doctor(tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    done = jobs("run", "--sweep", tiny(), "--results", tmp_path / "results")
+    assert (done.returncode, done.stderr) == (69, "error: no NVIDIA GPU is visible; `doctor` says what is missing\n")
+
+
+def test_a_second_job_on_one_folder_is_exit_75(run, started, fake_worker):
+    fake_worker.fail({f"{FIRST}/timer": ("warm-up", "hang")})
+    first = started()
+    eventually(lambda: fake_worker.tasks)
+    second = run()
+    assert second.returncode == 75
+    assert f"is being written by another job (pid {first.pid} on " in second.stderr
+    assert first.poll() is None
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_in_mid_sweep_marks_the_run_and_keeps_the_rest(
+    run, started, fake_worker, tiny, tmp_path, number, code
+):
+    fake_worker.fail({f"{SECOND}/nsys": ("measured", "hang")})
+    process = started()
+    eventually(lambda: len(fake_worker.tasks) == 4)
+    status = ["status", "--sweep", tiny(), "--results", tmp_path / "results"]
+    assert "1 ok, 1 running, 2 waiting; a job is writing here" in (
+        jobs(*status).stdout.replace("2 waiting, 1 ok, 1 running", "1 ok, 1 running, 2 waiting")
+    )
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (code, "")
+    assert f"{SECOND}  interrupted: it will be measured again" in out
+    assert "1 interrupted" in jobs(*status).stdout
+    fake_worker.fail({})
+    assert "4 runs, 1 of them already finished" in run().stdout
+
+
+def test_results_that_cannot_be_written_are_exit_74(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = run(results=tmp_path / "file")
+    assert done.returncode == 74
+    assert "Not a directory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def mount(tmp_path):
+    """Mounts a small file system at a new folder and returns it."""
+    mounted = []
+
+    def make(options: str):
+        folder = tmp_path / "mount"
+        folder.mkdir(exist_ok=True)
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True)
+        if done.returncode:
+            pytest.skip("needs the right to mount a file system")
+        mounted.append(folder)
+        return folder
+
+    yield make
+    for folder in mounted:
+        subprocess.run(["umount", "-l", folder])
+
+
+def test_a_read_only_folder_is_exit_74_with_the_fix(run, mount):
+    done = run(results=mount("ro,size=1m") / "results")
+    assert done.returncode == 74
+    assert "Read-only file system" in done.stderr
+    assert "--user" in done.stderr
+
+
+def test_a_full_disk_stops_the_sweep_and_keeps_what_was_measured(run, mount, fake_worker):
+    """Room for an export or two, not for four; when there is room again, the rest is measured."""
+    folder = mount("size=4m")
+    filler = folder / "filler"
+    filler.write_bytes(b"x" * int(1.9 * 2**20))
+    done = run(results=folder)
+    assert done.returncode == 74
+    assert "No space left on device (disk full); what was measured so far is kept" in done.stderr
+    assert "Traceback" not in done.stderr
+    finished = {path.parent.name: path.read_text() for path in folder.glob("tiny/*/run.json")}
+    assert FIRST in finished
+    assert all(json.loads(text)["status"] == "ok" for text in finished.values())
+    assert len(finished) < 4
+
+    filler.unlink()
+    again = run(results=folder)
+    assert again.returncode == 0
+    assert f"4 runs, {len(finished)} of them already finished" in again.stdout
+    assert all((folder / "tiny" / one / "run.json").read_text() == text for one, text in finished.items())
+
+
+def test_doctor_says_what_to_do(tiny, tmp_path, stand_in_nsys):
+    arguments = ["--sweep", tiny(), "--results", tmp_path / "results"]
+    assert jobs("doctor", "--device", "cpu", *arguments).returncode == 0
+    environment = os.environ | {"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""}
+    done = jobs("doctor", *arguments, env=environment)
+    assert done.returncode == 69
+    lines = done.stdout.splitlines()
+    failed = [i for i, line in enumerate(lines) if line.startswith("failed")]
+    assert failed
+    assert all(lines[i + 1].strip().startswith("-> ") for i in failed)
+
+
+def test_plan_needs_neither_gpu_nor_torch(tiny, tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('the plan imports torch')")
+    done = jobs("plan", "--only", "size=small", env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0
+    assert "small-ctx128-fp32-naive-forward   " in done.stdout
+    assert "128,625,408" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("12 runs; memory and time are predictions")
+
+
+def test_the_whole_path_with_the_real_workload(tiny, tmp_path, stand_in_nsys):
+    sweep = tiny(context_length=[8], precision=["fp32", "bf16"])
+    done = jobs("run", "--device", "cpu", "--sweep", sweep, "--results", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    timings = json.loads((tmp_path / "tiny" / SECOND / "timings.json").read_text())
+    assert [row["phase"] for row in timings["steps"]] == 2 * ["forward", "loss", "backward", "optimizer", "step"]
+    record = json.loads((tmp_path / "tiny" / SECOND / "run.json").read_text())
+    assert record["autograd_multithreading"] is False
+    assert "stand-in" in record["machine"]["nsys"]
