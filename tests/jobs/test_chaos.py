@@ -1,0 +1,163 @@
+"""Jobs that are killed at random moments and started again: no run is lost, none is doubled, no process is left.
+
+CHAOS=1 runs the long form: 20 kill -9 and 5 SIGTERM over one sweep; the short form kills a few times.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas
+import pytest
+
+from tests.jobs.conftest import ROOT, command, eventually
+
+LONG = os.environ.get("CHAOS", "") not in ("", "0")
+SEED = int(os.environ.get("CHAOS_SEED", "20"))
+
+
+def processes(mark: str) -> list[int]:
+    """Pids of all processes with `mark` in their environment, orphans included."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            if state not in "ZX" and mark.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def kill(pids) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+class Sweep:
+    """A sweep that is started again and again. PYTHONPATH, which workers keep, marks every process of it."""
+
+    def __init__(self, sweep: Path, folder: Path):
+        self.mark = folder / "mark"
+        self.mark.mkdir()
+        self.results = folder / "results" / "tiny"
+        self.command = command("run", "--device", "cpu", "--log-format", "json", "--sweep", sweep)
+        self.command += ["--results", str(folder / "results")]
+        self.folder = folder
+        self.finished: dict[str, bytes] = {}
+        self.sessions = 0
+
+    def start(self) -> subprocess.Popen:
+        self.sessions += 1
+        with (
+            open(self.folder / f"events-{self.sessions}.jsonl", "w") as out,
+            open(self.folder / "errors.txt", "a") as err,
+        ):
+            return subprocess.Popen(
+                self.command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(self.mark)}, stdout=out, stderr=err
+            )
+
+    def check(self) -> None:
+        """After every session: nothing runs, every record is whole, none of those before has changed."""
+        eventually(lambda: not processes(str(self.mark)), 10, "processes are left behind")
+        records = {path.parent.name: path.read_bytes() for path in self.results.glob("*/run.json")}
+        for run, record in records.items():
+            assert json.loads(record)["status"] == "ok", record
+            assert (self.results / run / "timings.json").exists()
+        assert self.finished.items() <= records.items()
+        self.finished = records
+
+    def events(self) -> list[dict]:
+        """The events of all sessions in order; a kill may cut the last line of one."""
+        lines = [
+            line
+            for number in range(1, self.sessions + 1)
+            for line in (self.folder / f"events-{number}.jsonl").read_text().splitlines()
+        ]
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def test_random_kills_lose_no_run_and_double_none(tiny, tmp_path, stand_in_nsys):
+    chance = random.Random(SEED)
+    harms = ["tree"] * 10 + ["runner"] * 10 + ["SIGTERM"] * 5 if LONG else ["tree", "runner", "SIGTERM"]
+    chance.shuffle(harms)
+    lengths = range(2, 50) if LONG else range(2, 8)
+    sweep = Sweep(tiny(context_length=list(lengths), mode=["forward"]), tmp_path)
+    expected = {f"tiny-ctx{length}-fp32-naive-forward" for length in lengths}
+    story = []
+    for harm in harms:
+        process = sweep.start()
+        before = len(sweep.finished)
+        # Most of a session is the start of its workers: wait for one or two runs, then for any moment of the next.
+        goal = before + chance.choice([0, 0, 1, 2]) if LONG else before + 1
+        eventually(lambda goal=goal: len(list(sweep.results.glob("*/run.json"))) >= goal, 60)
+        time.sleep(chance.uniform(0, 4 if LONG else 1))
+        assert process.poll() is None, "the sweep ended before it was harmed"
+        struck = time.monotonic()
+        if harm == "SIGTERM":
+            process.terminate()
+        else:
+            kill(processes(str(sweep.mark)) if harm == "tree" else [process.pid])
+        code = process.wait(30)
+        ended = time.monotonic() - struck
+        assert code == (143 if harm == "SIGTERM" else -signal.SIGKILL)
+        sweep.check()
+        in_flight = sorted(path.parent.name for path in sweep.results.glob("*/in_flight.json"))
+        story.append(
+            f"{harm:8} exit {code:4} after {ended:4.1f} s, {len(sweep.finished):2} finished, in flight {in_flight}"
+        )
+        if harm == "SIGTERM":
+            states = {json.loads(path.read_text())["state"] for path in sweep.results.glob("*/in_flight.json")}
+            assert states <= {"interrupted"}
+    assert sweep.start().wait(300) == 0
+    sweep.check()
+    print(f"seed {SEED}:", *story, sep="\n")
+
+    assert set(sweep.finished) == expected
+    started, done = {}, {}
+    for position, event in enumerate(sweep.events()):
+        if event["event"] == "run_started":
+            started.setdefault(event["run"], []).append(position)
+        if event["event"] == "run_finished":
+            done.setdefault(event["run"], []).append(position)
+    assert set(started) == expected
+    assert all(len(positions) == 1 for positions in done.values()), "a run was measured twice"
+    assert all(max(started[run]) < finish for run, (finish,) in done.items()), "a finished run was measured again"
+    assert (tmp_path / "errors.txt").read_text() == ""
+    print(f"{len(expected)} runs, {len(harms)} sessions harmed, {sum(map(len, started.values()))} starts of runs")
+
+    recording = tmp_path / "recording"
+    ingest = [sys.executable, "-m", "analysis", "ingest", sweep.results, "--out", recording]
+    subprocess.run(ingest, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    assert sorted(pandas.read_parquet(recording / "runs.parquet")["run_id"]) == sorted(expected)
+
+
+@pytest.mark.parametrize("harm", ["runner", "SIGTERM"])
+def test_a_worker_stuck_in_a_step_ends_with_its_runner(tiny, tmp_path, stand_in_nsys, harm):
+    """The real workload, in a forward pass that never ends."""
+    sweep = Sweep(tiny(context_length=[8], mode=["forward"]), tmp_path)
+    (sweep.mark / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if sys.orig_argv[1:3] == ['-m', 'jobs.workload']:\n"
+        f"    sys.path.insert(0, {str(ROOT)!r})\n"
+        "    import pathlib, jobs.model\n"
+        "    def stuck(self, tokens):\n"
+        f"        pathlib.Path({str(tmp_path)!r}, 'stuck').touch()\n"
+        "        while True:\n"
+        "            pass\n"
+        "    jobs.model.TransformerLM.forward = stuck\n"
+    )
+    process = sweep.start()
+    eventually(lambda: (tmp_path / "stuck").exists(), 60)
+    assert len(processes(str(sweep.mark))) > 1
+    process.send_signal(signal.SIGTERM if harm == "SIGTERM" else signal.SIGKILL)
+    assert process.wait(20) == (143 if harm == "SIGTERM" else -signal.SIGKILL)
+    eventually(lambda: not processes(str(sweep.mark)), 5, "a stuck worker is left behind")

@@ -1,0 +1,147 @@
+"""The whole job: from the checks to the site. Workers are fake, nsys is the stand-in."""
+
+import inspect
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from jobs.__main__ import job as job_command
+from jobs.__main__ import render as render_command
+from jobs.job import replace, shipped_recordings
+from tests.jobs.conftest import ROOT, command, eventually, jobs
+
+ONE_RUN = {"context_length": [8], "mode": ["forward"]}
+FAST_MKDOCS = """
+import pathlib, sys
+site = pathlib.Path(sys.argv[sys.argv.index("--site-dir") + 1])
+site.mkdir(parents=True, exist_ok=True)
+(site / "index.html").write_text(f"built in {pathlib.Path.cwd().name}")
+"""
+
+
+@pytest.fixture
+def arguments(tiny, tmp_path, fake_worker):
+    return ["job", "--device", "cpu", "--sweep", tiny(**ONE_RUN), "--results", tmp_path / "results"]
+
+
+@pytest.fixture
+def mkdocs(fake_worker):
+    """mkdocs(program) puts another program in the place of mkdocs; None brings the real one back."""
+    path = fake_worker.folder / "mkdocs.py"
+
+    def put(program: str | None) -> None:
+        path.unlink() if program is None else path.write_text(program)
+
+    put(FAST_MKDOCS)
+    return put
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_one_command_measures_and_makes_the_recording_and_the_site(arguments, tmp_path):
+    done = jobs(*arguments, "--log-format", "json")
+    assert done.returncode == 0, done.stderr
+    results = tmp_path / "results"
+    assert names(results) == ["raw", "recordings", "site", "tiny"]
+    assert names(results / "recordings") == ["tiny"]
+    manifest = json.loads((results / "recordings" / "tiny" / "manifest.json").read_text())
+    assert [run["status"] for run in manifest["runs"]] == ["ok"]
+    assert "tiny-ctx8-fp32-naive-forward" in (results / "site" / "report" / "runs.html").read_text()
+    assert names(results / "site" / "data") == ["tiny"]
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    steps = [event["step"] for event in events if event["event"] == "step_finished"]
+    assert steps == ["recording", "pages", "site"]
+    assert {event["state"] for event in events if event["event"] == "check"} == {"ok"}
+
+
+def test_a_report_that_fails_leaves_the_measurements_and_the_last_site_and_is_exit_70(arguments, mkdocs, tmp_path):
+    assert jobs(*arguments).returncode == 0
+    site = tmp_path / "results" / "site" / "index.html"
+    before = site.read_text()
+    mkdocs("raise SystemExit('no')")
+    done = jobs(*arguments)
+    assert done.returncode == 70
+    assert "the step `site` failed (mkdocs build, exit 1)" in done.stderr
+    assert f"what was measured is kept in {tmp_path / 'results' / 'tiny'}" in done.stderr
+    assert "`profiler-job job --render-only`" in done.stderr
+    assert site.read_text() == before
+    mkdocs(FAST_MKDOCS.replace("built", "built again"))
+    assert jobs(*arguments, "--render-only").returncode == 0
+    assert site.read_text() != before
+
+
+def test_a_failed_run_is_reported_and_still_exit_1(arguments, mkdocs, fake_worker, tmp_path):
+    fake_worker.fail({"tiny-ctx8-fp32-naive-forward/timer": ("warm-up", "failed")})
+    assert jobs(*arguments).returncode == 1
+    manifest = json.loads((tmp_path / "results" / "recordings" / "tiny" / "manifest.json").read_text())
+    assert [run["status"] for run in manifest["runs"]] == ["failed"]
+    assert (tmp_path / "results" / "site" / "index.html").exists()
+
+
+def test_termination_while_the_report_is_made_ends_at_once_with_143(arguments, mkdocs, tmp_path):
+    mkdocs("import pathlib, time\npathlib.Path(__file__).with_name('begun').touch()\ntime.sleep(60)")
+    process = subprocess.Popen(command(*arguments), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    eventually((tmp_path / "fake_worker" / "begun").exists, 60)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 143
+    assert "terminated while the report was made; what was measured is kept in" in err
+    assert not (tmp_path / "results" / "site").exists()
+
+
+def test_a_shard_makes_its_recording_and_leaves_the_site_to_the_merge(arguments, tiny, tmp_path, mkdocs):
+    tiny()
+    assert jobs(*arguments, "--shard", "1/2").returncode == 0
+    assert names(tmp_path / "results") == ["raw", "recordings", "tiny"]
+    assert names(tmp_path / "results" / "recordings") == ["tiny-shard-1-of-2"]
+
+
+def test_a_machine_that_cannot_measure_is_told_of_the_render_command(tiny, tmp_path):
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}
+    done = jobs("job", "--sweep", tiny(), "--results", tmp_path / "results", env=environment)
+    assert done.returncode == 69
+    assert "this machine cannot measure" in done.stderr and "`profiler-job render`" in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_nothing_measured_cannot_be_rendered(arguments, tmp_path):
+    done = jobs(*arguments, "--render-only")
+    assert done.returncode == 70
+    assert "the step `recording` failed" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_results_folder_may_come_from_the_environment(mkdocs, tmp_path):
+    done = jobs("render", env=os.environ | {"PROFILER_RESULTS": str(tmp_path / "elsewhere")})
+    assert done.returncode == 0, done.stderr
+    assert names(tmp_path / "elsewhere") == ["site"]
+
+
+def test_a_site_that_cannot_be_written_is_exit_74_with_the_fix(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = jobs("render", "--results", tmp_path / "file" / "results")
+    assert done.returncode == 74
+    assert "--user" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_recording_is_shipped():
+    assert shipped_recordings()
+
+
+def test_replace_leaves_only_the_new_folder(tmp_path):
+    for name in ("draft", "target", ".target.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    replace(tmp_path / "draft", tmp_path / "target")
+    assert names(tmp_path) == ["target"] and names(tmp_path / "target") == ["draft"]
+
+
+def test_exit_codes_are_documented():
+    assert "70 when" in inspect.getdoc(job_command)
+    assert "70 the site" in inspect.getdoc(render_command) and "74 it" in inspect.getdoc(render_command)
