@@ -22,7 +22,7 @@ def site(tmp_path_factory):
         frame = getattr(rec, table)
         frame["run_id"] = frame["run_id"].astype("category")
     docs = folder / "docs"
-    shutil.copytree(ROOT / "site", docs, ignore=shutil.ignore_patterns("data", "report", "index.md", "notebooks"))
+    shutil.copytree(ROOT / "site", docs, ignore=shutil.ignore_patterns("data", "report", "index.md"))
     publish.write(rec, docs)
     config = (ROOT / "mkdocs.yml").read_text().replace("docs_dir: site", f"docs_dir: {docs}")
     config = config.replace("custom_dir: ", f"custom_dir: {ROOT}/")
