@@ -17,7 +17,7 @@ def build_site(folder: Path, recording=None, site_url: str = "") -> Path:
     """Build the site below `folder` and give the folder of its HTML. Without a `recording`, those in site/data are
     rendered. Raises SystemExit or mkdocs's Abort where a strict build has a warning."""
     docs, html = folder / "docs", folder / "html"
-    left_out = GENERATED if recording is None else (*GENERATED, "data", "notebooks")
+    left_out = GENERATED if recording is None else (*GENERATED, "data")
     shutil.copytree(ROOT / "site", docs, ignore=shutil.ignore_patterns(*left_out))
     if recording is None:
         publish.publish(publish.recordings_in(docs / "data"), docs)
