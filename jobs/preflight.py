@@ -105,7 +105,7 @@ def check_disk(folder: Path, runs: Sequence[Run]) -> Check:
 def check_writable(folder: Path) -> Check:
     """Whether results can be written, and outlive the container where this program runs in its image."""
     parent = existing_parent(folder)
-    if not os.access(parent, os.W_OK):
+    if not (parent.is_dir() and os.access(parent, os.W_OK)):
         user = f"{os.getuid()}:{os.getgid()}"
         fix = f"give a folder that user {user} may write; in Docker create it before the container does (mkdir -p "
         fix += "results) and add --user $(id -u):$(id -g)"
