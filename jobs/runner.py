@@ -24,6 +24,7 @@ from jobs.progress import Report
 from jobs.results import Results, write_json
 
 MAX_REPEATS = 2
+SIGNAL_S = 1.0  # batch engines signal every process of a job: a worker's death may be noticed before the own signal
 
 
 class Stopped(Exception):
@@ -102,12 +103,6 @@ class Lane:
             finally:
                 self.export = None
 
-    def await_quiet(self) -> None:
-        """Wait until nothing disturbs measured steps. Raises RunFailed when the sweep was stopped meanwhile."""
-        self.await_export()
-        if self.runner.stopping.is_set():
-            raise RunFailed("failed", message="the sweep was stopped")
-
     def measure(self, run: Run, exporter: ThreadPoolExecutor) -> None:
         """Both passes of a run. Whatever happens to it becomes its record; only a broken machine raises."""
         runner, protocol = self.runner, self.runner.protocol
@@ -116,7 +111,7 @@ class Lane:
             "folder": attempt.folder,
             "warmup_steps": protocol.warmup_steps,
             "timeout_s": timeout_seconds(run, protocol),
-            "when_quiet": self.await_quiet,
+            "when_quiet": self.await_export,
         }
         try:
             runner.report("phase", run=run.run_id, phase="timer")
@@ -126,7 +121,7 @@ class Lane:
             runner.report("phase", run=run.run_id, phase="nsys")
             attempt.keep(self.nsys, self.nsys.measure(run, steps=protocol.profiled_steps, **passes))
         except RunFailed as failure:
-            if runner.stopping.is_set():
+            if runner.told_to_stop(failure.status):
                 attempt.interrupt()
             else:
                 attempt.settings |= failure.detail.pop("settings", {})
@@ -159,7 +154,7 @@ class Attempt:
             database = self.lane.nsys.end_capture(self.folder)
         except CollectorError as error:
             self.lane.nsys.stop()
-            if self.runner.stopping.is_set():
+            if self.runner.told_to_stop("failed"):
                 self.interrupt()
                 return
             self.finish("failed", {"phase": "export", "message": str(error), "collector": "nsys"})
@@ -276,9 +271,17 @@ class SweepRunner:
                 for lane in lanes:
                     with suppress(RunFailed):  # the sweep was stopped while the lane's first worker started
                         lane.result()
+            except CollectorError:
+                if not self.told_to_stop("failed"):
+                    self.stop()
+                    raise
             except BaseException:
                 self.stop()
                 raise
+
+    def told_to_stop(self, status: str) -> bool:
+        """Whether `stop` was called, or is within SIGNAL_S of something that ended as `failed`."""
+        return self.stopping.wait(SIGNAL_S if status == "failed" else 0)
 
     def stop(self) -> None:
         """Stop soon: runs in flight are abandoned and marked as interrupted, finished ones stay."""

@@ -25,14 +25,14 @@ def descendants(pid):
     return found[1:]
 
 
-@pytest.mark.parametrize("moment_s", [0.0, 0.4, 1.5, 3.0])
+@pytest.mark.parametrize("moment_s", [0.0, 1.5])
 def test_a_signal_to_workers_first_interrupts_and_fails_nothing(tiny, tmp_path, stand_in_nsys, moment_s):
     arguments = [
         "run",
         "--device",
         "cpu",
         "--sweep",
-        tiny(context_length=[8, 16, 24]),
+        tiny(),
         "--results",
         tmp_path / "results",
     ]
@@ -58,4 +58,4 @@ def test_a_signal_to_workers_first_interrupts_and_fails_nothing(tiny, tmp_path, 
     assert code == 128 + signal.SIGTERM, said
     resumed = jobs(*arguments)
     assert resumed.returncode == 0, resumed.stderr
-    assert len(list(folder.glob("*/run.json"))) == 6
+    assert len(list(folder.glob("*/run.json"))) == 4
