@@ -32,8 +32,9 @@ class _Palette:
         return self.codes.setdefault(variable, f"#fe{len(self.codes):04x}")
 
 
-def render(kind: str, rows: pd.DataFrame, prefix: str, width: int, **options) -> str:
-    """SVG of `rows` drawn as `kind`, `width` CSS pixels wide, with ids that start with `prefix`."""
+def render(kind: str, rows: pd.DataFrame, prefix: str, width: int, label: str = "", **options) -> str:
+    """SVG of `rows` drawn as `kind`, `width` CSS pixels wide, with ids that start with `prefix`; screen readers say
+    `label`."""
     palette = _Palette()
     chart = KINDS[kind](rows, palette, width, **options).configure(
         background="transparent",
@@ -42,7 +43,7 @@ def render(kind: str, rows: pd.DataFrame, prefix: str, width: int, **options) ->
         view={"strokeWidth": 0},
     )
     svg = vlc.vegalite_to_svg(json.loads(chart.to_json()))
-    return _finish(svg, prefix, palette)
+    return _finish(svg, prefix, palette, label)
 
 
 def case_label(rows: pd.DataFrame, by: list[str]) -> pd.Series:
@@ -240,7 +241,7 @@ def _plot_width(data: pd.DataFrame, width: int) -> int:
     return max(120, int(width - LABEL_SLACK - 24 - 6.1 * data["label"].str.len().max()))
 
 
-def _finish(svg: str, prefix: str, palette: _Palette) -> str:
+def _finish(svg: str, prefix: str, palette: _Palette, label: str) -> str:
     ElementTree.register_namespace("", SVG)
     root = ElementTree.fromstring(_CONTROL.sub("\ufffd", svg))
     variables = {code: f"var({variable})" for variable, code in palette.codes.items()}
@@ -278,16 +279,17 @@ def _finish(svg: str, prefix: str, palette: _Palette) -> str:
                         text,
                     ),
                 )
-        label = element.attrib.pop("aria-label", None)
-        if label and element.tag == f"{{{SVG}}}path" and len(element) == 0 and "axis" not in label:
+        said = element.attrib.pop("aria-label", None)
+        if said and element.tag == f"{{{SVG}}}path" and len(element) == 0 and "axis" not in said:
             title = ElementTree.SubElement(element, f"{{{SVG}}}title")
-            title.text = label
+            title.text = said
     _slim(root)
     width, height = (float(root.get(side)) for side in ("width", "height"))
     root.set("viewBox", f"0 0 {width:g} {height:g}")
     root.set("width", f"{width:g}")
     root.set("height", f"{height:g}")
     root.set("role", "img")
+    root.set("aria-label", label or prefix)
     root.set("focusable", "false")
     return ElementTree.tostring(root, encoding="unicode").replace("\n", " ")
 

@@ -198,7 +198,8 @@ class _Page:
             return Markup('<p class="why">{}: not measured</p>').format(text.escape(found.title))
         drawings = [
             Markup('<div class="{}">{}</div>').format(
-                name, Markup(charts.render(found.kind, found.rows, f"{key}-{name}", width, **found.options))
+                name,
+                Markup(charts.render(found.kind, found.rows, f"{key}-{name}", width, found.title, **found.options)),
             )
             for name, width in (("wide", charts.WIDE), ("narrow", charts.NARROW))
         ]

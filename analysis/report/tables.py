@@ -25,6 +25,11 @@ UNIT = {
 NUMERIC = {*UNIT, "count", "number"}
 CASE_KINDS = {"run"}
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
+EXPLAINED = {"kernel_entry", "prose"}
+"""Kinds of a glossary's columns: such a table is in the search index, rows of numbers are not."""
+UNSEARCHED = Markup(" data-search-exclude")
+FILTERED_ROWS = 6
+"""Shorter tables get no filter."""
 
 
 def to_csv(rows: pd.DataFrame) -> str:
@@ -55,15 +60,35 @@ def to_html(table: Table, csv_link: str, root: str, families: dict[str, str], an
     if not len(rows):
         body = Markup('<tr><td colspan="{}" class="why">nothing measured</td></tr>').format(len(table.columns))
     tall = Markup(" tall") if len(rows) > 24 else Markup("")
+    long = len(rows) >= FILTERED_ROWS
+    title = text.escape(table.title)
+    searched = any(column.kind in EXPLAINED for column in table.columns)
     return Markup(
-        '<figure class="data{}" id="{}" data-table data-search-exclude>\n<figcaption><span class="title">{}</span>'
-        '<a class="csv" href="{}" download>CSV</a></figcaption>\n'
+        '<figure class="data{}" id="{}" data-table{}>\n<figcaption{}><span class="title">{}</span>'
+        '{}<a class="csv" href="{}" download>CSV{}</a>{}</figcaption>\n'
         '<div class="scroll" tabindex="0" role="region" aria-label="{}">'
-        '<table class="data"><thead><tr>{}</tr></thead>\n'
+        '<table class="data"><thead{}><tr>{}</tr></thead>\n'
         "<tbody>{}</tbody></table></div>\n</figure>"
     ).format(
-        tall, anchor or f"table-{table.key}", text.escape(table.title), csv_link, text.escape(table.title), head, body
+        tall,
+        anchor or f"table-{table.key}",
+        Markup("") if searched else UNSEARCHED,
+        UNSEARCHED if searched else Markup(""),
+        title,
+        _filter(title) if long else Markup(""),
+        csv_link,
+        ", all" if long else "",
+        Markup('<button type="button" class="script" data-csv>CSV of these rows</button>') if long else Markup(""),
+        title,
+        UNSEARCHED if searched else Markup(""),
+        head,
+        body,
     )
+
+
+def _filter(title: Markup) -> Markup:
+    """What only a script can do is in the page from the start, so that nothing moves, and shown where scripts run."""
+    return Markup('<input type="search" class="script" placeholder="Filter rows" aria-label="Filter {}">').format(title)
 
 
 def heat_html(table: Table, csv_link: str, root: str) -> Markup:
@@ -106,7 +131,7 @@ def _heat_cell(row: dict | None, value: Column, low: float, high: float, root: s
     shown = size / SCALE[value.kind]
     title = f"{row['run_id']}: {text.number(shown, 3)} {UNIT[value.kind]}"
     return Markup('<td class="shade{}" style="--shade:{}"><a href="{}" title="{}">{}</a></td>').format(
-        " deep" if shade > 0.55 else "",
+        " deep" if shade > 0.75 else " middle" if shade > 0.5 else "",
         f"{shade:.3f}",
         run_link(row["run_id"], root),
         text.escape(title),

@@ -42,7 +42,7 @@
   const filter = (table, words) => {
     const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
     for (const row of table.tBodies[0].rows) {
-      const text = row.textContent.toLowerCase();
+      const text = [...row.cells].map((cell) => cell.textContent).join(" ").toLowerCase();
       row.hidden = !wanted.every((word) => text.includes(word));
     }
   };
@@ -71,20 +71,9 @@
       heading.append(button);
       button.addEventListener("click", () => sort(table, index, heading));
     });
-    if (table.tBodies[0].rows.length < 6) continue;
-    const caption = figure.querySelector("figcaption");
-    const input = document.createElement("input");
-    input.type = "search";
-    input.placeholder = "Filter rows";
-    input.setAttribute("aria-label", `Filter ${caption.querySelector(".title").textContent}`);
-    input.addEventListener("input", () => filter(table, input.value));
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = "CSV of these rows";
-    button.addEventListener("click", () => download(table, figure.id));
-    caption.insertBefore(input, caption.querySelector(".csv"));
-    caption.append(button);
-    caption.querySelector(".csv").textContent = "CSV, all";
+    const input = figure.querySelector("figcaption input");
+    input?.addEventListener("input", () => filter(table, input.value));
+    figure.querySelector("[data-csv]")?.addEventListener("click", () => download(table, figure.id));
   }
 
   // A page opened from a file may not fetch another: there the viewer opens empty, and the profile is dropped onto it.
