@@ -21,6 +21,7 @@ from jobs.ranges import STEP
 START_TIMEOUT_S = 180
 RELEASE_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 300
+NSYS_SUMS = "nvtx_kern_sum"  # nsys's report of kernel time by NVTX range and kernel name
 SETTLE_S = 0.4  # nsys traces NVTX ranges only some milliseconds after `nsys start` has returned
 
 # nsys stores the environment of the profiled process in every report, so the process gets only what it needs.
@@ -226,7 +227,6 @@ class Timer:
         failure.detail["phase"] = failure.detail.get("phase") or reached
         failure.detail["collector"] = self.name
         if failure.status != "oom" or self.capturing or not self._released():
-            when_quiet()  # the previous run's capture may still be ending in this session
             self.stop()
         raise failure
 
@@ -277,10 +277,16 @@ class Nsys(Timer):
         time.sleep(SETTLE_S)
 
     def end_capture(self, folder: Path) -> Path:
-        """Stop collecting and export the report to `folder/profile.sqlite`, without what names the machine."""
+        """Stop collecting and export the report to `folder/profile.sqlite`, without what names the machine. Beside it
+        goes what nsys's own statistics say, for the reconciliation."""
         self.control("stop")
         self.capturing = False
-        return export(folder / "profile.nsys-rep", self.worker.environment)
+        database = export(folder / "profile.nsys-rep", self.worker.environment)
+        with suppress(CollectorError):  # an nsys without its statistics scripts still measures
+            options = ["--quiet", f"--report={NSYS_SUMS}", "--format=csv", "--output=-"]
+            sums = nsys("stats", *options, str(database), environment=self.worker.environment)
+            (folder / f"{NSYS_SUMS}.csv").write_text(sums)
+        return database
 
 
 def nsys(*arguments: str, environment: Mapping[str, str] | None = None) -> str:

@@ -19,7 +19,9 @@ MODULE_COVERAGE = 0.99
 """Least share of forward kernel time that a module must account for."""
 
 
-def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
+def answer(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, nsys_sums: pd.DataFrame
+) -> Answer:
     """Checks of every finished run. Each gives what was found, the bounds it must keep to, and whether it does.
 
     timed_steps, profiled_steps: as many as the run was to measure. phase_sum: the phases of a step against the step,
@@ -28,7 +30,8 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
     profiler: fastest NVTX host range of the step over the fastest unprofiled step. in_phase: share of the steps' kernel
     time with a phase. in_module: share of forward kernel time with a module. busy: GPU busy time of a step over its
     kernel time (at most 1). forward_layouts, backward_layouts: products whose layout, as their name has it, is not the
-    one that the operation should have. math_path: in fp32 runs, share of matrix-product time on FP32 units.
+    one that the operation should have. math_path: in fp32 runs, share of matrix-product time on FP32 units. nsys_sums:
+    largest difference, in ns or calls, from what nsys's own statistics say of any kernel in the step or a phase.
     """
     ordered = metrics.measured_runs(runs)
     info = ordered.astype({"run_id": str, "mode": str, "attention": str}).set_index("run_id")
@@ -42,6 +45,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
         _profiler(steps),
         _coverage(kernels),
         _busy(gpu),
+        _nsys_sums(kernels, nsys_sums),
     ]
     table = pd.concat(checks, ignore_index=True)
     table = table[table["run_id"].isin(info.index)]
@@ -90,8 +94,9 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
     return assemble({"num_breaches": len(breaches)}, claims, tables, [])
 
 
-WHERE_NAMES_TELL = ("forward_layouts", "backward_layouts", "math_path")
-"""Checks that are made only where the names of the matrix-product kernels say what they need."""
+WHERE_KNOWN = ("forward_layouts", "backward_layouts", "math_path", "nsys_sums")
+"""Checks that are made only where the names of the matrix-product kernels say what they need, or where nsys's own
+statistics were recorded."""
 
 MEANING = {
     "timed_steps": "steps timed, against steps to time",
@@ -105,6 +110,7 @@ MEANING = {
     "profiler": "fastest step under nsys (NVTX range), over the fastest unprofiled step",
     "in_phase": "share of kernel time inside steps that has a phase",
     "in_module": "share of forward kernel time that has a module",
+    "nsys_sums": "largest difference from nsys's own sums (ns, and calls) of any kernel in the step or a phase",
     "busy": "GPU busy time of a step, over its kernel time",
 }
 
@@ -260,6 +266,27 @@ def _busy(gpu: pd.DataFrame) -> pd.DataFrame:
     return _rows("busy", quotient, 0, 1)
 
 
+def _nsys_sums(kernels: pd.DataFrame, nsys_sums: pd.DataFrame) -> pd.DataFrame:
+    rows = metrics.in_steps(kernels)
+    rows = pd.DataFrame(
+        {
+            "run_id": rows["run_id"].astype(str),
+            "range": rows["phase"].astype(str),
+            "kernel_name": rows["kernel_name"].astype(str),
+            "calls": 1,
+            "total_ns": rows["end_ns"] - rows["start_ns"],
+        }
+    )
+    by = ["run_id", "range", "kernel_name"]
+    in_phases = rows[rows["range"] != ""].groupby(by)[["calls", "total_ns"]].sum()
+    in_steps = rows.assign(range=ranges.STEP).groupby(by)[["calls", "total_ns"]].sum()
+    ours = pd.concat([in_phases, in_steps])
+    theirs = nsys_sums.astype(dict.fromkeys(by, str)).set_index(by)[["calls", "total_ns"]]
+    ours = ours[ours.index.get_level_values("run_id").isin(theirs.index.get_level_values("run_id"))]
+    difference = ours.sub(theirs, fill_value=0).abs().max(axis=1)
+    return _rows("nsys_sums", difference.groupby(level="run_id").max(), 0, 0)
+
+
 def _with_missing(table: pd.DataFrame, info: pd.DataFrame) -> pd.DataFrame:
     """A check that a finished run should have and has not: a row with nothing found, so that it counts as a breach."""
     wanted = []
@@ -267,12 +294,12 @@ def _with_missing(table: pd.DataFrame, info: pd.DataFrame) -> pd.DataFrame:
         for check in MEANING:
             if check.startswith("backward") and ranges.BACKWARD not in metrics.MODE_PHASES.get(run["mode"], ()):
                 continue
-            if check in WHERE_NAMES_TELL:
+            if check in WHERE_KNOWN:
                 continue
             wanted.append((run_id, check))
     grid = pd.DataFrame(wanted, columns=["run_id", "check"])
     grid = grid.merge(table, how="left", on=["run_id", "check"])
-    return pd.concat([grid, table[table["check"].isin(WHERE_NAMES_TELL)]], ignore_index=True)
+    return pd.concat([grid, table[table["check"].isin(WHERE_KNOWN)]], ignore_index=True)
 
 
 def _count(rows: pd.DataFrame) -> dict:

@@ -106,6 +106,7 @@ def _run_tables(folder: Path, run_id: str) -> tuple[dict[str, pd.DataFrame], str
     tables["steps"] = _timer_steps(timings, run_id)
     tables["memory"] = _memory(timings, run_id)
     status, detail, schema = str(about.get("status", "failed")), about.get("status_detail") or {}, ""
+    tables["nsys_sums"] = _nsys_sums(folder / "nvtx_kern_sum.csv", run_id)
     if status == "ok":
         try:
             capture = read(folder / "profile.sqlite")
@@ -177,6 +178,19 @@ def _memory(timings: dict, run_id: str) -> pd.DataFrame:
     names = [column.name for column in recording.TABLES["memory"]][1:]
     rows = [[run_id, *(one[name] for name in names)] for one in timings.get("memory", [])]
     return pd.DataFrame(rows, columns=["run_id", *names])
+
+
+def _nsys_sums(file: Path, run_id: str) -> pd.DataFrame:
+    """What nsys's own statistics say of the step and the phases; empty where the run has none."""
+    try:
+        printed = pd.read_csv(file)
+        printed["range"] = printed["NVTX Range"].fillna("").str.removeprefix(":")
+        printed = printed[printed["range"].isin((ranges.STEP, *ranges.PHASES))]
+        totals = printed.groupby(["range", "Kernel Name"], as_index=False)[["Kern Inst", "Total Time (ns)"]].sum()
+    except (OSError, ValueError, KeyError):
+        return recording.empty("nsys_sums")
+    totals.columns = ["range", "kernel_name", "calls", "total_ns"]
+    return _with_run("nsys_sums", totals, run_id)
 
 
 def _capture_tables(capture: Capture, attribution: Attribution, run_id: str) -> dict[str, pd.DataFrame]:

@@ -155,6 +155,13 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("device", "int32", "", "CUDA device"),
         Column("stream", "int32", "", "CUDA stream"),
     ),
+    "nsys_sums": (
+        _RUN_ID,
+        Column("range", "category", "", f"{ranges.STEP} | {_PHASES}: the NVTX range that the kernels were launched in"),
+        Column("kernel_name", "category", "", "full demangled name"),
+        Column("calls", "int64", "", "launches inside all instances of the range, as nsys's own statistics count them"),
+        Column("total_ns", "int64", "ns", "sum of their durations, by nsys's own statistics (nvtx_kern_sum)"),
+    ),
     "memory": (
         _RUN_ID,
         Column("phase", "category", "", "phase of the step, as in steps"),
@@ -175,6 +182,7 @@ _SORT = {
     "kernels": ["launch_ns", "start_ns"],
     "api": ["step", "phase", "name"],
     "memops": ["launch_ns", "start_ns"],
+    "nsys_sums": ["range", "kernel_name"],
     "memory": [],
 }
 _ARROW = {
@@ -202,6 +210,7 @@ class Recording:
     kernels: pd.DataFrame
     api: pd.DataFrame
     memops: pd.DataFrame
+    nsys_sums: pd.DataFrame
     memory: pd.DataFrame
 
 
@@ -247,8 +256,8 @@ def _ordered(name: str, frame: pd.DataFrame, run_ids: list[str]) -> pd.DataFrame
     if len(unknown):
         raise RecordingError(f"table {name} has rows of {unknown.iloc[0]}, which table runs does not have")
     keyed = frame.assign(run_id=pd.Categorical.from_codes(rank, run_ids), _run=rank)
-    for column in ("phase", "name", "collector"):
-        if column in _SORT[name]:
+    for column in _SORT[name]:
+        if not pd.api.types.is_numeric_dtype(frame[column]):  # by text, not by order of categories
             keyed[f"_{column}"] = frame[column].astype(str).to_numpy()
     by = ["_run", *[f"_{c}" if f"_{c}" in keyed else c for c in _SORT[name]]]
     return keyed.sort_values(by, kind="stable", ignore_index=True)[list(frame.columns)]
