@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from jobs.collectors import CollectorError, Nsys, RunFailed, Timer, count_kernels_and_steps, nsys
+from jobs.collectors import SETTLE_S, CollectorError, Nsys, RunFailed, Timer, count_kernels_and_steps, nsys
 from jobs.plan import Protocol, Run
 from jobs.prediction import predicted_seconds, timeout_seconds
 from jobs.progress import Report
@@ -70,6 +70,7 @@ class Lane:
         self.nsys = Nsys(sweep_runner.device, gpu)
         self.machine: dict = {}
         self.export: Future | None = None
+        self.export_ended = 0.0  # on time.monotonic's clock
 
     def work(self) -> None:
         with ThreadPoolExecutor(1, thread_name_prefix="export") as exporter:
@@ -102,6 +103,7 @@ class Lane:
                 self.export.result()
             finally:
                 self.export = None
+                self.export_ended = time.monotonic()
 
     def measure(self, run: Run, exporter: ThreadPoolExecutor) -> None:
         """Both passes of a run. Whatever happens to it becomes its record; only a broken machine raises."""
@@ -223,6 +225,7 @@ class SweepRunner:
     ):
         self.results, self.protocol, self.device, self.report = results, protocol, device, report
         self.gpus, self.retry = gpus, retry
+        self.settle_s = SETTLE_S if device == "cuda" else 0.0
         self.stopping = threading.Event()
         self.queue: SimpleQueue[Run] = SimpleQueue()
         self.lanes: list[Lane] = []
