@@ -94,5 +94,29 @@ def report(
     raise typer.Exit(1 if strict and published.breaches else 0)
 
 
+@app.command("publish-data")
+def publish_data(
+    source: Annotated[Path, typer.Argument(metavar="RESULTS", help="Results folder of a sweep, or a recording.")],
+    name: Annotated[str, typer.Argument(help="Name of the recording, such as h100-bf16.")],
+    data: Annotated[Path, typer.Option(help="Folder of the published recordings.")] = Path("site/data"),
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Put a recording into site/data, after showing what becomes public.
+
+    Exit code: 0 it is there, 1 not confirmed, 2 it cannot be published (something private in it, too large, not whole).
+    """
+    from analysis import publish_data as publishing
+
+    try:
+        folder = publishing.publish_data(source, name, data, confirm=lambda text: yes or typer.confirm(text))
+    except (publishing.PublishError, ingesting.ResultsError, RecordingError) as error:
+        ingesting.print_line(f"error: {error}")
+        raise typer.Exit(2) from error
+    if folder is None:
+        ingesting.print_line("nothing was published")
+        raise typer.Exit(1)
+    print(f"{folder} is ready: commit it, and the site shows it after the next push")
+
+
 if __name__ == "__main__":
     app()

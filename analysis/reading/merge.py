@@ -12,11 +12,9 @@ from analysis.reading.ingest import MACHINE_FIELDS, ResultsError, read_json
 
 SHARDS = "shard-*-of-*"
 ALL_RUNS = "runs_of_all_shards"
+IN_FLIGHT = "in_flight.json"
 MERGED = "merged.json"
 """Says that a folder was written by `merge`, so that merging again may replace it."""
-
-MEASURED = ("run.json", "timings.json", "profile.sqlite")
-"""Copies of a run are the same run when these files are equal."""
 
 
 @dataclass
@@ -140,13 +138,13 @@ def _why_missing(run_id: str, shards: list[Path]) -> str:
 def _check_copies(run_id: str, places: list[Path]) -> None:
     first, *others = places
     for other in others:
-        for name in MEASURED:
-            files = (first / name, other / name)
-            there = [file.is_file() for file in files]
-            if there != [False, False] and not (all(there) and filecmp.cmp(*files, shallow=False)):
-                raise ResultsError(
-                    f"run {run_id} was measured twice: {first} and {other} differ in {name}; remove one of the two"
-                )
+        names = {file.name for place in (first, other) for file in place.iterdir()} - {IN_FLIGHT}
+        _, different, absent = filecmp.cmpfiles(first, other, names, shallow=False)
+        if different or absent:
+            raise ResultsError(
+                f"run {run_id} was measured twice: {first} and {other} differ in {', '.join(different + absent)};"
+                " remove one of the two"
+            )
 
 
 def _machines(runs: list[Path]) -> dict[str, str]:
@@ -166,7 +164,7 @@ def _write(out: Path, plan: dict, runs: dict[str, Path], shards: list[Path]) -> 
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     for run_id, folder in runs.items():
-        shutil.copytree(folder, draft / run_id, ignore=shutil.ignore_patterns("in_flight.json", "*.draft"))
+        shutil.copytree(folder, draft / run_id, ignore=shutil.ignore_patterns(IN_FLIGHT, "*.draft"))
     (draft / "sweep.json").write_text(json.dumps(plan, indent=1), encoding="utf-8")
     (draft / MERGED).write_text(json.dumps({"shards": [shard.name for shard in shards]}), encoding="utf-8")
     shutil.rmtree(out, ignore_errors=True)
