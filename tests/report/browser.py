@@ -30,7 +30,6 @@ class Browser:
                 "--disable-gpu",
                 "--disable-background-networking",
                 "--hide-scrollbars",
-                "--allow-file-access-from-files",
                 "--remote-debugging-port=0",
                 f"--user-data-dir={self.profile.name}",
                 "about:blank",
