@@ -22,7 +22,7 @@ START_TIMEOUT_S = 180
 RELEASE_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 300
 NSYS_SUMS = "nvtx_kern_sum"  # nsys's report of kernel time by NVTX range and kernel name
-# After `nsys start` ranges are traced only some milliseconds later, and for some tenths of a second after a capture began
+# After `nsys start` ranges are traced only some milliseconds later, and for tenths of a second after a capture began
 # or ended nsys slows the host: on an H200, launch-bound steps took up to half as long again.
 SETTLE_S = 1.0
 
