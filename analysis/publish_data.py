@@ -146,7 +146,8 @@ def _draft(source: Path, draft: Path) -> Path:
         return draft
     draft.mkdir()
     for file in (*(f"{table}.parquet" for table in recording.TABLES), "manifest.json"):
-        shutil.copyfile(source / file, draft / file)
+        if (source / file).is_file():  # what is missing, loading says
+            shutil.copyfile(source / file, draft / file)
     manifest = json.loads((draft / "manifest.json").read_text(encoding="utf-8")) | {"name": draft.name}
     (draft / "manifest.json").write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return draft

@@ -140,6 +140,13 @@ def test_the_command_asks_unless_told_not_to(tmp_path, arguments, typed, code):
     assert (tmp_path / "data" / "h200").exists() == (code == 0)
 
 
+def test_a_recording_that_is_not_whole_is_not_published(tmp_path):
+    ingest(results(tmp_path / "results"), tmp_path / "recording")
+    (tmp_path / "recording" / "steps.parquet").unlink()
+    with pytest.raises(recording.RecordingError, match=r"steps\.parquet is missing"):
+        publish(tmp_path / "recording", tmp_path / "data")
+
+
 def test_the_command_says_what_is_wrong(tmp_path):
     done = CliRunner().invoke(app, ["publish-data", str(tmp_path), "h200", "--data", str(tmp_path / "data"), "--yes"])
     assert done.exit_code == 2

@@ -23,8 +23,8 @@ MISSING = [name for name in COMMANDS if not shutil.which(name)]
 JOBS = f"{sys.executable} -m jobs"
 NUM_SHARDS = 4
 ENDED = {"COMPLETED", "FAILED", "CANCELLED"}
-PATIENCE_S = 240
-START_S = 30
+PATIENCE_S = 420
+START_S = 60
 
 SWEEP = """
 name: tiny
