@@ -12,7 +12,7 @@ import typer.main
 
 from jobs.__main__ import app
 from tests.jobs.conftest import ROOT, command, eventually, jobs
-from tests.jobs.test_runner import FIRST, LAST, RUNS, SECOND
+from tests.jobs.test_runner import FIRST, RUNS, SECOND
 
 COMMANDS = {info.callback.__name__: info.callback for info in app.registered_commands}
 
@@ -97,15 +97,17 @@ def test_json_events_are_one_object_a_line_and_nothing_else(run):
 
 
 def test_a_failed_run_is_exit_1_and_out_of_memory_is_a_result(run, fake_worker, tiny, tmp_path):
+    short = {"context_length": [8]}
     fake_worker.fail({f"{FIRST}/timer": ("warm-up", "oom")})
-    assert run().returncode == 0
-    fake_worker.fail({f"{LAST}/timer": ("warm-up", "failed")})
-    done = run(changes={"measured_steps": 3})
+    assert run(changes=short).returncode == 0
+    fake_worker.fail({f"{SECOND}/timer": ("warm-up", "failed")})
+    short |= {"measured_steps": 3}
+    done = run(changes=short)
     assert done.returncode == 1
     assert "failed: forward: RuntimeError: no" in done.stdout
-    assert "3 ok, 1 failed" in done.stdout
-    status = jobs("status", "--sweep", tiny(measured_steps=3), "--results", tmp_path / "results")
-    assert "3 ok, 1 failed; no job is writing here" in status.stdout
+    assert "1 ok, 1 failed" in done.stdout
+    status = jobs("status", "--sweep", tiny(**short), "--results", tmp_path / "results")
+    assert "1 ok, 1 failed; no job is writing here" in status.stdout
 
 
 def test_a_shard_measures_its_part_in_a_folder_of_its_own(run, tmp_path):
@@ -219,9 +221,9 @@ def test_a_read_only_folder_is_exit_74_with_the_fix(run, mount):
 
 def test_a_full_disk_stops_the_sweep_and_keeps_what_was_measured(run, mount, fake_worker):
     """Room for an export or two, not for four; when there is room again, the rest is measured."""
-    folder = mount("size=4m")
+    folder = mount("size=6m")
     filler = folder / "filler"
-    filler.write_bytes(b"x" * int(1.9 * 2**20))
+    filler.write_bytes(b"x" * int(3.9 * 2**20))
     done = run(results=folder)
     assert done.returncode == 74
     assert "No space left on device (disk full); what was measured so far is kept" in done.stderr

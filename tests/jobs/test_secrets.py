@@ -22,6 +22,7 @@ NAMES = {"USER": "planted-user", "LOGNAME": "planted-user", "HOSTNAME": "planted
 # As the real one, this stand-in stores the environment it is called with, the host and the user.
 LEAKY_NSYS = """
 import importlib.machinery, importlib.util, json, os, sqlite3, sys
+sys.dont_write_bytecode = True
 from pathlib import Path
 
 loader = importlib.machinery.SourceFileLoader("stand_in", STAND_IN)
@@ -77,7 +78,7 @@ def test_no_secret_and_no_name_reaches_results_or_recording(fake_worker, tiny, t
         fake_worker.fail({"tiny-ctx8-fp32-naive-train_step/nsys": ("measured", "segfault")})
     results, recording = tmp_path / "results", tmp_path / "recording"
     environment = os.environ | SECRETS | NAMES | {"PATH": f"{leaky_nsys}{os.pathsep}{os.environ['PATH']}"}
-    sweep = ["--sweep", tiny(), "--results", results]
+    sweep = ["--sweep", tiny(context_length=[8]), "--results", results]
     done = jobs("run", "--device", "cpu", "--log-format", "json", *sweep, env=environment)
     assert done.returncode == (how == "failed"), done.stdout + done.stderr
 
