@@ -4,6 +4,7 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.knowledge import kernel_families
 from analysis.questions.forward_time import case_headings
 
 SLUG = "beyond-gemm"
@@ -71,7 +72,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
                 Column("kernel_ns", "kernel time", "ms"),
                 Column("gemm", "matrix products", "share"),
                 Column("rest", "all the rest", "share", bar=True),
-                *(Column(f"share_{family}", family, "share") for family in order if family != GEMM),
+                *(Column(f"share_{family}", _label(family), "share") for family in order if family != GEMM),
             ),
             wide,
         ),
@@ -115,6 +116,10 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
         )
     ]
     return assemble({"families": order}, claims, tables, charts)
+
+
+def _label(family: str) -> str:
+    return kernel_families.FAMILIES[family].label if family in kernel_families.FAMILIES else family
 
 
 def _wide(grid: pd.DataFrame, families: pd.DataFrame) -> pd.DataFrame:

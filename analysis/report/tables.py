@@ -265,7 +265,8 @@ def modules(paths: str) -> Markup:
     """Module paths without the leading `block/`, the first two of them."""
     names = list(dict.fromkeys(name.removeprefix("block/") for name in str(paths).split(", ") if name))
     if not names:
-        return Markup('<span class="faint">outside modules</span>')
+        why = "launched where no module's range is open: in backward, or by the optimizer"
+        return Markup('<span class="faint" title="{}">outside modules</span>').format(text.escape(why))
     shown = Markup(", ").join(text.inline(name) for name in names[:2])
     more = Markup(' <span class="faint" title="{}">+{} more</span>').format(
         text.escape(", ".join(names)), len(names) - 2
