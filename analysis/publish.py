@@ -15,6 +15,7 @@ from analysis.answer import Answer, assemble
 from analysis.knowledge import kernel_families
 from analysis.questions import (
     QUESTIONS,
+    cuda_calls,
     data_page,
     kernel_glossary,
     overview,
@@ -88,6 +89,7 @@ def write(rec: recording.Recording, docs: Path, downloads: str = "") -> Publishe
     site, checked = write_questions(rec, docs)
     site.write("report/runs.md", "runs.md", ask(run_list, rec))
     site.write("report/kernels.md", "kernels.md", ask(kernel_glossary, rec))
+    site.write(f"report/{cuda_calls.SLUG}.md", "cuda-calls.md", ask(cuda_calls, rec))
     dictionary = recording.dictionary()
     site.write("report/data.md", "data.md", ask(data_page, rec, dictionary=dictionary), downloads=downloads)
     site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec))

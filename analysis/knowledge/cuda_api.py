@@ -39,10 +39,9 @@ API_CALLS = (
         "cudaLaunchKernel",
         "launch",
         r"cudaLaunchKernel",
-        "Puts a kernel into a stream. The call returns in a few microseconds, long before the kernel has run; the "
-        "kernel "
-        "carries the same correlation id. Where these calls fill the time line and the GPU has gaps, the host is "
-        "the limit.",
+        "Puts a kernel into a stream. While the stream has room for more, the call returns in a few microseconds, long "
+        "before the kernel has run; when it is full, the call waits for the GPU. The kernel carries the same "
+        "correlation id. Where these calls fill the time line and the GPU has gaps, the host is the limit.",
     ),
     ApiCall(
         "cudaLaunchKernelExC",

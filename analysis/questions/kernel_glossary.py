@@ -4,13 +4,13 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import Answer, Column, Table, assemble
-from analysis.knowledge import cuda_api, gemm_names, kernel_families
+from analysis.knowledge import gemm_names, kernel_families
 
 SLUG = "kernels"
 TITLE = "Kernels"
 
 
-def answer(kernels: pd.DataFrame, api: pd.DataFrame) -> Answer:
+def answer(kernels: pd.DataFrame) -> Answer:
     """One table per family that was seen, kernels by falling highest share of a step; `explanation` is that of the rule
     that caught the name.
 
@@ -70,21 +70,6 @@ def answer(kernels: pd.DataFrame, api: pd.DataFrame) -> Answer:
             rules,
         )
     )
-    tables.append(
-        Table(
-            "api",
-            "CUDA API calls seen, all runs together",
-            (
-                Column("name", "call", "code"),
-                Column("group", "group"),
-                Column("explanation", "what it does and why it is there", "prose"),
-                Column("num_runs", "runs", "count"),
-                Column("calls", "calls", "count"),
-                Column("each_ns", "host time per call", "us"),
-            ),
-            _api(api),
-        )
-    )
     unclassified = rules.loc[rules["family"] == kernel_families.OTHER, "share"].sum()
     facts = {"families": families, "num_names": len(names), "unclassified": float(unclassified)}
     return assemble(facts, [], tables, [])
@@ -109,21 +94,6 @@ def _name_says(name: str) -> str:
 def _most(modules: pd.Series) -> str:
     """The module lists of a kernel over all runs as one, in the order in which they first appear."""
     return ", ".join(dict.fromkeys(name for one in modules for name in one.split(", ") if name))
-
-
-def _api(api: pd.DataFrame) -> pd.DataFrame:
-    """Calls by name without the version of the entry point, most host time first."""
-    rows = api.assign(
-        name=[cuda_api.base_name(name) for name in api["name"].astype(str)], run_id=api["run_id"].astype(str)
-    )
-    table = rows.groupby("name").agg(
-        num_runs=("run_id", "nunique"), calls=("calls", "sum"), total_ns=("total_ns", "sum")
-    )
-    table = table.reset_index().sort_values(["total_ns", "name"], ascending=[False, True], ignore_index=True)
-    found = [cuda_api.explain(name) for name in table["name"]]
-    table["group"] = [one.group if one else "" for one in found]
-    table["explanation"] = [one.explanation if one else "not described yet" for one in found]
-    return table.assign(each_ns=table["total_ns"] / table["calls"])
 
 
 def _explanation(found: kernel_families.Classification) -> str:

@@ -17,6 +17,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 EVIDENCE_ROWS = 12
 FILTERS = (
     "ms",
+    "us",
     "percent",
     "percent_span",
     "points",

@@ -67,6 +67,11 @@ def ms(nanoseconds: float) -> Markup:
     return Markup(f"{number(value, decimals_for([value]))}{THIN}ms")
 
 
+def us(nanoseconds: float) -> Markup:
+    value = nanoseconds / 1e3
+    return Markup(f"{number(value, decimals_for([value]))}{THIN}µs")
+
+
 def percent(fraction: float, decimals: int = 1) -> Markup:
     smallest = 10.0 ** -(decimals + 2)
     if 0 < fraction < smallest / 2:
