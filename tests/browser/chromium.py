@@ -1,0 +1,41 @@
+"""The system's Chromium, driven by Playwright: no browser is downloaded."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--hide-scrollbars",
+    "--font-render-hinting=none",
+]
+
+
+def executable() -> str | None:
+    return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+def missing() -> str:
+    """Why no browser can be driven here, "" where one can."""
+    try:
+        import playwright  # noqa: F401
+    except ImportError:
+        return "Playwright is not installed: pip install -e '.[dev]'"
+    return "" if executable() else "Chromium is not installed"
+
+
+@contextmanager
+def launched() -> Iterator:
+    """A Playwright browser; raises RuntimeError where `missing` gives a reason."""
+    if why := missing():
+        raise RuntimeError(why)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable(), args=ARGUMENTS)
+        yield browser
+        browser.close()

@@ -1,0 +1,45 @@
+"""Serves a built site below a base path, as a project site of GitHub Pages does, 404 page included."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+BASE_PATH = "/project/"
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    def translate_path(self, path: str) -> str:
+        if not path.startswith(BASE_PATH):
+            return str(Path(self.directory) / "outside the base path")
+        return super().translate_path("/" + path.removeprefix(BASE_PATH))
+
+    def send_error(self, code, message=None, explain=None):
+        body = (Path(self.directory) / "404.html").read_bytes()
+        self.send_response(code, message)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments):
+        pass
+
+
+@contextmanager
+def serving(html: Path) -> Iterator[str]:
+    """Address of the site in the folder `html`, with its trailing slash, while the context lasts."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), lambda *args: _Handler(*args, directory=str(html)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}{BASE_PATH}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def pages_of(html: Path) -> list[str]:
+    """Every page of the report, without what self-hosted tools bring along."""
+    found = (str(path.relative_to(html)) for path in html.rglob("*.html"))
+    return sorted(path for path in found if not path.startswith("assets/"))

@@ -1,0 +1,204 @@
+"""What a reader does: sort, filter, download, switch the theme, search, open a timeline, get lost, print, go without
+JavaScript."""
+
+import csv
+import io
+import re
+
+import pytest
+
+TIMES = "#table-times"
+HEADINGS = f"{TIMES} thead th"
+
+
+def cells(page, column: int, table: str = TIMES) -> list[str]:
+    """Text of one column of a table, visible rows only."""
+    found = page.locator(f"{table} tbody tr:visible td:nth-child({column + 1})")
+    return [text.strip() for text in found.all_inner_texts()]
+
+
+def raw(page, column: int, table: str = TIMES) -> list[float]:
+    """Unrounded values of a numeric column, rows without one left out."""
+    script = "(all, n) => all.map((row) => row.cells[n]?.dataset.v).filter((v) => v !== undefined).map(Number)"
+    return page.locator(f"{table} tbody tr").evaluate_all(script, column)
+
+
+def first_numeric(page, table: str = TIMES) -> int:
+    script = "(all) => all.findIndex((th) => th.classList.contains('num') && th.querySelector('.unit'))"
+    return page.locator(f"{table} thead th").evaluate_all(script)
+
+
+@pytest.fixture
+def times(page, address):
+    page.goto(f"{address}report/forward-time.html")
+    return page
+
+
+def test_a_heading_sorts_by_value_and_a_third_press_restores(times):
+    column = first_numeric(times)
+    before = raw(times, column)
+    button = times.locator(HEADINGS).nth(column).get_by_role("button")
+    button.focus()
+    times.keyboard.press("Enter")
+    assert times.locator(HEADINGS).nth(column).get_attribute("aria-sort") == "descending"
+    assert raw(times, column) == sorted(before, reverse=True) != before
+    times.keyboard.press("Enter")
+    assert times.locator(HEADINGS).nth(column).get_attribute("aria-sort") == "ascending"
+    assert raw(times, column) == sorted(before)
+    times.keyboard.press("Enter")
+    assert times.locator(HEADINGS).nth(column).get_attribute("aria-sort") is None
+    assert raw(times, column) == before
+
+
+def test_the_heading_stays_in_sight_while_a_long_table_scrolls(page, address):
+    page.goto(f"{address}report/runs.html")
+    script = """(figure) => {
+      const scroll = figure.querySelector('.scroll'), head = figure.querySelector('th');
+      scroll.scrollTop = 300;
+      return [scroll.scrollTop, head.getBoundingClientRect().top - scroll.getBoundingClientRect().top];
+    }"""
+    scrolled, distance = page.locator("#table-runs").evaluate(script)
+    assert scrolled == 300 and abs(distance) <= 2
+
+
+def test_a_filter_keeps_the_rows_with_all_its_words(times):
+    everything = cells(times, 0)
+    times.locator(f"{TIMES} input").fill("small 512")
+    kept = times.locator(f"{TIMES} tbody tr:visible").all_inner_texts()
+    assert 0 < len(kept) < len(everything)
+    assert all("small" in row and "512" in row for row in kept)
+    times.locator(f"{TIMES} input").fill("")
+    assert cells(times, 0) == everything
+
+
+def downloaded(page, table: str) -> list[list[str]]:
+    with page.expect_download() as caught:
+        page.locator(table).get_by_role("button", name="CSV of these rows").click()
+    return list(csv.reader(io.StringIO(caught.value.path().read_text(encoding="utf-8"))))
+
+
+def test_the_csv_has_the_visible_rows_and_every_digit(times):
+    times.locator(f"{TIMES} input").fill("small")
+    column = first_numeric(times)
+    times.locator(HEADINGS).nth(column).get_by_role("button").click()
+    heading, *rows = downloaded(times, TIMES)
+    assert len(heading) == times.locator(HEADINGS).count()
+    shown = cells(times, column)
+    assert len(rows) == len(shown) < times.locator(f"{TIMES} tbody tr").count()
+    values = [float(row[column]) for row in rows if row[column].replace(".", "").isdigit()]
+    assert values == sorted(values, reverse=True)
+    assert set(values) <= set(raw(times, column))
+    assert max(values) >= 1e5, "values are nanoseconds, not the rounded milliseconds of the page"
+
+
+def test_a_click_on_the_scheme_switch_recolours_the_charts(page, address):
+    page.goto(address)
+    script = """() => [...document.querySelectorAll('figure.chart svg')].flatMap((svg) =>
+      [...svg.querySelectorAll('text, path, rect')].slice(0, 40).map((one) => getComputedStyle(one).fill))"""
+    light = page.evaluate(script)
+    page.locator("label.md-header__button[title='Switch to dark']").click()
+    page.wait_for_function("document.body.dataset.mdColorScheme === 'slate'")
+    dark = page.evaluate(script)
+    assert len(light) == len(dark) and set(light) != set(dark)
+    page.reload()
+    assert page.evaluate("document.body.dataset.mdColorScheme") == "slate", "the choice is kept"
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [("vectorized_elementwise_kernel", "kernels"), ("cudaLaunchKernel", "cuda|kernels"), ("split-K", "kernels")],
+)
+def test_search_finds_kernels_and_calls(page, address, words, where):
+    page.goto(address)
+    page.locator(".md-search__input").click()
+    page.locator(".md-search__input").press_sequentially(words)
+    page.locator(".md-search-result__link").first.wait_for(timeout=20_000)
+    links = page.locator(".md-search-result__link").evaluate_all("(all) => all.map((link) => link.href)")
+    found = [link for link in links if re.search(f"/report/({where})", link)]
+    assert found, links[:5]
+    page.goto(found[0])
+    assert words.lower() in page.locator("article").inner_text().lower()
+
+
+def test_a_timeline_opens_from_the_page_of_a_run(page, address):
+    page.goto(f"{address}report/runs/small-ctx512-fp32-naive-train_step.html")
+    link = page.locator("a[href*='speedscope/']").first
+    if not link.count():
+        pytest.skip("this report has no timelines")
+    problems, outside = [], []
+    local = (address, "blob:", "data:")
+    page.context.on("request", lambda one: None if one.url.startswith(local) else outside.append(one.url))
+    page.context.on("weberror", lambda error: problems.append(str(error.error)))
+    target = page.evaluate_handle("(link) => link.href", link.element_handle()).json_value()
+    page.goto(target)
+    page.wait_for_function("document.title.includes('ctx512')", timeout=20_000)
+    assert page.locator("canvas").first.bounding_box()["width"] > 600
+    assert not problems and not outside
+
+
+def test_a_wrong_address_leads_back(page, address):
+    answer = page.goto(f"{address}report/runs/no/such/page.html")
+    assert answer.status == 404
+    assert page.locator("h1").inner_text().startswith("There is no such page")
+    assert page.evaluate("getComputedStyle(document.body).getPropertyValue('--heat-low') !== ''"), "styled"
+    page.locator("article a", has_text="Overview").click()
+    page.wait_for_url(f"{address}index.html")
+
+
+def test_a_link_to_rows_opens_them(page, address):
+    page.goto(f"{address}report/forward-time.html")
+    link = page.locator("a.rows").first
+    link.click()
+    target = page.locator(link.get_attribute("href"))
+    assert target.locator("tbody tr").first.is_visible()
+
+
+def test_a_kernel_opens_to_its_full_name(page, address):
+    page.goto(f"{address}report/runs/small-ctx512-fp32-naive-train_step.html")
+    details = page.locator("#table-kernels td.kernel details").first
+    full = details.locator("> code")
+    assert not full.is_visible()
+    details.locator("summary").click()
+    assert full.is_visible()
+    assert len(full.inner_text()) > len(details.locator("summary").inner_text())
+
+
+def test_the_menu_opens_on_a_phone(browser, address):
+    context = browser.new_context(viewport={"width": 390, "height": 800})
+    page = context.new_page()
+    page.goto(address)
+    page.locator("label.md-header__button[for='__drawer']").click()
+    link = page.locator(".md-nav--primary a", has_text="Runs").first
+    link.wait_for(state="visible")
+    link.click()
+    page.wait_for_url("**/report/runs.html")
+    context.close()
+
+
+@pytest.mark.parametrize("path", ["index.html", "report/training-mix.html", "report/runs.html"])
+def test_on_paper_tables_are_whole_and_controls_are_gone(page, address, path):
+    page.goto(address + path)
+    page.emulate_media(media="print")
+    for control in (".md-header", ".md-sidebar", "figcaption input", "figcaption button"):
+        assert not page.locator(control).locator("visible=true").count(), control
+    cut = page.locator(".scroll").evaluate_all("(all) => all.filter((one) => one.scrollHeight > one.clientHeight + 1)")
+    assert not cut
+
+
+@pytest.mark.parametrize("path", ["index.html", "report/forward-time.html", "report/runs.html", "report/kernels.html"])
+def test_without_javascript_everything_can_be_read(browser, address, path):
+    context = browser.new_context(java_script_enabled=False, viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.goto(address + path)
+    assert page.locator("h1").is_visible()
+    rows = page.locator("article > figure.data tbody tr")
+    assert rows.count() > 4
+    assert all(rows.nth(index).is_visible() for index in (0, rows.count() - 1))
+    for chart in page.locator("figure.chart .wide svg").all():
+        assert chart.bounding_box()["height"] > 40
+    for summary in page.locator("article summary").all()[:2]:
+        summary.click()
+        assert summary.locator("..").get_attribute("open") is not None
+    offered = page.locator("figcaption input, figcaption button, th button").locator("visible=true")
+    assert not offered.count(), "nothing is offered that does not work"
+    context.close()

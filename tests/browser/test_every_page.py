@@ -1,0 +1,128 @@
+"""Every page, light and dark, wide and narrow: quiet, self-contained, fitting, steady, and accessible to axe-core.
+
+axe measures the contrast of each text by itself, which takes minutes on pages of tables; cells of a kind look alike, so
+contrast is measured once for every combination of colours, size and surroundings on a page. All else runs in full.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.browser.serving import pages_of
+
+WIDTHS = {"wide": 1280, "narrow": 390}
+STEADY = 0.01
+"""Largest cumulative layout shift (Google calls 0.1 good)."""
+
+WATCH_SHIFTS = """
+window.shifts = [];
+new PerformanceObserver((list) => {
+  for (const one of list.getEntries()) window.shifts.push(one.value);
+}).observe({ type: "layout-shift", buffered: true });
+"""
+EXCESS = """() => Math.max(document.body.scrollWidth, document.documentElement.scrollWidth) - innerWidth"""
+SHIFTED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(\
+window.shifts.reduce((a, b) => a + b, 0)))))"
+AXE = """async () => {
+  const kinds = new Map();
+  const words = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (words.nextNode()) {
+    const element = words.currentNode.parentElement;
+    if (!words.currentNode.data.trim() || !element.checkVisibility()) continue;
+    const style = getComputedStyle(element);
+    const look = [element.tagName, element.className, style.color, style.fontSize, style.fontWeight];
+    for (let one = element; one; one = one.parentElement) {
+      const { backgroundColor, opacity } = getComputedStyle(one);
+      look.push(backgroundColor, opacity);
+    }
+    const key = look.join();
+    if (!kinds.has(key)) kinds.set(key, element);
+  }
+  const rest = { "color-contrast": { enabled: false } };
+  const results = [
+    await axe.run(document, { resultTypes: ["violations"], rules: rest }),
+    await axe.run({ include: [...kinds.values()] }, { resultTypes: ["violations"], runOnly: ["color-contrast"] }),
+  ];
+  return results.flatMap((one) => one.violations).flatMap((rule) =>
+    rule.nodes.map((node) => `${rule.id}: ${node.html.slice(0, 160)} ${node.failureSummary.replaceAll("\\n", " ")}`));
+}"""
+
+
+@dataclass
+class Visit:
+    """What visiting all pages in one scheme and width showed, by page."""
+
+    complaints: list[str] = field(default_factory=list)
+    outside: list[str] = field(default_factory=list)
+    too_wide: list[str] = field(default_factory=list)
+    shifting: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    num_pages: int = 0
+
+
+def visit_all(browser, address: str, pages: list[str], scheme: str, width: int) -> Visit:
+    axe_playwright = pytest.importorskip("axe_playwright_python", reason="axe-core is not installed")
+    axe = (Path(axe_playwright.__file__).parent / "axe.min.js").read_text()
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
+    )
+    context.add_init_script(WATCH_SHIFTS)
+    page = context.new_page()
+    seen, here = Visit(num_pages=len(pages)), ""
+    page.on(
+        "console",
+        lambda said: seen.complaints.append(f"{here}: {said.text}") if said.type in ("error", "warning") else None,
+    )
+    page.on("pageerror", lambda error: seen.complaints.append(f"{here}: {error}"))
+    page.on("requestfailed", lambda request: seen.complaints.append(f"{here}: {request.url} failed"))
+    page.on(
+        "request",
+        lambda request: None if request.url.startswith(address) else seen.outside.append(f"{here}: {request.url}"),
+    )
+    for here in pages:
+        page.goto(address + here)
+        if (shift := page.evaluate(SHIFTED)) > STEADY:
+            seen.shifting.append(f"{here}: {shift:.3f}")
+        if (excess := page.evaluate(EXCESS)) > 0:
+            seen.too_wide.append(f"{here}: {excess} px")
+        page.evaluate(axe)
+        seen.violations += [f"{here}: {one}" for one in page.evaluate(AXE)]
+    context.close()
+    return seen
+
+
+@pytest.fixture(scope="package", params=["light", "dark"])
+def scheme(request):
+    return request.param
+
+
+@pytest.fixture(scope="package", params=list(WIDTHS))
+def width(request):
+    return WIDTHS[request.param]
+
+
+@pytest.fixture(scope="package")
+def visit(browser, address, shipped, scheme, width):
+    return visit_all(browser, address, pages_of(shipped), scheme, width)
+
+
+def test_nothing_is_logged(visit):
+    assert visit.num_pages > 60
+    assert not visit.complaints
+
+
+def test_nothing_is_requested_from_elsewhere(visit):
+    assert not visit.outside
+
+
+def test_no_page_scrolls_sideways(visit):
+    assert not visit.too_wide
+
+
+def test_nothing_moves_while_a_page_loads(visit):
+    assert not visit.shifting
+
+
+def test_axe_finds_no_violation(visit):
+    assert not visit.violations, "\n".join(visit.violations[:20])

