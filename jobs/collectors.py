@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
+from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from signal import SIGKILL
@@ -21,6 +22,7 @@ from jobs.ranges import STEP
 START_TIMEOUT_S = 180
 RELEASE_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 300
+SESSION_NUMBERS = count(1)
 NSYS_SUMS = "nvtx_kern_sum"  # nsys's report of kernel time by NVTX range and kernel name
 # After `nsys start` ranges are traced only some milliseconds later, and for tenths of a second after a capture began
 # or ended nsys slows the host: on an H200, launch-bound steps took up to half as long again.
@@ -251,12 +253,10 @@ class Nsys(Timer):
     def __init__(self, device: str, gpu: int | None = None):
         super().__init__(device, gpu)
         self.session = ""
-        self.number = 0
 
     def start(self) -> None:
         if self.worker is None:
-            self.number += 1
-            self.session = f"profiler-{os.getpid()}-{self.gpu or 0}-{self.number}"
+            self.session = f"profiler-{os.getpid()}-{next(SESSION_NUMBERS)}"
             options = ["--trace=cuda,nvtx", "--cuda-graph-trace=node", "--resolve-symbols=false"]
             self.launcher = ("nsys", "launch", f"--session-new={self.session}", *options)
         super().start()
