@@ -1,6 +1,7 @@
 """The two ways a run is measured: by Python's clock (`timer`) and under Nsight Systems (`nsys`). Each keeps one warm
 worker process (`jobs.workload`) that serves run after run."""
 
+import itertools
 import os
 import shutil
 import socket
@@ -51,6 +52,9 @@ ENVIRONMENT = (
 KEPT_TABLES = ("CUPTI_", "CUDA_GRAPH", "ENUM_", "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_")
 KEPT_TABLES += ("TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "ANALYSIS_DETAILS", "PROFILER_OVERHEAD")
 STRING_COLUMNS = ("demangledName", "shortName", "mangledName", "nameId", "textId", "name")
+
+
+_session_numbers = itertools.count(1)
 
 
 class RunFailed(Exception):

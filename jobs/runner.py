@@ -5,6 +5,7 @@ first, then the pass under nsys; ending the capture and exporting it overlaps th
 over before its measured steps begin.
 """
 
+import math
 import os
 import subprocess
 import threading
@@ -70,7 +71,7 @@ class Lane:
         self.nsys = Nsys(sweep_runner.device, gpu)
         self.machine: dict = {}
         self.export: Future | None = None
-        self.export_ended = 0.0  # on time.monotonic's clock
+        self.export_ended = -math.inf  # on the clock of time.monotonic
 
     def work(self) -> None:
         with ThreadPoolExecutor(1, thread_name_prefix="export") as exporter:
@@ -105,6 +106,11 @@ class Lane:
                 self.export = None
                 self.export_ended = time.monotonic()
 
+    def await_quiet(self) -> None:
+        """Wait until nothing disturbs measured steps."""
+        self.await_export()
+        time.sleep(max(0.0, self.export_ended + self.runner.settle_s - time.monotonic()))
+
     def measure(self, run: Run, exporter: ThreadPoolExecutor) -> None:
         """Both passes of a run. Whatever happens to it becomes its record; only a broken machine raises."""
         runner, protocol = self.runner, self.runner.protocol
@@ -113,7 +119,7 @@ class Lane:
             "folder": attempt.folder,
             "warmup_steps": protocol.warmup_steps,
             "timeout_s": timeout_seconds(run, protocol),
-            "when_quiet": self.await_export,
+            "when_quiet": self.await_quiet,
         }
         try:
             runner.report("phase", run=run.run_id, phase="timer")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from analysis import publish
 from analysis.answer import NOT_MEASURED
 from analysis.questions import QUESTIONS, forward_time, overview, top_kernel, training_mix
+from analysis.reading.recording import TABLES
 from analysis.report import charts
 from tests.synthetic import Recording, recording
 
@@ -26,8 +27,7 @@ modest = settings(max_examples=15, deadline=None, suppress_health_check=[HealthC
 
 
 def keep(rec: Recording, runs) -> Recording:
-    names = ("runs", "steps", "ranges", "kernels", "api", "memops", "memory")
-    frames = {name: getattr(rec, name) for name in names}
+    frames = {name: getattr(rec, name) for name in TABLES}
     return Recording(
         **{name: frame[frame["run_id"].isin(runs)].reset_index(drop=True) for name, frame in frames.items()},
         manifest=rec.manifest,
