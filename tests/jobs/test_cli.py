@@ -65,7 +65,7 @@ def started(tiny, tmp_path, fake_worker):
 
     yield start
     for process in processes:
-        process.kill()
+        process.terminate()  # which ends its workers too
         process.communicate()
 
 
