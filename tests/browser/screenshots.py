@@ -37,9 +37,8 @@ def take(address: str, folder: Path) -> list[Path]:
 
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
-    with tempfile.TemporaryDirectory() as made:
-        with serving(build_site(Path(made))) as address:
-            files = take(address, folder)
+    with tempfile.TemporaryDirectory() as made, serving(build_site(Path(made))) as address:
+        files = take(address, folder)
     for file in files:
         print(f"{file}: {file.stat().st_size / 1000:.0f} kB")
     if any(file.stat().st_size > LARGEST for file in files):

@@ -104,6 +104,14 @@ def test_a_click_on_the_scheme_switch_recolours_the_charts(page, address):
     assert page.evaluate("document.body.dataset.mdColorScheme") == "slate", "the choice is kept"
 
 
+def test_a_dark_system_gets_a_dark_page(browser, address):
+    context = browser.new_context(color_scheme="dark")
+    page = context.new_page()
+    page.goto(address)
+    assert page.evaluate("document.body.dataset.mdColorScheme") == "slate"
+    context.close()
+
+
 @pytest.mark.parametrize(
     ("words", "where"),
     [("vectorized_elementwise_kernel", "kernels"), ("cudaLaunchKernel", "cuda|kernels"), ("split-K", "kernels")],
