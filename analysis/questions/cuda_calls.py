@@ -115,7 +115,8 @@ def _by_run(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, call
         sums = sums.rename(columns={"calls": number, "total_ns": time}).div(num_steps, axis=0)
         table = table.merge(sums, how="left", left_on="run_id", right_index=True)
     host = steps[(steps["collector"].astype(str) == "nsys") & (steps["phase"].astype(str) == ranges.STEP)]
-    table["step_ns"] = table["run_id"].map(host.groupby(host["run_id"].astype(str))["wall_ns"].mean())
+    step_ns = table["run_id"].map(host.groupby(host["run_id"].astype(str))["wall_ns"].mean())
+    table["step_ns"] = step_ns.astype(float)  # where no run was measured, `map` gives strings
     table["each_ns"] = table["launch_ns"] / table["launches"]
     for share, time in (("launch_share", "launch_ns"), ("wait_share", "wait_ns")):
         table[share] = table[time] / table["step_ns"]
