@@ -62,9 +62,9 @@ def base_image(engine: Engine) -> str:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     download_wheels(folder / "wheels")
-    (folder / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /opt/wheels\n")
+    (folder / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\n")
     (folder / "Dockerfile").write_text(
-        "FROM profiler-job-test:system\nCOPY wheels /opt/wheels\nCOPY pip.conf /etc/pip.conf\n"
+        "FROM profiler-job-test:system\nCOPY wheels /wheels\nCOPY pip.conf /etc/pip.conf\n"
     )
     engine.output("build", "--progress=plain", "-t", "profiler-job-test:base", folder)
     return "profiler-job-test:base"
