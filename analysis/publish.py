@@ -2,6 +2,7 @@
 folder."""
 
 import inspect
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from analysis.answer import Answer, assemble
 from analysis.knowledge import kernel_families
 from analysis.questions import (
     QUESTIONS,
+    benchmarks,
     cuda_calls,
     data_page,
     kernel_glossary,
@@ -95,6 +97,8 @@ def write(rec: recording.Recording, docs: Path, downloads: str = "") -> Publishe
     site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec))
     checks = checked.tables["checks"].rows
     tables = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "api", "memops", "memory")}
+    figures = {name: _figures(docs / "data" / "benchmarks" / f"{name}.json") for name in ("job", "reader")}
+    site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
     traces = write_timelines(rec, site)
     for run_id, answer in run_page.answers(**tables, checks=checks):
         run = answer.facts["run"]
@@ -103,6 +107,11 @@ def write(rec: recording.Recording, docs: Path, downloads: str = "") -> Publishe
         site.write(f"report/runs/{file_name(run_id)}.md", "run.md", answer, label=label, trace=trace)
     pages = sum(path.suffix == ".md" for path in site.written)
     return Published(pages, len(site.written), checked.facts["num_breaches"])
+
+
+def _figures(file: Path) -> dict[str, Any]:
+    """What a benchmark wrote; nothing where it was not run."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def write_timelines(rec: recording.Recording, site: Site) -> dict[str, dict[str, Any]]:

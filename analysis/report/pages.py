@@ -18,6 +18,7 @@ EVIDENCE_ROWS = 12
 FILTERS = (
     "ms",
     "us",
+    "seconds",
     "percent",
     "percent_span",
     "points",

@@ -72,6 +72,10 @@ def us(nanoseconds: float) -> Markup:
     return Markup(f"{number(value, decimals_for([value]))}{THIN}µs")
 
 
+def seconds(value: float) -> Markup:
+    return Markup(f"{number(value, decimals_for([value]))}\u202fs")
+
+
 def percent(fraction: float, decimals: int = 1) -> Markup:
     smallest = 10.0 ** -(decimals + 2)
     if 0 < fraction < smallest / 2:

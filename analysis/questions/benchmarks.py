@@ -1,0 +1,64 @@
+"""How fast the job and the reader are, against what they promise: figures from the benchmarks' own files."""
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from analysis.answer import Answer, Column, Table, assemble
+
+SLUG = "benchmarks"
+TITLE = "Benchmarks"
+
+
+def answer(job: Mapping, reader: Mapping) -> Answer:
+    """What `tests.bench` and `tests.bench.sweep_speed` wrote; a part that was not run is absent, not estimated.
+
+    reader: one row for each tool, container and size. targets: every promise with its limit, what was measured and
+    whether it is met. gpu parts: wall times in seconds. Facts name the machines and dates.
+    """
+    rows = pd.DataFrame(reader.get("results", []))
+    promised = pd.DataFrame([*_job_targets(job), *reader.get("targets", [])])
+    parts = [{"part": name, "seconds": value} for name, value in job.get("whole", {}).get("parts_s", {}).items()]
+    tables = []
+    if len(promised):
+        columns = (
+            Column("what", "promise", "prose"),
+            Column("limit", "limit", "number"),
+            Column("measured", "measured", "number"),
+            Column("met", "met", "yes_no"),
+        )
+        tables.append(Table("targets", "Promises", columns, promised))
+    if len(rows):
+        columns = (
+            Column("tool", "tool"),
+            Column("container", "from"),
+            Column("kernels", "kernels", "count"),
+            Column("seconds", "seconds", "number"),
+            Column("peak_bytes", "peak memory", "bytes"),
+            Column("kernels_counted", "kernels counted", "count"),
+        )
+        tables.append(Table("reader", "Reading, attributing and summarising generated captures", columns, rows))
+    if parts:
+        columns = (Column("part", "part"), Column("seconds", "seconds", "number"))
+        tables.append(Table("parts", "Parts of the whole job", columns, pd.DataFrame(parts)))
+    names = {"machine": reader.get("machine"), "nsys_ai": reader.get("nsys_ai"), "read": reader.get("recorded")}
+    facts = {name: job.get(name) for name in ("whole", "process_per_run", "gpus")} | names
+    facts |= {"nsys_stats": reader.get("nsys_stats"), "shown": [table.key for table in tables]}
+    return assemble(facts, [], tables, [])
+
+
+def _job_targets(job: Mapping) -> list[dict]:
+    """Promises of the job that were measured; the one about kernel times is an upper limit, the others lower ones."""
+    promises = (
+        ("whole", "gpu_busy_share", "share of the whole job in which the GPU is busy, at least"),
+        ("process_per_run", "process_per_run_ratio", "times faster than one nsys process a run, at least"),
+        ("gpus", "gpus_ratio", "times the throughput on two GPUs, at least"),
+        ("gpus", "kernel_time_difference", "largest change of a run's kernel time on two GPUs, at most"),
+    )
+    rows = []
+    for part, name, what in promises:
+        if part in job:
+            limit, measured = job["targets"][name], job[part][name]
+            met = abs(measured) <= limit if what.endswith("at most") else measured >= limit
+            rows.append({"what": what, "limit": limit, "measured": measured, "met": met})
+    return rows
