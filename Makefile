@@ -11,7 +11,8 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serve sweep ingest report site lint format bench clean
+.PHONY: help run test test-image test-chaos serve sweep ingest merge publish-data report site offline notebook
+.PHONY: screenshots image bench lint format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -61,6 +62,25 @@ serve: report ## Preview the site on http://127.0.0.1:8000
 
 test: $(VENV)/dev.stamp ## Set up everything and run all tests
 	$(BIN)/python -m pytest
+
+merge: $(VENV)/report.stamp ## Join the shards below SHARDS=folder into MERGED=results/merged
+	$(BIN)/python -m analysis merge $(SHARDS) --out $(or $(MERGED),results/merged)
+
+publish-data: $(VENV)/report.stamp ## Show FROM=results or a recording, ask, and put it into site/data/NAME=name
+	$(BIN)/python -m analysis publish-data $(FROM) $(NAME) $(if $(YES),--yes)
+
+offline: report ## Build the variant that works from a folder, into build/offline
+	$(BIN)/mkdocs build --strict --quiet -f mkdocs.offline.yml
+
+notebook: $(VENV)/report.stamp ## Run the notebook again and store its outputs
+	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False \
+	  site/notebooks/*.ipynb
+
+test-chaos: $(VENV)/dev.stamp ## Twenty kill -9 and five SIGTERM over a sweep on the CPU (minutes)
+	CHAOS=1 $(BIN)/python -m pytest -s tests/jobs/test_chaos.py
+
+bench: $(VENV)/dev.stamp ## Measure the reader on generated captures of up to 5 M kernels
+	$(BIN)/python -m tests.bench --out site/data/benchmarks/reader.json
 
 lint: $(VENV)/dev.stamp ## Check style
 	$(BIN)/ruff check .

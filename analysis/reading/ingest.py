@@ -86,8 +86,8 @@ def _concat(name: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
     for column in dict.fromkeys(column for frame in frames for column in frame.columns):
         pieces = [frame[column] if column in frame else pd.Series([None] * len(frame)) for frame in frames]
         if all(isinstance(piece.dtype, pd.CategoricalDtype) for piece in pieces):
-            # Joining codes, not strings: hundreds of thousands of long kernel names otherwise. Names of one type, because
-            # an empty part of a capture leaves `object` where others have `str`.
+            # Joining codes, not strings: hundreds of thousands of long kernel names otherwise. Names of one type,
+            # because an empty part of a capture leaves `object` where others have `str`.
             pieces = [piece.cat.rename_categories(piece.cat.categories.astype(object)) for piece in pieces]
             joined[column] = pd.api.types.union_categoricals(pieces, sort_categories=False)
         else:
