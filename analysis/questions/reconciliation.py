@@ -19,9 +19,7 @@ MODULE_COVERAGE = 0.99
 """Least share of forward kernel time that a module must account for."""
 
 
-def answer(
-    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, nsys_sums: pd.DataFrame
-) -> Answer:
+def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, nsys_sums: pd.DataFrame) -> Answer:
     """Checks of every finished run. Each gives what was found, the bounds it must keep to, and whether it does.
 
     timed_steps, profiled_steps: as many as the run was to measure. phase_sum: the phases of a step against the step,

@@ -138,6 +138,7 @@ def test_every_check_holds_and_a_lost_kernel_breaks_one(rec):
     assert list(broken.tables["breaches"].rows["check"]) == ["forward_layouts", "forward_products", "nsys_sums"]
     assert broken.claims["breaches"].holds and not broken.claims["all_agree"].holds
 
+
 def test_a_nanosecond_that_nsys_counts_otherwise_is_a_breach_and_no_statistics_are_none(rec):
     other = rec.nsys_sums.copy()
     other.loc[0, "total_ns"] += 1
