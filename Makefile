@@ -76,6 +76,16 @@ notebook: $(VENV)/report.stamp ## Run the notebook again and store its outputs
 	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False \
 	  site/notebooks/*.ipynb
 
+image: ## Build the container image
+	DOCKER_BUILDKIT=1 docker build -f docker/Dockerfile -t profiler-job \
+	  --build-arg PROFILER_COMMIT=$$(git rev-parse --short=12 HEAD) .
+
+test-image: $(VENV)/dev.stamp ## Build and run the image with a real container engine (starts one if root may)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m image -s tests/image
+
+screenshots: $(VENV)/dev.stamp ## Take the README's pictures of the report, light and dark
+	$(BIN)/python -m tests.browser.screenshots
+
 test-chaos: $(VENV)/dev.stamp ## Twenty kill -9 and five SIGTERM over a sweep on the CPU (minutes)
 	CHAOS=1 $(BIN)/python -m pytest -s tests/jobs/test_chaos.py
 
