@@ -57,8 +57,11 @@ report: $(VENV)/report.stamp ## Write the report's pages from the recording (REC
 site: report ## Build the site into build/html
 	$(BIN)/mkdocs build --strict --quiet
 
-serve: report ## Preview the site on http://127.0.0.1:8000
-	$(BIN)/mkdocs serve
+serve: report ## Preview the site on http://127.0.0.1:8000; a change of template, code or data writes the pages anew
+	@$(BIN)/watchmedo shell-command --recursive --drop --ignore-directories \
+	  --patterns '**/*.py;**/*.md;**/*.html;**/*.toml;**/*.json;**/*.parquet' \
+	  --command '$(BIN)/python -m analysis report $(if $(RECORDING),--recording $(RECORDING))' analysis site/data & \
+	watcher=$$!; trap "kill $$watcher" EXIT INT TERM; $(BIN)/mkdocs serve $(SERVE)
 
 test: $(VENV)/dev.stamp ## Set up everything and run all tests
 	$(BIN)/python -m pytest
