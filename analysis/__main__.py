@@ -1,6 +1,8 @@
 """The command line of the analysis: `python -m analysis COMMAND`. Each command only calls the function that does the
 work."""
 
+import io
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -69,6 +71,9 @@ def show(
     rules: Annotated[Path | None, typer.Option(help="TOML file with your own rules for kernel families.")] = None,
 ) -> None:
     """Summarise nsys profiles of any program: kernels, ranges, phases, API calls, copies, and what is missing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal of another encoding still shows the rest
     code = showing.show(profiles, form.value, top, print, ingesting.print_line, rules)
     if code:
         raise typer.Exit(code)

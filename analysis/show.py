@@ -88,6 +88,7 @@ def show(
     for profile in profiles:
         try:
             summary = summarise(read(profile, details=False), taxonomy=taxonomy)
+            text = {"text": as_text, "md": as_markdown}[form](summary, top) if form in ("text", "md") else None
         except ExportError as error:
             err(printable(f"error: {error}"))
             continue
@@ -96,10 +97,8 @@ def show(
             err(printable(f"error: {profile}: {what}; please report it, with the profile if you can"))
             continue
         found.append(summary)
-        if form == "text":
-            out(as_text(summary, top))
-        elif form == "md":
-            out(as_markdown(summary, top))
+        if text is not None:
+            out(text)
     if form == "json" and len(profiles) > 1:
         out(json.dumps([one.as_json() for one in found], indent=2))
     elif form == "json" and found:

@@ -44,6 +44,7 @@ CONSEQUENCES = {
 
 PUSH_POP, START_END, DOMAIN_CREATE = 59, 60, 75
 UNKNOWN_THREAD, _UNKNOWN_RANGE_THREAD = -1, -2  # differ, so that an unknown launcher is in no unknown thread's range
+_MOST_EXACT = 2**53  # sums up to here are exact whichever way they are made; as nanoseconds, 104 days
 _NO_VALUE = -(2**63)  # stands for NULL while columns are fetched; no timestamp or id has this value
 
 _COPY_KINDS = {
@@ -403,6 +404,10 @@ def _check_times(start: np.ndarray, end: np.ndarray, table: str) -> None:
         raise ValueError(f"{table} has an event that ends before it starts")
     if max(abs(int(start.min())), abs(int(end.max()))) > 2**61:
         raise ValueError(f"{table} has a time out of range")
+    # The work of one GPU cannot take longer than the capture, but many threads may wait at the same time.
+    most = 2**62 if table in (API, NVTX) else _MOST_EXACT
+    if (end - start).sum(dtype=np.float64) > most:
+        raise ValueError(f"{table} has events that take years")
 
 
 def _sorted_frame(arrays: dict) -> pd.DataFrame:
@@ -492,6 +497,8 @@ def _memops(tables, missing: dict[str, str]) -> pd.DataFrame:
         missing.pop(f"{table}.graphNodeId", None)
         kinds = arrays.pop("kind", None)
         arrays["graph_node"], arrays["bytes"] = _neutral(arrays["graph_node"]), _neutral(arrays["bytes"])
+        if (arrays["bytes"] < 0).any() or arrays["bytes"].sum(dtype=np.float64) > _MOST_EXACT:
+            raise ValueError(f"{table} has a size out of range")
         if kinds is None:
             operation = _categorical(np.zeros(len(arrays["start_ns"]), np.int64), ["memset"])
         else:
@@ -624,7 +631,16 @@ def _gpu_facts(tables) -> list[dict]:
     if not have:
         return []
     columns = tables.objects("TARGET_INFO_GPU", list(have.values()))
-    return sorted((dict(zip(have, row)) for row in zip(*columns)), key=lambda gpu: str(gpu.get("id")))
+    rows = ({name: _gpu_fact(name, value) for name, value in zip(have, row)} for row in zip(*columns))
+    return sorted(rows, key=lambda gpu: str(gpu.get("id")))
+
+
+def _gpu_fact(name: str, value) -> str | int | None:
+    if value is None or name == "name":
+        return None if value is None else str(value)
+    if not isinstance(value, (int, float)):
+        raise ValueError(f"TARGET_INFO_GPU has a {_GPU_FACTS[name]} that is no number")
+    return int(value)
 
 
 def _gpu_of(tables) -> dict[tuple[int, int], int]:
@@ -655,6 +671,8 @@ def _capture(tables, path: Path, details: bool) -> Capture:
     if not frames:
         raise ExportError(path, "holds no CUDA and no NVTX events", "record with `nsys profile --trace=cuda,nvtx`")
     first, last = min(int(f["start_ns"].min()) for f in frames), max(int(f["end_ns"].max()) for f in frames)
+    if last - first > _MOST_EXACT:
+        raise ValueError("the first and the last event are years apart")
     if len(graphs):
         missing[f"kernels inside {len(graphs)} CUDA graph executions"] = (
             "graphs were traced as a whole: record with --cuda-graph-trace=node to see their kernels"

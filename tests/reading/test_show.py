@@ -3,6 +3,11 @@
 import csv
 import io
 import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 
 import pytest
 from typer.testing import CliRunner
@@ -180,3 +185,59 @@ def test_real_profiles_are_shown_in_every_form(name, form):
     done = _show(profile(name), "--format", form)
     assert done.exit_code == 0
     assert len(done.stdout) > 500
+
+
+@pytest.mark.parametrize("form", ["text", "json", "csv", "md"])
+@pytest.mark.parametrize("fact", ["id", "totalMemory", "clockRate", "smCount"])
+@pytest.mark.parametrize("value", ["lots", b"\x00\xff", float("inf")])
+def test_facts_of_a_gpu_that_are_no_numbers_are_one_clear_line(tmp_path, form, fact, value):
+    export = Export()
+    export.gpu()
+    export.launch(5)
+    path = export.sqlite(tmp_path / "x.sqlite")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE TARGET_INFO_GPU SET {fact} = ?", (value,))
+    done = _show(path, "--format", form)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "holds values that no nsys writes" in done.stderr
+
+
+def _years_of_kernels(export):
+    for _ in range(9):
+        export.kernel(0, 2**52, export.call(0, 1))
+
+
+def _two_distant_kernels(export):
+    export.launch(0)
+    export.launch(2**54)
+
+
+def _more_bytes_than_there_are(export):
+    for _ in range(2):
+        export.copy(0, 1, export.call(0, 1), bytes=2**62)
+
+
+def _negative_bytes(export):
+    export.memset(0, 1, export.call(0, 1), bytes=-1)
+
+
+@pytest.mark.parametrize(
+    "damage", [_years_of_kernels, _two_distant_kernels, _more_bytes_than_there_are, _negative_bytes]
+)
+def test_numbers_whose_sums_would_overflow_are_one_clear_line(tmp_path, recwarn, damage):
+    export = Export()
+    export.push("outer", 0, 2**40)
+    export.launch(5)
+    damage(export)
+    done = _show(export.sqlite(tmp_path / "x.sqlite"))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "holds values that no nsys writes" in done.stderr
+    assert not recwarn.list
+
+
+def test_a_terminal_of_another_encoding_gets_the_summary_too(capture):
+    command = [sys.executable, "-m", "analysis", "show", str(capture)]
+    done = subprocess.run(command, check=False, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"NVTX ranges" in done.stdout
