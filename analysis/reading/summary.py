@@ -45,7 +45,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "kernel_ns": "sum of their durations",
         "share": "of all kernel time",
         "busy_ns": "time in which at least one of them ran, summed over GPUs",
-        "host_ns": "host time of the phase's outermost ranges",
+        "host_ns": "host time of the phase's outermost ranges; null where it has none",
         "exact_share": "part of kernel_ns whose phase is known from the launching thread itself",
     },
     "api": {
@@ -467,7 +467,7 @@ def _phases(attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps)
         "kernel_ns": time,
         "share": _share(pd.Series(time)),
         "busy_ns": overlaps.busy(code.astype(np.int64), np.arange(len(code)), num),
-        "host_ns": host,
+        "host_ns": pd.Series(host, dtype="Int64").mask(np.bincount(phase[root], minlength=num) == 0),
         "exact_share": np.where(time > 0, exact / np.maximum(time, 1), np.nan),
     }
     frame = _frame("phases", columns)
@@ -567,7 +567,8 @@ def _gpus(capture: Capture, kernel_gpu: np.ndarray, duration: np.ndarray) -> pd.
                 "idle_share": 1 - int(busy[i]) / span if span else None,
             }
         )
-    return pd.DataFrame(rows, columns=list(SECTIONS["gpus"]))
+    whole = dict.fromkeys(("sm_count", "memory_bytes", "clock_hz"), "Int64")  # though unknown for some GPUs
+    return pd.DataFrame(rows, columns=list(SECTIONS["gpus"])).astype(whole)
 
 
 def _missing(capture: Capture, attribution: Attribution) -> pd.DataFrame:

@@ -236,6 +236,29 @@ def test_numbers_whose_sums_would_overflow_are_one_clear_line(tmp_path, recwarn,
     assert not recwarn.list
 
 
+def test_a_phase_without_a_range_of_its_own_has_no_host_time(tmp_path):
+    """The loss that is found between forward and backward: nobody measured how long the host took for it."""
+    export = Export()
+    export.push("step", 0, 1000)
+    export.push("forward", 10, 100)
+    export.launch(20)
+    export.launch(150, name="nll_loss")
+    export.push("backward", 200, 300)
+    export.launch(220)
+    path = export.sqlite(tmp_path / "x.sqlite")
+    phases = json.loads(_show(path, "--format", "json").stdout)["phases"]
+    assert {row["phase"]: row["host_ns"] for row in phases} == {"forward": 90, "loss": None, "backward": 100}
+
+
+def test_facts_are_whole_numbers_beside_a_gpu_without_facts(tmp_path):
+    export = Export()
+    export.gpu()
+    export.launch(5)
+    export.launch(50, device=1)
+    gpus = json.loads(_show(export.sqlite(tmp_path / "x.sqlite"), "--format", "json").stdout)["gpus"]
+    assert [repr(gpu["sm_count"]) for gpu in gpus] == ["100", "None"]
+
+
 def test_a_terminal_of_another_encoding_gets_the_summary_too(capture):
     command = [sys.executable, "-m", "analysis", "show", str(capture)]
     done = subprocess.run(command, check=False, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
