@@ -29,7 +29,7 @@ CORES = 2
 SIZES = (100_000, 1_000_000, 5_000_000)
 # (kernels, container, seconds, bytes): what the project promises on two cores
 TARGETS = ((1_000_000, "sqlite", 8.0, 800 * 2**20), (1_000_000, "parquetdir", 2.5, None))
-MOST_GROWTH = 5.5  # from 1 M to 5 M kernels
+MOST_GROWTH = 5.5  # from 1 M to 5 M kernels, in time and in memory
 
 
 def main() -> int:
@@ -49,14 +49,19 @@ def main() -> int:
         "capture": "2 processes of 2 threads and one GPU each, two API calls a kernel, ranges four deep",
         "nsys_ai": {"package": NSYS_AI, "problem": why_not},
         "results": rows,
-        "targets": _targets(rows),
+        "targets": targets(rows),
     }
-    text = json.dumps(result, indent=2) + "\n"
     if arguments.out:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(text, encoding="utf-8")
+        write(result, arguments.out)
     _print(result)
     return 0 if all(target["met"] for target in result["targets"]) else 1
+
+
+def write(result: dict, path: Path) -> None:
+    """Put `result` into the JSON of `path`; what `tests.bench.against_nsys` wrote there stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.write_text(json.dumps(content | result, indent=2) + "\n", encoding="utf-8")
 
 
 def _arguments():
@@ -164,21 +169,23 @@ def _cpuinfo() -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
-def _targets(rows: list[dict]) -> list[dict]:
+def targets(rows: list[dict]) -> list[dict]:
+    """Every promise whose sizes were measured, with what was measured."""
     ours = {(row["kernels"], row["container"]): row for row in rows if row["tool"] == "profiler-job"}
-    targets = []
+    found = []
     for kernels, container, seconds, size in TARGETS:
         if row := ours.get((kernels, container)):
             what = f"{kernels} kernels from {container}"
-            targets.append(_target(f"{what}: seconds", seconds, row["seconds"]))
+            found.append(_target(f"{what}: seconds", seconds, row["seconds"]))
             if size:
-                targets.append(_target(f"{what}: peak bytes", size, row["peak_bytes"]))
+                found.append(_target(f"{what}: peak bytes", size, row["peak_bytes"]))
     for container in ("sqlite", "parquetdir"):
         small, large = ours.get((1_000_000, container)), ours.get((5_000_000, container))
         if small and large:
-            growth = large["seconds"] / small["seconds"]
-            targets.append(_target(f"5 M kernels against 1 M from {container}: times the time", MOST_GROWTH, growth))
-    return targets
+            what = f"5 M kernels against 1 M from {container}"
+            for key, times in (("seconds", "times the time"), ("peak_bytes", "times the peak memory")):
+                found.append(_target(f"{what}: {times}", MOST_GROWTH, large[key] / small[key]))
+    return found
 
 
 def _target(what: str, limit: float, measured: float) -> dict:
