@@ -1,6 +1,7 @@
 """From a recording to the pages of the report: loads, asks every question, writes Markdown and CSV below the MkDocs
 folder."""
 
+import dataclasses
 import inspect
 import json
 import shutil
@@ -77,6 +78,17 @@ def together(recordings: list[recording.Recording]) -> recording.Recording:
     return recording.Recording(first.manifest, **tables)
 
 
+def of_finished_runs(rec: recording.Recording) -> recording.Recording:
+    """`rec` with what was measured of finished runs only: from a run that ran out of memory no number is derived, not
+    even for the phases that it reached. It stays in `runs` and `memory`."""
+    finished = rec.runs.loc[rec.runs["status"].astype(str) == "ok", "run_id"].astype(str)
+    if len(finished) == len(rec.runs):
+        return rec
+    measured = {name: getattr(rec, name) for name in ("steps", "ranges", "kernels", "api", "memops")}
+    kept = {name: frame[frame["run_id"].astype(str).isin(finished)] for name, frame in measured.items()}
+    return dataclasses.replace(rec, **{name: frame.reset_index(drop=True) for name, frame in kept.items()})
+
+
 def ask(question: ModuleType, rec: recording.Recording, **more: Any) -> Answer:
     """A question's answer: its parameters name the tables of the recording that it gets."""
     names = inspect.signature(question.answer).parameters
@@ -85,6 +97,7 @@ def ask(question: ModuleType, rec: recording.Recording, **more: Any) -> Answer:
 
 def write(rec: recording.Recording, docs: Path, downloads: str = "") -> Published:
     """Write all generated pages of `rec` below `docs`; `downloads`: the folder of its Parquet files in docs/data."""
+    published, rec = rec, of_finished_runs(rec)
     for name in GENERATED:
         target = docs / name
         shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
@@ -93,7 +106,7 @@ def write(rec: recording.Recording, docs: Path, downloads: str = "") -> Publishe
     site.write("report/kernels.md", "kernels.md", ask(kernel_glossary, rec))
     site.write(f"report/{cuda_calls.SLUG}.md", "cuda-calls.md", ask(cuda_calls, rec))
     dictionary = recording.dictionary()
-    site.write("report/data.md", "data.md", ask(data_page, rec, dictionary=dictionary), downloads=downloads)
+    site.write("report/data.md", "data.md", ask(data_page, published, dictionary=dictionary), downloads=downloads)
     site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec))
     checks = checked.tables["checks"].rows
     tables = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "api", "memops", "memory")}

@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.questions import beyond_gemm, forward_time
+from analysis.questions import beyond_gemm, forward_time, top_kernel
 
 SLUG = "overview"
 
@@ -35,6 +35,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, manif
         "recorded_on": str(manifest.get("recorded_to") or manifest.get("created") or "")[:10],
         "num_sizes": len(sizes),
         "num_contexts": int(runs["context_length"].nunique()),
+        "modes": [label for mode, label in top_kernel.SCOPES.items() if (runs["mode"].astype(str) == mode).any()],
         "by": by,
         "peak": int(runs["peak_memory_bytes"].max()) if len(runs) and runs["peak_memory_bytes"].notna().any() else 0,
     }

@@ -152,6 +152,43 @@ def test_failed_runs_everywhere_still_make_a_report(words):
     assert not re.search(r"\d (ms|%)", re.sub(r"<[^>]+>", "", pages["forward-time"].split("How this was measured")[0]))
 
 
+def test_no_number_comes_from_a_run_that_ran_out_of_memory_even_where_some_were_recorded(tmp_path):
+    runs = [run for run in RUNS if not run.endswith("forward_backward")]
+    lost = "xl-ctx512-fp32-naive-train_step"
+    rec = keep(BASE, runs)
+    of_lost = rec.runs["run_id"] == lost
+    ended = {"status": "oom", "status_phase": "backward", "status_message": "CUDA out of memory"}
+    rec.runs = rec.runs.assign(**{name: rec.runs[name].astype(object).mask(of_lost, ended[name]) for name in ended})
+    publish.write(rec, tmp_path / "partly")
+    publish.write(publish.of_finished_runs(rec), tmp_path / "without")
+
+    def words_of(folder: str, page: str) -> str:
+        return (tmp_path / folder / page).read_text()
+
+    pages = ["index.md", *(f"report/{question.SLUG}.md" for question in QUESTIONS.values()), "report/cuda-calls.md"]
+    for page in pages:
+        assert words_of("partly", page) == words_of("without", page)
+    assert "falls in all 3 cases" in words_of("partly", "report/training-mix.md")
+    assert "OOM in backward" in words_of("partly", "report/training-mix.md")
+    inside = words_of("partly", "report/forward-time.md").split('id="table-inside"')[1].split("</figure>")[0]
+    row = next(one for one in inside.split("<tr>") if lost in one)
+    assert "OOM in backward" in row and "data-v" not in row.split("train_step</td>")[1]
+
+
+def test_the_overview_names_the_modes_that_were_run(words):
+    assert "(forward)" in words(keep(BASE, [run for run in RUNS if run.endswith("-forward")]))["index"]
+    assert "backward and training step)" in words(BASE)["index"]
+
+
+def test_the_verdict_on_launch_bound_runs_names_its_limit(words):
+    assert re.search(r"launch-bound: the GPU is busy for (less than|at least) 80% of it", words(BASE)["index"])
+
+
+def test_no_mean_of_no_training_steps(words):
+    assert "Mean over the cases measured (4)" in words(BASE)["training-mix"]
+    assert "Mean over" not in words(keep(BASE, [run for run in RUNS if run.endswith("-forward")]))["training-mix"]
+
+
 def test_the_overview_takes_its_verdicts_from_the_questions(words):
     pages = words(BASE)
     facts = overview.answer(BASE.runs, BASE.steps, BASE.kernels, BASE.manifest).facts
