@@ -298,3 +298,17 @@ def matrix_products(kernels: pd.DataFrame, is_matrix_product) -> pd.DataFrame:
     counted = rows[["run_id", "step", "phase"]].assign(products=names.map(main).astype(int))
     counted = counted.astype({"run_id": str, "phase": str})
     return counted.groupby(["run_id", "step", "phase"], sort=False)["products"].sum().reset_index()
+
+
+def clock_lead(kernels: pd.DataFrame) -> dict[str, float]:
+    """How far the GPU's times are too early against the host's, as far as it shows: a kernel cannot begin before its
+    launch.
+
+    share: of the kernels that seem to; lead_ns: by how much at most; drift_ns: the largest change of a step's lead
+    within one run.
+    """
+    lead = kernels["launch_ns"] - kernels["start_ns"]
+    of_step = lead.groupby([kernels["run_id"].astype(str), kernels["step"]]).max().groupby(level=0)
+    drift = of_step.max() - of_step.min()
+    found = {"share": (lead > 0).mean(), "lead_ns": lead.max(), "drift_ns": drift.max()}
+    return {name: float(value) if len(kernels) else 0.0 for name, value in found.items()}

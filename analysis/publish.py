@@ -169,8 +169,8 @@ def write_questions(rec: recording.Recording, docs: Path) -> tuple[Site, Answer]
 
 
 def _constants(rec: recording.Recording) -> dict[str, Any]:
-    """Numbers of steps, lowest and highest, and thresholds, for the methods page."""
+    """Numbers of steps, lowest and highest, thresholds, and what is seen of the two clocks, for the methods page."""
     ok = metrics.measured_runs(rec.runs)
     names = {"warmup": "warmup_steps", "timed": "measured_steps", "profiled": "profiled_steps"}
     steps = {key: (int(ok[name].min()), int(ok[name].max())) if len(ok) else (0, 0) for key, name in names.items()}
-    return steps | {"launch_bound": metrics.LAUNCH_BOUND_BUSY_SHARE}
+    return steps | {"launch_bound": metrics.LAUNCH_BOUND_BUSY_SHARE, "clock": metrics.clock_lead(rec.kernels)}

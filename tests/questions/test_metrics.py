@@ -58,6 +58,19 @@ def test_calls_are_per_step_and_modules_lose_their_block_number():
     assert products["calls"].sum() == 3 * NUM_LAYERS
 
 
+def test_a_kernel_before_its_launch_shows_that_the_clocks_differ():
+    frame = pd.DataFrame(
+        {
+            "run_id": ["a", "a", "a", "b"],
+            "step": [0, 0, 1, 0],
+            "launch_ns": [100, 200, 300, 10],
+            "start_ns": [90, 205, 270, 15],
+        }
+    )
+    assert metrics.clock_lead(frame) == {"share": 0.5, "lead_ns": 30.0, "drift_ns": 20.0}
+    assert metrics.clock_lead(frame.head(0)) == {"share": 0.0, "lead_ns": 0.0, "drift_ns": 0.0}
+
+
 @pytest.mark.parametrize("within", [["run_id"], ["run_id", "phase"]])
 def test_family_shares_add_up_to_one(within):
     table = metrics.by_family(metrics.kernel_totals(recording(("small", "xl"), (128, 1024)).kernels), within)
