@@ -163,7 +163,7 @@ def _check(folder: Path, run_ids: set[str], target: Path) -> None:
         listed = "\n".join(f"  {one.kind} in {one.where}: {one.beginning}" for one in found[:20])
         raise PublishError(
             f"{len(found)} texts look private, so nothing was published:\n{listed}\n"
-            "Remove them at their source (the sweep's name, a status message) and ingest again"
+            "Remove them at their source (the sweep's name, a status message, a run's log) and ingest again"
         )
     size = sum(file.stat().st_size for file in folder.iterdir())
     if size > LARGEST_BYTES:

@@ -71,6 +71,7 @@ def _answer(run: pd.Series, runs: pd.DataFrame, parts: dict[str, pd.DataFrame], 
         "axes": _axes(run, runs),
         "num_kernels": len(names),
         "mfu": _mfu(run, times),
+        "log": str(run["log"]).splitlines() if pd.notna(run.get("log")) else [],
         "top": TOP_KERNELS,
     }
     tables = [

@@ -16,6 +16,8 @@ from jobs import ranges
 
 MACHINE_FIELDS = ("gpu_name", "gpu_memory_bytes", "driver", "cuda", "torch", "nsys", "python", "commit")
 _ABOUT_RUN = ("autograd_multithreading", "float32_matmul_precision", "warmup_steps", "measured_steps", "profiled_steps")
+LOG_LINES = 12
+_PRIVATE_LINE = re.compile(r"(?i:secret|token|passw|credential|api_?key|access_?key|private key)|\b[A-Z][A-Z0-9_]+=\S")
 
 
 class ResultsError(ValueError):
@@ -122,7 +124,7 @@ def _run_tables(folder: Path, run_id: str) -> tuple[dict[str, pd.DataFrame], str
             tables |= captured
         else:
             detail = {"phase": "reading the capture", "message": problem}
-    tables["runs"] = _run_row(about, run_id, status, detail, tables["memory"])
+    tables["runs"] = _run_row(about, run_id, status, detail, tables["memory"]).assign(log=_log(folder / "log.txt"))
     return tables, schema
 
 
@@ -160,6 +162,15 @@ def _run_row(about: dict, run_id: str, status: str, detail: dict, memory: pd.Dat
         row.setdefault(column.name, None)
     row = {name: scrub(value) if isinstance(value, str) else value for name, value in row.items()}
     return pd.DataFrame({name: [value] for name, value in row.items()}, dtype=object)
+
+
+def _log(file: Path) -> str | None:
+    """The last lines of what the run printed, scrubbed, without any that may hold a secret; None where none is left."""
+    if not file.is_file():
+        return None
+    lines = file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    kept = [scrub(line) for line in lines if not _PRIVATE_LINE.search(line)]
+    return "\n".join(kept[-LOG_LINES:]) or None
 
 
 def scrub(text: str) -> str:

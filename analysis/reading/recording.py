@@ -6,7 +6,7 @@ nanoseconds and bytes; times count from the start of a run's first step.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -24,12 +24,16 @@ _PHASES = " | ".join(ranges.PHASES)
 
 
 class Column(NamedTuple):
-    """One column. dtype: category (text with few distinct values) | string | int32 | int64 | float64 | bool."""
+    """One column. dtype: category (text with few distinct values) | string | int32 | int64 | float64 | bool.
+
+    optional: older recordings lack it, and are loaded with an empty one.
+    """
 
     name: str
     dtype: str
     unit: str
     meaning: str
+    optional: bool = False
 
 
 _RUN_ID = Column("run_id", "category", "", "the run, readable: size, context length, precision, attention, mode")
@@ -88,6 +92,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         ),
         Column("started_at", "string", "UTC", "when the run started, ISO 8601"),
         Column("wall_s", "float64", "s", "how long the whole run took, set-up included"),
+        Column("log", "string", "", "last lines of what the run printed, without folders and hosts", optional=True),
     ),
     "steps": (
         _RUN_ID,
@@ -221,9 +226,9 @@ def empty(table: str) -> pd.DataFrame:
 
 def dictionary() -> pd.DataFrame:
     """The data dictionary: table, column, dtype, unit, meaning; one row for each column of each table."""
-    rows = [(table, *column) for table, columns in TABLES.items() for column in columns]
+    rows = [(table, *column[:4]) for table, columns in TABLES.items() for column in columns]
     position = max(i for i, row in enumerate(rows) if row[:2] == ("kernels", "kernel_name"))
-    rows.insert(position + 1, ("kernels", *FAMILY))
+    rows.insert(position + 1, ("kernels", *FAMILY[:4]))
     return pd.DataFrame(rows, columns=["table", "column", "dtype", "unit", "meaning"])
 
 
@@ -278,10 +283,10 @@ def _series(values: pd.Series, column: Column) -> pd.Series:
 
 def _checked(name: str, frame: pd.DataFrame) -> pd.DataFrame:
     columns = TABLES[name]
-    lacking = [column.name for column in columns if column.name not in frame]
+    lacking = _lacking(name, frame.columns)
     if lacking:
         raise RecordingError(f"table {name} lacks column {', '.join(lacking)}: give every column of TABLES['{name}']")
-    typed = {column.name: _series(frame[column.name], column) for column in columns}
+    typed = {column.name: _series(frame[column.name], column) for column in columns if column.name in frame}
     # Runs keep what is not in TABLES: a new field of Run is a new column with no second list.
     typed |= {extra: frame[extra] for extra in frame.columns if name == "runs" and extra not in typed}
     frame = pd.DataFrame(typed)
@@ -297,6 +302,10 @@ def _checked(name: str, frame: pd.DataFrame) -> pd.DataFrame:
     if "start_ns" in frame and (frame["end_ns"] < frame["start_ns"]).any():
         raise RecordingError(f"table {name} has a row that ends before it starts")
     return frame
+
+
+def _lacking(name: str, found: Iterable[str]) -> list[str]:
+    return [column.name for column in TABLES[name] if not column.optional and column.name not in found]
 
 
 def _write_table(name: str, frame: pd.DataFrame, file: Path) -> None:
@@ -375,11 +384,13 @@ def _load_table(file: Path, name: str) -> pd.DataFrame:
         table = pq.read_table(file)
     except (pa.ArrowException, OSError) as error:
         raise RecordingError(f"{file} cannot be read ({' '.join(str(error).split())[:200]}); ingest again") from error
-    lacking = [column.name for column in TABLES[name] if column.name not in table.column_names]
+    lacking = _lacking(name, table.column_names)
     if lacking:
         raise RecordingError(f"{file} lacks column {', '.join(lacking)}: it is from another version; ingest again")
     frame = table.to_pandas(ignore_metadata=True)
     for column in TABLES[name]:
+        if column.name not in frame:
+            frame[column.name] = pd.Series(None, index=frame.index, dtype=object)
         if column.dtype == "category" and not isinstance(frame[column.name].dtype, pd.CategoricalDtype):
             frame[column.name] = frame[column.name].astype("category")
     return frame

@@ -24,4 +24,5 @@ def hostile_recording() -> synthetic.Recording:
     recording.kernels["module"] = recording.kernels["module"].replace({"embedding": MODULE})
     runs = recording.runs
     runs.loc[runs["status"] != "ok", "status_message"] = MESSAGE
+    runs["log"] = MESSAGE + "</pre><script>window.owned = 1</script>"
     return recording

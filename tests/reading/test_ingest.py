@@ -252,6 +252,27 @@ def test_messages_are_scrubbed_of_their_machine(text, expected):
     assert scrub(text) == expected
 
 
+def test_the_last_lines_of_the_log_are_kept_without_the_machine(results, tmp_path):
+    folder = results()
+    lines = [
+        *map(str, range(50)),
+        '  File "/home/bob/job/model.py", line 3',
+        "KEY_ID=plain",
+        "a Token: x",
+        "Error: <b>",
+    ]
+    (folder / RUN / "log.txt").write_text("\n".join(lines) + "\n")
+    ingest(folder, tmp_path / "out")
+    log = recording.load(tmp_path / "out").runs["log"].iloc[0]
+    assert log.splitlines()[-2:] == ['  File "model.py", line 3', "Error: <b>"]
+    assert len(log.splitlines()) == 12 and "plain" not in log and "Token" not in log
+
+
+def test_a_run_without_a_log_has_none(results, tmp_path):
+    ingest(results(), tmp_path / "out")
+    assert recording.load(tmp_path / "out").runs["log"].isna().all()
+
+
 def test_the_command_reports_what_it_wrote(results, tmp_path):
     folder = results()
     done = CliRunner().invoke(app, ["ingest", str(folder), "--out", str(tmp_path / "x")])

@@ -76,6 +76,14 @@ def test_family_is_told_when_loading_and_never_stored(tmp_path):
     assert "family" not in pd.read_parquet(tmp_path / "kernels.parquet")
 
 
+def test_an_older_recording_lacks_an_optional_column_and_no_other(tmp_path):
+    tables = _tables()
+    recording.write(tmp_path, tables | {"runs": tables["runs"].drop(columns="log")}, {})
+    assert recording.load(tmp_path).runs["log"].isna().all()
+    with pytest.raises(RecordingError, match="lacks column wall_s"):
+        recording.write(tmp_path, tables | {"runs": tables["runs"].drop(columns="wall_s")}, {})
+
+
 def test_a_new_field_of_run_is_a_new_column_without_a_second_list(tmp_path):
     found = _written(tmp_path, runs__sliding_window=[128, 256])
     assert list(found.runs["sliding_window"]) == [128, 256]
