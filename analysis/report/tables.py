@@ -23,7 +23,8 @@ UNIT = {
     "mib": "MiB",
 }
 NUMERIC = {*UNIT, "count", "number"}
-CASE_KINDS = {"run"}
+CASE = {"context_length", "precision", "attention", "mode"}
+"""Columns that tell apart the runs of one model: a link to a run is read out with them."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 EXPLAINED = {"kernel_entry", "prose"}
 """Kinds of a glossary's columns: such a table is in the search index, rows of numbers are not."""
@@ -169,13 +170,21 @@ def _row(row: dict, columns: tuple[Column, ...], decimals: dict, root: str, fami
     tail = len(gaps)
     while tail and gaps[tail - 1] and (row.get(NOT_MEASURED) or not columns[tail - 1].absent):
         tail -= 1
-    cells = [_cell(column, row, decimals[column.key], root, families, why) for column in columns[:tail]]
+    cells = [_cell(column, row, columns, decimals[column.key], root, families, why) for column in columns[:tail]]
     if tail < len(gaps):
         cells.append(Markup('<td class="why" colspan="{}">{}</td>').format(len(gaps) - tail, text.escape(why)))
     return Markup("<tr>{}</tr>\n").format(Markup("").join(cells))
 
 
-def _cell(column: Column, row: dict, decimals: int, root: str, families: dict, why: str) -> Markup:
+def _cell(
+    column: Column,
+    row: dict,
+    columns: tuple[Column, ...],
+    decimals: int,
+    root: str,
+    families: dict,
+    why: str,
+) -> Markup:
     value = row[column.key]
     if _missing(value):
         why = column.absent if column.absent and not row.get(NOT_MEASURED) else why
@@ -202,7 +211,9 @@ def _cell(column: Column, row: dict, decimals: int, root: str, families: dict, w
         label = text.escape(value)
         if not isinstance(run, str) or not run:
             return Markup("<td>{}</td>").format(label)
-        return Markup('<td><a href="{}">{}</a></td>').format(run_link(run, root), label)
+        case = [_case_word(one, row) for one in columns if one is column or one.key in CASE]
+        said = Markup(' aria-label="{}"').format(text.escape(", ".join(case))) if len(case) > 1 else Markup("")
+        return Markup('<td><a href="{}"{}>{}</a></td>').format(run_link(run, root), said, label)
     if column.kind == "kernel":
         return Markup('<td class="kernel">{}</td>').format(kernel_details(value, row.get("family"), families))
     if column.kind == "kernel_entry":
@@ -224,6 +235,11 @@ def _cell(column: Column, row: dict, decimals: int, root: str, families: dict, w
             text.file_name(str(value)), text.escape(value)
         )
     return Markup("<td>{}</td>").format(text.escape(value))
+
+
+def _case_word(column: Column, row: dict) -> str:
+    value = row[column.key]
+    return f"{column.label} {value}" if column.kind in NUMERIC else str(value)
 
 
 def _raw(value: object) -> str:

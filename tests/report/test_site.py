@@ -102,3 +102,29 @@ def test_a_run_without_numbers_says_why_on_its_page(site):
 def test_links_to_rows_have_their_csv(site):
     assert (site / "report" / "csv" / "forward-time" / "times.csv").read_text().startswith("size,context_length,run_id")
     assert list((site / "report" / "csv" / "forward-time").glob("rows-*.csv"))
+
+
+def test_a_link_to_a_run_is_read_out_with_its_case(site):
+    page = (site / "report" / "runs.html").read_text()
+    spoken = re.findall(r'<a href="runs/[^"]+" aria-label="([^"]+)">', page)
+    assert len(spoken) == len(set(spoken)) == 18
+    assert "small, context 128, train_step" in spoken
+
+
+def test_where_nothing_is_to_be_told_a_sentence_says_so(site):
+    words = {name: (site / "report" / f"{name}.html").read_text() for name in ("kernels", "methods")}
+    assert "every one matched a rule" in words["kernels"] and "0.0% of the kernel time" not in words["kernels"]
+    assert "No kernel of this recording begins before the call" in words["methods"]
+
+
+def test_a_run_shows_its_log_and_one_without_has_no_heading(tmp_path):
+    from analysis import publish
+    from tests.synthetic import recording
+
+    rec = recording(("small",), (128, 256), ("forward",))
+    rec.runs["log"] = ["first\n# <b>last</b> 1 < 2\n", None]
+    publish.write(rec, tmp_path)
+    with_log, without = sorted(path.read_text() for path in (tmp_path / "report" / "runs").glob("*.md"))
+    with_log, without = (with_log, without) if "## Log" in with_log else (without, with_log)
+    assert "first&#10;# &lt;b&gt;last&lt;/b&gt; 1 &lt; 2&#10;</pre>" in with_log
+    assert "## Log" not in without
