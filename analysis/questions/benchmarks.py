@@ -37,6 +37,9 @@ def answer(job: Mapping, reader: Mapping) -> Answer:
             Column("peak_bytes", "peak memory", "bytes"),
             Column("kernels_counted", "kernels counted", "count"),
         )
+        if "problem" in rows:
+            columns += (Column("problem", "why not measured", "prose"),)
+            rows["problem"] = rows["problem"].fillna("")
         tables.append(Table("reader", "Reading, attributing and summarising generated captures", columns, rows))
     if parts:
         columns = (Column("part", "part"), Column("seconds", "seconds", "number"))

@@ -23,3 +23,14 @@ def test_parts_that_were_not_run_are_absent():
 
 def test_without_benchmarks_nothing_is_shown():
     assert benchmarks.answer({}, {}).facts["shown"] == []
+
+
+def test_why_a_tool_was_not_measured_stands_beside_it():
+    ours = {"tool": "profiler-job", "container": "sqlite", "kernels": 7, "seconds": 1.0, "kernels_counted": 7}
+    ours |= {"peak_bytes": 100}
+    theirs = {"tool": "nsys-ai", "container": "sqlite", "kernels": 7, "problem": "not done after 600 s"}
+    reader = benchmarks.answer({}, {"results": [ours, theirs]}).tables["reader"]
+    assert list(reader.rows["problem"]) == ["", "not done after 600 s"]
+    assert "problem" in {column.key for column in reader.columns}
+    without = benchmarks.answer({}, {"results": [ours]}).tables["reader"]
+    assert "problem" not in {column.key for column in without.columns}
