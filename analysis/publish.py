@@ -2,9 +2,12 @@
 folder."""
 
 import dataclasses
+import filecmp
 import inspect
 import json
+import os
 import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +23,7 @@ from analysis.questions import (
     benchmarks,
     cuda_calls,
     data_page,
+    environment,
     kernel_glossary,
     overview,
     reconciliation,
@@ -30,9 +34,6 @@ from analysis.reading import recording
 from analysis.report import timeline
 from analysis.report.pages import Site
 from analysis.report.text import file_name, inline
-
-GENERATED = ("report", "index.md")
-"""What `write` owns below the docs folder: removed and written anew each time, and ignored by git."""
 
 NOTHING = assemble({}, [], [], [])
 
@@ -75,7 +76,9 @@ def together(recordings: list[recording.Recording]) -> recording.Recording:
         frame = pd.concat([getattr(one, name) for one in recordings], ignore_index=True)
         categories = [c for c in frame if isinstance(getattr(first, name)[c].dtype, pd.CategoricalDtype)]
         tables[name] = frame.astype(dict.fromkeys(categories, "category"))
-    return recording.Recording(first.manifest, **tables)
+    missing = dict.fromkeys(run for one in recordings for run in one.manifest.get("not_run", ()))
+    not_run = [run for run in missing if run not in set(run_ids)]
+    return recording.Recording(first.manifest | {"not_run": not_run}, **tables)
 
 
 def of_finished_runs(rec: recording.Recording) -> recording.Recording:
@@ -96,11 +99,38 @@ def ask(question: ModuleType, rec: recording.Recording, **more: Any) -> Answer:
 
 
 def write(rec: recording.Recording, docs: Path, downloads: str = "") -> Published:
-    """Write all generated pages of `rec` below `docs`; `downloads`: the folder of its Parquet files in docs/data."""
+    """Write all generated pages of `rec` below `docs`; `downloads`: the folder of its Parquet files in docs/data.
+
+    They are drafted elsewhere, and only files that changed are replaced: a preview meets no half report, and where a
+    question fails the last report stays.
+    """
+    with tempfile.TemporaryDirectory() as draft:
+        written = _draft(rec, Path(draft), docs / "data" / "benchmarks", downloads)
+        _settle(Path(draft), docs)
+    return written
+
+
+def _settle(draft: Path, docs: Path) -> None:
+    """Make `index.md` and `report` below `docs` those of `draft`; a file that is the same already keeps its time."""
+    drafted = {path.relative_to(draft) for path in draft.rglob("*") if path.is_file()}
+    for path in sorted(drafted):
+        target = docs / path
+        if target.is_file() and filecmp.cmp(draft / path, target, shallow=False):
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside = target.with_name(f".{target.name}")
+        shutil.copyfile(draft / path, beside)
+        os.replace(beside, target)
+    for path in sorted((docs / "report").rglob("*"), reverse=True):
+        if path.is_file() and path.relative_to(docs) not in drafted:
+            path.unlink()
+        elif path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+
+
+def _draft(rec: recording.Recording, docs: Path, measured: Path, downloads: str) -> Published:
+    """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
     published, rec = rec, of_finished_runs(rec)
-    for name in GENERATED:
-        target = docs / name
-        shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
     site, checked = write_questions(rec, docs)
     site.write("report/runs.md", "runs.md", ask(run_list, rec))
     site.write("report/kernels.md", "kernels.md", ask(kernel_glossary, rec))
@@ -108,9 +138,10 @@ def write(rec: recording.Recording, docs: Path, downloads: str = "") -> Publishe
     dictionary = recording.dictionary()
     site.write("report/data.md", "data.md", ask(data_page, published, dictionary=dictionary), downloads=downloads)
     site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec))
+    site.write("report/environment.md", "environment.md", ask(environment, rec))
     checks = checked.tables["checks"].rows
     tables = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "api", "memops", "memory")}
-    figures = {name: _figures(docs / "data" / "benchmarks" / f"{name}.json") for name in ("job", "reader")}
+    figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader")}
     site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
     traces = write_timelines(rec, site)
     for run_id, answer in run_page.answers(**tables, checks=checks):

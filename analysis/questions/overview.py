@@ -6,14 +6,14 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.questions import beyond_gemm, forward_time, top_kernel
+from analysis.questions import beyond_gemm, environment, forward_time, top_kernel
 
 SLUG = "overview"
 
 
 def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, manifest: Mapping) -> Answer:
-    """Runs finished and not, kernels recorded, machine and dates; forward time (timer, median) by size and context
-    length."""
+    """Runs finished, unfinished and never run, kernels recorded, machine and dates; forward time (timer, median) by
+    size and context length."""
     by = metrics.case_columns(runs)
     times = metrics.host_times(steps, "timer", "timer")
     forward = times[times["phase"] == "forward"].drop(columns="phase")
@@ -24,15 +24,16 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, manif
     unfinished = ordered[ordered["status"].astype(str) != "ok"].reset_index(drop=True)
     unfinished = unfinished.assign(why=[metrics.why_not_measured(row) for _, row in unfinished.iterrows()])
     sizes = ordered.drop_duplicates("size").reset_index(drop=True)
+    not_run = pd.DataFrame({"run_id": pd.Series(manifest.get("not_run") or [], dtype=str)})
+    where = environment.answer(runs, manifest)
     facts = {
         "num_runs": len(runs),
+        "num_planned": len(runs) + len(not_run),
         "num_ok": int((status == "ok").sum()),
-        "num_unfinished": int((status != "ok").sum()),
         "num_kernels": len(kernels),
         "num_kernel_names": kernels["kernel_name"].nunique(),
-        "gpu": ", ".join(dict.fromkeys(runs["gpu_name"].dropna().astype(str))),
-        "manifest": dict(manifest),
-        "recorded_on": str(manifest.get("recorded_to") or manifest.get("created") or "")[:10],
+        "environment": where.facts,
+        "one_environment": where.claims["same"].holds,
         "num_sizes": len(sizes),
         "num_contexts": int(runs["context_length"].nunique()),
         "modes": [label for mode, label in top_kernel.SCOPES.items() if (runs["mode"].astype(str) == mode).any()],
@@ -50,9 +51,10 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, manif
         Claim(
             "all_finished",
             runs,
-            lambda rows: (rows["status"].astype(str) == "ok").all(),
+            lambda rows: (rows["status"].astype(str) == "ok").all() and not len(not_run),
             lambda rows: {"num_runs": len(rows)},
         ),
+        Claim("not_run", not_run, lambda rows: True, lambda rows: {"num_runs": len(rows)}),
     ]
     tables = [
         Table(
@@ -71,6 +73,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, manif
             ),
             unfinished[["run_id", "status", "why", "status_phase", "status_message"]],
         ),
+        Table("not_run", "Runs of the sweep that were never run", (Column("run_id", "run"),), not_run),
         Table(
             "models",
             "Models",

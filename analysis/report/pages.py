@@ -31,6 +31,10 @@ FILTERS = (
     "mib",
     "parameters",
     "listing",
+    "when",
+    "day",
+    "counted",
+    "part_of",
 )
 
 

@@ -6,6 +6,7 @@ import html
 import math
 import re
 
+import pandas as pd
 from markupsafe import Markup
 
 MINUS, TIMES, THIN = "\u2212", "\u00d7", "\u202f"
@@ -128,6 +129,29 @@ def gib(size: float) -> Markup:
 
 def mib(size: float) -> Markup:
     return Markup(number(size / 2**20, 2))
+
+
+def when(moment: object, form: str = "%Y-%m-%d %H:%M UTC") -> Markup:
+    """A moment, ISO 8601 or a timestamp, to the minute in UTC."""
+    known = pd.to_datetime(moment, utc=True, errors="coerce")
+    return inline("an unknown time" if pd.isna(known) else known.strftime(form))
+
+
+def day(moment: object) -> Markup:
+    return when(moment, "%Y-%m-%d")
+
+
+def counted(number: float, noun: str) -> Markup:
+    """`1 run`, `12 runs`."""
+    return count(number) + Markup(f" {noun}" if number == 1 else f" {noun}s")
+
+
+def part_of(part: int, whole: int, noun: str) -> Markup:
+    """`3 of 20 cases`, `all 20 cases`, `the only case`, `none of 20 cases`, `no case`."""
+    if part == whole:
+        return Markup(f"the only {noun}") if whole == 1 else Markup("all ") + counted(whole, noun)
+    words = count(part) if part else Markup("none")
+    return Markup(f"no {noun}") if whole == 1 else words + Markup(" of ") + counted(whole, noun)
 
 
 def parameters(value: float) -> Markup:

@@ -9,6 +9,7 @@ from analysis.questions import (
     QUESTIONS,
     attention_cost,
     beyond_gemm,
+    environment,
     forward_time,
     overview,
     reconciliation,
@@ -172,8 +173,40 @@ def test_every_run_has_a_page_and_its_neighbours(rec):
 
 
 def test_the_overview_counts_what_is_there(rec):
-    facts = overview.answer(rec.runs, rec.steps, rec.kernels, rec.manifest).facts
-    assert (facts["num_runs"], facts["num_ok"], facts["num_unfinished"]) == (18, 15, 3)
+    answer = overview.answer(rec.runs, rec.steps, rec.kernels, rec.manifest)
+    assert (answer.facts["num_runs"], answer.facts["num_ok"], answer.facts["num_planned"]) == (18, 15, 18)
+    assert len(answer.tables["unfinished"].rows) == 3 and not answer.claims["not_run"].holds
+
+
+def test_the_overview_names_the_runs_of_the_sweep_that_were_never_run(rec):
+    manifest = rec.manifest | {"not_run": ["xl-ctx128-fp32-naive-forward"]}
+    finished = rec.runs[rec.runs["status"] == "ok"]
+    answer = overview.answer(finished, rec.steps, rec.kernels, manifest)
+    assert answer.facts["num_planned"] == len(finished) + 1
+    assert not answer.claims["all_finished"].holds
+    assert list(answer.claims["not_run"].rows["run_id"]) == ["xl-ctx128-fp32-naive-forward"]
+
+
+def test_the_environment_names_the_runs_that_differ_and_in_what(rec):
+    alike = environment.answer(rec.runs, rec.manifest)
+    assert alike.claims["same"].holds and not alike.claims["differ"].holds
+    runs = rec.runs.copy()
+    runs.loc[0, ["driver", "warmup_steps"]] = ["590.0", 1]
+    runs.loc[1, "torch"] = None
+    answer = environment.answer(runs, rec.manifest)
+    others = answer.tables["others"].rows
+    assert set(others["run_id"]) == {runs["run_id"][0]}, "what was not recorded is not said to differ"
+    assert list(zip(others["property"], others["value"], others["usual"])) == [
+        ("driver", "590.0", "580.0"),
+        ("warm-up steps", "1", "5"),
+    ]
+    assert answer.facts["of"]["driver"] == "580.0, 590.0" and not answer.claims["same"].holds
+
+
+def test_a_matrix_precision_that_goes_with_the_precision_of_a_run_is_no_difference():
+    runs = recording(("small",), (128,), precisions=("fp32", "tf32")).runs
+    runs.loc[runs["precision"] == "tf32", "float32_matmul_precision"] = "high"
+    assert environment.answer(runs, {}).claims["same"].holds
 
 
 def test_the_list_of_runs_gives_no_numbers_for_unfinished_ones(rec):
