@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from analysis.reading.nsys_export import UNKNOWN_THREAD, Capture, codes_of
+from analysis.reading.nsys_export import BLOCK, UNKNOWN_THREAD, Capture
 from jobs import ranges as vocabulary
 
 ATTRIBUTIONS = ("exact", "phase", "none")
@@ -128,7 +128,7 @@ class Nesting:
         self._threads, thread = np.unique(ranges["thread"].to_numpy()[pushed], return_inverse=True)
         domain_codes, domain = np.unique(ranges["domain"].cat.codes.to_numpy()[pushed], return_inverse=True)
         self.domains = [ranges["domain"].cat.categories[code] for code in domain_codes]
-        self._times = np.unique(np.concatenate([self._start[pushed], self._end[pushed]]))
+        self._times = np.sort(np.concatenate([self._start[pushed], self._end[pushed]]))
         self._keys, self._current = [], []
         for code in range(len(domain_codes)):
             mine = domain == code
@@ -422,10 +422,8 @@ def launches(operations: pd.DataFrame, api: pd.DataFrame) -> np.ndarray:
     (int64)."""
     if not len(api) or not len(operations):
         return np.full(len(operations), -1, np.int64)
-    processes, api_process = codes_of(api["process"].to_numpy())
-    process = operations["process"].to_numpy()
-    if len(processes) == 1 and not process.any():
-        process = np.full(len(process), processes[0])  # an export without globalPid: one process can only mean that one
+    api_process, process = api["process"].to_numpy(), operations["process"].to_numpy()
+    processes = np.sort(pd.unique(api_process))
     code = np.minimum(np.searchsorted(processes, process), len(processes) - 1)
     known = processes[code] == process
     api_correlation, correlation = api["correlation"].to_numpy(), operations["correlation"].to_numpy()
@@ -434,13 +432,19 @@ def launches(operations: pd.DataFrame, api: pd.DataFrame) -> np.ndarray:
         raise ValueError("correlation ids are out of range")
     span = high - low + 1
     known &= (correlation >= max(low, 0)) & (correlation <= high)
-    api_key = api_process.astype(np.int64) * span + (api_correlation - low)
     key = code * span + np.where(known, correlation - low, 0)
+
+    def api_keys(rows: slice) -> np.ndarray:
+        return np.searchsorted(processes, api_process[rows]) * span + (api_correlation[rows] - low)
+
     if span * len(processes) <= 8 * len(api) + 1_000_000:
         # Correlation ids are counted up, so a table of them is small; the first of equal ids wins, as below.
-        table = np.full(span * len(processes), -1, np.int64)
-        table[api_key[::-1]] = np.arange(len(api))[::-1]
-        return np.where(known, table[key], -1)
+        table = np.full(span * len(processes), -1, np.int32)
+        for last in range(len(api), 0, -BLOCK):
+            rows = slice(max(last - BLOCK, 0), last)
+            table[api_keys(rows)[::-1]] = np.arange(rows.start, rows.stop, dtype=np.int32)[::-1]
+        return np.where(known, table[key], np.int64(-1))
+    api_key = api_keys(slice(None))
     order = np.argsort(api_key, kind="stable")
     ordered = api_key[order]
     position = np.minimum(np.searchsorted(ordered, key), len(ordered) - 1)

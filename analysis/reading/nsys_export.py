@@ -10,7 +10,8 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -43,8 +44,10 @@ CONSEQUENCES = {
 }
 
 PUSH_POP, START_END, DOMAIN_CREATE = 59, 60, 75
+UNKNOWN_PROCESS = 0
 UNKNOWN_THREAD, _UNKNOWN_RANGE_THREAD = -1, -2  # differ, so that an unknown launcher is in no unknown thread's range
 _MOST_EXACT = 2**53  # sums up to here are exact whichever way they are made; as nanoseconds, 104 days
+BLOCK = 1 << 16  # rows at once where whole columns need not be: what is made on the way stays in the processor's cache
 _NO_VALUE = -(2**63)  # stands for NULL while columns are fetched; no timestamp or id has this value
 
 _COPY_KINDS = {
@@ -198,7 +201,7 @@ class _SqliteTables:
     """Columns of an export in SQLite. Python's own sqlite3, read in flat chunks: 1 M rows of seven columns take a
     second."""
 
-    CHUNK = 1 << 16
+    CHUNK = 1 << 12
 
     def __init__(self, connection: sqlite3.Connection):
         self._connection = connection
@@ -230,15 +233,18 @@ class _SqliteTables:
 
     def integers(self, table: str, columns: Sequence[str]) -> list[np.ndarray]:
         """The named columns as int64 arrays, NULL as _NO_VALUE, in the table's own order."""
+        (rows,) = self._connection.execute(f'SELECT count(*) FROM "{table}"').fetchone()
         wanted = ", ".join(f'COALESCE("{column}", {_NO_VALUE})' for column in columns)
-        cursor = self._connection.execute(f'SELECT {wanted} FROM "{table}"')
-        chunks = []
-        # Rows are used up one by one, so that Python makes no million tuples.
-        while len(flat := np.fromiter(chain.from_iterable(islice(cursor, self.CHUNK)), np.int64)):
-            chunks.append(flat.reshape(-1, len(columns)))
-        if not chunks:
-            return [np.empty(0, np.int64) for _ in columns]
-        return [np.concatenate([chunk[:, i] for chunk in chunks]) for i in range(len(columns))]
+        return _gathered(table, columns, rows, self._chunks(table, f'SELECT {wanted} FROM "{table}"', len(columns)))
+
+    def _chunks(self, table: str, query: str, num_columns: int) -> Iterator[np.ndarray]:
+        cursor = self._connection.execute(query)
+        try:
+            # Rows are used up one by one, so that Python makes no million tuples. An array takes no fractions.
+            while flat := array("q", list(chain.from_iterable(islice(cursor, self.CHUNK)))):
+                yield np.frombuffer(flat, np.int64).reshape(-1, num_columns).T
+        except TypeError as error:
+            raise ValueError(f"{table} has a value that is no whole number") from error
 
     def objects(self, table: str, columns: Sequence[str]) -> list[list]:
         """The named columns as lists of Python values, in the table's own order."""
@@ -276,29 +282,42 @@ class _ParquetTables:
     def columns(self, table: str) -> list[str]:
         return self._columns.get(table, [])
 
-    def _read(self, table: str, columns: Sequence[str]) -> pa.Table:
-        return pq.read_table(self._files[table], columns=list(columns))
-
     def integers(self, table: str, columns: Sequence[str]) -> list[np.ndarray]:
-        data = self._read(table, columns)
-        arrays = []
-        for name in columns:
-            arrays.append(_arrow_integers(data.column(name)))
-            data = data.drop_columns(name)  # or both forms of all columns would be in memory at once
-        return arrays
+        with pq.ParquetFile(self._files[table]) as file:
+            batches = file.iter_batches(BLOCK, columns=list(columns))
+            chunks = ([_arrow_integers(batch.column(name), table) for name in columns] for batch in batches)
+            return _gathered(table, columns, file.metadata.num_rows, chunks)
 
     def objects(self, table: str, columns: Sequence[str]) -> list[list]:
-        data = self._read(table, columns)
+        data = pq.read_table(self._files[table], columns=list(columns))
         return [data.column(name).to_pylist() for name in columns]
 
 
-def _arrow_integers(column: pa.ChunkedArray) -> np.ndarray:
+def _arrow_integers(column: pa.Array, table: str) -> np.ndarray:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if column.type == pa.uint64() and not column.null_count:
-        return column.to_numpy().view(np.int64)  # ids beyond 2**63 wrap, as they do in SQLite
-    column = column.cast(pa.int64(), safe=False)
-    return (column.fill_null(_NO_VALUE) if column.null_count else column).to_numpy()
+    if column.type == pa.uint64():
+        column = column.view(pa.int64())  # ids beyond 2**63 wrap, as they do in SQLite
+    try:
+        return column.cast(pa.int64()).fill_null(_NO_VALUE).to_numpy()
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{table} has a value that is no whole number") from error
+
+
+def _gathered(table: str, columns: Sequence[str], rows: int, chunks: Iterable[Sequence[np.ndarray]]):
+    """Whole columns of `rows` values from chunks of them. Raises ValueError where there are more or fewer rows."""
+    arrays = [np.empty(rows, np.int64) for _ in columns]
+    low = 0
+    for chunk in chunks:
+        high = low + len(chunk[0])
+        if high > rows:
+            break
+        for values, part in zip(arrays, chunk):
+            values[low:high] = part
+        low = high
+    if low != rows:
+        raise ValueError(f"table {table} does not have the {rows} rows that it says it has")
+    return arrays
 
 
 # -------------------------------------------------------------------------------------------------- rows to tidy frames
@@ -376,7 +395,7 @@ def _columns(tables, table: str, wanted: dict[str, str], missing: dict[str, str]
 def _column_consequence(column: str) -> str:
     return {
         "correlationId": "the launch of these operations is unknown, so they cannot be attributed to ranges",
-        "globalPid": "the process of these operations is unknown",
+        "globalPid": "the process of these operations is unknown, so they cannot be attributed to ranges",
         "globalTid": "the thread of these events is unknown, so ranges cannot hold them",
         "graphNodeId": "operations inside CUDA graphs cannot be told from others",
     }.get(column, f"{column} is unknown")
@@ -400,38 +419,37 @@ def _check_times(start: np.ndarray, end: np.ndarray, table: str) -> None:
         return
     if start.min() == _NO_VALUE or end.min() == _NO_VALUE:
         raise ValueError(f"{table} has an event without a time")
-    if (end < start).any():
-        raise ValueError(f"{table} has an event that ends before it starts")
     if max(abs(int(start.min())), abs(int(end.max()))) > 2**61:
         raise ValueError(f"{table} has a time out of range")
+    total = 0.0
+    for low in range(0, len(start), BLOCK):
+        duration = end[low : low + BLOCK] - start[low : low + BLOCK]
+        if duration.min() < 0:
+            raise ValueError(f"{table} has an event that ends before it starts")
+        total += duration.sum(dtype=np.float64)
     # The work of one GPU cannot take longer than the capture, but many threads may wait at the same time.
     most = 2**62 if table in (API, NVTX) else _MOST_EXACT
-    if (end - start).sum(dtype=np.float64) > most:
+    if total > most:
         raise ValueError(f"{table} has events that take years")
 
 
 def _sorted_frame(arrays: dict) -> pd.DataFrame:
-    """Frame of the arrays by start, then end."""
-    order = _order(arrays["start_ns"], arrays["end_ns"])
-    if order is not None:
-        # One column at a time, so that a column's old and new copy do not all exist at once.
-        for name in list(arrays):
-            arrays[name] = arrays[name][order]
+    """Frame of the arrays by start, then end; moves their values in place."""
+    rows, order = _order(arrays["start_ns"], arrays["end_ns"])
+    if len(order):
+        for values in arrays.values():
+            values[rows] = values[order]
     return pd.DataFrame(arrays, copy=False)
 
 
-def _order(start: np.ndarray, end: np.ndarray) -> np.ndarray | None:
-    """Order by start, then end; None where the rows are in order, as nsys mostly writes them."""
-    step = start[1:] > start[:-1]
-    if step.all():
-        return None
-    if not (start[1:] < start[:-1]).any():
-        tied = np.r_[False, ~step] | np.r_[~step, False]
-        order = np.arange(len(start))
-        rows = order[tied]
-        order[tied] = rows[np.lexsort((end[rows], start[rows]))]
-        return order
-    return np.lexsort((end, start))
+def _order(start: np.ndarray, end: np.ndarray) -> tuple[slice | np.ndarray, np.ndarray]:
+    """Places to fill and the rows that belong there, by start, then end. nsys mostly writes rows in order, and then
+    only those that start together can be in a wrong place."""
+    if (start[1:] < start[:-1]).any():
+        return slice(None), np.lexsort((end, start))
+    same = np.flatnonzero(start[1:] == start[:-1])
+    rows = np.union1d(same, same + 1)
+    return rows, rows[np.lexsort((end[rows], start[rows]))]
 
 
 _GPU_OPERATION = {
@@ -459,9 +477,9 @@ def _operations(tables, table: str, more: dict[str, str], missing: dict[str, str
 
 
 def _process(serialised: np.ndarray) -> np.ndarray:
-    """Process part of a serialised process or thread id; 0 where the export does not say."""
+    """Process part of a serialised process or thread id; UNKNOWN_PROCESS where the export does not say."""
     absent = serialised == _NO_VALUE
-    return np.where(absent, 0, serialised >> 24) if absent.any() else serialised >> 24
+    return np.where(absent, UNKNOWN_PROCESS, serialised >> 24) if absent.any() else serialised >> 24
 
 
 def process_id(process: int) -> int:
@@ -620,6 +638,21 @@ def _syncs(tables, missing: dict[str, str]) -> pd.DataFrame:
     return _sorted_frame(arrays)
 
 
+def _fill_process(operations: Sequence[pd.DataFrame], hosts: Sequence[pd.DataFrame], missing: dict[str, str]) -> None:
+    """Operations whose process the export does not say belong to the capture's only process, where it has only one."""
+    known = {int(one) for frame in (*operations, *hosts) for one in frame["process"].unique()} - {UNKNOWN_PROCESS}
+    if len(known) != 1:
+        return
+    (only,) = known
+    for frame in operations:
+        unknown = frame["process"].to_numpy() == UNKNOWN_PROCESS
+        if unknown.any():
+            frame["process"] = np.where(unknown, only, frame["process"])
+    for column in missing:
+        if column.endswith(".globalPid"):
+            missing[column] = "these operations are taken to be of the capture's only process"
+
+
 def _key_values(tables, table: str, key: str, value: str) -> dict:
     if not {key, value} <= set(tables.columns(table)):
         return {}
@@ -667,6 +700,7 @@ def _capture(tables, path: Path, details: bool) -> Capture:
     last = max((int(frame["end_ns"].max()) for frame in frames), default=0)
     duration = tables.objects("ANALYSIS_DETAILS", ["duration"])[0] if tables.columns("ANALYSIS_DETAILS") else []
     ranges = _ranges(tables, strings, last, missing)
+    _fill_process((kernels, graphs, memops, syncs), (api, ranges), missing)
     frames += [ranges] if len(ranges) else []
     if not frames:
         raise ExportError(path, "holds no CUDA and no NVTX events", "record with `nsys profile --trace=cuda,nvtx`")

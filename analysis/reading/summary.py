@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.knowledge import kernel_families
 from analysis.reading.attribution import Attribution, attribute, levels
-from analysis.reading.nsys_export import Capture, codes_of, process_id
+from analysis.reading.nsys_export import BLOCK, UNKNOWN_PROCESS, Capture, codes_of, process_id
 from jobs.ranges import PHASES
 
 SECTIONS: dict[str, dict[str, str]] = {
@@ -126,12 +126,13 @@ def summarise(
     time = np.bincount(codes, duration, 3) if len(codes) else np.zeros(3)
     names = attribution.kernels["attribution"].cat.categories
     coverage = {name: (float(part / total) if total else None) for name, part in zip(names, time)}
+    processes = {int(one) for frame in (capture.api, kernels) for one in frame["process"].unique()}
     facts = {
         "source": capture.source,
         "nsys_version": capture.nsys_version,
         "schema_version": capture.schema_version,
         "duration_ns": int(capture.duration_ns),
-        "processes": sorted({process_id(one) for frame in (capture.api, kernels) for one in frame["process"].unique()}),
+        "processes": sorted(process_id(one) for one in processes - {UNKNOWN_PROCESS}),
         "num_gpus": len(sections["gpus"]),
         "num_kernels": len(kernels),
         "num_graph_executions": len(capture.graphs),
@@ -148,23 +149,12 @@ def summarise(
 # -------------------------------------------------------------------------------------------------------- union of time
 
 
-def union_ns(group: np.ndarray, start: np.ndarray, end: np.ndarray, num_groups: int) -> np.ndarray:
-    """Length of the union of the intervals of each group (int64)."""
-    if not len(group):
-        return np.zeros(num_groups, np.int64)
+def union_ns(start: np.ndarray, end: np.ndarray) -> int:
+    """Length of the union of the intervals, of which there is at least one."""
     order = np.argsort(start, kind="stable")
-    order = order[np.argsort(group[order].astype(np.min_scalar_type(num_groups)), kind="stable")]
-    return _union_of_sorted(group[order], start[order], end[order], num_groups)
-
-
-def _union_of_sorted(group: np.ndarray, start: np.ndarray, end: np.ndarray, num_groups: int) -> np.ndarray:
-    if not len(group):
-        return np.zeros(num_groups, np.int64)
-    gained = _covered_before(group, start, end)
-    np.maximum(gained, start, out=gained)
-    np.subtract(end, gained, out=gained)
-    np.maximum(gained, 0, out=gained)
-    return np.bincount(group, gained, num_groups).astype(np.int64)
+    start, end = start[order], np.maximum.accumulate(end[order])
+    covered = np.r_[start[0], end[:-1]]
+    return int(np.maximum(end - np.maximum(start, covered), 0).sum())
 
 
 def _covered_before(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -192,39 +182,42 @@ class _Overlaps:
     grouping. Kernels are given by start."""
 
     def __init__(self, gpu: np.ndarray, start: np.ndarray, end: np.ndarray):
-        self.gpu, self.start, self.end = gpu, start, end
-        self.num_gpus = int(gpu.max()) + 1 if len(gpu) else 1
+        numbers, code = codes_of(gpu)
+        self.num_gpus = max(len(numbers), 1)
+        self.gpu, self.start, self.end = code.astype(np.min_scalar_type(self.num_gpus)), start, end
         self.shared = np.zeros(len(gpu), bool)
-        if not len(gpu):
-            return
-        order = np.argsort(gpu.astype(np.min_scalar_type(self.num_gpus)), kind="stable")
-        first = start[order]
-        late = first < _covered_before(gpu[order], first, end[order])
-        # All between the start of a cluster of overlapping kernels and its last one.
-        begins = np.flatnonzero(~late)
-        size = np.diff(np.r_[begins, len(late)])
-        self.shared[order] = np.repeat(size > 1, size)
+        self.blocks: list[np.ndarray] = []  # shared rows of one GPU, cut only where nothing runs on it
+        for one in range(len(numbers)):
+            rows = np.flatnonzero(self.gpu == one)
+            latest = np.maximum.accumulate(end[rows])
+            # A cluster of overlapping kernels: all from one that starts when none runs to the next such one.
+            begins = np.flatnonzero(np.r_[True, start[rows[1:]] >= latest[:-1]])
+            size = np.diff(np.r_[begins, len(rows)])
+            rows = rows[np.repeat(size > 1, size)]
+            self.shared[rows] = True
+            ends = np.cumsum(size[size > 1])
+            cuts = np.searchsorted(ends, np.arange(BLOCK, len(rows), BLOCK))
+            self.blocks += [block for block in np.split(rows, ends[np.unique(cuts)]) if len(block)]
 
     def busy(self, group: np.ndarray, rows: np.ndarray, num_groups: int) -> np.ndarray:
-        """Union of the kernels `rows` in each group, summed over GPUs (int64)."""
+        """Union of the kernels `rows`, ascending, in each group, summed over GPUs (int64)."""
+        busy = np.bincount(group, self.end[rows] - self.start[rows], num_groups).astype(np.int64)
         shared = self.shared[rows]
-        alone = rows[~shared]
-        sums = np.bincount(group[~shared], self.end[alone] - self.start[alone], num_groups).astype(np.int64)
-        if shared.any():
-            key = group[shared].astype(np.int64) * self.num_gpus + self.gpu[rows[shared]]
-            rows = rows[shared]
-            if num_groups * self.num_gpus < 2**16 and (rows[1:] >= rows[:-1]).all():
-                order = np.argsort(key.astype(np.uint16), kind="stable")  # a radix sort, for 16 bits
-                group, rows = key[order], rows[order]
-            else:
-                # Whole numbers that hold group and kernel are sorted several times faster than two keys.
-                key *= len(self.start)
-                key += rows
-                key.sort()
-                group, rows = np.divmod(key, len(self.start))
-            parts = _union_of_sorted(group, self.start[rows], self.end[rows], num_groups * self.num_gpus)
-            sums += parts.reshape(num_groups, self.num_gpus).sum(axis=1)
-        return sums
+        self.discount(busy, group[shared], rows[shared])
+        return busy
+
+    def discount(self, busy: np.ndarray, group: np.ndarray, rows: np.ndarray) -> None:
+        """Take from the sums of each group, in place, the time that kernels of one group and GPU ran beside an earlier
+        one. `rows`: all of the groups' kernels, or those of one block; by start on each GPU."""
+        if not len(rows):
+            return
+        key = group.astype(np.int64) * self.num_gpus + self.gpu[rows]
+        order = np.argsort(key.astype(np.min_scalar_type(len(busy) * self.num_gpus)), kind="stable")  # 16 bits: radix
+        key, rows = key[order], rows[order]
+        start, end = self.start[rows], self.end[rows]
+        twice = np.clip(_covered_before(key, start, end) - start, 0, end - start)
+        first = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
+        np.subtract.at(busy, key[first] // self.num_gpus, np.add.reduceat(twice, first))
 
 
 def _gpus_of(capture: Capture, operations: pd.DataFrame) -> np.ndarray:
@@ -294,7 +287,7 @@ def _ranges(capture: Capture, attribution: Attribution, duration: np.ndarray, ov
     calls = np.bincount(group[outermost], sums.calls[outermost], num_groups).astype(np.int64)
     time = np.bincount(group[outermost], sums.time[outermost], num_groups).astype(np.int64)
     span = np.bincount(group[outermost], sums.projected[outermost], num_groups).astype(np.int64)
-    busy = _push_pop_busy(attribution, group, outermost, num_groups, time, overlaps).astype("float64")
+    busy = _push_pop_busy(attribution, group, outermost, time, overlaps).astype("float64")
     if not pushed.all():
         for number in np.unique(group[~pushed]):
             rows = np.flatnonzero(group == number)
@@ -360,44 +353,21 @@ class _PushPopSums:
         self.projected = np.where(last >= first, last - np.where(last >= first, first, 0), 0)
 
 
-def _push_pop_busy(attribution, group, outermost, num_groups, time, overlaps: _Overlaps) -> np.ndarray:
+def _push_pop_busy(attribution, group, outermost, time, overlaps: _Overlaps) -> np.ndarray:
     """Busy time of each group. Only kernels that run beside others need more than the sum that `time` already is."""
     busy = time.copy()
-    rows = np.flatnonzero(overlaps.shared)
-    if not len(rows):
-        return busy
     parent = attribution.nesting.stack_parent
-    depth = np.zeros(len(parent), np.int32)
-    for level, level_rows in enumerate(levels(parent)):
-        depth[level_rows] = level
-    # One depth of ranges at a time: a name is nearly always at one depth only, and then nothing need be kept.
-    deepest, shallowest = np.zeros(num_groups, np.int32), np.full(num_groups, depth.max(initial=0))
-    np.maximum.at(deepest, group[outermost], depth[outermost])
-    np.minimum.at(shallowest, group[outermost], depth[outermost])
-    one_depth = deepest == shallowest
-    kept: list[tuple[np.ndarray, np.ndarray]] = []
-
-    def count(number: np.ndarray, op: np.ndarray) -> None:
-        nonlocal busy
-        busy -= np.bincount(number, overlaps.end[op] - overlaps.start[op], num_groups).astype(np.int64)
-        busy += overlaps.busy(number, op, num_groups)
-
-    for chain in attribution.chains(attribution.kernels.iloc[rows]):
-        held = chain >= 0
-        row, chain = rows[held], chain[held]
-        for level in range(int(depth[chain].max(initial=-1)), -1, -1):
-            below = depth[chain] > level
-            chain = np.where(below, parent[chain], chain)
-            here = (depth[chain] == level) & outermost[chain]
-            number, op = group[chain[here]], row[here]
-            single = one_depth[number]
-            if not single.all():
-                kept.append((number[~single], op[~single]))
-                number, op = number[single], op[single]
-            if len(op):
-                count(number, op)
-    if kept:
-        count(*map(np.concatenate, zip(*kept)))
+    place = attribution.kernels[["range_id", "thread", "launch_ns"]]
+    for rows in overlaps.blocks:
+        held_in = []
+        for chain in attribution.chains(place.iloc[rows]):
+            while (chain >= 0).any():
+                held_in.append(np.where(outermost[chain], chain, -1))
+                chain = np.where(chain >= 0, parent[chain], -1)
+        if held_in:
+            pairs = np.column_stack(held_in).ravel()  # a kernel's ranges together, so that kernels stay in order
+            counted = np.flatnonzero(pairs >= 0)
+            overlaps.discount(busy, group[pairs[counted]], rows[counted // len(held_in)])
     return busy
 
 
@@ -425,7 +395,7 @@ def _start_end_sums(capture: Capture, attribution: Attribution, rows: np.ndarray
         before = np.r_[0, np.maximum.accumulate(high)[:-1]]
         low = np.maximum(low, before)
         held += [kernel[a:b] for a, b in zip(low.tolist(), high.tolist()) if b > a]
-    kernel = np.concatenate(held) if held else np.empty(0, np.int64)
+    kernel = np.sort(np.concatenate(held)) if held else np.empty(0, np.int64)
     calls = len(kernel)
     time = int((overlaps.end[kernel] - overlaps.start[kernel]).sum())
     busy = float(overlaps.busy(np.zeros(calls, np.int64), kernel, 1)[0]) if calls <= _MOST_PAIRS else np.nan
@@ -458,6 +428,9 @@ def _phases(attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps)
     calls = np.bincount(code, minlength=num)
     time = np.bincount(code, duration, num).astype(np.int64)
     exact = np.bincount(code, duration * (place["attribution"] == "exact").to_numpy(), num)
+    busy = time.copy()
+    for rows in overlaps.blocks:
+        overlaps.discount(busy, code[rows], rows)
     phase, parent = ranges["phase"].cat.codes.to_numpy(), ranges["parent_id"].to_numpy()
     root = (phase < len(PHASES)) & ~((parent >= 0) & (phase[parent] < len(PHASES)))
     host = np.bincount(phase[root], (ranges["end_ns"] - ranges["start_ns"]).to_numpy()[root], num).astype(np.int64)
@@ -466,7 +439,7 @@ def _phases(attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps)
         "kernel_calls": calls,
         "kernel_ns": time,
         "share": _share(pd.Series(time)),
-        "busy_ns": overlaps.busy(code.astype(np.int64), np.arange(len(code)), num),
+        "busy_ns": busy,
         "host_ns": pd.Series(host, dtype="Int64").mask(np.bincount(phase[root], minlength=num) == 0),
         "exact_share": np.where(time > 0, exact / np.maximum(time, 1), np.nan),
     }
@@ -480,10 +453,15 @@ def _api(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     code = api["name"].cat.codes.to_numpy()
     launched = np.flatnonzero(place["api"].to_numpy() >= 0)
     row = place["api"].to_numpy()[launched]
+    launches = np.bincount(code[row], minlength=len(names))
     # The first kernel of a graph launch is what the call led to; the later ones wait for it.
-    first = np.unique(row, return_index=True)[1] if len(row) and (np.bincount(row) > 1).any() else np.arange(len(row))
-    latency = (capture.kernels["start_ns"].to_numpy()[launched] - place["launch_ns"].to_numpy()[launched])[first]
-    launcher = code[row[first]]
+    called = np.zeros(len(api), bool)
+    called[row] = True
+    if called.sum() < len(row):
+        row, first = np.unique(row, return_index=True)
+        launched = launched[first]
+    latency = capture.kernels["start_ns"].to_numpy()[launched] - place["launch_ns"].to_numpy()[launched]
+    launcher = code[row]
     used = np.unique(launcher)
     median, longest = np.full(len(names), np.nan), np.full(len(names), -1)
     for one in used:
@@ -492,8 +470,8 @@ def _api(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     columns = {
         "name": [str(one) for one in names],
         "calls": np.bincount(code, minlength=len(names)),
-        "total_ns": np.bincount(code, (api["end_ns"] - api["start_ns"]).to_numpy(), len(names)).astype(np.int64),
-        "launches": np.bincount(code[row], minlength=len(names)),
+        "total_ns": _durations(code, api, len(names)),
+        "launches": launches,
         "latency_median_ns": median,
         "latency_max_ns": pd.Series(longest, dtype="Int64").mask(np.isnan(median)),
     }
@@ -508,21 +486,31 @@ def _launches(attribution: Attribution, kernels: pd.DataFrame, gpu: np.ndarray) 
     known = place["api"].to_numpy() >= 0
     if not known.any():
         return {"kernels": 0, "latency_median_ns": None, "latency_max_ns": None, "queue_mean": None, "queue_max": None}
-    depths = []
-    latency = (kernels["start_ns"].to_numpy() - place["launch_ns"].to_numpy())[known]
+    start, launch = kernels["start_ns"].to_numpy(), place["launch_ns"].to_numpy()
+    latency = (start - launch)[known]
+    total = deepest = 0
     for one in np.unique(gpu[known]):
         rows = np.flatnonzero(known & (gpu == one))
-        launch = np.sort(place["launch_ns"].to_numpy()[rows])
-        begun = np.sort(kernels["start_ns"].to_numpy()[rows])
-        depths.append(np.arange(len(rows)) - np.searchsorted(begun, launch, side="right"))
-    depth = np.maximum(np.concatenate(depths), 0)
+        begun = np.searchsorted(start[rows], np.sort(launch[rows], kind="stable"), side="right")
+        depth = np.maximum(np.arange(len(rows)) - begun, 0)
+        total, deepest = total + int(depth.sum()), max(deepest, int(depth.max()))
     return {
         "kernels": int(known.sum()),
         "latency_median_ns": float(np.median(latency)),
         "latency_max_ns": int(latency.max()),
-        "queue_mean": float(depth.mean()),
-        "queue_max": int(depth.max()),
+        "queue_mean": total / int(known.sum()),
+        "queue_max": deepest,
     }
+
+
+def _durations(code: np.ndarray, frame: pd.DataFrame, num_groups: int) -> np.ndarray:
+    """Sum of the durations of each group (int64), a block of rows at a time: there are more API calls than kernels."""
+    start, end = frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()
+    total = np.zeros(num_groups, np.int64)
+    for low in range(0, len(code), BLOCK):
+        rows = slice(low, low + BLOCK)
+        total += np.bincount(code[rows], end[rows] - start[rows], num_groups).astype(np.int64)
+    return total
 
 
 def _by_category(frame: pd.DataFrame, column: str, sums: dict[str, np.ndarray]) -> dict:
@@ -545,26 +533,26 @@ def _memops(capture: Capture) -> pd.DataFrame:
 
 def _gpus(capture: Capture, kernel_gpu: np.ndarray, duration: np.ndarray) -> pd.DataFrame:
     facts = {int(one["id"]): one for one in capture.gpus if one.get("id") is not None}
-    others = [frame for frame in (capture.graphs, capture.memops) if len(frame)]
-    gpu = np.concatenate([kernel_gpu, *(_gpus_of(capture, frame) for frame in others)])
-    start = np.concatenate([frame["start_ns"].to_numpy() for frame in (capture.kernels, *others)])
-    end = np.concatenate([frame["end_ns"].to_numpy() for frame in (capture.kernels, *others)])
-    numbers, code = codes_of(gpu)
-    busy = union_ns(code, start, end, len(numbers))
+    frames = (capture.kernels, capture.graphs, capture.memops)
+    gpus = [kernel_gpu, *(_gpus_of(capture, frame) for frame in frames[1:])]
     rows = []
-    for i, number in enumerate(numbers.tolist()):
+    for number in sorted({int(one) for gpu in gpus for one in pd.unique(gpu)}):
         fact = facts.get(number, {})
-        mine = code == i
-        span = int(end[mine].max() - start[mine].min())
+        mine = [gpu == number for gpu in gpus]
+        start, end = (
+            np.concatenate([frame[name].to_numpy()[here] for frame, here in zip(frames, mine)])
+            for name in ("start_ns", "end_ns")
+        )
+        busy, span = union_ns(start, end), int(end.max() - start.min())
         rows.append(
             {name: fact.get(name) for name in ("name", "sm_count", "memory_bytes", "clock_hz")}
             | {
                 "gpu": number,
-                "operations": int(mine.sum()),
-                "kernel_ns": int(duration[kernel_gpu == number].sum()),
-                "busy_ns": int(busy[i]),
+                "operations": len(start),
+                "kernel_ns": int(duration[mine[0]].sum()),
+                "busy_ns": busy,
                 "span_ns": span,
-                "idle_share": 1 - int(busy[i]) / span if span else None,
+                "idle_share": 1 - busy / span if span else None,
             }
         )
     whole = dict.fromkeys(("sm_count", "memory_bytes", "clock_hz"), "Int64")  # though unknown for some GPUs

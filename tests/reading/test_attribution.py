@@ -4,6 +4,7 @@ import pytest
 
 from analysis.reading.attribution import attribute, is_step, phase_of
 from analysis.reading.nsys_export import read
+from analysis.reading.summary import summarise
 
 from .nsys_files import Export
 from .profiles import profile
@@ -287,6 +288,28 @@ def test_without_a_process_column_one_process_is_the_process(export, tmp_path):
     export.launch(10)
     export.drop("CUPTI_ACTIVITY_KIND_KERNEL", "globalPid")
     assert _paths(export, tmp_path) == ["forward"]
+
+
+def test_without_a_process_column_other_threads_still_find_their_phase(export, tmp_path):
+    export.push("step", 0, 1000)
+    export.push("backward", 500, 900)
+    export.launch(600, thread=2)
+    export.drop("CUPTI_ACTIVITY_KIND_KERNEL", "globalPid")
+    capture, found = _attributed(export, tmp_path)
+    assert list(found.kernels["attribution"]) == ["phase"]
+    assert summarise(capture, found).capture["processes"] == [1]
+    assert "only process" in capture.missing["CUPTI_ACTIVITY_KIND_KERNEL.globalPid"]
+
+
+def test_without_a_process_column_two_processes_are_not_guessed(export, tmp_path):
+    for process in (1, 2):
+        export.push("forward", 0, 1000, process=process)
+        export.launch(10, process=process)
+    export.drop("CUPTI_ACTIVITY_KIND_KERNEL", "globalPid")
+    capture, found = _attributed(export, tmp_path)
+    assert list(found.kernels["attribution"]) == ["none", "none"]
+    assert summarise(capture, found).capture["processes"] == [1, 2]
+    assert "unknown" in capture.missing["CUPTI_ACTIVITY_KIND_KERNEL.globalPid"]
 
 
 def test_memory_operations_are_attributed_like_kernels(export, tmp_path):

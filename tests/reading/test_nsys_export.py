@@ -4,9 +4,12 @@ import gzip
 import shutil
 import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from analysis.reading import nsys_export
@@ -161,6 +164,37 @@ def test_a_string_that_the_table_lacks_is_damage(export, tmp_path):
 def test_impossible_values_are_damage(export, tmp_path, table, column, value, said):
     export.rows[table][-1][column] = value
     assert said in _problem(export.sqlite(tmp_path / "x.sqlite"))
+
+
+@pytest.mark.parametrize("column", ["start", "correlationId", "deviceId"])
+@pytest.mark.parametrize("container", ["sqlite", "parquetdir"])
+def test_a_fraction_is_not_cut_to_a_whole_number(export, tmp_path, container, column):
+    path = getattr(export, container)(tmp_path / "x")
+    _halve(path, column)
+    assert "KERNEL has a value that is no whole number" in _problem(path)
+
+
+def _halve(path, column):
+    """Add a half to a column of the kernels."""
+    if path.is_dir():
+        file = path / f"{nsys_export.KERNEL}.parquet"
+        table = pq.read_table(file)
+        place = table.column_names.index(column)
+        halves = pa.array([value + 0.5 for value in table.column(place).to_pylist()])
+        pq.write_table(table.set_column(place, column, halves), file)
+    else:
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(f'UPDATE {nsys_export.KERNEL} SET "{column}" = "{column}" + 0.5')
+
+
+def test_whole_numbers_as_floats_are_read(export, tmp_path):
+    path = export.parquetdir(tmp_path / "x")
+    whole = read(path).kernels
+    file = path / f"{nsys_export.KERNEL}.parquet"
+    table = pq.read_table(file)
+    floats = table.column("correlationId").cast(pa.float64())
+    pq.write_table(table.set_column(table.column_names.index("correlationId"), "correlationId", floats), file)
+    pd.testing.assert_frame_equal(read(path).kernels, whole)
 
 
 def test_files_that_are_no_exports_say_so(tmp_path):

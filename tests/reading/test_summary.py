@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from analysis.reading import nsys_reports
+from analysis.reading import attribution, nsys_export, nsys_reports, summary
 from analysis.reading.nsys_export import read
 from analysis.reading.summary import SECTIONS, summarise
 
@@ -24,7 +24,7 @@ def _nested(export, rng, low, high, depth, **where):
         at = end + 1
 
 
-def _random_capture(seed: int) -> Export:
+def _random_capture(seed: int, longest: int = 60) -> Export:
     rng, export = random.Random(seed), Export()
     for process in (1, 2):
         export.domain(5, "lib", process=process)
@@ -38,7 +38,7 @@ def _random_capture(seed: int) -> Export:
                 start = at + rng.randint(2, 300)
                 name, device = rng.choice(["gemm", "add", "mul"]), rng.randint(0, 1)
                 if rng.random() < 0.9:
-                    end = start + rng.randint(0, 60)
+                    end = start + rng.randint(0, longest)
                     export.launch(at, start=start, end=end, name=name, process=process, thread=thread, device=device)
                 else:
                     call = export.call(at, at + 1, process=process, thread=thread, name="cudaMemcpyAsync")
@@ -99,17 +99,34 @@ def _slow_ranges(export: Export) -> dict:
     return found
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_ranges_equal_a_plain_count_on_random_captures(tmp_path, seed):
-    export = _random_capture(seed)
-    section = summarise(read(export.sqlite(tmp_path / "x.sqlite"), details=False)).sections["ranges"]
-    fast = {
+def _fast_ranges(section) -> dict:
+    return {
         (row["name"], 59 if row["style"] == "PushPop" else 60): {
             name: row[name] for name in row if name not in ("name", "style")
         }
         for row in section.to_dict("records")
     }
-    assert fast == _slow_ranges(export)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_ranges_equal_a_plain_count_on_random_captures(tmp_path, seed):
+    export = _random_capture(seed)
+    section = summarise(read(export.sqlite(tmp_path / "x.sqlite"), details=False)).sections["ranges"]
+    assert _fast_ranges(section) == _slow_ranges(export)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("container", ["sqlite", "parquetdir"])
+def test_the_size_of_a_block_changes_nothing(tmp_path, monkeypatch, seed, container):
+    export = _random_capture(seed, longest=10)
+    path = getattr(export, container)(tmp_path / "x")
+    whole = summarise(read(path)).as_json()
+    for module in (nsys_export, attribution, summary):
+        monkeypatch.setattr(module, "BLOCK", 3)
+    monkeypatch.setattr(nsys_export._SqliteTables, "CHUNK", 3)
+    blocks = summarise(read(path))
+    assert blocks.as_json() == whole
+    assert _fast_ranges(blocks.sections["ranges"]) == _slow_ranges(export)
 
 
 @pytest.mark.parametrize("seed", range(4))
