@@ -14,8 +14,9 @@ NOT_MEASURED = "not_measured"
 class Column:
     """One column of a rendered table.
 
-    `kind` chooses unit and format: ms | us (from ns), share (from a fraction), ratio, count, bytes, flop, tflops, text,
-    run, kernel, family, modules, status, yes_no or check. `lower` and `upper` name the columns of its spread; `bar`
+    `kind` chooses unit and format: ms | us (from ns), seconds, share (from a fraction), points, ratio, count, number,
+    bytes, mib, gflop, tflops, quantity (the row's column `unit` says of what), text, prose, code, run, kernel, family,
+    modules, status, yes_no or check. `lower` and `upper` name the columns of its spread; `bar`
     draws the value as a bar behind the number; `absent` is said of an empty cell in a measured row.
     """
 

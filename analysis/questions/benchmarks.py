@@ -21,10 +21,11 @@ def answer(job: Mapping, reader: Mapping) -> Answer:
     parts = [{"part": name, "seconds": value} for name, value in job.get("whole", {}).get("parts_s", {}).items()]
     tables = []
     if len(promised):
+        promised["unit"] = promised["what"].map(_unit)
         columns = (
             Column("what", "promise", "prose"),
-            Column("limit", "limit", "number"),
-            Column("measured", "measured", "number"),
+            Column("limit", "limit", "quantity"),
+            Column("measured", "measured", "quantity"),
             Column("met", "met", "yes_no"),
         )
         tables.append(Table("targets", "Promises", columns, promised))
@@ -33,7 +34,7 @@ def answer(job: Mapping, reader: Mapping) -> Answer:
             Column("tool", "tool"),
             Column("container", "from"),
             Column("kernels", "kernels", "count"),
-            Column("seconds", "seconds", "number"),
+            Column("seconds", "time", "seconds"),
             Column("peak_bytes", "peak memory", "bytes"),
             Column("kernels_counted", "kernels counted", "count"),
         )
@@ -42,12 +43,21 @@ def answer(job: Mapping, reader: Mapping) -> Answer:
             rows["problem"] = rows["problem"].fillna("")
         tables.append(Table("reader", "Reading, attributing and summarising generated captures", columns, rows))
     if parts:
-        columns = (Column("part", "part"), Column("seconds", "seconds", "number"))
+        columns = (Column("part", "part"), Column("seconds", "time", "seconds"))
         tables.append(Table("parts", "Parts of the whole job", columns, pd.DataFrame(parts)))
     names = {"machine": reader.get("machine"), "nsys_ai": reader.get("nsys_ai"), "read": reader.get("recorded")}
     facts = {name: job.get(name) for name in ("whole", "process_per_run", "gpus")} | names
     facts |= {"nsys_stats": reader.get("nsys_stats"), "shown": [table.key for table in tables]}
     return assemble(facts, [], tables, [])
+
+
+def _unit(what: str) -> str:
+    """Unit of a promise, told from its words."""
+    endings = {"seconds": "s", "bytes": "bytes"}
+    starts = {"share": "share", "largest change": "share", "times": "ratio"}
+    units = [unit for word, unit in endings.items() if what.endswith(word)]
+    units += [unit for word, unit in starts.items() if what.startswith(word)]
+    return (units or ["ratio" if ": times" in what else ""])[0]
 
 
 def _job_targets(job: Mapping) -> list[dict]:

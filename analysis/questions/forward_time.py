@@ -85,8 +85,6 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
         Column("host_ratio", "NVTX ÷ timer", "ratio"),
         Column("projected_ratio", "projected ÷ timer", "ratio"),
         Column("busy_ratio", "busy ÷ timer", "share", bar=True),
-        Column("timer_n", "steps timed", "count"),
-        Column("host_n", "steps profiled", "count"),
     )
     tables = [
         Table("times", "Forward time by four clocks: median, and minimum–maximum over steps", columns, table),

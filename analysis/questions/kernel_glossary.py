@@ -46,7 +46,7 @@ def answer(kernels: pd.DataFrame) -> Answer:
                     *said,
                     Column("modules", "launched by", "modules"),
                     Column("num_runs", "runs", "count"),
-                    Column("high", "highest share of a step", "share", bar=True),
+                    Column("high", "largest share of a step", "share", bar=True),
                 ),
                 of_family.reset_index(drop=True),
             )

@@ -2,7 +2,7 @@
 
 Colours are CSS variables (`--family-gemm`, `--series-0`, `--chart-text` ...), so that a drawing follows the reader's
 light or dark palette: the specification is drawn with stand-in colours, which `render` then replaces. Hover texts
-become <title> elements, ids get the chart's prefix.
+become <title> elements, save in the drawing for phones; ids get the chart's prefix.
 """
 
 import json
@@ -19,6 +19,8 @@ LABEL_SLACK = 22
 SVG = "http://www.w3.org/2000/svg"
 TEXT, FAINT, RULE = "--chart-text", "--chart-faint", "--chart-rule"
 NUM_SERIES = 4
+DRAWN = 0.001
+"""Smaller shares than this would be thinner than the gap between two segments: their rows tell of them."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
@@ -43,7 +45,7 @@ def render(kind: str, rows: pd.DataFrame, prefix: str, width: int, label: str = 
         view={"strokeWidth": 0},
     )
     svg = vlc.vegalite_to_svg(json.loads(chart.to_json()))
-    return _finish(svg, prefix, palette, label)
+    return _finish(svg, prefix, palette, label, hover=width > NARROW)
 
 
 def case_label(rows: pd.DataFrame, by: list[str]) -> pd.Series:
@@ -102,6 +104,7 @@ def dumbbell(
 
 def stacked_shares(rows: pd.DataFrame, palette: _Palette, width: int, by, order, row="") -> alt.LayerChart:
     """One 100% bar per case (and per value of `row`), cut by `family`; segments of at least 9% carry their number."""
+    rows = drawn("stacked_shares", rows)
     names = [*by, row] if row else list(by)
     data = pd.DataFrame(
         {
@@ -204,6 +207,11 @@ def colour_column(kind: str) -> str:
     return COLOUR_COLUMNS[kind]
 
 
+def drawn(kind: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that can be seen in a drawing of that kind."""
+    return rows[rows["share"] >= DRAWN] if kind == "stacked_shares" else rows
+
+
 # ---------------------------------------------------------------- axes and clean-up
 
 
@@ -241,7 +249,7 @@ def _plot_width(data: pd.DataFrame, width: int) -> int:
     return max(120, int(width - LABEL_SLACK - 24 - 6.1 * data["label"].str.len().max()))
 
 
-def _finish(svg: str, prefix: str, palette: _Palette, label: str) -> str:
+def _finish(svg: str, prefix: str, palette: _Palette, label: str, hover: bool) -> str:
     ElementTree.register_namespace("", SVG)
     root = ElementTree.fromstring(_CONTROL.sub("\ufffd", svg))
     variables = {code: f"var({variable})" for variable, code in palette.codes.items()}
@@ -280,7 +288,7 @@ def _finish(svg: str, prefix: str, palette: _Palette, label: str) -> str:
                     ),
                 )
         said = element.attrib.pop("aria-label", None)
-        if said and element.tag == f"{{{SVG}}}path" and len(element) == 0 and "axis" not in said:
+        if hover and said and element.tag == f"{{{SVG}}}path" and len(element) == 0 and "axis" not in said:
             title = ElementTree.SubElement(element, f"{{{SVG}}}title")
             title.text = said
     _slim(root)

@@ -28,7 +28,7 @@ FILTERS = (
     "count",
     "span",
     "gib",
-    "mib",
+    "size",
     "parameters",
     "listing",
     "when",
@@ -82,7 +82,7 @@ class Site:
         page = _Page(self, path, answer)
         loaded = page.environment().get_template(template)
         words = "".join(loaded.blocks[block](loaded.new_context(page.context() | extra)))
-        return Markup(" ".join(words.split()))
+        return verdict(words)
 
     def put(self, path: str, content: bytes) -> int:
         """Write a file that is no page (path below docs) and give its size in bytes."""
@@ -136,6 +136,8 @@ class _Page:
             "table": self.table,
             "chart": self.chart,
             "heat": self.heat,
+            "extremes": self.extremes,
+            "csv": lambda key: Markup(self._csv(key, self.answer.tables[key].rows)),
             "has": lambda key: len(self.answer.tables[key].rows) > 0,
         }
 
@@ -175,7 +177,7 @@ class _Page:
         columns = columns or tuple(Column(name, name) for name in claim.rows.columns)
         link = self._csv(f"rows-{claim.key}", claim.rows)
         few = claim.rows.head(EVIDENCE_ROWS)
-        title = f"{claim.key.replace('_', ' ')}: {len(claim.rows)} rows"
+        title = f"{claim.key.replace('_', ' ')}: {text.counted(len(claim.rows), 'row')}"
         title += f", the first {EVIDENCE_ROWS} of them" if len(claim.rows) > EVIDENCE_ROWS else ""
         table = Table(f"rows-{claim.key}", title, columns, few)
         body = tables.to_html(table, link, self.root, dict(self.site.families), anchor=f"rows-{claim.key}")
@@ -214,9 +216,7 @@ class _Page:
         )
 
     def _legend(self, chart: Chart) -> Markup:
-        names = [
-            name for name in chart.options.get("order", ()) if name in set(chart.rows[charts.colour_column(chart.kind)])
-        ]
+        names = set(charts.drawn(chart.kind, chart.rows)[charts.colour_column(chart.kind)])
         items = []
         for position, name in enumerate(chart.options["order"]):
             if name not in names:
@@ -236,6 +236,12 @@ class _Page:
         return Markup('<a class="kernel" href="{}report/kernels.html#{}"><code>{}</code></a>').format(
             Markup(self.root), text.kernel_anchor(name), text.inline(text.short_name(name))
         )
+
+    def extremes(self, low: Mapping[str, Any], high: Mapping[str, Any], key: str, form: str) -> Markup:
+        """`6.98 ms (small · 128) to 742 ms (2.7B · 1024)`: values of `key` by the filter `form`; one where it is one
+        row."""
+        low, high = (Markup("{} ({})").format(getattr(text, form)(row[key]), self.case(row)) for row in (low, high))
+        return low if low == high else low + Markup(" to ") + high
 
     def case(self, row: Mapping[str, Any]) -> Markup:
         """A case in a sentence, linked to its run: small · 128."""

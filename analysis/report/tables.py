@@ -21,8 +21,9 @@ UNIT = {
     "tflops": "TFLOP/s",
     "bytes": "GiB",
     "mib": "MiB",
+    "seconds": "s",
 }
-NUMERIC = {*UNIT, "count", "number"}
+NUMERIC = {*UNIT, "count", "number", "quantity"}
 CASE = {"context_length", "precision", "attention", "mode"}
 """Columns that tell apart the runs of one model: a link to a run is read out with them."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -56,7 +57,7 @@ def to_html(table: Table, csv_link: str, root: str, families: dict[str, str], an
     """A <figure>: caption with its CSV, and the table, right-aligned numbers with one number of decimals a column."""
     rows = table.rows.reset_index(drop=True)
     decimals = {column.key: _decimals(column, rows) for column in table.columns}
-    head = Markup("").join(_heading(column) for column in table.columns)
+    head = Markup("").join(_heading(column, families) for column in table.columns)
     body = Markup("").join(_row(row, table.columns, decimals, root, families) for row in rows.to_dict("records"))
     if not len(rows):
         body = Markup('<tr><td colspan="{}" class="why">nothing measured</td></tr>').format(len(table.columns))
@@ -140,11 +141,16 @@ def _heat_cell(row: dict | None, value: Column, low: float, high: float, root: s
     )
 
 
-def _heading(column: Column) -> Markup:
+def _heading(column: Column, families: dict[str, str]) -> Markup:
+    """A quotient breaks before its sign only, and a unit stays with the last word; a family's share has its colour."""
     unit = UNIT.get(column.kind)
     numeric = Markup(' class="num"') if column.kind in NUMERIC else Markup("")
-    tail = Markup(' <span class="unit">{}</span>').format(unit) if unit else Markup("")
-    return Markup('<th scope="col"{}>{}{}</th>').format(numeric, text.escape(column.label), tail)
+    label = text.escape(column.label).replace("÷ ", "÷\u00a0")
+    family = column.key.removeprefix("share_")
+    if family != column.key and family in families:
+        label = family_chip(family, {family: column.label})
+    tail = Markup('\u00a0<span class="unit">{}</span>').format(unit) if unit else Markup("")
+    return Markup('<th scope="col"{}>{}{}</th>').format(numeric, label, tail)
 
 
 def _decimals(column: Column, rows: pd.DataFrame) -> int:
@@ -193,19 +199,17 @@ def _cell(
         shown = text.number(value / SCALE.get(column.kind, 1), decimals)
         if column.kind == "number":
             shown = text.number(value, 0 if float(value).is_integer() else 4)
+        if column.kind == "quantity":
+            shown = text.quantity(value, row["unit"])
         if column.kind == "points" and value > 0:
             shown = f"+{shown}"
         if column.lower:
             ends = (text.number(row[key] / SCALE[column.kind], decimals) for key in (column.lower, column.upper))
             spread = Markup(" <small>{}\u2013{}</small>").format(*ends)
-            return Markup('<td class="num" data-v="{}">{}{}</td>').format(_raw(value), shown, spread)
-        bar = (
-            Markup(' style="--bar:{}%"').format(f"{min(100.0, max(0.0, 100 * value)):.1f}")
-            if column.bar
-            else Markup("")
-        )
-        kind = "num bar" if column.bar else "num"
-        return Markup('<td class="{}" data-v="{}"{}>{}</td>').format(kind, _raw(value), bar, shown)
+            return Markup("<td{}>{}{}</td>").format(_raw(value, ""), shown, spread)
+        width = f"{min(100.0, max(0.0, 100 * value)):.3g}"
+        bar = Markup(' class="bar" style="--bar:{}%"').format(width) if column.bar else Markup("")
+        return Markup("<td{}{}>{}</td>").format(_raw(value, shown), bar, shown)
     if column.kind == "run":
         run = row.get("run_id")
         label = text.escape(value)
@@ -242,8 +246,10 @@ def _case_word(column: Column, row: dict) -> str:
     return f"{column.label} {value}" if column.kind in NUMERIC else str(value)
 
 
-def _raw(value: object) -> str:
-    return repr(float(value)) if isinstance(value, float) and not float(value).is_integer() else str(int(value))
+def _raw(value: object, shown: str) -> Markup:
+    """The unrounded value as an attribute, which also marks the cell as a number; empty where it reads as shown."""
+    exact = repr(float(value)) if isinstance(value, float) and not float(value).is_integer() else str(int(value))
+    return Markup(" data-v") if exact == shown else Markup(' data-v="{}"').format(exact)
 
 
 def run_link(run_id: str, root: str) -> str:
@@ -258,10 +264,8 @@ def kernel_details(name: str, family: str | None = None, families: dict[str, str
     dot = Markup("")
     if family and families:
         known = family if family in families else "other"
-        label = text.escape(families.get(family, family))
-        dot = Markup('<span class="family dot" style="--family:var(--family-{})" title="{}"></span>').format(
-            known, label
-        )
+        title = text.escape(families.get(family, family))
+        dot = Markup('<span class="family dot {}" title="{}"></span>').format(known, title)
     if short == name:
         return dot + Markup("<code>{}</code>").format(text.escape(name))
     return Markup("<details><summary>{}<code>{}</code></summary><code>{}</code></details>").format(
@@ -272,9 +276,7 @@ def kernel_details(name: str, family: str | None = None, families: dict[str, str
 def family_chip(family: str, families: dict[str, str]) -> Markup:
     """The family's colour and label."""
     known = family if family in families else "other"
-    return Markup('<span class="family" style="--family:var(--family-{})">{}</span>').format(
-        known, text.escape(families.get(family, family))
-    )
+    return Markup('<span class="family {}">{}</span>').format(known, text.escape(families.get(family, family)))
 
 
 def modules(paths: str) -> Markup:
@@ -283,7 +285,7 @@ def modules(paths: str) -> Markup:
     if not names:
         why = "launched where no module's range is open: in backward, or by the optimizer"
         return Markup('<span class="faint" title="{}">outside modules</span>').format(text.escape(why))
-    shown = Markup(", ").join(text.inline(name) for name in names[:2])
+    shown = Markup(", ").join(text.inline(name).replace("/", Markup("/<wbr>")) for name in names[:2])
     more = Markup(' <span class="faint" title="{}">+{} more</span>').format(
         text.escape(", ".join(names)), len(names) - 2
     )

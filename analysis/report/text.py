@@ -102,10 +102,10 @@ def count(value: float) -> Markup:
     return Markup(number(value, 0) if float(value).is_integer() else number(value, 1))
 
 
-def span(pair: tuple[int, int]) -> Markup:
-    """A number, or a range of two where they differ."""
+def span(pair: tuple[int, int], noun: str) -> Markup:
+    """`10 steps`, or `3–10 steps` where the two differ."""
     low, high = pair
-    return count(low) if low == high else Markup(f"{count(low)}\u2013{count(high)}")
+    return counted(high, noun) if low == high else count(low) + Markup("\u2013") + counted(high, noun)
 
 
 def ratio_span(pair: tuple[float, float]) -> Markup:
@@ -127,8 +127,19 @@ def gib(size: float) -> Markup:
     return Markup(f"{number(value, decimals_for([value]))}{THIN}GiB")
 
 
-def mib(size: float) -> Markup:
-    return Markup(number(size / 2**20, 2))
+def size(value: float) -> Markup:
+    """Bytes in the unit that suits them."""
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if value >= 2**power:
+            scaled = value / 2**power
+            return Markup(f"{number(scaled, decimals_for([scaled]))}{THIN}{unit}")
+    return Markup(f"{number(value, 0)}{THIN}bytes")
+
+
+def quantity(value: float, unit: str) -> Markup:
+    """A number whose unit its row names: s, bytes, share, ratio, or none."""
+    forms = {"s": seconds, "bytes": size, "share": percent, "ratio": ratio}
+    return forms[unit](value) if unit else Markup(number(value, decimals_for([value])))
 
 
 def when(moment: object, form: str = "%Y-%m-%d %H:%M UTC") -> Markup:
@@ -142,8 +153,9 @@ def day(moment: object) -> Markup:
 
 
 def counted(number: float, noun: str) -> Markup:
-    """`1 run`, `12 runs`."""
-    return count(number) + Markup(f" {noun}" if number == 1 else f" {noun}s")
+    """`1 run`, `12 runs`, `2 passes`."""
+    plural = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return count(number) + Markup(f" {noun}{plural}")
 
 
 def part_of(part: int, whole: int, noun: str) -> Markup:

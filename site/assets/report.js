@@ -2,16 +2,15 @@
 (() => {
   "use strict";
 
-  const value = (cell) => {
-    if (!cell || cell.classList.contains("why")) return null;
-    return cell.dataset.v !== undefined ? Number(cell.dataset.v) : cell.textContent.trim();
-  };
-
   const full = (cell) => {
     if (!cell) return "";
-    if (cell.dataset.v !== undefined) return cell.dataset.v;
     const name = cell.querySelector("details > code");
-    return (name || cell).textContent.trim();
+    return cell.dataset.v || (name || cell).textContent.trim().replaceAll("\u00a0", " ");
+  };
+
+  const value = (cell) => {
+    if (!cell || cell.classList.contains("why")) return null;
+    return cell.dataset.v !== undefined ? Number(full(cell)) : cell.textContent.trim();
   };
 
   const compare = (a, b) => {

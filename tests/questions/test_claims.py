@@ -185,7 +185,7 @@ def test_the_verdict_on_launch_bound_runs_names_its_limit(words):
 
 
 def test_no_mean_of_no_training_steps(words):
-    assert "Mean over the cases measured (4)" in words(BASE)["training-mix"]
+    assert "Mean over 4 cases;" in words(BASE)["training-mix"]
     assert "Mean over" not in words(keep(BASE, [run for run in RUNS if run.endswith("-forward")]))["training-mix"]
 
 
