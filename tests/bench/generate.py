@@ -3,9 +3,12 @@
 Two processes of two threads, each launching a Transformer's kernels inside nested NVTX ranges (step > forward > block >
 module on one thread, backward on the other), with the API calls between launches, copies, and kernel names as PyTorch
 has them. The same arguments always give the same capture.
+
+    python -m tests.bench.generate KERNELS FOLDER     writes KERNELS.sqlite and the folder KERNELS
 """
 
 import sqlite3
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -169,3 +172,10 @@ def write_parquetdir(data: dict[str, dict], folder: Path) -> None:
             )
             arrays[name] = pa.array(values, kind)
         pq.write_table(pa.table(arrays), folder / f"{table}.parquet")
+
+
+if __name__ == "__main__":
+    kernels, where = int(sys.argv[1]), Path(sys.argv[2])
+    generated = tables(kernels)
+    write_sqlite(generated, where / f"{kernels}.sqlite")
+    write_parquetdir(generated, where / f"{kernels}")

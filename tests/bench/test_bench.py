@@ -1,14 +1,17 @@
 """The benchmark's captures are what they claim to be, and both containers hold the same."""
 
 import json
+import subprocess
+import sys
 
+import numpy as np
 import pandas as pd
 
 from analysis.reading.attribution import attribute
 from analysis.reading.nsys_export import read
 from analysis.reading.summary import summarise
 
-from .__main__ import targets, write
+from .__main__ import growth, targets, write
 from .generate import tables, write_parquetdir, write_sqlite
 
 
@@ -36,6 +39,14 @@ def test_every_kernel_lies_in_one_block(tmp_path):
     assert blocks["kernel_calls"].sum() == 20_000
 
 
+def test_peak_memory_is_of_the_measured_process_alone(tmp_path):
+    write_sqlite(tables(100), tmp_path / "x.sqlite")
+    ballast = np.ones(2**27)  # a gigabyte here must not show there
+    command = [sys.executable, "-m", "tests.bench.measure", str(tmp_path / "x.sqlite")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert 2**25 < json.loads(done.stdout)["peak_bytes"] < ballast.nbytes / 2
+
+
 def test_a_new_benchmark_keeps_what_was_measured_against_nsys(tmp_path):
     path = tmp_path / "new" / "reader.json"
     write({"results": [1], "targets": []}, path)
@@ -44,16 +55,21 @@ def test_a_new_benchmark_keeps_what_was_measured_against_nsys(tmp_path):
     assert json.loads(path.read_text()) == {"results": [2], "targets": [], "nsys_stats": {"kernels": 7}}
 
 
-def test_growth_is_promised_in_time_and_in_memory():
+def test_five_million_kernels_may_cost_so_many_times_what_one_million_may():
     rows = [
         {"tool": "profiler-job", "container": "sqlite", "kernels": kernels, "seconds": seconds, "peak_bytes": peak}
-        for kernels, seconds, peak in ((1_000_000, 2.0, 100), (5_000_000, 10.0, 600))
+        for kernels, seconds, peak in ((1_000_000, 2.0, 100 * 2**20), (5_000_000, 40.0, 4401 * 2**20))
     ]
-    growth = {one["what"]: (one["measured"], one["met"]) for one in targets(rows) if "against 1 M" in one["what"]}
-    assert growth == {
-        "5 M kernels against 1 M from sqlite: times the time": (5.0, True),
-        "5 M kernels against 1 M from sqlite: times the peak memory": (6.0, False),
-    }
+    assert [(one["limit"], one["met"]) for one in targets(rows)] == [
+        (8.0, True),
+        (800 * 2**20, True),
+        (44.0, True),
+        (4400 * 2**20, False),
+    ]
+    assert growth(rows) == [
+        {"container": "sqlite", "kernels": [1_000_000, 5_000_000], "seconds": 20.0, "peak_bytes": 44.01}
+    ]
+    assert growth(rows[:1]) == []
 
 
 def _end_of_parent(ranges):
