@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, computed_field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, computed_field, field_validator, model_validator
 
 from jobs.model_sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
 
@@ -18,9 +18,27 @@ RESERVED_NAMES = ("raw", "recordings", "site")
 
 Mode = Literal["forward", "forward_backward", "train_step"]
 Precision = Literal["fp32", "tf32", "bf16"]
-Attention = Literal["naive", "sdpa"]
+Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn"]
+HALF_PRECISION_ATTENTION = {"cudnn", "flash"}
+Compile = Literal["off", "default", "cudagraphs"]
+Optimizer = Literal["own", "loop", "foreach", "fused"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._]*$")]
 Positive = Annotated[int, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+DEFAULT_BATCH_SIZE = 4
+
+
+AXES = (
+    "size",
+    "context_length",
+    "precision",
+    "attention",
+    "compile",
+    "optimizer",
+    "memory_limit_gib",
+    "mode",
+)
+"""The axes of a sweep: lists in its file, fields of each run."""
 
 
 class SweepError(ValueError):
@@ -43,6 +61,11 @@ class Run(BaseModel):
     mode: Mode
     precision: Precision
     attention: Attention
+    compile: Compile = "off"
+    optimizer: Optimizer = "own"
+    memory_limit_gib: NotNegative = 0
+    fresh_process: bool = False
+    repeat: Annotated[int, Field(ge=0)] = 0
 
     @computed_field
     @property
@@ -51,7 +74,21 @@ class Run(BaseModel):
 
     @property
     def run_id(self) -> str:
-        return f"{self.size}-ctx{self.context_length}-{self.precision}-{self.attention}-{self.mode}"
+        """Readable and unique; what later axes leave at its default is not named."""
+        named = [self.size, f"ctx{self.context_length}", self.precision, self.attention, self.mode]
+        if self.batch_size != DEFAULT_BATCH_SIZE:
+            named.append(f"batch{self.batch_size}")
+        if self.compile != "off":
+            named.append(f"compile_{self.compile}")
+        if self.optimizer != "own":
+            named.append(f"adamw_{self.optimizer}")
+        if self.memory_limit_gib:
+            named.append(f"limit{self.memory_limit_gib:g}")
+        if self.fresh_process:
+            named.append("fresh")
+        if self.repeat:
+            named.append(f"repeat{self.repeat}")
+        return "-".join(named)
 
 
 class CustomSize(BaseModel):
@@ -74,13 +111,24 @@ class Protocol(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    warmup_steps: Annotated[int, Field(ge=2)] = 5
+    warmup_steps: Annotated[int, Field(ge=0)] = 5
     measured_steps: Annotated[int, Field(ge=1)] = 10
-    profiled_steps: Annotated[int, Field(ge=3)] = 3
+    profiled_steps: Annotated[int, Field(ge=0)] = 3
+
+    @field_validator("profiled_steps")
+    @classmethod
+    def check_profiled_steps(cls, steps: int) -> int:
+        if steps in (1, 2):
+            raise ValueError("should be 0 (no capture) or at least 3")
+        return steps
 
 
 class Sweep(BaseModel):
-    """A sweep file: axes as lists, the rest as single values."""
+    """A sweep file: axes as lists, the rest as single values.
+
+    `study` names the question beyond the default sweep's that the runs are for; `calibrate` measures the machine's peak
+    rates first.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -90,7 +138,14 @@ class Sweep(BaseModel):
     mode: Annotated[list[Mode], Field(min_length=1)]
     precision: Annotated[list[Precision], Field(min_length=1)] = ["fp32"]
     attention: Annotated[list[Attention], Field(min_length=1)] = ["naive"]
-    batch_size: Positive = 4
+    compile: Annotated[list[Compile], Field(min_length=1)] = ["off"]
+    optimizer: Annotated[list[Optimizer], Field(min_length=1)] = ["own"]
+    memory_limit_gib: Annotated[list[NotNegative], Field(min_length=1)] = [0]
+    repeats: Positive = 1
+    fresh_process: bool = False
+    calibrate: bool = False
+    study: Annotated[str, Field(pattern=r"^[a-z_]*$")] = ""
+    batch_size: Positive = DEFAULT_BATCH_SIZE
     custom_sizes: dict[Name, CustomSize] = {}
     warmup_steps: int = Protocol.model_fields["warmup_steps"].default
     measured_steps: int = Protocol.model_fields["measured_steps"].default
@@ -103,6 +158,12 @@ class Sweep(BaseModel):
         unknown = [size for size in self.size if size not in self.sizes]
         if unknown:
             raise ValueError(f"size: unknown {', '.join(unknown)}; allowed: {', '.join(self.sizes)}")
+        if self.warmup_steps < 2 and not self.fresh_process:
+            raise ValueError("warmup_steps: should be at least 2, except with fresh_process: true")
+        if set(self.attention) & HALF_PRECISION_ATTENTION and set(self.precision) != {"bf16"}:
+            raise ValueError(
+                f"attention: {' and '.join(sorted(HALF_PRECISION_ATTENTION))} exist for precision bf16 only"
+            )
         self.protocol  # noqa: B018  raises on a bad step count
         return self
 
@@ -116,21 +177,13 @@ class Sweep(BaseModel):
 
     @cached_property
     def runs(self) -> list[Run]:
-        """All runs, in the order of the axes: size outermost, then context length, precision, attention, mode."""
-        axes = product(self.size, self.context_length, self.precision, self.attention, self.mode)
-        runs = [
-            Run(
-                size=size,
-                **self.sizes[size]._asdict(),
-                vocab_size=VOCAB_SIZE,
-                context_length=context_length,
-                batch_size=self.batch_size,
-                mode=mode,
-                precision=precision,
-                attention=attention,
-            )
-            for size, context_length, precision, attention, mode in axes
-        ]
+        """All runs, in the order of AXES, the first outermost, each repeated."""
+        repeats = range(self.repeats)
+        runs = []
+        for *values, repeat in product(*(getattr(self, axis) for axis in AXES), repeats):
+            point = dict(zip(AXES, values))
+            fixed = {"vocab_size": VOCAB_SIZE, "batch_size": self.batch_size, "fresh_process": self.fresh_process}
+            runs.append(Run(**self.sizes[point["size"]]._asdict(), **point, **fixed, repeat=repeat))
         return list(dict.fromkeys(runs))
 
 
@@ -174,7 +227,7 @@ def select(runs: Sequence[Run], only: str | None) -> list[Run]:
         if not part:
             continue
         key, _, value = part.partition("=")
-        axes = [name for name in Run.model_fields if name in Sweep.model_fields]
+        axes = [*AXES, "batch_size", "repeat"]
         if key not in axes:
             raise SweepError(f"--only {part}: unknown key {key!r}; allowed: {', '.join(axes)}")
         values = list(dict.fromkeys(str(getattr(run, key)) for run in runs))

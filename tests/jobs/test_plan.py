@@ -64,12 +64,13 @@ def test_a_size_that_yaml_reads_as_a_number_is_a_name(load):
         ({"size": []}, "size", "at least 1"),
         ({"mode": ["training"]}, "mode.0", "'forward', 'forward_backward' or 'train_step'"),
         ({"precision": ["fp16"]}, "precision.0", "'fp32', 'tf32' or 'bf16'"),
-        ({"attention": ["flash"]}, "attention.0", "'naive' or 'sdpa'"),
+        ({"attention": ["flash"]}, "attention", "exist for precision bf16 only"),
+        ({"attention": ["linear"]}, "attention.0", "'naive', 'sdpa', 'flash', 'efficient' or 'cudnn'"),
         ({"context_length": [0]}, "context_length.0", "greater than 0"),
         ({"context_length": 128}, "context_length", "list"),
         ({"batch_size": -1}, "batch_size", "greater than 0"),
-        ({"warmup_steps": 1}, "warmup_steps", "greater than or equal to 2"),
-        ({"profiled_steps": 2}, "profiled_steps", "greater than or equal to 3"),
+        ({"warmup_steps": 1}, "warmup_steps", "at least 2, except with fresh_process"),
+        ({"profiled_steps": 2}, "profiled_steps", "0 (no capture) or at least 3"),
         ({"measured_steps": 0}, "measured_steps", "greater than or equal to 1"),
         ({"contextlength": [1]}, "contextlength", "context_length"),
         ({"name": "../up"}, "name", "pattern"),
@@ -121,7 +122,7 @@ def test_only_selects_by_axis_and_repeats_a_key_for_more_values():
 @pytest.mark.parametrize(
     "only, message",
     [
-        ("sise=small", "unknown key 'sise'; allowed: size, context_length, batch_size, mode, precision, attention"),
+        ("sise=small", "unknown key 'sise'; allowed: size, context_length, precision, attention, compile"),
         ("size=huge", "no run has this size; this sweep has: small, medium, large, xl, 2.7B"),
         ("precision=bf16", "no run has this precision; this sweep has: fp32"),
         ("size", "no run has this size"),
@@ -131,3 +132,20 @@ def test_only_selects_by_axis_and_repeats_a_key_for_more_values():
 def test_only_says_what_it_could_have_been(only, message):
     with pytest.raises(SweepError, match=re.escape(message)):
         select(DEFAULT.runs, only)
+
+
+def test_later_axes_are_named_in_a_run_id_where_they_leave_their_default(load):
+    change = {
+        "compile": ["off", "cudagraphs"],
+        "optimizer": ["own", "fused"],
+        "memory_limit_gib": [0, 24],
+        "repeats": 2,
+    }
+    run_ids = [run.run_id for run in load(SMALLEST | change).runs]
+    assert len(set(run_ids)) == 16
+    assert run_ids[0] == load(SMALLEST).runs[0].run_id
+    assert run_ids[-1].endswith("-compile_cudagraphs-adamw_fused-limit24-repeat1")
+
+
+def test_a_sweep_without_warm_up_needs_fresh_processes(load):
+    assert load(SMALLEST | {"warmup_steps": 0, "fresh_process": True}).runs[0].run_id.endswith("-fresh")
