@@ -14,7 +14,8 @@ def answer(job: Mapping, reader: Mapping) -> Answer:
     """What `tests.bench` and `tests.bench.sweep_speed` wrote; a part that was not run is absent, not estimated.
 
     reader: one row for each tool, container and size. targets: every promise with its limit, what was measured and
-    whether it is met. gpu parts: wall times in seconds. Facts name the machines and dates.
+    whether it is met. gpu parts: wall times in seconds. Facts name the machines and dates; growth: how many times the
+    time and the memory of the small capture the large one took, for each container.
     """
     rows = pd.DataFrame(reader.get("results", []))
     promised = pd.DataFrame([*_job_targets(job), *reader.get("targets", [])])
@@ -47,6 +48,7 @@ def answer(job: Mapping, reader: Mapping) -> Answer:
         tables.append(Table("parts", "Parts of the whole job", columns, pd.DataFrame(parts)))
     names = {"machine": reader.get("machine"), "nsys_ai": reader.get("nsys_ai"), "read": reader.get("recorded")}
     facts = {name: job.get(name) for name in ("whole", "process_per_run", "gpus")} | names
+    facts |= {"growth": reader.get("growth", [])}
     facts |= {"nsys_stats": reader.get("nsys_stats"), "shown": [table.key for table in tables]}
     return assemble(facts, [], tables, [])
 

@@ -25,6 +25,13 @@ def test_without_benchmarks_nothing_is_shown():
     assert benchmarks.answer({}, {}).facts["shown"] == []
 
 
+def test_growth_is_shown_as_it_was_measured_and_promises_nothing():
+    grown = [{"container": "sqlite", "kernels": [1, 5], "seconds": 5.3, "peak_bytes": 3.7}]
+    answer = benchmarks.answer({}, {"growth": grown})
+    assert answer.facts["growth"] == grown
+    assert "targets" not in answer.tables
+
+
 def test_why_a_tool_was_not_measured_stands_beside_it():
     ours = {"tool": "profiler-job", "container": "sqlite", "kernels": 7, "seconds": 1.0, "kernels_counted": 7}
     ours |= {"peak_bytes": 100}
