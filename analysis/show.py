@@ -5,12 +5,13 @@ keys:
 
 - `capture`: facts of the capture (source, nsys_version, schema_version, duration_ns, processes, num_gpus, num_kernels,
   num_graph_executions, num_api_calls, num_ranges, num_open_ranges, kernel_ns, graph_ns (whole graph executions, whose
-  kernels are not visible), unclassified_share)
-- `coverage`: {exact, phase, none}, shares of kernel time by how its phase is known; null where there are no kernels
+  kernels are not visible), kernel_share (kernel_ns of kernel_ns and graph_ns together; null where both are 0),
+  unclassified_share)
+- `coverage`: {exact, phase, none}, shares of kernel time by how its phase is known; null where there are no kernels. It
+  speaks of kernel_share of the GPU time, not of what graph executions hide
 - `launches`: launch latency (API start to kernel start) and queue depth over all kernels
 - `kernels`, `families`, `ranges`, `phases`, `api`, `syncs`, `memops`, `gpus`, `missing`: arrays of objects, whose
-  keys are
-  the columns of `analysis.reading.summary.SECTIONS`, largest first
+  keys are the columns of `analysis.reading.summary.SECTIONS`, largest first
 
 Times are integer nanoseconds, sizes bytes, shares 0 to 1, and null means not known. Keys may be added, never renamed.
 The CSV form is long: profile, section, row, column, value. Names in the text and Markdown forms are made harmless:
@@ -151,12 +152,13 @@ def _facts(summary: Summary) -> list[str]:
     facts, coverage, launches = summary.capture, summary.coverage, summary.launches
     recorded = f"nsys {facts['nsys_version'] or 'unknown'}, schema {facts['schema_version'] or 'unknown'}"
     lines = [
-        f"{recorded}; {_time(facts['duration_ns'])} captured; {len(facts['processes'])} process(es); "
-        f"{facts['num_gpus']} GPU(s) used",
-        f"{facts['num_kernels']} kernels ({_time(facts['kernel_ns'])}), "
-        f"{facts['num_graph_executions']} graph executions ({_time(facts['graph_ns'])}), "
-        f"{facts['num_api_calls']} API calls, {facts['num_ranges']} ranges ({facts['num_open_ranges']} left open)",
-        coverage_line(coverage),
+        f"{recorded}; {_time(facts['duration_ns'])} captured; {_counted(len(facts['processes']), 'process', 'es')}; "
+        f"{_counted(facts['num_gpus'], 'GPU')} used",
+        f"{_counted(facts['num_kernels'], 'kernel')} ({_time(facts['kernel_ns'])}), "
+        f"{_counted(facts['num_graph_executions'], 'graph execution')} ({_time(facts['graph_ns'])}), "
+        f"{_counted(facts['num_api_calls'], 'API call')}, "
+        f"{_counted(facts['num_ranges'], 'range')} ({facts['num_open_ranges']} left open)",
+        coverage_line(coverage, facts),
     ]
     if facts["unclassified_share"] is not None:
         lines.append(f"Kernel families: {_shown('share', facts['unclassified_share'])} of kernel time in no family")
@@ -169,12 +171,21 @@ def _facts(summary: Summary) -> list[str]:
     return lines
 
 
-def coverage_line(coverage: dict) -> str:
-    """The sentence that says how much of the kernel time is attributed, and how."""
+def coverage_line(coverage: dict, facts: dict) -> str:
+    """The sentence that says how much of the kernel time is attributed, and how; and of how much GPU time that speaks
+    where graph executions hide their kernels."""
     if any(value is None for value in coverage.values()):
-        return "Coverage: no kernels to attribute"
-    exact, phase, none = (_shown("share", coverage[name]) for name in ("exact", "phase", "none"))
-    return f"Coverage: {exact} of kernel time attributed exactly, {phase} to a phase by time, {none} not attributed"
+        line = "Coverage: no kernels to attribute"
+    else:
+        exact, phase, none = (_shown("share", coverage[name]) for name in ("exact", "phase", "none"))
+        line = f"Coverage: {exact} of kernel time attributed exactly, {phase} to a phase by time, {none} not attributed"
+    if facts["graph_ns"]:
+        line += f" (kernel time is {_shown('share', facts['kernel_share'])} of GPU time; graphs hide the rest)"
+    return line
+
+
+def _counted(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{'' if number == 1 else plural}"
 
 
 def _sections(summary: Summary, top: int):

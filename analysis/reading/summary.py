@@ -127,6 +127,7 @@ def summarise(
     names = attribution.kernels["attribution"].cat.categories
     coverage = {name: (float(part / total) if total else None) for name, part in zip(names, time)}
     processes = {int(one) for frame in (capture.api, kernels) for one in frame["process"].unique()}
+    graph_ns = int((capture.graphs["end_ns"] - capture.graphs["start_ns"]).sum())
     facts = {
         "source": capture.source,
         "nsys_version": capture.nsys_version,
@@ -140,7 +141,8 @@ def summarise(
         "num_ranges": len(capture.ranges),
         "num_open_ranges": int(capture.ranges["is_open"].sum()),
         "kernel_ns": total,
-        "graph_ns": int((capture.graphs["end_ns"] - capture.graphs["start_ns"]).sum()),
+        "graph_ns": graph_ns,
+        "kernel_share": total / (total + graph_ns) if total + graph_ns else None,
         "unclassified_share": _unclassified(sections["families"]),
     }
     return Summary(facts, coverage, _launches(attribution, kernels, gpu), {name: sections[name] for name in SECTIONS})

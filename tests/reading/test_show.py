@@ -12,6 +12,7 @@ from contextlib import closing
 import pytest
 from typer.testing import CliRunner
 
+from analysis import show
 from analysis.__main__ import app
 from analysis.reading.summary import SECTIONS
 
@@ -61,6 +62,8 @@ def test_json_is_the_documented_interface(capture):
     found = json.loads(_show(capture, "--format", "json").stdout)
     assert set(found) == _KEYS
     assert found["coverage"] == {"exact": 0.5, "phase": 0.5, "none": 0.0}
+    assert all(key in show.__doc__ for key in found["capture"])
+    assert found["capture"]["kernel_share"] == 1
     for name, columns in SECTIONS.items():
         for row in found[name]:
             assert set(row) == set(columns), name
@@ -81,6 +84,29 @@ def test_json_is_the_documented_interface(capture):
     assert [row["phase"] for row in found["phases"]] == ["forward", "backward"]
     assert found["api"][0]["latency_median_ns"] is None
     assert found["missing"][0].keys() == {"what", "consequence"}
+
+
+@pytest.mark.parametrize("form", ["text", "md"])
+def test_coverage_says_of_how_much_gpu_time_it_speaks(tmp_path, form):
+    export = Export()
+    export.push("forward", 0, 100)
+    export.launch(10, start=100, end=125)
+    export.graph(200, 275, export.call(20, 30, name="cudaGraphLaunch_v10000"))
+    path = export.sqlite(tmp_path / "x.sqlite")
+    found = json.loads(_show(path, "--format", "json").stdout)
+    assert found["coverage"] == {"exact": 1, "phase": 0, "none": 0}
+    assert (found["capture"]["kernel_share"], found["capture"]["graph_ns"]) == (0.25, 75)
+    shown = " ".join(_show(path, "--format", form).stdout.replace("\\", "").split())
+    assert "100.0% of kernel time attributed exactly" in shown
+    assert "(kernel time is 25.0% of GPU time; graphs hide the rest)" in shown
+
+
+def test_a_capture_of_graphs_alone_covers_nothing(tmp_path):
+    export = Export()
+    export.graph(200, 275, export.call(20, 30, name="cudaGraphLaunch_v10000"))
+    path = export.sqlite(tmp_path / "x.sqlite")
+    assert "no kernels to attribute (kernel time is 0.0% of GPU time" in _show(path).stdout
+    assert json.loads(_show(path, "--format", "json").stdout)["capture"]["kernel_share"] == 0
 
 
 def test_json_of_several_is_an_array_and_of_one_an_object(capture):
