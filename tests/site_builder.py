@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 GENERATED = ("report", "index.md")
 
 
-def build_site(folder: Path, recording=None, site_url: str = "") -> Path:
+def build_site(folder: Path, recording=None, site_url: str = "", config: str = "mkdocs.yml") -> Path:
     """Build the site below `folder` and give the folder of its HTML. Without a `recording`, those in site/data are
     rendered. Raises SystemExit or mkdocs's Abort where a strict build has a warning."""
     docs, html = folder / "docs", folder / "html"
@@ -24,12 +24,10 @@ def build_site(folder: Path, recording=None, site_url: str = "") -> Path:
     else:
         publish.write(recording, docs)
     logging.getLogger("mkdocs").setLevel(logging.WARNING)
-    config = load_config(
-        str(ROOT / "mkdocs.yml"), docs_dir=str(docs), site_dir=str(html), site_url=site_url, strict=True
-    )
-    config.plugins.run_event("startup", command="build", dirty=False)
+    loaded = load_config(str(ROOT / config), docs_dir=str(docs), site_dir=str(html), site_url=site_url, strict=True)
+    loaded.plugins.run_event("startup", command="build", dirty=False)
     try:
-        build(config)
+        build(loaded)
     finally:
-        config.plugins.run_event("shutdown")
+        loaded.plugins.run_event("shutdown")
     return html

@@ -207,7 +207,7 @@ def _cell(
             ends = (text.number(row[key] / SCALE[column.kind], decimals) for key in (column.lower, column.upper))
             spread = Markup(" <small>{}\u2013{}</small>").format(*ends)
             return Markup("<td{}>{}{}</td>").format(_raw(value, ""), shown, spread)
-        width = f"{min(100.0, max(0.0, 100 * value)):.3g}"
+        width = f"{min(100.0, max(0.0, 100 * value)):.1f}"
         bar = Markup(' class="bar" style="--bar:{}%"').format(width) if column.bar else Markup("")
         return Markup("<td{}{}>{}</td>").format(_raw(value, shown), bar, shown)
     if column.kind == "run":

@@ -39,3 +39,19 @@ def launched() -> Iterator:
         browser = playwright.chromium.launch(executable_path=executable(), args=ARGUMENTS)
         yield browser
         browser.close()
+
+
+def watched(page) -> tuple[list[str], list[str]]:
+    """(what the page complains of, what it asks for) from now on: both lists grow. What the graphics driver says of its
+    own speed is not the page's."""
+    complaints, requests = [], []
+
+    def note(said):
+        if said.type in ("error", "warning") and "GL Driver Message" not in said.text:
+            complaints.append(said.text)
+
+    page.on("console", note)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("requestfailed", lambda request: complaints.append(f"{request.url} failed"))
+    page.on("request", lambda request: requests.append(request.url))
+    return complaints, requests

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.browser.chromium import watched
 from tests.browser.serving import pages_of
 
 WIDTHS = {"wide": 1280, "narrow": 390}
@@ -74,17 +75,8 @@ def visit_all(browser, address: str, pages: list[str], width: int) -> Visit:
     )
     context.add_init_script(WATCH_SHIFTS)
     page = context.new_page()
-    seen, here = Visit(num_pages=len(pages)), ""
-    page.on(
-        "console",
-        lambda said: seen.complaints.append(f"{here}: {said.text}") if said.type in ("error", "warning") else None,
-    )
-    page.on("pageerror", lambda error: seen.complaints.append(f"{here}: {error}"))
-    page.on("requestfailed", lambda request: seen.complaints.append(f"{here}: {request.url} failed"))
-    page.on(
-        "request",
-        lambda request: None if request.url.startswith(address) else seen.outside.append(f"{here}: {request.url}"),
-    )
+    seen = Visit(num_pages=len(pages))
+    complaints, requests = watched(page)
     for here in pages:
         page.goto(address + here)
         if (shift := page.evaluate(SHIFTED)) > STEADY:
@@ -96,6 +88,10 @@ def visit_all(browser, address: str, pages: list[str], width: int) -> Visit:
             if (excess := page.evaluate(EXCESS)) > 0:
                 seen.too_wide.append(f"{here}, {scheme}: {excess} px")
             seen.violations += [f"{here}, {scheme}: {one}" for one in page.evaluate(AXE, scheme == "dark")]
+        seen.complaints += [f"{here}: {said}" for said in complaints]
+        seen.outside += [f"{here}: {url}" for url in requests if not url.startswith(address)]
+        complaints.clear()
+        requests.clear()
     context.close()
     return seen
 

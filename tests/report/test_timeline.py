@@ -114,7 +114,7 @@ def test_an_arrow_leads_from_every_launch_to_its_kernels(run):
     assert all(ns(launches[one["bind_id"]]["ts"]) <= ns(one["ts"]) for one in arrivals)
 
 
-def test_a_gpu_clock_that_runs_ahead_is_moved_until_no_kernel_begins_before_its_launch():
+def test_a_gpu_clock_that_runs_early_is_moved_until_no_kernel_begins_before_its_launch():
     trace = trace_of([kernel(20, 30, launch=25), kernel(40, 45, launch=50)])
     assert trace.shift == 10
     gpu = next(track for track in trace.tracks if track.process == "GPU 0")
