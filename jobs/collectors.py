@@ -213,7 +213,7 @@ class Timer:
                     "run": run.model_dump(),
                     "warmup_steps": warmup_steps,
                     "steps": steps,
-                    "memory": self.name == Timer.name,
+                    "observe": self.name == Timer.name,
                     "log": str(folder / "log.txt"),
                 }
             )

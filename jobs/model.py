@@ -7,9 +7,12 @@ projections: a forward pass launches 9L + 1 matrix products (seven linears, QK^T
 Shapes: B batch_size, T context_length, D d_model, H num_heads, K = D / H, F d_ff, V vocab_size.
 """
 
+from contextlib import nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from jobs import ranges
 from jobs.ranges import annotate
@@ -58,15 +61,25 @@ def softmax(x: Tensor) -> Tensor:
         return exponential / exponential.sum(dim=-1, keepdim=True)
 
 
+SDPA_BACKENDS = {
+    "sdpa": (),  # PyTorch chooses
+    "flash": (SDPBackend.FLASH_ATTENTION,),
+    "efficient": (SDPBackend.EFFICIENT_ATTENTION,),
+    "cudnn": (SDPBackend.CUDNN_ATTENTION,),
+}
+
+
 class CausalSelfAttention(nn.Module):
-    """Multi-head attention, [B, T, D] -> [B, T, D]: `naive` writes the scores out, `sdpa` is PyTorch's fused one."""
+    """Multi-head attention, [B, T, D] -> [B, T, D]: `naive` writes the scores out, the others are PyTorch's
+    scaled_dot_product_attention, as it chooses or by one of its backends."""
 
     future: Tensor
 
     def __init__(self, d_model: int, num_heads: int, context_length: int, attention: str):
         super().__init__()
         self.num_heads = num_heads
-        self.attend = {"naive": self.attend_naive, "sdpa": self.attend_sdpa}[attention]
+        self.attend = self.attend_naive if attention == "naive" else self.attend_sdpa
+        self.backends = SDPA_BACKENDS.get(attention, ())
         self.q_proj = nn.Linear(d_model, d_model, bias=False)
         self.k_proj = nn.Linear(d_model, d_model, bias=False)
         self.v_proj = nn.Linear(d_model, d_model, bias=False)
@@ -97,7 +110,7 @@ class CausalSelfAttention(nn.Module):
             return weights @ v
 
     def attend_sdpa(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with annotate(ranges.FUSED_ATTENTION):
+        with annotate(ranges.FUSED_ATTENTION), sdpa_kernel(list(self.backends)) if self.backends else nullcontext():
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 

@@ -1,4 +1,5 @@
-"""AdamW (Loshchilov & Hutter 2019, algorithm 2), written out: a handful of unfused kernels for every tensor."""
+"""AdamW (Loshchilov & Hutter 2019, algorithm 2): written out, a handful of unfused kernels for every tensor, and
+PyTorch's own in its three implementations."""
 
 from collections.abc import Iterable
 from math import sqrt
@@ -42,3 +43,10 @@ class AdamW:
     def zero_grad(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None
+
+
+def optimizer_of(name: str, parameters: Iterable[Tensor]) -> "AdamW | torch.optim.AdamW":
+    """`own`, or torch.optim.AdamW as `loop` (a tensor at a time), `foreach` (lists of tensors) or `fused`."""
+    if name == "own":
+        return AdamW(parameters)
+    return torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0.01, foreach=name == "foreach", fused=name == "fused")

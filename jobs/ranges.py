@@ -10,7 +10,7 @@ Ranges nest like this (a step of mode `forward` has only the forward phase, `for
           attention
             qkv_proj  rope
             attention_scores  softmax  attention_output      (attention = naive)
-            fused_attention                                  (attention = sdpa)
+            fused_attention                                  (any other attention)
             o_proj
           norm
           ffn
@@ -89,11 +89,16 @@ def use(open_range: Callable[[str], AbstractContextManager]) -> None:
 
 
 @contextmanager
-def no_ranges() -> Iterator[None]:
-    """Within this, `annotate` opens nothing."""
+def opened_by(open_range: Callable[[str], AbstractContextManager]) -> Iterator[None]:
+    """Within this, `annotate` opens ranges with `open_range`."""
     opener = _open_range
-    use(_open_nothing)
+    use(open_range)
     try:
         yield
     finally:
         use(opener)
+
+
+def no_ranges() -> AbstractContextManager:
+    """Within this, `annotate` opens nothing."""
+    return opened_by(_open_nothing)

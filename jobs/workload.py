@@ -14,20 +14,23 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing.connection import Client, Connection
 
 import torch
 
-from jobs import ranges
+from jobs import calibration, observations, ranges
 from jobs.model import TransformerLM, loss_of
-from jobs.optimizer import AdamW
+from jobs.optimizer import optimizer_of
 from jobs.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, STEP, annotate
 
 SEED = 0
 
 # "high" lets float32 products use TF32 tensor cores, "highest" forbids it.
 MATMUL_PRECISION = {"fp32": "highest", "tf32": "high", "bf16": "highest"}
+
+COMPILE_MODE = {"default": "default", "cudagraphs": "reduce-overhead"}
 
 PHASES_OF_MODE = {
     "forward": (FORWARD,),
@@ -47,21 +50,23 @@ class Workload:
         self.where = "build"
         self.num_steps = 0
         torch.manual_seed(SEED)
-        torch.set_float32_matmul_precision(MATMUL_PRECISION[run["precision"]])
+        self.set_precision(run["precision"])
+        limit_memory(run["memory_limit_gib"], device)
         shape = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length", "attention")
         with device:
             self.model = TransformerLM(**{name: run[name] for name in shape})
             tokens = torch.randint(run["vocab_size"], (run["batch_size"], run["context_length"] + 1))
         self.tokens, self.targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-        self.adamw = AdamW(self.model.parameters())
-        work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: self.adamw.step}
+        self.apply = compiled(self.model, run["compile"])
+        self.optimizer = optimizer_of(run["optimizer"], self.model.parameters())
+        work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: self.optimizer.step}
         self.phases = [(name, work[name]) for name in PHASES_OF_MODE[run["mode"]]]
         self.logits = self.loss_value = None
 
     def forward(self) -> None:
         self.logits = None
-        with torch.set_grad_enabled(self.run["mode"] != "forward"), self.autocast():
-            self.logits = self.model(self.tokens)
+        with torch.set_grad_enabled(self.run["mode"] != "forward"), self.autocast(), self.inner_ranges():
+            self.logits = self.apply(self.tokens)
 
     def loss(self) -> None:
         with self.autocast():
@@ -72,8 +77,31 @@ class Workload:
         self.loss_value.backward()
         self.loss_value = None
 
+    def inner_ranges(self) -> AbstractContextManager:
+        """A compiled model has no ranges inside: its kernels span modules, and opening a range would split it."""
+        return nullcontext() if self.run["compile"] == "off" else ranges.no_ranges()
+
     def autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.run["precision"] == "bf16")
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+    def set_precision(self, precision: str) -> None:
+        self.precision = precision
+        torch.set_float32_matmul_precision(MATMUL_PRECISION[precision])
+
+    @contextmanager
+    def in_precision(self, precision: str) -> Iterator[None]:
+        """Within this, forward and loss compute in another precision."""
+        self.set_precision(precision)
+        try:
+            yield
+        finally:
+            self.set_precision(self.run["precision"])
+
+    def optimizer_state(self) -> Iterator[torch.Tensor]:
+        """The tensors that the optimizer keeps on the device."""
+        own = getattr(self.optimizer, "moments", None)
+        states = own.values() if own is not None else (state.values() for state in self.optimizer.state.values())
+        return (tensor for state in states for tensor in state if tensor.device.type == self.device.type)
 
     def step(self, observe: Callable[[str, Callable[[], None]], None] | None = None) -> dict[str, int]:
         """One step, its phases separated by device synchronisation so that none leaks into the next.
@@ -83,7 +111,9 @@ class Workload:
         wall = {}
         step_start = time.perf_counter_ns()
         with annotate(STEP):
-            self.adamw.zero_grad()
+            self.optimizer.zero_grad()
+            if self.run["compile"] == "cudagraphs":
+                torch.compiler.cudagraph_mark_step_begin()
             for name, work in self.phases:
                 self.where = name
                 start = time.perf_counter_ns()
@@ -99,29 +129,20 @@ class Workload:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def memory_by_phase(self) -> list[dict]:
-        """Runs one more step; returns the allocator's peaks and levels in bytes for each phase ([] without CUDA)."""
-        if self.device.type != "cuda":
-            return []
-        rows = []
 
-        def observe(phase: str, work: Callable[[], None]) -> None:
-            torch.cuda.reset_peak_memory_stats(self.device)
-            before = torch.cuda.memory_allocated(self.device)
-            work()
-            self.synchronize()
-            rows.append(
-                {
-                    "phase": phase,
-                    "peak_allocated_bytes": torch.cuda.max_memory_allocated(self.device),
-                    "peak_reserved_bytes": torch.cuda.max_memory_reserved(self.device),
-                    "allocated_before_bytes": before,
-                    "allocated_after_bytes": torch.cuda.memory_allocated(self.device),
-                }
-            )
+def compiled(model: torch.nn.Module, how: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The model as `how` says: off, default, or cudagraphs (a CUDA graph replays its kernels)."""
+    if how == "off":
+        return model
+    torch.compiler.reset()  # what an earlier run compiled would count as the same code with other shapes
+    return torch.compile(model, mode=COMPILE_MODE[how], dynamic=False)
 
-        self.step(observe)
-        return rows
+
+def limit_memory(limit_gib: float, device: torch.device) -> None:
+    """Let the allocator hold at most `limit_gib` GiB; 0 is no limit."""
+    if device.type == "cuda":
+        total = torch.cuda.mem_get_info(device)[1]
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit_gib * 2**30 / total) if limit_gib else 1.0, device)
 
 
 def memory_state(device: torch.device) -> dict:
@@ -148,7 +169,9 @@ def settings() -> dict:
 def perform(task: dict, device: torch.device, connection: Connection) -> None:
     """Carry out one task: warm up, send `ready`, wait for `go`, run `steps` steps, send `measured`.
 
-    A failure is sent as `oom` or `failed` with the phase, the step (from 0, warm-up included) and memory in bytes.
+    Warm-up steps have no ranges: a capture may be open, and only what lies in a `step` counts. Without warm-up the
+    first measured step is the first of all. A failure is sent as `oom` or `failed` with the phase, the step (from 0,
+    warm-up included) and memory in bytes.
     """
     workload = None
     started = time.perf_counter()
@@ -156,18 +179,24 @@ def perform(task: dict, device: torch.device, connection: Connection) -> None:
         workload = Workload(task["run"], device)
         workload.synchronize()
         built = time.perf_counter()
-        for _ in range(task["warmup_steps"] - 1):
-            workload.step()
-        memory = workload.memory_by_phase() if task["memory"] else []
+        observed = {"memory": [], "figures": []}
+        with ranges.no_ranges():
+            observe = task["observe"] and task["warmup_steps"] > 0
+            if observe and task["run"]["precision"] != "fp32" and task["run"]["compile"] == "off":
+                observed["figures"] += observations.numerics(workload)
+            for _ in range(task["warmup_steps"] - 1):
+                workload.step()
+            if observe:
+                for name, rows in observations.observe(workload).items():
+                    observed[name] = observed.get(name, []) + rows
         warm = time.perf_counter()
         workload.where = "start of capture"
         connection.send({"event": "ready"})
         if connection.recv() != "go":
             return
-        # The last warm-up step comes after the wait, in which the GPU was idle. It has no ranges, because nsys may not
-        # trace them from the first moment of a capture.
-        with ranges.no_ranges():
-            workload.step()
+        if task["warmup_steps"]:  # the last one comes after the wait, in which the GPU was idle
+            with ranges.no_ranges():
+                workload.step()
         workload.synchronize()
         measuring = time.perf_counter()
         walls = [workload.step() for _ in range(task["steps"])]
@@ -179,7 +208,7 @@ def perform(task: dict, device: torch.device, connection: Connection) -> None:
                     for step, wall in enumerate(walls)
                     for phase, wall_ns in wall.items()
                 ],
-                "memory": memory,
+                **observed,
                 "settings": settings(),
                 "seconds": {
                     "build": built - started,
@@ -220,8 +249,8 @@ def facts(device: torch.device) -> dict:
 
 
 def serve(connection: Connection, device: torch.device) -> None:
-    """Answer tasks until the connection closes: each is a dict with `run`, `warmup_steps`, `steps`, `memory` (measure
-    memory by phase?) and `log` (file that receives this process's output)."""
+    """Answer tasks until the connection closes: each is a dict with `log` (file that receives this process's output)
+    and either `calibrate` or `run`, `warmup_steps`, `steps` and `observe` (memory and numerics, too?)."""
     connection.send({"event": "hello", "pid": os.getpid(), "facts": facts(device)})
     while True:
         try:
@@ -232,8 +261,11 @@ def serve(connection: Connection, device: torch.device) -> None:
         os.dup2(log, sys.stdout.fileno())
         os.dup2(log, sys.stderr.fileno())
         os.close(log)
-        print(f"{task['collector']}: {json.dumps(task['run'])}", flush=True)
-        perform(task, device, connection)
+        if task.get("calibrate"):
+            connection.send({"event": "calibrated", "rates": calibration.rates(device)})
+        else:
+            print(f"{task['collector']}: {json.dumps(task['run'])}", flush=True)
+            perform(task, device, connection)
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 import pytest
 import torch
 
-from jobs import ranges, workload
+from jobs import observations, ranges, workload
 from jobs.plan import Run
 from jobs.workload import Workload, perform
 from tests.jobs.test_model import Operations
@@ -77,7 +77,7 @@ def test_a_mode_runs_its_phases_only(mode, phases, opened):
     assert has_gradient == {"backward" in phases}
     changed = any(not torch.equal(a, b) for a, b in zip(before, one.model.parameters()))
     assert changed == ("optimizer" in phases)
-    assert bool(one.adamw.moments) == ("optimizer" in phases)
+    assert bool(one.optimizer.moments) == ("optimizer" in phases)
 
 
 def test_phases_add_up_to_the_step():
@@ -129,15 +129,15 @@ class FakeConnection:
 
 
 def task(**changes):
-    return {"run": FIELDS | changes, "warmup_steps": 2, "steps": 3, "memory": True}
+    return {"run": FIELDS | changes, "warmup_steps": 2, "steps": 3, "observe": True}
 
 
-def test_measured_steps_are_annotated_and_the_last_warm_up_step_is_not(opened):
+def test_measured_steps_are_annotated_and_warm_up_steps_are_not(opened):
     connection = FakeConnection()
     perform(task(), CPU, connection)
     ready, measured = connection.sent
     assert ready == {"event": "ready"}
-    assert opened.count("step") == 1 + 3  # one warm-up step before the capture
+    assert opened.count("step") == 3
     assert measured["event"] == "measured"
     assert [row["phase"] for row in measured["steps"][:5]] == ["forward", "loss", "backward", "optimizer", "step"]
     assert {row["step"] for row in measured["steps"]} == {0, 1, 2}
@@ -211,3 +211,58 @@ def test_the_process_ends_with_its_runner():
         ours.close()
         assert select.select([end], [], [], 10)[0]
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def test_without_warm_up_the_first_step_of_all_is_measured(monkeypatch):
+    numbers = []
+    step = Workload.step
+    monkeypatch.setattr(Workload, "step", lambda self, *observe: numbers.append(self.num_steps) or step(self, *observe))
+    connection = FakeConnection()
+    perform(task() | {"warmup_steps": 0}, CPU, connection)
+    assert connection.sent[-1]["event"] == "measured"
+    assert numbers == [0, 1, 2]
+
+
+@pytest.mark.parametrize("optimizer", ["own", "loop", "foreach", "fused"])
+def test_every_optimizer_makes_the_same_step(optimizer):
+    own, other = make(), make(optimizer=optimizer)
+    for one in (own, other):
+        one.step()
+        one.step()
+    for expected, parameter in zip(own.model.parameters(), other.model.parameters()):
+        torch.testing.assert_close(parameter, expected, atol=2e-5, rtol=0)  # a step changes by 1e-4
+    num_elements = sum(parameter.numel() for parameter in other.model.parameters())
+    assert sum(state.numel() for state in other.optimizer_state() if state.dim()) == 2 * num_elements
+
+
+def test_a_compiled_model_computes_the_same_and_has_no_ranges_inside(monkeypatch, opened):
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model, **options: compiler(model, backend="eager", fullgraph=True))
+    plain, compiled = make(), make(compile="default")
+    plain.step()
+    del opened[:]
+    compiled.step()
+    assert opened == ["step", "forward", "loss", "backward", "optimizer"]
+    for expected, parameter in zip(plain.model.parameters(), compiled.model.parameters()):
+        torch.testing.assert_close(parameter, expected)
+
+
+def test_numerics_compare_with_float32_and_leave_the_precision_of_the_run():
+    one = make(precision="bf16")
+    figures = {row["figure"]: row["value"] for row in observations.numerics(one)}
+    assert 0 < figures["logits_rms_difference"] < 0.1 * figures["logits_rms_fp32"]
+    assert figures["loss"] != figures["loss_fp32"] == pytest.approx(figures["loss"], rel=0.05)
+    one.forward()
+    assert one.logits.dtype == torch.bfloat16
+
+
+def test_bytes_kept_by_a_range_are_those_allocated_when_it_ends(monkeypatch):
+    levels = iter([100, 110, 150, 170])  # before outer, before inner, after inner, after outer
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: next(levels))
+    kept = observations.KeptBytes(CPU)
+    with kept.open("block_0"), kept.open("ffn"):
+        pass
+    assert kept.rows == [
+        {"phase": "forward", "module": "block_0", "kept_bytes": 70},
+        {"phase": "forward", "module": "block_0/ffn", "kept_bytes": 40},
+    ]
