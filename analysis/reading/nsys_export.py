@@ -5,14 +5,16 @@ resolved to categoricals, sorted by start. Tables and columns that a capture or 
 empty frames and neutral values, and are listed in `Capture.missing`; nothing is filled in silently.
 """
 
+import os
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -153,6 +155,9 @@ def read(path: Path | str, *, details: bool = True) -> Capture:
 
 
 _EXPORT_AGAIN = "export the report again with `nsys export --type sqlite --force-overwrite=true REPORT.nsys-rep`"
+_GIVE_AN_EXPORT = "give an .nsys-rep, .sqlite or parquetdir export of nsys"
+_RECORD_AGAIN = "record it again, or use a newer nsys"
+EXPORT_LIMIT_S = 3600
 
 
 def _one_line(error: Exception) -> str:
@@ -165,8 +170,16 @@ def _open(path: Path) -> Iterator["_SqliteTables | _ParquetTables"]:
         raise ExportError(path, "does not exist", "check the path")
     if path.is_dir():
         yield _ParquetTables(path)
+    elif not path.is_file():
+        raise ExportError(path, "is neither a file nor a folder", _GIVE_AN_EXPORT)
     elif path.suffix in (".nsys-rep", ".qdrep"):
-        with tempfile.TemporaryDirectory() as folder, _SqliteTables.open(_export(path, Path(folder)), path) as tables:
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            exported = _export(path, Path(folder))
+            try:
+                tables = stack.enter_context(_SqliteTables.open(exported, path))
+            except (ExportError, sqlite3.Error) as error:
+                problem = error.problem if isinstance(error, ExportError) else f"is damaged ({_one_line(error)})"
+                raise ExportError(path, f"nsys exported it to a file that {problem}", _RECORD_AGAIN) from error
             yield tables
     else:
         with _SqliteTables.open(path, path) as tables:
@@ -187,11 +200,35 @@ def _export(report: Path, folder: Path) -> Path:
         )
     target = folder / "export.sqlite"
     command = [nsys, "export", "--type", "sqlite", "--force-overwrite=true", "--output", str(target), str(report)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode != 0 or not target.exists():
-        said = _one_line(ValueError(done.stderr or done.stdout))
-        raise ExportError(report, f"nsys could not export it ({said})", "record it again, or use a newer nsys")
+    try:
+        code, said = _run(command, folder / "said.txt", EXPORT_LIMIT_S)
+    except subprocess.TimeoutExpired as error:
+        problem = f"nsys had not exported it after {EXPORT_LIMIT_S} s"
+        raise ExportError(report, problem, "export it by hand and give the .sqlite file") from error
+    except OSError as error:
+        raise ExportError(report, f"nsys could not be started ({_one_line(error)})", "install nsys again") from error
+    said = f"it said: {said}" if said else "it said nothing"
+    if code:
+        how = f"exit code {code}" if code > 0 else f"signal {-code}"
+        raise ExportError(report, f"nsys could not export it ({how}; {said})", _RECORD_AGAIN)
+    if not target.is_file():
+        raise ExportError(report, f"nsys exported nothing ({said})", _RECORD_AGAIN)
     return target
+
+
+def _run(command: Sequence[str], log: Path, limit_s: float) -> tuple[int, str]:
+    """Exit code of a program without input, and the end of what it said on one line. Where it is not done in `limit_s`
+    seconds (subprocess.TimeoutExpired) or the user interrupts, it ends with all that it has started."""
+    with log.open("wb") as said:  # a file, because a pipe stays open as long as any process that the program started
+        streams = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": said}
+        process = subprocess.Popen(command, **streams, process_group=0)
+        try:
+            code = process.wait(limit_s)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+    return code, " ".join(log.read_text("utf-8", "replace").split())[-200:]
 
 
 # --------------------------------------------------------------------------------------------------- the two containers
@@ -250,7 +287,7 @@ class _SqliteTables:
         """The named columns as lists of Python values, in the table's own order."""
         wanted = ", ".join(f'"{column}"' for column in columns)
         rows = self._connection.execute(f'SELECT {wanted} FROM "{table}"').fetchall()
-        return [list(column) for column in zip(*rows)] if rows else [[] for _ in columns]
+        return [_texts(column) for column in zip(*rows)] if rows else [[] for _ in columns]
 
 
 def _check_sqlite_file(path: Path, shown: Path) -> None:
@@ -259,8 +296,10 @@ def _check_sqlite_file(path: Path, shown: Path) -> None:
         raise ExportError(shown, "is empty", _EXPORT_AGAIN)
     with path.open("rb") as file:
         header = file.read(100)
+    if header[:4] == b"PAR1":
+        raise ExportError(shown, "is a single Parquet file", "give the parquetdir folder that holds it")
     if header[:16] != b"SQLite format 3\x00":
-        raise ExportError(shown, "is not an SQLite file", "give an .nsys-rep, .sqlite or parquetdir export of nsys")
+        raise ExportError(shown, "is not an SQLite file", _GIVE_AN_EXPORT)
     page = int.from_bytes(header[16:18], "big")
     expected = (65536 if page == 1 else page) * int.from_bytes(header[28:32], "big")
     if size < expected:
@@ -290,7 +329,12 @@ class _ParquetTables:
 
     def objects(self, table: str, columns: Sequence[str]) -> list[list]:
         data = pq.read_table(self._files[table], columns=list(columns))
-        return [data.column(name).to_pylist() for name in columns]
+        return [_texts(data.column(name).to_pylist()) for name in columns]
+
+
+def _texts(values: Iterable) -> list:
+    """The values, with bytes as the text that they stand for."""
+    return [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in values]
 
 
 def _arrow_integers(column: pa.Array, table: str) -> np.ndarray:
@@ -672,7 +716,7 @@ def _gpu_fact(name: str, value) -> str | int | None:
     if value is None or name == "name":
         return None if value is None else str(value)
     if not isinstance(value, (int, float)):
-        raise ValueError(f"TARGET_INFO_GPU has a {_GPU_FACTS[name]} that is no number")
+        raise ValueError(f"{_GPU_FACTS[name]} in TARGET_INFO_GPU is no number")
     return int(value)
 
 

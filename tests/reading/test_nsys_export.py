@@ -1,6 +1,7 @@
 """Exports of any container, version and completeness give the same tidy frames, or one clear line."""
 
 import gzip
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -187,6 +188,25 @@ def _halve(path, column):
             connection.execute(f'UPDATE {nsys_export.KERNEL} SET "{column}" = "{column}" + 0.5')
 
 
+@pytest.mark.parametrize("container", ["sqlite", "parquetdir"])
+def test_names_stored_as_bytes_are_read_as_text(export, tmp_path, container):
+    whole = read(export.sqlite(tmp_path / "whole.sqlite"))
+    path = getattr(export, container)(tmp_path / "x")
+    for table, column in (("StringIds", "value"), ("NVTX_EVENTS", "text"), ("TARGET_INFO_GPU", "name")):
+        if path.is_dir():
+            file = path / f"{table}.parquet"
+            names = pq.read_table(file)
+            blobs = names.column(column).cast(pa.large_binary())
+            pq.write_table(names.set_column(names.column_names.index(column), column, blobs), file)
+        else:
+            with closing(sqlite3.connect(path)) as connection, connection:
+                connection.execute(f'UPDATE {table} SET "{column}" = CAST("{column}" AS BLOB)')
+    capture = read(path)
+    for name in FRAMES:
+        pd.testing.assert_frame_equal(getattr(capture, name), getattr(whole, name))
+    assert capture.gpus == whole.gpus
+
+
 def test_whole_numbers_as_floats_are_read(export, tmp_path):
     path = export.parquetdir(tmp_path / "x")
     whole = read(path).kernels
@@ -203,10 +223,13 @@ def test_files_that_are_no_exports_say_so(tmp_path):
     assert "is empty" in _problem(tmp_path / "empty.sqlite")
     (tmp_path / "text.sqlite").write_text("hello\n" * 100)
     assert "is not an SQLite file" in _problem(tmp_path / "text.sqlite")
+    os.mkfifo(tmp_path / "pipe.sqlite")
+    assert "is neither a file nor a folder" in _problem(tmp_path / "pipe.sqlite")
     (tmp_path / "folder").mkdir()
     assert "without .parquet files" in _problem(tmp_path / "folder")
     (tmp_path / "folder" / "StringIds.parquet").write_bytes(b"PAR1 no")
     assert "damaged" in _problem(tmp_path / "folder")
+    assert "give the parquetdir folder that holds it" in _problem(tmp_path / "folder" / "StringIds.parquet")
     connection = sqlite3.connect(tmp_path / "other.sqlite")
     connection.execute("CREATE TABLE songs (title TEXT)")
     connection.close()
@@ -231,23 +254,27 @@ def test_a_report_without_nsys_tells_how_to_export_it(tmp_path, monkeypatch):
     assert "nsys export --type sqlite" in _problem(tmp_path / "x.nsys-rep")
 
 
-def _fake_nsys(tmp_path, monkeypatch, script: str):
+def _fake_nsys(tmp_path, monkeypatch, script: str, interpreter: str = "/bin/sh"):
     nsys = tmp_path / "bin" / "nsys"
     nsys.parent.mkdir()
-    nsys.write_text(f"#!/bin/sh\n{script}\n")
+    nsys.write_text(f"#!{interpreter}\n{script}\n")
     nsys.chmod(0o755)
     monkeypatch.setenv("PATH", f"{nsys.parent}:/usr/bin:/bin")
+    report = tmp_path / "x.nsys-rep"
+    report.write_bytes(b"report")
+    return report
+
+
+_TO_OUTPUT = 'while [ "$1" != --output ]; do shift; done; '
 
 
 def test_a_report_is_exported_through_nsys_afresh(export, tmp_path, monkeypatch):
     made = export.sqlite(tmp_path / "made.sqlite")
-    _fake_nsys(
+    report = _fake_nsys(
         tmp_path,
         monkeypatch,
-        f'echo "$@" > {tmp_path}/arguments; while [ "$1" != --output ]; do shift; done; cp {made} "$2"',
+        f'echo "$@" > {tmp_path}/arguments; {_TO_OUTPUT} cp {made} "$2"',
     )
-    report = tmp_path / "x.nsys-rep"
-    report.write_bytes(b"report")
     (tmp_path / "x.sqlite").write_text("a stale export beside the report")
     assert len(read(report).kernels) == 5
     said = (tmp_path / "arguments").read_text()
@@ -256,9 +283,53 @@ def test_a_report_is_exported_through_nsys_afresh(export, tmp_path, monkeypatch)
 
 
 def test_a_report_that_nsys_cannot_export_says_what_nsys_said(tmp_path, monkeypatch):
-    _fake_nsys(tmp_path, monkeypatch, "echo 'the report is from the future' >&2; exit 1")
-    (tmp_path / "x.nsys-rep").write_bytes(b"report")
-    assert "the report is from the future" in _problem(tmp_path / "x.nsys-rep")
+    report = _fake_nsys(tmp_path, monkeypatch, "echo 'the report is from the future' >&2; exit 1")
+    assert "nsys could not export it (exit code 1; it said: the report is from the future)" in _problem(report)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("exit 3", "nsys could not export it (exit code 3; it said nothing)"),
+        ("kill -9 $$", "nsys could not export it (signal 9; it said nothing)"),
+        ("exit 0", "nsys exported nothing (it said nothing)"),
+        ("echo Done.; exit 0", "nsys exported nothing (it said: Done.)"),
+        (_TO_OUTPUT + ': > "$2"', "nsys exported it to a file that is empty"),
+        (_TO_OUTPUT + 'echo garbage > "$2"', "nsys exported it to a file that is not an SQLite file"),
+        (_TO_OUTPUT + 'mkdir "$2"', "nsys exported nothing"),
+        ("cat; exit 4", "exit code 4; it said nothing"),  # and does not wait for what a user types
+        (r"printf '\377\033[2J\n\n'; exit 5", "exit code 5"),
+    ],
+)
+def test_an_nsys_that_fails_is_one_clear_line(tmp_path, monkeypatch, script, said):
+    assert said in _problem(_fake_nsys(tmp_path, monkeypatch, script))
+
+
+def test_an_export_cut_short_by_nsys_says_so(export, tmp_path, monkeypatch):
+    made = export.sqlite(tmp_path / "made.sqlite")
+    report = _fake_nsys(tmp_path, monkeypatch, f'{_TO_OUTPUT} head -c 9000 {made} > "$2"')
+    assert "nsys exported it to a file that is cut off" in _problem(report)
+
+
+def test_an_nsys_that_cannot_start_says_so(tmp_path, monkeypatch):
+    report = _fake_nsys(tmp_path, monkeypatch, "", interpreter="/nowhere")
+    assert "nsys could not be started" in _problem(report)
+
+
+def test_an_nsys_that_hangs_is_ended_with_what_it_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(nsys_export, "EXPORT_LIMIT_S", 0.5)
+    report = _fake_nsys(tmp_path, monkeypatch, f"sleep 600 & echo $! > {tmp_path}/child; wait")
+    assert "nsys had not exported it after 0.5 s" in _problem(report)
+    child = int((tmp_path / "child").read_text())
+    state = Path(f"/proc/{child}/stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z"
+
+
+def test_what_nsys_leaves_running_is_not_waited_for(export, tmp_path, monkeypatch):
+    made = export.sqlite(tmp_path / "made.sqlite")
+    monkeypatch.setattr(nsys_export, "EXPORT_LIMIT_S", 20)
+    report = _fake_nsys(tmp_path, monkeypatch, f'sleep 30 & {_TO_OUTPUT} cp {made} "$2"')
+    assert len(read(report).kernels) == 5
 
 
 def test_an_export_on_a_read_only_folder_is_read(export, tmp_path):
@@ -289,5 +360,5 @@ def test_a_real_parquetdir_export_is_read():
 
 
 def test_nsys_is_never_needed_for_an_export(export, tmp_path, monkeypatch):
-    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("ran a program"))
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: pytest.fail("ran a program"))
     assert len(read(export.sqlite(tmp_path / "x.sqlite")).kernels) == 5
