@@ -21,6 +21,7 @@ _SCHEMA = {
     "NVTX_EVENTS": ("start", "end", "eventType", "text", "globalTid", "textId", "domainId"),
     "StringIds": ("id", "value"),
     "TARGET_INFO_GPU": ("id", "name", "totalMemory", "memoryBandwidth", "clockRate", "smCount"),
+    "TARGET_INFO_CUDA_DEVICE": ("gpuId", "cudaId", "pid"),
     "META_DATA_EXPORT": ("name", "value"),
 }
 _TEXT = {"text", "value", "name"}
@@ -135,10 +136,13 @@ class Export:
         """An NVTX domain."""
         self.push(name, 0, None, process=process, domain=number, kind=DOMAIN_CREATE)
 
-    def gpu(self, name="NVIDIA Test GPU", number=0):
-        """A GPU of the machine."""
+    def gpu(self, name="NVIDIA Test GPU", number=0, *, process=None, device=0):
+        """A GPU of the machine; `process` calls it `device`."""
         facts = {"totalMemory": 80 << 30, "memoryBandwidth": 10**12, "clockRate": 10**9, "smCount": 100}
         self.rows["TARGET_INFO_GPU"].append({"id": number, "name": name} | facts)
+        if process is not None:
+            known_as = {"gpuId": number, "cudaId": device, "pid": process}
+            self.rows["TARGET_INFO_CUDA_DEVICE"].append(known_as)
 
     def drop(self, table: str, column: str | None = None) -> None:
         """Leave out a table, or one of its columns, as older versions of nsys do."""

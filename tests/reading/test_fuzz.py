@@ -1,9 +1,11 @@
-"""500 corrupted, truncated and mutated exports: no traceback, no hang, no wrong success.
+"""500 corrupted, truncated and mutated exports, in every format: no traceback, no warning, no hang, no wrong success.
 
 A wrong success is a summary whose totals are not what a plain reading of the same damaged file gives.
 """
 
+import csv
 import gzip
+import io
 import json
 import random
 import shutil
@@ -16,9 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.show import show
+from analysis.show import FORMATS, show
 
 from .test_summary import _random_capture
+
+pytestmark = pytest.mark.filterwarnings("error")
 
 DATA = Path(__file__).parents[1] / "data"
 BATCHES, BATCH = 25, 20
@@ -37,8 +41,24 @@ def originals(tmp_path_factory):
     real = folder / "real.sqlite"
     with gzip.open(DATA / "graph_node.sqlite.gz") as packed, real.open("wb") as plain:
         shutil.copyfileobj(packed, plain)
-    files = [real, *(_random_capture(seed).sqlite(folder / f"{seed}.sqlite") for seed in range(3))]
-    return files, [_random_capture(seed).parquetdir(folder / f"{seed}") for seed in range(2)]
+    files = [real, *(_capture(seed).sqlite(folder / f"{seed}.sqlite") for seed in range(3))]
+    return files, [_capture(seed).parquetdir(folder / f"{seed}") for seed in range(2)]
+
+
+def _capture(seed):
+    """A random capture with a row in every table that the reader looks for."""
+    export = _random_capture(seed)
+    for process in (1, 2):
+        for device in (0, 1):
+            export.gpu(number=2 * process + device, process=process, device=device)
+        export.memset(1500, 1510, export.call(1400, 1410, process=process, name="cudaMemsetAsync"), process=process)
+        export.sync(1600, 1650, export.call(1590, 1660, process=process, name="cudaDeviceSynchronize"), process=process)
+        export.graph(1700, 1800, export.call(1690, 1695, process=process, name="cudaGraphLaunch"), process=process)
+    export.push("forward", 2000, 2100)
+    export.push("backward", 2200, 2300)
+    export.launch(2010)
+    export.launch(2210, thread=2)
+    return export
 
 
 @pytest.fixture(autouse=True)
@@ -199,11 +219,17 @@ def _plain_totals(path: Path) -> dict:
 
 
 def _check(path: Path) -> bool:
-    """Show `path`; True for a summary that is right, False for one clear line."""
-    out, err = [], []
-    signal.alarm(LIMIT_S)
-    code = show([path], "json", 0, out.append, err.append)
-    signal.alarm(0)
+    """Show `path` in every format; True for summaries that are right, False for one clear line."""
+    verdicts = set()
+    printed = {}
+    for form in FORMATS:
+        out, err = [], []
+        signal.alarm(LIMIT_S)
+        code = show([path], form, 0, out.append, err.append)
+        signal.alarm(0)
+        verdicts.add((code, *err))
+        printed[form] = "\n".join(out)
+    assert len(verdicts) == 1, "the formats agree"
     if code == 2:
         assert out == []
         assert len(err) == 1
@@ -213,7 +239,9 @@ def _check(path: Path) -> bool:
         assert "could not be summarised" not in err[0]
         return False
     assert (code, err) == (0, [])
-    found = json.loads(out[0])
+    _check_controls(printed)
+    found = json.loads(printed["json"], parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    _check_csv(printed["csv"], found)
     expected = _plain_totals(path)
     assert {key: found["capture"][key] for key in expected} == expected
     assert sum(row["total_ns"] for row in found["kernels"]) == expected["kernel_ns"]
@@ -221,6 +249,20 @@ def _check(path: Path) -> bool:
     shares = [share for share in found["coverage"].values() if share is not None]
     assert not shares or sum(shares) == pytest.approx(1)
     return True
+
+
+def _check_controls(printed: dict[str, str]) -> None:
+    """Nothing in a profile drives the terminal or makes a line of its own."""
+    for form in ("text", "md"):
+        assert all(c.isprintable() or c == "\n" for c in printed[form]), form
+    for line in printed["md"].splitlines():
+        assert not line or line.startswith(("#", "-", "|", "...")), line
+
+
+def _check_csv(text: str, found: dict) -> None:
+    """The CSV holds as many values as the JSON."""
+    sections = [rows if isinstance(rows, list) else [rows] for rows in found.values()]
+    assert len(list(csv.DictReader(io.StringIO(text)))) == sum(len(row) for rows in sections for row in rows)
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
