@@ -151,6 +151,12 @@ class Sweep(BaseModel):
     measured_steps: int = Protocol.model_fields["measured_steps"].default
     profiled_steps: int = Protocol.model_fields["profiled_steps"].default
 
+    @field_validator("compile", mode="before")
+    @classmethod
+    def read_off(cls, values: object) -> object:
+        """YAML reads a bare `off` as false."""
+        return ["off" if value is False else value for value in values] if isinstance(values, list) else values
+
     @model_validator(mode="after")
     def check(self):
         if self.name in RESERVED_NAMES:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from analysis.reading.recording import empty
 from jobs.model_sizes import MODEL_SIZES
 
 GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_tn_align1>(T1::Params)"
@@ -70,6 +71,8 @@ class Recording:
     memops: pd.DataFrame
     nsys_sums: pd.DataFrame
     memory: pd.DataFrame
+    module_memory: pd.DataFrame = field(default_factory=lambda: empty("module_memory"))
+    figures: pd.DataFrame = field(default_factory=lambda: empty("figures"))
     manifest: dict = field(default_factory=dict)
 
 

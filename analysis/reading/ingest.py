@@ -17,6 +17,8 @@ from jobs import ranges
 MACHINE_FIELDS = ("gpu_name", "gpu_memory_bytes", "driver", "cuda", "torch", "nsys", "python", "commit")
 _ABOUT_RUN = ("autograd_multithreading", "float32_matmul_precision", "warmup_steps", "measured_steps", "profiled_steps")
 LOG_LINES = 12
+CALIBRATION = "calibration.json"
+CALIBRATED = ("figure", "unit", "value", "low", "high", "repeats")
 _PRIVATE_LINE = re.compile(r"(?i:secret|token|passw|credential|api_?key|access_?key|private key)|\b[A-Z][A-Z0-9_]+=\S")
 
 
@@ -53,8 +55,22 @@ def ingest(results: Path | str, out: Path | str, report: Callable[[str], None] =
         report(f"{run_id}: in the sweep, and not run")
     tables = {name: _concat(name, frames) for name, frames in parts.items()}
     manifest = _manifest(Path(out).name, str(sweep.get("sweep", folder.name)), tables["runs"], schemas, not_run)
+    manifest |= {"study": str(sweep.get("study", "")), "calibration": _calibration(folder / CALIBRATION)}
     recording.write(out, tables, manifest)
     return json.loads((Path(out) / "manifest.json").read_text(encoding="utf-8"))
+
+
+def _calibration(file: Path) -> list[dict]:
+    """Peak rates of the machine, measured before the runs; empty where the sweep did not ask for them."""
+    if not file.is_file():
+        return []
+    try:
+        rates = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(rates, list):
+            raise TypeError(f"it is a {type(rates).__name__}")
+        return [{name: one[name] for name in CALIBRATED} for one in rates]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ResultsError(f"{file} is not a list of rates ({error}): remove it and run the sweep again") from error
 
 
 def _sweep_folder(results: Path) -> Path:
@@ -106,10 +122,12 @@ def _run_tables(folder: Path, run_id: str) -> tuple[dict[str, pd.DataFrame], str
     timings = read_json(folder / "timings.json") if (folder / "timings.json").is_file() else {}
     tables: dict[str, pd.DataFrame] = {}
     tables["steps"] = _timer_steps(timings, run_id)
-    tables["memory"] = _memory(timings, run_id)
+    tables["memory"] = _rows("memory", timings, run_id)
     status, detail, schema = str(about.get("status", "failed")), about.get("status_detail") or {}, ""
+    tables["module_memory"] = _rows("module_memory", timings, run_id)
+    tables["figures"] = _rows("figures", timings, run_id)
     tables["nsys_sums"] = _nsys_sums(folder / "nvtx_kern_sum.csv", run_id)
-    if status == "ok":
+    if status == "ok" and about.get("profiled_steps") != 0:
         try:
             capture = read(folder / "profile.sqlite")
             schema = capture.schema_version
@@ -185,9 +203,10 @@ def _timer_steps(timings: dict, run_id: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["run_id", "collector", "step", "phase", "wall_ns"])
 
 
-def _memory(timings: dict, run_id: str) -> pd.DataFrame:
-    names = [column.name for column in recording.TABLES["memory"]][1:]
-    rows = [[run_id, *(one[name] for name in names)] for one in timings.get("memory", [])]
+def _rows(table: str, timings: dict, run_id: str) -> pd.DataFrame:
+    """What timings.json holds of a table of the same name."""
+    names = [column.name for column in recording.TABLES[table]][1:]
+    rows = [[run_id, *(one[name] for name in names)] for one in timings.get(table, [])]
     return pd.DataFrame(rows, columns=["run_id", *names])
 
 

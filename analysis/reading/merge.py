@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analysis.reading.ingest import MACHINE_FIELDS, ResultsError, read_json
+from analysis.reading.ingest import CALIBRATION, MACHINE_FIELDS, ResultsError, read_json
 
 SHARDS = "shard-*-of-*"
 ALL_RUNS = "runs_of_all_shards"
@@ -165,6 +165,8 @@ def _write(out: Path, plan: dict, runs: dict[str, Path], shards: list[Path]) -> 
     draft.mkdir(parents=True)
     for run_id, folder in runs.items():
         shutil.copytree(folder, draft / run_id, ignore=shutil.ignore_patterns(IN_FLIGHT, "*.draft"))
+    for calibration in [shard / CALIBRATION for shard in shards if (shard / CALIBRATION).is_file()][:1]:
+        shutil.copy(calibration, draft / CALIBRATION)
     (draft / "sweep.json").write_text(json.dumps(plan, indent=1), encoding="utf-8")
     (draft / MERGED).write_text(json.dumps({"shards": [shard.name for shard in shards]}), encoding="utf-8")
     shutil.rmtree(out, ignore_errors=True)

@@ -26,7 +26,7 @@ _PHASES = " | ".join(ranges.PHASES)
 class Column(NamedTuple):
     """One column. dtype: category (text with few distinct values) | string | int32 | int64 | float64 | bool.
 
-    optional: older recordings lack it, and are loaded with an empty one.
+    optional: older recordings lack it, and are loaded with `before` in every row.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Column(NamedTuple):
     unit: str
     meaning: str
     optional: bool = False
+    before: object = None
 
 
 _RUN_ID = Column("run_id", "category", "", "the run, readable: size, context length, precision, attention, mode")
@@ -70,7 +71,19 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("batch_size", "int64", "", "sequences of one step"),
         Column("mode", "category", "", "forward (no gradients) | forward_backward | train_step"),
         Column("precision", "category", "", "fp32 | tf32 | bf16"),
-        Column("attention", "category", "", "naive (written out) | sdpa (fused)"),
+        Column(
+            "attention",
+            "category",
+            "",
+            "naive (written out) | PyTorch's fused one: sdpa (as it chooses) | flash | efficient | cudnn",
+        ),
+        Column("compile", "category", "", "torch.compile: off | default | cudagraphs", True, "off"),
+        Column("optimizer", "category", "", "own (written out) | torch.optim's loop | foreach | fused", True, "own"),
+        Column(
+            "memory_limit_gib", "float64", "GiB", "most that torch's allocator was allowed to hold; 0 all", True, 0.0
+        ),
+        Column("fresh_process", "bool", "", "whether each pass had a process of its own", True, False),
+        Column("repeat", "int64", "", "number of the repetition, from 0", True, 0),
         Column("num_parameters", "int64", "", "parameters of the model"),
         Column("gpu_name", "category", "", "GPU that the run was measured on"),
         Column("gpu_memory_bytes", "int64", "bytes", "memory of that GPU"),
@@ -177,7 +190,22 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("allocated_before_bytes", "int64", "bytes", "handed out when the phase began"),
         Column("allocated_after_bytes", "int64", "bytes", "handed out when the phase ended"),
     ),
+    "module_memory": (
+        _RUN_ID,
+        _PHASE,
+        _MODULE,
+        Column("kept_bytes", "int64", "bytes", "what the range left allocated: activations that backward needs"),
+    ),
+    "figures": (
+        _RUN_ID,
+        Column("figure", "category", "", "memory by use when a step has ended (memory_*); loss and logits (numerics)"),
+        Column("unit", "category", "", "bytes, or empty"),
+        Column("value", "float64", "", "the number"),
+    ),
 }
+
+OPTIONAL_TABLES = ("module_memory", "figures")
+"""Tables that older recordings lack; they are loaded empty."""
 
 FAMILY = Column("family", "category", "", "kernel family, told from the name when a recording is loaded; not stored")
 
@@ -189,6 +217,8 @@ _SORT = {
     "memops": ["launch_ns", "start_ns"],
     "nsys_sums": ["range", "kernel_name"],
     "memory": [],
+    "module_memory": [],
+    "figures": [],
 }
 _ARROW = {
     "category": pa.dictionary(pa.int32(), pa.string()),
@@ -217,6 +247,8 @@ class Recording:
     memops: pd.DataFrame
     nsys_sums: pd.DataFrame
     memory: pd.DataFrame
+    module_memory: pd.DataFrame
+    figures: pd.DataFrame
 
 
 def empty(table: str) -> pd.DataFrame:
@@ -378,6 +410,8 @@ def load(folder: Path | str) -> Recording:
 
 
 def _load_table(file: Path, name: str) -> pd.DataFrame:
+    if not file.is_file() and name in OPTIONAL_TABLES:
+        return empty(name)
     if not file.is_file():
         raise RecordingError(f"{file} is missing: the recording is not whole; ingest again")
     try:
@@ -390,7 +424,7 @@ def _load_table(file: Path, name: str) -> pd.DataFrame:
     frame = table.to_pandas(ignore_metadata=True)
     for column in TABLES[name]:
         if column.name not in frame:
-            frame[column.name] = pd.Series(None, index=frame.index, dtype=object)
+            frame[column.name] = pd.Series(column.before, index=frame.index, dtype=object).infer_objects()
         if column.dtype == "category" and not isinstance(frame[column.name].dtype, pd.CategoricalDtype):
             frame[column.name] = frame[column.name].astype("category")
     return frame

@@ -149,3 +149,11 @@ def test_later_axes_are_named_in_a_run_id_where_they_leave_their_default(load):
 
 def test_a_sweep_without_warm_up_needs_fresh_processes(load):
     assert load(SMALLEST | {"warmup_steps": 0, "fresh_process": True}).runs[0].run_id.endswith("-fresh")
+
+
+@pytest.mark.parametrize("file", sorted(DEFAULT_SWEEP.parent.glob("sweeps/*.yaml")), ids=lambda file: file.stem)
+def test_the_sweeps_of_the_studies_are_valid(file):
+    sweep = load_sweep(file)
+    assert sweep.name == file.stem
+    assert sweep.study
+    assert len({run.run_id for run in sweep.runs}) == len(sweep.runs)

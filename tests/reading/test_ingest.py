@@ -106,6 +106,33 @@ def test_a_run_becomes_rows_of_every_table(results, tmp_path):
     assert len(found.memory) == 2
 
 
+def test_a_run_without_capture_is_read_from_its_timings(results, tmp_path):
+    timings = _TIMINGS | {
+        "module_memory": [{"phase": "forward", "module": "block_0/ffn", "kept_bytes": 7}],
+        "figures": [{"figure": "loss", "unit": "", "value": 9.25}],
+    }
+    folder = results(about=_about(profiled_steps=0), timings=timings, capture=False)
+    found, said = _ingested(folder, tmp_path)
+    assert said == []
+    assert list(found.runs["status"]) == ["ok"]
+    assert len(found.kernels) == 0
+    assert list(found.module_memory["kept_bytes"]) == [7]
+    assert list(found.figures["value"]) == [9.25]
+
+
+def test_the_manifest_holds_the_study_and_the_rates_of_the_machine(results, tmp_path):
+    folder = results()
+    rate = {"figure": "copy", "unit": "bytes/s", "value": 4e12, "low": 3e12, "high": 5e12, "repeats": 10}
+    (folder / "sweep.json").write_text(json.dumps({"sweep": "x", "study": "precision", "runs": [RUN]}))
+    (folder / "calibration.json").write_text(json.dumps([rate]))
+    found, _ = _ingested(folder, tmp_path)
+    assert found.manifest["study"] == "precision"
+    assert found.manifest["calibration"] == [rate]
+    (folder / "calibration.json").write_text("{}")
+    with pytest.raises(ResultsError, match="is not a list of rates"):
+        ingest(folder, tmp_path / "again")
+
+
 def test_what_lies_outside_every_measured_step_is_not_recorded(results, tmp_path):
     found, _ = _ingested(results(), tmp_path)
     assert "after every step" not in set(found.kernels["kernel_name"].astype(str))

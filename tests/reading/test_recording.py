@@ -84,6 +84,21 @@ def test_an_older_recording_lacks_an_optional_column_and_no_other(tmp_path):
         recording.write(tmp_path, tables | {"runs": tables["runs"].drop(columns="wall_s")}, {})
 
 
+def test_an_older_recording_has_what_every_run_had_before_a_column_or_table_came(tmp_path):
+    tables = _tables()
+    recording.write(tmp_path, tables, {})
+    for name in recording.OPTIONAL_TABLES:
+        (tmp_path / f"{name}.parquet").unlink()
+    runs = pd.read_parquet(tmp_path / "runs.parquet")
+    later = [column.name for column in recording.TABLES["runs"] if column.before is not None]
+    runs.drop(columns=later, errors="ignore").to_parquet(tmp_path / "runs.parquet")
+    found = recording.load(tmp_path)
+    assert set(found.runs["compile"]) == {"off"}
+    assert set(found.runs["optimizer"]) == {"own"}
+    assert set(found.runs["memory_limit_gib"]) == {0.0}
+    assert len(found.module_memory) == len(found.figures) == 0
+
+
 def test_a_new_field_of_run_is_a_new_column_without_a_second_list(tmp_path):
     found = _written(tmp_path, runs__sliding_window=[128, 256])
     assert list(found.runs["sliding_window"]) == [128, 256]
