@@ -150,7 +150,8 @@ def _shown(column: str, value) -> str:
 
 def _facts(summary: Summary) -> list[str]:
     facts, coverage, launches = summary.capture, summary.coverage, summary.launches
-    recorded = f"nsys {facts['nsys_version'] or 'unknown'}, schema {facts['schema_version'] or 'unknown'}"
+    version, schema = (printable(facts[name]) or "unknown" for name in ("nsys_version", "schema_version"))
+    recorded = f"nsys {version}, schema {schema}"
     lines = [
         f"{recorded}; {_time(facts['duration_ns'])} captured; {_counted(len(facts['processes']), 'process', 'es')}; "
         f"{_counted(facts['num_gpus'], 'GPU')} used",

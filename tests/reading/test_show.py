@@ -168,6 +168,9 @@ def test_names_cannot_drive_the_terminal_or_the_page(tmp_path, form):
     export = Export()
     export.push("[bold red]x[/]\x1b[2J<script>alert(1)</script>\n| a | b |", 0, 100)
     export.launch(5, name="k\x07\x1b]0;title\x07<img src=x>")
+    export.gpu(name="\x1b[31mgpu")
+    for row in export.rows["META_DATA_EXPORT"]:
+        row["value"] = "2025\x1b[2J\n<script>"
     text = _show(export.sqlite(tmp_path / "x.sqlite"), "--format", form).stdout
     assert "\x1b" not in text
     assert "\x07" not in text
