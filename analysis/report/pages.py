@@ -42,13 +42,15 @@ FILTERS = (
 class Site:
     """Writes pages under `docs` (the MkDocs source folder): `index.md` and everything below `report/`.
 
-    `families` are the labels of the kernel families by key; `case_columns` name a case in sentences.
+    `families` are the labels of the kernel families by key; `case_columns` name a case in sentences, which link to the
+    run's page where there are `run_pages`.
     """
 
     docs: Path
     template_folders: tuple[Path, ...]
     families: Mapping[str, str]
     case_columns: tuple[str, ...]
+    run_pages: bool = True
     written: list[Path] = field(default_factory=list)
 
     def __post_init__(self):
@@ -165,7 +167,7 @@ class _Page:
         if not words:
             return Markup("")
         self.claimed.append(self.answer.claims[key])
-        return Markup("- ") + words + Markup('<a class="rows" href="#rows-{}">rows</a>\n').format(key)
+        return Markup("- ") + words + Markup('<a class="rows" href="#rows-{}" data-search-exclude>rows</a>\n').format(key)
 
     def evidence(self) -> Markup:
         """The rows behind every claim made so far, folded."""
@@ -211,7 +213,7 @@ class _Page:
             )
             for name, width in (("wide", charts.WIDE), ("narrow", charts.NARROW))
         ]
-        return Markup('<figure class="chart" id="chart-{}">\n<figcaption>{}</figcaption>\n{}\n{}\n</figure>').format(
+        return Markup('<figure class="chart" id="chart-{}" data-search-exclude>\n<figcaption>{}</figcaption>\n{}\n{}\n</figure>').format(
             key, text.escape(found.title), self._legend(found), Markup("\n").join(drawings)
         )
 
@@ -247,6 +249,6 @@ class _Page:
         """A case in a sentence, linked to its run: small · 128."""
         label = text.inline(" · ".join(str(row[name]) for name in self.site.case_columns if name in row))
         run = row.get("run_id")
-        if not isinstance(run, str) or not run:
+        if not isinstance(run, str) or not run or not self.site.run_pages:
             return label
         return Markup('<a href="{}">{}</a>').format(tables.run_link(run, self.root), label)
