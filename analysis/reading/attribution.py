@@ -210,15 +210,10 @@ def _merged_parents(ranges: pd.DataFrame, nesting: Nesting) -> np.ndarray:
 
 def levels(parent: np.ndarray) -> list[np.ndarray]:
     """Row numbers by depth, outermost first, for a forest given by parents (-1 none)."""
-    depth = np.zeros(len(parent), np.int64)
-    rows, above = np.arange(len(parent)), parent
-    while True:
-        inside = above >= 0
-        rows, above = rows[inside], above[inside]
-        if not len(rows):
-            break
-        depth[rows] += 1
-        above = parent[above]
+    above, depth = parent, (parent >= 0).astype(np.int64)
+    # Each round doubles how far `above` looks: pushes that are never popped nest by the ten thousand.
+    while (has := above >= 0).any():
+        depth, above = depth + np.where(has, depth[above], 0), np.where(has, above[above], -1)
     order = np.argsort(depth, kind="stable")
     return np.split(order, np.cumsum(np.bincount(depth))[:-1]) if len(parent) else []
 
@@ -275,6 +270,8 @@ def _number_steps(ranges: pd.DataFrame, in_step: np.ndarray) -> np.ndarray:
 class _Joined:
     """Strings of names joined by "/", built level by level: a code for each distinct (outer string, name)."""
 
+    MOST_NAMES = 100  # what lies deeper shares one text: a push that is never popped would make them grow without end
+
     def __init__(self):
         self._pairs: list[tuple[int, int]] = []
         self._codes: dict[tuple[int, int], int] = {}
@@ -295,8 +292,14 @@ class _Joined:
 
     def categorical(self, codes: np.ndarray, names: list[str]) -> pd.Categorical:
         texts: list[str] = []
+        length: list[int] = []
         for outer, name in self._pairs:
-            texts.append(f"{texts[outer]}/{names[name]}" if outer >= 0 else names[name])
+            length.append(length[outer] + 1 if outer >= 0 else 1)
+            if length[-1] > self.MOST_NAMES + 1:
+                texts.append(texts[outer])
+            else:
+                last = names[name] if length[-1] <= self.MOST_NAMES else "\N{HORIZONTAL ELLIPSIS}"
+                texts.append(f"{texts[outer]}/{last}" if outer >= 0 else last)
         merged, categories = pd.factorize(np.array([*texts, ""], dtype=object))
         return pd.Categorical.from_codes(merged.astype(np.int32)[codes], pd.Index(categories, dtype=object))
 

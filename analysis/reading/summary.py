@@ -284,12 +284,12 @@ def _ranges(capture: Capture, attribution: Attribution, duration: np.ndarray, ov
     unique = keys.assign(group=group).drop_duplicates("group").sort_values("group")
     num_groups = len(unique)
     pushed = (ranges["style"] == "PushPop").to_numpy()
-    outermost = _outermost_of_name(group, attribution.nesting.stack_parent)
+    outermost = _outermost_of_name(ranges, group)
     sums = _PushPopSums(capture, attribution, duration)
     calls = np.bincount(group[outermost], sums.calls[outermost], num_groups).astype(np.int64)
     time = np.bincount(group[outermost], sums.time[outermost], num_groups).astype(np.int64)
     span = np.bincount(group[outermost], sums.projected[outermost], num_groups).astype(np.int64)
-    busy = _push_pop_busy(attribution, group, outermost, time, overlaps).astype("float64")
+    busy = _push_pop_busy(attribution, group, outermost, time, overlaps)
     if not pushed.all():
         for number in np.unique(group[~pushed]):
             rows = np.flatnonzero(group == number)
@@ -313,17 +313,19 @@ def _ranges(capture: Capture, attribution: Attribution, duration: np.ndarray, ov
     return frame.sort_values(["kernel_ns", "host_ns"], ascending=False, kind="stable", ignore_index=True)
 
 
-def _outermost_of_name(group: np.ndarray, parent: np.ndarray) -> np.ndarray:
-    """Rows that lie in no other row of their group."""
-    inside = np.zeros(len(group), bool)
-    row, above = np.arange(len(group)), parent
-    while True:
-        has = above >= 0
-        row, above = row[has], above[has]
-        if not len(row):
-            return ~inside
-        inside[row] |= group[above] == group[row]
-        above = parent[above]
+def _outermost_of_name(ranges: pd.DataFrame, group: np.ndarray) -> np.ndarray:
+    """Rows that lie in no other row of their group: push/pop ranges of one thread, and every start/end range."""
+    outermost = np.ones(len(ranges), bool)
+    rows = np.flatnonzero(ranges["style"] == "PushPop")
+    if not len(rows):
+        return outermost
+    thread = np.unique(ranges["thread"].to_numpy()[rows], return_inverse=True)[1]
+    key = thread * (int(group.max()) + 1) + group[rows]
+    order = np.argsort(key, kind="stable")
+    key, rows = key[order], rows[order]
+    start, end = ranges["start_ns"].to_numpy()[rows], ranges["end_ns"].to_numpy()[rows]
+    outermost[rows] = start >= _covered_before(key, start, end)
+    return outermost
 
 
 class _PushPopSums:
@@ -356,21 +358,39 @@ class _PushPopSums:
 
 
 def _push_pop_busy(attribution, group, outermost, time, overlaps: _Overlaps) -> np.ndarray:
-    """Busy time of each group. Only kernels that run beside others need more than the sum that `time` already is."""
+    """Busy time of each group; NaN where kernels that run beside others lie in too many ranges to tell. Only for such
+    kernels it is not the sum that `time` already is."""
     busy = time.copy()
     parent = attribution.nesting.stack_parent
+    counted, next_counted = _counted_ranges(parent, outermost)
     place = attribution.kernels[["range_id", "thread", "launch_ns"]]
     for rows in overlaps.blocks:
         held_in = []
         for chain in attribution.chains(place.iloc[rows]):
+            if counted[chain[chain >= 0]].max(initial=0) * len(rows) > _MOST_PAIRS:
+                return np.full(len(busy), np.nan)
+            chain = np.where(chain >= 0, next_counted[chain], -1)
             while (chain >= 0).any():
-                held_in.append(np.where(outermost[chain], chain, -1))
-                chain = np.where(chain >= 0, parent[chain], -1)
+                held_in.append(chain)
+                above = np.where(chain >= 0, parent[chain], -1)
+                chain = np.where(above >= 0, next_counted[above], -1)
         if held_in:
             pairs = np.column_stack(held_in).ravel()  # a kernel's ranges together, so that kernels stay in order
-            counted = np.flatnonzero(pairs >= 0)
-            overlaps.discount(busy, group[pairs[counted]], rows[counted // len(held_in)])
-    return busy
+            held = np.flatnonzero(pairs >= 0)
+            overlaps.discount(busy, group[pairs[held]], rows[held // len(held_in)])
+    return busy.astype("float64")
+
+
+def _counted_ranges(parent: np.ndarray, outermost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each range: how many that are outermost of their name hold it, itself included, and the innermost of them (-1
+    none)."""
+    counted = outermost.astype(np.int64)
+    innermost = np.where(outermost, np.arange(len(parent)), -1)
+    for rows in levels(parent)[1:]:
+        above = parent[rows]
+        counted[rows] += counted[above]
+        innermost[rows] = np.where(outermost[rows], rows, innermost[above])
+    return counted, innermost
 
 
 _MOST_PAIRS = 20_000_000
