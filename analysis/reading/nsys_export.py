@@ -46,6 +46,7 @@ CONSEQUENCES = {
 }
 
 PUSH_POP, START_END, DOMAIN_CREATE = 59, 60, 75
+MOST_DEVICES = 1024  # of one process, so that process and device fit into one number
 UNKNOWN_PROCESS = 0
 UNKNOWN_THREAD, _UNKNOWN_RANGE_THREAD = -1, -2  # differ, so that an unknown launcher is in no unknown thread's range
 _MOST_EXACT = 2**53  # sums up to here are exact whichever way they are made; as nanoseconds, 104 days
@@ -516,6 +517,8 @@ def _operations(tables, table: str, more: dict[str, str], missing: dict[str, str
     arrays["process"] = _process(arrays["process"])
     for name in ("device", "context", "stream"):
         arrays[name] = _small(arrays[name])
+    if len(arrays["device"]) and not 0 <= arrays["device"].min() <= arrays["device"].max() < MOST_DEVICES:
+        raise ValueError(f"{table} has a device number out of range")
     arrays["correlation"] = _neutral(arrays["correlation"], -1)
     return arrays
 
@@ -717,6 +720,8 @@ def _gpu_fact(name: str, value) -> str | int | None:
         return None if value is None else str(value)
     if not isinstance(value, (int, float)):
         raise ValueError(f"{_GPU_FACTS[name]} in TARGET_INFO_GPU is no number")
+    if not 0 <= value <= _MOST_EXACT:
+        raise ValueError(f"{_GPU_FACTS[name]} in TARGET_INFO_GPU is out of range")
     return int(value)
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.knowledge import kernel_families
 from analysis.reading.attribution import Attribution, attribute, levels
-from analysis.reading.nsys_export import BLOCK, UNKNOWN_PROCESS, Capture, codes_of, process_id
+from analysis.reading.nsys_export import BLOCK, MOST_DEVICES, UNKNOWN_PROCESS, Capture, codes_of, process_id
 from jobs.ranges import PHASES
 
 SECTIONS: dict[str, dict[str, str]] = {
@@ -224,13 +224,9 @@ class _Overlaps:
 
 def _gpus_of(capture: Capture, operations: pd.DataFrame) -> np.ndarray:
     """Number of the GPU of each operation: what CUDA calls device 0 is another GPU in another process."""
-    device = operations["device"].to_numpy()
-    if not len(device):
-        return device.astype(np.int64)
-    process = operations["process"].to_numpy()
-    key = process * 64 + np.minimum(device, 63)
-    unique, inverse = codes_of(key)
-    numbers = [capture.gpu_of.get((process_id(one >> 6), int(one & 63)), int(one & 63)) for one in unique]
+    unique, inverse = codes_of(operations["process"].to_numpy() * MOST_DEVICES + operations["device"].to_numpy())
+    known_as = [divmod(int(one), MOST_DEVICES) for one in unique]
+    numbers = [capture.gpu_of.get((process_id(process), device), device) for process, device in known_as]
     return np.array(numbers, np.int64)[inverse]
 
 

@@ -159,6 +159,10 @@ def test_a_string_that_the_table_lacks_is_damage(export, tmp_path):
         ("CUPTI_ACTIVITY_KIND_RUNTIME", "end", 2**62, "out of range"),
         ("CUPTI_ACTIVITY_KIND_RUNTIME", "nameId", "x", "values that no nsys writes"),
         ("CUPTI_ACTIVITY_KIND_KERNEL", "deviceId", 2**40, "out of range"),
+        ("CUPTI_ACTIVITY_KIND_KERNEL", "deviceId", -1, "device number out of range"),
+        ("CUPTI_ACTIVITY_KIND_MEMCPY", "deviceId", 1024, "device number out of range"),
+        ("TARGET_INFO_GPU", "smCount", 2**62, "smCount in TARGET_INFO_GPU is out of range"),
+        ("TARGET_INFO_GPU", "clockRate", -1, "clockRate in TARGET_INFO_GPU is out of range"),
         ("NVTX_EVENTS", "end", -5, "ends before it starts"),
     ],
 )

@@ -204,6 +204,37 @@ def test_device_0_of_another_process_can_be_another_gpu(tmp_path):
     assert summarise(capture).sections["gpus"]["busy_ns"].tolist() == [100, 50]
 
 
+@pytest.mark.parametrize("name", ["step", "step_{}"])
+def test_ranges_that_are_never_popped_are_summarised(tmp_path, name):
+    """A push without its pop, in a loop: each range lies in all before it."""
+    export, number = Export(), 3000
+    for i in range(number):
+        export.push(name.format(i), 10 * i, None)
+        export.launch(10 * i + 1, start=10 * i + 5, end=10 * i + 20)
+    capture = read(export.sqlite(tmp_path / "x.sqlite"))
+    found = attribution.attribute(capture)
+    assert found.ranges["depth"].tolist() == list(range(number))
+    assert found.ranges["path"].astype(str).str.len().max() < 2000
+    rows = summarise(capture, found).sections["ranges"].set_index("name")
+    assert rows.loc[name.format(0), ["instances", "kernel_calls", "projected_ns"]].tolist()[1:] == [
+        number,
+        10 * (number - 1) + 15,
+    ]
+    if name == "step":
+        assert rows.loc["step", "busy_ns"] == 10 * (number - 1) + 15
+
+
+def test_busy_time_of_too_many_ranges_is_not_guessed(tmp_path, monkeypatch):
+    export = Export()
+    for i in range(100):
+        export.push(f"step_{i}", 10 * i, None)
+        export.launch(10 * i + 1, start=10 * i + 5, end=10 * i + 20)
+    monkeypatch.setattr(summary, "_MOST_PAIRS", 1000)
+    rows = summarise(read(export.sqlite(tmp_path / "x.sqlite"))).sections["ranges"]
+    assert rows["busy_ns"].isna().all()
+    assert rows["kernel_ns"].max() == 1500
+
+
 def test_a_capture_without_nvtx_still_summarises_kernels(tmp_path):
     export = Export()
     export.launch(0)
