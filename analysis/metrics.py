@@ -32,7 +32,16 @@ MODE_PHASES = {
     "forward_backward": (ranges.FORWARD, ranges.LOSS, ranges.BACKWARD),
     "train_step": PHASES,
 }
-VARIANT_AXES = ("precision", "attention", "batch_size", "gpu_name")
+VARIANT_AXES = (
+    "precision",
+    "attention",
+    "compile",
+    "optimizer",
+    "memory_limit_gib",
+    "repeat",
+    "batch_size",
+    "gpu_name",
+)
 
 _BLOCK = re.compile(rf"\b{ranges.BLOCK_PREFIX}\d+\b")
 

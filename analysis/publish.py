@@ -8,9 +8,10 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import pandas as pd
@@ -20,6 +21,7 @@ from analysis.answer import Answer, assemble
 from analysis.knowledge import kernel_families
 from analysis.questions import (
     QUESTIONS,
+    STUDIES,
     benchmarks,
     cuda_calls,
     data_page,
@@ -56,10 +58,20 @@ def recordings_in(folder: Path) -> list[Path]:
 
 
 def publish(folders: list[Path], docs: Path) -> Published:
-    """Write the report of the recordings in `folders`, taken together, below `docs`. Raises RecordingError."""
+    """Write the report of the recordings in `folders` below `docs`: those of one study are taken together, and so are
+    those of none, which the report is about. Raises RecordingError."""
     loaded = [recording.load(folder) for folder in folders]
+    of_study: dict[str, list[recording.Recording]] = {}
+    for one in loaded:
+        of_study.setdefault(one.manifest.get("study", ""), []).append(one)
+    if "" not in of_study:
+        raise recording.RecordingError(f"{folders[0]} is of a study alone: give the recording of a whole sweep, too")
+    studies = {study: together(parts) for study, parts in of_study.items()}
     inside = [folder.name for folder in folders if folder.resolve().is_relative_to((docs / "data").resolve())]
-    return write(together(loaded), docs, downloads=inside[0] if len(inside) == len(folders) == 1 else "")
+    mine = [name for name, one in zip(inside, loaded) if one.manifest.get("study", "") == ""]
+    return write(
+        studies.pop(""), docs, studies, downloads=mine[0] if len(inside) == len(folders) and len(mine) == 1 else ""
+    )
 
 
 def together(recordings: list[recording.Recording]) -> recording.Recording:
@@ -98,14 +110,20 @@ def ask(question: ModuleType, rec: recording.Recording, **more: Any) -> Answer:
     return question.answer(**{name: more[name] if name in more else getattr(rec, name) for name in names})
 
 
-def write(rec: recording.Recording, docs: Path, downloads: str = "") -> Published:
-    """Write all generated pages of `rec` below `docs`; `downloads`: the folder of its Parquet files in docs/data.
+def write(
+    rec: recording.Recording,
+    docs: Path,
+    studies: Mapping[str, recording.Recording] = MappingProxyType({}),
+    downloads: str = "",
+) -> Published:
+    """Write all generated pages of `rec` and of the `studies` by name below `docs`; `downloads`: the folder of its
+    Parquet files in docs/data.
 
     They are drafted elsewhere, and only files that changed are replaced: a preview meets no half report, and where a
     question fails the last report stays.
     """
     with tempfile.TemporaryDirectory() as draft:
-        written = _draft(rec, Path(draft), docs / "data" / "benchmarks", downloads)
+        written = _draft(rec, studies, Path(draft), docs / "data" / "benchmarks", downloads)
         _settle(Path(draft), docs)
     return written
 
@@ -128,10 +146,13 @@ def _settle(draft: Path, docs: Path) -> None:
             path.rmdir()
 
 
-def _draft(rec: recording.Recording, docs: Path, measured: Path, downloads: str) -> Published:
+def _draft(
+    rec: recording.Recording, studies: Mapping[str, recording.Recording], docs: Path, measured: Path, downloads: str
+) -> Published:
     """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
     published, rec = rec, of_finished_runs(rec)
-    site, checked = write_questions(rec, docs)
+    studies = {study: of_finished_runs(one) for study, one in studies.items()}
+    site, checked = write_questions(rec, docs, studies)
     site.write("report/runs.md", "runs.md", ask(run_list, rec))
     site.write("report/kernels.md", "kernels.md", ask(kernel_glossary, rec))
     site.write(f"report/{cuda_calls.SLUG}.md", "cuda-calls.md", ask(cuda_calls, rec))
@@ -178,25 +199,55 @@ def write_timelines(rec: recording.Recording, site: Site) -> dict[str, dict[str,
     return written
 
 
-def write_questions(rec: recording.Recording, docs: Path) -> tuple[Site, Answer]:
-    """Write the question pages, the reconciliation, and the overview with their verdicts; gives the reconciliation,
-    too."""
+def write_questions(
+    rec: recording.Recording, docs: Path, studies: Mapping[str, recording.Recording] = MappingProxyType({})
+) -> tuple[Site, Answer]:
+    """Write the pages of questions and studies, the reconciliation, and the overview with their verdicts; gives the
+    reconciliation, too."""
     labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
     folder = Path(__file__).parent / "questions"
     site = Site(docs, (folder,), labels, tuple(metrics.case_columns(rec.runs)))
-    verdicts = []
-    for letter, question in QUESTIONS.items():
-        answer = ask(question, rec)
-        template = question.__name__.rsplit(".", 1)[-1] + ".md"
-        words = {"letter": letter, "title": question.TITLE}
-        site.write(f"report/{question.SLUG}.md", template, answer, **words)
-        verdict = site.block("index.md", template, answer, "verdict")
-        verdicts.append({**words, "slug": question.SLUG, "verdict": verdict})
-    checked = ask(reconciliation, rec)
+    verdicts = [_write_question(site, letter, question, ask(question, rec)) for letter, question in QUESTIONS.items()]
+    calibration = rates_of([*studies.values(), rec])
+    beyond = []
+    for letter, question in STUDIES.items():
+        found = studies.get(question.STUDY) if question.STUDY else rec
+        if found is None:
+            answer, template = assemble({"study": question.STUDY}, [], [], []), "not-recorded.md"
+            beyond.append(_write_question(site, letter, question, answer, template))
+            continue
+        own = (
+            site
+            if found is rec
+            else dataclasses.replace(site, case_columns=tuple(metrics.case_columns(found.runs)), run_pages=False)
+        )
+        answer = ask(question, found, main=rec, calibration=calibration)
+        beyond.append(_write_question(own, letter, question, answer))
+    checked = ask(reconciliation, rec, studies=studies)
     site.write("report/reconciliation.md", "reconciliation.md", checked)
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
-    site.write("index.md", "overview.md", ask(overview, rec), questions=verdicts, agreement=agreement)
+    pages = {"questions": verdicts, "beyond": beyond, "agreement": agreement}
+    site.write("index.md", "overview.md", ask(overview, rec), **pages)
     return site, checked
+
+
+def _write_question(
+    site: Site, letter: str, question: ModuleType, answer: Answer, template: str = ""
+) -> dict[str, Any]:
+    """Write a question's page; gives what the overview says of it."""
+    template = template or question.__name__.rsplit(".", 1)[-1] + ".md"
+    words = {"letter": letter, "title": question.TITLE}
+    site.write(f"report/{question.SLUG}.md", template, answer, **words)
+    return {**words, "slug": question.SLUG, "verdict": site.block("index.md", template, answer, "verdict")}
+
+
+def rates_of(recordings: Iterable[recording.Recording]) -> pd.DataFrame:
+    """The peak rates of the first recording that has them; no rows where none has."""
+    columns = ["figure", "unit", "value", "low", "high", "repeats"]
+    for one in recordings:
+        if one.manifest.get("calibration"):
+            return pd.DataFrame(one.manifest["calibration"])[columns]
+    return pd.DataFrame(columns=columns)
 
 
 def _constants(rec: recording.Recording) -> dict[str, Any]:

@@ -1,5 +1,9 @@
 """Where numbers that must agree are held against each other, for every run."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 import pandas as pd
 
 from analysis import metrics
@@ -19,8 +23,103 @@ MODULE_COVERAGE = 0.99
 """Least share of forward kernel time that a module must account for."""
 
 
-def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, nsys_sums: pd.DataFrame) -> Answer:
-    """Checks of every finished run. Each gives what was found, the bounds it must keep to, and whether it does.
+def answer(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    nsys_sums: pd.DataFrame,
+    studies: Mapping[str, Any] = MappingProxyType({}),
+) -> Answer:
+    """Checks of every finished run, and of those of each study (`studies`: recordings by name).
+
+    See `checks_of`. Facts count the breaches, those of studies too.
+    """
+    table = checks_of(runs, steps, kernels, nsys_sums)
+    of_studies = [
+        checks_of(one.runs, one.steps, one.kernels, one.nsys_sums).assign(study=study) for study, one in studies.items()
+    ]
+    everything = pd.concat([table.assign(study=""), *of_studies], ignore_index=True)
+    breaches = everything[~everything["passed"]].reset_index(drop=True)
+    summary = table.groupby("check", sort=True).agg(
+        num_runs=("passed", "size"), num_passed=("passed", "sum"), lowest=("found", "min"), highest=("found", "max")
+    )
+    summary = summary.reset_index().assign(passed=lambda rows: rows["num_runs"] == rows["num_passed"])
+    summary.insert(1, "meaning", summary["check"].map(MEANING))
+    by_study = everything[everything["study"] != ""].groupby("study", sort=True)
+    by_study = by_study.agg(num_runs=("run_id", "nunique"), num_checks=("passed", "size"), num_passed=("passed", "sum"))
+    claims = [
+        Claim("all_agree", everything, lambda rows: rows["passed"].all(), _count),
+        Claim("breaches", breaches, lambda rows: not rows["passed"].all(), _count),
+    ]
+    columns = (
+        Column("run", "run", "run"),
+        Column("check", "check"),
+        Column("found", "found", "number"),
+        Column("at_least", "at least", "number"),
+        Column("at_most", "at most", "number"),
+        Column("passed", "result", "check"),
+    )
+    tables = [
+        Table(
+            "summary",
+            "Checks",
+            (
+                Column("check", "check"),
+                Column("meaning", "what is compared", "prose"),
+                Column("num_runs", "runs", "count"),
+                Column("num_passed", "agree", "count"),
+                Column("lowest", "lowest", "number"),
+                Column("highest", "highest", "number"),
+                Column("passed", "result", "check"),
+            ),
+            summary,
+        ),
+        Table(
+            "studies",
+            "Checks of the studies' runs",
+            (
+                Column("study", "study"),
+                Column("num_runs", "runs", "count"),
+                Column("num_checks", "checks", "count"),
+                Column("num_passed", "agree", "count"),
+                Column("passed", "result", "check"),
+            ),
+            by_study.assign(passed=by_study["num_checks"] == by_study["num_passed"]).reset_index(),
+        ),
+        Table(
+            "breaches",
+            "Breaches",
+            (Column("study", "study", absent="—"), Column("run_id", "run", "code"), *columns[1:]),
+            breaches,
+        ),
+        Table("checks", "Every check of every run", columns, table),
+    ]
+    return assemble({"num_breaches": len(breaches)}, claims, tables, [])
+
+
+WHERE_KNOWN = ("forward_layouts", "backward_layouts", "math_path", "nsys_sums")
+"""Checks that are made only where the names of the matrix-product kernels say what they need, or where nsys's own
+statistics were recorded."""
+
+MEANING = {
+    "timed_steps": "steps timed, against steps to time",
+    "profiled_steps": "steps with kernels in the profile, against steps to profile",
+    "phase_sum": "phases of a step added up, over the step (unprofiled, worst step)",
+    "forward_products": "matrix products in each forward pass, against the architecture",
+    "backward_products": "matrix products in each backward pass, against the architecture",
+    "forward_layouts": "matrix products of each forward pass whose operand layout is not the expected one",
+    "backward_layouts": "matrix products of each backward pass whose operand layout is not the expected one",
+    "math_path": "share of matrix-product time on FP32 units, in runs declared fp32",
+    "profiler": "fastest step under nsys (NVTX range), over the fastest unprofiled step",
+    "in_phase": "share of kernel time inside steps that has a phase",
+    "in_module": "share of forward kernel time that has a module",
+    "nsys_sums": "largest difference from nsys's own sums (ns, and calls) of any kernel in the step or a phase",
+    "busy": "GPU busy time of a step, over its kernel time",
+}
+
+
+def checks_of(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, nsys_sums: pd.DataFrame) -> pd.DataFrame:
+    """Checks of every finished run: run_id, check, found, at_least, at_most, passed.
 
     timed_steps, profiled_steps: as many as the run was to measure. phase_sum: the phases of a step against the step,
     unprofiled, worst step. forward_products, backward_products: matrix products of each step, 9L+1 and 18L+2 with
@@ -52,65 +151,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, nsys_
     rank = {run: position for position, run in enumerate(info.index)}
     table = table.assign(_rank=table["run_id"].map(rank)).sort_values(["_rank", "check"]).drop(columns="_rank")
     table = table.reset_index(drop=True)
-    table["run"] = table["run_id"]
-    breaches = table[~table["passed"]].reset_index(drop=True)
-    summary = table.groupby("check", sort=True).agg(
-        num_runs=("passed", "size"), num_passed=("passed", "sum"), lowest=("found", "min"), highest=("found", "max")
-    )
-    summary = summary.reset_index().assign(passed=lambda rows: rows["num_runs"] == rows["num_passed"])
-    summary.insert(1, "meaning", summary["check"].map(MEANING))
-    claims = [
-        Claim("all_agree", table, lambda rows: rows["passed"].all(), _count),
-        Claim("breaches", breaches, lambda rows: not rows["passed"].all(), _count),
-    ]
-    columns = (
-        Column("run", "run", "run"),
-        Column("check", "check"),
-        Column("found", "found", "number"),
-        Column("at_least", "at least", "number"),
-        Column("at_most", "at most", "number"),
-        Column("passed", "result", "check"),
-    )
-    tables = [
-        Table(
-            "summary",
-            "Checks",
-            (
-                Column("check", "check"),
-                Column("meaning", "what is compared", "prose"),
-                Column("num_runs", "runs", "count"),
-                Column("num_passed", "agree", "count"),
-                Column("lowest", "lowest", "number"),
-                Column("highest", "highest", "number"),
-                Column("passed", "result", "check"),
-            ),
-            summary,
-        ),
-        Table("breaches", "Breaches", columns, breaches),
-        Table("checks", "Every check of every run", columns, table),
-    ]
-    return assemble({"num_breaches": len(breaches)}, claims, tables, [])
-
-
-WHERE_KNOWN = ("forward_layouts", "backward_layouts", "math_path", "nsys_sums")
-"""Checks that are made only where the names of the matrix-product kernels say what they need, or where nsys's own
-statistics were recorded."""
-
-MEANING = {
-    "timed_steps": "steps timed, against steps to time",
-    "profiled_steps": "steps with kernels in the profile, against steps to profile",
-    "phase_sum": "phases of a step added up, over the step (unprofiled, worst step)",
-    "forward_products": "matrix products in each forward pass, against the architecture",
-    "backward_products": "matrix products in each backward pass, against the architecture",
-    "forward_layouts": "matrix products of each forward pass whose operand layout is not the expected one",
-    "backward_layouts": "matrix products of each backward pass whose operand layout is not the expected one",
-    "math_path": "share of matrix-product time on FP32 units, in runs declared fp32",
-    "profiler": "fastest step under nsys (NVTX range), over the fastest unprofiled step",
-    "in_phase": "share of kernel time inside steps that has a phase",
-    "in_module": "share of forward kernel time that has a module",
-    "nsys_sums": "largest difference from nsys's own sums (ns, and calls) of any kernel in the step or a phase",
-    "busy": "GPU busy time of a step, over its kernel time",
-}
+    return table.assign(run=table["run_id"])
 
 
 def _rows(check: str, found: pd.Series, at_least, at_most) -> pd.DataFrame:

@@ -167,7 +167,9 @@ class _Page:
         if not words:
             return Markup("")
         self.claimed.append(self.answer.claims[key])
-        return Markup("- ") + words + Markup('<a class="rows" href="#rows-{}" data-search-exclude>rows</a>\n').format(key)
+        return (
+            Markup("- ") + words + Markup('<a class="rows" href="#rows-{}" data-search-exclude>rows</a>\n').format(key)
+        )
 
     def evidence(self) -> Markup:
         """The rows behind every claim made so far, folded."""
@@ -213,9 +215,9 @@ class _Page:
             )
             for name, width in (("wide", charts.WIDE), ("narrow", charts.NARROW))
         ]
-        return Markup('<figure class="chart" id="chart-{}" data-search-exclude>\n<figcaption>{}</figcaption>\n{}\n{}\n</figure>').format(
-            key, text.escape(found.title), self._legend(found), Markup("\n").join(drawings)
-        )
+        return Markup(
+            '<figure class="chart" id="chart-{}" data-search-exclude>\n<figcaption>{}</figcaption>\n{}\n{}\n</figure>'
+        ).format(key, text.escape(found.title), self._legend(found), Markup("\n").join(drawings))
 
     def _legend(self, chart: Chart) -> Markup:
         names = set(charts.drawn(chart.kind, chart.rows)[charts.colour_column(chart.kind)])
