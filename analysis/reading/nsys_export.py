@@ -301,6 +301,11 @@ def _check_sqlite_file(path: Path, shown: Path) -> None:
         raise ExportError(shown, "is a single Parquet file", "give the parquetdir folder that holds it")
     if header[:16] != b"SQLite format 3\x00":
         raise ExportError(shown, "is not an SQLite file", _GIVE_AN_EXPORT)
+    for ending in ("-wal", "-journal"):
+        beside = path.with_name(path.name + ending)
+        if beside.exists() and beside.stat().st_size:
+            problem = f"is being written, or its writing was broken off ({beside.name} lies beside it)"
+            raise ExportError(shown, problem, "wait until nsys is done, or " + _EXPORT_AGAIN)
     page = int.from_bytes(header[16:18], "big")
     expected = (65536 if page == 1 else page) * int.from_bytes(header[28:32], "big")
     if size < expected:

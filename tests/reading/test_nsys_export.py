@@ -246,6 +246,20 @@ def test_a_truncated_export_says_so(export, tmp_path):
     assert "is cut off" in _problem(path)
 
 
+@pytest.mark.parametrize("mode", ["WAL", "DELETE"])
+def test_an_export_that_is_being_written_says_so(export, tmp_path, mode):
+    """The file alone would be read as whole, without what is still to be moved into it."""
+    path = export.sqlite(tmp_path / "x.sqlite")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA journal_mode = {mode}")
+        connection.execute(f"DELETE FROM {nsys_export.KERNEL}")
+        if mode == "WAL":
+            connection.commit()
+        assert "is being written" in _problem(path)
+        connection.commit()
+    assert len(read(path).kernels) == 0
+
+
 def test_a_capture_without_events_says_so(tmp_path):
     empty = Export()
     empty.gpu()
