@@ -287,11 +287,8 @@ def _ranges(capture: Capture, attribution: Attribution, duration: np.ndarray, ov
     span = np.bincount(group[outermost], sums.projected[outermost], num_groups).astype(np.int64)
     busy = _push_pop_busy(attribution, group, outermost, time, overlaps)
     if not pushed.all():
-        for number in np.unique(group[~pushed]):
-            rows = np.flatnonzero(group == number)
-            calls[number], time[number], busy[number], span[number] = _start_end_sums(
-                capture, attribution, rows, overlaps
-            )
+        sums = _start_end_sums(capture, attribution, group, np.flatnonzero(~pushed), overlaps)
+        calls, time, busy, span = (own + other for own, other in zip((calls, time, busy, span), sums))
     host = (ranges["end_ns"] - ranges["start_ns"]).to_numpy()
     domain, name, style = (ranges[c].cat.categories[unique[c]] for c in ("domain", "name", "style"))
     columns = {
@@ -364,7 +361,7 @@ def _push_pop_busy(attribution, group, outermost, time, overlaps: _Overlaps) -> 
         held_in = []
         for chain in attribution.chains(place.iloc[rows]):
             if counted[chain[chain >= 0]].max(initial=0) * len(rows) > _MOST_PAIRS:
-                return np.full(len(busy), np.nan)
+                return np.where(time > 0, np.nan, 0)
             chain = np.where(chain >= 0, next_counted[chain], -1)
             while (chain >= 0).any():
                 held_in.append(chain)
@@ -392,49 +389,67 @@ def _counted_ranges(parent: np.ndarray, outermost: np.ndarray) -> tuple[np.ndarr
 _MOST_PAIRS = 20_000_000
 
 
-def _start_end_sums(capture: Capture, attribution: Attribution, rows: np.ndarray, overlaps: _Overlaps):
-    """calls, time, busy (NaN where too much overlaps) and projected time of start/end ranges of one name: what their
-    process launched while they were open. A kernel in two of them counts once."""
+def _start_end_sums(capture: Capture, attribution: Attribution, group, rows, overlaps: _Overlaps):
+    """calls, time, busy (NaN where too much overlaps) and projected time of each group of the start/end ranges `rows`:
+    what their process launched while they were open. A kernel in two ranges of a group counts once."""
     ranges, place = attribution.ranges, attribution.kernels
-    calls = time = span = 0
-    held = []
-    starts, ends = ranges["start_ns"].to_numpy()[rows], ranges["end_ns"].to_numpy()[rows]
-    processes = ranges["process"].to_numpy()[rows]
+    num_groups = int(group.max()) + 1
+    calls, time, span = (np.zeros(num_groups, np.int64) for _ in range(3))
+    starts, ends, processes = (ranges[name].to_numpy()[rows] for name in ("start_ns", "end_ns", "process"))
+    owner, known = capture.kernels["process"].to_numpy(), place["api"].to_numpy() >= 0
+    beside: list[tuple[np.ndarray, ...]] = []  # group, low and high of slices of `shared`
+    shared = np.empty(0, np.int64)
     for process in np.unique(processes):
         mine = processes == process
-        launched = (capture.kernels["process"].to_numpy() == process) & (place["api"].to_numpy() >= 0)
-        kernel = np.flatnonzero(launched)
+        kernel = np.flatnonzero(known & (owner == process))
         kernel = kernel[np.argsort(place["launch_ns"].to_numpy()[kernel], kind="stable")]
-        launch = place["launch_ns"].to_numpy()[kernel]
+        launch, start, end = place["launch_ns"].to_numpy()[kernel], overlaps.start[kernel], overlaps.end[kernel]
         low, high = np.searchsorted(launch, starts[mine]), np.searchsorted(launch, ends[mine])
-        span += _projected(overlaps.start[kernel], overlaps.end[kernel], low, high)
-        order = np.argsort(low, kind="stable")
-        low, high = low[order], high[order]
-        before = np.r_[0, np.maximum.accumulate(high)[:-1]]
-        low = np.maximum(low, before)
-        held += [kernel[a:b] for a, b in zip(low.tolist(), high.tolist()) if b > a]
-    kernel = np.sort(np.concatenate(held)) if held else np.empty(0, np.int64)
-    calls = len(kernel)
-    time = int((overlaps.end[kernel] - overlaps.start[kernel]).sum())
-    busy = float(overlaps.busy(np.zeros(calls, np.int64), kernel, 1)[0]) if calls <= _MOST_PAIRS else np.nan
+        np.add.at(span, group[rows[mine]], _projected(start, end, low, high))
+        order = np.lexsort((low, group[rows[mine]]))
+        number, low, high = group[rows[mine]][order], low[order], high[order]
+        low = np.minimum(np.maximum(low, _covered_before(number, low, high)), high)
+        np.add.at(calls, number, high - low)
+        until = np.r_[0, np.cumsum(end - start)]
+        np.add.at(time, number, until[high] - until[low])
+        num_before = np.r_[0, np.cumsum(overlaps.shared[kernel])] + len(shared)
+        beside.append((number, num_before[low], num_before[high]))
+        shared = np.concatenate([shared, kernel[overlaps.shared[kernel]]])
+    busy = time.astype("float64")
+    number, low, high = map(np.concatenate, zip(*beside))
+    pairs = np.bincount(number, high - low, num_groups)
+    busy[pairs > _MOST_PAIRS] = np.nan
+    part = (np.cumsum(np.where(pairs > _MOST_PAIRS, 0, pairs)) // _MOST_PAIRS)[number]
+    for one in np.unique(part[high > low]):
+        here = np.flatnonzero((part == one) & (pairs[number] <= _MOST_PAIRS))
+        kernel, held_in = shared[_slices(low[here], high[here])], np.repeat(number[here], (high - low)[here])
+        order = np.argsort(kernel, kind="stable")
+        counted = np.zeros(num_groups, np.int64)
+        overlaps.discount(counted, held_in[order], kernel[order])
+        busy += counted
     return calls, time, busy, span
 
 
-def _projected(start: np.ndarray, end: np.ndarray, low: np.ndarray, high: np.ndarray) -> int:
-    """Sum over the slices low:high of (latest end - earliest start). Doubling windows, so that long slices cost no
-    more."""
+def _slices(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """The numbers of all slices low:high, one slice after the other."""
     size = high - low
-    total, width = 0, 1
+    return np.repeat(low - np.cumsum(size) + size, size) + np.arange(size.sum())
+
+
+def _projected(start: np.ndarray, end: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Latest end - earliest start of each slice low:high, 0 where it is empty. Doubling windows, so that long slices
+    cost no more."""
+    size, width = high - low, 1
+    projected = np.zeros(len(low), np.int64)
     while len(start):
         fits = (size >= width) & (size < 2 * width)
-        if fits.any():
-            a, b = low[fits], high[fits] - width
-            total += int((np.maximum(end[a], end[b]) - np.minimum(start[a], start[b])).sum())
+        a, b = low[fits], high[fits] - width
+        projected[fits] = np.maximum(end[a], end[b]) - np.minimum(start[a], start[b])
         if not (size >= 2 * width).any():
             break
         start, end = np.minimum(start[:-width], start[width:]), np.maximum(end[:-width], end[width:])
         width *= 2
-    return total
+    return projected
 
 
 def _phases(attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps) -> pd.DataFrame:

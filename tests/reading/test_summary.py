@@ -129,6 +129,32 @@ def test_the_size_of_a_block_changes_nothing(tmp_path, monkeypatch, seed, contai
     assert _fast_ranges(blocks.sections["ranges"]) == _slow_ranges(export)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_start_end_ranges_worked_out_in_parts_give_the_same(tmp_path, monkeypatch, seed):
+    export = _random_capture(seed)
+    monkeypatch.setattr(summary, "_MOST_PAIRS", 120)
+    section = summarise(read(export.sqlite(tmp_path / "x.sqlite"))).sections["ranges"]
+    plain = _slow_ranges(export)
+    for row in section[section["style"] == "StartEnd"].dropna().to_dict("records"):
+        assert row["busy_ns"] == plain[row["name"], 60]["busy_ns"]
+    assert section[section["style"] == "StartEnd"]["busy_ns"].notna().any()
+
+
+def test_thousands_of_start_end_ranges_of_different_names_are_summarised(tmp_path):
+    export, number = Export(), 3000
+    for i in range(number):
+        export.span(f"request {i}", 100 * i, 100 * i + 250)
+        export.launch(100 * i + 1, start=100 * i + 5, end=100 * i + 120)
+    rows = summarise(read(export.sqlite(tmp_path / "x.sqlite"))).sections["ranges"].set_index("name")
+    assert rows.loc["request 0", ["kernel_calls", "kernel_ns", "busy_ns", "projected_ns"]].tolist() == [
+        3,
+        345,
+        315,
+        315,
+    ]
+    assert rows["kernel_calls"].sum() == 3 * number - 3
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_gpus_equal_a_plain_count_on_random_captures(tmp_path, seed):
     export = _random_capture(seed)
