@@ -355,22 +355,26 @@ def _push_pop_busy(attribution, group, outermost, time, overlaps: _Overlaps) -> 
     kernels it is not the sum that `time` already is."""
     busy = time.copy()
     parent = attribution.nesting.stack_parent
-    counted, next_counted = _counted_ranges(parent, outermost)
+    counted, _ = _counted_ranges(parent, outermost)
+    pairs = int(counted.max(initial=0)) * max(map(len, overlaps.blocks), default=0)
+    parts = pairs // _MOST_PAIRS + 1
+    if parts > _MOST_PARTS:
+        return np.where(time > 0, np.nan, 0)
     place = attribution.kernels[["range_id", "thread", "launch_ns"]]
-    for rows in overlaps.blocks:
-        held_in = []
-        for chain in attribution.chains(place.iloc[rows]):
-            if counted[chain[chain >= 0]].max(initial=0) * len(rows) > _MOST_PAIRS:
-                return np.where(time > 0, np.nan, 0)
-            chain = np.where(chain >= 0, next_counted[chain], -1)
-            while (chain >= 0).any():
-                held_in.append(chain)
-                above = np.where(chain >= 0, parent[chain], -1)
-                chain = np.where(above >= 0, next_counted[above], -1)
-        if held_in:
-            pairs = np.column_stack(held_in).ravel()  # a kernel's ranges together, so that kernels stay in order
-            held = np.flatnonzero(pairs >= 0)
-            overlaps.discount(busy, group[pairs[held]], rows[held // len(held_in)])
+    for part in range(parts):
+        _, innermost = _counted_ranges(parent, outermost & (group % parts == part))
+        for rows in overlaps.blocks:
+            held_in = []
+            for chain in attribution.chains(place.iloc[rows]):
+                chain = np.where(chain >= 0, innermost[chain], -1)
+                while (chain >= 0).any():
+                    held_in.append(chain)
+                    above = np.where(chain >= 0, parent[chain], -1)
+                    chain = np.where(above >= 0, innermost[above], -1)
+            if held_in:
+                ranges = np.column_stack(held_in).ravel()  # those of a kernel together, so that kernels stay in order
+                held = np.flatnonzero(ranges >= 0)
+                overlaps.discount(busy, group[ranges[held]], rows[held // len(held_in)])
     return busy.astype("float64")
 
 
@@ -386,7 +390,8 @@ def _counted_ranges(parent: np.ndarray, outermost: np.ndarray) -> tuple[np.ndarr
     return counted, innermost
 
 
-_MOST_PAIRS = 20_000_000
+_MOST_PAIRS = 20_000_000  # of kernel and range, worked out at once
+_MOST_PARTS = 20
 
 
 def _start_end_sums(capture: Capture, attribution: Attribution, group, rows, overlaps: _Overlaps):

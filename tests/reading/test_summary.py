@@ -130,6 +130,15 @@ def test_the_size_of_a_block_changes_nothing(tmp_path, monkeypatch, seed, contai
 
 
 @pytest.mark.parametrize("seed", range(6))
+def test_push_pop_ranges_worked_out_in_parts_give_the_same(tmp_path, monkeypatch, seed):
+    export = _random_capture(seed)
+    plain = {key: value for key, value in _slow_ranges(export).items() if key[1] == 59}
+    monkeypatch.setattr(summary, "_MOST_PAIRS", 100)
+    section = summarise(read(export.sqlite(tmp_path / "x.sqlite"))).sections["ranges"]
+    assert _fast_ranges(section[section["style"] == "PushPop"]) == plain
+
+
+@pytest.mark.parametrize("seed", range(6))
 def test_start_end_ranges_worked_out_in_parts_give_the_same(tmp_path, monkeypatch, seed):
     export = _random_capture(seed)
     monkeypatch.setattr(summary, "_MOST_PAIRS", 120)
@@ -255,7 +264,7 @@ def test_busy_time_of_too_many_ranges_is_not_guessed(tmp_path, monkeypatch):
     for i in range(100):
         export.push(f"step_{i}", 10 * i, None)
         export.launch(10 * i + 1, start=10 * i + 5, end=10 * i + 20)
-    monkeypatch.setattr(summary, "_MOST_PAIRS", 1000)
+    monkeypatch.setattr(summary, "_MOST_PAIRS", 400)
     rows = summarise(read(export.sqlite(tmp_path / "x.sqlite"))).sections["ranges"]
     assert rows["busy_ns"].isna().all()
     assert rows["kernel_ns"].max() == 1500
