@@ -112,7 +112,8 @@ def run(
     used = available[: gpus or None]
     report = JsonEvents() if log_format == "json" else Terminal(price_per_hour, len(used))
     folder = Results(results, sweep.name, part.folder)
-    runner = SweepRunner(folder, sweep.protocol, report, device=device, gpus=used, retry=retry)
+    options = {"device": device, "gpus": used, "retry": retry, "calibrate": sweep.calibrate}
+    runner = SweepRunner(folder, sweep.protocol, report, **options)
     received: list[int] = []
 
     def terminate(number: int, frame) -> None:

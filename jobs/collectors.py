@@ -1,7 +1,6 @@
 """The two ways a run is measured: by Python's clock (`timer`) and under Nsight Systems (`nsys`). Each keeps one warm
 worker process (`jobs.workload`) that serves run after run."""
 
-import itertools
 import os
 import shutil
 import socket
@@ -23,11 +22,12 @@ from jobs.ranges import STEP
 START_TIMEOUT_S = 180
 RELEASE_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 300
+CALIBRATE_TIMEOUT_S = 300
 SESSION_NUMBERS = count(1)
+TRACED = ("--trace=cuda,nvtx", "--cuda-graph-trace=node", "--resolve-symbols=false")
+NOT_SAMPLED = ("--sample=none", "--cpuctxsw=none")
+NSYS_MISSING = "nsys is not on PATH: install the Nsight Systems command line (nsight-systems-cli)"
 NSYS_SUMS = "nvtx_kern_sum"  # nsys's report of kernel time by NVTX range and kernel name
-# After `nsys start` ranges are traced only some milliseconds later, and for tenths of a second after a capture began
-# or ended nsys slows the host: on an H200, launch-bound steps took up to half as long again.
-SETTLE_S = 1.0
 
 # nsys stores the environment of the profiled process in every report, so the process gets only what it needs.
 ENVIRONMENT = (
@@ -52,9 +52,6 @@ ENVIRONMENT = (
 KEPT_TABLES = ("CUPTI_", "CUDA_GRAPH", "ENUM_", "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_")
 KEPT_TABLES += ("TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "ANALYSIS_DETAILS", "PROFILER_OVERHEAD")
 STRING_COLUMNS = ("demangledName", "shortName", "mangledName", "nameId", "textId", "name")
-
-
-_session_numbers = itertools.count(1)
 
 
 class RunFailed(Exception):
@@ -168,44 +165,60 @@ class Timer:
     launcher: tuple[str, ...] = ()
     capturing = False
 
-    def __init__(self, device: str, gpu: int | None = None):
-        self.device, self.gpu = device, gpu
+    def __init__(self, device: str, gpu: int | None = None, cancelled: Callable[[], bool] = lambda: False):
+        self.device, self.gpu, self.cancelled = device, gpu, cancelled
         self.worker: Worker | None = None
-        self.abandoned = False
+        self.fresh = True
 
     def start(self) -> None:
-        """Start the worker unless it is running. Raises CollectorError when it cannot, RunFailed when abandoned."""
+        """Start the worker unless it is running. Raises CollectorError when it cannot, RunFailed when cancelled."""
         if self.worker is None:
-            self.worker = Worker(self.device, self.gpu, self.annotate, self.launcher, lambda: self.abandoned)
+            self.worker = Worker(self.device, self.gpu, self.annotate, self.launcher, self.cancelled)
+            self.fresh = True
 
     def stop(self) -> None:
         if self.worker is not None:
             self.worker.kill()
             self.worker = None
 
+    def renew(self) -> None:
+        """Start a new worker unless this one has done nothing yet. Raises as `start`."""
+        if not self.fresh:
+            self.stop()
+        self.start()
+
     def abandon(self) -> None:
-        """Called from another thread: the run being measured fails at once, and no further one starts."""
-        self.abandoned = True
+        """Called from another thread after `cancelled` has become true: the run being measured fails at once."""
         if (worker := self.worker) is not None:
             worker.kill_processes()
 
-    def begin_capture(self, folder: Path) -> None:
-        pass
+    def calibrate(self, log: Path) -> list[dict]:
+        """The machine's peak rates, as of `jobs.calibration.rates`. Raises CollectorError."""
+        try:
+            self.start()
+            self.fresh = False
+            self.worker.send({"calibrate": True, "log": str(log.absolute())})
+            rates = self.worker.receive(CALIBRATE_TIMEOUT_S)["rates"]
+            self.worker.receive(RELEASE_TIMEOUT_S)
+        except RunFailed as failure:
+            raise CollectorError(f"the machine's rates cannot be measured: {failure} (see {log})") from None
+        return rates
 
     def measure(
         self, run: Run, *, warmup_steps: int, steps: int, folder: Path, timeout_s: float, when_quiet: Callable[[], None]
     ) -> dict:
         """Measure `steps` steps of a run; the worker's output goes to `folder/log.txt`. `when_quiet` is called between
-        warm-up and measured steps and returns when nothing else disturbs the machine.
+        warm-up and measured steps and returns when nothing disturbs the machine.
 
         Returns the `measured` message of `jobs.workload.perform`. Raises RunFailed; a worker that hangs or breaks is
         killed, and the next run gets a new one.
         """
         self.start()
+        self.fresh = False
         deadline = time.monotonic() + timeout_s
         reached = "build or warm-up"
         try:
-            if self.abandoned:
+            if self.cancelled():
                 raise RunFailed("failed", message="the sweep was stopped")
             self.worker.send(
                 {
@@ -221,15 +234,12 @@ class Timer:
             if answer["event"] == "ready":
                 reached = "measured steps"
                 when_quiet()
-                self.begin_capture(folder)
                 self.worker.send("go")
                 answer = self.worker.receive(deadline - time.monotonic())
             if answer["event"] != "measured":
                 raise RunFailed(answer.pop("event"), **answer)
             self.worker.receive(deadline - time.monotonic())  # released
             return answer
-        except CollectorError as error:
-            failure = RunFailed("failed", phase=reached, message=str(error))
         except RunFailed as error:
             failure = error
         failure.detail["phase"] = failure.detail.get("phase") or reached
@@ -248,21 +258,23 @@ class Timer:
 class Nsys(Timer):
     """Measures under Nsight Systems, tracing CUDA and NVTX; CPU sampling is off, so no privilege is needed.
 
-    The worker lives in an nsys session; collection is started and stopped around the measured steps of each run.
+    The worker lives in an nsys session. A capture begins before a run is measured and ends after it; until then the
+    session serves no other run.
     """
 
     name = "nsys"
     annotate = True
 
-    def __init__(self, device: str, gpu: int | None = None):
-        super().__init__(device, gpu)
+    def __init__(self, device: str, gpu: int | None = None, cancelled: Callable[[], bool] = lambda: False):
+        super().__init__(device, gpu, cancelled)
         self.session = ""
 
     def start(self) -> None:
         if self.worker is None:
+            if shutil.which("nsys") is None:
+                raise CollectorError(NSYS_MISSING)
             self.session = f"profiler-{os.getpid()}-{next(SESSION_NUMBERS)}"
-            options = ["--trace=cuda,nvtx", "--cuda-graph-trace=node", "--resolve-symbols=false"]
-            self.launcher = ("nsys", "launch", f"--session-new={self.session}", *options)
+            self.launcher = ("nsys", "launch", f"--session-new={self.session}", *TRACED)
         super().start()
 
     def stop(self) -> None:
@@ -275,25 +287,33 @@ class Nsys(Timer):
     def control(self, command: str, *options: str) -> None:
         nsys(command, f"--session={self.session}", *options, environment=self.worker.environment)
 
-    def begin_capture(self, folder: Path) -> None:
-        report = folder / "profile.nsys-rep"
-        quiet = ["--sample=none", "--cpuctxsw=none", "--force-overwrite=true"]
-        self.control("start", *quiet, f"--output={report.absolute()}")
+    @property
+    def report(self) -> Path:
+        """Where nsys leaves the report of a capture, whichever run it will be for."""
+        return self.worker.home / "profile.nsys-rep"
+
+    def begin_capture(self) -> None:
+        """Begin to collect. Raises RunFailed; the worker is then stopped."""
+        try:
+            self.control("start", *NOT_SAMPLED, "--force-overwrite=true", f"--output={self.report}")
+        except CollectorError as error:
+            self.stop()
+            detail = {"phase": "start of capture", "message": str(error), "collector": self.name}
+            raise RunFailed("failed", **detail) from None
         self.capturing = True
-        if self.device == "cuda":
-            time.sleep(SETTLE_S)
 
     def end_capture(self, folder: Path) -> Path:
-        """Stop collecting and export the report to `folder/profile.sqlite`, without what names the machine. Beside it
-        goes what nsys's own statistics say, for the reconciliation."""
-        self.control("stop")
-        self.capturing = False
-        database = export(folder / "profile.nsys-rep", self.worker.environment)
-        with suppress(CollectorError):  # an nsys without its statistics scripts still measures
-            options = ["--quiet", f"--report={NSYS_SUMS}", "--format=csv", "--output=-"]
-            sums = nsys("stats", *options, str(database), environment=self.worker.environment)
-            (folder / f"{NSYS_SUMS}.csv").write_text(sums)
-        return database
+        """Stop collecting and export the report to `folder`, as of `export`. Raises CollectorError; the worker is then
+        stopped."""
+        try:
+            self.control("stop")
+            self.capturing = False
+            if not self.report.exists():
+                raise CollectorError("nsys stop left no report")
+            return export(Path(shutil.move(self.report, folder)), self.worker.environment)
+        except CollectorError:
+            self.stop()
+            raise
 
 
 def nsys(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
@@ -306,9 +326,7 @@ def nsys(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
             ["nsys", *arguments], capture_output=True, text=True, timeout=STOP_TIMEOUT_S, env=environment
         )
     except FileNotFoundError:
-        raise CollectorError(
-            "nsys is not on PATH: install the Nsight Systems command line (nsight-systems-cli)"
-        ) from None
+        raise CollectorError(NSYS_MISSING) from None
     except subprocess.TimeoutExpired:
         raise CollectorError(f"nsys {arguments[0]} did not end within {STOP_TIMEOUT_S} s") from None
     if done.returncode:
@@ -318,7 +336,8 @@ def nsys(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
 
 
 def export(report: Path, environment: Mapping[str, str] | None = None) -> Path:
-    """Export a report to SQLite beside it and scrub it. Raises CollectorError."""
+    """Export a report to SQLite beside it, without what names the machine, and what nsys's own statistics say, for the
+    reconciliation. Raises CollectorError."""
     database = report.with_suffix(".sqlite")
     options = ["--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={database}"]
     nsys("export", *options, str(report), environment=environment)
@@ -326,6 +345,10 @@ def export(report: Path, environment: Mapping[str, str] | None = None) -> Path:
         scrub(database)
     except sqlite3.Error as error:
         raise CollectorError(f"the export of nsys cannot be used: {error}") from None
+    with suppress(CollectorError):  # an nsys without its statistics scripts still measures
+        options = ["--quiet", f"--report={NSYS_SUMS}", "--format=csv", "--output=-"]
+        sums = nsys("stats", *options, str(database), environment=environment)
+        report.with_name(f"{NSYS_SUMS}.csv").write_text(sums)
     return database
 
 
@@ -356,15 +379,16 @@ def scrub(database: Path) -> None:
 
 
 def count_kernels_and_steps(database: Path) -> tuple[int, int]:
-    """How many kernels an export holds, and how many complete ranges named `step`."""
-    kernels = "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL"
-    steps = """SELECT count(*) FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = StringIds.id
+    """How many kernels an export holds since its first step began (warm-up is in the capture, too), and how many
+    complete ranges named `step`."""
+    steps = """SELECT count(*), coalesce(min(start), 0) FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = StringIds.id
                WHERE coalesce(text, value) = ? AND "end" IS NOT NULL"""
+    kernels = "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE start >= ?"
     with closing(sqlite3.connect(database)) as connection:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        num_kernels = num_steps = 0
-        if "CUPTI_ACTIVITY_KIND_KERNEL" in tables:
-            (num_kernels,) = connection.execute(kernels).fetchone()
+        num_kernels = num_steps = first = 0
         if "NVTX_EVENTS" in tables:
-            (num_steps,) = connection.execute(steps, (STEP,)).fetchone()
+            num_steps, first = connection.execute(steps, (STEP,)).fetchone()
+        if "CUPTI_ACTIVITY_KIND_KERNEL" in tables:
+            (num_kernels,) = connection.execute(kernels, (first,)).fetchone()
     return num_kernels, num_steps

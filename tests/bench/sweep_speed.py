@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.reading.nsys_export import read
-from jobs.collectors import Timer, export
+from jobs.collectors import NOT_SAMPLED, TRACED, Timer, count_kernels_and_steps, export
 from jobs.plan import DEFAULT_SWEEP, Protocol, Run, load_sweep, select
 from jobs.prediction import timeout_seconds
 from jobs.preflight import visible_gpus
@@ -81,15 +81,15 @@ def whole(results: Path, events: Path) -> dict:
 
 
 class ProcessPerRun(Timer):
-    """By hand: `nsys profile` around a process that does one run, its warm-up included in the capture."""
+    """By hand: `nsys profile` around a process that does one run, build and warm-up in its capture as in the job."""
 
     name = "nsys"
     annotate = True
 
-    def profile(self, run: Run, protocol: Protocol, folder: Path) -> None:
+    def profile(self, run: Run, protocol: Protocol, folder: Path) -> bool:
+        """Returns whether the capture holds all steps."""
         report = folder / "profile.nsys-rep"
-        options = ["--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", "--resolve-symbols=false"]
-        self.launcher = ("nsys", "profile", *options, f"--output={report}")
+        self.launcher = ("nsys", "profile", *TRACED, *NOT_SAMPLED, f"--output={report}")
         self.measure(
             run,
             warmup_steps=protocol.warmup_steps,
@@ -101,14 +101,15 @@ class ProcessPerRun(Timer):
         self.worker.connection.close()  # the process ends, and nsys writes its report
         self.worker.process.wait(120)
         self.worker = None
-        export(report)
+        num_kernels, num_steps = count_kernels_and_steps(export(report))
+        return num_kernels > 0 and num_steps == protocol.profiled_steps
 
 
 def process_per_run(runs: list[Run], protocol: Protocol) -> dict:
     """The same runs by warm workers, and with a new process for each pass of each run."""
     with tempfile.TemporaryDirectory() as folder:
         warm_s = measure(runs, protocol, Path(folder) / "warm", [0])
-        started = time.monotonic()
+        started, complete = time.monotonic(), 0
         for run in runs:
             one = Path(folder) / "each" / run.run_id
             one.mkdir(parents=True)
@@ -122,12 +123,13 @@ def process_per_run(runs: list[Run], protocol: Protocol) -> dict:
                 when_quiet=lambda: None,
             )
             timer.stop()
-            ProcessPerRun("cuda", 0).profile(run, protocol, one)
+            complete += ProcessPerRun("cuda", 0).profile(run, protocol, one)
         each_s = time.monotonic() - started
     return {
         "num_runs": len(runs),
         "warm_s": warm_s,
         "process_per_run_s": each_s,
+        "process_per_run_complete": complete,
         "process_per_run_ratio": each_s / warm_s,
     }
 

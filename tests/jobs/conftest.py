@@ -50,9 +50,8 @@ def tiny(tmp_path) -> "callable":
 
 @pytest.fixture
 def stand_in_nsys(monkeypatch):
-    """The stand-in for nsys is the first on PATH, and SETTLE_S does not wait for it."""
+    """The stand-in for nsys is the first on PATH."""
     monkeypatch.setenv("PATH", f"{STAND_IN}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr("jobs.collectors.SETTLE_S", 0.0)
 
 
 class FakeWorker:
@@ -68,9 +67,16 @@ class FakeWorker:
     @property
     def tasks(self) -> list[tuple[str, int]]:
         """(`<run_id>/<collector>`, pid of the worker) of every task, in order."""
-        path = self.folder / "tasks.txt"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [(name, int(pid)) for name, pid in (line.split() for line in lines)]
+        return [(name, int(pid)) for name, pid, _ in self._noted("tasks")]
+
+    @property
+    def measured_at(self) -> dict[str, float]:
+        """When the measured steps of `<run_id>/<collector>` began, on the clock of time.monotonic."""
+        return {name: float(moment) for name, _, moment in self._noted("measured")}
+
+    def _noted(self, what: str) -> list[list[str]]:
+        path = self.folder / f"{what}.txt"
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ PHASES = {
 }
 SETTINGS = {"autograd_multithreading": False, "float32_matmul_precision": "highest"}
 MEMORY = {"allocated_bytes": 900, "reserved_bytes": 950, "free_bytes": 50, "total_bytes": 1000}
+RATES = [{"figure": "gemm_fp32", "unit": "FLOP/s", "value": 2.0, "low": 1.0, "high": 3.0, "repeats": 10}]
 FACTS = {"gpu_name": "none", "gpu_memory_bytes": 0, "cuda": "", "torch": "none", "python": "3"}
 
 
@@ -69,32 +70,42 @@ class FakeWorkload:
                 task = self.connection.recv()
             except EOFError:
                 return
-            self.perform(task)
-            self.at("released")
+            if task.get("calibrate"):
+                self.note("tasks", "calibrate/timer")
+                self.connection.send({"event": "calibrated", "rates": RATES})
+            else:
+                self.perform(task)
+                self.at("released")
             self.connection.send({"event": "released"})
+
+    def note(self, what: str, name: str) -> None:
+        """Append `name`, this process and the time on the clock of time.monotonic to `<what>.txt`."""
+        with open(self.folder / f"{what}.txt", "a") as file:
+            file.write(f"{name} {os.getpid()} {time.monotonic()}\n")
 
     def perform(self, task: dict) -> None:
         run = task["run"]
         run_id = Path(task["log"]).parent.name
-        with open(self.folder / "tasks.txt", "a") as file:
-            file.write(f"{run_id}/{task['collector']} {os.getpid()}\n")
+        name = f"{run_id}/{task['collector']}"
+        self.note("tasks", name)
         log = os.open(task["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
         print(f"{task['collector']}: {json.dumps(run)}", flush=True)
         faults = json.loads((self.folder / "faults.json").read_text())
-        self.fault = faults.get(f"{run_id}/{task['collector']}")
+        self.fault = faults.get(name)
         try:
             self.at("warm-up")
             self.connection.send({"event": "ready"})
             if self.connection.recv() != "go":
                 return
+            self.note("measured", name)
             self.at("measured")
         except Abandoned:
             return
         names = [*PHASES[run["mode"]], "step"]
         steps = [{"step": step, "phase": name, "wall_ns": 1000} for step in range(task["steps"]) for name in names]
-        answer = {"event": "measured", "steps": steps, "memory": [], "settings": SETTINGS}
+        answer = {"event": "measured", "steps": steps, "memory": [], "figures": [], "settings": SETTINGS}
         self.connection.send(answer | {"seconds": {"build": 0.0, "warm_up": 0.0, "measure": 0.0}})
 
 

@@ -171,7 +171,7 @@ def test_a_signal_in_mid_sweep_marks_the_run_and_keeps_the_rest(
 ):
     fake_worker.fail({f"{SECOND}/nsys": ("measured", "hang")})
     process = started()
-    eventually(lambda: len(fake_worker.tasks) == 4)
+    eventually(lambda: len(fake_worker.tasks) == 4 and list(tmp_path.glob("results/*/*/run.json")))
     status = ["status", "--sweep", tiny(), "--results", tmp_path / "results"]
     assert "1 ok, 1 running, 2 waiting; a job is writing here" in (
         jobs(*status).stdout.replace("2 waiting, 1 ok, 1 running", "1 ok, 1 running, 2 waiting")

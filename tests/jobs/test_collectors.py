@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from jobs import collectors
-from jobs.collectors import CollectorError, Timer, allowed_environment, count_kernels_and_steps, export, nsys, scrub
+from jobs.collectors import (
+    CollectorError,
+    Nsys,
+    Timer,
+    allowed_environment,
+    count_kernels_and_steps,
+    export,
+    nsys,
+    scrub,
+)
 
 
 def test_a_worker_gets_an_allow_listed_environment():
@@ -73,6 +82,16 @@ def test_an_export_that_is_no_database_is_an_error_of_the_collector(fake_nsys, t
         export(tmp_path / "profile.nsys-rep")
 
 
+def test_an_nsys_that_leaves_no_report_is_an_error_of_the_collector_and_ends_its_worker(fake_nsys, tmp_path):
+    fake_nsys("import subprocess; sys.exit(sys.argv[1] == 'launch' and subprocess.call(sys.argv[6:]))")
+    collector = Nsys("cpu")
+    collector.start()
+    collector.begin_capture()
+    with pytest.raises(CollectorError, match="nsys stop left no report"):
+        collector.end_capture(tmp_path)
+    assert collector.worker is None
+
+
 @pytest.fixture
 def capture(tmp_path) -> Path:
     """An export with what NVIDIA's holds of the machine, and one kernel in one step."""
@@ -112,6 +131,12 @@ def test_scrubbing_keeps_what_was_measured_and_no_byte_of_the_machine(capture):
             "cudaLaunchKernel",
         ]
         assert connection.execute("SELECT * FROM TARGET_INFO_GPU").fetchall() == [("H200", None, None)]
+
+
+def test_kernels_of_warm_up_are_not_counted(capture):
+    with closing(sqlite3.connect(capture)) as connection, connection:
+        connection.execute("UPDATE NVTX_EVENTS SET start = 2")
+    assert count_kernels_and_steps(capture) == (0, 1)
 
 
 def test_an_export_without_kernels_counts_as_none(tmp_path):

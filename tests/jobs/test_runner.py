@@ -1,5 +1,7 @@
 """Order, isolation, statuses and resume, with a worker that computes nothing and the stand-in for nsys."""
 
+import errno
+import json
 import os
 import sqlite3
 import threading
@@ -8,8 +10,8 @@ from collections import Counter
 
 import pytest
 
-from jobs import runner
-from jobs.collectors import CollectorError
+from jobs import collectors, lane, runner
+from jobs.collectors import CollectorError, Nsys, nsys
 from jobs.results import Locked
 from jobs.runner import Stopped
 from tests.jobs.conftest import eventually
@@ -32,13 +34,14 @@ def no_worker_is_left(fake_worker):
     eventually(lambda: not [pid for _, pid in fake_worker.tasks if alive(pid)], what="a worker is left")
 
 
-def test_every_run_is_measured_by_both_collectors_with_one_worker_each(session, fake_worker):
+def test_every_run_is_measured_by_both_collectors_with_warm_workers(session, fake_worker):
     first = session()
     assert first.run() == dict.fromkeys(RUNS, "ok")
     assert Counter(name for name, _ in fake_worker.tasks) == {
         f"{run}/{c}": 1 for run in RUNS for c in ("timer", "nsys")
     }
-    assert len({pid for _, pid in fake_worker.tasks}) == 2
+    assert len(workers(fake_worker, "timer")) == 1
+    assert len(workers(fake_worker, "nsys")) == lane.NSYS_WORKERS
     for run in RUNS:
         folder = first.results.folder / run
         files = {path.name for path in folder.iterdir()}
@@ -69,7 +72,7 @@ def test_a_changed_sweep_measures_only_what_changed(session):
     assert longer.named("run_started") == [f"tiny-ctx32-fp32-naive-{mode}" for mode in ("forward", "train_step")]
 
 
-@pytest.mark.parametrize("change", [{"measured_steps": 3}, {"profiled_steps": 4}, {"batch_size": 2}])
+@pytest.mark.parametrize("change", [{"measured_steps": 3}, {"profiled_steps": 4}, {"profiled_steps": 0}])
 def test_a_changed_protocol_measures_again(session, change):
     session({"mode": ["forward"], "context_length": [8]}).run()
     changed = session({"mode": ["forward"], "context_length": [8]} | change)
@@ -92,8 +95,8 @@ def workers(fake_worker, collector):
     return {pid for name, pid in fake_worker.tasks if name.endswith(f"/{collector}")}
 
 
-@pytest.mark.parametrize("collector, other", [("timer", "nsys"), ("nsys", "timer")])
-def test_out_of_memory_is_a_result_with_phase_and_bytes(session, fake_worker, collector, other):
+@pytest.mark.parametrize("collector", ["timer", "nsys"])
+def test_out_of_memory_is_a_result_with_phase_and_bytes(session, fake_worker, collector):
     fake_worker.fail({f"{SECOND}/{collector}": ("warm-up", "oom"), f"{THIRD}/{collector}": ("measured", "oom")})
     one = session()
     assert one.run() == {FIRST: "ok", SECOND: "oom", THIRD: "oom", LAST: "ok"}
@@ -102,16 +105,14 @@ def test_out_of_memory_is_a_result_with_phase_and_bytes(session, fake_worker, co
         assert (detail["phase"], detail["collector"]) == ("backward", collector)
         assert {"allocated_bytes", "reserved_bytes", "total_bytes", "step", "message"} <= set(detail)
         assert one.record(run)["float32_matmul_precision"] == "highest"
-    assert len(workers(fake_worker, other)) == 1
-    # The allocator's error leaves the worker usable, unless a capture is running: that ends with its session.
-    assert len(workers(fake_worker, collector)) == (1 if collector == "timer" else 2)
+    assert len(workers(fake_worker, "timer")) == 1  # the allocator's error leaves a worker usable
     num_tasks = len(fake_worker.tasks)
     assert session().run()[SECOND] == "oom"
     assert len(fake_worker.tasks) == num_tasks
 
 
-@pytest.mark.parametrize("collector, other", [("timer", "nsys"), ("nsys", "timer")])
-def test_a_crash_is_a_result_and_the_next_run_has_a_new_worker(session, fake_worker, collector, other):
+@pytest.mark.parametrize("collector", ["timer", "nsys"])
+def test_a_crash_is_a_result_and_the_next_run_has_a_new_worker(session, fake_worker, collector):
     faults = {FIRST: ("warm-up", "exit"), SECOND: ("measured", "segfault"), THIRD: ("warm-up", "failed")}
     fake_worker.fail({f"{run}/{collector}": fault for run, fault in faults.items()})
     one = session()
@@ -124,14 +125,14 @@ def test_a_crash_is_a_result_and_the_next_run_has_a_new_worker(session, fake_wor
     assert all(f"{collector}: " in log for log in logs.values())
     assert "about to segfault" in logs[SECOND]
     assert len(workers(fake_worker, collector)) == 4
-    assert len(workers(fake_worker, other)) == 1
+    assert collector == "timer" or len(workers(fake_worker, "timer")) == 1
 
 
-@pytest.mark.parametrize("collector, other", [("timer", "nsys"), ("nsys", "timer")])
-def test_a_hang_becomes_a_timeout_and_only_its_worker_is_killed(session, fake_worker, monkeypatch, collector, other):
+@pytest.mark.parametrize("collector", ["timer", "nsys"])
+def test_a_hang_becomes_a_timeout_and_only_its_worker_is_killed(session, fake_worker, monkeypatch, collector):
     """The timeout is that of the run: here it is short for the runs that hang."""
     hangs = {FIRST: "warm-up", SECOND: "measured", THIRD: "released"}
-    monkeypatch.setattr(runner, "timeout_seconds", lambda run, protocol: 1.0 if run.run_id in hangs else 60)
+    monkeypatch.setattr(lane, "timeout_seconds", lambda run, protocol: 1.0 if run.run_id in hangs else 60)
     fake_worker.fail({f"{run}/{collector}": (moment, "hang") for run, moment in hangs.items()})
     one = session()
     assert one.run() == {FIRST: "timeout", SECOND: "timeout", THIRD: "timeout", LAST: "ok"}
@@ -139,7 +140,7 @@ def test_a_hang_becomes_a_timeout_and_only_its_worker_is_killed(session, fake_wo
     assert [details[run]["phase"] for run in hangs] == ["build or warm-up", "measured steps", "measured steps"]
     assert all("no answer within" in detail["message"] for detail in details.values())
     assert len(workers(fake_worker, collector)) == 4
-    assert len(workers(fake_worker, other)) == 1
+    assert collector == "timer" or len(workers(fake_worker, "timer")) == 1
 
 
 def test_retry_measures_failures_again_and_keeps_results(session, fake_worker):
@@ -159,22 +160,22 @@ class OnGpu:
         self.runner = one.runner
 
     def __enter__(self):
-        self.lane = runner.Lane.__init__
+        self.init = lane.Lane.__init__
 
-        def lane_on_cpu(lane, sweep_runner, gpu):
+        def on_cpu(one, sweep_runner, gpu):
             sweep_runner.device = "cpu"
-            self.lane(lane, sweep_runner, None)
+            self.init(one, sweep_runner, None)
             sweep_runner.device = "cuda"
 
-        runner.Lane.__init__ = lane_on_cpu
+        lane.Lane.__init__ = on_cpu
 
     def __exit__(self, *_):
-        runner.Lane.__init__ = self.lane
+        lane.Lane.__init__ = self.init
 
 
 def test_an_incomplete_capture_is_measured_again(session, monkeypatch):
     counts = [(100, 3), (100, 2), (100, 3)]
-    monkeypatch.setattr(runner, "count_kernels_and_steps", lambda _: counts.pop(0) if len(counts) > 1 else counts[0])
+    monkeypatch.setattr(lane, "count_kernels_and_steps", lambda _: counts.pop(0) if len(counts) > 1 else counts[0])
     one = session()
     with OnGpu(one):
         assert one.run() == dict.fromkeys(RUNS, "ok")
@@ -184,7 +185,7 @@ def test_an_incomplete_capture_is_measured_again(session, monkeypatch):
 
 
 def test_a_capture_that_stays_incomplete_fails_in_the_end(session, monkeypatch):
-    monkeypatch.setattr(runner, "count_kernels_and_steps", lambda _: (100, 2))
+    monkeypatch.setattr(lane, "count_kernels_and_steps", lambda _: (100, 2))
     one = session({"mode": ["forward"], "context_length": [8]})
     with OnGpu(one):
         assert one.run() == {FIRST: "failed"}
@@ -193,28 +194,134 @@ def test_a_capture_that_stays_incomplete_fails_in_the_end(session, monkeypatch):
 
 
 def test_a_capture_without_kernels_says_so(session, monkeypatch):
-    monkeypatch.setattr(runner, "count_kernels_and_steps", lambda _: (0, 3))
+    monkeypatch.setattr(lane, "count_kernels_and_steps", lambda _: (0, 3))
     one = session({"mode": ["forward"], "context_length": [8]})
     with OnGpu(one):
         assert one.run() == {FIRST: "no_kernels"}
     assert "no kernel" in one.record(FIRST)["status_detail"]["message"]
 
 
-def test_an_export_that_cannot_be_read_fails_its_run_alone(session, monkeypatch):
-    end_capture = runner.Nsys.end_capture
+class NsysCalls:
+    """Notes what is asked of nsys, and when; `before_stop` is called first when a capture ends."""
 
-    def damaged(self, folder):
-        if folder.name == SECOND:
-            monkeypatch.setattr("jobs.collectors.scrub", lambda path: sqlite3.connect(path).execute("SELECT broken"))
-        try:
-            return end_capture(self, folder)
-        finally:
-            monkeypatch.setattr("jobs.collectors.scrub", lambda path: None)
+    def __init__(self, monkeypatch):
+        self.calls: list[tuple[str, str, float, float]] = []  # command, session, began, ended
+        self.before_stop = lambda: None
+        monkeypatch.setattr(collectors, "nsys", self)
 
-    monkeypatch.setattr(runner.Nsys, "end_capture", damaged)
+    def __call__(self, command, *options, **environment):
+        began = time.monotonic()
+        if command == "stop":
+            self.before_stop()
+        said = nsys(command, *options, **environment)
+        self.calls.append((command, options[0], began, time.monotonic()))
+        return said
+
+    def of(self, command):
+        return [call for call in self.calls if call[0] == command]
+
+
+@pytest.fixture
+def nsys_calls(monkeypatch):
+    return NsysCalls(monkeypatch)
+
+
+def test_a_capture_ends_while_the_next_runs_are_measured(session, fake_worker, nsys_calls):
+    nsys_calls.before_stop = lambda: eventually(lambda: f"{THIRD}/nsys" in fake_worker.measured_at)
+    assert session().run() == dict.fromkeys(RUNS, "ok")
+    sessions = [session for _, session, *_ in nsys_calls.of("start")]
+    assert len(set(sessions[:3])) == lane.NSYS_WORKERS == 3
+    _, _, stop_began, stop_ended = next(call for call in nsys_calls.of("stop") if call[1] == sessions[3])
+    assert stop_began < fake_worker.measured_at[f"{THIRD}/nsys"] < stop_ended
+    assert stop_ended < fake_worker.measured_at[f"{LAST}/timer"]
+
+
+def test_measured_steps_wait_until_a_capture_has_settled(session, fake_worker, nsys_calls):
+    one = session()
+    one.runner.settle_s = 0.4
+    assert one.run() == dict.fromkeys(RUNS, "ok")
+    disturbed = [ended for *_, ended in nsys_calls.of("start")] + [began for *_, began, _ in nsys_calls.of("stop")]
+    assert len(disturbed) == 8
+    assert len(fake_worker.measured_at) == 8
+    waits = [at - before for at in fake_worker.measured_at.values() for before in disturbed if before < at]
+    assert min(waits) >= 0.39
+
+
+def test_a_capture_in_which_nothing_was_measured_serves_the_next_run(session, fake_worker, nsys_calls):
+    fake_worker.fail({f"{FIRST}/timer": ("warm-up", "oom"), f"{SECOND}/timer": ("measured", "segfault")})
+    assert session().run() == {FIRST: "oom", SECOND: "failed", THIRD: "ok", LAST: "ok"}
+    assert len(nsys_calls.of("start")) == len(nsys_calls.of("stop")) == 2
+
+
+def test_an_export_that_fails_while_the_next_run_is_measured_fails_its_run_alone(session, fake_worker, monkeypatch):
+    scrub = collectors.scrub
+
+    def damaged(database):
+        if database.parent.name == SECOND:
+            eventually(lambda: f"{THIRD}/nsys" in fake_worker.measured_at)
+            sqlite3.connect(database).execute("SELECT broken")
+        scrub(database)
+
+    monkeypatch.setattr(collectors, "scrub", damaged)
     one = session()
     assert one.run() == dict.fromkeys(RUNS, "ok") | {SECOND: "failed"}
     assert one.record(SECOND)["status_detail"]["phase"] == "export"
+
+
+def test_a_full_disk_in_an_export_ends_the_sweep_and_keeps_what_was_measured(session, fake_worker, monkeypatch):
+    def no_space(database):
+        if database.parent.name == SECOND:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(database))
+
+    monkeypatch.setattr(collectors, "scrub", no_space)
+    one = session({"context_length": [8, 16, 32, 64]})
+    with pytest.raises(OSError, match="No space"):
+        one.run()
+    assert one.record(FIRST)["status"] == "ok"
+    assert one.results.record(one.sweep.runs[1]) is None
+    assert len(one.named("run_started")) < len(one.sweep.runs)
+
+
+def test_a_fresh_process_serves_one_pass_of_one_run(session, fake_worker):
+    one = session({"fresh_process": True, "warmup_steps": 0})
+    assert set(one.run().values()) == {"ok"}
+    assert len({pid for _, pid in fake_worker.tasks}) == len(fake_worker.tasks) == 2 * len(RUNS)
+
+
+def test_without_profiled_steps_nsys_is_not_needed(session, fake_worker, monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    one = session({"profiled_steps": 0})
+    assert one.run() == dict.fromkeys(RUNS, "ok")
+    assert {name.rpartition("/")[2] for name, _ in fake_worker.tasks} == {"timer"}
+    files = {path.name for path in (one.results.folder / FIRST).iterdir()}
+    assert files == {"log.txt", "run.json", "timings.json"}
+    assert one.record(FIRST)["machine"]["nsys"] == ""
+
+
+def test_what_the_timer_observes_is_kept(session):
+    one = session()
+    one.run()
+    timings = json.loads((one.results.folder / FIRST / "timings.json").read_text())
+    assert set(timings) == {"steps", "memory", "figures"}
+
+
+def test_the_machine_is_calibrated_before_the_first_run_and_not_again(session, fake_worker):
+    first, again = session(calibrate=True), session({"context_length": [8, 16, 32]}, calibrate=True)
+    for one in (first, again):
+        with OnGpu(one):
+            one.run()
+    assert [name for name, _ in fake_worker.tasks].count("calibrate/timer") == 1
+    assert fake_worker.tasks[0][0] == "calibrate/timer"
+    assert json.loads((first.results.folder / "calibration.json").read_text())[0]["figure"] == "gemm_fp32"
+
+
+def test_a_machine_that_cannot_be_calibrated_measures_nothing(session, fake_worker, monkeypatch):
+    monkeypatch.setattr(collectors, "CALIBRATE_TIMEOUT_S", 0)
+    one = session(calibrate=True)
+    with OnGpu(one), pytest.raises(CollectorError, match="rates cannot be measured: no answer within"):
+        one.run()
+    assert one.named("run_started") == []
+    assert not (one.results.folder / "calibration.json").exists()
 
 
 def test_without_nsys_the_message_says_what_to_install(session, monkeypatch):
@@ -280,21 +387,24 @@ def test_a_stop_marks_the_run_in_flight_and_keeps_the_others(session, fake_worke
     assert again.results.in_flight(again.sweep.runs[2]) is None
 
 
-def test_a_stop_lets_the_export_in_progress_finish(session, monkeypatch):
-    """Its session stays, also while the next run waits for it before its measured steps."""
-    end_capture = runner.Nsys.end_capture
-    waited = threading.Event()
+@pytest.mark.parametrize("collector", ["timer", "nsys"])
+def test_a_stop_lets_the_export_in_progress_finish(session, fake_worker, monkeypatch, collector):
+    """Its session stays, while the run that is measured meanwhile is given up."""
+    end_capture = Nsys.end_capture
+    stopped = threading.Event()
 
     def slow(self, folder):
-        time.sleep(1)
-        waited.set()
+        stopped.wait(20)
         time.sleep(1)
         assert self.worker.process.poll() is None
         return end_capture(self, folder)
 
-    monkeypatch.setattr(runner.Nsys, "end_capture", slow)
+    monkeypatch.setattr(Nsys, "end_capture", slow)
+    fake_worker.fail({f"{SECOND}/{collector}": ("measured", "hang")})
     one = session()
-    assert isinstance(stop_when(one, lambda _: waited.is_set()), Stopped)
+    stop = one.runner.stop
+    monkeypatch.setattr(one.runner, "stop", lambda: (stop(), stopped.set()))
+    assert isinstance(stop_when(one, lambda _: f"{SECOND}/{collector}" in fake_worker.measured_at), Stopped)
     assert one.record(FIRST)["status"] == "ok"
     assert one.named("run_finished") == [FIRST]
     assert one.named("run_interrupted") == [SECOND]
