@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import altair as alt
 import pandas as pd
 import vl_convert as vlc
+from altair.utils import schemapi
 
 WIDE, NARROW = 840, 350
 LABEL_SLACK = 22
@@ -38,14 +39,21 @@ def render(kind: str, rows: pd.DataFrame, prefix: str, width: int, label: str = 
     """SVG of `rows` drawn as `kind`, `width` CSS pixels wide, with ids that start with `prefix`; screen readers say
     `label`."""
     palette = _Palette()
+    with schemapi.debug_mode(False):  # to check a drawing against the schema takes longer than to draw it; tests do
+        document = specification(kind, rows, palette, width, **options)
+    svg = vlc.vegalite_to_svg(document)
+    return _finish(svg, prefix, palette, label, hover=width > NARROW)
+
+
+def specification(kind: str, rows: pd.DataFrame, palette: _Palette, width: int, **options) -> dict:
+    """What Vega-Lite draws, with stand-in colours of `palette`."""
     chart = KINDS[kind](rows, palette, width, **options).configure(
         background="transparent",
         font="sans-serif",
         padding={"left": LABEL_SLACK, "right": 10, "top": 2, "bottom": 2},
         view={"strokeWidth": 0},
     )
-    svg = vlc.vegalite_to_svg(json.loads(chart.to_json()))
-    return _finish(svg, prefix, palette, label, hover=width > NARROW)
+    return json.loads(chart.to_json())
 
 
 def case_label(rows: pd.DataFrame, by: list[str]) -> pd.Series:

@@ -1,5 +1,6 @@
 """Numbers read well, and names are inert wherever they go."""
 
+import inspect
 from html.parser import HTMLParser
 
 import markdown
@@ -7,7 +8,9 @@ import pandas as pd
 import pytest
 
 from analysis.answer import NOT_MEASURED, Column, Table
+from analysis.questions import QUESTIONS
 from analysis.report import charts, tables, text
+from tests import synthetic
 
 EVIL = [
     "<script>alert(1)</script>",
@@ -178,3 +181,42 @@ def test_charts_use_variables_for_every_colour_and_ids_of_their_own():
     assert "var(--series-0)" in svg and "var(--chart-text)" in svg
     assert "<title>a, x: 2 ms</title>" in svg
     assert 'id="one-' in svg or " id=" not in svg
+
+
+def test_every_drawing_keeps_to_the_schema():
+    rec = synthetic.recording(("small", "2.7B"), (128, 512))
+    drawn = set()
+    for question in QUESTIONS.values():
+        parameters = inspect.signature(question.answer).parameters
+        for chart in question.answer(**{name: getattr(rec, name) for name in parameters}).charts.values():
+            assert charts.specification(chart.kind, chart.rows, charts._Palette(), charts.WIDE, **chart.options)
+            drawn.add(chart.kind)
+    assert drawn == set(charts.KINDS)
+
+
+def test_shares_too_small_to_see_are_left_to_the_table():
+    rows = pd.DataFrame({"size": ["a", "a"], "family": ["gemm", "copy"], "share": [0.9999, 0.0001]})
+    svg = charts.render("stacked_shares", rows, "one", 800, order=["gemm", "copy"], by=["size"])
+    assert "--family-gemm" in svg and "--family-copy" not in svg
+
+
+def test_a_value_that_reads_as_it_is_stands_once_and_is_a_number_all_the_same():
+    rows = pd.DataFrame({"calls": [7, 7000], "share": [1 / 3, 0.5]})
+    columns = (Column("calls", "calls", "count"), Column("share", "share", "share", bar=True))
+    html = tables.to_html(Table("t", "t", columns, rows), "t.csv", "", {})
+    assert "<td data-v>7</td>" in html and '<td data-v="7000">7,000</td>' in html
+    assert f'<td data-v="{1 / 3!r}" class="bar" style="--bar:33.3%">33.3</td>' in html
+
+
+def test_a_heading_breaks_before_a_sign_only_and_shows_the_colour_of_a_family():
+    columns = (Column("x", "busy ÷ timer", "share"), Column("share_gemm", "gemm", "share"))
+    rows = pd.DataFrame({"x": [0.5], "share_gemm": [0.5]})
+    html = tables.to_html(Table("t", "t", columns, rows), "t.csv", "", {"gemm": "Matrix product"})
+    assert "busy ÷\u00a0timer\u00a0<span" in html
+    assert '<span class="family gemm">gemm</span>' in html
+
+
+def test_a_quantity_has_the_unit_of_its_row():
+    rows = pd.DataFrame({"limit": [0.5, 800 * 2**20, 8.0], "unit": ["share", "bytes", "s"]})
+    html = tables.to_html(Table("t", "t", (Column("limit", "limit", "quantity"),), rows), "t.csv", "", {})
+    assert ">50.0%<" in html and ">800\u202fMiB<" in html and ">8.00\u202fs<" in html
