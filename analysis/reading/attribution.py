@@ -57,8 +57,8 @@ class Attribution:
     """Ranges with their place, and the place of each operation; rows are in the order of the capture's frames.
 
     ranges: the capture's columns and parent_id (-1 none; row number of the parent), depth, path, step (-1 none), phase,
-            module (path below the phase); both end in an ellipsis after a hundred names. Start/end ranges take no part in
-            the nesting: they have no parent.
+            module (path below the phase); both end in an ellipsis after a hundred names. Start/end ranges take no part
+            in the nesting: they have no parent.
     kernels, memops, graphs: api (row of the launch, -1 not in the capture), launch_ns, launch_end_ns (start_ns where
             the launch is not in the capture), thread, range_id (-1 none), step, phase, module, attribution
     api:    range_id, step, phase, attribution
