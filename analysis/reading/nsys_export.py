@@ -735,6 +735,8 @@ def _gpu_of(tables) -> dict[tuple[int, int], int]:
     if not {"gpuId", "cudaId", "pid"} <= set(tables.columns("TARGET_INFO_CUDA_DEVICE")):
         return {}
     gpu, device, process = tables.objects("TARGET_INFO_CUDA_DEVICE", ["gpuId", "cudaId", "pid"])
+    if any(one is not None and one < 0 for one in gpu):
+        raise ValueError("gpuId in TARGET_INFO_CUDA_DEVICE is out of range")
     return {(int(p), int(d)): int(g) for p, d, g in zip(process, device, gpu) if g is not None}
 
 

@@ -126,7 +126,8 @@ def summarise(
     time = np.bincount(codes, duration, 3) if len(codes) else np.zeros(3)
     names = attribution.kernels["attribution"].cat.categories
     coverage = {name: (float(part / total) if total else None) for name, part in zip(names, time)}
-    processes = {int(one) for frame in (capture.api, kernels) for one in frame["process"].unique()}
+    frames = (kernels, capture.graphs, capture.memops, capture.syncs, capture.api, capture.ranges)
+    processes = {int(one) for frame in frames for one in pd.unique(frame["process"].to_numpy())}
     graph_ns = int((capture.graphs["end_ns"] - capture.graphs["start_ns"]).sum())
     facts = {
         "source": capture.source,

@@ -27,7 +27,7 @@ DATA = Path(__file__).parents[1] / "data"
 def export():
     """A capture with something of everything."""
     full = Export()
-    full.gpu()
+    full.gpu(process=1)
     full.domain(4, "library")
     full.push("step", 0, 1000)
     full.push("forward", 10, None, registered=True)
@@ -161,6 +161,7 @@ def test_a_string_that_the_table_lacks_is_damage(export, tmp_path):
         ("CUPTI_ACTIVITY_KIND_KERNEL", "deviceId", 2**40, "out of range"),
         ("CUPTI_ACTIVITY_KIND_KERNEL", "deviceId", -1, "device number out of range"),
         ("CUPTI_ACTIVITY_KIND_MEMCPY", "deviceId", 1024, "device number out of range"),
+        ("TARGET_INFO_CUDA_DEVICE", "gpuId", -1, "gpuId in TARGET_INFO_CUDA_DEVICE is out of range"),
         ("TARGET_INFO_GPU", "smCount", 2**62, "smCount in TARGET_INFO_GPU is out of range"),
         ("TARGET_INFO_GPU", "clockRate", -1, "clockRate in TARGET_INFO_GPU is out of range"),
         ("NVTX_EVENTS", "end", -5, "ends before it starts"),

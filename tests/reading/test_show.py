@@ -101,6 +101,16 @@ def test_coverage_says_of_how_much_gpu_time_it_speaks(tmp_path, form):
     assert "(kernel time is 25.0% of GPU time; graphs hide the rest)" in shown
 
 
+@pytest.mark.parametrize("event", ["push", "memset", "sync"])
+def test_every_event_tells_its_process(tmp_path, event):
+    export = Export()
+    first = {"push": "forward", "memset": 5, "sync": 5}[event]
+    arguments = (first, 5, 10) if event == "push" else (first, 10, 1)
+    getattr(export, event)(*arguments, process=7)
+    found = json.loads(_show(export.sqlite(tmp_path / "x.sqlite"), "--format", "json").stdout)
+    assert found["capture"]["processes"] == [7]
+
+
 def test_a_capture_of_graphs_alone_covers_nothing(tmp_path):
     export = Export()
     export.graph(200, 275, export.call(20, 30, name="cudaGraphLaunch_v10000"))
