@@ -39,14 +39,14 @@ def answer(kernels: pd.DataFrame) -> Answer:
         tables.append(
             Table(
                 f"kernels-{key}",
-                f"{family.label} kernels seen",
+                f"{family.label} kernels seen, by their highest share of a step",
                 (
                     Column("kernel_name", "kernel", "kernel_entry"),
                     Column("explanation", "what it computes", "prose"),
                     *said,
                     Column("modules", "launched by", "modules"),
                     Column("num_runs", "runs", "count"),
-                    Column("high", "largest share of a step", "share", bar=True),
+                    Column("high", "highest share", "share", bar=True),
                 ),
                 of_family.reset_index(drop=True),
             )
