@@ -46,6 +46,7 @@ ENVIRONMENT = (
     "TORCH_SYMM_MEM_DISABLE_MULTICAST",
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",
+    "TORCHINDUCTOR_CACHE_DIR",  # what one pass compiled, the other finds
 )
 
 # What an export may keep. Everything else (environment, processes, host) is dropped.

@@ -166,6 +166,12 @@ def settings() -> dict:
     }
 
 
+def compares_with_fp32(run: dict) -> bool:
+    """Whether numerics are observed: fused attention has backends without float32, a compiled model would compile
+    again."""
+    return run["precision"] != "fp32" and run["attention"] == "naive" and run["compile"] == "off"
+
+
 def perform(task: dict, device: torch.device, connection: Connection) -> None:
     """Carry out one task: warm up, send `ready`, wait for `go`, run `steps` steps, send `measured`.
 
@@ -182,7 +188,7 @@ def perform(task: dict, device: torch.device, connection: Connection) -> None:
         observed = {"memory": [], "figures": []}
         with ranges.no_ranges():
             observe = task["observe"] and task["warmup_steps"] > 0
-            if observe and task["run"]["precision"] != "fp32" and task["run"]["compile"] == "off":
+            if observe and compares_with_fp32(task["run"]):
                 observed["figures"] += observations.numerics(workload)
             for _ in range(task["warmup_steps"] - 1):
                 workload.step()

@@ -266,3 +266,17 @@ def test_bytes_kept_by_a_range_are_those_allocated_when_it_ends(monkeypatch):
         {"phase": "forward", "module": "block_0", "kept_bytes": 70},
         {"phase": "forward", "module": "block_0/ffn", "kept_bytes": 40},
     ]
+
+
+@pytest.mark.parametrize(
+    "changes, compared",
+    [
+        ({"precision": "bf16"}, True),
+        ({"precision": "tf32"}, True),
+        ({}, False),
+        ({"precision": "bf16", "attention": "flash"}, False),
+        ({"precision": "bf16", "compile": "default"}, False),
+    ],
+)
+def test_numerics_are_observed_where_the_same_code_has_float32(changes, compared):
+    assert workload.compares_with_fp32(FIELDS | changes) == compared
