@@ -165,7 +165,7 @@ def job(
     report = JsonEvents() if log_format == "json" else Terminal()
     code = 0
     if not render_only:
-        if not can_measure(results, runs, device, report):
+        if not can_measure(planned, results, runs, device, report):
             raise fail(
                 "this machine cannot measure: see the checks that failed. The report of the recording that comes with "
                 "this program needs no GPU: `profiler-job render`",
@@ -232,13 +232,13 @@ def doctor(
     device: Device = "cuda",
 ) -> None:
     """Check that this machine can measure: GPU, torch, nsys, memory, disk. Exit code 69 if it cannot."""
-    _, runs, *_ = chosen(sweep, only, shard)
-    if not can_measure(results, runs, device, Terminal()):
+    planned, runs, *_ = chosen(sweep, only, shard)
+    if not can_measure(planned, results, runs, device, Terminal()):
         raise typer.Exit(CANNOT_MEASURE)
 
 
-def can_measure(results: Path, runs: list[Run], device: str, report: Report) -> bool:
-    found = checks(results, runs, device)
+def can_measure(sweep: Sweep, results: Path, runs: list[Run], device: str, report: Report) -> bool:
+    found = checks(results, runs, device, with_nsys=sweep.protocol.profiled_steps > 0)
     for check in found:
         report("check", **check._asdict())
     return all(check.state != "failed" for check in found)

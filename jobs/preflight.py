@@ -162,15 +162,16 @@ def existing_parent(folder: Path) -> Path:
     return folder
 
 
-def checks(folder: Path, runs: Sequence[Run], device: str = "cuda") -> list[Check]:
-    """All checks for measuring `runs` into `folder`; without a GPU (`device` cpu, for trying things out) only some."""
+def checks(folder: Path, runs: Sequence[Run], device: str = "cuda", with_nsys: bool = True) -> list[Check]:
+    """All checks for measuring `runs` into `folder`; without a GPU (`device` cpu, for trying things out) only some, and
+    none of nsys where no step is profiled."""
     temporary = check_temporary()
     if temporary.state == "failed":  # most other checks need one
         return [temporary]
     everywhere: list[Callable[[], Check]] = [
         lambda: check_writable(folder),
         lambda: check_disk(folder, runs),
-        check_nsys,
+        *([check_nsys] if with_nsys else []),
     ]
     on_gpu = [check_gpu, check_torch, lambda: check_gpu_memory(runs), check_other_processes]
     return [*(check() for check in (on_gpu if device == "cuda" else []) + everywhere), temporary]

@@ -220,8 +220,9 @@ def test_a_read_only_folder_is_exit_74_with_the_fix(run, mount):
 
 
 def test_a_full_disk_stops_the_sweep_and_keeps_what_was_measured(run, mount, fake_worker):
-    """Room for an export or two, not for four; when there is room again, the rest is measured."""
+    """After one run there is room for an export or none, not for three; then there is room again."""
     folder = mount("size=6m")
+    assert run("--only", "mode=forward,context_length=8", results=folder).returncode == 0
     filler = folder / "filler"
     filler.write_bytes(b"x" * int(3.9 * 2**20))
     done = run(results=folder)

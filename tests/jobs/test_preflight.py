@@ -125,6 +125,11 @@ def test_on_a_cpu_nothing_of_a_gpu_is_checked(stand_in_nsys, tmp_path):
     assert not names & {"GPU", "torch", "GPU memory", "other processes"}
 
 
+def test_where_no_step_is_profiled_nsys_is_not_checked(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert "nsys" not in {check.name for check in preflight.checks(tmp_path, RUNS[:1], "cpu", with_nsys=False)}
+
+
 def test_every_check_that_fails_says_what_to_do(no_gpu, monkeypatch, tmp_path):
     def missing(*arguments):
         raise CollectorError("nsys is not on PATH")
