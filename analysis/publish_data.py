@@ -94,7 +94,7 @@ def _texts(folder: Path) -> Iterator[tuple[str, str]]:
 
 def contents(folder: Path) -> list[str]:
     """What a recording holds, in lines for a person to read before it becomes public."""
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    manifest = _manifest(folder)
     lines = [f"{'table':12} {'rows':>12} {'bytes':>12}  columns"]
     for name, size in manifest["tables"].items():
         columns = pq.read_schema(folder / f"{name}.parquet").names
@@ -154,7 +154,11 @@ def _draft(source: Path, draft: Path) -> Path:
 
 
 def _created(folder: Path) -> str:
-    return json.loads((folder / "manifest.json").read_text(encoding="utf-8")).get("created", "an unknown time")
+    return _manifest(folder).get("created", "an unknown time")
+
+
+def _manifest(folder: Path) -> dict:
+    return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
 
 
 def _check(folder: Path, run_ids: set[str], target: Path) -> None:
@@ -171,10 +175,12 @@ def _check(folder: Path, run_ids: set[str], target: Path) -> None:
             f"{size / 2**20:.1f} MiB are too large for git and for browsers, which get {LARGEST_BYTES // 2**20} MiB at"
             " most: measure fewer runs"
         )
-    for manifest in sorted(target.parent.glob("*/manifest.json")):
-        others = {run["run_id"] for run in json.loads(manifest.read_text(encoding="utf-8"))["runs"]}
-        if manifest.parent.name != target.name and run_ids & others:
+    study = _manifest(folder).get("study", "")
+    for other in sorted(manifest.parent for manifest in target.parent.glob("*/manifest.json")):
+        manifest = _manifest(other)
+        others = {run["run_id"] for run in manifest["runs"]}
+        if other.name != target.name and manifest.get("study", "") == study and run_ids & others:
             raise PublishError(
-                f"{manifest.parent} has {len(run_ids & others)} of the same runs, and the report cannot show a run"
-                f" twice: publish as {manifest.parent.name} to replace it, or remove it first"
+                f"{other} has {len(run_ids & others)} of the same runs, and the report cannot show a run"
+                f" twice: publish as {other.name} to replace it, or remove it first"
             )

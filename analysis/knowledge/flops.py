@@ -20,6 +20,7 @@ FP32_BYTES = 4
 TOKEN_BYTES = 8  # token ids are 64-bit integers
 
 PHASES = ("forward", "loss", "backward", "optimizer")
+ATTENTION = ("naive", "sdpa", "flash", "efficient", "cudnn")
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def num_parameters(shape: Shape) -> int:
 
 def num_matrix_products(shape: Shape, phase: str, attention: str = "naive") -> int:
     """Matrix products that `phase` launches: forward 9 L + 1 (seven linears, Q K^T and A V a layer, and the head),
-    backward twice that. With attention `sdpa` the two products of each layer are inside the fused kernel: 7 L + 1."""
+    backward twice that. With fused attention the two products of each layer are inside its kernel: 7 L + 1."""
     forward = (9 if _written_out(attention) else 7) * shape.num_layers + 1
     return {"forward": forward, "loss": 0, "backward": 2 * forward, "optimizer": 0}[_checked(phase)]
 
@@ -246,6 +247,6 @@ def _checked(phase: str) -> str:
 
 
 def _written_out(attention: str) -> bool:
-    if attention not in ("naive", "sdpa"):
-        raise ValueError(f"attention {attention!r} is unknown; choose one of naive, sdpa")
+    if attention not in ATTENTION:
+        raise ValueError(f"attention {attention!r} is unknown; choose one of {', '.join(ATTENTION)}")
     return attention == "naive"

@@ -101,6 +101,17 @@ WHERE_KNOWN = ("forward_layouts", "backward_layouts", "math_path", "nsys_sums")
 """Checks that are made only where the names of the matrix-product kernels say what they need, or where nsys's own
 statistics were recorded."""
 
+OF_CAPTURE = (
+    "profiled_steps",
+    "forward_products",
+    "backward_products",
+    "profiler",
+    "in_phase",
+    "in_module",
+    "busy",
+)
+"""Checks of what nsys recorded: a run that was only timed has none. Compiled models have no modules."""
+
 MEANING = {
     "timed_steps": "steps timed, against steps to time",
     "profiled_steps": "steps with kernels in the profile, against steps to profile",
@@ -333,7 +344,9 @@ def _with_missing(table: pd.DataFrame, info: pd.DataFrame) -> pd.DataFrame:
         for check in MEANING:
             if check.startswith("backward") and ranges.BACKWARD not in metrics.MODE_PHASES.get(run["mode"], ()):
                 continue
-            if check in WHERE_KNOWN:
+            if check in WHERE_KNOWN or (check in OF_CAPTURE and not run["profiled_steps"]):
+                continue
+            if check == "in_module" and run["compile"] != "off":
                 continue
             wanted.append((run_id, check))
     grid = pd.DataFrame(wanted, columns=["run_id", "check"])

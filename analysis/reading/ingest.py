@@ -192,7 +192,9 @@ def _log(file: Path) -> str | None:
 
 
 def scrub(text: str) -> str:
-    """`text` without what tells of the machine it came from: folders, and user@host; at most 1000 characters."""
+    """`text` without what tells of the machine it came from: folders, and user@host; and without PyTorch's advice on
+    its environment variables after an out of memory; at most 1000 characters."""
+    text = text.partition(" If reserved but unallocated memory is large")[0]
     text = re.sub(r"(?<![\w/:.])(?:~|[A-Za-z]:)?[/\\](?:[\w.+@-]+[/\\])*(?=[\w.+@-])", "", text)
     text = re.sub(r"[\w.-]+@[\w-]+(\.[\w-]+)*", "...", text)
     return text if len(text) <= 1000 else text[:997] + "..."

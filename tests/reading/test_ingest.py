@@ -273,6 +273,7 @@ def test_a_folder_without_a_sweep_says_so(tmp_path):
         (r"C:\Users\bob\model.py", "model.py"),
         ("bob@host.example said", "... said"),
         ("3/4 of 80 GiB; forward/block_0", "3/4 of 80 GiB; forward/block_0"),
+        ("CUDA out of memory. If reserved but unallocated memory is large try setting X=1", "CUDA out of memory."),
     ],
 )
 def test_messages_are_scrubbed_of_their_machine(text, expected):
