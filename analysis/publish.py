@@ -67,11 +67,9 @@ def publish(folders: list[Path], docs: Path) -> Published:
     if "" not in of_study:
         raise recording.RecordingError(f"{folders[0]} is of a study alone: give the recording of a whole sweep, too")
     studies = {study: together(parts) for study, parts in of_study.items()}
-    inside = [folder.name for folder in folders if folder.resolve().is_relative_to((docs / "data").resolve())]
-    mine = [name for name, one in zip(inside, loaded) if one.manifest.get("study", "") == ""]
-    return write(
-        studies.pop(""), docs, studies, downloads=mine[0] if len(inside) == len(folders) and len(mine) == 1 else ""
-    )
+    data = (docs / "data").resolve()
+    downloads = {folder.name: one.manifest for folder, one in zip(folders, loaded) if folder.resolve().parent == data}
+    return write(studies.pop(""), docs, studies, downloads=downloads if len(downloads) == len(folders) else {})
 
 
 def together(recordings: list[recording.Recording]) -> recording.Recording:
@@ -114,10 +112,10 @@ def write(
     rec: recording.Recording,
     docs: Path,
     studies: Mapping[str, recording.Recording] = MappingProxyType({}),
-    downloads: str = "",
+    downloads: Mapping[str, dict] = MappingProxyType({}),
 ) -> Published:
-    """Write all generated pages of `rec` and of the `studies` by name below `docs`; `downloads`: the folder of its
-    Parquet files in docs/data.
+    """Write all generated pages of `rec` and of the `studies` by name below `docs`; `downloads`: manifests by
+    folder of docs/data, where all of it is there to be had.
 
     They are drafted elsewhere, and only files that changed are replaced: a preview meets no half report, and where a
     question fails the last report stays.
@@ -147,7 +145,11 @@ def _settle(draft: Path, docs: Path) -> None:
 
 
 def _draft(
-    rec: recording.Recording, studies: Mapping[str, recording.Recording], docs: Path, measured: Path, downloads: str
+    rec: recording.Recording,
+    studies: Mapping[str, recording.Recording],
+    docs: Path,
+    measured: Path,
+    downloads: Mapping[str, dict],
 ) -> Published:
     """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
     published, rec = rec, of_finished_runs(rec)
@@ -157,7 +159,7 @@ def _draft(
     site.write("report/kernels.md", "kernels.md", ask(kernel_glossary, rec))
     site.write(f"report/{cuda_calls.SLUG}.md", "cuda-calls.md", ask(cuda_calls, rec))
     dictionary = recording.dictionary()
-    site.write("report/data.md", "data.md", ask(data_page, published, dictionary=dictionary), downloads=downloads)
+    site.write("report/data.md", "data.md", ask(data_page, published, dictionary=dictionary, downloads=downloads))
     site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec))
     site.write("report/environment.md", "environment.md", ask(environment, rec))
     checks = checked.tables["checks"].rows

@@ -1,4 +1,4 @@
-"""What the recording holds, column by column, and where to get it."""
+"""What the recordings hold, column by column, and where to get them."""
 
 from collections.abc import Mapping
 
@@ -10,11 +10,21 @@ SLUG = "data"
 TITLE = "Data"
 
 
-def answer(dictionary: pd.DataFrame, manifest: Mapping) -> Answer:
-    """The data dictionary (table, column, dtype, unit, meaning), one table per table of the recording, and the files
-    with rows and bytes."""
-    sizes = manifest.get("tables", {})
-    files = [{"table": name, "rows": one["rows"], "bytes": one["bytes"]} for name, one in sizes.items()]
+def answer(dictionary: pd.DataFrame, downloads: Mapping[str, Mapping]) -> Answer:
+    """The data dictionary (table, column, dtype, unit, meaning), one table per table of a recording; and of each
+    recording (`downloads`: manifests by folder) what it is, its runs, and its files with rows and bytes."""
+    recordings = [
+        {
+            "folder": folder,
+            "study": manifest.get("study", ""),
+            "manifest": manifest,
+            "num_runs": len(manifest.get("runs", ())),
+            "bytes": sum(one["bytes"] for one in manifest.get("tables", {}).values()),
+            "files": [{"table": name, **one} for name, one in manifest.get("tables", {}).items()],
+        }
+        for folder, manifest in downloads.items()
+    ]
+    recordings.sort(key=lambda one: (one["study"], one["folder"]))
     columns = (
         Column("column", "column", "code"),
         Column("dtype", "type"),
@@ -25,5 +35,5 @@ def answer(dictionary: pd.DataFrame, manifest: Mapping) -> Answer:
         Table(f"columns-{name}", f"{name}", columns, rows.reset_index(drop=True))
         for name, rows in dictionary.groupby("table", sort=False)
     ]
-    facts = {"files": files, "names": list(dict.fromkeys(dictionary["table"])), "manifest": dict(manifest)}
+    facts = {"recordings": recordings, "names": list(dict.fromkeys(dictionary["table"]))}
     return assemble(facts, [], tables, [])
