@@ -117,6 +117,14 @@ def _product(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[["size"]].drop_duplicates().merge(contexts, how="cross").merge(variant, how="cross")
 
 
+def against(rows: pd.DataFrame, axis: str, base: str, values: list[str]) -> pd.DataFrame:
+    """`rows` with the `values` of the same case at `base` on `axis` beside them, as {value}_base; NaN where there are
+    none."""
+    by = [name for name in ("size", "context_length", *VARIANT_AXES) if name in rows and name != axis]
+    found = rows[rows[axis].astype(str) == base][[*by, *values]]
+    return rows.merge(found, how="left", on=by, suffixes=("", "_base"), validate="m:1")
+
+
 def measured_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Finished runs only: a run that ran out of memory shows no derived number, even for the phases it reached."""
     return in_model_order(runs[runs["status"].astype(str) == "ok"])

@@ -171,7 +171,9 @@ def stacked_shares(rows: pd.DataFrame, palette: _Palette, width: int, by, order,
     return (bars + text).resolve_scale(color="independent")
 
 
-def grouped_bars(rows: pd.DataFrame, palette: _Palette, width: int, by, order) -> alt.LayerChart:
+def grouped_bars(
+    rows: pd.DataFrame, palette: _Palette, width: int, by, order, unit="% of kernel time"
+) -> alt.LayerChart:
     """Per case one dot per `scope` at its `share`: the same drawing as `dumbbell`, on an axis that starts at zero."""
     data = pd.DataFrame({"label": case_label(rows, by), "scope": rows["scope"], "share": rows["share"]})
     data["title"] = [f"{a}, {s}: {v:.1%}" for a, s, v in zip(data["label"], data["scope"], data["share"], strict=True)]
@@ -187,7 +189,7 @@ def grouped_bars(rows: pd.DataFrame, palette: _Palette, width: int, by, order) -
         axis=_category_axis(palette),
     )
     axis = alt.Axis(**{**_value_axis(palette, "%", 5).to_dict(), "labelExpr": "format(datum.value * 100, '.3~g')"})
-    x = alt.X("share:Q", scale=alt.Scale(domainMin=0), axis=axis, title="% of kernel time")
+    x = alt.X("share:Q", scale=alt.Scale(domainMin=0), axis=axis, title=unit)
     base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
     lines = base.mark_line(strokeWidth=1.5, color=palette[RULE]).encode(y=y, x=x, detail="label:N")
     dots = base.mark_point(filled=True, size=46, opacity=1).encode(
