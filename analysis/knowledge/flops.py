@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 FP32_BYTES = 4
 TOKEN_BYTES = 8  # token ids are 64-bit integers
+INDEX_BYTES = 8  # where a maximum was found
 
 PHASES = ("forward", "loss", "backward", "optimizer")
 ATTENTION = ("naive", "sdpa", "flash", "efficient", "cudnn")
@@ -103,6 +104,23 @@ def fused_attention(shape: Shape, element_bytes: int = FP32_BYTES, skip_masked: 
 def softmax(shape: Shape, element_bytes: int = FP32_BYTES) -> Cost:
     """Softmax over the scores of one layer: max, subtract, exp, sum, divide, five operations for each of B H T T."""
     return Cost(5 * shape.num_scores, 2 * shape.num_scores * element_bytes)
+
+
+def softmax_kernels(shape: Shape, element_bytes: int = FP32_BYTES) -> dict[str, Cost]:
+    """Softmax of one layer written out as five kernels, in the order of their launches: each goes once through the
+    scores and once through one number a row; `max` writes the position of the maximum, too."""
+    scores, rows = shape.num_scores, shape.num_scores // shape.context_length
+
+    def kernel(passes: int, row_bytes: int) -> Cost:
+        return Cost(scores, passes * scores * element_bytes + rows * row_bytes)
+
+    return {
+        "max": kernel(1, element_bytes + INDEX_BYTES),
+        "subtract": kernel(2, element_bytes),
+        "exp": kernel(2, 0),
+        "sum": kernel(1, element_bytes),
+        "divide": kernel(2, element_bytes),
+    }
 
 
 def rms_norm(num_tokens: int, d_model: int, element_bytes: int = FP32_BYTES) -> Cost:
@@ -229,6 +247,48 @@ def forward_costs(shape: Shape, attention: str = "naive", element_bytes: int = F
         "norm": rms_norm(n, d) * (2 * layers + 1),
         **{name: cost * layers for name, cost in layer.items()},
         "lm_head": linear(n, d, shape.vocab_size, element_bytes),
+    }
+
+
+def kernel_costs(shape: Shape) -> dict[tuple[str, str], Cost]:
+    """Cost of one float32 forward pass as the model is written, attention written out and nothing fused: by innermost
+    NVTX range and kernel family, summed over the layers.
+
+    Each kernel reads its operands once and writes its result once, so that whatever passes from kernel to kernel goes
+    through memory. The operations are those of `forward_costs`, the bytes more.
+    """
+    n, d, f, layers, scores = shape.num_tokens, shape.d_model, shape.d_ff, shape.num_layers, shape.num_scores
+    soft = softmax_kernels(shape)
+
+    def elements(flops: int, number: int, more_bytes: int = 0) -> Cost:
+        return Cost(flops, number * FP32_BYTES + more_bytes)
+
+    layer = {
+        ("block", "elementwise"): residual(n, d) * 2,
+        ("qkv_proj", "gemm"): linear(n, d, d) * 3,
+        # Each of Q and K by halves: four products with a table, a difference, a sum, and both copied into the result.
+        ("rope", "elementwise"): elements(6 * n * d, 14 * n * d + 4 * shape.context_length * shape.d_head),
+        ("rope", "copy"): elements(0, 4 * n * d),
+        ("attention_scores", "gemm"): query_key(shape),
+        # Scaled, then masked by one byte for each pair of positions.
+        ("attention_scores", "elementwise"): elements(scores, 4 * scores, shape.context_length**2),
+        ("softmax", "reduce"): soft["max"] + soft["sum"],
+        ("softmax", "elementwise"): soft["subtract"] + soft["exp"] + soft["divide"],
+        ("attention_output", "copy"): elements(0, 2 * n * d),
+        ("attention_output", "gemm"): attention_value(shape),
+        ("o_proj", "copy"): elements(0, 2 * n * d),
+        ("o_proj", "gemm"): linear(n, d, d),
+        ("ffn", "gemm"): linear(n, d, f) * 2 + linear(n, f, d),
+        ("ffn", "elementwise"): elements(3 * n * f, 8 * n * f),
+    }
+    norms = 2 * layers + 1
+    return {
+        ("embedding", "index"): embedding(n, d),
+        # Square, mean, eps, root, and two products.
+        ("norm", "elementwise"): elements(3 * n * d, 6 * n * d + 5 * n + d) * norms,
+        ("norm", "reduce"): elements(n * d, n * d + n) * norms,
+        **{key: cost * layers for key, cost in layer.items()},
+        ("lm_head", "gemm"): linear(n, d, shape.vocab_size),
     }
 
 

@@ -81,7 +81,7 @@ def test_utilisation_is_none_without_a_peak():
     "call",
     [
         lambda: matrix_product_flops(SMALL, "forwards"),
-        lambda: num_matrix_products(SMALL, "forward", "flash"),
+        lambda: num_matrix_products(SMALL, "forward", "paged"),
         lambda: step_flops(SMALL, "train"),
     ],
 )
@@ -188,3 +188,49 @@ def test_the_optimizer_moves_what_the_formula_says(torch):
     assert traffic.kernels == 8
     assert traffic.elements * flops.FP32_BYTES == flops.adamw_unfused(100).bytes
     assert flops.adamw(100).bytes < flops.adamw_unfused(100).bytes
+
+
+def test_kernels_of_a_forward_pass_do_the_operations_of_its_modules_and_move_more():
+    kernels, least = {}, flops.forward_costs(SMALL)
+    for (module, _), cost in flops.kernel_costs(SMALL).items():
+        kernels[module] = kernels.get(module, Cost(0, 0)) + cost
+    assert {module: cost.flops for module, cost in kernels.items()} == {m: cost.flops for m, cost in least.items()}
+    assert all(cost.bytes >= least[module].bytes for module, cost in kernels.items() if module != "embedding")
+
+
+@pytest.mark.parametrize("model", ["naive"], indirect=True)
+def test_kernels_of_a_forward_pass_move_what_the_model_really_reads_and_writes(torch, model):
+    """Each operation that the model dispatches, by range: its operands once and its results once."""
+    from contextlib import contextmanager
+
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    moved, opened = {}, ["step"]
+    views = {"view", "_unsafe_view", "t", "transpose", "expand", "slice", "unsqueeze", "detach", "alias"}
+
+    @contextmanager
+    def open_range(name):
+        opened.append("block" if name.startswith(ranges.BLOCK_PREFIX) else name)
+        yield
+        opened.pop()
+
+    class Traffic(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            if function.overloadpacket.__name__ not in views:
+                operands = [one for arg in args for one in (arg if isinstance(arg, (list, tuple)) else [arg])]
+                results = result if isinstance(result, tuple) else [result]
+                tensors = {id(one): one for one in operands if isinstance(one, torch.Tensor) and one.dim()}
+                touched = [*tensors.values(), *results]
+                moved[opened[-1]] = moved.get(opened[-1], 0) + sum(one.numel() * one.itemsize for one in touched)
+            return result
+
+    tokens = torch.randint(TINY.vocab_size, (TINY.batch_size, TINY.context_length))
+    with torch.no_grad(), ranges.opened_by(open_range), Traffic():
+        model(tokens)
+    formula = {}
+    for (module, _), cost in flops.kernel_costs(TINY).items():
+        formula[module] = formula.get(module, 0) + cost.bytes
+    assert moved.keys() == formula.keys()
+    del moved["embedding"], formula["embedding"]  # the rows that it needs, not the whole table
+    assert moved == formula
