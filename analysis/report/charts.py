@@ -6,6 +6,7 @@ become <title> elements, save in the drawing for phones; ids get the chart's pre
 """
 
 import json
+import math
 import re
 from xml.etree import ElementTree
 
@@ -202,14 +203,106 @@ def grouped_bars(
     return lines + dots
 
 
+def lines(
+    rows: pd.DataFrame,
+    palette: _Palette,
+    width: int,
+    order,
+    value="time_ns",
+    unit="ms (log scale)",
+    x="context_length",
+    x_title="context length in tokens (log scale)",
+) -> alt.LayerChart:
+    """One line per `clock` over `x`, both axes logarithmic, named at its end, where `note` may say more. A `value` in ns
+    is drawn in ms, one in bytes in GiB."""
+    scale = {"ns": 1e6, "bytes": 2**30}.get(value.rsplit("_", 1)[-1], 1)
+    word = {"ns": " ms", "bytes": " GiB"}.get(value.rsplit("_", 1)[-1], "")
+    data = rows[["clock", "note"]].assign(x=rows[x].astype(float), value=rows[value] / scale)
+    data["title"] = [f"{c}, {v:,.0f}: {n:,.3g}{word}" for c, v, n in zip(data["clock"], data["x"], data["value"])]
+    height, low, high = 250, data["value"].min() / 1.15, data["value"].max() * 1.15
+    ends = data.sort_values("x", kind="stable").groupby("clock", sort=False).tail(1)
+    ends = ends.assign(text=ends["clock"] + ends["note"], label=_apart(ends, height, low, high))
+    across = math.log(data["x"].max() / data["x"].min()) or 1.0
+    reach = (ends["x"] / data["x"].min()).map(math.log) / across
+    room = width - LABEL_SLACK - 60
+    plot = int(min([room, *((room - 14 - 6.1 * ends["text"].str.len()) / reach)[reach > 0]]))
+    colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
+    shapes = alt.Scale(domain=list(order), range=["circle", "square", "triangle-up", "diamond"][: len(order)])
+    below = _value_axis(palette, ",d", 4).to_dict() | {"orient": "bottom", "values": sorted(set(data["x"]))}
+    ticks = [m * 10.0**power for power in range(-3, 8) for m in (1, 2, 5) if low <= m * 10.0**power <= high]
+    beside = _value_axis(palette, "~g", 5).to_dict() | {"orient": "left", "values": ticks}
+    along = alt.X("x:Q", scale=alt.Scale(type="log", base=2, nice=False), title=x_title, axis=alt.Axis(**below))
+    up = alt.Scale(type="log", nice=False, domain=[low, high])
+    colour = alt.Color("clock:N", scale=colours, legend=None)
+    y = alt.Y("value:Q", scale=up, title=unit, axis=alt.Axis(**beside))
+    base = alt.Chart(data, width=max(120, plot), height=height)
+    strokes = base.mark_line(strokeWidth=1.75).encode(x=along, y=y, color=colour)
+    dots = base.mark_point(filled=True, size=46, opacity=1).encode(
+        x=along, y=y, color=colour, shape=alt.Shape("clock:N", scale=shapes, legend=None), description="title:N"
+    )
+    names = (
+        alt.Chart(ends)
+        .mark_text(align="left", dx=9, fontSize=11, color=palette[TEXT])
+        .encode(x=along, y=alt.Y("label:Q", scale=up, title=unit, axis=alt.Axis(**beside)), text="text:N")
+    )
+    return strokes + dots + names
+
+
+def _apart(ends: pd.DataFrame, height: int, low: float, high: float, gap: int = 14) -> pd.Series:
+    """Where on the logarithmic axis the names of lines stand that end at the same `x`: at least `gap` pixels apart."""
+    placed = {}
+    for _, group in ends.groupby("x"):
+        lowest = -math.inf
+        for index, size in group["value"].sort_values().items():
+            lowest = max(lowest + gap, height * math.log(size / low) / math.log(high / low))
+            placed[index] = low * (high / low) ** (lowest / height)
+    return pd.Series(placed)
+
+
+def traces(
+    rows: pd.DataFrame,
+    palette: _Palette,
+    width: int,
+    order,
+    x_title,
+    y_title,
+    log=False,
+    steps=False,
+) -> alt.LayerChart:
+    """One line for each `line` of the rows (of each series, where there is no such column) through its points (x, y),
+    coloured by `series`; `log`: the vertical axis is logarithmic, `steps`: a value holds until the next one."""
+    data = rows[["series", "x", "y"]].assign(line=rows["line"] if "line" in rows else rows["series"])
+    colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
+    below = {**_value_axis(palette, "~g", 4 if width < 500 else 8).to_dict(), "orient": "bottom"}
+    left = {**_value_axis(palette, "~g", 5).to_dict(), "orient": "left"}
+    scale = alt.Scale(type="log", nice=True) if log else alt.Scale(domainMin=0)
+    base = alt.Chart(data, width=width - LABEL_SLACK - 64, height=220 if width > 500 else 180)
+    return alt.layer(
+        base.mark_line(strokeWidth=1.5, interpolate="step-after" if steps else "linear").encode(
+            x=alt.X("x:Q", scale=alt.Scale(nice=False), axis=alt.Axis(**below), title=x_title),
+            y=alt.Y("y:Q", scale=scale, axis=alt.Axis(**left), title=y_title),
+            color=alt.Color("series:N", scale=colours, legend=None),
+            detail="line:N",
+        )
+    )
+
+
 KINDS = {
     "dumbbell": dumbbell,
     "stacked_shares": stacked_shares,
     "grouped_bars": grouped_bars,
+    "lines": lines,
+    "traces": traces,
 }
 
 
-COLOUR_COLUMNS = {"dumbbell": "clock", "stacked_shares": "family", "grouped_bars": "scope"}
+COLOUR_COLUMNS = {
+    "dumbbell": "clock",
+    "stacked_shares": "family",
+    "grouped_bars": "scope",
+    "lines": "clock",
+    "traces": "series",
+}
 
 
 def colour_column(kind: str) -> str:
