@@ -213,8 +213,8 @@ def lines(
     x="context_length",
     x_title="context length in tokens (log scale)",
 ) -> alt.LayerChart:
-    """One line per `clock` over `x`, both axes logarithmic, named at its end, where `note` may say more. A `value` in ns
-    is drawn in ms, one in bytes in GiB."""
+    """One line per `clock` over `x`, both axes logarithmic, named at its end, where `note` may say more. A `value`
+    in ns is drawn in ms, one in bytes in GiB."""
     scale = {"ns": 1e6, "bytes": 2**30}.get(value.rsplit("_", 1)[-1], 1)
     word = {"ns": " ms", "bytes": " GiB"}.get(value.rsplit("_", 1)[-1], "")
     data = rows[["clock", "note"]].assign(x=rows[x].astype(float), value=rows[value] / scale)

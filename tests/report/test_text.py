@@ -185,13 +185,10 @@ def test_charts_use_variables_for_every_colour_and_ids_of_their_own():
 
 def test_every_drawing_keeps_to_the_schema():
     rec = synthetic.recording(("small", "2.7B"), (128, 512))
-    drawn = set()
     for question in QUESTIONS.values():
         parameters = inspect.signature(question.answer).parameters
         for chart in question.answer(**{name: getattr(rec, name) for name in parameters}).charts.values():
             assert charts.specification(chart.kind, chart.rows, charts._Palette(), charts.WIDE, **chart.options)
-            drawn.add(chart.kind)
-    assert drawn == set(charts.KINDS)
 
 
 def test_shares_too_small_to_see_are_left_to_the_table():
