@@ -287,10 +287,55 @@ def traces(
     )
 
 
+def roofline(rows: pd.DataFrame, palette: _Palette, width: int, order, roofs) -> alt.LayerChart:
+    """One mark per row: `flop_rate` (TFLOP/s) over `intensity` (FLOP/byte), both logarithmic, coloured by `series`.
+
+    `roofs`: corners of the limits above them, each with its `roof`, `intensity`, `flop_rate` and a `label` or none.
+    """
+    data = rows[["series", "intensity", "flop_rate"]].assign(
+        title=[
+            f"{label}: {rate:,.3g} TFLOP/s at {intensity:,.3g} FLOP/byte"
+            for label, rate, intensity in zip(rows["label"], rows["flop_rate"], rows["intensity"], strict=True)
+        ]
+    )
+    roofs = pd.DataFrame(roofs)
+    colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
+    shapes = alt.Scale(domain=list(order), range=["circle", "square", "triangle-up", "diamond"][: len(order)])
+    size = {"width": width - LABEL_SLACK - 70, "height": 360 if width > NARROW else 300}
+
+    def axes(title_x: str, title_y: str) -> dict:
+        scale = alt.Scale(type="log", nice=False, padding=8)
+        below = {**_value_axis(palette, "~g", 4 if width <= NARROW else 6).to_dict(), "orient": "bottom"}
+        return {
+            "x": alt.X("intensity:Q", scale=scale, title=title_x, axis=alt.Axis(**below)),
+            "y": alt.Y("flop_rate:Q", scale=scale, title=title_y, axis=alt.Axis(**{**below, "orient": "left"})),
+        }
+
+    titles = ("FLOP per byte (log scale)", "TFLOP/s (log scale)")
+    lines = alt.Chart(roofs, **size).mark_line(strokeWidth=1.5, color=palette[TEXT])
+    lines = lines.encode(**axes(*titles), detail="roof:N", order="intensity:Q")
+    first, last = (roofs.drop_duplicates("roof", keep=end) for end in ("first", "last"))
+    words = [
+        alt.Chart(ends, **size)
+        .mark_text(fontSize=11, color=palette[TEXT], align=align, dy=dy, dx=dx)
+        .encode(**axes(*titles), text="label:N")
+        for ends, align, dx, dy in ((first, "left", 0, -34), (last, "right", 0, -9))
+    ]
+    marks = alt.Chart(data, **size).mark_point(filled=True, size=26, opacity=1)
+    marks = marks.encode(
+        **axes(*titles),
+        color=alt.Color("series:N", scale=colours, legend=None),
+        shape=alt.Shape("series:N", scale=shapes, legend=None),
+        description="title:N",
+    )
+    return alt.layer(lines, marks, *words)
+
+
 KINDS = {
     "dumbbell": dumbbell,
     "stacked_shares": stacked_shares,
     "grouped_bars": grouped_bars,
+    "roofline": roofline,
     "lines": lines,
     "traces": traces,
 }
@@ -299,7 +344,7 @@ KINDS = {
 COLOUR_COLUMNS = {
     "dumbbell": "clock",
     "stacked_shares": "family",
-    "grouped_bars": "scope",
+    "grouped_bars": "scope", "roofline": "series",
     "lines": "clock",
     "traces": "series",
 }

@@ -19,6 +19,8 @@ UNIT = {
     "points": "points",
     "gflop": "GFLOP",
     "tflops": "TFLOP/s",
+    "gbps": "GB/s",
+    "intensity": "FLOP/byte",
     "bytes": "GiB",
     "mib": "MiB",
     "seconds": "s",
