@@ -14,8 +14,9 @@ from rich.table import Table
 
 from jobs.collectors import CollectorError
 from jobs.job import StepFailed, build_site, ingest, shipped_recordings
+from jobs.memory import allocator_limit_bytes, predicted_failure, predicted_memory_bytes
 from jobs.plan import DEFAULT_SWEEP, Run, Sweep, SweepError, load_sweep, select
-from jobs.prediction import predicted_memory_bytes, predicted_seconds
+from jobs.prediction import predicted_seconds
 from jobs.preflight import RESULTS_OF_IMAGE, check_writable, checks, visible_gpus
 from jobs.progress import JsonEvents, Report, Terminal, clock
 from jobs.results import Locked, Results
@@ -69,23 +70,40 @@ def chosen(sweep_file: Path, only: str, shard_text: str) -> tuple[Sweep, list[Ru
 
 
 @app.command()
-def plan(sweep: SweepFile = DEFAULT_SWEEP, only: Only = "", shard: ShardOption = "") -> None:
+def plan(
+    sweep: SweepFile = DEFAULT_SWEEP,
+    only: Only = "",
+    shard: ShardOption = "",
+    gpu_memory: Annotated[
+        float, typer.Option(min=0, help="Mark the runs that will not fit a GPU sold with so many GB, e.g. 80.")
+    ] = 0,
+) -> None:
     """Print the runs of a sweep with their parameters, predicted memory and time. Needs no GPU and no torch."""
     sweep, runs, *_ = chosen(sweep, only, shard)
-    table = Table("run", box=None, header_style="bold", pad_edge=False)
-    for name in ("parameters", "batch", "memory (GiB)", "time (s)"):
+    limited = gpu_memory > 0 or any(run.memory_limit_gib for run in runs)
+    failures = [predicted_failure(run, allocator_limit_bytes(run, gpu_memory)) for run in runs]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("run", min_width=max((len(run.run_id) for run in runs), default=0))
+    table.add_column("parameters", justify="right", min_width=13)
+    for name in ("batch", "memory (GiB)", "time (s)"):
         table.add_column(name, justify="right")
-    for run in runs:
+    if limited:
+        table.add_column("will not fit", no_wrap=True)
+    for run, failure in zip(runs, failures):
         table.add_row(
             run.run_id,
             f"{run.num_parameters:,}",
             str(run.batch_size),
             f"{predicted_memory_bytes(run) / 2**30:.1f}",
             f"{predicted_seconds(run, sweep.protocol):.0f}",
+            *([f"{('first', 'second')[failure.step]} step, {failure.phase}" if failure else ""] if limited else []),
         )
-    out.print(table)
+    out.print(table, crop=False)
     total = sum(predicted_seconds(run, sweep.protocol) for run in runs)
     out.print(f"{len(runs)} runs; memory and time are predictions, time (in all {clock(total)}) for a modest GPU")
+    if limited:
+        where = f"a GPU sold with {gpu_memory:g} GB" if gpu_memory else "the memory limit of the sweep"
+        out.print(f"{sum(map(bool, failures))} of {len(runs)} runs will not fit {where}")
 
 
 @app.command()
@@ -255,16 +273,21 @@ def status(
     sweep, runs, part, _ = chosen(sweep, only, shard)
     folder = Results(results, sweep.name, part.folder)
     counts: Counter[str] = Counter()
+    reached = Counter(timed=0, profiled=0, finished=0)
     for one in runs:
         record = folder.finished(one, sweep.protocol)
-        state = record["status"] if record else folder.in_flight(one) or "waiting"
+        timed = folder.timed(one, sweep.protocol)
+        state = record["status"] if record else folder.in_flight(one) or ("timed" if timed else "waiting")
         counts[state] += 1
+        seconds = (record or timed or {}).get("seconds", {})
+        reached.update(timed="timer" in seconds, profiled="export" in seconds, finished=record is not None)
         detail = (record or {}).get("status_detail")
         why = f"  {detail.get('phase', '')}: {detail['message']}" if detail else ""
         took = f"  {record['wall_s']:.1f} s" if record else ""
         out.print(f"{one.run_id:44} {state}{took}{why}", markup=False, soft_wrap=True)
     running = "a job is writing here" if folder.is_locked() else "no job is writing here"
     out.print(f"{', '.join(f'{number} {state}' for state, number in counts.most_common())}; {running}")
+    out.print(f"of {len(runs)} runs {', '.join(f'{number} {what}' for what, number in reached.items())}")
 
 
 if __name__ == "__main__":

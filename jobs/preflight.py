@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pynvml
 
 from jobs.collectors import CollectorError, nsys
+from jobs.memory import predicted_memory_bytes
 from jobs.plan import Run
-from jobs.prediction import predicted_memory_bytes
 
 GIB = 2**30
 REPORT_BYTES_PER_LAYER = 3e6  # report and export together, generous

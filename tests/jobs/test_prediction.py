@@ -1,4 +1,4 @@
-"""Predicted memory and time against the shipped recording of an H200."""
+"""Predicted time against the shipped recording of an H200."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from analysis.reading import recording
 from jobs.plan import DEFAULT_SWEEP, Run, load_sweep
-from jobs.prediction import predicted_memory_bytes, predicted_peak_bytes, predicted_seconds, timeout_seconds
+from jobs.prediction import predicted_seconds, timeout_seconds
 
 RECORDING = Path(__file__).parents[2] / "site" / "data" / "h200-fp32"
 SWEEP = load_sweep(DEFAULT_SWEEP)
@@ -23,13 +23,6 @@ def recorded():
     return recording.load(RECORDING)
 
 
-def test_predicted_memory_is_within_three_percent_of_every_measured_peak(recorded):
-    measured = recorded.memory.groupby("run_id", observed=True)["peak_allocated_bytes"].max()
-    errors = {run.run_id: predicted_peak_bytes(run) / measured[run.run_id] - 1 for run in SWEEP.runs}
-    assert len(errors) == 60
-    assert max(map(abs, errors.values())) < 0.03, max(errors.items(), key=lambda item: abs(item[1]))
-
-
 def test_no_run_came_near_its_timeout_and_no_timeout_is_longer_than_an_hour(recorded):
     walls = recorded.runs.set_index("run_id")["wall_s"]
     for run in SWEEP.runs:
@@ -44,13 +37,11 @@ def test_the_timeout_grows_with_the_prediction():
 
 
 @pytest.mark.parametrize("run", SWEEP.runs[2::9], ids=lambda run: run.run_id)
-def test_more_work_is_predicted_to_need_more(run):
+def test_more_work_is_predicted_to_take_longer(run):
     for bigger in (
         change(run, context_length=2 * run.context_length),
         change(run, num_layers=2 * run.num_layers),
         change(run, batch_size=2 * run.batch_size),
     ):
-        assert predicted_memory_bytes(bigger) > predicted_memory_bytes(run) * 0.999
         assert predicted_seconds(bigger, SWEEP.protocol) > predicted_seconds(run, SWEEP.protocol)
-    assert predicted_memory_bytes(change(run, attention="sdpa")) <= predicted_memory_bytes(run)
     assert predicted_seconds(change(run, precision="bf16"), SWEEP.protocol) < predicted_seconds(run, SWEEP.protocol)
