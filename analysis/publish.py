@@ -58,18 +58,21 @@ def recordings_in(folder: Path) -> list[Path]:
 
 
 def publish(folders: list[Path], docs: Path) -> Published:
-    """Write the report of the recordings in `folders` below `docs`: those of one study are taken together, and so are
-    those of none, which the report is about. Raises RecordingError."""
+    """Write the report of the recordings in `folders` below `docs`. Those of one study are taken together, and so are
+    those of none, which the report is about; a study alone is what its report is about. Raises RecordingError."""
     loaded = [recording.load(folder) for folder in folders]
     of_study: dict[str, list[recording.Recording]] = {}
     for one in loaded:
         of_study.setdefault(one.manifest.get("study", ""), []).append(one)
-    if "" not in of_study:
-        raise recording.RecordingError(f"{folders[0]} is of a study alone: give the recording of a whole sweep, too")
     studies = {study: together(parts) for study, parts in of_study.items()}
+    main = studies.pop("", None) or (next(iter(studies.values())) if len(studies) == 1 else None)
+    if main is None:
+        raise recording.RecordingError(
+            f"{folders[0]} and the others are of studies: give the recording of a sweep, too"
+        )
     data = (docs / "data").resolve()
     downloads = {folder.name: one.manifest for folder, one in zip(folders, loaded) if folder.resolve().parent == data}
-    return write(studies.pop(""), docs, studies, downloads=downloads if len(downloads) == len(folders) else {})
+    return write(main, docs, studies, downloads=downloads if len(downloads) == len(folders) else {})
 
 
 def together(recordings: list[recording.Recording]) -> recording.Recording:

@@ -10,7 +10,7 @@ from analysis.questions.forward_time import spread_column
 from jobs import ranges
 
 TOP_KERNELS = 20
-AXES = ("size", "context_length", "mode", "precision", "attention")
+AXES = ("size", "context_length", "mode", *metrics.VARIANT_AXES)
 ORDER = (*metrics.PHASES, ranges.STEP)
 
 
@@ -233,8 +233,9 @@ def _axes(run: pd.Series, runs: pd.DataFrame) -> list[dict]:
     """For each axis with more than one value: its values in order, each with the run that differs from this one in that
     axis alone."""
     axes = []
-    for axis in AXES:
-        others = [name for name in AXES if name != axis]
+    varying = [name for name in AXES if name in runs]
+    for axis in varying:
+        others = [name for name in varying if name != axis]
         same = runs
         for name in others:
             same = same[same[name].astype(str) == str(run[name])]

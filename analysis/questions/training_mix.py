@@ -47,7 +47,9 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     measured_phases = phases[phases["family"].notna() & (phases[NOT_MEASURED] == "")]
     optimizer = measured_phases[measured_phases["phase"] == "optimizer"].drop_duplicates("run_id")
     phase_shares = _phase_shares(runs, totals, by)
-    whole = phase_shares[phase_shares["backward"].notna()] if "backward" in phase_shares else phase_shares.head(0)
+    whole = phase_shares.head(0)
+    if "in_backward" in phase_shares:
+        whole = phase_shares[phase_shares["in_backward"].notna()]
     claims = [
         Claim("gemm_falls", gemm, lambda rows: (rows["change"] < 0).all(), _change),
         Claim("gemm_rises", gemm, lambda rows: (rows["change"] > 0).all(), _change),
@@ -85,7 +87,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
             (
                 *case_headings(by),
                 Column("kernel_ns", "kernel time", "ms"),
-                *(Column(phase, phase, "share") for phase in metrics.PHASES if phase in phase_shares),
+                *(Column(f"in_{phase}", phase, "share") for phase in metrics.PHASES if f"in_{phase}" in phase_shares),
             ),
             phase_shares,
         ),
@@ -207,11 +209,12 @@ def _wide(phases: pd.DataFrame, by: list[str], order: list[str]) -> pd.DataFrame
 
 
 def _phase_shares(runs: pd.DataFrame, totals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Kernel time of a training step and each phase's part of it: kernel_ns and one column per phase."""
+    """Kernel time of a training step and each phase's part of it: kernel_ns and in_<phase>."""
     time = totals.pivot_table(index="run_id", columns="phase", values="time_ns", aggfunc="sum", fill_value=0.0)
     shares = time.div(time.sum(axis=1), axis=0)
     shares.insert(0, "kernel_ns", time.sum(axis=1))
-    shares = shares[["kernel_ns", *[phase for phase in metrics.PHASES if phase in shares]]]
+    present = [phase for phase in metrics.PHASES if phase in shares]
+    shares = shares[["kernel_ns", *present]].rename(columns={phase: f"in_{phase}" for phase in present})
     return metrics.cases(runs, "train_step").merge(shares.reset_index(), how="left", on="run_id")
 
 
@@ -248,12 +251,12 @@ def _optimizer(rows: pd.DataFrame) -> dict:
 
 
 def _backward(rows: pd.DataFrame) -> dict:
-    ratio = rows["backward"] / rows["forward"]
+    ratio = rows["in_backward"] / rows["in_forward"]
     return {
         "low": ratio.min(),
         "high": ratio.max(),
         "num_runs": len(rows),
-        "optimizer_low": rows["optimizer"].min(),
-        "optimizer_high": rows["optimizer"].max(),
-        "most_optimizer": rows.loc[rows["optimizer"].idxmax()].to_dict(),
+        "optimizer_low": rows["in_optimizer"].min(),
+        "optimizer_high": rows["in_optimizer"].max(),
+        "most_optimizer": rows.loc[rows["in_optimizer"].idxmax()].to_dict(),
     }

@@ -1,0 +1,31 @@
+"""Recordings of studies beside a main one, and alone: a job that measures a study makes a report of it, too."""
+
+from pathlib import Path
+
+import pytest
+
+from analysis import publish
+from analysis.questions import STUDIES
+from analysis.reading.recording import RecordingError
+
+DATA = Path(__file__).parents[2] / "site" / "data"
+
+
+@pytest.mark.parametrize("name", ["compile", "memory", "optimizer"])
+def test_a_study_alone_makes_a_report(tmp_path, name):
+    assert publish.publish([DATA / name], tmp_path).breaches == 0
+    assert (tmp_path / "index.md").is_file()
+
+
+def test_studies_without_a_main_recording_need_one(tmp_path):
+    with pytest.raises(RecordingError, match="give the recording of a sweep"):
+        publish.publish([DATA / "compile", DATA / "memory"], tmp_path)
+
+
+def test_a_study_that_was_not_recorded_says_how_to_record_it(tmp_path):
+    publish.publish([DATA / "memory"], tmp_path)
+    missing = [question for question in STUDIES.values() if question.STUDY not in ("", "memory")]
+    for question in missing:
+        page = (tmp_path / "report" / f"{question.SLUG}.md").read_text()
+        assert "Not measured in this recording." in page
+        assert f"study: {question.STUDY.replace('_', '&#95;')}" in page
