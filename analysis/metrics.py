@@ -117,12 +117,24 @@ def _product(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[["size"]].drop_duplicates().merge(contexts, how="cross").merge(variant, how="cross")
 
 
+def cases_along(runs: pd.DataFrame, mode: str, axis: str, order: list[str]) -> pd.DataFrame:
+    """`cases` with a column `axis` even where it does not vary, the rows of one case in the `order` of its values."""
+    table = cases(runs, mode)
+    if axis not in table:
+        table[axis] = str(runs[axis].iloc[0])
+    others = [name for name in ("size", "context_length", *VARIANT_AXES) if name in table and name != axis]
+    rank = table[axis].map({value: position for position, value in enumerate(order)})
+    table = table.assign(_case=table.groupby(others, sort=False).ngroup(), _rank=rank)
+    return table.sort_values(["_case", "_rank"], kind="stable", ignore_index=True).drop(columns=["_case", "_rank"])
+
+
 def against(rows: pd.DataFrame, axis: str, base: str, values: list[str]) -> pd.DataFrame:
-    """`rows` with the `values` of the same case at `base` on `axis` beside them, as {value}_base; NaN where there are
-    none."""
+    """`rows` with the `values` of the same case at `base` on `axis` beside them, as {value}_{base}; NaN where there
+    are none."""
     by = [name for name in ("size", "context_length", *VARIANT_AXES) if name in rows and name != axis]
     found = rows[rows[axis].astype(str) == base][[*by, *values]]
-    return rows.merge(found, how="left", on=by, suffixes=("", "_base"), validate="m:1")
+    found = found.rename(columns={value: f"{value}_{base}" for value in values})
+    return rows.merge(found, how="left", on=by, validate="m:1")
 
 
 def measured_runs(runs: pd.DataFrame) -> pd.DataFrame:

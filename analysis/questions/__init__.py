@@ -12,6 +12,7 @@ from analysis.questions import (
     attention_cost,
     beyond_gemm,
     forward_time,
+    precision,
     top_kernel,
     training_mix,
 )
@@ -24,4 +25,6 @@ QUESTIONS = {
     "e": attention_cost,
 }
 
-STUDIES = {}
+STUDIES = {
+    "j": precision,
+}

@@ -1,0 +1,501 @@
+"""(j) What does lower precision buy, and what does it leave as it was?"""
+
+import pandas as pd
+
+from analysis import metrics
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.knowledge import element_types, flops, gemm_names, kernel_families
+from jobs import ranges
+
+SLUG = "precision"
+TITLE = "What does lower precision make faster?"
+STUDY = "precision"
+
+MODE = "train_step"
+BASE = "fp32"
+FRACTION_BITS = {"fp32": 23, "tf32": 10, "bf16": 7}
+"""Bits stored after the point: each bit less doubles the step between neighbouring numbers."""
+LABELS = {"fp32": "FP32", "tf32": "TF32", "bf16": "BF16"}
+SLOWER = {"tf32": "fp32", "bf16": "tf32"}
+UNCHANGED = 1.05
+"""A speed-up below this is none."""
+PARTS = {"step": "step, unprofiled", "busy": "GPU busy", "products": "matrix products", "rest": "all other kernels"}
+GEMM = "gemm"
+DEVICE_COPY = "memcpy Device-to-Device"
+NUMERICS = ["loss", "loss_fp32", "logits_rms_fp32", "logits_rms_difference", "logits_max_difference"]
+HEADINGS = (
+    Column("size", "model"),
+    Column("context_length", "context", "count"),
+    Column("precision", "precision"),
+)
+ELEMENTS = ("fp32", "bf16", "mixed")
+PHASES = (ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER)
+
+
+def answer(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    figures: pd.DataFrame,
+    calibration: pd.DataFrame,
+) -> Answer:
+    """Training steps in TF32 and BF16 autocast against the same step in FP32.
+
+    Speed-up is FP32's time over this one's: of the step and its phases by the unprofiled timer, of the GPU by busy
+    time, of matrix products and of all other kernels by kernel time. The math path of a product is what the name of its
+    kernel says; where no documentation backs the name, it is inferred. MFU is the products' FLOPs over the step's wall
+    time, over the machine's measured rate for the precision and over the data sheet's. Casts are copy kernels whose
+    name says that they convert. The difference of logits is over those of FP32 at the same weights, root mean square.
+    """
+    totals = metrics.kernel_totals(kernels)
+    cases = metrics.cases_along(runs, MODE, "precision", list(FRACTION_BITS))
+    table = cases
+    for part in (_timed(steps), _on_gpu(kernels), _contents(totals, memops, kernels)):
+        table = table.merge(part, how="left", on="run_id")
+    table = table.merge(_use(runs, table, calibration), how="left", on="run_id")
+    measured = [f"{name}_ns" for name in (*PARTS, *PHASES)] + ["casts", "launches", "copied_bytes", "peak_memory_bytes"]
+    spreads = [f"step_{end}_ns" for end in ("min", "max")]
+    table = metrics.against(table, "precision", BASE, measured + spreads)
+    for name in (*PARTS, *PHASES):
+        table[f"{name}_speedup"] = (table[f"{name}_ns_fp32"] / table[f"{name}_ns"]).where(table["precision"] != BASE)
+    table["busy_share"] = table["busy_ns"] / table["step_ns"]
+    table["memory_saved"] = 1 - table["peak_memory_bytes"] / table["peak_memory_bytes_fp32"]
+    # No product can take less than no time: what the other kernels of FP32 leave.
+    table["ceiling"] = (table["products_ns_fp32"] + table["rest_ns_fp32"]) / table["rest_ns_fp32"]
+    table = table.rename(columns={"step_min_ns_fp32": "base_min_ns", "step_max_ns_fp32": "base_max_ns"})
+
+    paths = _paths(totals, cases)
+    numerics = _numerics(figures, cases)
+    families = _families(totals, cases)
+    ok = table[(table[NOT_MEASURED] == "") & table["step_ns"].notna()]
+    lower = ok[(ok["precision"] != BASE) & ok["step_speedup"].notna()]
+    autocast = lower[lower["precision"] == "bf16"]
+    apart = metrics.differ(lower, "step", "base") & (lower["step_speedup"] > 1)
+    gains = _only(lower[apart], "step_speedup", "products_speedup", "rest_speedup")
+    claims = [
+        Claim(
+            "faster",
+            _only(lower[apart], "step_ns", "step_min_ns", "step_max_ns", "step_speedup"),
+            lambda rows: True,
+            lambda rows: _by_precision("step_speedup")(rows) | {"num_lower": len(lower)},
+        ),
+        Claim("only_products", gains, _only_products, _by_precision("step_speedup")),
+        Claim("not_only_products", gains, lambda rows: not _only_products(rows), _by_precision("step_speedup")),
+        Claim(
+            "not_faster",
+            _only(lower[~apart], "step_ns", "step_min_ns", "step_max_ns", "step_ns_fp32"),
+            lambda rows: True,
+            lambda rows: {"num_cases": len(rows), "num_runs": len(lower), "first": rows.iloc[0].to_dict()},
+        ),
+        Claim(
+            "launch_bound",
+            _only(lower[lower["busy_share"] < metrics.LAUNCH_BOUND_BUSY_SHARE], "busy_share", "launches"),
+            lambda rows: True,
+            lambda rows: {
+                "num_cases": len(rows),
+                "num_runs": len(lower),
+                "lowest": rows.loc[rows["busy_share"].idxmin()].to_dict(),
+            },
+        ),
+        Claim(
+            "products",
+            _only(lower, "products_ns", "products_speedup"),
+            lambda rows: (rows["products_speedup"] > 1).all(),
+            _by_precision("products_speedup"),
+        ),
+        Claim(
+            "rest",
+            _only(lower, "rest_ns", "rest_speedup"),
+            lambda rows: rows["rest_speedup"].notna().all(),
+            _by_precision("rest_speedup"),
+        ),
+        Claim(
+            "ceiling",
+            _only(autocast, "busy_speedup", "ceiling"),
+            lambda rows: (rows["busy_speedup"] < rows["ceiling"]).all(),
+            lambda rows: {
+                "ceiling": _span(rows["ceiling"]),
+                "reached": _span(rows["busy_speedup"]),
+            },
+        ),
+        Claim("proven", paths[paths["products"] > 0], _as_declared, _proof),
+        Claim(
+            "not_as_declared",
+            paths[(paths["products"] > 0) & (paths["path"] != paths["precision"])],
+            lambda rows: True,
+            lambda rows: {"num_runs": rows["run_id"].nunique()},
+        ),
+        Claim(
+            "rate_agrees",
+            _only(lower[lower["over_slower_peak"].notna()], "product_rate", "over_slower_peak"),
+            lambda rows: len(rows) == len(lower) and (rows["over_slower_peak"] > 1).all(),
+            _by_precision("over_slower_peak", slower=SLOWER),
+        ),
+        Claim(
+            "casts",
+            _only(autocast, "casts", "casts_fp32", "cast_ns", "cast_share", "launches", "launches_fp32"),
+            lambda rows: (rows["casts"] > 0).all() and (rows["casts_fp32"] == 0).all(),
+            lambda rows: {
+                "casts": rows["casts"].max(),
+                "share": _span(rows["cast_share"]),
+                "launches": _span(rows["launches"] / rows["launches_fp32"]),
+            },
+        ),
+        Claim(
+            "elementwise",
+            _only(autocast, "fp32_elements_share", "bf16_elements_share", *(f"{key}_elements_ns" for key in ELEMENTS)),
+            lambda rows: (rows["fp32_elements_share"] > 0).all(),
+            lambda rows: {
+                "fp32": _span(rows["fp32_elements_share"]),
+                "bf16": _span(rows["bf16_elements_share"]),
+            },
+        ),
+        Claim(
+            "tf32_bytes",
+            _only(lower[lower["precision"] == "tf32"], "copied_bytes", "copied_bytes_fp32", "casts"),
+            lambda rows: (rows["copied_bytes"] == rows["copied_bytes_fp32"]).all() and (rows["casts"] == 0).all(),
+            lambda rows: {"num_runs": len(rows)},
+        ),
+        Claim(
+            "optimizer",
+            _only(lower[lower["optimizer_fp32"].astype(bool)], "optimizer_ns", "optimizer_speedup", "optimizer_share"),
+            lambda rows: len(rows) == len(lower),
+            lambda rows: {
+                "speedup": _span(rows["optimizer_speedup"]),
+                "largest": rows.loc[rows["optimizer_share"].idxmax()].to_dict(),
+            },
+        ),
+        Claim(
+            "memory",
+            _only(autocast, "peak_memory_bytes", "memory_saved"),
+            lambda rows: (rows["memory_saved"] > 0).all(),
+            lambda rows: {"saved": _span(rows["memory_saved"])},
+        ),
+        Claim(
+            "mfu", _only(ok[ok["mfu_measured"].notna()], "step_rate", "mfu_measured", "mfu_sheet"), _falls, _best_use
+        ),
+        Claim(
+            "numerics",
+            numerics[numerics["logits_ratio"].notna()],
+            lambda rows: True,
+            _by_precision("logits_ratio", "loss_millionths"),
+        ),
+        Claim("coarser", _coarser(numerics), lambda rows: (rows["times"] > 1).all(), _times_coarser),
+    ]
+    speedups = [Column(f"{name}_speedup", name, "ratio", absent="base") for name in PHASES]
+    tables = [
+        Table(
+            "speed",
+            "Unprofiled time of a training step, and FP32's time over it",
+            (
+                *HEADINGS,
+                Column("step_ns", "step", "ms", lower="step_min_ns", upper="step_max_ns"),
+                Column("step_speedup", "step", "ratio", absent="base"),
+                *speedups,
+                Column("busy_share", "GPU busy", "share", bar=True),
+            ),
+            table,
+        ),
+        Table(
+            "parts",
+            "Kernel time of one step, and what the products can gain at most",
+            (
+                *HEADINGS,
+                Column("products_ns", "matrix products", "ms"),
+                Column("products_speedup", "products", "ratio", absent="base"),
+                Column("rest_ns", "all other kernels", "ms"),
+                Column("rest_speedup", "all others", "ratio", absent="base"),
+                Column("busy_speedup", "GPU busy", "ratio", absent="base"),
+                Column("ceiling", "limit: products in no time", "ratio"),
+            ),
+            table,
+        ),
+        Table(
+            "families",
+            "Kernel time of one step by family",
+            (
+                Column("size", "model"),
+                Column("context_length", "context", "count"),
+                Column("family", "family", "family"),
+                *(Column(f"{precision}_ns", precision, "ms") for precision in FRACTION_BITS),
+                *(
+                    Column(f"{precision}_speedup", f"fp32 ÷ {precision}", "ratio")
+                    for precision in FRACTION_BITS
+                    if precision != BASE
+                ),
+            ),
+            families,
+        ),
+        Table(
+            "paths",
+            "Math path of every matrix product of one step, from the names of its kernels",
+            (
+                *HEADINGS,
+                Column("math_path", "math path"),
+                Column("products", "products", "count"),
+                Column("helpers", "kernels that add up parts", "count"),
+                Column("inferred_share", "of them by inference", "share"),
+                Column("time_ns", "kernel time", "ms"),
+                Column("share", "of product time", "share", bar=True),
+            ),
+            paths,
+        ),
+        Table(
+            "unchanged",
+            "What stays in FP32, and what autocast adds, in one step",
+            (
+                *HEADINGS,
+                *(
+                    Column(f"{key}_elements_ns", f"elementwise, {element_types.ELEMENT_TYPES[key]}", "ms")
+                    for key in ELEMENTS
+                ),
+                Column("casts", "casts", "count"),
+                Column("cast_ns", "casts", "ms"),
+                Column("launches", "launches", "count"),
+                Column("copied_bytes", "copied on the device", "bytes"),
+                Column("peak_memory_bytes", "peak memory", "bytes"),
+            ),
+            table,
+        ),
+        Table(
+            "use",
+            "Model FLOPs over time, against what the machine can multiply",
+            (
+                *HEADINGS,
+                Column("step_rate", "of the step", "tflops"),
+                Column("mfu_measured", "MFU, measured peak", "share", absent="n/a: not calibrated"),
+                Column("mfu_sheet", "MFU, data sheet", "share", absent="n/a: GPU not listed"),
+                Column("product_rate", "of the products alone", "tflops"),
+                Column("product_use", "of the measured peak", "share", bar=True, absent="n/a: not calibrated"),
+            ),
+            table,
+        ),
+        Table(
+            "numerics",
+            "One forward pass against the same weights in FP32, before training",
+            (
+                *HEADINGS,
+                Column("loss", "loss", "number"),
+                Column("loss_fp32", "loss, FP32", "number"),
+                Column("loss_millionths", "loss difference, millionths", "count"),
+                Column("logits_millionths", "logits: typical difference, millionths", "count"),
+                Column("logits_max_millionths", "largest, millionths", "count"),
+            ),
+            numerics,
+        ),
+    ]
+    by = ["size", "precision"]
+    long = lower.melt([*by, "run_id"], [f"{part}_speedup" for part in PARTS], var_name="clock", value_name="value")
+    long["clock"] = long["clock"].str.removesuffix("_speedup").map(PARTS)
+    shares = metrics.by_family(totals[totals["run_id"].isin(ok["run_id"])], ["run_id"])
+    shares = ok[[*by, "run_id"]].merge(shares, on="run_id")
+    charts = [
+        Chart(
+            "speedup",
+            "dumbbell",
+            "Speed-up over FP32: the step, and its kernels",
+            long,
+            {"order": list(PARTS.values()), "by": by, "unit": "times faster than FP32 (log scale)", "value": "value"},
+        ),
+        Chart(
+            "mix",
+            "stacked_shares",
+            "Kernel time of a step by family",
+            shares,
+            {"order": [key for key in kernel_families.FAMILIES if key in set(shares["family"])], "by": by},
+        ),
+    ]
+    return assemble({"launch_bound_share": metrics.LAUNCH_BOUND_BUSY_SHARE}, claims, tables, charts)
+
+
+def _timed(steps: pd.DataFrame) -> pd.DataFrame:
+    """Unprofiled time of each run: step_ns with _min_ns and _max_ns, {phase}_ns, optimizer_share of the step."""
+    times = metrics.host_times(steps, "timer", "step")
+    phases = times.pivot(index="run_id", columns="phase", values="step_ns").reindex(columns=PHASES).add_suffix("_ns")
+    table = times[times["phase"] == metrics.STEP].drop(columns="phase").merge(phases.reset_index(), on="run_id")
+    return table.assign(optimizer_share=table[f"{ranges.OPTIMIZER}_ns"] / table["step_ns"])
+
+
+def _on_gpu(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Busy time and launches of a step, median over steps: run_id, busy_ns, launches."""
+    times = metrics.gpu_times(kernels)
+    whole = times[times["phase"] == metrics.STEP]
+    return whole.groupby("run_id", sort=False)[["busy_ns", "launches"]].median().reset_index()
+
+
+def _contents(totals: pd.DataFrame, memops: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """What the kernels of one step are, per run_id.
+
+    products_ns, rest_ns: kernel time of matrix products and of all others. {fp32, bf16, mixed}_elements_ns: elementwise
+    kernels outside the optimizer by the type in their name, {}_elements_share of all of these. casts, cast_ns and
+    cast_share of kernel time. optimizer_fp32: every kernel of the optimizer says FP32. copied_bytes: by copies from
+    device to device.
+    """
+    rows = totals.assign(
+        element=totals["kernel_name"].map(element_types.element_type),
+        cast=totals["kernel_name"].map(element_types.is_cast),
+    )
+
+    def time(of: pd.Series) -> pd.Series:
+        return rows["time_ns"].where(of, 0).groupby(rows["run_id"]).sum()
+
+    products, optimizer = rows["family"] == GEMM, rows["phase"] == ranges.OPTIMIZER
+    elementwise = (rows["family"] == "elementwise") & ~optimizer
+    found = {"products_ns": time(products), "rest_ns": time(~products), "cast_ns": time(rows["cast"])}
+    for key in ELEMENTS:
+        found[f"{key}_elements_ns"] = time(elementwise & (rows["element"] == key))
+        found[f"{key}_elements_share"] = found[f"{key}_elements_ns"] / time(elementwise)
+    found["cast_share"] = found["cast_ns"] / time(products | ~products)
+    found["casts"] = rows["calls"].where(rows["cast"], 0).groupby(rows["run_id"]).sum()
+    found["optimizer_fp32"] = (~optimizer | (rows["element"] == BASE)).groupby(rows["run_id"]).all()
+    copied = memops[(memops["step"] >= 0) & (memops["operation"].astype(str) == DEVICE_COPY)]
+    copied = copied.groupby(copied["run_id"].astype(str))["bytes"].sum() / metrics.num_profiled_steps(kernels)
+    return pd.DataFrame(found | {"copied_bytes": copied}).rename_axis("run_id").reset_index()
+
+
+def _use(runs: pd.DataFrame, table: pd.DataFrame, calibration: pd.DataFrame) -> pd.DataFrame:
+    """How much of what the machine can multiply is used, per run_id: step_rate and product_rate (model TFLOP/s),
+    mfu_measured, mfu_sheet, product_use (shares), over_slower_peak (the products' rate over the measured one of
+    SLOWER) and peak_memory_bytes. NaN where a peak is not known."""
+    peaks = calibration.set_index("figure")["value"]
+    of_run = runs.astype({"run_id": str}).set_index("run_id")
+    found = []
+    for row in table[table["step_ns"].notna()].to_dict("records"):
+        run = of_run.loc[row["run_id"]]
+        work = flops.step_flops(metrics.shape_of(run), MODE)
+        peak = peaks.get(f"gemm_{run['precision']}", float("nan"))
+        step, products = work / row["step_ns"], work / row["products_ns"] if row["products_ns"] else float("nan")
+        found.append(
+            {
+                "run_id": row["run_id"],
+                "step_rate": step / 1e3,
+                "product_rate": products / 1e3,
+                "mfu_measured": step * 1e9 / peak,
+                "mfu_sheet": metrics.mfu(run, row["step_ns"]),
+                "product_use": products * 1e9 / peak,
+                "over_slower_peak": products * 1e9 / peaks.get(f"gemm_{SLOWER.get(run['precision'])}", float("nan")),
+                "peak_memory_bytes": run["peak_memory_bytes"],
+            }
+        )
+    names = ["step_rate", "product_rate", "mfu_measured", "mfu_sheet", "product_use", "over_slower_peak"]
+    names.append("peak_memory_bytes")
+    return pd.DataFrame(found, columns=["run_id", *names])
+
+
+def _families(totals: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
+    """Kernel time of a step by family, the precisions side by side: size, context_length, family, {precision}_ns,
+    {precision}_speedup."""
+    rows = cases.merge(metrics.by_family(totals, ["run_id"]), on="run_id")
+    case = ["size", "context_length"]
+    wide = rows.pivot_table(
+        index=[*case, "family"], columns="precision", values="time_ns", aggfunc="sum", observed=True
+    )
+    wide = wide.reindex(columns=list(FRACTION_BITS)).add_suffix("_ns").reset_index()
+    for precision in FRACTION_BITS:
+        wide[f"{precision}_speedup"] = wide[f"{BASE}_ns"] / wide[f"{precision}_ns"]
+    order = cases[case].drop_duplicates().reset_index(drop=True).rename_axis("_case").reset_index()
+    wide = wide.merge(order, on=case)
+    return wide.sort_values(["_case", f"{BASE}_ns"], ascending=[True, False], ignore_index=True).drop(columns="_case")
+
+
+def _paths(totals: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
+    """Math paths of the matrix products of each run, the most time first.
+
+    Columns: those of cases, path (key of gemm_names.MATH_PATHS, "" not said), math_path (its label), products, helpers
+    (launches that add up the parts of a product), inferred_share (of the launches, where no documentation backs the
+    name), time_ns, share of the time of all products.
+    """
+    rows = totals[totals["family"] == GEMM]
+    names = rows["kernel_name"].map(gemm_names.parse)
+    main = rows["kernel_name"].map(kernel_families.is_matrix_product).astype(bool)
+    rows = rows.assign(
+        path=[(name and name.math_path) or "" for name in names],
+        inferred_calls=rows["calls"].where([bool(name and "math_path" in name.inferred) for name in names], 0),
+        products=rows["calls"].where(main, 0),
+        helpers=rows["calls"].where(~main, 0),
+    )
+    paths = rows.groupby(["run_id", "path"])[["products", "helpers", "inferred_calls", "time_ns", "calls"]].sum()
+    paths = paths.sort_values("time_ns", ascending=False).reset_index()
+    paths["share"] = metrics.share_of(paths, ["run_id"])
+    paths["inferred_share"] = paths["inferred_calls"] / paths["calls"]
+    paths["math_path"] = paths["path"].map(gemm_names.MATH_PATHS).fillna("not said by the name")
+    return cases.merge(paths.drop(columns=["inferred_calls", "calls"]), how="left", on="run_id")
+
+
+def _numerics(figures: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
+    """Differences from FP32 at the same weights: columns of cases, loss, loss_fp32, loss_ratio, logits_ratio (of root
+    mean squares), loss_millionths, logits_millionths, logits_max_millionths (over the root mean square of FP32)."""
+    wide = figures.astype({"run_id": str, "figure": str}).pivot(index="run_id", columns="figure", values="value")
+    wide = wide.reindex(columns=NUMERICS)
+    wide["loss_ratio"] = (wide["loss"] - wide["loss_fp32"]).abs() / wide["loss_fp32"]
+    wide["loss_millionths"] = 1e6 * wide["loss_ratio"]
+    wide["logits_ratio"] = wide["logits_rms_difference"] / wide["logits_rms_fp32"]
+    wide["logits_millionths"] = 1e6 * wide["logits_ratio"]
+    wide["logits_max_millionths"] = 1e6 * wide["logits_max_difference"] / wide["logits_rms_fp32"]
+    return cases[cases["precision"] != BASE].merge(wide.reset_index(), how="left", on="run_id")
+
+
+def _coarser(numerics: pd.DataFrame) -> pd.DataFrame:
+    """BF16's difference of the logits over TF32's: columns of numerics, times."""
+    pairs = metrics.against(numerics, "precision", "tf32", ["logits_ratio"])
+    pairs = pairs[(pairs["precision"] == "bf16") & pairs["logits_ratio_tf32"].notna()]
+    return pairs.assign(times=pairs["logits_ratio"] / pairs["logits_ratio_tf32"])
+
+
+# ---------------------------------------------------------------- facts of the claims
+
+
+def _only(rows: pd.DataFrame, *names: str) -> pd.DataFrame:
+    """The rows behind a claim without what it does not speak of."""
+    return rows[["size", "context_length", "precision", "run_id", *names]]
+
+
+def _span(values: pd.Series) -> tuple[float, float]:
+    return values.min(), values.max()
+
+
+def _by_precision(*names: str, slower: dict[str, str] | None = None):
+    """Lowest and highest of each column for each precision: {label: {name: (low, high)}}, and the label of the `slower`
+    one."""
+
+    def facts(rows: pd.DataFrame) -> dict:
+        found = {}
+        for precision, part in rows.groupby("precision", sort=False):
+            found[LABELS[precision]] = {name: _span(part[name]) for name in names}
+            if slower:
+                found[LABELS[precision]]["slower"] = LABELS[slower[precision]]
+        return {"of": found, "num_runs": len(rows)}
+
+    return facts
+
+
+def _only_products(rows: pd.DataFrame) -> bool:
+    return (rows["products_speedup"] > 1).all() and (rows["rest_speedup"] < UNCHANGED).all()
+
+
+def _as_declared(paths: pd.DataFrame) -> bool:
+    return (paths["path"] == paths["precision"]).all()
+
+
+def _proof(paths: pd.DataFrame) -> dict:
+    return {
+        "num_products": paths["products"].sum(),
+        "num_runs": paths["run_id"].nunique(),
+        "inferred": (paths["products"] * paths["inferred_share"]).sum() / paths["products"].sum(),
+    }
+
+
+def _falls(rows: pd.DataFrame) -> bool:
+    best = [row["mfu_measured"] for row in _best_use(rows)["best"]]
+    return len(best) > 1 and best == sorted(best, reverse=True)
+
+
+def _best_use(rows: pd.DataFrame) -> dict:
+    best = rows.loc[rows.groupby("precision", sort=False)["mfu_measured"].idxmax()]
+    return {"best": [row | {"label": LABELS[row["precision"]]} for row in best.to_dict("records")]}
+
+
+def _times_coarser(rows: pd.DataFrame) -> dict:
+    bits = FRACTION_BITS["tf32"] - FRACTION_BITS["bf16"]
+    return {"times": _span(rows["times"]), "bits": bits, "expected": 2**bits}
