@@ -108,7 +108,7 @@ def test_d_shares_add_up_in_every_scope_and_phase(rec):
     shares = [column for column in phases if column.startswith("share_")]
     assert phases.dropna(subset="phase")[shares].sum(axis=1).to_numpy() == pytest.approx(1)
     found = row(answer, "phase_shares", size="small", context_length=128)
-    assert found[["forward", "loss", "backward", "optimizer"]].sum() == pytest.approx(1)
+    assert found[["in_forward", "in_loss", "in_backward", "in_optimizer"]].sum() == pytest.approx(1)
 
 
 def test_e_compares_time_with_flops(rec):
@@ -127,7 +127,7 @@ def test_a_run_that_ran_out_of_memory_shows_no_number_and_says_why(rec):
     answer = ask(training_mix, rec)
     found = row(answer, "phase_shares", size="2.7B", context_length=1024)
     assert found[NOT_MEASURED] == "OOM in forward"
-    assert found[["kernel_ns", "forward", "backward"]].isna().all()
+    assert found[["kernel_ns", "in_forward", "in_backward"]].isna().all()
 
 
 def test_every_check_holds_and_a_lost_kernel_breaks_one(rec):
