@@ -12,9 +12,11 @@ from analysis.questions import (
     attention_cost,
     beyond_gemm,
     forward_time,
+    host,
     precision,
     top_kernel,
     training_mix,
+    warm_up,
 )
 
 QUESTIONS = {
@@ -26,5 +28,7 @@ QUESTIONS = {
 }
 
 STUDIES = {
+    "i": host,
     "j": precision,
+    "k": warm_up,
 }

@@ -1,0 +1,484 @@
+"""(i) When does the GPU wait for the host, and what do torch.compile and CUDA graphs change?"""
+
+import numpy as np
+import pandas as pd
+
+from analysis import metrics
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.knowledge import cuda_api
+from analysis.questions.forward_time import spread_column
+from analysis.reading.recording import Recording
+from jobs import ranges
+
+SLUG = "host"
+TITLE = "When does the GPU wait for the host?"
+STUDY = "host"
+
+OFF, DEFAULT, GRAPHS = "off", "default", "cudagraphs"
+SERIES = (OFF, DEFAULT, GRAPHS)
+TRAIN = "train_step"
+CAUSES = {"busy": "busy", "launch": "waits for a launch", "boundary": "between phases", "own": "own overhead"}
+POINTS = 140
+"""Points of a line of the queue: each is the deepest queue of its slice of the step."""
+
+
+def answer(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    api: pd.DataFrame,
+    main: Recording,
+) -> Answer:
+    """What the GPU does in a step by cause, how far the host is ahead of it, and step times by `compile`.
+
+    A step under nsys is cut into time in which the GPU is busy (union of kernels, copies and fills) and idle time by
+    cause (`queue` says how): it waits for a launch, it is idle between two phases, where the host synchronises, or it
+    takes up work that was there already. The four add up to the NVTX range of the step. The unprofiled step is the
+    timer's; its idle share is 1 - busy / timer. Times saved are to the run without compile of the same case; a
+    variant is faster or slower only where the minimum-to-maximum intervals do not overlap. `main` is asked for the same
+    causes in every training step of the grid.
+    """
+    by = [name for name in metrics.case_columns(runs) if name != "compile"]
+    queued = queue(operations(kernels, memops))
+    table = _every_mode(runs).merge(_of_runs(runs, steps, kernels, api, queued), how="left", on="run_id")
+    measured = table[(table[NOT_MEASURED] == "") & table["timer_ns"].notna()]
+    captured = measured[measured["wall_ns"].notna()]
+    off = captured[captured["compile"] == OFF]
+    pairs = _pairs(measured, [*by, "mode"], OFF)
+    over_default = _pairs(measured, [*by, "mode"], DEFAULT)
+    over_default = over_default[over_default["compile"] == GRAPHS]
+    phases = _phases(captured, steps, kernels, by)
+    grid = _grid(main)
+    claims = [
+        Claim("helped", _helped(pairs), lambda rows: True, lambda rows: rows.iloc[0].to_dict()),
+        Claim("idle", off, lambda rows: True, _extremes("idle_share")),
+        Claim("idle_only", off, lambda rows: not len(_helped(pairs)), _extremes("idle_share")),
+        Claim("faster", pairs[pairs["differs"] & (pairs["ratio"] < 1)], lambda rows: True, _speed(len(pairs))),
+        Claim("slower", pairs[pairs["differs"] & (pairs["ratio"] > 1)], lambda rows: True, _speed(len(pairs))),
+        Claim("same", pairs[~pairs["differs"]], lambda rows: True, _speed(len(pairs))),
+        Claim("saved", _saved(pairs), lambda rows: len(rows) > 1, _extremes("host_part")),
+        Claim(
+            "graphs_add",
+            over_default,
+            lambda rows: (rows["differs"] & (rows["ratio"] < 1)).any(),
+            lambda rows: _over_default(rows, rows["differs"] & (rows["ratio"] < 1)),
+        ),
+        Claim(
+            "graphs_add_nothing",
+            over_default,
+            lambda rows: not (rows["differs"] & (rows["ratio"] < 1)).any(),
+            lambda rows: {"num_cases": len(rows)},
+        ),
+        Claim("launches", _launches(captured, by), lambda rows: True, lambda rows: rows.iloc[0].to_dict()),
+        Claim("left", _left(phases, by), lambda rows: rows["part"].iloc[0] > 0.5, lambda rows: rows.iloc[0].to_dict()),
+        Claim("cause", off, lambda rows: rows["launch_share"].max() > 0, _extremes("launch_share")),
+        Claim("ahead", captured, lambda rows: rows["ahead_ns"].max() > 0, _extremes("ahead_ns")),
+        Claim("no_allocation", _allocations(api, captured), lambda rows: not rows["calls"].sum(), _allocated),
+        Claim("allocation", _allocations(api, captured), lambda rows: rows["calls"].sum() > 0, _allocated),
+        Claim("profiler", captured, lambda rows: rows["profiler_ratio"].max() > 1, _extremes("profiler_ratio")),
+        Claim("no_modules", _modules(kernels, captured), _lost, lambda rows: {}),
+        Claim("grid", grid, lambda rows: (rows["waits_share"] > 0).any(), _extremes("waits_share")),
+        Claim("full", _full_queues(grid), lambda rows: rows["operations"].nunique() > 2, _full(grid)),
+    ]
+    names = {"context_length": "context", "size": "model"}
+    kinds = {"context_length": "count"}
+    headings = (
+        Column("mode", "mode"),
+        *(Column(name, names.get(name, name), kinds.get(name, "text")) for name in by),
+        Column("compile", "compile"),
+    )
+    causes = tuple(Column(f"{cause}_share", label, "share", bar=True) for cause, label in CAUSES.items())
+    ahead = (
+        Column("depth", "queue, mean", "count"),
+        Column("deepest", "queue, deepest", "count"),
+        Column("ahead_ns", "furthest ahead", "ms"),
+        Column("wait_ns", "host waits", "ms"),
+    )
+    tables = [
+        Table(
+            "steps",
+            "A step without the profiler, and what it launches",
+            (
+                *headings,
+                spread_column("timer", "step"),
+                Column("busy_ns", "GPU busy", "ms"),
+                Column("idle_share", "GPU idle", "share", bar=True),
+                Column("operations", "kernels and copies", "count"),
+                Column("calls", "launch calls", "count"),
+                Column("rate_ns", "step ÷ launch calls", "us"),
+            ),
+            table,
+        ),
+        Table(
+            "saved",
+            "Time saved by compile, by where it comes from",
+            (
+                *headings,
+                Column("saved_ns", "saved", "ms"),
+                Column("saved_busy_ns", "shorter GPU work", "ms"),
+                Column("saved_idle_ns", "less idling", "ms"),
+                Column("differs", "beyond the spread", "yes_no"),
+            ),
+            pairs,
+        ),
+        Table(
+            "causes",
+            "What the GPU does in a step under nsys",
+            (*headings, Column("wall_ns", "step", "ms"), *causes),
+            table,
+        ),
+        Table(
+            "ahead",
+            "How far the host is ahead, under nsys",
+            (
+                *headings,
+                Column("host_ns", "host time per launch call", "us"),
+                Column("call_ns", "of it inside the call", "us"),
+                *ahead,
+            ),
+            table,
+        ),
+        Table(
+            "phases",
+            "Training step by phase, without the profiler",
+            (
+                *headings[1:],
+                Column("phase", "phase"),
+                Column("timer_ns", "time", "ms"),
+                Column("busy_ns", "GPU busy", "ms"),
+                Column("idle_ns", "GPU idle", "ms"),
+                Column("launches", "kernels", "count"),
+            ),
+            phases,
+        ),
+        Table(
+            "grid",
+            "Every training step of the main recording, under nsys",
+            (
+                *(Column(name, names.get(name, name), kinds.get(name, "text")) for name in _case_columns(main)),
+                *causes,
+                *ahead[:3],
+            ),
+            grid,
+        ),
+    ]
+    charts = [_step_times(measured, by), *_queues(captured, queued, by)]
+    clock = metrics.clock_lead(metrics.in_steps(kernels))
+    facts = {
+        "queues": [chart.key for chart in charts[1:]],
+        "num_bound": len(_helped(pairs)),
+        "batch_sizes": sorted(set(runs["batch_size"].astype(str))),
+        "clock_lead_ns": max(0.0, clock["lead_ns"]),
+        "clock_drift_ns": clock["drift_ns"],
+    }
+    return assemble(facts, claims, tables, charts)
+
+
+# ---------------------------------------------------------------- the queue between host and GPU
+
+
+def operations(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+    """What the GPU does inside measured steps, by run, step and start: run_id, step, phase, launch_ns, launch_end_ns
+    (of a copy or fill: launch_ns), start_ns, end_ns."""
+    columns = ["run_id", "step", "phase", "launch_ns", "launch_end_ns", "start_ns", "end_ns"]
+    moved = memops.assign(launch_end_ns=memops["launch_ns"])
+    parts = [metrics.in_steps(frame)[columns].astype({"run_id": str, "phase": str}) for frame in (kernels, moved)]
+    return pd.concat(parts).sort_values(["run_id", "step", "start_ns"], kind="stable", ignore_index=True)
+
+
+def queue(ops: pd.DataFrame) -> pd.DataFrame:
+    """`operations` with their place in the queue, all on the GPU's clock.
+
+    The two clocks of a capture are some microseconds apart, so a launch is put on the GPU's clock by the shortest way
+    from launch to start in its step, which counts as no wait at all: what every launch takes at least is not seen.
+    Added columns: ready_ns, when the operation could have started at the earliest; gap_ns, how long the GPU was idle
+    before it (0 for the first of a step); late_ns, the part of the gap before ready_ns, which the host caused; first,
+    whether it is the first of its phase. All nodes of a CUDA graph have one launch: they are ready when that call ends,
+    and gaps inside the graph are the GPU's own.
+    """
+    steps = [ops["run_id"], ops["step"]]
+    of_step = ops.groupby(["run_id", "step"], sort=False)
+    call = ["run_id", "step", "launch_ns"]
+    node, repeated = ops.duplicated(call, keep=False), ops.duplicated(call)
+    lag = ops["start_ns"] - ops["launch_ns"]
+    least = lag.where(~node).groupby(steps).transform("min")
+    least = least.fillna((ops["start_ns"] - ops["launch_end_ns"]).where(~repeated).groupby(steps).transform("min"))
+    ready = ops["launch_ns"].where(~node, ops["launch_end_ns"]) + least
+    ready = np.minimum(ready, ops["start_ns"])
+    covered = of_step["end_ns"].cummax().groupby(steps).shift(1)
+    gap = (ops["start_ns"] - covered).clip(lower=0).fillna(0)
+    late = np.minimum((ready - covered).clip(lower=0).fillna(0), gap).where(~repeated, 0)
+    first = ops["phase"] != of_step["phase"].shift(1)
+    busy = ops["end_ns"] - np.maximum(ops["start_ns"], covered.fillna(ops["start_ns"]))
+    return ops.assign(ready_ns=ready, gap_ns=gap, late_ns=late, first=first, busy_ns=busy.clip(lower=0))
+
+
+def depths(ops: pd.DataFrame) -> pd.DataFrame:
+    """How many operations of one step wait, at each moment one gets ready: at_ns (from the first of them), depth."""
+    ready, start = np.sort(ops["ready_ns"].to_numpy()), np.sort(ops["start_ns"].to_numpy())
+    waiting = np.arange(1, len(ready) + 1) - np.searchsorted(start, ready, side="right")
+    return pd.DataFrame({"at_ns": ready - ready[:1].sum(), "depth": np.maximum(waiting, 0)})
+
+
+def causes(queued: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """What the GPU does in a step by cause, mean over the profiled steps: run_id, wall_ns, {cause}_ns and {cause}_share
+    for each of CAUSES, operations (per step), depth (mean over time), deepest, ahead_ns (the longest wait of one).
+
+    Idle time at the two ends of a step counts as between phases: the range less the time from the first operation's
+    start to the last one's end.
+    """
+    rows = queued.assign(
+        boundary_ns=queued["gap_ns"].where(queued["first"], 0),
+        launch_idle_ns=queued["late_ns"].where(~queued["first"], 0),
+        own_ns=(queued["gap_ns"] - queued["late_ns"]).where(~queued["first"], 0),
+        wait_ns=queued["start_ns"] - queued["ready_ns"],
+    )
+    of_step = rows.groupby(["run_id", "step"], sort=False).agg(
+        operations=("start_ns", "size"),
+        busy_ns=("busy_ns", "sum"),
+        launch_ns=("launch_idle_ns", "sum"),
+        boundary_ns=("boundary_ns", "sum"),
+        own_ns=("own_ns", "sum"),
+        begin=("start_ns", "min"),
+        end=("end_ns", "max"),
+        waits=("wait_ns", "sum"),
+        ahead_ns=("wait_ns", "max"),
+    )
+    of_step["deepest"] = pd.Series(
+        {key: depths(one)["depth"].max() for key, one in queued.groupby(["run_id", "step"], sort=False)}, dtype=float
+    )
+    of_step = of_step.reset_index().merge(_walls(steps), on=["run_id", "step"])
+    projected = of_step["end"] - of_step["begin"]
+    of_step["boundary_ns"] += of_step["wall_ns"] - projected
+    of_step["depth"] = of_step["waits"] / projected
+    extremes = of_step.groupby("run_id", sort=False)[["deepest", "ahead_ns"]].max()
+    means = ["wall_ns", "operations", "depth", *(f"{cause}_ns" for cause in CAUSES)]
+    table = of_step.groupby("run_id", sort=False)[means].mean().join(extremes).reset_index()
+    for cause in CAUSES:
+        table[f"{cause}_share"] = table[f"{cause}_ns"] / table["wall_ns"]
+    return table.rename(columns={f"{cause}_ns": f"{cause}_captured_ns" for cause in CAUSES})
+
+
+def _walls(steps: pd.DataFrame) -> pd.DataFrame:
+    found = steps[(steps["collector"].astype(str) == "nsys") & (steps["phase"].astype(str) == ranges.STEP)]
+    return found.astype({"run_id": str})[["run_id", "step", "wall_ns"]]
+
+
+# ---------------------------------------------------------------- frames
+
+
+def _every_mode(runs: pd.DataFrame) -> pd.DataFrame:
+    """The cases of every mode that there are runs of: forward first, by size and context, then by compile."""
+    modes = [mode for mode in metrics.MODES if (runs["mode"].astype(str) == mode).any()]
+    found = pd.concat([metrics.cases(runs, mode).assign(mode=mode) for mode in modes], ignore_index=True)
+    found = found if "compile" in found else found.assign(compile=str(runs["compile"].iloc[0]))
+    rank = {name: place for place, name in enumerate(SERIES)}
+    case = found.groupby(["mode", "size", "context_length"], sort=False).ngroup()
+    places = pd.DataFrame({"case": case, "compile": found["compile"].map(rank)})
+    return found.loc[places.sort_values(["case", "compile"], kind="stable").index].reset_index(drop=True)
+
+
+def _of_runs(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame, queued: pd.DataFrame
+) -> pd.DataFrame:
+    """One row per run: timer_ns with its spread, `causes`, calls and host time per step."""
+    timer = metrics.host_times(steps, "timer", "timer")
+    table = timer[timer["phase"] == ranges.STEP].drop(columns="phase")
+    table = table.merge(causes(queued, steps), how="left", on="run_id")
+    num_steps = metrics.num_profiled_steps(kernels)
+    calls = _grouped(api)
+    for group, number, time in (("launch", "calls", "calling_ns"), ("synchronisation", "waits", "wait_ns")):
+        sums = calls[calls["group"] == group].groupby("run_id")[["calls", "total_ns"]].sum()
+        sums = sums.rename(columns={"calls": number, "total_ns": time}).div(num_steps, axis=0)
+        table = table.merge(sums, how="left", left_on="run_id", right_index=True)
+    table["busy_ns"] = table["busy_captured_ns"]
+    table["idle_ns"] = table["timer_ns"] - table["busy_ns"]
+    table["idle_share"] = table["idle_ns"] / table["timer_ns"]
+    table["rate_ns"] = table["timer_ns"] / table["calls"]
+    table["host_ns"] = (table["wall_ns"] - table["wait_ns"]) / table["calls"]
+    table["call_ns"] = table["calling_ns"] / table["calls"]
+    table["profiler_ratio"] = table["wall_ns"] / table["timer_ns"]
+    return table
+
+
+def _grouped(api: pd.DataFrame) -> pd.DataFrame:
+    calls = api[api["phase"].astype(str) != ""].astype({"run_id": str, "name": str})
+    groups = {name: cuda_api.group(cuda_api.base_name(name)) or "" for name in calls["name"].unique()}
+    return calls.assign(group=calls["name"].map(groups))
+
+
+def _pairs(measured: pd.DataFrame, by: list[str], base: str) -> pd.DataFrame:
+    """Each variant beside the run of the same case with compile `base`: saved_ns and its two parts, ratio, differs."""
+    clock = ["timer_ns", "timer_min_ns", "timer_max_ns"]
+    columns = [*by, *clock, "busy_ns", "idle_ns", "idle_share"]
+    other = measured[measured["compile"] == base][columns]
+    other = other.rename(columns={name: f"base_{name}" for name in columns if name not in by})
+    rows = measured[(measured["compile"] != base) & (measured["compile"] != OFF)].merge(other, on=by)
+    rows["ratio"] = rows["timer_ns"] / rows["base_timer_ns"]
+    rows["speedup"] = 1 / rows["ratio"]
+    rows["differs"] = metrics.differ(rows, "timer", "base_timer")
+    for part in ("timer", "busy", "idle"):
+        saved = "saved_ns" if part == "timer" else f"saved_{part}_ns"
+        rows[saved] = rows[f"base_{part}_ns"] - rows[f"{part}_ns"]
+    return rows
+
+
+def _helped(pairs: pd.DataFrame) -> pd.DataFrame:
+    """The launch-bound training step, if any, that CUDA graphs make faster: the one that idled most."""
+    bound = pairs["base_idle_share"] > 1 - metrics.LAUNCH_BOUND_BUSY_SHARE
+    rows = pairs[(pairs["compile"] == GRAPHS) & (pairs["mode"] == TRAIN) & bound & pairs["differs"]]
+    return rows[rows["ratio"] < 1].sort_values("base_idle_share", ascending=False, kind="stable")
+
+
+def _saved(pairs: pd.DataFrame) -> pd.DataFrame:
+    """CUDA graphs where they save time: host_part, how much of it is idling."""
+    rows = pairs[(pairs["compile"] == GRAPHS) & pairs["differs"] & (pairs["ratio"] < 1)]
+    return rows.assign(host_part=rows["saved_idle_ns"] / rows["saved_ns"])
+
+
+def _launches(captured: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Training steps, one row a case: kernels and copies, and launch calls, of off and cudagraphs side by side."""
+    rows = captured[captured["mode"] == TRAIN]
+    columns = [*by, "operations", "calls"]
+    off, graphs = (rows[rows["compile"] == name][columns] for name in (OFF, GRAPHS))
+    return off.merge(graphs, on=by, suffixes=("", "_graphs"))
+
+
+def _phases(captured: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Phases of the training steps: timer_ns, busy_ns (kernels), idle_ns, launches (kernels per step)."""
+    rows = captured[captured["mode"] == TRAIN][["run_id", *by, "compile"]]
+    timer = metrics.host_times(steps, "timer", "timer")
+    gpu = metrics.gpu_times(kernels).groupby(["run_id", "phase"])[["busy_ns", "launches"]].median().reset_index()
+    rows = rows.merge(timer[timer["phase"] != ranges.STEP], on="run_id").merge(gpu, how="left", on=["run_id", "phase"])
+    order = rows["phase"].map({phase: place for place, phase in enumerate(ranges.PHASES)})
+    places = pd.DataFrame({"run": rows.groupby("run_id", sort=False).ngroup(), "phase": order})
+    rows = rows.loc[places.sort_values(["run", "phase"], kind="stable").index].reset_index(drop=True)
+    return rows.assign(idle_ns=rows["timer_ns"] - rows["busy_ns"])
+
+
+def _left(phases: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """The optimizer's part of what the GPU idles in training steps with CUDA graphs, most first."""
+    rows = phases[phases["compile"] == GRAPHS]
+    whole = rows.groupby("run_id")[["idle_ns", "timer_ns"]].transform("sum")
+    rows = rows.assign(part=rows["idle_ns"] / whole["idle_ns"])
+    return rows[rows["phase"] == ranges.OPTIMIZER].sort_values("part", ascending=False, kind="stable")
+
+
+def _allocations(api: pd.DataFrame, captured: pd.DataFrame) -> pd.DataFrame:
+    """Per run, the calls that take memory from the driver or give it back, and their time, in all profiled steps."""
+    calls = _grouped(api)
+    found = calls[calls["group"] == "allocation"].groupby("run_id")[["calls", "total_ns"]].sum()
+    rows = captured[["run_id", "mode", "compile"]].merge(found, how="left", left_on="run_id", right_index=True)
+    return rows.fillna({"calls": 0, "total_ns": 0})
+
+
+def _allocated(rows: pd.DataFrame) -> dict:
+    return {"num_runs": len(rows), "calls": int(rows["calls"].sum()), "total_ns": rows["total_ns"].max()}
+
+
+def _modules(kernels: pd.DataFrame, captured: pd.DataFrame) -> pd.DataFrame:
+    """Parts of the forward pass's kernels with a module, and of all kernels with a phase, by `compile`."""
+    rows = metrics.in_steps(kernels)[["run_id", "phase", "module"]].astype(str).merge(captured[["run_id", "compile"]])
+    rows = rows.assign(in_phase=rows["phase"] != "", in_module=(rows["module"] != "").where(rows["phase"] == "forward"))
+    rows = rows.groupby("compile", sort=False)[["in_phase", "in_module"]].agg(lambda part: part.astype(float).mean())
+    return rows.reset_index()
+
+
+def _lost(rows: pd.DataFrame) -> bool:
+    off = rows["compile"] == OFF
+    return bool(off.any() and (~off).any() and (rows["in_phase"] == 1).all()
+                and (rows.loc[off, "in_module"] > 0).all() and (rows.loc[~off, "in_module"] == 0).all())  # fmt: skip
+
+
+def _case_columns(main: Recording) -> list[str]:
+    return metrics.case_columns(main.runs) if len(main.runs) else ["size", "context_length"]
+
+
+def _grid(main: Recording) -> pd.DataFrame:
+    """Every training step of the main recording with `causes`; waits_share: a launch or the next phase is awaited."""
+    by = _case_columns(main)
+    table = metrics.cases(main.runs, TRAIN) if len(main.runs) else pd.DataFrame(columns=[*by, "run_id", NOT_MEASURED])
+    train = set(table["run_id"])
+    parts = (frame[frame["run_id"].astype(str).isin(train)] for frame in (main.kernels, main.memops))
+    found = causes(queue(operations(*parts)), main.steps)
+    table = table.merge(found.astype({"run_id": str}), how="left", on="run_id")
+    return table.assign(waits_share=table["launch_share"] + table["boundary_share"])
+
+
+# ---------------------------------------------------------------- facts and charts
+
+
+def _extremes(value: str):
+    def facts(rows: pd.DataFrame) -> dict:
+        known = rows[rows[value].notna()]
+        return {
+            "low": known.loc[known[value].idxmin()].to_dict(),
+            "high": known.loc[known[value].idxmax()].to_dict(),
+            "num_cases": len(known),
+        }
+
+    return facts
+
+
+def _speed(num_cases: int):
+    def facts(rows: pd.DataFrame) -> dict:
+        return _extremes("speedup")(rows) | {"num_found": len(rows), "num_cases": num_cases}
+
+    return facts
+
+
+def _full_queues(grid: pd.DataFrame) -> pd.DataFrame:
+    """Steps whose queue was as deep as any: where steps of different length share that number, it is the limit."""
+    return grid[grid["deepest"] == grid["deepest"].max()]
+
+
+def _full(grid: pd.DataFrame):
+    return lambda rows: {
+        "deepest": rows["deepest"].iloc[0],
+        "num_full": len(rows),
+        "num_cases": int(grid["deepest"].notna().sum()),
+    }
+
+
+def _over_default(rows: pd.DataFrame, faster: pd.Series) -> dict:
+    return _extremes("speedup")(rows[faster]) | {"num_found": int(faster.sum()), "num_cases": len(rows)}
+
+
+def _step_times(measured: pd.DataFrame, by: list[str]) -> Chart:
+    clocks = {"busy_ns": "GPU busy", "timer_ns": "step (Python timer)"}
+    rows = measured[measured["mode"] == TRAIN]
+    rows = rows.melt([*by, "compile"], list(clocks), var_name="clock", value_name="time_ns")
+    rows["clock"] = rows["clock"].map(clocks)
+    rows = rows.dropna(subset=["time_ns"]).sort_values(["context_length"], kind="stable")
+    options = {"order": list(clocks.values()), "by": [*by, "compile"]}
+    return Chart("times", "dumbbell", "Training step and the GPU's work in it", rows, options)
+
+
+def _queues(captured: pd.DataFrame, queued: pd.DataFrame, by: list[str]) -> list[Chart]:
+    """One chart a case: operations that wait in the queue over one training step, by `compile`."""
+    charts = []
+    for case, runs in captured[captured["mode"] == TRAIN].groupby(by, sort=False):
+        parts = [
+            _line(queued[queued["run_id"] == run_id]).assign(series=name)
+            for run_id, name in zip(runs["run_id"], runs["compile"], strict=True)
+        ]
+        title = f"The queue during a training step: {' · '.join(map(str, case))}"
+        options = {"order": list(SERIES), "x_title": "ms since the first launch", "y_title": "operations in the queue"}
+        rows = pd.concat(parts, ignore_index=True)
+        charts.append(Chart(f"queue-{len(charts)}", "traces", title, rows, options))
+    return charts
+
+
+def _line(ops: pd.DataFrame) -> pd.DataFrame:
+    """The queue in the last profiled step, in POINTS slices: x (ms), y (the deepest of the slice)."""
+    ops = ops[ops["step"] == ops["step"].max()]
+    begin, end = ops["ready_ns"].min(), ops["end_ns"].max()
+    found = depths(ops)
+    edges = np.linspace(0, end - begin, POINTS + 1)
+    starts = np.sort(ops["start_ns"].to_numpy()) - begin
+    ready = found["at_ns"].to_numpy()
+    left = np.searchsorted(ready, edges[:-1], side="right") - np.searchsorted(starts, edges[:-1], side="right")
+    inside = found.groupby(np.clip(np.searchsorted(edges, ready, side="right") - 1, 0, POINTS - 1))["depth"].max()
+    deepest = np.maximum(inside.reindex(range(POINTS), fill_value=0).to_numpy(), np.maximum(left, 0))
+    return pd.DataFrame({"x": edges[:-1] / 1e6, "y": deepest})
