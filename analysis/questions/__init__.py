@@ -13,6 +13,7 @@ from analysis.questions import (
     beyond_gemm,
     forward_time,
     host,
+    optimizer_cost,
     precision,
     top_kernel,
     training_mix,
@@ -31,4 +32,5 @@ STUDIES = {
     "i": host,
     "j": precision,
     "k": warm_up,
+    "l": optimizer_cost,
 }

@@ -1,0 +1,321 @@
+"""(l) What does AdamW cost, and what does fusing it save?"""
+
+import re
+
+import pandas as pd
+
+from analysis import metrics
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.knowledge import flops
+from jobs import ranges
+
+SLUG = "optimizer-cost"
+TITLE = "What does AdamW cost, and does fusing it help?"
+STUDY = "optimizer"
+
+MODE = "train_step"
+LABELS = {"own": "written out", "loop": "torch, loop", "foreach": "torch, foreach", "fused": "torch, fused"}
+BASE = "own"
+ACCESSES = flops.ADAMW_ACCESSES
+NEAR = 0.75
+"""From this part of a copy's rate on, kernels are called near the speed of memory."""
+HEADINGS = (
+    Column("size", "model"),
+    Column("context_length", "context", "count"),
+    Column("optimizer", "AdamW"),
+)
+_NAMES = {
+    "fused": r"FusedAdam",
+    "addcdiv": r"addcdiv_cuda_kernel|PointwiseOpScalarListFunctor.*divides",
+    "addcmul": r"addcmul_cuda_kernel|PointwiseOpScalarFunctor.*multiplies",
+    "lerp": r"lerp_scalar_kernel|LerpFunctor",
+    "sqrt": r"sqrt_kernel_cuda|Sqrt<",
+    "div": r"BUnaryFunctor.*MulFunctor|DivFunctor|BinaryOpScalarListFunctor.*divides",
+    "mul": r"AUnaryFunctor.*MulFunctor|BinaryOpScalarFunctor.*multiplies",
+    "add": r"CUDAFunctorOnSelf_add|BinaryOpScalarFunctor.*plus",
+    "add of gradient": r"CUDAFunctor_add",
+}
+"""Operations of flops.ADAMW_ACCESSES by what the names of their kernels say; the first that is found counts."""
+COUNTERS = "step counters"
+
+
+def answer(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memory: pd.DataFrame, calibration: pd.DataFrame
+) -> Answer:
+    """The optimizer phase of a training step with AdamW written out and with PyTorch's as a loop over the tensors, over
+    lists of them (foreach), and fused.
+
+    Time is the phase by the unprofiled timer, kernel time that of its kernels, speed-up the time of AdamW written out
+    over this one's. Bytes are elements read and written as flops.ADAMW_ACCESSES counts them; their rate is over kernel
+    time and compared with the measured rate of a device copy. Issuing is launches times the measured host time of one
+    small operation: what the host needs at least. Extra memory is how far the phase raises the allocator's peak above
+    what it held when the phase began.
+    """
+    table = metrics.cases_along(runs, MODE, "optimizer", list(LABELS))
+    for part in (_timed(steps), _on_gpu(kernels), _memory(runs, memory)):
+        table = table.merge(part, how="left", on="run_id")
+    table.loc[table[NOT_MEASURED] != "", "extra_bytes"] = float("nan")
+    rates = calibration.set_index("figure")["value"]
+    table["accesses"] = table["optimizer"].map({name: sum(found.values()) for name, found in ACCESSES.items()})
+    table["moved_bytes"] = table["accesses"] * flops.FP32_BYTES * table["num_parameters"]
+    table["rate"] = table["moved_bytes"] / table["kernel_ns"]
+    table["of_copy"] = table["rate"] * 1e9 / rates.get("copy", float("nan"))
+    table["issue_ns"] = table["launches"] * rates.get("launch", float("nan")) * 1e9
+    table["busy_share"] = table["kernel_ns"] / table["time_ns"]
+    table["share"] = table["time_ns"] / table["step_ns"]
+    table["extra_copies"] = table["extra_bytes"] / (flops.FP32_BYTES * table["num_parameters"])
+    clocks = [f"{clock}{end}_ns" for clock in ("time", "step") for end in ("", "_min", "_max")]
+    table = metrics.against(table, "optimizer", BASE, [*clocks, "kernel_ns", "launches", "moved_bytes"])
+    other = table["optimizer"] != BASE
+    for clock in ("time", "step", "kernel"):
+        table[f"{clock}_speedup"] = (table[f"{clock}_ns_{BASE}"] / table[f"{clock}_ns"]).where(other)
+    table["fewer_bytes"] = table[f"moved_bytes_{BASE}"] / table["moved_bytes"]
+    table["fewer_launches"] = table[f"launches_{BASE}"] / table["launches"]
+    operations = _operations(kernels, table)
+
+    ok = table[(table[NOT_MEASURED] == "") & table["time_ns"].notna() & table["kernel_ns"].notna()]
+    faster, slower = (_beyond(ok, faster) for faster in (True, False))
+    compared = ok[ok["time_speedup"].notna()]
+    fused, foreach = (compared[compared["optimizer"] == name] for name in ("fused", "foreach"))
+    known = ok[ok["of_copy"].notna()]
+    times = ("time_ns", "time_min_ns", "time_max_ns", "time_speedup")
+    claims = [
+        Claim(
+            "fused",
+            _only(fused, *times, "accesses"),
+            lambda rows: rows["run_id"].isin(faster["run_id"]).all(),
+            lambda rows: {"speedup": _span(rows["time_speedup"]), "accesses": rows["accesses"].max()},
+        ),
+        Claim(
+            "fused_not_always",
+            _only(fused, *times),
+            lambda rows: not rows["run_id"].isin(faster["run_id"]).all(),
+            lambda rows: {"num_faster": rows["run_id"].isin(faster["run_id"]).sum(), "num_runs": len(rows)},
+        ),
+        Claim(
+            "step",
+            _only(fused[_apart(fused, "step")], "step_ns", "step_min_ns", "step_max_ns", "step_speedup"),
+            lambda rows: (rows["step_speedup"] > 1).all(),
+            lambda rows: {"num_cases": len(rows), "num_runs": len(fused), "speedup": _span(rows["step_speedup"])},
+        ),
+        Claim(
+            "share",
+            _only(ok, "time_ns", "time_min_ns", "time_max_ns", "share"),
+            lambda rows: {BASE, "fused"} <= set(rows["optimizer"]),
+            lambda rows: {name: _span(rows.loc[rows["optimizer"] == name, "share"]) for name in (BASE, "fused")},
+        ),
+        Claim(
+            "bytes",
+            _only(fused, "fewer_bytes", "kernel_speedup", "moved_bytes", "kernel_ns"),
+            lambda rows: (rows["kernel_speedup"] < rows["fewer_bytes"]).all(),
+            lambda rows: {"fewer": rows["fewer_bytes"].max(), "speedup": _span(rows["kernel_speedup"])},
+        ),
+        Claim("rate", _only(known, "rate", "of_copy"), lambda rows: (rows["of_copy"] > NEAR).all(), _rates),
+        Claim(
+            "foreach_launches",
+            _only(foreach, "launches", "fewer_launches"),
+            lambda rows: (rows["fewer_launches"] > 1).all(),
+            lambda rows: {"fewer": _span(rows["fewer_launches"])},
+        ),
+        *(
+            Claim(
+                f"{name}_{how}",
+                _only(rows[rows["optimizer"] == name], *times),
+                lambda rows: True,
+                _counted(compared, name),
+            )
+            for name in ("foreach", "loop")
+            for how, rows in (("faster", faster), ("slower", slower))
+        ),
+        Claim(
+            "foreach_memory",
+            _only(foreach[foreach["extra_copies"].notna()], "extra_bytes", "extra_copies"),
+            lambda rows: (rows["extra_copies"] >= 1).all(),
+            lambda rows: {
+                "copies": _span(rows["extra_copies"]),
+                "most": rows.loc[rows["extra_bytes"].idxmax()].to_dict(),
+            },
+        ),
+        Claim(
+            "fused_memory",
+            _only(fused[fused["extra_copies"].notna()], "extra_bytes"),
+            lambda rows: (rows["extra_bytes"] == 0).all(),
+        ),
+        Claim(
+            "launch_bound",
+            _only(ok[ok["busy_share"] < metrics.LAUNCH_BOUND_BUSY_SHARE], "busy_share", "launches"),
+            lambda rows: True,
+            lambda rows: {
+                "num_cases": len(rows),
+                "num_runs": len(ok),
+                "lowest": rows.loc[rows["busy_share"].idxmin()].to_dict(),
+            },
+        ),
+        Claim(
+            "issue",
+            _only(ok[ok["issue_ns"] > ok["kernel_ns"]], "issue_ns", "kernel_ns", "launches"),
+            lambda rows: True,
+            lambda rows: {
+                "num_cases": len(rows),
+                "num_runs": len(ok),
+                "launch_ns": rates["launch"] * 1e9,
+                "most": rows.loc[(rows["issue_ns"] / rows["kernel_ns"]).idxmax()].to_dict(),
+            },
+        ),
+    ]
+    not_calibrated = "n/a: not calibrated"
+    tables = [
+        Table(
+            "cost",
+            "The optimizer phase of one training step",
+            (
+                *HEADINGS,
+                Column("time_ns", "phase, unprofiled", "ms", lower="time_min_ns", upper="time_max_ns"),
+                Column("time_speedup", "speed-up", "ratio", absent="base"),
+                Column("kernel_ns", "kernel time", "ms"),
+                Column("launches", "launches", "count"),
+                Column("moved_bytes", "moved", "bytes"),
+                Column("rate", "rate", "gbps"),
+                Column("of_copy", "of copy rate", "share", bar=True, absent=not_calibrated),
+            ),
+            table,
+        ),
+        Table(
+            "whole",
+            "The whole training step, and memory",
+            (
+                *HEADINGS,
+                Column("step_ns", "step, unprofiled", "ms", lower="step_min_ns", upper="step_max_ns"),
+                Column("step_speedup", "speed-up", "ratio", absent="base"),
+                Column("share", "optimizer, of step", "share", bar=True),
+                Column("peak_memory_bytes", "peak of the run", "bytes"),
+                Column("extra_bytes", "extra in the phase", "bytes"),
+                Column("extra_copies", "extra ÷ weights", "ratio"),
+            ),
+            table,
+        ),
+        Table(
+            "host",
+            "Host and GPU in the optimizer phase",
+            (
+                *HEADINGS,
+                Column("launches", "launches", "count"),
+                Column("issue_ns", "issuing them, at least", "ms", absent=not_calibrated),
+                Column("kernel_ns", "kernel time", "ms"),
+                Column("time_ns", "phase, unprofiled", "ms", lower="time_min_ns", upper="time_max_ns"),
+                Column("busy_share", "GPU busy", "share", bar=True),
+            ),
+            table,
+        ),
+        Table(
+            "operations",
+            "The kernels of the largest model by operation",
+            (
+                Column("size", "model"),
+                Column("optimizer", "AdamW"),
+                Column("operation", "operation"),
+                Column("accesses", "elements moved a parameter", "count"),
+                Column("launches", "launches", "count"),
+                Column("kernel_ns", "kernel time", "ms"),
+                Column("rate", "rate", "gbps", absent="not counted"),
+            ),
+            operations,
+        ),
+    ]
+    labelled = ok.assign(clock=ok["optimizer"].map(LABELS), scope=ok["optimizer"].map(LABELS))
+    by, order = ["size"], list(LABELS.values())
+    charts = [
+        Chart("times", "dumbbell", "Optimizer phase, unprofiled", labelled, {"order": order, "by": by}),
+        Chart(
+            "rates",
+            "grouped_bars",
+            "Rate at which the optimizer's kernels move bytes",
+            labelled.drop(columns="share").rename(columns={"of_copy": "share"}).dropna(subset="share"),
+            {"order": order, "by": by, "unit": "% of the rate of a copy"},
+        ),
+    ]
+    facts = {
+        "unfused": sum(ACCESSES[BASE].values()),
+        "fused": sum(ACCESSES["fused"].values()),
+        "launch_bound_share": metrics.LAUNCH_BOUND_BUSY_SHARE,
+    }
+    return assemble(facts, claims, tables, charts)
+
+
+def operation_of(name: str) -> str:
+    """Operation of AdamW that the kernel `name` carries out: a key of _NAMES, "" for another kernel."""
+    return next((operation for operation, pattern in _NAMES.items() if re.search(pattern, name)), "")
+
+
+def _timed(steps: pd.DataFrame) -> pd.DataFrame:
+    """Unprofiled time of the optimizer phase (time_ns) and of the step (step_ns), with _min_ns and _max_ns."""
+    phase, step = (metrics.host_times(steps, "timer", name) for name in ("time", "step"))
+    phase, step = phase[phase["phase"] == ranges.OPTIMIZER], step[step["phase"] == metrics.STEP]
+    return phase.drop(columns="phase").merge(step.drop(columns="phase"), on="run_id")
+
+
+def _on_gpu(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Kernels of the optimizer phase, median over steps: run_id, kernel_ns, launches."""
+    times = metrics.gpu_times(kernels)
+    phase = times[times["phase"] == ranges.OPTIMIZER]
+    return phase.groupby("run_id", sort=False)[["kernel_ns", "launches"]].median().reset_index()
+
+
+def _memory(runs: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:
+    """run_id, num_parameters, peak_memory_bytes of the run, extra_bytes of the optimizer phase over what it found."""
+    rows = memory[memory["phase"].astype(str) == ranges.OPTIMIZER].astype({"run_id": str})
+    extra = rows.assign(extra_bytes=rows["peak_allocated_bytes"] - rows["allocated_before_bytes"])
+    known = metrics.measured_runs(runs).astype({"run_id": str})[["run_id", "num_parameters", "peak_memory_bytes"]]
+    return known.merge(extra[["run_id", "extra_bytes"]], how="left", on="run_id")
+
+
+def _operations(kernels: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """Kernels of the optimizer phase of the last model of `table` by operation: size, optimizer, operation, accesses,
+    launches, kernel_ns (of one step) and rate in GB/s."""
+    of_model = table[table["size"] == table["size"].iloc[-1]][["size", "optimizer", "run_id", "num_parameters"]]
+    totals = metrics.kernel_totals(kernels)
+    rows = of_model.merge(totals[totals["phase"] == ranges.OPTIMIZER], on="run_id")
+    rows["operation"] = rows["kernel_name"].map(operation_of)
+    by = ["size", "optimizer", "num_parameters", "operation"]
+    rows = rows.groupby(by, sort=False)[["calls", "time_ns"]].sum().reset_index()
+    rows = rows.rename(columns={"calls": "launches", "time_ns": "kernel_ns"})
+    pairs = zip(rows["optimizer"], rows["operation"], strict=True)
+    rows["accesses"] = [ACCESSES.get(optimizer, {}).get(operation, float("nan")) for optimizer, operation in pairs]
+    rows["rate"] = rows["accesses"] * flops.FP32_BYTES * rows["num_parameters"] / rows["kernel_ns"]
+    rows["operation"] = rows["operation"].where(rows["accesses"].notna(), COUNTERS)
+    rows["accesses"] = rows["accesses"].fillna(0)
+    return rows
+
+
+# ---------------------------------------------------------------- facts of the claims
+
+
+def _apart(rows: pd.DataFrame, clock: str) -> pd.Series:
+    """True where the time lies outside the spread of AdamW written out."""
+    renamed = rows.rename(columns={f"{clock}{end}_ns_{BASE}": f"base{end}_ns" for end in ("", "_min", "_max")})
+    return metrics.differ(renamed, clock, "base")
+
+
+def _beyond(rows: pd.DataFrame, faster: bool) -> pd.DataFrame:
+    """Rows whose optimizer phase is faster, or slower, than AdamW written out, beyond the spread of both."""
+    return rows[_apart(rows, "time") & ((rows["time_speedup"] > 1) == faster)]
+
+
+def _only(rows: pd.DataFrame, *names: str) -> pd.DataFrame:
+    """The rows behind a claim without what it does not speak of."""
+    return rows[["size", "context_length", "optimizer", "run_id", *names]]
+
+
+def _span(values: pd.Series) -> tuple[float, float]:
+    return values.min(), values.max()
+
+
+def _counted(of: pd.DataFrame, name: str):
+    num_runs = int((of["optimizer"] == name).sum())
+    return lambda rows: {"num_cases": len(rows), "num_runs": num_runs, "speedup": _span(rows["time_speedup"])}
+
+
+def _rates(rows: pd.DataFrame) -> dict:
+    return {
+        "of": {LABELS[name]: _span(part["of_copy"]) for name, part in rows.groupby("optimizer", sort=False)},
+    }
