@@ -462,10 +462,10 @@ def _convergence(timed: pd.DataFrame) -> list[Chart]:
         options = {
             "order": [_after(warm_up) for warm_up in WARM_UPS],
             "x_title": "steps in the median",
-            "y_title": "% off later steps, worst process (log scale)",
+            "y_title": "% (log scale)",
             "log": True,
         }
         drawn = pd.DataFrame(rows, columns=["series", "x", "y"])
-        title = f"How far a median is off, by warm-up steps: {case['size']} · {case['context_length']}"
+        title = f"How far a median is off its later steps, worst process: {case['size']} · {case['context_length']}"
         charts.append(Chart(f"convergence-{len(charts)}", "traces", title, drawn[drawn["y"] > 0], options))
     return charts

@@ -273,9 +273,14 @@ def traces(
     coloured by `series`; `log`: the vertical axis is logarithmic, `steps`: a value holds until the next one."""
     data = rows[["series", "x", "y"]].assign(line=rows["line"] if "line" in rows else rows["series"])
     colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
-    below = {**_value_axis(palette, "~g", 4 if width < 500 else 8).to_dict(), "orient": "bottom"}
-    left = {**_value_axis(palette, "~g", 5).to_dict(), "orient": "left"}
-    scale = alt.Scale(type="log", nice=True) if log else alt.Scale(domainMin=0)
+    below = _value_axis(palette, ",.3~f", 4 if width < 500 else 8).to_dict() | {"orient": "bottom"}
+    left = _value_axis(palette, ",.3~f", 5).to_dict() | {"orient": "left"}
+    scale = alt.Scale(domainMin=0)
+    if log:
+        low, high = data["y"].min() / 1.15, data["y"].max() * 1.15
+        ticks = [m * 10.0**power for power in range(-3, 8) for m in (1, 2, 5) if low <= m * 10.0**power <= high]
+        left |= {"values": ticks}
+        scale = alt.Scale(type="log", nice=False, domain=[low, high])
     base = alt.Chart(data, width=width - LABEL_SLACK - 64, height=220 if width > 500 else 180)
     return alt.layer(
         base.mark_line(strokeWidth=1.5, interpolate="step-after" if steps else "linear").encode(
@@ -331,6 +336,31 @@ def roofline(rows: pd.DataFrame, palette: _Palette, width: int, order, roofs) ->
     return alt.layer(lines, marks, *words)
 
 
+def stacked_bytes(rows: pd.DataFrame, palette: _Palette, width: int, by, order, limits) -> alt.LayerChart:
+    """One bar per case of the `bytes` of each `scope` in GiB, and a named line at each of `limits` (bytes by name)."""
+    data = pd.DataFrame({"label": case_label(rows, by), "scope": rows["scope"], "size": rows["bytes"] / 2**30})
+    data["position"] = data["scope"].map({scope: i for i, scope in enumerate(order)})
+    data["title"] = [f"{a}, {s}: {v:,.3g} GiB" for a, s, v in zip(data["label"], data["scope"], data["size"])]
+    colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
+    y = alt.Y("label:N", sort=list(dict.fromkeys(data["label"])), title=None, axis=_category_axis(palette))
+    axis = alt.Axis(**_value_axis(palette, "~g", 4 if width < 500 else 8).to_dict() | {"orient": "bottom"})
+    top = max([*data.groupby("label")["size"].sum(), *(size / 2**30 for size in limits.values())])
+    scale = alt.Scale(domain=[0, top], nice=False)
+    base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
+    bars = base.mark_bar(height=alt.RelativeBandSize(0.75), stroke=palette["--chart-gap"], strokeWidth=0.5).encode(
+        y=y,
+        x=alt.X("size:Q", stack="zero", scale=scale, axis=axis, title="GiB"),
+        color=alt.Color("scope:N", scale=colours, legend=None),
+        order="position:Q",
+        description="title:N",
+    )
+    ends = pd.DataFrame({"name": list(limits), "limit": [size / 2**30 for size in limits.values()]})
+    at = alt.X("limit:Q", scale=scale, axis=axis, title="GiB")
+    rules = alt.Chart(ends).mark_rule(strokeDash=[4, 3], color=palette[TEXT]).encode(x=at)
+    names = alt.Chart(ends).mark_text(align="right", dx=-4, dy=-7, fontSize=11, color=palette[TEXT])
+    return bars + rules + names.encode(x=at, y=alt.value(0), text="name:N")
+
+
 KINDS = {
     "dumbbell": dumbbell,
     "stacked_shares": stacked_shares,
@@ -338,15 +368,18 @@ KINDS = {
     "roofline": roofline,
     "lines": lines,
     "traces": traces,
+    "stacked_bytes": stacked_bytes,
 }
 
 
 COLOUR_COLUMNS = {
     "dumbbell": "clock",
     "stacked_shares": "family",
-    "grouped_bars": "scope", "roofline": "series",
+    "grouped_bars": "scope",
+    "roofline": "series",
     "lines": "clock",
     "traces": "series",
+    "stacked_bytes": "scope",
 }
 
 
