@@ -1,5 +1,7 @@
 """(i) When does the GPU wait for the host, and what do torch.compile and CUDA graphs change?"""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -7,7 +9,6 @@ from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.knowledge import cuda_api
 from analysis.questions.forward_time import spread_column
-from analysis.reading.recording import Recording
 from jobs import ranges
 
 SLUG = "host"
@@ -28,7 +29,7 @@ def answer(
     kernels: pd.DataFrame,
     memops: pd.DataFrame,
     api: pd.DataFrame,
-    main: Recording,
+    main: Any,
 ) -> Answer:
     """What the GPU does in a step by cause, how far the host is ahead of it, and step times by `compile`.
 
@@ -391,11 +392,11 @@ def _lost(rows: pd.DataFrame) -> bool:
                 and (rows.loc[off, "in_module"] > 0).all() and (rows.loc[~off, "in_module"] == 0).all())  # fmt: skip
 
 
-def _case_columns(main: Recording) -> list[str]:
+def _case_columns(main: Any) -> list[str]:
     return metrics.case_columns(main.runs) if len(main.runs) else ["size", "context_length"]
 
 
-def _grid(main: Recording) -> pd.DataFrame:
+def _grid(main: Any) -> pd.DataFrame:
     """Every training step of the main recording with `causes`; waits_share: a launch or the next phase is awaited."""
     by = _case_columns(main)
     table = metrics.cases(main.runs, TRAIN) if len(main.runs) else pd.DataFrame(columns=[*by, "run_id", NOT_MEASURED])

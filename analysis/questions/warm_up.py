@@ -1,12 +1,13 @@
 """(k) How many steps does a number need?"""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
 from analysis import metrics
 from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
 from analysis.knowledge import cuda_api
-from analysis.reading.recording import Recording
 from jobs import ranges
 
 SLUG = "warm-up"
@@ -36,9 +37,7 @@ CHANCE = 1.54
 (chi-squared, four degrees of freedom)."""
 
 
-def answer(
-    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame, main: Recording
-) -> Answer:
+def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame, main: Any) -> Answer:
     """What steps from the very first on say of the later ones, in several fresh processes of each case.
 
     A number is the median, or the mean, of the timed steps after some warm-up steps; as many steps are taken as `main`
@@ -178,7 +177,7 @@ def answer(
 # ---------------------------------------------------------------- unprofiled steps
 
 
-def _settings(main: Recording) -> tuple[int, int]:
+def _settings(main: Any) -> tuple[int, int]:
     """Warm-up steps and timed steps of the main recording, the fewest of any run; 3 and 5 where it has no run."""
     if not len(main.runs):
         return 3, 5
@@ -208,6 +207,11 @@ def _reference(one: np.ndarray) -> float:
     return float(np.median(one[WARM_UPS[-1] :])) if len(one) >= WARM_UPS[-1] + LATER else float("nan")
 
 
+def _within(processes: list[np.ndarray]) -> float:
+    """Standard deviation of the steps over their median, of the median process."""
+    return float(np.median([np.std(one, ddof=1) / np.median(one) for one in processes]))
+
+
 def _numbers(timed: pd.DataFrame, num_timed: int) -> pd.DataFrame:
     """Per case, warm-up and statistic: number_ns (median over processes), _min_ns, _max_ns, and error, the part by
     which the worst process is off its own later steps."""
@@ -235,7 +239,7 @@ def _spreads(timed: pd.DataFrame) -> pd.DataFrame:
         if not later:
             continue
         medians = np.array([np.median(one) for one in later])
-        within = float(np.median([np.std(one, ddof=1) / np.median(one) for one in later]))
+        within = _within(later)
         between = float(np.std(medians, ddof=1) / np.median(medians)) if len(later) > 1 else float("nan")
         firsts = [one[0] / _reference(one) for one in processes if len(one) >= WARM_UPS[-1] + LATER]
         expected = float(np.sqrt(np.pi / 2) * within / np.sqrt(np.median([len(one) for one in later])))
@@ -253,7 +257,7 @@ def _needed(timed: pd.DataFrame, warm_up: int, num_timed: int) -> pd.DataFrame:
     for case, processes in _processes(timed):
         longest = min(map(len, processes)) - warm_up - LATER
         errors = _errors(processes, warm_up)
-        within = float(np.median([np.std(one[warm_up:], ddof=1) / np.median(one[warm_up:]) for one in processes]))
+        within = _within([one[warm_up:] for one in processes]) if errors else float("nan")
         found = {
             "num_steps": _from_then_on([error <= SETTLED for error in errors]),
             "num_inside": _from_then_on([error <= within for error in errors]),
