@@ -13,6 +13,7 @@ from analysis.questions import (
     beyond_gemm,
     forward_time,
     host,
+    memory_use,
     optimizer_cost,
     precision,
     top_kernel,
@@ -29,6 +30,7 @@ QUESTIONS = {
 }
 
 STUDIES = {
+    "g": memory_use,
     "i": host,
     "j": precision,
     "k": warm_up,
