@@ -1,0 +1,588 @@
+"""(f) What does fused attention save, and from which context on?"""
+
+import dataclasses
+
+import pandas as pd
+
+from analysis import metrics
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.knowledge import flops, kernel_families
+from analysis.questions.forward_time import case_headings, spread_column
+from jobs import ranges
+
+SLUG = "fused-attention"
+TITLE = "What does fused attention save, and from which context on?"
+STUDY = "attention"
+
+NAIVE = "naive"
+TRAIN = "train_step"
+FUSED = "attention"
+"""Family of the fused kernels and of their helpers."""
+RANGES = (ranges.ATTENTION_SCORES, ranges.SOFTMAX, ranges.ATTENTION_OUTPUT, ranges.FUSED_ATTENTION)
+BACKWARD = {NAIVE: 4 / 2, "fused": 5 / 2}
+"""Products of backward over the two of forward, QK^T and AV: two gradients of each, and QK^T again where its result
+was not kept."""
+MODES = {"forward": "A forward pass", TRAIN: "A training step"}
+COMPARED = [
+    *(f"{clock}_{end}" for clock in ("busy", "timer") for end in ("ns", "min_ns", "max_ns")),
+    "launches",
+    "peak_memory_bytes",
+]
+
+
+def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> Answer:
+    """Attention written out (`naive`) against the backends of scaled_dot_product_attention, forward and in training.
+
+    A step's time is its GPU busy time, with the unprofiled timer beside it. A backend is faster where its
+    minimum-to-maximum interval lies below that of `naive`; the crossover is the smallest context from which it is so at
+    every longer one that both reached. Memory is the allocator's peak in a step.
+
+    Attention's kernel time is, in forward, that of all kernels launched in its ranges; in backward, where kernels have
+    no range, that of the fused kernels, and for `naive` its backward less what the backends' backward takes outside the
+    fused kernels (median over backends; lowest and highest beside it).
+
+    FLOPs are those of products with the T x T scores, all layers. Model FLOPs count every score. What a fused kernel
+    executes is inferred, no profile counts it: masked pairs skipped, and one product more in backward. Rates are FLOPs
+    over attention's kernel time; their share is of the measured rate of a large matrix product.
+    """
+    keys = [name for name in metrics.case_columns(runs) if name != "attention"]
+    totals = metrics.kernel_totals(kernels)
+    table = _steps(runs, steps, kernels, keys)
+    parts = _parts(table, totals, runs, calibration, keys)
+    compared = table[(table["attention"] != NAIVE) & table["speedup"].notna()]
+    trained = compared[compared["mode"] == TRAIN]
+    crossovers = _crossovers(compared, [name for name in keys if name != "context_length"])
+    reference = _reference(trained, keys)
+    forward = _forward_kernels(reference, totals, runs)
+    families, names = _backward_families(reference, totals), _backward_kernels(reference, totals)
+    at_reference = parts[parts["train_run_id"].isin(reference["run_id"])]
+    claims = [
+        Claim("always", trained, lambda rows: rows["faster"].all(), _gains),
+        Claim("partly", trained, lambda rows: 0 < rows["faster"].sum() < len(rows), _gains),
+        Claim("never", trained, lambda rows: not rows["faster"].any(), _gains),
+        Claim("gain", trained[trained["faster"]], lambda rows: True, _largest("speedup")),
+        Claim("memory", trained[trained["memory_ratio"] > 1], lambda rows: True, _largest("memory_ratio")),
+        Claim("fits", _only_fused(table), lambda rows: True, _fitting),
+        Claim("unseen", compared, lambda rows: _unseen(rows).any(), _unseen_facts),
+        Claim("replaced", forward[forward["attention"] == NAIVE], lambda rows: True, _written_out),
+        Claim(
+            "below_products",
+            at_reference,
+            lambda rows: (rows["forward_ns"] < rows["naive_products_ns"]).all(),
+            _range_of("forward_ns"),
+        ),
+        Claim("inside", _products_gone(compared, kernels, runs), lambda rows: rows["as_expected"].all(), _gone),
+        Claim(
+            "backward",
+            at_reference,
+            lambda rows: (rows["backward_ns"] < rows["naive_backward_low_ns"]).all(),
+            _range_of("backward_ns"),
+        ),
+        Claim("launches", reference, lambda rows: (rows["launches"] < rows["naive_launches"]).all(), _fewest),
+        Claim("cut", _cut(table), lambda rows: True, lambda rows: {"low": rows.iloc[0], "high": rows.iloc[-1]}),
+        Claim("skips", parts[parts["full_of_any_peak"] > 1], lambda rows: True, _largest("full_of_any_peak")),
+        Claim(
+            "rate",
+            parts[(parts["attention"] != NAIVE) & parts["naive_forward_of_peak"].notna()],
+            lambda rows: rows["forward_of_peak"].notna().any(),
+            _largest("forward_of_peak"),
+        ),
+        Claim("fastest", _fastest(trained, keys), lambda rows: rows["leads"].any(), _leader),
+    ]
+    title = _named(reference, keys)
+    shown = [*keys[2:], *([] if runs["size"].nunique() == 1 else ["size"]), "context_length", "attention"]
+    case = tuple(
+        dataclasses.replace(one, kind="text" if one.kind == "run" else one.kind) for one in case_headings(shown)
+    )
+    forms = (NAIVE, *reference["attention"]) if len(reference) else ()
+    tables = [
+        Table(
+            "crossover",
+            "The smallest context from which a backend is faster than written-out attention",
+            (
+                *(one for one in case if one.key != "context_length"),
+                Column("mode", "mode"),
+                Column("busy_from", "by GPU busy time", "count", absent="never"),
+                Column("timer_from", "by the timer", "count", absent="never"),
+                Column("context_length", "longest compared", "count"),
+                Column("speedup", "busy time there, naive ÷ fused", "ratio"),
+                Column("timer_speedup", "timer there, naive ÷ fused", "ratio"),
+                Column("memory_ratio", "peak memory there, naive ÷ fused", "ratio"),
+            ),
+            crossovers,
+        ),
+        *(_of_mode(mode, label, table, case) for mode, label in MODES.items()),
+        Table(
+            "forward_kernels",
+            f"Attention's kernels in forward{title}",
+            (
+                Column("attention", "attention"),
+                Column("range", "range", "code"),
+                Column("kernel_name", "kernel", "kernel"),
+                Column("per_layer", "launches a layer", "count"),
+                Column("time_ns", "time a step", "ms"),
+                Column("share", "of attention", "share", bar=True),
+            ),
+            forward,
+        ),
+        Table(
+            "families",
+            f"Kernels of backward by family{title}",
+            (
+                Column("family", "family", "family"),
+                *(Column(f"{one}_calls", f"{one}, launches", "count") for one in forms),
+                *(Column(f"{one}_ns", one, "ms") for one in forms),
+            ),
+            families,
+        ),
+        Table(
+            "backward_kernels",
+            f"Backward kernels whose number changes{title}: naive against the fastest backend",
+            (
+                Column("kernel_name", "kernel", "kernel"),
+                Column("naive_calls", "naive, launches", "count"),
+                Column("fused_calls", "fused, launches", "count"),
+                Column("naive_ns", "naive", "ms"),
+                Column("fused_ns", "fused", "ms"),
+                Column("saved_ns", "saved", "ms"),
+            ),
+            names,
+        ),
+        Table(
+            "work",
+            "FLOPs of attention's products in one training step",
+            (
+                *(one for one in case if one.key in ("size", "context_length", "batch_size")),
+                Column("model_flops", "model", "gflop"),
+                Column("of_step", "of the step's products", "share", bar=True),
+                Column("naive_flops", "executed, naive", "gflop"),
+                Column("fused_flops", "executed, fused (inferred)", "gflop"),
+                Column("executed_ratio", "fused ÷ model", "ratio"),
+            ),
+            _work(runs),
+        ),
+        Table(
+            "rates",
+            "Kernel time of attention and the rate that it reaches: in a forward pass, and in the backward of a step",
+            (
+                *case,
+                Column("forward_ns", "forward", "ms"),
+                Column("full_rate", "if every score counts", "tflops"),
+                Column("forward_rate", "executed", "tflops"),
+                Column("forward_of_peak", "of peak", "share", absent="n/a"),
+                Column("backward_ns", "backward", "ms", absent="n/a"),
+                Column("backward_rate", "executed", "tflops", absent="n/a"),
+                Column("backward_of_peak", "of peak", "share", absent="n/a"),
+            ),
+            parts,
+        ),
+    ]
+    drawn = table[(table["mode"] == TRAIN) & _same(table, reference, keys[2:], ["size"])]
+    charts = [
+        _lines("time", f"GPU busy time of a training step{_named(reference, keys[2:])}", drawn, "busy_ns", "ms"),
+        _lines(
+            "peak", f"Peak memory of a training step{_named(reference, keys[2:])}", drawn, "peak_memory_bytes", "GiB"
+        ),
+    ]
+    facts = {
+        "reference": title.removeprefix(", "),
+        "autocast": runs.loc[runs["run_id"].isin(reference["run_id"]), "precision"].eq("bf16").any(),
+        "launch_bound": metrics.LAUNCH_BOUND_BUSY_SHARE,
+        "sizes": list(dict.fromkeys(table["size"])),
+    }
+    return assemble(facts, claims, tables, charts)
+
+
+def _of_mode(mode: str, label: str, table: pd.DataFrame, case: tuple[Column, ...]) -> Table:
+    phases = (Column("forward_ns", "forward, busy", "ms"), Column("backward_ns", "backward, busy", "ms"))
+    columns = (
+        *case,
+        spread_column("busy", "GPU busy"),
+        Column("speedup", "naive ÷ fused", "ratio"),
+        *(phases if mode == TRAIN else ()),
+        spread_column("timer", "Python timer"),
+        Column("peak_memory_bytes", "peak memory", "bytes"),
+        Column("launches", "kernel launches", "count"),
+    )
+    rows = table[table["mode"] == mode].reset_index(drop=True)
+    return Table(mode, label, columns, rows)
+
+
+def _lines(key: str, title: str, table: pd.DataFrame, value: str, unit: str) -> Chart:
+    """Lines over context; where the next longer context ran out of memory, the line says so at its end."""
+    rows = table[["context_length", "attention", "size", value]].rename(columns={"attention": "clock"})
+    stopped = table[table[NOT_MEASURED].str.startswith("OOM")]
+    note = rows["clock"].map(dict.fromkeys(stopped["attention"], ", then OOM")).fillna("")
+    order = list(dict.fromkeys(rows["clock"]))
+    return Chart(
+        key,
+        "lines",
+        title,
+        rows.assign(note=note).dropna(subset=[value]),
+        {"order": order, "value": value, "unit": f"{unit} (log scale)"},
+    )
+
+
+# ---------------------------------------------------------------- steps
+
+
+def _steps(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Every case and mode, naive first: busy, timer and phase times, launches, memory, the same of `naive` (naive_*),
+    and how many times as long `naive` takes."""
+    gpu = metrics.gpu_times(kernels)
+    busy = metrics.spread(gpu, ["run_id", "phase"], "busy_ns", "busy")
+    timer = metrics.host_times(steps, "timer", "timer")
+    phases = busy.pivot(index="run_id", columns="phase", values="busy_ns")
+    phases = phases.reindex(columns=[ranges.FORWARD, ranges.BACKWARD]).add_suffix("_ns").reset_index()
+    launches = gpu[gpu["phase"] == metrics.STEP].groupby("run_id")["launches"].median().rename("launches").reset_index()
+    memory = runs[["run_id", "peak_memory_bytes"]].astype({"run_id": str})
+    parts = []
+    for mode in MODES:
+        table = metrics.cases(runs, mode).assign(mode=mode)
+        if "attention" not in table:
+            table["attention"] = str(runs["attention"].iloc[0])
+        for times in (busy, timer):
+            table = table.merge(times[times["phase"] == metrics.STEP].drop(columns="phase"), how="left", on="run_id")
+        for more in (phases, launches, memory):
+            table = table.merge(more, how="left", on="run_id")
+        parts.append(_beside_naive(table, [*COMPARED, "run_id", NOT_MEASURED], keys))
+    table = pd.concat(parts, ignore_index=True)
+    for ratio, value in (("speedup", "busy_ns"), ("timer_speedup", "timer_ns"), ("memory_ratio", "peak_memory_bytes")):
+        table[ratio] = table[f"naive_{value}"] / table[value]
+    table["faster"] = metrics.differ(table, "busy", "naive_busy") & (table["speedup"] > 1)
+    table["timer_faster"] = metrics.differ(table, "timer", "naive_timer") & (table["timer_speedup"] > 1)
+    table["launch_bound"] = table["busy_ns"] / table["timer_ns"] < metrics.LAUNCH_BOUND_BUSY_SHARE
+    rank = {"size": pd.factorize(table["size"])[0], "naive": table["attention"] != NAIVE}
+    table = table.assign(_size=rank["size"], _fused=rank["naive"])
+    order = [*keys[2:], "_size", "context_length", "_fused", "attention"]
+    return table.sort_values(order, kind="stable", ignore_index=True).drop(columns=["_size", "_fused"])
+
+
+def _beside_naive(table: pd.DataFrame, values: list[str], keys: list[str]) -> pd.DataFrame:
+    """`table` with the `values` of the same case under naive attention as naive_*."""
+    naive = table[table["attention"] == NAIVE][[*keys, *values]].rename(
+        columns={name: f"naive_{name}" for name in values}
+    )
+    return table.merge(naive, how="left", on=keys)
+
+
+def _crossovers(compared: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """A row for each backend and mode: the contexts from which it is faster by either clock (NaN: never), and the row
+    of the longest context."""
+    rows = []
+    for _, group in compared.groupby([*keys, "mode", "attention"], sort=False):
+        group = group.sort_values("context_length")
+        found = {clock: _faster_from(group, flag) for clock, flag in (("busy", "faster"), ("timer", "timer_faster"))}
+        rows.append(group.iloc[-1].to_dict() | {"busy_from": found["busy"], "timer_from": found["timer"]})
+    columns = [*compared.columns, "busy_from", "timer_from"]
+    return pd.DataFrame(rows, columns=columns).sort_values("mode", kind="stable", ignore_index=True)
+
+
+def _faster_from(group: pd.DataFrame, flag: str) -> float:
+    slower = group.loc[~group[flag], "context_length"].max()
+    rest = group if pd.isna(slower) else group[group["context_length"] > slower]
+    return rest["context_length"].min()
+
+
+def _reference(trained: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """The backends at one case, to be looked at kernel by kernel: of those with most backends, the longest context."""
+    if trained.empty:
+        return trained
+    number = trained.groupby(keys)["run_id"].transform("size")
+    best = trained[number == number.max()].sort_values("context_length", kind="stable").tail(1)
+    return trained[_same(trained, best, keys)]
+
+
+def _same(table: pd.DataFrame, rows: pd.DataFrame, *columns: list[str]) -> pd.Series:
+    """True for the rows that equal the first of `rows` in the columns; nowhere if there is none."""
+    names = [name for part in columns for name in part]
+    if rows.empty:
+        return pd.Series(False, index=table.index)
+    return (table[names] == rows.iloc[0][names]).all(axis=1)
+
+
+def _named(rows: pd.DataFrame, keys: list[str]) -> str:
+    return ", " + " · ".join(str(rows.iloc[0][name]) for name in keys) if len(rows) else ""
+
+
+# ---------------------------------------------------------------- kernels
+
+
+def _runs_of(reference: pd.DataFrame) -> dict[str, str]:
+    """Attention by run_id, naive first."""
+    fused = dict(zip(reference["run_id"], reference["attention"], strict=True))
+    return dict.fromkeys(reference["naive_run_id"], NAIVE) | fused
+
+
+def _forward_kernels(reference: pd.DataFrame, totals: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Kernels launched in attention's ranges: attention, range, kernel_name, family, per_layer, time_ns, share."""
+    forms = _runs_of(reference)
+    rows = _in_attention(totals[totals["run_id"].isin(forms)])
+    layers = runs.astype({"run_id": str}).set_index("run_id")["num_layers"]
+    rows = rows.assign(
+        attention=rows["run_id"].map(forms),
+        per_layer=rows["calls"] / rows["run_id"].map(layers),
+        share=metrics.share_of(rows, ["run_id"]),
+        _run=rows["run_id"].map({run: rank for rank, run in enumerate(forms)}),
+        _range=rows["range"].map(RANGES.index),
+    )
+    rows = rows.sort_values(["_run", "_range", "time_ns"], ascending=[True, True, False], ignore_index=True)
+    return rows[["attention", "range", "kernel_name", "family", "per_layer", "time_ns", "share"]]
+
+
+def _in_attention(totals: pd.DataFrame) -> pd.DataFrame:
+    """Kernels that forward launches inside attention's ranges, with their innermost range."""
+    rows = totals[totals["phase"] == ranges.FORWARD]
+    rows = rows.assign(range=rows["module"].str.rsplit("/", n=1).str[-1])
+    return rows[rows["range"].isin(RANGES)]
+
+
+def _backward_families(reference: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
+    """Launches and time of each family in backward, by attention: family, {attention}_calls, {attention}_ns."""
+    forms = _runs_of(reference)
+    rows = _backward_of(totals, forms)
+    found = metrics.by_family(rows, ["attention"]).pivot(
+        index="family", columns="attention", values=["calls", "time_ns"]
+    )
+    table = pd.DataFrame(index=found.index)
+    for suffix, value in (("calls", "calls"), ("ns", "time_ns")):
+        for form in forms.values():
+            table[f"{form}_{suffix}"] = found[(value, form)].fillna(0.0)
+    if forms:
+        table = table.sort_values(f"{NAIVE}_ns", ascending=False, kind="stable")
+    return table.reset_index()
+
+
+def _backward_kernels(reference: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
+    """Kernels that naive and the fastest backend launch a different number of times in backward, by the time saved."""
+    fastest = reference.sort_values("busy_ns", kind="stable").head(1)
+    forms = _runs_of(fastest)
+    rows = _backward_of(totals, forms).groupby(["kernel_name", "family", "attention"])[["calls", "time_ns"]].sum()
+    table = pd.DataFrame(index=rows.index.droplevel("attention").unique())
+    for prefix, form in zip(("naive", "fused"), forms.values()):
+        of_form = rows.xs(form, level="attention")
+        table[f"{prefix}_calls"], table[f"{prefix}_ns"] = of_form["calls"], of_form["time_ns"]
+    table = table.reindex(columns=["naive_calls", "fused_calls", "naive_ns", "fused_ns"]).fillna(0.0)
+    table["saved_ns"] = table["naive_ns"] - table["fused_ns"]
+    changed = table[table["naive_calls"] != table["fused_calls"]]
+    return changed.sort_values("saved_ns", ascending=False, kind="stable").reset_index()
+
+
+def _backward_of(totals: pd.DataFrame, forms: dict[str, str]) -> pd.DataFrame:
+    rows = totals[totals["run_id"].isin(forms) & (totals["phase"] == ranges.BACKWARD)]
+    return rows.assign(attention=rows["run_id"].map(forms))
+
+
+# ---------------------------------------------------------------- arithmetic
+
+
+def _parts(
+    table: pd.DataFrame, totals: pd.DataFrame, runs: pd.DataFrame, calibration: pd.DataFrame, keys: list[str]
+) -> pd.DataFrame:
+    """Attention alone, a row for each case: kernel time in a forward pass and in the backward of a training step, the
+    products' part of the former, FLOPs over time, and what `naive` has of them (naive_*)."""
+    inside = _in_attention(totals)
+    forward = pd.DataFrame(
+        {
+            "forward_ns": inside.groupby("run_id")["time_ns"].sum(),
+            "products_ns": inside[inside["family"] == "gemm"].groupby("run_id")["time_ns"].sum(),
+        }
+    )
+    backward = totals[totals["phase"] == ranges.BACKWARD]
+    fused = backward["family"] == FUSED
+    backward = pd.DataFrame(
+        {
+            "backward_ns": backward[fused].groupby("run_id")["time_ns"].sum(),
+            "outside_ns": backward[~fused].groupby("run_id")["time_ns"].sum(),
+        }
+    )
+    by = [*keys, "attention"]
+    parts = table.loc[table["mode"] == "forward", [*by, "run_id"]].merge(forward.reset_index(), how="left", on="run_id")
+    trained = table.loc[table["mode"] == TRAIN, [*by, "run_id", NOT_MEASURED]].merge(
+        backward.reset_index(), how="left", on="run_id"
+    )
+    parts = trained.rename(columns={"run_id": "train_run_id"}).merge(parts, how="left", on=by)
+    parts = _rates(
+        _naive_backward(parts[(parts["train_run_id"] != "") | (parts["run_id"] != "")], keys), runs, calibration
+    )
+    values = ["forward_ns", "products_ns", "backward_ns", "backward_low_ns", "backward_high_ns", "forward_of_peak"]
+    return _beside_naive(parts, values, keys)
+
+
+def _naive_backward(parts: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Attention's backward where no kernel tells of it: all of it less what other forms of attention leave outside."""
+    outside = parts[parts["attention"] != NAIVE].groupby(keys)["outside_ns"].agg(["median", "min", "max"]).reset_index()
+    parts = parts.merge(outside, how="left", on=keys)
+    naive = parts["attention"] == NAIVE
+    parts["backward_ns"] = parts["backward_ns"].where(~naive, parts["outside_ns"] - parts["median"])
+    parts["backward_low_ns"] = (parts["outside_ns"] - parts["max"]).where(naive)
+    parts["backward_high_ns"] = (parts["outside_ns"] - parts["min"]).where(naive)
+    return parts.drop(columns=["median", "min", "max"])
+
+
+def _rates(parts: pd.DataFrame, runs: pd.DataFrame, calibration: pd.DataFrame) -> pd.DataFrame:
+    """TFLOP/s of attention and their share of the measured rate of a large product, NaN where that was not measured.
+
+    Kernels fused in fp32 have no share: no name tells whether they multiply on tensor cores.
+    """
+    measured = calibration.set_index("figure")["value"].astype(float) / 1e12
+    of_run = {str(run["run_id"]): run for run in runs.to_dict("records")}
+    rows = []
+    for part in parts.to_dict("records"):
+        run = pd.Series(of_run[part["train_run_id"] or part["run_id"]])
+        form = NAIVE if part["attention"] == NAIVE else "fused"
+        work = _flops(metrics.shape_of(run))
+        told = form == NAIVE or run["precision"] != "fp32"
+        peak = measured.get(f"gemm_{run['precision']}", float("nan")) if told else float("nan")
+        rates = {
+            "full_rate": work[(NAIVE, "forward")] / part["forward_ns"] / 1e3,
+            "forward_rate": work[(form, "forward")] / part["forward_ns"] / 1e3,
+            "backward_rate": work[(form, "backward")] / part["backward_ns"] / 1e3,
+        }
+        shares = {f"{phase}_of_peak": rates[f"{phase}_rate"] / peak for phase in ("forward", "backward")}
+        rows.append(rates | shares)
+    columns = ["full_rate", "forward_rate", "backward_rate", "forward_of_peak", "backward_of_peak"]
+    any_peak = measured[measured.index.str.startswith("gemm_")].max()
+    parts = parts.join(pd.DataFrame(rows, index=parts.index, columns=columns))
+    return parts.assign(full_of_any_peak=parts["full_rate"] / any_peak)
+
+
+def _flops(shape: flops.Shape) -> dict[tuple[str, str], float]:
+    """FLOPs of attention's products, all layers, by form and phase; those of a fused kernel are inferred."""
+    forward = {
+        form: shape.num_layers * flops.fused_attention(shape, skip_masked=form != NAIVE).flops for form in BACKWARD
+    }
+    return {(form, "forward"): forward[form] for form in BACKWARD} | {
+        (form, "backward"): forward[form] * BACKWARD[form] for form in BACKWARD
+    }
+
+
+def _work(runs: pd.DataFrame) -> pd.DataFrame:
+    """Model FLOPs of attention in one training step against those executed, for every shape."""
+    shapes = metrics.in_model_order(runs[runs["mode"].astype(str) == TRAIN])
+    rows = []
+    for run in shapes.drop_duplicates(["size", "context_length", "batch_size"]).to_dict("records"):
+        shape = metrics.shape_of(pd.Series(run))
+        done = {form: sum(n for (one, _), n in _flops(shape).items() if one == form) for form in BACKWARD}
+        rows.append(
+            {
+                **{name: run[name] for name in ("size", "context_length", "batch_size")},
+                "model_flops": done[NAIVE],
+                "of_step": done[NAIVE] / flops.step_flops(shape, TRAIN),
+                "naive_flops": done[NAIVE],
+                "fused_flops": done["fused"],
+                "executed_ratio": done["fused"] / done[NAIVE],
+            }
+        )
+    columns = ["size", "context_length", "batch_size", "model_flops", "of_step"]
+    return pd.DataFrame(rows, columns=[*columns, "naive_flops", "fused_flops", "executed_ratio"])
+
+
+def _products_gone(compared: pd.DataFrame, kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Matrix products that naive launches and a backend does not: forward_gone and backward_gone, per layer."""
+    counts = metrics.matrix_products(kernels, kernel_families.is_matrix_product)
+    counts = counts.groupby(["run_id", "phase"])["products"].median().unstack()
+    layers = runs.astype({"run_id": str}).set_index("run_id")["num_layers"]
+    rows = compared[compared["mode"] == TRAIN]
+    rows = rows[[name for name in rows if not name.endswith("_ns")]]
+    for phase in (ranges.FORWARD, ranges.BACKWARD):
+        count = counts[phase] if phase in counts else pd.Series(dtype=float)
+        gone = rows["naive_run_id"].map(count) - rows["run_id"].map(count)
+        rows = rows.assign(**{f"{phase}_gone": gone / rows["run_id"].map(layers).astype(float)})
+    return rows.assign(as_expected=(rows["forward_gone"] == 2) & (rows["backward_gone"] == 4))
+
+
+# ---------------------------------------------------------------- facts of claims
+
+
+def _largest(value: str):
+    return lambda rows: rows.loc[rows[value].idxmax()].to_dict() | {"num_rows": len(rows)}
+
+
+def _gains(rows: pd.DataFrame) -> dict:
+    return {
+        "shortest": rows["context_length"].min(),
+        "num_faster": int(rows["faster"].sum()),
+        "num_rows": len(rows),
+        "speedup": rows["speedup"].max(),
+        "memory_ratio": rows["memory_ratio"].max(),
+    }
+
+
+def _only_fused(table: pd.DataFrame) -> pd.DataFrame:
+    """Finished steps of a backend where written-out attention ran out of memory."""
+    return table[(table[NOT_MEASURED] == "") & table["naive_not_measured"].astype(str).str.startswith("OOM")]
+
+
+def _fitting(rows: pd.DataFrame) -> dict:
+    return {
+        "contexts": sorted(rows["context_length"].unique()),
+        "low": rows.loc[rows["peak_memory_bytes"].idxmin()].to_dict(),
+        "high": rows.loc[rows["peak_memory_bytes"].idxmax()].to_dict(),
+    }
+
+
+def _unseen(rows: pd.DataFrame) -> pd.Series:
+    return rows["faster"] & ~rows["timer_faster"]
+
+
+def _unseen_facts(rows: pd.DataFrame) -> dict:
+    hidden = rows[_unseen(rows)]
+    return {
+        "num_hidden": len(hidden),
+        "num_rows": len(rows),
+        "num_bound": int(hidden["launch_bound"].sum()),
+        "longest": hidden["context_length"].max(),
+    }
+
+
+def _written_out(rows: pd.DataFrame) -> dict:
+    share = rows.groupby("family")["share"].sum()
+    return {
+        "num_kernels": len(rows),
+        "launches": rows["per_layer"].sum(),
+        "time_ns": rows["time_ns"].sum(),
+        "products": share.get("gemm", 0.0),
+        "copies": share.get("copy", 0.0),
+    }
+
+
+def _gone(rows: pd.DataFrame) -> dict:
+    return {"forward": rows["forward_gone"].iloc[0], "backward": rows["backward_gone"].iloc[0], "num_rows": len(rows)}
+
+
+def _fewest(rows: pd.DataFrame) -> dict:
+    least, most = rows["launches"].min(), rows["launches"].max()
+    return {"naive": rows["naive_launches"].iloc[0], "low": least, "high": most, "row": rows.iloc[0].to_dict()}
+
+
+def _cut(table: pd.DataFrame) -> pd.DataFrame:
+    """Forward passes of written-out attention whose launches grow with the context, shortest and longest."""
+    rows = table[(table["mode"] == "forward") & (table["attention"] == NAIVE) & table["launches"].notna()]
+    rows = rows[_same(rows, rows, [name for name in metrics.VARIANT_AXES if name in rows], ["size"])]
+    rows = rows.sort_values("context_length")
+    return rows.iloc[[0, -1]] if len(rows) and rows["launches"].iloc[-1] > rows["launches"].iloc[0] else rows.head(0)
+
+
+def _range_of(value: str):
+    def facts(rows: pd.DataFrame) -> dict:
+        low, high = rows.loc[rows[value].idxmin()].to_dict(), rows.loc[rows[value].idxmax()].to_dict()
+        return {"low": low, "high": high, "num_rows": len(rows)}
+
+    return facts
+
+
+def _fastest(trained: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """The fastest backend of each case that several finished; it `leads` where it is below all others beyond the
+    spread."""
+    rows = []
+    for _, group in trained.groupby(keys, sort=False):
+        first, *others = group.sort_values("busy_ns", kind="stable").to_dict("records")
+        if others:
+            rows.append(first | {"leads": first["busy_max_ns"] < min(other["busy_min_ns"] for other in others)})
+    return pd.DataFrame(rows, columns=[*trained.columns, "leads"])
+
+
+def _leader(rows: pd.DataFrame) -> dict:
+    counts = rows.loc[rows["leads"].astype(bool), "attention"].value_counts()
+    return {"attention": counts.index[0], "num_cases": int(counts.iloc[0]), "num_rows": len(rows)}
