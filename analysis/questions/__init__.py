@@ -11,11 +11,14 @@ recording has them).
 from analysis.questions import (
     attention_cost,
     beyond_gemm,
+    bounds,
     forward_time,
+    fused_attention,
     host,
     memory_use,
     optimizer_cost,
     precision,
+    softmax_detail,
     top_kernel,
     training_mix,
     warm_up,
@@ -30,9 +33,12 @@ QUESTIONS = {
 }
 
 STUDIES = {
+    "f": fused_attention,
     "g": memory_use,
+    "h": bounds,
     "i": host,
     "j": precision,
     "k": warm_up,
     "l": optimizer_cost,
+    "s": softmax_detail,
 }

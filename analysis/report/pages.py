@@ -28,6 +28,7 @@ FILTERS = (
     "count",
     "span",
     "gib",
+    "quantity",
     "size",
     "parameters",
     "listing",

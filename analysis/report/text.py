@@ -139,6 +139,10 @@ def size(value: float) -> Markup:
 def quantity(value: float, unit: str) -> Markup:
     """A number whose unit its row names: s, bytes, share, ratio, or none."""
     forms = {"s": seconds, "bytes": size, "share": percent, "ratio": ratio}
+    scales = {"FLOP/s": (1e12, "TFLOP/s"), "bytes/s": (1e9, "GB/s"), "FLOP/byte": (1, "FLOP/byte")}
+    if unit in scales:
+        scale, shown = scales[unit]
+        return Markup(f"{number(value / scale, decimals_for([value / scale]))}{THIN}{shown}")
     return forms[unit](value) if unit else Markup(number(value, decimals_for([value])))
 
 
