@@ -1,0 +1,136 @@
+"""What fills the memory: the shipped recording's numbers hang together, and claims go where their grounds do."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from analysis import publish
+from analysis.questions import memory_use
+from analysis.reading import recording
+
+DATA = Path(__file__).parents[2] / "site" / "data"
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    if not (DATA / "memory").exists():
+        pytest.skip("the recording memory is not in site/data")
+    return tuple(publish.of_finished_runs(recording.load(DATA / name)) for name in ("memory", "h200-fp32"))
+
+
+@pytest.fixture(scope="module")
+def answer(recorded):
+    study, main = recorded
+    return publish.ask(memory_use, study, main=main)
+
+
+def asked(recorded, **changed):
+    """The answer from the study's recording with some of its tables changed."""
+    study, main = recorded
+    return publish.ask(memory_use, replace(study, **changed), main=main)
+
+
+def holding(answer) -> set[str]:
+    return {key for key, claim in answer.claims.items() if claim.holds}
+
+
+def test_every_finished_run_is_in_the_table_of_errors_and_within_three_percent(answer, recorded):
+    study, main = recorded
+    errors = answer.tables["errors"].rows
+    assert len(errors) == 60 + (study.runs["status"] == "ok").sum()
+    assert set(main.runs["run_id"]) <= set(errors["run_id"])
+    assert errors["error"].abs().max() < 0.03
+    assert ((errors["predicted"] / errors["peak"] - 1 - errors["error"]).abs() < 1e-12).all()
+
+
+def test_forty_capped_runs_ended_in_the_step_and_phase_that_were_predicted(answer):
+    claim = answer.claims["foreseen"]
+    assert len(claim.rows) == 40 and claim.holds
+    failures = answer.tables["failures"].rows
+    assert len(failures) == 13
+    assert (failures["place"] == failures["predicted_place"]).all()
+    assert (failures["asked_bytes"] > 0).all() and (failures["unused_bytes"] < failures["cap_bytes"]).all()
+
+
+def test_a_cell_fits_every_larger_gpu_and_was_tried_on_all_three(answer):
+    fits = answer.tables["fits"].rows
+    assert len(fits) == 20
+    for small, large in ((24, 80), (80, 141)):
+        assert not ((fits[f"predicted_{small}"] == "fits") & (fits[f"predicted_{large}"] != "fits")).any()
+    for size in memory_use.GPU_SIZES:
+        assert (fits[f"predicted_{size}"] == fits[f"measured_{size}"]).all()
+
+
+def test_the_failure_of_the_second_step_is_one_whose_first_step_fits(answer):
+    rows = answer.claims["second_step"].rows
+    assert len(rows) and (rows["first_peak"] <= rows["cap_bytes"]).all()
+    assert (rows["later_peak"] > rows["cap_bytes"]).all()
+
+
+def test_modules_add_up_to_what_forward_left_allocated(answer):
+    rows = answer.tables["modules"].rows
+    whole = rows[["attention", "ffn", "norm", "ends", "between"]].sum(axis=1)
+    assert (whole == rows["activations"]).all()
+    assert (rows["softmax"] < rows["attention"]).all()
+
+
+def test_the_parts_of_the_chart_add_up_to_the_peak_and_none_is_negative(answer):
+    parts = answer.charts["peak"].rows
+    assert (parts["bytes"] >= 0).all()
+    peaks = answer.tables["fits"].rows.set_index("run_id")["peak"]
+    assert (parts.groupby("run_id")["bytes"].sum().sort_index() == peaks.sort_index()).all()
+
+
+def test_a_float32_parameter_takes_sixteen_bytes_with_gradient_and_moments(answer):
+    assert answer.tables["uses"].rows["parameter_bytes"].between(16, 17).all()
+
+
+def test_a_peak_that_the_formula_misses_is_said_to_be_missed(recorded):
+    runs = recorded[0].runs.copy()
+    runs.loc[0, "peak_memory_bytes"] *= 1.1
+    found = asked(recorded, runs=runs)
+    assert "inexact" in holding(found) and "exact" not in holding(found)
+
+
+def test_a_failure_in_another_phase_than_predicted_is_not_foreseen(recorded):
+    runs = recorded[0].runs.astype({"status_phase": object})
+    runs.loc[runs.index[runs["status"] == "oom"][0], "status_phase"] = "loss"
+    found = asked(recorded, runs=runs)
+    assert "unforeseen" in holding(found) and "foreseen" not in holding(found)
+
+
+def test_without_failures_nothing_is_said_of_them(recorded):
+    study = recorded[0]
+    runs = study.runs[study.runs["status"] == "ok"].drop(columns=[c for c in study.runs if c.startswith("status_")])
+    runs = runs.assign(status_phase=None, status_message=None)
+    found = asked(recorded, runs=runs)
+    assert not holding(found) & {"phases", "second_step", "unused", "unforeseen"}
+    assert not len(found.tables["failures"].rows)
+    assert found.facts["num_context"] == 0
+
+
+def test_an_uncapped_run_that_ran_out_has_a_reason_and_no_numbers(recorded):
+    study = recorded[0]
+    runs = study.runs.astype({"status": object, "status_phase": object})
+    lost = runs["run_id"] == "2.7B-ctx1024-fp32-naive-train_step"
+    runs.loc[lost, ["status", "status_phase", "peak_memory_bytes"]] = ["oom", "backward", float("nan")]
+    kept = {
+        name: frame[frame["run_id"] != runs["run_id"][lost].item()]
+        for name in ("memory", "module_memory", "figures")
+        for frame in [getattr(study, name)]
+    }
+    found = asked(recorded, runs=runs, **kept)
+    row = found.tables["uses"].rows.iloc[-1]
+    assert row["not_measured"] == "OOM in backward"
+    assert row[["parameters", "activations", "activations_share"]].isna().all()
+    assert len(found.claims["activations"].rows) == 19
+
+
+def test_an_empty_main_recording_and_no_observations_leave_the_capped_runs(recorded):
+    study, main = recorded
+    empty = {name: getattr(study, name).head(0) for name in ("memory", "module_memory", "figures")}
+    found = publish.ask(memory_use, replace(study, **empty), main=replace(main, runs=main.runs.head(0)))
+    assert {"foreseen", "exact"} <= holding(found)
+    assert not holding(found) & {"activations", "softmax", "parameters", "peak_phase", "reserved"}
+    assert not len(found.charts["peak"].rows)
