@@ -267,10 +267,9 @@ def traces(
     x_title,
     y_title,
     log=False,
-    steps=False,
 ) -> alt.LayerChart:
     """One line for each `line` of the rows (of each series, where there is no such column) through its points (x, y),
-    coloured by `series`; `log`: the vertical axis is logarithmic, `steps`: a value holds until the next one."""
+    coloured by `series`; `log`: the vertical axis is logarithmic."""
     data = rows[["series", "x", "y"]].assign(line=rows["line"] if "line" in rows else rows["series"])
     colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
     below = _value_axis(palette, ",.3~f", 4 if width < 500 else 8).to_dict() | {"orient": "bottom"}
@@ -283,7 +282,7 @@ def traces(
         scale = alt.Scale(type="log", nice=False, domain=[low, high])
     base = alt.Chart(data, width=width - LABEL_SLACK - 64, height=220 if width > 500 else 180)
     return alt.layer(
-        base.mark_line(strokeWidth=1.5, interpolate="step-after" if steps else "linear").encode(
+        base.mark_line(strokeWidth=1.5).encode(
             x=alt.X("x:Q", scale=alt.Scale(nice=False), axis=alt.Axis(**below), title=x_title),
             y=alt.Y("y:Q", scale=scale, axis=alt.Axis(**left), title=y_title),
             color=alt.Color("series:N", scale=colours, legend=None),
