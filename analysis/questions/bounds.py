@@ -128,9 +128,9 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
     ]
     ends = operations.groupby("size", sort=False)["context_length"].agg(["min", "max"])
     at_an_end = pd.concat([operations["size"].map(ends[end]) == operations["context_length"] for end in ends], axis=1)
-    points = operations[(operations["flops"] > 0) & at_an_end.any(axis=1)].assign(
-        label=lambda rows: rows["operation"] + ", " + rows[by].astype(str).agg(" · ".join, axis=1)
-    )
+    points = operations[(operations["flops"] > 0) & at_an_end.any(axis=1)]
+    cases = [" · ".join(map(str, case)) for case in points[by].itertuples(index=False)]
+    points = points.assign(label=[f"{name}, {case}" for name, case in zip(points["operation"], cases, strict=True)])
     clocks = {"product_ratio": "kernel time of products", "kernel_ratio": "kernel time", "timer_ratio": "Python timer"}
     long = ratios[ratios["kernel_ratio"].notna()].melt([*by, "run_id"], list(clocks), "clock", "value")
     charts = [

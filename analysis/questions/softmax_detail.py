@@ -32,16 +32,17 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame)
     by = metrics.case_columns(runs)
     bandwidth = calibration.set_index("figure")["value"].reindex(["read", "copy"]).astype(float)
     highest = calibration[calibration["figure"].isin(("read", "copy"))]["high"].astype(float).max()
-    grid = metrics.cases(runs, "forward").merge(_work(runs), how="left", on="run_id")
-    single = _single(kernels)
+    work, single = _work(runs), _single(kernels)
+    single = single[single["run_id"].isin(work["run_id"])]
+    grid = metrics.cases(runs, "forward").merge(work, how="left", on="run_id")
     grid.loc[(grid[NOT_MEASURED] == "") & ~grid["run_id"].isin(single["run_id"]), NOT_MEASURED] = (
         "not these five kernels"
     )
     long = grid.merge(single, on="run_id")
     long["bytes"] = [row[f"{row['kernel']}_bytes"] for row in long.to_dict("records")]
     long["peak"] = long["kernel"].map(lambda name: "read" if name in READING else "copy")
-    long["rate"] = long["bytes"] / long["time_ns"]
-    long["share"] = long["rate"] * 1e9 / long["peak"].map(bandwidth)
+    long["rate"] = long["bytes"].astype(float) / long["time_ns"].astype(float)
+    long["share"] = long["rate"] * 1e9 / long["peak"].map(bandwidth).astype(float)
     long["faster_than_memory"] = long["rate"] * 1e9 > highest
     wide = _wide(grid, long, bandwidth["copy"])
     measured = wide[(wide[NOT_MEASURED] == "") & wide["chain_ns"].notna()]

@@ -1,0 +1,139 @@
+"""What bounds a run, on the shipped recording and where something is missing."""
+
+import dataclasses
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis import publish
+from analysis.answer import NOT_MEASURED
+from analysis.questions import bounds
+from analysis.reading import recording
+from analysis.report import charts
+from tests import synthetic
+
+DATA = Path(__file__).parents[2] / "site" / "data"
+NONE = publish.rates_of([])
+RATES = pd.DataFrame(
+    [
+        {"figure": figure, "unit": unit, "value": value, "low": value, "high": value, "repeats": 1}
+        for figure, unit, value in (
+            ("gemm_fp32", "FLOP/s", 5e13),
+            ("copy", "bytes/s", 4e12),
+            ("read", "bytes/s", 4e12),
+            ("launch", "s", 5e-6),
+        )
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    rec = publish.of_finished_runs(recording.load(DATA / "h200-fp32"))
+    return publish.ask(bounds, rec, calibration=publish.rates_of([recording.load(DATA / "precision")]))
+
+
+def made_up(**options):
+    return synthetic.recording(("small", "2.7B"), (128, 512), num_profiled=2, num_timed=3, **options)
+
+
+def test_every_kernel_of_a_real_forward_pass_belongs_to_one_operation(shipped):
+    rows = shipped.tables["every"].rows
+    forward = rows[rows["phase"] == "forward"]
+    runs = shipped.tables["runs"].rows
+    named = forward.groupby("run_id")["time_ns"].sum()
+    busy = runs[runs["mode"] == "forward"].set_index("run_id")["busy_ns"]
+    assert len(named) == len(busy) > 0
+    assert (named / busy.loc[named.index]).between(0.98, 1.02).all()
+
+
+def test_operations_and_families_are_the_same_time_and_work(shipped):
+    by_operation, by_family = shipped.tables["operations"].rows, shipped.tables["families"].rows
+    assert set(by_operation["phase"]) == set(by_family["phase"]) == {"forward", "backward", "optimizer"}
+    assert (by_operation["num_runs"] == by_operation["num_runs"].max()).all()
+
+
+def test_products_are_limited_by_arithmetic_and_everything_else_by_memory(shipped):
+    rows = shipped.tables["every"].rows
+    products = rows["series"].isin((bounds.LINEAR, bounds.ATTENTION))
+    assert set(rows[products]["limit"]) == {bounds.ARITHMETIC}
+    assert set(rows[~products]["limit"]) == {bounds.MEMORY}
+    assert rows[products]["reached"].max() < 1.02, "no product is faster than the measured peak"
+
+
+def test_shares_of_a_run_add_up_and_decide_what_bounds_it(shipped):
+    rows = shipped.tables["runs"].rows
+    assert (rows["above"] + rows["below"]).dropna().sub(1).abs().max() < 1e-9
+    launches = rows[rows["bound"] == bounds.LAUNCHES]
+    others = rows[rows["bound"] != bounds.LAUNCHES]
+    assert (launches["busy_share"] < 0.8).all()
+    assert (others["busy_share"] >= 0.8).all()
+    assert ((others["above"] > 0.5) == (others["bound"] == bounds.ARITHMETIC)).all()
+    assert rows["bound"].notna().all()
+
+
+def test_the_verdict_counts_every_run(shipped):
+    claim = shipped.claims["counts"]
+    assert claim.holds
+    found = claim.facts(claim.rows)
+    assert found["arithmetic"] + found["memory"] + found["launches"] == found["num_all"] == 60
+
+
+def test_without_measured_peaks_nothing_is_said_of_arithmetic_and_memory():
+    answer = publish.ask(bounds, made_up(oom={}), calibration=NONE)
+    assert set(answer.tables["runs"].rows["bound"].dropna()) <= {bounds.LAUNCHES}
+    assert answer.tables["operations"].rows[["limit", "reached"]].isna().all(axis=None)
+    assert not len(answer.charts["roofline"].rows)
+    for key in ("counts", "arithmetic", "memory", "never_memory", "optimizer_memory", "linear", "from_cache"):
+        assert not answer.claims[key].holds, key
+    assert answer.claims["counts_of_some"].holds
+
+
+def test_a_run_out_of_memory_has_no_derived_number():
+    rec = publish.of_finished_runs(made_up())
+    rows = publish.ask(bounds, rec, calibration=RATES).tables["runs"].rows
+    failed = rows[rows[NOT_MEASURED].str.startswith("OOM")]
+    assert len(failed)
+    assert failed[["busy_share", "above", "bound", "timer_ns"]].isna().all(axis=None)
+
+
+@pytest.mark.parametrize(("column", "value"), [("precision", "bf16"), ("attention", "flash"), ("compile", "default")])
+def test_kernels_without_a_formula_have_no_rate(column, value):
+    rec = made_up(oom={})
+    rec = dataclasses.replace(rec, runs=rec.runs.assign(**{column: value}))
+    answer = publish.ask(bounds, rec, calibration=RATES)
+    assert not len(answer.tables["every"].rows)
+    assert answer.tables["runs"].rows["above"].isna().all()
+    assert not answer.claims["unfused"].holds
+
+
+def test_a_busy_gpu_that_mostly_moves_bytes_is_bound_by_memory():
+    rec = made_up(oom={})
+    slow = rec.kernels["end_ns"].where(rec.kernels["family"] == "gemm", rec.kernels["end_ns"] * 2)
+    steps = rec.steps.assign(wall_ns=1)
+    answer = publish.ask(
+        bounds, dataclasses.replace(rec, kernels=rec.kernels.assign(end_ns=slow), steps=steps), calibration=RATES
+    )
+    assert set(answer.tables["runs"].rows["bound"]) == {bounds.MEMORY}
+    assert answer.claims["memory"].holds
+    assert not answer.claims["never_memory"].holds
+
+
+@pytest.mark.parametrize("width", [charts.WIDE, charts.NARROW])
+def test_the_roofline_is_a_valid_drawing_with_its_two_limits(shipped, width):
+    chart = shipped.charts["roofline"]
+    svg = charts.render(chart.kind, chart.rows, "r", width, chart.title, **chart.options)
+    assert "arithmetic 51.2 TFLOP/s" in svg
+    assert "memory 4,249 GB/s" in svg
+    assert svg.count("var(--series-") >= 4
+
+
+def test_backward_is_compared_within_one_run(shipped):
+    rows = shipped.tables["ratio"].rows
+    assert (
+        rows["kernel_ratio"]
+        .between(rows[["product_ratio", "rest_ratio"]].min(axis=1), rows[["product_ratio", "rest_ratio"]].max(axis=1))
+        .all()
+    )
+    assert (rows["timer_ratio_min"] <= rows["timer_ratio"]).all()
