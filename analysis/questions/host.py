@@ -312,7 +312,7 @@ def _grouped(api: pd.DataFrame) -> pd.DataFrame:
 def _pairs(measured: pd.DataFrame, by: list[str], base: str) -> pd.DataFrame:
     """Each variant beside the run of the same case with compile `base`: saved_ns and its two parts, ratio, differs."""
     clock = ["timer_ns", "timer_min_ns", "timer_max_ns"]
-    columns = [*by, *clock, "busy_ns", "idle_ns", "idle_share"]
+    columns = [*by, *clock, "busy_ns", "idle_ns", "idle_share", "launch_share", "own_share"]
     other = measured[measured["compile"] == base][columns]
     other = other.rename(columns={name: f"base_{name}" for name in columns if name not in by})
     rows = measured[(measured["compile"] != base) & (measured["compile"] != OFF)].merge(other, on=by)
@@ -328,6 +328,7 @@ def _pairs(measured: pd.DataFrame, by: list[str], base: str) -> pd.DataFrame:
 def _helped(pairs: pd.DataFrame) -> pd.DataFrame:
     """The launch-bound training step, if any, that CUDA graphs make faster: the one that idled most."""
     bound = pairs["base_idle_share"] > 1 - metrics.LAUNCH_BOUND_BUSY_SHARE
+    bound &= pairs["base_launch_share"] > pairs["base_own_share"]
     rows = pairs[(pairs["compile"] == GRAPHS) & (pairs["mode"] == TRAIN) & bound & pairs["differs"]]
     return rows[rows["ratio"] < 1].sort_values("base_idle_share", ascending=False, kind="stable")
 
