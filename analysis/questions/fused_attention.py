@@ -186,7 +186,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
     ]
     facts = {
         "reference": title.removeprefix(", "),
-        "autocast": runs.loc[runs["run_id"].isin(reference["run_id"]), "precision"].eq("bf16").any(),
+        "autocast": bool(runs.loc[runs["run_id"].isin(reference["run_id"]), "precision"].eq("bf16").any()),
         "launch_bound": metrics.LAUNCH_BOUND_BUSY_SHARE,
         "sizes": list(dict.fromkeys(table["size"])),
     }
@@ -212,7 +212,8 @@ def _lines(key: str, title: str, table: pd.DataFrame, value: str, unit: str) -> 
     """Lines over context; where the next longer context ran out of memory, the line says so at its end."""
     rows = table[["context_length", "attention", "size", value]].rename(columns={"attention": "clock"})
     stopped = table[table[NOT_MEASURED].str.startswith("OOM")]
-    note = rows["clock"].map(dict.fromkeys(stopped["attention"], ", then OOM")).fillna("")
+    ends = set(stopped["attention"])
+    note = [", then OOM" if form in ends else "" for form in rows["clock"]]
     order = list(dict.fromkeys(rows["clock"]))
     return Chart(
         key,
@@ -321,7 +322,7 @@ def _forward_kernels(reference: pd.DataFrame, totals: pd.DataFrame, runs: pd.Dat
     layers = runs.astype({"run_id": str}).set_index("run_id")["num_layers"]
     rows = rows.assign(
         attention=rows["run_id"].map(forms),
-        per_layer=rows["calls"] / rows["run_id"].map(layers),
+        per_layer=rows["calls"] / rows["run_id"].map(layers).astype(float),
         share=metrics.share_of(rows, ["run_id"]),
         _run=rows["run_id"].map({run: rank for rank, run in enumerate(forms)}),
         _range=rows["range"].map(RANGES.index),
@@ -487,8 +488,11 @@ def _products_gone(compared: pd.DataFrame, kernels: pd.DataFrame, runs: pd.DataF
     rows = rows[[name for name in rows if not name.endswith("_ns")]]
     for phase in (ranges.FORWARD, ranges.BACKWARD):
         count = counts[phase] if phase in counts else pd.Series(dtype=float)
-        gone = rows["naive_run_id"].map(count) - rows["run_id"].map(count)
-        rows = rows.assign(**{f"{phase}_gone": gone / rows["run_id"].map(layers).astype(float)})
+        naive, fused, per_layer = (
+            rows[run].map(known).astype(float)
+            for run, known in (("naive_run_id", count), ("run_id", count), ("run_id", layers))
+        )
+        rows = rows.assign(**{f"{phase}_gone": (naive - fused) / per_layer})
     return rows.assign(as_expected=(rows["forward_gone"] == 2) & (rows["backward_gone"] == 4))
 
 
