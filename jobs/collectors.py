@@ -206,7 +206,14 @@ class Timer:
         return rates
 
     def measure(
-        self, run: Run, *, warmup_steps: int, steps: int, folder: Path, timeout_s: float, when_quiet: Callable[[], None]
+        self,
+        run: Run,
+        *,
+        warmup_steps: int,
+        steps: int,
+        folder: Path,
+        timeout_s: float,
+        when_quiet: Callable[[], None] = lambda: None,
     ) -> dict:
         """Measure `steps` steps of a run; the worker's output goes to `folder/log.txt`. `when_quiet` is called between
         warm-up and measured steps and returns when nothing disturbs the machine.

@@ -1,14 +1,15 @@
 """One GPU of a sweep and the runs that are measured on it.
 
-A lane has warm workers: one unprofiled, the others inside nsys, each in a session of its own. For each run a capture
-begins in a free session, the unprofiled pass follows, then the pass under nsys. Ending the capture takes nsys seconds
-and the GPU nothing, so it goes on, export included, while the next runs are measured in other sessions.
+A lane has warm workers: one unprofiled, the others inside nsys, each in a session of its own. A sweep has two rounds:
+every run without a profiler, and then, when no lane measures unprofiled steps any more, every run under nsys. Ending a
+capture takes nsys seconds and the GPU nothing, so it goes on, export included, while the next runs are profiled.
 """
 
 import math
 import time
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty
@@ -18,19 +19,18 @@ from jobs.collectors import CollectorError, Nsys, RunFailed, Timer, count_kernel
 from jobs.machine import machine_facts
 from jobs.plan import Run
 from jobs.prediction import timeout_seconds
-from jobs.results import write_json
 
 if TYPE_CHECKING:
     from jobs.runner import SweepRunner
 
 NSYS_WORKERS = 3  # a short run takes half as long as the end of a capture
 # For tenths of a second after a capture began or began to end, nsys slows the host: on an H200, launch-bound steps of
-# any process took up to half as long again. An open capture and the rest of its end disturb no other process.
+# any process took up to half as long again. Kernels take no longer.
 SETTLE_S = 1.0
 
 
 class Lane:
-    """One GPU: takes runs from a queue until it is empty."""
+    """One GPU. In each round it takes runs from the common queue until that is empty."""
 
     def __init__(self, sweep_runner: "SweepRunner", gpu: int | None):
         self.runner, self.gpu = sweep_runner, gpu
@@ -43,32 +43,17 @@ class Lane:
         self.disturbed = -math.inf  # when a capture last began or began to end, on the clock of time.monotonic
         self.machine: dict = {}
 
-    def work(self) -> None:
-        with ThreadPoolExecutor(len(self.collectors), thread_name_prefix="collector") as pool:
-            try:
-                starts = [pool.submit(collector.start) for collector in self.collectors]
-                wait(starts)
-                for start in starts:
-                    start.result()
-                self.machine = machine_facts(self.timer.worker.facts, with_nsys=bool(self.free))
-                while not self.runner.stopping.is_set():
-                    self.await_export(0)
-                    if self.runner.nsys_workers and not self.free:
-                        self.await_export()
-                        continue
-                    try:
-                        run = self.runner.queue.get_nowait()
-                    except Empty:
-                        if not self.exports:
-                            break
-                        self.await_export()  # which may queue a run again
-                    else:
-                        self.measure(run, pool)
-                while self.exports:
-                    self.await_export()
-            finally:
-                wait(self.exports)
-                list(pool.map(lambda collector: collector.stop(), self.collectors))
+    def start(self) -> None:
+        """Start every worker: those of nsys, too, since their start would disturb unprofiled steps."""
+        with ThreadPoolExecutor(len(self.collectors)) as pool:
+            starts = [pool.submit(collector.start) for collector in self.collectors]
+        for start in starts:
+            start.result()
+        self.machine = machine_facts(self.timer.worker.facts, with_nsys=bool(self.free))
+
+    def stop(self) -> None:
+        with ThreadPoolExecutor(len(self.collectors)) as pool:
+            list(pool.map(lambda collector: collector.stop(), self.collectors))
 
     def abandon(self) -> None:
         """Give up the run being measured; runs being exported are still finished."""
@@ -76,148 +61,192 @@ class Lane:
             if collector is not None:
                 collector.abandon()
 
+    def time_runs(self) -> None:
+        """The first round."""
+        while run := self.next_run():
+            self.time(run)
+
+    def profile_runs(self) -> None:
+        """The second round."""
+        with ThreadPoolExecutor(len(self.free), thread_name_prefix="export") as pool:
+            try:
+                while not self.runner.stopping.is_set():
+                    self.await_export(0 if self.free else None)
+                    if run := self.next_run():
+                        self.profile(run, pool)
+                    elif self.exports:
+                        self.await_export()  # which may queue a run again
+                    else:
+                        break
+                while self.exports:
+                    self.await_export()
+            finally:
+                wait(self.exports)
+
+    def next_run(self) -> Run | None:
+        """None when the queue is empty or the sweep was told to stop."""
+        if not self.runner.stopping.is_set():
+            with suppress(Empty):
+                return self.runner.queue.get_nowait()
+        return None
+
     def await_export(self, timeout_s: float | None = None) -> None:
         """Wait for an export to end; its nsys worker is free again. Raises what the export raised."""
         ended, self.exports = wait(self.exports, timeout_s, FIRST_COMPLETED)
         self.free.extend(export.result() for export in ended)
 
     def settle(self) -> None:
-        """Wait until no capture disturbs measured steps."""
+        """Wait until no capture of this lane disturbs measured steps."""
         time.sleep(max(0.0, self.disturbed + self.runner.settle_s - time.monotonic()))
 
-    def measure(self, run: Run, pool: ThreadPoolExecutor) -> None:
-        """Both passes of a run. Whatever happens to it becomes its record; only a broken machine raises."""
-        runner, protocol = self.runner, self.runner.protocol
-        profiled = protocol.profiled_steps > 0
-        attempt = Attempt(self, run)
-        passes = {
-            "folder": attempt.folder,
-            "warmup_steps": protocol.warmup_steps,
-            "timeout_s": timeout_seconds(run, protocol),
-            "when_quiet": self.settle,
-        }
+    def time(self, run: Run) -> None:
+        """The unprofiled pass of a run. Whatever happens to it becomes its record; only a broken machine raises."""
+        attempt = Attempt(self, run, self.timer)
         try:
             if run.fresh_process:
                 self.timer.renew()
-            if profiled:
-                self.open_capture(run.fresh_process)
-            runner.report("phase", run=run.run_id, phase="timer")
-            timed = self.timer.measure(run, steps=protocol.measured_steps, **passes)
-            attempt.keep(self.timer, timed)
-            tables = {name: rows for name, rows in timed.items() if isinstance(rows, list)}
-            write_json(attempt.folder / "timings.json", tables)
-            if profiled:
-                runner.report("phase", run=run.run_id, phase="nsys")
-                attempt.keep(self.nsys, self.nsys.measure(run, steps=protocol.profiled_steps, **passes))
+            measured = attempt.measure(self.runner.protocol.measured_steps)
         except RunFailed as failure:
-            self.put_back()
-            if runner.told_to_stop(failure.status):
-                attempt.interrupt()
-            else:
-                attempt.settings |= failure.detail.pop("settings", {})
-                attempt.finish(failure.status, failure.detail)
-            return
-        if not profiled:
-            attempt.finish("ok", None)
-            return
-        self.disturbed = time.monotonic()
-        self.exports.add(pool.submit(attempt.export, self.nsys))
-        self.nsys = None
+            attempt.fail(failure)
+        else:
+            attempt.keep_timings({name: rows for name, rows in measured.items() if isinstance(rows, list)})
 
-    def open_capture(self, in_fresh_process: bool) -> None:
-        """Take a free nsys worker for a run. Its capture begins before anything is measured, while the GPU is idle."""
+    def profile(self, run: Run, pool: ThreadPoolExecutor) -> None:
+        """The pass of a timed run under nsys, with a capture of its own. Raises as `time`."""
         self.nsys = self.free.popleft()
-        if in_fresh_process:
-            self.nsys.renew()
-        self.nsys.start()
-        if not self.nsys.capturing:
+        attempt = Attempt(self, run, self.nsys)
+        try:
+            if run.fresh_process:
+                self.nsys.renew()
+            self.nsys.start()
             self.nsys.begin_capture()
             self.disturbed = time.monotonic()
-
-    def put_back(self) -> None:
-        """After a run that failed. A capture in which nothing was measured serves the next run."""
-        if self.nsys and self.nsys.capturing:
-            self.free.appendleft(self.nsys)
-        elif self.nsys:  # stopped, and its capture with it
-            self.disturbed = time.monotonic()
+            attempt.measure(self.runner.protocol.profiled_steps, when_quiet=self.settle)
+        except RunFailed as failure:  # and the worker was stopped, its capture with it
             self.free.append(self.nsys)
+            attempt.fail(failure)
+        else:
+            self.exports.add(pool.submit(attempt.export))
+        self.disturbed = time.monotonic()
         self.nsys = None
 
 
 class Attempt:
-    """One run being measured: its folder, what is known of it so far, and its end."""
+    """One pass of a run. `record` is what is known of the run so far: timed.json after the first pass, run.json in the
+    end."""
 
-    def __init__(self, lane: Lane, run: Run):
-        self.lane, self.run, self.runner = lane, run, lane.runner
-        self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    def __init__(self, lane: Lane, run: Run, collector: Timer):
+        self.lane, self.run, self.collector, self.runner = lane, run, collector, lane.runner
         self.started = time.monotonic()
-        self.seconds: dict[str, dict | float] = {}
-        self.settings: dict = {}
-        self.folder = self.runner.results.begin(run)
-        self.runner.report("run_started", run=run.run_id, gpu=lane.gpu or 0)
+        if collector is lane.timer:
+            self.folder = self.runner.results.begin(run)
+            self.record = {
+                "run_id": run.run_id,
+                "status": "timed",
+                "status_detail": None,
+                "run": run.model_dump(),
+                "machine": lane.machine,
+                "autograd_multithreading": None,
+                "float32_matmul_precision": None,
+                **self.runner.protocol.model_dump(),
+                "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+                "wall_s": 0.0,
+                "seconds": {},
+            }
+            self.runner.report("run_started", run=run.run_id, gpu=lane.gpu or 0)
+        else:
+            self.folder = self.runner.results.begin_profile(run)
+            self.record = dict(self.runner.timed[run.run_id])
+        self.runner.report("phase", run=run.run_id, phase=collector.name)
 
-    def keep(self, collector: Timer, measured: dict) -> None:
-        self.seconds[collector.name] = measured["seconds"]
-        self.settings |= measured["settings"]
+    def measure(self, steps: int, **options) -> dict:
+        """Measure with the collector, as of `Timer.measure`, and note the settings and how long it took."""
+        protocol = self.runner.protocol
+        measured = self.collector.measure(
+            self.run,
+            warmup_steps=protocol.warmup_steps,
+            steps=steps,
+            folder=self.folder,
+            timeout_s=timeout_seconds(self.run, protocol),
+            **options,
+        )
+        self.record |= measured["settings"]
+        self.add_seconds(self.collector.name, measured["seconds"])
+        return measured
 
-    def export(self, nsys: Nsys) -> Nsys:
-        """End the capture of a run, export it, and finish the run. Returns the collector, which is free again."""
+    def add_seconds(self, name: str, seconds: dict | float) -> None:
+        self.record["seconds"] = self.record["seconds"] | {name: seconds}
+
+    def keep_timings(self, tables: dict[str, list]) -> None:
+        """From here on the run is timed; it is finished, too, if no step is to be profiled."""
+        self.runner.results.keep_timings(self.run, tables)
+        self.end_pass()
+        if self.runner.protocol.profiled_steps:
+            self.runner.results.keep_timed(self.run, self.record)
+            self.runner.timed[self.run.run_id] = self.record
+        else:
+            self.finish("ok")
+
+    def export(self) -> Nsys:
+        """End the capture, export it, and finish the run. Returns the collector, which is free again."""
         self.runner.report("phase", run=self.run.run_id, phase="export")
         stopping = time.monotonic()
         try:
-            database = nsys.end_capture(self.folder)
+            database = self.collector.end_capture(self.folder)
         except CollectorError as error:
-            if self.runner.told_to_stop("failed"):
-                self.interrupt()
-            else:
-                self.finish("failed", {"phase": "export", "message": str(error), "collector": "nsys"})
-            return nsys
-        self.seconds["export"] = time.monotonic() - stopping
-        self.judge(database)
-        return nsys
+            self.fail(RunFailed("failed", phase="export", message=str(error), collector="nsys"))
+        else:
+            self.add_seconds("export", time.monotonic() - stopping)
+            self.judge(database)
+        return self.collector
 
     def judge(self, database: Path) -> None:
-        """Finish the run by what its capture holds, or measure it again."""
+        """Finish the run by what its capture holds, or profile it again."""
         num_kernels, num_steps = count_kernels_and_steps(database)
         profiled = self.runner.protocol.profiled_steps
+        detail = {"phase": "export", "collector": "nsys"}
         if self.runner.device == "cpu":  # nothing to trace: only a stand-in for nsys can bring one here
-            self.finish("ok", None)
-        elif num_kernels == 0:
+            num_kernels, num_steps = 1, profiled
+        if num_kernels == 0:
             message = "nsys recorded no kernel: driver, container or nsys version do not allow CUDA tracing here"
-            self.finish("no_kernels", {"phase": "export", "message": message, "collector": "nsys"})
-        elif num_steps != profiled:
-            self.incomplete(f"nsys recorded {num_steps} of {profiled} steps")
-        else:
-            self.finish("ok", None)
+            self.finish("no_kernels", detail | {"message": message})
+        elif num_steps == profiled:
+            self.end_pass()
+            self.finish("ok")
+        else:  # nsys lost part of the capture
+            message = f"nsys recorded {num_steps} of {profiled} steps"
+            if self.runner.try_again(self.run):
+                self.runner.report("run_repeated", run=self.run.run_id, why=message)
+            else:
+                self.finish("failed", detail | {"message": message})
 
-    def incomplete(self, message: str) -> None:
-        """Nsys lost part of the capture: measure the run again, a few times."""
-        if self.lane.runner.try_again(self.run):
-            self.runner.report("run_repeated", run=self.run.run_id, why=message)
-        else:
-            self.finish("failed", {"phase": "export", "message": message, "collector": "nsys"})
+    def end_pass(self) -> None:
+        wall_s = self.add_wall()
+        self.runner.report("pass_finished", run=self.run.run_id, collector=self.collector.name, wall_s=wall_s)
 
-    def finish(self, status: str, detail: dict | None) -> None:
+    def add_wall(self) -> float:
+        """Add to the record's wall time what has passed since it was last added, and return that."""
+        wall_s = time.monotonic() - self.started
+        self.started += wall_s
+        self.record["wall_s"] = round(self.record["wall_s"] + wall_s, 3)
+        return round(wall_s, 3)
+
+    def fail(self, failure: RunFailed) -> None:
+        """Finish a run that could not be measured; one that was given up because the sweep stops is interrupted."""
+        if self.runner.told_to_stop(failure.status):
+            self.runner.results.mark(self.run, "interrupted")
+            self.runner.report("run_interrupted", run=self.run.run_id)
+        else:
+            self.record |= failure.detail.pop("settings", {})
+            self.finish(failure.status, failure.detail)
+
+    def finish(self, status: str, detail: dict | None = None) -> None:
         """Write the run's record. Raises OSError when the run failed because the disk is full: so would all others."""
         if status == "failed":
             self.runner.results.check_space()
-        wall_s = round(time.monotonic() - self.started, 3)
-        record = {
-            "run_id": self.run.run_id,
-            "status": status,
-            "status_detail": detail,
-            "run": self.run.model_dump(),
-            "machine": self.lane.machine,
-            **{name: self.settings.get(name) for name in ("autograd_multithreading", "float32_matmul_precision")},
-            **self.runner.protocol.model_dump(),
-            "started_at": self.started_at,
-            "wall_s": wall_s,
-            "seconds": self.seconds,
-        }
-        self.runner.results.finish(self.run, record)
+        self.add_wall()
+        self.record |= {"status": status, "status_detail": detail}
+        self.runner.results.finish(self.run, self.record)
         self.runner.statuses[self.run.run_id] = status
-        self.runner.report("run_finished", run=self.run.run_id, status=status, detail=detail, wall_s=wall_s)
-
-    def interrupt(self) -> None:
-        self.runner.results.mark(self.run, "interrupted")
-        self.runner.report("run_interrupted", run=self.run.run_id)
+        told = {"status": status, "detail": detail, "wall_s": self.record["wall_s"]}
+        self.runner.report("run_finished", run=self.run.run_id, **told)

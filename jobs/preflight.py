@@ -13,7 +13,8 @@ from typing import NamedTuple
 import pynvml
 
 from jobs.collectors import CollectorError, nsys
-from jobs.memory import predicted_memory_bytes
+from jobs.lane import NSYS_WORKERS
+from jobs.memory import CUDA_CONTEXT_BYTES, predicted_memory_bytes
 from jobs.plan import Run
 
 GIB = 2**30
@@ -124,12 +125,14 @@ def check_temporary() -> Check:
         return Check("temporary folder", "failed", "no temporary folder is writable", fix)
 
 
-def check_gpu_memory(runs: Sequence[Run]) -> Check:
+def check_gpu_memory(runs: Sequence[Run], with_nsys: bool = True) -> Check:
+    """Whether every run is predicted to fit beside the idle workers, each with a CUDA context of its own."""
+    idle = min(NSYS_WORKERS, len(runs)) * CUDA_CONTEXT_BYTES if with_nsys else 0
     with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
         memory = [pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(gpu)) for gpu in visible_gpus()]
         least, used = min(info.free for info in memory), max(info.used for info in memory)
-        tight = [run.run_id for run in runs if predicted_memory_bytes(run) > least]
+        tight = [run.run_id for run in runs if predicted_memory_bytes(run) + idle > least]
         found = f"{least / GIB:.1f} GiB free"
         if used > BUSY_BYTES:
             fix = "stop the other programs on this GPU: they disturb the timings"
@@ -173,5 +176,5 @@ def checks(folder: Path, runs: Sequence[Run], device: str = "cuda", with_nsys: b
         lambda: check_disk(folder, runs),
         *([check_nsys] if with_nsys else []),
     ]
-    on_gpu = [check_gpu, check_torch, lambda: check_gpu_memory(runs), check_other_processes]
+    on_gpu = [check_gpu, check_torch, lambda: check_gpu_memory(runs, with_nsys), check_other_processes]
     return [*(check() for check in (on_gpu if device == "cuda" else []) + everywhere), temporary]

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from statistics import StatisticsError, linear_regression
 
 from rich.console import Console
@@ -20,17 +20,20 @@ CHECK_COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
 
 
 class Estimate:
-    """Time that remains. Predictions are for a modest GPU, so the times of finished runs say what a run costs here: a
-    fixed part and a part that grows with its prediction, fitted as a line once there are enough of them."""
+    """Time that remains. Predictions are for a modest GPU, so the times of finished passes say what one costs here: a
+    fixed part and a part that grows with its prediction, fitted as a line once there are enough of them.
 
-    def __init__(self, predicted_s: dict[str, float], num_gpus: int = 1):
+    `predicted_s` holds, by pass, the seconds of those to be done.
+    """
+
+    def __init__(self, predicted_s: dict[Hashable, float], num_gpus: int = 1):
         self.open, self.num_gpus = dict(predicted_s), num_gpus
         self.started = time.monotonic()
-        self.done: list[tuple[float, float]] = []  # predicted and measured seconds of each finished run
+        self.done: list[tuple[float, float]] = []  # predicted and measured seconds of each finished pass
 
-    def finish(self, run: str, wall_s: float) -> None:
-        if run in self.open:
-            self.done.append((self.open.pop(run), wall_s))
+    def finish(self, one: Hashable, wall_s: float) -> None:
+        if one in self.open:
+            self.done.append((self.open.pop(one), wall_s))
 
     @property
     def elapsed_s(self) -> float:
@@ -43,14 +46,14 @@ class Estimate:
         slope, fixed = self._line()
         expected_done = sum(fixed + slope * predicted for predicted, _ in self.done)
         expected_open = sum(fixed + slope * predicted for predicted in self.open.values())
-        # Runs overlap (exports, several GPUs): the clock says how much elapses for the work that is done.
+        # Passes overlap (exports, several GPUs): the clock says how much elapses for the work that is done.
         return expected_open * self.elapsed_s / expected_done
 
     def _line(self) -> tuple[float, float]:
         """Slope and intercept of measured against predicted seconds; (1, 0) where no rising line fits."""
         try:
             slope, fixed = linear_regression(*zip(*self.done))
-        except StatisticsError:  # one run, or all with one prediction
+        except StatisticsError:  # one pass, or all with one prediction
             return 1.0, 0.0
         return (slope, fixed) if slope > 0 and fixed >= 0 else (1.0, 0.0)
 
@@ -75,7 +78,8 @@ class JsonEvents:
 
 
 class Terminal:
-    """A progress bar on a terminal, a line a run elsewhere. `price_per_hour` adds what the machine has cost so far."""
+    """A progress bar of passes on a terminal, a line a pass elsewhere. `price_per_hour` adds what the machine has cost
+    so far."""
 
     def __init__(self, price_per_hour: float | None = None, num_gpus: int = 1):
         self.price_per_hour, self.num_gpus = price_per_hour, num_gpus
@@ -92,7 +96,7 @@ class Terminal:
         self.lock = threading.Lock()
         self.phases: dict[str, str] = {}
         self.estimate = Estimate({})
-        self.num_runs = self.num_finished = 0
+        self.num_passes = 0
         self.task = None
 
     def __call__(self, event: str, **fields) -> None:
@@ -100,7 +104,11 @@ class Terminal:
             getattr(self, event)(**fields)
             if self.task is not None:
                 now = ", ".join(f"{run} ({phase})" for run, phase in self.phases.items()) or "sweep"
-                self.progress.update(self.task, description=now, completed=self.num_finished, left=self.left())
+                self.progress.update(self.task, description=now, completed=self.num_done, left=self.left())
+
+    @property
+    def num_done(self) -> int:
+        return self.num_passes - len(self.estimate.open)
 
     def left(self) -> str:
         cost = ""
@@ -108,10 +116,14 @@ class Terminal:
             cost = f" | cost {self.estimate.elapsed_s / 3600 * self.price_per_hour:.2f}"
         return f"about {clock(self.estimate.remaining_s)} left{cost}"
 
-    def sweep_started(self, runs: int, finished: int, predicted_s: dict[str, float]) -> None:
-        self.num_runs, self.num_finished, self.estimate = runs, finished, Estimate(predicted_s, self.num_gpus)
-        self.console.print(f"{runs} runs, {finished} of them already finished")
-        self.task = self.progress.add_task("sweep", total=runs, completed=finished, left="")
+    def sweep_started(
+        self, runs: int, finished: int, timed: int, passes: int, predicted_s: dict[str, dict[str, float]]
+    ) -> None:
+        by_pass = {(run, collector): s for run, each in predicted_s.items() for collector, s in each.items()}
+        self.num_passes, self.estimate = passes, Estimate(by_pass, self.num_gpus)
+        more = f", {timed} timed" if timed else ""
+        self.console.print(f"{runs} runs, {finished} of them already finished{more}")
+        self.task = self.progress.add_task("sweep", total=passes, completed=self.num_done, left="")
         self.progress.start()
 
     def run_started(self, run: str, gpu: int) -> None:
@@ -120,15 +132,25 @@ class Terminal:
     def phase(self, run: str, phase: str) -> None:
         self.phases[run] = phase
 
+    def pass_finished(self, run: str, collector: str, wall_s: float) -> None:
+        self.phases.pop(run, None)
+        self.estimate.finish((run, collector), wall_s)
+        if self.open_passes(run):
+            self.print_done(f"{run}  timed  {wall_s:.1f} s")
+
     def run_finished(self, run: str, status: str, detail: dict | None, wall_s: float) -> None:
         self.phases.pop(run, None)
-        self.estimate.finish(run, wall_s)
-        self.num_finished += 1
-        why = f": {detail.get('phase', '')}: {detail['message']}" if detail else ""
-        where = f"[{self.num_finished}/{self.num_runs}]".replace("[", r"\[")
+        for one in self.open_passes(run):  # of a run that failed
+            del self.estimate.open[one]
+        why = f": {detail.get('phase', '')}: {detail['message']}".replace("[", r"\[") if detail else ""
+        self.print_done(f"{run}  {MARKS.get(status, f'[red]{status}[/]')}{why}  {wall_s:.1f} s")
+
+    def open_passes(self, run: str) -> list[Hashable]:
+        return [one for one in self.estimate.open if one[0] == run]
+
+    def print_done(self, what: str) -> None:
         left = "" if self.console.is_terminal else f"  ({clock(self.estimate.elapsed_s)} elapsed, {self.left()})"
-        why = why.replace("[", r"\[")
-        self.console.print(f"{where} {run}  {MARKS.get(status, f'[red]{status}[/]')}{why}  {wall_s:.1f} s{left}")
+        self.console.print(rf"\[{self.num_done}/{self.num_passes}] {what}{left}")
 
     def run_repeated(self, run: str, why: str) -> None:
         self.phases.pop(run, None)
@@ -136,7 +158,7 @@ class Terminal:
 
     def run_interrupted(self, run: str) -> None:
         self.phases.pop(run, None)
-        self.console.print(f"{run}  [red]interrupted[/]: it will be measured again when the sweep is resumed")
+        self.console.print(f"{run}  [red]interrupted[/]: this pass will be measured again when the sweep is resumed")
 
     def sweep_finished(self, statuses: dict[str, str]) -> None:
         counts = ", ".join(f"{number} {status}" for status, number in Counter(statuses.values()).most_common())

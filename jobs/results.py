@@ -3,6 +3,7 @@
 RESULTS/<sweep>/sweep.json            the sweep as planned
 RESULTS/<sweep>/lock                  held by the job that writes, with its pid and host
 RESULTS/<sweep>/<run_id>/run.json     written last: a run without it is not finished
+                        /timed.json    its unprofiled pass is done; removed when the run is finished
                         /timings.json, profile.sqlite, log.txt
 RESULTS/raw/<sweep>/<run_id>.nsys-rep the report itself; holds the machine's names, never published
 """
@@ -21,6 +22,9 @@ from pathlib import Path
 from jobs.plan import Protocol, Run, Sweep
 
 IN_FLIGHT = "in_flight.json"
+TIMED = "timed.json"
+TIMINGS = "timings.json"
+LOG = "log.txt"
 LEAST_FREE_BYTES = 32 * 2**20  # less, and a failed run failed for lack of space
 
 
@@ -45,6 +49,13 @@ def read_json(path: Path) -> dict | None:
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def matching(record: dict | None, run: Run, protocol: Protocol) -> dict | None:
+    """The record if it is of these very parameters."""
+    wanted = {"run": run.model_dump(), **protocol.model_dump()}
+    same = record is not None and all(record.get(key) == value for key, value in wanted.items())
+    return record if same else None
 
 
 class Results:
@@ -103,16 +114,37 @@ class Results:
 
     def finished(self, run: Run, protocol: Protocol) -> dict | None:
         """The record of a run if it was finished with these very parameters, else None."""
-        record = self.record(run)
-        wanted = {"run": run.model_dump(), **protocol.model_dump()}
-        same = record is not None and all(record.get(key) == value for key, value in wanted.items())
-        return record if same else None
+        return matching(self.record(run), run, protocol)
+
+    def timed(self, run: Run, protocol: Protocol) -> dict | None:
+        """The record so far of a run that was timed with these very parameters and not finished, else None."""
+        folder = self.folder / run.run_id
+        timings = read_json(folder / TIMINGS) or {}
+        return matching(read_json(folder / TIMED), run, protocol) if "steps" in timings else None
 
     def begin(self, run: Run) -> Path:
         """An empty folder for a run, marked as in flight. What an earlier attempt left there is removed."""
         folder = self.folder / run.run_id
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
+        self.mark(run, "running")
+        return folder
+
+    def keep_timings(self, run: Run, tables: dict[str, list]) -> None:
+        write_json(self.folder / run.run_id / TIMINGS, tables)
+
+    def keep_timed(self, run: Run, record: dict) -> None:
+        """From here on the run, whose timings are written, is timed."""
+        folder = self.folder / run.run_id
+        write_json(folder / TIMED, record)
+        (folder / IN_FLIGHT).unlink(missing_ok=True)
+
+    def begin_profile(self, run: Run) -> Path:
+        """The folder of a timed run, marked as in flight. What an earlier capture left there is removed."""
+        folder = self.folder / run.run_id
+        for path in folder.iterdir():
+            if path.name not in (TIMED, TIMINGS, LOG):
+                path.unlink()
         self.mark(run, "running")
         return folder
 
@@ -129,7 +161,8 @@ class Results:
             self.raw.mkdir(parents=True, exist_ok=True)
             shutil.move(report, self.raw / f"{run.run_id}.nsys-rep")
         write_json(folder / "run.json", record)
-        (folder / IN_FLIGHT).unlink(missing_ok=True)
+        for name in (IN_FLIGHT, TIMED):
+            (folder / name).unlink(missing_ok=True)
 
     def in_flight(self, run: Run) -> str | None:
         """`running` or `interrupted` for a run that was begun and not finished."""

@@ -2,15 +2,14 @@
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from queue import SimpleQueue
 
 from jobs.collectors import CollectorError, RunFailed, Timer
 from jobs.lane import NSYS_WORKERS, SETTLE_S, Lane
 from jobs.plan import Protocol, Run
-from jobs.prediction import predicted_seconds
+from jobs.prediction import predicted_passes
 from jobs.progress import Report
 from jobs.results import Results, write_json
 
@@ -47,11 +46,12 @@ class SweepRunner:
         self.stopping = threading.Event()
         self.queue: SimpleQueue[Run] = SimpleQueue()
         self.lanes: list[Lane] = []
+        self.timed: dict[str, dict] = {}  # records of runs whose unprofiled pass is kept
         self.statuses: dict[str, str] = {}
         self.repeats: Counter[str] = Counter()
 
     def try_again(self, run: Run) -> bool:
-        """Queue a run once more unless it had its MAX_REPEATS."""
+        """Queue a run to be profiled once more, unless it had its MAX_REPEATS."""
         self.repeats[run.run_id] += 1
         if self.repeats[run.run_id] > MAX_REPEATS:
             return False
@@ -69,47 +69,79 @@ class SweepRunner:
             record = self.results.finished(run, self.protocol)
             if record is None or (self.retry and record["status"] not in ("ok", "oom")):
                 pending.append(run)
+                if timed := self.results.timed(run, self.protocol):
+                    self.timed[run.run_id] = timed
             else:
                 self.statuses[run.run_id] = record["status"]
-        predicted = {run.run_id: predicted_seconds(run, self.protocol) for run in pending}
-        self.report("sweep_started", runs=len(runs), finished=len(self.statuses), predicted_s=predicted)
+        predicted = {run.run_id: predicted_passes(run, self.protocol) for run in pending}
         if len(self.gpus) > 1:  # longest first, so that no GPU is left alone with a long run at the end
-            pending.sort(key=lambda run: predicted[run.run_id], reverse=True)
-        for run in pending:
-            self.queue.put(run)
+            pending.sort(key=lambda run: sum(predicted[run.run_id].values()), reverse=True)
+        for run_id in self.timed:
+            del predicted[run_id][Timer.name]
+        self.report(
+            "sweep_started",
+            runs=len(runs),
+            finished=len(self.statuses),
+            timed=len(self.timed),
+            passes=len(runs) * (2 if self.protocol.profiled_steps else 1),
+            predicted_s=predicted,
+        )
         if pending:
-            self._drive()
+            self._drive(pending)
         if self.stopping.is_set():
             raise Stopped
         self.report("sweep_finished", statuses=self.statuses)
         return self.statuses
 
-    def _drive(self) -> None:
-        self.nsys_workers = min(NSYS_WORKERS, self.queue.qsize()) if self.protocol.profiled_steps else 0
+    def _drive(self, pending: Sequence[Run]) -> None:
+        self.nsys_workers = min(NSYS_WORKERS, len(pending)) if self.protocol.profiled_steps else 0
         self.lanes = [Lane(self, gpu if self.device == "cuda" else None) for gpu in self.gpus]
-        with ThreadPoolExecutor(len(self.lanes), thread_name_prefix="lane") as pool:
-            try:
-                self._calibrate(self.lanes[0].timer)
-                lanes = [pool.submit(lane.work) for lane in self.lanes]
-                for lane in lanes:
-                    with suppress(RunFailed):  # the sweep was stopped while the lane's workers started
-                        lane.result()
-            except CollectorError:
-                if not self.told_to_stop("failed"):
-                    self.stop()
-                    raise
-            except BaseException:
+        try:
+            with ThreadPoolExecutor(len(self.lanes), thread_name_prefix="lane") as pool:
+                self._rounds(pool, pending)
+        finally:
+            with ThreadPoolExecutor(len(self.lanes)) as pool:
+                list(pool.map(Lane.stop, self.lanes))
+
+    def _rounds(self, pool: ThreadPoolExecutor, pending: Sequence[Run]) -> None:
+        """No capture opens before the last lane has ended the first round: the start and the end of one disturb the
+        host of every GPU."""
+        try:
+            self._in_every_lane(pool, Lane.start)
+            self._forget_other_machines()
+            self._calibrate(self.lanes[0].timer)
+            self._in_every_lane(pool, Lane.time_runs, [run for run in pending if run.run_id not in self.timed])
+            if self.nsys_workers:
+                unfinished = [run for run in pending if run.run_id not in self.statuses]
+                self._in_every_lane(pool, Lane.profile_runs, unfinished)
+        except RunFailed:  # the sweep was stopped while workers started
+            pass
+        except CollectorError:
+            if not self.told_to_stop("failed"):
                 self.stop()
                 raise
+        except BaseException:
+            self.stop()
+            raise
+
+    def _in_every_lane(self, pool: ThreadPoolExecutor, work: Callable[[Lane], None], runs: Sequence[Run] = ()) -> None:
+        """Queue `runs`, do `work` in every lane at once, and return when the last has ended."""
+        for run in runs:
+            self.queue.put(run)
+        for lane in [pool.submit(work, lane) for lane in self.lanes]:
+            lane.result()
+
+    def _forget_other_machines(self) -> None:
+        """Both passes of a run belong to one machine and one version of its software."""
+        machines = [lane.machine for lane in self.lanes]
+        for run_id in [run_id for run_id, timed in self.timed.items() if timed["machine"] not in machines]:
+            del self.timed[run_id]
+            self.report("run_repeated", run=run_id, why="it was timed on another machine or with other software")
 
     def _calibrate(self, timer: Timer) -> None:
         file = self.results.folder / "calibration.json"
         if self.calibrate and self.device == "cuda" and not file.exists():
-            try:
-                write_json(file, timer.calibrate(file.with_suffix(".log")))
-            except BaseException:
-                timer.stop()
-                raise
+            write_json(file, timer.calibrate(file.with_suffix(".log")))
 
     def told_to_stop(self, status: str) -> bool:
         """Whether `stop` was called, or is within SIGNAL_S of something that ended as `failed`."""

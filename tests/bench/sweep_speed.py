@@ -54,7 +54,8 @@ def whole(results: Path, events: Path) -> dict:
     """The job that filled `results` and told `events`: its wall time from the first event to the last, and how much of
     it the GPU was busy with warm-up or measured steps.
 
-    Busy time of a step comes from the capture; every step of both passes counts, and nothing else does.
+    Busy time of a step comes from the capture; every step of both passes counts, and nothing else does. A run without
+    a capture adds nothing.
     """
     sweep = read_json(results / "sweep.json")
     told = [json.loads(line) for line in events.read_text().splitlines() if line.startswith("{")]
@@ -64,11 +65,12 @@ def whole(results: Path, events: Path) -> dict:
     busy_s = 0.0
     for run_id in sweep["runs"]:
         record = read_json(results / run_id / "run.json")
-        if record["status"] != "ok":
+        if record["status"] != "ok" or not record["profiled_steps"]:
             continue
         kernels = kernels_in_steps(results / run_id / "profile.sqlite")
         step_ns = union_ns(kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()) / record["profiled_steps"]
-        num_steps = 2 * record["warmup_steps"] + 1 + record["measured_steps"] + record["profiled_steps"]
+        warmup = record["warmup_steps"]  # and once more, unprofiled, for what is observed
+        num_steps = 2 * warmup + (warmup > 0) + record["measured_steps"] + record["profiled_steps"]
         busy_s += step_ns * num_steps / 1e9
     wall_s = told[-1]["time"] - told[0]["time"]
     return {
@@ -96,7 +98,6 @@ class ProcessPerRun(Timer):
             steps=protocol.profiled_steps,
             folder=folder,
             timeout_s=timeout_seconds(run, protocol),
-            when_quiet=lambda: None,
         )
         self.worker.connection.close()  # the process ends, and nsys writes its report
         self.worker.process.wait(120)
@@ -120,7 +121,6 @@ def process_per_run(runs: list[Run], protocol: Protocol) -> dict:
                 steps=protocol.measured_steps,
                 folder=one,
                 timeout_s=timeout_seconds(run, protocol),
-                when_quiet=lambda: None,
             )
             timer.stop()
             complete += ProcessPerRun("cuda", 0).profile(run, protocol, one)

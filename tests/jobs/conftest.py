@@ -95,6 +95,7 @@ def fake_worker(tmp_path, monkeypatch, stand_in_nsys) -> FakeWorker:
         f"    fake.main(pathlib.Path({str(folder)!r}))\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("PROFILER_COMMIT", "this")  # a commit between two sessions would be another program
     return FakeWorker(folder)
 
 
@@ -117,6 +118,9 @@ class Session:
 
     def named(self, event: str) -> list[str]:
         return [one["run"] for one in self.events if one["event"] == event]
+
+    def phases(self, phase: str) -> list[str]:
+        return [one["run"] for one in self.events if one["event"] == "phase" and one["phase"] == phase]
 
     def record(self, run_id: str) -> dict:
         return json.loads((self.results.folder / run_id / "run.json").read_text())

@@ -1,7 +1,7 @@
 """A worker that computes nothing and fails on demand, in the place of `jobs.workload` (see the fixture `fake_worker`).
 
-It says what `jobs.workload.serve` says. `faults` maps `<run_id>/<collector>` to [moment, fault]; the moments are
-warm-up, measured and released, the faults below.
+It says what `jobs.workload.serve` says. `faults` maps `<run_id>/<collector>` (or `calibrate/timer`) to [moment, fault];
+the moments are warm-up, measured and released, the faults below.
 """
 
 import json
@@ -72,6 +72,8 @@ class FakeWorkload:
                 return
             if task.get("calibrate"):
                 self.note("tasks", "calibrate/timer")
+                self.fault = self.fault_of("calibrate/timer")
+                self.at("measured")
                 self.connection.send({"event": "calibrated", "rates": RATES})
             else:
                 self.perform(task)
@@ -83,6 +85,9 @@ class FakeWorkload:
         with open(self.folder / f"{what}.txt", "a") as file:
             file.write(f"{name} {os.getpid()} {time.monotonic()}\n")
 
+    def fault_of(self, name: str) -> list[str] | None:
+        return json.loads((self.folder / "faults.json").read_text()).get(name)
+
     def perform(self, task: dict) -> None:
         run = task["run"]
         run_id = Path(task["log"]).parent.name
@@ -92,8 +97,7 @@ class FakeWorkload:
         os.dup2(log, 1)
         os.dup2(log, 2)
         print(f"{task['collector']}: {json.dumps(run)}", flush=True)
-        faults = json.loads((self.folder / "faults.json").read_text())
-        self.fault = faults.get(name)
+        self.fault = self.fault_of(name)
         try:
             self.at("warm-up")
             self.connection.send({"event": "ready"})

@@ -75,21 +75,31 @@ def test_plain_lines_without_a_terminal_then_status(run, tiny, tmp_path):
     assert "\x1b" not in done.stdout and "\r" not in done.stdout
     first, *runs, last = done.stdout.splitlines()
     assert first == "4 runs, 0 of them already finished"
-    assert [line.split()[:3] for line in runs] == [[f"[{i}/4]", one, "ok"] for i, one in enumerate(RUNS, 1)]
+    told = [(one, "timed") for one in RUNS] + [(one, "ok") for one in RUNS]
+    assert [line.split()[:3] for line in runs] == [[f"[{i}/8]", *one] for i, one in enumerate(told, 1)]
     assert all("elapsed, about" in line and "| cost 0.0" in line for line in runs)
     assert last.startswith("finished: 4 ok in 0:00:")
 
     status = jobs("status", "--sweep", tiny(), "--results", tmp_path / "results")
     assert [line.split()[:2] for line in status.stdout.splitlines()[:4]] == [[one, "ok"] for one in RUNS]
-    assert status.stdout.splitlines()[4] == "4 ok; no job is writing here"
+    assert status.stdout.splitlines()[4:] == [
+        "4 ok; no job is writing here",
+        "of 4 runs 4 timed, 4 profiled, 4 finished",
+    ]
 
 
 def test_json_events_are_one_object_a_line_and_nothing_else(run):
     done = run("--log-format", "json", "--only", "mode=forward")
     events = [json.loads(line) for line in done.stdout.splitlines()]
     counts = Counter(event["event"] for event in events if event["event"] != "phase")
-    assert counts == {"sweep_started": 1, "run_started": 2, "run_finished": 2, "sweep_finished": 1}
-    assert events[0]["runs"] == 2
+    assert counts == {
+        "sweep_started": 1,
+        "run_started": 2,
+        "pass_finished": 4,
+        "run_finished": 2,
+        "sweep_finished": 1,
+    }
+    assert (events[0]["runs"], events[0]["passes"]) == (2, 4)
     assert set(events[0]["predicted_s"]) == {run for run in RUNS if run.endswith("forward")}
     assert {event["phase"] for event in events if event["event"] == "phase"} == {"timer", "nsys", "export"}
     assert events[-1]["event"] == "sweep_finished"
@@ -105,7 +115,7 @@ def test_a_failed_run_is_exit_1_and_out_of_memory_is_a_result(run, fake_worker, 
     done = run(changes=short)
     assert done.returncode == 1
     assert "failed: forward: RuntimeError: no" in done.stdout
-    assert "1 ok, 1 failed" in done.stdout
+    assert "finished: 1 failed, 1 ok" in done.stdout
     status = jobs("status", "--sweep", tiny(**short), "--results", tmp_path / "results")
     assert "1 ok, 1 failed; no job is writing here" in status.stdout
 
@@ -171,18 +181,19 @@ def test_a_signal_in_mid_sweep_marks_the_run_and_keeps_the_rest(
 ):
     fake_worker.fail({f"{SECOND}/nsys": ("measured", "hang")})
     process = started()
-    eventually(lambda: len(fake_worker.tasks) == 4 and list(tmp_path.glob("results/*/*/run.json")))
+    eventually(lambda: len(fake_worker.tasks) == 6 and list(tmp_path.glob("results/*/*/run.json")))
     status = ["status", "--sweep", tiny(), "--results", tmp_path / "results"]
-    assert "1 ok, 1 running, 2 waiting; a job is writing here" in (
-        jobs(*status).stdout.replace("2 waiting, 1 ok, 1 running", "1 ok, 1 running, 2 waiting")
-    )
+    assert jobs(*status).stdout.splitlines()[4:] == [
+        "2 timed, 1 ok, 1 running; a job is writing here",
+        "of 4 runs 4 timed, 1 profiled, 1 finished",
+    ]
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, err) == (code, "")
-    assert f"{SECOND}  interrupted: it will be measured again" in out
+    assert f"{SECOND}  interrupted: this pass will be measured again" in out
     assert "1 interrupted" in jobs(*status).stdout
     fake_worker.fail({})
-    assert "4 runs, 1 of them already finished" in run().stdout
+    assert "4 runs, 1 of them already finished, 3 timed" in run().stdout
 
 
 def test_results_that_cannot_be_written_are_exit_74(run, tmp_path):

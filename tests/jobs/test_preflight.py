@@ -7,6 +7,7 @@ import pytest
 
 from jobs import preflight
 from jobs.collectors import CollectorError
+from jobs.memory import predicted_memory_bytes
 from jobs.plan import DEFAULT_SWEEP, load_sweep
 
 RUNS = load_sweep(DEFAULT_SWEEP).runs
@@ -66,6 +67,13 @@ def test_runs_that_will_not_fit_are_named(monkeypatch):
     assert check.state == "warning"
     assert "2.7B-ctx1024-fp32-naive-train_step" in check.found
     assert "small" not in check.found
+
+
+def test_idle_workers_of_nsys_take_memory_too(monkeypatch):
+    run = RUNS[0]
+    FakeNvml(monkeypatch, free=predicted_memory_bytes(run) + 10**8)
+    assert preflight.check_gpu_memory([run]).state == "warning"
+    assert preflight.check_gpu_memory([run], with_nsys=False).state == "ok"
 
 
 @pytest.mark.parametrize("visible, expected", [("2,3", [0, 1]), ("", []), ("GPU-x", [0])])

@@ -77,11 +77,16 @@ def test_the_estimate_is_within_a_fifth_from_the_tenth_run_of_the_shipped_record
             assert estimate.remaining_s == pytest.approx(total - elapsed, rel=0.2)
 
 
+PREDICTED = {run: {"timer": 6.0, "nsys": 4.0} for run in "bc"}
+
+
 def tell(report) -> None:
-    report("sweep_started", runs=3, finished=1, predicted_s={"b": 10.0, "c": 10.0})
+    report("sweep_started", runs=3, finished=1, timed=0, passes=6, predicted_s=PREDICTED)
     report("run_started", run="b", gpu=0)
     report("phase", run="b", phase="timer")
+    report("pass_finished", run="b", collector="timer", wall_s=5.0)
     report("run_repeated", run="b", why="nsys recorded 2 of 3 steps")
+    report("pass_finished", run="b", collector="nsys", wall_s=4.0)
     report("run_finished", run="b", status="ok", detail=None, wall_s=9.0)
     report(
         "run_finished", run="c", status="oom", detail={"phase": "backward", "message": "out [of] memory"}, wall_s=3.0
@@ -95,15 +100,18 @@ def test_json_events_are_one_object_a_line(capsys):
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [event["event"] for event in events][:2] == ["sweep_started", "run_started"]
     assert all(event["time"] > 1e9 for event in events)
-    assert events[5]["detail"] == {"phase": "backward", "message": "out [of] memory"}
+    assert events[7]["detail"] == {"phase": "backward", "message": "out [of] memory"}
 
 
-def test_without_a_terminal_each_run_is_a_plain_line(capsys, at):
+def test_without_a_terminal_each_pass_is_a_plain_line(capsys, at):
     report = Terminal(price_per_hour=3.6)
     at(0)
-    report("sweep_started", runs=3, finished=1, predicted_s={"b": 10.0, "c": 10.0})
+    report("sweep_started", runs=3, finished=1, timed=0, passes=6, predicted_s=PREDICTED)
+    at(50)
+    report("pass_finished", run="b", collector="timer", wall_s=6.0)
     at(100)
-    report("run_finished", run="b", status="ok", detail=None, wall_s=9.0)
+    report("pass_finished", run="b", collector="nsys", wall_s=4.0)
+    report("run_finished", run="b", status="ok", detail=None, wall_s=10.0)
     report("run_finished", run="c", status="oom", detail={"phase": "backward", "message": "out [of] memory"}, wall_s=3)
     report("sweep_finished", statuses={"a": "ok", "b": "ok", "c": "oom"})
     report.close()
@@ -111,8 +119,9 @@ def test_without_a_terminal_each_run_is_a_plain_line(capsys, at):
     assert "\x1b" not in out and "\r" not in out
     assert out.splitlines() == [
         "3 runs, 1 of them already finished",
-        "[2/3] b  ok  9.0 s  (0:01:40 elapsed, about 0:01:40 left | cost 0.10)",
-        "[3/3] c  oom: backward: out [of] memory  3.0 s  (0:01:40 elapsed, about 0:00:00 left | cost 0.10)",
+        "[3/6] b  timed  6.0 s  (0:00:50 elapsed, about 0:01:56 left | cost 0.05)",
+        "[4/6] b  ok  10.0 s  (0:01:40 elapsed, about 0:01:40 left | cost 0.10)",
+        "[6/6] c  oom: backward: out [of] memory  3.0 s  (0:01:40 elapsed, about 0:00:00 left | cost 0.10)",
         "finished: 2 ok, 1 oom in 0:01:40",
     ]
 
@@ -121,11 +130,11 @@ def test_a_terminal_gets_a_bar_with_run_phase_time_and_cost(monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr(progress, "Console", lambda **_: Console(file=screen, force_terminal=True, width=160))
     report = Terminal(price_per_hour=2.5, num_gpus=2)
-    report("sweep_started", runs=2, finished=0, predicted_s={"b": 10.0, "c": 10.0})
+    report("sweep_started", runs=2, finished=0, timed=0, passes=4, predicted_s=PREDICTED)
     report("run_started", run="b", gpu=0)
     report("phase", run="b", phase="nsys")
     report.progress.refresh()
     report.close()
     assert "b (nsys)" in screen.getvalue()
-    assert "0/2" in screen.getvalue()
+    assert "0/4" in screen.getvalue()
     assert "about 0:00:10 left | cost 0.00" in screen.getvalue()

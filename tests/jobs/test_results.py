@@ -48,6 +48,22 @@ def test_a_record_of_other_parameters_does_not_count(results):
     assert results.finished(RUN.model_copy(update={"batch_size": 8}), SWEEP.protocol) is None
 
 
+def test_a_timed_run_keeps_its_timings_and_loses_what_a_capture_left(results):
+    folder = results.begin(RUN)
+    (folder / "log.txt").write_text("timer: ")
+    results.keep_timings(RUN, {"steps": []})
+    assert results.timed(RUN, SWEEP.protocol) is None
+    results.keep_timed(RUN, RECORD | {"status": "timed"})
+    assert results.timed(RUN, SWEEP.protocol)["status"] == "timed"
+    assert results.timed(RUN, SWEEP.protocol.model_copy(update={"measured_steps": 11})) is None
+    assert results.in_flight(RUN) is None
+    (folder / "profile.sqlite").write_text("old")
+    assert results.begin_profile(RUN) == folder
+    assert sorted(os.listdir(folder)) == ["in_flight.json", "log.txt", "timed.json", "timings.json"]
+    results.finish(RUN, RECORD)
+    assert sorted(os.listdir(folder)) == ["log.txt", "run.json", "timings.json"]
+
+
 @pytest.mark.parametrize("content", ["", "{", '{"run": 1', "[]", "null", "\x00"])
 def test_a_record_that_is_no_record_does_not_count(results, content):
     (results.begin(RUN) / "run.json").write_text(content)

@@ -12,7 +12,7 @@ import pytest
 
 from jobs import collectors, lane, runner
 from jobs.collectors import CollectorError, Nsys, nsys
-from jobs.results import Locked
+from jobs.results import Locked, Results
 from jobs.runner import Stopped
 from tests.jobs.conftest import eventually
 
@@ -180,8 +180,10 @@ def test_an_incomplete_capture_is_measured_again(session, monkeypatch):
     with OnGpu(one):
         assert one.run() == dict.fromkeys(RUNS, "ok")
     assert one.named("run_repeated") == [SECOND]
-    assert Counter(one.named("run_started")) == Counter([*RUNS, SECOND])
+    assert one.phases("timer") == one.named("run_started") == RUNS
+    assert Counter(one.phases("nsys")) == Counter([*RUNS, SECOND])
     assert Counter(one.named("run_finished")) == Counter(RUNS)
+    assert Counter(one.named("pass_finished")) == Counter(2 * RUNS)
 
 
 def test_a_capture_that_stays_incomplete_fails_in_the_end(session, monkeypatch):
@@ -191,6 +193,7 @@ def test_a_capture_that_stays_incomplete_fails_in_the_end(session, monkeypatch):
         assert one.run() == {FIRST: "failed"}
     assert one.record(FIRST)["status_detail"]["message"] == "nsys recorded 2 of 3 steps"
     assert len(one.named("run_repeated")) == runner.MAX_REPEATS
+    assert len(one.phases("timer")) == 1
 
 
 def test_a_capture_without_kernels_says_so(session, monkeypatch):
@@ -218,12 +221,40 @@ class NsysCalls:
         return said
 
     def of(self, command):
-        return [call for call in self.calls if call[0] == command]
+        return sorted((call for call in self.calls if call[0] == command), key=lambda call: call[2])
 
 
 @pytest.fixture
 def nsys_calls(monkeypatch):
     return NsysCalls(monkeypatch)
+
+
+@pytest.mark.parametrize("gpus", [(0,), (0, 1)])
+def test_nsys_does_nothing_while_unprofiled_steps_are_measured(session, fake_worker, monkeypatch, gpus):
+    """The first run is the slow one: the other lane has nothing left to time, and waits."""
+    doings = []
+
+    def note(command, *options, **environment):
+        doings.append(time.monotonic())
+        return nsys(command, *options, **environment)
+
+    monkeypatch.setattr(collectors, "nsys", note)
+    keep_timings = Results.keep_timings
+
+    def slow(results, run, tables):
+        if run.run_id == FIRST:
+            time.sleep(1)
+        keep_timings(results, run, tables)
+        ended.append(time.monotonic())
+
+    ended: list[float] = []
+    monkeypatch.setattr(Results, "keep_timings", slow)
+    one = session(gpus=gpus)
+    assert one.run() == dict.fromkeys(RUNS, "ok")
+    assert len(ended) == len(RUNS)
+    assert not [at for at in doings if at < max(ended)]
+    began = {name.rpartition("/")[2]: at for name, at in reversed(fake_worker.measured_at.items())}
+    assert began["nsys"] > max(ended)
 
 
 def test_a_capture_ends_while_the_next_runs_are_measured(session, fake_worker, nsys_calls):
@@ -233,7 +264,7 @@ def test_a_capture_ends_while_the_next_runs_are_measured(session, fake_worker, n
     assert len(set(sessions[:3])) == lane.NSYS_WORKERS == 3
     _, _, stop_began, stop_ended = next(call for call in nsys_calls.of("stop") if call[1] == sessions[3])
     assert stop_began < fake_worker.measured_at[f"{THIRD}/nsys"] < stop_ended
-    assert stop_ended < fake_worker.measured_at[f"{LAST}/timer"]
+    assert stop_ended < fake_worker.measured_at[f"{LAST}/nsys"]
 
 
 def test_measured_steps_wait_until_a_capture_has_settled(session, fake_worker, nsys_calls):
@@ -247,10 +278,82 @@ def test_measured_steps_wait_until_a_capture_has_settled(session, fake_worker, n
     assert min(waits) >= 0.39
 
 
-def test_a_capture_in_which_nothing_was_measured_serves_the_next_run(session, fake_worker, nsys_calls):
+def test_a_run_that_fails_unprofiled_opens_no_capture(session, fake_worker, nsys_calls):
     fake_worker.fail({f"{FIRST}/timer": ("warm-up", "oom"), f"{SECOND}/timer": ("measured", "segfault")})
     assert session().run() == {FIRST: "oom", SECOND: "failed", THIRD: "ok", LAST: "ok"}
     assert len(nsys_calls.of("start")) == len(nsys_calls.of("stop")) == 2
+
+
+def test_a_worker_that_fails_in_a_capture_is_replaced_with_its_session(session, fake_worker, nsys_calls):
+    fake_worker.fail({f"{FIRST}/nsys": ("warm-up", "oom")})
+    one = session({"context_length": [8]})
+    one.runner.settle_s = 0.4
+    assert one.run() == {FIRST: "oom", SECOND: "ok"}
+    assert len(nsys_calls.of("start")) == 2
+    assert len(nsys_calls.of("stop")) == 1
+    assert (one.results.folder / FIRST / "timings.json").exists()
+
+
+class Killed(BaseException):
+    """Ends a session where a kill would, with nothing tidied up in the results."""
+
+
+@pytest.fixture
+def killed_between_the_rounds(session, monkeypatch):
+    with monkeypatch.context() as patched:
+
+        def kill(lane):
+            raise Killed
+
+        patched.setattr(lane.Lane, "profile_runs", kill)
+        one = session()
+        with pytest.raises(Killed):
+            one.run()
+    return one
+
+
+def test_what_was_timed_is_not_timed_again(session, fake_worker, killed_between_the_rounds):
+    folder = killed_between_the_rounds.results.folder
+    timings = {run: (folder / run / "timings.json").read_bytes() for run in RUNS}
+    started = json.loads((folder / FIRST / "timed.json").read_text())["started_at"]
+    (folder / SECOND / "profile.sqlite").write_text("of a capture that was cut short")
+    again = session()
+    assert again.run() == dict.fromkeys(RUNS, "ok")
+    assert again.events[0]["timed"] == len(RUNS)
+    assert again.events[0]["predicted_s"].keys() == set(RUNS)
+    assert {collector for one in again.events[0]["predicted_s"].values() for collector in one} == {"nsys"}
+    assert again.phases("timer") == again.named("run_started") == []
+    assert {run: (folder / run / "timings.json").read_bytes() for run in RUNS} == timings
+    record = again.record(FIRST)
+    assert record["started_at"] == started
+    assert set(record["seconds"]) == {"timer", "nsys", "export"}
+    assert "timer: " in (folder / FIRST / "log.txt").read_text()
+    assert not list(folder.glob("*/timed.json"))
+
+
+@pytest.mark.parametrize("name", ["timed.json", "timings.json"])
+def test_a_run_whose_timings_are_cut_short_is_timed_again(session, killed_between_the_rounds, name):
+    path = killed_between_the_rounds.results.folder / SECOND / name
+    path.write_text(path.read_text()[:40])
+    again = session()
+    assert again.run() == dict.fromkeys(RUNS, "ok")
+    assert again.phases("timer") == [SECOND]
+
+
+def test_a_run_timed_on_another_machine_is_timed_again(session, killed_between_the_rounds):
+    path = killed_between_the_rounds.results.folder / SECOND / "timed.json"
+    timed = json.loads(path.read_text())
+    path.write_text(json.dumps(timed | {"machine": timed["machine"] | {"gpu_name": "another"}}))
+    again = session()
+    assert again.run() == dict.fromkeys(RUNS, "ok")
+    assert again.phases("timer") == again.named("run_repeated") == [SECOND]
+    assert again.record(SECOND)["machine"]["gpu_name"] == "none"
+
+
+def test_a_changed_protocol_times_again_what_was_only_timed(session, killed_between_the_rounds):
+    again = session({"measured_steps": 3})
+    again.run()
+    assert again.phases("timer") == RUNS
 
 
 def test_an_export_that_fails_while_the_next_run_is_measured_fails_its_run_alone(session, fake_worker, monkeypatch):
@@ -279,7 +382,7 @@ def test_a_full_disk_in_an_export_ends_the_sweep_and_keeps_what_was_measured(ses
         one.run()
     assert one.record(FIRST)["status"] == "ok"
     assert one.results.record(one.sweep.runs[1]) is None
-    assert len(one.named("run_started")) < len(one.sweep.runs)
+    assert len(one.phases("nsys")) < len(one.sweep.runs)
 
 
 def test_a_fresh_process_serves_one_pass_of_one_run(session, fake_worker):
@@ -316,7 +419,8 @@ def test_the_machine_is_calibrated_before_the_first_run_and_not_again(session, f
 
 
 def test_a_machine_that_cannot_be_calibrated_measures_nothing(session, fake_worker, monkeypatch):
-    monkeypatch.setattr(collectors, "CALIBRATE_TIMEOUT_S", 0)
+    monkeypatch.setattr(collectors, "CALIBRATE_TIMEOUT_S", 0.2)
+    fake_worker.fail({"calibrate/timer": ("measured", "hang")})
     one = session(calibrate=True)
     with OnGpu(one), pytest.raises(CollectorError, match="rates cannot be measured: no answer within"):
         one.run()
@@ -379,16 +483,17 @@ def test_a_stop_marks_the_run_in_flight_and_keeps_the_others(session, fake_worke
     assert one.named("run_interrupted") == [THIRD]
     states = [one.results.in_flight(run) for run in one.sweep.runs]
     assert states == [None, None, "interrupted", None]
-    assert [one.results.record(run) is not None for run in one.sweep.runs] == [True, True, False, False]
+    kept = one.results.record if collector == "nsys" else lambda run: one.results.timed(run, one.sweep.protocol)
+    assert [kept(run) is not None for run in one.sweep.runs] == [True, True, False, False]
     fake_worker.fail({})
     again = session()
     assert again.run() == dict.fromkeys(RUNS, "ok")
-    assert again.named("run_started") == [THIRD, LAST]
+    assert again.phases("timer") == ([THIRD, LAST] if collector == "timer" else [])
+    assert again.phases("nsys") == (RUNS if collector == "timer" else [THIRD, LAST])
     assert again.results.in_flight(again.sweep.runs[2]) is None
 
 
-@pytest.mark.parametrize("collector", ["timer", "nsys"])
-def test_a_stop_lets_the_export_in_progress_finish(session, fake_worker, monkeypatch, collector):
+def test_a_stop_lets_the_export_in_progress_finish(session, fake_worker, monkeypatch):
     """Its session stays, while the run that is measured meanwhile is given up."""
     end_capture = Nsys.end_capture
     stopped = threading.Event()
@@ -400,14 +505,15 @@ def test_a_stop_lets_the_export_in_progress_finish(session, fake_worker, monkeyp
         return end_capture(self, folder)
 
     monkeypatch.setattr(Nsys, "end_capture", slow)
-    fake_worker.fail({f"{SECOND}/{collector}": ("measured", "hang")})
+    fake_worker.fail({f"{SECOND}/nsys": ("measured", "hang")})
     one = session()
     stop = one.runner.stop
     monkeypatch.setattr(one.runner, "stop", lambda: (stop(), stopped.set()))
-    assert isinstance(stop_when(one, lambda _: f"{SECOND}/{collector}" in fake_worker.measured_at), Stopped)
+    assert isinstance(stop_when(one, lambda _: f"{SECOND}/nsys" in fake_worker.measured_at), Stopped)
     assert one.record(FIRST)["status"] == "ok"
     assert one.named("run_finished") == [FIRST]
     assert one.named("run_interrupted") == [SECOND]
+    assert one.results.timed(one.sweep.runs[1], one.sweep.protocol)
 
 
 def test_a_stop_while_a_worker_starts_does_not_wait_for_it(session, fake_worker):
