@@ -1,5 +1,7 @@
 """(g) What fills the memory, and which runs will not fit?"""
 
+from dataclasses import replace
+
 import pandas as pd
 
 from analysis import metrics
@@ -75,20 +77,17 @@ def answer(
         Claim("peak_phase", of("peak", "highest"), _short_in_optimizer, _highest),
         Claim("reserved", of("peak", "reserved", "reserved_ratio"), _known, _of("reserved_ratio")),
     ]
-    headings = case_headings(by)
+    headings = _headings(by)
     tables = [
         Table(
             "fits",
-            "Training steps: does it fit, and if not, where does it run out?",
+            "Training steps: predicted to fit, or to run out in; and what runs with that much memory did",
             (
                 *headings,
                 Column("predicted", "peak, predicted", "bytes"),
                 Column("peak", "peak, measured", "bytes"),
-                *(
-                    Column(f"{kind}_{size}", f"{size} GB, {label}", absent="not tried")
-                    for size in GPU_SIZES
-                    for kind, label in (("predicted", "predicted"), ("measured", "measured"))
-                ),
+                *(Column(f"predicted_{size}", f"in {size} GB") for size in GPU_SIZES),
+                Column("tried", "tried, and ended so"),
             ),
             _fits(table[[*by, "run_id", NOT_MEASURED, "peak"]], known, fates),
         ),
@@ -169,7 +168,7 @@ def answer(
             "Predicted and measured peak of every finished run",
             (
                 Column("sweep", "sweep"),
-                *case_headings(["size", "context_length"]),
+                *_headings(["size", "context_length"]),
                 Column("mode", "mode"),
                 Column("cap_bytes", "cap", "bytes", absent="none"),
                 Column("predicted", "predicted", "bytes"),
@@ -198,6 +197,11 @@ def answer(
         "num_context": len(context),
     }
     return assemble(facts, claims, tables, charts)
+
+
+def _headings(by: list[str]) -> tuple[Column, ...]:
+    """Those of the case columns, without links: runs of a study have no pages."""
+    return tuple(replace(one, kind="text" if one.kind == "run" else one.kind) for one in case_headings(by))
 
 
 def _with_defaults(runs: pd.DataFrame) -> pd.DataFrame:
@@ -289,7 +293,10 @@ def _fits(table: pd.DataFrame, runs: pd.DataFrame, fates: pd.DataFrame) -> pd.Da
             _place(prediction.predicted_failure(row, limit)) if row else None for row in cells
         ]
         table[f"measured_{size}"] = [outcome.get(case) for case in zip(table["size"], table["context_length"])]
-    return table
+    pairs = [(table[f"predicted_{size}"], table[f"measured_{size}"]) for size in GPU_SIZES]
+    tried = sum(measured.notna().astype(int) for _, measured in pairs)
+    right = sum((predicted == measured).astype(int) for predicted, measured in pairs)
+    return table.assign(tried=[f"{r} of {t}" if t else "not tried" for r, t in zip(right, tried)])
 
 
 def _observed(memory: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:

@@ -342,8 +342,8 @@ def stacked_bytes(rows: pd.DataFrame, palette: _Palette, width: int, by, order, 
     data["title"] = [f"{a}, {s}: {v:,.3g} GiB" for a, s, v in zip(data["label"], data["scope"], data["size"])]
     colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
     y = alt.Y("label:N", sort=list(dict.fromkeys(data["label"])), title=None, axis=_category_axis(palette))
-    axis = alt.Axis(**_value_axis(palette, "~g", 4 if width < 500 else 8).to_dict() | {"orient": "bottom"})
     top = max([*data.groupby("label")["size"].sum(), *(size / 2**30 for size in limits.values())])
+    axis = alt.Axis(**_value_axis(palette, "~f", 4 if width < 500 else 8).to_dict() | {"orient": "bottom"})
     scale = alt.Scale(domain=[0, top], nice=False)
     base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
     bars = base.mark_bar(height=alt.RelativeBandSize(0.75), stroke=palette["--chart-gap"], strokeWidth=0.5).encode(

@@ -60,6 +60,7 @@ def test_a_cell_fits_every_larger_gpu_and_was_tried_on_all_three(answer):
         assert not ((fits[f"predicted_{small}"] == "fits") & (fits[f"predicted_{large}"] != "fits")).any()
     for size in memory_use.GPU_SIZES:
         assert (fits[f"predicted_{size}"] == fits[f"measured_{size}"]).all()
+    assert (fits["tried"] == "3 of 3").all()
 
 
 def test_the_failure_of_the_second_step_is_one_whose_first_step_fits(answer):
@@ -98,6 +99,10 @@ def test_a_failure_in_another_phase_than_predicted_is_not_foreseen(recorded):
     runs.loc[runs.index[runs["status"] == "oom"][0], "status_phase"] = "loss"
     found = asked(recorded, runs=runs)
     assert "unforeseen" in holding(found) and "foreseen" not in holding(found)
+
+
+def test_no_table_links_to_pages_of_runs_that_a_study_does_not_have(answer):
+    assert not [column for table in answer.tables.values() for column in table.columns if column.kind == "run"]
 
 
 def test_without_failures_nothing_is_said_of_them(recorded):
