@@ -81,13 +81,13 @@ def answer(
     tables = [
         Table(
             "fits",
-            "Training steps: predicted to fit, or to run out in; and what runs with that much memory did",
+            "Predicted end of a training step on three GPUs, and how many of the runs tried ended so",
             (
                 *headings,
                 Column("predicted", "peak, predicted", "bytes"),
                 Column("peak", "peak, measured", "bytes"),
                 *(Column(f"predicted_{size}", f"in {size} GB") for size in GPU_SIZES),
-                Column("tried", "tried, and ended so"),
+                Column("tried", "as predicted, of tried"),
             ),
             _fits(table[[*by, "run_id", NOT_MEASURED, "peak"]], known, fates),
         ),

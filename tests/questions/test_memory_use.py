@@ -1,5 +1,6 @@
 """What fills the memory: the shipped recording's numbers hang together, and claims go where their grounds do."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from analysis import publish
 from analysis.questions import memory_use
 from analysis.reading import recording
+from analysis.report import charts
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 
@@ -81,6 +83,15 @@ def test_the_parts_of_the_chart_add_up_to_the_peak_and_none_is_negative(answer):
     assert (parts["bytes"] >= 0).all()
     peaks = answer.tables["fits"].rows.set_index("run_id")["peak"]
     assert (parts.groupby("run_id")["bytes"].sum().sort_index() == peaks.sort_index()).all()
+
+
+@pytest.mark.parametrize("width", [charts.WIDE, charts.NARROW])
+def test_the_chart_is_a_valid_drawing_as_wide_as_its_page(answer, width):
+    chart = answer.charts["peak"]
+    assert charts.specification(chart.kind, chart.rows, charts._Palette(), width, **chart.options)
+    drawing = charts.render(chart.kind, chart.rows, "peak", width, chart.title, **chart.options)
+    assert float(re.search(r'viewBox="0 0 ([\d.]+)', drawing)[1]) <= width + 10
+    assert all(f">{size} GB<" in drawing for size in memory_use.GPU_SIZES)
 
 
 def test_a_float32_parameter_takes_sixteen_bytes_with_gradient_and_moments(answer):
