@@ -180,10 +180,11 @@ class Attempt:
     def keep_timings(self, tables: dict[str, list]) -> None:
         """From here on the run is timed; it is finished, too, if no step is to be profiled."""
         self.runner.results.keep_timings(self.run, tables)
-        self.end_pass()
         if self.runner.protocol.profiled_steps:
+            wall_s = self.add_wall()
             self.runner.results.keep_timed(self.run, self.record)
             self.runner.timed[self.run.run_id] = self.record
+            self.report_pass(wall_s)
         else:
             self.finish("ok")
 
@@ -211,7 +212,6 @@ class Attempt:
             message = "nsys recorded no kernel: driver, container or nsys version do not allow CUDA tracing here"
             self.finish("no_kernels", detail | {"message": message})
         elif num_steps == profiled:
-            self.end_pass()
             self.finish("ok")
         else:  # nsys lost part of the capture
             message = f"nsys recorded {num_steps} of {profiled} steps"
@@ -220,16 +220,14 @@ class Attempt:
             else:
                 self.finish("failed", detail | {"message": message})
 
-    def end_pass(self) -> None:
-        wall_s = self.add_wall()
-        self.runner.report("pass_finished", run=self.run.run_id, collector=self.collector.name, wall_s=wall_s)
-
     def add_wall(self) -> float:
-        """Add to the record's wall time what has passed since it was last added, and return that."""
+        """Add the seconds of this pass to the record, and return them."""
         wall_s = time.monotonic() - self.started
-        self.started += wall_s
         self.record["wall_s"] = round(self.record["wall_s"] + wall_s, 3)
         return round(wall_s, 3)
+
+    def report_pass(self, wall_s: float) -> None:
+        self.runner.report("pass_finished", run=self.run.run_id, collector=self.collector.name, wall_s=wall_s)
 
     def fail(self, failure: RunFailed) -> None:
         """Finish a run that could not be measured; one that was given up because the sweep stops is interrupted."""
@@ -244,9 +242,11 @@ class Attempt:
         """Write the run's record. Raises OSError when the run failed because the disk is full: so would all others."""
         if status == "failed":
             self.runner.results.check_space()
-        self.add_wall()
+        wall_s = self.add_wall()
         self.record |= {"status": status, "status_detail": detail}
         self.runner.results.finish(self.run, self.record)
         self.runner.statuses[self.run.run_id] = status
+        if status == "ok":
+            self.report_pass(wall_s)
         told = {"status": status, "detail": detail, "wall_s": self.record["wall_s"]}
         self.runner.report("run_finished", run=self.run.run_id, **told)
