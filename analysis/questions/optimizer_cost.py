@@ -120,7 +120,7 @@ def answer(
         *(
             Claim(
                 f"{name}_{how}",
-                _only(rows[rows["optimizer"] == name], *times),
+                _only(rows[rows["optimizer"] == name], *times, "kernel_ns", "kernel_speedup"),
                 lambda rows: True,
                 _counted(compared, name),
             )
@@ -312,7 +312,12 @@ def _span(values: pd.Series) -> tuple[float, float]:
 
 def _counted(of: pd.DataFrame, name: str):
     num_runs = int((of["optimizer"] == name).sum())
-    return lambda rows: {"num_cases": len(rows), "num_runs": num_runs, "speedup": _span(rows["time_speedup"])}
+    return lambda rows: {
+        "num_cases": len(rows),
+        "num_runs": num_runs,
+        "speedup": _span(rows["time_speedup"]),
+        "kernels_slower": (rows["kernel_speedup"] < 1).all(),
+    }
 
 
 def _rates(rows: pd.DataFrame) -> dict:
