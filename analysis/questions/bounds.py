@@ -96,13 +96,17 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
         *_claims_of_ratio(ratios, phases, by),
         Claim("unfused", _traffic(runs), lambda rows: True, _extremes("times_least")),
     ]
-    summary = [Column("num_runs", "cases", "count"), *_SUMMARY]
     tables = [
-        Table("operations", "Operations under the roofs, all cases", (*_OPERATION, *summary), _summary(operations)),
+        Table(
+            "operations",
+            "Operations under the roofs: median, and minimum–maximum over all cases",
+            (*_OPERATION, *_SUMMARY),
+            _summary(operations),
+        ),
         Table(
             "families",
-            "Kernel families under the roofs, all cases",
-            (Column("phase", "phase"), Column("family", "family", "family"), *summary),
+            "Kernel families under the roofs: median, and minimum–maximum over all cases",
+            (Column("phase", "phase"), Column("family", "family", "family"), *_SUMMARY),
             _summary(families),
         ),
         Table("every", "Every operation of every case", (*case_headings(by), *_OPERATION, *_RATES), operations),
@@ -167,9 +171,7 @@ _SUMMARY = (
     Column("flop_rate", "median rate", "tflops"),
     Column("byte_rate", "median traffic", "gbps"),
     Column("limit", "limited by", absent=UNKNOWN),
-    Column("reached_low", "of that limit, lowest", "share", absent=UNKNOWN),
-    Column("reached_high", "highest", "share", absent=UNKNOWN),
-    Column("reached", "median", "share", bar=True, absent=UNKNOWN),
+    Column("reached", "of that limit", "share", lower="reached_low", upper="reached_high", absent=UNKNOWN),
 )
 _JUDGED = (
     spread_column("timer", "unprofiled"),
@@ -308,15 +310,16 @@ def _roofs(rows: pd.DataFrame) -> pd.DataFrame:
     known = rows[rows["ridge"].notna() & (rows["flops"] > 0)]
     low, high = known["intensity"].min() / 1.5, known["intensity"].max() * 1.5
     parts = []
-    for (peak, width), group in known.groupby(["peak_flops", "peak_bytes"]):
-        top = peak / 1e12
+    for peak, width in known[["peak_flops", "peak_bytes"]].drop_duplicates().itertuples(index=False):
+        top, ridge = peak / 1e12, peak / width
+        middle = (low * ridge) ** 0.5
         parts.append(
             pd.DataFrame(
                 {
                     "roof": str(len(parts)),
-                    "intensity": [low, group["ridge"].iloc[0], high],
-                    "flop_rate": [low * width / 1e12, top, top],
-                    "label": [f"memory {width / 1e9:,.0f} GB/s", "", f"arithmetic {top:,.1f} TFLOP/s"],
+                    "intensity": [low, middle, ridge, high],
+                    "flop_rate": [low * width / 1e12, middle * width / 1e12, top, top],
+                    "label": ["", f"memory {width / 1e9:,.0f} GB/s", "", f"arithmetic {top:,.1f} TFLOP/s"],
                 }
             )
         )

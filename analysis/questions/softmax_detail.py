@@ -60,7 +60,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame)
     tables = [
         Table(
             "kernels",
-            "Each kernel's share of the measured bandwidth; above 100% is from cache",
+            "Each kernel's share of the measured bandwidth",
             (
                 *case_headings(by),
                 Column("score_bytes", "scores, one layer", "mib"),

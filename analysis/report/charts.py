@@ -228,10 +228,12 @@ def lines(
     plot = int(min([room, *((room - 14 - 6.1 * ends["text"].str.len()) / reach)[reach > 0]]))
     colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
     shapes = alt.Scale(domain=list(order), range=["circle", "square", "triangle-up", "diamond"][: len(order)])
-    below = _value_axis(palette, ",d", 4).to_dict() | {"orient": "bottom", "values": sorted(set(data["x"]))}
+    below = _value_axis(palette, ",d", 4).to_dict() | {"orient": "bottom", "labelOverlap": "greedy"}
+    below["values"] = sorted(set(data["x"]))
     ticks = [m * 10.0**power for power in range(-3, 8) for m in (1, 2, 5) if low <= m * 10.0**power <= high]
     beside = _value_axis(palette, "~g", 5).to_dict() | {"orient": "left", "values": ticks}
-    along = alt.X("x:Q", scale=alt.Scale(type="log", base=2, nice=False), title=x_title, axis=alt.Axis(**below))
+    within = alt.Scale(type="log", base=2, nice=False, padding=8)
+    along = alt.X("x:Q", scale=within, title=x_title, axis=alt.Axis(**below))
     up = alt.Scale(type="log", nice=False, domain=[low, high])
     colour = alt.Color("clock:N", scale=colours, legend=None)
     y = alt.Y("value:Q", scale=up, title=unit, axis=alt.Axis(**beside))
@@ -318,12 +320,12 @@ def roofline(rows: pd.DataFrame, palette: _Palette, width: int, order, roofs) ->
     titles = ("FLOP per byte (log scale)", "TFLOP/s (log scale)")
     lines = alt.Chart(roofs, **size).mark_line(strokeWidth=1.5, color=palette[TEXT])
     lines = lines.encode(**axes(*titles), detail="roof:N", order="intensity:Q")
-    first, last = (roofs.drop_duplicates("roof", keep=end) for end in ("first", "last"))
+    last = ~roofs.duplicated("roof", keep="last")
     words = [
-        alt.Chart(ends, **size)
-        .mark_text(fontSize=11, color=palette[TEXT], align=align, dy=dy, dx=dx)
+        alt.Chart(roofs[part & (roofs["label"] != "")], **size)
+        .mark_text(fontSize=11, color=palette[TEXT], align=align, dx=dx, dy=dy)
         .encode(**axes(*titles), text="label:N")
-        for ends, align, dx, dy in ((first, "left", 0, -34), (last, "right", 0, -9))
+        for part, align, dx, dy in ((last, "right", -4, -9), (~last, "left", 8, 8))
     ]
     marks = alt.Chart(data, **size).mark_point(filled=True, size=26, opacity=1)
     marks = marks.encode(
