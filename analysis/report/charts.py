@@ -228,7 +228,11 @@ def lines(
     plot = int(min([room, *((room - 14 - 6.1 * ends["text"].str.len()) / reach)[reach > 0]]))
     colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
     shapes = alt.Scale(domain=list(order), range=["circle", "square", "triangle-up", "diamond"][: len(order)])
-    below = _value_axis(palette, ",d", 4).to_dict() | {"orient": "bottom", "labelOverlap": "greedy"}
+    below = _value_axis(palette, ",d", 4).to_dict() | {
+        "orient": "bottom",
+        "labelOverlap": "greedy",
+        "labelSeparation": 8,
+    }
     below["values"] = sorted(set(data["x"]))
     ticks = [m * 10.0**power for power in range(-3, 8) for m in (1, 2, 5) if low <= m * 10.0**power <= high]
     beside = _value_axis(palette, "~g", 5).to_dict() | {"orient": "left", "values": ticks}
