@@ -149,7 +149,8 @@ class Attempt:
                 "autograd_multithreading": None,
                 "float32_matmul_precision": None,
                 **self.runner.protocol.model_dump(),
-                "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+                "started_at": now(),
+                "ended_at": None,
                 "wall_s": 0.0,
                 "seconds": {},
             }
@@ -243,10 +244,14 @@ class Attempt:
         if status == "failed":
             self.runner.results.check_space()
         wall_s = self.add_wall()
-        self.record |= {"status": status, "status_detail": detail}
+        self.record |= {"status": status, "status_detail": detail, "ended_at": now()}
         self.runner.results.finish(self.run, self.record)
         self.runner.statuses[self.run.run_id] = status
         if status == "ok":
             self.report_pass(wall_s)
         told = {"status": status, "detail": detail, "wall_s": self.record["wall_s"]}
         self.runner.report("run_finished", run=self.run.run_id, **told)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

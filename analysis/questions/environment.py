@@ -34,18 +34,17 @@ def answer(runs: pd.DataFrame, manifest: Mapping) -> Answer:
     """Every value of every property with the number of runs that have it, most first; and each run with a value that
     is not that of most runs. torch's precision of matrix products follows the precision of a run, so there it is most
     runs of the same precision. Dates span the
-    runs' first start to their last end."""
+    runs' first start to the last end."""
     ordered = metrics.in_model_order(runs).astype({"run_id": str})
     values = pd.DataFrame({name: _words(name, ordered[name]) for name in PROPERTIES})
     counted = [_counts(name, values[name]) for name in PROPERTIES]
     others = pd.concat([_others(ordered, name, values[name]) for name in PROPERTIES], ignore_index=True)
     started = pd.to_datetime(ordered["started_at"], utc=True, format="ISO8601", errors="coerce")
-    ended = started + pd.to_timedelta(ordered["wall_s"], unit="s")
     facts = {
         "of": dict(zip(PROPERTIES, [", ".join(one["value"]) for one in counted], strict=True)),
         "sweep": str(manifest.get("sweep") or ""),
         "start": started.min(),
-        "end": ended.max(),
+        "end": pd.to_datetime(manifest.get("recorded_to", ""), utc=True, errors="coerce"),
     }
     claims = [
         Claim("same", values, lambda rows: not len(others), lambda rows: {"num_runs": len(rows)}),

@@ -55,6 +55,8 @@ def ingest(results: Path | str, out: Path | str, report: Callable[[str], None] =
         report(f"{run_id}: in the sweep, and not run")
     tables = {name: _concat(name, frames) for name, frames in parts.items()}
     manifest = _manifest(Path(out).name, str(sweep.get("sweep", folder.name)), tables["runs"], schemas, not_run)
+    ends = [end for one in run_ids if (end := _ended(read_json(folder / one / "run.json")))]
+    manifest["recorded_to"] = max(ends, default=manifest["recorded_from"])
     manifest |= {"study": str(sweep.get("study", "")), "calibration": _calibration(folder / CALIBRATION)}
     recording.write(out, tables, manifest)
     return json.loads((Path(out) / "manifest.json").read_text(encoding="utf-8"))
@@ -311,14 +313,12 @@ def _manifest(name: str, sweep: str, runs: pd.DataFrame, schemas: set[str], not_
         return ", ".join(sorted({str(one) for one in runs[column].dropna()}))
 
     started = sorted(str(one) for one in runs["started_at"].dropna())
-    ends = [end for end in map(_ended, runs["started_at"], runs["wall_s"]) if end]
     return {
         "name": name,
         "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "gpu": values("gpu_name"),
         **{column: values(column) for column in ("driver", "cuda", "torch", "nsys", "python", "commit")},
         "recorded_from": started[0] if started else "",
-        "recorded_to": max(ends) if ends else (started[-1] if started else ""),
         "sweep": scrub(sweep),
         "runs": [
             {
@@ -334,9 +334,13 @@ def _manifest(name: str, sweep: str, runs: pd.DataFrame, schemas: set[str], not_
     }
 
 
-def _ended(started, wall_s) -> str:
+def _ended(about: dict) -> str:
+    """When a run ended. Its passes may lie far apart, so that only older records end `wall_s` after their start."""
     try:
-        end = datetime.fromisoformat(str(started)) + timedelta(seconds=float(wall_s))
+        if ended_at := about.get("ended_at"):
+            end = datetime.fromisoformat(ended_at)
+        else:
+            end = datetime.fromisoformat(str(about.get("started_at"))) + timedelta(seconds=float(about.get("wall_s")))
     except (TypeError, ValueError):
         return ""
     return end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

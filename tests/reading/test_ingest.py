@@ -248,6 +248,11 @@ def test_the_manifest_says_where_and_when(results, tmp_path):
     assert manifest["tables"]["kernels"]["rows"] == 4
 
 
+def test_a_run_whose_passes_lie_far_apart_says_when_it_ended(results, tmp_path):
+    found, _ = _ingested(results(about=_about(ended_at="2026-11-21T08:00:00+00:00")), tmp_path)
+    assert found.manifest["recorded_to"] == "2026-11-21T08:00:00Z"
+
+
 def test_the_only_sweep_of_a_folder_of_sweeps_is_taken(results, tmp_path):
     folder = results()
     (folder / "sweep.json").write_text(json.dumps({"sweep": "default", "runs": [RUN]}))
