@@ -557,7 +557,7 @@ def _gone(rows: pd.DataFrame) -> dict:
 
 def _fewest(rows: pd.DataFrame) -> dict:
     least, most = rows["launches"].min(), rows["launches"].max()
-    return {"naive": rows["naive_launches"].iloc[0], "low": least, "high": most, "row": rows.iloc[0].to_dict()}
+    return {"naive": rows["naive_launches"].iloc[0], "low": least, "high": most}
 
 
 def _cut(table: pd.DataFrame) -> pd.DataFrame:

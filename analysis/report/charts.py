@@ -222,20 +222,16 @@ def lines(
     height, low, high = 250, data["value"].min() / 1.15, data["value"].max() * 1.15
     ends = data.sort_values("x", kind="stable").groupby("clock", sort=False).tail(1)
     ends = ends.assign(text=ends["clock"] + ends["note"], label=_apart(ends, height, low, high))
-    across = math.log(data["x"].max() / data["x"].min()) or 1.0
-    reach = (ends["x"] / data["x"].min()).map(math.log) / across
+    reach = (ends["x"] / data["x"].min()).map(math.log) / (math.log(data["x"].max() / data["x"].min()) or 1.0)
     room = width - LABEL_SLACK - 60
     plot = int(min([room, *((room - 14 - 6.1 * ends["text"].str.len()) / reach)[reach > 0]]))
     colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
     shapes = alt.Scale(domain=list(order), range=["circle", "square", "triangle-up", "diamond"][: len(order)])
-    below = _value_axis(palette, ",d", 4).to_dict() | {
-        "orient": "bottom",
-        "labelOverlap": "greedy",
-        "labelSeparation": 8,
-    }
-    below["values"] = sorted(set(data["x"]))
-    ticks = [m * 10.0**power for power in range(-3, 8) for m in (1, 2, 5) if low <= m * 10.0**power <= high]
-    beside = _value_axis(palette, "~g", 5).to_dict() | {"orient": "left", "values": ticks}
+    across = sorted(set(data["x"]))
+    up_to = [m * 10.0**power for power in range(-3, 8) for m in (1, 2, 5) if low <= m * 10.0**power <= high]
+    below = _value_axis(palette, ",d", len(across)).to_dict() | {"orient": "bottom", "values": across}
+    below |= {"labelOverlap": "greedy", "labelSeparation": 8}
+    beside = _value_axis(palette, "~g", len(up_to)).to_dict() | {"orient": "left", "values": up_to}
     within = alt.Scale(type="log", base=2, nice=False, padding=8)
     along = alt.X("x:Q", scale=within, title=x_title, axis=alt.Axis(**below))
     up = alt.Scale(type="log", nice=False, domain=[low, high])
