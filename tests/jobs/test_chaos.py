@@ -1,4 +1,4 @@
-"""Jobs that are killed at random moments and started again: no run is lost, none is doubled, no process is left.
+"""Jobs that are killed at random moments and started again: no pass is lost, none is doubled, no process is left.
 
 CHAOS=1 runs the long form: 20 kill -9 and 5 SIGTERM over one sweep; the short form kills a few times.
 """
@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pandas
@@ -49,13 +50,15 @@ class Sweep:
     def __init__(self, sweep: Path, folder: Path):
         self.mark = folder / "mark"
         self.mark.mkdir()
-        self.runs = load_sweep(sweep).runs
+        planned = load_sweep(sweep)
+        self.runs, self.protocol = planned.runs, planned.protocol
         self.folder_of_results = Results(folder / "results", "tiny")
         self.results = self.folder_of_results.folder
         self.command = command("run", "--device", "cpu", "--log-format", "json", "--sweep", sweep)
         self.command += ["--results", str(folder / "results")]
         self.folder = folder
         self.finished: dict[str, bytes] = {}
+        self.timed: dict[str, bytes] = {}
         self.sessions = 0
 
     def start(self) -> subprocess.Popen:
@@ -64,12 +67,16 @@ class Sweep:
             open(self.folder / f"events-{self.sessions}.jsonl", "w") as out,
             open(self.folder / "errors.txt", "a") as err,
         ):
-            return subprocess.Popen(
-                self.command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(self.mark)}, stdout=out, stderr=err
-            )
+            # A commit between two sessions would be another program, which times again.
+            environment = os.environ | {"PYTHONPATH": str(self.mark), "PROFILER_COMMIT": "this"}
+            return subprocess.Popen(self.command, cwd=ROOT, env=environment, stdout=out, stderr=err)
+
+    def num_passes(self) -> int:
+        """How many passes are kept on disk."""
+        return len(list(self.results.glob("*/timed.json"))) + 2 * len(list(self.results.glob("*/run.json")))
 
     def check(self) -> None:
-        """After every session: nothing runs, every record is whole, none of those before has changed."""
+        """After every session: nothing runs, every record is whole, no pass kept before was lost or measured again."""
         eventually(lambda: not processes(str(self.mark)), 10, "processes are left behind")
         records = {path.parent.name: path.read_bytes() for path in self.results.glob("*/run.json")}
         for run, record in records.items():
@@ -77,6 +84,10 @@ class Sweep:
             assert (self.results / run / "timings.json").exists()
         assert self.finished.items() <= records.items()
         self.finished = records
+        kept = {run.run_id for run in self.runs if self.folder_of_results.timed(run, self.protocol)} | records.keys()
+        timings = {run: (self.results / run / "timings.json").read_bytes() for run in kept}
+        assert self.timed.items() <= timings.items()
+        self.timed = timings
 
     def events(self) -> list[dict]:
         """The events of all sessions in order; a kill may cut the last line of one."""
@@ -92,17 +103,19 @@ def test_random_kills_lose_no_run_and_double_none(tiny, tmp_path, stand_in_nsys)
     chance = random.Random(SEED)
     harms = ["tree"] * 10 + ["runner"] * 10 + ["SIGTERM"] * 5 if LONG else ["tree", "runner", "SIGTERM"]
     chance.shuffle(harms)
-    lengths = range(2, 50) if LONG else range(2, 8)
-    sweep = Sweep(tiny(context_length=list(lengths), mode=["forward"]), tmp_path)
+    lengths = range(2, 42) if LONG else range(2, 8)
+    # So many warm-up steps that a pass takes some tenths of a second, and the sweep lasts for all harms.
+    sweep = Sweep(tiny(context_length=list(lengths), mode=["forward"], warmup_steps=40), tmp_path)
     expected = {f"tiny-ctx{length}-fp32-naive-forward" for length in lengths}
     print(f"\nseed {SEED}, {len(expected)} runs")
-    for harm in harms:
+    for number, harm in enumerate(harms, 1):
         process = sweep.start()
-        before = len(sweep.finished)
-        # Most of a session is the start of its workers: wait for one or two runs, then for any moment of the next.
-        goal = before + chance.choice([0, 0, 1, 2]) if LONG else before + 1
-        eventually(lambda goal=goal: len(list(sweep.results.glob("*/run.json"))) >= goal, 60)
-        time.sleep(chance.uniform(0, 4 if LONG else 1))
+        # The harms are spread over the passes of both rounds. Where those before came late, one comes at any moment of
+        # the start of workers or of the first passes.
+        goal = 2 * len(expected) * 9 // 10 * number // (len(harms) + 1)
+        late = sweep.num_passes() >= goal
+        eventually(lambda goal=goal: sweep.num_passes() >= goal, 60)
+        time.sleep(chance.uniform(0, 6 if late else 0.5))
         assert process.poll() is None, "the sweep ended before it was harmed"
         struck = time.monotonic()
         if harm == "SIGTERM":
@@ -118,21 +131,25 @@ def test_random_kills_lose_no_run_and_double_none(tiny, tmp_path, stand_in_nsys)
         assert set(states.values()) <= {None, "interrupted"}
         in_flight = [run for run, state in states.items() if state]
         print(
-            f"{harm:8} exit {code:4} after {ended:4.1f} s, {len(sweep.finished):2} finished, in flight {in_flight}",
+            f"{harm:8} exit {code:4} after {ended:4.1f} s, {len(sweep.timed):2} timed, "
+            f"{len(sweep.finished):2} finished, in flight {in_flight}",
             flush=True,
         )
     assert sweep.start().wait(300) == 0
     sweep.check()
 
     assert set(sweep.finished) == expected
-    started, done = {}, {}
+    started, done, passes = {}, {}, Counter()
     for position, event in enumerate(sweep.events()):
         if event["event"] == "run_started":
             started.setdefault(event["run"], []).append(position)
         if event["event"] == "run_finished":
             done.setdefault(event["run"], []).append(position)
+        if event["event"] == "pass_finished":
+            passes[event["run"], event["collector"]] += 1
     assert set(started) == expected
     assert all(len(positions) == 1 for positions in done.values()), "a run was measured twice"
+    assert set(passes.values()) == {1}, "a pass was measured twice"
     assert all(max(started[run]) < finish for run, (finish,) in done.items()), "a finished run was measured again"
     assert (tmp_path / "errors.txt").read_text() == ""
     print(f"{len(expected)} runs, {len(harms)} sessions harmed, {sum(map(len, started.values()))} starts of runs")
