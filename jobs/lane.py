@@ -23,7 +23,8 @@ from jobs.prediction import timeout_seconds
 if TYPE_CHECKING:
     from jobs.runner import SweepRunner
 
-NSYS_WORKERS = 3  # a short run takes half as long as the end of a capture
+# With three, captures of short runs were lost on an H200, two ends going on beside each.
+NSYS_WORKERS = 2
 # For tenths of a second after a capture began or began to end, nsys slows the host: on an H200, launch-bound steps of
 # any process took up to half as long again. Kernels take no longer.
 SETTLE_S = 1.0
@@ -206,20 +207,19 @@ class Attempt:
         """Finish the run by what its capture holds, or profile it again."""
         num_kernels, num_steps = count_kernels_and_steps(database)
         profiled = self.runner.protocol.profiled_steps
-        detail = {"phase": "export", "collector": "nsys"}
         if self.runner.device == "cpu":  # nothing to trace: only a stand-in for nsys can bring one here
             num_kernels, num_steps = 1, profiled
-        if num_kernels == 0:
-            message = "nsys recorded no kernel: driver, container or nsys version do not allow CUDA tracing here"
-            self.finish("no_kernels", detail | {"message": message})
-        elif num_steps == profiled:
+        if num_kernels and num_steps == profiled:
             self.finish("ok")
-        else:  # nsys lost part of the capture
-            message = f"nsys recorded {num_steps} of {profiled} steps"
-            if self.runner.try_again(self.run):
-                self.runner.report("run_repeated", run=self.run.run_id, why=message)
-            else:
-                self.finish("failed", detail | {"message": message})
+            return
+        status, message = "failed", f"nsys recorded {num_steps} of {profiled} steps"
+        if num_kernels == 0:
+            status = "no_kernels"
+            message = "nsys recorded no kernel: driver, container or nsys version do not allow CUDA tracing here"
+        if self.runner.try_again(self.run):  # nsys may lose a capture, or part of it
+            self.runner.report("run_repeated", run=self.run.run_id, why=message)
+        else:
+            self.finish(status, {"phase": "export", "collector": "nsys", "message": message})
 
     def add_wall(self) -> float:
         """Add the seconds of this pass to the record, and return them."""

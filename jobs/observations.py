@@ -103,6 +103,7 @@ def numerics(workload) -> list[dict]:
 
 def outputs(workload, precision: str) -> tuple[Tensor, float]:
     """Logits in float64 and loss of one forward pass in a precision."""
+    workload.where = FORWARD
     with workload.in_precision(precision), ranges.no_ranges():
         workload.forward()
         logits = workload.logits.detach().double()

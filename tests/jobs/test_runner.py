@@ -201,6 +201,7 @@ def test_a_capture_without_kernels_says_so(session, monkeypatch):
     one = session({"mode": ["forward"], "context_length": [8]})
     with OnGpu(one):
         assert one.run() == {FIRST: "no_kernels"}
+    assert len(one.named("run_repeated")) == runner.MAX_REPEATS  # a capture may be lost
     assert "no kernel" in one.record(FIRST)["status_detail"]["message"]
 
 
@@ -257,14 +258,14 @@ def test_nsys_does_nothing_while_unprofiled_steps_are_measured(session, fake_wor
     assert began["nsys"] > max(ended)
 
 
-def test_a_capture_ends_while_the_next_runs_are_measured(session, fake_worker, nsys_calls):
-    nsys_calls.before_stop = lambda: eventually(lambda: f"{THIRD}/nsys" in fake_worker.measured_at)
+def test_a_capture_ends_while_the_next_run_is_measured(session, fake_worker, nsys_calls):
+    nsys_calls.before_stop = lambda: eventually(lambda: f"{SECOND}/nsys" in fake_worker.measured_at)
     assert session().run() == dict.fromkeys(RUNS, "ok")
     sessions = [session for _, session, *_ in nsys_calls.of("start")]
-    assert len(set(sessions[:3])) == lane.NSYS_WORKERS == 3
-    _, _, stop_began, stop_ended = next(call for call in nsys_calls.of("stop") if call[1] == sessions[3])
-    assert stop_began < fake_worker.measured_at[f"{THIRD}/nsys"] < stop_ended
-    assert stop_ended < fake_worker.measured_at[f"{LAST}/nsys"]
+    assert sessions[0] != sessions[1]
+    assert len(set(sessions)) == lane.NSYS_WORKERS == 2
+    _, _, stop_began, stop_ended = next(call for call in nsys_calls.of("stop") if call[1] == sessions[0])
+    assert stop_began < fake_worker.measured_at[f"{SECOND}/nsys"] < stop_ended
 
 
 def test_measured_steps_wait_until_a_capture_has_settled(session, fake_worker, nsys_calls):
