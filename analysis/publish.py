@@ -87,7 +87,8 @@ def together(recordings: list[recording.Recording]) -> recording.Recording:
     tables = {}
     for name in recording.TABLES:
         frame = pd.concat([getattr(one, name) for one in recordings], ignore_index=True)
-        categories = [c for c in frame if isinstance(getattr(first, name)[c].dtype, pd.CategoricalDtype)]
+        types = getattr(first, name).dtypes  # a run out of memory has columns of its own
+        categories = [c for c in frame if isinstance(types.get(c), pd.CategoricalDtype)]
         tables[name] = frame.astype(dict.fromkeys(categories, "category"))
     missing = dict.fromkeys(run for one in recordings for run in one.manifest.get("not_run", ()))
     not_run = [run for run in missing if run not in set(run_ids)]

@@ -63,7 +63,8 @@ def _unit(what: str) -> str:
 
 
 def _job_targets(job: Mapping) -> list[dict]:
-    """Promises of the job that were measured; the one about kernel times is an upper limit, the others lower ones."""
+    """Promises of the job that were measured; the one about kernel times is an upper limit, the others lower ones. A
+    part's `note` says that an earlier version of the job was measured."""
     promises = (
         ("whole", "gpu_busy_share", "share of the whole job in which the GPU is busy, at least"),
         ("process_per_run", "process_per_run_ratio", "times faster than one nsys process a run, at least"),
@@ -75,5 +76,6 @@ def _job_targets(job: Mapping) -> list[dict]:
         if part in job:
             limit, measured = job["targets"][name], job[part][name]
             met = abs(measured) <= limit if what.endswith("at most") else measured >= limit
-            rows.append({"what": what, "limit": limit, "measured": measured, "met": met})
+            earlier = " (an earlier version)" if job[part].get("note") else ""
+            rows.append({"what": what + earlier, "limit": limit, "measured": measured, "met": met})
     return rows

@@ -6,6 +6,7 @@ import pytest
 
 from analysis import publish
 from analysis.questions import STUDIES
+from analysis.reading import recording
 from analysis.reading.recording import RecordingError
 
 DATA = Path(__file__).parents[2] / "site" / "data"
@@ -15,6 +16,13 @@ DATA = Path(__file__).parents[2] / "site" / "data"
 def test_a_study_alone_makes_a_report(tmp_path, name):
     assert publish.publish([DATA / name], tmp_path).breaches == 0
     assert (tmp_path / "index.md").is_file()
+
+
+def test_recordings_are_taken_together_though_only_one_ran_out_of_memory(tmp_path):
+    parts = [recording.load(DATA / name) for name in ("attention_bf16", "attention_bf16_long")]
+    assert ["status_step" in part.runs for part in parts] == [False, True]
+    runs = publish.together(parts).runs
+    assert runs["status_step"].notna().sum() == (runs["status"].astype(str) == "oom").sum() > 0
 
 
 def test_studies_without_a_main_recording_need_one(tmp_path):
