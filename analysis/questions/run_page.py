@@ -233,7 +233,7 @@ def _axes(run: pd.Series, runs: pd.DataFrame) -> list[dict]:
     """For each axis with more than one value: its values in order, each with the run that differs from this one in that
     axis alone."""
     axes = []
-    varying = [name for name in AXES if name in runs]
+    varying = [name for name in AXES if name in runs and runs[name].nunique() > 1]
     for axis in varying:
         others = [name for name in varying if name != axis]
         same = runs
