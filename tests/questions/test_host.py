@@ -98,3 +98,20 @@ def test_runs_without_compile_and_an_empty_main_recording_are_answered():
     found = host.answer(runs=runs, main=empty, **frames)
     assert not any(found.claims[key].holds for key in ("helped", "faster", "slower", "same", "grid", "full"))
     assert found.claims["idle_only"].holds
+
+
+def test_what_graphs_add_is_judged_without_the_optimizer():
+    phases = [("forward", 10), ("backward", 20)]
+    rows = [("a", name, wall) for name, wall in [*phases, ("optimizer", 90), ("step", 120)]]
+    rows += [("b", name, wall) for name, wall in [*phases, ("optimizer", 50), ("step", 80)]]
+    steps = pd.DataFrame(rows, columns=["run_id", "phase", "wall_ns"]).assign(collector="timer", step=0)
+    measured = pd.DataFrame({"run_id": ["a", "b"], "compile": [host.DEFAULT, host.GRAPHS], "size": "small"})
+    measured = measured.assign(timer_ns=[120, 80], timer_min_ns=[120, 80], timer_max_ns=[120, 80])
+    pair = host._over_default(measured, host._compiled(steps), ["size"]).iloc[0]
+    assert pair["speedup"] == 1 and not pair["differs"]
+
+
+def test_shipped_reasons_are_those_of_most_of_the_idle_time(shipped):
+    helped, left = shipped.claims["helped"], shipped.claims["left"]
+    assert helped.facts(helped.rows)["base_launch_part"] > 0.5
+    assert left.holds and (left.rows["part"] > 0.5).all()
