@@ -20,6 +20,7 @@ SLOWER = {"tf32": "fp32", "bf16": "tf32"}
 UNCHANGED = 1.05
 """A speed-up below this is none."""
 PARTS = {"step": "step, unprofiled", "busy": "GPU busy", "products": "matrix products", "rest": "all other kernels"}
+OPTIMIZER_BUSY = "optimizer_busy"
 GEMM = "gemm"
 DEVICE_COPY = "memcpy Device-to-Device"
 NUMERICS = ["loss", "loss_fp32", "logits_rms_fp32", "logits_rms_difference", "logits_max_difference"]
@@ -43,10 +44,12 @@ def answer(
     """Training steps in TF32 and BF16 autocast against the same step in FP32.
 
     Speed-up is FP32's time over this one's: of the step and its phases by the unprofiled timer, of the GPU by busy
-    time, of matrix products and of all other kernels by kernel time. The math path of a product is what the name of its
-    kernel says; where no documentation backs the name, it is inferred. MFU is the products' FLOPs over the step's wall
-    time, over the machine's measured rate for the precision and over the data sheet's. Casts are copy kernels whose
-    name says that they convert. The difference of logits is over those of FP32 at the same weights, root mean square.
+    time, of matrix products and of all other kernels by kernel time. Where launches bound a step, or FP32's, the host
+    sets its unprofiled time: nothing is said of the step from those cases. The math path of a product is what the name
+    of its kernel says; where no documentation backs the name, it is inferred. MFU is the products' FLOPs over the
+    step's wall time, over the machine's measured rate for the precision and over the data sheet's. Casts are copy
+    kernels whose name says that they convert. The difference of logits is over those of FP32 at the same weights, root
+    mean square.
     """
     totals = metrics.kernel_totals(kernels)
     cases = metrics.cases_along(runs, MODE, "precision", list(FRACTION_BITS))
@@ -54,12 +57,14 @@ def answer(
     for part in (_timed(steps), _on_gpu(kernels), _contents(totals, memops, kernels)):
         table = table.merge(part, how="left", on="run_id")
     table = table.merge(_use(runs, table, calibration), how="left", on="run_id")
-    measured = [f"{name}_ns" for name in (*PARTS, *PHASES)] + ["casts", "launches", "copied_bytes", "peak_memory_bytes"]
+    table["busy_share"] = table["busy_ns"] / table["step_ns"]
+    measured = [f"{name}_ns" for name in (*PARTS, *PHASES, OPTIMIZER_BUSY)]
+    measured += ["busy_share", "casts", "launches", "copied_bytes", "peak_memory_bytes"]
     spreads = [f"step_{end}_ns" for end in ("min", "max")]
     table = metrics.against(table, "precision", BASE, measured + spreads)
-    for name in (*PARTS, *PHASES):
+    for name in (*PARTS, *PHASES, OPTIMIZER_BUSY):
         table[f"{name}_speedup"] = (table[f"{name}_ns_fp32"] / table[f"{name}_ns"]).where(table["precision"] != BASE)
-    table["busy_share"] = table["busy_ns"] / table["step_ns"]
+    table["optimizer_busy_share"] = table[f"{OPTIMIZER_BUSY}_ns"] / table["busy_ns"]
     table["memory_saved"] = 1 - table["peak_memory_bytes"] / table["peak_memory_bytes_fp32"]
     # No product can take less than no time: what the other kernels of FP32 leave.
     table["ceiling"] = (table["products_ns_fp32"] + table["rest_ns_fp32"]) / table["rest_ns_fp32"]
@@ -67,30 +72,45 @@ def answer(
 
     paths = _paths(totals, cases)
     numerics = _numerics(figures, cases)
-    families = _families(totals, cases)
+    families = _families(totals, kernels, cases)
+    others = _others(families, cases)
+    gaining, losing = (others[others["apart"] & found] for found in (others["gains"], others["loses"]))
     ok = table[(table[NOT_MEASURED] == "") & table["step_ns"].notna()]
     lower = ok[(ok["precision"] != BASE) & ok["step_speedup"].notna()]
     autocast = lower[lower["precision"] == "bf16"]
-    apart = metrics.differ(lower, "step", "base") & (lower["step_speedup"] > 1)
-    gains = _only(lower[apart], "step_speedup", "products_speedup", "rest_speedup")
+    waits = lower[["busy_share", "busy_share_fp32"]].min(axis=1) < metrics.LAUNCH_BOUND_BUSY_SHARE
+    steady = lower[~waits]
+    apart = metrics.differ(steady, "step", "base") & (steady["step_speedup"] > 1)
+    gains = _only(lower, "products_ns", "products_speedup", "rest_ns", "rest_speedup")
     claims = [
         Claim(
             "faster",
-            _only(lower[apart], "step_ns", "step_min_ns", "step_max_ns", "step_speedup"),
+            _only(steady[apart], "step_ns", "step_min_ns", "step_max_ns", "step_speedup"),
             lambda rows: True,
-            lambda rows: _by_precision("step_speedup")(rows) | {"num_lower": len(lower)},
+            lambda rows: _by_precision("step_speedup")(rows) | {"num_steady": len(steady)},
         ),
-        Claim("only_products", gains, _only_products, _by_precision("step_speedup")),
-        Claim("not_only_products", gains, lambda rows: not _only_products(rows), _by_precision("step_speedup")),
+        Claim("rest_as_long", gains, lambda rows: _products_gain(rows) and not _rest_gains(rows)),
+        Claim(
+            "rest_too",
+            gains,
+            lambda rows: _products_gain(rows) and _rest_gains(rows),
+            lambda rows: {"most": rows["rest_speedup"].max()},
+        ),
+        Claim(
+            "products_not_always",
+            gains,
+            lambda rows: not _products_gain(rows),
+            lambda rows: {"num_cases": int((rows["products_speedup"] > 1).sum()), "num_runs": len(rows)},
+        ),
         Claim(
             "not_faster",
-            _only(lower[~apart], "step_ns", "step_min_ns", "step_max_ns", "step_ns_fp32"),
+            _only(steady[~apart], "step_ns", "step_min_ns", "step_max_ns", "step_ns_fp32"),
             lambda rows: True,
-            lambda rows: {"num_cases": len(rows), "num_runs": len(lower), "first": rows.iloc[0].to_dict()},
+            lambda rows: {"num_cases": len(rows), "num_runs": len(steady), "first": rows.iloc[0].to_dict()},
         ),
         Claim(
             "launch_bound",
-            _only(lower[lower["busy_share"] < metrics.LAUNCH_BOUND_BUSY_SHARE], "busy_share", "launches"),
+            _only(lower[waits], "busy_share", "busy_share_fp32", "launches"),
             lambda rows: True,
             lambda rows: {
                 "num_cases": len(rows),
@@ -109,6 +129,15 @@ def answer(
             _only(lower, "rest_ns", "rest_speedup"),
             lambda rows: rows["rest_speedup"].notna().all(),
             _by_precision("rest_speedup"),
+        ),
+        *(
+            Claim(
+                key,
+                rows[rows["precision"] == "bf16"].drop(columns=["apart", "gains", "loses"]),
+                lambda rows: True,
+                lambda rows: _by_family(rows, len(autocast)),
+            )
+            for key, rows in (("families_faster", gaining), ("families_slower", losing))
         ),
         Claim(
             "ceiling",
@@ -154,16 +183,19 @@ def answer(
         Claim(
             "tf32_bytes",
             _only(lower[lower["precision"] == "tf32"], "copied_bytes", "copied_bytes_fp32", "casts", "rest_speedup"),
-            _only_multiplies,
+            lambda rows: _only_multiplies(rows) and not rows["run_id"].isin(gaining["run_id"]).any(),
             lambda rows: {"num_runs": len(rows)},
         ),
         Claim(
             "optimizer",
-            _only(lower[lower["optimizer_fp32"].astype(bool)], "optimizer_ns", "optimizer_speedup", "optimizer_share"),
+            _only(
+                lower[lower["optimizer_fp32"].astype(bool)],
+                *(f"{OPTIMIZER_BUSY}_{name}" for name in ("ns", "speedup", "share")),
+            ),
             lambda rows: len(rows) == len(lower),
             lambda rows: {
-                "speedup": _span(rows["optimizer_speedup"]),
-                "largest": rows.loc[rows["optimizer_share"].idxmax()].to_dict(),
+                "speedup": _span(rows[f"{OPTIMIZER_BUSY}_speedup"]),
+                "largest": rows.loc[rows[f"{OPTIMIZER_BUSY}_share"].idxmax()].to_dict(),
             },
         ),
         Claim(
@@ -173,7 +205,13 @@ def answer(
             lambda rows: {"saved": _span(rows["memory_saved"])},
         ),
         Claim(
-            "mfu", _only(ok[ok["mfu_measured"].notna()], "step_rate", "mfu_measured", "mfu_sheet"), _falls, _best_use
+            "mfu",
+            _only(
+                ok[ok["mfu_measured"].notna() & (ok["busy_share"] >= metrics.LAUNCH_BOUND_BUSY_SHARE)],
+                *("step_rate", "mfu_measured", "mfu_sheet"),
+            ),
+            _falls,
+            _best_use,
         ),
         Claim(
             "numerics",
@@ -307,22 +345,24 @@ def answer(
             {"order": [key for key in kernel_families.FAMILIES if key in set(shares["family"])], "by": by},
         ),
     ]
-    return assemble({"launch_bound_share": metrics.LAUNCH_BOUND_BUSY_SHARE}, claims, tables, charts)
+    facts = {"launch_bound_share": metrics.LAUNCH_BOUND_BUSY_SHARE, "unchanged": UNCHANGED - 1}
+    return assemble(facts, claims, tables, charts)
 
 
 def _timed(steps: pd.DataFrame) -> pd.DataFrame:
-    """Unprofiled time of each run: step_ns with _min_ns and _max_ns, {phase}_ns, optimizer_share of the step."""
+    """Unprofiled time of each run: step_ns with _min_ns and _max_ns, {phase}_ns."""
     times = metrics.host_times(steps, "timer", "step")
     phases = times.pivot(index="run_id", columns="phase", values="step_ns").reindex(columns=PHASES).add_suffix("_ns")
-    table = times[times["phase"] == metrics.STEP].drop(columns="phase").merge(phases.reset_index(), on="run_id")
-    return table.assign(optimizer_share=table[f"{ranges.OPTIMIZER}_ns"] / table["step_ns"])
+    return times[times["phase"] == metrics.STEP].drop(columns="phase").merge(phases.reset_index(), on="run_id")
 
 
 def _on_gpu(kernels: pd.DataFrame) -> pd.DataFrame:
-    """Busy time and launches of a step, median over steps: run_id, busy_ns, launches."""
-    times = metrics.gpu_times(kernels)
-    whole = times[times["phase"] == metrics.STEP]
-    return whole.groupby("run_id", sort=False)[["busy_ns", "launches"]].median().reset_index()
+    """Busy time and launches of a step, median over steps: run_id, busy_ns, launches, {OPTIMIZER_BUSY}_ns."""
+    times = metrics.gpu_times(kernels).groupby(["phase", "run_id"], sort=False)[["busy_ns", "launches"]].median()
+    times = times.reset_index()
+    whole, optimizer = (times[times["phase"] == name] for name in (metrics.STEP, ranges.OPTIMIZER))
+    optimizer = optimizer[["run_id", "busy_ns"]].rename(columns={"busy_ns": f"{OPTIMIZER_BUSY}_ns"})
+    return whole.drop(columns="phase").merge(optimizer, how="left", on="run_id")
 
 
 def _contents(totals: pd.DataFrame, memops: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
@@ -384,20 +424,47 @@ def _use(runs: pd.DataFrame, table: pd.DataFrame, calibration: pd.DataFrame) -> 
     return pd.DataFrame(found, columns=["run_id", *names])
 
 
-def _families(totals: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
-    """Kernel time of a step by family, the precisions side by side: size, context_length, family, {precision}_ns,
-    {precision}_speedup."""
-    rows = cases.merge(metrics.by_family(totals, ["run_id"]), on="run_id")
+def _families(totals: pd.DataFrame, kernels: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
+    """Kernel time of a step by family, the precisions side by side: size, context_length, family, {precision}_ns with
+    _min_ns and _max_ns over the profiled steps, {precision}_speedup."""
+    means = metrics.by_family(totals, ["run_id"]).astype({"family": str})
+    rows = cases.merge(means, on="run_id").merge(_family_spread(kernels), how="left", on=["run_id", "family"])
     case = ["size", "context_length"]
-    wide = rows.pivot_table(
-        index=[*case, "family"], columns="precision", values="time_ns", aggfunc="sum", observed=True
-    )
-    wide = wide.reindex(columns=list(FRACTION_BITS)).add_suffix("_ns").reset_index()
+    ends = {"time_ns": "ns", "time_min_ns": "min_ns", "time_max_ns": "max_ns"}
+    wide = rows.pivot_table(index=[*case, "family"], columns="precision", values=list(ends), observed=True)
+    wide = wide.reindex(columns=pd.MultiIndex.from_product([list(ends), FRACTION_BITS]))
+    wide.columns = [f"{precision}_{ends[end]}" for end, precision in wide.columns]
+    wide = wide.reset_index()
     for precision in FRACTION_BITS:
         wide[f"{precision}_speedup"] = wide[f"{BASE}_ns"] / wide[f"{precision}_ns"]
     order = cases[case].drop_duplicates().reset_index(drop=True).rename_axis("_case").reset_index()
     wide = wide.merge(order, on=case)
     return wide.sort_values(["_case", f"{BASE}_ns"], ascending=[True, False], ignore_index=True).drop(columns="_case")
+
+
+def _family_spread(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Spread over the profiled steps of the kernel time of each family: run_id, family, time_min_ns, time_max_ns."""
+    rows = metrics.in_steps(kernels)[["run_id", "step", "family", "start_ns", "end_ns"]]
+    rows = rows.assign(time_ns=rows["end_ns"] - rows["start_ns"])
+    each = rows.groupby(["run_id", "step", "family"], observed=True)["time_ns"].sum().reset_index()
+    spread = metrics.spread(each, ["run_id", "family"], "time_ns", "time").astype({"run_id": str, "family": str})
+    return spread.drop(columns=["time_ns", "time_n"])
+
+
+def _others(families: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
+    """Families other than matrix products in a lower precision, one row each: columns of cases, family, speedup,
+    time_ns and base_ns with _min_ns and _max_ns; apart: the two spreads do; gains, loses: by more than UNCHANGED."""
+    parts = []
+    for precision in FRACTION_BITS:
+        names = {f"{precision}_{end}": f"time_{end}" for end in ("ns", "min_ns", "max_ns")}
+        names |= {f"{precision}_speedup": "speedup"}
+        base = {f"base_{end}": families[f"{BASE}_{end}"] for end in ("ns", "min_ns", "max_ns")}
+        part = families[["size", "context_length", "family", *names]].rename(columns=names)
+        parts.append(part.assign(precision=precision, **base))
+    rows = cases.merge(pd.concat(parts), on=["size", "context_length", "precision"])
+    rows = rows[(rows["precision"] != BASE) & (rows["family"] != GEMM)]
+    apart = metrics.differ(rows, "time", "base")
+    return rows.assign(apart=apart, gains=rows["speedup"] > UNCHANGED, loses=rows["speedup"] < 1 / UNCHANGED)
 
 
 def _paths(totals: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
@@ -471,8 +538,21 @@ def _by_precision(*names: str, slower: dict[str, str] | None = None):
     return facts
 
 
-def _only_products(rows: pd.DataFrame) -> bool:
-    return (rows["products_speedup"] > 1).all() and (rows["rest_speedup"] < UNCHANGED).all()
+def _by_family(rows: pd.DataFrame, num_runs: int) -> dict:
+    """Speed-up and number of cases of each family, the most common first."""
+    of = [
+        {"family": family, "speedup": _span(part["speedup"]), "num_cases": len(part)}
+        for family, part in rows.groupby("family", sort=False, observed=True)
+    ]
+    return {"of": sorted(of, key=lambda one: -one["num_cases"]), "num_runs": num_runs}
+
+
+def _products_gain(rows: pd.DataFrame) -> bool:
+    return (rows["products_speedup"] > 1).all()
+
+
+def _rest_gains(rows: pd.DataFrame) -> bool:
+    return (rows["rest_speedup"] >= UNCHANGED).any()
 
 
 def _only_multiplies(rows: pd.DataFrame) -> bool:

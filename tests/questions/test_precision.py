@@ -34,6 +34,11 @@ def of_small(shipped):
 
 
 @pytest.fixture(scope="module")
+def of_large(shipped):
+    return with_runs(shipped, shipped.runs["size"].astype(str) == "large")
+
+
+@pytest.fixture(scope="module")
 def answer(shipped):
     return ask(shipped)
 
@@ -58,6 +63,23 @@ def timed(rec, words, factor):
     steps = rec.steps.copy()
     steps["wall_ns"] = steps["wall_ns"].where(~of_run(steps, words), (steps["wall_ns"] * factor).astype("int64"))
     return dataclasses.replace(rec, steps=steps)
+
+
+def stretched(rec, those, factor):
+    """`rec` with `those` kernels taking `factor` times as long."""
+    kernels = rec.kernels.copy()
+    longer = kernels["start_ns"] + (factor * (kernels["end_ns"] - kernels["start_ns"])).astype("int64")
+    kernels["end_ns"] = kernels["end_ns"].where(~those, longer)
+    return dataclasses.replace(rec, kernels=kernels)
+
+
+def slower(rec, words, factor):
+    """`rec` with some runs `factor` times as slow, on the GPU and by the timer."""
+    kernels = rec.kernels.copy()
+    those = of_run(kernels, words)
+    for end in ("start_ns", "end_ns"):
+        kernels[end] = kernels[end].where(~those, (factor * kernels[end]).astype("int64"))
+    return dataclasses.replace(timed(rec, words, factor), kernels=kernels)
 
 
 def page(tmp_path, answer):
@@ -128,18 +150,52 @@ def test_a_run_out_of_memory_keeps_its_place_and_gives_no_number(tmp_path, shipp
     assert "OOM in backward" in page(tmp_path, answer)
 
 
-def test_a_step_within_the_spread_is_not_called_faster(of_small):
-    steps = of_small.steps.copy()
+def test_a_step_within_the_spread_is_not_called_faster(of_large):
+    slow = slower(of_large, "tf32", 2.5)
+    steps = slow.steps.copy()
     base = steps[of_run(steps, "fp32")].reset_index(drop=True)
     steps.loc[of_run(steps, "tf32"), "wall_ns"] = base["wall_ns"].to_numpy()
-    answer = ask(dataclasses.replace(of_small, steps=steps))
-    assert "small-ctx512-tf32-naive-train_step" in set(answer.claims["not_faster"].rows["run_id"])
+    answer = ask(dataclasses.replace(slow, steps=steps))
+    assert "large-ctx512-tf32-naive-train_step" in set(answer.claims["not_faster"].rows["run_id"])
 
 
-def test_a_slower_step_is_not_called_faster(of_small):
-    answer = ask(timed(of_small, "tf32|bf16", 100))
-    assert "faster" not in held(answer) and "only_products" not in held(answer)
+def test_a_slower_step_is_not_called_faster(of_large):
+    answer = ask(slower(of_large, "tf32|bf16", 3.5))
+    assert "faster" not in held(answer)
     assert len(answer.claims["not_faster"].rows) == 2
+
+
+def test_nothing_is_said_of_the_step_where_launches_bound_it(answer, of_large):
+    said = answer.claims["faster"].rows.merge(answer.tables["speed"].rows[["run_id", "busy_share"]], on="run_id")
+    assert (said["busy_share"] >= 0.8).all()
+    waiting = ask(timed(of_large, "fp32", 2))
+    assert not {"faster", "not_faster"} & held(waiting)
+    assert len(waiting.claims["launch_bound"].rows) == 2
+
+
+def test_families_that_gain_are_named_only_beyond_the_spread(answer):
+    rows = answer.claims["families_faster"].rows
+    assert set(rows["precision"]) == {"bf16"} and precision.GEMM not in set(rows["family"])
+    assert (rows["time_max_ns"] < rows["base_min_ns"]).all() and (rows["speedup"] > precision.UNCHANGED).all()
+    assert {"elementwise", "reduce", "fill"} <= set(rows["family"])
+    assert "copy" in set(answer.claims["families_slower"].rows["family"])
+
+
+def test_a_family_that_gains_in_tf32_ends_the_claim_that_only_products_do(of_small):
+    kernels = of_small.kernels
+    fills = of_run(kernels, "tf32") & (kernels["family"].astype(str) == "fill")
+    assert "tf32_bytes" in held(ask(of_small))
+    assert "tf32_bytes" not in held(ask(stretched(of_small, fills, 0.5)))
+
+
+@pytest.mark.parametrize(
+    "family, factor, key", [("gemm", 100, "products_not_always"), ("elementwise", 0.1, "rest_too")]
+)
+def test_the_verdict_is_never_blank(tmp_path, of_small, family, factor, key):
+    those = of_run(of_small.kernels, "tf32|bf16") & (of_small.kernels["family"].astype(str) == family)
+    answer = ask(stretched(of_small, those, factor))
+    assert {"rest_as_long", "rest_too", "products_not_always"} & held(answer) == {key}
+    assert "Not measured." not in page(tmp_path, answer)
 
 
 def test_a_product_on_another_path_is_reported(of_small):
@@ -158,11 +214,9 @@ def test_casts_in_fp32_silence_what_is_said_of_autocast(of_small):
 
 
 def test_other_kernels_that_gain_are_not_said_to_stay(of_small):
-    kernels = of_small.kernels.copy()
-    others = of_run(kernels, "tf32|bf16") & (kernels["family"].astype(str) != "gemm")
-    half = kernels["start_ns"] + (kernels["end_ns"] - kernels["start_ns"]) // 2
-    kernels["end_ns"] = kernels["end_ns"].where(~others, half)
-    assert "only_products" not in held(ask(dataclasses.replace(of_small, kernels=kernels)))
+    others = of_run(of_small.kernels, "tf32|bf16") & (of_small.kernels["family"].astype(str) != "gemm")
+    assert "rest_as_long" in held(ask(of_small))
+    assert "rest_as_long" not in held(ask(stretched(of_small, others, 0.5)))
 
 
 def test_without_measured_peaks_nothing_is_said_of_them(tmp_path, of_small):
