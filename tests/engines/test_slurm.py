@@ -145,8 +145,9 @@ def task(slurm, name):
 
 
 def in_the_middle(shard):
-    """Whether a shard has finished a run, and is measuring another."""
-    return any(shard.glob("*/run.json")) and any(shard.glob("*/in_flight.json"))
+    """Whether a shard has finished a pass of a run, and is measuring another."""
+    finished = [*shard.glob("*/timed.json"), *shard.glob("*/run.json")]
+    return bool(finished) and any(shard.glob("*/in_flight.json"))
 
 
 def measured(results):
