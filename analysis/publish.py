@@ -227,7 +227,7 @@ def write_questions(
             if found is rec
             else dataclasses.replace(site, case_columns=tuple(metrics.case_columns(found.runs)), run_pages=False)
         )
-        answer = ask(question, found, main=rec, calibration=calibration)
+        answer = ask(question, found, main=rec, calibration=calibration, studies=studies)
         beyond.append(_write_question(own, letter, question, answer))
     checked = ask(reconciliation, rec, studies=studies)
     site.write("report/reconciliation.md", "reconciliation.md", checked)

@@ -53,6 +53,9 @@ def peaks(run: "Run", step: int) -> dict[str, int]:
     feed-forward; 2 S for naive softmax (the exponential, always float32, and the quotient). Backward peaks at one of
     four moments: at the loss (three float32 tensors of logits), in the last layer's softmax (six of scores; its
     feed-forward is released by then) or feed-forward, or at its end, when every gradient exists.
+
+    Bytes are as PyTorch asks for them, except those of weights. Autocast's casts of the weights, made while activations
+    come and go, get blocks that are longer than they are: in a forward pass of less than a GiB that is some percent.
     """
     n, d = run.batch_size * run.context_length, run.d_model
     autocast = run.precision == "bf16"

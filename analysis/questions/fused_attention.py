@@ -60,6 +60,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
         Claim("always", trained, lambda rows: rows["faster"].all(), _gains),
         Claim("partly", trained, lambda rows: 0 < rows["faster"].sum() < len(rows), _gains),
         Claim("never", trained, lambda rows: not rows["faster"].any(), _gains),
+        Claim("forward_only", compared[compared["faster"]], lambda rows: trained.empty, _largest("speedup")),
         Claim("gain", trained[trained["faster"]], lambda rows: True, _largest("speedup")),
         Claim("memory", trained[trained["memory_ratio"] > 1], lambda rows: True, _largest("memory_ratio")),
         Claim("fits", _only_fused(table), lambda rows: True, _fitting),
@@ -188,6 +189,10 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
         "reference": title.removeprefix(", "),
         "autocast": bool(runs.loc[runs["run_id"].isin(reference["run_id"]), "precision"].eq("bf16").any()),
         "launch_bound": metrics.LAUNCH_BOUND_BUSY_SHARE,
+        "num_trained": len(trained),
+        "num_compared": len(compared),
+        "num_forward_faster": int(compared["faster"].sum()),
+        "num_before": int(table[NOT_MEASURED].eq("OOM in build").sum()),
         "sizes": list(dict.fromkeys(table["size"])),
     }
     return assemble(facts, claims, tables, charts)
@@ -504,18 +509,16 @@ def _largest(value: str):
 
 
 def _gains(rows: pd.DataFrame) -> dict:
-    return {
+    return _largest("speedup")(rows) | {
         "shortest": rows["context_length"].min(),
         "num_faster": int(rows["faster"].sum()),
-        "num_rows": len(rows),
-        "speedup": rows["speedup"].max(),
-        "memory_ratio": rows["memory_ratio"].max(),
     }
 
 
 def _only_fused(table: pd.DataFrame) -> pd.DataFrame:
-    """Finished steps of a backend where written-out attention ran out of memory."""
-    return table[(table[NOT_MEASURED] == "") & table["naive_not_measured"].astype(str).str.startswith("OOM")]
+    """Finished steps of a backend where written-out attention ran out of memory in a phase of the step."""
+    stopped = table["naive_not_measured"].isin([f"OOM in {phase}" for phase in ranges.PHASES])
+    return table[(table[NOT_MEASURED] == "") & (table["mode"] == TRAIN) & stopped]
 
 
 def _fitting(rows: pd.DataFrame) -> dict:

@@ -1,6 +1,8 @@
 """(g) What fills the memory, and which runs will not fit?"""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
@@ -33,7 +35,7 @@ DEFAULTS = {"compile": "off", "optimizer": "own", CAP: 0.0, "status_step": float
 
 
 def answer(
-    runs: pd.DataFrame, memory: pd.DataFrame, module_memory: pd.DataFrame, figures: pd.DataFrame, main
+    runs: pd.DataFrame, memory: pd.DataFrame, module_memory: pd.DataFrame, figures: pd.DataFrame, main, studies
 ) -> Answer:
     """Device memory of a training step, and what `jobs.memory` predicts of it from the shapes alone.
 
@@ -41,9 +43,9 @@ def answer(
     parameters, gradients and Adam's state when the step has ended, from a snapshot of the allocator; activations, which
     is what forward leaves allocated, by range. A range's bytes contain those of the ranges inside it.
 
-    Predicted: the peak, against every finished run of this study and of `main`, capped or not, compiled ones left out;
-    whether each cell fits GPUs of GPU_SIZES; and, for runs with the allocator capped, the step and the phase in which
-    they run out.
+    Predicted: the peak, against every finished run of this study and of `main`, capped or not, compiled ones left out,
+    and apart from these, of the other `studies` by name; whether each cell fits GPUs of GPU_SIZES; and, for runs with
+    the allocator capped, the step and the phase in which they run out.
     """
     known = _with_defaults(runs)
     free = known[known[CAP] == 0]
@@ -53,25 +55,35 @@ def answer(
     table = cells.merge(observed, how="left", on="run_id")
     table = table.merge(known[["run_id", "num_parameters"]], how="left", on="run_id")
     table["parameter_bytes"] = table[list(USES[:3])].sum(axis=1, min_count=3) / table["num_parameters"]
-    for part in ("activations", "softmax"):
-        table[f"{part}_share"] = table[part] / table["peak" if part == "activations" else "activations"]
+    # At a peak in the optimizer the activations are gone.
+    table["activations_share"] = (table["activations"] / table["peak"]).mask(table["highest"] == ranges.OPTIMIZER)
+    table["softmax_share"] = table["softmax"] / table["activations"]
+    table["model_share"] = table[list(USES[:3])].sum(axis=1, min_count=3) / table["peak"]
     measured = table[(table[NOT_MEASURED] == "") & table["peak"].notna()]
     errors = _errors(pd.concat([_with_defaults(main.runs).assign(sweep="main"), known.assign(sweep=STUDY)]))
+    elsewhere = _elsewhere(studies)
     fates = _fates(known, by)
     oom = fates[fates["status"] == "oom"]
 
     def of(*columns: str) -> pd.DataFrame:
         return measured[[*by, "run_id", NOT_MEASURED, *columns]]
 
+    shares = of("peak", "model_share", "activations_share")
+    in_peak = of("activations", "peak", "highest", "activations_share")
+    in_peak = in_peak[in_peak["highest"] != ranges.OPTIMIZER]
     claims = [
         Claim("exact", errors, lambda rows: (rows["error"].abs() < TOLERANCE).all(), _worst),
         Claim("inexact", errors, lambda rows: (rows["error"].abs() >= TOLERANCE).any(), _worst),
+        Claim("elsewhere", elsewhere, lambda rows: True, _worst),
+        Claim("casts", _casts(elsewhere, studies), lambda rows: (rows["kept"] > rows["casts"]).all(), _most_rounded),
         Claim("foreseen", fates, lambda rows: rows["as_predicted"].all(), _outcomes),
         Claim("unforeseen", fates, lambda rows: not rows["as_predicted"].all(), _outcomes),
         Claim("phases", oom, lambda rows: True, _phases),
         Claim("second_step", oom[oom["status_step"] == 1], lambda rows: rows["first_step_fits"].any(), _second_step),
         Claim("unused", oom, lambda rows: (rows["unused_bytes"] > rows["asked_bytes"]).any(), _most_unused),
-        Claim("activations", of("activations", "peak", "activations_share"), _known, _of("activations_share")),
+        Claim("turns", shares, _turns, _of("activations_share")),
+        Claim("fills", in_peak, lambda rows: _known(rows) and not _turns(shares), _of("activations_share")),
+        Claim("activations", in_peak, _known, _of("activations_share")),
         Claim("softmax", of("softmax", "activations", "softmax_share"), _known, _of("softmax_share")),
         Claim("parameters", of(*USES[:3], "parameter_bytes"), _as_rounded, _of("parameter_bytes")),
         Claim("peak_phase", of("peak", "highest"), _short_in_optimizer, _highest),
@@ -114,7 +126,7 @@ def answer(
                 *(Column(use, use.replace("_", " ").replace("optimizer", "Adam's"), "bytes") for use in USES),
                 Column("parameter_bytes", "bytes a parameter", "count"),
                 Column("activations", "activations", "bytes"),
-                Column("activations_share", "activations, of the peak", "share", bar=True),
+                Column("activations_share", "activations, of the peak", "share", bar=True, absent="gone by then"),
             ),
             table[[*by, "run_id", NOT_MEASURED, *USES, "parameter_bytes", "activations", "activations_share"]],
         ),
@@ -235,6 +247,31 @@ def _errors(runs: pd.DataFrame) -> pd.DataFrame:
         least_gb=[next((size for size in GPU_SIZES if peak <= _limit(size)), None) for peak in predicted],
     )
     return found.assign(error=found["predicted"] / found["peak"] - 1).reset_index(drop=True)
+
+
+def _elsewhere(studies: Mapping[str, Any]) -> pd.DataFrame:
+    """_errors of the studies that are not STUDY; without those with compiled runs, whose process keeps what was
+    compiled for others."""
+    others = {name: _with_defaults(one.runs) for name, one in studies.items() if name != STUDY}
+    plain = [runs.assign(sweep=name) for name, runs in others.items() if len(runs) == len(studies[name].runs)]
+    return _errors(pd.concat(plain, ignore_index=True)) if plain else pd.DataFrame(columns=["error", "mode"])
+
+
+def _casts(errors: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame:
+    """The runs off by TOLERANCE or more, if all are forward passes under autocast: what their blocks keep (bf16 copies
+    of their weights and nothing else), and the bytes of those copies. Otherwise no rows."""
+    rows = []
+    off = errors[errors["error"].abs() >= TOLERANCE]
+    for error in off.to_dict("records"):
+        study = studies[error["sweep"]]
+        run = study.runs[study.runs["run_id"].astype(str) == error["run_id"]].iloc[0]
+        modules = study.module_memory[study.module_memory["run_id"].astype(str) == error["run_id"]]
+        blocks = modules["module"].astype(str).isin([ranges.block(i) for i in range(int(run["num_layers"]))])
+        if run["precision"] == "bf16" and run["mode"] == "forward" and blocks.any():
+            layers = run["num_parameters"] - 2 * run["vocab_size"] * run["d_model"]
+            kept = modules.loc[blocks, "kept_bytes"].sum()
+            rows.append(error | {"kept": kept, "casts": prediction.BF16 * layers})
+    return pd.DataFrame(rows if len(rows) == len(off) else [], columns=[*errors.columns, "kept", "casts"])
 
 
 def _fates(runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -367,6 +404,10 @@ def _second_step(rows: pd.DataFrame) -> dict:
     return {"num_runs": len(rows), "run": chosen.iloc[0].to_dict()}
 
 
+def _most_rounded(rows: pd.DataFrame) -> dict:
+    return rows.loc[(rows["kept"] - rows["casts"]).idxmax()].to_dict()
+
+
 def _most_unused(rows: pd.DataFrame) -> dict:
     return rows.loc[rows["unused_bytes"].idxmax()].to_dict()
 
@@ -374,6 +415,13 @@ def _most_unused(rows: pd.DataFrame) -> dict:
 def _known(rows: pd.DataFrame) -> bool:
     """Every row has its last column, and it is more than nothing."""
     return rows.iloc[:, -1].gt(0).all()
+
+
+def _turns(rows: pd.DataFrame) -> bool:
+    """Of every model, activations are most of the peak at its longest context, and weights, gradients and Adam's state
+    at its shortest."""
+    ends = [rows.sort_values("context_length").groupby("size").nth(end) for end in (0, -1)]
+    return (ends[0]["model_share"] > 1 / 2).all() and (ends[1]["activations_share"] > 1 / 2).all()
 
 
 def _as_rounded(rows: pd.DataFrame) -> bool:

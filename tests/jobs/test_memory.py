@@ -44,10 +44,19 @@ def test_the_predicted_peak_is_within_three_percent_of_every_finished_run(name):
 
 
 @pytest.mark.parametrize("name", [name for name in RECORDINGS if name not in ("compile", "warm_up")])
-def test_other_precisions_attentions_and_optimizers_are_within_four_percent(name):
-    """Four: in bf16 a forward pass of 0.8 GiB has blocks that the allocator rounds up."""
-    found = errors(load(name).runs)
-    assert found and max(map(abs, found.values())) < 0.04, max(found.items(), key=lambda item: abs(item[1]))
+def test_other_precisions_attentions_and_optimizers_are_within_three_percent_but_for_blocks_longer_than_casts(name):
+    found = load(name)
+    runs = {row.run_id: row for row in found.runs.itertuples()}
+    kept = found.module_memory.astype({"run_id": str, "module": str})
+    kept = kept[kept["module"].str.fullmatch(r"block_\d+")].groupby("run_id")["kept_bytes"].sum()
+    off = errors(found.runs)
+    assert off
+    for run_id in [run_id for run_id, error in off.items() if abs(error) >= 0.03]:
+        row = runs[run_id]
+        assert (row.precision, row.mode) == ("bf16", "forward") and off[run_id] > -0.04, run_id
+        casts = memory.BF16 * (row.num_parameters - 2 * row.vocab_size * row.d_model)
+        longer = kept[run_id] - casts
+        assert memory.predicted_peak_bytes(run_of(row)) + longer == pytest.approx(row.peak_memory_bytes, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["h200-fp32", "memory"])

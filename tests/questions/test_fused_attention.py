@@ -59,9 +59,9 @@ def with_runs(rec, chosen):
     )
 
 
-def out_of_memory(rec, run_id):
+def out_of_memory(rec, run_id, phase="backward"):
     runs = rec.runs.astype({"status": str, "status_phase": object})
-    runs.loc[runs["run_id"].astype(str) == run_id, ["status", "status_phase"]] = ["oom", "backward"]
+    runs.loc[runs["run_id"].astype(str) == run_id, ["status", "status_phase"]] = ["oom", phase]
     return publish.of_finished_runs(dataclasses.replace(rec, runs=runs))
 
 
@@ -212,7 +212,7 @@ def test_without_written_out_attention_nothing_is_compared(few, tmp_path):
     found = ask(alone)
     assert not holding(found) - {"rate"}
     assert rows_of(found, "forward")["speedup"].isna().all()
-    assert "Not measured." in page(found, alone, tmp_path)
+    assert "No fused run to compare" in page(found, alone, tmp_path)
 
 
 @shipped_only
@@ -226,12 +226,39 @@ def test_written_out_attention_that_never_fits_has_no_ratio(few, tmp_path):
     assert "OOM in backward" in page(found_answer, found, tmp_path)
 
 
+@shipped_only
+def test_a_run_that_ended_before_its_first_step_is_no_evidence_about_a_step(few, tmp_path):
+    lost = few.runs["attention"].eq("naive") & few.runs["mode"].eq("train_step") & few.runs["context_length"].eq(512)
+    (run_id,) = few.runs.loc[lost, "run_id"].astype(str)
+    assert "fits" in holding(ask(out_of_memory(few, run_id)))
+    found = out_of_memory(few, run_id, "build")
+    assert "fits" not in holding(ask(found))
+    assert "says nothing of a step" in page(ask(found), found, tmp_path)
+
+
+@shipped_only
+def test_without_training_steps_the_verdict_is_of_forward_passes(few, tmp_path):
+    forward = with_runs(few, few.runs["mode"].eq("forward"))
+    found = ask(forward)
+    assert "forward_only" in holding(found) and "forward_only" not in holding(ask(few))
+    assert "no training step has its counterpart" in page(found, forward, tmp_path)
+
+
+def test_the_verdict_names_the_backend_of_each_number_and_the_step_beside_the_gpu(answer, shipped, tmp_path):
+    steps = rows_of(answer, "train_step")
+    fastest, smallest = (steps.loc[steps[value].idxmax()] for value in ("speedup", "memory_ratio"))
+    verdict = page(answer, shipped, tmp_path).split('<div class="verdict"')[1].split("</div>")[0]
+    assert f"**{fastest['speedup']:.2f}" in verdict and f"({fastest['attention']}; the step itself" in verdict
+    assert f"{fastest['timer_speedup']:.2f}" in verdict
+    assert f"**{smallest['memory_ratio']:.2f}" in verdict and f"({smallest['attention']})" in verdict
+
+
 def test_a_recording_of_another_kind_has_a_page_all_the_same(tmp_path):
     rec = synthetic.recording(("small", "xl"), (128, 256), num_profiled=2, num_timed=3, oom={})
     rec = recording_with_attention(rec)
     found = ask(rec)
     assert not holding(found)
-    assert "Not measured." in page(found, rec, tmp_path)
+    assert "No fused run to compare" in page(found, rec, tmp_path)
 
 
 def recording_with_attention(rec):

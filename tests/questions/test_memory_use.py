@@ -24,13 +24,15 @@ def recorded():
 @pytest.fixture(scope="module")
 def answer(recorded):
     study, main = recorded
-    return publish.ask(memory_use, study, main=main)
+    folders = [DATA / name for name in ("attention_bf16", "optimizer", "compile")]
+    others = {folder.name: recording.load(folder) for folder in folders if folder.exists()}
+    return publish.ask(memory_use, study, main=main, studies=others)
 
 
 def asked(recorded, **changed):
     """The answer from the study's recording with some of its tables changed."""
     study, main = recorded
-    return publish.ask(memory_use, replace(study, **changed), main=main)
+    return publish.ask(memory_use, replace(study, **changed), main=main, studies={})
 
 
 def holding(answer) -> set[str]:
@@ -105,6 +107,47 @@ def test_a_peak_that_the_formula_misses_is_said_to_be_missed(recorded):
     assert "inexact" in holding(found) and "exact" not in holding(found)
 
 
+def test_runs_of_other_studies_are_told_apart_and_those_with_compiled_neighbours_are_left_out(answer, recorded):
+    rows = answer.claims["elsewhere"].rows
+    assert set(rows["sweep"]) <= {"attention_bf16", "optimizer"}
+    assert not set(answer.tables["errors"].rows["sweep"]) & set(rows["sweep"])
+    assert "elsewhere" not in holding(asked(recorded))
+
+
+def test_what_is_off_by_more_than_three_percent_elsewhere_has_casts_in_blocks_longer_than_they_are(answer):
+    off = answer.claims["elsewhere"].rows.query("abs(error) >= 0.03")
+    rows = answer.claims["casts"].rows
+    assert set(rows["run_id"]) == set(off["run_id"])
+    assert (abs(rows["predicted"] + rows["kept"] - rows["casts"] - rows["peak"]) < 0.01 * rows["peak"]).all()
+
+
+def test_a_run_far_off_for_another_reason_takes_the_reason_away(recorded):
+    if not (DATA / "attention_bf16").exists():
+        pytest.skip("the recording attention_bf16 is not in site/data")
+    study, main = recorded
+    other = recording.load(DATA / "attention_bf16")
+    runs = other.runs.copy()
+    runs.loc[runs["mode"].eq("train_step").idxmax(), "peak_memory_bytes"] *= 2
+    found = publish.ask(memory_use, study, main=main, studies={"attention": replace(other, runs=runs)})
+    assert "elsewhere" in holding(found) and "casts" not in holding(found)
+
+
+def test_activations_have_no_share_of_a_peak_in_the_optimizer(answer):
+    phases = answer.tables["phases"].rows.set_index("run_id")["highest"]
+    later = phases.index[phases == "optimizer"]
+    shares = answer.tables["uses"].rows.set_index("run_id")["activations_share"]
+    assert len(later) and shares[later].isna().all() and shares.drop(later).notna().all()
+    assert not set(answer.claims["activations"].rows["run_id"]) & set(later)
+
+
+def test_at_short_contexts_the_model_is_most_of_the_peak_or_that_is_not_said(answer, recorded):
+    assert "turns" in holding(answer) and "fills" not in holding(answer)
+    memory = recorded[0].memory.copy()
+    memory["peak_allocated_bytes"] *= 4
+    assert "turns" not in holding(asked(recorded, memory=memory))
+    assert "fills" in holding(asked(recorded, memory=memory))
+
+
 def test_a_failure_in_another_phase_than_predicted_is_not_foreseen(recorded):
     runs = recorded[0].runs.astype({"status_phase": object})
     runs.loc[runs.index[runs["status"] == "oom"][0], "status_phase"] = "loss"
@@ -140,13 +183,13 @@ def test_an_uncapped_run_that_ran_out_has_a_reason_and_no_numbers(recorded):
     row = found.tables["uses"].rows.iloc[-1]
     assert row["not_measured"] == "OOM in backward"
     assert row[["parameters", "activations", "activations_share"]].isna().all()
-    assert len(found.claims["activations"].rows) == 19
+    assert "2.7B-ctx1024-fp32-naive-train_step" not in set(found.claims["activations"].rows["run_id"])
 
 
 def test_an_empty_main_recording_and_no_observations_leave_the_capped_runs(recorded):
     study, main = recorded
     empty = {name: getattr(study, name).head(0) for name in ("memory", "module_memory", "figures")}
-    found = publish.ask(memory_use, replace(study, **empty), main=replace(main, runs=main.runs.head(0)))
+    found = publish.ask(memory_use, replace(study, **empty), main=replace(main, runs=main.runs.head(0)), studies={})
     assert {"foreseen", "exact"} <= holding(found)
     assert not holding(found) & {"activations", "softmax", "parameters", "peak_phase", "reserved"}
     assert not len(found.charts["peak"].rows)
