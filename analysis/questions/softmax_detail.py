@@ -17,6 +17,9 @@ READING = ("max", "sum")
 """They write one number a row: the bandwidth of reading is theirs, that of copying the others'."""
 PRECISIONS = ("fp32", "tf32")
 NO_PEAK = "no measured bandwidth"
+BEYOND_CACHE = 64 * 2**20
+"""Bytes of a layer's scores above which the L2 cache (50 MiB on an H200) cannot hold them, and the start of a kernel is
+little of its time."""
 
 
 def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> Answer:
@@ -26,7 +29,8 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame)
 
     Time is the median over layers and steps, with minimum and maximum. A rate is faster than memory where it exceeds
     every bandwidth measured: some of those bytes came from the L2 cache. The chain is all five; the bound is what
-    reading and writing the scores once would take at the median copy bandwidth: nobody measured a kernel that does. Two
+    reading and writing the scores once would take at the median copy bandwidth: nobody measured a kernel that does; the
+    verdict is of scores beyond BEYOND_CACHE. Two
     kernels differ only where their minimum-to-maximum intervals do not overlap.
     """
     by = metrics.case_columns(runs)
@@ -46,6 +50,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame)
     long["faster_than_memory"] = long["rate"] * 1e9 > highest
     wide = _wide(grid, long, bandwidth["copy"])
     measured = wide[(wide[NOT_MEASURED] == "") & wide["chain_ns"].notna()]
+    bound = measured.dropna(subset="over_bound")
     judged = long[long["share"].notna()]
     claims = [
         Claim("largest", _largest(judged), lambda rows: True, _extremes("share")),
@@ -53,7 +58,9 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame)
         Claim("cache", judged[judged["faster_than_memory"]], lambda rows: True, _cached(len(judged))),
         Claim("no_cache", judged, lambda rows: not rows["faster_than_memory"].any(), _extremes("share")),
         Claim("vectorised", _beside(long), _exp_is_faster, _vectorised),
-        Claim("bound", measured.dropna(subset="over_bound"), lambda rows: True, _extremes("over_bound")),
+        Claim("beyond_cache", bound[bound["score_bytes"] > BEYOND_CACHE], lambda rows: True, _extremes("over_bound")),
+        Claim("small_only", bound, lambda rows: rows["score_bytes"].max() <= BEYOND_CACHE, _extremes("over_bound")),
+        Claim("bound", bound, lambda rows: True, _extremes("over_bound")),
         Claim("no_peaks", measured, lambda rows: rows["over_bound"].isna().all(), _rates),
         Claim("traffic", measured, lambda rows: True, _extremes("times_least")),
     ]
@@ -107,7 +114,8 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame)
             {"order": list(dict.fromkeys(groups.values())), "by": by, "unit": "% of measured bandwidth"},
         )
     ]
-    facts = {"peaks": {row["figure"]: row for row in calibration.to_dict("records")}, "kernels": list(KERNELS)}
+    facts = {"known": len(measured) > 0, "beyond_cache": BEYOND_CACHE}
+    facts |= {"peaks": {row["figure"]: row for row in calibration.to_dict("records")}, "kernels": list(KERNELS)}
     return assemble(facts, claims, tables, charts)
 
 

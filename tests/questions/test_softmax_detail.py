@@ -69,6 +69,13 @@ def test_the_bound_is_below_what_was_measured(answer):
     assert (rows["bound_ns"] < rows["chain_ns"]).all()
 
 
+def test_the_verdict_is_of_scores_that_the_cache_cannot_hold(answer):
+    claim = answer.claims["beyond_cache"]
+    assert claim.holds and not answer.claims["small_only"].holds
+    assert (claim.rows["score_bytes"] > softmax_detail.BEYOND_CACHE).all()
+    assert len(claim.rows) < len(answer.claims["bound"].rows)
+
+
 def test_faster_than_memory_means_faster_than_every_bandwidth_measured(answer):
     rows = answer.claims["cache"].rows
     assert (rows["rate"] * 1e9 > 4.39e12).all()
