@@ -15,10 +15,12 @@ TITLE = "How many steps does a number need?"
 STUDY = "warm_up"
 
 WARM_UPS = (0, 1, 2, 5)
-SETTLED = 0.01
-"""A median counts as settled within this part of the median of all later steps."""
+TOLERANCES = (0.01, 0.02, 0.05, 0.1)
+"""A number is right within these parts of its case's number."""
 LATER = 5
-"""Fewest later steps that a median is compared with."""
+"""Fewest steps after the longest warm-up that a process needs."""
+SHORT = (3, 5)
+"""Warm-up and timed steps of most recordings of one study."""
 
 CASE = ["size", "context_length", "mode"]
 COMPONENTS = {
@@ -41,12 +43,14 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: 
     """What steps from the very first on say of the later ones, in several fresh processes of each case.
 
     A number is the median, or the mean, of the timed steps after some warm-up steps; as many steps are taken as `main`
-    times. It is compared with the median of all steps of its process after WARM_UPS' last. A number of n steps after
-    the warm-up of `main` is settled where, in every process, it and the numbers of more steps lie within SETTLED of the
-    median of the later steps, at least LATER of them. The spread between steps is the standard deviation within a
-    process, the median over processes; that between processes is the standard deviation of their medians; both are
-    parts of the median. The anatomy is of the profiled steps: the mean of first steps and of all others, cut into CUDA
-    calls by group and what lies outside any call.
+    times. To tell what warm-up does, it is compared with the median of all steps of its process after WARM_UPS' last.
+    To tell how many steps a number needs, it is compared with the number of its case, which is the median over
+    processes of those medians, so that neither one disturbed step nor one disturbed process decides it: n steps after
+    the warm-up of `main` are enough where, in every process, the medians of n steps and of any more lie within a
+    tolerance of it. The spread between steps is the standard deviation within a process, the median over processes;
+    that between processes is the standard deviation of their medians; both are parts of the median. The anatomy is of
+    the profiled steps: the mean of first steps and of all others, cut into CUDA calls by group and what lies outside
+    any call.
     """
     ok = metrics.measured_runs(runs).astype({"run_id": str, **dict.fromkeys(CASE, str), "context_length": int})
     timed = _timed(ok, steps)
@@ -54,6 +58,11 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: 
     numbers = _numbers(timed, num_timed)
     spreads = _spreads(timed)
     needed = _needed(timed, warm_up, num_timed)
+    known = needed[needed["num_known"] > 0]
+    beside = spreads.merge(_in_main(ok, main), on=CASE)
+    beside["off"] = beside["main_ns"] / beside["median_ns"] - 1
+    outside = (beside["main_ns"] < beside["median_min_ns"]) | (beside["main_ns"] > beside["median_max_ns"])
+    tolerances, finest = _tolerances(known), _finest(known)
     anatomy = _anatomy(ok, steps, api)
     extra = _first_kernels(ok, kernels)
     phases = _phases(ok, steps)
@@ -61,18 +70,21 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: 
     unlike = spreads[spreads["between"] > CHANCE * spreads["expected"]]
     medians = numbers[numbers["statistic"] == "median"]
     claims = [
-        Claim("summary", spreads.merge(needed, on=CASE), _summed_up, _summary),
+        Claim("answered", finest, lambda rows: True, lambda rows: {"cases": rows.to_dict("records")}),
+        Claim("unanswered", known[known[_within_key(TOLERANCES[-1])].isna()], lambda rows: True, _counted(known)),
         Claim("first", spreads, lambda rows: rows["first_ratio"].min() > 1, _extremes("first_ratio")),
         Claim("enough", _enough(medians, spreads), lambda rows: True, _most("warm_up")),
-        Claim("mean", _of(numbers, 0, "mean"), lambda rows: rows["error"].max() > SETTLED, _extremes("error")),
+        Claim("mean", _of(numbers, 0, "mean"), lambda rows: rows["error"].max() > TOLERANCES[0], _extremes("error")),
         Claim("median", _of(numbers, 0, "median"), lambda rows: rows["error"].notna().all(), _extremes("error")),
         Claim("processes", unlike, lambda rows: True, _counted(spreads)),
         Claim("alike", spreads, lambda rows: not len(unlike) and rows["between"].notna().any(), _extremes("within")),
         Claim("between", spreads[spreads["between"] > spreads["within"]], lambda rows: True, _counted(spreads)),
         Claim("within", spreads[spreads["between"] <= spreads["within"]], lambda rows: True, _counted(spreads)),
-        Claim("settled", needed[needed["num_steps"].notna()], lambda rows: True, _most("num_steps")),
-        Claim("unsettled", needed[needed["num_steps"].isna()], lambda rows: True, _counted(needed)),
-        Claim("site", needed[needed["site_error"].notna()], lambda rows: True, _most("site_error")),
+        Claim("too_fine", tolerances[tolerances["num_steps"].isna()], lambda rows: True, _extremes("tolerance")),
+        Claim("main_number", needed[needed["main_error"].notna()], lambda rows: True, _most("main_error")),
+        Claim("short_number", needed[needed["short_error"].notna()], lambda rows: True, _most("short_error")),
+        Claim("main_outside", beside[outside], lambda rows: True, _furthest(len(beside))),
+        Claim("main_inside", beside, lambda rows: not outside.any(), _furthest(len(beside))),
         Claim("largest", parts, _slower_first, _largest),
         Claim("called", parts[parts["component"] == "allocation"], _slower_first, _extremes("share")),
         Claim("unseen", parts[parts["component"] == "outside"], _slower_first, _extremes("share")),
@@ -101,9 +113,14 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: 
             f"Steps that a median needs after {warm_up} warm-up steps",
             (
                 *case,
-                Column("num_steps", f"until within {SETTLED:.0%}, every process", "count", absent="too few recorded"),
-                Column("num_inside", "until within the spread of steps", "count", absent="too few recorded"),
-                Column("site_error", f"off with {num_timed} steps, at most", "share", absent="too few steps recorded"),
+                *(
+                    Column(_within_key(part), f"until within {part:.0%}", "count", absent="too few recorded")
+                    for part in TOLERANCES
+                ),
+                Column("num_known", "steps recorded", "count"),
+                Column("main_error", f"off with {num_timed}, at most", "share", absent="too few recorded"),
+                Column("main_process", "in process", "count", absent="none"),
+                Column("short_error", "{1} after {0}, at most".format(*SHORT), "share", absent="too few recorded"),
             ),
             needed,
         ),
@@ -114,12 +131,13 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: 
                 *case,
                 Column("processes", "processes", "count"),
                 Column("first_ratio", "first step ÷ later ones", "ratio"),
-                Column("median_ns", "later steps", "ms"),
+                Column("median_ns", "later steps", "ms", lower="median_min_ns", upper="median_max_ns"),
+                Column("main_ns", "main recording", "ms", absent="not recorded"),
                 Column("within", "between steps", "share"),
                 Column("expected", "between processes, if they were alike", "share"),
                 Column("between", "between processes", "share"),
             ),
-            spreads,
+            spreads.merge(beside[[*CASE, "main_ns"]], how="left", on=CASE),
         ),
         Table(
             "anatomy",
@@ -165,9 +183,11 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: 
     facts = {
         "processes": (int(spreads["processes"].min()), int(spreads["processes"].max())) if len(spreads) else (0, 0),
         "batch_sizes": sorted(set(ok["batch_size"].astype(str))),
+        "known": len(known) > 0,
+        "coarsest": TOLERANCES[-1],
         "warm_up": warm_up,
         "num_timed": num_timed,
-        "settled": SETTLED,
+        "short": SHORT,
         "reference": WARM_UPS[-1],
         "convergence": [chart.key for chart in charts[1:]],
     }
@@ -178,9 +198,9 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: 
 
 
 def _settings(main: Any) -> tuple[int, int]:
-    """Warm-up steps and timed steps of the main recording, the fewest of any run; 3 and 5 where it has no run."""
+    """Warm-up steps and timed steps of the main recording, the fewest of any run; SHORT where it has no run."""
     if not len(main.runs):
-        return 3, 5
+        return SHORT
     return int(main.runs["warmup_steps"].min()), int(main.runs["measured_steps"].min())
 
 
@@ -232,7 +252,8 @@ def _numbers(timed: pd.DataFrame, num_timed: int) -> pd.DataFrame:
 
 def _spreads(timed: pd.DataFrame) -> pd.DataFrame:
     """Per case: within and between as `answer` says; expected: the deviation that medians of so many steps would have
-    if all processes were alike, 1.25 within / sqrt(steps); first_ratio: the first step over the later ones."""
+    if all processes were alike, 1.25 within / sqrt(steps); median_ns, the number of the case, with the lowest and
+    highest process; first_ratio: the first step over the later ones."""
     rows = []
     for case, processes in _processes(timed):
         later = [one[WARM_UPS[-1] :] for one in processes if len(one) >= WARM_UPS[-1] + LATER]
@@ -244,36 +265,88 @@ def _spreads(timed: pd.DataFrame) -> pd.DataFrame:
         firsts = [one[0] / _reference(one) for one in processes if len(one) >= WARM_UPS[-1] + LATER]
         expected = float(np.sqrt(np.pi / 2) * within / np.sqrt(np.median([len(one) for one in later])))
         found = {"within": within, "expected": expected, "between": between, "first_ratio": float(np.median(firsts))}
-        rows.append({**case, "processes": len(later), "median_ns": float(np.median(medians)), **found})
-    columns = [*CASE, "processes", "median_ns", "within", "expected", "between", "first_ratio"]
+        rows.append({**case, "processes": len(later), **_span(medians), **found})
+    columns = [
+        *CASE,
+        "processes",
+        "median_ns",
+        "median_min_ns",
+        "median_max_ns",
+        "within",
+        "expected",
+        "between",
+        "first_ratio",
+    ]
     return pd.DataFrame(rows, columns=columns)
 
 
+def _span(medians: np.ndarray) -> dict[str, float]:
+    ends = {"median_min_ns": float(medians.min()), "median_max_ns": float(medians.max())}
+    return {"median_ns": float(np.median(medians)), **ends}
+
+
 def _needed(timed: pd.DataFrame, warm_up: int, num_timed: int) -> pd.DataFrame:
-    """Per case, the fewest steps after the warm-up whose median, and those of more steps, is settled in every process:
-    num_steps (within SETTLED), num_inside (within the standard deviation of steps); site_error: how far the worst
-    process is off with num_timed steps; num_known: the most steps that leave enough later ones."""
+    """Per case: for each of TOLERANCES the fewest steps after the warm-up that are enough (NaN: none); num_known, the
+    most steps that every process has after it; main_error, how far the worst process is off with num_timed steps, and
+    main_process, which it is (from 1); short_error, the same after SHORT's warm-up with as many steps as SHORT says."""
     rows = []
     for case, processes in _processes(timed):
-        longest = min(map(len, processes)) - warm_up - LATER
         errors = _errors(processes, warm_up)
-        within = _within([one[warm_up:] for one in processes]) if errors else float("nan")
-        found = {
-            "num_steps": _from_then_on([error <= SETTLED for error in errors]),
-            "num_inside": _from_then_on([error <= within for error in errors]),
+        found = {_within_key(part): _from_then_on(list(errors.max(axis=0) <= part)) for part in TOLERANCES}
+        found["num_known"] = errors.shape[1]
+        for name, (before, num) in {"main": (warm_up, num_timed), "short": SHORT}.items():
+            known = _errors(processes, before)[:, num - 1 : num].ravel()
+            found[f"{name}_error"] = known.max() if len(known) else float("nan")
+            found[f"{name}_process"] = known.argmax() + 1 if len(known) else float("nan")
+        rows.append({**case, **found})
+    ends = [f"{name}_{what}" for name in ("main", "short") for what in ("error", "process")]
+    return pd.DataFrame(rows, columns=[*CASE, *map(_within_key, TOLERANCES), "num_known", *ends])
+
+
+def _within_key(tolerance: float) -> str:
+    return f"within_{100 * tolerance:g}"
+
+
+def _tolerances(needed: pd.DataFrame) -> pd.DataFrame:
+    """TOLERANCES, finest first: the steps that are enough in every case (NaN: no number recorded is), num_known."""
+    rows = [
+        {
+            "tolerance": part,
+            "num_steps": needed[_within_key(part)].max(skipna=False),
+            "num_known": needed["num_known"].min(),
         }
-        site_error = errors[num_timed - 1] if len(errors) >= num_timed else float("nan")
-        rows.append({**case, **found, "site_error": site_error, "num_known": max(longest, 0)})
-    return pd.DataFrame(rows, columns=[*CASE, "num_steps", "num_inside", "site_error", "num_known"])
-
-
-def _errors(processes: list[np.ndarray], warm_up: int) -> list[float]:
-    """For 1, 2, ... steps after the warm-up: how far the worst process's median is from that of its later steps."""
-    longest = min(map(len, processes)) - warm_up - LATER
-    return [
-        max(abs(float(np.median(one[warm_up : warm_up + n]) / np.median(one[warm_up + n :])) - 1) for one in processes)
-        for n in range(1, longest + 1)
+        for part in TOLERANCES
     ]
+    return pd.DataFrame(rows if len(needed) else [], columns=["tolerance", "num_steps", "num_known"])
+
+
+def _finest(needed: pd.DataFrame) -> pd.DataFrame:
+    """Per case the finest of TOLERANCES that a number of steps keeps: CASE, tolerance, num_steps."""
+    keys = {_within_key(part): part for part in TOLERANCES}
+    rows = needed.melt(CASE, list(keys), var_name="tolerance", value_name="num_steps").dropna()
+    rows["tolerance"] = rows["tolerance"].map(keys)
+    order = needed[CASE].merge(rows.sort_values("tolerance", kind="stable"), on=CASE)
+    return order.drop_duplicates(CASE).reset_index(drop=True)
+
+
+def _errors(processes: list[np.ndarray], warm_up: int) -> np.ndarray:
+    """How far medians are from the number of the case, by process and by number of steps after the warm-up, from 1: no
+    columns where too few steps were recorded."""
+    references = [_reference(one) for one in processes]
+    longest = 0 if np.isnan(references).any() else min(map(len, processes)) - warm_up
+    medians = [[np.median(one[warm_up : warm_up + n]) for n in range(1, longest + 1)] for one in processes]
+    return np.abs(np.array(medians).reshape(len(processes), -1) / np.median(references) - 1)
+
+
+def _in_main(ok: pd.DataFrame, main: Any) -> pd.DataFrame:
+    """The same cases in the main recording: CASE, main_ns (median of its unprofiled steps)."""
+    names = [name for name in (*CASE, "batch_size", "precision", "attention", "compile", "optimizer")
+             if name in ok and name in main.runs]  # fmt: skip
+    runs = metrics.measured_runs(main.runs).astype({"run_id": str, **dict.fromkeys(CASE, str), "context_length": int})
+    same = runs.astype({name: ok[name].dtype for name in names}).merge(ok[names].drop_duplicates(), on=names)
+    timer = metrics.host_times(main.steps, "timer", "main")
+    timer = timer[timer["phase"] == ranges.STEP]
+    return same[["run_id", *CASE]].merge(timer, on="run_id")[[*CASE, "main_ns"]]
 
 
 def _from_then_on(held: list[bool]) -> float:
@@ -407,12 +480,14 @@ def _counted(all_rows: pd.DataFrame):
     return lambda rows: {"num_found": len(rows), "num_cases": len(all_rows), **rows.iloc[0].to_dict()}
 
 
-def _summed_up(rows: pd.DataFrame) -> bool:
-    return bool(rows["first_ratio"].min() > 1 and rows["site_error"].notna().all())
-
-
-def _summary(rows: pd.DataFrame) -> dict:
-    return _extremes("first_ratio")(rows) | {"site_error": rows["site_error"].max()}
+def _furthest(num_cases: int):
+    return lambda rows: (
+        rows.loc[rows["off"].abs().idxmax()].to_dict()
+        | {
+            "num_found": len(rows),
+            "num_cases": num_cases,
+        }
+    )
 
 
 def _slower_first(rows: pd.DataFrame) -> bool:
@@ -455,13 +530,13 @@ def _after(warm_up: int) -> str:
 
 
 def _convergence(timed: pd.DataFrame) -> list[Chart]:
-    """One chart a case: how far the worst process's median is off, over the number of steps, by warm-up."""
+    """One chart a case: how far the worst process's median is off its case's number, over the steps in it."""
     charts = []
     for case, processes in _processes(timed):
         rows = [
             {"series": _after(warm_up), "x": n + 1, "y": 100 * error}
             for warm_up in WARM_UPS
-            for n, error in enumerate(_errors(processes, warm_up))
+            for n, error in enumerate(_errors(processes, warm_up).max(axis=0))
         ]
         options = {
             "order": [_after(warm_up) for warm_up in WARM_UPS],
@@ -470,6 +545,8 @@ def _convergence(timed: pd.DataFrame) -> list[Chart]:
             "log": True,
         }
         drawn = pd.DataFrame(rows, columns=["series", "x", "y"])
-        title = f"How far a median is off its later steps, worst process: {case['size']} · {case['context_length']}"
+        title = (
+            f"How far a median is off the number of its case, worst process: {case['size']} · {case['context_length']}"
+        )
         charts.append(Chart(f"convergence-{len(charts)}", "traces", title, drawn[drawn["y"] > 0], options))
     return charts

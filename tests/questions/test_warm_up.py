@@ -30,22 +30,36 @@ def test_a_slow_first_step_spoils_the_mean_and_not_the_median():
     assert numbers.loc[(1, "mean"), "error"] == 0
 
 
-def test_a_median_needs_as_many_steps_as_until_it_stays_settled_in_every_process():
+def test_a_median_needs_as_many_steps_as_until_it_stays_right_in_every_process():
     steady = [100.0] * 20
-    late = [110.0] * 4 + [100.0] * 16
-    assert warm_up._needed(timed(steady), 2, 5)["num_steps"].iloc[0] == 1
-    assert warm_up._needed(timed(steady, late), 0, 5)["num_steps"].iloc[0] == 9
+    late = [107.0] * 4 + [100.0] * 16
+    assert warm_up._needed(timed(steady), 2, 5)["within_1"].iloc[0] == 1
+    needed = warm_up._needed(timed(steady, late), 0, 5).iloc[0]
+    assert needed["within_1"] == 9 and needed["within_5"] == 8 and needed["within_10"] == 1
 
 
 def test_a_median_that_never_settles_is_said_so():
-    rising = [100.0 + 5 * step for step in range(20)]
-    needed = warm_up._needed(timed(rising), 5, 10)
-    assert np.isnan(needed["num_steps"].iloc[0]) and needed["num_known"].iloc[0] == 10
+    needed = warm_up._needed(timed([100.0 + 5 * step for step in range(20)]), 0, 10)
+    assert np.isnan(needed["within_1"].iloc[0]) and needed["num_known"].iloc[0] == 20
+
+
+def test_one_disturbed_tail_does_not_decide_what_a_number_is_compared_with():
+    steady = [100.0] * 20
+    disturbed = [100.0] * 16 + [150.0] * 4
+    needed = warm_up._needed(timed(steady, disturbed, steady), 5, 10).iloc[0]
+    assert needed["main_error"] == 0 and needed["within_1"] == 1
+
+
+def test_one_process_that_is_slow_throughout_is_named():
+    slow, steady = [104.0] * 20, [100.0] * 20
+    needed = warm_up._needed(timed(steady, slow, steady), 5, 10).iloc[0]
+    assert needed["main_error"] == pytest.approx(0.04) and needed["main_process"] == 2
+    assert np.isnan(needed["within_2"]) and needed["within_5"] == 1
 
 
 def test_too_few_steps_are_no_number():
     assert not len(warm_up._numbers(timed([100.0] * 4), 10))
-    assert np.isnan(warm_up._needed(timed([100.0] * 4), 5, 10)["num_steps"].iloc[0])
+    assert np.isnan(warm_up._needed(timed([100.0] * 4), 5, 10)["within_10"].iloc[0])
     assert not len(warm_up._spreads(timed([100.0] * 4)))
 
 
@@ -86,6 +100,11 @@ def test_shipped_first_step_is_long_and_more_warm_up_does_not_make_the_mean_wors
 def test_opposite_claims_do_not_both_hold(shipped):
     assert shipped.claims["gpu_same"].holds != shipped.claims["gpu_differs"].holds
     assert shipped.claims["processes"].holds != shipped.claims["alike"].holds
+    assert shipped.claims["main_outside"].holds != shipped.claims["main_inside"].holds
+
+
+def test_shipped_cases_stand_beside_the_main_recording(shipped):
+    assert (shipped.tables["spreads"].rows["main_ns"] > 0).all()
 
 
 def test_warmed_up_runs_say_nothing_of_first_steps():
@@ -94,3 +113,12 @@ def test_warmed_up_runs_say_nothing_of_first_steps():
     main = recording.Recording(rec.manifest, **{name: recording.empty(name) for name in recording.TABLES})
     found = warm_up.answer(runs=runs, steps=rec.steps, kernels=rec.kernels, api=rec.api, main=main)
     assert not [key for key, claim in found.claims.items() if claim.holds]
+
+
+def test_processes_too_short_for_a_number_answer_nothing():
+    rec = publish.of_finished_runs(recording.load(DATA / "warm_up"))
+    steps = rec.steps[rec.steps["step"] < 4]
+    main = recording.load(DATA / "h200-fp32")
+    found = warm_up.answer(runs=rec.runs, steps=steps, kernels=rec.kernels, api=rec.api, main=main)
+    assert not found.facts["known"]
+    assert not any(found.claims[key].holds for key in ("answered", "unanswered", "too_fine", "main_number"))
