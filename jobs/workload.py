@@ -2,7 +2,7 @@
 runs, so that imports and the CUDA context are paid once. It imports torch and the standard library, nothing else.
 
 It is spawned with the address of a listening socket and is told what to do by messages (see `serve`). It does not know
-whether nsys is attached: the runner starts and stops the capture while the process waits.
+whether nsys is attached: the runner starts the capture before a task, and stops it after.
 """
 
 import argparse

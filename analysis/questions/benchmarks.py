@@ -59,7 +59,7 @@ def _unit(what: str) -> str:
     starts = {"share": "share", "largest change": "share", "times": "ratio"}
     units = [unit for word, unit in endings.items() if what.endswith(word)]
     units += [unit for word, unit in starts.items() if what.startswith(word)]
-    return (units or ["ratio" if ": times" in what else ""])[0]
+    return (units or [""])[0]
 
 
 def _job_targets(job: Mapping) -> list[dict]:
