@@ -214,19 +214,23 @@ def _of_mode(mode: str, label: str, table: pd.DataFrame, case: tuple[Column, ...
 
 
 def _lines(key: str, title: str, table: pd.DataFrame, value: str, unit: str) -> Chart:
-    """Lines over context; where the next longer context ran out of memory, the line says so at its end."""
-    rows = table[["context_length", "attention", "size", value]].rename(columns={"attention": "clock"})
-    stopped = table[table[NOT_MEASURED].str.startswith("OOM")]
-    ends = set(stopped["attention"])
-    note = [", then OOM" if form in ends else "" for form in rows["clock"]]
+    """Lines over context; where the next longer context ran out of memory in a step, the line says so at its end."""
+    rows = table.sort_values("context_length", kind="stable").rename(columns={"attention": "clock"})
+    then = _out_of_memory(rows[NOT_MEASURED]).groupby(rows["clock"]).shift(-1, fill_value=False)
+    rows = rows[["context_length", "clock", "size", value]].assign(note=then.map({True: ", then OOM", False: ""}))
     order = list(dict.fromkeys(rows["clock"]))
     return Chart(
         key,
         "lines",
         title,
-        rows.assign(note=note).dropna(subset=[value]),
+        rows.dropna(subset=[value]),
         {"order": order, "value": value, "unit": f"{unit} (log scale)"},
     )
+
+
+def _out_of_memory(why: pd.Series) -> pd.Series:
+    """True where memory ran out in a phase of the step. What ended before, in building, says nothing of a step."""
+    return why.isin([f"OOM in {phase}" for phase in ranges.PHASES])
 
 
 # ---------------------------------------------------------------- steps
@@ -517,7 +521,7 @@ def _gains(rows: pd.DataFrame) -> dict:
 
 def _only_fused(table: pd.DataFrame) -> pd.DataFrame:
     """Finished steps of a backend where written-out attention ran out of memory in a phase of the step."""
-    stopped = table["naive_not_measured"].isin([f"OOM in {phase}" for phase in ranges.PHASES])
+    stopped = _out_of_memory(table["naive_not_measured"])
     return table[(table[NOT_MEASURED] == "") & (table["mode"] == TRAIN) & stopped]
 
 

@@ -161,10 +161,16 @@ def test_its_drawings_keep_to_the_schema(answer):
         assert charts.specification(chart.kind, chart.rows, charts._Palette(), charts.WIDE, **chart.options)
 
 
-def test_the_line_that_ends_early_says_why(answer):
-    rows = answer.charts["time"].rows
-    notes = rows.groupby("clock")["note"].first()
-    assert notes["naive"] == ", then OOM" and set(notes.drop("naive")) == {""}
+def ends(answer):
+    """What the lines of the time chart say at their ends, by form of attention."""
+    rows = answer.charts["time"].rows.sort_values("context_length")
+    return rows.groupby("clock")["note"].last().to_dict()
+
+
+def test_no_line_ends_with_a_word_about_a_run_that_ended_before_its_first_step(answer):
+    steps = rows_of(answer, "train_step")
+    assert steps[NOT_MEASURED].eq("OOM in build").any()
+    assert set(ends(answer).values()) == {""}
 
 
 def test_the_page_says_every_finding(shipped, answer, tmp_path):
@@ -234,6 +240,20 @@ def test_a_run_that_ended_before_its_first_step_is_no_evidence_about_a_step(few,
     found = out_of_memory(few, run_id, "build")
     assert "fits" not in holding(ask(found))
     assert "says nothing of a step" in page(ask(found), found, tmp_path)
+
+
+@shipped_only
+@pytest.mark.parametrize(
+    ("context", "phase", "said"),
+    [(512, "backward", ", then OOM"), (512, "build", ""), (128, "backward", "")],
+    ids=["next in a step", "before the first step", "a shorter one"],
+)
+def test_a_line_ends_with_out_of_memory_only_where_its_next_longer_context_ran_out_in_a_step(few, context, phase, said):
+    runs = few.runs
+    lost = runs["attention"].eq("efficient") & runs["mode"].eq("train_step") & runs["context_length"].eq(context)
+    (run_id,) = runs.loc[lost, "run_id"].astype(str)
+    found = ends(ask(out_of_memory(few, run_id, phase)))
+    assert found == {"naive": "", "flash": "", "efficient": said}
 
 
 @shipped_only
