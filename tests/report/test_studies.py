@@ -8,8 +8,30 @@ from analysis import publish
 from analysis.questions import STUDIES
 from analysis.reading import recording
 from analysis.reading.recording import RecordingError
+from analysis.report import charts
 
 DATA = Path(__file__).parents[2] / "site" / "data"
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    """The recordings in site/data by study, those of one study together; the main one is ""."""
+    of_study = {}
+    for folder in publish.recordings_in(DATA):
+        one = recording.load(folder)
+        of_study.setdefault(one.manifest.get("study", ""), []).append(one)
+    return {study: publish.of_finished_runs(publish.together(parts)) for study, parts in of_study.items()}
+
+
+@pytest.mark.parametrize("letter", STUDIES)
+def test_every_drawing_of_a_study_keeps_to_the_schema(shipped, letter):
+    question = STUDIES[letter]
+    studies = {study: one for study, one in shipped.items() if study}
+    more = {"main": shipped[""], "studies": studies, "calibration": publish.rates_of(shipped.values())}
+    for chart in publish.ask(question, shipped[question.STUDY], **more).charts.values():
+        assert len(chart.rows), f"nothing to draw in {chart.key}"
+        for width in (charts.WIDE, charts.NARROW):
+            assert charts.specification(chart.kind, chart.rows, charts._Palette(), width, **chart.options)
 
 
 @pytest.mark.parametrize("name", ["compile", "memory", "optimizer"])
