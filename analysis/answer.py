@@ -41,20 +41,24 @@ class Table:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence's right to be printed: it holds if `predicate(rows)` does, and its numbers are `facts(rows)`, nothing
-    else.
+    """A sentence's right to be printed: it holds if there are rows and `predicate(rows)` is true of them.
 
-    The sentence itself stands in the question's template under the same key. No rows, no claim.
+    The sentence itself stands in the question's template under the same key. Its numbers are `told`, nothing else.
     """
 
     key: str
     rows: pd.DataFrame
-    predicate: Callable[[pd.DataFrame], bool]
-    facts: Callable[[pd.DataFrame], Mapping[str, Any]] = field(default=lambda rows: {})
+    predicate: Callable[[pd.DataFrame], bool] = lambda rows: True
+    facts: Callable[[pd.DataFrame], Mapping[str, Any]] = lambda rows: {}
 
     @property
     def holds(self) -> bool:
         return len(self.rows) > 0 and bool(self.predicate(self.rows))
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """`facts(rows)` and their number, num_rows. Only for a claim that holds."""
+        return {"num_rows": len(self.rows), **self.facts(self.rows)}
 
 
 @dataclass(frozen=True)

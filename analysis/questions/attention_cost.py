@@ -4,8 +4,9 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.columns import case_headings
+from analysis.facts import extremes, out_of
 from analysis.knowledge import flops
-from analysis.questions.forward_time import case_headings
 from jobs import ranges
 
 SLUG = "attention-cost"
@@ -51,28 +52,27 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
             "dearer",
             measured,
             lambda rows: (rows["cost_ratio"] > 1).all(),
-            _extremes("cost_ratio"),
+            extremes("cost_ratio"),
         ),
         Claim(
             "cheaper_somewhere",
             measured,
             lambda rows: (rows["cost_ratio"] <= 1).any(),
-            _extremes("cost_ratio"),
+            extremes("cost_ratio"),
         ),
-        Claim("time", measured, lambda rows: True, _extremes("time_ratio")),
+        Claim("time", measured, facts=extremes("time_ratio")),
         Claim(
             "longer",
             measured[measured["time_ratio"] > 1],
-            lambda rows: True,
-            _of(len(measured)),
+            facts=out_of(measured),
         ),
         Claim(
             "never_longer",
             measured,
             lambda rows: (rows["time_ratio"] <= 1).all(),
-            _of(len(measured)),
+            out_of(measured),
         ),
-        Claim("share", measured, lambda rows: True, _extremes("softmax_share")),
+        Claim("share", measured, facts=extremes("softmax_share")),
     ]
     tables = [
         Table(
@@ -149,18 +149,3 @@ def _flops(run: pd.Series) -> dict:
         "output_flops": layers * flops.attention_value(shape).flops,
         "softmax_operations": flops.softmax(shape).flops / shape.num_scores,
     }
-
-
-def _extremes(value: str):
-    def facts(rows: pd.DataFrame) -> dict:
-        return {
-            "low": rows.loc[rows[value].idxmin()].to_dict(),
-            "high": rows.loc[rows[value].idxmax()].to_dict(),
-            "num_runs": len(rows),
-        }
-
-    return facts
-
-
-def _of(num_runs: int):
-    return lambda rows: {"num_cases": len(rows), "num_runs": num_runs}

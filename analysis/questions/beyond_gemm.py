@@ -4,8 +4,9 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.columns import case_headings
+from analysis.facts import extremes, out_of
 from analysis.knowledge import kernel_families
-from analysis.questions.forward_time import case_headings
 
 SLUG = "beyond-gemm"
 TITLE = "What does a forward pass do besides matrix products?"
@@ -36,20 +37,19 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     order = families.groupby("family")["time_ns"].sum().sort_values(ascending=False).index.tolist()
     everywhere = _kernels_everywhere(names[names["family"] != GEMM], order)
     claims = [
-        Claim("rest", measured, lambda rows: True, _extremes),
+        Claim("rest", measured, facts=extremes("rest")),
         Claim(
             "rest_leads",
             measured[measured["rest"] > measured["gemm"]],
-            lambda rows: True,
-            _of(len(measured)),
+            facts=out_of(measured),
         ),
         Claim(
             "gemm_leads",
             measured,
             lambda rows: (rows["gemm"] >= rows["rest"]).all(),
-            _extremes,
+            extremes("rest"),
         ),
-        Claim("leading_family", per_family, lambda rows: True, _leading_family),
+        Claim("leading_family", per_family, facts=_leading_family),
         Claim(
             "grows",
             _growth(measured, by),
@@ -153,15 +153,6 @@ def _kernels_everywhere(names: pd.DataFrame, order: list[str]) -> pd.DataFrame:
     return table.assign(_rank=rank).sort_values(["_rank", "high"], ascending=[True, False]).drop(columns="_rank")
 
 
-def _extremes(rows: pd.DataFrame) -> dict:
-    low, high = rows.loc[rows["rest"].idxmin()], rows.loc[rows["rest"].idxmax()]
-    return {"low": low.to_dict(), "high": high.to_dict(), "num_runs": len(rows)}
-
-
-def _of(num_runs: int):
-    return lambda rows: {"num_cases": len(rows), "num_runs": num_runs}
-
-
 def _leading_family(rows: pd.DataFrame) -> dict:
     leaders = rows.sort_values("share", ascending=False, kind="stable").drop_duplicates("run_id")
     counts = leaders["family"].value_counts()
@@ -170,7 +161,7 @@ def _leading_family(rows: pd.DataFrame) -> dict:
     return {
         "family": family,
         "num_cases": int(counts.max()),
-        "num_runs": rows["run_id"].nunique(),
+        "num_all": rows["run_id"].nunique(),
         "low": of_family["share"].min(),
         "high": of_family["share"].max(),
     }
@@ -191,4 +182,4 @@ def _growth(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 def _growth_facts(rows: pd.DataFrame) -> dict:
     steepest = rows.loc[(rows["longest"] - rows["shortest"]).abs().idxmax()]
-    return {"steepest": steepest.to_dict(), "num_models": len(rows)}
+    return {"steepest": steepest.to_dict()}

@@ -7,8 +7,8 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.columns import case_headings, spread_column
 from analysis.knowledge import flops
-from analysis.questions.forward_time import case_headings, spread_column
 from jobs import ranges
 
 SLUG = "bounds"
@@ -94,7 +94,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
         *_claims_of_phases(phases),
         *_claims_of_operations(operations, calibration),
         *_claims_of_ratio(ratios, phases, by),
-        Claim("unfused", _traffic(runs), lambda rows: True, _extremes("times_least")),
+        Claim("unfused", _traffic(runs), facts=_extremes("times_least")),
     ]
     tables = [
         Table(
@@ -418,7 +418,7 @@ def _claims_of_runs(whole: pd.DataFrame) -> list[Claim]:
 
     def of(bound: str, value: str) -> Claim:
         rows = timed[timed["bound"] == bound]
-        return Claim(bound, rows, lambda rows: True, lambda rows: _extremes(value)(rows) | counts)
+        return Claim(bound, rows, facts=lambda rows: _extremes(value)(rows) | counts)
 
     compared = timed[timed["bound"].isin((ARITHMETIC, MEMORY))]
     return [
@@ -444,8 +444,7 @@ def _claims_of_phases(phases: pd.DataFrame) -> list[Claim]:
         Claim(
             "optimizer_launches",
             optimizer[optimizer["bound"] == LAUNCHES],
-            lambda rows: True,
-            lambda rows: _extremes("busy_share")(rows) | {"num_all": len(optimizer)},
+            facts=lambda rows: _extremes("busy_share")(rows) | {"num_all": len(optimizer)},
         ),
     ]
 
@@ -459,19 +458,18 @@ def _claims_of_operations(operations: pd.DataFrame, calibration: pd.DataFrame) -
     return [
         Claim("linear", forward[forward["series"] == LINEAR], _all_above, _extremes("reached")),
         Claim("attention", forward[forward["series"] == ATTENTION], _all_above, _extremes("reached")),
-        Claim("rest", slow, lambda rows: True, _extremes("byte_rate")),
+        Claim("rest", slow, facts=_extremes("byte_rate")),
         Claim(
             "from_cache",
             below[below["byte_rate"] > limit],
-            lambda rows: True,
-            lambda rows: {
+            facts=lambda rows: {
                 "operations": list(dict.fromkeys(rows["operation"])),
                 "num_rows": len(rows),
                 "num_all": len(below),
                 "high": rows.loc[rows["byte_rate"].idxmax()].to_dict(),
             },
         ),
-        Claim("adamw", known[known["operation"] == "AdamW"], lambda rows: True, _extremes("reached")),
+        Claim("adamw", known[known["operation"] == "AdamW"], facts=_extremes("reached")),
     ]
 
 
@@ -484,8 +482,8 @@ def _claims_of_ratio(ratios: pd.DataFrame, phases: pd.DataFrame, by: list[str]) 
     waiting = phases[(phases["phase"] == ranges.FORWARD) & (phases["bound"] == LAUNCHES)]["run_id"]
     hidden = known[known["run_id"].isin(waiting) & (known["timer_ratio_max"] < known["kernel_ratio"])]
     return [
-        Claim("ratio", known, lambda rows: True, _ratios),
-        Claim("timer_ratio", hidden, lambda rows: True, _extremes("timer_ratio")),
+        Claim("ratio", known, facts=_ratios),
+        Claim("timer_ratio", hidden, facts=_extremes("timer_ratio")),
         *(_trend(known, by, axis) for axis in ("context_length", "size")),
     ]
 

@@ -4,8 +4,8 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import Answer, Claim, Column, Table, assemble
+from analysis.columns import case_headings
 from analysis.knowledge import cuda_api
-from analysis.questions.forward_time import case_headings
 from jobs import ranges
 
 SLUG = "cuda-calls"
@@ -52,8 +52,8 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: 
             lambda rows: rows["wait_share"].iloc[-1] > 0,
             lambda rows: {"low": rows.iloc[0].to_dict(), "high": rows.iloc[-1].to_dict()},
         ),
-        Claim("graphs", graphs, lambda rows: True, lambda rows: {"calls": int(rows["calls"].sum())}),
-        Claim("no_graphs", table, lambda rows: not len(graphs), lambda rows: {"num_names": len(rows)}),
+        Claim("graphs", graphs, facts=lambda rows: {"calls": int(rows["calls"].sum())}),
+        Claim("no_graphs", table, lambda rows: not len(graphs)),
     ]
     present = [group for group in cuda_api.GROUPS if (table["group"] == group).any()]
     columns = (

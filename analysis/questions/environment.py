@@ -47,8 +47,8 @@ def answer(runs: pd.DataFrame, manifest: Mapping) -> Answer:
         "end": pd.to_datetime(manifest.get("recorded_to", ""), utc=True, errors="coerce"),
     }
     claims = [
-        Claim("same", values, lambda rows: not len(others), lambda rows: {"num_runs": len(rows)}),
-        Claim("differ", others, lambda rows: True, lambda rows: _differing(rows, len(ordered))),
+        Claim("same", values, lambda rows: not len(others)),
+        Claim("differ", others, facts=lambda rows: _differing(rows, len(ordered))),
     ]
     tables = [
         Table(
@@ -98,6 +98,6 @@ def _others(runs: pd.DataFrame, name: str, values: pd.Series) -> pd.DataFrame:
 def _differing(rows: pd.DataFrame, num_runs: int) -> dict:
     return {
         "num_differing": rows["run_id"].nunique(),
-        "num_runs": num_runs,
+        "num_all": num_runs,
         "properties": list(dict.fromkeys(rows["property"])),
     }

@@ -4,6 +4,8 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.columns import case_headings, spread_column
+from analysis.facts import extremes, highest, lowest, out_of, span
 
 SLUG = "forward-time"
 TITLE = "How long does a forward pass take?"
@@ -36,7 +38,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
     every_mode = every_mode.merge(times, how="left", on="run_id")
     inside = every_mode[every_mode["mode"] != FORWARD].sort_values(by="mode", kind="stable")
     claims = [
-        Claim("range", measured, lambda rows: rows["timer_ns"].notna().all(), _range),
+        Claim("range", measured, lambda rows: rows["timer_ns"].notna().all(), extremes("timer_ns")),
         Claim(
             "launch_bound",
             measured,
@@ -52,29 +54,25 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
         Claim(
             "profiler_slows",
             _differing(measured, "host", longer=True),
-            lambda rows: True,
-            _ratio_of("host", len(measured)),
+            facts=_ratio("host_ratio", measured),
         ),
         Claim(
             "profiler_range_shorter",
             _differing(measured, "host", longer=False),
-            lambda rows: True,
-            _ratio_of("host", len(measured)),
+            facts=_ratio("host_ratio", measured),
         ),
         Claim(
             "profiler_agrees",
             measured,
             lambda rows: not metrics.differ(rows, "host", "timer").any(),
-            _count,
         ),
         Claim(
             "projected_below",
             _differing(measured, "projected", longer=False),
-            lambda rows: True,
-            _ratio_of("projected", len(measured)),
+            facts=_ratio("projected_ratio", measured),
         ),
-        Claim("unsteady", _unsteady(measured), lambda rows: True, _most_unsteady(len(measured))),
-        Claim("flat", _flat(measured, by), lambda rows: len(rows) > 0, _flattest),
+        Claim("unsteady", _unsteady(measured), facts=_widest(measured)),
+        Claim("flat", _flat(measured, by), facts=lambda rows: rows.iloc[0].to_dict()),
     ]
     columns = (
         *case_headings(by),
@@ -124,23 +122,6 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
     return assemble(facts, claims, tables, charts)
 
 
-def case_headings(by: list[str]) -> tuple[Column, ...]:
-    """Headings of the case columns of a table: the size links to the run."""
-    labels = {
-        "size": "model",
-        "context_length": "context",
-        "batch_size": "batch",
-        "gpu_name": "GPU",
-    }
-    kinds = {"size": "run", "context_length": "count", "batch_size": "count"}
-    return tuple(Column(name, labels.get(name, name), kinds.get(name, "text")) for name in by)
-
-
-def spread_column(clock: str, label: str) -> Column:
-    """A median with its minimum and maximum below it."""
-    return Column(f"{clock}_ns", label, "ms", lower=f"{clock}_min_ns", upper=f"{clock}_max_ns")
-
-
 def forward_times(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """Forward phase of each run by the four clocks, with ratios to the timer: one row per run_id."""
 
@@ -158,30 +139,13 @@ def forward_times(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     return table.assign(launch_bound=table["busy_ratio"] < metrics.LAUNCH_BOUND_BUSY_SHARE)
 
 
-def _range(rows: pd.DataFrame) -> dict:
-    shortest, longest = (
-        rows.loc[rows["timer_ns"].idxmin()],
-        rows.loc[rows["timer_ns"].idxmax()],
-    )
-    return {
-        "shortest": shortest.to_dict(),
-        "longest": longest.to_dict(),
-        "num_runs": len(rows),
-    }
-
-
 def _launch_bound(rows: pd.DataFrame) -> dict:
     bound = rows[rows["launch_bound"].astype(bool)]
     return {
         "num_bound": len(bound),
-        "num_runs": len(rows),
         "sizes": list(dict.fromkeys(bound["size"])),
-        "lowest": rows.loc[rows["busy_ratio"].idxmin()].to_dict(),
+        "lowest": lowest(rows, "busy_ratio"),
     }
-
-
-def _count(rows: pd.DataFrame) -> dict:
-    return {"num_runs": len(rows)}
 
 
 def _differing(rows: pd.DataFrame, clock: str, longer: bool) -> pd.DataFrame:
@@ -190,18 +154,12 @@ def _differing(rows: pd.DataFrame, clock: str, longer: bool) -> pd.DataFrame:
     return rows[beyond]
 
 
-def _ratio_of(clock: str, num_runs: int):
-    def facts(rows: pd.DataFrame) -> dict:
-        ratio = rows[f"{clock}_ratio"]
-        return {
-            "num_differing": len(rows),
-            "num_runs": num_runs,
-            "low": ratio.min(),
-            "high": ratio.max(),
-            "median": ratio.median(),
-        }
+def _ratio(value: str, every: pd.DataFrame):
+    return lambda rows: {"ratio": span(rows[value]), **out_of(every)(rows)}
 
-    return facts
+
+def _widest(every: pd.DataFrame):
+    return lambda rows: {"widest": highest(rows, "width"), **out_of(every)(rows)}
 
 
 def _flat(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -228,17 +186,6 @@ def _unsteady(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows whose timed steps spread, from minimum to maximum, over more than UNSTEADY of their median."""
     width = (rows["timer_max_ns"] - rows["timer_min_ns"]) / rows["timer_ns"]
     return rows.assign(width=width)[width > UNSTEADY]
-
-
-def _most_unsteady(num_runs: int):
-    def facts(rows: pd.DataFrame) -> dict:
-        return {"num_unsteady": len(rows), "num_runs": num_runs, "widest": rows.loc[rows["width"].idxmax()].to_dict()}
-
-    return facts
-
-
-def _flattest(rows: pd.DataFrame) -> dict:
-    return rows.iloc[0].to_dict()
 
 
 def _one_or_range(counts: pd.Series | None) -> tuple[int, int]:

@@ -6,8 +6,8 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.columns import case_headings, spread_column
 from analysis.knowledge import flops, kernel_families
-from analysis.questions.forward_time import case_headings, spread_column
 from jobs import ranges
 
 SLUG = "fused-attention"
@@ -61,11 +61,11 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
         Claim("partly", trained, lambda rows: 0 < rows["faster"].sum() < len(rows), _gains),
         Claim("never", trained, lambda rows: not rows["faster"].any(), _gains),
         Claim("forward_only", compared[compared["faster"]], lambda rows: trained.empty, _largest("speedup")),
-        Claim("gain", trained[trained["faster"]], lambda rows: True, _largest("speedup")),
-        Claim("memory", trained[trained["memory_ratio"] > 1], lambda rows: True, _largest("memory_ratio")),
-        Claim("fits", _only_fused(table), lambda rows: True, _fitting),
+        Claim("gain", trained[trained["faster"]], facts=_largest("speedup")),
+        Claim("memory", trained[trained["memory_ratio"] > 1], facts=_largest("memory_ratio")),
+        Claim("fits", _only_fused(table), facts=_fitting),
         Claim("unseen", compared, lambda rows: _unseen(rows).any(), _unseen_facts),
-        Claim("replaced", forward[forward["attention"] == NAIVE], lambda rows: True, _written_out),
+        Claim("replaced", forward[forward["attention"] == NAIVE], facts=_written_out),
         Claim(
             "below_products",
             at_reference,
@@ -80,8 +80,8 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
             _range_of("backward_ns"),
         ),
         Claim("launches", reference, lambda rows: (rows["launches"] < rows["naive_launches"]).all(), _fewest),
-        Claim("cut", _cut(table), lambda rows: True, lambda rows: {"low": rows.iloc[0], "high": rows.iloc[-1]}),
-        Claim("skips", parts[parts["full_of_any_peak"] > 1], lambda rows: True, _largest("full_of_any_peak")),
+        Claim("cut", _cut(table), facts=lambda rows: {"low": rows.iloc[0], "high": rows.iloc[-1]}),
+        Claim("skips", parts[parts["full_of_any_peak"] > 1], facts=_largest("full_of_any_peak")),
         Claim(
             "rate",
             parts[(parts["attention"] != NAIVE) & parts["naive_forward_of_peak"].notna()],

@@ -7,8 +7,8 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.columns import spread_column
 from analysis.knowledge import cuda_api
-from analysis.questions.forward_time import spread_column
 from jobs import ranges
 
 SLUG = "host"
@@ -52,12 +52,12 @@ def answer(
     phases = _phases(captured, steps, kernels, by)
     grid = _grid(main)
     claims = [
-        Claim("helped", _helped(pairs), lambda rows: True, lambda rows: rows.iloc[0].to_dict()),
-        Claim("idle", off, lambda rows: True, _extremes("idle_share")),
+        Claim("helped", _helped(pairs), facts=lambda rows: rows.iloc[0].to_dict()),
+        Claim("idle", off, facts=_extremes("idle_share")),
         Claim("idle_only", off, lambda rows: not len(_helped(pairs)), _extremes("idle_share")),
-        Claim("faster", pairs[pairs["differs"] & (pairs["ratio"] < 1)], lambda rows: True, _speed(len(pairs))),
-        Claim("slower", pairs[pairs["differs"] & (pairs["ratio"] > 1)], lambda rows: True, _speed(len(pairs))),
-        Claim("same", pairs[~pairs["differs"]], lambda rows: True, _speed(len(pairs))),
+        Claim("faster", pairs[pairs["differs"] & (pairs["ratio"] < 1)], facts=_speed(len(pairs))),
+        Claim("slower", pairs[pairs["differs"] & (pairs["ratio"] > 1)], facts=_speed(len(pairs))),
+        Claim("same", pairs[~pairs["differs"]], facts=_speed(len(pairs))),
         Claim("saved", _saved(pairs), lambda rows: len(rows) > 1, _extremes("host_part")),
         Claim(
             "graphs_add",
@@ -71,7 +71,7 @@ def answer(
             lambda rows: not (rows["differs"] & (rows["ratio"] < 1)).any(),
             lambda rows: {"num_cases": len(rows)},
         ),
-        Claim("launches", _launches(captured, by), lambda rows: True, lambda rows: rows.iloc[0].to_dict()),
+        Claim("launches", _launches(captured, by), facts=lambda rows: rows.iloc[0].to_dict()),
         Claim("left", _left(phases), lambda rows: rows["part"].min() > 0.5, _extremes("part")),
         Claim("cause", off, lambda rows: rows["launch_share"].max() > 0, _extremes("launch_share")),
         Claim("ahead", captured, lambda rows: rows["ahead_ns"].max() > 0, _extremes("ahead_ns")),

@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.questions.forward_time import case_headings
+from analysis.columns import case_headings
 from jobs import memory as prediction
 from jobs import ranges
 
@@ -74,11 +74,11 @@ def answer(
     claims = [
         Claim("exact", errors, lambda rows: (rows["error"].abs() < TOLERANCE).all(), _worst),
         Claim("inexact", errors, lambda rows: (rows["error"].abs() >= TOLERANCE).any(), _worst),
-        Claim("elsewhere", elsewhere, lambda rows: True, _worst),
+        Claim("elsewhere", elsewhere, facts=_worst),
         Claim("casts", _casts(elsewhere, studies), lambda rows: (rows["kept"] > rows["casts"]).all(), _most_rounded),
         Claim("foreseen", fates, lambda rows: rows["as_predicted"].all(), _outcomes),
         Claim("unforeseen", fates, lambda rows: not rows["as_predicted"].all(), _outcomes),
-        Claim("phases", oom, lambda rows: True, _phases),
+        Claim("phases", oom, facts=_phases),
         Claim("second_step", oom[oom["status_step"] == 1], lambda rows: rows["first_step_fits"].any(), _second_step),
         Claim("unused", oom, lambda rows: (rows["unused_bytes"] > rows["asked_bytes"]).any(), _most_unused),
         Claim("turns", shares, _turns, _of("activations_share")),

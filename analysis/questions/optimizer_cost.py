@@ -123,8 +123,7 @@ def answer(
             Claim(
                 f"{name}_{how}",
                 _only(rows[rows["optimizer"] == name], *kernel, *timer, "busy_share", f"busy_share_{BASE}"),
-                lambda rows: True,
-                _counted(compared, name),
+                facts=_counted(compared, name),
             )
             for name in ("foreach", "loop")
             for how, rows in (("faster", faster), ("slower", slower))
@@ -146,8 +145,7 @@ def answer(
         Claim(
             "launch_bound",
             _only(ok[ok["busy_share"] < metrics.LAUNCH_BOUND_BUSY_SHARE], "busy_share", "launches"),
-            lambda rows: True,
-            lambda rows: {
+            facts=lambda rows: {
                 "num_cases": len(rows),
                 "num_runs": len(ok),
                 "lowest": rows.loc[rows["busy_share"].idxmin()].to_dict(),
@@ -156,8 +154,7 @@ def answer(
         Claim(
             "issue",
             _only(ok[ok["issue_ns"] > ok["kernel_ns"]], "issue_ns", "kernel_ns", "launches"),
-            lambda rows: True,
-            lambda rows: {
+            facts=lambda rows: {
                 "num_cases": len(rows),
                 "num_runs": len(ok),
                 "launch_ns": rates["launch"] * 1e9,

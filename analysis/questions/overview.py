@@ -6,7 +6,8 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.questions import beyond_gemm, environment, forward_time, top_kernel
+from analysis.columns import case_headings
+from analysis.questions import beyond_gemm, environment, top_kernel
 
 SLUG = "overview"
 
@@ -46,21 +47,19 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, manif
             "unfinished",
             unfinished,
             lambda rows: (rows["status"].astype(str) != "ok").any(),
-            lambda rows: {"num_runs": len(rows)},
         ),
         Claim(
             "all_finished",
             runs,
             lambda rows: (rows["status"].astype(str) == "ok").all() and not len(not_run),
-            lambda rows: {"num_runs": len(rows)},
         ),
-        Claim("not_run", not_run, lambda rows: True, lambda rows: {"num_runs": len(rows)}),
+        Claim("not_run", not_run),
     ]
     tables = [
         Table(
             "heat",
             "Python timer, median over steps, ms; shaded by the logarithm",
-            (*forward_time.case_headings(by), Column("timer_ns", "time", "ms")),
+            (*case_headings(by), Column("timer_ns", "time", "ms")),
             heat,
         ),
         Table(

@@ -86,8 +86,7 @@ def answer(
         Claim(
             "faster",
             _only(steady[apart], "step_ns", "step_min_ns", "step_max_ns", "step_speedup"),
-            lambda rows: True,
-            lambda rows: _by_precision("step_speedup")(rows) | {"num_steady": len(steady)},
+            facts=lambda rows: _by_precision("step_speedup")(rows) | {"num_steady": len(steady)},
         ),
         Claim("rest_as_long", gains, lambda rows: _products_gain(rows) and not _rest_gains(rows)),
         Claim(
@@ -105,14 +104,12 @@ def answer(
         Claim(
             "not_faster",
             _only(steady[~apart], "step_ns", "step_min_ns", "step_max_ns", "step_ns_fp32"),
-            lambda rows: True,
-            lambda rows: {"num_cases": len(rows), "num_runs": len(steady), "first": rows.iloc[0].to_dict()},
+            facts=lambda rows: {"num_cases": len(rows), "num_runs": len(steady), "first": rows.iloc[0].to_dict()},
         ),
         Claim(
             "launch_bound",
             _only(lower[waits], "busy_share", "busy_share_fp32", "launches"),
-            lambda rows: True,
-            lambda rows: {
+            facts=lambda rows: {
                 "num_cases": len(rows),
                 "num_runs": len(lower),
                 "lowest": rows.loc[rows["busy_share"].idxmin()].to_dict(),
@@ -134,8 +131,7 @@ def answer(
             Claim(
                 key,
                 rows[rows["precision"] == "bf16"].drop(columns=["apart", "gains", "loses"]),
-                lambda rows: True,
-                lambda rows: _by_family(rows, len(autocast)),
+                facts=lambda rows: _by_family(rows, len(autocast)),
             )
             for key, rows in (("families_faster", gaining), ("families_slower", losing))
         ),
@@ -152,8 +148,7 @@ def answer(
         Claim(
             "not_as_declared",
             paths[(paths["products"] > 0) & (paths["path"] != paths["precision"])],
-            lambda rows: True,
-            lambda rows: {"num_runs": rows["run_id"].nunique()},
+            facts=lambda rows: {"num_runs": rows["run_id"].nunique()},
         ),
         Claim(
             "rate_agrees",
@@ -216,8 +211,7 @@ def answer(
         Claim(
             "numerics",
             numerics[numerics["logits_ratio"].notna()],
-            lambda rows: True,
-            _by_precision("logits_ratio", "loss_millionths"),
+            facts=_by_precision("logits_ratio", "loss_millionths"),
         ),
         Claim("coarser", _coarser(numerics), lambda rows: (rows["times"] > 1).all(), _times_coarser),
     ]

@@ -355,4 +355,4 @@ def _with_missing(table: pd.DataFrame, info: pd.DataFrame) -> pd.DataFrame:
 
 
 def _count(rows: pd.DataFrame) -> dict:
-    return {"num_checks": len(rows), "num_runs": len(rows[["study", "run_id"]].drop_duplicates())}
+    return {"num_runs": len(rows[["study", "run_id"]].drop_duplicates())}

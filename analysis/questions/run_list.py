@@ -4,7 +4,7 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Column, Table, assemble
-from analysis.questions.forward_time import case_headings
+from analysis.columns import case_headings
 from jobs import ranges
 
 SLUG = "runs"

@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import Answer, Chart, Column, Table, assemble
-from analysis.questions.forward_time import spread_column
+from analysis.columns import spread_column
 from jobs import ranges
 
 TOP_KERNELS = 20

@@ -4,8 +4,8 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.columns import case_headings
 from analysis.knowledge import flops
-from analysis.questions.forward_time import case_headings
 from jobs import ranges
 
 SLUG = "softmax-detail"
@@ -53,16 +53,16 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame)
     bound = measured.dropna(subset="over_bound")
     judged = long[long["share"].notna()]
     claims = [
-        Claim("largest", _largest(judged), lambda rows: True, _extremes("share")),
-        Claim("smallest", _smallest(judged), lambda rows: True, _extremes("share")),
-        Claim("cache", judged[judged["faster_than_memory"]], lambda rows: True, _cached(len(judged))),
+        Claim("largest", _largest(judged), facts=_extremes("share")),
+        Claim("smallest", _smallest(judged), facts=_extremes("share")),
+        Claim("cache", judged[judged["faster_than_memory"]], facts=_cached(len(judged))),
         Claim("no_cache", judged, lambda rows: not rows["faster_than_memory"].any(), _extremes("share")),
         Claim("vectorised", _beside(long), _exp_is_faster, _vectorised),
-        Claim("beyond_cache", bound[bound["score_bytes"] > BEYOND_CACHE], lambda rows: True, _extremes("over_bound")),
+        Claim("beyond_cache", bound[bound["score_bytes"] > BEYOND_CACHE], facts=_extremes("over_bound")),
         Claim("small_only", bound, lambda rows: rows["score_bytes"].max() <= BEYOND_CACHE, _extremes("over_bound")),
-        Claim("bound", bound, lambda rows: True, _extremes("over_bound")),
+        Claim("bound", bound, facts=_extremes("over_bound")),
         Claim("no_peaks", measured, lambda rows: rows["over_bound"].isna().all(), _rates),
-        Claim("traffic", measured, lambda rows: True, _extremes("times_least")),
+        Claim("traffic", measured, facts=_extremes("times_least")),
     ]
     tables = [
         Table(

@@ -4,7 +4,8 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.questions.forward_time import case_headings
+from analysis.columns import case_headings
+from analysis.facts import extremes
 
 SLUG = "top-kernel"
 TITLE = "Which kernel takes the most GPU time?"
@@ -46,10 +47,9 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
         Claim(
             "most_frequent",
             measured[measured["mode"] == "forward"],
-            lambda rows: True,
-            _most_frequent,
+            facts=_most_frequent,
         ),
-        Claim("share", measured[measured["mode"] == "forward"], lambda rows: True, _share),
+        Claim("share", measured[measured["mode"] == "forward"], facts=extremes("share")),
         Claim("same", in_training, lambda rows: rows["same"].astype(bool).all(), _same),
         Claim(
             "partly_same",
@@ -58,12 +58,11 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
             _same,
         ),
         Claim("other", in_training, lambda rows: not rows["same"].astype(bool).any(), _same),
-        Claim("gemm", measured, lambda rows: (rows["family"] == "gemm").all(), _count),
+        Claim("gemm", measured, lambda rows: (rows["family"] == "gemm").all()),
         Claim(
             "not_gemm",
             measured[measured["family"] != "gemm"],
-            lambda rows: True,
-            _not_gemm(len(measured)),
+            facts=lambda rows: {"families": list(dict.fromkeys(rows["family"])), "num_all": len(measured)},
         ),
     ]
     tables = [
@@ -116,35 +115,12 @@ def _most_frequent(rows: pd.DataFrame) -> dict:
         "kernel_name": leader,
         "family": of_leader["family"].iloc[0],
         "num_cases": len(of_leader),
-        "num_runs": len(rows),
         "num_kernels": rows["kernel_name"].nunique(),
         "largest": rows.iloc[-1].to_dict(),
     }
 
 
-def _share(rows: pd.DataFrame) -> dict:
-    low, high = rows.loc[rows["share"].idxmin()], rows.loc[rows["share"].idxmax()]
-    return {"low": low.to_dict(), "high": high.to_dict()}
-
-
 def _same(rows: pd.DataFrame) -> dict:
     return {
         "num_same": int(rows["same"].sum()),
-        "num_runs": len(rows),
-        "num_other": int((~rows["same"].astype(bool)).sum()),
     }
-
-
-def _count(rows: pd.DataFrame) -> dict:
-    return {"num_runs": len(rows)}
-
-
-def _not_gemm(num_runs: int):
-    def facts(rows: pd.DataFrame) -> dict:
-        return {
-            "num_steps": len(rows),
-            "num_runs": num_runs,
-            "families": list(dict.fromkeys(rows["family"])),
-        }
-
-    return facts

@@ -4,7 +4,8 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.questions.forward_time import case_headings
+from analysis.columns import case_headings
+from analysis.facts import extremes, highest, largest, span
 
 SLUG = "training-mix"
 TITLE = "How does the mix change from forward to training?"
@@ -59,14 +60,14 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
             lambda rows: (rows["change"] > 0).any() and (rows["change"] < 0).any(),
             _change,
         ),
-        Claim("gains", moves[moves["change"] > 0], lambda rows: True, _largest_gain),
+        Claim("gains", moves[moves["change"] > 0], facts=largest("change")),
         Claim(
             "optimizer",
             optimizer,
             lambda rows: set(rows["family"]) == {"elementwise"},
             _optimizer,
         ),
-        Claim("backward", whole, lambda rows: True, _backward),
+        Claim("backward", whole, facts=_backward),
     ]
     tables = [
         Table(
@@ -227,36 +228,17 @@ def _pooled(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _change(rows: pd.DataFrame) -> dict:
-    low, high = rows.loc[rows["change"].idxmin()], rows.loc[rows["change"].idxmax()]
-    return {
-        "low": low.to_dict(),
-        "high": high.to_dict(),
-        "num_falls": int((rows["change"] < 0).sum()),
-        "num_rises": int((rows["change"] > 0).sum()),
-        "num_runs": len(rows),
-    }
-
-
-def _largest_gain(rows: pd.DataFrame) -> dict:
-    return rows.loc[rows["change"].idxmax()].to_dict()
+    counts = {"num_falls": int((rows["change"] < 0).sum()), "num_rises": int((rows["change"] > 0).sum())}
+    return extremes("change")(rows) | counts
 
 
 def _optimizer(rows: pd.DataFrame) -> dict:
-    return {
-        "family": rows["family"].iloc[0],
-        "low": rows["share"].min(),
-        "high": rows["share"].max(),
-        "num_runs": len(rows),
-    }
+    return {"family": rows["family"].iloc[0], "share": span(rows["share"])}
 
 
 def _backward(rows: pd.DataFrame) -> dict:
-    ratio = rows["in_backward"] / rows["in_forward"]
     return {
-        "low": ratio.min(),
-        "high": ratio.max(),
-        "num_runs": len(rows),
-        "optimizer_low": rows["in_optimizer"].min(),
-        "optimizer_high": rows["in_optimizer"].max(),
-        "most_optimizer": rows.loc[rows["in_optimizer"].idxmax()].to_dict(),
+        "ratio": span(rows["in_backward"] / rows["in_forward"]),
+        "optimizer": span(rows["in_optimizer"]),
+        "most_optimizer": highest(rows, "in_optimizer"),
     }

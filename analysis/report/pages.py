@@ -160,7 +160,7 @@ class _Page:
     def sentence(self, key: str, caller) -> Markup:
         """The sentence of a claim if it holds, otherwise nothing."""
         found = self.answer.claims[key]
-        return Markup(caller(found.facts(found.rows))).strip() + Markup(" ") if found.holds else Markup("")
+        return Markup(caller(found.told)).strip() + Markup(" ") if found.holds else Markup("")
 
     def claim(self, key: str, caller) -> Markup:
         """A finding: the sentence and a link to the rows behind it."""

@@ -85,7 +85,7 @@ def test_it_renders_the_shipped_recording_without_a_gpu_in_a_read_only_container
     assert code == 0
     assert (results / "site" / "index.html").stat().st_uid == 1000
     shipped = {path.parent.name for path in (ROOT / "site" / "data").glob("*/manifest.json")}
-    listed = (results / "site" / "report" / "data" / "index.html").read_text()
+    listed = (results / "site" / "report" / "data.html").read_text()
     assert shipped and all(name in listed for name in shipped)
     assert (results / "site" / "data" / "h200-fp32" / "manifest.json").is_file()
 

@@ -1,0 +1,17 @@
+"""Columns that tables of several questions share."""
+
+from analysis.answer import Column
+
+LABELS = {"size": "model", "context_length": "context", "batch_size": "batch", "gpu_name": "GPU"}
+COUNTS = ("context_length", "batch_size")
+
+
+def case_headings(by: list[str], linked: bool = True) -> tuple[Column, ...]:
+    """The columns that name a case; `linked` makes the size a link to the run. Runs of a study have no pages."""
+    kinds = dict.fromkeys(COUNTS, "count") | ({"size": "run"} if linked else {})
+    return tuple(Column(name, LABELS.get(name, name), kinds.get(name, "text")) for name in by)
+
+
+def spread_column(clock: str, label: str) -> Column:
+    """A median with its minimum and maximum below it."""
+    return Column(f"{clock}_ns", label, "ms", lower=f"{clock}_min_ns", upper=f"{clock}_max_ns")

@@ -1,0 +1,35 @@
+"""Numbers that sentences of several questions print, taken from the rows behind a claim."""
+
+from collections.abc import Callable
+
+import pandas as pd
+
+
+def lowest(rows: pd.DataFrame, value: str) -> dict:
+    """The row with the smallest `value`."""
+    return rows.loc[rows[value].idxmin()].to_dict()
+
+
+def highest(rows: pd.DataFrame, value: str) -> dict:
+    """The row with the largest `value`."""
+    return rows.loc[rows[value].idxmax()].to_dict()
+
+
+def extremes(value: str) -> Callable[[pd.DataFrame], dict]:
+    """Facts of a claim: `low` and `high`, the rows with the smallest and the largest `value`."""
+    return lambda rows: {"low": lowest(rows, value), "high": highest(rows, value)}
+
+
+def largest(value: str) -> Callable[[pd.DataFrame], dict]:
+    """Facts of a claim: the row with the largest `value`."""
+    return lambda rows: highest(rows, value)
+
+
+def out_of(rows: pd.DataFrame) -> Callable[[pd.DataFrame], dict]:
+    """Facts of a claim that holds of some of `rows`: how many these are (`num_all`)."""
+    return lambda found: {"num_all": len(rows)}
+
+
+def span(values: pd.Series) -> tuple[float, float]:
+    """The smallest and the largest."""
+    return values.min(), values.max()
