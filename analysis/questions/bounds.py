@@ -8,6 +8,7 @@ import pandas as pd
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.columns import case_headings, spread_column
+from analysis.facts import extremes, highest, out_of, span
 from analysis.knowledge import flops
 from jobs import ranges
 
@@ -94,7 +95,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
         *_claims_of_phases(phases),
         *_claims_of_operations(operations, calibration),
         *_claims_of_ratio(ratios, phases, by),
-        Claim("unfused", _traffic(runs), facts=_extremes("times_least")),
+        Claim("unfused", _traffic(runs), facts=extremes("times_least")),
     ]
     tables = [
         Table(
@@ -402,14 +403,6 @@ def _backward(steps: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
 # ---------------------------------------------------------------- claims
 
 
-def _extremes(value: str):
-    def facts(rows: pd.DataFrame) -> dict:
-        low, high = rows.loc[rows[value].idxmin()].to_dict(), rows.loc[rows[value].idxmax()].to_dict()
-        return {"low": low, "high": high, "num_runs": len(rows)}
-
-    return facts
-
-
 def _claims_of_runs(whole: pd.DataFrame) -> list[Claim]:
     timed = whole[(whole[NOT_MEASURED] == "") & whole["busy_share"].notna()]
     counts = {bound: int((timed["bound"] == bound).sum()) for bound in (ARITHMETIC, MEMORY, LAUNCHES)}
@@ -418,7 +411,7 @@ def _claims_of_runs(whole: pd.DataFrame) -> list[Claim]:
 
     def of(bound: str, value: str) -> Claim:
         rows = timed[timed["bound"] == bound]
-        return Claim(bound, rows, facts=lambda rows: _extremes(value)(rows) | counts)
+        return Claim(bound, rows, facts=lambda rows: extremes(value)(rows) | counts)
 
     compared = timed[timed["bound"].isin((ARITHMETIC, MEMORY))]
     return [
@@ -427,7 +420,7 @@ def _claims_of_runs(whole: pd.DataFrame) -> list[Claim]:
         of(LAUNCHES, "busy_share"),
         of(ARITHMETIC, "above"),
         of(MEMORY, "below"),
-        Claim("never_memory", compared, lambda rows: (rows["bound"] != MEMORY).all(), _extremes("below")),
+        Claim("never_memory", compared, lambda rows: (rows["bound"] != MEMORY).all(), extremes("below")),
     ]
 
 
@@ -439,12 +432,12 @@ def _claims_of_phases(phases: pd.DataFrame) -> list[Claim]:
             "optimizer_memory",
             bound,
             lambda rows: (rows["bound"] == MEMORY).all(),
-            lambda rows: {"num_cases": len(rows), "num_runs": len(optimizer)},
+            out_of(optimizer),
         ),
         Claim(
             "optimizer_launches",
             optimizer[optimizer["bound"] == LAUNCHES],
-            facts=lambda rows: _extremes("busy_share")(rows) | {"num_all": len(optimizer)},
+            facts=lambda rows: extremes("busy_share")(rows) | {"num_all": len(optimizer)},
         ),
     ]
 
@@ -454,22 +447,19 @@ def _claims_of_operations(operations: pd.DataFrame, calibration: pd.DataFrame) -
     forward = known[known["phase"] == ranges.FORWARD]
     below = known[known["limit"] == MEMORY]
     limit = calibration[calibration["figure"].isin(("read", "copy"))]["high"].astype(float).max() / 1e9
-    slow = below[below["byte_rate"] <= limit]
     return [
-        Claim("linear", forward[forward["series"] == LINEAR], _all_above, _extremes("reached")),
-        Claim("attention", forward[forward["series"] == ATTENTION], _all_above, _extremes("reached")),
-        Claim("rest", slow, facts=_extremes("byte_rate")),
+        Claim("linear", forward[forward["series"] == LINEAR], _all_above, extremes("reached")),
+        Claim("attention", forward[forward["series"] == ATTENTION], _all_above, extremes("reached")),
         Claim(
             "from_cache",
             below[below["byte_rate"] > limit],
             facts=lambda rows: {
                 "operations": list(dict.fromkeys(rows["operation"])),
-                "num_rows": len(rows),
                 "num_all": len(below),
-                "high": rows.loc[rows["byte_rate"].idxmax()].to_dict(),
+                "high": highest(rows, "byte_rate"),
             },
         ),
-        Claim("adamw", known[known["operation"] == "AdamW"], facts=_extremes("reached")),
+        Claim("adamw", known[known["operation"] == "AdamW"], facts=extremes("reached")),
     ]
 
 
@@ -483,14 +473,14 @@ def _claims_of_ratio(ratios: pd.DataFrame, phases: pd.DataFrame, by: list[str]) 
     hidden = known[known["run_id"].isin(waiting) & (known["timer_ratio_max"] < known["kernel_ratio"])]
     return [
         Claim("ratio", known, facts=_ratios),
-        Claim("timer_ratio", hidden, facts=_extremes("timer_ratio")),
+        Claim("timer_ratio", hidden, facts=extremes("timer_ratio")),
         *(_trend(known, by, axis) for axis in ("context_length", "size")),
     ]
 
 
 def _ratios(rows: pd.DataFrame) -> dict:
-    spans = {name: (rows[f"{name}_ratio"].min(), rows[f"{name}_ratio"].max()) for name in ("product", "rest")}
-    return _extremes("kernel_ratio")(rows) | spans
+    spans = {name: span(rows[f"{name}_ratio"]) for name in ("product", "rest")}
+    return extremes("kernel_ratio")(rows) | spans
 
 
 def _trend(known: pd.DataFrame, by: list[str], axis: str) -> Claim:

@@ -1,12 +1,11 @@
 """(f) What does fused attention save, and from which context on?"""
 
-import dataclasses
-
 import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.columns import case_headings, spread_column
+from analysis.facts import extremes, largest
 from analysis.knowledge import flops, kernel_families
 from jobs import ranges
 
@@ -60,9 +59,9 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
         Claim("always", trained, lambda rows: rows["faster"].all(), _gains),
         Claim("partly", trained, lambda rows: 0 < rows["faster"].sum() < len(rows), _gains),
         Claim("never", trained, lambda rows: not rows["faster"].any(), _gains),
-        Claim("forward_only", compared[compared["faster"]], lambda rows: trained.empty, _largest("speedup")),
-        Claim("gain", trained[trained["faster"]], facts=_largest("speedup")),
-        Claim("memory", trained[trained["memory_ratio"] > 1], facts=_largest("memory_ratio")),
+        Claim("forward_only", compared[compared["faster"]], lambda rows: trained.empty, largest("speedup")),
+        Claim("gain", trained[trained["faster"]], facts=largest("speedup")),
+        Claim("memory", trained[trained["memory_ratio"] > 1], facts=largest("memory_ratio")),
         Claim("fits", _only_fused(table), facts=_fitting),
         Claim("unseen", compared, lambda rows: _unseen(rows).any(), _unseen_facts),
         Claim("replaced", forward[forward["attention"] == NAIVE], facts=_written_out),
@@ -70,31 +69,29 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
             "below_products",
             at_reference,
             lambda rows: (rows["forward_ns"] < rows["naive_products_ns"]).all(),
-            _range_of("forward_ns"),
+            extremes("forward_ns"),
         ),
         Claim("inside", _products_gone(compared, kernels, runs), lambda rows: rows["as_expected"].all(), _gone),
         Claim(
             "backward",
             at_reference,
             lambda rows: (rows["backward_ns"] < rows["naive_backward_low_ns"]).all(),
-            _range_of("backward_ns"),
+            extremes("backward_ns"),
         ),
         Claim("launches", reference, lambda rows: (rows["launches"] < rows["naive_launches"]).all(), _fewest),
         Claim("cut", _cut(table), facts=lambda rows: {"low": rows.iloc[0], "high": rows.iloc[-1]}),
-        Claim("skips", parts[parts["full_of_any_peak"] > 1], facts=_largest("full_of_any_peak")),
+        Claim("skips", parts[parts["full_of_any_peak"] > 1], facts=largest("full_of_any_peak")),
         Claim(
             "rate",
             parts[(parts["attention"] != NAIVE) & parts["naive_forward_of_peak"].notna()],
             lambda rows: rows["forward_of_peak"].notna().any(),
-            _largest("forward_of_peak"),
+            largest("forward_of_peak"),
         ),
         Claim("fastest", _fastest(trained, keys), lambda rows: rows["leads"].any(), _leader),
     ]
     title = _named(reference, keys)
     shown = [*keys[2:], *([] if runs["size"].nunique() == 1 else ["size"]), "context_length", "attention"]
-    case = tuple(
-        dataclasses.replace(one, kind="text" if one.kind == "run" else one.kind) for one in case_headings(shown)
-    )
+    case = case_headings(shown, linked=False)
     forms = (NAIVE, *reference["attention"]) if len(reference) else ()
     tables = [
         Table(
@@ -508,12 +505,8 @@ def _products_gone(compared: pd.DataFrame, kernels: pd.DataFrame, runs: pd.DataF
 # ---------------------------------------------------------------- facts of claims
 
 
-def _largest(value: str):
-    return lambda rows: rows.loc[rows[value].idxmax()].to_dict() | {"num_rows": len(rows)}
-
-
 def _gains(rows: pd.DataFrame) -> dict:
-    return _largest("speedup")(rows) | {
+    return largest("speedup")(rows) | {
         "shortest": rows["context_length"].min(),
         "num_faster": int(rows["faster"].sum()),
     }
@@ -526,11 +519,7 @@ def _only_fused(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _fitting(rows: pd.DataFrame) -> dict:
-    return {
-        "contexts": sorted(rows["context_length"].unique()),
-        "low": rows.loc[rows["peak_memory_bytes"].idxmin()].to_dict(),
-        "high": rows.loc[rows["peak_memory_bytes"].idxmax()].to_dict(),
-    }
+    return {"contexts": sorted(rows["context_length"].unique()), **extremes("peak_memory_bytes")(rows)}
 
 
 def _unseen(rows: pd.DataFrame) -> pd.Series:
@@ -541,7 +530,6 @@ def _unseen_facts(rows: pd.DataFrame) -> dict:
     hidden = rows[_unseen(rows)]
     return {
         "num_hidden": len(hidden),
-        "num_rows": len(rows),
         "num_bound": int(hidden["launch_bound"].sum()),
         "longest": hidden["context_length"].max(),
     }
@@ -550,7 +538,6 @@ def _unseen_facts(rows: pd.DataFrame) -> dict:
 def _written_out(rows: pd.DataFrame) -> dict:
     share = rows.groupby("family")["share"].sum()
     return {
-        "num_kernels": len(rows),
         "launches": rows["per_layer"].sum(),
         "time_ns": rows["time_ns"].sum(),
         "products": share.get("gemm", 0.0),
@@ -559,7 +546,7 @@ def _written_out(rows: pd.DataFrame) -> dict:
 
 
 def _gone(rows: pd.DataFrame) -> dict:
-    return {"forward": rows["forward_gone"].iloc[0], "backward": rows["backward_gone"].iloc[0], "num_rows": len(rows)}
+    return {"forward": rows["forward_gone"].iloc[0], "backward": rows["backward_gone"].iloc[0]}
 
 
 def _fewest(rows: pd.DataFrame) -> dict:
@@ -575,14 +562,6 @@ def _cut(table: pd.DataFrame) -> pd.DataFrame:
     return rows.iloc[[0, -1]] if len(rows) and rows["launches"].iloc[-1] > rows["launches"].iloc[0] else rows.head(0)
 
 
-def _range_of(value: str):
-    def facts(rows: pd.DataFrame) -> dict:
-        low, high = rows.loc[rows[value].idxmin()].to_dict(), rows.loc[rows[value].idxmax()].to_dict()
-        return {"low": low, "high": high, "num_rows": len(rows)}
-
-    return facts
-
-
 def _fastest(trained: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """The fastest backend of each case that several finished; it `leads` where it is below all others beyond the
     spread."""
@@ -596,4 +575,4 @@ def _fastest(trained: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 def _leader(rows: pd.DataFrame) -> dict:
     counts = rows.loc[rows["leads"].astype(bool), "attention"].value_counts()
-    return {"attention": counts.index[0], "num_cases": int(counts.iloc[0]), "num_rows": len(rows)}
+    return {"attention": counts.index[0], "num_cases": int(counts.iloc[0])}

@@ -8,6 +8,7 @@ import pandas as pd
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.columns import spread_column
+from analysis.facts import extremes, out_of
 from analysis.knowledge import cuda_api
 from jobs import ranges
 
@@ -53,33 +54,32 @@ def answer(
     grid = _grid(main)
     claims = [
         Claim("helped", _helped(pairs), facts=lambda rows: rows.iloc[0].to_dict()),
-        Claim("idle", off, facts=_extremes("idle_share")),
-        Claim("idle_only", off, lambda rows: not len(_helped(pairs)), _extremes("idle_share")),
-        Claim("faster", pairs[pairs["differs"] & (pairs["ratio"] < 1)], facts=_speed(len(pairs))),
-        Claim("slower", pairs[pairs["differs"] & (pairs["ratio"] > 1)], facts=_speed(len(pairs))),
-        Claim("same", pairs[~pairs["differs"]], facts=_speed(len(pairs))),
-        Claim("saved", _saved(pairs), lambda rows: len(rows) > 1, _extremes("host_part")),
+        Claim("idle", off, facts=extremes("idle_share")),
+        Claim("idle_only", off, lambda rows: not len(_helped(pairs)), extremes("idle_share")),
+        Claim("faster", pairs[pairs["differs"] & (pairs["ratio"] < 1)], facts=_speed(pairs)),
+        Claim("slower", pairs[pairs["differs"] & (pairs["ratio"] > 1)], facts=_speed(pairs)),
+        Claim("same", pairs[~pairs["differs"]], facts=_speed(pairs)),
+        Claim("saved", _saved(pairs), lambda rows: len(rows) > 1, extremes("host_part")),
         Claim(
             "graphs_add",
             over_default,
             lambda rows: (rows["differs"] & (rows["ratio"] < 1)).any(),
-            lambda rows: _speed(len(rows))(rows[rows["differs"] & (rows["ratio"] < 1)]),
+            _graphs_add,
         ),
         Claim(
             "graphs_add_nothing",
             over_default,
             lambda rows: not (rows["differs"] & (rows["ratio"] < 1)).any(),
-            lambda rows: {"num_cases": len(rows)},
         ),
         Claim("launches", _launches(captured, by), facts=lambda rows: rows.iloc[0].to_dict()),
-        Claim("left", _left(phases), lambda rows: rows["part"].min() > 0.5, _extremes("part")),
-        Claim("cause", off, lambda rows: rows["launch_share"].max() > 0, _extremes("launch_share")),
-        Claim("ahead", captured, lambda rows: rows["ahead_ns"].max() > 0, _extremes("ahead_ns")),
+        Claim("left", _left(phases), lambda rows: rows["part"].min() > 0.5, extremes("part")),
+        Claim("cause", off, lambda rows: rows["launch_share"].max() > 0, extremes("launch_share")),
+        Claim("ahead", captured, lambda rows: rows["ahead_ns"].max() > 0, extremes("ahead_ns")),
         Claim("no_allocation", _allocations(api, captured), lambda rows: not rows["calls"].sum(), _allocated),
         Claim("allocation", _allocations(api, captured), lambda rows: rows["calls"].sum() > 0, _allocated),
-        Claim("profiler", captured, lambda rows: rows["profiler_ratio"].max() > 1, _extremes("profiler_ratio")),
+        Claim("profiler", captured, lambda rows: rows["profiler_ratio"].max() > 1, extremes("profiler_ratio")),
         Claim("no_modules", _modules(kernels, captured), _lost, lambda rows: {}),
-        Claim("grid", grid, lambda rows: (rows["waits_share"] > 0).any(), _extremes("waits_share")),
+        Claim("grid", grid, lambda rows: (rows["waits_share"] > 0).any(), extremes("waits_share")),
         Claim("full", _full_queues(grid), lambda rows: rows["operations"].nunique() > 2, _full(grid)),
     ]
     names = {"context_length": "context", "size": "model"}
@@ -396,7 +396,7 @@ def _allocations(api: pd.DataFrame, captured: pd.DataFrame) -> pd.DataFrame:
 
 
 def _allocated(rows: pd.DataFrame) -> dict:
-    return {"num_runs": len(rows), "calls": int(rows["calls"].sum()), "total_ns": rows["total_ns"].max()}
+    return {"calls": int(rows["calls"].sum()), "total_ns": rows["total_ns"].max()}
 
 
 def _modules(kernels: pd.DataFrame, captured: pd.DataFrame) -> pd.DataFrame:
@@ -431,23 +431,13 @@ def _grid(main: Any) -> pd.DataFrame:
 # ---------------------------------------------------------------- facts and charts
 
 
-def _extremes(value: str):
-    def facts(rows: pd.DataFrame) -> dict:
-        known = rows[rows[value].notna()]
-        return {
-            "low": known.loc[known[value].idxmin()].to_dict(),
-            "high": known.loc[known[value].idxmax()].to_dict(),
-            "num_cases": len(known),
-        }
-
-    return facts
+def _speed(every: pd.DataFrame):
+    return lambda rows: {**extremes("speedup")(rows), **out_of(every)(rows)}
 
 
-def _speed(num_cases: int):
-    def facts(rows: pd.DataFrame) -> dict:
-        return _extremes("speedup")(rows) | {"num_found": len(rows), "num_cases": num_cases}
-
-    return facts
+def _graphs_add(rows: pd.DataFrame) -> dict:
+    better = rows[rows["differs"] & (rows["ratio"] < 1)]
+    return {"num_found": len(better), **extremes("speedup")(better)}
 
 
 def _full_queues(grid: pd.DataFrame) -> pd.DataFrame:
@@ -458,8 +448,7 @@ def _full_queues(grid: pd.DataFrame) -> pd.DataFrame:
 def _full(grid: pd.DataFrame):
     return lambda rows: {
         "deepest": rows["deepest"].iloc[0],
-        "num_full": len(rows),
-        "num_cases": int(grid["deepest"].notna().sum()),
+        "num_all": int(grid["deepest"].notna().sum()),
     }
 
 

@@ -6,6 +6,7 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.facts import highest, lowest, span
 from analysis.knowledge import flops
 from jobs import ranges
 
@@ -90,13 +91,13 @@ def answer(
             "fused",
             _only(fused, *kernel),
             lambda rows: rows["run_id"].isin(faster["run_id"]).all(),
-            lambda rows: {"speedup": _span(rows["kernel_speedup"])},
+            lambda rows: {"speedup": span(rows["kernel_speedup"])},
         ),
         Claim(
             "fused_not_always",
             _only(fused, *kernel),
             lambda rows: not rows["run_id"].isin(faster["run_id"]).all(),
-            lambda rows: {"num_faster": rows["run_id"].isin(faster["run_id"]).sum(), "num_runs": len(rows)},
+            lambda rows: {"num_faster": rows["run_id"].isin(faster["run_id"]).sum()},
         ),
         _gain("timer", "time", _steady(fused, "busy_share")),
         _gain("step", "step", _steady(fused, "step_busy_share")),
@@ -104,20 +105,20 @@ def answer(
             "share",
             _only(ok, "kernel_ns", "step_busy_ns", "kernel_share"),
             lambda rows: {BASE, "fused"} <= set(rows["optimizer"]),
-            lambda rows: {name: _span(rows.loc[rows["optimizer"] == name, "kernel_share"]) for name in (BASE, "fused")},
+            lambda rows: {name: span(rows.loc[rows["optimizer"] == name, "kernel_share"]) for name in (BASE, "fused")},
         ),
         Claim(
             "bytes",
             _only(fused, "fewer_bytes", "kernel_speedup", "moved_bytes", "kernel_ns"),
             lambda rows: (rows["kernel_speedup"] < rows["fewer_bytes"]).all(),
-            lambda rows: {"fewer": rows["fewer_bytes"].max(), "speedup": _span(rows["kernel_speedup"])},
+            lambda rows: {"fewer": rows["fewer_bytes"].max(), "speedup": span(rows["kernel_speedup"])},
         ),
         Claim("rate", _only(known, "rate", "of_copy"), lambda rows: (rows["of_copy"] > NEAR).all(), _rates),
         Claim(
             "foreach_launches",
             _only(foreach, "launches", "fewer_launches"),
             lambda rows: (rows["fewer_launches"] > 1).all(),
-            lambda rows: {"fewer": _span(rows["fewer_launches"])},
+            lambda rows: {"fewer": span(rows["fewer_launches"])},
         ),
         *(
             Claim(
@@ -133,8 +134,8 @@ def answer(
             _only(foreach[foreach["extra_copies"].notna()], "extra_bytes", "extra_copies"),
             lambda rows: (rows["extra_copies"] >= 1).all(),
             lambda rows: {
-                "copies": _span(rows["extra_copies"]),
-                "most": rows.loc[rows["extra_bytes"].idxmax()].to_dict(),
+                "copies": span(rows["extra_copies"]),
+                "most": highest(rows, "extra_bytes"),
             },
         ),
         Claim(
@@ -145,18 +146,13 @@ def answer(
         Claim(
             "launch_bound",
             _only(ok[ok["busy_share"] < metrics.LAUNCH_BOUND_BUSY_SHARE], "busy_share", "launches"),
-            facts=lambda rows: {
-                "num_cases": len(rows),
-                "num_runs": len(ok),
-                "lowest": rows.loc[rows["busy_share"].idxmin()].to_dict(),
-            },
+            facts=lambda rows: {"num_all": len(ok), "lowest": lowest(rows, "busy_share")},
         ),
         Claim(
             "issue",
             _only(ok[ok["issue_ns"] > ok["kernel_ns"]], "issue_ns", "kernel_ns", "launches"),
             facts=lambda rows: {
-                "num_cases": len(rows),
-                "num_runs": len(ok),
+                "num_all": len(ok),
                 "launch_ns": rates["launch"] * 1e9,
                 "most": rows.loc[(rows["issue_ns"] / rows["kernel_ns"]).idxmax()].to_dict(),
             },
@@ -322,10 +318,6 @@ def _only(rows: pd.DataFrame, *names: str) -> pd.DataFrame:
     return rows[["size", "context_length", "optimizer", "run_id", *names]]
 
 
-def _span(values: pd.Series) -> tuple[float, float]:
-    return values.min(), values.max()
-
-
 def _gain(key: str, clock: str, rows: pd.DataFrame) -> Claim:
     """That all of the `rows` whose time by `clock` lies outside the spread of AdamW written out are faster."""
     names = [f"{clock}_{end}" for end in ("ns", "min_ns", "max_ns", "speedup")]
@@ -334,21 +326,20 @@ def _gain(key: str, clock: str, rows: pd.DataFrame) -> Claim:
         key,
         _only(rows[_apart(rows, clock)], *names),
         lambda part: (part[speedup] > 1).all(),
-        lambda part: {"num_cases": len(part), "num_runs": len(rows), "speedup": _span(part[speedup])},
+        lambda part: {"num_all": len(rows), "speedup": span(part[speedup])},
     )
 
 
 def _counted(of: pd.DataFrame, name: str):
-    num_runs = int((of["optimizer"] == name).sum())
+    num_all = int((of["optimizer"] == name).sum())
 
     def facts(rows: pd.DataFrame) -> dict:
         timed = _steady(rows, "busy_share")["time_speedup"]
         return {
-            "num_cases": len(rows),
-            "num_runs": num_runs,
-            "speedup": _span(rows["kernel_speedup"]),
+            "num_all": num_all,
+            "speedup": span(rows["kernel_speedup"]),
             "num_timed": len(timed),
-            "timer": _span(timed),
+            "timer": span(timed),
         }
 
     return facts
@@ -356,5 +347,5 @@ def _counted(of: pd.DataFrame, name: str):
 
 def _rates(rows: pd.DataFrame) -> dict:
     return {
-        "of": {LABELS[name]: _span(part["of_copy"]) for name, part in rows.groupby("optimizer", sort=False)},
+        "of": {LABELS[name]: span(part["of_copy"]) for name, part in rows.groupby("optimizer", sort=False)},
     }

@@ -4,6 +4,7 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.facts import highest, lowest, span
 from analysis.knowledge import element_types, flops, gemm_names, kernel_families
 from jobs import ranges
 
@@ -86,7 +87,7 @@ def answer(
         Claim(
             "faster",
             _only(steady[apart], "step_ns", "step_min_ns", "step_max_ns", "step_speedup"),
-            facts=lambda rows: _by_precision("step_speedup")(rows) | {"num_steady": len(steady)},
+            facts=lambda rows: {**_by_precision("step_speedup")(rows), "num_all": len(steady)},
         ),
         Claim("rest_as_long", gains, lambda rows: _products_gain(rows) and not _rest_gains(rows)),
         Claim(
@@ -99,21 +100,17 @@ def answer(
             "products_not_always",
             gains,
             lambda rows: not _products_gain(rows),
-            lambda rows: {"num_cases": int((rows["products_speedup"] > 1).sum()), "num_runs": len(rows)},
+            lambda rows: {"num_gaining": int((rows["products_speedup"] > 1).sum())},
         ),
         Claim(
             "not_faster",
             _only(steady[~apart], "step_ns", "step_min_ns", "step_max_ns", "step_ns_fp32"),
-            facts=lambda rows: {"num_cases": len(rows), "num_runs": len(steady), "first": rows.iloc[0].to_dict()},
+            facts=lambda rows: {"num_all": len(steady), "first": rows.iloc[0].to_dict()},
         ),
         Claim(
             "launch_bound",
             _only(lower[waits], "busy_share", "busy_share_fp32", "launches"),
-            facts=lambda rows: {
-                "num_cases": len(rows),
-                "num_runs": len(lower),
-                "lowest": rows.loc[rows["busy_share"].idxmin()].to_dict(),
-            },
+            facts=lambda rows: {"num_all": len(lower), "lowest": lowest(rows, "busy_share")},
         ),
         Claim(
             "products",
@@ -140,8 +137,8 @@ def answer(
             _only(autocast, "busy_speedup", "ceiling"),
             lambda rows: (rows["busy_speedup"] < rows["ceiling"]).all(),
             lambda rows: {
-                "ceiling": _span(rows["ceiling"]),
-                "reached": _span(rows["busy_speedup"]),
+                "ceiling": span(rows["ceiling"]),
+                "reached": span(rows["busy_speedup"]),
             },
         ),
         Claim("proven", paths[paths["products"] > 0], _as_declared, _proof),
@@ -162,8 +159,8 @@ def answer(
             lambda rows: (rows["casts"] > 0).all() and (rows["casts_fp32"] == 0).all(),
             lambda rows: {
                 "casts": rows["casts"].max(),
-                "share": _span(rows["cast_share"]),
-                "launches": _span(rows["launches"] / rows["launches_fp32"]),
+                "share": span(rows["cast_share"]),
+                "launches": span(rows["launches"] / rows["launches_fp32"]),
             },
         ),
         Claim(
@@ -171,15 +168,14 @@ def answer(
             _only(autocast, "fp32_elements_share", "bf16_elements_share", *(f"{key}_elements_ns" for key in ELEMENTS)),
             lambda rows: (rows["fp32_elements_share"] > 0).all(),
             lambda rows: {
-                "fp32": _span(rows["fp32_elements_share"]),
-                "bf16": _span(rows["bf16_elements_share"]),
+                "fp32": span(rows["fp32_elements_share"]),
+                "bf16": span(rows["bf16_elements_share"]),
             },
         ),
         Claim(
             "tf32_bytes",
             _only(lower[lower["precision"] == "tf32"], "copied_bytes", "copied_bytes_fp32", "casts", "rest_speedup"),
             lambda rows: _only_multiplies(rows) and not rows["run_id"].isin(gaining["run_id"]).any(),
-            lambda rows: {"num_runs": len(rows)},
         ),
         Claim(
             "optimizer",
@@ -189,15 +185,15 @@ def answer(
             ),
             lambda rows: len(rows) == len(lower),
             lambda rows: {
-                "speedup": _span(rows[f"{OPTIMIZER_BUSY}_speedup"]),
-                "largest": rows.loc[rows[f"{OPTIMIZER_BUSY}_share"].idxmax()].to_dict(),
+                "speedup": span(rows[f"{OPTIMIZER_BUSY}_speedup"]),
+                "largest": highest(rows, f"{OPTIMIZER_BUSY}_share"),
             },
         ),
         Claim(
             "memory",
             _only(autocast, "peak_memory_bytes", "memory_saved"),
             lambda rows: (rows["memory_saved"] > 0).all(),
-            lambda rows: {"saved": _span(rows["memory_saved"])},
+            lambda rows: {"saved": span(rows["memory_saved"])},
         ),
         Claim(
             "mfu",
@@ -513,10 +509,6 @@ def _only(rows: pd.DataFrame, *names: str) -> pd.DataFrame:
     return rows[["size", "context_length", "precision", "run_id", *names]]
 
 
-def _span(values: pd.Series) -> tuple[float, float]:
-    return values.min(), values.max()
-
-
 def _by_precision(*names: str, slower: dict[str, str] | None = None):
     """Lowest and highest of each column for each precision: {label: {name: (low, high)}}, and the label of the `slower`
     one."""
@@ -524,21 +516,21 @@ def _by_precision(*names: str, slower: dict[str, str] | None = None):
     def facts(rows: pd.DataFrame) -> dict:
         found = {}
         for precision, part in rows.groupby("precision", sort=False):
-            found[LABELS[precision]] = {name: _span(part[name]) for name in names}
+            found[LABELS[precision]] = {name: span(part[name]) for name in names}
             if slower:
                 found[LABELS[precision]]["slower"] = LABELS[slower[precision]]
-        return {"of": found, "num_runs": len(rows)}
+        return {"of": found}
 
     return facts
 
 
-def _by_family(rows: pd.DataFrame, num_runs: int) -> dict:
+def _by_family(rows: pd.DataFrame, num_all: int) -> dict:
     """Speed-up and number of cases of each family, the most common first."""
     of = [
-        {"family": family, "speedup": _span(part["speedup"]), "num_cases": len(part)}
+        {"family": family, "speedup": span(part["speedup"]), "num_cases": len(part)}
         for family, part in rows.groupby("family", sort=False, observed=True)
     ]
-    return {"of": sorted(of, key=lambda one: -one["num_cases"]), "num_runs": num_runs}
+    return {"of": sorted(of, key=lambda one: -one["num_cases"]), "num_all": num_all}
 
 
 def _products_gain(rows: pd.DataFrame) -> bool:
@@ -578,4 +570,4 @@ def _best_use(rows: pd.DataFrame) -> dict:
 
 def _times_coarser(rows: pd.DataFrame) -> dict:
     bits = FRACTION_BITS["tf32"] - FRACTION_BITS["bf16"]
-    return {"times": _span(rows["times"]), "bits": bits, "expected": 2**bits}
+    return {"times": span(rows["times"]), "bits": bits, "expected": 2**bits}

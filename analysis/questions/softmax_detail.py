@@ -5,6 +5,7 @@ import pandas as pd
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.columns import case_headings
+from analysis.facts import extremes, highest, span
 from analysis.knowledge import flops
 from jobs import ranges
 
@@ -53,16 +54,16 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame)
     bound = measured.dropna(subset="over_bound")
     judged = long[long["share"].notna()]
     claims = [
-        Claim("largest", _largest(judged), facts=_extremes("share")),
-        Claim("smallest", _smallest(judged), facts=_extremes("share")),
+        Claim("largest", _largest(judged), facts=extremes("share")),
+        Claim("smallest", _smallest(judged), facts=extremes("share")),
         Claim("cache", judged[judged["faster_than_memory"]], facts=_cached(len(judged))),
-        Claim("no_cache", judged, lambda rows: not rows["faster_than_memory"].any(), _extremes("share")),
+        Claim("no_cache", judged, lambda rows: not rows["faster_than_memory"].any(), extremes("share")),
         Claim("vectorised", _beside(long), _exp_is_faster, _vectorised),
-        Claim("beyond_cache", bound[bound["score_bytes"] > BEYOND_CACHE], facts=_extremes("over_bound")),
-        Claim("small_only", bound, lambda rows: rows["score_bytes"].max() <= BEYOND_CACHE, _extremes("over_bound")),
-        Claim("bound", bound, facts=_extremes("over_bound")),
+        Claim("beyond_cache", bound[bound["score_bytes"] > BEYOND_CACHE], facts=extremes("over_bound")),
+        Claim("small_only", bound, lambda rows: rows["score_bytes"].max() <= BEYOND_CACHE, extremes("over_bound")),
+        Claim("bound", bound, facts=extremes("over_bound")),
         Claim("no_peaks", measured, lambda rows: rows["over_bound"].isna().all(), _rates),
-        Claim("traffic", measured, facts=_extremes("times_least")),
+        Claim("traffic", measured, facts=extremes("times_least")),
     ]
     tables = [
         Table(
@@ -181,16 +182,8 @@ def _wide(grid: pd.DataFrame, long: pd.DataFrame, copy: float) -> pd.DataFrame:
 # ---------------------------------------------------------------- claims
 
 
-def _extremes(value: str):
-    def facts(rows: pd.DataFrame) -> dict:
-        low, high = rows.loc[rows[value].idxmin()].to_dict(), rows.loc[rows[value].idxmax()].to_dict()
-        return {"low": low, "high": high, "num_rows": len(rows)}
-
-    return facts
-
-
 def _rates(rows: pd.DataFrame) -> dict:
-    return {"low_rate": rows["chain_rate"].min() * 1e9, "high_rate": rows["chain_rate"].max() * 1e9}
+    return {"rate": span(rows["chain_rate"] * 1e9)}
 
 
 def _largest(rows: pd.DataFrame) -> pd.DataFrame:
@@ -204,11 +197,10 @@ def _smallest(rows: pd.DataFrame) -> pd.DataFrame:
 def _cached(num_all: int):
     def facts(rows: pd.DataFrame) -> dict:
         return {
-            "num_rows": len(rows),
             "num_all": num_all,
             "kernels": [name for name in KERNELS if name in set(rows["kernel"])],
             "largest_scores": rows["score_bytes"].max(),
-            "high": rows.loc[rows["share"].idxmax()].to_dict(),
+            "high": highest(rows, "share"),
         }
 
     return facts
@@ -241,9 +233,4 @@ def _exp_is_faster(rows: pd.DataFrame) -> bool:
 
 def _vectorised(rows: pd.DataFrame) -> dict:
     apart = rows[rows["apart"]]
-    return {
-        "num_apart": len(apart),
-        "num_all": len(rows),
-        "low": apart.loc[apart["slower"].idxmin()].to_dict(),
-        "high": apart.loc[apart["slower"].idxmax()].to_dict(),
-    }
+    return {"num_apart": len(apart), **extremes("slower")(apart)}

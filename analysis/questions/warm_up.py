@@ -7,6 +7,7 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
+from analysis.facts import extremes, largest, out_of
 from analysis.knowledge import cuda_api
 from jobs import ranges
 
@@ -71,28 +72,28 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: 
     medians = numbers[numbers["statistic"] == "median"]
     claims = [
         Claim("answered", finest,  facts=lambda rows: {"cases": rows.to_dict("records")}),
-        Claim("unanswered", known[known[_within_key(TOLERANCES[-1])].isna()],  facts=_counted(known)),
-        Claim("first", spreads, lambda rows: rows["first_ratio"].min() > 1, _extremes("first_ratio")),
-        Claim("enough", _enough(medians, spreads),  facts=_most("warm_up")),
-        Claim("mean", _of(numbers, 0, "mean"), lambda rows: rows["error"].max() > TOLERANCES[0], _extremes("error")),
-        Claim("median", _of(numbers, 0, "median"), lambda rows: rows["error"].notna().all(), _extremes("error")),
-        Claim("processes", unlike,  facts=_counted(spreads)),
-        Claim("alike", spreads, lambda rows: not len(unlike) and rows["between"].notna().any(), _extremes("within")),
-        Claim("between", spreads[spreads["between"] > spreads["within"]],  facts=_counted(spreads)),
-        Claim("within", spreads[spreads["between"] <= spreads["within"]],  facts=_counted(spreads)),
-        Claim("too_fine", tolerances[tolerances["num_steps"].isna()],  facts=_extremes("tolerance")),
-        Claim("main_number", needed[needed["main_error"].notna()],  facts=_most("main_error")),
-        Claim("short_number", needed[needed["short_error"].notna()],  facts=_most("short_error")),
-        Claim("main_outside", beside[outside],  facts=_furthest(len(beside))),
-        Claim("main_inside", beside, lambda rows: not outside.any(), _furthest(len(beside))),
+        Claim("unanswered", known[known[_within_key(TOLERANCES[-1])].isna()],  facts=_first_of(known)),
+        Claim("first", spreads, lambda rows: rows["first_ratio"].min() > 1, extremes("first_ratio")),
+        Claim("enough", _enough(medians, spreads),  facts=largest("warm_up")),
+        Claim("mean", _of(numbers, 0, "mean"), lambda rows: rows["error"].max() > TOLERANCES[0], extremes("error")),
+        Claim("median", _of(numbers, 0, "median"), lambda rows: rows["error"].notna().all(), extremes("error")),
+        Claim("processes", unlike,  facts=_first_of(spreads)),
+        Claim("alike", spreads, lambda rows: not len(unlike) and rows["between"].notna().any(), extremes("within")),
+        Claim("between", spreads[spreads["between"] > spreads["within"]],  facts=_first_of(spreads)),
+        Claim("within", spreads[spreads["between"] <= spreads["within"]],  facts=_first_of(spreads)),
+        Claim("too_fine", tolerances[tolerances["num_steps"].isna()],  facts=extremes("tolerance")),
+        Claim("main_number", needed[needed["main_error"].notna()],  facts=largest("main_error")),
+        Claim("short_number", needed[needed["short_error"].notna()],  facts=largest("short_error")),
+        Claim("main_outside", beside[outside],  facts=_furthest(beside)),
+        Claim("main_inside", beside, lambda rows: not outside.any(), _furthest(beside)),
         Claim("largest", parts, _slower_first, _largest),
-        Claim("called", parts[parts["component"] == "allocation"], _slower_first, _extremes("share")),
-        Claim("unseen", parts[parts["component"] == "outside"], _slower_first, _extremes("share")),
-        Claim("gpu_same", extra, lambda rows: _alike(rows["busy_ratio"]), _extremes("busy_ratio")),
-        Claim("gpu_differs", extra, lambda rows: not _alike(rows["busy_ratio"]), _extremes("busy_ratio")),
-        Claim("loading", extra, _first_launches_load, _extremes("new_share")),
-        Claim("state", extra, _state_only, _extremes("extra_kernels")),
-        Claim("no_tuning", extra, lambda rows: (rows["extra_products"] == 0).all(), _extremes("extra_kernels")),
+        Claim("called", parts[parts["component"] == "allocation"], _slower_first, extremes("share")),
+        Claim("unseen", parts[parts["component"] == "outside"], _slower_first, extremes("share")),
+        Claim("gpu_same", extra, lambda rows: _alike(rows["busy_ratio"]), extremes("busy_ratio")),
+        Claim("gpu_differs", extra, lambda rows: not _alike(rows["busy_ratio"]), extremes("busy_ratio")),
+        Claim("loading", extra, _first_launches_load, extremes("new_share")),
+        Claim("state", extra, _state_only, extremes("extra_kernels")),
+        Claim("no_tuning", extra, lambda rows: (rows["extra_products"] == 0).all(), extremes("extra_kernels")),
     ]  # fmt: skip
     case = (Column("size", "model"), Column("context_length", "context", "count"))
     tables = [
@@ -461,33 +462,12 @@ def _of(numbers: pd.DataFrame, warm_up: int, statistic: str) -> pd.DataFrame:
     return numbers[(numbers["warm_up"] == warm_up) & (numbers["statistic"] == statistic)]
 
 
-def _extremes(value: str):
-    def facts(rows: pd.DataFrame) -> dict:
-        return {
-            "low": rows.loc[rows[value].idxmin()].to_dict(),
-            "high": rows.loc[rows[value].idxmax()].to_dict(),
-            "num_cases": len(rows),
-        }
-
-    return facts
+def _first_of(every: pd.DataFrame):
+    return lambda rows: {**rows.iloc[0].to_dict(), **out_of(every)(rows)}
 
 
-def _most(value: str):
-    return lambda rows: rows.loc[rows[value].idxmax()].to_dict() | {"num_cases": len(rows)}
-
-
-def _counted(all_rows: pd.DataFrame):
-    return lambda rows: {"num_found": len(rows), "num_cases": len(all_rows), **rows.iloc[0].to_dict()}
-
-
-def _furthest(num_cases: int):
-    return lambda rows: (
-        rows.loc[rows["off"].abs().idxmax()].to_dict()
-        | {
-            "num_found": len(rows),
-            "num_cases": num_cases,
-        }
-    )
+def _furthest(every: pd.DataFrame):
+    return lambda rows: {**rows.loc[rows["off"].abs().idxmax()].to_dict(), **out_of(every)(rows)}
 
 
 def _slower_first(rows: pd.DataFrame) -> bool:
