@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from jobs.collectors import CollectorError
+from jobs.failures import CollectorError
 from jobs.job import StepFailed, build_site, ingest, shipped_recordings
 from jobs.memory import allocator_limit_bytes, predicted_failure, predicted_memory_bytes
 from jobs.plan import DEFAULT_SWEEP, Run, Sweep, SweepError, load_sweep, select

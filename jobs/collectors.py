@@ -4,30 +4,27 @@ worker process (`jobs.workload`) that serves run after run."""
 import os
 import shutil
 import socket
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from signal import SIGKILL
 
+from jobs.failures import CaptureLost, CollectorError, RunFailed
+from jobs.nsys_cli import NSYS_LOG, NSYS_MISSING, REPORT, NsysLog, export, nsys
 from jobs.plan import Run
-from jobs.ranges import STEP
 
 START_TIMEOUT_S = 180
 RELEASE_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 300
 CALIBRATE_TIMEOUT_S = 300
 SESSION_NUMBERS = count(1)
 TRACED = ("--trace=cuda,nvtx", "--cuda-graph-trace=node", "--resolve-symbols=false")
 NOT_SAMPLED = ("--sample=none", "--cpuctxsw=none")
-NSYS_MISSING = "nsys is not on PATH: install the Nsight Systems command line (nsight-systems-cli)"
-NSYS_SUMS = "nvtx_kern_sum"  # nsys's report of kernel time by NVTX range and kernel name
 
 # nsys stores the environment of the profiled process in every report, so the process gets only what it needs.
 ENVIRONMENT = (
@@ -48,23 +45,6 @@ ENVIRONMENT = (
     "PYTORCH_ALLOC_CONF",
     "TORCHINDUCTOR_CACHE_DIR",  # what one pass compiled, the other finds
 )
-
-# What an export may keep. Everything else (environment, processes, host) is dropped.
-KEPT_TABLES = ("CUPTI_", "CUDA_GRAPH", "ENUM_", "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_")
-KEPT_TABLES += ("TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "ANALYSIS_DETAILS", "PROFILER_OVERHEAD")
-STRING_COLUMNS = ("demangledName", "shortName", "mangledName", "nameId", "textId", "name")
-
-
-class RunFailed(Exception):
-    """A run that could not be measured: `status` is oom, timeout or failed, `detail` says phase and message."""
-
-    def __init__(self, status: str, **detail):
-        super().__init__(detail.get("message", status))
-        self.status, self.detail = status, detail
-
-
-class CollectorError(Exception):
-    """The collector itself cannot work on this machine; no later run would fare better."""
 
 
 def allowed_environment(environment: Mapping[str, str], home: Path, gpu: int | None) -> dict[str, str]:
@@ -276,6 +256,7 @@ class Nsys(Timer):
     def __init__(self, device: str, gpu: int | None = None, cancelled: Callable[[], bool] = lambda: False):
         super().__init__(device, gpu, cancelled)
         self.session = ""
+        self.log: NsysLog | None = None
 
     def start(self) -> None:
         if self.worker is None:
@@ -292,111 +273,45 @@ class Nsys(Timer):
             self.capturing = False
         super().stop()
 
-    def control(self, command: str, *options: str) -> None:
-        nsys(command, f"--session={self.session}", *options, environment=self.worker.environment)
+    def control(self, command: str, *options: str, log: NsysLog | None = None) -> None:
+        nsys(command, f"--session={self.session}", *options, environment=self.worker.environment, log=log)
 
     @property
     def report(self) -> Path:
         """Where nsys leaves the report of a capture, whichever run it will be for."""
-        return self.worker.home / "profile.nsys-rep"
+        return self.worker.home / REPORT
 
-    def begin_capture(self) -> None:
-        """Begin to collect. Raises RunFailed; the worker is then stopped."""
+    def begin_capture(self, folder: Path) -> None:
+        """Begin to collect for the run of `folder`, where NSYS_LOG gets what nsys says. Raises CaptureLost; the worker
+        is then stopped."""
+        self.log = NsysLog(folder / NSYS_LOG)
         try:
-            self.control("start", *NOT_SAMPLED, "--force-overwrite=true", f"--output={self.report}")
+            options = (*NOT_SAMPLED, "--force-overwrite=true", f"--output={self.report}")
+            self.control("start", *options, log=self.log)
         except CollectorError as error:
-            self.stop()
-            detail = {"phase": "start of capture", "message": str(error), "collector": self.name}
-            raise RunFailed("failed", **detail) from None
+            raise self._lost("start of capture", error) from None
         self.capturing = True
 
-    def end_capture(self, folder: Path) -> Path:
-        """Stop collecting and export the report to `folder`, as of `export`. Raises CollectorError; the worker is then
-        stopped."""
+    def end_capture(self) -> Path:
+        """Stop collecting, move the report into the folder of the run, and export it there, as of `export`. Raises
+        CaptureLost; unless only the export failed, the worker is then stopped."""
         try:
-            self.control("stop")
+            self.control("stop", log=self.log)
             self.capturing = False
             if not self.report.exists():
                 raise CollectorError("nsys stop left no report")
-            return export(Path(shutil.move(self.report, folder)), self.worker.environment)
-        except CollectorError:
-            self.stop()
-            raise
+        except CollectorError as error:
+            raise self._lost("end of capture", error) from None
+        report = shutil.move(self.report, self.log.path.parent)
+        try:
+            return export(Path(report), self.worker.environment, self.log)
+        except CollectorError as error:
+            raise CaptureLost("export", str(error)) from None
 
-
-def nsys(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """Run an nsys command and return what it printed. It finds sessions only in the environment they were started in.
-
-    Raises CollectorError with nsys's last line.
-    """
-    try:
-        done = subprocess.run(
-            ["nsys", *arguments], capture_output=True, text=True, timeout=STOP_TIMEOUT_S, env=environment
-        )
-    except FileNotFoundError:
-        raise CollectorError(NSYS_MISSING) from None
-    except subprocess.TimeoutExpired:
-        raise CollectorError(f"nsys {arguments[0]} did not end within {STOP_TIMEOUT_S} s") from None
-    if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise CollectorError(f"nsys {arguments[0]} failed: " + (said[-1] if said else f"exit {done.returncode}"))
-    return done.stdout
-
-
-def export(report: Path, environment: Mapping[str, str] | None = None) -> Path:
-    """Export a report to SQLite beside it, without what names the machine, and what nsys's own statistics say, for the
-    reconciliation. Raises CollectorError."""
-    database = report.with_suffix(".sqlite")
-    options = ["--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={database}"]
-    nsys("export", *options, str(report), environment=environment)
-    try:
-        scrub(database)
-    except sqlite3.Error as error:
-        raise CollectorError(f"the export of nsys cannot be used: {error}") from None
-    with suppress(CollectorError):  # an nsys without its statistics scripts still measures
-        options = ["--quiet", f"--report={NSYS_SUMS}", "--format=csv", "--output=-"]
-        sums = nsys("stats", *options, str(database), environment=environment)
-        report.with_name(f"{NSYS_SUMS}.csv").write_text(sums)
-    return database
-
-
-def scrub(database: Path) -> None:
-    """Remove from an export everything that names the machine: other tables, unreferenced strings, device ids."""
-    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
-        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        referenced = []
-        for table in tables:
-            if not table.startswith(KEPT_TABLES):
-                connection.execute(f'DROP TABLE "{table}"')
-            elif table.startswith(("CUPTI_", "NVTX_EVENTS")):
-                columns = {row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')}
-                referenced += [
-                    f'SELECT "{column}" FROM "{table}" WHERE "{column}" IS NOT NULL'
-                    for column in STRING_COLUMNS
-                    if column in columns
-                ]
-        if "StringIds" in tables and referenced:
-            connection.execute(f"DELETE FROM StringIds WHERE id NOT IN ({' UNION '.join(referenced)})")
-        if "TARGET_INFO_GPU" in tables:
-            columns = {row[1] for row in connection.execute("PRAGMA table_info(TARGET_INFO_GPU)")}
-            for column in columns & {"uuid", "busLocation", "luid", "ctxswDevPath", "ctrlDevPath"}:
-                connection.execute(f"UPDATE TARGET_INFO_GPU SET {column} = NULL")
-        if "META_DATA_EXPORT" in tables:
-            connection.execute("DELETE FROM META_DATA_EXPORT WHERE name LIKE '%PATH%'")
-        connection.execute("VACUUM")
-
-
-def count_kernels_and_steps(database: Path) -> tuple[int, int]:
-    """How many kernels an export holds since its first step began (warm-up is in the capture, too), and how many
-    complete ranges named `step`."""
-    steps = """SELECT count(*), coalesce(min(start), 0) FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = StringIds.id
-               WHERE coalesce(text, value) = ? AND "end" IS NOT NULL"""
-    kernels = "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE start >= ?"
-    with closing(sqlite3.connect(database)) as connection:
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        num_kernels = num_steps = first = 0
-        if "NVTX_EVENTS" in tables:
-            num_steps, first = connection.execute(steps, (STEP,)).fetchone()
-        if "CUPTI_ACTIVITY_KIND_KERNEL" in tables:
-            (num_kernels,) = connection.execute(kernels, (first,)).fetchone()
-    return num_kernels, num_steps
+    def _lost(self, phase: str, error: CollectorError) -> CaptureLost:
+        """Stop the worker, and keep what there is of the capture beside the run."""
+        self.log("launch", (self.worker.home / "log.txt").read_text(errors="replace"))
+        for left in self.worker.home.glob(f"{self.report.stem}.*"):
+            shutil.move(left, self.log.path.parent)
+        self.stop()
+        return CaptureLost(phase, str(error))

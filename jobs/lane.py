@@ -6,6 +6,7 @@ capture takes nsys seconds and the GPU nothing, so it goes on, export included, 
 """
 
 import math
+import sqlite3
 import time
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -15,8 +16,10 @@ from pathlib import Path
 from queue import Empty
 from typing import TYPE_CHECKING
 
-from jobs.collectors import CollectorError, Nsys, RunFailed, Timer, count_kernels_and_steps
+from jobs.collectors import Nsys, Timer
+from jobs.failures import CaptureLost, RunFailed
 from jobs.machine import machine_facts
+from jobs.nsys_cli import NSYS_LOG, count_kernels_and_steps
 from jobs.plan import Run
 from jobs.prediction import timeout_seconds
 
@@ -120,7 +123,7 @@ class Lane:
             if run.fresh_process:
                 self.nsys.renew()
             self.nsys.start()
-            self.nsys.begin_capture()
+            self.nsys.begin_capture(attempt.folder)
             self.disturbed = time.monotonic()
             attempt.measure(self.runner.protocol.profiled_steps, when_quiet=self.settle)
         except RunFailed as failure:  # and the worker was stopped, its capture with it
@@ -195,31 +198,28 @@ class Attempt:
         self.runner.report("phase", run=self.run.run_id, phase="export")
         stopping = time.monotonic()
         try:
-            database = self.collector.end_capture(self.folder)
-        except CollectorError as error:
-            self.fail(RunFailed("failed", phase="export", message=str(error), collector="nsys"))
+            self.check(self.collector.end_capture())
+        except CaptureLost as failure:
+            self.fail(failure)
         else:
             self.add_seconds("export", time.monotonic() - stopping)
-            self.judge(database)
+            self.finish("ok")
         return self.collector
 
-    def judge(self, database: Path) -> None:
-        """Finish the run by what its capture holds, or profile it again."""
-        num_kernels, num_steps = count_kernels_and_steps(database)
+    def check(self, database: Path) -> None:
+        """Raises CaptureLost unless a capture holds kernels and every profiled step."""
+        try:
+            num_kernels, num_steps = count_kernels_and_steps(database)
+        except sqlite3.Error as error:
+            raise CaptureLost("export", f"the export of nsys cannot be used: {error}") from None
         profiled = self.runner.protocol.profiled_steps
         if self.runner.device == "cpu":  # nothing to trace: only a stand-in for nsys can bring one here
-            num_kernels, num_steps = 1, profiled
-        if num_kernels and num_steps == profiled:
-            self.finish("ok")
             return
-        status, message = "failed", f"nsys recorded {num_steps} of {profiled} steps"
         if num_kernels == 0:
-            status = "no_kernels"
-            message = "nsys recorded no kernel: driver, container or nsys version do not allow CUDA tracing here"
-        if self.runner.try_again(self.run):  # nsys may lose a capture, or part of it
-            self.runner.report("run_repeated", run=self.run.run_id, why=message)
-        else:
-            self.finish(status, {"phase": "export", "collector": "nsys", "message": message})
+            message = "nsys recorded no kernel; where this is so for all runs, driver, container or nsys version do not"
+            raise CaptureLost("export", f"{message} allow CUDA tracing", status="no_kernels")
+        if num_steps != profiled:
+            raise CaptureLost("export", f"nsys recorded {num_steps} of {profiled} steps")
 
     def add_wall(self) -> float:
         """Add the seconds of this pass to the record, and return them."""
@@ -231,10 +231,19 @@ class Attempt:
         self.runner.report("pass_finished", run=self.run.run_id, collector=self.collector.name, wall_s=wall_s)
 
     def fail(self, failure: RunFailed) -> None:
-        """Finish a run that could not be measured; one that was given up because the sweep stops is interrupted."""
+        """Finish a run that could not be measured. One that was given up because the sweep stops is interrupted, one
+        whose capture was lost is profiled again."""
+        lost = isinstance(failure, CaptureLost)
+        if lost:
+            said = " ".join(self.collector.log.complaints)
+            failure.detail["message"] += (f"; nsys said: {said}" if said else "") + f" (see {NSYS_LOG})"
+            self.runner.results.set_capture_aside(self.run)
         if self.runner.told_to_stop(failure.status):
             self.runner.results.mark(self.run, "interrupted")
             self.runner.report("run_interrupted", run=self.run.run_id)
+        elif lost and self.runner.try_again(self.run):
+            why = f"{failure.detail['phase']}: {failure.detail['message']}"
+            self.runner.report("run_repeated", run=self.run.run_id, why=why)
         else:
             self.record |= failure.detail.pop("settings", {})
             self.finish(failure.status, failure.detail)

@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from jobs.collectors import nsys
+from jobs.nsys_cli import nsys
 
 
 def machine_facts(worker_facts: dict, *, with_nsys: bool) -> dict:

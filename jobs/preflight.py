@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 import pynvml
 
-from jobs.collectors import CollectorError, nsys
+from jobs.failures import CollectorError
 from jobs.lane import NSYS_WORKERS
 from jobs.memory import CUDA_CONTEXT_BYTES, predicted_memory_bytes
+from jobs.nsys_cli import nsys
 from jobs.plan import Run
 
 GIB = 2**30

@@ -4,8 +4,9 @@ RESULTS/<sweep>/sweep.json            the sweep as planned
 RESULTS/<sweep>/lock                  held by the job that writes, with its pid and host
 RESULTS/<sweep>/<run_id>/run.json     written last: a run without it is not finished
                         /timed.json    its unprofiled pass is done; removed when the run is finished
-                        /timings.json, profile.sqlite, log.txt
+                        /timings.json, profile.sqlite, log.txt, nsys.log
 RESULTS/raw/<sweep>/<run_id>.nsys-rep the report itself; holds the machine's names, never published
+                    <run_id>.lost.*   what there is of a capture that was lost, until another one succeeds
 """
 
 import errno
@@ -19,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from jobs.nsys_cli import NSYS_LOG, REPORT
 from jobs.plan import Protocol, Run, Sweep
 
 IN_FLIGHT = "in_flight.json"
@@ -126,6 +128,8 @@ class Results:
         """An empty folder for a run, marked as in flight. What an earlier attempt left there is removed."""
         folder = self.folder / run.run_id
         shutil.rmtree(folder, ignore_errors=True)
+        (self.raw / f"{run.run_id}{Path(REPORT).suffix}").unlink(missing_ok=True)
+        self.forget_lost_captures(run)
         folder.mkdir(parents=True)
         self.mark(run, "running")
         return folder
@@ -143,10 +147,23 @@ class Results:
         """The folder of a timed run, marked as in flight. What an earlier capture left there is removed."""
         folder = self.folder / run.run_id
         for path in folder.iterdir():
-            if path.name not in (TIMED, TIMINGS, LOG):
+            if path.name not in (TIMED, TIMINGS, LOG, NSYS_LOG):
                 path.unlink()
         self.mark(run, "running")
         return folder
+
+    def set_capture_aside(self, run: Run) -> None:
+        """Move what there is of a lost capture's report to `raw`; the run is no longer in flight."""
+        folder = self.folder / run.run_id
+        for report in folder.glob(f"{Path(REPORT).stem}.*"):
+            if report.suffix != ".sqlite":
+                self.raw.mkdir(parents=True, exist_ok=True)
+                shutil.move(report, self.raw / f"{run.run_id}.lost{report.suffix}")
+        (folder / IN_FLIGHT).unlink(missing_ok=True)
+
+    def forget_lost_captures(self, run: Run) -> None:
+        for report in self.raw.glob(f"{run.run_id}.lost.*"):
+            report.unlink()
 
     def mark(self, run: Run, state: str) -> None:
         folder = self.folder / run.run_id
@@ -156,11 +173,13 @@ class Results:
     def finish(self, run: Run, record: dict) -> None:
         """Move the report to `raw` and write `run.json`: from here on the run is finished."""
         folder = self.folder / run.run_id
-        report = folder / "profile.nsys-rep"
+        report = folder / REPORT
         if report.exists():
             self.raw.mkdir(parents=True, exist_ok=True)
-            shutil.move(report, self.raw / f"{run.run_id}.nsys-rep")
+            shutil.move(report, self.raw / f"{run.run_id}{report.suffix}")
         write_json(folder / "run.json", record)
+        if record["status"] == "ok":
+            self.forget_lost_captures(run)
         for name in (IN_FLIGHT, TIMED):
             (folder / name).unlink(missing_ok=True)
 

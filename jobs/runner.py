@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
-from jobs.collectors import CollectorError, RunFailed, Timer
+from jobs.collectors import Timer
+from jobs.failures import CollectorError, RunFailed
 from jobs.lane import NSYS_WORKERS, SETTLE_S, Lane
 from jobs.plan import Protocol, Run
 from jobs.prediction import predicted_passes
@@ -51,9 +52,12 @@ class SweepRunner:
         self.repeats: Counter[str] = Counter()
 
     def try_again(self, run: Run) -> bool:
-        """Queue a run to be profiled once more, unless it had its MAX_REPEATS."""
+        """Queue a run to be profiled once more, unless it had its MAX_REPEATS, or all runs had them and no capture was
+        ever whole. Raises OSError when the disk is full, which would end the next capture, too."""
+        self.results.check_space()
         self.repeats[run.run_id] += 1
-        if self.repeats[run.run_id] > MAX_REPEATS:
+        some_whole = "ok" in self.statuses.values()
+        if (self.repeats[run.run_id] if some_whole else self.repeats.total()) > MAX_REPEATS:
             return False
         self.queue.put(run)
         return True

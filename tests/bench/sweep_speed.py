@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.reading.nsys_export import read
-from jobs.collectors import NOT_SAMPLED, TRACED, Timer, count_kernels_and_steps, export
+from jobs.collectors import NOT_SAMPLED, TRACED, Timer
+from jobs.nsys_cli import count_kernels_and_steps, export
 from jobs.plan import DEFAULT_SWEEP, Protocol, Run, load_sweep, select
 from jobs.prediction import timeout_seconds
 from jobs.preflight import visible_gpus

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -52,6 +53,20 @@ def tiny(tmp_path) -> "callable":
 def stand_in_nsys(monkeypatch):
     """The stand-in for nsys is the first on PATH."""
     monkeypatch.setenv("PATH", f"{STAND_IN}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.fixture
+def fake_nsys(tmp_path, monkeypatch):
+    """Writes a program called nsys."""
+
+    def write(body: str) -> None:
+        path = tmp_path / "bin" / "nsys"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!{sys.executable}\nimport sys, time\n{body}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", str(path.parent))
+
+    return write
 
 
 class FakeWorker:

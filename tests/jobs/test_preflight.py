@@ -6,7 +6,7 @@ import pynvml
 import pytest
 
 from jobs import preflight
-from jobs.collectors import CollectorError
+from jobs.failures import CollectorError
 from jobs.memory import predicted_memory_bytes
 from jobs.plan import DEFAULT_SWEEP, load_sweep
 

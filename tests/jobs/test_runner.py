@@ -10,8 +10,10 @@ from collections import Counter
 
 import pytest
 
-from jobs import collectors, lane, runner
-from jobs.collectors import CollectorError, Nsys, nsys
+from jobs import collectors, lane, nsys_cli, runner
+from jobs.collectors import Nsys
+from jobs.failures import CollectorError
+from jobs.nsys_cli import nsys
 from jobs.results import Locked, Results
 from jobs.runner import Stopped
 from tests.jobs.conftest import eventually
@@ -191,7 +193,7 @@ def test_a_capture_that_stays_incomplete_fails_in_the_end(session, monkeypatch):
     one = session({"mode": ["forward"], "context_length": [8]})
     with OnGpu(one):
         assert one.run() == {FIRST: "failed"}
-    assert one.record(FIRST)["status_detail"]["message"] == "nsys recorded 2 of 3 steps"
+    assert one.record(FIRST)["status_detail"]["message"] == "nsys recorded 2 of 3 steps (see nsys.log)"
     assert len(one.named("run_repeated")) == runner.MAX_REPEATS
     assert len(one.phases("timer")) == 1
 
@@ -203,6 +205,101 @@ def test_a_capture_without_kernels_says_so(session, monkeypatch):
         assert one.run() == {FIRST: "no_kernels"}
     assert len(one.named("run_repeated")) == runner.MAX_REPEATS  # a capture may be lost
     assert "no kernel" in one.record(FIRST)["status_detail"]["message"]
+
+
+def test_where_no_capture_is_ever_whole_not_every_run_is_repeated(session, monkeypatch):
+    monkeypatch.setattr(lane, "count_kernels_and_steps", lambda _: (0, 3))
+    one = session()
+    with OnGpu(one):
+        assert one.run() == dict.fromkeys(RUNS, "no_kernels")
+    assert len(one.named("run_repeated")) == runner.MAX_REPEATS
+
+
+@pytest.fixture
+def losing_nsys(monkeypatch):
+    """losing_nsys(command, run, times): an nsys that fails at `command` of a run's capture so many times."""
+
+    def lose(failing, run, times):
+        left = [times]
+
+        def said(command, *options, log=None, **environment):
+            if command == failing and log and log.path.parent.name == run and left[0]:
+                left[0] -= 1
+                log(command, "Importing /opt/nsys/x: lost")
+                log.complaints.append("Not all CUDA events might have been collected.")
+                if command == "export":
+                    raise CollectorError("nsys export failed: lost")
+                nsys(command, *options, **environment)
+                raise CollectorError(f"nsys {command} failed: lost")
+            return nsys(command, *options, log=log, **environment)
+
+        monkeypatch.setattr(collectors, "nsys", said)
+        monkeypatch.setattr(nsys_cli, "nsys", said)
+
+    return lose
+
+
+@pytest.mark.parametrize("command", ["start", "stop", "export"])
+def test_a_lost_capture_is_repeated_with_its_reason_and_its_report_kept_until_then(session, losing_nsys, command):
+    losing_nsys(command, SECOND, 1)
+    one = session()
+    lost = one.results.raw / f"{SECOND}.lost.nsys-rep"
+    kept_before = []
+    begin_profile = one.results.begin_profile
+    one.results.begin_profile = lambda run: (kept_before.append((run.run_id, lost.exists())), begin_profile(run))[1]
+    assert one.run() == dict.fromkeys(RUNS, "ok")
+    (told,) = [event for event in one.events if event["event"] == "run_repeated"]
+    phase = {"start": "start of capture", "stop": "end of capture", "export": "export"}[command]
+    assert told["run"] == SECOND
+    said = "nsys said: Not all CUDA events might have been collected. (see nsys.log)"
+    assert told["why"] == f"{phase}: nsys {command} failed: lost; {said}"
+    assert (SECOND, command != "start") in kept_before
+    assert not lost.exists()
+    assert (one.results.raw / f"{SECOND}.nsys-rep").exists()
+    log = (one.results.folder / SECOND / "nsys.log").read_text()
+    assert f"{command}: Importing x: lost" in log
+    assert log.count("stop: done") == (2 if command == "export" else 1)
+    assert len(one.phases("timer")) == len(RUNS)
+
+
+def test_a_capture_that_stays_lost_says_what_nsys_said_and_keeps_its_report(session, losing_nsys):
+    losing_nsys("stop", FIRST, 9)
+    one = session()
+    assert one.run() == dict.fromkeys(RUNS, "ok") | {FIRST: "failed"}
+    detail = one.record(FIRST)["status_detail"]
+    assert detail["phase"] == "end of capture"
+    assert "nsys said: Not all CUDA events might have been collected. (see nsys.log)" in detail["message"]
+    assert (one.results.raw / f"{FIRST}.lost.nsys-rep").exists()
+    again = session(retry=True)
+    losing_nsys("stop", FIRST, 0)
+    assert again.run() == dict.fromkeys(RUNS, "ok")
+    assert not (one.results.raw / f"{FIRST}.lost.nsys-rep").exists()
+
+
+def test_a_capture_lost_while_the_sweep_stops_is_interrupted_and_not_repeated(session, losing_nsys, monkeypatch):
+    losing_nsys("stop", FIRST, 1)
+    one = session()
+    set_aside = Results.set_capture_aside
+    monkeypatch.setattr(Results, "set_capture_aside", lambda *a: (set_aside(*a), one.runner.stop()))
+    with pytest.raises(Stopped):
+        one.run()
+    assert one.named("run_repeated") == []
+    assert FIRST in one.named("run_interrupted")
+    assert one.results.in_flight(one.sweep.runs[0]) == "interrupted"
+    assert session().run() == dict.fromkeys(RUNS, "ok")
+
+
+def test_a_full_disk_is_not_taken_for_a_lost_capture(session, losing_nsys, monkeypatch):
+    losing_nsys("stop", FIRST, 1)
+
+    def full(results):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Results, "check_space", full)
+    one = session()
+    with pytest.raises(OSError, match="No space"):
+        one.run()
+    assert one.named("run_repeated") == []
 
 
 class NsysCalls:
@@ -358,7 +455,7 @@ def test_a_changed_protocol_times_again_what_was_only_timed(session, killed_betw
 
 
 def test_an_export_that_fails_while_the_next_run_is_measured_fails_its_run_alone(session, fake_worker, monkeypatch):
-    scrub = collectors.scrub
+    scrub = nsys_cli.scrub
 
     def damaged(database):
         if database.parent.name == SECOND:
@@ -366,7 +463,7 @@ def test_an_export_that_fails_while_the_next_run_is_measured_fails_its_run_alone
             sqlite3.connect(database).execute("SELECT broken")
         scrub(database)
 
-    monkeypatch.setattr(collectors, "scrub", damaged)
+    monkeypatch.setattr(nsys_cli, "scrub", damaged)
     one = session()
     assert one.run() == dict.fromkeys(RUNS, "ok") | {SECOND: "failed"}
     assert one.record(SECOND)["status_detail"]["phase"] == "export"
@@ -377,7 +474,7 @@ def test_a_full_disk_in_an_export_ends_the_sweep_and_keeps_what_was_measured(ses
         if database.parent.name == SECOND:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(database))
 
-    monkeypatch.setattr(collectors, "scrub", no_space)
+    monkeypatch.setattr(nsys_cli, "scrub", no_space)
     one = session({"context_length": [8, 16, 32, 64]})
     with pytest.raises(OSError, match="No space"):
         one.run()
@@ -499,11 +596,11 @@ def test_a_stop_lets_the_export_in_progress_finish(session, fake_worker, monkeyp
     end_capture = Nsys.end_capture
     stopped = threading.Event()
 
-    def slow(self, folder):
+    def slow(self):
         stopped.wait(20)
         time.sleep(1)
         assert self.worker.process.poll() is None
-        return end_capture(self, folder)
+        return end_capture(self)
 
     monkeypatch.setattr(Nsys, "end_capture", slow)
     fake_worker.fail({f"{SECOND}/nsys": ("measured", "hang")})

@@ -36,6 +36,7 @@ if command == "stop":
     report = Path(stand_in.session_file(arguments).read_text())
 code = stand_in.main(command, *arguments)
 if command == "stop":
+    print("Generated:", chr(9), "/home/planted-user/reports/" + report.name)
     report.write_text(Path(os.environ["HOME"], "launched").read_text() + chr(10) + json.dumps(seen))
 if command == "export":
     database = stand_in.option(arguments, "output")
@@ -97,14 +98,14 @@ def test_no_secret_and_no_name_reaches_results_or_recording(fake_worker, tiny, t
 
 def test_the_leaky_stand_in_leaks_what_it_is_given(fake_worker, tiny, tmp_path, leaky_nsys, monkeypatch):
     """Guards the test above: without the allow-list and the scrubbing everything would be found."""
-    from jobs import collectors
+    from jobs import collectors, nsys_cli
     from tests.jobs.conftest import Session
 
     monkeypatch.setenv("PATH", f"{leaky_nsys}{os.pathsep}{os.environ['PATH']}")
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(collectors, "ENVIRONMENT", (*collectors.ENVIRONMENT, *SECRETS))
-    monkeypatch.setattr(collectors, "scrub", lambda database: None)
+    monkeypatch.setattr(nsys_cli, "scrub", lambda database: None)
     Session(tmp_path / "results", tiny(context_length=[8], mode=["forward"])).run()
     found = occurrences(tmp_path / "results", SECRETS.values())
     assert {Path(line.rpartition(": ")[0]).name for line in found} >= {"profile.sqlite"}

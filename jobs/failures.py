@@ -1,0 +1,20 @@
+"""What can go wrong while a run is measured: with the run, with its capture, or with the machine."""
+
+
+class RunFailed(Exception):
+    """A run that could not be measured: `status` is a status of the runs table, `detail` says phase and message."""
+
+    def __init__(self, status: str, **detail):
+        super().__init__(detail.get("message", status))
+        self.status, self.detail = status, detail
+
+
+class CaptureLost(RunFailed):
+    """nsys, not the run, failed: another capture of the run may be whole."""
+
+    def __init__(self, phase: str, message: str, status: str = "failed"):
+        super().__init__(status, phase=phase, message=message, collector="nsys")
+
+
+class CollectorError(Exception):
+    """The collector itself cannot work on this machine; no later run would fare better."""

@@ -1,0 +1,127 @@
+"""nsys's commands, what is kept of what they say, and what an export may keep."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from jobs import nsys_cli
+from jobs.failures import CollectorError
+from jobs.nsys_cli import NsysLog, count_kernels_and_steps, export, nsys, scrub
+
+
+def test_an_error_of_nsys_is_its_last_line(fake_nsys):
+    fake_nsys("sys.exit('Collecting...\\nNo space left on device')")
+    with pytest.raises(CollectorError, match=r"nsys stop failed \(exit 1\): No space left on device"):
+        nsys("stop", "--session=x")
+
+
+def test_an_nsys_that_says_nothing_shows_its_exit_code(fake_nsys):
+    fake_nsys("sys.exit(7)")
+    with pytest.raises(CollectorError, match=r"nsys export failed \(exit 7\)$"):
+        nsys("export")
+
+
+def test_an_nsys_that_hangs_is_given_up(fake_nsys, monkeypatch):
+    monkeypatch.setattr(nsys_cli, "STOP_TIMEOUT_S", 0.3)
+    fake_nsys("time.sleep(60)")
+    with pytest.raises(CollectorError, match="nsys stop did not end within"):
+        nsys("stop")
+
+
+def test_what_an_nsys_that_hangs_said_is_kept(fake_nsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(nsys_cli, "STOP_TIMEOUT_S", 1.0)
+    fake_nsys("print('Generating', flush=True); time.sleep(60)")
+    with pytest.raises(CollectorError):
+        nsys("stop", log=NsysLog(tmp_path / "nsys.log"))
+    assert (tmp_path / "nsys.log").read_text() == "stop: Generating\nstop: did not end within 1.0 s\n"
+
+
+def test_an_nsys_that_speaks_no_utf8_is_understood_all_the_same(fake_nsys):
+    fake_nsys("sys.stdout.buffer.write(b'caf\\xe9')")
+    assert nsys("--version").startswith("caf")
+
+
+def test_an_export_that_is_no_database_is_an_error_of_the_collector(fake_nsys, tmp_path):
+    fake_nsys(
+        "[output] = [a.split('=', 1)[1] for a in sys.argv if a.startswith('--output=')]\n"
+        "open(output, 'w').write('junk' * 999)"
+    )
+    with pytest.raises(CollectorError, match="the export of nsys cannot be used: file is not a database"):
+        export(tmp_path / "profile.nsys-rep")
+
+
+@pytest.fixture
+def capture(tmp_path) -> Path:
+    """An export with what NVIDIA's holds of the machine, and one kernel in one step."""
+    path = tmp_path / "profile.sqlite"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executescript(
+            """
+            CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
+            INSERT INTO StringIds VALUES (1, 'kernel'), (2, 'void kernel()'), (3, 'step'), (4, 'cudaLaunchKernel'),
+                (5, '/home/planted/python'), (6, 'HF_TOKEN=planted');
+            CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, "end", shortName, demangledName, mangledName);
+            INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 2, 1, 2, NULL);
+            CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, "end", nameId);
+            INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (0, 1, 4);
+            CREATE TABLE NVTX_EVENTS (start, "end", text, textId);
+            INSERT INTO NVTX_EVENTS VALUES (0, 3, NULL, 3), (4, NULL, 'step', NULL), (5, 6, 'forward', NULL);
+            CREATE TABLE PROCESSES (name); INSERT INTO PROCESSES VALUES ('/home/planted/python');
+            CREATE TABLE TARGET_INFO_SYSTEM_ENV (name, value);
+            INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES ('HF_TOKEN', 'planted');
+            CREATE TABLE META_DATA_CAPTURE (name, value); INSERT INTO META_DATA_CAPTURE VALUES ('HOST', 'planted');
+            CREATE TABLE DIAGNOSTIC_EVENT (timestamp, timestampType, source, severity, text, globalPid);
+            INSERT INTO DIAGNOSTIC_EVENT VALUES (5, 2, 3, 2, 'Not all CUDA events might have been collected.', 8),
+                (3, 1, 1, 1, 'Process was launched, see /tmp/planted/streams/pid_8_stdout.log', 8),
+                (9, 1, 1, 3, 'Buffer of /tmp/planted/x was lost', 9),
+                (4, 2, 3, 2, 'Not all CUDA events might have been collected.', 9);
+            CREATE TABLE TARGET_INFO_GPU (name, uuid, busLocation);
+            INSERT INTO TARGET_INFO_GPU VALUES ('H200', 'planted', '0:1');
+            """
+        )
+    return path
+
+
+def test_scrubbing_keeps_what_was_measured_and_no_byte_of_the_machine(capture):
+    scrub(capture)
+    assert b"planted" not in capture.read_bytes()
+    assert count_kernels_and_steps(capture) == (1, 1)
+    with closing(sqlite3.connect(capture)) as connection:
+        assert [row[0] for row in connection.execute("SELECT value FROM StringIds ORDER BY id")] == [
+            "kernel",
+            "void kernel()",
+            "step",
+            "cudaLaunchKernel",
+        ]
+        assert connection.execute("SELECT * FROM TARGET_INFO_GPU").fetchall() == [("H200", None, None)]
+
+
+def test_kernels_of_warm_up_are_not_counted(capture):
+    with closing(sqlite3.connect(capture)) as connection, connection:
+        connection.execute("UPDATE NVTX_EVENTS SET start = 2")
+    assert count_kernels_and_steps(capture) == (0, 1)
+
+
+def test_an_export_without_kernels_counts_as_none(tmp_path):
+    empty = tmp_path / "empty.sqlite"
+    sqlite3.connect(empty).close()
+    assert count_kernels_and_steps(empty) == (0, 0)
+
+
+def test_what_an_export_says_of_its_capture_is_told_once_each_in_order_of_time(capture, tmp_path):
+    log = NsysLog(tmp_path / "nsys.log")
+    log.diagnose(capture)
+    assert log.path.read_text().splitlines() == [
+        "information: Process was launched, see pid_8_stdout.log",
+        "warning: Not all CUDA events might have been collected.",
+        "error: Buffer of x was lost",
+    ]
+    assert log.complaints == ["Not all CUDA events might have been collected.", "Buffer of x was lost"]
+
+
+def test_an_export_that_says_nothing_of_its_capture_is_no_error(tmp_path):
+    log = NsysLog(tmp_path / "nsys.log")
+    log.diagnose(tmp_path / "profile.sqlite")
+    assert log.complaints == []
