@@ -3,20 +3,26 @@
 python -m tests.bench.sweep_speed whole --results DIR --out FILE      the job just run in DIR: wall time, GPU-busy share
 python -m tests.bench.sweep_speed process-per-run --out FILE          12 small runs: warm workers against a process each
 python -m tests.bench.sweep_speed gpus --out FILE                     the same runs on one GPU and on all of them
+
+A run that is lost is named with its reason, and leaves the figures incomplete, not missing.
 """
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from subprocess import TimeoutExpired
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from analysis.reading.nsys_export import read
 from jobs.collectors import NOT_SAMPLED, TRACED, Timer
+from jobs.failures import CollectorError, RunFailed
 from jobs.nsys_cli import count_kernels_and_steps, export
 from jobs.plan import DEFAULT_SWEEP, Protocol, Run, load_sweep, select
 from jobs.prediction import timeout_seconds
@@ -27,13 +33,35 @@ from jobs.runner import SweepRunner
 TARGETS = {"gpu_busy_share": 0.5, "process_per_run_ratio": 2.5, "gpus_ratio": 1.8, "kernel_time_difference": 0.02}
 
 
-def measure(runs: list[Run], protocol: Protocol, folder: Path, gpus: list[int]) -> float:
-    """Wall time in seconds of a sweep over `runs`, results in `folder`."""
+class Measured(NamedTuple):
+    """A sweep: wall time in seconds, number of runs that are ok, why the others are not, and how often a capture was
+    repeated."""
+
+    wall_s: float
+    complete: int
+    lost: dict[str, str]
+    repeated: int
+
+    def figures(self, which: str) -> dict:
+        told = {"s": self.wall_s, "complete": self.complete, "lost": self.lost, "repeated": self.repeated}
+        return {f"{which}_{name}": value for name, value in told.items()}
+
+
+def measure(runs: list[Run], protocol: Protocol, folder: Path, gpus: list[int], device: str) -> Measured:
+    """A sweep over `runs`, results in `folder`."""
+    lost, repeats = {}, []
+
+    def note(event: str, **fields) -> None:
+        if event == "run_finished" and fields["status"] != "ok":
+            lost[fields["run"]] = f"{fields['status']}: {fields['detail']['phase']}: {fields['detail']['message']}"
+            print(f"{fields['run']} lost: {lost[fields['run']]}", file=sys.stderr)
+        if event == "run_repeated":
+            repeats.append(fields["run"])
+            print(f"{fields['run']} repeated: {fields['why']}", file=sys.stderr)
+
     started = time.monotonic()
-    runner = SweepRunner(Results(folder, "bench"), protocol, lambda event, **fields: None, gpus=gpus)
-    statuses = runner.run(runs)
-    assert set(statuses.values()) == {"ok"}, statuses
-    return time.monotonic() - started
+    SweepRunner(Results(folder, "bench"), protocol, note, device=device, gpus=gpus).run(runs)
+    return Measured(time.monotonic() - started, len(runs) - len(lost), lost, len(repeats))
 
 
 def union_ns(start: np.ndarray, end: np.ndarray) -> int:
@@ -89,8 +117,8 @@ class ProcessPerRun(Timer):
     name = "nsys"
     annotate = True
 
-    def profile(self, run: Run, protocol: Protocol, folder: Path) -> bool:
-        """Returns whether the capture holds all steps."""
+    def profile(self, run: Run, protocol: Protocol, folder: Path) -> None:
+        """Raises RunFailed or CollectorError unless the capture holds all steps."""
         report = folder / "profile.nsys-rep"
         self.launcher = ("nsys", "profile", *TRACED, *NOT_SAMPLED, f"--output={report}")
         self.measure(
@@ -104,58 +132,65 @@ class ProcessPerRun(Timer):
         self.worker.process.wait(120)
         self.worker = None
         num_kernels, num_steps = count_kernels_and_steps(export(report))
-        return num_kernels > 0 and num_steps == protocol.profiled_steps
+        if not num_kernels or num_steps != protocol.profiled_steps:
+            raise RunFailed("failed", message=f"{num_kernels} kernels, {num_steps} of {protocol.profiled_steps} steps")
 
 
-def process_per_run(runs: list[Run], protocol: Protocol) -> dict:
+def by_hand(runs: list[Run], protocol: Protocol, folder: Path, device: str) -> Measured:
+    """A new process for each pass of each run; nothing is repeated."""
+    started, lost = time.monotonic(), {}
+    for run in runs:
+        one = folder / run.run_id
+        one.mkdir(parents=True)
+        timer, profiler = Timer(device, 0), ProcessPerRun(device, 0)
+        options = {"warmup_steps": protocol.warmup_steps, "timeout_s": timeout_seconds(run, protocol)}
+        try:
+            timer.measure(run, steps=protocol.measured_steps, folder=one, **options)
+            timer.stop()
+            profiler.profile(run, protocol, one)
+        except (RunFailed, CollectorError, TimeoutExpired) as error:
+            lost[run.run_id] = str(error)
+        finally:
+            timer.stop()
+            profiler.stop()
+    return Measured(time.monotonic() - started, len(runs) - len(lost), lost, 0)
+
+
+def process_per_run(runs: list[Run], protocol: Protocol, device: str) -> dict:
     """The same runs by warm workers, and with a new process for each pass of each run."""
     with tempfile.TemporaryDirectory() as folder:
-        warm_s = measure(runs, protocol, Path(folder) / "warm", [0])
-        started, complete = time.monotonic(), 0
-        for run in runs:
-            one = Path(folder) / "each" / run.run_id
-            one.mkdir(parents=True)
-            timer = Timer("cuda", 0)
-            timer.measure(
-                run,
-                warmup_steps=protocol.warmup_steps,
-                steps=protocol.measured_steps,
-                folder=one,
-                timeout_s=timeout_seconds(run, protocol),
-            )
-            timer.stop()
-            complete += ProcessPerRun("cuda", 0).profile(run, protocol, one)
-        each_s = time.monotonic() - started
-    return {
-        "num_runs": len(runs),
-        "warm_s": warm_s,
-        "process_per_run_s": each_s,
-        "process_per_run_complete": complete,
-        "process_per_run_ratio": each_s / warm_s,
-    }
+        warm = measure(runs, protocol, Path(folder) / "warm", [0], device)
+        each = by_hand(runs, protocol, Path(folder) / "each", device)
+    ratio = {"process_per_run_ratio": each.wall_s / warm.wall_s}
+    return {"num_runs": len(runs)} | warm.figures("warm") | each.figures("process_per_run") | ratio
 
 
-def several_gpus(runs: list[Run], protocol: Protocol) -> dict:
-    """Throughput of all GPUs against one, and by how much kernel time per run differs between the two."""
-    gpus = visible_gpus()
+def several_gpus(runs: list[Run], protocol: Protocol, device: str) -> dict:
+    """Throughput of all GPUs against one, and by how much the kernel time of each run that both measured differs."""
+    gpus = visible_gpus() if device == "cuda" else [0, 1]
     with tempfile.TemporaryDirectory() as folder:
-        walls, totals = {}, {}
-        for used in ([0], gpus):
-            results = Path(folder) / f"{len(used)}-gpus"
-            walls[len(used)] = measure(runs, protocol, results, used)
-            for run in runs:
-                kernels = kernels_in_steps(results / "bench" / run.run_id / "profile.sqlite")
-                totals[len(used), run.run_id] = int((kernels["end_ns"] - kernels["start_ns"]).sum())
-    differences = {run.run_id: totals[len(gpus), run.run_id] / totals[1, run.run_id] - 1 for run in runs}
+        one = measure(runs, protocol, Path(folder) / "one", [0], device)
+        every = measure(runs, protocol, Path(folder) / "every", gpus, device)
+        differences = {}
+        for run in runs:
+            if run.run_id not in one.lost | every.lost:
+                used = [Path(folder) / name / "bench" / run.run_id / "profile.sqlite" for name in ("one", "every")]
+                alone, beside = (kernel_time_ns(database) for database in used)
+                differences[run.run_id] = beside / alone - 1
     return {
         "num_runs": len(runs),
         "num_gpus": len(gpus),
-        "one_gpu_s": walls[1],
-        "all_gpus_s": walls[len(gpus)],
-        "gpus_ratio": walls[1] / walls[len(gpus)],
-        "kernel_time_difference": max(differences.values(), key=abs),
+        **one.figures("one_gpu"),
+        **every.figures("all_gpus"),
+        "gpus_ratio": one.wall_s / every.wall_s,
+        "kernel_time_difference": max(differences.values(), key=abs, default=None),
         "kernel_time_differences": differences,
     }
+
+
+def kernel_time_ns(database: Path) -> int:
+    kernels = kernels_in_steps(database)
+    return int((kernels["end_ns"] - kernels["start_ns"]).sum())
 
 
 def main() -> None:
@@ -163,17 +198,19 @@ def main() -> None:
     parser.add_argument("part", choices=("whole", "process-per-run", "gpus"))
     parser.add_argument("--results", type=Path, help="RESULTS/<sweep> of a finished job (for `whole`)")
     parser.add_argument("--events", type=Path, help="what that job printed with --log-format json")
+    parser.add_argument("--sweep", type=Path, default=DEFAULT_SWEEP)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try this out")
     parser.add_argument("--only", default="size=small", help="the runs of the other parts")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    sweep = load_sweep(DEFAULT_SWEEP)
+    sweep = load_sweep(arguments.sweep)
     runs = select(sweep.runs, arguments.only)
     if arguments.part == "whole":
         figures = whole(arguments.results, arguments.events)
     elif arguments.part == "gpus":
-        figures = several_gpus(runs, sweep.protocol)
+        figures = several_gpus(runs, sweep.protocol, arguments.device)
     else:
-        figures = process_per_run(runs, sweep.protocol)
+        figures = process_per_run(runs, sweep.protocol, arguments.device)
     content = read_json(arguments.out) or {"targets": TARGETS}
     content[arguments.part.replace("-", "_")] = {
         "recorded": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -181,7 +218,8 @@ def main() -> None:
     } | figures
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(content, indent=1) + "\n")
-    print(json.dumps({name: value for name, value in figures.items() if not isinstance(value, dict)}, indent=1))
+    figures.pop("kernel_time_differences", None)
+    print(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,62 @@
+"""The benchmark of the job says which runs were lost, and reports all the same: workers are fake, nsys the stand-in."""
+
+import json
+
+import pytest
+
+from jobs.failures import CaptureLost
+from jobs.plan import load_sweep
+from tests.bench import sweep_speed
+from tests.jobs.conftest import fake_nsys, fake_worker, stand_in_nsys, tiny  # noqa: F401  fixtures
+
+FIRST, SECOND = "tiny-ctx8-fp32-naive-forward", "tiny-ctx8-fp32-naive-train_step"
+
+
+@pytest.fixture
+def bench(tiny, tmp_path, monkeypatch, fake_worker):  # noqa: F811
+    """bench(part): the figures of a part of the benchmark, of two runs."""
+
+    def run(part: str) -> dict:
+        out = tmp_path / "job.json"
+        arguments = ["sweep_speed", part, "--device", "cpu", "--only", "size=tiny", "--out", str(out)]
+        monkeypatch.setattr("sys.argv", [*arguments, "--sweep", str(tiny(context_length=[8]))])
+        sweep_speed.main()
+        return json.loads(out.read_text())[part.replace("-", "_")]
+
+    return run
+
+
+def test_warm_workers_are_held_against_a_process_for_each_run(bench):
+    figures = bench("process-per-run")
+    assert (figures["num_runs"], figures["warm_complete"], figures["process_per_run_complete"]) == (2, 2, 2)
+    assert figures["process_per_run_ratio"] == figures["process_per_run_s"] / figures["warm_s"]
+    assert figures["warm_lost"] == figures["process_per_run_lost"] == {}
+
+
+def test_a_lost_run_is_named_with_its_reason_on_both_sides(bench, fake_worker):  # noqa: F811
+    fake_worker.fail({f"{SECOND}/nsys": ("measured", "segfault")})
+    figures = bench("process-per-run")
+    assert (figures["warm_complete"], figures["process_per_run_complete"]) == (1, 1)
+    assert "measured steps: worker process died" in figures["warm_lost"][SECOND]
+    assert "worker process died" in figures["process_per_run_lost"][SECOND]
+    assert figures["process_per_run_ratio"] > 0
+
+
+def test_of_several_gpus_only_runs_that_both_measured_are_compared(bench, fake_worker):  # noqa: F811
+    fake_worker.fail({f"{FIRST}/timer": ("warm-up", "oom")})
+    figures = bench("gpus")
+    assert (figures["one_gpu_complete"], figures["all_gpus_complete"], figures["num_gpus"]) == (1, 1, 2)
+    assert figures["kernel_time_differences"] == {SECOND: 0}
+    assert figures["gpus_ratio"] > 0
+
+
+def test_repeated_captures_are_counted(tiny, tmp_path, fake_worker, monkeypatch):  # noqa: F811
+    counts = iter([False])
+    monkeypatch.setattr("jobs.lane.Attempt.check", lambda attempt, database: next(counts, True) or lose())
+    sweep = load_sweep(tiny(context_length=[8], mode=["forward"]))
+    measured = sweep_speed.measure(sweep.runs, sweep.protocol, tmp_path, [0], "cpu")
+    assert (measured.complete, measured.repeated, measured.lost) == (1, 1, {})
+
+
+def lose():
+    raise CaptureLost("export", "nsys recorded 2 of 3 steps")
