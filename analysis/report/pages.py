@@ -10,11 +10,10 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from analysis.answer import Answer, Chart, Claim, Column, Table
-from analysis.report import charts, tables, text
+from analysis.answer import Answer, Chart, Claim
+from analysis.report import charts, findings, tables, text
 
 TEMPLATES = Path(__file__).parent / "templates"
-EVIDENCE_ROWS = 12
 FILTERS = (
     "ms",
     "us",
@@ -127,7 +126,7 @@ class _Page:
         self.site, self.path, self.answer = site, path, answer
         self.root = "../" * path.count("/")
         self.folder = "report/csv/" + path.removesuffix(".md").removeprefix("report/")
-        self.claimed: list[Claim] = []
+        self.claimed: list[tuple[Claim, Markup, findings.Read]] = []
 
     def context(self) -> dict[str, Any]:
         return {
@@ -159,35 +158,40 @@ class _Page:
 
     def sentence(self, key: str, caller) -> Markup:
         """The sentence of a claim if it holds, otherwise nothing."""
-        found = self.answer.claims[key]
-        return Markup(caller(found.told)).strip() + Markup(" ") if found.holds else Markup("")
+        return self._said(self.answer.claims[key], caller, {})
+
+    def _said(self, claim: Claim, caller, read: findings.Read) -> Markup:
+        """The sentence; `read` gains the facts in it, by their names."""
+        return Markup(caller(findings.noted(claim.told, read))).strip() + Markup(" ") if claim.holds else Markup("")
 
     def claim(self, key: str, caller) -> Markup:
         """A finding: the sentence and a link to the rows behind it."""
-        words = self.sentence(key, caller)
+        read: findings.Read = {}
+        words = self._said(self.answer.claims[key], caller, read)
         if not words:
             return Markup("")
-        self.claimed.append(self.answer.claims[key])
+        self.claimed.append((self.answer.claims[key], words, read))
         return (
             Markup("- ") + words + Markup('<a class="rows" href="#rows-{}" data-search-exclude>rows</a>\n').format(key)
         )
 
     def evidence(self) -> Markup:
-        """The rows behind every claim made so far, folded."""
-        return Markup("\n\n").join(self._evidence(claim) for claim in self.claimed)
+        """The rows behind every claim made so far, folded, each under its sentence."""
+        return Markup("\n\n").join(self._evidence(*claimed) for claimed in self.claimed)
 
-    def _evidence(self, claim: Claim) -> Markup:
-        shown = [c for table in self.answer.tables.values() for c in table.columns if c.key in claim.rows]
-        columns = tuple({column.key: column for column in shown}.values())
-        columns = columns or tuple(Column(name, name) for name in claim.rows.columns)
+    def _evidence(self, claim: Claim, words: Markup, read: findings.Read) -> Markup:
         link = self._csv(f"rows-{claim.key}", claim.rows)
-        few = claim.rows.head(EVIDENCE_ROWS)
-        title = f"{claim.key.replace('_', ' ')}: {text.counted(len(claim.rows), 'row')}"
-        title += f", the first {EVIDENCE_ROWS} of them" if len(claim.rows) > EVIDENCE_ROWS else ""
-        table = Table(f"rows-{claim.key}", title, columns, few)
-        body = tables.to_html(table, link, self.root, dict(self.site.families), anchor=f"rows-{claim.key}")
-        return Markup('<details class="evidence"><summary>{}</summary>\n{}\n</details>').format(
-            text.escape(title), body
+        shown = findings.table(claim, self.answer.tables.values(), read)
+        number = text.counted(len(claim.rows), "row")
+        if len(shown.rows) < len(claim.rows):
+            number = text.count(len(shown.rows)) + Markup(" of ") + number
+        return Markup(
+            '<details class="evidence"><summary><span class="said">{}</span> <span class="faint">{}</span></summary>\n'
+            "{}\n</details>"
+        ).format(
+            text.escape(findings.plain(words)),
+            number,
+            tables.to_html(shown, link, self.root, dict(self.site.families), anchor=shown.key),
         )
 
     def table(self, key: str) -> Markup:

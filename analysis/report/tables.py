@@ -196,7 +196,8 @@ def _cell(
     value = row[column.key]
     if _missing(value):
         why = column.absent if column.absent and not row.get(NOT_MEASURED) else why
-        return Markup('<td class="why">{}</td>').format(text.escape(why))
+        aligned = Markup(" num") if column.kind in NUMERIC else Markup("")
+        return Markup('<td class="why{}">{}</td>').format(aligned, text.escape(why))
     if column.kind in NUMERIC:
         shown = text.number(value / SCALE.get(column.kind, 1), decimals)
         if column.kind == "number":

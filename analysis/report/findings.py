@@ -1,0 +1,60 @@
+"""What stands behind a finding: of its claim's rows and columns those that its sentence speaks of."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from analysis.answer import Claim, Column, Table
+
+NUM_ROWS = 12
+"""Rows on the page; the CSV has all."""
+Read = dict[str, list]
+"""What a sentence read of its facts, and of the rows among them: values by name."""
+
+
+def noted(fact: Any, read: Read) -> Any:
+    """`fact`, where it is a row or holds rows, as something that notes in `read` what is asked for."""
+    if isinstance(fact, pd.Series):
+        fact = fact.to_dict()
+    if isinstance(fact, list):
+        return [noted(one, read) for one in fact]
+    return _Noted(fact, read) if isinstance(fact, Mapping) else fact
+
+
+class _Noted(Mapping):
+    def __init__(self, facts: Mapping[str, Any], read: Read):
+        self._facts, self._read = facts, read
+
+    def __getitem__(self, name: str) -> Any:
+        found = noted(self._facts[name], self._read)
+        self._read.setdefault(name, []).append(found)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._facts)
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+
+def table(claim: Claim, tables: Iterable[Table], read: Read) -> Table:
+    """The first rows of the claim, those that the sentence names before all others, in the columns of the table of the
+    page that has most of what the sentence reads. What other tables have of it follows."""
+    known = set(claim.rows)
+    found = [[one for one in table.columns if {one.key, one.lower or one.key} <= known] for table in tables]
+    nearest = max(found, key=lambda columns: (sum(one.key in read for one in columns), len(columns)), default=[])
+    near = {one.key: one for one in nearest}
+    others = {one.key: one for columns in found for one in columns if one.key in read}
+    columns = tuple((near | others | near).values()) or tuple(Column(name, name) for name in claim.rows)
+    rows = claim.rows
+    if "run_id" in rows:
+        rows = rows.iloc[(~rows["run_id"].isin(read.get("run_id", []))).argsort(kind="stable")]
+    return Table(f"rows-{claim.key}", f"Rows: {claim.key.replace('_', ' ')}", columns, rows.head(NUM_ROWS))
+
+
+def plain(words: str) -> str:
+    """A sentence of Markdown and HTML as text."""
+    return re.sub(r"\*\*|`", "", Markup(str(words).replace("<sup>T</sup>", "\u1d40")).striptags())
