@@ -1,4 +1,4 @@
-"""Imports run one way: reading -> metrics -> questions -> __main__, with knowledge, answer, columns, facts
+"""Imports run one way: reading -> metrics -> measures -> questions -> __main__, with knowledge, answer, columns, facts
 and report beside them."""
 
 import ast
@@ -16,13 +16,14 @@ ALLOWED = {
     "knowledge": {"knowledge"},
     "reading": {"reading", "knowledge"},
     "metrics": {"answer", "knowledge"},
-    "questions": {"questions", "metrics", "answer", "columns", "facts", "knowledge"},
+    "measures": {"measures", "metrics", "answer", "knowledge"},
+    "questions": {"questions", "measures", "metrics", "answer", "columns", "facts", "knowledge"},
     "report": {"report", "answer"},
 }
 """What a part of `analysis` may import from the others. Parts that are not named here tie them together."""
 
 
-SHARED = ("ranges", "memory")
+SHARED = ("ranges", "memory", "dry_run", "caching_allocator")
 """Modules of `jobs` that `analysis` may import: the names of ranges, and the predicted memory that it holds against
 the measured one. They are plain facts and arithmetic, and import nothing of `jobs` but each other."""
 

@@ -6,21 +6,14 @@ from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.columns import case_headings, spread_column
 from analysis.facts import extremes, largest
-from analysis.knowledge import flops, kernel_families
+from analysis.measures import attention
+from analysis.measures.attention import NAIVE, TRAIN
 from jobs import ranges
 
 SLUG = "fused-attention"
 TITLE = "What does fused attention save, and from which context on?"
 STUDY = "attention"
 
-NAIVE = "naive"
-TRAIN = "train_step"
-FUSED = "attention"
-"""Family of the fused kernels and of their helpers."""
-RANGES = (ranges.ATTENTION_SCORES, ranges.SOFTMAX, ranges.ATTENTION_OUTPUT, ranges.FUSED_ATTENTION)
-BACKWARD = {NAIVE: 4 / 2, "fused": 5 / 2}
-"""Products of backward over the two of forward, QK^T and AV: two gradients of each, and QK^T again where its result
-was not kept."""
 MODES = {"forward": "A forward pass", TRAIN: "A training step"}
 COMPARED = [
     *(f"{clock}_{end}" for clock in ("busy", "timer") for end in ("ns", "min_ns", "max_ns")),
@@ -47,13 +40,13 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
     keys = [name for name in metrics.case_columns(runs) if name != "attention"]
     totals = metrics.kernel_totals(kernels)
     table = _steps(runs, steps, kernels, keys)
-    parts = _parts(table, totals, runs, calibration, keys)
+    parts = attention.parts_of(table, totals, runs, calibration, keys)
     compared = table[(table["attention"] != NAIVE) & table["speedup"].notna()]
     trained = compared[compared["mode"] == TRAIN]
     crossovers = _crossovers(compared, [name for name in keys if name != "context_length"])
     reference = _reference(trained, keys)
-    forward = _forward_kernels(reference, totals, runs)
-    families, names = _backward_families(reference, totals), _backward_kernels(reference, totals)
+    forward = attention.forward_kernels(reference, totals, runs)
+    families, names = attention.backward_families(reference, totals), attention.backward_kernels(reference, totals)
     at_reference = parts[parts["train_run_id"].isin(reference["run_id"])]
     claims = [
         Claim("always", trained, lambda rows: rows["faster"].all(), _gains),
@@ -71,7 +64,9 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
             lambda rows: (rows["forward_ns"] < rows["naive_products_ns"]).all(),
             extremes("forward_ns"),
         ),
-        Claim("inside", _products_gone(compared, kernels, runs), lambda rows: rows["as_expected"].all(), _gone),
+        Claim(
+            "inside", attention.products_gone(compared, kernels, runs), lambda rows: rows["as_expected"].all(), _gone
+        ),
         Claim(
             "backward",
             at_reference,
@@ -92,8 +87,40 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
     title = _named(reference, keys)
     shown = [*keys[2:], *([] if runs["size"].nunique() == 1 else ["size"]), "context_length", "attention"]
     case = case_headings(shown, linked=False)
-    forms = (NAIVE, *reference["attention"]) if len(reference) else ()
-    tables = [
+    tables = _tables(case, title, crossovers, table, parts, attention.work_of(runs), forward, families, names)
+    drawn = table[(table["mode"] == TRAIN) & _same(table, reference, keys[2:], ["size"])]
+    charts = [
+        _lines("time", f"GPU busy time of a training step{_named(reference, keys[2:])}", drawn, "busy_ns", "ms"),
+        _lines(
+            "peak", f"Peak memory of a training step{_named(reference, keys[2:])}", drawn, "peak_memory_bytes", "GiB"
+        ),
+    ]
+    facts = {
+        "reference": title.removeprefix(", "),
+        "autocast": bool(runs.loc[runs["run_id"].isin(reference["run_id"]), "precision"].eq("bf16").any()),
+        "launch_bound": metrics.LAUNCH_BOUND_BUSY_SHARE,
+        "num_trained": len(trained),
+        "num_compared": len(compared),
+        "num_forward_faster": int(compared["faster"].sum()),
+        "num_before": int(table[NOT_MEASURED].eq("OOM in build").sum()),
+        "sizes": list(dict.fromkeys(table["size"])),
+    }
+    return assemble(facts, claims, tables, charts)
+
+
+def _tables(
+    case: tuple[Column, ...],
+    where: str,
+    crossovers: pd.DataFrame,
+    table: pd.DataFrame,
+    parts: pd.DataFrame,
+    work: pd.DataFrame,
+    forward: pd.DataFrame,
+    families: pd.DataFrame,
+    names: pd.DataFrame,
+) -> list[Table]:
+    forms = [name.removesuffix("_ns") for name in families if name.endswith("_ns")]
+    return [
         Table(
             "crossover",
             "The smallest context from which a backend is faster than written-out attention",
@@ -112,7 +139,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
         *(_of_mode(mode, label, table, case) for mode, label in MODES.items()),
         Table(
             "forward_kernels",
-            f"Attention's kernels in forward{title}",
+            f"Attention's kernels in forward{where}",
             (
                 Column("attention", "attention"),
                 Column("range", "range", "code"),
@@ -125,7 +152,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
         ),
         Table(
             "families",
-            f"Kernels of backward by family{title}",
+            f"Kernels of backward by family{where}",
             (
                 Column("family", "family", "family"),
                 *(Column(f"{one}_calls", f"{one}, launches", "count") for one in forms),
@@ -135,7 +162,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
         ),
         Table(
             "backward_kernels",
-            f"Backward kernels whose number changes{title}: naive against the fastest backend",
+            f"Backward kernels whose number changes{where}: naive against the fastest backend",
             (
                 Column("kernel_name", "kernel", "kernel"),
                 Column("naive_calls", "naive, launches", "count"),
@@ -157,7 +184,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
                 Column("fused_flops", "executed, fused (inferred)", "gflop"),
                 Column("executed_ratio", "fused ÷ model", "ratio"),
             ),
-            _work(runs),
+            work,
         ),
         Table(
             "rates",
@@ -175,24 +202,6 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
             parts,
         ),
     ]
-    drawn = table[(table["mode"] == TRAIN) & _same(table, reference, keys[2:], ["size"])]
-    charts = [
-        _lines("time", f"GPU busy time of a training step{_named(reference, keys[2:])}", drawn, "busy_ns", "ms"),
-        _lines(
-            "peak", f"Peak memory of a training step{_named(reference, keys[2:])}", drawn, "peak_memory_bytes", "GiB"
-        ),
-    ]
-    facts = {
-        "reference": title.removeprefix(", "),
-        "autocast": bool(runs.loc[runs["run_id"].isin(reference["run_id"]), "precision"].eq("bf16").any()),
-        "launch_bound": metrics.LAUNCH_BOUND_BUSY_SHARE,
-        "num_trained": len(trained),
-        "num_compared": len(compared),
-        "num_forward_faster": int(compared["faster"].sum()),
-        "num_before": int(table[NOT_MEASURED].eq("OOM in build").sum()),
-        "sizes": list(dict.fromkeys(table["size"])),
-    }
-    return assemble(facts, claims, tables, charts)
 
 
 def _of_mode(mode: str, label: str, table: pd.DataFrame, case: tuple[Column, ...]) -> Table:
@@ -252,7 +261,7 @@ def _steps(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, keys:
             table = table.merge(times[times["phase"] == metrics.STEP].drop(columns="phase"), how="left", on="run_id")
         for more in (phases, launches, memory):
             table = table.merge(more, how="left", on="run_id")
-        parts.append(_beside_naive(table, [*COMPARED, "run_id", NOT_MEASURED], keys))
+        parts.append(attention.beside_naive(table, [*COMPARED, "run_id", NOT_MEASURED], keys))
     table = pd.concat(parts, ignore_index=True)
     for ratio, value in (("speedup", "busy_ns"), ("timer_speedup", "timer_ns"), ("memory_ratio", "peak_memory_bytes")):
         table[ratio] = table[f"naive_{value}"] / table[value]
@@ -263,14 +272,6 @@ def _steps(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, keys:
     table = table.assign(_size=rank["size"], _fused=rank["naive"])
     order = [*keys[2:], "_size", "context_length", "_fused", "attention"]
     return table.sort_values(order, kind="stable", ignore_index=True).drop(columns=["_size", "_fused"])
-
-
-def _beside_naive(table: pd.DataFrame, values: list[str], keys: list[str]) -> pd.DataFrame:
-    """`table` with the `values` of the same case under naive attention as naive_*."""
-    naive = table[table["attention"] == NAIVE][[*keys, *values]].rename(
-        columns={name: f"naive_{name}" for name in values}
-    )
-    return table.merge(naive, how="left", on=keys)
 
 
 def _crossovers(compared: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
@@ -310,196 +311,6 @@ def _same(table: pd.DataFrame, rows: pd.DataFrame, *columns: list[str]) -> pd.Se
 
 def _named(rows: pd.DataFrame, keys: list[str]) -> str:
     return ", " + " · ".join(str(rows.iloc[0][name]) for name in keys) if len(rows) else ""
-
-
-# ---------------------------------------------------------------- kernels
-
-
-def _runs_of(reference: pd.DataFrame) -> dict[str, str]:
-    """Attention by run_id, naive first."""
-    fused = dict(zip(reference["run_id"], reference["attention"], strict=True))
-    return dict.fromkeys(reference["naive_run_id"], NAIVE) | fused
-
-
-def _forward_kernels(reference: pd.DataFrame, totals: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Kernels launched in attention's ranges: attention, range, kernel_name, family, per_layer, time_ns, share."""
-    forms = _runs_of(reference)
-    rows = _in_attention(totals[totals["run_id"].isin(forms)])
-    layers = runs.astype({"run_id": str}).set_index("run_id")["num_layers"]
-    rows = rows.assign(
-        attention=rows["run_id"].map(forms),
-        per_layer=rows["calls"] / rows["run_id"].map(layers).astype(float),
-        share=metrics.share_of(rows, ["run_id"]),
-        _run=rows["run_id"].map({run: rank for rank, run in enumerate(forms)}),
-        _range=rows["range"].map(RANGES.index),
-    )
-    rows = rows.sort_values(["_run", "_range", "time_ns"], ascending=[True, True, False], ignore_index=True)
-    return rows[["attention", "range", "kernel_name", "family", "per_layer", "time_ns", "share"]]
-
-
-def _in_attention(totals: pd.DataFrame) -> pd.DataFrame:
-    """Kernels that forward launches inside attention's ranges, with their innermost range."""
-    rows = totals[totals["phase"] == ranges.FORWARD]
-    rows = rows.assign(range=rows["module"].str.rsplit("/", n=1).str[-1])
-    return rows[rows["range"].isin(RANGES)]
-
-
-def _backward_families(reference: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
-    """Launches and time of each family in backward, by attention: family, {attention}_calls, {attention}_ns."""
-    forms = _runs_of(reference)
-    rows = _backward_of(totals, forms)
-    found = metrics.by_family(rows, ["attention"]).pivot(
-        index="family", columns="attention", values=["calls", "time_ns"]
-    )
-    table = pd.DataFrame(index=found.index)
-    for suffix, value in (("calls", "calls"), ("ns", "time_ns")):
-        for form in forms.values():
-            table[f"{form}_{suffix}"] = found[(value, form)].fillna(0.0)
-    if forms:
-        table = table.sort_values(f"{NAIVE}_ns", ascending=False, kind="stable")
-    return table.reset_index()
-
-
-def _backward_kernels(reference: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
-    """Kernels that naive and the fastest backend launch a different number of times in backward, by the time saved."""
-    fastest = reference.sort_values("busy_ns", kind="stable").head(1)
-    forms = _runs_of(fastest)
-    rows = _backward_of(totals, forms).groupby(["kernel_name", "family", "attention"])[["calls", "time_ns"]].sum()
-    table = pd.DataFrame(index=rows.index.droplevel("attention").unique())
-    for prefix, form in zip(("naive", "fused"), forms.values()):
-        of_form = rows.xs(form, level="attention")
-        table[f"{prefix}_calls"], table[f"{prefix}_ns"] = of_form["calls"], of_form["time_ns"]
-    table = table.reindex(columns=["naive_calls", "fused_calls", "naive_ns", "fused_ns"]).fillna(0.0)
-    table["saved_ns"] = table["naive_ns"] - table["fused_ns"]
-    changed = table[table["naive_calls"] != table["fused_calls"]]
-    return changed.sort_values("saved_ns", ascending=False, kind="stable").reset_index()
-
-
-def _backward_of(totals: pd.DataFrame, forms: dict[str, str]) -> pd.DataFrame:
-    rows = totals[totals["run_id"].isin(forms) & (totals["phase"] == ranges.BACKWARD)]
-    return rows.assign(attention=rows["run_id"].map(forms))
-
-
-# ---------------------------------------------------------------- arithmetic
-
-
-def _parts(
-    table: pd.DataFrame, totals: pd.DataFrame, runs: pd.DataFrame, calibration: pd.DataFrame, keys: list[str]
-) -> pd.DataFrame:
-    """Attention alone, a row for each case: kernel time in a forward pass and in the backward of a training step, the
-    products' part of the former, FLOPs over time, and what `naive` has of them (naive_*)."""
-    inside = _in_attention(totals)
-    forward = pd.DataFrame(
-        {
-            "forward_ns": inside.groupby("run_id")["time_ns"].sum(),
-            "products_ns": inside[inside["family"] == "gemm"].groupby("run_id")["time_ns"].sum(),
-        }
-    )
-    backward = totals[totals["phase"] == ranges.BACKWARD]
-    fused = backward["family"] == FUSED
-    backward = pd.DataFrame(
-        {
-            "backward_ns": backward[fused].groupby("run_id")["time_ns"].sum(),
-            "outside_ns": backward[~fused].groupby("run_id")["time_ns"].sum(),
-        }
-    )
-    by = [*keys, "attention"]
-    parts = table.loc[table["mode"] == "forward", [*by, "run_id"]].merge(forward.reset_index(), how="left", on="run_id")
-    trained = table.loc[table["mode"] == TRAIN, [*by, "run_id", NOT_MEASURED]].merge(
-        backward.reset_index(), how="left", on="run_id"
-    )
-    parts = trained.rename(columns={"run_id": "train_run_id"}).merge(parts, how="left", on=by)
-    parts = _rates(
-        _naive_backward(parts[(parts["train_run_id"] != "") | (parts["run_id"] != "")], keys), runs, calibration
-    )
-    values = ["forward_ns", "products_ns", "backward_ns", "backward_low_ns", "backward_high_ns", "forward_of_peak"]
-    return _beside_naive(parts, values, keys)
-
-
-def _naive_backward(parts: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Attention's backward where no kernel tells of it: all of it less what other forms of attention leave outside."""
-    outside = parts[parts["attention"] != NAIVE].groupby(keys)["outside_ns"].agg(["median", "min", "max"]).reset_index()
-    parts = parts.merge(outside, how="left", on=keys)
-    naive = parts["attention"] == NAIVE
-    parts["backward_ns"] = parts["backward_ns"].where(~naive, parts["outside_ns"] - parts["median"])
-    parts["backward_low_ns"] = (parts["outside_ns"] - parts["max"]).where(naive)
-    parts["backward_high_ns"] = (parts["outside_ns"] - parts["min"]).where(naive)
-    return parts.drop(columns=["median", "min", "max"])
-
-
-def _rates(parts: pd.DataFrame, runs: pd.DataFrame, calibration: pd.DataFrame) -> pd.DataFrame:
-    """TFLOP/s of attention and their share of the measured rate of a large product, NaN where that was not measured.
-
-    Kernels fused in fp32 have no share: no name tells whether they multiply on tensor cores.
-    """
-    measured = calibration.set_index("figure")["value"].astype(float) / 1e12
-    of_run = {str(run["run_id"]): run for run in runs.to_dict("records")}
-    rows = []
-    for part in parts.to_dict("records"):
-        run = pd.Series(of_run[part["train_run_id"] or part["run_id"]])
-        form = NAIVE if part["attention"] == NAIVE else "fused"
-        work = _flops(metrics.shape_of(run))
-        told = form == NAIVE or run["precision"] != "fp32"
-        peak = measured.get(f"gemm_{run['precision']}", float("nan")) if told else float("nan")
-        rates = {
-            "full_rate": work[(NAIVE, "forward")] / part["forward_ns"] / 1e3,
-            "forward_rate": work[(form, "forward")] / part["forward_ns"] / 1e3,
-            "backward_rate": work[(form, "backward")] / part["backward_ns"] / 1e3,
-        }
-        shares = {f"{phase}_of_peak": rates[f"{phase}_rate"] / peak for phase in ("forward", "backward")}
-        rows.append(rates | shares)
-    columns = ["full_rate", "forward_rate", "backward_rate", "forward_of_peak", "backward_of_peak"]
-    any_peak = measured[measured.index.str.startswith("gemm_")].max()
-    parts = parts.join(pd.DataFrame(rows, index=parts.index, columns=columns))
-    return parts.assign(full_of_any_peak=parts["full_rate"] / any_peak)
-
-
-def _flops(shape: flops.Shape) -> dict[tuple[str, str], float]:
-    """FLOPs of attention's products, all layers, by form and phase; those of a fused kernel are inferred."""
-    forward = {
-        form: shape.num_layers * flops.fused_attention(shape, skip_masked=form != NAIVE).flops for form in BACKWARD
-    }
-    return {(form, "forward"): forward[form] for form in BACKWARD} | {
-        (form, "backward"): forward[form] * BACKWARD[form] for form in BACKWARD
-    }
-
-
-def _work(runs: pd.DataFrame) -> pd.DataFrame:
-    """Model FLOPs of attention in one training step against those executed, for every shape."""
-    shapes = metrics.in_model_order(runs[runs["mode"].astype(str) == TRAIN])
-    rows = []
-    for run in shapes.drop_duplicates(["size", "context_length", "batch_size"]).to_dict("records"):
-        shape = metrics.shape_of(pd.Series(run))
-        done = {form: sum(n for (one, _), n in _flops(shape).items() if one == form) for form in BACKWARD}
-        rows.append(
-            {
-                **{name: run[name] for name in ("size", "context_length", "batch_size")},
-                "model_flops": done[NAIVE],
-                "of_step": done[NAIVE] / flops.step_flops(shape, TRAIN),
-                "naive_flops": done[NAIVE],
-                "fused_flops": done["fused"],
-                "executed_ratio": done["fused"] / done[NAIVE],
-            }
-        )
-    columns = ["size", "context_length", "batch_size", "model_flops", "of_step"]
-    return pd.DataFrame(rows, columns=[*columns, "naive_flops", "fused_flops", "executed_ratio"])
-
-
-def _products_gone(compared: pd.DataFrame, kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Matrix products that naive launches and a backend does not: forward_gone and backward_gone, per layer."""
-    counts = metrics.matrix_products(kernels, kernel_families.is_matrix_product)
-    counts = counts.groupby(["run_id", "phase"])["products"].median().unstack()
-    layers = runs.astype({"run_id": str}).set_index("run_id")["num_layers"]
-    rows = compared[compared["mode"] == TRAIN]
-    rows = rows[[name for name in rows if not name.endswith("_ns")]]
-    for phase in (ranges.FORWARD, ranges.BACKWARD):
-        count = counts[phase] if phase in counts else pd.Series(dtype=float)
-        naive, fused, per_layer = (
-            rows[run].map(known).astype(float)
-            for run, known in (("naive_run_id", count), ("run_id", count), ("run_id", layers))
-        )
-        rows = rows.assign(**{f"{phase}_gone": (naive - fused) / per_layer})
-    return rows.assign(as_expected=(rows["forward_gone"] == 2) & (rows["backward_gone"] == 4))
 
 
 # ---------------------------------------------------------------- facts of claims

@@ -2,14 +2,15 @@
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.columns import spread_column
+from analysis.columns import case_headings, spread_column
 from analysis.facts import extremes, out_of
 from analysis.knowledge import cuda_api
+from analysis.measures import queue
+from analysis.measures.queue import CAUSES
 from jobs import ranges
 
 SLUG = "host"
@@ -19,9 +20,6 @@ STUDY = "host"
 OFF, DEFAULT, GRAPHS = "off", "default", "cudagraphs"
 SERIES = (OFF, DEFAULT, GRAPHS)
 TRAIN = "train_step"
-CAUSES = {"busy": "busy", "launch": "waits for a launch", "boundary": "between phases", "own": "own overhead"}
-POINTS = 140
-"""Points of a line of the queue: each is the deepest queue of its slice of the step."""
 
 
 def answer(
@@ -35,15 +33,15 @@ def answer(
     """What the GPU does in a step by cause, how far the host is ahead of it, and step times by `compile`.
 
     A step under nsys is cut into time in which the GPU is busy (union of kernels, copies and fills) and idle time by
-    cause (`queue` says how): it waits for a launch, it is idle between two phases, where the host synchronises, or it
-    takes up work that was there already. The four add up to the NVTX range of the step. The unprofiled step is the
-    timer's; its idle share is 1 - busy / timer. Times saved are to the run without compile of the same case; a
-    variant is faster or slower only where the minimum-to-maximum intervals do not overlap. What graphs add to compile
-    is judged by forward and backward together, without the optimizer: only the model is compiled. `main` is asked for
-    the same causes in every training step of the grid.
+    cause (`measures.queue` says how): it waits for a launch, it is idle between two phases, where the host
+    synchronises, or it takes up work that was there already. The four add up to the NVTX range of the step. The
+    unprofiled step is the timer's; its idle share is 1 - busy / timer. Times saved are to the run without compile of
+    the same case; a variant is faster or slower only where the minimum-to-maximum intervals do not overlap. What graphs
+    add to compile is judged by forward and backward together, without the optimizer: only the model is compiled. `main`
+    is asked for the same causes in every training step of the grid.
     """
     by = [name for name in metrics.case_columns(runs) if name != "compile"]
-    queued = queue(operations(kernels, memops))
+    queued = queue.placed(queue.operations(kernels, memops))
     table = _every_mode(runs).merge(_of_runs(runs, steps, kernels, api, queued), how="left", on="run_id")
     measured = table[(table[NOT_MEASURED] == "") & table["timer_ns"].notna()]
     captured = measured[measured["wall_ns"].notna()]
@@ -82,21 +80,36 @@ def answer(
         Claim("grid", grid, lambda rows: (rows["waits_share"] > 0).any(), extremes("waits_share")),
         Claim("full", _full_queues(grid), lambda rows: rows["operations"].nunique() > 2, _full(grid)),
     ]
-    names = {"context_length": "context", "size": "model"}
-    kinds = {"context_length": "count"}
-    headings = (
-        Column("mode", "mode"),
-        *(Column(name, names.get(name, name), kinds.get(name, "text")) for name in by),
-        Column("compile", "compile"),
-    )
-    causes = tuple(Column(f"{cause}_share", label, "share", bar=True) for cause, label in CAUSES.items())
+    tables = _tables(table, pairs, phases, grid, by, _case_columns(main))
+    charts = [_step_times(measured, by), *_queues(captured, queued, by)]
+    clock = metrics.clock_lead(metrics.in_steps(kernels))
+    facts = {
+        "queues": [chart.key for chart in charts[1:]],
+        "known": len(off) > 0,
+        "batch_sizes": sorted(set(runs["batch_size"].astype(str))),
+        "clock_lead_ns": max(0.0, clock["lead_ns"]),
+        "clock_drift_ns": clock["drift_ns"],
+    }
+    return assemble(facts, claims, tables, charts)
+
+
+def _tables(
+    table: pd.DataFrame,
+    pairs: pd.DataFrame,
+    phases: pd.DataFrame,
+    grid: pd.DataFrame,
+    by: list[str],
+    grid_by: list[str],
+) -> list[Table]:
+    headings = (Column("mode", "mode"), *case_headings(by, linked=False), Column("compile", "compile"))
+    shares = tuple(Column(f"{cause}_share", label, "share", bar=True) for cause, label in CAUSES.items())
     ahead = (
         Column("depth", "queue, mean", "count"),
         Column("deepest", "queue, deepest", "count"),
         Column("ahead_ns", "furthest ahead", "ms"),
         Column("wait_ns", "host waits", "ms"),
     )
-    tables = [
+    return [
         Table(
             "steps",
             "A step without the profiler, and what it launches",
@@ -126,7 +139,7 @@ def answer(
         Table(
             "causes",
             "What the GPU does in a step under nsys",
-            (*headings, Column("wall_ns", "step", "ms"), *causes),
+            (*headings, Column("wall_ns", "step", "ms"), *shares),
             table,
         ),
         Table(
@@ -157,113 +170,13 @@ def answer(
             "grid",
             "Every training step of the main recording, under nsys",
             (
-                *(Column(name, names.get(name, name), kinds.get(name, "text")) for name in _case_columns(main)),
-                *causes,
+                *case_headings(grid_by, linked=False),
+                *shares,
                 *ahead[:3],
             ),
             grid,
         ),
     ]
-    charts = [_step_times(measured, by), *_queues(captured, queued, by)]
-    clock = metrics.clock_lead(metrics.in_steps(kernels))
-    facts = {
-        "queues": [chart.key for chart in charts[1:]],
-        "known": len(off) > 0,
-        "batch_sizes": sorted(set(runs["batch_size"].astype(str))),
-        "clock_lead_ns": max(0.0, clock["lead_ns"]),
-        "clock_drift_ns": clock["drift_ns"],
-    }
-    return assemble(facts, claims, tables, charts)
-
-
-# ---------------------------------------------------------------- the queue between host and GPU
-
-
-def operations(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
-    """What the GPU does inside measured steps, by run, step and start: run_id, step, phase, launch_ns, launch_end_ns
-    (of a copy or fill: launch_ns), start_ns, end_ns."""
-    columns = ["run_id", "step", "phase", "launch_ns", "launch_end_ns", "start_ns", "end_ns"]
-    moved = memops.assign(launch_end_ns=memops["launch_ns"])
-    parts = [metrics.in_steps(frame)[columns].astype({"run_id": str, "phase": str}) for frame in (kernels, moved)]
-    return pd.concat(parts).sort_values(["run_id", "step", "start_ns"], kind="stable", ignore_index=True)
-
-
-def queue(ops: pd.DataFrame) -> pd.DataFrame:
-    """`operations` with their place in the queue, all on the GPU's clock.
-
-    The two clocks of a capture are some microseconds apart, so a launch is put on the GPU's clock by the shortest way
-    from launch to start in its step, which counts as no wait at all: what every launch takes at least is not seen.
-    Added columns: ready_ns, when the operation could have started at the earliest; gap_ns, how long the GPU was idle
-    before it (0 for the first of a step); late_ns, the part of the gap before ready_ns, which the host caused; first,
-    whether it is the first of its phase. All nodes of a CUDA graph have one launch: they are ready when that call ends,
-    and gaps inside the graph are the GPU's own.
-    """
-    steps = [ops["run_id"], ops["step"]]
-    of_step = ops.groupby(["run_id", "step"], sort=False)
-    call = ["run_id", "step", "launch_ns"]
-    node, repeated = ops.duplicated(call, keep=False), ops.duplicated(call)
-    lag = ops["start_ns"] - ops["launch_ns"]
-    least = lag.where(~node).groupby(steps).transform("min")
-    least = least.fillna((ops["start_ns"] - ops["launch_end_ns"]).where(~repeated).groupby(steps).transform("min"))
-    ready = ops["launch_ns"].where(~node, ops["launch_end_ns"]) + least
-    ready = np.minimum(ready, ops["start_ns"])
-    covered = of_step["end_ns"].cummax().groupby(steps).shift(1)
-    gap = (ops["start_ns"] - covered).clip(lower=0).fillna(0)
-    late = np.minimum((ready - covered).clip(lower=0).fillna(0), gap).where(~repeated, 0)
-    first = ops["phase"] != of_step["phase"].shift(1)
-    busy = ops["end_ns"] - np.maximum(ops["start_ns"], covered.fillna(ops["start_ns"]))
-    return ops.assign(ready_ns=ready, gap_ns=gap, late_ns=late, first=first, busy_ns=busy.clip(lower=0))
-
-
-def depths(ops: pd.DataFrame) -> pd.DataFrame:
-    """How many operations of one step wait, at each moment one gets ready: at_ns (from the first of them), depth."""
-    ready, start = np.sort(ops["ready_ns"].to_numpy()), np.sort(ops["start_ns"].to_numpy())
-    waiting = np.arange(1, len(ready) + 1) - np.searchsorted(start, ready, side="right")
-    return pd.DataFrame({"at_ns": ready - ready[:1].sum(), "depth": np.maximum(waiting, 0)})
-
-
-def causes(queued: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """What the GPU does in a step by cause, mean over the profiled steps: run_id, wall_ns, {cause}_ns and {cause}_share
-    for each of CAUSES, operations (per step), depth (mean over time), deepest, ahead_ns (the longest wait of one).
-
-    Idle time at the two ends of a step counts as between phases: the range less the time from the first operation's
-    start to the last one's end.
-    """
-    rows = queued.assign(
-        boundary_ns=queued["gap_ns"].where(queued["first"], 0),
-        launch_idle_ns=queued["late_ns"].where(~queued["first"], 0),
-        own_ns=(queued["gap_ns"] - queued["late_ns"]).where(~queued["first"], 0),
-        wait_ns=queued["start_ns"] - queued["ready_ns"],
-    )
-    of_step = rows.groupby(["run_id", "step"], sort=False).agg(
-        operations=("start_ns", "size"),
-        busy_ns=("busy_ns", "sum"),
-        launch_ns=("launch_idle_ns", "sum"),
-        boundary_ns=("boundary_ns", "sum"),
-        own_ns=("own_ns", "sum"),
-        begin=("start_ns", "min"),
-        end=("end_ns", "max"),
-        waits=("wait_ns", "sum"),
-        ahead_ns=("wait_ns", "max"),
-    )
-    of_step["deepest"] = pd.Series(
-        {key: depths(one)["depth"].max() for key, one in queued.groupby(["run_id", "step"], sort=False)}, dtype=float
-    )
-    of_step = of_step.reset_index().merge(_walls(steps), on=["run_id", "step"])
-    projected = of_step["end"] - of_step["begin"]
-    of_step["boundary_ns"] += of_step["wall_ns"] - projected
-    of_step["depth"] = of_step["waits"] / projected
-    extremes = of_step.groupby("run_id", sort=False)[["deepest", "ahead_ns"]].max()
-    means = ["wall_ns", "operations", "depth", *(f"{cause}_ns" for cause in CAUSES)]
-    table = of_step.groupby("run_id", sort=False)[means].mean().join(extremes).reset_index()
-    for cause in CAUSES:
-        table[f"{cause}_share"] = table[f"{cause}_ns"] / table["wall_ns"]
-    return table.rename(columns={f"{cause}_ns": f"{cause}_captured_ns" for cause in CAUSES})
-
-
-def _walls(steps: pd.DataFrame) -> pd.DataFrame:
-    found = steps[(steps["collector"].astype(str) == "nsys") & (steps["phase"].astype(str) == ranges.STEP)]
-    return found.astype({"run_id": str})[["run_id", "step", "wall_ns"]]
 
 
 # ---------------------------------------------------------------- frames
@@ -286,7 +199,7 @@ def _of_runs(
     """One row per run: timer_ns with its spread, `causes`, calls and host time per step."""
     timer = metrics.host_times(steps, "timer", "timer")
     table = timer[timer["phase"] == ranges.STEP].drop(columns="phase")
-    table = table.merge(causes(queued, steps), how="left", on="run_id")
+    table = table.merge(queue.causes(queued, steps), how="left", on="run_id")
     num_steps = metrics.num_profiled_steps(kernels)
     calls = _grouped(api)
     for group, number, time in (("launch", "calls", "calling_ns"), ("synchronisation", "waits", "wait_ns")):
@@ -423,7 +336,7 @@ def _grid(main: Any) -> pd.DataFrame:
     table = metrics.cases(main.runs, TRAIN) if len(main.runs) else pd.DataFrame(columns=[*by, "run_id", NOT_MEASURED])
     train = set(table["run_id"])
     parts = (frame[frame["run_id"].astype(str).isin(train)] for frame in (main.kernels, main.memops))
-    found = causes(queue(operations(*parts)), main.steps)
+    found = queue.causes(queue.placed(queue.operations(*parts)), main.steps)
     table = table.merge(found.astype({"run_id": str}), how="left", on="run_id")
     return table.assign(waits_share=table["launch_share"] + table["boundary_share"])
 
@@ -467,7 +380,7 @@ def _queues(captured: pd.DataFrame, queued: pd.DataFrame, by: list[str]) -> list
     charts = []
     for case, runs in captured[captured["mode"] == TRAIN].groupby(by, sort=False):
         parts = [
-            _line(queued[queued["run_id"] == run_id]).assign(series=name)
+            queue.sliced(queued[queued["run_id"] == run_id]).assign(series=name)
             for run_id, name in zip(runs["run_id"], runs["compile"], strict=True)
         ]
         title = f"The queue during a training step: {' · '.join(map(str, case))}"
@@ -475,17 +388,3 @@ def _queues(captured: pd.DataFrame, queued: pd.DataFrame, by: list[str]) -> list
         rows = pd.concat(parts, ignore_index=True)
         charts.append(Chart(f"queue-{len(charts)}", "traces", title, rows, options))
     return charts
-
-
-def _line(ops: pd.DataFrame) -> pd.DataFrame:
-    """The queue in the last profiled step, in POINTS slices: x (ms), y (the deepest of the slice)."""
-    ops = ops[ops["step"] == ops["step"].max()]
-    begin, end = ops["ready_ns"].min(), ops["end_ns"].max()
-    found = depths(ops)
-    edges = np.linspace(0, end - begin, POINTS + 1)
-    starts = np.sort(ops["start_ns"].to_numpy()) - begin
-    ready = found["at_ns"].to_numpy()
-    left = np.searchsorted(ready, edges[:-1], side="right") - np.searchsorted(starts, edges[:-1], side="right")
-    inside = found.groupby(np.clip(np.searchsorted(edges, ready, side="right") - 1, 0, POINTS - 1))["depth"].max()
-    deepest = np.maximum(inside.reindex(range(POINTS), fill_value=0).to_numpy(), np.maximum(left, 0))
-    return pd.DataFrame({"x": edges[:-1] / 1e6, "y": deepest})

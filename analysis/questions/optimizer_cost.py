@@ -6,6 +6,7 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.columns import case_headings, spread_column
 from analysis.facts import highest, lowest, span
 from analysis.knowledge import flops
 from jobs import ranges
@@ -21,11 +22,7 @@ CLOCKS = ("kernel", "time", "step")
 ACCESSES = flops.ADAMW_ACCESSES
 NEAR = 0.75
 """From this part of a copy's rate on, kernels are called near the speed of memory."""
-HEADINGS = (
-    Column("size", "model"),
-    Column("context_length", "context", "count"),
-    Column("optimizer", "AdamW"),
-)
+HEADINGS = (*case_headings(["size", "context_length"], linked=False), Column("optimizer", "AdamW"))
 _NAMES = {
     "fused": r"FusedAdam",
     "addcdiv": r"addcdiv_cuda_kernel|PointwiseOpScalarListFunctor.*divides",
@@ -158,68 +155,7 @@ def answer(
             },
         ),
     ]
-    not_calibrated = "n/a: not calibrated"
-    tables = [
-        Table(
-            "cost",
-            "The optimizer phase of one training step",
-            (
-                *HEADINGS,
-                Column("kernel_ns", "kernel time", "ms", lower="kernel_min_ns", upper="kernel_max_ns"),
-                Column("kernel_speedup", "speed-up", "ratio", absent="base"),
-                Column("time_ns", "phase, unprofiled", "ms", lower="time_min_ns", upper="time_max_ns"),
-                Column("time_speedup", "speed-up", "ratio", absent="base"),
-                Column("launches", "launches", "count"),
-                Column("moved_bytes", "moved", "bytes"),
-                Column("rate", "rate", "gbps"),
-                Column("of_copy", "of copy rate", "share", bar=True, absent=not_calibrated),
-            ),
-            table,
-        ),
-        Table(
-            "whole",
-            "The whole training step, and memory",
-            (
-                *HEADINGS,
-                Column("step_ns", "step, unprofiled", "ms", lower="step_min_ns", upper="step_max_ns"),
-                Column("step_speedup", "speed-up", "ratio", absent="base"),
-                Column("step_busy_share", "GPU busy", "share"),
-                Column("share", "optimizer, of step", "share", bar=True),
-                Column("kernel_share", "of GPU busy time", "share", bar=True),
-                Column("peak_memory_bytes", "peak of the run", "bytes"),
-                Column("extra_bytes", "extra in the phase", "bytes"),
-                Column("extra_copies", "extra ÷ weights", "ratio"),
-            ),
-            table,
-        ),
-        Table(
-            "host",
-            "Host and GPU in the optimizer phase",
-            (
-                *HEADINGS,
-                Column("launches", "launches", "count"),
-                Column("issue_ns", "issuing them, at least", "ms", absent=not_calibrated),
-                Column("kernel_ns", "kernel time", "ms"),
-                Column("time_ns", "phase, unprofiled", "ms", lower="time_min_ns", upper="time_max_ns"),
-                Column("busy_share", "GPU busy", "share", bar=True),
-            ),
-            table,
-        ),
-        Table(
-            "operations",
-            "The kernels of the largest model by operation",
-            (
-                Column("size", "model"),
-                Column("optimizer", "AdamW"),
-                Column("operation", "operation"),
-                Column("accesses", "elements moved a parameter", "count"),
-                Column("launches", "launches", "count"),
-                Column("kernel_ns", "kernel time", "ms"),
-                Column("rate", "rate", "gbps", absent="not counted"),
-            ),
-            operations,
-        ),
-    ]
+    tables = _tables(table, operations)
     labelled = ok.assign(clock=ok["optimizer"].map(LABELS), scope=ok["optimizer"].map(LABELS))
     by, order = ["size"], list(LABELS.values())
     charts = [
@@ -244,6 +180,74 @@ def answer(
         "launch_bound_share": metrics.LAUNCH_BOUND_BUSY_SHARE,
     }
     return assemble(facts, claims, tables, charts)
+
+
+def _tables(
+    table: pd.DataFrame,
+    operations: pd.DataFrame,
+) -> list[Table]:
+    not_calibrated = "n/a: not calibrated"
+    return [
+        Table(
+            "cost",
+            "The optimizer phase of one training step",
+            (
+                *HEADINGS,
+                spread_column("kernel", "kernel time"),
+                Column("kernel_speedup", "speed-up", "ratio", absent="base"),
+                spread_column("time", "phase, unprofiled"),
+                Column("time_speedup", "speed-up", "ratio", absent="base"),
+                Column("launches", "launches", "count"),
+                Column("moved_bytes", "moved", "bytes"),
+                Column("rate", "rate", "gbps"),
+                Column("of_copy", "of copy rate", "share", bar=True, absent=not_calibrated),
+            ),
+            table,
+        ),
+        Table(
+            "whole",
+            "The whole training step, and memory",
+            (
+                *HEADINGS,
+                spread_column("step", "step, unprofiled"),
+                Column("step_speedup", "speed-up", "ratio", absent="base"),
+                Column("step_busy_share", "GPU busy", "share"),
+                Column("share", "optimizer, of step", "share", bar=True),
+                Column("kernel_share", "of GPU busy time", "share", bar=True),
+                Column("peak_memory_bytes", "peak of the run", "bytes"),
+                Column("extra_bytes", "extra in the phase", "bytes"),
+                Column("extra_copies", "extra ÷ weights", "ratio"),
+            ),
+            table,
+        ),
+        Table(
+            "host",
+            "Host and GPU in the optimizer phase",
+            (
+                *HEADINGS,
+                Column("launches", "launches", "count"),
+                Column("issue_ns", "issuing them, at least", "ms", absent=not_calibrated),
+                Column("kernel_ns", "kernel time", "ms"),
+                spread_column("time", "phase, unprofiled"),
+                Column("busy_share", "GPU busy", "share", bar=True),
+            ),
+            table,
+        ),
+        Table(
+            "operations",
+            "The kernels of the largest model by operation",
+            (
+                Column("size", "model"),
+                Column("optimizer", "AdamW"),
+                Column("operation", "operation"),
+                Column("accesses", "elements moved a parameter", "count"),
+                Column("launches", "launches", "count"),
+                Column("kernel_ns", "kernel time", "ms"),
+                Column("rate", "rate", "gbps", absent="not counted"),
+            ),
+            operations,
+        ),
+    ]
 
 
 def operation_of(name: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from analysis import publish
 from analysis.answer import NOT_MEASURED
+from analysis.measures import roofline
 from analysis.questions import bounds
 from analysis.reading import recording
 from analysis.report import charts
@@ -56,20 +57,20 @@ def test_operations_and_families_are_the_same_time_and_work(shipped):
 
 def test_products_are_limited_by_arithmetic_and_everything_else_by_memory(shipped):
     rows = shipped.tables["every"].rows
-    products = rows["series"].isin((bounds.LINEAR, bounds.ATTENTION))
-    assert set(rows[products]["limit"]) == {bounds.ARITHMETIC}
-    assert set(rows[~products]["limit"]) == {bounds.MEMORY}
+    products = rows["series"].isin((roofline.LINEAR, roofline.ATTENTION))
+    assert set(rows[products]["limit"]) == {roofline.ARITHMETIC}
+    assert set(rows[~products]["limit"]) == {roofline.MEMORY}
     assert rows[products]["reached"].max() < 1.02, "no product is faster than the measured peak"
 
 
 def test_shares_of_a_run_add_up_and_decide_what_bounds_it(shipped):
     rows = shipped.tables["runs"].rows
     assert (rows["above"] + rows["below"]).dropna().sub(1).abs().max() < 1e-9
-    launches = rows[rows["bound"] == bounds.LAUNCHES]
-    others = rows[rows["bound"] != bounds.LAUNCHES]
+    launches = rows[rows["bound"] == roofline.LAUNCHES]
+    others = rows[rows["bound"] != roofline.LAUNCHES]
     assert (launches["busy_share"] < 0.8).all()
     assert (others["busy_share"] >= 0.8).all()
-    assert ((others["above"] > 0.5) == (others["bound"] == bounds.ARITHMETIC)).all()
+    assert ((others["above"] > 0.5) == (others["bound"] == roofline.ARITHMETIC)).all()
     assert rows["bound"].notna().all()
 
 
@@ -82,7 +83,7 @@ def test_the_verdict_counts_every_run(shipped):
 
 def test_without_measured_peaks_nothing_is_said_of_arithmetic_and_memory():
     answer = publish.ask(bounds, made_up(oom={}), calibration=NONE)
-    assert set(answer.tables["runs"].rows["bound"].dropna()) <= {bounds.LAUNCHES}
+    assert set(answer.tables["runs"].rows["bound"].dropna()) <= {roofline.LAUNCHES}
     assert answer.tables["operations"].rows[["limit", "reached"]].isna().all(axis=None)
     assert not len(answer.charts["roofline"].rows)
     for key in ("counts", "arithmetic", "memory", "never_memory", "optimizer_memory", "linear", "from_cache"):
@@ -115,7 +116,7 @@ def test_a_busy_gpu_that_mostly_moves_bytes_is_bound_by_memory():
     answer = publish.ask(
         bounds, dataclasses.replace(rec, kernels=rec.kernels.assign(end_ns=slow), steps=steps), calibration=RATES
     )
-    assert set(answer.tables["runs"].rows["bound"]) == {bounds.MEMORY}
+    assert set(answer.tables["runs"].rows["bound"]) == {roofline.MEMORY}
     assert answer.claims["memory"].holds
     assert not answer.claims["never_memory"].holds
 

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from analysis import publish
+from analysis.measures import queue
 from analysis.questions import host
 from analysis.reading import recording
 from tests import synthetic
@@ -24,7 +25,7 @@ def walls(wall_ns: int) -> pd.DataFrame:
 
 
 def test_a_gap_before_a_late_launch_is_the_hosts_and_one_before_an_early_launch_the_gpus():
-    ops = host.queue(operations((0, 10, 50), (90, 100, 150), (91, 155, 200)))
+    ops = queue.placed(operations((0, 10, 50), (90, 100, 150), (91, 155, 200)))
     assert list(ops["gap_ns"]) == [0, 50, 5]
     assert list(ops["late_ns"]) == [0, 50, 0]
 
@@ -33,30 +34,30 @@ def test_a_clock_that_is_early_changes_no_gap():
     ops = operations((0, 10, 50), (90, 100, 150), (91, 155, 200))
     early = ops.assign(start_ns=ops["start_ns"] - 30, end_ns=ops["end_ns"] - 30)
     columns = ["gap_ns", "late_ns", "busy_ns"]
-    pd.testing.assert_frame_equal(host.queue(ops)[columns], host.queue(early)[columns])
-    assert host.depths(host.queue(ops))["depth"].tolist() == host.depths(host.queue(early))["depth"].tolist()
+    pd.testing.assert_frame_equal(queue.placed(ops)[columns], queue.placed(early)[columns])
+    assert queue.depths(queue.placed(ops))["depth"].tolist() == queue.depths(queue.placed(early))["depth"].tolist()
 
 
 def test_gaps_inside_a_cuda_graph_are_the_gpus_own():
-    ops = host.queue(operations((0, 10, 20), (30, 60, 70), (30, 72, 80), (30, 85, 90)))
+    ops = queue.placed(operations((0, 10, 20), (30, 60, 70), (30, 72, 80), (30, 85, 90)))
     assert list(ops["gap_ns"]) == [0, 40, 2, 5]
     assert list(ops["late_ns"])[2:] == [0, 0] and ops["late_ns"].iloc[1] > 0
 
 
 def test_the_four_causes_add_up_to_the_step():
-    ops = host.queue(operations((0, 10, 50), (90, 100, 150), (91, 155, 200), (240, 250, 260, "loss")))
-    one = host.causes(ops, walls(300)).iloc[0]
-    assert [one[f"{cause}_captured_ns"] for cause in host.CAUSES] == [145, 50, 100, 5]
-    assert sum(one[f"{cause}_share"] for cause in host.CAUSES) == pytest.approx(1)
+    ops = queue.placed(operations((0, 10, 50), (90, 100, 150), (91, 155, 200), (240, 250, 260, "loss")))
+    one = queue.causes(ops, walls(300)).iloc[0]
+    assert [one[f"{cause}_captured_ns"] for cause in queue.CAUSES] == [145, 50, 100, 5]
+    assert sum(one[f"{cause}_share"] for cause in queue.CAUSES) == pytest.approx(1)
 
 
 def test_the_queue_is_as_deep_as_what_was_launched_and_has_not_begun():
-    ops = host.queue(operations((0, 10, 100), (1, 100, 200), (2, 200, 300), (3, 300, 400)))
-    assert host.depths(ops)["depth"].tolist() == [0, 1, 2, 3]
+    ops = queue.placed(operations((0, 10, 100), (1, 100, 200), (2, 200, 300), (3, 300, 400)))
+    assert queue.depths(ops)["depth"].tolist() == [0, 1, 2, 3]
 
 
 def test_no_kernels_no_causes():
-    assert not len(host.causes(host.queue(operations((0, 10, 50)).head(0)), walls(1)))
+    assert not len(queue.causes(queue.placed(operations((0, 10, 50)).head(0)), walls(1)))
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +69,9 @@ def shipped():
 def test_shipped_shares_add_up(shipped):
     for key in ("causes", "grid"):
         rows = shipped.tables[key].rows
-        total = rows[[f"{cause}_share" for cause in host.CAUSES]].sum(axis=1)
+        total = rows[[f"{cause}_share" for cause in queue.CAUSES]].sum(axis=1)
         assert len(rows) and ((total - 1).abs() < 1e-9).all()
-        assert (rows[[f"{cause}_share" for cause in host.CAUSES]] >= 0).all().all()
+        assert (rows[[f"{cause}_share" for cause in queue.CAUSES]] >= 0).all().all()
 
 
 def test_shipped_savings_are_less_work_and_less_idling(shipped):

@@ -10,6 +10,7 @@ import pytest
 from analysis import publish
 from analysis.answer import NOT_MEASURED
 from analysis.knowledge import element_types, flops, kernel_families
+from analysis.measures import precisions
 from analysis.questions import precision
 from analysis.reading import recording
 from analysis.report.pages import Site
@@ -105,8 +106,8 @@ def test_every_matrix_product_has_a_math_path_and_none_is_missing(shipped, answe
 
 def test_products_and_all_other_kernels_make_up_the_families(answer):
     parts = answer.tables["parts"].rows.set_index(["size", "precision"])
-    families = answer.tables["families"].rows.groupby("size")[[f"{one}_ns" for one in precision.FRACTION_BITS]].sum()
-    for one in precision.FRACTION_BITS:
+    families = answer.tables["families"].rows.groupby("size")[[f"{one}_ns" for one in precisions.FRACTION_BITS]].sum()
+    for one in precisions.FRACTION_BITS:
         whole = parts.xs(one, level="precision")[["products_ns", "rest_ns"]].sum(axis=1)
         np.testing.assert_allclose(families[f"{one}_ns"].sort_index(), whole.sort_index())
 
@@ -175,8 +176,8 @@ def test_nothing_is_said_of_the_step_where_launches_bound_it(answer, of_large):
 
 def test_families_that_gain_are_named_only_beyond_the_spread(answer):
     rows = answer.claims["families_faster"].rows
-    assert set(rows["precision"]) == {"bf16"} and precision.GEMM not in set(rows["family"])
-    assert (rows["time_max_ns"] < rows["base_min_ns"]).all() and (rows["speedup"] > precision.UNCHANGED).all()
+    assert set(rows["precision"]) == {"bf16"} and precisions.GEMM not in set(rows["family"])
+    assert (rows["time_max_ns"] < rows["base_min_ns"]).all() and (rows["speedup"] > precisions.UNCHANGED).all()
     assert {"elementwise", "reduce", "fill"} <= set(rows["family"])
     assert "copy" in set(answer.claims["families_slower"].rows["family"])
 
@@ -266,5 +267,5 @@ def test_a_name_tells_the_type_of_the_elements(name, found, cast):
 
 def test_rows_of_a_case_stand_in_order_of_exactness(answer):
     rows = answer.tables["speed"].rows
-    assert list(rows["precision"].head(3)) == list(precision.FRACTION_BITS)
+    assert list(rows["precision"].head(3)) == list(precisions.FRACTION_BITS)
     assert isinstance(rows, pd.DataFrame) and rows["size"].nunique() * 3 == len(rows)

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis import publish
+from analysis.measures import first_steps
 from analysis.questions import warm_up
 from analysis.reading import recording
 
@@ -24,7 +25,7 @@ def timed(*processes) -> pd.DataFrame:
 
 
 def test_a_slow_first_step_spoils_the_mean_and_not_the_median():
-    numbers = warm_up._numbers(timed([1000] + [100] * 19), 10).set_index(["warm_up", "statistic"])
+    numbers = first_steps.numbers_after(timed([1000] + [100] * 19), 10).set_index(["warm_up", "statistic"])
     assert numbers.loc[(0, "mean"), "number_ns"] == 190
     assert numbers.loc[(0, "median"), "error"] == 0
     assert numbers.loc[(1, "mean"), "error"] == 0
@@ -33,40 +34,40 @@ def test_a_slow_first_step_spoils_the_mean_and_not_the_median():
 def test_a_median_needs_as_many_steps_as_until_it_stays_right_in_every_process():
     steady = [100.0] * 20
     late = [107.0] * 4 + [100.0] * 16
-    assert warm_up._needed(timed(steady), 2, 5)["within_1"].iloc[0] == 1
-    needed = warm_up._needed(timed(steady, late), 0, 5).iloc[0]
+    assert first_steps.steps_needed(timed(steady), 2, 5)["within_1"].iloc[0] == 1
+    needed = first_steps.steps_needed(timed(steady, late), 0, 5).iloc[0]
     assert needed["within_1"] == 9 and needed["within_5"] == 8 and needed["within_10"] == 1
 
 
 def test_a_median_that_never_settles_is_said_so():
-    needed = warm_up._needed(timed([100.0 + 5 * step for step in range(20)]), 0, 10)
+    needed = first_steps.steps_needed(timed([100.0 + 5 * step for step in range(20)]), 0, 10)
     assert np.isnan(needed["within_1"].iloc[0]) and needed["num_known"].iloc[0] == 20
 
 
 def test_one_disturbed_tail_does_not_decide_what_a_number_is_compared_with():
     steady = [100.0] * 20
     disturbed = [100.0] * 16 + [150.0] * 4
-    needed = warm_up._needed(timed(steady, disturbed, steady), 5, 10).iloc[0]
+    needed = first_steps.steps_needed(timed(steady, disturbed, steady), 5, 10).iloc[0]
     assert needed["main_error"] == 0 and needed["within_1"] == 1
 
 
 def test_one_process_that_is_slow_throughout_is_named():
     slow, steady = [104.0] * 20, [100.0] * 20
-    needed = warm_up._needed(timed(steady, slow, steady), 5, 10).iloc[0]
+    needed = first_steps.steps_needed(timed(steady, slow, steady), 5, 10).iloc[0]
     assert needed["main_error"] == pytest.approx(0.04) and needed["main_process"] == 2
     assert np.isnan(needed["within_2"]) and needed["within_5"] == 1
 
 
 def test_too_few_steps_are_no_number():
-    assert not len(warm_up._numbers(timed([100.0] * 4), 10))
-    assert np.isnan(warm_up._needed(timed([100.0] * 4), 5, 10)["within_10"].iloc[0])
-    assert not len(warm_up._spreads(timed([100.0] * 4)))
+    assert not len(first_steps.numbers_after(timed([100.0] * 4), 10))
+    assert np.isnan(first_steps.steps_needed(timed([100.0] * 4), 5, 10)["within_10"].iloc[0])
+    assert not len(first_steps.spreads_of(timed([100.0] * 4)))
 
 
 def test_processes_that_differ_are_told_from_steps_that_do():
     rng = np.random.default_rng(0)
-    alike = warm_up._spreads(timed(*(100 + rng.normal(0, 2, 20) for _ in range(5)))).iloc[0]
-    apart = warm_up._spreads(timed(*(100 + 10 * run + rng.normal(0, 2, 20) for run in range(5)))).iloc[0]
+    alike = first_steps.spreads_of(timed(*(100 + rng.normal(0, 2, 20) for _ in range(5)))).iloc[0]
+    apart = first_steps.spreads_of(timed(*(100 + 10 * run + rng.normal(0, 2, 20) for run in range(5)))).iloc[0]
     assert alike["between"] < alike["within"]
     assert apart["between"] > warm_up.CHANCE * apart["expected"] and apart["between"] > apart["within"]
 
