@@ -1,0 +1,129 @@
+"""The dry run allocates and gives back what the model does, in the same order."""
+
+import weakref
+from unittest import mock
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from jobs import dry_run, model, ranges
+from jobs.caching_allocator import CachingAllocator
+from jobs.plan import Run
+from jobs.workload import Workload
+
+SCALAR = 8
+"""Bytes of a single number, which some operations make on the host and others on the device."""
+
+
+class Events(TorchDispatchMode):
+    """Sizes of the tensors that operations make, and minus those of the tensors that are gone."""
+
+    def __init__(self):
+        super().__init__()
+        self.events: list[int] = []
+        self.live: dict[int, weakref.ref] = {}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **kwargs or {})
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor):
+                self.note(tensor.untyped_storage())
+        return out
+
+    def note(self, storage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self.live:
+            return
+
+        def gone(_, key=key, size=size):
+            del self.live[key]
+            self.events.append(-size)
+
+        self.live[key] = weakref.ref(storage, gone)
+        self.events.append(size)
+
+
+class Replay(CachingAllocator):
+    """An allocator that notes the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.events: list[int] = []
+        self.asked: dict[int, int] = {}
+
+    def allocate(self, num_bytes):
+        block = super().allocate(num_bytes)
+        self.asked[block.address] = num_bytes
+        self.events.append(num_bytes)
+        return block
+
+    def free(self, block):
+        self.events.append(-self.asked[block.address])
+        super().free(block)
+
+
+def in_order(events: list[int]) -> list:
+    """Tensors given back between two new ones are told in any order."""
+    found, gone = [], []
+    for size in (event for event in events if abs(event) > SCALAR):
+        if size < 0:
+            gone.append(-size)
+        else:
+            found += [sorted(gone), size]
+            gone = []
+    return [*found, sorted(gone)]
+
+
+def run_of(**fields) -> Run:
+    sizes = {"d_model": 48, "d_ff": 80, "num_layers": 2, "num_heads": 4, "vocab_size": 50}
+    return Run(size="tiny", context_length=24, batch_size=2, attention="naive", **sizes, **fields)
+
+
+def measured(run: Run, num_steps: int) -> list:
+    exp = torch.exp
+
+    def exp_on_cuda(x):  # whose autocast lets `exp` compute in float32, unlike that of the CPU
+        return exp(x.float() if torch.is_autocast_enabled("cpu") else x)
+
+    before = torch.autograd.is_multithreading_enabled()
+    torch.autograd.set_multithreading_enabled(False)
+    try:
+        with mock.patch.object(model.torch, "exp", exp_on_cuda), ranges.no_ranges(), Events() as seen:
+            workload = Workload(run.model_dump(), torch.device("cpu"))
+            seen.events.clear()
+            for _ in range(num_steps):
+                workload.step()
+            events = list(seen.events)
+    finally:
+        torch.autograd.set_multithreading_enabled(before)
+    return in_order(events)
+
+
+def predicted(run: Run, num_steps: int) -> list:
+    allocator = Replay()
+    workload = dry_run.Workload(dry_run.shape_of(run), allocator)
+    allocator.events.clear()
+    for _ in range(num_steps):
+        workload.zero_grad()
+        for work in workload.phases.values():
+            work()
+    return in_order(list(allocator.events))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("mode", "optimizer"),
+    [
+        ("forward", "own"),
+        ("forward_backward", "own"),
+        ("train_step", "own"),
+        ("train_step", "loop"),
+        ("train_step", "foreach"),
+        ("train_step", "fused"),
+    ],
+)
+def test_two_steps_allocate_and_give_back_what_the_model_does_in_the_same_order(mode, precision, optimizer):
+    run = run_of(mode=mode, precision=precision, optimizer=optimizer)
+    assert predicted(run, 2) == measured(run, 2)
