@@ -134,8 +134,16 @@ def compiled(model: torch.nn.Module, how: str) -> Callable[[torch.Tensor], torch
     """The model as `how` says: off, default, or cudagraphs (a CUDA graph replays its kernels)."""
     if how == "off":
         return model
-    torch.compiler.reset()  # what an earlier run compiled would count as the same code with other shapes
     return torch.compile(model, mode=COMPILE_MODE[how], dynamic=False)
+
+
+def release(device: torch.device, was_compiled: bool) -> None:
+    """Give back what a run leaves behind, so that the next one begins as the first did."""
+    if was_compiled:  # the code holds the memory of its CUDA graphs, and to a later run it is its own with other shapes
+        torch.compiler.reset()
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def limit_memory(limit_gib: float, device: torch.device) -> None:
@@ -143,6 +151,12 @@ def limit_memory(limit_gib: float, device: torch.device) -> None:
     if device.type == "cuda":
         total = torch.cuda.mem_get_info(device)[1]
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit_gib * 2**30 / total) if limit_gib else 1.0, device)
+
+
+def allocated_before(device: torch.device) -> dict[str, int]:
+    """Bytes that earlier runs left allocated, asked for before a run is built: the workspace that cuBLAS keeps, or else
+    they outlived their run. {} without CUDA."""
+    return {"allocated_before_bytes": torch.cuda.memory_allocated(device)} if device.type == "cuda" else {}
 
 
 def memory_state(device: torch.device) -> dict:
@@ -181,11 +195,15 @@ def perform(task: dict, device: torch.device, connection: Connection) -> None:
     """
     workload = None
     started = time.perf_counter()
+    before = allocated_before(device)
     try:
         workload = Workload(task["run"], device)
         workload.synchronize()
         built = time.perf_counter()
         observed = {"memory": [], "figures": []}
+        if task["observe"]:
+            of_run = {"figure": "allocated_before_build", "unit": "bytes"}
+            observed["figures"] += [of_run | {"value": value} for value in before.values()]
         with ranges.no_ranges():
             observe = task["observe"] and task["warmup_steps"] > 0
             if observe and compares_with_fp32(task["run"]):
@@ -196,7 +214,6 @@ def perform(task: dict, device: torch.device, connection: Connection) -> None:
                 for name, rows in observations.observe(workload).items():
                     observed[name] = observed.get(name, []) + rows
         warm = time.perf_counter()
-        workload.where = "start of capture"
         connection.send({"event": "ready"})
         if connection.recv() != "go":
             return
@@ -234,7 +251,7 @@ def perform(task: dict, device: torch.device, connection: Connection) -> None:
                 "step": workload.num_steps if workload else 0,
                 "message": str(error).split("\n")[0] if out_of_memory else f"{type(error).__name__}: {error}",
                 "settings": settings(),
-                **({} if not out_of_memory else memory_state(device)),
+                **(memory_state(device) | before if out_of_memory else {}),
             }
         )
         # Any error but the allocator's own may have broken the CUDA context for good.
@@ -256,7 +273,8 @@ def facts(device: torch.device) -> dict:
 
 def serve(connection: Connection, device: torch.device) -> None:
     """Answer tasks until the connection closes: each is a dict with `log` (file that receives this process's output)
-    and either `calibrate` or `run`, `warmup_steps`, `steps` and `observe` (memory and numerics, too?)."""
+    and either `calibrate` or `run`, `warmup_steps`, `steps` and `observe` (memory and numerics, too?). When `released`
+    is sent, the run has left nothing behind."""
     connection.send({"event": "hello", "pid": os.getpid(), "facts": facts(device)})
     while True:
         try:
@@ -267,14 +285,12 @@ def serve(connection: Connection, device: torch.device) -> None:
         os.dup2(log, sys.stdout.fileno())
         os.dup2(log, sys.stderr.fileno())
         os.close(log)
-        if task.get("calibrate"):
-            connection.send({"event": "calibrated", "rates": calibration.rates(device)})
-        else:
-            print(f"{task['collector']}: {json.dumps(task['run'])}", flush=True)
+        if run := task.get("run"):
+            print(f"{task['collector']}: {json.dumps(run)}", flush=True)
             perform(task, device, connection)
-        gc.collect()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+        else:
+            connection.send({"event": "calibrated", "rates": calibration.rates(device)})
+        release(device, was_compiled=bool(run) and run["compile"] != "off")
         sys.stdout.flush()
         connection.send({"event": "released"})
 

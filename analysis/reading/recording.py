@@ -198,7 +198,13 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
     "figures": (
         _RUN_ID,
-        Column("figure", "category", "", "memory by use when a step has ended (memory_*); loss and logits (numerics)"),
+        Column(
+            "figure",
+            "category",
+            "",
+            "memory by use when a step has ended (memory_*) and left by earlier runs (allocated_before_build); "
+            "loss and logits (numerics)",
+        ),
         Column("unit", "category", "", "bytes, or empty"),
         Column("value", "float64", "", "the number"),
     ),

@@ -3,6 +3,7 @@
 import os
 import select
 import socket
+import weakref
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
@@ -245,6 +246,82 @@ def test_a_compiled_model_computes_the_same_and_has_no_ranges_inside(monkeypatch
     assert opened == ["step", "forward", "loss", "backward", "optimizer"]
     for expected, parameter in zip(plain.model.parameters(), compiled.model.parameters()):
         torch.testing.assert_close(parameter, expected)
+
+
+class HoldsMemory:
+    """Compiles to code that holds a tensor, as CUDA graphs hold their pool; `held` are weak references to them."""
+
+    def __init__(self):
+        self.held = []
+
+    def __call__(self, graph, inputs):
+        pool = torch.zeros(1000)
+        self.held.append(weakref.ref(pool))
+        return lambda *arguments: (pool, graph.forward(*arguments))[1]
+
+
+def test_a_compiled_run_leaves_nothing_behind(monkeypatch):
+    """Its model, parameters and optimizer state are gone, and what its compiled code held."""
+    compiler, backend = torch.compile, HoldsMemory()
+    monkeypatch.setattr(torch, "compile", lambda model, **options: compiler(model, backend=backend))
+    kept = []
+    step = Workload.step
+
+    def keep(self, *observe):
+        wall = step(self, *observe)
+        kept[:] = map(weakref.ref, [self, self.model, *self.model.parameters(), *self.optimizer_state()])
+        return wall
+
+    monkeypatch.setattr(Workload, "step", keep)
+    perform(task(compile="default"), CPU, FakeConnection())
+    assert len(kept) > 20
+    assert backend.held and all(pool() is not None for pool in backend.held)
+    workload.release(CPU, was_compiled=True)
+    assert [one() for one in kept if one() is not None] == []
+    assert [pool() for pool in backend.held if pool() is not None] == []
+
+
+def test_every_task_is_followed_by_a_release(monkeypatch, tmp_path):
+    done = []
+    monkeypatch.setattr(workload.os, "dup2", lambda *descriptors: None)
+    monkeypatch.setattr(workload, "perform", lambda task, *_: done.append(task["run"]["compile"]))
+    monkeypatch.setattr(workload.calibration, "rates", lambda device: done.append("rates"))
+    monkeypatch.setattr(workload, "release", lambda device, was_compiled: done.append(was_compiled))
+    about = {"collector": "timer", "log": str(tmp_path / "log.txt")}
+    tasks = [{"calibrate": True}, {"run": FIELDS}, {"run": FIELDS | {"compile": "default"}}]
+
+    class Tasks(FakeConnection):
+        def recv(self):
+            if not tasks:
+                raise EOFError
+            return tasks.pop(0) | about
+
+    connection = Tasks()
+    workload.serve(connection, CPU)
+    assert done == ["rates", False, "off", False, "default", True]
+    assert [one["event"] for one in connection.sent] == ["hello", "calibrated", *3 * ["released"]]
+
+
+def test_what_was_allocated_before_a_run_was_built_is_a_figure_of_it(monkeypatch):
+    monkeypatch.setattr(workload, "allocated_before", lambda device: {"allocated_before_bytes": 7})
+    connection = FakeConnection()
+    perform(task(), CPU, connection)
+    figure = {"figure": "allocated_before_build", "unit": "bytes", "value": 7}
+    assert connection.sent[-1]["figures"] == [figure]
+    connection = FakeConnection()
+    perform(task() | {"observe": False}, CPU, connection)
+    assert connection.sent[-1]["figures"] == []
+
+
+def test_a_run_out_of_memory_says_what_was_allocated_before_it(monkeypatch):
+    def fail(self):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Workload, "forward", fail)
+    monkeypatch.setattr(workload, "allocated_before", lambda device: {"allocated_before_bytes": 7})
+    connection = FakeConnection()
+    perform(task(), CPU, connection)
+    assert connection.sent[-1]["allocated_before_bytes"] == 7
 
 
 def test_numerics_compare_with_float32_and_leave_the_precision_of_the_run():
