@@ -8,6 +8,7 @@ become <title> elements, save in the drawing for phones; ids get the chart's pre
 import json
 import math
 import re
+from collections.abc import Iterable
 from xml.etree import ElementTree
 
 import altair as alt
@@ -97,7 +98,7 @@ def dumbbell(
         "value:Q",
         scale=alt.Scale(type="log", nice=False, padding=12),
         title=unit,
-        axis=_value_axis(palette, "~g", 4 if width < 500 else 8),
+        axis=_log_axis(palette, data["value"], 6 if width < 500 else 9),
     )
     base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
     lines = base.mark_line(strokeWidth=1.5, color=palette[RULE]).encode(y=y, x=x, detail="label:N")
@@ -228,15 +229,14 @@ def lines(
     colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
     shapes = alt.Scale(domain=list(order), range=["circle", "square", "triangle-up", "diamond"][: len(order)])
     across = sorted(set(data["x"]))
-    up_to = [m * 10.0**power for power in range(-3, 8) for m in (1, 2, 5) if low <= m * 10.0**power <= high]
     below = _value_axis(palette, ",d", len(across)).to_dict() | {"orient": "bottom", "values": across}
     below |= {"labelOverlap": "greedy", "labelSeparation": 8}
-    beside = _value_axis(palette, "~g", len(up_to)).to_dict() | {"orient": "left", "values": up_to}
+    beside = _log_axis(palette, [low, high], 8, orient="left")
     within = alt.Scale(type="log", base=2, nice=False, padding=8)
     along = alt.X("x:Q", scale=within, title=x_title, axis=alt.Axis(**below))
     up = alt.Scale(type="log", nice=False, domain=[low, high])
     colour = alt.Color("clock:N", scale=colours, legend=None)
-    y = alt.Y("value:Q", scale=up, title=unit, axis=alt.Axis(**beside))
+    y = alt.Y("value:Q", scale=up, title=unit, axis=beside)
     base = alt.Chart(data, width=max(120, plot), height=height)
     strokes = base.mark_line(strokeWidth=1.75).encode(x=along, y=y, color=colour)
     dots = base.mark_point(filled=True, size=46, opacity=1).encode(
@@ -245,7 +245,7 @@ def lines(
     names = (
         alt.Chart(ends)
         .mark_text(align="left", dx=9, fontSize=11, color=palette[TEXT])
-        .encode(x=along, y=alt.Y("label:Q", scale=up, title=unit, axis=alt.Axis(**beside)), text="text:N")
+        .encode(x=along, y=alt.Y("label:Q", scale=up, title=unit, axis=beside), text="text:N")
     )
     return strokes + dots + names
 
@@ -275,18 +275,17 @@ def traces(
     data = rows[["series", "x", "y"]].assign(line=rows["line"] if "line" in rows else rows["series"])
     colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
     below = _value_axis(palette, ",.3~f", 4 if width < 500 else 8).to_dict() | {"orient": "bottom"}
-    left = _value_axis(palette, ",.3~f", 5).to_dict() | {"orient": "left"}
+    left = alt.Axis(**_value_axis(palette, ",.3~f", 5).to_dict() | {"orient": "left"})
     scale = alt.Scale(domainMin=0)
     if log:
         low, high = data["y"].min() / 1.15, data["y"].max() * 1.15
-        ticks = [m * 10.0**power for power in range(-3, 8) for m in (1, 2, 5) if low <= m * 10.0**power <= high]
-        left |= {"values": ticks}
+        left = _log_axis(palette, [low, high], 8, orient="left")
         scale = alt.Scale(type="log", nice=False, domain=[low, high])
     base = alt.Chart(data, width=width - LABEL_SLACK - 64, height=220 if width > 500 else 180)
     return alt.layer(
         base.mark_line(strokeWidth=1.5).encode(
             x=alt.X("x:Q", scale=alt.Scale(nice=False), axis=alt.Axis(**below), title=x_title),
-            y=alt.Y("y:Q", scale=scale, axis=alt.Axis(**left), title=y_title),
+            y=alt.Y("y:Q", scale=scale, axis=left, title=y_title),
             color=alt.Color("series:N", scale=colours, legend=None),
             detail="line:N",
         )
@@ -311,10 +310,13 @@ def roofline(rows: pd.DataFrame, palette: _Palette, width: int, order, roofs) ->
 
     def axes(title_x: str, title_y: str) -> dict:
         scale = alt.Scale(type="log", nice=False, padding=8)
-        below = {**_value_axis(palette, "~g", 4 if width <= NARROW else 6).to_dict(), "orient": "bottom"}
+        below, left = (
+            _log_axis(palette, [*data[name], *roofs[name]], most, orient=side)
+            for name, most, side in (("intensity", 6, "bottom"), ("flop_rate", 9, "left"))
+        )
         return {
-            "x": alt.X("intensity:Q", scale=scale, title=title_x, axis=alt.Axis(**below)),
-            "y": alt.Y("flop_rate:Q", scale=scale, title=title_y, axis=alt.Axis(**{**below, "orient": "left"})),
+            "x": alt.X("intensity:Q", scale=scale, title=title_x, axis=below),
+            "y": alt.Y("flop_rate:Q", scale=scale, title=title_y, axis=left),
         }
 
     titles = ("FLOP per byte (log scale)", "TFLOP/s (log scale)")
@@ -389,6 +391,11 @@ def colour_column(kind: str) -> str:
     return COLOUR_COLUMNS[kind]
 
 
+def mark(kind: str) -> str:
+    """What a legend shows for a series: a line, a bar, or the point whose shape tells it from others."""
+    return {"traces": "line", "stacked_bytes": "bar"}.get(kind, "point")
+
+
 def drawn(kind: str, rows: pd.DataFrame) -> pd.DataFrame:
     """The rows that can be seen in a drawing of that kind."""
     return rows[rows["share"] >= DRAWN] if kind == "stacked_shares" else rows
@@ -424,6 +431,18 @@ def _value_axis(palette: _Palette, form: str, ticks: int) -> alt.Axis:
         labelOverlap=True,
         orient="top",
     )
+
+
+def _log_axis(palette: _Palette, values: Iterable[float], most: int, orient: str = "top") -> alt.Axis:
+    """Axis of a logarithmic scale over `values`, with ticks as dense as `most` allows, and evenly so; where round
+    numbers are too few, Vega chooses."""
+    low, high = min(values), max(values)
+    for steps in (range(1, 10), (1, 2, 5), (1, 3), (1,)):
+        ticks = [one for power in range(-6, 12) for m in steps if low <= (one := float(f"{m}e{power}")) <= high]
+        if len(ticks) <= most:
+            break
+    axis = _value_axis(palette, "~g", most).to_dict() | {"orient": orient}
+    return alt.Axis(**axis | ({"values": ticks, "tickCount": len(ticks)} if len(ticks) > 2 else {}))
 
 
 def _plot_width(data: pd.DataFrame, width: int) -> int:

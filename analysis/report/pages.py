@@ -234,8 +234,8 @@ class _Page:
                 items.append(tables.family_chip(name, dict(self.site.families)))
             else:
                 items.append(
-                    Markup('<span class="series series-{}" style="--family:var(--series-{})">{}</span>').format(
-                        position, position, text.escape(name)
+                    Markup('<span class="series {} series-{}" style="--family:var(--series-{})">{}</span>').format(
+                        charts.mark(chart.kind), position, position, text.escape(name)
                     )
                 )
         return Markup('<p class="legend">{}</p>').format(Markup(" ").join(items))
