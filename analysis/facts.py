@@ -30,6 +30,11 @@ def out_of(rows: pd.DataFrame) -> Callable[[pd.DataFrame], dict]:
     return lambda found: {"num_all": len(rows)}
 
 
+def calibrated_on(calibration: pd.DataFrame) -> str:
+    """The GPU that the peak rates were measured on; older recordings do not say."""
+    return ", ".join(sorted(set(calibration["gpu_name"]) - {""})) or "GPU not recorded"
+
+
 def span(values: pd.Series) -> tuple[float, float]:
     """The smallest and the largest."""
     return values.min(), values.max()

@@ -249,10 +249,10 @@ def _write_question(
 
 def rates_of(recordings: Iterable[recording.Recording]) -> pd.DataFrame:
     """The peak rates of the first recording that has them; no rows where none has."""
-    columns = ["figure", "unit", "value", "low", "high", "repeats"]
+    columns = ["figure", "unit", "value", "low", "high", "repeats", "gpu_name"]
     for one in recordings:
         if one.manifest.get("calibration"):
-            return pd.DataFrame(one.manifest["calibration"])[columns]
+            return pd.DataFrame([{"gpu_name": "", **rate} for rate in one.manifest["calibration"]])[columns]
     return pd.DataFrame(columns=columns)
 
 

@@ -17,7 +17,7 @@ LAUNCHES = 1000  # fewer than the queue holds, so that the host never waits for 
 
 
 def rates(device: torch.device) -> list[dict]:
-    """Rows of figure, unit, value (median), low, high and repeats.
+    """Rows of figure, unit, value (median), low, high, repeats and gpu_name.
 
     gemm_*: FLOP/s of a square product of GEMM_SIZE; copy: bytes read and written per second by a device copy; read:
     bytes read per second by a sum; launch: seconds of host time for one small PyTorch operation.
@@ -41,7 +41,8 @@ def rates(device: torch.device) -> list[dict]:
     rows.append(row("read", "bytes/s", [COPY_BYTES / one for one in timed(lambda: source.sum())]))
     small = torch.zeros(1, device=device)
     rows.append(row("launch", "s", host_seconds(lambda: small.add_(1))))
-    return rows
+    name = torch.cuda.get_device_name(device)
+    return [one | {"gpu_name": name} for one in rows]
 
 
 def row(figure: str, unit: str, values: list[float]) -> dict:

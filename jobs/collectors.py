@@ -174,7 +174,7 @@ class Timer:
             worker.kill_processes()
 
     def calibrate(self, log: Path) -> list[dict]:
-        """The machine's peak rates, as of `jobs.calibration.rates`. Raises CollectorError."""
+        """The GPU's peak rates, as of `jobs.calibration.rates`. Raises CollectorError."""
         try:
             self.start()
             self.fresh = False

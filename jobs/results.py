@@ -44,13 +44,13 @@ def write_json(path: Path, content: dict | list) -> None:
     os.replace(draft, path)
 
 
-def read_json(path: Path) -> dict | None:
-    """The object in a JSON file; None where it is missing or cut short."""
+def read_json(path: Path, kind: type = dict) -> dict | list | None:
+    """The object, or the list, in a JSON file; None where it is missing, cut short or of another kind."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    return content if isinstance(content, dict) else None
+    return content if isinstance(content, kind) else None
 
 
 def matching(record: dict | None, run: Run, protocol: Protocol) -> dict | None:

@@ -12,7 +12,7 @@ from jobs.lane import NSYS_WORKERS, SETTLE_S, Lane
 from jobs.plan import Protocol, Run
 from jobs.prediction import predicted_passes
 from jobs.progress import Report
-from jobs.results import Results, write_json
+from jobs.results import Results, read_json, write_json
 
 MAX_REPEATS = 2
 SIGNAL_S = 1.0  # batch engines signal every process of a job: a worker's death may be noticed before the own signal
@@ -113,7 +113,7 @@ class SweepRunner:
         try:
             self._in_every_lane(pool, Lane.start)
             self._forget_other_machines()
-            self._calibrate(self.lanes[0].timer)
+            self._calibrate(self.lanes[0])
             self._in_every_lane(pool, Lane.time_runs, [run for run in pending if run.run_id not in self.timed])
             if self.nsys_workers:
                 unfinished = [run for run in pending if run.run_id not in self.statuses]
@@ -142,10 +142,13 @@ class SweepRunner:
             del self.timed[run_id]
             self.report("run_repeated", run=run_id, why="it was timed on another machine or with other software")
 
-    def _calibrate(self, timer: Timer) -> None:
+    def _calibrate(self, lane: Lane) -> None:
+        """Measure the peak rates of a lane's GPU, unless those in the results are of a GPU of this name."""
+        if not self.calibrate or self.device != "cuda":
+            return
         file = self.results.folder / "calibration.json"
-        if self.calibrate and self.device == "cuda" and not file.exists():
-            write_json(file, timer.calibrate(file.with_suffix(".log")))
+        if {one.get("gpu_name") for one in read_json(file, list) or []} != {lane.machine["gpu_name"]}:
+            write_json(file, lane.timer.calibrate(file.with_suffix(".log")))
 
     def told_to_stop(self, status: str) -> bool:
         """Whether `stop` was called, or is within SIGNAL_S of something that ended as `failed`."""

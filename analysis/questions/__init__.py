@@ -4,8 +4,8 @@ template of the same name.
 The parameters of `answer` name the tables that it reads (`runs`, `steps`, `kernels` ...); its docstring is its
 specification. A question of STUDIES may have a STUDY: its tables are then those of the recordings of that study, made
 by the sweeps in jobs/sweeps that name it. It may also ask for `main`, the recording that QUESTIONS answer from, and for
-`calibration`, the peak rates measured on the machine (columns figure, unit, value, low, high, repeats; empty where no
-recording has them).
+`calibration`, the peak rates measured on the machine (columns figure, unit, value, low, high, repeats, gpu_name;
+empty where no recording has them).
 """
 
 from analysis.questions import (

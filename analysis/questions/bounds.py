@@ -5,7 +5,7 @@ import pandas as pd
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.columns import case_headings, spread_column
-from analysis.facts import extremes, highest, out_of, span
+from analysis.facts import calibrated_on, extremes, highest, out_of, span
 from analysis.measures import roofline
 from analysis.measures.roofline import ARITHMETIC, ATTENTION, LAUNCHES, LINEAR, MEMORY, OTHER, SOFTMAX
 from jobs import ranges
@@ -52,6 +52,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
     facts = {
         "launch_bound": metrics.LAUNCH_BOUND_BUSY_SHARE,
         "peaks": roofline.measured_peaks(runs, calibration),
+        "calibrated_on": calibrated_on(calibration),
         "ridges": [{"precision": name, "ridge": point} for name, point in roofline.ridges(runs, peaks).items()],
     }
     claims = [

@@ -7,7 +7,7 @@ import pandas as pd
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.columns import case_headings, spread_column
-from analysis.facts import highest, lowest, span
+from analysis.facts import calibrated_on, highest, lowest, span
 from analysis.knowledge import flops
 from jobs import ranges
 
@@ -178,6 +178,7 @@ def answer(
         "unfused": sum(ACCESSES[BASE].values()),
         "fused": sum(ACCESSES["fused"].values()),
         "launch_bound_share": metrics.LAUNCH_BOUND_BUSY_SHARE,
+        "calibrated_on": calibrated_on(calibration),
     }
     return assemble(facts, claims, tables, charts)
 

@@ -5,7 +5,7 @@ import pandas as pd
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.columns import case_headings, spread_column
-from analysis.facts import highest, lowest, span
+from analysis.facts import calibrated_on, highest, lowest, span
 from analysis.knowledge import element_types, kernel_families
 from analysis.measures import precisions
 from analysis.measures.precisions import BASE, ELEMENTS, FRACTION_BITS, MODE, OPTIMIZER_BUSY, PHASES, SLOWER, UNCHANGED
@@ -228,6 +228,7 @@ def answer(
         ),
     ]
     facts = {"launch_bound_share": metrics.LAUNCH_BOUND_BUSY_SHARE, "unchanged": UNCHANGED - 1}
+    facts["calibrated_on"] = calibrated_on(calibration)
     return assemble(facts, claims, tables, charts)
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.columns import case_headings
-from analysis.facts import extremes, highest, span
+from analysis.facts import calibrated_on, extremes, highest, span
 from analysis.knowledge import flops
 from jobs import ranges
 
@@ -36,7 +36,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame)
     """
     by = metrics.case_columns(runs)
     bandwidth = calibration.set_index("figure")["value"].reindex(["read", "copy"]).astype(float)
-    highest = calibration[calibration["figure"].isin(("read", "copy"))]["high"].astype(float).max()
+    fastest = calibration[calibration["figure"].isin(("read", "copy"))]["high"].astype(float).max()
     work, single = _work(runs), _single(kernels)
     single = single[single["run_id"].isin(work["run_id"])]
     grid = metrics.cases(runs, "forward").merge(work, how="left", on="run_id")
@@ -48,7 +48,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame)
     long["peak"] = long["kernel"].map(lambda name: "read" if name in READING else "copy")
     long["rate"] = long["bytes"].astype(float) / long["time_ns"].astype(float)
     long["share"] = long["rate"] * 1e9 / long["peak"].map(bandwidth).astype(float)
-    long["faster_than_memory"] = long["rate"] * 1e9 > highest
+    long["faster_than_memory"] = long["rate"] * 1e9 > fastest
     wide = _wide(grid, long, bandwidth["copy"])
     measured = wide[(wide[NOT_MEASURED] == "") & wide["chain_ns"].notna()]
     bound = measured.dropna(subset="over_bound")
@@ -115,7 +115,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame)
             {"order": list(dict.fromkeys(groups.values())), "by": by, "unit": "% of measured bandwidth"},
         )
     ]
-    facts = {"known": len(measured) > 0, "beyond_cache": BEYOND_CACHE}
+    facts = {"known": len(measured) > 0, "beyond_cache": BEYOND_CACHE, "calibrated_on": calibrated_on(calibration)}
     facts |= {"peaks": {row["figure"]: row for row in calibration.to_dict("records")}, "kernels": list(KERNELS)}
     return assemble(facts, claims, tables, charts)
 

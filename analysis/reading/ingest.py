@@ -63,14 +63,15 @@ def ingest(results: Path | str, out: Path | str, report: Callable[[str], None] =
 
 
 def _calibration(file: Path) -> list[dict]:
-    """Peak rates of the machine, measured before the runs; empty where the sweep did not ask for them."""
+    """Peak rates of the GPU, measured before the runs; empty where the sweep did not ask for them. Older ones do not
+    name their GPU."""
     if not file.is_file():
         return []
     try:
         rates = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(rates, list):
             raise TypeError(f"it is a {type(rates).__name__}")
-        return [{name: one[name] for name in CALIBRATED} for one in rates]
+        return [{name: one[name] for name in CALIBRATED} | {"gpu_name": one.get("gpu_name", "")} for one in rates]
     except (ValueError, TypeError, KeyError) as error:
         raise ResultsError(f"{file} is not a list of rates ({error}): remove it and run the sweep again") from error
 

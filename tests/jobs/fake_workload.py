@@ -20,6 +20,7 @@ PHASES = {
 SETTINGS = {"autograd_multithreading": False, "float32_matmul_precision": "highest"}
 MEMORY = {"allocated_bytes": 900, "reserved_bytes": 950, "free_bytes": 50, "total_bytes": 1000}
 RATES = [{"figure": "gemm_fp32", "unit": "FLOP/s", "value": 2.0, "low": 1.0, "high": 3.0, "repeats": 10}]
+RATES[0]["gpu_name"] = "none"
 FACTS = {"gpu_name": "none", "gpu_memory_bytes": 0, "cuda": "", "torch": "none", "python": "3"}
 
 

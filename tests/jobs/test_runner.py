@@ -516,6 +516,17 @@ def test_the_machine_is_calibrated_before_the_first_run_and_not_again(session, f
     assert json.loads((first.results.folder / "calibration.json").read_text())[0]["figure"] == "gemm_fp32"
 
 
+@pytest.mark.parametrize("older", ['[{"figure": "copy", "gpu_name": "another"}]', '[{"figure": "copy"}]', "[{"])
+def test_rates_that_are_not_known_to_be_of_this_gpu_are_measured_again(session, fake_worker, older):
+    one = session({"context_length": [8], "mode": ["forward"]}, calibrate=True)
+    one.results.folder.mkdir(parents=True)
+    (one.results.folder / "calibration.json").write_text(older)
+    with OnGpu(one):
+        one.run()
+    rates = json.loads((one.results.folder / "calibration.json").read_text())
+    assert [(rate["figure"], rate["gpu_name"]) for rate in rates] == [("gemm_fp32", "none")]
+
+
 def test_a_machine_that_cannot_be_calibrated_measures_nothing(session, fake_worker, monkeypatch):
     monkeypatch.setattr(collectors, "CALIBRATE_TIMEOUT_S", 0.2)
     fake_worker.fail({"calibrate/timer": ("measured", "hang")})

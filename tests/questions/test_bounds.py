@@ -18,7 +18,7 @@ DATA = Path(__file__).parents[2] / "site" / "data"
 NONE = publish.rates_of([])
 RATES = pd.DataFrame(
     [
-        {"figure": figure, "unit": unit, "value": value, "low": value, "high": value, "repeats": 1}
+        {"figure": figure, "unit": unit, "value": value, "low": value, "high": value, "repeats": 1, "gpu_name": ""}
         for figure, unit, value in (
             ("gemm_fp32", "FLOP/s", 5e13),
             ("copy", "bytes/s", 4e12),
@@ -139,3 +139,17 @@ def test_backward_is_compared_within_one_run(shipped):
         .all()
     )
     assert (rows["timer_ratio_min"] <= rows["timer_ratio"]).all()
+
+
+def test_the_rates_name_their_gpu_or_say_that_it_is_not_recorded():
+    def told(gpu_name):
+        return publish.ask(bounds, made_up(oom={}), calibration=RATES.assign(gpu_name=gpu_name)).facts["calibrated_on"]
+
+    assert told("Example 1") == "Example 1"
+    assert told("") == "GPU not recorded"
+
+
+def test_rates_of_an_older_recording_do_not_name_their_gpu():
+    row = {"figure": "copy", "unit": "bytes/s", "value": 1.0, "low": 1.0, "high": 1.0, "repeats": 1}
+    older = dataclasses.replace(made_up(oom={}), manifest={"calibration": [row]})
+    assert list(publish.rates_of([older])["gpu_name"]) == [""]

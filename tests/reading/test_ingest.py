@@ -127,7 +127,9 @@ def test_the_manifest_holds_the_study_and_the_rates_of_the_machine(results, tmp_
     (folder / "calibration.json").write_text(json.dumps([rate]))
     found, _ = _ingested(folder, tmp_path)
     assert found.manifest["study"] == "precision"
-    assert found.manifest["calibration"] == [rate]
+    assert found.manifest["calibration"] == [rate | {"gpu_name": ""}]
+    (folder / "calibration.json").write_text(json.dumps([rate | {"gpu_name": "NVIDIA H200"}]))
+    assert _ingested(folder, tmp_path)[0].manifest["calibration"] == [rate | {"gpu_name": "NVIDIA H200"}]
     (folder / "calibration.json").write_text("{}")
     with pytest.raises(ResultsError, match="is not a list of rates"):
         ingest(folder, tmp_path / "again")
