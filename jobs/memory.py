@@ -40,6 +40,7 @@ class Outcome(NamedTuple):
     failure: Failure | None
 
 
+@lru_cache(maxsize=1024)
 def outcome(shape: Shape, limit_bytes: float = inf) -> Outcome:
     allocator = CachingAllocator(limit_bytes)
     peaks: list[dict[str, int]] = [{} for _ in range(NUM_STEPS)]
@@ -57,12 +58,9 @@ def outcome(shape: Shape, limit_bytes: float = inf) -> Outcome:
     return Outcome(peaks, allocator.peak_reserved, None)
 
 
-unlimited = lru_cache(maxsize=1024)(outcome)
-
-
 def peaks(run: "Run", step: int) -> dict[str, int]:
     """Peak of PyTorch's allocator in bytes in each phase of a step (from 0)."""
-    return unlimited(shape_of(run)).peaks[min(step, NUM_STEPS - 1)]
+    return outcome(shape_of(run)).peaks[min(step, NUM_STEPS - 1)]
 
 
 def predicted_peak_bytes(run: "Run") -> int:
@@ -87,4 +85,4 @@ def allocator_limit_bytes(run: "Run", sold_gb: float = 0) -> float:
 def predicted_failure(run: "Run", limit_bytes: float) -> Failure | None:
     """Step and phase in which the run needs more than `limit_bytes` of the allocator; None where it fits."""
     shape = shape_of(run)
-    return outcome(shape, limit_bytes).failure if unlimited(shape).reserved > limit_bytes else None
+    return outcome(shape, limit_bytes).failure if outcome(shape).reserved > limit_bytes else None

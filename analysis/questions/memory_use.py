@@ -11,6 +11,7 @@ from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, a
 from analysis.columns import case_headings
 from jobs import memory as prediction
 from jobs import ranges
+from jobs.dry_run import BF16
 
 SLUG = "memory-use"
 TITLE = "What fills the memory, and which runs will not fit?"
@@ -43,9 +44,9 @@ def answer(
     parameters, gradients and Adam's state when the step has ended, from a snapshot of the allocator; activations, which
     is what forward leaves allocated, by range. A range's bytes contain those of the ranges inside it.
 
-    Predicted: the peak, against every finished run of this study and of `main`, capped or not, compiled ones left out,
-    and apart from these, of the other `studies` by name; whether each cell fits GPUs of GPU_SIZES; and, for runs with
-    the allocator capped, the step and the phase in which they run out.
+    Predicted: the peak, against every finished run of this study and of `main`, capped or not, and apart from these, of
+    the other `studies` by name, without compiled runs and those after them in their process; whether each cell fits
+    GPUs of GPU_SIZES; and, for runs with the allocator capped, the step and the phase in which they run out.
     """
     known = _with_defaults(runs)
     free = known[known[CAP] == 0]
@@ -61,7 +62,8 @@ def answer(
     table["model_share"] = table[list(USES[:3])].sum(axis=1, min_count=3) / table["peak"]
     measured = table[(table[NOT_MEASURED] == "") & table["peak"].notna()]
     errors = _errors(pd.concat([_with_defaults(main.runs).assign(sweep="main"), known.assign(sweep=STUDY)]))
-    elsewhere = _elsewhere(studies)
+    others = _others(studies, known)
+    elsewhere = _errors(others[~others["after_compiled"]])
     fates = _fates(known, by)
     oom = fates[fates["status"] == "oom"]
 
@@ -75,7 +77,8 @@ def answer(
         Claim("exact", errors, lambda rows: (rows["error"].abs() < TOLERANCE).all(), _worst),
         Claim("inexact", errors, lambda rows: (rows["error"].abs() >= TOLERANCE).any(), _worst),
         Claim("elsewhere", elsewhere, facts=_worst),
-        Claim("casts", _casts(elsewhere, studies), lambda rows: (rows["kept"] > rows["casts"]).all(), _most_rounded),
+        Claim("followers", _excess(others[others["after_compiled"]], studies), _everywhere, _least_and_most),
+        Claim("casts", _casts(elsewhere, studies), lambda rows: (rows["kept"] > rows["casts"]).any(), _most_rounded),
         Claim("foreseen", fates, lambda rows: rows["as_predicted"].all(), _outcomes),
         Claim("unforeseen", fates, lambda rows: not rows["as_predicted"].all(), _outcomes),
         Claim("phases", oom, facts=_phases),
@@ -176,6 +179,19 @@ def answer(
             ],
         ),
         Table(
+            "accuracy",
+            "How far the predicted peak is off, by recording",
+            (
+                Column("sweep", "sweep"),
+                Column("precision", "precision"),
+                Column("mode", "mode"),
+                Column("num_runs", "runs", "count"),
+                Column("num_exact", "right to the byte", "count"),
+                Column("largest", "largest error", "share"),
+            ),
+            _accuracy(pd.concat([errors, elsewhere])),
+        ),
+        Table(
             "errors",
             "Predicted and measured peak of every finished run",
             (
@@ -239,7 +255,7 @@ def _errors(runs: pd.DataFrame) -> pd.DataFrame:
     done = runs[(runs["status"] == "ok") & runs["peak_memory_bytes"].notna()]
     rows = [*done.itertuples()]
     predicted = [prediction.predicted_peak_bytes(row) for row in rows]
-    found = done[["sweep", "run_id", "size", "context_length", "mode"]].assign(
+    found = done[["sweep", "run_id", "size", "context_length", "precision", "mode"]].assign(
         **{NOT_MEASURED: ""},
         cap_bytes=(done[CAP] * prediction.GIB).where(done[CAP] > 0),
         predicted=predicted,
@@ -249,29 +265,51 @@ def _errors(runs: pd.DataFrame) -> pd.DataFrame:
     return found.assign(error=found["predicted"] / found["peak"] - 1).reset_index(drop=True)
 
 
-def _elsewhere(studies: Mapping[str, Any]) -> pd.DataFrame:
-    """_errors of the studies that are not STUDY; without those with compiled runs, whose process keeps what was
-    compiled for others."""
-    others = {name: _with_defaults(one.runs) for name, one in studies.items() if name != STUDY}
-    plain = [runs.assign(sweep=name) for name, runs in others.items() if len(runs) == len(studies[name].runs)]
-    return _errors(pd.concat(plain, ignore_index=True)) if plain else pd.DataFrame(columns=["error", "mode"])
+def _others(studies: Mapping[str, Any], runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs of the studies that are not STUDY, whose own are `runs`, and whether a compiled one was started before."""
+    parts = [runs.head(0).assign(sweep=STUDY, after_compiled=False)]
+    for name, study in studies.items():
+        known = _with_defaults(study.runs)
+        compiled = study.runs[~study.runs["run_id"].astype(str).isin(known["run_id"])]
+        after = known["started_at"] > compiled["started_at"].min() if len(compiled) else False
+        if name != STUDY:
+            parts.append(known.assign(sweep=name, after_compiled=after))
+    return pd.concat(parts, ignore_index=True).astype({"after_compiled": bool})
+
+
+def _accuracy(errors: pd.DataFrame) -> pd.DataFrame:
+    """Per recording, precision and mode: runs, those whose peak is right to the byte, and the largest error."""
+    told = errors.assign(exact=errors["error"] == 0, largest=errors["error"].abs())
+    groups = told.groupby(["sweep", "precision", "mode"], sort=False)
+    found = groups.agg(num_runs=("run_id", "size"), num_exact=("exact", "sum"), largest=("largest", "max"))
+    return found.reset_index().assign(**{NOT_MEASURED: ""})
+
+
+def _excess(runs: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame:
+    """By how many bytes each phase of the runs peaks higher than predicted."""
+    rows = []
+    for run in runs.itertuples():
+        memory = studies[run.sweep].memory.astype({"run_id": str, "phase": str})
+        for row in memory[memory["run_id"] == run.run_id].itertuples():
+            predicted = prediction.peaks(run, 1)[row.phase]
+            peak = row.peak_allocated_bytes
+            rows.append((run.run_id, row.phase, predicted, peak, peak - predicted, peak / predicted - 1))
+    return pd.DataFrame(rows, columns=["run_id", "phase", "predicted", "peak", "excess", "excess_share"])
 
 
 def _casts(errors: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame:
-    """The runs off by TOLERANCE or more, if all are forward passes under autocast: what their blocks keep (bf16 copies
-    of their weights and nothing else), and the bytes of those copies. Otherwise no rows."""
+    """Forward passes under autocast: what their blocks keep (bf16 copies of their weights, and nothing else), and the
+    bytes of those copies."""
     rows = []
-    off = errors[errors["error"].abs() >= TOLERANCE]
-    for error in off.to_dict("records"):
+    for error in errors[(errors["precision"] == "bf16") & (errors["mode"] == "forward")].to_dict("records"):
         study = studies[error["sweep"]]
         run = study.runs[study.runs["run_id"].astype(str) == error["run_id"]].iloc[0]
         modules = study.module_memory[study.module_memory["run_id"].astype(str) == error["run_id"]]
         blocks = modules["module"].astype(str).isin([ranges.block(i) for i in range(int(run["num_layers"]))])
-        if run["precision"] == "bf16" and run["mode"] == "forward" and blocks.any():
+        if blocks.any():
             layers = run["num_parameters"] - 2 * run["vocab_size"] * run["d_model"]
-            kept = modules.loc[blocks, "kept_bytes"].sum()
-            rows.append(error | {"kept": kept, "casts": prediction.BF16 * layers})
-    return pd.DataFrame(rows if len(rows) == len(off) else [], columns=[*errors.columns, "kept", "casts"])
+            rows.append(error | {"kept": modules.loc[blocks, "kept_bytes"].sum(), "casts": BF16 * layers})
+    return pd.DataFrame(rows, columns=[*errors.columns, "kept", "casts"])
 
 
 def _fates(runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -384,8 +422,9 @@ def _parts(measured: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 def _worst(rows: pd.DataFrame) -> dict:
     worst = rows.loc[rows["error"].abs().idxmax()]
-    off = rows["error"].abs() >= TOLERANCE
-    return {"num_runs": len(rows), "num_off": int(off.sum()), "size": abs(worst["error"]), "run_id": worst["run_id"]}
+    off, exact = rows["error"].abs() >= TOLERANCE, rows["error"] == 0
+    numbers = {"num_runs": len(rows), "num_off": int(off.sum()), "num_exact": int(exact.sum())}
+    return numbers | {"size": abs(worst["error"]), "run_id": worst["run_id"]}
 
 
 def _outcomes(rows: pd.DataFrame) -> dict:
@@ -402,6 +441,16 @@ def _phases(rows: pd.DataFrame) -> dict:
 def _second_step(rows: pd.DataFrame) -> dict:
     chosen = rows[rows["first_step_fits"]]
     return {"num_runs": len(rows), "run": chosen.iloc[0].to_dict()}
+
+
+def _everywhere(rows: pd.DataFrame) -> bool:
+    """Every phase peaks higher, all by about the same number of bytes."""
+    return rows["excess"].min() > (1 - TOLERANCE) * rows["excess"].max() > 0
+
+
+def _least_and_most(rows: pd.DataFrame) -> dict:
+    low, high = (rows.loc[place].to_dict() for place in (rows["excess"].idxmin(), rows["excess"].idxmax()))
+    return {"low": low, "high": high, "num_runs": rows["run_id"].nunique()}
 
 
 def _most_rounded(rows: pd.DataFrame) -> dict:

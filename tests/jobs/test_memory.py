@@ -126,7 +126,7 @@ def test_what_does_not_fit_at_all_fails_while_it_is_built():
 
 def test_a_run_fits_what_it_reserves_and_not_less_than_its_peak():
     run = next(run for run in SWEEP.runs if run.mode == "train_step")
-    reserved = memory.unlimited(memory.shape_of(run)).reserved
+    reserved = memory.outcome(memory.shape_of(run)).reserved
     assert memory.predicted_failure(run, reserved) is None
     assert memory.predicted_failure(run, memory.predicted_peak_bytes(run) - 1) is not None
 
