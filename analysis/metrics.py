@@ -19,6 +19,7 @@ import pandas as pd
 
 from analysis.answer import NOT_MEASURED
 from analysis.knowledge import flops, gpus
+from analysis.ordering import place, seen, sorted_by
 from jobs import ranges
 
 LAUNCH_BOUND_BUSY_SHARE = 0.8
@@ -51,18 +52,9 @@ _BLOCK = re.compile(rf"\b{ranges.BLOCK_PREFIX}\d+\b")
 
 def in_model_order(runs: pd.DataFrame) -> pd.DataFrame:
     """Runs from the smallest model to the largest, then by context length, variant and mode."""
-    mode_rank = runs["mode"].astype(str).map({mode: rank for rank, mode in enumerate(MODES)})
-    keys = runs.assign(_mode=mode_rank)
-    by = [
-        "num_parameters",
-        "context_length",
-        *[axis for axis in VARIANT_AXES if axis in runs],
-        "_mode",
-        "run_id",
-    ]
-    return runs.loc[keys.astype({c: str for c in by if keys[c].dtype == "category"}).sort_values(by).index].reset_index(
-        drop=True
-    )
+    by = ["num_parameters", "context_length", *(axis for axis in VARIANT_AXES if axis in runs)]
+    keys = [runs[name].astype(str) if runs[name].dtype == "category" else runs[name] for name in by]
+    return sorted_by(runs, *keys, place(runs["mode"], MODES), runs["run_id"].astype(str))
 
 
 def case_columns(runs: pd.DataFrame) -> list[str]:
@@ -99,9 +91,7 @@ def cases(runs: pd.DataFrame, mode: str) -> pd.DataFrame:
     ordered = in_model_order(runs).astype({column: str for column in by if runs[column].dtype == "category"})
     parts = [_product(part) for _, part in ordered.groupby(by[2:], sort=False)] if by[2:] else [_product(ordered)]
     grid = pd.concat(parts, ignore_index=True)[by]
-    rank = {size: position for position, size in enumerate(ordered["size"].drop_duplicates())}
-    grid = grid.assign(_rank=grid["size"].map(rank)).sort_values(["_rank", "context_length"], kind="stable")
-    grid = grid.drop(columns="_rank").reset_index(drop=True)
+    grid = sorted_by(grid, place(grid["size"], ordered["size"].drop_duplicates()), grid["context_length"])
     found = ordered[ordered["mode"].astype(str) == mode].astype({"run_id": str, "status": str, "status_phase": str})
     found = found.drop_duplicates(by)[[*by, "run_id", "status", "status_phase"]]
     grid = grid.merge(found, how="left", on=by)
@@ -123,9 +113,7 @@ def cases_along(runs: pd.DataFrame, mode: str, axis: str, order: list[str]) -> p
     if axis not in table:
         table[axis] = str(runs[axis].iloc[0])
     others = [name for name in ("size", "context_length", *VARIANT_AXES) if name in table and name != axis]
-    rank = table[axis].map({value: position for position, value in enumerate(order)})
-    table = table.assign(_case=table.groupby(others, sort=False).ngroup(), _rank=rank)
-    return table.sort_values(["_case", "_rank"], kind="stable", ignore_index=True).drop(columns=["_case", "_rank"])
+    return sorted_by(table, seen(table, others), place(table[axis], order))
 
 
 def against(rows: pd.DataFrame, axis: str, base: str, values: list[str]) -> pd.DataFrame:

@@ -1,5 +1,5 @@
-"""Imports run one way: reading -> metrics -> measures -> questions -> __main__, with knowledge, answer, columns, facts
-and report beside them."""
+"""Imports run one way: reading -> metrics -> measures -> questions -> __main__, with knowledge, answer, columns, facts,
+ordering and report beside them."""
 
 import ast
 from pathlib import Path
@@ -13,11 +13,12 @@ ALLOWED = {
     "answer": set(),
     "columns": {"answer"},
     "facts": set(),
+    "ordering": set(),
     "knowledge": {"knowledge"},
     "reading": {"reading", "knowledge"},
-    "metrics": {"answer", "knowledge"},
-    "measures": {"measures", "metrics", "answer", "knowledge"},
-    "questions": {"questions", "measures", "metrics", "answer", "columns", "facts", "knowledge"},
+    "metrics": {"answer", "ordering", "knowledge"},
+    "measures": {"measures", "metrics", "answer", "ordering", "knowledge"},
+    "questions": {"questions", "measures", "metrics", "answer", "columns", "facts", "ordering", "knowledge"},
     "report": {"report", "answer"},
 }
 """What a part of `analysis` may import from the others. Parts that are not named here tie them together."""

@@ -5,6 +5,7 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.knowledge import cuda_api
+from analysis.ordering import place, seen, sorted_by
 from jobs import ranges
 
 WARM_UPS = (0, 1, 2, 5)
@@ -30,8 +31,7 @@ def timed_steps(ok: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     rows = steps[(steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == ranges.STEP)]
     cold = ok[ok["warmup_steps"] == 0][["run_id", *CASE]]
     rows = cold.merge(rows.astype({"run_id": str})[["run_id", "step", "wall_ns"]], on="run_id")
-    place = rows["run_id"].map({run_id: place for place, run_id in enumerate(cold["run_id"])})
-    return rows.assign(_place=place).sort_values(["_place", "step"], ignore_index=True).drop(columns="_place")
+    return sorted_by(rows, place(rows["run_id"], cold["run_id"]), rows["step"])
 
 
 def processes_of(timed: pd.DataFrame):
@@ -161,10 +161,10 @@ def errors_by_steps(processes: list[np.ndarray], warm_up: int) -> np.ndarray:
 
 def from_then_on(held: list[bool]) -> float:
     """The first place, from 1, from which on all hold; NaN where the last does not."""
-    place = len(held)
-    while place and held[place - 1]:
-        place -= 1
-    return float(place + 1) if place < len(held) else float("nan")
+    first = len(held)
+    while first and held[first - 1]:
+        first -= 1
+    return float(first + 1) if first < len(held) else float("nan")
 
 
 def enough_warm_up(medians: pd.DataFrame, spreads: pd.DataFrame) -> pd.DataFrame:
@@ -172,9 +172,9 @@ def enough_warm_up(medians: pd.DataFrame, spreads: pd.DataFrame) -> pd.DataFrame
     rows = medians.merge(spreads[[*CASE, "within"]], on=CASE)
     kept = []
     for _, one in rows.groupby(CASE, sort=False):
-        place = from_then_on(list(one["error"] <= one["within"]))
-        if not np.isnan(place):
-            kept.append(one.iloc[int(place) - 1])
+        first = from_then_on(list(one["error"] <= one["within"]))
+        if not np.isnan(first):
+            kept.append(one.iloc[int(first) - 1])
     return pd.DataFrame(kept, columns=rows.columns).reset_index(drop=True)
 
 
@@ -188,10 +188,8 @@ def first_by_phase(ok: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     first = rows[rows["step"] == 0].groupby(by, sort=False)["wall_ns"].mean().rename("first_ns")
     later = rows[rows["step"] >= WARM_UPS[-1]].groupby(by, sort=False)["wall_ns"].mean().rename("later_ns")
     table = pd.concat([first, later], axis=1).reset_index()
-    order = {phase: place for place, phase in enumerate(ranges.PHASES)}
-    case = table.groupby(CASE, sort=False).ngroup()
-    places = pd.DataFrame({"case": case, "phase": table["phase"].map(order)}).sort_values(["case", "phase"])
-    return table.assign(extra_ns=table["first_ns"] - table["later_ns"]).loc[places.index].reset_index(drop=True)
+    table = sorted_by(table, seen(table, CASE), place(table["phase"], ranges.PHASES))
+    return table.assign(extra_ns=table["first_ns"] - table["later_ns"])
 
 
 def anatomy_of(ok: pd.DataFrame, steps: pd.DataFrame, api: pd.DataFrame) -> pd.DataFrame:

@@ -8,6 +8,7 @@ import pandas as pd
 from analysis import metrics
 from analysis.answer import NOT_MEASURED
 from analysis.knowledge import flops
+from analysis.ordering import place, sorted_by
 from jobs import ranges
 
 LAUNCHES, ARITHMETIC, MEMORY = "launches", "arithmetic", "memory"
@@ -121,11 +122,9 @@ def rated(rows: pd.DataFrame, by: list[str], runs: pd.DataFrame) -> pd.DataFrame
     ordered = metrics.in_model_order(runs).astype({"run_id": str})[["run_id", *metrics.case_columns(runs)]]
     ordered = ordered.astype({name: str for name in ordered if isinstance(ordered[name].dtype, pd.CategoricalDtype)})
     found = ordered.merge(sums, on="run_id")
-    rank = {one.label: position for position, one in enumerate(OPERATIONS)}
-    column = "operation" if "operation" in by else "phase"
-    order = found[column].map(rank if column == "operation" else {p: i for i, p in enumerate(metrics.PHASES)})
-    found = found.assign(_rank=order).sort_values("_rank", kind="stable", ignore_index=True)
-    return found.drop(columns="_rank").assign(**{NOT_MEASURED: ""})
+    labels = [one.label for one in OPERATIONS]
+    order = place(found["operation"], labels) if "operation" in by else place(found["phase"], metrics.PHASES)
+    return sorted_by(found, order).assign(**{NOT_MEASURED: ""})
 
 
 def limit(rows: pd.DataFrame) -> pd.Series:

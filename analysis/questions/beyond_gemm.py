@@ -7,6 +7,7 @@ from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, a
 from analysis.columns import case_headings
 from analysis.facts import extremes, out_of
 from analysis.knowledge import kernel_families
+from analysis.ordering import place, sorted_by
 
 SLUG = "beyond-gemm"
 TITLE = "What does a forward pass do besides matrix products?"
@@ -149,8 +150,7 @@ def _kernels_everywhere(names: pd.DataFrame, order: list[str]) -> pd.DataFrame:
     )
     table = table.reset_index().sort_values(["high", "kernel_name"], ascending=[False, True])
     table = table.groupby("family", sort=False).head(3)
-    rank = table["family"].map({family: position for position, family in enumerate(order)})
-    return table.assign(_rank=rank).sort_values(["_rank", "high"], ascending=[True, False]).drop(columns="_rank")
+    return sorted_by(table, place(table["family"], order), -table["high"])
 
 
 def _leading_family(rows: pd.DataFrame) -> dict:

@@ -8,6 +8,7 @@ from analysis.columns import case_headings, spread_column
 from analysis.facts import extremes, largest
 from analysis.measures import attention
 from analysis.measures.attention import NAIVE, TRAIN
+from analysis.ordering import seen, sorted_by
 from jobs import ranges
 
 SLUG = "fused-attention"
@@ -268,10 +269,8 @@ def _steps(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, keys:
     table["faster"] = metrics.differ(table, "busy", "naive_busy") & (table["speedup"] > 1)
     table["timer_faster"] = metrics.differ(table, "timer", "naive_timer") & (table["timer_speedup"] > 1)
     table["launch_bound"] = table["busy_ns"] / table["timer_ns"] < metrics.LAUNCH_BOUND_BUSY_SHARE
-    rank = {"size": pd.factorize(table["size"])[0], "naive": table["attention"] != NAIVE}
-    table = table.assign(_size=rank["size"], _fused=rank["naive"])
-    order = [*keys[2:], "_size", "context_length", "_fused", "attention"]
-    return table.sort_values(order, kind="stable", ignore_index=True).drop(columns=["_size", "_fused"])
+    variant, fused = [table[key] for key in keys[2:]], table["attention"] != NAIVE
+    return sorted_by(table, *variant, seen(table, ["size"]), table["context_length"], fused, table["attention"])
 
 
 def _crossovers(compared: pd.DataFrame, keys: list[str]) -> pd.DataFrame:

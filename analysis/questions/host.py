@@ -11,6 +11,7 @@ from analysis.facts import extremes, out_of
 from analysis.knowledge import cuda_api
 from analysis.measures import queue
 from analysis.measures.queue import CAUSES
+from analysis.ordering import place, seen, sorted_by
 from jobs import ranges
 
 SLUG = "host"
@@ -187,10 +188,7 @@ def _every_mode(runs: pd.DataFrame) -> pd.DataFrame:
     modes = [mode for mode in metrics.MODES if (runs["mode"].astype(str) == mode).any()]
     found = pd.concat([metrics.cases(runs, mode).assign(mode=mode) for mode in modes], ignore_index=True)
     found = found if "compile" in found else found.assign(compile=str(runs["compile"].iloc[0]))
-    rank = {name: place for place, name in enumerate(SERIES)}
-    case = found.groupby(["mode", "size", "context_length"], sort=False).ngroup()
-    places = pd.DataFrame({"case": case, "compile": found["compile"].map(rank)})
-    return found.loc[places.sort_values(["case", "compile"], kind="stable").index].reset_index(drop=True)
+    return sorted_by(found, seen(found, ["mode", "size", "context_length"]), place(found["compile"], SERIES))
 
 
 def _of_runs(
@@ -286,9 +284,7 @@ def _phases(captured: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, 
     timer = metrics.host_times(steps, "timer", "timer")
     gpu = metrics.gpu_times(kernels).groupby(["run_id", "phase"])[["busy_ns", "launches"]].median().reset_index()
     rows = rows.merge(timer[timer["phase"] != ranges.STEP], on="run_id").merge(gpu, how="left", on=["run_id", "phase"])
-    order = rows["phase"].map({phase: place for place, phase in enumerate(ranges.PHASES)})
-    places = pd.DataFrame({"run": rows.groupby("run_id", sort=False).ngroup(), "phase": order})
-    rows = rows.loc[places.sort_values(["run", "phase"], kind="stable").index].reset_index(drop=True)
+    rows = sorted_by(rows, seen(rows, ["run_id"]), place(rows["phase"], ranges.PHASES))
     return rows.assign(idle_ns=rows["timer_ns"] - rows["busy_ns"])
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 from analysis import metrics
 from analysis.answer import Answer, Claim, Column, Table, assemble
 from analysis.knowledge import flops, gemm_names, kernel_families
+from analysis.ordering import place, sorted_by
 from jobs import ranges
 
 SLUG = "reconciliation"
@@ -159,9 +160,7 @@ def checks_of(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, ns
     table = table[table["run_id"].isin(info.index)]
     table = _with_missing(table, info)
     table["passed"] = (table["found"] >= table["at_least"]) & (table["found"] <= table["at_most"])
-    rank = {run: position for position, run in enumerate(info.index)}
-    table = table.assign(_rank=table["run_id"].map(rank)).sort_values(["_rank", "check"]).drop(columns="_rank")
-    table = table.reset_index(drop=True)
+    table = sorted_by(table, place(table["run_id"], info.index), table["check"])
     return table.assign(run=table["run_id"])
 
 

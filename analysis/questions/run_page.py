@@ -7,6 +7,7 @@ import pandas as pd
 from analysis import metrics
 from analysis.answer import Answer, Chart, Column, Table, assemble
 from analysis.columns import spread_column
+from analysis.ordering import place, sorted_by
 from jobs import ranges
 
 TOP_KERNELS = 20
@@ -59,9 +60,7 @@ def _answer(run: pd.Series, runs: pd.DataFrame, parts: dict[str, pd.DataFrame], 
     families = metrics.by_family(totals, ["phase"])
     whole = metrics.by_family(totals.assign(scope=ranges.STEP), ["scope"])
     per_phase = pd.concat([families, whole.rename(columns={"scope": "phase"})], ignore_index=True)
-    rank = per_phase["phase"].map({phase: position for position, phase in enumerate(ORDER)}).fillna(len(ORDER))
-    per_phase = per_phase.assign(_rank=rank).sort_values(["_rank", "time_ns"], ascending=[True, False], kind="stable")
-    per_phase = per_phase.drop(columns="_rank").reset_index(drop=True)
+    per_phase = sorted_by(per_phase, place(per_phase["phase"], ORDER), -per_phase["time_ns"])
     names = metrics.by_kernel(totals.assign(scope=ranges.STEP), ["scope"]).drop(columns="scope")
     modules = _modules(totals)
     times = parts["times"]
@@ -199,8 +198,7 @@ def _times(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     for part in parts:
         table = table.merge(part, how="outer", on=["run_id", "phase"])
     table["busy_ratio"] = table["busy_ns"] / table["timer_ns"]
-    rank = table["phase"].map({phase: position for position, phase in enumerate(ORDER)})
-    return table.assign(_rank=rank).sort_values(["run_id", "_rank"], kind="stable").drop(columns="_rank")
+    return sorted_by(table, table["run_id"], place(table["phase"], ORDER))
 
 
 def _modules(totals: pd.DataFrame) -> pd.DataFrame:
@@ -217,9 +215,7 @@ def _per_step(rows: pd.DataFrame, by: list[str], sums: dict[str, str], num_steps
     divisor = num_steps.reindex(table["run_id"]).to_numpy()
     for column in sums.values():
         table[column] = table[column] / divisor
-    rank = table["phase"].map({phase: position for position, phase in enumerate(ORDER)}).fillna(len(ORDER))
-    table = table.assign(_rank=rank).sort_values(["run_id", "_rank", "time_ns"], ascending=[True, True, False])
-    return table.drop(columns="_rank").reset_index(drop=True)
+    return sorted_by(table, table["run_id"], place(table["phase"], ORDER), -table["time_ns"])
 
 
 def _memops(memops: pd.DataFrame, num_steps: pd.Series) -> pd.DataFrame:

@@ -6,6 +6,7 @@ from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.columns import case_headings
 from analysis.facts import extremes
+from analysis.ordering import seen, sorted_by
 
 SLUG = "top-kernel"
 TITLE = "Which kernel takes the most GPU time?"
@@ -27,8 +28,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     top = totals.drop_duplicates("run_id")
     table = pd.concat([metrics.cases(runs, mode).assign(mode=mode) for mode in metrics.MODES])
     table = table.merge(top, how="left", on="run_id")
-    order = table.groupby(by, sort=False).ngroup()
-    table = table.assign(_case=order).sort_values("_case", kind="stable").drop(columns="_case").reset_index(drop=True)
+    table = sorted_by(table, seen(table, by))
     forward = table[table["mode"] == "forward"]
     table = table.merge(
         forward[[*by, "kernel_name"]].rename(columns={"kernel_name": "forward_kernel"}),

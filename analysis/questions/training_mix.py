@@ -6,6 +6,7 @@ from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.columns import case_headings
 from analysis.facts import extremes, highest, largest, span
+from analysis.ordering import place, seen, sorted_by
 
 SLUG = "training-mix"
 TITLE = "How does the mix change from forward to training?"
@@ -159,12 +160,12 @@ def _compared(scopes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
             how="left",
             on=by,
         )
-        seen = table[by].merge(
+        sums = table[by].merge(
             rows.groupby(by, sort=False)["share"].sum(min_count=1).rename("sum").reset_index(),
             how="left",
             on=by,
         )
-        zero = seen["sum"].notna().to_numpy() & table[name].isna().to_numpy()
+        zero = sums["sum"].notna().to_numpy() & table[name].isna().to_numpy()
         table.loc[zero, [name, f"{name}_ns"]] = 0.0
     table["change"] = table["train_step"] - table["forward"]
     table["measured"] = table["forward"].notna() & table["train_step"].notna()
@@ -174,26 +175,14 @@ def _compared(scopes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     )
     table[NOT_MEASURED] = forward_why.where(forward_why != "", training_why)
     table["run_id"] = table["train_step_run"].where(table["train_step_run"] != "", table["forward_run"])
-    order = table.groupby(by, sort=False).ngroup().astype(float)
-    largest = table[["forward_ns", "train_step_ns"]].max(axis=1)
-    table = table.assign(_case=order, _size=-largest).sort_values(["_case", "_size"], kind="stable")
-    return table.drop(
-        columns=[
-            "_case",
-            "_size",
-            "forward_why",
-            "train_step_why",
-            "forward_run",
-            "train_step_run",
-        ]
-    ).reset_index(drop=True)
+    table = sorted_by(table, seen(table, by), -table[["forward_ns", "train_step_ns"]].max(axis=1))
+    return table.drop(columns=["forward_why", "train_step_why", "forward_run", "train_step_run"])
 
 
 def _phases(runs: pd.DataFrame, totals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Families within each phase of the training step, phases in the order in which they run."""
     families = metrics.by_family(totals, ["run_id", "phase"])
-    rank = families["phase"].map({phase: rank for rank, phase in enumerate(metrics.PHASES)}).fillna(len(metrics.PHASES))
-    families = families.assign(_rank=rank).sort_values(["run_id", "_rank"], kind="stable").drop(columns="_rank")
+    families = sorted_by(families, families["run_id"], place(families["phase"], metrics.PHASES))
     return metrics.cases(runs, "train_step").merge(families, how="left", on="run_id")
 
 
@@ -223,8 +212,7 @@ def _pooled(rows: pd.DataFrame) -> pd.DataFrame:
     """Mean share of each family in each phase over the measured cases."""
     shares = rows.pivot_table(index=["run_id", "phase"], columns="family", values="share", fill_value=0.0)
     pooled = shares.groupby("phase").mean().stack().rename("share").reset_index()
-    rank = pooled["phase"].map({phase: rank for rank, phase in enumerate(metrics.PHASES)})
-    return pooled.assign(_rank=rank).sort_values(["_rank", "share"], ascending=[True, False]).drop(columns="_rank")
+    return sorted_by(pooled, place(pooled["phase"], metrics.PHASES), -pooled["share"])
 
 
 def _change(rows: pd.DataFrame) -> dict:
