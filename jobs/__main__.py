@@ -256,7 +256,7 @@ def doctor(
 
 
 def can_measure(sweep: Sweep, results: Path, runs: list[Run], device: str, report: Report) -> bool:
-    found = checks(results, runs, device, with_nsys=sweep.protocol.profiled_steps > 0)
+    found = checks(results, runs, sweep.protocol, device)
     for check in found:
         report("check", **check._asdict())
     return all(check.state != "failed" for check in found)

@@ -1,6 +1,7 @@
-"""The time a run will need, before it runs (`jobs/memory.py` has its memory). Plain arithmetic on the shapes, no GPU.
+"""The time and the disk that a run will need, before it runs (`jobs/memory.py` has its memory). Plain arithmetic on the
+shapes, no GPU.
 
-A prediction, never shown as a measurement: it orders work and sets timeouts.
+A prediction, never shown as a measurement: it orders work, sets timeouts, and is held against free space.
 """
 
 from jobs.plan import Protocol, Run
@@ -11,6 +12,11 @@ BYTES_FP32 = 4
 SUSTAINED_FLOPS = {"fp32": 8e12, "tf32": 30e12, "bf16": 40e12}
 SUSTAINED_BYTES_PER_S = 0.3e12
 LAUNCH_S = 20e-6
+
+# The most kernels, API calls, copies and ranges of a layer in one step that any recording in site/data has.
+EVENTS_PER_LAYER = {"forward": 390, "forward_backward": 500, "train_step": 970}
+# Of the exports of nsys 2025.3 in tests/data: what they take without events, and for each.
+EXPORT_BYTES, EVENT_BYTES = 200_000, 55
 
 
 def predicted_seconds(run: Run, protocol: Protocol) -> float:
@@ -40,3 +46,11 @@ def predicted_passes(run: Run, protocol: Protocol) -> dict[str, float]:
 def timeout_seconds(run: Run, protocol: Protocol) -> float:
     """A pass of a run that has not ended after this long counts as hung."""
     return 120 + 5 * predicted_seconds(run, protocol)
+
+
+def predicted_export_bytes(run: Run, protocol: Protocol) -> float:
+    """Size of the export of a run's capture, which holds the warm-up steps, too; 0 where none is captured."""
+    if not protocol.profiled_steps:
+        return 0.0
+    num_steps = protocol.warmup_steps + protocol.profiled_steps
+    return EXPORT_BYTES + EVENT_BYTES * EVENTS_PER_LAYER[run.mode] * run.num_layers * num_steps

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import NamedTuple
@@ -16,10 +17,12 @@ from jobs.failures import CollectorError
 from jobs.lane import NSYS_WORKERS
 from jobs.memory import CUDA_CONTEXT_BYTES, predicted_memory_bytes
 from jobs.nsys_cli import nsys
-from jobs.plan import Run
+from jobs.plan import Protocol, Run
+from jobs.prediction import predicted_export_bytes
 
-GIB = 2**30
-REPORT_BYTES_PER_LAYER = 3e6  # report and export together, generous
+MIB, GIB = 2**20, 2**30
+LONGEST_TEMPORARY = 107 - len("/profiler-12345678/socket")  # bytes; Linux allows 107 for the path of a socket
+FILES_PER_CAPTURE = 2  # its export and its report, whose size nobody noted: it is taken to be as large
 BUSY_BYTES = 1 * GIB
 
 # The default of --results; the image sets it.
@@ -35,27 +38,50 @@ class Check(NamedTuple):
     fix: str = ""
 
 
+def visible_names() -> list[str] | None:
+    """Indices or UUIDs of the GPUs that CUDA_VISIBLE_DEVICES leaves, up to the first that is neither, as CUDA reads it;
+    None where it is not set: all of them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return None
+    names = (part.strip() for part in visible.split(","))
+    return list(takewhile(lambda name: name.isdigit() or name.startswith(("GPU-", "MIG-")), names))
+
+
 def visible_gpus() -> list[int]:
     """Indices of the GPUs this process may use, counted as CUDA counts them; [] without a driver."""
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return list(range(len([part for part in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if part])))
+    if (names := visible_names()) is not None:
+        return list(range(len(names)))
     with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
         return list(range(pynvml.nvmlDeviceGetCount()))
     return []
 
 
+def visible_handles() -> list:
+    """NVML's handles of these GPUs: it counts all of a machine, and knows nothing of CUDA_VISIBLE_DEVICES. Raises
+    NVMLError."""
+    pynvml.nvmlInit()
+    names = visible_names()
+    if names is None:
+        names = [str(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    return [
+        pynvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else pynvml.nvmlDeviceGetHandleByUUID(name)
+        for name in names
+    ]
+
+
 def check_gpu() -> Check:
     try:
-        pynvml.nvmlInit()
-        names = [
-            pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(pynvml.nvmlDeviceGetCount())
-        ]
+        names = [pynvml.nvmlDeviceGetName(handle) for handle in visible_handles()]
     except pynvml.NVMLError as error:
         fix = (
             "run on a machine with an NVIDIA GPU and driver; in Docker add --gpus all (needs nvidia-container-toolkit)"
         )
         return Check("GPU", "failed", f"no NVIDIA GPU is visible ({error})", fix)
+    if not names:
+        fix = "name one in CUDA_VISIBLE_DEVICES, or unset it; a batch engine sets it for jobs that ask for a GPU"
+        return Check("GPU", "failed", "no NVIDIA GPU is visible to CUDA", fix)
     return Check("GPU", "ok", ", ".join(names))
 
 
@@ -95,8 +121,8 @@ def check_nsys() -> Check:
     return Check("nsys", "ok", version)
 
 
-def check_disk(folder: Path, runs: Sequence[Run]) -> Check:
-    needed = sum(run.num_layers * REPORT_BYTES_PER_LAYER for run in runs)
+def check_disk(folder: Path, runs: Sequence[Run], protocol: Protocol) -> Check:
+    needed = FILES_PER_CAPTURE * sum(predicted_export_bytes(run, protocol) for run in runs)
     free = shutil.disk_usage(existing_parent(folder)).free
     found = f"{free / GIB:.1f} GiB free in {folder}, at most {needed / GIB:.1f} GiB predicted"
     if free < needed:
@@ -118,20 +144,31 @@ def check_writable(folder: Path) -> Check:
     return Check("results folder", "ok", f"{folder} is writable")
 
 
-def check_temporary() -> Check:
+def check_temporary(runs: Sequence[Run], protocol: Protocol) -> Check:
+    """Whether the temporary folder can hold a worker's socket, and the largest capture of every worker at once."""
     try:
-        return Check("temporary folder", "ok", f"{gettempdir()} is writable")
+        folder = gettempdir()
     except FileNotFoundError:
         fix = "in Docker with --read-only add --tmpfs /tmp:exec; elsewhere set TMPDIR to a writable folder"
         return Check("temporary folder", "failed", "no temporary folder is writable", fix)
+    if len(os.fsencode(folder)) > LONGEST_TEMPORARY:
+        found = f"the path {folder} is too long for a socket"
+        return Check("temporary folder", "failed", found, "set TMPDIR to a shorter one")
+    largest = max((predicted_export_bytes(run, protocol) for run in runs), default=0)
+    needed = FILES_PER_CAPTURE * largest * NSYS_WORKERS * max(1, len(visible_gpus()))
+    if shutil.disk_usage(folder).free < needed:
+        found = f"less than {needed / MIB:.0f} MiB free in {folder} for captures in progress"
+        return Check("temporary folder", "failed", found, "free some space, or set TMPDIR to another folder")
+    return Check("temporary folder", "ok", f"{folder} is writable")
 
 
 def check_gpu_memory(runs: Sequence[Run], with_nsys: bool = True) -> Check:
     """Whether every run is predicted to fit beside the idle workers, each with a CUDA context of its own."""
     idle = min(NSYS_WORKERS, len(runs)) * CUDA_CONTEXT_BYTES if with_nsys else 0
+    memory = []
     with suppress(pynvml.NVMLError):
-        pynvml.nvmlInit()
-        memory = [pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(gpu)) for gpu in visible_gpus()]
+        memory = [pynvml.nvmlDeviceGetMemoryInfo(handle) for handle in visible_handles()]
+    if memory:
         least, used = min(info.free for info in memory), max(info.used for info in memory)
         tight = [run.run_id for run in runs if predicted_memory_bytes(run) + idle > least]
         found = f"{least / GIB:.1f} GiB free"
@@ -147,10 +184,10 @@ def check_gpu_memory(runs: Sequence[Run], with_nsys: bool = True) -> Check:
 
 def check_other_processes() -> Check:
     with suppress(pynvml.NVMLError):
-        pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu) for gpu in visible_gpus()]
         processes = [
-            process.pid for handle in handles for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            process.pid
+            for handle in visible_handles()
+            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
         ]
         if processes:
             fix = "stop them: two programs on one GPU share its time"
@@ -166,15 +203,16 @@ def existing_parent(folder: Path) -> Path:
     return folder
 
 
-def checks(folder: Path, runs: Sequence[Run], device: str = "cuda", with_nsys: bool = True) -> list[Check]:
+def checks(folder: Path, runs: Sequence[Run], protocol: Protocol, device: str = "cuda") -> list[Check]:
     """All checks for measuring `runs` into `folder`; without a GPU (`device` cpu, for trying things out) only some, and
     none of nsys where no step is profiled."""
-    temporary = check_temporary()
+    with_nsys = protocol.profiled_steps > 0
+    temporary = check_temporary(runs, protocol)
     if temporary.state == "failed":  # most other checks need one
         return [temporary]
     everywhere: list[Callable[[], Check]] = [
         lambda: check_writable(folder),
-        lambda: check_disk(folder, runs),
+        lambda: check_disk(folder, runs, protocol),
         *([check_nsys] if with_nsys else []),
     ]
     on_gpu = [check_gpu, check_torch, lambda: check_gpu_memory(runs, with_nsys), check_other_processes]

@@ -1,14 +1,28 @@
-"""Predicted time against the shipped recording of an H200."""
+"""Predicted time and output against the shipped recordings and captures of an H200."""
 
+import lzma
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+import pyarrow.parquet as parquet
 import pytest
 
 from analysis.reading import recording
 from jobs.plan import DEFAULT_SWEEP, Run, load_sweep
-from jobs.prediction import predicted_seconds, timeout_seconds
+from jobs.prediction import (
+    EVENT_BYTES,
+    EVENTS_PER_LAYER,
+    EXPORT_BYTES,
+    predicted_export_bytes,
+    predicted_seconds,
+    timeout_seconds,
+)
 
-RECORDING = Path(__file__).parents[2] / "site" / "data" / "h200-fp32"
+DATA = Path(__file__).parents[2] / "site" / "data"
+RECORDING = DATA / "h200-fp32"
+CAPTURES = sorted((Path(__file__).parents[1] / "data" / "h200_runs").glob("*/profile.sqlite.xz"))
+TABLES_OF_EVENTS = ("kernels", "memops", "ranges")
 SWEEP = load_sweep(DEFAULT_SWEEP)
 
 
@@ -45,3 +59,42 @@ def test_more_work_is_predicted_to_take_longer(run):
     ):
         assert predicted_seconds(bigger, SWEEP.protocol) > predicted_seconds(run, SWEEP.protocol)
     assert predicted_seconds(change(run, precision="bf16"), SWEEP.protocol) < predicted_seconds(run, SWEEP.protocol)
+
+
+def events_per_layer(folder: Path) -> dict[str, float]:
+    """By mode, the most events of a layer in one profiled step of any run of a recording."""
+    runs = parquet.read_table(folder / "runs.parquet").to_pandas().set_index("run_id")
+    runs = runs[(runs["status"] == "ok") & (runs["profiled_steps"] > 0)]
+    rows = {name: parquet.read_table(folder / f"{name}.parquet", columns=["run_id"]) for name in TABLES_OF_EVENTS}
+    counts = [table.to_pandas()["run_id"].astype(str).value_counts() for table in rows.values()]
+    calls = parquet.read_table(folder / "api.parquet", columns=["run_id", "calls"]).to_pandas().astype({"run_id": str})
+    counts.append(calls.groupby("run_id")["calls"].sum())
+    events = sum(count.reindex(runs.index, fill_value=0) for count in counts)
+    return (events / runs["profiled_steps"] / runs["num_layers"]).groupby(runs["mode"].astype(str)).max().to_dict()
+
+
+def test_no_recorded_step_has_more_events_than_predicted_and_some_has_nearly_as_many():
+    found = [events_per_layer(file.parent) for file in DATA.glob("*/manifest.json")]
+    most = {mode: max(one.get(mode, 0) for one in found) for mode in EVENTS_PER_LAYER}
+    for mode, number in EVENTS_PER_LAYER.items():
+        assert 0.95 * number < most[mode] <= number
+
+
+@pytest.mark.parametrize("file", CAPTURES, ids=lambda file: file.parent.name)
+def test_a_real_export_is_as_large_as_its_events_say(file, tmp_path):
+    path = tmp_path / "profile.sqlite"
+    path.write_bytes(lzma.decompress(file.read_bytes()))
+    with closing(sqlite3.connect(path)) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        kept = [name for name in tables if name.startswith(("CUPTI_", "NVTX_"))]
+        events = sum(connection.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for name in kept)
+    predicted = EXPORT_BYTES + EVENT_BYTES * events
+    assert 0.85 * predicted < path.stat().st_size <= predicted
+
+
+def test_warm_up_steps_are_in_a_capture_too_and_without_profiled_steps_there_is_none():
+    run, protocol = SWEEP.runs[0], SWEEP.protocol
+    twice = protocol.model_copy(update={"warmup_steps": 2 * protocol.warmup_steps + protocol.profiled_steps})
+    one, two = (predicted_export_bytes(run, each) - EXPORT_BYTES for each in (protocol, twice))
+    assert two == 2 * one
+    assert predicted_export_bytes(run, protocol.model_copy(update={"profiled_steps": 0})) == 0

@@ -1,5 +1,9 @@
 """The checks before a sweep: each one that fails says what to do."""
 
+import socket
+from contextlib import nullcontext
+from pathlib import Path
+from tempfile import mkdtemp
 from types import SimpleNamespace
 
 import pynvml
@@ -10,7 +14,8 @@ from jobs.failures import CollectorError
 from jobs.memory import predicted_memory_bytes
 from jobs.plan import DEFAULT_SWEEP, load_sweep
 
-RUNS = load_sweep(DEFAULT_SWEEP).runs
+SWEEP = load_sweep(DEFAULT_SWEEP)
+RUNS, PROTOCOL = SWEEP.runs, SWEEP.protocol
 GIB = 2**30
 
 
@@ -82,11 +87,75 @@ def test_visible_gpus_are_counted_as_cuda_counts_them(monkeypatch, visible, expe
     assert preflight.visible_gpus() == expected
 
 
+class Gpus:
+    """Four GPUs of a machine, each of its own name; handles are their indices."""
+
+    def __init__(self, monkeypatch):
+        for name, value in {
+            "nvmlInit": lambda: None,
+            "nvmlDeviceGetCount": lambda: 4,
+            "nvmlDeviceGetHandleByIndex": lambda index: index,
+            "nvmlDeviceGetHandleByUUID": lambda uuid: int(uuid.removeprefix("GPU-")),
+            "nvmlDeviceGetName": lambda handle: f"GPU {handle}",
+            "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=handle * 10 * GIB, free=140 * GIB),
+            "nvmlDeviceGetComputeRunningProcesses": lambda handle: [SimpleNamespace(pid=100 + handle)] * handle,
+        }.items():
+            monkeypatch.setattr(pynvml, name, value)
+
+
+@pytest.mark.parametrize(
+    "visible, names, state",
+    [("2,3", "GPU 2, GPU 3", "warning"), ("GPU-2, 0", "GPU 2, GPU 0", "warning"), ("0", "GPU 0", "ok")],
+)
+def test_the_gpus_that_are_checked_are_those_that_cuda_sees(monkeypatch, visible, names, state):
+    Gpus(monkeypatch)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert preflight.check_gpu().found == names
+    assert preflight.check_gpu_memory(RUNS).state == preflight.check_other_processes().state == state
+
+
+@pytest.mark.parametrize("visible", ["", "-1", "NoDevFiles"])
+def test_gpus_that_are_hidden_from_cuda_are_not_there(monkeypatch, visible):
+    Gpus(monkeypatch)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert preflight.visible_gpus() == []
+    check = preflight.check_gpu()
+    assert check.state == preflight.check_gpu_memory(RUNS).state == "failed"
+    assert "CUDA_VISIBLE_DEVICES" in check.fix
+
+
+def free_bytes(monkeypatch, free: float) -> None:
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+
+
 def test_a_disk_too_small_for_the_predicted_output_fails(monkeypatch, tmp_path):
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: SimpleNamespace(free=GIB))
-    assert preflight.check_disk(tmp_path / "new" / "folder", RUNS).state == "failed"
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: SimpleNamespace(free=100 * GIB))
-    assert preflight.check_disk(tmp_path / "new" / "folder", RUNS).state == "ok"
+    free_bytes(monkeypatch, GIB / 4)
+    assert preflight.check_disk(tmp_path / "new" / "folder", RUNS, PROTOCOL).state == "failed"
+    no_capture = PROTOCOL.model_copy(update={"profiled_steps": 0})
+    assert preflight.check_disk(tmp_path / "new" / "folder", RUNS, no_capture).state == "ok"
+    free_bytes(monkeypatch, 10 * GIB)
+    assert preflight.check_disk(tmp_path / "new" / "folder", RUNS, PROTOCOL).state == "ok"
+
+
+def test_a_temporary_folder_too_small_for_captures_in_progress_fails(monkeypatch):
+    free_bytes(monkeypatch, 10 * 2**20)
+    check = preflight.check_temporary(RUNS, PROTOCOL)
+    assert check.state == "failed"
+    assert "TMPDIR" in check.fix
+    assert preflight.check_temporary(RUNS, PROTOCOL.model_copy(update={"profiled_steps": 0})).state == "ok"
+
+
+@pytest.mark.parametrize("extra, state", [(0, "ok"), (1, "failed")])
+def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_fails(monkeypatch, tmp_path, extra, state):
+    """A real socket tells."""
+    length = preflight.LONGEST_TEMPORARY + extra
+    folder = tmp_path / ("x" * (length - len(str(tmp_path)) - 1))
+    folder.mkdir()
+    monkeypatch.setattr(preflight, "gettempdir", lambda: str(folder))
+    assert preflight.check_temporary(RUNS, PROTOCOL).state == state
+    path = Path(mkdtemp(prefix="profiler-", dir=folder)) / "socket"
+    with socket.socket(socket.AF_UNIX) as listener, nullcontext() if state == "ok" else pytest.raises(OSError):
+        listener.bind(str(path))
 
 
 def test_a_folder_that_cannot_be_written_names_the_user_and_the_fix(monkeypatch, tmp_path):
@@ -128,14 +197,15 @@ def test_a_torch_without_cuda_is_found_out():
 
 
 def test_on_a_cpu_nothing_of_a_gpu_is_checked(stand_in_nsys, tmp_path):
-    names = {check.name for check in preflight.checks(tmp_path, RUNS[:1], "cpu")}
+    names = {check.name for check in preflight.checks(tmp_path, RUNS[:1], PROTOCOL, "cpu")}
     assert names >= {"results folder", "disk", "nsys"}
     assert not names & {"GPU", "torch", "GPU memory", "other processes"}
 
 
 def test_where_no_step_is_profiled_nsys_is_not_checked(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert "nsys" not in {check.name for check in preflight.checks(tmp_path, RUNS[:1], "cpu", with_nsys=False)}
+    no_capture = PROTOCOL.model_copy(update={"profiled_steps": 0})
+    assert "nsys" not in {check.name for check in preflight.checks(tmp_path, RUNS[:1], no_capture, "cpu")}
 
 
 def test_every_check_that_fails_says_what_to_do(no_gpu, monkeypatch, tmp_path):
@@ -144,7 +214,7 @@ def test_every_check_that_fails_says_what_to_do(no_gpu, monkeypatch, tmp_path):
 
     monkeypatch.setattr(preflight, "nsys", missing)
     monkeypatch.setattr(preflight.os, "access", lambda path, mode: False)
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
-    failed = [check for check in preflight.checks(tmp_path, RUNS) if check.state == "failed"]
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: SimpleNamespace(free=0 if path == tmp_path else GIB))
+    failed = [check for check in preflight.checks(tmp_path, RUNS, PROTOCOL) if check.state == "failed"]
     assert len(failed) >= 6
     assert all(check.found and check.fix for check in failed)
