@@ -1,17 +1,27 @@
-# `make` lists the targets. Everything is installed into .venv; nothing outside this folder is touched.
+# `make` lists the targets. Everything is installed into .venv; nothing outside this folder is touched. BIN=folder uses
+# the programs of another environment, with a torch of its own, say: then nothing is installed.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SWEEP  ?= jobs/sweep.yaml
+SWEEPS ?= $(wildcard jobs/sweeps/*.yaml)
 RESULTS ?= results
 RECORDED := build/recording
+RECORDINGS := build/recordings
+DEVICE ?= cuda
 STRICT ?=
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+ifeq ($(origin BIN),file)
+TO_REPORT  := $(VENV)/report.stamp
+TO_MEASURE := $(VENV)/gpu.stamp
+TO_DEVELOP := $(VENV)/dev.stamp
+endif
 
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-image test-chaos serve sweep ingest merge publish-data report site offline notebook
+.PHONY: help run test test-image test-chaos serve sweep studies ingest merge publish-data report site offline notebook
 .PHONY: screenshots image bench lint format clean
 
 help: ## List the targets
@@ -35,7 +45,7 @@ $(VENV)/dev.stamp: $(VENV)/gpu.stamp
 	$(PIP) --editable '.[dev]'
 	@touch $@
 
-run: $(VENV)/report.stamp ## The main job: sweep on a GPU with nsys, elsewhere render the shipped recording; site in build/html
+run: $(TO_REPORT) ## The main job: sweep on a GPU with nsys, elsewhere render the shipped recording; site in build/html
 	@if command -v nsys >/dev/null && nvidia-smi -L >/dev/null 2>&1; then \
 	  $(MAKE) --no-print-directory sweep ingest && $(MAKE) --no-print-directory site RECORDING=$(RECORDED); \
 	else \
@@ -44,14 +54,24 @@ run: $(VENV)/report.stamp ## The main job: sweep on a GPU with nsys, elsewhere r
 	fi
 	@echo "The report: build/html/index.html"
 
-sweep: $(VENV)/gpu.stamp ## Measure the sweep (SWEEP=file) into results/; can be stopped and started again
-	$(BIN)/python -m jobs doctor --sweep $(SWEEP) --results $(RESULTS)
-	$(BIN)/python -m jobs run --sweep $(SWEEP) --results $(RESULTS)
+sweep: $(TO_MEASURE) ## Measure the sweep (SWEEP=file) into results/; can be stopped and started again
+	$(BIN)/python -m jobs doctor --sweep $(SWEEP) --results $(RESULTS) --device $(DEVICE)
+	$(BIN)/python -m jobs run --sweep $(SWEEP) --results $(RESULTS) --device $(DEVICE)
 
-ingest: $(VENV)/report.stamp ## Turn results/ into a recording in build/recording
+studies: $(TO_MEASURE) ## Measure and ingest every sweep of jobs/sweeps, or SWEEPS="precision compile", one after another
+	$(BIN)/python -m jobs doctor --results $(RESULTS) --device $(DEVICE)
+	@failed=; for sweep in $(foreach one,$(SWEEPS),$(or $(wildcard jobs/sweeps/$(one).yaml),$(one))); do \
+	  echo "$$sweep:"; code=0; name=$$(awk '$$1 == "name:" {print $$2}' $$sweep); \
+	  $(BIN)/python -m jobs run --sweep $$sweep --results $(RESULTS) --device $(DEVICE) || code=$$?; \
+	  $(BIN)/python -m analysis ingest $(RESULTS)/$$name --out $(RECORDINGS)/$$name && test $$code = 0 \
+	    || failed="$$failed $$sweep"; \
+	  test $$code -lt 128 || break; \
+	done; test -z "$$failed" || { echo "not whole:$$failed" >&2; exit 1; }
+
+ingest: $(TO_REPORT) ## Turn results/ into a recording in build/recording
 	$(BIN)/python -m analysis ingest $(RESULTS)/$$(awk '$$1 == "name:" {print $$2}' $(SWEEP)) --out $(RECORDED)
 
-report: $(VENV)/report.stamp ## Write the report's pages from the recording (RECORDING=folder, STRICT=1 to fail on a breach)
+report: $(TO_REPORT) ## Write the report's pages from the recording (RECORDING=folder, STRICT=1 to fail on a breach)
 	$(BIN)/python -m analysis report $(if $(RECORDING),--recording $(RECORDING)) $(if $(STRICT),--strict)
 
 site: report ## Build the site into build/html
@@ -63,19 +83,19 @@ serve: report ## Preview the site on http://127.0.0.1:8000; a change of template
 	  --command '$(BIN)/python -m analysis report $(if $(RECORDING),--recording $(RECORDING))' analysis site/data & \
 	watcher=$$!; trap "kill $$watcher" EXIT INT TERM; $(BIN)/mkdocs serve $(SERVE)
 
-test: $(VENV)/dev.stamp ## Set up everything and run all tests
+test: $(TO_DEVELOP) ## Set up everything and run all tests
 	$(BIN)/python -m pytest
 
-merge: $(VENV)/report.stamp ## Join the shards below SHARDS=folder into MERGED=results/merged
+merge: $(TO_REPORT) ## Join the shards below SHARDS=folder into MERGED=results/merged
 	$(BIN)/python -m analysis merge $(SHARDS) --out $(or $(MERGED),results/merged)
 
-publish-data: $(VENV)/report.stamp ## Show FROM=results or a recording, ask, and put it into site/data/NAME=name
+publish-data: $(TO_REPORT) ## Show FROM=results or a recording, ask, and put it into site/data/NAME=name
 	$(BIN)/python -m analysis publish-data $(FROM) $(NAME) $(if $(YES),--yes)
 
 offline: report ## Build the variant that works from a folder, into build/offline
 	$(BIN)/mkdocs build --strict --quiet -f mkdocs.offline.yml
 
-notebook: $(VENV)/report.stamp ## Run the notebook again and store its outputs
+notebook: $(TO_REPORT) ## Run the notebook again and store its outputs
 	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False \
 	  site/notebooks/*.ipynb
 
@@ -83,23 +103,23 @@ image: ## Build the container image
 	DOCKER_BUILDKIT=1 docker build -f docker/Dockerfile -t profiler-job \
 	  --build-arg PROFILER_COMMIT=$$(git rev-parse --short=12 HEAD) .
 
-test-image: $(VENV)/dev.stamp ## Build and run the image with a real container engine (starts one if root may)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m image -s tests/image
+test-image: $(TO_DEVELOP) ## Build and run the image with a real container engine (starts one if root may)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -m image -s tests/image
 
-screenshots: $(VENV)/dev.stamp ## Take the README's pictures of the report, light and dark
+screenshots: $(TO_DEVELOP) ## Take the README's pictures of the report, light and dark
 	$(BIN)/python -m tests.browser.screenshots
 
-test-chaos: $(VENV)/dev.stamp ## Twenty kill -9 and five SIGTERM over a sweep on the CPU (minutes)
+test-chaos: $(TO_DEVELOP) ## Twenty kill -9 and five SIGTERM over a sweep on the CPU (minutes)
 	CHAOS=1 $(BIN)/python -m pytest -s tests/jobs/test_chaos.py
 
-bench: $(VENV)/dev.stamp ## Measure the reader on generated captures of up to 5 M kernels
+bench: $(TO_DEVELOP) ## Measure the reader on generated captures of up to 5 M kernels
 	$(BIN)/python -m tests.bench --out site/data/benchmarks/reader.json
 
-lint: $(VENV)/dev.stamp ## Check style
+lint: $(TO_DEVELOP) ## Check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-format: $(VENV)/dev.stamp ## Apply style
+format: $(TO_DEVELOP) ## Apply style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -214,7 +214,8 @@ def test_every_check_that_fails_says_what_to_do(no_gpu, monkeypatch, tmp_path):
 
     monkeypatch.setattr(preflight, "nsys", missing)
     monkeypatch.setattr(preflight.os, "access", lambda path, mode: False)
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: SimpleNamespace(free=0 if path == tmp_path else GIB))
+    free = {tmp_path: 0}
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: SimpleNamespace(free=free.get(path, GIB)))
     failed = [check for check in preflight.checks(tmp_path, RUNS, PROTOCOL) if check.state == "failed"]
     assert len(failed) >= 6
     assert all(check.found and check.fix for check in failed)
