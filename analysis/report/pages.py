@@ -98,10 +98,10 @@ class Site:
         self.put(path, content.encode("utf-8"))
 
 
-def bullets(findings: str) -> Markup:
+def bullets(findings: str, otherwise: str = "Not measured.") -> Markup:
     """The sentences that hold, one list item each; blank lines between calls dropped."""
     lines = [line.strip() for line in str(findings).splitlines() if line.strip()]
-    return Markup("\n".join(f"- {line.removeprefix('- ')}" for line in lines) or "Not measured.")
+    return Markup("\n".join(f"- {line.removeprefix('- ')}" for line in lines) or otherwise)
 
 
 def file_markup(name: str) -> Markup:
@@ -134,6 +134,7 @@ class _Page:
             "root": Markup(self.root),
             "sentence": self.sentence,
             "claim": self.claim,
+            "findings": lambda caller: bullets(caller(), "") + Markup("\n\n"),
             "evidence": self.evidence,
             "table": self.table,
             "chart": self.chart,
@@ -257,5 +258,5 @@ class _Page:
         label = text.inline(" · ".join(str(row[name]) for name in self.site.case_columns if name in row))
         run = row.get("run_id")
         if not isinstance(run, str) or not run or not self.site.run_pages:
-            return label
-        return Markup('<a href="{}">{}</a>').format(tables.run_link(run, self.root), label)
+            return Markup('<span class="case">{}</span>').format(label)
+        return Markup('<a class="case" href="{}">{}</a>').format(tables.run_link(run, self.root), label)

@@ -32,6 +32,8 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 EXPLAINED = {"kernel_entry", "prose"}
 """Kinds of a glossary's columns: such a table is in the search index, rows of numbers are not."""
 UNSEARCHED = Markup(" data-search-exclude")
+SHORT_LABEL = 12
+"""Characters of a heading over words that stays on one line."""
 FILTERED_ROWS = 6
 """Shorter tables get no filter."""
 
@@ -144,10 +146,13 @@ def _heat_cell(row: dict | None, value: Column, low: float, high: float, root: s
 
 
 def _heading(column: Column, families: dict[str, str]) -> Markup:
-    """A quotient breaks before its sign only, and a unit stays with the last word; a family's share has its colour."""
+    """A quotient breaks before its sign only, and a unit stays with the last word; short words stay on one line; a
+    family's share has its colour."""
     unit = UNIT.get(column.kind)
     numeric = Markup(' class="num"') if column.kind in NUMERIC else Markup("")
     label = text.escape(column.label).replace("÷ ", "÷\u00a0")
+    if column.kind not in NUMERIC and len(column.label) <= SHORT_LABEL:
+        label = label.replace(" ", "\u00a0")
     family = column.key.removeprefix("share_")
     if family != column.key and family in families:
         label = family_chip(family, {family: column.label})

@@ -163,11 +163,13 @@ def counted(number: float, noun: str) -> Markup:
 
 
 def part_of(part: int, whole: int, noun: str) -> Markup:
-    """`3 of 20 cases`, `all 20 cases`, `the only case`, `none of 20 cases`, `no case`."""
+    """`3 of 20 cases`, `all 20 cases`, `both cases`, `the only case`, `none of 20 cases`, `no case`."""
+    every = counted(whole, noun)
     if part == whole:
-        return Markup(f"the only {noun}") if whole == 1 else Markup("all ") + counted(whole, noun)
+        few = {1: Markup(f"the only {noun}"), 2: every.replace("2", "both", 1)}
+        return few.get(whole, Markup("all ") + every)
     words = count(part) if part else Markup("none")
-    return Markup(f"no {noun}") if whole == 1 else words + Markup(" of ") + counted(whole, noun)
+    return Markup(f"no {noun}") if whole == 1 else words + Markup(" of ") + every
 
 
 def parameters(value: float) -> Markup:

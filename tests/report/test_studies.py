@@ -2,13 +2,16 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from analysis import publish
+from analysis.answer import Claim, assemble
 from analysis.questions import STUDIES
 from analysis.reading import recording
 from analysis.reading.recording import RecordingError
 from analysis.report import charts
+from analysis.report.pages import Site
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 
@@ -38,6 +41,34 @@ def test_every_drawing_of_a_study_keeps_to_the_schema(shipped, letter):
 def test_a_study_alone_makes_a_report(tmp_path, name):
     assert publish.publish([DATA / name], tmp_path).breaches == 0
     assert (tmp_path / "index.md").is_file()
+
+
+@pytest.fixture(scope="module")
+def pages(shipped, tmp_path_factory):
+    """Folder of the pages of questions and studies."""
+    docs = tmp_path_factory.mktemp("pages")
+    publish.write_questions(shipped[""], docs, {study: one for study, one in shipped.items() if study})
+    return docs / "report"
+
+
+@pytest.mark.parametrize("question", STUDIES.values(), ids=lambda question: question.SLUG)
+def test_a_study_shows_its_chart_first_and_few_findings_at_once(pages, question):
+    first, *sections = (pages / f"{question.SLUG}.md").read_text().split("\n## ")
+    chart, findings = first.index('<figure class="chart"'), first.index("\n- ")
+    assert first.index('class="verdict"') < chart < findings
+    assert first.count("\n- ") <= 7
+    assert sum(section.count('<a class="rows"') for section in sections) > 0
+
+
+def test_a_section_without_a_finding_has_no_list(tmp_path):
+    (tmp_path / "page.md").write_text(
+        '{% call findings() %}{% call(f) claim("one") %}told{% endcall %}{% endcall %}{{ evidence() }}'
+    )
+    for rows, told in ((["a"], "- told"), ([], "")):
+        site = Site(tmp_path, (tmp_path,), {}, ("size",))
+        claim = Claim("one", pd.DataFrame({"size": rows}))
+        site.write("out.md", "page.md", assemble({}, [claim], [], []))
+        assert (tmp_path / "out.md").read_text().split("<")[0].strip() == told
 
 
 def test_recordings_are_taken_together_though_only_one_ran_out_of_memory(tmp_path):

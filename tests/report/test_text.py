@@ -131,6 +131,8 @@ def test_short_names_keep_what_tells_kernels_apart(name, short):
         (text.part_of(3, 20, "case"), "3 of 20 cases"),
         (text.part_of(20, 20, "case"), "all 20 cases"),
         (text.part_of(0, 20, "case"), "none of 20 cases"),
+        (text.part_of(2, 2, "pass"), "both passes"),
+        (text.part_of(1, 2, "case"), "1 of 2 cases"),
         (text.part_of(1, 1, "case"), "the only case"),
         (text.part_of(0, 1, "case"), "no case"),
         (text.when("2026-11-21T09:05:44+02:00"), "2026&#45;11&#45;21 07:05 UTC"),
@@ -207,9 +209,11 @@ def test_a_value_that_reads_as_it_is_stands_once_and_is_a_number_all_the_same():
 
 def test_a_heading_breaks_before_a_sign_only_and_shows_the_colour_of_a_family():
     columns = (Column("x", "busy ÷ timer", "share"), Column("share_gemm", "gemm", "share"))
-    rows = pd.DataFrame({"x": [0.5], "share_gemm": [0.5]})
+    rows = pd.DataFrame({"x": [0.5], "share_gemm": [0.5], "a": "x", "b": "y"})
     html = tables.to_html(Table("t", "t", columns, rows), "t.csv", "", {"gemm": "Matrix product"})
     assert "busy ÷\u00a0timer\u00a0<span" in html
+    words = tables.to_html(Table("t", "t", (Column("a", "bound by"), Column("b", "same as forward")), rows), "", "", {})
+    assert "bound\u00a0by<" in words and "same as forward<" in words
     assert '<span class="family gemm">gemm</span>' in html
 
 
