@@ -127,6 +127,8 @@ def run(
     available = visible_gpus() if device == "cuda" else [0]
     if not available:
         raise fail("no NVIDIA GPU is visible; `doctor` says what is missing", CANNOT_MEASURE)
+    if gpus > len(available):
+        raise fail(f"--gpus {gpus}: {len(available)} visible; give fewer, or 0 for all of them", USAGE)
     used = available[: gpus or None]
     report = JsonEvents() if log_format == "json" else Terminal(price_per_hour, len(used))
     folder = Results(results, sweep.name, part.folder)
@@ -151,11 +153,11 @@ def run(
     except CollectorError as error:
         raise fail(f"{error}; what was measured so far is kept", CANNOT_MEASURE) from None
     except OSError as error:
-        full = " (disk full)" if error.errno == errno.ENOSPC else ""
-        where = error.filename or folder.folder
-        advice = check_writable(results).fix if error.errno in (errno.EACCES, errno.EROFS) else "free some space"
-        message = f"{where}: {error.strerror}{full}; what was measured so far is kept"
-        raise fail(f"{message}. To resume, {advice} and run again", CANNOT_WRITE) from None
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "free some space" if full else check_writable(results).fix or "mend this"
+        message = f"{error.filename or folder.folder}: {error.strerror or error}{' (disk full)' if full else ''}"
+        kept = f"what was measured so far is kept. To resume, {advice} and run again"
+        raise fail(f"{message}; {kept}", CANNOT_WRITE) from None
     finally:
         report.close()
     if any(status not in ("ok", "oom") for status in statuses.values()):

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,7 +36,8 @@ def ingest(sweep: Path, recording: Path, report: Report) -> None:
     draft = recording.absolute().parent / ".draft" / recording.name
     _step("recording", ["analysis", "ingest", sweep.absolute(), "--out", draft], report)
     replace(draft, recording)
-    draft.parent.rmdir()
+    with suppress(OSError):  # not empty: a job of another sweep makes its recording, or was killed when it did
+        draft.parent.rmdir()
 
 
 def build_site(recordings: Sequence[Path], site: Path, report: Report) -> None:

@@ -24,6 +24,7 @@ MIB, GIB = 2**20, 2**30
 LONGEST_TEMPORARY = 107 - len("/profiler-12345678/socket")  # bytes; Linux allows 107 for the path of a socket
 FILES_PER_CAPTURE = 2  # its export and its report, whose size nobody noted: it is taken to be as large
 BUSY_BYTES = 1 * GIB
+TORCH_TIMEOUT_S = 180
 
 # The default of --results; the image sets it.
 RESULTS_OF_IMAGE = "PROFILER_RESULTS"
@@ -92,7 +93,11 @@ def check_torch() -> Check:
         "print('torch', torch.__version__, 'for CUDA', torch.version.cuda)\n"
         "torch.cuda.init() if torch.version.cuda else sys.exit('this torch is built without CUDA')\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    try:
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=TORCH_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        found = f"CUDA does not answer within {TORCH_TIMEOUT_S} s"
+        return Check("torch", "failed", found, "see whether nvidia-smi answers; if not, restart the machine")
     if done.returncode == 0:
         return Check("torch", "ok", done.stdout.strip())
     reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]

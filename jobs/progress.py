@@ -142,7 +142,7 @@ class Terminal:
         self.phases.pop(run, None)
         for one in self.open_passes(run):  # of a run that failed
             del self.estimate.open[one]
-        why = f": {detail.get('phase', '')}: {detail['message']}".replace("[", r"\[") if detail else ""
+        why = escape(f": {detail.get('phase', '')}: {detail['message']}") if detail else ""
         self.print_done(f"{run}  {MARKS.get(status, f'[red]{status}[/]')}{why}  {wall_s:.1f} s")
 
     def open_passes(self, run: str) -> list[Hashable]:
@@ -154,7 +154,7 @@ class Terminal:
 
     def run_repeated(self, run: str, why: str) -> None:
         self.phases.pop(run, None)
-        self.console.print(f"{run}  [yellow]measured again[/]: {why}")
+        self.console.print(f"{run}  [yellow]measured again[/]: {escape(why)}")
 
     def run_interrupted(self, run: str) -> None:
         self.phases.pop(run, None)

@@ -3,7 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from queue import SimpleQueue
 
 from jobs.collectors import Timer
@@ -129,15 +129,22 @@ class SweepRunner:
             raise
 
     def _in_every_lane(self, pool: ThreadPoolExecutor, work: Callable[[Lane], None], runs: Sequence[Run] = ()) -> None:
-        """Queue `runs`, do `work` in every lane at once, and return when the last has ended."""
+        """Queue `runs`, do `work` in every lane at once, and return when the last has ended, or raise what the first
+        raises."""
         for run in runs:
             self.queue.put(run)
-        for lane in [pool.submit(work, lane) for lane in self.lanes]:
-            lane.result()
+        for ended in as_completed([pool.submit(work, lane) for lane in self.lanes]):
+            ended.result()
 
     def _forget_other_machines(self) -> None:
-        """Both passes of a run belong to one machine and one version of its software."""
+        """Both passes of a run belong to one machine, one kind of GPU and one version of its software. Raises
+        CollectorError where the lanes have several kinds: any of them may profile what another has timed."""
         machines = [lane.machine for lane in self.lanes]
+        kinds = sorted({machine["gpu_name"] for machine in machines})
+        if len(kinds) > 1:
+            raise CollectorError(
+                f"the GPUs differ ({', '.join(kinds)}): name those of one kind in CUDA_VISIBLE_DEVICES"
+            )
         for run_id in [run_id for run_id, timed in self.timed.items() if timed["machine"] not in machines]:
             del self.timed[run_id]
             self.report("run_repeated", run=run_id, why="it was timed on another machine or with other software")

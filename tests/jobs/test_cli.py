@@ -136,6 +136,7 @@ def test_a_shard_measures_its_part_in_a_folder_of_its_own(run, tmp_path):
         (["--shard", "3/2"], "--shard 3/2: expected I/N"),
         (["--log-format", "yaml"], "is not one of"),
         (["--gpus", "-1"], "greater than or equal to 0"),
+        (["--gpus", "2"], "--gpus 2: 1 visible; give fewer"),
         (["--price-per-hour", "much"], "Invalid value for '--price-per-hour'"),
     ],
 )
@@ -228,6 +229,14 @@ def test_a_read_only_folder_is_exit_74_with_the_fix(run, mount):
     assert done.returncode == 74
     assert "Read-only file system" in done.stderr
     assert "--user" in done.stderr
+
+
+def test_what_cannot_be_written_for_another_reason_is_not_called_a_full_disk(run, monkeypatch, tmp_path):
+    folder = tmp_path / (120 * "x")  # too long for a worker's socket
+    folder.mkdir()
+    done = run(env=os.environ | {"TMPDIR": str(folder)})
+    assert done.returncode == 74
+    assert "AF_UNIX path too long; what was measured so far is kept. To resume, mend this and run again" in done.stderr
 
 
 def test_a_full_disk_stops_the_sweep_and_keeps_what_was_measured(run, mount, fake_worker):

@@ -84,6 +84,15 @@ def test_a_failed_run_is_reported_and_still_exit_1(arguments, mkdocs, fake_worke
     assert (tmp_path / "results" / "site" / "index.html").exists()
 
 
+def test_what_a_killed_job_left_of_another_recording_does_no_harm(arguments, mkdocs, tmp_path):
+    left = tmp_path / "results" / "recordings" / ".draft" / "another"
+    left.mkdir(parents=True)
+    done = jobs(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "results" / "recordings" / "tiny" / "manifest.json").exists()
+    assert left.exists()
+
+
 def test_termination_while_the_report_is_made_ends_at_once_with_143(arguments, mkdocs, tmp_path):
     mkdocs("import pathlib, time\npathlib.Path(__file__).with_name('begun').touch()\ntime.sleep(60)")
     process = subprocess.Popen(command(*arguments), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

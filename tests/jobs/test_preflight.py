@@ -196,6 +196,14 @@ def test_a_torch_without_cuda_is_found_out():
     assert "CUDA build of torch" in check.fix
 
 
+def test_a_cuda_that_does_not_answer_is_given_up(monkeypatch):
+    monkeypatch.setattr(preflight, "TORCH_TIMEOUT_S", 0.01)
+    check = preflight.check_torch()
+    assert check.state == "failed"
+    assert "does not answer" in check.found
+    assert "nvidia-smi" in check.fix
+
+
 def test_on_a_cpu_nothing_of_a_gpu_is_checked(stand_in_nsys, tmp_path):
     names = {check.name for check in preflight.checks(tmp_path, RUNS[:1], PROTOCOL, "cpu")}
     assert names >= {"results folder", "disk", "nsys"}

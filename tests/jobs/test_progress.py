@@ -126,6 +126,17 @@ def test_without_a_terminal_each_pass_is_a_plain_line(capsys, at):
     ]
 
 
+def test_what_nsys_says_is_no_markup(capsys, at):
+    report = Terminal()
+    report("sweep_started", runs=3, finished=1, timed=0, passes=6, predicted_s=PREDICTED)
+    report("run_repeated", run="b", why="stop: lost [/] of [red]")
+    report("run_finished", run="b", status="failed", detail={"phase": "stop", "message": "[/] [red]"}, wall_s=1.0)
+    report.close()
+    out = capsys.readouterr().out
+    assert "b  measured again: stop: lost [/] of [red]" in out
+    assert "b  failed: stop: [/] [red]  1.0 s" in out
+
+
 def test_a_terminal_gets_a_bar_with_run_phase_time_and_cost(monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr(progress, "Console", lambda **_: Console(file=screen, force_terminal=True, width=160))

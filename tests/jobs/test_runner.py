@@ -643,6 +643,31 @@ def test_several_gpus_share_one_queue(session, fake_worker):
     assert len({pid for name, pid in fake_worker.tasks if name.endswith("/timer")}) == 2
 
 
+def test_what_breaks_on_one_gpu_ends_the_sweep_at_once_on_all(session, fake_worker, monkeypatch):
+    """One GPU hangs in the longest run, which is the first, when the other finds the disk full."""
+    fake_worker.fail({f"{LAST}/timer": ("measured", "hang")})
+
+    def full(results, run, tables):
+        eventually(lambda: f"{LAST}/timer" in fake_worker.measured_at)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Results, "keep_timings", full)
+    one = session(gpus=(0, 1))
+    with pytest.raises(OSError, match="No space"):
+        one.run()
+    assert one.named("run_interrupted") == [LAST]
+    assert len(one.named("run_started")) == 2
+
+
+def test_gpus_of_several_kinds_are_refused(session, monkeypatch):
+    kinds = iter(["A100", "H100"])
+    monkeypatch.setattr(lane, "machine_facts", lambda facts, with_nsys: {"gpu_name": next(kinds)})
+    one = session(gpus=(0, 1))
+    with pytest.raises(CollectorError, match=r"the GPUs differ \(A100, H100\)"):
+        one.run()
+    assert one.named("run_started") == []
+
+
 def test_several_gpus_take_the_longest_run_first(session):
     one = session({"context_length": [8, 512]}, gpus=(0, 1))
     one.run()
