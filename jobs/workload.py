@@ -10,6 +10,7 @@ import gc
 import json
 import os
 import select
+import shutil
 import sys
 import threading
 import time
@@ -295,13 +296,15 @@ def serve(connection: Connection, device: torch.device) -> None:
         connection.send({"event": "released"})
 
 
-def end_with_runner(connection: Connection) -> None:
-    """End this process as soon as the runner is gone, even in the middle of a step. Until then a thread sleeps."""
+def end_with_runner(connection: Connection, home: str) -> None:
+    """End this process as soon as the runner is gone, even in the middle of a step, and remove its temporary folder,
+    which nobody else will. Until then a thread sleeps."""
     runner = select.poll()
     runner.register(connection.fileno(), select.POLLRDHUP)
 
     def watch() -> None:
         runner.poll()
+        shutil.rmtree(home, ignore_errors=True)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -319,7 +322,7 @@ def main() -> None:
         ranges.use(torch.cuda.nvtx.range)
     device = torch.device(arguments.device, 0) if arguments.device == "cuda" else torch.device("cpu")
     with Client(arguments.address) as connection:
-        end_with_runner(connection)
+        end_with_runner(connection, os.path.dirname(arguments.address))
         serve(connection, device)
 
 

@@ -194,14 +194,17 @@ def test_an_error_that_may_have_broken_the_context_ends_the_process(monkeypatch,
     assert (connection.sent[-1]["event"], connection.sent[-1]["phase"]) == (event, "backward")
 
 
-def test_the_process_ends_with_its_runner():
+def test_the_process_ends_with_its_runner_and_leaves_no_folder(tmp_path):
     """A forked child that is busy; its runner closes the socket."""
+    home = tmp_path / "profiler-home"
+    (home / "nsys").mkdir(parents=True)
+    (home / "nsys" / "part.qdstrm").write_text("of a capture")
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
         ours.close()
         connection = Connection(theirs.detach())
-        workload.end_with_runner(connection)
+        workload.end_with_runner(connection, str(home))
         while True:
             pass
     theirs.close()
@@ -212,6 +215,7 @@ def test_the_process_ends_with_its_runner():
         ours.close()
         assert select.select([end], [], [], 10)[0]
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert not home.exists()
 
 
 def test_without_warm_up_the_first_step_of_all_is_measured(monkeypatch):
