@@ -5,7 +5,7 @@ import pandas as pd
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.columns import case_headings, spread_column
-from analysis.facts import extremes, largest
+from analysis.facts import calibrated_on, extremes, largest
 from analysis.measures import attention
 from analysis.measures.attention import NAIVE, TRAIN
 from analysis.ordering import seen, sorted_by
@@ -100,6 +100,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
         "reference": title.removeprefix(", "),
         "autocast": bool(runs.loc[runs["run_id"].isin(reference["run_id"]), "precision"].eq("bf16").any()),
         "launch_bound": metrics.LAUNCH_BOUND_BUSY_SHARE,
+        "calibrated_on": calibrated_on(calibration),
         "num_trained": len(trained),
         "num_compared": len(compared),
         "num_forward_faster": int(compared["faster"].sum()),
