@@ -32,7 +32,7 @@ def answer(dictionary: pd.DataFrame, downloads: Mapping[str, Mapping]) -> Answer
         Column("meaning", "meaning", "prose"),
     )
     tables = [
-        Table(f"columns-{name}", f"{name}", columns, rows.reset_index(drop=True))
+        Table(f"columns-{name}", f"Columns of {name}", columns, rows.reset_index(drop=True))
         for name, rows in dictionary.groupby("table", sort=False)
     ]
     facts = {"recordings": recordings, "names": list(dict.fromkeys(dictionary["table"]))}

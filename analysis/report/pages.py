@@ -187,7 +187,7 @@ class _Page:
         if len(shown.rows) < len(claim.rows):
             number = text.count(len(shown.rows)) + Markup(" of ") + number
         return Markup(
-            '<details class="evidence"><summary><span class="said">{}</span> <span class="faint">{}</span></summary>\n'
+            '<details class="folded"><summary><span class="said">{}</span> <span class="faint">{}</span></summary>\n'
             "{}\n</details>"
         ).format(
             text.escape(findings.plain(words)),

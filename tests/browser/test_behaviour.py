@@ -196,7 +196,7 @@ def test_tables_are_no_wider_than_the_page(page, address, shipped):
     wide = []
     for path in [*paths, "report/runs/small-ctx512-fp32-naive-train_step.html"]:
         page.goto(address + path)
-        page.evaluate("document.querySelectorAll('details.evidence').forEach((one) => { one.open = true; })")
+        page.evaluate("document.querySelectorAll('details.folded').forEach((one) => { one.open = true; })")
         wide += page.locator("figure .scroll").evaluate_all(
             """(all, path) => all.filter((one) => one.scrollWidth > one.clientWidth + 1)
               .map((one) => `${path} ${one.ariaLabel}: ${one.scrollWidth - one.clientWidth} px`)""",

@@ -3,7 +3,11 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from analysis.knowledge import kernel_families
+from analysis.questions import benchmarks
+from analysis.report.pages import Site
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,3 +67,19 @@ def test_a_run_shows_its_log_and_one_without_has_no_heading(tmp_path):
     with_log, without = (with_log, without) if "## Log" in with_log else (without, with_log)
     assert "first&#10;# &lt;b&gt;last&lt;/b&gt; 1 &lt; 2&#10;</pre>" in with_log
     assert "## Log" not in without
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"ours_peak_bytes": 3 * 2**20}, "and 3.00\u202fMiB at its peak."),
+        ({"note": "Its peak is missing."}, "missing."),
+    ],
+    ids=["measured", "left out"],
+)
+def test_the_peak_of_a_real_capture_is_given_or_missing_with_a_word(tmp_path, more, said):
+    timed = {"kernels": 7, "nsys_stats_wall_s": 2.0, "ours_wall_s": 1.0, "agrees": True}
+    site = Site(tmp_path, (), {}, ("size",))
+    site.write("benchmarks.md", "benchmarks.md", benchmarks.answer({}, {"nsys_stats": timed | more}))
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert said in page and page.count("peak") == 1
