@@ -26,6 +26,8 @@ SESSION_NUMBERS = count(1)
 TRACED = ("--trace=cuda,nvtx", "--cuda-graph-trace=node", "--resolve-symbols=false")
 NOT_SAMPLED = ("--sample=none", "--cpuctxsw=none")
 
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"  # a folder that workers share: what one compiled, the others find
+
 # nsys stores the environment of the profiled process in every report, so the process gets only what it needs.
 ENVIRONMENT = (
     "PATH",
@@ -43,13 +45,18 @@ ENVIRONMENT = (
     "TORCH_SYMM_MEM_DISABLE_MULTICAST",
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",
-    "TORCHINDUCTOR_CACHE_DIR",  # what one pass compiled, the other finds
+    COMPILED,
 )
 
 
-def allowed_environment(environment: Mapping[str, str], home: Path, gpu: int | None) -> dict[str, str]:
-    """The environment of a worker: the allow-listed variables, a home and temporary folder of its own, its GPU."""
+def allowed_environment(
+    environment: Mapping[str, str], home: Path, gpu: int | None, compiled: str = ""
+) -> dict[str, str]:
+    """The environment of a worker: the allow-listed variables, a home and temporary folder of its own, its GPU, and,
+    unless it is named already, the folder of what is `compiled`."""
     allowed = {name: environment[name] for name in ENVIRONMENT if name in environment}
+    if compiled:
+        allowed.setdefault(COMPILED, compiled)
     allowed |= {"HOME": str(home), "TMPDIR": str(home), "PYTHONUNBUFFERED": "1"}
     if gpu is not None:
         visible = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
@@ -61,14 +68,20 @@ class Worker:
     """A process that runs `jobs.workload`, spoken to over a socket. `cancelled` ends the wait for its start."""
 
     def __init__(
-        self, device: str, gpu: int | None, annotate: bool, launcher: Sequence[str], cancelled: Callable[[], bool]
+        self,
+        device: str,
+        gpu: int | None,
+        annotate: bool,
+        launcher: Sequence[str],
+        cancelled: Callable[[], bool],
+        compiled: str,
     ):
         self.home = Path(tempfile.mkdtemp(prefix="profiler-"))
         self.pid: int | None = None
         self.connection: Connection | None = None
         address = self.home / "socket"
         command = [*launcher, sys.executable, "-m", "jobs.workload", str(address), "--device", device]
-        self.environment = environment = allowed_environment(os.environ, self.home, gpu)
+        self.environment = environment = allowed_environment(os.environ, self.home, gpu, compiled)
         package_root = str(Path(__file__).resolve().parents[1])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package_root, environment.get("PYTHONPATH"))))
         with socket.socket(socket.AF_UNIX) as listener, open(self.home / "log.txt", "ab") as log:
@@ -146,15 +159,22 @@ class Timer:
     launcher: tuple[str, ...] = ()
     capturing = False
 
-    def __init__(self, device: str, gpu: int | None = None, cancelled: Callable[[], bool] = lambda: False):
-        self.device, self.gpu, self.cancelled = device, gpu, cancelled
+    def __init__(
+        self,
+        device: str,
+        gpu: int | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+        compiled: str = "",
+    ):
+        self.device, self.gpu, self.cancelled, self.compiled = device, gpu, cancelled, compiled
         self.worker: Worker | None = None
         self.fresh = True
 
     def start(self) -> None:
         """Start the worker unless it is running. Raises CollectorError when it cannot, RunFailed when cancelled."""
         if self.worker is None:
-            self.worker = Worker(self.device, self.gpu, self.annotate, self.launcher, self.cancelled)
+            how = (self.annotate, self.launcher, self.cancelled, self.compiled)
+            self.worker = Worker(self.device, self.gpu, *how)
             self.fresh = True
 
     def stop(self) -> None:
@@ -253,10 +273,8 @@ class Nsys(Timer):
     name = "nsys"
     annotate = True
 
-    def __init__(self, device: str, gpu: int | None = None, cancelled: Callable[[], bool] = lambda: False):
-        super().__init__(device, gpu, cancelled)
-        self.session = ""
-        self.log: NsysLog | None = None
+    session = ""
+    log: NsysLog | None = None
 
     def start(self) -> None:
         if self.worker is None:

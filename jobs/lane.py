@@ -38,7 +38,7 @@ class Lane:
 
     def __init__(self, sweep_runner: "SweepRunner", gpu: int | None):
         self.runner, self.gpu = sweep_runner, gpu
-        worker = (sweep_runner.device, gpu, sweep_runner.stopping.is_set)
+        worker = (sweep_runner.device, gpu, sweep_runner.stopping.is_set, sweep_runner.compiled)
         self.timer = Timer(*worker)
         self.free = deque(Nsys(*worker) for _ in range(sweep_runner.nsys_workers))
         self.collectors = [self.timer, *self.free]

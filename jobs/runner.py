@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from queue import SimpleQueue
+from tempfile import TemporaryDirectory
 
 from jobs.collectors import Timer
 from jobs.failures import CollectorError, RunFailed
@@ -43,6 +44,7 @@ class SweepRunner:
         self.results, self.protocol, self.device, self.report = results, protocol, device, report
         self.gpus, self.retry, self.calibrate = gpus, retry, calibrate
         self.nsys_workers = 0
+        self.compiled = ""  # the folder of what workers compile, while there are workers
         self.settle_s = SETTLE_S if device == "cuda" else 0.0
         self.stopping = threading.Event()
         self.queue: SimpleQueue[Run] = SimpleQueue()
@@ -99,13 +101,14 @@ class SweepRunner:
 
     def _drive(self, pending: Sequence[Run]) -> None:
         self.nsys_workers = min(NSYS_WORKERS, len(pending)) if self.protocol.profiled_steps else 0
-        self.lanes = [Lane(self, gpu if self.device == "cuda" else None) for gpu in self.gpus]
-        try:
-            with ThreadPoolExecutor(len(self.lanes), thread_name_prefix="lane") as pool:
-                self._rounds(pool, pending)
-        finally:
-            with ThreadPoolExecutor(len(self.lanes)) as pool:
-                list(pool.map(Lane.stop, self.lanes))
+        with TemporaryDirectory(prefix="profiler-compiled-", ignore_cleanup_errors=True) as self.compiled:
+            self.lanes = [Lane(self, gpu if self.device == "cuda" else None) for gpu in self.gpus]
+            try:
+                with ThreadPoolExecutor(len(self.lanes), thread_name_prefix="lane") as pool:
+                    self._rounds(pool, pending)
+            finally:
+                with ThreadPoolExecutor(len(self.lanes)) as pool:
+                    list(pool.map(Lane.stop, self.lanes))
 
     def _rounds(self, pool: ThreadPoolExecutor, pending: Sequence[Run]) -> None:
         """No capture opens before the last lane has ended the first round: the start and the end of one disturb the

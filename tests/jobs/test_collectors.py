@@ -20,6 +20,14 @@ def test_a_worker_gets_an_allow_listed_environment():
     }
 
 
+def test_what_one_worker_compiled_the_others_find():
+    def folder(environment):
+        return allowed_environment(environment, Path("/tmp/home"), None, "/tmp/shared")["TORCHINDUCTOR_CACHE_DIR"]
+
+    assert folder({}) == "/tmp/shared"
+    assert folder({"TORCHINDUCTOR_CACHE_DIR": "/cache"}) == "/cache"
+
+
 @pytest.mark.parametrize(
     "visible, gpu, expected", [(None, 1, "1"), ("4,7", 1, "7"), ("GPU-a", 0, "GPU-a"), ("", 0, "0")]
 )

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from jobs import collectors, lane, nsys_cli, runner
-from jobs.collectors import Nsys
+from jobs.collectors import Nsys, Timer
 from jobs.failures import CollectorError
 from jobs.nsys_cli import nsys
 from jobs.results import Locked, Results
@@ -487,6 +487,22 @@ def test_a_fresh_process_serves_one_pass_of_one_run(session, fake_worker):
     one = session({"fresh_process": True, "warmup_steps": 0})
     assert set(one.run().values()) == {"ok"}
     assert len({pid for _, pid in fake_worker.tasks}) == len(fake_worker.tasks) == 2 * len(RUNS)
+
+
+def test_workers_share_a_folder_of_what_they_compile_which_ends_with_the_sweep(session, monkeypatch):
+    monkeypatch.delenv(collectors.COMPILED, raising=False)
+    start, folders = Timer.start, []
+
+    def note(self):
+        start(self)
+        folders.append(self.worker.environment[collectors.COMPILED])
+        assert os.path.isdir(folders[-1])
+
+    monkeypatch.setattr(Timer, "start", note)
+    session({"context_length": [8], "mode": ["forward"]}).run()
+    assert len(folders) > 1
+    assert len(set(folders)) == 1
+    assert not os.path.exists(folders[0])
 
 
 def test_without_profiled_steps_nsys_is_not_needed(session, fake_worker, monkeypatch):
