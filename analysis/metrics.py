@@ -177,11 +177,8 @@ def gpu_times(kernels: pd.DataFrame) -> pd.DataFrame:
     Columns: run_id, step, phase, launches, kernel_ns, busy_ns, projected_ns.
     """
     rows = in_steps(kernels)[["run_id", "step", "phase", "start_ns", "end_ns"]]
-    whole = rows.assign(phase=STEP)
-    return pd.concat(
-        [_gpu_times(rows[rows["phase"].astype(str) != ""]), _gpu_times(whole)],
-        ignore_index=True,
-    )
+    whole = rows.assign(phase=pd.Categorical.from_codes(np.zeros(len(rows), int), [STEP]))
+    return pd.concat([_gpu_times(rows[rows["phase"] != ""]), _gpu_times(whole)], ignore_index=True)
 
 
 def _gpu_times(rows: pd.DataFrame) -> pd.DataFrame:
@@ -194,27 +191,19 @@ def _gpu_times(rows: pd.DataFrame) -> pd.DataFrame:
     covered_until = by_group.cummax().groupby(group).shift(1).fillna(0).to_numpy(np.int64)
     first = np.r_[True, group[1:] != group[:-1]] if len(group) else np.zeros(0, bool)
     covered_until = np.where(first, start, covered_until)
-    timed = rows.iloc[order][by].assign(
-        launches=1,
-        kernel_ns=end - start,
-        busy_ns=np.maximum(0, end - np.maximum(start, covered_until)),
-        start_ns=start,
-        end_ns=end,
+    busy = np.maximum(0, end - np.maximum(start, covered_until))
+    timed = pd.DataFrame({"start_ns": start, "end_ns": end, "kernel_ns": end - start, "busy_ns": busy})
+    totals = timed.groupby(group).agg(
+        launches=("kernel_ns", "size"),
+        kernel_ns=("kernel_ns", "sum"),
+        busy_ns=("busy_ns", "sum"),
+        first=("start_ns", "min"),
+        last=("end_ns", "max"),
     )
-    totals = (
-        timed.astype({"run_id": str, "phase": str})
-        .groupby(by, sort=False)
-        .agg(
-            launches=("launches", "sum"),
-            kernel_ns=("kernel_ns", "sum"),
-            busy_ns=("busy_ns", "sum"),
-            first=("start_ns", "min"),
-            last=("end_ns", "max"),
-        )
-        .reset_index()
-    )
+    # Names become text only here: there are a thousand times as many kernels as phases.
+    keys = rows.iloc[order[first]][by].reset_index(drop=True).astype({"run_id": str, "phase": str})
     totals["projected_ns"] = totals["last"] - totals["first"]
-    return totals[[*by, "launches", "kernel_ns", "busy_ns", "projected_ns"]]
+    return keys.join(totals[["launches", "kernel_ns", "busy_ns", "projected_ns"]])
 
 
 # ---------------------------------------------------------------- kernel totals
@@ -313,8 +302,8 @@ def matrix_products(kernels: pd.DataFrame, is_matrix_product) -> pd.DataFrame:
     names = rows["kernel_name"].astype("category")
     main = {name: bool(is_matrix_product(name)) for name in names.cat.categories}
     counted = rows[["run_id", "step", "phase"]].assign(products=names.map(main).astype(int))
-    counted = counted.astype({"run_id": str, "phase": str})
-    return counted.groupby(["run_id", "step", "phase"], sort=False)["products"].sum().reset_index()
+    counts = counted.groupby(["run_id", "step", "phase"], sort=False, observed=True)["products"].sum().reset_index()
+    return counts.astype({"run_id": str, "phase": str})
 
 
 def clock_lead(kernels: pd.DataFrame) -> dict[str, float]:

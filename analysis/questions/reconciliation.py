@@ -319,17 +319,18 @@ def _nsys_sums(kernels: pd.DataFrame, nsys_sums: pd.DataFrame) -> pd.DataFrame:
     rows = metrics.in_steps(kernels)
     rows = pd.DataFrame(
         {
-            "run_id": rows["run_id"].astype(str),
-            "range": rows["phase"].astype(str),
-            "kernel_name": rows["kernel_name"].astype(str),
+            "run_id": rows["run_id"],
+            "range": rows["phase"],
+            "kernel_name": rows["kernel_name"],
             "calls": 1,
             "total_ns": rows["end_ns"] - rows["start_ns"],
         }
     )
     by = ["run_id", "range", "kernel_name"]
-    in_phases = rows[rows["range"] != ""].groupby(by)[["calls", "total_ns"]].sum()
-    in_steps = rows.assign(range=ranges.STEP).groupby(by)[["calls", "total_ns"]].sum()
-    ours = pd.concat([in_phases, in_steps])
+    ours = rows.groupby(by, observed=True)[["calls", "total_ns"]].sum().reset_index()
+    ours = ours.astype(dict.fromkeys(by, str))
+    in_steps = ours.groupby(["run_id", "kernel_name"])[["calls", "total_ns"]].sum().reset_index()
+    ours = pd.concat([ours[ours["range"] != ""], in_steps.assign(range=ranges.STEP)]).set_index(by)
     theirs = nsys_sums.astype(dict.fromkeys(by, str)).set_index(by)[["calls", "total_ns"]]
     ours = ours[ours.index.get_level_values("run_id").isin(theirs.index.get_level_values("run_id"))]
     difference = ours.sub(theirs, fill_value=0).abs().max(axis=1)

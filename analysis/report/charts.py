@@ -55,7 +55,7 @@ def specification(kind: str, rows: pd.DataFrame, palette: _Palette, width: int, 
         padding={"left": LABEL_SLACK, "right": 10, "top": 2, "bottom": 2},
         view={"strokeWidth": 0},
     )
-    return json.loads(chart.to_json())
+    return json.loads(chart.to_json(validate=schemapi.DEBUG_MODE))
 
 
 def case_label(rows: pd.DataFrame, by: list[str]) -> pd.Series:
