@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 from collections.abc import Mapping
 from contextlib import closing, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 from jobs.failures import CollectorError
@@ -36,10 +37,11 @@ class NsysLog:
         self.complaints: list[str] = []
 
     def __call__(self, command: str, said: str) -> None:
-        """Append what `command` said, a line each; of a progress bar its end."""
+        """Append what `command` said until now, a line each; of a progress bar its end."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
         lines = [line.strip().rpartition("\r")[2] for line in FOLDERS.sub("", said).split("\n")]
         with open(self.path, "a") as file:
-            file.writelines(f"{command}: {line}\n" for line in lines if line)
+            file.writelines(f"{now} {command}: {line}\n" for line in lines if line)
 
     def diagnose(self, database: Path) -> None:
         """Append what an export says of its own capture: how many events were produced and collected, and what may be

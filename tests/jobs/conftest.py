@@ -69,6 +69,11 @@ def fake_nsys(tmp_path, monkeypatch):
     return write
 
 
+def said_in(log: Path) -> list[str]:
+    """The lines of an nsys.log without their times."""
+    return [line.split(" ", 1)[1] for line in log.read_text().splitlines()]
+
+
 class FakeWorker:
     """Where the faults of `tests/jobs/fake_workload.py` are written and its tasks are read."""
 

@@ -8,6 +8,7 @@ import pytest
 from jobs import collectors
 from jobs.collectors import Nsys, Timer, allowed_environment
 from jobs.failures import CaptureLost
+from tests.jobs.conftest import said_in
 
 
 def test_a_worker_gets_an_allow_listed_environment():
@@ -83,7 +84,7 @@ def test_what_nsys_says_of_a_capture_is_beside_the_run_and_names_no_folder(nsys_
     collector.begin_capture(tmp_path)
     with pytest.raises(CaptureLost, match=r"nsys stop failed \(exit 1\): import failed"):
         collector.end_capture()
-    assert (tmp_path / "nsys.log").read_text().splitlines() == [
+    assert said_in(tmp_path / "nsys.log") == [
         "start: [2/2] profile.nsys-rep",
         "start: done",
         "stop: Generating profile.nsys-rep",
@@ -100,7 +101,7 @@ def test_a_capture_that_cannot_begin_is_lost_and_ends_its_worker(nsys_worker, tm
         collector.begin_capture(tmp_path)
     assert lost.value.detail["phase"] == "start of capture"
     assert collector.worker is None
-    assert "start: no session" in (tmp_path / "nsys.log").read_text()
+    assert "start: no session" in said_in(tmp_path / "nsys.log")
 
 
 def test_a_real_worker_starts_says_what_it_is_and_leaves_nothing():
