@@ -230,6 +230,7 @@ class Workload:
         d, f = shape.d_model, shape.d_ff
         self.tokens = shape.batch_size * shape.context_length
         self.rows = self.tokens * shape.num_heads
+        self.by_head = shape.num_heads > 1 and shape.context_length > 1  # tokens of a head are not contiguous
         self.width, self.hidden, self.vocabulary = (self.tokens * one for one in (d, f, shape.vocab_size))
         self.workspace = self.device.new(WORKSPACE_BYTES, BYTE)
         self.parameters: list[Tensor] = []
@@ -325,18 +326,18 @@ class Workload:
 
     def attention(self, layer: Layer, x: Tensor) -> Tensor:
         """Fused kernels return the gradient of v as its projection wrote v; all others come back by head. `efficient`
-        alone writes its output as the output projection reads it."""
+        alone writes its output as the output projection reads it. With one head or one token all lie alike."""
         device, kind = self.device, self.shape.attention
         naive = kind == "naive"
-        weights = ((layer.q, 0), (layer.k, 0), (layer.v, 0 if naive else PASSED))
+        by_head = 0 if self.by_head else PASSED
+        weights = ((layer.q, by_head), (layer.k, by_head), (layer.v, by_head if naive else PASSED))
         q, k, v = (device.view(device.linear(x, one, self.width), self.width, needs) for one, needs in weights)
         q, k = self.rotate(layer, q), self.rotate(layer, k)
         heads = self.attend(q, k, v) if naive else device.fused_attention(q, k, v, self.rows)
-        if naive:
-            return device.linear(device.copy(heads, 0), layer.o, self.width)
-        if kind == "efficient" or (kind == "sdpa" and q.element == FP32):
+        if not self.by_head or kind == "efficient" or (kind == "sdpa" and q.element == FP32):
             return device.linear(heads, layer.o, self.width)
-        return device.linear(device.copy(heads), layer.o, self.width)
+        needs = 0 if naive and self.shape.batch_size > 1 else PASSED
+        return device.linear(device.copy(heads, needs), layer.o, self.width)
 
     def rotate(self, layer: Layer, x: Tensor) -> Tensor:
         device, half = self.device, x.size // 2
@@ -354,7 +355,7 @@ class Workload:
         scores = device.map(device.matmul(q, k, self.rows * self.shape.context_length))
         scores = device.map(scores)
         weights = self.softmax(scores)
-        return device.matmul(weights, v, self.width, copies=True)
+        return device.matmul(weights, v, self.width, copies=self.by_head and self.shape.batch_size > 1)
 
     def softmax(self, x: Tensor) -> Tensor:
         device = self.device

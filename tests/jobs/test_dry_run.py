@@ -78,7 +78,7 @@ def in_order(events: list[int]) -> list:
 
 def run_of(**fields) -> Run:
     sizes = {"d_model": 48, "d_ff": 80, "num_layers": 2, "num_heads": 4, "vocab_size": 50}
-    return Run(size="tiny", context_length=24, batch_size=2, attention="naive", **sizes, **fields)
+    return Run(**{"size": "tiny", "context_length": 24, "batch_size": 2, "attention": "naive"} | sizes | fields)
 
 
 def measured(run: Run, num_steps: int) -> list:
@@ -126,4 +126,22 @@ def predicted(run: Run, num_steps: int) -> list:
 )
 def test_two_steps_allocate_and_give_back_what_the_model_does_in_the_same_order(mode, precision, optimizer):
     run = run_of(mode=mode, precision=precision, optimizer=optimizer)
+    assert predicted(run, 2) == measured(run, 2)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("mode", ["forward", "train_step"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"batch_size": 1},
+        {"num_heads": 1},
+        {"num_heads": 1, "batch_size": 1},
+        {"context_length": 1},
+        {"num_heads": 23, "d_model": 46, "d_ff": 7, "vocab_size": 1, "num_layers": 1, "context_length": 301},
+    ],
+    ids=lambda shape: "-".join(f"{name}={value}" for name, value in shape.items()),
+)
+def test_what_lies_in_one_piece_is_not_copied(shape, mode, precision):
+    run = run_of(mode=mode, precision=precision, **shape)
     assert predicted(run, 2) == measured(run, 2)
