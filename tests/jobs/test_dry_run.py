@@ -5,6 +5,7 @@ from unittest import mock
 
 import pytest
 import torch
+import torch._dynamo  # when it is imported, it sees which functions are torch's: not while one is replaced below
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
