@@ -37,17 +37,18 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
     every_mode = pd.concat([metrics.cases(runs, mode).assign(mode=mode) for mode in metrics.MODES])
     every_mode = every_mode.merge(times, how="left", on="run_id")
     inside = every_mode[every_mode["mode"] != FORWARD].sort_values(by="mode", kind="stable")
+    profiled = measured.dropna(subset="busy_ratio")
     claims = [
         Claim("range", measured, lambda rows: rows["timer_ns"].notna().all(), extremes("timer_ns")),
         Claim(
             "launch_bound",
-            measured,
+            profiled,
             lambda rows: rows["launch_bound"].any(),
             _launch_bound,
         ),
         Claim(
             "not_launch_bound",
-            measured,
+            profiled,
             lambda rows: not rows["launch_bound"].any(),
             _launch_bound,
         ),
@@ -63,7 +64,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
         ),
         Claim(
             "profiler_agrees",
-            measured,
+            measured.dropna(subset="host_ns"),
             lambda rows: not metrics.differ(rows, "host", "timer").any(),
         ),
         Claim(

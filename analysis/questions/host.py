@@ -266,7 +266,7 @@ def _helped(pairs: pd.DataFrame) -> pd.DataFrame:
 
 def _saved(pairs: pd.DataFrame) -> pd.DataFrame:
     """CUDA graphs where they save time: host_part, how much of it is idling."""
-    rows = pairs[(pairs["compile"] == GRAPHS) & pairs["differs"] & (pairs["ratio"] < 1)]
+    rows = pairs[(pairs["compile"] == GRAPHS) & pairs["differs"] & (pairs["ratio"] < 1)].dropna(subset="saved_idle_ns")
     return rows.assign(host_part=rows["saved_idle_ns"] / rows["saved_ns"])
 
 

@@ -269,8 +269,10 @@ def _on_gpu(kernels: pd.DataFrame) -> pd.DataFrame:
     times = metrics.gpu_times(kernels)
     phase, step = (times[times["phase"] == name] for name in (ranges.OPTIMIZER, metrics.STEP))
     table = metrics.spread(phase, ["run_id"], "busy_ns", "kernel").drop(columns="kernel_n")
-    table["launches"] = table["run_id"].map(phase.groupby("run_id")["launches"].median())
-    return table.assign(step_busy_ns=table["run_id"].map(step.groupby("run_id")["busy_ns"].median()))
+    for times, name, called in ((phase, "launches", "launches"), (step, "busy_ns", "step_busy_ns")):
+        medians = times.groupby("run_id")[name].median().rename(called).reset_index()
+        table = table.merge(medians, how="left", on="run_id")
+    return table
 
 
 def _memory(runs: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:

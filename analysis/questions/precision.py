@@ -68,8 +68,8 @@ def answer(
     ok = table[(table[NOT_MEASURED] == "") & table["step_ns"].notna()]
     lower = ok[(ok["precision"] != BASE) & ok["step_speedup"].notna()]
     autocast = lower[lower["precision"] == "bf16"]
-    waits = lower[["busy_share", "busy_share_fp32"]].min(axis=1) < metrics.LAUNCH_BOUND_BUSY_SHARE
-    steady = lower[~waits]
+    least = lower[["busy_share", "busy_share_fp32"]].min(axis=1, skipna=False)
+    waits, steady = lower[least < metrics.LAUNCH_BOUND_BUSY_SHARE], lower[least >= metrics.LAUNCH_BOUND_BUSY_SHARE]
     apart = metrics.differ(steady, "step", "base") & (steady["step_speedup"] > 1)
     gains = _only(lower, "products_ns", "products_speedup", "rest_ns", "rest_speedup")
     claims = [
@@ -98,7 +98,7 @@ def answer(
         ),
         Claim(
             "launch_bound",
-            _only(lower[waits], "busy_share", "busy_share_fp32", "launches"),
+            _only(waits, "busy_share", "busy_share_fp32", "launches"),
             facts=lambda rows: {"num_all": len(lower), "lowest": lowest(rows, "busy_share")},
         ),
         Claim(
@@ -177,7 +177,7 @@ def answer(
                 lower[lower["optimizer_fp32"].astype(bool)],
                 *(f"{OPTIMIZER_BUSY}_{name}" for name in ("ns", "speedup", "share")),
             ),
-            lambda rows: len(rows) == len(lower),
+            lambda rows: len(rows) == len(lower) and rows[f"{OPTIMIZER_BUSY}_speedup"].notna().all(),
             lambda rows: {
                 "speedup": span(rows[f"{OPTIMIZER_BUSY}_speedup"]),
                 "largest": highest(rows, f"{OPTIMIZER_BUSY}_share"),

@@ -49,3 +49,9 @@ def test_every_claim_has_its_words_and_tells_each_number_in_them(question, recor
         if len(claims[key].rows) and (known := told(claims[key])) is not None:
             printed = set(re.findall(r"\bf\.(\w+)", words))
             assert printed <= known, f"{key} prints {printed - known}"
+
+
+@pytest.mark.parametrize("question", [*QUESTIONS.values(), *STUDIES.values()], ids=lambda question: question.SLUG)
+def test_parts_of_a_number_are_worded_in_one_place(question):
+    template = Path(question.__file__).with_suffix(".md").read_text()
+    assert not re.findall(r"(?:none|all|each) of \{\{.*", template), "use part_of"

@@ -1,5 +1,6 @@
 """Recordings of studies beside a main one, and alone: a job that measures a study makes a report of it, too."""
 
+import dataclasses
 from pathlib import Path
 
 import pandas as pd
@@ -90,3 +91,33 @@ def test_a_study_that_was_not_recorded_says_how_to_record_it(tmp_path):
         page = (tmp_path / "report" / f"{question.SLUG}.md").read_text()
         assert "Not measured in this recording." in page
         assert f"study: {question.STUDY.replace('_', '&#95;')}" in page
+
+
+def timed_only(rec):
+    """As of a sweep with `profiled_steps: 0`."""
+    none = {name: getattr(rec, name).head(0) for name in ("kernels", "memops", "api", "ranges", "nsys_sums")}
+    timer = rec.steps["collector"].astype(str) == "timer"
+    return dataclasses.replace(rec, steps=rec.steps[timer].reset_index(drop=True), **none)
+
+
+def none_finished(rec):
+    kept = ("runs", "memory")
+    none = {name: getattr(rec, name).head(0) for name in recording.TABLES if name not in kept}
+    return dataclasses.replace(rec, runs=rec.runs.assign(status="failed", status_phase="forward"), **none)
+
+
+def draft_of(kind, rows, name, width, title, **options):
+    charts.specification(kind, rows, charts._Palette(), width, **options)
+    return "<svg></svg>"
+
+
+@pytest.mark.parametrize("change", [timed_only, none_finished], ids=lambda change: change.__name__)
+@pytest.mark.parametrize("name", ["h200-fp32", "compile", "optimizer", "precision"])
+def test_without_a_capture_only_what_was_timed_is_told(name, change, tmp_path, monkeypatch):
+    monkeypatch.setattr(charts, "render", draft_of)
+    rec = change(recording.load(DATA / name))
+    study = rec.manifest.get("study", "")
+    publish.write_questions(rec, tmp_path, {study: rec} if study else {})
+    words = "".join(path.read_text() for path in tmp_path.rglob("*.md"))
+    assert "launch-bound in" not in words and "is launch-bound: the GPU" not in words
+    assert "agree within their spread" not in words and "nan" not in words.split()
