@@ -6,10 +6,10 @@ from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.columns import case_headings, spread_column
 from analysis.facts import calibrated_on, extremes, largest
-from analysis.measures import attention
+from analysis.measures import attention, device_memory
 from analysis.measures.attention import NAIVE, TRAIN
 from analysis.ordering import seen, sorted_by
-from jobs import ranges
+from jobs import memory, ranges
 
 SLUG = "fused-attention"
 TITLE = "What does fused attention save, and from which context on?"
@@ -57,6 +57,12 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
         Claim("gain", trained[trained["faster"]], facts=largest("speedup")),
         Claim("memory", trained[trained["memory_ratio"] > 1], facts=largest("memory_ratio")),
         Claim("fits", _only_fused(table), facts=_fitting),
+        Claim(
+            "before",
+            _before(table, runs),
+            lambda rows: (rows["predicted_bytes"] > rows["gpu_memory_bytes"]).all(),
+            largest("predicted_bytes"),
+        ),
         Claim("unseen", compared, lambda rows: _unseen(rows).any(), _unseen_facts),
         Claim("replaced", forward[forward["attention"] == NAIVE], facts=_written_out),
         Claim(
@@ -331,6 +337,16 @@ def _only_fused(table: pd.DataFrame) -> pd.DataFrame:
 
 def _fitting(rows: pd.DataFrame) -> dict:
     return {"contexts": sorted(rows["context_length"].unique()), **extremes("peak_memory_bytes")(rows)}
+
+
+def _before(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs that ended before their first step: predicted_bytes, what a step would need at its peak, and what the GPU
+    has."""
+    of_run = {str(run.run_id): run for run in device_memory.plain_runs(runs).itertuples()}
+    rows = table[table[NOT_MEASURED].eq("OOM in build") & table["run_id"].isin(of_run)]
+    cases = [of_run[run_id] for run_id in rows["run_id"]]
+    predicted = [float(memory.predicted_memory_bytes(run)) for run in cases]
+    return rows.assign(predicted_bytes=predicted, gpu_memory_bytes=[float(run.gpu_memory_bytes) for run in cases])
 
 
 def _unseen(rows: pd.DataFrame) -> pd.Series:

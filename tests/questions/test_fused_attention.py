@@ -173,6 +173,15 @@ def test_no_line_ends_with_a_word_about_a_run_that_ended_before_its_first_step(a
     assert set(ends(answer).values()) == {""}
 
 
+def test_a_step_that_was_never_reached_is_said_to_be_predicted_where_it_would_not_fit(shipped, answer, tmp_path):
+    before = answer.claims["before"]
+    assert before.holds and before.told["mode"] == "train_step" and before.told["attention"] == "naive"
+    assert before.told["predicted_bytes"] > before.told["gpu_memory_bytes"]
+    assert "Predicted from the shapes, the step itself would not fit" in page(answer, shipped, tmp_path)
+    larger = shipped.runs.assign(gpu_memory_bytes=2 * int(before.told["predicted_bytes"]))
+    assert "before" not in holding(ask(dataclasses.replace(shipped, runs=larger)))
+
+
 def test_the_page_says_every_finding(shipped, answer, tmp_path):
     text = page(answer, shipped, tmp_path)
     assert "runs out of memory" in text and "What would prove this wrong" in text
