@@ -273,14 +273,16 @@ def facts(device: torch.device) -> dict:
 
 
 def serve(connection: Connection, device: torch.device) -> None:
-    """Answer tasks until the connection closes: each is a dict with `log` (file that receives this process's output)
-    and either `calibrate` or `run`, `warmup_steps`, `steps` and `observe` (memory and numerics, too?). When `released`
-    is sent, the run has left nothing behind."""
+    """Answer tasks until one is None or the connection closes: each is a dict with `log` (file that receives this
+    process's output) and either `calibrate` or `run`, `warmup_steps`, `steps` and `observe` (memory and numerics,
+    too?). When `released` is sent, the run has left nothing behind."""
     connection.send({"event": "hello", "pid": os.getpid(), "facts": facts(device)})
     while True:
         try:
             task = connection.recv()
         except EOFError:
+            return
+        if task is None:
             return
         log = os.open(task["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         os.dup2(log, sys.stdout.fileno())

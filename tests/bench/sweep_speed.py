@@ -128,9 +128,8 @@ class ProcessPerRun(Timer):
             folder=folder,
             timeout_s=timeout_seconds(run, protocol),
         )
-        self.worker.connection.close()  # the process ends, and nsys writes its report
+        self.worker.send(None)  # the process ends, and nsys, whose temporary folder it shares, writes its report
         self.worker.process.wait(120)
-        self.worker = None
         num_kernels, num_steps = count_kernels_and_steps(export(report))
         if not num_kernels or num_steps != protocol.profiled_steps:
             raise RunFailed("failed", message=f"{num_kernels} kernels, {num_steps} of {protocol.profiled_steps} steps")

@@ -50,6 +50,23 @@ def test_of_several_gpus_only_runs_that_both_measured_are_compared(bench, fake_w
     assert figures["gpus_ratio"] > 0
 
 
+def test_a_process_profiled_by_hand_ends_in_its_own_time_and_leaves_nsys_its_temporary_folder(
+    tiny,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+    stand_in_nsys,  # noqa: F811
+):
+    (tmp_path / "sitecustomize.py").write_text("import atexit, time\natexit.register(time.sleep, 0.5)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    sweep = load_sweep(tiny(context_length=[8], mode=["forward"]))
+    profiler = sweep_speed.ProcessPerRun("cpu")
+    try:
+        profiler.profile(sweep.runs[0], sweep.protocol, tmp_path)
+        assert profiler.worker.process.returncode == 0
+    finally:
+        profiler.stop()
+
+
 def test_repeated_captures_are_counted(tiny, tmp_path, fake_worker, monkeypatch):  # noqa: F811
     counts = iter([False])
     monkeypatch.setattr("jobs.lane.Attempt.check", lambda attempt, database: next(counts, True) or lose())

@@ -71,6 +71,8 @@ class FakeWorkload:
                 task = self.connection.recv()
             except EOFError:
                 return
+            if task is None:
+                return
             if task.get("calibrate"):
                 self.note("tasks", "calibrate/timer")
                 self.fault = self.fault_of("calibrate/timer")
