@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from jobs.collectors import Nsys, Timer
 from jobs.failures import CaptureLost, RunFailed
 from jobs.machine import machine_facts
-from jobs.nsys_cli import NSYS_LOG, count_kernels_and_steps
+from jobs.nsys_cli import FOLDERS, NSYS_LOG, count_kernels_and_steps
 from jobs.plan import Run
 from jobs.prediction import timeout_seconds
 
@@ -236,7 +236,8 @@ class Attempt:
         lost = isinstance(failure, CaptureLost)
         if lost:
             said = " ".join(self.collector.log.complaints)
-            failure.detail["message"] += (f"; nsys said: {said}" if said else "") + f" (see {NSYS_LOG})"
+            message = FOLDERS.sub("", failure.detail["message"]) + (f"; nsys said: {said}" if said else "")
+            failure.detail["message"] = f"{message} (see {NSYS_LOG})"
             self.runner.results.set_capture_aside(self.run)
         if self.runner.told_to_stop(failure.status):
             self.runner.results.mark(self.run, "interrupted")

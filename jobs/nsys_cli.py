@@ -51,7 +51,7 @@ class NsysLog:
             for severity, text in connection.execute(query).fetchall():
                 self(SEVERITIES.get(severity, "information"), text)
                 if severity in SEVERITIES:
-                    self.complaints.append(FOLDERS.sub("", text))
+                    self.complaints.append(" ".join(FOLDERS.sub("", text).split()))
 
 
 def nsys(*arguments: str, environment: Mapping[str, str] | None = None, log: NsysLog | None = None) -> str:

@@ -76,7 +76,8 @@ def capture(tmp_path) -> Path:
             CREATE TABLE DIAGNOSTIC_EVENT (timestamp, timestampType, source, severity, text, globalPid);
             INSERT INTO DIAGNOSTIC_EVENT VALUES (5, 2, 3, 2, 'Not all CUDA events might have been collected.', 8),
                 (3, 1, 1, 1, 'Process was launched, see /tmp/planted/streams/pid_8_stdout.log', 8),
-                (9, 1, 1, 3, 'Buffer of /tmp/planted/x was lost', 9),
+                (9, 1, 1, 3, 'Buffer lost:
+  OriginalFile=/tmp/planted/x', 9),
                 (4, 2, 3, 2, 'Not all CUDA events might have been collected.', 9);
             CREATE TABLE TARGET_INFO_GPU (name, uuid, busLocation);
             INSERT INTO TARGET_INFO_GPU VALUES ('H200', 'planted', '0:1');
@@ -117,9 +118,10 @@ def test_what_an_export_says_of_its_capture_is_told_once_each_in_order_of_time(c
     assert said_in(log.path) == [
         "information: Process was launched, see pid_8_stdout.log",
         "warning: Not all CUDA events might have been collected.",
-        "error: Buffer of x was lost",
+        "error: Buffer lost:",
+        "error: OriginalFile=x",
     ]
-    assert log.complaints == ["Not all CUDA events might have been collected.", "Buffer of x was lost"]
+    assert log.complaints == ["Not all CUDA events might have been collected.", "Buffer lost: OriginalFile=x"]
 
 
 def test_an_export_that_says_nothing_of_its_capture_is_no_error(tmp_path):

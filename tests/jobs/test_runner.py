@@ -228,9 +228,9 @@ def losing_nsys(monkeypatch):
                 log(command, "Importing /opt/nsys/x: lost")
                 log.complaints.append("Not all CUDA events might have been collected.")
                 if command == "export":
-                    raise CollectorError("nsys export failed: lost")
+                    raise CollectorError("nsys export failed: /opt/nsys/lost")
                 nsys(command, *options, **environment)
-                raise CollectorError(f"nsys {command} failed: lost")
+                raise CollectorError(f"nsys {command} failed: /opt/nsys/lost")
             return nsys(command, *options, log=log, **environment)
 
         monkeypatch.setattr(collectors, "nsys", said)
