@@ -36,5 +36,5 @@ def calibrated_on(calibration: pd.DataFrame) -> str:
 
 
 def span(values: pd.Series) -> tuple[float, float]:
-    """The smallest and the largest."""
+    """The smallest and the largest of `values`, in their unit."""
     return values.min(), values.max()

@@ -125,6 +125,12 @@ def against(rows: pd.DataFrame, axis: str, base: str, values: list[str]) -> pd.D
     return rows.merge(found, how="left", on=by, validate="m:1")
 
 
+def only(rows: pd.DataFrame, *names: str) -> pd.DataFrame:
+    """Rows behind a claim without what it does not speak of: their case, run_id and the columns `names`."""
+    case = [name for name in ("size", "context_length", *VARIANT_AXES, "run_id") if name in rows]
+    return rows[[*case, *names]]
+
+
 def measured_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Finished runs only: a run that ran out of memory shows no derived number, even for the phases it reached."""
     return in_model_order(runs[runs["status"].astype(str) == "ok"])

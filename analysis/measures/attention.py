@@ -86,6 +86,7 @@ def backward_kernels(reference: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFr
 
 
 def backward_of(totals: pd.DataFrame, forms: dict[str, str]) -> pd.DataFrame:
+    """Kernel totals of the backward of the runs in `forms` (attention by run_id), with their `attention`."""
     rows = totals[totals["run_id"].isin(forms) & (totals["phase"] == ranges.BACKWARD)]
     return rows.assign(attention=rows["run_id"].map(forms))
 

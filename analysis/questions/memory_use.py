@@ -1,5 +1,7 @@
 """(g) What fills the memory, and which runs will not fit?"""
 
+import math
+
 import pandas as pd
 
 from analysis import metrics
@@ -235,7 +237,8 @@ def _worst(rows: pd.DataFrame) -> dict:
     worst = rows.loc[rows["error"].abs().idxmax()]
     off, exact = rows["error"].abs() >= TOLERANCE, rows["error"] == 0
     numbers = {"num_off": int(off.sum()), "num_exact": int(exact.sum())}
-    return numbers | {"size": abs(worst["error"]), "run_id": worst["run_id"]}
+    # Rounded up to the digits that are printed: no error may lie beyond what the sentence calls its bound.
+    return numbers | {"bound": math.ceil(1e4 * abs(worst["error"])) / 1e4, "run_id": worst["run_id"]}
 
 
 def _outcomes(rows: pd.DataFrame) -> dict:

@@ -86,13 +86,13 @@ def answer(
     claims = [
         Claim(
             "fused",
-            _only(fused, *kernel),
+            metrics.only(fused, *kernel),
             lambda rows: rows["run_id"].isin(faster["run_id"]).all(),
             lambda rows: {"speedup": span(rows["kernel_speedup"])},
         ),
         Claim(
             "fused_not_always",
-            _only(fused, *kernel),
+            metrics.only(fused, *kernel),
             lambda rows: not rows["run_id"].isin(faster["run_id"]).all(),
             lambda rows: {"num_faster": rows["run_id"].isin(faster["run_id"]).sum()},
         ),
@@ -100,27 +100,27 @@ def answer(
         _gain("step", "step", _steady(fused, "step_busy_share")),
         Claim(
             "share",
-            _only(ok, "kernel_ns", "step_busy_ns", "kernel_share"),
+            metrics.only(ok, "kernel_ns", "step_busy_ns", "kernel_share"),
             lambda rows: {BASE, "fused"} <= set(rows["optimizer"]),
             lambda rows: {name: span(rows.loc[rows["optimizer"] == name, "kernel_share"]) for name in (BASE, "fused")},
         ),
         Claim(
             "bytes",
-            _only(fused, "fewer_bytes", "kernel_speedup", "moved_bytes", "kernel_ns"),
+            metrics.only(fused, "fewer_bytes", "kernel_speedup", "moved_bytes", "kernel_ns"),
             lambda rows: (rows["kernel_speedup"] < rows["fewer_bytes"]).all(),
             lambda rows: {"fewer": rows["fewer_bytes"].max(), "speedup": span(rows["kernel_speedup"])},
         ),
-        Claim("rate", _only(known, "rate", "of_copy"), lambda rows: (rows["of_copy"] > NEAR).all(), _rates),
+        Claim("rate", metrics.only(known, "rate", "of_copy"), lambda rows: (rows["of_copy"] > NEAR).all(), _rates),
         Claim(
             "foreach_launches",
-            _only(foreach, "launches", "fewer_launches"),
+            metrics.only(foreach, "launches", "fewer_launches"),
             lambda rows: (rows["fewer_launches"] > 1).all(),
             lambda rows: {"fewer": span(rows["fewer_launches"])},
         ),
         *(
             Claim(
                 f"{name}_{how}",
-                _only(rows[rows["optimizer"] == name], *kernel, *timer, "busy_share", f"busy_share_{BASE}"),
+                metrics.only(rows[rows["optimizer"] == name], *kernel, *timer, "busy_share", f"busy_share_{BASE}"),
                 facts=_counted(compared, name),
             )
             for name in ("foreach", "loop")
@@ -128,7 +128,7 @@ def answer(
         ),
         Claim(
             "foreach_memory",
-            _only(foreach[foreach["extra_copies"].notna()], "extra_bytes", "extra_copies"),
+            metrics.only(foreach[foreach["extra_copies"].notna()], "extra_bytes", "extra_copies"),
             lambda rows: (rows["extra_copies"] >= 1).all(),
             lambda rows: {
                 "copies": span(rows["extra_copies"]),
@@ -137,17 +137,17 @@ def answer(
         ),
         Claim(
             "fused_memory",
-            _only(fused[fused["extra_copies"].notna()], "extra_bytes"),
+            metrics.only(fused[fused["extra_copies"].notna()], "extra_bytes"),
             lambda rows: (rows["extra_bytes"] == 0).all(),
         ),
         Claim(
             "launch_bound",
-            _only(ok[ok["busy_share"] < metrics.LAUNCH_BOUND_BUSY_SHARE], "busy_share", "launches"),
+            metrics.only(ok[ok["busy_share"] < metrics.LAUNCH_BOUND_BUSY_SHARE], "busy_share", "launches"),
             facts=lambda rows: {"num_all": len(ok), "lowest": lowest(rows, "busy_share")},
         ),
         Claim(
             "issue",
-            _only(ok[ok["issue_ns"] > ok["kernel_ns"]], "issue_ns", "kernel_ns", "launches"),
+            metrics.only(ok[ok["issue_ns"] > ok["kernel_ns"]], "issue_ns", "kernel_ns", "launches"),
             facts=lambda rows: {
                 "num_all": len(ok),
                 "launch_ns": rates["launch"] * 1e9,
@@ -320,18 +320,13 @@ def _steady(rows: pd.DataFrame, busy: str) -> pd.DataFrame:
     return rows[rows[[busy, f"{busy}_{BASE}"]].min(axis=1) >= metrics.LAUNCH_BOUND_BUSY_SHARE]
 
 
-def _only(rows: pd.DataFrame, *names: str) -> pd.DataFrame:
-    """The rows behind a claim without what it does not speak of."""
-    return rows[["size", "context_length", "optimizer", "run_id", *names]]
-
-
 def _gain(key: str, clock: str, rows: pd.DataFrame) -> Claim:
     """That all of the `rows` whose time by `clock` lies outside the spread of AdamW written out are faster."""
     names = [f"{clock}_{end}" for end in ("ns", "min_ns", "max_ns", "speedup")]
     speedup = names[-1]
     return Claim(
         key,
-        _only(rows[_apart(rows, clock)], *names),
+        metrics.only(rows[_apart(rows, clock)], *names),
         lambda part: (part[speedup] > 1).all(),
         lambda part: {"num_all": len(rows), "speedup": span(part[speedup])},
     )

@@ -71,11 +71,11 @@ def answer(
     least = lower[["busy_share", "busy_share_fp32"]].min(axis=1, skipna=False)
     waits, steady = lower[least < metrics.LAUNCH_BOUND_BUSY_SHARE], lower[least >= metrics.LAUNCH_BOUND_BUSY_SHARE]
     apart = metrics.differ(steady, "step", "base") & (steady["step_speedup"] > 1)
-    gains = _only(lower, "products_ns", "products_speedup", "rest_ns", "rest_speedup")
+    gains = metrics.only(lower, "products_ns", "products_speedup", "rest_ns", "rest_speedup")
     claims = [
         Claim(
             "faster",
-            _only(steady[apart], "step_ns", "step_min_ns", "step_max_ns", "step_speedup"),
+            metrics.only(steady[apart], "step_ns", "step_min_ns", "step_max_ns", "step_speedup"),
             facts=lambda rows: {**_by_precision("step_speedup")(rows), "num_all": len(steady)},
         ),
         Claim("rest_as_long", gains, lambda rows: _products_gain(rows) and not _rest_gains(rows)),
@@ -93,23 +93,23 @@ def answer(
         ),
         Claim(
             "not_faster",
-            _only(steady[~apart], "step_ns", "step_min_ns", "step_max_ns", "step_ns_fp32"),
+            metrics.only(steady[~apart], "step_ns", "step_min_ns", "step_max_ns", "step_ns_fp32"),
             facts=lambda rows: {"num_all": len(steady), "first": rows.iloc[0].to_dict()},
         ),
         Claim(
             "launch_bound",
-            _only(waits, "busy_share", "busy_share_fp32", "launches"),
+            metrics.only(waits, "busy_share", "busy_share_fp32", "launches"),
             facts=lambda rows: {"num_all": len(lower), "lowest": lowest(rows, "busy_share")},
         ),
         Claim(
             "products",
-            _only(lower, "products_ns", "products_speedup"),
+            metrics.only(lower, "products_ns", "products_speedup"),
             lambda rows: (rows["products_speedup"] > 1).all(),
             _by_precision("products_speedup"),
         ),
         Claim(
             "rest",
-            _only(lower, "rest_ns", "rest_speedup"),
+            metrics.only(lower, "rest_ns", "rest_speedup"),
             lambda rows: rows["rest_speedup"].notna().all(),
             _by_precision("rest_speedup"),
         ),
@@ -123,7 +123,7 @@ def answer(
         ),
         Claim(
             "ceiling",
-            _only(autocast, "busy_speedup", "ceiling"),
+            metrics.only(autocast, "busy_speedup", "ceiling"),
             lambda rows: (rows["busy_speedup"] < rows["ceiling"]).all(),
             lambda rows: {
                 "ceiling": span(rows["ceiling"]),
@@ -138,13 +138,13 @@ def answer(
         ),
         Claim(
             "rate_agrees",
-            _only(lower[lower["over_slower_peak"].notna()], "product_rate", "over_slower_peak"),
+            metrics.only(lower[lower["over_slower_peak"].notna()], "product_rate", "over_slower_peak"),
             lambda rows: len(rows) == len(lower) and (rows["over_slower_peak"] > 1).all(),
             _by_precision("over_slower_peak", slower=SLOWER),
         ),
         Claim(
             "casts",
-            _only(autocast, "casts", "casts_fp32", "cast_ns", "cast_share", "launches", "launches_fp32"),
+            metrics.only(autocast, "casts", "casts_fp32", "cast_ns", "cast_share", "launches", "launches_fp32"),
             lambda rows: (rows["casts"] > 0).all() and (rows["casts_fp32"] == 0).all(),
             lambda rows: {
                 "casts": rows["casts"].max(),
@@ -154,7 +154,7 @@ def answer(
         ),
         Claim(
             "elementwise",
-            _only(
+            metrics.only(
                 autocast,
                 "fp32_elements_share",
                 "bf16_elements_share",
@@ -168,12 +168,14 @@ def answer(
         ),
         Claim(
             "tf32_bytes",
-            _only(lower[lower["precision"] == "tf32"], "copied_bytes", "copied_bytes_fp32", "casts", "rest_speedup"),
+            metrics.only(
+                lower[lower["precision"] == "tf32"], "copied_bytes", "copied_bytes_fp32", "casts", "rest_speedup"
+            ),
             lambda rows: _only_multiplies(rows) and not rows["run_id"].isin(gaining["run_id"]).any(),
         ),
         Claim(
             "optimizer",
-            _only(
+            metrics.only(
                 lower[lower["optimizer_fp32"].astype(bool)],
                 *(f"{OPTIMIZER_BUSY}_{name}" for name in ("ns", "speedup", "share")),
             ),
@@ -185,13 +187,13 @@ def answer(
         ),
         Claim(
             "memory",
-            _only(autocast, "peak_memory_bytes", "memory_saved"),
+            metrics.only(autocast, "peak_memory_bytes", "memory_saved"),
             lambda rows: (rows["memory_saved"] > 0).all(),
             lambda rows: {"saved": span(rows["memory_saved"])},
         ),
         Claim(
             "mfu",
-            _only(
+            metrics.only(
                 ok[ok["mfu_measured"].notna() & (ok["busy_share"] >= metrics.LAUNCH_BOUND_BUSY_SHARE)],
                 *("step_rate", "mfu_measured", "mfu_sheet"),
             ),
@@ -344,11 +346,6 @@ def _tables(
 
 
 # ---------------------------------------------------------------- facts of the claims
-
-
-def _only(rows: pd.DataFrame, *names: str) -> pd.DataFrame:
-    """The rows behind a claim without what it does not speak of."""
-    return rows[["size", "context_length", "precision", "run_id", *names]]
 
 
 def _by_precision(*names: str, slower: dict[str, str] | None = None):

@@ -9,7 +9,7 @@ import pytest
 from analysis import publish
 from analysis.questions import memory_use
 from analysis.reading import recording
-from analysis.report import charts
+from analysis.report import charts, text
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 
@@ -46,6 +46,13 @@ def test_every_finished_run_is_in_the_table_of_errors_and_within_three_percent(a
     assert set(main.runs["run_id"]) <= set(errors["run_id"])
     assert errors["error"].abs().max() < 0.03
     assert ((errors["predicted"] / errors["peak"] - 1 - errors["error"]).abs() < 1e-12).all()
+
+
+@pytest.mark.parametrize("key", ["exact", "elsewhere"])
+def test_no_run_is_further_off_than_the_bound_that_is_printed(answer, key):
+    claim = answer.claims[key]
+    printed = float(text.percent(claim.told["bound"], 2).removesuffix("%")) / 100
+    assert claim.rows["error"].abs().max() <= printed < claim.rows["error"].abs().max() + 2e-4
 
 
 def test_forty_capped_runs_ended_in_the_step_and_phase_that_were_predicted(answer):
