@@ -30,7 +30,6 @@ CANNOT_MEASURE = 69
 CANNOT_REPORT = 70
 CANNOT_WRITE = 74
 LOCKED = 75
-TERMINATED = 128 + signal.SIGTERM
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
 out, err = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)

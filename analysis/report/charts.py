@@ -21,7 +21,6 @@ LABEL_SLACK = 22
 """Pixels left of the labels: a reader's font may be wider than the one that they were measured in."""
 SVG = "http://www.w3.org/2000/svg"
 TEXT, FAINT, RULE = "--chart-text", "--chart-faint", "--chart-rule"
-NUM_SERIES = 4
 DRAWN = 0.001
 """Smaller shares than this would be thinner than the gap between two segments: their rows tell of them."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
