@@ -22,6 +22,7 @@ from jobs.plan import Run
 START_TIMEOUT_S = 180
 RELEASE_TIMEOUT_S = 60
 CALIBRATE_TIMEOUT_S = 300
+SHUTDOWN_TIMEOUT_S = 60
 SESSION_NUMBERS = count(1)
 TRACED = ("--trace=cuda,nvtx", "--cuda-graph-trace=node", "--resolve-symbols=false")
 NOT_SAMPLED = ("--sample=none", "--cpuctxsw=none")
@@ -287,12 +288,13 @@ class Nsys(Timer):
     def stop(self) -> None:
         if self.worker is not None:
             with suppress(CollectorError):
-                self.control("shutdown", "--kill=sigkill")
+                self.control("shutdown", "--kill=sigkill", timeout_s=SHUTDOWN_TIMEOUT_S)
             self.capturing = False
         super().stop()
 
-    def control(self, command: str, *options: str, log: NsysLog | None = None) -> None:
-        nsys(command, f"--session={self.session}", *options, environment=self.worker.environment, log=log)
+    def control(self, command: str, *options: str, **settings) -> None:
+        """Run an nsys command on the session; `settings` as of `nsys`."""
+        nsys(command, f"--session={self.session}", *options, environment=self.worker.environment, **settings)
 
     @property
     def report(self) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 from jobs.failures import CollectorError
 from jobs.ranges import STEP
 
-STOP_TIMEOUT_S = 300
+TIMEOUT_S = 300  # of a command that writes or reads a report
 NSYS_MISSING = "nsys is not on PATH: install the Nsight Systems command line (nsight-systems-cli)"
 REPORT = "profile.nsys-rep"
 NSYS_LOG = "nsys.log"  # beside a run: what nsys said of its captures
@@ -54,7 +54,12 @@ class NsysLog:
                     self.complaints.append(" ".join(FOLDERS.sub("", text).split()))
 
 
-def nsys(*arguments: str, environment: Mapping[str, str] | None = None, log: NsysLog | None = None) -> str:
+def nsys(
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    log: NsysLog | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> str:
     """Run an nsys command and return what it printed; `log` is told, too. It finds sessions only in the environment
     they were started in.
 
@@ -62,7 +67,7 @@ def nsys(*arguments: str, environment: Mapping[str, str] | None = None, log: Nsy
     """
     command, failure = arguments[0], ""
     try:
-        done = subprocess.run(["nsys", *arguments], capture_output=True, timeout=STOP_TIMEOUT_S, env=environment)
+        done = subprocess.run(["nsys", *arguments], capture_output=True, timeout=timeout_s, env=environment)
         outputs = done.stdout, done.stderr
         if done.returncode:
             failure = f"failed (exit {done.returncode})"
@@ -70,7 +75,7 @@ def nsys(*arguments: str, environment: Mapping[str, str] | None = None, log: Nsy
         raise CollectorError(NSYS_MISSING) from None
     except subprocess.TimeoutExpired as late:
         outputs = late.stdout or b"", late.stderr or b""
-        failure = f"did not end within {STOP_TIMEOUT_S} s"
+        failure = f"did not end within {timeout_s:g} s"
     printed, complained = (output.decode(errors="replace") for output in outputs)
     if log:
         log(command, f"{printed}\n{complained}\n{failure or 'done'}")

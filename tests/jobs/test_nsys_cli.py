@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs import nsys_cli
 from jobs.failures import CollectorError
 from jobs.nsys_cli import NsysLog, count_kernels_and_steps, export, nsys, scrub
 from tests.jobs.conftest import said_in
@@ -24,19 +23,17 @@ def test_an_nsys_that_says_nothing_shows_its_exit_code(fake_nsys):
         nsys("export")
 
 
-def test_an_nsys_that_hangs_is_given_up(fake_nsys, monkeypatch):
-    monkeypatch.setattr(nsys_cli, "STOP_TIMEOUT_S", 0.3)
+def test_an_nsys_that_hangs_is_given_up(fake_nsys):
     fake_nsys("time.sleep(60)")
-    with pytest.raises(CollectorError, match="nsys stop did not end within"):
-        nsys("stop")
+    with pytest.raises(CollectorError, match=r"nsys stop did not end within 0\.3 s"):
+        nsys("stop", timeout_s=0.3)
 
 
-def test_what_an_nsys_that_hangs_said_is_kept(fake_nsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(nsys_cli, "STOP_TIMEOUT_S", 1.0)
+def test_what_an_nsys_that_hangs_said_is_kept(fake_nsys, tmp_path):
     fake_nsys("print('Generating', flush=True); time.sleep(60)")
     with pytest.raises(CollectorError):
-        nsys("stop", log=NsysLog(tmp_path / "nsys.log"))
-    assert said_in(tmp_path / "nsys.log") == ["stop: Generating", "stop: did not end within 1.0 s"]
+        nsys("stop", log=NsysLog(tmp_path / "nsys.log"), timeout_s=1.0)
+    assert said_in(tmp_path / "nsys.log") == ["stop: Generating", "stop: did not end within 1 s"]
 
 
 def test_an_nsys_that_speaks_no_utf8_is_understood_all_the_same(fake_nsys):
