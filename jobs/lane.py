@@ -26,8 +26,7 @@ from jobs.prediction import timeout_seconds
 if TYPE_CHECKING:
     from jobs.runner import SweepRunner
 
-# With three, captures of short runs were lost on an H200, two ends going on beside each.
-NSYS_WORKERS = 2
+NSYS_WORKERS = 3  # a short run takes half as long as the end of a capture
 # For tenths of a second after a capture began or began to end, nsys slows the host: on an H200, launch-bound steps of
 # any process took up to half as long again. Kernels take no longer.
 SETTLE_S = 1.0
