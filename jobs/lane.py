@@ -26,7 +26,8 @@ from jobs.prediction import timeout_seconds
 if TYPE_CHECKING:
     from jobs.runner import SweepRunner
 
-NSYS_WORKERS = 3  # a short run takes half as long as the end of a capture
+# Of the end of a capture nsys spends three seconds waiting, and a short run takes two.
+NSYS_WORKERS = 3
 # For tenths of a second after a capture began or began to end, nsys slows the host: on an H200, launch-bound steps of
 # any process took up to half as long again. Kernels take no longer.
 SETTLE_S = 1.0

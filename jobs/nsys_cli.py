@@ -14,7 +14,7 @@ from jobs.failures import CollectorError
 from jobs.ranges import STEP
 
 TIMEOUT_S = 300  # of a command that writes or reads a report
-IN_BACKGROUND = ("stop", "export", "stats")  # they take seconds of several cores, while other runs are profiled
+IN_BACKGROUND = ("export", "stats")  # they compute for up to seconds, while other runs are profiled
 LOWEST_PRIORITY = 19
 NSYS_MISSING = "nsys is not on PATH: install the Nsight Systems command line (nsight-systems-cli)"
 REPORT = "profile.nsys-rep"

@@ -30,8 +30,8 @@ def test_an_nsys_that_hangs_is_given_up(fake_nsys):
         nsys("stop", timeout_s=0.3)
 
 
-@pytest.mark.parametrize(("command", "nice"), [("start", 0), ("stop", 19), ("export", 19)])
-def test_what_takes_seconds_of_several_cores_leaves_them_to_the_run_that_is_profiled(fake_nsys, command, nice):
+@pytest.mark.parametrize(("command", "nice"), [("start", 0), ("stop", 0), ("export", 19), ("stats", 19)])
+def test_what_computes_while_a_run_is_profiled_leaves_the_cores_to_it(fake_nsys, command, nice):
     fake_nsys("import os\ntime.sleep(0.5)\nprint(os.nice(0))")
     assert int(nsys(command)) == max(nice, os.nice(0))
 
