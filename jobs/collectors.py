@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from signal import SIGKILL
 
-from jobs.failures import CaptureLost, CollectorError, RunFailed
+from jobs.failures import CaptureLost, CollectorError, RunFailed, WorkerDied
 from jobs.nsys_cli import NSYS_LOG, NSYS_MISSING, REPORT, NsysLog, export, nsys
 from jobs.plan import Run
 
@@ -127,7 +127,7 @@ class Worker:
     def receive(self, timeout_s: float) -> dict:
         """The worker's next message.
 
-        Raises RunFailed with status `timeout` or `failed` (the process died).
+        Raises RunFailed with status `timeout`, or WorkerDied.
         """
         if not self.connection.poll(max(timeout_s, 0)):
             raise RunFailed("timeout", phase="", message=f"no answer within {timeout_s:.0f} s")
@@ -136,7 +136,7 @@ class Worker:
         except (EOFError, OSError):
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(5)
-            raise RunFailed("failed", phase="", message=f"worker process died (exit {self.process.poll()})") from None
+            raise WorkerDied("failed", phase="", message=f"worker process died (exit {self.process.poll()})") from None
 
     def kill_processes(self) -> None:
         for pid in {self.pid, self.process.pid} - {None}:
@@ -311,6 +311,16 @@ class Nsys(Timer):
         except CollectorError as error:
             raise self._lost("start of capture", error) from None
         self.capturing = True
+
+    def measure(self, run: Run, *, folder: Path, **options) -> dict:
+        """As of `Timer.measure`. Raises CaptureLost where the process dies: without nsys the run came to its end."""
+        try:
+            return super().measure(run, folder=folder, **options)
+        except WorkerDied as death:
+            _, begun, log = (folder / "log.txt").read_text(errors="replace").rpartition(f"{self.name}: ")
+            said = log.splitlines()[1:] if begun else []
+            last_words = f", its last words: {said[-1].strip()}" if said else ""
+            raise CaptureLost(death.detail["phase"], f"{death} under nsys{last_words}") from None
 
     def end_capture(self) -> Path:
         """Stop collecting, move the report into the folder of the run, and export it there, as of `export`. Raises

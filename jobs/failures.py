@@ -9,6 +9,10 @@ class RunFailed(Exception):
         self.status, self.detail = status, detail
 
 
+class WorkerDied(RunFailed):
+    """The process that measured the run died."""
+
+
 class CaptureLost(RunFailed):
     """nsys, not the run, failed: another capture of the run may be whole."""
 

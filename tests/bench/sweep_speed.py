@@ -9,9 +9,11 @@ A run that is lost is named with its reason, and leaves the figures incomplete, 
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -19,10 +21,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import pynvml
 
 from analysis.reading.nsys_export import read
 from jobs.collectors import NOT_SAMPLED, TRACED, Timer
 from jobs.failures import CollectorError, RunFailed
+from jobs.machine import commit
 from jobs.nsys_cli import count_kernels_and_steps, export
 from jobs.plan import DEFAULT_SWEEP, Protocol, Run, load_sweep, select
 from jobs.prediction import timeout_seconds
@@ -41,6 +45,11 @@ class Measured(NamedTuple):
     complete: int
     lost: dict[str, str]
     repeated: int
+
+    @property
+    def throughput(self) -> float:
+        """Complete runs per second."""
+        return self.complete / self.wall_s
 
     def figures(self, which: str) -> dict:
         told = {"s": self.wall_s, "complete": self.complete, "lost": self.lost, "repeated": self.repeated}
@@ -104,6 +113,7 @@ def whole(results: Path, events: Path) -> dict:
     wall_s = told[-1]["time"] - told[0]["time"]
     return {
         "num_runs": len(sweep["runs"]),
+        "num_gpus": len({event["gpu"] for event in told if event["event"] == "run_started"}),
         "wall_s": wall_s,
         "parts_s": parts_s,
         "gpu_busy_s": busy_s,
@@ -156,16 +166,17 @@ def by_hand(runs: list[Run], protocol: Protocol, folder: Path, device: str) -> M
 
 
 def process_per_run(runs: list[Run], protocol: Protocol, device: str) -> dict:
-    """The same runs by warm workers, and with a new process for each pass of each run."""
+    """The same runs by warm workers, and with a new process for each pass of each run; in complete runs per second."""
     with tempfile.TemporaryDirectory() as folder:
         warm = measure(runs, protocol, Path(folder) / "warm", [0], device)
         each = by_hand(runs, protocol, Path(folder) / "each", device)
-    ratio = {"process_per_run_ratio": each.wall_s / warm.wall_s}
+    ratio = {"process_per_run_ratio": warm.throughput / each.throughput if each.complete else None}
     return {"num_runs": len(runs)} | warm.figures("warm") | each.figures("process_per_run") | ratio
 
 
 def several_gpus(runs: list[Run], protocol: Protocol, device: str) -> dict:
-    """Throughput of all GPUs against one, and by how much the kernel time of each run that both measured differs."""
+    """Throughput of all GPUs against one, in complete runs, and by how much the kernel time of each run that both
+    measured differs."""
     gpus = visible_gpus() if device == "cuda" else [0, 1]
     with tempfile.TemporaryDirectory() as folder:
         one = measure(runs, protocol, Path(folder) / "one", [0], device)
@@ -181,7 +192,7 @@ def several_gpus(runs: list[Run], protocol: Protocol, device: str) -> dict:
         "num_gpus": len(gpus),
         **one.figures("one_gpu"),
         **every.figures("all_gpus"),
-        "gpus_ratio": one.wall_s / every.wall_s,
+        "gpus_ratio": every.throughput / one.throughput if one.complete else None,
         "kernel_time_difference": max(differences.values(), key=abs, default=None),
         "kernel_time_differences": differences,
     }
@@ -190,6 +201,16 @@ def several_gpus(runs: list[Run], protocol: Protocol, device: str) -> dict:
 def kernel_time_ns(database: Path) -> int:
     kernels = kernels_in_steps(database)
     return int((kernels["end_ns"] - kernels["start_ns"]).sum())
+
+
+def machine() -> dict:
+    """All GPUs of the machine, used or not, its cores, and the commit of this program."""
+    names = []
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        names = [pynvml.nvmlDeviceGetName(handle) for handle in handles]
+    return {"gpus": names, "cores": os.cpu_count(), "commit": commit()}
 
 
 def main() -> None:
@@ -214,6 +235,7 @@ def main() -> None:
     content[arguments.part.replace("-", "_")] = {
         "recorded": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "command": f"python -m tests.bench.sweep_speed {arguments.part}",
+        "machine": machine(),
     } | figures
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(content, indent=1) + "\n")

@@ -29,7 +29,7 @@ def bench(tiny, tmp_path, monkeypatch, fake_worker):  # noqa: F811
 def test_warm_workers_are_held_against_a_process_for_each_run(bench):
     figures = bench("process-per-run")
     assert (figures["num_runs"], figures["warm_complete"], figures["process_per_run_complete"]) == (2, 2, 2)
-    assert figures["process_per_run_ratio"] == figures["process_per_run_s"] / figures["warm_s"]
+    assert figures["process_per_run_ratio"] == pytest.approx(figures["process_per_run_s"] / figures["warm_s"])
     assert figures["warm_lost"] == figures["process_per_run_lost"] == {}
 
 
@@ -47,7 +47,12 @@ def test_of_several_gpus_only_runs_that_both_measured_are_compared(bench, fake_w
     figures = bench("gpus")
     assert (figures["one_gpu_complete"], figures["all_gpus_complete"], figures["num_gpus"]) == (1, 1, 2)
     assert figures["kernel_time_differences"] == {SECOND: 0}
-    assert figures["gpus_ratio"] > 0
+    assert figures["gpus_ratio"] == pytest.approx(figures["one_gpu_s"] / figures["all_gpus_s"])
+
+
+def test_a_run_that_is_lost_counts_for_no_throughput():
+    one, two = (sweep_speed.Measured(10.0, complete, {}, 0) for complete in (4, 3))
+    assert two.throughput / one.throughput == pytest.approx(0.75)
 
 
 def test_a_process_profiled_by_hand_ends_in_its_own_time_and_leaves_nsys_its_temporary_folder(

@@ -47,6 +47,12 @@ class FakeWorkload:
         print("about to segfault", flush=True)
         os.kill(os.getpid(), signal.SIGSEGV)
 
+    def segfault_once(self):
+        mark = self.folder / "segfaulted"
+        if not mark.exists():
+            mark.touch()
+            self.segfault()
+
     def oom(self):
         message = {
             "event": "oom",

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -126,7 +127,8 @@ def test_a_crash_is_a_result_and_the_next_run_has_a_new_worker(session, fake_wor
     logs = {run: (one.results.folder / run / "log.txt").read_text() for run in faults}
     assert all(f"{collector}: " in log for log in logs.values())
     assert "about to segfault" in logs[SECOND]
-    assert len(workers(fake_worker, collector)) == 4
+    broken = [pid for name, pid in fake_worker.tasks if name in {f"{run}/{collector}" for run in faults}]
+    assert len(set(broken)) == len(broken) == 3 + len(one.named("run_repeated"))
     assert collector == "timer" or len(workers(fake_worker, "timer")) == 1
 
 
@@ -176,8 +178,10 @@ class OnGpu:
 
 
 def test_an_incomplete_capture_is_measured_again(session, monkeypatch):
-    counts = [(100, 3), (100, 2), (100, 3)]
-    monkeypatch.setattr(lane, "count_kernels_and_steps", lambda _: counts.pop(0) if len(counts) > 1 else counts[0])
+    steps = {SECOND: iter([2])}
+    monkeypatch.setattr(
+        lane, "count_kernels_and_steps", lambda database: (100, next(steps.get(database.parent.name, iter([])), 3))
+    )
     one = session()
     with OnGpu(one):
         assert one.run() == dict.fromkeys(RUNS, "ok")
@@ -390,6 +394,29 @@ def test_a_worker_that_fails_in_a_capture_is_replaced_with_its_session(session, 
     assert len(nsys_calls.of("start")) == 2
     assert len(nsys_calls.of("stop")) == 1
     assert (one.results.folder / FIRST / "timings.json").exists()
+
+
+@pytest.mark.parametrize("moment", ["warm-up", "measured"])
+def test_a_worker_that_dies_under_nsys_takes_its_capture_with_it_and_the_run_is_profiled_again(
+    session, fake_worker, moment
+):
+    fake_worker.fail({f"{SECOND}/nsys": (moment, "segfault_once")})
+    one = session()
+    assert one.run() == dict.fromkeys(RUNS, "ok")
+    (told,) = [event for event in one.events if event["event"] == "run_repeated"]
+    phase = {"warm-up": "build or warm-up", "measured": "measured steps"}[moment]
+    assert told["run"] == SECOND
+    died = r"worker process died \(exit \d+\) under nsys, its last words: about to segfault \(see nsys.log\)"
+    assert re.fullmatch(f"{phase}: {died}", told["why"])
+    assert "about to segfault" in (one.results.folder / SECOND / "log.txt").read_text()
+
+
+def test_a_worker_that_always_dies_under_nsys_fails_its_run(session, fake_worker):
+    fake_worker.fail({f"{SECOND}/nsys": ("measured", "segfault")})
+    one = session()
+    assert one.run() == dict.fromkeys(RUNS, "ok") | {SECOND: "failed"}
+    assert one.named("run_repeated") == [SECOND] * runner.MAX_REPEATS
+    assert "worker process died" in one.results.record(one.sweep.runs[RUNS.index(SECOND)])["status_detail"]["message"]
 
 
 class Killed(BaseException):
