@@ -89,8 +89,8 @@ test: $(TO_DEVELOP) ## Set up everything and run all tests
 merge: $(TO_REPORT) ## Join the shards below SHARDS=folder into MERGED=results/merged
 	$(BIN)/python -m analysis merge $(SHARDS) --out $(or $(MERGED),results/merged)
 
-publish-data: $(TO_REPORT) ## Show FROM=results or a recording, ask, and put it into site/data/NAME=name
-	$(BIN)/python -m analysis publish-data $(FROM) $(NAME) $(if $(YES),--yes)
+publish-data: $(TO_REPORT) ## Show FROM=results or a recording, ask, and put it into site/data/NAME=name (STUDY=again)
+	$(BIN)/python -m analysis publish-data $(FROM) $(NAME) $(if $(STUDY),--study $(STUDY)) $(if $(YES),--yes)
 
 offline: report ## Build the variant that works from a folder, into build/offline
 	$(BIN)/mkdocs build --strict --quiet -f mkdocs.offline.yml

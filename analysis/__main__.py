@@ -104,6 +104,9 @@ def publish_data(
     source: Annotated[Path, typer.Argument(metavar="RESULTS", help="Results folder of a sweep, or a recording.")],
     name: Annotated[str, typer.Argument(help="Name of the recording, such as h100-bf16.")],
     data: Annotated[Path, typer.Option(help="Folder of the published recordings.")] = Path("site/data"),
+    study: Annotated[
+        str | None, typer.Option(help="File it under a study, such as `again`, another recording of the same runs.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Put a recording into site/data, after showing what becomes public.
@@ -113,7 +116,7 @@ def publish_data(
     from analysis import publish_data as publishing
 
     try:
-        folder = publishing.publish_data(source, name, data, confirm=lambda text: yes or typer.confirm(text))
+        folder = publishing.publish_data(source, name, data, lambda text: yes or typer.confirm(text), study=study)
     except (publishing.PublishError, ingesting.ResultsError, RecordingError) as error:
         ingesting.print_line(f"error: {error}")
         raise typer.Exit(2) from error

@@ -1,5 +1,6 @@
 """Numbers that sentences of several questions print, taken from the rows behind a claim."""
 
+import math
 from collections.abc import Callable
 
 import pandas as pd
@@ -38,3 +39,8 @@ def calibrated_on(calibration: pd.DataFrame) -> str:
 def span(values: pd.Series) -> tuple[float, float]:
     """The smallest and the largest of `values`, in their unit."""
     return values.min(), values.max()
+
+
+def bound(value: float, step: float) -> float:
+    """`value` rounded up to a multiple of `step`: what is at most that, is at most what is printed."""
+    return math.ceil(value / step) * step

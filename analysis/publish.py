@@ -31,6 +31,7 @@ from analysis.questions import (
     reconciliation,
     run_list,
     run_page,
+    second_recording,
 )
 from analysis.reading import recording
 from analysis.report import timeline
@@ -219,7 +220,7 @@ def write_questions(
     for letter, question in STUDIES.items():
         found = studies.get(question.STUDY) if question.STUDY else rec
         if found is None:
-            answer, template = assemble({"study": question.STUDY}, [], [], []), "not-recorded.md"
+            answer, template = _not_recorded(question), "not-recorded.md"
             beyond.append(_write_question(site, letter, question, answer, template))
             continue
         own = (
@@ -235,6 +236,10 @@ def write_questions(
     pages = {"questions": verdicts, "beyond": beyond, "agreement": agreement}
     site.write("index.md", "overview.md", ask(overview, rec), **pages)
     return site, checked
+
+
+def _not_recorded(question: ModuleType) -> Answer:
+    return assemble({"study": question.STUDY, "same_runs": question is second_recording}, [], [], [])
 
 
 def _write_question(

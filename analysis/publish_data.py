@@ -115,9 +115,15 @@ def _status(run: dict) -> str:
 
 
 def publish_data(
-    source: Path, name: str, data: Path, confirm: Callable[[str], bool], show: Callable[[str], None] = print
+    source: Path,
+    name: str,
+    data: Path,
+    confirm: Callable[[str], bool],
+    show: Callable[[str], None] = print,
+    study: str | None = None,
 ) -> Path | None:
     """Put the recording `source` (or the one made from results folder `source`) into `data/name`; returns that folder.
+    `study` files it under another study than its sweep names.
 
     Shows what it holds first, then asks `confirm`, and returns None when that says no. Raises PublishError for a name
     that cannot be a folder, a recording with anything private in it, one too large, and one whose runs are on the site
@@ -128,6 +134,8 @@ def publish_data(
     data.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".publish-", dir=data) as draft:
         folder = _draft(source, Path(draft) / name)
+        if study is not None:
+            _write_manifest(folder, {"study": study})
         loaded = recording.load(folder)
         for line in contents(folder):
             show(line)
@@ -148,9 +156,13 @@ def _draft(source: Path, draft: Path) -> Path:
     for file in (*(f"{table}.parquet" for table in recording.TABLES), "manifest.json"):
         if (source / file).is_file():  # what is missing, loading says
             shutil.copyfile(source / file, draft / file)
-    manifest = json.loads((draft / "manifest.json").read_text(encoding="utf-8")) | {"name": draft.name}
-    (draft / "manifest.json").write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    _write_manifest(draft, {"name": draft.name})
     return draft
+
+
+def _write_manifest(folder: Path, changed: Mapping[str, str]) -> None:
+    text = json.dumps(_manifest(folder) | changed, indent=2, ensure_ascii=False)
+    (folder / "manifest.json").write_text(text + "\n", encoding="utf-8")
 
 
 def _created(folder: Path) -> str:

@@ -54,6 +54,16 @@ def test_results_are_shown_confirmed_and_published(tmp_path):
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["h200"]
 
 
+def test_a_second_recording_of_the_same_runs_is_published_as_the_study_of_them(tmp_path):
+    publish(results(tmp_path / "results"), tmp_path / "data")
+    with pytest.raises(PublishError, match="cannot show a run twice"):
+        publish(tmp_path / "results", tmp_path / "data", "again")
+    arguments = ["publish-data", str(tmp_path / "results"), "again", "--data", str(tmp_path / "data"), "--yes"]
+    done = CliRunner().invoke(app, [*arguments, "--study", "again"])
+    assert done.exit_code == 0 and "  study: again" in done.output
+    assert recording.load(tmp_path / "data" / "again").manifest["study"] == "again"
+
+
 def test_a_no_leaves_everything_as_it_was(tmp_path):
     folder, _, _ = publish(results(tmp_path / "results"), tmp_path / "data", answer=False)
     assert folder is None and list((tmp_path / "data").iterdir()) == []

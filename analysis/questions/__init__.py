@@ -18,6 +18,7 @@ from analysis.questions import (
     memory_use,
     optimizer_cost,
     precision,
+    second_recording,
     softmax_detail,
     top_kernel,
     training_mix,
@@ -40,5 +41,6 @@ STUDIES = {
     "j": precision,
     "k": warm_up,
     "l": optimizer_cost,
+    "m": second_recording,
     "s": softmax_detail,
 }

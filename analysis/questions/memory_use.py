@@ -1,13 +1,11 @@
 """(g) What fills the memory, and which runs will not fit?"""
 
-import math
-
 import pandas as pd
 
 from analysis import metrics
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.columns import case_headings
-from analysis.facts import extremes, largest
+from analysis.facts import bound, extremes, largest
 from analysis.measures import device_memory
 from analysis.measures.device_memory import CAP, GPU_SIZES, PARTS, TOLERANCE, USES
 from jobs import memory as prediction
@@ -238,7 +236,7 @@ def _worst(rows: pd.DataFrame) -> dict:
     off, exact = rows["error"].abs() >= TOLERANCE, rows["error"] == 0
     numbers = {"num_off": int(off.sum()), "num_exact": int(exact.sum())}
     # Rounded up to the digits that are printed: no error may lie beyond what the sentence calls its bound.
-    return numbers | {"bound": math.ceil(1e4 * abs(worst["error"])) / 1e4, "run_id": worst["run_id"]}
+    return numbers | {"bound": bound(abs(worst["error"]), 1e-4), "run_id": worst["run_id"]}
 
 
 def _outcomes(rows: pd.DataFrame) -> dict:

@@ -52,7 +52,7 @@ def finalize(value: object) -> object:
 
 def number(value: float, decimals: int) -> str:
     """Fixed decimals, thousands separated, a real minus sign."""
-    return f"{value:,.{decimals}f}".replace("-", MINUS)
+    return f"{value:z,.{decimals}f}".replace("-", MINUS)
 
 
 def decimals_for(values) -> int:
