@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from analysis.questions import STUDIES
 from analysis.reading import ingest, recording
 
 LARGEST_BYTES = 25 * 2**20
@@ -131,6 +132,8 @@ def publish_data(
     """
     if not NAME.fullmatch(name):
         raise PublishError(f"{name} cannot be a name: use small letters, digits, dots, - and _, such as h100-bf16")
+    if study is not None and study not in (known := sorted({question.STUDY for question in STUDIES.values()} - {""})):
+        raise PublishError(f"no question is about a study {study}: choose one of {', '.join(known)}")
     data.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".publish-", dir=data) as draft:
         folder = _draft(source, Path(draft) / name)

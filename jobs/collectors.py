@@ -254,8 +254,13 @@ class Timer:
         failure.detail["phase"] = failure.detail.get("phase") or reached
         failure.detail["collector"] = self.name
         if failure.status != "oom" or self.capturing or not self._released():
-            self.stop()
+            failure = self.give_up(failure)
         raise failure
+
+    def give_up(self, failure: RunFailed) -> RunFailed:
+        """Stop the worker. Returns what to say of the run."""
+        self.stop()
+        return failure
 
     def _released(self) -> bool:
         try:
@@ -309,18 +314,8 @@ class Nsys(Timer):
             options = (*NOT_SAMPLED, "--force-overwrite=true", f"--output={self.report}")
             self.control("start", *options, log=self.log)
         except CollectorError as error:
-            raise self._lost("start of capture", error) from None
+            raise self._lost("start of capture", str(error)) from None
         self.capturing = True
-
-    def measure(self, run: Run, *, folder: Path, **options) -> dict:
-        """As of `Timer.measure`. Raises CaptureLost where the process dies: without nsys the run came to its end."""
-        try:
-            return super().measure(run, folder=folder, **options)
-        except WorkerDied as death:
-            _, begun, log = (folder / "log.txt").read_text(errors="replace").rpartition(f"{self.name}: ")
-            said = log.splitlines()[1:] if begun else []
-            last_words = f", its last words: {said[-1].strip()}" if said else ""
-            raise CaptureLost(death.detail["phase"], f"{death} under nsys{last_words}") from None
 
     def end_capture(self) -> Path:
         """Stop collecting, move the report into the folder of the run, and export it there, as of `export`. Raises
@@ -331,17 +326,23 @@ class Nsys(Timer):
             if not self.report.exists():
                 raise CollectorError("nsys stop left no report")
         except CollectorError as error:
-            raise self._lost("end of capture", error) from None
+            raise self._lost("end of capture", str(error)) from None
         report = shutil.move(self.report, self.log.path.parent)
         try:
             return export(Path(report), self.worker.environment, self.log)
         except CollectorError as error:
             raise CaptureLost("export", str(error)) from None
 
-    def _lost(self, phase: str, error: CollectorError) -> CaptureLost:
+    def give_up(self, failure: RunFailed) -> RunFailed:
+        """A process that dies in a capture takes that with it: without nsys the run came to its end."""
+        if isinstance(failure, WorkerDied) and self.capturing:
+            return self._lost(failure.detail["phase"], f"{failure} under nsys")
+        return super().give_up(failure)
+
+    def _lost(self, phase: str, message: str) -> CaptureLost:
         """Stop the worker, and keep what there is of the capture beside the run."""
         self.log("launch", (self.worker.home / "log.txt").read_text(errors="replace"))
         for left in self.worker.home.glob(f"{self.report.stem}.*"):
             shutil.move(left, self.log.path.parent)
         self.stop()
-        return CaptureLost(phase, str(error))
+        return CaptureLost(phase, message)

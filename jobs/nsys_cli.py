@@ -76,7 +76,7 @@ def nsys(
         raise CollectorError(NSYS_MISSING) from None
     with process:
         if command in IN_BACKGROUND:
-            with suppress(ProcessLookupError):
+            with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
         try:
             outputs = process.communicate(timeout=timeout_s)

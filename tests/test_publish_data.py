@@ -64,6 +64,11 @@ def test_a_second_recording_of_the_same_runs_is_published_as_the_study_of_them(t
     assert recording.load(tmp_path / "data" / "again").manifest["study"] == "again"
 
 
+def test_a_study_that_no_question_is_about_is_refused(tmp_path):
+    with pytest.raises(PublishError, match=r"no question is about a study nonsense: choose one of again, .*warm_up"):
+        publish_data.publish_data(results(tmp_path / "r"), "h200", tmp_path / "data", lambda _: True, study="nonsense")
+
+
 def test_a_no_leaves_everything_as_it_was(tmp_path):
     folder, _, _ = publish(results(tmp_path / "results"), tmp_path / "data", answer=False)
     assert folder is None and list((tmp_path / "data").iterdir()) == []

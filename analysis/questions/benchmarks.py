@@ -26,7 +26,7 @@ def answer(job: Mapping, reader: Mapping) -> Answer:
         columns = (
             Column("what", "promise", "prose"),
             Column("limit", "limit", "quantity"),
-            Column("measured", "measured", "quantity"),
+            Column("measured", "measured", "quantity", absent="not measured"),
             Column("met", "met", "yes_no"),
         )
         tables.append(Table("targets", "Promises", columns, promised))
@@ -75,7 +75,10 @@ def _job_targets(job: Mapping) -> list[dict]:
     for part, name, what in promises:
         if part in job:
             limit, measured = job["targets"][name], job[part][name]
-            met = abs(measured) <= limit if what.endswith("at most") else measured >= limit
+            if measured is None:  # every run was lost
+                measured, met = float("nan"), False
+            else:
+                met = abs(measured) <= limit if what.endswith("at most") else measured >= limit
             earlier = " (an earlier version)" if job[part].get("note") else ""
             rows.append({"what": what + earlier, "limit": limit, "measured": measured, "met": met})
     return rows

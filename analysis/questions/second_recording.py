@@ -28,6 +28,9 @@ RECORDED = {
     "nsys": "nsys",
     "python": "Python",
     "commit": "commit of this program",
+    "float32_matmul_precision": "float32 matmul precision",
+    "autograd_multithreading": "autograd multithreading",
+    "warmup_steps": "warm-up steps",
     "measured_steps": "unprofiled steps",
     "profiled_steps": "profiled steps",
 }
@@ -218,7 +221,7 @@ def _at_most(value: str):
 
 
 def _not_alike(rows: pd.DataFrame) -> dict:
-    return {"num_unlike": int((rows["unlike"] > 0).sum()), **largest("kernel_apart")(rows)}
+    return {"num_unlike": int((rows["unlike"] > 0).sum()), **_at_most("kernel_apart")(rows)}
 
 
 def _of(table: pd.DataFrame, facts):

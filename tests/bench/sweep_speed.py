@@ -63,10 +63,15 @@ def measure(runs: list[Run], protocol: Protocol, folder: Path, gpus: list[int], 
     def note(event: str, **fields) -> None:
         if event == "run_finished" and fields["status"] != "ok":
             lost[fields["run"]] = f"{fields['status']}: {fields['detail']['phase']}: {fields['detail']['message']}"
-            print(f"{fields['run']} lost: {lost[fields['run']]}", file=sys.stderr)
+            say(fields["run"], f"lost: {lost[fields['run']]}")
         if event == "run_repeated":
             repeats.append(fields["run"])
-            print(f"{fields['run']} repeated: {fields['why']}", file=sys.stderr)
+            say(fields["run"], f"repeated: {fields['why']}")
+
+    def say(run: str, what: str) -> None:
+        log = folder / "bench" / run / "log.txt"
+        last = log.read_text(errors="replace").splitlines()[-5:] if log.exists() else []
+        print(f"{run} {what}", *last, sep="\n  ", file=sys.stderr)
 
     started = time.monotonic()
     SweepRunner(Results(folder, "bench"), protocol, note, device=device, gpus=gpus).run(runs)
@@ -111,13 +116,14 @@ def whole(results: Path, events: Path) -> dict:
         num_steps = 2 * warmup + (warmup > 0) + record["measured_steps"] + record["profiled_steps"]
         busy_s += step_ns * num_steps / 1e9
     wall_s = told[-1]["time"] - told[0]["time"]
+    num_gpus = len({event["gpu"] for event in told if event["event"] == "run_started"})
     return {
         "num_runs": len(sweep["runs"]),
-        "num_gpus": len({event["gpu"] for event in told if event["event"] == "run_started"}),
+        "num_gpus": num_gpus,
         "wall_s": wall_s,
         "parts_s": parts_s,
         "gpu_busy_s": busy_s,
-        "gpu_busy_share": busy_s / wall_s,
+        "gpu_busy_share": busy_s / wall_s / max(1, num_gpus),
     }
 
 

@@ -406,16 +406,25 @@ def test_a_worker_that_dies_under_nsys_takes_its_capture_with_it_and_the_run_is_
     (told,) = [event for event in one.events if event["event"] == "run_repeated"]
     phase = {"warm-up": "build or warm-up", "measured": "measured steps"}[moment]
     assert told["run"] == SECOND
-    died = r"worker process died \(exit \d+\) under nsys, its last words: about to segfault \(see nsys.log\)"
-    assert re.fullmatch(f"{phase}: {died}", told["why"])
+    assert re.fullmatch(rf"{phase}: worker process died \(exit \d+\) under nsys \(see nsys.log\)", told["why"])
     assert "about to segfault" in (one.results.folder / SECOND / "log.txt").read_text()
 
 
-def test_a_worker_that_always_dies_under_nsys_fails_its_run(session, fake_worker):
+def test_a_worker_that_always_dies_under_nsys_fails_its_run_and_keeps_what_nsys_left(session, fake_worker, monkeypatch):
+    begin_capture = Nsys.begin_capture
+
+    def begin(collector, folder):
+        begin_capture(collector, folder)
+        (collector.worker.home / "profile.qdstrm").write_text("half a report")
+        (collector.worker.home / "log.txt").write_text("the target aborted")
+
+    monkeypatch.setattr(Nsys, "begin_capture", begin)
     fake_worker.fail({f"{SECOND}/nsys": ("measured", "segfault")})
     one = session()
     assert one.run() == dict.fromkeys(RUNS, "ok") | {SECOND: "failed"}
     assert one.named("run_repeated") == [SECOND] * runner.MAX_REPEATS
+    assert (one.results.folder / SECOND / "nsys.log").read_text().count("launch: the target aborted") == 3
+    assert (one.results.raw / f"{SECOND}.lost.qdstrm").read_text() == "half a report"
     assert "worker process died" in one.results.record(one.sweep.runs[RUNS.index(SECOND)])["status_detail"]["message"]
 
 

@@ -73,6 +73,19 @@ def test_a_recording_is_not_held_against_itself(first):
     assert not [key for key, claim in answer.claims.items() if claim.holds]
 
 
+@pytest.mark.parametrize("others", [[], ["h200-fp32"]], ids=["alone", "beside the first"])
+def test_a_page_with_nothing_to_compare_shows_nothing(tmp_path, others, first):
+    """A second recording alone, or with no capture."""
+    rec = dataclasses.replace(first, manifest=first.manifest | {"study": "again"})
+    if others:
+        none = {name: getattr(rec, name).head(0) for name in ("kernels", "memops", "api", "ranges", "nsys_sums")}
+        rec = dataclasses.replace(rec, runs=rec.runs.assign(started_at="2027"), **none)
+    publish.write_questions(first if others else rec, tmp_path, {"again": rec})
+    page = (tmp_path / "report" / "second-recording.md").read_text()
+    assert "Nobody knows yet" in page
+    assert "<table" not in page and "is of the same runs" not in page
+
+
 def test_runs_of_only_one_recording_and_sizes_that_mean_another_model_are_left_out(first, second):
     runs = first.runs.assign(num_parameters=first.runs["num_parameters"] + (first.runs["run_id"] == ONE))
     answer = compared(dataclasses.replace(first, runs=runs), of_run(second, "medium-ctx128"))
