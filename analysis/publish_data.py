@@ -127,8 +127,9 @@ def publish_data(
     `study` files it under another study than its sweep names.
 
     Shows what it holds first, then asks `confirm`, and returns None when that says no. Raises PublishError for a name
-    that cannot be a folder, a recording with anything private in it, one too large, and one whose runs are on the site
-    under another name; RecordingError and ResultsError where `source` cannot be read.
+    that cannot be a folder, a study that no question is about, a recording with anything private in it, one too large,
+    and one whose runs are on the site under another name; RecordingError and ResultsError where `source` cannot be
+    read.
     """
     if not NAME.fullmatch(name):
         raise PublishError(f"{name} cannot be a name: use small letters, digits, dots, - and _, such as h100-bf16")

@@ -235,7 +235,6 @@ def _worst(rows: pd.DataFrame) -> dict:
     worst = rows.loc[rows["error"].abs().idxmax()]
     off, exact = rows["error"].abs() >= TOLERANCE, rows["error"] == 0
     numbers = {"num_off": int(off.sum()), "num_exact": int(exact.sum())}
-    # Rounded up to the digits that are printed: no error may lie beyond what the sentence calls its bound.
     return numbers | {"bound": bound(abs(worst["error"]), 1e-4), "run_id": worst["run_id"]}
 
 

@@ -71,12 +71,12 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, main:
     claims = [
         Claim("same", table, _alike, _at_most("kernel_apart")),
         Claim("not_same", table, lambda rows: not _alike(rows), _not_alike),
-        Claim("host_differs", launched, lambda rows: apart[rows.index].any(), _of(table, extremes("step_ratio"))),
-        Claim("host_same", launched, lambda rows: not apart[rows.index].any(), _of(table, extremes("step_ratio"))),
-        Claim("steady", steady, facts=_of(table, extremes("step_ratio"))),
-        Claim("bound_counts", launched, facts=_of(table, _times_bound)),
+        Claim("host_differs", launched, lambda rows: apart[rows.index].any(), out_of(table, extremes("step_ratio"))),
+        Claim("host_same", launched, lambda rows: not apart[rows.index].any(), out_of(table, extremes("step_ratio"))),
+        Claim("steady", steady, facts=out_of(table, extremes("step_ratio"))),
+        Claim("bound_counts", launched, _bound_in_one, _times_bound),
         Claim("top", table[table["same_top"]], facts=out_of(table)),
-        Claim("top_differs", table[~table["same_top"]], facts=_of(table, lambda rows: rows.iloc[0].to_dict())),
+        Claim("top_differs", table[~table["same_top"]], facts=out_of(table, lambda rows: rows.iloc[0].to_dict())),
         Claim("gemm", table[table["gemm_apart"].notna()], facts=_at_most("gemm_apart")),
         Claim("families", families, facts=largest("share_apart")),
         Claim("apart", table[apart], facts=out_of(table)),
@@ -224,9 +224,9 @@ def _not_alike(rows: pd.DataFrame) -> dict:
     return {"num_unlike": int((rows["unlike"] > 0).sum()), **_at_most("kernel_apart")(rows)}
 
 
-def _of(table: pd.DataFrame, facts):
-    """Facts of a claim that holds of some of the rows of `table`, with their number (`num_all`)."""
-    return lambda rows: {"num_all": len(table), **facts(rows)}
+def _bound_in_one(rows: pd.DataFrame) -> bool:
+    times = _times_bound(rows)
+    return not times[FIRST] == times[SECOND] == times["both"]
 
 
 def _times_bound(rows: pd.DataFrame) -> dict:

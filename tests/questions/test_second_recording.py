@@ -118,6 +118,13 @@ def test_steps_within_the_spread_of_both_do_not_differ(first, second):
     assert set(answer.tables["host"].rows["step_ratio"]) == {1}
 
 
+def test_launches_are_said_to_bound_other_runs_only_where_they_do(first, second):
+    claim = compared(first, second).claims["bound_counts"]
+    assert claim.holds and claim.told["first"] < claim.told["second"]
+    alike = compared(dataclasses.replace(first, steps=second.steps), second).claims["bound_counts"]
+    assert len(alike.rows) == len(claim.rows) and not alike.holds
+
+
 def test_what_differs_is_told_from_what_the_recordings_say(first, second):
     assert compared(first, second).facts["changed"] == ["commit of this program"]
     runs = second.runs.assign(torch="9.9", started_at="2027-01-01T00:00:00+00:00")
