@@ -1,6 +1,5 @@
 """nsys's commands, what they say, and what an export of its report may keep."""
 
-import os
 import re
 import sqlite3
 import subprocess
@@ -8,14 +7,11 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from subprocess import PIPE
 
 from jobs.failures import CollectorError
 from jobs.ranges import STEP
 
 TIMEOUT_S = 300  # of a command that writes or reads a report
-IN_BACKGROUND = ("export", "stats")  # they compute for up to seconds, while other runs are profiled
-LOWEST_PRIORITY = 19
 NSYS_MISSING = "nsys is not on PATH: install the Nsight Systems command line (nsight-systems-cli)"
 REPORT = "profile.nsys-rep"
 NSYS_LOG = "nsys.log"  # beside a run: what nsys said of its captures
@@ -71,24 +67,15 @@ def nsys(
     """
     command, failure = arguments[0], ""
     try:
-        process = subprocess.Popen(["nsys", *arguments], stdout=PIPE, stderr=PIPE, env=environment)
+        done = subprocess.run(["nsys", *arguments], capture_output=True, env=environment, timeout=timeout_s)
     except FileNotFoundError:
         raise CollectorError(NSYS_MISSING) from None
-    with process:
-        if command in IN_BACKGROUND:
-            with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
-        try:
-            outputs = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired as late:
-            process.kill()
-            outputs = late.stdout or b"", late.stderr or b""
-            failure = f"did not end within {timeout_s:g} s"
-        except BaseException:
-            process.kill()
-            raise
-    if process.returncode and not failure:
-        failure = f"failed (exit {process.returncode})"
+    except subprocess.TimeoutExpired as late:
+        outputs, failure = (late.stdout or b"", late.stderr or b""), f"did not end within {timeout_s:g} s"
+    else:
+        outputs = done.stdout, done.stderr
+        if done.returncode:
+            failure = f"failed (exit {done.returncode})"
     printed, complained = (output.decode(errors="replace") for output in outputs)
     if log:
         log(command, f"{printed}\n{complained}\n{failure or 'done'}")

@@ -1,6 +1,5 @@
 """nsys's commands, what is kept of what they say, and what an export may keep."""
 
-import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -28,12 +27,6 @@ def test_an_nsys_that_hangs_is_given_up(fake_nsys):
     fake_nsys("time.sleep(60)")
     with pytest.raises(CollectorError, match=r"nsys stop did not end within 0\.3 s"):
         nsys("stop", timeout_s=0.3)
-
-
-@pytest.mark.parametrize(("command", "nice"), [("start", 0), ("stop", 0), ("export", 19), ("stats", 19)])
-def test_what_computes_while_a_run_is_profiled_leaves_the_cores_to_it(fake_nsys, command, nice):
-    fake_nsys("import os\ntime.sleep(0.5)\nprint(os.nice(0))")
-    assert int(nsys(command)) == max(nice, os.nice(0))
 
 
 def test_what_an_nsys_that_hangs_said_is_kept(fake_nsys, tmp_path):
