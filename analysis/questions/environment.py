@@ -78,7 +78,7 @@ def _words(name: str, column: pd.Series) -> pd.Series:
         return column.map(lambda size: f"{size / 2**30:.1f} GiB" if pd.notna(size) else UNKNOWN)
     if name == "autograd_multithreading":
         return column.map({True: "on", False: "off"}).fillna(UNKNOWN)
-    return column.astype(object).where(column.notna(), UNKNOWN).astype(str)
+    return column.astype(object).where(column.notna() & (column != ""), UNKNOWN).astype(str)
 
 
 def _counts(name: str, values: pd.Series) -> pd.DataFrame:

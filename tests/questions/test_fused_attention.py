@@ -49,6 +49,14 @@ def answer(shipped):
     return ask(shipped, publish.rates_of(rates))
 
 
+@pytest.fixture(scope="module")
+def unbuilt(shipped):
+    """The recordings, as if what ran out of memory had done so before its first step."""
+    for run_id in shipped.runs.loc[shipped.runs["status"].astype(str) == "oom", "run_id"].astype(str):
+        shipped = out_of_memory(shipped, run_id, phase="build")
+    return shipped
+
+
 def with_runs(rec, chosen):
     """`rec` with the chosen runs only."""
     kept = set(rec.runs.loc[chosen, "run_id"].astype(str))
@@ -167,19 +175,25 @@ def ends(answer):
     return rows.groupby("clock")["note"].last().to_dict()
 
 
-def test_no_line_ends_with_a_word_about_a_run_that_ended_before_its_first_step(answer):
+def test_a_line_ends_with_a_word_where_memory_ran_out_in_a_step(answer):
+    assert ends(answer)["naive"] == ", then OOM"
+
+
+def test_no_line_ends_with_a_word_about_a_run_that_ended_before_its_first_step(unbuilt):
+    answer = ask(unbuilt)
     steps = rows_of(answer, "train_step")
     assert steps[NOT_MEASURED].eq("OOM in build").any()
     assert set(ends(answer).values()) == {""}
 
 
-def test_a_step_that_was_never_reached_is_said_to_be_predicted_where_it_would_not_fit(shipped, answer, tmp_path):
+def test_a_step_that_was_never_reached_is_said_to_be_predicted_where_it_would_not_fit(unbuilt, tmp_path):
+    answer = ask(unbuilt)
     before = answer.claims["before"]
     assert before.holds and before.told["mode"] == "train_step" and before.told["attention"] == "naive"
     assert before.told["predicted_bytes"] > before.told["gpu_memory_bytes"]
-    assert "Predicted from the shapes, the step itself would not fit" in page(answer, shipped, tmp_path)
-    larger = shipped.runs.assign(gpu_memory_bytes=2 * int(before.told["predicted_bytes"]))
-    assert "before" not in holding(ask(dataclasses.replace(shipped, runs=larger)))
+    assert "Predicted from the shapes, the step itself would not fit" in page(answer, unbuilt, tmp_path)
+    larger = unbuilt.runs.assign(gpu_memory_bytes=2 * int(before.told["predicted_bytes"]))
+    assert "before" not in holding(ask(dataclasses.replace(unbuilt, runs=larger)))
 
 
 def test_the_page_says_every_finding(shipped, answer, tmp_path):

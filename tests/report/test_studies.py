@@ -1,6 +1,7 @@
 """Recordings of studies beside a main one, and alone: a job that measures a study makes a report of it, too."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -92,6 +93,16 @@ def test_a_study_that_was_not_recorded_says_how_to_record_it(tmp_path):
         assert "Not measured in this recording." in page
         by_what = f"STUDY={question.STUDY}" if question is second_recording else f"study: {question.STUDY}"
         assert by_what.replace("_", "&#95;") in page
+
+
+def test_of_a_recording_made_without_nsys_every_page_says_so(tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(DATA / "memory", data / "memory")
+    publish.publish([data / "memory"], tmp_path)
+    pages = {path.stem: path.read_text() for path in tmp_path.rglob("*.md")}
+    assert "<dt>Nsight Systems</dt><dd>not recorded</dd>" in pages["index"]
+    assert " without Nsight Systems, by commit" in pages["data"]
+    assert ", no Nsight Systems; started" in pages["small-ctx128-fp32-naive-train_step"]
 
 
 def timed_only(rec):
