@@ -34,6 +34,10 @@ from jobs.preflight import visible_gpus
 from jobs.results import Results, read_json
 from jobs.runner import SweepRunner
 
+RUNS = {
+    "process-per-run": "size=small",
+    "gpus": "size=small,size=medium",
+}  # of the default sweep, unless told otherwise
 TARGETS = {"gpu_busy_share": 0.5, "process_per_run_ratio": 2.5, "gpus_ratio": 1.8, "kernel_time_difference": 0.02}
 
 
@@ -226,21 +230,22 @@ def main() -> None:
     parser.add_argument("--events", type=Path, help="what that job printed with --log-format json")
     parser.add_argument("--sweep", type=Path, default=DEFAULT_SWEEP)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try this out")
-    parser.add_argument("--only", default="size=small", help="the runs of the other parts")
+    parser.add_argument("--only", help=f"runs of the other parts; else {RUNS['process-per-run']}, or {RUNS['gpus']}")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     sweep = load_sweep(arguments.sweep)
-    runs = select(sweep.runs, arguments.only)
+    runs = select(sweep.runs, arguments.only or RUNS.get(arguments.part, ""))
     if arguments.part == "whole":
         figures = whole(arguments.results, arguments.events)
     elif arguments.part == "gpus":
         figures = several_gpus(runs, sweep.protocol, arguments.device)
     else:
         figures = process_per_run(runs, sweep.protocol, arguments.device)
+    told = ["--only", arguments.only] if arguments.only else []
     content = read_json(arguments.out) or {"targets": TARGETS}
     content[arguments.part.replace("-", "_")] = {
         "recorded": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "command": f"python -m tests.bench.sweep_speed {arguments.part}",
+        "command": " ".join(["python -m tests.bench.sweep_speed", arguments.part, *told]),
         "machine": machine(),
     } | figures
     arguments.out.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from jobs.failures import CaptureLost
-from jobs.plan import load_sweep
+from jobs.plan import load_sweep, select
 from tests.bench import sweep_speed
 from tests.jobs.conftest import fake_nsys, fake_worker, stand_in_nsys, tiny  # noqa: F401  fixtures
 
@@ -31,6 +31,18 @@ def test_warm_workers_are_held_against_a_process_for_each_run(bench):
     assert (figures["num_runs"], figures["warm_complete"], figures["process_per_run_complete"]) == (2, 2, 2)
     assert figures["process_per_run_ratio"] == pytest.approx(figures["process_per_run_s"] / figures["warm_s"])
     assert figures["warm_lost"] == figures["process_per_run_lost"] == {}
+
+
+def test_the_command_to_repeat_names_the_runs_that_were_chosen(bench):
+    assert bench("process-per-run")["command"].endswith("sweep_speed process-per-run --only size=tiny")
+
+
+def test_unless_told_otherwise_it_measures_the_runs_of_the_targets():
+    runs = load_sweep(sweep_speed.DEFAULT_SWEEP).runs
+    assert {part: len(select(runs, only)) for part, only in sweep_speed.RUNS.items()} == {
+        "process-per-run": 12,
+        "gpus": 24,
+    }
 
 
 def test_a_lost_run_is_named_with_its_reason_on_both_sides(bench, fake_worker):  # noqa: F811
