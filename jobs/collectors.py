@@ -60,6 +60,7 @@ def allowed_environment(
         allowed.setdefault(COMPILED, compiled)
     allowed |= {"HOME": str(home), "TMPDIR": str(home), "PYTHONUNBUFFERED": "1"}
     if gpu is not None:
+        allowed["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order of NVML, which the checks before a sweep ask
         visible = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
         allowed["CUDA_VISIBLE_DEVICES"] = visible[gpu] if gpu < len(visible) and visible[0] else str(gpu)
     return allowed
@@ -138,6 +139,12 @@ class Worker:
                 self.process.wait(5)
             raise WorkerDied("failed", phase="", message=f"worker process died (exit {self.process.poll()})") from None
 
+    def died(self) -> bool:
+        """Whether an idle worker is gone: it has nothing to say before it is asked, and then closes the connection."""
+        with suppress(OSError):
+            return self.connection.poll(0)
+        return True
+
     def kill_processes(self) -> None:
         for pid in {self.pid, self.process.pid} - {None}:
             with suppress(OSError):
@@ -173,10 +180,16 @@ class Timer:
 
     def start(self) -> None:
         """Start the worker unless it is running. Raises CollectorError when it cannot, RunFailed when cancelled."""
+        if self.worker is not None and not self.capturing and self.worker.died():
+            self.stop()
         if self.worker is None:
+            self.prepare()
             how = (self.annotate, self.launcher, self.cancelled, self.compiled)
             self.worker = Worker(self.device, self.gpu, *how)
             self.fresh = True
+
+    def prepare(self) -> None:
+        """Called before a worker starts."""
 
     def stop(self) -> None:
         if self.worker is not None:
@@ -282,13 +295,11 @@ class Nsys(Timer):
     session = ""
     log: NsysLog | None = None
 
-    def start(self) -> None:
-        if self.worker is None:
-            if shutil.which("nsys") is None:
-                raise CollectorError(NSYS_MISSING)
-            self.session = f"profiler-{os.getpid()}-{next(SESSION_NUMBERS)}"
-            self.launcher = ("nsys", "launch", f"--session-new={self.session}", *TRACED)
-        super().start()
+    def prepare(self) -> None:
+        if shutil.which("nsys") is None:
+            raise CollectorError(NSYS_MISSING)
+        self.session = f"profiler-{os.getpid()}-{next(SESSION_NUMBERS)}"
+        self.launcher = ("nsys", "launch", f"--session-new={self.session}", *TRACED)
 
     def stop(self) -> None:
         if self.worker is not None:

@@ -242,7 +242,7 @@ class Attempt:
         if self.runner.told_to_stop(failure.status):
             self.runner.results.mark(self.run, "interrupted")
             self.runner.report("run_interrupted", run=self.run.run_id)
-        elif lost and self.runner.try_again(self.run):
+        elif lost and self.runner.try_again(self.run, failure.detail["message"]):
             why = f"{failure.detail['phase']}: {failure.detail['message']}"
             self.runner.report("run_repeated", run=self.run.run_id, why=why)
         else:
@@ -252,7 +252,7 @@ class Attempt:
     def finish(self, status: str, detail: dict | None = None) -> None:
         """Write the run's record. Raises OSError when the run failed because the disk is full: so would all others."""
         if status == "failed":
-            self.runner.results.check_space()
+            self.runner.results.check_space(detail["message"])
         wall_s = self.add_wall()
         self.record |= {"status": status, "status_detail": detail, "ended_at": now()}
         self.runner.results.finish(self.run, self.record)

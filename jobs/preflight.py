@@ -19,6 +19,7 @@ from jobs.memory import CUDA_CONTEXT_BYTES, predicted_memory_bytes
 from jobs.nsys_cli import nsys
 from jobs.plan import Protocol, Run
 from jobs.prediction import predicted_export_bytes
+from jobs.results import Results
 
 MIB, GIB = 2**20, 2**30
 LONGEST_TEMPORARY = 107 - len("/profiler-12345678/socket")  # bytes; Linux allows 107 for the path of a socket
@@ -126,19 +127,26 @@ def check_nsys() -> Check:
     return Check("nsys", "ok", version)
 
 
+def amount(size: float) -> str:
+    """Bytes as a person reads them."""
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
+
+
 def check_disk(folder: Path, runs: Sequence[Run], protocol: Protocol) -> Check:
     needed = FILES_PER_CAPTURE * sum(predicted_export_bytes(run, protocol) for run in runs)
     free = shutil.disk_usage(existing_parent(folder)).free
-    found = f"{free / GIB:.1f} GiB free in {folder}, at most {needed / GIB:.1f} GiB predicted"
+    found = f"{amount(free)} free in {folder}, at most {amount(needed)} predicted"
     if free < needed:
         return Check("disk", "failed", found, "free some space, or choose another folder with --results")
     return Check("disk", "ok", found)
 
 
-def check_writable(folder: Path) -> Check:
-    """Whether results can be written, and outlive the container where this program runs in its image."""
-    parent = existing_parent(folder)
-    if not (parent.is_dir() and os.access(parent, os.W_OK)):
+def check_writable(folder: Path, *below: Path) -> Check:
+    """Whether results can be written, to folders `below` that are there already, too, and outlive the container where
+    this program runs in its image."""
+    for parent in (existing_parent(folder), *filter(Path.exists, below)):
+        if parent.is_dir() and os.access(parent, os.W_OK):
+            continue
         user = f"{os.getuid()}:{os.getgid()}"
         fix = f"give a folder that user {user} may write; in Docker create it before the container does (mkdir -p "
         fix += "results) and add --user $(id -u):$(id -g)"
@@ -149,8 +157,9 @@ def check_writable(folder: Path) -> Check:
     return Check("results folder", "ok", f"{folder} is writable")
 
 
-def check_temporary(runs: Sequence[Run], protocol: Protocol) -> Check:
-    """Whether the temporary folder can hold a worker's socket, and the largest capture of every worker at once."""
+def check_temporary(runs: Sequence[Run], protocol: Protocol, gpus: int = 0) -> Check:
+    """Whether the temporary folder can hold a worker's socket, and the largest capture of every worker at once; `gpus`
+    are used, or all (0)."""
     try:
         folder = gettempdir()
     except FileNotFoundError:
@@ -160,7 +169,7 @@ def check_temporary(runs: Sequence[Run], protocol: Protocol) -> Check:
         found = f"the path {folder} is too long for a socket"
         return Check("temporary folder", "failed", found, "set TMPDIR to a shorter one")
     largest = max((predicted_export_bytes(run, protocol) for run in runs), default=0)
-    needed = FILES_PER_CAPTURE * largest * NSYS_WORKERS * max(1, len(visible_gpus()))
+    needed = FILES_PER_CAPTURE * largest * NSYS_WORKERS * (gpus or len(visible_gpus()) or 1)
     if shutil.disk_usage(folder).free < needed:
         found = f"less than {needed / MIB:.0f} MiB free in {folder} for captures in progress"
         return Check("temporary folder", "failed", found, "free some space, or set TMPDIR to another folder")
@@ -208,16 +217,19 @@ def existing_parent(folder: Path) -> Path:
     return folder
 
 
-def checks(folder: Path, runs: Sequence[Run], protocol: Protocol, device: str = "cuda") -> list[Check]:
-    """All checks for measuring `runs` into `folder`; without a GPU (`device` cpu, for trying things out) only some, and
-    none of nsys where no step is profiled."""
+def checks(
+    results: Results, runs: Sequence[Run], protocol: Protocol, device: str = "cuda", gpus: int = 0
+) -> list[Check]:
+    """All checks for measuring those of `runs` that are not finished, on `gpus` GPUs (0: all); without a GPU (`device`
+    cpu, for trying things out) only some, and none of nsys where no step is profiled."""
     with_nsys = protocol.profiled_steps > 0
-    temporary = check_temporary(runs, protocol)
+    runs = [run for run in runs if results.finished(run, protocol) is None]
+    temporary = check_temporary(runs, protocol, gpus)
     if temporary.state == "failed":  # most other checks need one
         return [temporary]
     everywhere: list[Callable[[], Check]] = [
-        lambda: check_writable(folder),
-        lambda: check_disk(folder, runs, protocol),
+        lambda: check_writable(results.root, results.folder, results.raw),
+        lambda: check_disk(results.root, runs, protocol),
         *([check_nsys] if with_nsys else []),
     ]
     on_gpu = [check_gpu, check_torch, lambda: check_gpu_memory(runs, with_nsys), check_other_processes]

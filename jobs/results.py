@@ -16,18 +16,23 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from jobs.nsys_cli import NSYS_LOG, REPORT
 from jobs.plan import Protocol, Run, Sweep
 
+RECORD = "run.json"
 IN_FLIGHT = "in_flight.json"
 TIMED = "timed.json"
 TIMINGS = "timings.json"
 LOG = "log.txt"
 LEAST_FREE_BYTES = 32 * 2**20  # less, and a failed run failed for lack of space
+FULL = ("No space left on device", "disk is full")  # what programs say of it, SQLite the latter
+LOCK_S = 1.0  # `is_locked` holds the lock for an instant, too
 
 
 class Locked(RuntimeError):
@@ -60,10 +65,20 @@ def matching(record: dict | None, run: Run, protocol: Protocol) -> dict | None:
     return record if same else None
 
 
+def taken(file: IO, how: int) -> bool:
+    """Whether a lock could be had on a file, without waiting for it."""
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 class Results:
     """`folder` is RESULTS/<sweep>, or RESULTS/<sweep>/shard-I-of-N for one shard."""
 
     def __init__(self, root: Path, sweep: str, shard: str = ""):
+        self.root = root
         self.folder = root / sweep / shard
         self.raw = root / "raw" / sweep / shard
 
@@ -75,11 +90,12 @@ class Results:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / "lock", "a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                raise Locked(f"{self.folder} is being written by another job ({file.read().strip()})") from None
+            deadline = time.monotonic() + LOCK_S
+            while not taken(file, fcntl.LOCK_EX):
+                if time.monotonic() > deadline:
+                    file.seek(0)
+                    raise Locked(f"{self.folder} is being written by another job ({file.read().strip()})")
+                time.sleep(0.05)
             file.truncate(0)
             file.write(f"pid {os.getpid()} on {socket.gethostname()}")
             file.flush()
@@ -91,17 +107,16 @@ class Results:
     def is_locked(self) -> bool:
         try:
             with open(self.folder / "lock") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return not taken(file, fcntl.LOCK_SH)
         except FileNotFoundError:
             return False
-        except BlockingIOError:
-            return True
-        return False
 
-    def check_space(self) -> None:
-        """Raises OSError (ENOSPC) naming the folder when the results or the temporary files have no room left."""
+    def check_space(self, said: str = "") -> None:
+        """Raises OSError (ENOSPC) naming the folder when the results or the temporary files have no room left, or when
+        something that failed `said` so: by now it may have removed what filled the disk."""
+        full = any(words in said for words in FULL)
         for folder in (self.folder, Path(tempfile.gettempdir())):
-            if shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
+            if full or shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
     def save_sweep(self, sweep: Sweep, runs: Iterable[Run], whole: Iterable[Run] | None = None) -> None:
@@ -112,7 +127,7 @@ class Results:
         write_json(self.folder / "sweep.json", plan)
 
     def record(self, run: Run) -> dict | None:
-        return read_json(self.folder / run.run_id / "run.json")
+        return read_json(self.folder / run.run_id / RECORD)
 
     def finished(self, run: Run, protocol: Protocol) -> dict | None:
         """The record of a run if it was finished with these very parameters, else None."""
@@ -125,12 +140,14 @@ class Results:
         return matching(read_json(folder / TIMED), run, protocol) if "steps" in timings else None
 
     def begin(self, run: Run) -> Path:
-        """An empty folder for a run, marked as in flight. What an earlier attempt left there is removed."""
+        """A folder for a run, marked as in flight. What an earlier attempt left there is removed."""
         folder = self.folder / run.run_id
         shutil.rmtree(folder, ignore_errors=True)
         (self.raw / f"{run.run_id}{Path(REPORT).suffix}").unlink(missing_ok=True)
         self.forget_lost_captures(run)
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)  # a shared folder may keep files that somebody has open
+        for name in (RECORD, TIMED, TIMINGS):
+            (folder / name).unlink(missing_ok=True)
         self.mark(run, "running")
         return folder
 
@@ -177,7 +194,7 @@ class Results:
         if report.exists():
             self.raw.mkdir(parents=True, exist_ok=True)
             shutil.move(report, self.raw / f"{run.run_id}{report.suffix}")
-        write_json(folder / "run.json", record)
+        write_json(folder / RECORD, record)
         if record["status"] == "ok":
             self.forget_lost_captures(run)
         for name in (IN_FLIGHT, TIMED):

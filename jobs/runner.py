@@ -53,10 +53,10 @@ class SweepRunner:
         self.statuses: dict[str, str] = {}
         self.repeats: Counter[str] = Counter()
 
-    def try_again(self, run: Run) -> bool:
+    def try_again(self, run: Run, why: str) -> bool:
         """Queue a run to be profiled once more, unless it had its MAX_REPEATS, or all runs had them and no capture was
-        ever whole. Raises OSError when the disk is full, which would end the next capture, too."""
-        self.results.check_space()
+        ever whole. Raises OSError when the disk is full, as `why` may say, which would end the next capture, too."""
+        self.results.check_space(why)
         self.repeats[run.run_id] += 1
         some_whole = "ok" in self.statuses.values()
         if (self.repeats[run.run_id] if some_whole else self.repeats.total()) > MAX_REPEATS:

@@ -13,6 +13,7 @@ from analysis.reading.ingest import CALIBRATION, MACHINE_FIELDS, ResultsError, r
 SHARDS = "shard-*-of-*"
 ALL_RUNS = "runs_of_all_shards"
 IN_FLIGHT = "in_flight.json"
+CAPTURE = "profile.sqlite"
 MERGED = "merged.json"
 """Says that a folder was written by `merge`, so that merging again may replace it."""
 
@@ -45,8 +46,10 @@ def merge(folders: Sequence[Path], out: Path, report: Callable[[str], None] = la
             run_id = file.parent.name
             if run_id not in found:
                 report(f"{run_id}: in {shard}, but not in the sweep; left out")
-            elif difference := _other_parameters(read_json(file), plan):
+            elif difference := _other_parameters(record := read_json(file), plan):
                 merged.missing[run_id] = f"{shard} measured it with another {difference}"
+            elif _lost_its_capture(record, file.parent):
+                merged.missing[run_id] = f"{shard} finished it, but its {CAPTURE} is not there; copy it again"
             else:
                 found[run_id].append(file.parent)
     for run_id, places in found.items():
@@ -123,6 +126,11 @@ def _other_parameters(record: dict, plan: dict) -> str:
         if measured[name] not in allowed:
             return name
     return ""
+
+
+def _lost_its_capture(record: dict, run: Path) -> bool:
+    """As where a copy was cut short."""
+    return record.get("status") == "ok" and record.get("profiled_steps", 0) > 0 and not (run / CAPTURE).is_file()
 
 
 def _why_missing(run_id: str, shards: list[Path]) -> str:

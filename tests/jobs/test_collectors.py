@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from signal import SIGKILL
 
 import pytest
 
@@ -35,6 +36,11 @@ def test_what_one_worker_compiled_the_others_find():
 def test_a_worker_sees_its_gpu_alone(visible, gpu, expected):
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert allowed_environment(environment, Path("/tmp"), gpu)["CUDA_VISIBLE_DEVICES"] == expected
+
+
+def test_the_gpus_are_counted_as_the_checks_before_a_sweep_count_them():
+    environment = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "1"}
+    assert allowed_environment(environment, Path("/tmp"), 0)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
 # An nsys that launches, and does `body` for every other command.
@@ -116,3 +122,17 @@ def test_a_real_worker_starts_says_what_it_is_and_leaves_nothing():
     assert not home.exists()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_a_worker_that_died_idle_is_replaced():
+    timer = Timer("cpu")
+    timer.start()
+    first = timer.worker
+    timer.start()
+    assert timer.worker is first
+    os.kill(first.pid, SIGKILL)
+    first.process.wait(10)
+    timer.start()
+    assert timer.worker is not first and not timer.worker.died()
+    timer.stop()
+    assert not first.home.exists()

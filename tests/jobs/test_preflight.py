@@ -13,6 +13,7 @@ from jobs import preflight
 from jobs.failures import CollectorError
 from jobs.memory import predicted_memory_bytes
 from jobs.plan import DEFAULT_SWEEP, load_sweep
+from jobs.results import Results
 
 SWEEP = load_sweep(DEFAULT_SWEEP)
 RUNS, PROTOCOL = SWEEP.runs, SWEEP.protocol
@@ -167,6 +168,30 @@ def test_a_folder_that_cannot_be_written_names_the_user_and_the_fix(monkeypatch,
     assert "--user" in check.fix
 
 
+def test_a_folder_of_the_sweep_that_cannot_be_written_is_named(monkeypatch, tmp_path):
+    results = Results(tmp_path, "default")
+    results.folder.mkdir()
+    monkeypatch.setattr(preflight.os, "access", lambda path, mode: path != results.folder)
+    check = preflight.check_writable(results.root, results.folder, results.raw)
+    assert check.state == "failed" and str(results.folder) in check.found
+
+
+def test_finished_runs_need_no_more_disk(stand_in_nsys, monkeypatch, tmp_path):
+    results = Results(tmp_path, "default")
+
+    def disk():
+        checks = preflight.checks(results, RUNS[:2], PROTOCOL, "cpu")
+        return next(check for check in checks if check.name == "disk")
+
+    free = {tmp_path: 5 * 2**20}
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: SimpleNamespace(free=free.get(path, 100 * GIB)))
+    assert disk().state == "failed"
+    for run in RUNS[:2]:
+        results.begin(run)
+        results.finish(run, {"status": "ok", "run": run.model_dump(), **PROTOCOL.model_dump()})
+    assert disk() == ("disk", "ok", f"5 MiB free in {tmp_path}, at most 0 MiB predicted", "")
+
+
 def test_nsys_is_asked_to_make_a_report(stand_in_nsys):
     check = preflight.check_nsys()
     assert (check.state, "stand-in" in check.found) == ("ok", True)
@@ -205,7 +230,7 @@ def test_a_cuda_that_does_not_answer_is_given_up(monkeypatch):
 
 
 def test_on_a_cpu_nothing_of_a_gpu_is_checked(stand_in_nsys, tmp_path):
-    names = {check.name for check in preflight.checks(tmp_path, RUNS[:1], PROTOCOL, "cpu")}
+    names = {check.name for check in preflight.checks(Results(tmp_path, "default"), RUNS[:1], PROTOCOL, "cpu")}
     assert names >= {"results folder", "disk", "nsys"}
     assert not names & {"GPU", "torch", "GPU memory", "other processes"}
 
@@ -213,7 +238,9 @@ def test_on_a_cpu_nothing_of_a_gpu_is_checked(stand_in_nsys, tmp_path):
 def test_where_no_step_is_profiled_nsys_is_not_checked(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", "/nonexistent")
     no_capture = PROTOCOL.model_copy(update={"profiled_steps": 0})
-    assert "nsys" not in {check.name for check in preflight.checks(tmp_path, RUNS[:1], no_capture, "cpu")}
+    assert "nsys" not in {
+        check.name for check in preflight.checks(Results(tmp_path, "default"), RUNS[:1], no_capture, "cpu")
+    }
 
 
 def test_every_check_that_fails_says_what_to_do(no_gpu, monkeypatch, tmp_path):
@@ -224,6 +251,8 @@ def test_every_check_that_fails_says_what_to_do(no_gpu, monkeypatch, tmp_path):
     monkeypatch.setattr(preflight.os, "access", lambda path, mode: False)
     free = {tmp_path: 0}
     monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: SimpleNamespace(free=free.get(path, GIB)))
-    failed = [check for check in preflight.checks(tmp_path, RUNS, PROTOCOL) if check.state == "failed"]
+    failed = [
+        check for check in preflight.checks(Results(tmp_path, "default"), RUNS, PROTOCOL) if check.state == "failed"
+    ]
     assert len(failed) >= 6
     assert all(check.found and check.fix for check in failed)

@@ -1,10 +1,12 @@
 """The results folder: atomic, locked, and plain about what is finished."""
 
 import errno
+import fcntl
 import json
 import multiprocessing
 import os
 import signal
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -138,3 +140,31 @@ def test_a_nearly_full_disk_is_named(results, monkeypatch):
     with pytest.raises(OSError) as raised:
         results.check_space()
     assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, str(results.folder))
+
+
+@pytest.mark.parametrize("said", ["nsys export failed: No space left on device", "database or disk is full"])
+def test_a_failure_that_says_that_the_disk_was_full_is_believed_when_there_is_room_again(results, said):
+    results.folder.mkdir(parents=True)
+    results.check_space("nsys export failed")
+    with pytest.raises(OSError) as raised:
+        results.check_space(said)
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, str(results.folder))
+
+
+def test_looking_whether_a_folder_is_locked_refuses_no_job(results):
+    results.folder.mkdir(parents=True)
+    with open(results.folder / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert not results.is_locked()
+        threading.Timer(0.2, fcntl.flock, (file, fcntl.LOCK_UN)).start()
+        with results.lock():
+            assert results.is_locked()
+
+
+def test_a_folder_that_cannot_be_emptied_is_begun_all_the_same(results, monkeypatch):
+    folder = results.begin(RUN)
+    results.finish(RUN, RECORD)
+    (folder / ".nfs01").write_text("held open by another host")
+    monkeypatch.setattr(results_module.shutil, "rmtree", lambda folder, ignore_errors: None)
+    assert results.begin(RUN) == folder
+    assert results.finished(RUN, SWEEP.protocol) is None and results.in_flight(RUN) == "interrupted"

@@ -221,9 +221,9 @@ def test_where_no_capture_is_ever_whole_not_every_run_is_repeated(session, monke
 
 @pytest.fixture
 def losing_nsys(monkeypatch):
-    """losing_nsys(command, run, times): an nsys that fails at `command` of a run's capture so many times."""
+    """losing_nsys(command, run, times, why): an nsys that fails at `command` of a run's capture so many times."""
 
-    def lose(failing, run, times):
+    def lose(failing, run, times, why="/opt/nsys/lost"):
         left = [times]
 
         def said(command, *options, log=None, **environment):
@@ -232,9 +232,9 @@ def losing_nsys(monkeypatch):
                 log(command, "Importing /opt/nsys/x: lost")
                 log.complaints.append("Not all CUDA events might have been collected.")
                 if command == "export":
-                    raise CollectorError("nsys export failed: /opt/nsys/lost")
+                    raise CollectorError(f"nsys export failed: {why}")
                 nsys(command, *options, **environment)
-                raise CollectorError(f"nsys {command} failed: /opt/nsys/lost")
+                raise CollectorError(f"nsys {command} failed: {why}")
             return nsys(command, *options, log=log, **environment)
 
         monkeypatch.setattr(collectors, "nsys", said)
@@ -293,17 +293,15 @@ def test_a_capture_lost_while_the_sweep_stops_is_interrupted_and_not_repeated(se
     assert session().run() == dict.fromkeys(RUNS, "ok")
 
 
-def test_a_full_disk_is_not_taken_for_a_lost_capture(session, losing_nsys, monkeypatch):
-    losing_nsys("stop", FIRST, 1)
-
-    def full(results):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Results, "check_space", full)
+@pytest.mark.parametrize("command", ["stop", "export"])
+def test_a_full_disk_is_not_taken_for_a_lost_capture(session, losing_nsys, command):
+    losing_nsys(command, FIRST, 1, "No space left on device")
     one = session()
     with pytest.raises(OSError, match="No space"):
         one.run()
     assert one.named("run_repeated") == []
+    assert one.results.record(one.sweep.runs[RUNS.index(FIRST)]) is None
+    assert session().run() == dict.fromkeys(RUNS, "ok")
 
 
 class NsysCalls:

@@ -69,6 +69,17 @@ def test_a_run_that_no_shard_finished_is_missing(sweep, tmp_path):
     assert not (tmp_path / "merged" / RUNS[0]).exists()
 
 
+def test_a_run_whose_capture_was_not_copied_is_missing(sweep, tmp_path):
+    add_run(sweep / "shard-1-of-2", RUNS[0], profiled_steps=3)
+    assert merge([sweep], tmp_path / "whole").missing == {}
+    (sweep / "shard-1-of-2" / RUNS[0] / "profile.sqlite").unlink()
+    missing = merge([sweep], tmp_path / "cut").missing
+    assert list(missing) == [RUNS[0]] and "profile.sqlite is not there" in missing[RUNS[0]]
+    add_run(sweep / "shard-1-of-2", RUNS[0], profiled_steps=0)
+    (sweep / "shard-1-of-2" / RUNS[0] / "profile.sqlite").unlink()
+    assert merge([sweep], tmp_path / "timed").missing == {}
+
+
 def test_a_shard_that_is_not_given_is_missing_with_all_its_runs(sweep, tmp_path):
     merged = merge([sweep / "shard-2-of-2"], tmp_path / "merged")
     assert merged.runs == RUNS[1:3]
