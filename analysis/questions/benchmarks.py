@@ -67,7 +67,7 @@ def _job_targets(job: Mapping) -> list[dict]:
     part's `note` says that an earlier version of the job was measured."""
     promises = (
         ("whole", "gpu_busy_share", "share of the whole job in which the GPU is busy, at least"),
-        ("process_per_run", "process_per_run_ratio", "times faster than one nsys process a run, at least"),
+        ("process_per_run", "process_per_run_ratio", "times the speed of a new process for each pass, at least"),
         ("gpus", "gpus_ratio", "times the throughput on two GPUs, at least"),
         ("gpus", "kernel_time_difference", "largest change of a run's kernel time on two GPUs, at most"),
     )

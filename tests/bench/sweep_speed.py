@@ -1,4 +1,5 @@
-"""Measure the job itself on a GPU machine. Each part adds its figures to one JSON file that the site renders.
+"""Measure the job itself on a GPU machine. Each part puts its figures into one JSON file that the site renders; what a
+part showed before stays in that file.
 
 python -m tests.bench.sweep_speed whole --results DIR --out FILE      the job just run in DIR: wall time, GPU-busy share
 python -m tests.bench.sweep_speed process-per-run --out FILE          12 small runs: warm workers against a process each
@@ -38,6 +39,7 @@ RUNS = {
     "process-per-run": "size=small",
     "gpus": "size=small,size=medium",
 }  # of the default sweep, unless told otherwise
+HEADLINES = {"whole": "gpu_busy_share", "process_per_run": "process_per_run_ratio", "gpus": "gpus_ratio"}
 TARGETS = {"gpu_busy_share": 0.5, "process_per_run_ratio": 2.5, "gpus_ratio": 1.8, "kernel_time_difference": 0.02}
 
 
@@ -155,9 +157,9 @@ class ProcessPerRun(Timer):
             raise RunFailed("failed", message=f"{num_kernels} kernels, {num_steps} of {protocol.profiled_steps} steps")
 
 
-def by_hand(runs: list[Run], protocol: Protocol, folder: Path, device: str) -> Measured:
-    """A new process for each pass of each run; nothing is repeated."""
-    started, lost = time.monotonic(), {}
+def by_hand(runs: list[Run], protocol: Protocol, folder: Path, device: str) -> tuple[Measured, float]:
+    """A new process for each pass of each run; nothing is repeated. With the seconds of the passes under nsys alone."""
+    started, lost, profiled_s = time.monotonic(), {}, 0.0
     for run in runs:
         one = folder / run.run_id
         one.mkdir(parents=True)
@@ -166,22 +168,29 @@ def by_hand(runs: list[Run], protocol: Protocol, folder: Path, device: str) -> M
         try:
             timer.measure(run, steps=protocol.measured_steps, folder=one, **options)
             timer.stop()
+            profiling = time.monotonic()
             profiler.profile(run, protocol, one)
+            profiled_s += time.monotonic() - profiling
         except (RunFailed, CollectorError, TimeoutExpired) as error:
             lost[run.run_id] = str(error)
         finally:
             timer.stop()
             profiler.stop()
-    return Measured(time.monotonic() - started, len(runs) - len(lost), lost, 0)
+    return Measured(time.monotonic() - started, len(runs) - len(lost), lost, 0), profiled_s
 
 
 def process_per_run(runs: list[Run], protocol: Protocol, device: str) -> dict:
     """The same runs by warm workers, and with a new process for each pass of each run; in complete runs per second."""
     with tempfile.TemporaryDirectory() as folder:
         warm = measure(runs, protocol, Path(folder) / "warm", [0], device)
-        each = by_hand(runs, protocol, Path(folder) / "each", device)
-    ratio = {"process_per_run_ratio": warm.throughput / each.throughput if each.complete else None}
-    return {"num_runs": len(runs)} | warm.figures("warm") | each.figures("process_per_run") | ratio
+        each, profiled_s = by_hand(runs, protocol, Path(folder) / "each", device)
+    return {
+        "num_runs": len(runs),
+        **warm.figures("warm"),
+        **each.figures("process_per_run"),
+        "process_per_run_profiled_s": profiled_s,
+        "process_per_run_ratio": warm.throughput / each.throughput if each.complete else None,
+    }
 
 
 def several_gpus(runs: list[Run], protocol: Protocol, device: str) -> dict:
@@ -223,6 +232,14 @@ def machine() -> dict:
     return {"gpus": names, "cores": os.cpu_count(), "commit": commit()}
 
 
+def earlier(part: str, before: dict | None) -> list[dict]:
+    """What a part showed each time that it was measured: the figure that a promise is about, last of all `before`."""
+    if before is None:
+        return []
+    told = {"recorded": before["recorded"], "commit": before["machine"]["commit"], "value": before[HEADLINES[part]]}
+    return [*before.get("earlier", []), told]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("whole", "process-per-run", "gpus"))
@@ -243,11 +260,14 @@ def main() -> None:
         figures = process_per_run(runs, sweep.protocol, arguments.device)
     told = ["--only", arguments.only] if arguments.only else []
     content = read_json(arguments.out) or {"targets": TARGETS}
-    content[arguments.part.replace("-", "_")] = {
+    part = arguments.part.replace("-", "_")
+    content[part] = {
         "recorded": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "command": " ".join(["python -m tests.bench.sweep_speed", arguments.part, *told]),
         "machine": machine(),
-    } | figures
+        **figures,
+        "earlier": earlier(part, content.get(part)),
+    }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(content, indent=1) + "\n")
     figures.pop("kernel_time_differences", None)

@@ -30,11 +30,19 @@ def test_warm_workers_are_held_against_a_process_for_each_run(bench):
     figures = bench("process-per-run")
     assert (figures["num_runs"], figures["warm_complete"], figures["process_per_run_complete"]) == (2, 2, 2)
     assert figures["process_per_run_ratio"] == pytest.approx(figures["process_per_run_s"] / figures["warm_s"])
+    assert 0 < figures["process_per_run_profiled_s"] < figures["process_per_run_s"]
     assert figures["warm_lost"] == figures["process_per_run_lost"] == {}
 
 
 def test_the_command_to_repeat_names_the_runs_that_were_chosen(bench):
     assert bench("process-per-run")["command"].endswith("sweep_speed process-per-run --only size=tiny")
+
+
+def test_what_a_part_showed_before_stays(bench):
+    first, second = bench("gpus"), bench("gpus")
+    assert first["earlier"] == []
+    assert [one["value"] for one in second["earlier"]] == [first["gpus_ratio"]]
+    assert [one["value"] for one in bench("gpus")["earlier"]] == [first["gpus_ratio"], second["gpus_ratio"]]
 
 
 def test_unless_told_otherwise_it_measures_the_runs_of_the_targets():
