@@ -131,8 +131,11 @@ def test_the_whole_job_with_the_stand_in_for_nsys_as_any_user_in_a_read_only_con
 
 
 def test_termination_in_mid_sweep_keeps_what_is_finished_and_marks_the_run_in_flight(
-    engine, image, container, results, sweep
+    engine, image, container, results, sweep, tmp_path
 ):
+    contexts = list(range(16, 176, 16))  # enough that some are left when the engine has been told to stop
+    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("context_length: [16, 32, 48]", f"context_length: {contexts}"))
+    num_runs = 2 * len(contexts)
     options = (*READ_ONLY, *STAND_IN, *sweep, "-v", f"{results}:/results")
     name = engine.output("run", "--detach", "--network=none", *options, image, *JOB_ON_CPU)
     try:
@@ -147,15 +150,15 @@ def test_termination_in_mid_sweep_keeps_what_is_finished_and_marks_the_run_in_fl
     finally:
         engine("rm", "--force", name)
     finished = statuses(results)
-    assert 2 <= len(finished) < 6 and set(finished.values()) == {"ok"}
+    assert 2 <= len(finished) < num_runs and set(finished.values()) == {"ok"}
     marks = [json.loads(file.read_text())["state"] for file in results.glob("tiny/*/in_flight.json")]
     assert marks == ["interrupted"]
 
     written = {run: (results / "tiny" / run / "run.json").stat().st_mtime_ns for run in finished}
     code, said = container(*options, command=JOB_ON_CPU)
     assert code == 0
-    assert f"6 runs, {len(finished)} of them already finished" in said
-    assert list(statuses(results).values()) == ["ok"] * 6
+    assert f"{num_runs} runs, {len(finished)} of them already finished" in said
+    assert list(statuses(results).values()) == ["ok"] * num_runs
     assert written == {run: (results / "tiny" / run / "run.json").stat().st_mtime_ns for run in finished}
 
 
