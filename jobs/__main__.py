@@ -2,11 +2,12 @@
 
 import errno
 import signal
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -18,7 +19,7 @@ from jobs.memory import allocator_limit_bytes, predicted_failure, predicted_memo
 from jobs.plan import DEFAULT_SWEEP, Run, Sweep, SweepError, load_sweep, select
 from jobs.prediction import predicted_seconds
 from jobs.preflight import RESULTS_OF_IMAGE, check_writable, checks, visible_gpus
-from jobs.progress import JsonEvents, Report, Terminal, clock
+from jobs.progress import JsonEvents, Meter, Output, Report, Terminal, clock
 from jobs.results import Locked, Results
 from jobs.runner import Stopped, SweepRunner
 from jobs.shards import Shard, detect_shard, parse_shard, runs_of_shard
@@ -47,21 +48,27 @@ PricePerHour = Annotated[float | None, typer.Option(min=0, help="Price of the ma
 LogFormat = Annotated[Literal["text", "json"], typer.Option(help="text or json (one event a line).")]
 
 
+@app.callback()
+def whatever_command() -> None:
+    """A job goes on when nobody reads what it prints."""
+    sys.stdout, sys.stderr = Output(sys.stdout), Output(sys.stderr)
+
+
 def fail(message: str, code: int) -> typer.Exit:
     err.print(f"error: {message}", style="red", markup=False)
     return typer.Exit(code)
 
 
-def chosen(sweep_file: Path, only: str, shard_text: str) -> tuple[Sweep, list[Run], Shard, list[Run]]:
-    """The sweep, its runs after --only and --shard, the shard, and the runs of all shards. Ends the program on a
-    configuration error."""
+def chosen(sweep_file: Path, only: str, shard_text: str) -> tuple[Sweep, list[Run], Shard, list[Run] | None]:
+    """The sweep, its runs after --only and --shard, the shard, and those of all shards if there are several. Ends the
+    program on a configuration error."""
     try:
         sweep = load_sweep(sweep_file)
         shard, engine = (parse_shard(shard_text), "") if shard_text else detect_shard()
         if engine:
             err.print(f"shard {shard.index} of {shard.count}, assigned by {engine}")
         whole = select(sweep.runs, only)
-        return sweep, runs_of_shard(whole, shard, sweep.protocol), shard, whole
+        return sweep, runs_of_shard(whole, shard, sweep.protocol), shard, whole if shard.count > 1 else None
     except SweepError as error:
         for line in str(error).splitlines():
             err.print(line, style="red", markup=False)
@@ -120,17 +127,50 @@ def run(
     """Measure the runs of a sweep that are not finished yet.
 
     Exit code: 0 every run is ok or out of memory, 1 some run failed, 2 configuration, 69 this machine cannot measure,
-    74 results cannot be written, 75 another job holds the folder, 143 terminated.
+    74 results cannot be written, 75 another job holds the folder, 129 hung up, 130 interrupted, 143 terminated.
     """
-    sweep, runs, part, whole = chosen(sweep, only, shard)
-    available = visible_gpus() if device == "cuda" else [0]
-    if not available:
+    planned, runs, part, whole = chosen(sweep, only, shard)
+    folder = Results(results, planned.name, part.folder)
+    with telling(log_format, price_per_hour, len(gpus_to_use(device, gpus))) as report:
+        if not measure(folder, planned, runs, whole, device, gpus, retry, report):
+            raise typer.Exit(SOME_RUNS_FAILED)
+
+
+@contextmanager
+def telling(log_format: str, price_per_hour: float | None, num_gpus: int) -> Iterator[Report]:
+    """The report of a job, from its start; last of all it tells how the job ended, how long it took and its cost."""
+    meter = Meter(price_per_hour)
+    report = JsonEvents() if log_format == "json" else Terminal(meter, num_gpus)
+    try:
+        yield report
+    except typer.Exit as ended:
+        report("job_finished", exit_code=ended.exit_code, **meter.read())
+        raise
+    report("job_finished", exit_code=0, **meter.read())
+
+
+def gpus_to_use(device: str, gpus: int) -> list[int]:
+    """Their indices; fewer than `gpus` where fewer are visible."""
+    return (visible_gpus() if device == "cuda" else [0])[: gpus or None]
+
+
+def measure(
+    folder: Results,
+    sweep: Sweep,
+    runs: list[Run],
+    whole: list[Run] | None,
+    device: str,
+    gpus: int,
+    retry: bool,
+    report: Report,
+) -> bool:
+    """Measure what is not finished, and return whether every run is ok or out of memory. Ends the program where it
+    cannot go on."""
+    used = gpus_to_use(device, gpus)
+    if not used:
         raise fail("no NVIDIA GPU is visible; `doctor` says what is missing", CANNOT_MEASURE)
-    if gpus > len(available):
-        raise fail(f"--gpus {gpus}: {len(available)} visible; give fewer, or 0 for all of them", USAGE)
-    used = available[: gpus or None]
-    report = JsonEvents() if log_format == "json" else Terminal(price_per_hour, len(used))
-    folder = Results(results, sweep.name, part.folder)
+    if gpus > len(used):
+        raise fail(f"--gpus {gpus}: {len(used)} visible; give fewer, or 0 for all of them", USAGE)
     options = {"device": device, "gpus": used, "retry": retry, "calibrate": sweep.calibrate}
     runner = SweepRunner(folder, sweep.protocol, report, **options)
     received: list[int] = []
@@ -139,11 +179,10 @@ def run(
         received.append(number)
         runner.stop()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, terminate)
+    when_terminated(terminate)
     try:
         with folder.lock():
-            folder.save_sweep(sweep, runs, whole if part.count > 1 else None)
+            folder.save_sweep(sweep, runs, whole)
             statuses = runner.run(runs)
     except Locked as error:
         raise fail(f"{error}; wait for it, or choose another --results", LOCKED) from None
@@ -153,14 +192,23 @@ def run(
         raise fail(f"{error}; what was measured so far is kept", CANNOT_MEASURE) from None
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = "free some space" if full else check_writable(results).fix or "mend this"
+        writable = check_writable(folder.root, folder.folder, folder.raw)
+        advice = "free some space" if full else writable.fix or "mend this"
         message = f"{error.filename or folder.folder}: {error.strerror or error}{' (disk full)' if full else ''}"
         kept = f"what was measured so far is kept. To resume, {advice} and run again"
         raise fail(f"{message}; {kept}", CANNOT_WRITE) from None
     finally:
         report.close()
-    if any(status not in ("ok", "oom") for status in statuses.values()):
-        raise typer.Exit(SOME_RUNS_FAILED)
+    return all(status in ("ok", "oom") for status in statuses.values())
+
+
+def when_terminated(handler: Callable[[int, Any], None]) -> None:
+    """Have `handler` called when this program is told to end. A hang-up that is ignored stays so: nohup asks for it."""
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        signal.signal(number, handler)
 
 
 @app.command()
@@ -178,31 +226,28 @@ def job(
 ) -> None:
     """Everything: check this machine, measure the sweep, make its recording and the site, all below --results.
 
-    Exit code: as of `run`; 70 when everything was measured and the recording or the site could not be made.
+    Exit code: as of `run`; 70 when everything was measured and the recording or the site could not be made; 75 also
+    when another job makes its report there.
     """
-    planned, runs, part, *_ = chosen(sweep, only, shard)
-    report = JsonEvents() if log_format == "json" else Terminal()
-    code = 0
-    if not render_only:
-        if not can_measure(planned, results, runs, device, report):
+    planned, runs, part, whole = chosen(sweep, only, shard)
+    with telling(log_format, price_per_hour, len(gpus_to_use(device, gpus))) as report:
+        measured = Results(results, planned.name, part.folder)
+        if not render_only and not can_measure(measured, planned, runs, device, gpus, report):
             raise fail(
                 "this machine cannot measure: see the checks that failed. The report of the recording that comes with "
                 "this program needs no GPU: `profiler-job render`",
                 CANNOT_MEASURE,
             )
-        try:
-            run(sweep, results, only, shard, retry, device, gpus, price_per_hour, log_format)
-        except typer.Exit as ended:
-            code = ended.exit_code
-        if code not in (0, SOME_RUNS_FAILED):
-            raise typer.Exit(code)
-    measured = Results(results, planned.name, part.folder).folder
-    recording = results / "recordings" / "-".join(filter(None, (planned.name, part.folder)))
-    with reporting(f"what was measured is kept in {measured}; `profiler-job job --render-only` tries again"):
-        ingest(measured, recording, report)
-        if part.count == 1:
-            build_site([recording], results / "site", report)
-    raise typer.Exit(code)
+        good = render_only or measure(measured, planned, runs, whole, device, gpus, retry, report)
+        recording = results / "recordings" / "-".join(filter(None, (planned.name, part.folder)))
+        kept = f"what was measured is kept in {measured.folder}; `profiler-job job --render-only` tries again"
+        # Shards that end together have a recording each, and no site to share.
+        with reporting(measured if part.count > 1 else reports(results), kept):
+            ingest(measured.folder, recording, report)
+            if part.count == 1:
+                build_site([recording], results / "site", report)
+        if not good:
+            raise typer.Exit(SOME_RUNS_FAILED)
 
 
 @app.command()
@@ -215,27 +260,34 @@ def render(
 ) -> None:
     """Build the site of a recording in RESULTS/site. Needs no GPU.
 
-    Exit code: 70 the site cannot be built, 74 it cannot be written.
+    Exit code: 70 the site cannot be built, 74 it cannot be written, 75 another job makes its report there.
     """
     report = JsonEvents() if log_format == "json" else Terminal()
     writable = check_writable(results)
     if writable.state == "failed":
         raise fail(f"{writable.found}; {writable.fix}", CANNOT_WRITE)
-    with reporting("check the recording with `python -m analysis report --recording`"):
+    with reporting(reports(results), "check the recording with `python -m analysis report --recording`"):
         build_site(recording or shipped_recordings(), results / "site", report)
 
 
+def reports(results: Path) -> Results:
+    """What a job holds while it makes the recording and the site."""
+    return Results(results, "recordings")
+
+
 @contextmanager
-def reporting(advice: str) -> Iterator[None]:
-    """Turns what can go wrong while the report is made into a message and an exit code."""
+def reporting(held: Results, advice: str) -> Iterator[None]:
+    """Holds a folder while the report is made, and turns what can go wrong into a message and an exit code."""
 
     def terminate(number: int, frame) -> None:
         raise fail(f"terminated while the report was made; {advice}", 128 + number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, terminate)
+    when_terminated(terminate)
     try:
-        yield
+        with held.lock():
+            yield
+    except Locked as error:
+        raise fail(f"{error}; wait for it, then run this again: what was measured is kept", LOCKED) from None
     except StepFailed as error:
         raise fail(f"{error}; {advice}", CANNOT_REPORT) from None
     except OSError as error:
@@ -251,13 +303,13 @@ def doctor(
     device: Device = "cuda",
 ) -> None:
     """Check that this machine can measure: GPU, torch, nsys, memory, disk. Exit code 69 if it cannot."""
-    planned, runs, *_ = chosen(sweep, only, shard)
-    if not can_measure(planned, results, runs, device, Terminal()):
+    planned, runs, part, _ = chosen(sweep, only, shard)
+    if not can_measure(Results(results, planned.name, part.folder), planned, runs, device, 0, Terminal()):
         raise typer.Exit(CANNOT_MEASURE)
 
 
-def can_measure(sweep: Sweep, results: Path, runs: list[Run], device: str, report: Report) -> bool:
-    found = checks(results, runs, sweep.protocol, device)
+def can_measure(folder: Results, sweep: Sweep, runs: list[Run], device: str, gpus: int, report: Report) -> bool:
+    found = checks(folder, runs, sweep.protocol, device, gpus)
     for check in found:
         report("check", **check._asdict())
     return all(check.state != "failed" for check in found)

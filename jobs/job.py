@@ -2,6 +2,7 @@
 
 RESULTS/recordings/<name>/   the tidy tables of a sweep
 RESULTS/site/                the built site; open index.html
+RESULTS/recordings/lock      held by the job that makes these (a shard holds its own folder)
 
 Each step is a process of its own and puts its result in place only when it is whole, so that a step that fails takes
 nothing with it. Nothing else is written but temporary files, so the program's folder may be read-only.
@@ -63,26 +64,41 @@ def build_site(recordings: Sequence[Path], site: Path, report: Report) -> None:
 
 
 def replace(draft: Path, target: Path) -> None:
-    """Put the folder `draft` in the place of `target`."""
+    """Put the folder `draft` in the place of `target`, which stays if that fails. Raises OSError."""
     old = target.with_name(f".{target.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
     if target.exists():
+        shutil.rmtree(old, ignore_errors=True)
         target.rename(old)
-    draft.rename(target)
+    try:
+        draft.rename(target)
+    except OSError:
+        if old.exists():
+            old.rename(target)
+        raise
     shutil.rmtree(old, ignore_errors=True)
 
 
 def _step(name: str, module: Sequence[str | Path], report: Report) -> None:
-    """Run a Python module; what it prints goes to standard error, which leaves standard output to the events."""
+    """Run a Python module; what it prints goes to standard error, which leaves standard output to the events. It goes
+    through a pipe, since the module would fail where nobody reads standard error."""
     report("step_started", step=name)
     started = time.monotonic()
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-m", *map(str, module)],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
-        stdout=2,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-    )
-    if done.returncode:
-        raise StepFailed(f"the step `{name}` failed ({module[0]} {module[1]}, exit {done.returncode}), see above")
+    ) as process:
+        try:
+            for line in process.stdout:
+                sys.stderr.write(line)
+        except BaseException:
+            process.kill()
+            raise
+    if code := process.returncode:
+        raise StepFailed(f"the step `{name}` failed ({module[0]} {module[1]}, exit {code}), see above")
     report("step_finished", step=name, wall_s=round(time.monotonic() - started, 1))

@@ -1,12 +1,16 @@
 """What a running sweep tells: a bar in a terminal, plain lines elsewhere, or JSON events."""
 
+import errno
 import json
+import os
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from statistics import StatisticsError, linear_regression
+from typing import TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,6 +21,54 @@ Report = Callable[..., None]
 
 MARKS = {"ok": "[green]ok[/]", "oom": "[yellow]oom[/]"}
 CHECK_COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
+
+
+class Output:
+    """A standard stream whose reader may go away, such as a terminal or a log shipper: the rest goes nowhere."""
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+
+    def __getattr__(self, name: str):
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        with self._read_or_not():
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._read_or_not():
+            self.stream.flush()
+
+    @contextmanager
+    def _read_or_not(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
+            with open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), self.stream.fileno())
+
+
+class Meter:
+    """Wall time since the start of the job, from which on the machine is paid for, and what it has cost; no cost
+    without a price."""
+
+    def __init__(self, price_per_hour: float | None = None):
+        self.price_per_hour, self.started = price_per_hour, time.monotonic()
+
+    @property
+    def wall_s(self) -> float:
+        return time.monotonic() - self.started
+
+    @property
+    def cost(self) -> float | None:
+        return None if self.price_per_hour is None else self.wall_s / 3600 * self.price_per_hour
+
+    def read(self) -> dict[str, float | None]:
+        return {"wall_s": round(self.wall_s, 1), "cost": self.cost and round(self.cost, 4)}
 
 
 class Estimate:
@@ -63,6 +115,10 @@ def clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
 
 
+def shown(cost: float | None) -> str:
+    return "" if cost is None else f" | cost {cost:.2f}"
+
+
 class JsonEvents:
     """One JSON object a line on standard output: `event`, `time` (Unix seconds) and the event's fields."""
 
@@ -78,11 +134,10 @@ class JsonEvents:
 
 
 class Terminal:
-    """A progress bar of passes on a terminal, a line a pass elsewhere. `price_per_hour` adds what the machine has cost
-    so far."""
+    """A progress bar of passes on a terminal, a line a pass elsewhere. Elapsed time and cost are those of `meter`."""
 
-    def __init__(self, price_per_hour: float | None = None, num_gpus: int = 1):
-        self.price_per_hour, self.num_gpus = price_per_hour, num_gpus
+    def __init__(self, meter: Meter | None = None, num_gpus: int = 1):
+        self.meter, self.num_gpus = meter or Meter(), num_gpus
         self.console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
         self.progress = Progress(
             TextColumn("{task.description}"),
@@ -111,10 +166,7 @@ class Terminal:
         return self.num_passes - len(self.estimate.open)
 
     def left(self) -> str:
-        cost = ""
-        if self.price_per_hour is not None:
-            cost = f" | cost {self.estimate.elapsed_s / 3600 * self.price_per_hour:.2f}"
-        return f"about {clock(self.estimate.remaining_s)} left{cost}"
+        return f"about {clock(self.estimate.remaining_s)} left{shown(self.meter.cost)}"
 
     def sweep_started(
         self, runs: int, finished: int, timed: int, passes: int, predicted_s: dict[str, dict[str, float]]
@@ -124,6 +176,7 @@ class Terminal:
         more = f", {timed} timed" if timed else ""
         self.console.print(f"{runs} runs, {finished} of them already finished{more}")
         self.task = self.progress.add_task("sweep", total=passes, completed=self.num_done, left="")
+        self.progress.tasks[0].start_time = self.meter.started
         self.progress.start()
 
     def run_started(self, run: str, gpu: int) -> None:
@@ -149,7 +202,7 @@ class Terminal:
         return [one for one in self.estimate.open if one[0] == run]
 
     def print_done(self, what: str) -> None:
-        left = "" if self.console.is_terminal else f"  ({clock(self.estimate.elapsed_s)} elapsed, {self.left()})"
+        left = "" if self.console.is_terminal else f"  ({clock(self.meter.wall_s)} elapsed, {self.left()})"
         self.console.print(rf"\[{self.num_done}/{self.num_passes}] {what}{left}")
 
     def run_repeated(self, run: str, why: str) -> None:
@@ -177,6 +230,9 @@ class Terminal:
 
     def site_built(self, path: str) -> None:
         self.console.print(f"the report: {path}", markup=False, soft_wrap=True)
+
+    def job_finished(self, exit_code: int, wall_s: float, cost: float | None) -> None:
+        self.console.print(f"in all {clock(wall_s)}{shown(cost)}")
 
     def close(self) -> None:
         self.progress.stop()

@@ -31,7 +31,7 @@ def test_help_lists_every_command():
 
 def test_every_exit_code_of_run_is_documented():
     text = " ".join(inspect.getdoc(COMMANDS["run"]).split())
-    for code in ("0 every", "1 some", "2 configuration", "69 ", "74 ", "75 ", "143 "):
+    for code in ("0 every", "1 some", "2 configuration", "69 ", "74 ", "75 ", "129 ", "130 ", "143 "):
         assert code in text
 
 
@@ -66,19 +66,22 @@ def started(tiny, tmp_path, fake_worker):
     yield start
     for process in processes:
         process.terminate()  # which ends its workers too
-        process.communicate()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
 
 
 def test_plain_lines_without_a_terminal_then_status(run, tiny, tmp_path):
     done = run("--price-per-hour", "2")
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout and "\r" not in done.stdout
-    first, *runs, last = done.stdout.splitlines()
+    first, *runs, finished, last = done.stdout.splitlines()
     assert first == "4 runs, 0 of them already finished"
     told = [(one, "timed") for one in RUNS] + [(one, "ok") for one in RUNS]
     assert [line.split()[:3] for line in runs] == [[f"[{i}/8]", *one] for i, one in enumerate(told, 1)]
     assert all("elapsed, about" in line and "| cost 0.0" in line for line in runs)
-    assert last.startswith("finished: 4 ok in 0:00:")
+    assert finished.startswith("finished: 4 ok in 0:00:")
+    assert last.startswith("in all 0:00:") and "| cost 0.0" in last
 
     status = jobs("status", "--sweep", tiny(), "--results", tmp_path / "results")
     assert [line.split()[:2] for line in status.stdout.splitlines()[:4]] == [[one, "ok"] for one in RUNS]
@@ -89,7 +92,7 @@ def test_plain_lines_without_a_terminal_then_status(run, tiny, tmp_path):
 
 
 def test_json_events_are_one_object_a_line_and_nothing_else(run):
-    done = run("--log-format", "json", "--only", "mode=forward")
+    done = run("--log-format", "json", "--only", "mode=forward", "--price-per-hour", "3600")
     events = [json.loads(line) for line in done.stdout.splitlines()]
     counts = Counter(event["event"] for event in events if event["event"] != "phase")
     assert counts == {
@@ -98,12 +101,32 @@ def test_json_events_are_one_object_a_line_and_nothing_else(run):
         "pass_finished": 4,
         "run_finished": 2,
         "sweep_finished": 1,
+        "job_finished": 1,
     }
     assert (events[0]["runs"], events[0]["passes"]) == (2, 4)
     assert set(events[0]["predicted_s"]) == {run for run in RUNS if run.endswith("forward")}
     assert {event["phase"] for event in events if event["event"] == "phase"} == {"timer", "nsys", "export"}
-    assert events[-1]["event"] == "sweep_finished"
-    assert set(events[-1]["statuses"].values()) == {"ok"}
+    sweep, job = events[-2:]
+    assert sweep["event"] == "sweep_finished"
+    assert set(sweep["statuses"].values()) == {"ok"}
+    assert (job["event"], job["exit_code"]) == ("job_finished", 0)
+    assert 0 < job["wall_s"] == pytest.approx(job["cost"], abs=0.1)
+
+
+def test_the_last_event_tells_how_a_job_ended(run):
+    done = run("--log-format", "json", "--gpus", "2")
+    [last] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (last["event"], last["exit_code"], last["cost"]) == ("job_finished", 2, None)
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_sweep_goes_on_when_nobody_reads_its_output_any_more(started, tmp_path, log_format):
+    process = started("--log-format", log_format)
+    process.stdout.readline()
+    process.stdout.close()
+    process.stderr.close()
+    assert process.wait(60) == 0
+    assert len(list(tmp_path.glob("results/tiny/*/run.json"))) == 4
 
 
 def test_a_failed_run_is_exit_1_and_out_of_memory_is_a_result(run, fake_worker, tiny, tmp_path):
@@ -176,7 +199,7 @@ def test_a_second_job_on_one_folder_is_exit_75(run, started, fake_worker):
     assert first.poll() is None
 
 
-@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_in_mid_sweep_marks_the_run_and_keeps_the_rest(
     run, started, fake_worker, tiny, tmp_path, number, code
 ):
@@ -195,6 +218,17 @@ def test_a_signal_in_mid_sweep_marks_the_run_and_keeps_the_rest(
     assert "1 interrupted" in jobs(*status).stdout
     fake_worker.fail({})
     assert "4 runs, 1 of them already finished, 3 timed" in run().stdout
+
+
+def test_nohup_keeps_a_sweep_going_when_its_terminal_hangs_up(started, tmp_path, monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the process inherits, as from nohup
+    try:
+        process = started()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    process.stdout.readline()  # the sweep has started
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(60) == 0
 
 
 def test_results_that_cannot_be_written_are_exit_74(run, tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from jobs.__main__ import job as job_command
 from jobs.__main__ import render as render_command
 from jobs.job import replace, shipped_recordings
+from jobs.results import Results
 from tests.jobs.conftest import ROOT, command, eventually, jobs
 
 ONE_RUN = {"context_length": [8], "mode": ["forward"]}
@@ -45,11 +46,11 @@ def names(folder: Path) -> list[str]:
 
 
 def test_one_command_measures_and_makes_the_recording_and_the_site(arguments, tmp_path):
-    done = jobs(*arguments, "--log-format", "json")
+    done = jobs(*arguments, "--log-format", "json", "--price-per-hour", "3600")
     assert done.returncode == 0, done.stderr
     results = tmp_path / "results"
     assert names(results) == ["raw", "recordings", "site", "tiny"]
-    assert names(results / "recordings") == ["tiny"]
+    assert names(results / "recordings") == ["lock", "tiny"]
     manifest = json.loads((results / "recordings" / "tiny" / "manifest.json").read_text())
     assert [run["status"] for run in manifest["runs"]] == ["ok"]
     assert "tiny-ctx8-fp32-naive-forward" in (results / "site" / "report" / "runs.html").read_text()
@@ -58,6 +59,10 @@ def test_one_command_measures_and_makes_the_recording_and_the_site(arguments, tm
     steps = [event["step"] for event in events if event["event"] == "step_finished"]
     assert steps == ["recording", "pages", "site"]
     assert {event["state"] for event in events if event["event"] == "check"} == {"ok"}
+    first, last = events[0], events[-1]
+    assert first["event"] == "check" and last["event"] == "job_finished"
+    assert last["wall_s"] >= last["time"] - first["time"] - 0.1  # the checks and the report are paid for, too
+    assert last["cost"] == pytest.approx(last["wall_s"], abs=0.1)
 
 
 def test_a_report_that_fails_leaves_the_measurements_and_the_last_site_and_is_exit_70(arguments, mkdocs, tmp_path):
@@ -104,6 +109,50 @@ def test_termination_while_the_report_is_made_ends_at_once_with_143(arguments, m
     assert not (tmp_path / "results" / "site").exists()
 
 
+WAITING_MKDOCS = f"""
+import pathlib, time
+here = pathlib.Path(__file__)
+here.with_name("begun").touch()
+while not here.with_name("go").exists():
+    time.sleep(0.02)
+{FAST_MKDOCS}"""
+
+
+@pytest.mark.parametrize("second", ["job", "job --render-only", "render"])
+def test_a_second_report_is_refused_with_75_and_the_first_is_whole(arguments, mkdocs, tmp_path, second):
+    """The first job begins with a site in place, which must be there all the time."""
+    assert jobs(*arguments).returncode == 0
+    mkdocs(WAITING_MKDOCS)
+    fake, results = tmp_path / "fake_worker", tmp_path / "results"
+    with subprocess.Popen(command(*arguments), cwd=ROOT, stdout=subprocess.PIPE, text=True) as first:
+        eventually((fake / "begun").exists, 60)
+        name, *options = second.split()
+        given = ["--results", results] if name == "render" else arguments[1:]
+        done = jobs(name, *given, *options)
+        assert done.returncode == 75
+        assert f"{results / 'recordings'} is being written by another job (pid {first.pid} on " in done.stderr
+        assert "wait for it, then run this again" in done.stderr
+        assert (results / "site" / "index.html").exists()
+        (fake / "go").touch()
+        assert "the report: " in first.communicate(timeout=60)[0]
+    assert first.returncode == 0
+    assert names(results) == ["raw", "recordings", "site", "tiny"]
+    assert (results / "site" / "index.html").exists()
+
+
+def test_shards_that_end_together_do_not_wait_for_each_other(arguments, tmp_path):
+    with Results(tmp_path / "results", "tiny", "shard-2-of-2").lock():
+        assert jobs(*arguments, "--shard", "1/2").returncode == 0
+
+
+def test_the_report_is_made_when_nobody_reads_what_it_says(arguments, mkdocs, tmp_path):
+    mkdocs(FAST_MKDOCS + "print('a warning', flush=True)\n")
+    with subprocess.Popen(command(*arguments), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        process.stdout.close()
+        assert process.wait(60) == 0
+    assert (tmp_path / "results" / "site" / "index.html").exists()
+
+
 def test_a_shard_makes_its_recording_and_leaves_the_site_to_the_merge(arguments, tmp_path):
     assert jobs(*arguments, "--shard", "1/2").returncode == 0
     assert names(tmp_path / "results") == ["raw", "recordings", "tiny"]
@@ -146,6 +195,23 @@ def test_replace_leaves_only_the_new_folder(tmp_path):
     assert names(tmp_path) == ["target"] and names(tmp_path / "target") == ["draft"]
 
 
+def test_a_draft_that_cannot_be_put_in_place_leaves_the_target(tmp_path):
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "before").touch()
+    with pytest.raises(OSError):
+        replace(tmp_path / "no-draft", target)
+    assert names(tmp_path) == ["target"] and names(target) == ["before"]
+
+
+def test_what_a_kill_left_aside_stays_until_the_new_folder_is_in_place(tmp_path):
+    (tmp_path / ".target.old").mkdir()
+    with pytest.raises(OSError):
+        replace(tmp_path / "no-draft", tmp_path / "target")
+    assert names(tmp_path) == ["target"]
+
+
 def test_exit_codes_are_documented():
     assert "70 when" in inspect.getdoc(job_command)
     assert "70 the site" in inspect.getdoc(render_command) and "74 it" in inspect.getdoc(render_command)
+    assert all("75 " in inspect.getdoc(one) for one in (job_command, render_command))

@@ -1,7 +1,10 @@
 """What a sweep tells while it runs: the estimate, JSON events, lines without a terminal."""
 
+import errno
 import io
 import json
+import os
+import pty
 from itertools import accumulate
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from analysis.reading import recording
 from jobs import progress
 from jobs.plan import DEFAULT_SWEEP, load_sweep
 from jobs.prediction import predicted_seconds
-from jobs.progress import Estimate, JsonEvents, Terminal, clock
+from jobs.progress import Estimate, JsonEvents, Meter, Output, Terminal, clock
 
 RECORDING = Path(__file__).parents[2] / "site" / "data" / "h200-fp32"
 
@@ -104,26 +107,74 @@ def test_json_events_are_one_object_a_line(capsys):
 
 
 def test_without_a_terminal_each_pass_is_a_plain_line(capsys, at):
-    report = Terminal(price_per_hour=3.6)
-    at(0)
+    report = Terminal(Meter(price_per_hour=3.6))
+    at(10)
     report("sweep_started", runs=3, finished=1, timed=0, passes=6, predicted_s=PREDICTED)
-    at(50)
+    at(60)
     report("pass_finished", run="b", collector="timer", wall_s=6.0)
-    at(100)
+    at(110)
     report("pass_finished", run="b", collector="nsys", wall_s=4.0)
     report("run_finished", run="b", status="ok", detail=None, wall_s=10.0)
     report("run_finished", run="c", status="oom", detail={"phase": "backward", "message": "out [of] memory"}, wall_s=3)
     report("sweep_finished", statuses={"a": "ok", "b": "ok", "c": "oom"})
     report.close()
+    at(130)
+    report("job_finished", exit_code=0, **report.meter.read())
     out = capsys.readouterr().out
     assert "\x1b" not in out and "\r" not in out
     assert out.splitlines() == [
         "3 runs, 1 of them already finished",
-        "[3/6] b  timed  6.0 s  (0:00:50 elapsed, about 0:01:56 left | cost 0.05)",
-        "[4/6] b  ok  10.0 s  (0:01:40 elapsed, about 0:01:40 left | cost 0.10)",
-        "[6/6] c  oom: backward: out [of] memory  3.0 s  (0:01:40 elapsed, about 0:00:00 left | cost 0.10)",
+        "[3/6] b  timed  6.0 s  (0:01:00 elapsed, about 0:01:56 left | cost 0.06)",
+        "[4/6] b  ok  10.0 s  (0:01:50 elapsed, about 0:01:40 left | cost 0.11)",
+        "[6/6] c  oom: backward: out [of] memory  3.0 s  (0:01:50 elapsed, about 0:00:00 left | cost 0.11)",
         "finished: 2 ok, 1 oom in 0:01:40",
+        "in all 0:02:10 | cost 0.13",
     ]
+
+
+def test_the_cost_runs_from_the_start_of_the_job_and_is_unknown_without_a_price(at):
+    paid, unpaid = Meter(price_per_hour=2), Meter()
+    at(1800)
+    assert paid.read() == {"wall_s": 1800, "cost": 1.0}
+    assert unpaid.read() == {"wall_s": 1800, "cost": None}
+
+
+@pytest.fixture
+def unread_pipe():
+    """The writing end of a pipe whose reader went away."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as stream:
+        yield stream
+
+
+@pytest.fixture
+def hung_up_terminal():
+    controller, terminal = pty.openpty()
+    os.close(controller)
+    with open(terminal, "w") as stream:
+        yield stream
+
+
+@pytest.mark.parametrize("stream, number", [("unread_pipe", errno.EPIPE), ("hung_up_terminal", errno.EIO)])
+def test_what_nobody_reads_goes_nowhere(stream, number, request, monkeypatch):
+    stream = request.getfixturevalue(stream)
+    with pytest.raises(OSError) as raised:
+        os.write(stream.fileno(), b"x")
+    assert raised.value.errno == number
+    monkeypatch.setattr("sys.stdout", Output(stream))
+    for report in JsonEvents(), Terminal():
+        tell(report)
+    os.write(stream.fileno(), b"what is written past the stream goes nowhere, too")
+
+
+def test_a_full_disk_is_no_reader_that_went_away():
+    with open("/dev/full", "w") as stream:
+        output = Output(stream)
+        output.write("x")
+        with pytest.raises(OSError, match="No space left"):
+            output.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # so that it can be closed
 
 
 def test_what_nsys_says_is_no_markup(capsys, at):
@@ -140,7 +191,7 @@ def test_what_nsys_says_is_no_markup(capsys, at):
 def test_a_terminal_gets_a_bar_with_run_phase_time_and_cost(monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr(progress, "Console", lambda **_: Console(file=screen, force_terminal=True, width=160))
-    report = Terminal(price_per_hour=2.5, num_gpus=2)
+    report = Terminal(Meter(price_per_hour=2.5), num_gpus=2)
     report("sweep_started", runs=2, finished=0, timed=0, passes=4, predicted_s=PREDICTED)
     report("run_started", run="b", gpu=0)
     report("phase", run="b", phase="nsys")
