@@ -205,6 +205,11 @@ class Terminal:
         left = "" if self.console.is_terminal else f"  ({clock(self.meter.wall_s)} elapsed, {self.left()})"
         self.console.print(rf"\[{self.num_done}/{self.num_passes}] {what}{left}")
 
+    def other_gpus(self, runs: dict[str, int], gpu_name: str) -> None:
+        found = ", ".join(f"{number} on {name}" for name, number in runs.items())
+        fix = "they stay; to have all of one kind, give another --results"
+        self.console.print(f"[yellow]runs finished on another GPU[/] than {escape(gpu_name)}: {escape(found)}; {fix}")
+
     def run_repeated(self, run: str, why: str) -> None:
         self.phases.pop(run, None)
         self.console.print(f"{run}  [yellow]measured again[/]: {escape(why)}")

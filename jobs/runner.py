@@ -51,6 +51,7 @@ class SweepRunner:
         self.lanes: list[Lane] = []
         self.timed: dict[str, dict] = {}  # records of runs whose unprofiled pass is kept
         self.statuses: dict[str, str] = {}
+        self.finished_on: Counter[str] = Counter()  # runs by GPU name that were finished before
         self.repeats: Counter[str] = Counter()
 
     def try_again(self, run: Run, why: str) -> bool:
@@ -79,6 +80,7 @@ class SweepRunner:
                     self.timed[run.run_id] = timed
             else:
                 self.statuses[run.run_id] = record["status"]
+                self.finished_on[record["machine"]["gpu_name"]] += 1
         predicted = {run.run_id: predicted_passes(run, self.protocol) for run in pending}
         if len(self.gpus) > 1:  # longest first, so that no GPU is left alone with a long run at the end
             pending.sort(key=lambda run: sum(predicted[run.run_id].values()), reverse=True)
@@ -141,13 +143,16 @@ class SweepRunner:
 
     def _forget_other_machines(self) -> None:
         """Both passes of a run belong to one machine, one kind of GPU and one version of its software. Raises
-        CollectorError where the lanes have several kinds: any of them may profile what another has timed."""
+        CollectorError where the lanes have several kinds: any of them may profile what another has timed. Finished runs
+        stay as they are, and are told of where their GPU was another."""
         machines = [lane.machine for lane in self.lanes]
         kinds = sorted({machine["gpu_name"] for machine in machines})
         if len(kinds) > 1:
             raise CollectorError(
                 f"the GPUs differ ({', '.join(kinds)}): name those of one kind in CUDA_VISIBLE_DEVICES"
             )
+        if other := {name: number for name, number in self.finished_on.items() if name not in kinds}:
+            self.report("other_gpus", runs=other, gpu_name=kinds[0])
         for run_id in [run_id for run_id, timed in self.timed.items() if timed["machine"] not in machines]:
             del self.timed[run_id]
             self.report("run_repeated", run=run_id, why="it was timed on another machine or with other software")

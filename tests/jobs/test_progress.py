@@ -181,11 +181,13 @@ def test_what_nsys_says_is_no_markup(capsys, at):
     report = Terminal()
     report("sweep_started", runs=3, finished=1, timed=0, passes=6, predicted_s=PREDICTED)
     report("run_repeated", run="b", why="stop: lost [/] of [red]")
+    report("other_gpus", runs={"A[/]": 2, "B": 1}, gpu_name="C")
     report("run_finished", run="b", status="failed", detail={"phase": "stop", "message": "[/] [red]"}, wall_s=1.0)
     report.close()
     out = capsys.readouterr().out
     assert "b  measured again: stop: lost [/] of [red]" in out
     assert "b  failed: stop: [/] [red]  1.0 s" in out
+    assert "runs finished on another GPU than C: 2 on A[/], 1 on B; they stay" in " ".join(out.split())
 
 
 def test_a_terminal_gets_a_bar_with_run_phase_time_and_cost(monkeypatch):

@@ -482,6 +482,20 @@ def test_a_run_timed_on_another_machine_is_timed_again(session, killed_between_t
     assert again.record(SECOND)["machine"]["gpu_name"] == "none"
 
 
+def test_runs_finished_on_another_kind_of_gpu_stay_and_are_told(session, killed_between_the_rounds):
+    assert session().run() == dict.fromkeys(RUNS, "ok")
+    results = killed_between_the_rounds.results
+    for run_id in RUNS[1:]:
+        path = results.folder / run_id / "run.json"
+        record = json.loads(path.read_text())
+        path.write_text(json.dumps(record | {"machine": record["machine"] | {"gpu_name": "another"}}))
+    (results.folder / RUNS[0] / "run.json").unlink()
+    again = session()
+    assert again.run() == dict.fromkeys(RUNS, "ok")
+    told = {"event": "other_gpus", "runs": {"another": len(RUNS) - 1}, "gpu_name": "none"}
+    assert [one for one in again.events if one["event"] == "other_gpus"] == [told]
+
+
 def test_a_changed_protocol_times_again_what_was_only_timed(session, killed_between_the_rounds):
     again = session({"measured_steps": 3})
     again.run()
