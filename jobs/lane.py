@@ -26,8 +26,8 @@ from jobs.prediction import timeout_seconds
 if TYPE_CHECKING:
     from jobs.runner import SweepRunner
 
-# Of the end of a capture nsys spends three seconds waiting, and a short run takes two.
-NSYS_WORKERS = 3
+# The end of a capture takes nsys 3.0 to 3.7 s, most of it waiting, and a short run 1.4 s: with four none waits for it.
+NSYS_WORKERS = 4
 # For tenths of a second after a capture began or began to end, nsys slows the host: on an H200, launch-bound steps of
 # any process took up to half as long again. Kernels take no longer.
 SETTLE_S = 1.0
