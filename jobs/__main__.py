@@ -31,6 +31,7 @@ CANNOT_MEASURE = 69
 CANNOT_REPORT = 70
 CANNOT_WRITE = 74
 LOCKED = 75
+REPORT_S = 600  # another job makes its report in seconds to minutes
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
 out, err = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
@@ -51,7 +52,10 @@ LogFormat = Annotated[Literal["text", "json"], typer.Option(help="text or json (
 @app.callback()
 def whatever_command() -> None:
     """A job goes on when nobody reads what it prints."""
-    sys.stdout, sys.stderr = Output(sys.stdout), Output(sys.stderr)
+    if sys.stdout is not None:  # as where a shell closed it
+        sys.stdout = Output(sys.stdout)
+    if sys.stderr is not None:
+        sys.stderr = Output(sys.stderr)
 
 
 def fail(message: str, code: int) -> typer.Exit:
@@ -141,7 +145,12 @@ def telling(log_format: str, price_per_hour: float | None, num_gpus: int) -> Ite
     """The report of a job, from its start; last of all it tells how the job ended, how long it took and its cost."""
     meter = Meter(price_per_hour)
     report = JsonEvents() if log_format == "json" else Terminal(meter, num_gpus)
+
+    def terminate(number: int, frame) -> None:
+        raise fail("terminated before anything was measured", 128 + number)
+
     try:
+        when_terminated(terminate)
         yield report
     except typer.Exit as ended:
         report("job_finished", exit_code=ended.exit_code, **meter.read())
@@ -192,13 +201,15 @@ def measure(
         raise fail(f"{error}; what was measured so far is kept", CANNOT_MEASURE) from None
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        writable = check_writable(folder.root, folder.folder, folder.raw)
+        writable = check_writable(*folder.written)
         advice = "free some space" if full else writable.fix or "mend this"
         message = f"{error.filename or folder.folder}: {error.strerror or error}{' (disk full)' if full else ''}"
         kept = f"what was measured so far is kept. To resume, {advice} and run again"
         raise fail(f"{message}; {kept}", CANNOT_WRITE) from None
     finally:
         report.close()
+    if received:
+        raise typer.Exit(128 + received[0])
     return all(status in ("ok", "oom") for status in statuses.values())
 
 
@@ -227,12 +238,12 @@ def job(
     """Everything: check this machine, measure the sweep, make its recording and the site, all below --results.
 
     Exit code: as of `run`; 70 when everything was measured and the recording or the site could not be made; 75 also
-    when another job makes its report there.
+    when another job makes its report there, which one that has measured waits for.
     """
     planned, runs, part, whole = chosen(sweep, only, shard)
     with telling(log_format, price_per_hour, len(gpus_to_use(device, gpus))) as report:
         measured = Results(results, planned.name, part.folder)
-        if not render_only and not can_measure(measured, planned, runs, device, gpus, report):
+        if not render_only and not can_measure(measured, planned, runs, device, gpus, retry, report):
             raise fail(
                 "this machine cannot measure: see the checks that failed. The report of the recording that comes with "
                 "this program needs no GPU: `profiler-job render`",
@@ -242,7 +253,8 @@ def job(
         recording = results / "recordings" / "-".join(filter(None, (planned.name, part.folder)))
         kept = f"what was measured is kept in {measured.folder}; `profiler-job job --render-only` tries again"
         # Shards that end together have a recording each, and no site to share.
-        with reporting(measured if part.count > 1 else reports(results), kept):
+        held, wait_s = (measured, 0) if part.count > 1 else (reports(results), 0 if render_only else REPORT_S)
+        with reporting(held, kept, wait_s):
             ingest(measured.folder, recording, report)
             if part.count == 1:
                 build_site([recording], results / "site", report)
@@ -263,7 +275,7 @@ def render(
     Exit code: 70 the site cannot be built, 74 it cannot be written, 75 another job makes its report there.
     """
     report = JsonEvents() if log_format == "json" else Terminal()
-    writable = check_writable(results)
+    writable = check_writable(results, reports(results).folder, results / "site")
     if writable.state == "failed":
         raise fail(f"{writable.found}; {writable.fix}", CANNOT_WRITE)
     with reporting(reports(results), "check the recording with `python -m analysis report --recording`"):
@@ -276,15 +288,18 @@ def reports(results: Path) -> Results:
 
 
 @contextmanager
-def reporting(held: Results, advice: str) -> Iterator[None]:
-    """Holds a folder while the report is made, and turns what can go wrong into a message and an exit code."""
+def reporting(held: Results, advice: str, wait_s: float = 0) -> Iterator[None]:
+    """Holds a folder, which it waits for, while the report is made, and turns what can go wrong into a message and an
+    exit code."""
 
     def terminate(number: int, frame) -> None:
         raise fail(f"terminated while the report was made; {advice}", 128 + number)
 
     when_terminated(terminate)
     try:
-        with held.lock():
+        if wait_s and held.is_locked():
+            err.print("another job makes its report there: waiting for it")
+        with held.lock(wait_s):
             yield
     except Locked as error:
         raise fail(f"{error}; wait for it, then run this again: what was measured is kept", LOCKED) from None
@@ -300,16 +315,21 @@ def doctor(
     results: ResultsFolder = Path("results"),
     only: Only = "",
     shard: ShardOption = "",
+    retry: Retry = False,
     device: Device = "cuda",
+    gpus: Gpus = 0,
 ) -> None:
     """Check that this machine can measure: GPU, torch, nsys, memory, disk. Exit code 69 if it cannot."""
     planned, runs, part, _ = chosen(sweep, only, shard)
-    if not can_measure(Results(results, planned.name, part.folder), planned, runs, device, 0, Terminal()):
+    if not can_measure(Results(results, planned.name, part.folder), planned, runs, device, gpus, retry, Terminal()):
         raise typer.Exit(CANNOT_MEASURE)
 
 
-def can_measure(folder: Results, sweep: Sweep, runs: list[Run], device: str, gpus: int, report: Report) -> bool:
-    found = checks(folder, runs, sweep.protocol, device, gpus)
+def can_measure(
+    folder: Results, sweep: Sweep, runs: list[Run], device: str, gpus: int, retry: bool, report: Report
+) -> bool:
+    left = [run for run in runs if folder.final(run, sweep.protocol, retry) is None]
+    found = checks(folder, left, sweep.protocol, device, gpus)
     for check in found:
         report("check", **check._asdict())
     return all(check.state != "failed" for check in found)

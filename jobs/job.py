@@ -66,13 +66,13 @@ def build_site(recordings: Sequence[Path], site: Path, report: Report) -> None:
 def replace(draft: Path, target: Path) -> None:
     """Put the folder `draft` in the place of `target`, which stays if that fails. Raises OSError."""
     old = target.with_name(f".{target.name}.old")
-    if target.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        target.rename(old)
     try:
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            target.rename(old)
         draft.rename(target)
-    except OSError:
-        if old.exists():
+    except BaseException:  # a signal, too
+        if old.exists() and not target.exists():
             old.rename(target)
         raise
     shutil.rmtree(old, ignore_errors=True)

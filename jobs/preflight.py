@@ -60,16 +60,16 @@ def visible_gpus() -> list[int]:
     return []
 
 
-def visible_handles() -> list:
-    """NVML's handles of these GPUs: it counts all of a machine, and knows nothing of CUDA_VISIBLE_DEVICES. Raises
-    NVMLError."""
+def visible_handles(gpus: int = 0) -> list:
+    """NVML's handles of these GPUs, or of the first `gpus`: it counts all of a machine, and knows nothing of
+    CUDA_VISIBLE_DEVICES. Raises NVMLError."""
     pynvml.nvmlInit()
     names = visible_names()
     if names is None:
         names = [str(index) for index in range(pynvml.nvmlDeviceGetCount())]
     return [
         pynvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else pynvml.nvmlDeviceGetHandleByUUID(name)
-        for name in names
+        for name in names[: gpus or None]
     ]
 
 
@@ -142,9 +142,9 @@ def check_disk(folder: Path, runs: Sequence[Run], protocol: Protocol) -> Check:
 
 
 def check_writable(folder: Path, *below: Path) -> Check:
-    """Whether results can be written, to folders `below` that are there already, too, and outlive the container where
-    this program runs in its image."""
-    for parent in (existing_parent(folder), *filter(Path.exists, below)):
+    """Whether results can be written, to folders `below`, too, and outlive the container where this program runs in its
+    image."""
+    for parent in map(existing_parent, (folder, *below)):
         if parent.is_dir() and os.access(parent, os.W_OK):
             continue
         user = f"{os.getuid()}:{os.getgid()}"
@@ -176,12 +176,12 @@ def check_temporary(runs: Sequence[Run], protocol: Protocol, gpus: int = 0) -> C
     return Check("temporary folder", "ok", f"{folder} is writable")
 
 
-def check_gpu_memory(runs: Sequence[Run], with_nsys: bool = True) -> Check:
+def check_gpu_memory(runs: Sequence[Run], with_nsys: bool = True, gpus: int = 0) -> Check:
     """Whether every run is predicted to fit beside the idle workers, each with a CUDA context of its own."""
     idle = min(NSYS_WORKERS, len(runs)) * CUDA_CONTEXT_BYTES if with_nsys else 0
     memory = []
     with suppress(pynvml.NVMLError):
-        memory = [pynvml.nvmlDeviceGetMemoryInfo(handle) for handle in visible_handles()]
+        memory = [pynvml.nvmlDeviceGetMemoryInfo(handle) for handle in visible_handles(gpus)]
     if memory:
         least, used = min(info.free for info in memory), max(info.used for info in memory)
         tight = [run.run_id for run in runs if predicted_memory_bytes(run) + idle > least]
@@ -196,11 +196,11 @@ def check_gpu_memory(runs: Sequence[Run], with_nsys: bool = True) -> Check:
     return Check("GPU memory", "failed", "unknown", "see GPU")
 
 
-def check_other_processes() -> Check:
+def check_other_processes(gpus: int = 0) -> Check:
     with suppress(pynvml.NVMLError):
         processes = [
             process.pid
-            for handle in visible_handles()
+            for handle in visible_handles(gpus)
             for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
         ]
         if processes:
@@ -220,17 +220,21 @@ def existing_parent(folder: Path) -> Path:
 def checks(
     results: Results, runs: Sequence[Run], protocol: Protocol, device: str = "cuda", gpus: int = 0
 ) -> list[Check]:
-    """All checks for measuring those of `runs` that are not finished, on `gpus` GPUs (0: all); without a GPU (`device`
-    cpu, for trying things out) only some, and none of nsys where no step is profiled."""
+    """All checks for measuring `runs` on `gpus` GPUs (0: all); without a GPU (`device` cpu, for trying things out) only
+    some, and none of nsys where no step is profiled."""
     with_nsys = protocol.profiled_steps > 0
-    runs = [run for run in runs if results.finished(run, protocol) is None]
     temporary = check_temporary(runs, protocol, gpus)
     if temporary.state == "failed":  # most other checks need one
         return [temporary]
     everywhere: list[Callable[[], Check]] = [
-        lambda: check_writable(results.root, results.folder, results.raw),
+        lambda: check_writable(*results.written),
         lambda: check_disk(results.root, runs, protocol),
         *([check_nsys] if with_nsys else []),
     ]
-    on_gpu = [check_gpu, check_torch, lambda: check_gpu_memory(runs, with_nsys), check_other_processes]
+    on_gpu = [
+        check_gpu,
+        check_torch,
+        lambda: check_gpu_memory(runs, with_nsys, gpus),
+        lambda: check_other_processes(gpus),
+    ]
     return [*(check() for check in (on_gpu if device == "cuda" else []) + everywhere), temporary]

@@ -31,7 +31,7 @@ TIMED = "timed.json"
 TIMINGS = "timings.json"
 LOG = "log.txt"
 LEAST_FREE_BYTES = 32 * 2**20  # less, and a failed run failed for lack of space
-FULL = ("No space left on device", "disk is full")  # what programs say of it, SQLite the latter
+FULL = ("No space left on device", "disk is full", "Disk quota exceeded")  # what programs say of it
 LOCK_S = 1.0  # `is_locked` holds the lock for an instant, too
 
 
@@ -82,15 +82,21 @@ class Results:
         self.folder = root / sweep / shard
         self.raw = root / "raw" / sweep / shard
 
+    @property
+    def written(self) -> tuple[Path, ...]:
+        """The folders that a job writes."""
+        return self.root, self.folder, self.raw, self.root / "recordings", self.root / "site"
+
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the folder; the operating system releases it when the process ends, however it ends.
+    def lock(self, wait_s: float = 0) -> Iterator[None]:
+        """Hold the folder, after `wait_s` at most; the operating system releases it when the process ends, however it
+        ends.
 
         Raises Locked naming the holder, OSError where the folder cannot be written.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / "lock", "a+") as file:
-            deadline = time.monotonic() + LOCK_S
+            deadline = time.monotonic() + max(LOCK_S, wait_s)
             while not taken(file, fcntl.LOCK_EX):
                 if time.monotonic() > deadline:
                     file.seek(0)
@@ -112,12 +118,13 @@ class Results:
             return False
 
     def check_space(self, said: str = "") -> None:
-        """Raises OSError (ENOSPC) naming the folder when the results or the temporary files have no room left, or when
-        something that failed `said` so: by now it may have removed what filled the disk."""
-        full = any(words in said for words in FULL)
+        """Raises OSError (ENOSPC) naming the folder when the results or the temporary files have no room left, or with
+        what something that failed `said` of it: by now it may have removed what filled the disk."""
         for folder in (self.folder, Path(tempfile.gettempdir())):
-            if full or shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
+            if shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+        if any(words in said for words in FULL):
+            raise OSError(errno.ENOSPC, said)
 
     def save_sweep(self, sweep: Sweep, runs: Iterable[Run], whole: Iterable[Run] | None = None) -> None:
         """Write the sweep as planned: `runs` are measured here; of a shard, `whole` are the runs of all shards."""
@@ -132,6 +139,11 @@ class Results:
     def finished(self, run: Run, protocol: Protocol) -> dict | None:
         """The record of a run if it was finished with these very parameters, else None."""
         return matching(self.record(run), run, protocol)
+
+    def final(self, run: Run, protocol: Protocol, retry: bool) -> dict | None:
+        """The record of a finished run that is not to be measured again: with `retry` failed ones are."""
+        record = self.finished(run, protocol)
+        return None if record and retry and record["status"] not in ("ok", "oom") else record
 
     def timed(self, run: Run, protocol: Protocol) -> dict | None:
         """The record so far of a run that was timed with these very parameters and not finished, else None."""

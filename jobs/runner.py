@@ -73,8 +73,8 @@ class SweepRunner:
         """
         pending = []
         for run in runs:
-            record = self.results.finished(run, self.protocol)
-            if record is None or (self.retry and record["status"] not in ("ok", "oom")):
+            record = self.results.final(run, self.protocol, self.retry)
+            if record is None:
                 pending.append(run)
                 if timed := self.results.timed(run, self.protocol):
                     self.timed[run.run_id] = timed

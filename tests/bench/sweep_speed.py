@@ -236,7 +236,11 @@ def earlier(part: str, before: dict | None) -> list[dict]:
     """What a part showed each time that it was measured: the figure that a promise is about, last of all `before`."""
     if before is None:
         return []
-    told = {"recorded": before["recorded"], "commit": before["machine"]["commit"], "value": before[HEADLINES[part]]}
+    told = {
+        "recorded": before["recorded"],
+        "commit": before.get("machine", {}).get("commit", ""),
+        "value": before[HEADLINES[part]],
+    }
     return [*before.get("earlier", []), told]
 
 

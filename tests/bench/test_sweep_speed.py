@@ -45,6 +45,11 @@ def test_what_a_part_showed_before_stays(bench):
     assert [one["value"] for one in bench("gpus")["earlier"]] == [first["gpus_ratio"], second["gpus_ratio"]]
 
 
+def test_a_file_of_an_older_version_is_gone_on_with():
+    before = {"recorded": "2026-01-02T00:00:00Z", "gpus_ratio": 1.9}
+    assert sweep_speed.earlier("gpus", before) == [{"recorded": before["recorded"], "commit": "", "value": 1.9}]
+
+
 def test_unless_told_otherwise_it_measures_the_runs_of_the_targets():
     runs = load_sweep(sweep_speed.DEFAULT_SWEEP).runs
     assert {part: len(select(runs, only)) for part, only in sweep_speed.RUNS.items()} == {

@@ -3,14 +3,18 @@
 import inspect
 import json
 import os
+import re
 import signal
 import subprocess
+import sys
 from collections import Counter
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from jobs.__main__ import app
+from jobs.runner import SweepRunner
 from tests.jobs.conftest import ROOT, command, eventually, jobs
 from tests.jobs.test_runner import FIRST, RUNS, SECOND
 
@@ -218,6 +222,44 @@ def test_a_signal_in_mid_sweep_marks_the_run_and_keeps_the_rest(
     assert "1 interrupted" in jobs(*status).stdout
     fake_worker.fail({})
     assert "4 runs, 1 of them already finished, 3 timed" in run().stdout
+
+
+def test_a_signal_as_the_sweep_ends_is_heeded(tiny, tmp_path, monkeypatch):
+    def ended(runner, runs):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return {}
+
+    monkeypatch.setattr(SweepRunner, "run", ended)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        arguments = ["run", "--device", "cpu", "--sweep", str(tiny()), "--results", str(tmp_path / "results")]
+        assert CliRunner().invoke(app, arguments).exit_code == 143
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("closed, code", [("1", 0), ("2", 2)])
+def test_a_stream_that_is_closed_from_the_start_stops_nothing(run, tiny, tmp_path, closed, code):
+    arguments = (
+        ["--sweep", tmp_path / "missing.yaml"] if code else ["--sweep", tiny(), "--results", tmp_path / "results"]
+    )
+    command = [sys.executable, "-m", "jobs", "status", *arguments]
+    done = subprocess.run(["bash", "-c", f'exec "$@" {closed}>&-', "-", *command], cwd=ROOT)
+    assert done.returncode == code
+
+
+def test_only_what_is_left_to_measure_needs_room(run, tiny, tmp_path):
+    def predicted(*options):
+        told = jobs("doctor", "--device", "cpu", "--sweep", tiny(), "--results", tmp_path / "results", *options).stdout
+        return re.search(r"at most (.+) predicted", told)[1]
+
+    fresh = predicted()
+    run()
+    assert predicted() == predicted("--retry") == "0 MiB" != fresh
+    for path in tmp_path.glob("results/*/*/run.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "failed"}))
+    assert predicted() == "0 MiB" and predicted("--retry") == fresh
 
 
 def test_nohup_keeps_a_sweep_going_when_its_terminal_hangs_up(started, tmp_path, monkeypatch):

@@ -109,6 +109,19 @@ def test_termination_while_the_report_is_made_ends_at_once_with_143(arguments, m
     assert not (tmp_path / "results" / "site").exists()
 
 
+def test_termination_during_the_checks_ends_with_143_and_says_so_last(arguments, fake_nsys, tmp_path):
+    begun = tmp_path / "begun"
+    fake_nsys(f"import pathlib; pathlib.Path({str(begun)!r}).touch(); time.sleep(60)")
+    options = {"cwd": ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command(*arguments, "--log-format", "json"), **options) as process:
+        eventually(begun.exists, 60)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == 143 and "terminated before anything was measured" in err
+    last = json.loads(out.splitlines()[-1])
+    assert (last["event"], last["exit_code"]) == ("job_finished", 143)
+
+
 WAITING_MKDOCS = f"""
 import pathlib, time
 here = pathlib.Path(__file__)
@@ -118,7 +131,7 @@ while not here.with_name("go").exists():
 {FAST_MKDOCS}"""
 
 
-@pytest.mark.parametrize("second", ["job", "job --render-only", "render"])
+@pytest.mark.parametrize("second", ["job --render-only", "render"])
 def test_a_second_report_is_refused_with_75_and_the_first_is_whole(arguments, mkdocs, tmp_path, second):
     """The first job begins with a site in place, which must be there all the time."""
     assert jobs(*arguments).returncode == 0
@@ -140,9 +153,21 @@ def test_a_second_report_is_refused_with_75_and_the_first_is_whole(arguments, mk
     assert (results / "site" / "index.html").exists()
 
 
+def test_a_job_that_has_measured_waits_for_the_report_of_another(arguments, tmp_path):
+    results = tmp_path / "results"
+    report = Results(results, "recordings").lock()
+    with subprocess.Popen(command(*arguments), cwd=ROOT, stderr=subprocess.PIPE, text=True) as job, report:
+        assert any("waiting for it" in line for line in job.stderr)
+        assert not (results / "site").exists()
+    assert job.returncode == 0
+    assert (results / "site" / "index.html").exists()
+
+
 def test_shards_that_end_together_do_not_wait_for_each_other(arguments, tmp_path):
-    with Results(tmp_path / "results", "tiny", "shard-2-of-2").lock():
-        assert jobs(*arguments, "--shard", "1/2").returncode == 0
+    results = tmp_path / "results"
+    with Results(results, "tiny", "shard-2-of-2").lock(), Results(results, "recordings").lock():
+        done = jobs(*arguments, "--shard", "1/2")
+    assert done.returncode == 0 and "waiting" not in done.stderr
 
 
 def test_the_report_is_made_when_nobody_reads_what_it_says(arguments, mkdocs, tmp_path):

@@ -115,6 +115,13 @@ def test_the_gpus_that_are_checked_are_those_that_cuda_sees(monkeypatch, visible
     assert preflight.check_gpu_memory(RUNS).state == preflight.check_other_processes().state == state
 
 
+def test_of_several_gpus_only_those_that_are_used_are_checked(monkeypatch):
+    Gpus(monkeypatch)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert preflight.check_gpu_memory(RUNS, gpus=1).state == preflight.check_other_processes(1).state == "ok"
+    assert preflight.check_gpu_memory(RUNS).state == preflight.check_other_processes().state == "warning"
+
+
 @pytest.mark.parametrize("visible", ["", "-1", "NoDevFiles"])
 def test_gpus_that_are_hidden_from_cuda_are_not_there(monkeypatch, visible):
     Gpus(monkeypatch)
@@ -169,27 +176,12 @@ def test_a_folder_that_cannot_be_written_names_the_user_and_the_fix(monkeypatch,
 
 
 def test_a_folder_of_the_sweep_that_cannot_be_written_is_named(monkeypatch, tmp_path):
-    results = Results(tmp_path, "default")
-    results.folder.mkdir()
-    monkeypatch.setattr(preflight.os, "access", lambda path, mode: path != results.folder)
-    check = preflight.check_writable(results.root, results.folder, results.raw)
-    assert check.state == "failed" and str(results.folder) in check.found
-
-
-def test_finished_runs_need_no_more_disk(stand_in_nsys, monkeypatch, tmp_path):
-    results = Results(tmp_path, "default")
-
-    def disk():
-        checks = preflight.checks(results, RUNS[:2], PROTOCOL, "cpu")
-        return next(check for check in checks if check.name == "disk")
-
-    free = {tmp_path: 5 * 2**20}
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: SimpleNamespace(free=free.get(path, 100 * GIB)))
-    assert disk().state == "failed"
-    for run in RUNS[:2]:
-        results.begin(run)
-        results.finish(run, {"status": "ok", "run": run.model_dump(), **PROTOCOL.model_dump()})
-    assert disk() == ("disk", "ok", f"5 MiB free in {tmp_path}, at most 0 MiB predicted", "")
+    results = Results(tmp_path, "default", "shard-1-of-2")
+    (tmp_path / "raw").mkdir()
+    assert preflight.check_writable(*results.written).state == "ok"
+    monkeypatch.setattr(preflight.os, "access", lambda path, mode: path.name != "raw")
+    check = preflight.check_writable(*results.written)
+    assert check.state == "failed" and f"{tmp_path / 'raw'} is not writable" in check.found
 
 
 def test_nsys_is_asked_to_make_a_report(stand_in_nsys):

@@ -148,10 +148,11 @@ def test_a_failure_that_says_that_the_disk_was_full_is_believed_when_there_is_ro
     results.check_space("nsys export failed")
     with pytest.raises(OSError) as raised:
         results.check_space(said)
-    assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, str(results.folder))
+    assert (raised.value.errno, raised.value.strerror) == (errno.ENOSPC, said)
 
 
-def test_looking_whether_a_folder_is_locked_refuses_no_job(results):
+def test_looking_whether_a_folder_is_locked_refuses_no_job(results, monkeypatch):
+    monkeypatch.setattr(results_module, "LOCK_S", 30)
     results.folder.mkdir(parents=True)
     with open(results.folder / "lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
