@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import contextmanager
 
 import pytest
 import typer.main
@@ -203,12 +204,23 @@ def test_a_second_job_on_one_folder_is_exit_75(run, started, fake_worker):
     assert first.poll() is None
 
 
+@contextmanager
+def hang_ups(handler: signal.Handlers):
+    """What a process inherits that is started meanwhile: that they end it, or are ignored, as under nohup."""
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_in_mid_sweep_marks_the_run_and_keeps_the_rest(
     run, started, fake_worker, tiny, tmp_path, number, code
 ):
     fake_worker.fail({f"{SECOND}/nsys": ("measured", "hang")})
-    process = started()
+    with hang_ups(signal.SIG_DFL):
+        process = started()
     eventually(lambda: len(fake_worker.tasks) == 6 and list(tmp_path.glob("results/*/*/run.json")))
     status = ["status", "--sweep", tiny(), "--results", tmp_path / "results"]
     assert jobs(*status).stdout.splitlines()[4:] == [
@@ -263,11 +275,8 @@ def test_only_what_is_left_to_measure_needs_room(run, tiny, tmp_path):
 
 
 def test_nohup_keeps_a_sweep_going_when_its_terminal_hangs_up(started, tmp_path, monkeypatch):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the process inherits, as from nohup
-    try:
+    with hang_ups(signal.SIG_IGN):
         process = started()
-    finally:
-        signal.signal(signal.SIGHUP, before)
     process.stdout.readline()  # the sweep has started
     process.send_signal(signal.SIGHUP)
     assert process.wait(60) == 0
