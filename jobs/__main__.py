@@ -147,7 +147,7 @@ def telling(log_format: str, price_per_hour: float | None, num_gpus: int) -> Ite
     report = JsonEvents() if log_format == "json" else Terminal(meter, num_gpus)
 
     def terminate(number: int, frame) -> None:
-        raise fail("terminated before anything was measured", 128 + number)
+        raise fail("terminated before it began to measure", 128 + number)
 
     try:
         when_terminated(terminate)

@@ -66,7 +66,7 @@ def matching(record: dict | None, run: Run, protocol: Protocol) -> dict | None:
 
 
 def taken(file: IO, how: int) -> bool:
-    """Whether a lock could be had on a file, without waiting for it."""
+    """Take a lock on a file (fcntl.LOCK_EX or LOCK_SH) without waiting for it; False where another holds it."""
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:

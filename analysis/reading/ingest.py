@@ -18,6 +18,7 @@ MACHINE_FIELDS = ("gpu_name", "gpu_memory_bytes", "driver", "cuda", "torch", "ns
 _ABOUT_RUN = ("autograd_multithreading", "float32_matmul_precision", "warmup_steps", "measured_steps", "profiled_steps")
 LOG_LINES = 12
 CALIBRATION = "calibration.json"
+CAPTURE = "profile.sqlite"
 CALIBRATED = ("figure", "unit", "value", "low", "high", "repeats")
 _PRIVATE_LINE = re.compile(r"(?i:secret|token|passw|credential|api_?key|access_?key|private key)|\b[A-Z][A-Z0-9_]+=\S")
 
@@ -132,13 +133,13 @@ def _run_tables(folder: Path, run_id: str) -> tuple[dict[str, pd.DataFrame], str
     tables["nsys_sums"] = _nsys_sums(folder / "nvtx_kern_sum.csv", run_id)
     if status == "ok" and about.get("profiled_steps") != 0:
         try:
-            capture = read(folder / "profile.sqlite")
+            capture = read(folder / CAPTURE)
             schema = capture.schema_version
             status, problem = _judge(capture, attribution := attribute(capture), about)
             if status == "ok" and tables["steps"].empty:
                 status, problem = "failed", "timings.json holds no steps"
         except ExportError as error:
-            status, problem = "failed", f"profile.sqlite {error.problem}"
+            status, problem = "failed", f"{CAPTURE} {error.problem}"
         if status == "ok":
             captured = _capture_tables(capture, attribution, run_id)
             tables["steps"] = pd.concat([tables["steps"], captured.pop("steps")], ignore_index=True)

@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analysis.reading.ingest import CALIBRATION, MACHINE_FIELDS, ResultsError, read_json
+from analysis.reading.ingest import CALIBRATION, CAPTURE, MACHINE_FIELDS, ResultsError, read_json
 
 SHARDS = "shard-*-of-*"
 ALL_RUNS = "runs_of_all_shards"
 IN_FLIGHT = "in_flight.json"
-CAPTURE = "profile.sqlite"
 MERGED = "merged.json"
 """Says that a folder was written by `merge`, so that merging again may replace it."""
 

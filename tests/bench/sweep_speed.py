@@ -35,10 +35,8 @@ from jobs.preflight import visible_gpus
 from jobs.results import Results, read_json
 from jobs.runner import SweepRunner
 
-RUNS = {
-    "process-per-run": "size=small",
-    "gpus": "size=small,size=medium",
-}  # of the default sweep, unless told otherwise
+# The runs of the default sweep that a part measures, unless told otherwise.
+RUNS = {"process-per-run": "size=small", "gpus": "size=small,size=medium"}
 HEADLINES = {"whole": "gpu_busy_share", "process_per_run": "process_per_run_ratio", "gpus": "gpus_ratio"}
 TARGETS = {"gpu_busy_share": 0.5, "process_per_run_ratio": 2.5, "gpus_ratio": 1.8, "kernel_time_difference": 0.02}
 

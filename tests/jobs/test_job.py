@@ -117,7 +117,7 @@ def test_termination_during_the_checks_ends_with_143_and_says_so_last(arguments,
         eventually(begun.exists, 60)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=20)
-    assert process.returncode == 143 and "terminated before anything was measured" in err
+    assert process.returncode == 143 and "terminated before it began to measure" in err
     last = json.loads(out.splitlines()[-1])
     assert (last["event"], last["exit_code"]) == ("job_finished", 143)
 

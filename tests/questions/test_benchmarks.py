@@ -49,7 +49,7 @@ def test_the_page_says_on_which_machine_and_what_was_lost_as_far_as_a_file_has_i
     assert "at commit abc, on a machine with 8 cores and 2 A and B." in page
     assert "On one GPU, 2 captures had to be taken again." in page
     assert "one was lost (no &#60;b&#62;) and does not count" in page
-    assert "What earlier versions showed: no whole run at commit def, 1.90× at commit def." in page
+    assert "Measured before: no whole run at commit def, 1.90× at commit def." in page
     assert page.count("at commit abc") == 1 and "on 0 GPU" not in page
     assert "not measured" in page
 
