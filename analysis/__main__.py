@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from analysis import show as showing
-from analysis.reading import ingest as ingesting
-from analysis.reading import merge as merging
-from analysis.reading.recording import RecordingError
+from analysis.recording import ingest as ingesting
+from analysis.recording import merge as merging
+from analysis.recording.store import RecordingError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 
@@ -88,10 +88,10 @@ def report(
     strict: Annotated[bool, typer.Option(help="Exit with 1 where a check of the reconciliation page fails.")] = False,
 ) -> None:
     """Write the report's pages from a recording; `mkdocs build` then makes the site."""
-    from analysis import publish
+    from analysis import write_site
 
     try:
-        published = publish.publish(recording or publish.recordings_in(docs / "data"), docs)
+        published = write_site.publish(recording or write_site.recordings_in(docs / "data"), docs)
     except RecordingError as error:
         ingesting.print_line(f"error: {error}")
         raise typer.Exit(2) from error
@@ -113,7 +113,7 @@ def publish_data(
 
     Exit code: 0 it is there, 1 not confirmed, 2 it cannot be published (something private in it, too large, not whole).
     """
-    from analysis import publish_data as publishing
+    from analysis.recording import publish_data as publishing
 
     try:
         folder = publishing.publish_data(source, name, data, lambda text: yes or typer.confirm(text), study=study)

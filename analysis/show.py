@@ -11,7 +11,7 @@ keys:
   speaks of kernel_share of the GPU time, not of what graph executions hide
 - `launches`: launch latency (API start to kernel start) and queue depth over all kernels
 - `kernels`, `families`, `ranges`, `phases`, `api`, `syncs`, `memops`, `gpus`, `missing`: arrays of objects, whose
-  keys are the columns of `analysis.reading.summary.SECTIONS`, largest first
+  keys are the columns of `analysis.capture.summary.SECTIONS`, largest first
 
 Times are integer nanoseconds, sizes bytes, shares 0 to 1, and null means not known. Keys may be added, never renamed.
 The CSV form is long: profile, section, row, column, value. Names in the text and Markdown forms are made harmless:
@@ -31,9 +31,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from analysis.knowledge import kernel_families
-from analysis.reading.nsys_export import ExportError, read
-from analysis.reading.summary import Summary, summarise
+from analysis.capture.nsys_export import ExportError, read
+from analysis.capture.summary import Summary, summarise
+from analysis.reference import kernel_families
 
 FORMATS = ("text", "json", "csv", "md")
 

@@ -13,16 +13,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from jobs.failures import CollectorError
-from jobs.job import StepFailed, build_site, ingest, shipped_recordings
+from jobs.executor.events import JsonEvents, Meter, Output, Report, Terminal, clock
+from jobs.executor.failures import CollectorError
+from jobs.executor.preflight import RESULTS_OF_IMAGE, check_writable, checks, visible_gpus
+from jobs.executor.result_store import Locked, Results
+from jobs.executor.sweep_runner import Stopped, SweepRunner
+from jobs.follow_up import StepFailed, build_site, ingest, shipped_recordings
 from jobs.memory import allocator_limit_bytes, predicted_failure, predicted_memory_bytes
-from jobs.plan import DEFAULT_SWEEP, Run, Sweep, SweepError, load_sweep, select
-from jobs.prediction import predicted_seconds
-from jobs.preflight import RESULTS_OF_IMAGE, check_writable, checks, visible_gpus
-from jobs.progress import JsonEvents, Meter, Output, Report, Terminal, clock
-from jobs.results import Locked, Results
-from jobs.runner import Stopped, SweepRunner
-from jobs.shards import Shard, detect_shard, parse_shard, runs_of_shard
+from jobs.sweep.plan import DEFAULT_SWEEP, Run, Sweep, SweepError, load_sweep, select
+from jobs.sweep.prediction import predicted_seconds
+from jobs.sweep.shards import Shard, detect_shard, parse_shard, runs_of_shard
 
 # Exit codes, after sysexits.h where it has one.
 SOME_RUNS_FAILED = 1

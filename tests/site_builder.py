@@ -7,7 +7,7 @@ from pathlib import Path
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
-from analysis import publish
+from analysis import write_site
 
 ROOT = Path(__file__).parents[1]
 GENERATED = ("report", "index.md")
@@ -20,9 +20,9 @@ def build_site(folder: Path, recording=None, site_url: str = "", config: str = "
     left_out = GENERATED if recording is None else (*GENERATED, "data")
     shutil.copytree(ROOT / "site", docs, ignore=shutil.ignore_patterns(*left_out))
     if recording is None:
-        publish.publish(publish.recordings_in(docs / "data"), docs)
+        write_site.publish(write_site.recordings_in(docs / "data"), docs)
     else:
-        publish.write(recording, docs)
+        write_site.write(recording, docs)
     logging.getLogger("mkdocs").setLevel(logging.WARNING)
     loaded = load_config(str(ROOT / config), docs_dir=str(docs), site_dir=str(html), site_url=site_url, strict=True)
     loaded.plugins.run_event("startup", command="build", dirty=False)

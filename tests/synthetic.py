@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from analysis.reading.recording import empty
-from jobs.model_sizes import MODEL_SIZES
+from analysis.recording.store import empty
+from jobs.workloads.transformer.sizes import MODEL_SIZES
 
 GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_tn_align1>(T1::Params)"
 GEMM_NN, GEMM_NT = GEMM.replace("_tn_", "_nn_"), GEMM.replace("_tn_", "_nt_")
@@ -61,7 +61,7 @@ OOM = {
 
 @dataclass
 class Recording:
-    """Stands in for analysis.reading.recording.Recording: the same tables as attributes."""
+    """Stands in for analysis.recording.store.Recording: the same tables as attributes."""
 
     runs: pd.DataFrame
     steps: pd.DataFrame

@@ -1,84 +1,110 @@
-"""Imports run one way: reading -> metrics -> measures -> questions -> __main__, with knowledge, answer, columns, facts,
-ordering and report beside them."""
+"""Imports run one way, in both packages: each room may import those that stand before it."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MODULES = sorted((ROOT / "analysis").rglob("*.py"))
+MODULES = sorted(path for side in ("jobs", "analysis") for path in (ROOT / side).rglob("*.py"))
 
-ALLOWED = {
-    "answer": set(),
-    "columns": {"answer"},
-    "facts": set(),
-    "ordering": set(),
-    "knowledge": {"knowledge"},
-    "reading": {"reading", "knowledge"},
-    "metrics": {"answer", "ordering", "knowledge"},
-    "measures": {"measures", "metrics", "answer", "ordering", "knowledge"},
-    "questions": {"questions", "measures", "metrics", "answer", "columns", "facts", "ordering", "knowledge"},
-    "report": {"report", "answer"},
+ROOMS = {
+    # What both sides share, and nothing of either.
+    "jobs.contract": set(),
+    # The GPU side.
+    "jobs.workloads": {"jobs.contract"},
+    "jobs.memory": {"jobs.contract", "jobs.sweep"},
+    "jobs.sweep": {"jobs.contract", "jobs.workloads"},
+    "jobs.worker": {"jobs.contract", "jobs.workloads"},
+    "jobs.executor": {"jobs.contract", "jobs.sweep", "jobs.memory"},
+    "jobs.follow_up": {"jobs.executor"},
+    "jobs.__main__": {"jobs.contract", "jobs.sweep", "jobs.memory", "jobs.executor", "jobs.follow_up"},
+    # The side that needs no GPU.
+    "analysis.answer": set(),
+    "analysis.reference": set(),
+    "analysis.capture": {"jobs.contract", "analysis.reference"},
+    "analysis.recording": {"jobs.contract", "analysis.reference", "analysis.capture", "analysis.pages"},
+    "analysis.metrics": {"jobs.contract", "jobs.memory", "analysis.answer", "analysis.reference"},
+    "analysis.pages": {"jobs.contract", "jobs.memory", "analysis.answer", "analysis.reference", "analysis.metrics"},
+    "analysis.render": {"jobs.contract", "analysis.answer"},
+    "analysis.show": {"analysis.reference", "analysis.capture"},
+    "analysis.write_site": {
+        "analysis.answer",
+        "analysis.reference",
+        "analysis.recording",
+        "analysis.metrics",
+        "analysis.pages",
+        "analysis.render",
+    },
+    "analysis.__main__": {"analysis.show", "analysis.recording", "analysis.write_site"},
 }
-"""What a part of `analysis` may import from the others. Parts that are not named here tie them together."""
+"""What each room may import from the others. A room is a package or a module beside them."""
 
 
-SHARED = ("ranges", "memory", "dry_run", "caching_allocator")
-"""Modules of `jobs` that `analysis` may import: the names of ranges, and the predicted memory that it holds against
-the measured one. They are plain facts and arithmetic, and import nothing of `jobs` but each other."""
+def module_of(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def part(path):
-    relative = path.relative_to(ROOT / "analysis")
-    return relative.parts[0].removesuffix(".py")
+def room_of(module):
+    return ".".join(module.split(".")[:2])
 
 
-def imported(path):
-    return imports_of(ast.parse(path.read_text()))
-
-
-def imports_of(tree):
+def imports_of(path, at_run_time_only=False):
+    """Modules and names that a file imports, relative imports left out: there are none."""
+    tree = ast.parse(path.read_text())
+    hidden = set()
+    if at_run_time_only:
+        blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+        hidden = {id(node) for block in blocks for node in ast.walk(block)}
     for node in ast.walk(tree):
+        if id(node) in hidden:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+        elif isinstance(node, ast.ImportFrom):
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def ours(names):
+    return {name for name in names if name.split(".")[0] in ("jobs", "analysis")}
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_run_one_way(path):
-    names = set(imported(path))
-    tops = {name.split(".")[0] for name in names}
-    assert "torch" not in tops
-    assert {name.split(".")[1] for name in names if name.startswith("jobs.")} <= set(SHARED)
-    if part(path) in ALLOWED:
-        parts = {name.split(".")[1] for name in names if name.startswith("analysis.")}
-        assert parts <= ALLOWED[part(path)], f"{part(path)} imports {parts - ALLOWED[part(path)]}"
+def test_every_import_goes_down(path):
+    room = room_of(module_of(path))
+    if room in ("jobs", "analysis"):
+        assert not ours(imports_of(path))
+        return
+    used = {room_of(name) for name in ours(imports_of(path))} - {room, "jobs", "analysis"}
+    assert used <= ROOMS[room], f"{room} imports {used - ROOMS[room]}"
 
 
-@pytest.mark.parametrize("name", SHARED)
-def test_what_analysis_takes_from_jobs_stands_alone(name):
-    path = ROOT / "jobs" / f"{name}.py"
-    names = set(imported(path)) - typing_only(path)
-    assert not {one for one in names if one.split(".")[0] in ("torch", "pydantic", "yaml", "analysis")}
-    assert {one.split(".")[1] for one in names if one.startswith("jobs.")} <= set(SHARED)
+def test_rooms_have_no_circle():
+    assert list(TopologicalSorter(ROOMS).static_order())
 
 
-def typing_only(path):
-    """What only type checkers import."""
-    tree = ast.parse(path.read_text())
-    blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    return {name for block in blocks for name in imports_of(block)}
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_torch_is_imported_where_it_is_measured_and_nowhere_else(path):
+    measured = path.is_relative_to(ROOT / "jobs" / "worker") or path.is_relative_to(ROOT / "jobs" / "workloads")
+    if not measured:
+        assert "torch" not in {name.split(".")[0] for name in imports_of(path)}
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if part(path) == "questions"], ids=lambda path: path.name)
-def test_questions_hold_no_paths_and_no_sql(path):
-    names = set(imported(path))
-    assert not names & {"pathlib", "os", "sqlite3", "pyarrow", "json"}
+@pytest.mark.parametrize("path", sorted((ROOT / "jobs" / "contract").glob("*.py")), ids=lambda path: path.name)
+def test_the_contract_imports_neither_torch_nor_pandas(path):
+    tops = {name.split(".")[0] for name in imports_of(path)}
+    assert not tops & {"torch", "pandas", "numpy", "pyarrow", "yaml"}
+
+
+PAGES = sorted((ROOT / "analysis" / "pages").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_pages_hold_no_paths_and_no_sql(path):
+    assert not set(imports_of(path)) & {"pathlib", "os", "sqlite3", "pyarrow", "json"}
 
 
 def test_charts_know_nothing_of_the_analysis():
-    names = set(imported(ROOT / "analysis" / "report" / "charts.py"))
-    assert not {name for name in names if name.startswith("analysis")}
+    assert not ours(imports_of(ROOT / "analysis" / "render" / "charts.py"))

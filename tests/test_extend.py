@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from analysis.knowledge import gpus, kernel_families
-from analysis.report.pages import Site
-from jobs.plan import load_sweep
+from analysis.reference import gpus, kernel_families
+from analysis.render.site import Site
+from jobs.sweep.plan import load_sweep
 from tests import synthetic
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "site" / "extend.md"
 PAGES = [PAGE, ROOT / "CONTRIBUTING.md"]
-MADE = {"analysis/questions/peak_memory.py", "analysis/questions/peak_memory.md"}
+MADE = {"analysis/pages/questions/peak_memory.py", "analysis/pages/questions/peak_memory.md"}
 
 
 def blocks(language: str) -> list[str]:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.questions import reconciliation
-from analysis.reading import recording
+from analysis.pages import reconciliation
+from analysis.recording import store
 
 FOLDERS = sorted(path.parent for path in (Path(__file__).parents[1] / "site" / "data").glob("*/manifest.json"))
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not FOLDERS, reason="no recording in site/data")
 
 @pytest.fixture(scope="module", params=FOLDERS, ids=lambda folder: folder.name)
 def loaded(request):
-    return recording.load(request.param)
+    return store.load(request.param)
 
 
 def test_every_run_has_a_status_and_unfinished_ones_a_reason(loaded):

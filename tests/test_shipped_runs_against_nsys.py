@@ -10,10 +10,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.reading import nsys_reports, recording
-from analysis.reading.attribution import attribute
-from analysis.reading.nsys_export import read
-from tests.reading.test_nsys_reports import assert_agrees
+from analysis.capture import nsys_reports
+from analysis.capture.attribution import attribute
+from analysis.capture.nsys_export import read
+from analysis.recording import store
+from tests.capture.test_nsys_reports import assert_agrees
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = sorted(path.parent for path in (ROOT / "tests" / "data" / "h200_runs").glob("*/profile.sqlite.xz"))
@@ -43,8 +44,8 @@ def printed(folder: Path) -> dict[str, pd.DataFrame]:
 
 
 @functools.cache
-def shipped() -> recording.Recording:
-    return recording.load(ROOT / "site" / "data" / "h200-fp32")
+def shipped() -> store.Recording:
+    return store.load(ROOT / "site" / "data" / "h200-fp32")
 
 
 def test_there_are_at_least_five_such_runs():

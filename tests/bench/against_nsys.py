@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.reading import nsys_reports
-from analysis.reading.nsys_export import read
+from analysis.capture import nsys_reports
+from analysis.capture.nsys_export import read
 from tests.bench.__main__ import CORES
 
 REPEAT = 3

@@ -10,9 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from analysis.reading.attribution import attribute
-from analysis.reading.nsys_export import read
-from analysis.reading.summary import summarise
+from analysis.capture.attribution import attribute
+from analysis.capture.nsys_export import read
+from analysis.capture.summary import summarise
 
 
 def main(profile: str) -> dict:

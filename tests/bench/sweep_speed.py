@@ -24,16 +24,16 @@ import numpy as np
 import pandas as pd
 import pynvml
 
-from analysis.reading.nsys_export import read
-from jobs.collectors import NOT_SAMPLED, TRACED, Timer
-from jobs.failures import CollectorError, RunFailed
-from jobs.machine import commit
-from jobs.nsys_cli import count_kernels_and_steps, export
-from jobs.plan import DEFAULT_SWEEP, Protocol, Run, load_sweep, select
-from jobs.prediction import timeout_seconds
-from jobs.preflight import visible_gpus
-from jobs.results import Results, read_json
-from jobs.runner import SweepRunner
+from analysis.capture.nsys_export import read
+from jobs.executor.collectors import NOT_SAMPLED, TRACED, Timer
+from jobs.executor.failures import CollectorError, RunFailed
+from jobs.executor.machine import commit
+from jobs.executor.nsys_cli import count_kernels_and_steps, export
+from jobs.executor.preflight import visible_gpus
+from jobs.executor.result_store import Results, read_json
+from jobs.executor.sweep_runner import SweepRunner
+from jobs.sweep.plan import DEFAULT_SWEEP, Protocol, Run, load_sweep, select
+from jobs.sweep.prediction import timeout_seconds
 
 # The runs of the default sweep that a part measures, unless told otherwise.
 RUNS = {"process-per-run": "size=small", "gpus": "size=small,size=medium"}

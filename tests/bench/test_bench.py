@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pandas as pd
 
-from analysis.reading.attribution import attribute
-from analysis.reading.nsys_export import read
-from analysis.reading.summary import summarise
+from analysis.capture.attribution import attribute
+from analysis.capture.nsys_export import read
+from analysis.capture.summary import summarise
 
 from .__main__ import growth, targets, write
 from .generate import tables, write_parquetdir, write_sqlite

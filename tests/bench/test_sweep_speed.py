@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from jobs.failures import CaptureLost
-from jobs.plan import load_sweep, select
+from jobs.executor.failures import CaptureLost
+from jobs.sweep.plan import load_sweep, select
 from tests.bench import sweep_speed
 from tests.jobs.conftest import fake_nsys, fake_worker, stand_in_nsys, tiny  # noqa: F401  fixtures
 
@@ -99,7 +99,9 @@ def test_a_process_profiled_by_hand_ends_in_its_own_time_and_leaves_nsys_its_tem
 
 def test_repeated_captures_are_counted(tiny, tmp_path, fake_worker, monkeypatch):  # noqa: F811
     counts = iter([False])
-    monkeypatch.setattr("jobs.lane.Attempt.check", lambda attempt, database: next(counts, True) or lose())
+    monkeypatch.setattr(
+        "jobs.executor.gpu_executor.Attempt.check", lambda attempt, database: next(counts, True) or lose()
+    )
     sweep = load_sweep(tiny(context_length=[8], mode=["forward"]))
     measured = sweep_speed.measure(sweep.runs, sweep.protocol, tmp_path, [0], "cpu")
     assert (measured.complete, measured.repeated, measured.lost) == (1, 1, {})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jobs.shards import detect_shard
+from jobs.sweep.shards import detect_shard
 
 FILE = Path(__file__).parents[2] / "jobs" / "engines" / "skypilot.yaml"
 TASK = yaml.safe_load(FILE.read_text())

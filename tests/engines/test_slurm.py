@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.reading import ingest, merge, recording
+from analysis.recording import ingest, merge, store
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "jobs" / "engines" / "slurm.sbatch"
@@ -215,7 +215,7 @@ def test_a_sweep_over_four_tasks_with_three_interruptions_equals_one_machine(slu
     recordings = []
     for name, folder in (("merged", tmp_path / "merged" / "tiny"), ("alone", alone)):
         ingest.ingest(folder, tmp_path / "recordings" / name)
-        recordings.append(recording.load(tmp_path / "recordings" / name))
+        recordings.append(store.load(tmp_path / "recordings" / name))
     first, second = recordings
     assert first.manifest["runs"] == second.manifest["runs"]
     assert {one["status"] for one in first.manifest["runs"]} == {"ok"}

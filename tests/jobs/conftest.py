@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jobs.plan import Sweep, load_sweep
-from jobs.results import Results
-from jobs.runner import SweepRunner
+from jobs.executor.result_store import Results
+from jobs.executor.sweep_runner import SweepRunner
+from jobs.sweep.plan import Sweep, load_sweep
 
 ROOT = Path(__file__).parents[2]
 STAND_IN = ROOT / "tests" / "stand_in"
@@ -101,12 +101,12 @@ class FakeWorker:
 
 @pytest.fixture
 def fake_worker(tmp_path, monkeypatch, stand_in_nsys) -> FakeWorker:
-    """Workers are `tests/jobs/fake_workload.py`: Python imports sitecustomize before it runs `-m jobs.workload`."""
+    """Workers are `tests/jobs/fake_workload.py`: Python imports sitecustomize before `-m jobs.worker`."""
     folder = tmp_path / "fake_worker"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(
         "import sys\n"
-        "if sys.orig_argv[1:3] == ['-m', 'jobs.workload']:\n"
+        "if sys.orig_argv[1:3] == ['-m', 'jobs.worker']:\n"
         "    import importlib.util, pathlib\n"
         f"    spec = importlib.util.spec_from_file_location('fake', {str(ROOT / 'tests/jobs/fake_workload.py')!r})\n"
         "    fake = importlib.util.module_from_spec(spec)\n"

@@ -1,7 +1,7 @@
-"""A worker that computes nothing and fails on demand, in the place of `jobs.workload` (see the fixture `fake_worker`).
+"""A worker that computes nothing and fails on demand, in the place of `jobs.worker` (see the fixture `fake_worker`).
 
-It says what `jobs.workload.serve` says. `faults` maps `<run_id>/<collector>` (or `calibrate/timer`) to [moment, fault];
-the moments are warm-up, measured and released, the faults below.
+It says what `jobs.worker.service.serve` says. `faults` maps `<run_id>/<collector>` (or `calibrate/timer`) to
+[moment, fault]; the moments are warm-up, measured and released, the faults below.
 """
 
 import json
@@ -124,7 +124,7 @@ class FakeWorkload:
 
 def main(folder: Path) -> None:
     try:
-        with Client(sys.argv[sys.argv.index("jobs.workload") + 1]) as connection:
+        with Client(sys.argv[sys.argv.index("jobs.worker") + 1]) as connection:
             FakeWorkload(connection, folder).serve()
     except SystemExit:
         os._exit(1)

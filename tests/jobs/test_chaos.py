@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pandas
 
-from jobs.plan import load_sweep
-from jobs.results import Results
+from jobs.executor.result_store import Results
+from jobs.sweep.plan import load_sweep
 from tests.jobs.conftest import ROOT, command, eventually
 
 LONG = os.environ.get("CHAOS", "") not in ("", "0")
@@ -165,14 +165,14 @@ def test_a_worker_stuck_in_a_step_ends_with_its_runner(tiny, tmp_path, stand_in_
     sweep = Sweep(tiny(context_length=[8], mode=["forward"]), tmp_path)
     (sweep.mark / "sitecustomize.py").write_text(
         "import sys\n"
-        "if sys.orig_argv[1:3] == ['-m', 'jobs.workload']:\n"
+        "if sys.orig_argv[1:3] == ['-m', 'jobs.worker']:\n"
         f"    sys.path.insert(0, {str(ROOT)!r})\n"
-        "    import pathlib, jobs.model\n"
+        "    import pathlib, jobs.workloads.transformer.model\n"
         "    def stuck(self, tokens):\n"
         f"        pathlib.Path({str(tmp_path)!r}, 'stuck').touch()\n"
         "        while True:\n"
         "            pass\n"
-        "    jobs.model.TransformerLM.forward = stuck\n"
+        "    jobs.workloads.transformer.model.TransformerLM.forward = stuck\n"
     )
     process = sweep.start()
     eventually(lambda: (tmp_path / "stuck").exists(), 60)

@@ -15,7 +15,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from jobs.__main__ import app
-from jobs.runner import SweepRunner
+from jobs.executor.sweep_runner import SweepRunner
 from tests.jobs.conftest import ROOT, command, eventually, jobs
 from tests.jobs.test_runner import FIRST, RUNS, SECOND
 

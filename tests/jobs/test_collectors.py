@@ -6,9 +6,9 @@ from signal import SIGKILL
 
 import pytest
 
-from jobs import collectors
-from jobs.collectors import Nsys, Timer, allowed_environment
-from jobs.failures import CaptureLost
+from jobs.executor import collectors
+from jobs.executor.collectors import Nsys, Timer, allowed_environment
+from jobs.executor.failures import CaptureLost
 from tests.jobs.conftest import said_in
 
 

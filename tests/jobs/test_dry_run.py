@@ -9,10 +9,12 @@ import torch._dynamo  # when it is imported, it sees which functions are torch's
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from jobs import dry_run, model, ranges
-from jobs.caching_allocator import CachingAllocator
-from jobs.plan import Run
-from jobs.workload import Workload
+from jobs.memory import simulated_step
+from jobs.memory.caching_allocator import CachingAllocator
+from jobs.sweep.plan import Run
+from jobs.worker.service import Workload
+from jobs.workloads import annotation
+from jobs.workloads.transformer import model
 
 SCALAR = 8
 """Bytes of a single number, which some operations make on the host and others on the device."""
@@ -91,7 +93,7 @@ def measured(run: Run, num_steps: int) -> list:
     before = torch.autograd.is_multithreading_enabled()
     torch.autograd.set_multithreading_enabled(False)
     try:
-        with mock.patch.object(model.torch, "exp", exp_on_cuda), ranges.no_ranges(), Events() as seen:
+        with mock.patch.object(model.torch, "exp", exp_on_cuda), annotation.no_ranges(), Events() as seen:
             workload = Workload(run.model_dump(), torch.device("cpu"))
             seen.events.clear()
             for _ in range(num_steps):
@@ -104,7 +106,7 @@ def measured(run: Run, num_steps: int) -> list:
 
 def predicted(run: Run, num_steps: int) -> list:
     allocator = Replay()
-    workload = dry_run.Workload(dry_run.shape_of(run), allocator)
+    workload = simulated_step.Workload(simulated_step.shape_of(run), allocator)
     allocator.events.clear()
     for _ in range(num_steps):
         workload.zero_grad()

@@ -11,8 +11,8 @@ import pytest
 
 from jobs.__main__ import job as job_command
 from jobs.__main__ import render as render_command
-from jobs.job import replace, shipped_recordings
-from jobs.results import Results
+from jobs.executor.result_store import Results
+from jobs.follow_up import replace, shipped_recordings
 from tests.jobs.conftest import ROOT, command, eventually, jobs
 
 ONE_RUN = {"context_length": [8], "mode": ["forward"]}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis.reading import recording
+from analysis.recording import store
 from jobs import memory
-from jobs.plan import DEFAULT_SWEEP, Run, load_sweep
+from jobs.sweep.plan import DEFAULT_SWEEP, Run, load_sweep
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 STUDY = DEFAULT_SWEEP.parent / "sweeps" / "memory.yaml"
@@ -20,7 +20,7 @@ RECORDINGS = sorted(manifest.parent.name for manifest in DATA.glob("*/manifest.j
 def load(name):
     if name not in RECORDINGS:
         pytest.skip(f"the recording {name} is not in site/data")
-    return recording.load(DATA / name)
+    return store.load(DATA / name)
 
 
 def run_of(row) -> Run:

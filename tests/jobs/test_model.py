@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from jobs import ranges
-from jobs.model import RotaryEmbedding, TransformerLM, loss_of, softmax
-from jobs.model_sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
+from jobs.contract import ranges
+from jobs.workloads import annotation
+from jobs.workloads.transformer.model import RotaryEmbedding, TransformerLM, loss_of, softmax
+from jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
 
 SHAPE = {"d_model": 32, "d_ff": 48, "num_layers": 3, "num_heads": 4, "vocab_size": 50, "context_length": 12}
 MATRIX_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}
@@ -204,9 +205,9 @@ class Recorder:
 @pytest.fixture
 def recorder():
     recorder = Recorder()
-    ranges.use(recorder)
+    annotation.use(recorder)
     yield recorder
-    ranges.use(ranges._open_nothing)
+    annotation.use(annotation._open_nothing)
     assert not recorder.open
 
 
@@ -229,14 +230,14 @@ def test_every_range_is_in_the_vocabulary(recorder, attention):
 
 
 def test_an_unused_range_is_one_shared_object_that_does_nothing():
-    assert ranges.annotate("forward") is ranges.annotate("softmax")
-    with ranges.annotate("forward") as value:
+    assert annotation.annotate("forward") is annotation.annotate("softmax")
+    with annotation.annotate("forward") as value:
         assert value is None
 
 
 def test_no_ranges_opens_nothing_and_restores_the_opener_after_an_error(recorder):
-    with pytest.raises(RuntimeError), ranges.no_ranges(), ranges.annotate("step"):
+    with pytest.raises(RuntimeError), annotation.no_ranges(), annotation.annotate("step"):
         raise RuntimeError
-    with ranges.annotate("forward"):
+    with annotation.annotate("forward"):
         pass
     assert recorder.paths == ["forward"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.failures import CollectorError
-from jobs.nsys_cli import NsysLog, count_kernels_and_steps, export, nsys, scrub
+from jobs.executor.failures import CollectorError
+from jobs.executor.nsys_cli import NsysLog, count_kernels_and_steps, export, nsys, scrub
 from tests.jobs.conftest import said_in
 
 

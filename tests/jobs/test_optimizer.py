@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from jobs.optimizer import AdamW
+from jobs.workloads.adamw import AdamW
 
 
 def parameters() -> list[torch.Tensor]:

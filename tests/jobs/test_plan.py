@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 
-from jobs.plan import DEFAULT_SWEEP, SweepError, load_sweep, select
+from jobs.sweep.plan import DEFAULT_SWEEP, SweepError, load_sweep, select
 
 DEFAULT = load_sweep(DEFAULT_SWEEP)
 SMALLEST = {"name": "x", "size": ["small"], "context_length": [128], "mode": ["forward"]}

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 
-from analysis.reading import recording
-from jobs.plan import DEFAULT_SWEEP, Run, load_sweep
-from jobs.prediction import (
+from analysis.recording import store
+from jobs.sweep.plan import DEFAULT_SWEEP, Run, load_sweep
+from jobs.sweep.prediction import (
     EVENT_BYTES,
     EVENTS_PER_LAYER,
     EXPORT_BYTES,
@@ -34,7 +34,7 @@ def change(run: Run, **fields) -> Run:
 def recorded():
     if not RECORDING.exists():
         pytest.skip("the recording h200-fp32 is not in site/data")
-    return recording.load(RECORDING)
+    return store.load(RECORDING)
 
 
 def test_no_run_came_near_its_timeout_and_no_timeout_is_longer_than_an_hour(recorded):

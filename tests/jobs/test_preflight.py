@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from jobs import preflight
-from jobs.failures import CollectorError
+from jobs.executor import preflight
+from jobs.executor.failures import CollectorError
+from jobs.executor.result_store import Results
 from jobs.memory import predicted_memory_bytes
-from jobs.plan import DEFAULT_SWEEP, load_sweep
-from jobs.results import Results
+from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 
 SWEEP = load_sweep(DEFAULT_SWEEP)
 RUNS, PROTOCOL = SWEEP.runs, SWEEP.protocol

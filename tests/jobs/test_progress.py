@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from analysis.reading import recording
-from jobs import progress
-from jobs.plan import DEFAULT_SWEEP, load_sweep
-from jobs.prediction import predicted_seconds
-from jobs.progress import Estimate, JsonEvents, Meter, Output, Terminal, clock
+from analysis.recording import store
+from jobs.executor import events
+from jobs.executor.events import Estimate, JsonEvents, Meter, Output, Terminal, clock
+from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
+from jobs.sweep.prediction import predicted_seconds
 
 RECORDING = Path(__file__).parents[2] / "site" / "data" / "h200-fp32"
 
 
 @pytest.fixture
 def at(monkeypatch):
-    """Sets the clock of `jobs.progress` to so many seconds after the start."""
+    """Sets the clock of `jobs.executor.events` to so many seconds after the start."""
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(events.time, "monotonic", lambda: now[0])
 
     def set_clock(seconds: float) -> None:
         now[0] = seconds
@@ -69,7 +69,7 @@ def test_a_run_that_finishes_faster_than_a_smaller_one_does_no_harm(at):
 def test_the_estimate_is_within_a_fifth_from_the_tenth_run_of_the_shipped_recording(at):
     if not RECORDING.exists():
         pytest.skip("the recording h200-fp32 is not in site/data")
-    walls = recording.load(RECORDING).runs.set_index("run_id")["wall_s"]
+    walls = store.load(RECORDING).runs.set_index("run_id")["wall_s"]
     sweep = load_sweep(DEFAULT_SWEEP)
     estimate = Estimate({run.run_id: predicted_seconds(run, sweep.protocol) for run in sweep.runs})
     total = walls.sum()
@@ -192,7 +192,7 @@ def test_what_nsys_says_is_no_markup(capsys, at):
 
 def test_a_terminal_gets_a_bar_with_run_phase_time_and_cost(monkeypatch):
     screen = io.StringIO()
-    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=screen, force_terminal=True, width=160))
+    monkeypatch.setattr(events, "Console", lambda **_: Console(file=screen, force_terminal=True, width=160))
     report = Terminal(Meter(price_per_hour=2.5), num_gpus=2)
     report("sweep_started", runs=2, finished=0, timed=0, passes=4, predicted_s=PREDICTED)
     report("run_started", run="b", gpu=0)

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs import results as results_module
-from jobs.plan import DEFAULT_SWEEP, load_sweep
-from jobs.results import Locked, Results, read_json, write_json
+from jobs.executor import result_store as results_module
+from jobs.executor.result_store import Locked, Results, read_json, write_json
+from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 
 SWEEP = load_sweep(DEFAULT_SWEEP)
 RUN = SWEEP.runs[0]

@@ -11,12 +11,12 @@ from collections import Counter
 
 import pytest
 
-from jobs import collectors, lane, nsys_cli, runner
-from jobs.collectors import Nsys, Timer
-from jobs.failures import CollectorError
-from jobs.nsys_cli import nsys
-from jobs.results import Locked, Results
-from jobs.runner import Stopped
+from jobs.executor import collectors, gpu_executor, nsys_cli, sweep_runner
+from jobs.executor.collectors import Nsys, Timer
+from jobs.executor.failures import CollectorError
+from jobs.executor.nsys_cli import nsys
+from jobs.executor.result_store import Locked, Results
+from jobs.executor.sweep_runner import Stopped
 from tests.jobs.conftest import eventually
 
 RUNS = [f"tiny-ctx{t}-fp32-naive-{mode}" for t in (8, 16) for mode in ("forward", "train_step")]
@@ -44,7 +44,7 @@ def test_every_run_is_measured_by_both_collectors_with_warm_workers(session, fak
         f"{run}/{c}": 1 for run in RUNS for c in ("timer", "nsys")
     }
     assert len(workers(fake_worker, "timer")) == 1
-    assert len(workers(fake_worker, "nsys")) == lane.NSYS_WORKERS
+    assert len(workers(fake_worker, "nsys")) == gpu_executor.NSYS_WORKERS
     for run in RUNS:
         folder = first.results.folder / run
         files = {path.name for path in folder.iterdir()}
@@ -136,7 +136,7 @@ def test_a_crash_is_a_result_and_the_next_run_has_a_new_worker(session, fake_wor
 def test_a_hang_becomes_a_timeout_and_only_its_worker_is_killed(session, fake_worker, monkeypatch, collector):
     """The timeout is that of the run: here it is short for the runs that hang."""
     hangs = {FIRST: "warm-up", SECOND: "measured", THIRD: "released"}
-    monkeypatch.setattr(lane, "timeout_seconds", lambda run, protocol: 1.0 if run.run_id in hangs else 60)
+    monkeypatch.setattr(gpu_executor, "timeout_seconds", lambda run, protocol: 1.0 if run.run_id in hangs else 60)
     fake_worker.fail({f"{run}/{collector}": (moment, "hang") for run, moment in hangs.items()})
     one = session()
     assert one.run() == {FIRST: "timeout", SECOND: "timeout", THIRD: "timeout", LAST: "ok"}
@@ -164,23 +164,25 @@ class OnGpu:
         self.runner = one.runner
 
     def __enter__(self):
-        self.init = lane.Lane.__init__
+        self.init = gpu_executor.Lane.__init__
 
         def on_cpu(one, sweep_runner, gpu):
             sweep_runner.device = "cpu"
             self.init(one, sweep_runner, None)
             sweep_runner.device = "cuda"
 
-        lane.Lane.__init__ = on_cpu
+        gpu_executor.Lane.__init__ = on_cpu
 
     def __exit__(self, *_):
-        lane.Lane.__init__ = self.init
+        gpu_executor.Lane.__init__ = self.init
 
 
 def test_an_incomplete_capture_is_measured_again(session, monkeypatch):
     steps = {SECOND: iter([2])}
     monkeypatch.setattr(
-        lane, "count_kernels_and_steps", lambda database: (100, next(steps.get(database.parent.name, iter([])), 3))
+        gpu_executor,
+        "count_kernels_and_steps",
+        lambda database: (100, next(steps.get(database.parent.name, iter([])), 3)),
     )
     one = session()
     with OnGpu(one):
@@ -193,30 +195,30 @@ def test_an_incomplete_capture_is_measured_again(session, monkeypatch):
 
 
 def test_a_capture_that_stays_incomplete_fails_in_the_end(session, monkeypatch):
-    monkeypatch.setattr(lane, "count_kernels_and_steps", lambda _: (100, 2))
+    monkeypatch.setattr(gpu_executor, "count_kernels_and_steps", lambda _: (100, 2))
     one = session({"mode": ["forward"], "context_length": [8]})
     with OnGpu(one):
         assert one.run() == {FIRST: "failed"}
     assert one.record(FIRST)["status_detail"]["message"] == "nsys recorded 2 of 3 steps (see nsys.log)"
-    assert len(one.named("run_repeated")) == runner.MAX_REPEATS
+    assert len(one.named("run_repeated")) == sweep_runner.MAX_REPEATS
     assert len(one.phases("timer")) == 1
 
 
 def test_a_capture_without_kernels_says_so(session, monkeypatch):
-    monkeypatch.setattr(lane, "count_kernels_and_steps", lambda _: (0, 3))
+    monkeypatch.setattr(gpu_executor, "count_kernels_and_steps", lambda _: (0, 3))
     one = session({"mode": ["forward"], "context_length": [8]})
     with OnGpu(one):
         assert one.run() == {FIRST: "no_kernels"}
-    assert len(one.named("run_repeated")) == runner.MAX_REPEATS  # a capture may be lost
+    assert len(one.named("run_repeated")) == sweep_runner.MAX_REPEATS  # a capture may be lost
     assert "no kernel" in one.record(FIRST)["status_detail"]["message"]
 
 
 def test_where_no_capture_is_ever_whole_not_every_run_is_repeated(session, monkeypatch):
-    monkeypatch.setattr(lane, "count_kernels_and_steps", lambda _: (0, 3))
+    monkeypatch.setattr(gpu_executor, "count_kernels_and_steps", lambda _: (0, 3))
     one = session()
     with OnGpu(one):
         assert one.run() == dict.fromkeys(RUNS, "no_kernels")
-    assert len(one.named("run_repeated")) == runner.MAX_REPEATS
+    assert len(one.named("run_repeated")) == sweep_runner.MAX_REPEATS
 
 
 @pytest.fixture
@@ -362,7 +364,7 @@ def test_a_capture_ends_while_the_next_run_is_measured(session, fake_worker, nsy
     assert session().run() == dict.fromkeys(RUNS, "ok")
     sessions = [session for _, session, *_ in nsys_calls.of("start")]
     assert sessions[0] != sessions[1]
-    assert len(set(sessions)) == lane.NSYS_WORKERS
+    assert len(set(sessions)) == gpu_executor.NSYS_WORKERS
     _, _, stop_began, stop_ended = next(call for call in nsys_calls.of("stop") if call[1] == sessions[0])
     assert stop_began < fake_worker.measured_at[f"{SECOND}/nsys"] < stop_ended
 
@@ -420,7 +422,7 @@ def test_a_worker_that_always_dies_under_nsys_fails_its_run_and_keeps_what_nsys_
     fake_worker.fail({f"{SECOND}/nsys": ("measured", "segfault")})
     one = session()
     assert one.run() == dict.fromkeys(RUNS, "ok") | {SECOND: "failed"}
-    assert one.named("run_repeated") == [SECOND] * runner.MAX_REPEATS
+    assert one.named("run_repeated") == [SECOND] * sweep_runner.MAX_REPEATS
     assert (one.results.folder / SECOND / "nsys.log").read_text().count("launch: the target aborted") == 3
     assert (one.results.raw / f"{SECOND}.lost.qdstrm").read_text() == "half a report"
     assert "worker process died" in one.results.record(one.sweep.runs[RUNS.index(SECOND)])["status_detail"]["message"]
@@ -437,7 +439,7 @@ def killed_between_the_rounds(session, monkeypatch):
         def kill(lane):
             raise Killed
 
-        patched.setattr(lane.Lane, "profile_runs", kill)
+        patched.setattr(gpu_executor.Lane, "profile_runs", kill)
         one = session()
         with pytest.raises(Killed):
             one.run()
@@ -610,7 +612,7 @@ def test_without_nsys_the_message_says_what_to_install(session, monkeypatch):
 def test_a_worker_that_cannot_start_is_reported_with_its_last_line(session, fake_worker):
     (fake_worker.folder / "sitecustomize.py").write_text(
         "import os, sys\n"
-        "if sys.orig_argv[1:3] == ['-m', 'jobs.workload']:\n"
+        "if sys.orig_argv[1:3] == ['-m', 'jobs.worker']:\n"
         "    print('ImportError: libcuda.so.1', file=sys.stderr, flush=True)\n"
         "    os._exit(1)\n"
     )
@@ -692,7 +694,7 @@ def test_a_stop_lets_the_export_in_progress_finish(session, fake_worker, monkeyp
 def test_a_stop_while_a_worker_starts_does_not_wait_for_it(session, fake_worker):
     (fake_worker.folder / "sitecustomize.py").write_text(
         "import pathlib, sys, time\n"
-        "if sys.orig_argv[1:3] == ['-m', 'jobs.workload']:\n"
+        "if sys.orig_argv[1:3] == ['-m', 'jobs.worker']:\n"
         f"    pathlib.Path({str(fake_worker.folder)!r}, 'starting').touch()\n"
         "    time.sleep(600)\n"
     )
@@ -725,7 +727,7 @@ def test_what_breaks_on_one_gpu_ends_the_sweep_at_once_on_all(session, fake_work
 
 def test_gpus_of_several_kinds_are_refused(session, monkeypatch):
     kinds = iter(["A100", "H100"])
-    monkeypatch.setattr(lane, "machine_facts", lambda facts, with_nsys: {"gpu_name": next(kinds)})
+    monkeypatch.setattr(gpu_executor, "machine_facts", lambda facts, with_nsys: {"gpu_name": next(kinds)})
     one = session(gpus=(0, 1))
     with pytest.raises(CollectorError, match=r"the GPUs differ \(A100, H100\)"):
         one.run()

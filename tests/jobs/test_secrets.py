@@ -98,7 +98,7 @@ def test_no_secret_and_no_name_reaches_results_or_recording(fake_worker, tiny, t
 
 def test_the_leaky_stand_in_leaks_what_it_is_given(fake_worker, tiny, tmp_path, leaky_nsys, monkeypatch):
     """Guards the test above: without the allow-list and the scrubbing everything would be found."""
-    from jobs import collectors, nsys_cli
+    from jobs.executor import collectors, nsys_cli
     from tests.jobs.conftest import Session
 
     monkeypatch.setenv("PATH", f"{leaky_nsys}{os.pathsep}{os.environ['PATH']}")

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from jobs.plan import DEFAULT_SWEEP, Protocol, SweepError, load_sweep
-from jobs.prediction import predicted_seconds
-from jobs.shards import Shard, detect_shard, parse_shard, runs_of_shard
+from jobs.sweep.plan import DEFAULT_SWEEP, Protocol, SweepError, load_sweep
+from jobs.sweep.prediction import predicted_seconds
+from jobs.sweep.shards import Shard, detect_shard, parse_shard, runs_of_shard
 
 SWEEP = load_sweep(DEFAULT_SWEEP)
 

@@ -10,9 +10,11 @@ from multiprocessing.connection import Connection
 import pytest
 import torch
 
-from jobs import observations, ranges, workload
-from jobs.plan import Run
-from jobs.workload import Workload, perform
+from jobs.contract import ranges
+from jobs.sweep.plan import Run
+from jobs.worker import probes, service
+from jobs.worker.service import Workload, perform
+from jobs.workloads import annotation
 from tests.jobs.test_model import Operations
 
 CPU = torch.device("cpu")
@@ -52,9 +54,9 @@ def opened():
         names.append(name)
         yield
 
-    ranges.use(record)
+    annotation.use(record)
     yield names
-    ranges.use(ranges._open_nothing)
+    annotation.use(annotation._open_nothing)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_precision_sets_tf32_and_autocast(precision, matmul):
     one = make(precision=precision, mode="forward")
     one.step()
     assert torch.get_float32_matmul_precision() == matmul
-    assert workload.settings()["float32_matmul_precision"] == matmul
+    assert service.settings()["float32_matmul_precision"] == matmul
     assert one.logits.dtype == (torch.bfloat16 if precision == "bf16" else torch.float32)
     assert {parameter.dtype for parameter in one.model.parameters()} == {torch.float32}
 
@@ -147,13 +149,13 @@ def test_measured_steps_are_annotated_and_warm_up_steps_are_not(opened):
 
 @pytest.mark.parametrize("phase", ["forward", "loss", "backward", "optimizer"])
 def test_out_of_memory_names_phase_step_and_bytes_and_leaves_the_process_usable(monkeypatch, phase):
-    method = {"optimizer": "jobs.optimizer.AdamW.step"}.get(phase, f"jobs.workload.Workload.{phase}")
+    method = {"optimizer": "jobs.workloads.adamw.AdamW.step"}.get(phase, f"jobs.worker.service.Workload.{phase}")
 
     def fail(self):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nand so on")
 
     monkeypatch.setattr(method, fail)
-    monkeypatch.setattr(workload, "memory_state", lambda device: {"allocated_bytes": 1, "total_bytes": 2})
+    monkeypatch.setattr(service, "memory_state", lambda device: {"allocated_bytes": 1, "total_bytes": 2})
     connection = FakeConnection()
     perform(task(), CPU, connection)
     (answer,) = connection.sent
@@ -204,7 +206,7 @@ def test_the_process_ends_with_its_runner_and_leaves_no_folder(tmp_path):
     if child == 0:
         ours.close()
         connection = Connection(theirs.detach())
-        workload.end_with_runner(connection, str(home))
+        service.end_with_runner(connection, str(home))
         while True:
             pass
     theirs.close()
@@ -280,17 +282,17 @@ def test_a_compiled_run_leaves_nothing_behind(monkeypatch):
     perform(task(compile="default"), CPU, FakeConnection())
     assert len(kept) > 20
     assert backend.held and all(pool() is not None for pool in backend.held)
-    workload.release(CPU, was_compiled=True)
+    service.release(CPU, was_compiled=True)
     assert [one() for one in kept if one() is not None] == []
     assert [pool() for pool in backend.held if pool() is not None] == []
 
 
 def test_every_task_is_followed_by_a_release(monkeypatch, tmp_path):
     done = []
-    monkeypatch.setattr(workload.os, "dup2", lambda *descriptors: None)
-    monkeypatch.setattr(workload, "perform", lambda task, *_: done.append(task["run"]["compile"]))
-    monkeypatch.setattr(workload.calibration, "rates", lambda device: done.append("rates"))
-    monkeypatch.setattr(workload, "release", lambda device, was_compiled: done.append(was_compiled))
+    monkeypatch.setattr(service.os, "dup2", lambda *descriptors: None)
+    monkeypatch.setattr(service, "perform", lambda task, *_: done.append(task["run"]["compile"]))
+    monkeypatch.setattr(service.calibration, "rates", lambda device: done.append("rates"))
+    monkeypatch.setattr(service, "release", lambda device, was_compiled: done.append(was_compiled))
     about = {"collector": "timer", "log": str(tmp_path / "log.txt")}
     tasks = [{"calibrate": True}, {"run": FIELDS}, {"run": FIELDS | {"compile": "default"}}]
 
@@ -301,13 +303,13 @@ def test_every_task_is_followed_by_a_release(monkeypatch, tmp_path):
             return tasks.pop(0) | about
 
     connection = Tasks()
-    workload.serve(connection, CPU)
+    service.serve(connection, CPU)
     assert done == ["rates", False, "off", False, "default", True]
     assert [one["event"] for one in connection.sent] == ["hello", "calibrated", *3 * ["released"]]
 
 
 def test_what_was_allocated_before_a_run_was_built_is_a_figure_of_it(monkeypatch):
-    monkeypatch.setattr(workload, "allocated_before", lambda device: {"allocated_before_bytes": 7})
+    monkeypatch.setattr(service, "allocated_before", lambda device: {"allocated_before_bytes": 7})
     connection = FakeConnection()
     perform(task(), CPU, connection)
     figure = {"figure": "allocated_before_build", "unit": "bytes", "value": 7}
@@ -322,7 +324,7 @@ def test_a_run_out_of_memory_says_what_was_allocated_before_it(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Workload, "forward", fail)
-    monkeypatch.setattr(workload, "allocated_before", lambda device: {"allocated_before_bytes": 7})
+    monkeypatch.setattr(service, "allocated_before", lambda device: {"allocated_before_bytes": 7})
     connection = FakeConnection()
     perform(task(), CPU, connection)
     assert connection.sent[-1]["allocated_before_bytes"] == 7
@@ -330,7 +332,7 @@ def test_a_run_out_of_memory_says_what_was_allocated_before_it(monkeypatch):
 
 def test_numerics_compare_with_float32_and_leave_the_precision_of_the_run():
     one = make(precision="bf16")
-    figures = {row["figure"]: row["value"] for row in observations.numerics(one)}
+    figures = {row["figure"]: row["value"] for row in probes.numerics(one)}
     assert 0 < figures["logits_rms_difference"] < 0.1 * figures["logits_rms_fp32"]
     assert figures["loss"] != figures["loss_fp32"] == pytest.approx(figures["loss"], rel=0.05)
     one.forward()
@@ -340,7 +342,7 @@ def test_numerics_compare_with_float32_and_leave_the_precision_of_the_run():
 def test_bytes_kept_by_a_range_are_those_allocated_when_it_ends(monkeypatch):
     levels = iter([100, 110, 150, 170])  # before outer, before inner, after inner, after outer
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: next(levels))
-    kept = observations.KeptBytes(CPU)
+    kept = probes.KeptBytes(CPU)
     with kept.open("block_0"), kept.open("ffn"):
         pass
     assert kept.rows == [
@@ -360,4 +362,4 @@ def test_bytes_kept_by_a_range_are_those_allocated_when_it_ends(monkeypatch):
     ],
 )
 def test_numerics_are_observed_where_the_same_code_has_float32(changes, compared):
-    assert workload.compares_with_fp32(FIELDS | changes) == compared
+    assert service.compares_with_fp32(FIELDS | changes) == compared

@@ -1,0 +1,1 @@
+"""From an nsys export to tidy frames; the only place that knows the schema of nsys."""

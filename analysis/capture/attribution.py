@@ -1,0 +1,455 @@
+"""Attribute GPU work to the NVTX ranges it was launched in: kernel -> launch API call -> innermost range of the same
+thread.
+
+An operation belongs to where the host *launched* it, never to where it ran: kernels run after the host has left the
+range. The launch is the API call with the operation's correlation id in the operation's process (the id is unique per
+process only); every kernel of a CUDA graph belongs to the call that launched the graph. Push/pop ranges belong to the
+thread that pushed them, and nest per domain. What a thread without ranges launches (autograd's backward thread) gets
+its phase and step from the ranges open at that time on the process's other threads. Where a step has a forward and a
+backward range and no loss range, what is launched between the two is the loss. The label says how the phase is known:
+
+- `exact`: the launching thread itself was inside the phase (or, where the capture names no phase, inside a range)
+- `phase`: the phase was found by time, across the threads of the process
+- `none`:  neither, or the launch is not in the capture, or the threads disagree about the phase
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from analysis.capture.nsys_export import BLOCK, UNKNOWN_THREAD, Capture
+from jobs.contract import ranges as vocabulary
+
+ATTRIBUTIONS = ("exact", "phase", "none")
+EXACT, PHASE, NONE = range(3)
+_NO_PHASE = len(vocabulary.PHASES)
+_FORWARD, _LOSS, _BACKWARD = (
+    vocabulary.PHASES.index(p) for p in (vocabulary.FORWARD, vocabulary.LOSS, vocabulary.BACKWARD)
+)
+_PHASE_CATEGORIES = [*vocabulary.PHASES, ""]
+
+# Names that other people's programs give to the four phases and to a step.
+_PHASE_NAMES = {
+    vocabulary.FORWARD: r"(model[ _.])?(forward|fwd)([ _]?(pass|step))?",
+    vocabulary.LOSS: r"loss|compute[ _]loss|criterion",
+    vocabulary.BACKWARD: r"(loss[ _.])?(backward|bwd)([ _]?(pass|step))?",
+    vocabulary.OPTIMIZER: r"optimi[sz]er|opt(imi[sz]er)?[ _.]step|optimizer\.step#.*",
+}
+_PHASE_PATTERNS = [(phase, re.compile(pattern, re.IGNORECASE)) for phase, pattern in _PHASE_NAMES.items()]
+_STEP_PATTERN = re.compile(r"(train(ing)?[ _]?)?(step|iter|iteration|ProfilerStep)[ _#:.-]*\d*", re.IGNORECASE)
+
+
+def phase_of(name: str) -> str:
+    """The phase that a range called `name` marks: forward, loss, backward, optimizer, or "" when it marks none."""
+    return next((phase for phase, pattern in _PHASE_PATTERNS if pattern.fullmatch(name.strip())), "")
+
+
+def is_step(name: str) -> bool:
+    """Whether a range called `name` marks one training step."""
+    return _STEP_PATTERN.fullmatch(name.strip()) is not None
+
+
+@dataclass
+class Attribution:
+    """Ranges with their place, and the place of each operation; rows are in the order of the capture's frames.
+
+    ranges: the capture's columns and parent_id (-1 none; row number of the parent), depth, path, step (-1 none), phase,
+            module (path below the phase); both end in an ellipsis after a hundred names. Start/end ranges take no part
+            in the nesting: they have no parent.
+    kernels, memops, graphs: api (row of the launch, -1 not in the capture), launch_ns, launch_end_ns (start_ns where
+            the launch is not in the capture), thread, range_id (-1 none), step, phase, module, attribution
+    api:    range_id, step, phase, attribution
+    nesting: looks up the innermost range of a thread at a time
+    """
+
+    ranges: pd.DataFrame
+    kernels: pd.DataFrame
+    memops: pd.DataFrame
+    graphs: pd.DataFrame
+    nesting: "Nesting"
+    _places: "_Places"
+    _calls: pd.DataFrame
+
+    @cached_property
+    def api(self) -> pd.DataFrame:
+        """range_id, step, phase and attribution of each API call, worked out when first asked for."""
+        calls = self._calls
+        return self._places.at(calls["process"], calls["thread"], calls["start_ns"], None).drop(columns="module")
+
+    def chains(self, operations: pd.DataFrame) -> list[np.ndarray]:
+        """For each domain: the innermost push/pop range that holds the launch of each row of kernels, memops or
+        graphs."""
+        if len(self.nesting.domains) == 1 and "range_id" in operations:
+            return [operations["range_id"].to_numpy()]
+        return self.nesting.chains(operations["thread"].to_numpy(), operations["launch_ns"].to_numpy())
+
+    def inside(self, operations: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+        """Every (operation, range) where a push/pop range holds the launch of a row of kernels, memops or graphs: row
+        numbers (int64, int32), innermost ranges first."""
+        chains = self.chains(operations)
+        found = [(np.empty(0, np.int64), np.empty(0, np.int32))]
+        for chain in chains:
+            row = np.arange(len(chain))
+            while True:
+                held = chain >= 0
+                row, chain = row[held], chain[held]
+                if not len(row):
+                    break
+                found.append((row, chain))
+                chain = self.nesting.stack_parent[chain]
+        rows, held_in = zip(*found)
+        return np.concatenate(rows), np.concatenate(held_in)
+
+
+def attribute(capture: Capture) -> Attribution:
+    """Attribution of every GPU operation and API call of `capture`."""
+    nesting = Nesting(capture.ranges)
+    ranges = _place_ranges(capture.ranges, nesting)
+    places = _Places(ranges, nesting)
+    operations = {
+        name: places.operations(getattr(capture, name), capture.api) for name in ("kernels", "memops", "graphs")
+    }
+    return Attribution(ranges, **operations, nesting=nesting, _places=places, _calls=capture.api)
+
+
+# ---------------------------------------------------------------------------------------------------- nesting of ranges
+
+
+class Nesting:
+    """The push/pop stacks of a capture's ranges, one per thread and domain, for looking up many moments at once."""
+
+    def __init__(self, ranges: pd.DataFrame):
+        self._start = ranges["start_ns"].to_numpy()
+        self._end = ranges["end_ns"].to_numpy()
+        self.stack_parent = np.full(len(ranges), -1, np.int64)
+        pushed = np.flatnonzero((ranges["style"] == "PushPop").to_numpy())
+        self._threads, thread = np.unique(ranges["thread"].to_numpy()[pushed], return_inverse=True)
+        domain_codes, domain = np.unique(ranges["domain"].cat.codes.to_numpy()[pushed], return_inverse=True)
+        self.domains = [ranges["domain"].cat.categories[code] for code in domain_codes]
+        self._times = np.sort(np.concatenate([self._start[pushed], self._end[pushed]]))
+        self._keys, self._current = [], []
+        for code in range(len(domain_codes)):
+            mine = domain == code
+            self._add_stacks(pushed[mine], thread[mine])
+
+    def _add_stacks(self, rows: np.ndarray, thread: np.ndarray) -> None:
+        """Walk the pushes and pops of one domain in the order they happened, all threads at once."""
+        start, end = self._start[rows], self._end[rows]
+        count = len(rows)
+        index = np.arange(count)
+        time = np.concatenate([start, end])
+        # At one moment: first what ends, inner before outer; then what begins, outer before inner; an empty range last.
+        kind = np.concatenate([np.ones(count, np.int8), np.where(start == end, 2, 0).astype(np.int8)])
+        other = np.concatenate([-end, -start])
+        order = np.lexsort((np.concatenate([index, -index]), other, kind, time, np.concatenate([thread, thread])))
+        pushes, event = order < count, order % count
+        depth_after = np.cumsum(np.where(pushes, 1, -1))
+        position = np.flatnonzero(pushes)
+        depth = depth_after[position]
+        by_depth = position[np.argsort(depth, kind="stable")]
+        parent = np.full(count, -1, np.int64)
+        above = None
+        for level in np.split(by_depth, np.cumsum(np.bincount(depth)[1:])[:-1]) if count else []:
+            if above is not None:
+                parent[event[level]] = event[above[np.searchsorted(above, level) - 1]]
+            above = level
+        current = np.where(pushes, event, parent[event])
+        self.stack_parent[rows] = np.where(parent >= 0, rows[parent], -1)
+        rank = np.searchsorted(self._times, time[order])
+        self._keys.append(np.concatenate([thread, thread])[order] * (len(self._times) + 1) + rank)
+        self._current.append(np.where(current >= 0, rows[current], -1).astype(np.int32))
+
+    def chains(self, thread: np.ndarray, time: np.ndarray) -> list[np.ndarray]:
+        """For each domain: the innermost range (row number, -1 none) of that domain open on `thread` at `time`, as
+        int32.
+
+        A range holds the moment it starts and not the moment it ends."""
+        if not len(self._threads):
+            return []
+        code = np.searchsorted(self._threads, thread)
+        code[code == len(self._threads)] = 0
+        known = self._threads[code] == thread
+        key = code * (len(self._times) + 1) + np.searchsorted(self._times, time, side="right") - 1
+        found = []
+        for keys, current in zip(self._keys, self._current):
+            position = np.searchsorted(keys, key, side="right") - 1
+            # After the last event of a thread nothing is open, so a moment before its first event finds nothing either.
+            found.append(np.where(known & (position >= 0), current[position], np.int32(-1)))
+        return found
+
+    def innermost(self, chains: list[np.ndarray], size: int) -> np.ndarray:
+        """Of the domains' innermost ranges the one that started last (int32 row numbers, -1 none)."""
+        if not chains:
+            return np.full(size, -1, np.int32)
+        best = chains[0]
+        for other in chains[1:]:
+            later = (other >= 0) & ((best < 0) | (self._start[other] >= self._start[best]))
+            best = np.where(later, other, best)
+        return best
+
+
+def _merged_parents(ranges: pd.DataFrame, nesting: Nesting) -> np.ndarray:
+    """Parent of each push/pop range: the latest started range on its thread that holds all of it, of any domain."""
+    parent = nesting.stack_parent
+    if len(nesting.domains) < 2:
+        return parent
+    start, end = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
+    domain = ranges["domain"].to_numpy()
+    pushed = (ranges["style"] == "PushPop").to_numpy()
+    best = parent.copy()
+    for name, chain in zip(nesting.domains, nesting.chains(ranges["thread"].to_numpy(), start)):
+        fits = pushed & (domain != name) & (chain >= 0)
+        # Two domains may overlap without nesting, and two ranges that are equal must not become each other's parent.
+        fits &= (end[chain] >= end) & ((start[chain] < start) | (end[chain] > end) | (chain < np.arange(len(chain))))
+        later = fits & ((best < 0) | (start[chain] > start[best]))
+        best = np.where(later, chain, best)
+    return best
+
+
+def levels(parent: np.ndarray) -> list[np.ndarray]:
+    """Row numbers by depth, outermost first, for a forest given by parents (-1 none)."""
+    above, depth = parent, (parent >= 0).astype(np.int64)
+    # Each round doubles how far `above` looks: pushes that are never popped nest by the ten thousand.
+    while (has := above >= 0).any():
+        depth, above = depth + np.where(has, depth[above], 0), np.where(has, above[above], -1)
+    order = np.argsort(depth, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(depth))[:-1]) if len(parent) else []
+
+
+def _place_ranges(ranges: pd.DataFrame, nesting: Nesting) -> pd.DataFrame:
+    parent = _merged_parents(ranges, nesting)
+    count = len(ranges)
+    name = ranges["name"].cat.codes.to_numpy().astype(np.int64)
+    names = [str(one) for one in ranges["name"].cat.categories]
+    own_phase = np.array([_PHASE_CATEGORIES.index(phase_of(one)) for one in names], np.int8)[name]
+    own_step = np.array([is_step(one) for one in names], bool)[name]
+
+    depth = np.zeros(count, np.int32)
+    path, module = np.zeros(count, np.int64), np.full(count, -1, np.int64)
+    phase, in_step = np.full(count, _NO_PHASE, np.int8), np.full(count, -1, np.int64)
+    paths, modules = _Joined(), _Joined()
+    for level, rows in enumerate(levels(parent)):
+        above = parent[rows]
+        has = above >= 0
+        depth[rows] = level
+        path[rows] = paths.join(np.where(has, path[above], -1), name[rows])
+        inherited = np.where(has, phase[above], _NO_PHASE)
+        below = inherited != _NO_PHASE
+        phase[rows] = np.where(below, inherited, own_phase[rows])
+        module[rows[below]] = modules.join(module[above[below]], name[rows[below]])
+        outer_step = np.where(has, in_step[above], -1)
+        in_step[rows] = np.where(outer_step >= 0, outer_step, np.where(own_step[rows], rows, -1))
+
+    placed = ranges.copy(deep=False)
+    placed["parent_id"] = parent.astype(np.int32)
+    placed["depth"] = depth
+    placed["path"] = paths.categorical(path, names)
+    placed["step"] = _number_steps(ranges, in_step)
+    placed["phase"] = pd.Categorical.from_codes(phase, _PHASE_CATEGORIES)
+    placed["module"] = modules.categorical(module, names)
+    return placed
+
+
+def _number_steps(ranges: pd.DataFrame, in_step: np.ndarray) -> np.ndarray:
+    """Number of the step each range lies in: the steps of a process counted from 0 in the order they start."""
+    number = np.full(len(ranges), -1, np.int32)
+    roots = np.unique(in_step[in_step >= 0])
+    process = ranges["process"].to_numpy()[roots]
+    order = np.lexsort((ranges["start_ns"].to_numpy()[roots], process))
+    first = np.r_[True, process[order][1:] != process[order][:-1]] if len(roots) else np.empty(0, bool)
+    run = np.arange(len(roots)) - np.maximum.accumulate(np.where(first, np.arange(len(roots)), 0))
+    ordinal = np.empty(len(roots), np.int32)
+    ordinal[order] = run
+    inside = in_step >= 0
+    number[inside] = ordinal[np.searchsorted(roots, in_step[inside])]
+    return number
+
+
+class _Joined:
+    """Strings of names joined by "/", built level by level: a code for each distinct (outer string, name)."""
+
+    MOST_NAMES = 100  # what lies deeper shares one text: a push that is never popped would make them grow without end
+
+    def __init__(self):
+        self._pairs: list[tuple[int, int]] = []
+        self._codes: dict[tuple[int, int], int] = {}
+
+    def join(self, outer: np.ndarray, name: np.ndarray) -> np.ndarray:
+        if not len(name):
+            return np.empty(0, np.int64)
+        shift = int(name.max()) + 1
+        unique, inverse = np.unique((outer + 1) * shift + name, return_inverse=True)
+        codes = np.empty(len(unique), np.int64)
+        for i, pair in enumerate(unique.tolist()):
+            key = (pair // shift - 1, pair % shift)
+            if key not in self._codes:
+                self._codes[key] = len(self._pairs)
+                self._pairs.append(key)
+            codes[i] = self._codes[key]
+        return codes[inverse]
+
+    def categorical(self, codes: np.ndarray, names: list[str]) -> pd.Categorical:
+        texts: list[str] = []
+        length: list[int] = []
+        for outer, name in self._pairs:
+            length.append(length[outer] + 1 if outer >= 0 else 1)
+            if length[-1] > self.MOST_NAMES + 1:
+                texts.append(texts[outer])
+            else:
+                last = names[name] if length[-1] <= self.MOST_NAMES else "\N{HORIZONTAL ELLIPSIS}"
+                texts.append(f"{texts[outer]}/{last}" if outer >= 0 else last)
+        merged, categories = pd.factorize(np.array([*texts, ""], dtype=object))
+        return pd.Categorical.from_codes(merged.astype(np.int32)[codes], pd.Index(categories, dtype=object))
+
+
+# ------------------------------------------------------------------------------------------------ places of operations
+
+
+class _Places:
+    """Where the host was at many moments: range, step, phase and module, and how that is known."""
+
+    def __init__(self, ranges: pd.DataFrame, nesting: Nesting):
+        self._ranges, self._nesting = ranges, nesting
+        self._phase = ranges["phase"].cat.codes.to_numpy()
+        self._step = ranges["step"].to_numpy()
+        self._module = ranges["module"].cat.codes.to_numpy()
+        self._modules = ranges["module"].cat.categories
+        parent = ranges["parent_id"].to_numpy()
+        has = parent >= 0
+        # The outermost range of a phase (of a step), on each thread: these are what other threads are looked up in.
+        self._phase_roots = (self._phase != _NO_PHASE) & ~(has & (self._phase[parent] != _NO_PHASE))
+        self._step_roots = (self._step >= 0) & ~(has & (self._step[parent] >= 0))
+        self._has_phases = bool(self._phase_roots.any())
+        self._losses = _implied_losses(ranges, self._phase, self._phase_roots)
+
+    def operations(self, operations: pd.DataFrame, api: pd.DataFrame) -> pd.DataFrame:
+        row = launches(operations, api)
+        launched = row >= 0
+        start = operations["start_ns"].to_numpy()
+        if len(api):
+            launch = np.where(launched, api["start_ns"].to_numpy()[row], start)
+            launch_end = np.where(launched, api["end_ns"].to_numpy()[row], start)
+            thread = np.where(launched, api["thread"].to_numpy()[row], UNKNOWN_THREAD)
+        else:
+            launch, launch_end, thread = start, start, np.full(len(row), UNKNOWN_THREAD)
+        found = self.at(operations["process"], thread, launch, launched)
+        frame = {"api": row, "launch_ns": launch, "launch_end_ns": launch_end, "thread": thread}
+        return pd.DataFrame(frame | {name: found[name] for name in found}, copy=False)
+
+    def at(self, process, thread, time, launched: np.ndarray | None) -> pd.DataFrame:
+        """Place of the host at `time` on `thread` of `process`; where `launched` is False there is none."""
+        process, thread, time = np.asarray(process), np.asarray(thread), np.asarray(time)
+        count = len(time)
+        everything = np.ones(count, bool) if launched is None else launched
+        chains = [np.where(everything, chain, np.int32(-1)) for chain in self._nesting.chains(thread, time)]
+        range_id = self._nesting.innermost(chains, count)
+        phase, step = np.full(count, _NO_PHASE, np.int8), np.full(count, -1, np.int32)
+        module = np.full(count, -1, np.int32)
+        # The innermost range knows; where domains overlap without nesting, another domain's range may know instead.
+        for chain in [range_id, *chains] if len(chains) > 1 else chains:
+            inside = chain >= 0
+            phase = np.where(inside & (phase == _NO_PHASE), self._phase[chain], phase) if len(self._phase) else phase
+            step = np.where(inside & (step < 0), self._step[chain], step) if len(self._step) else step
+        if len(self._module):
+            nothing = self._modules.get_loc("")
+            module = np.where(range_id >= 0, self._module[range_id], nothing)
+        attribution = np.full(count, NONE, np.int8)
+        attribution[(phase != _NO_PHASE) | ((range_id >= 0) & (not self._has_phases))] = EXACT
+        self._by_time(process, time, everything, phase, step, attribution)
+        return pd.DataFrame(
+            {
+                "range_id": range_id,
+                "step": step,
+                "phase": pd.Categorical.from_codes(phase, _PHASE_CATEGORIES),
+                "module": pd.Categorical.from_codes(
+                    module if len(self._module) else np.zeros(count, np.int8),
+                    self._modules if len(self._module) else pd.Index([""], dtype=object),
+                ),
+                "attribution": pd.Categorical.from_codes(attribution, list(ATTRIBUTIONS)),
+            },
+            copy=False,
+        )
+
+    def _by_time(self, process, time, everything, phase, step, attribution) -> None:
+        """Fill phase and step, in place, from what was open at that time on any thread of the process."""
+        ranges = self._ranges
+        start, end = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
+        range_process = ranges["process"].to_numpy()
+        for one in np.unique(range_process[self._phase_roots | self._step_roots]):
+            mine = range_process == one
+            rows = np.flatnonzero(everything & (process == one) & (phase == _NO_PHASE))
+            if len(rows) and self._has_phases:
+                open_now = np.zeros((_NO_PHASE, len(rows)), bool)
+                for code in range(_NO_PHASE):
+                    roots = mine & self._phase_roots & (self._phase == code)
+                    open_now[code] = _num_open(start[roots], end[roots], time[rows]) > 0
+                loss_process, loss_start, loss_end = self._losses
+                here = loss_process == one
+                between = _num_open(loss_start[here], loss_end[here], time[rows]) > 0
+                open_now[_LOSS] |= between & ~open_now.any(axis=0)
+                agreed = open_now.sum(axis=0) == 1
+                phase[rows[agreed]] = open_now.argmax(axis=0)[agreed]
+                attribution[rows[agreed]] = PHASE
+            rows = np.flatnonzero(everything & (process == one) & (step < 0))
+            roots = np.flatnonzero(mine & self._step_roots)
+            if len(rows) and len(roots):
+                roots = roots[np.argsort(start[roots], kind="stable")]
+                last = np.searchsorted(start[roots], time[rows], side="right") - 1
+                inside = (last >= 0) & (time[rows] < end[roots][last])
+                inside &= _num_open(start[roots], end[roots], time[rows]) == 1
+                step[rows[inside]] = self._step[roots[last[inside]]]
+
+
+def _implied_losses(ranges: pd.DataFrame, phase: np.ndarray, roots: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Process, start and end of the times between a forward range and the backward range that follows it as the next
+    phase of the same thread and step."""
+    rows = np.flatnonzero(roots & (ranges["step"].to_numpy() >= 0))
+    process, thread = ranges["process"].to_numpy(), ranges["thread"].to_numpy()
+    start, end, step = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy(), ranges["step"].to_numpy()
+    rows = rows[np.lexsort((start[rows], thread[rows], process[rows]))]
+    first, second = rows[:-1], rows[1:]
+    follows = (process[first] == process[second]) & (thread[first] == thread[second]) & (step[first] == step[second])
+    follows &= (phase[first] == _FORWARD) & (phase[second] == _BACKWARD) & (end[first] <= start[second])
+    return process[first[follows]], end[first[follows]], start[second[follows]]
+
+
+def _num_open(start: np.ndarray, end: np.ndarray, time: np.ndarray) -> np.ndarray:
+    """How many of the intervals [start, end) hold each of `time`."""
+    return np.searchsorted(np.sort(start), time, side="right") - np.searchsorted(np.sort(end), time, side="right")
+
+
+def launches(operations: pd.DataFrame, api: pd.DataFrame) -> np.ndarray:
+    """Row of `api` that launched each operation, joined on process and correlation id; -1 where there is none
+    (int64)."""
+    if not len(api) or not len(operations):
+        return np.full(len(operations), -1, np.int64)
+    api_process, process = api["process"].to_numpy(), operations["process"].to_numpy()
+    processes = np.sort(pd.unique(api_process))
+    code = np.minimum(np.searchsorted(processes, process), len(processes) - 1)
+    known = processes[code] == process
+    api_correlation, correlation = api["correlation"].to_numpy(), operations["correlation"].to_numpy()
+    low, high = int(api_correlation.min()), int(api_correlation.max())
+    if (high - low + 1) * len(processes) >= 2**63:
+        raise ValueError("correlation ids are out of range")
+    span = high - low + 1
+    known &= (correlation >= max(low, 0)) & (correlation <= high)
+    key = code * span + np.where(known, correlation - low, 0)
+
+    def api_keys(rows: slice) -> np.ndarray:
+        return np.searchsorted(processes, api_process[rows]) * span + (api_correlation[rows] - low)
+
+    if span * len(processes) <= 8 * len(api) + 1_000_000:
+        # Correlation ids are counted up, so a table of them is small; the first of equal ids wins, as below.
+        table = np.full(span * len(processes), -1, np.int32)
+        for last in range(len(api), 0, -BLOCK):
+            rows = slice(max(last - BLOCK, 0), last)
+            table[api_keys(rows)[::-1]] = np.arange(rows.start, rows.stop, dtype=np.int32)[::-1]
+        return np.where(known, table[key], np.int64(-1))
+    api_key = api_keys(slice(None))
+    order = np.argsort(api_key, kind="stable")
+    ordered = api_key[order]
+    position = np.minimum(np.searchsorted(ordered, key), len(ordered) - 1)
+    return np.where(known & (ordered[position] == key), order[position], -1)

@@ -1,0 +1,609 @@
+"""What a capture holds, summarised: the tables that `show` prints, and the JSON interface.
+
+`summarise` returns one frame a section, and `Summary.as_json()` the stable interface; docs are in `SECTIONS`, one
+line a column. Everything is vectorised: a capture of a million kernels takes about a second.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from analysis.capture.attribution import Attribution, attribute, levels
+from analysis.capture.nsys_export import BLOCK, MOST_DEVICES, UNKNOWN_PROCESS, Capture, codes_of, process_id
+from analysis.reference import kernel_families
+from jobs.contract.ranges import PHASES
+
+SECTIONS: dict[str, dict[str, str]] = {
+    "kernels": {
+        "name": "full demangled name",
+        "family": "kernel family",
+        "rule": "rule of the taxonomy that says so; empty where none does",
+        "calls": "kernels",
+        "total_ns": "sum of their durations",
+        "share": "of all kernel time",
+    },
+    "families": {
+        "family": "kernel family",
+        "calls": "kernels",
+        "total_ns": "sum of their durations",
+        "share": "of all kernel time",
+    },
+    "ranges": {
+        "name": "NVTX name; domain:name outside the default domain",
+        "style": "PushPop or StartEnd",
+        "instances": "ranges of that name; one inside another of the same name is not counted again",
+        "kernel_calls": "kernels launched inside: by a push/pop range's thread, by a start/end range's process",
+        "kernel_ns": "sum of their durations",
+        "busy_ns": "time in which at least one of them ran, summed over GPUs; null where too many ranges overlap",
+        "projected_ns": "from the start of the first GPU operation to the end of the last, summed over instances",
+        "host_ns": "from the start to the end of the range on the host, summed over instances",
+    },
+    "phases": {
+        "phase": "forward, loss, backward, optimizer; empty for kernels of no phase",
+        "kernel_calls": "kernels",
+        "kernel_ns": "sum of their durations",
+        "share": "of all kernel time",
+        "busy_ns": "time in which at least one of them ran, summed over GPUs",
+        "host_ns": "host time of the phase's outermost ranges; null where it has none",
+        "exact_share": "part of kernel_ns whose phase is known from the launching thread itself",
+    },
+    "api": {
+        "name": "CUDA runtime or driver function",
+        "calls": "calls",
+        "total_ns": "host time inside them",
+        "launches": "kernels launched by them",
+        "latency_median_ns": "from the start of the call to the start of the kernel; null without kernels",
+        "latency_max_ns": "the longest of these",
+    },
+    "syncs": {"kind": "kind of synchronisation", "count": "how many", "total_ns": "time waited"},
+    "memops": {
+        "operation": "memcpy with its direction, or memset",
+        "count": "operations",
+        "bytes": "bytes moved or set",
+        "total_ns": "sum of durations",
+    },
+    "gpus": {
+        "gpu": "number of the GPU",
+        "name": "its name",
+        "sm_count": "streaming multiprocessors",
+        "memory_bytes": "memory",
+        "clock_hz": "highest clock",
+        "operations": "kernels, graph executions, copies and sets on it",
+        "kernel_ns": "sum of kernel durations",
+        "busy_ns": "time in which any operation ran",
+        "span_ns": "from the start of its first operation to the end of its last",
+        "idle_share": "part of span_ns in which nothing ran",
+    },
+    "missing": {"what": "table, column or event that the capture lacks", "consequence": "what cannot be said for it"},
+}
+
+
+@dataclass
+class Summary:
+    """capture: facts; coverage: shares of kernel time by attribution; sections: a frame for each of SECTIONS."""
+
+    capture: dict
+    coverage: dict[str, float]
+    launches: dict
+    sections: dict[str, pd.DataFrame] = field(default_factory=dict)
+
+    def as_json(self) -> dict:
+        """The stable interface: capture, coverage, launches, and one list of objects for each of SECTIONS."""
+        rows = {name: _records(self.sections[name]) for name in SECTIONS}
+        return {"capture": self.capture, "coverage": self.coverage, "launches": self.launches} | rows
+
+
+def _records(frame: pd.DataFrame) -> list[dict]:
+    plain = frame.astype(object).where(frame.notna(), None)
+    return plain.to_dict("records")
+
+
+def summarise(
+    capture: Capture,
+    attribution: Attribution | None = None,
+    taxonomy: kernel_families.Taxonomy = kernel_families.BUILT_IN,
+) -> Summary:
+    """Summary of `capture`, its kernels classified by `taxonomy`."""
+    attribution = attribution or attribute(capture)
+    kernels = capture.kernels
+    duration = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
+    gpu = _gpus_of(capture, kernels)
+    overlaps = _Overlaps(gpu, kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy())
+    sections = {
+        "kernels": _kernels(kernels, duration, taxonomy),
+        "ranges": _ranges(capture, attribution, duration, overlaps),
+        "phases": _phases(attribution, duration, overlaps),
+        "api": _api(capture, attribution),
+        "syncs": _syncs(capture),
+        "memops": _memops(capture),
+        "gpus": _gpus(capture, gpu, duration),
+    }
+    sections["families"] = _families(sections["kernels"])
+    sections["missing"] = _missing(capture, attribution)
+    total = int(duration.sum())
+    codes = attribution.kernels["attribution"].cat.codes.to_numpy()
+    time = np.bincount(codes, duration, 3) if len(codes) else np.zeros(3)
+    names = attribution.kernels["attribution"].cat.categories
+    coverage = {name: (float(part / total) if total else None) for name, part in zip(names, time)}
+    frames = (kernels, capture.graphs, capture.memops, capture.syncs, capture.api, capture.ranges)
+    processes = {int(one) for frame in frames for one in pd.unique(frame["process"].to_numpy())}
+    graph_ns = int((capture.graphs["end_ns"] - capture.graphs["start_ns"]).sum())
+    facts = {
+        "source": capture.source,
+        "nsys_version": capture.nsys_version,
+        "schema_version": capture.schema_version,
+        "duration_ns": int(capture.duration_ns),
+        "processes": sorted(process_id(one) for one in processes - {UNKNOWN_PROCESS}),
+        "num_gpus": len(sections["gpus"]),
+        "num_kernels": len(kernels),
+        "num_graph_executions": len(capture.graphs),
+        "num_api_calls": len(capture.api),
+        "num_ranges": len(capture.ranges),
+        "num_open_ranges": int(capture.ranges["is_open"].sum()),
+        "kernel_ns": total,
+        "graph_ns": graph_ns,
+        "kernel_share": total / (total + graph_ns) if total + graph_ns else None,
+        "unclassified_share": _unclassified(sections["families"]),
+    }
+    return Summary(facts, coverage, _launches(attribution, kernels, gpu), {name: sections[name] for name in SECTIONS})
+
+
+# -------------------------------------------------------------------------------------------------------- union of time
+
+
+def union_ns(start: np.ndarray, end: np.ndarray) -> int:
+    """Length of the union of the intervals, of which there is at least one."""
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    covered = np.r_[start[0], end[:-1]]
+    return int(np.maximum(end - np.maximum(start, covered), 0).sum())
+
+
+def _covered_before(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """For intervals sorted by group and start: the latest end among the earlier ones of the group (int64); for the
+    first of a group something before every start."""
+    low, last = int(start.min()), int(end.max())
+    step = last - low + 1
+    if step * (int(group[-1]) + 1) < 2**62:
+        # Each group lifted above the one before it, so that one running maximum serves them all.
+        lift = group.astype(np.int64)
+        lift *= step
+        latest = end - low
+        latest += lift
+        np.maximum.accumulate(latest, out=latest)
+        latest[1:] = latest[:-1] - lift[1:]
+        latest[0] = -1
+        latest += low
+        return latest
+    latest = pd.Series(end).groupby(group).cummax().groupby(group).shift(1)
+    return latest.fillna(low - 1).astype(np.int64).to_numpy()
+
+
+class _Overlaps:
+    """Which kernels run at the same time as another of their GPU. Time without overlap is a sum, which is fast for any
+    grouping. Kernels are given by start."""
+
+    def __init__(self, gpu: np.ndarray, start: np.ndarray, end: np.ndarray):
+        numbers, code = codes_of(gpu)
+        self.num_gpus = max(len(numbers), 1)
+        self.gpu, self.start, self.end = code.astype(np.min_scalar_type(self.num_gpus)), start, end
+        self.shared = np.zeros(len(gpu), bool)
+        self.blocks: list[np.ndarray] = []  # shared rows of one GPU, cut only where nothing runs on it
+        for one in range(len(numbers)):
+            rows = np.flatnonzero(self.gpu == one)
+            latest = np.maximum.accumulate(end[rows])
+            # A cluster of overlapping kernels: all from one that starts when none runs to the next such one.
+            begins = np.flatnonzero(np.r_[True, start[rows[1:]] >= latest[:-1]])
+            size = np.diff(np.r_[begins, len(rows)])
+            rows = rows[np.repeat(size > 1, size)]
+            self.shared[rows] = True
+            ends = np.cumsum(size[size > 1])
+            cuts = np.searchsorted(ends, np.arange(BLOCK, len(rows), BLOCK))
+            self.blocks += [block for block in np.split(rows, ends[np.unique(cuts)]) if len(block)]
+
+    def busy(self, group: np.ndarray, rows: np.ndarray, num_groups: int) -> np.ndarray:
+        """Union of the kernels `rows`, ascending, in each group, summed over GPUs (int64)."""
+        busy = np.bincount(group, self.end[rows] - self.start[rows], num_groups).astype(np.int64)
+        shared = self.shared[rows]
+        self.discount(busy, group[shared], rows[shared])
+        return busy
+
+    def discount(self, busy: np.ndarray, group: np.ndarray, rows: np.ndarray) -> None:
+        """Take from the sums of each group, in place, the time that kernels of one group and GPU ran beside an earlier
+        one. `rows`: all of the groups' kernels, or those of one block; by start on each GPU."""
+        if not len(rows):
+            return
+        key = group.astype(np.int64) * self.num_gpus + self.gpu[rows]
+        order = np.argsort(key.astype(np.min_scalar_type(len(busy) * self.num_gpus)), kind="stable")  # 16 bits: radix
+        key, rows = key[order], rows[order]
+        start, end = self.start[rows], self.end[rows]
+        twice = np.clip(_covered_before(key, start, end) - start, 0, end - start)
+        first = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
+        np.subtract.at(busy, key[first] // self.num_gpus, np.add.reduceat(twice, first))
+
+
+def _gpus_of(capture: Capture, operations: pd.DataFrame) -> np.ndarray:
+    """Number of the GPU of each operation: what CUDA calls device 0 is another GPU in another process."""
+    unique, inverse = codes_of(operations["process"].to_numpy() * MOST_DEVICES + operations["device"].to_numpy())
+    known_as = [divmod(int(one), MOST_DEVICES) for one in unique]
+    numbers = [capture.gpu_of.get((process_id(process), device), device) for process, device in known_as]
+    return np.array(numbers, np.int64)[inverse]
+
+
+# ------------------------------------------------------------------------------------------------------------- sections
+
+
+def _share(values: pd.Series) -> pd.Series:
+    total = values.sum()
+    return values / total if total else values.astype("float64")
+
+
+def _frame(section: str, columns: dict, by: str | None = None) -> pd.DataFrame:
+    frame = pd.DataFrame(columns)[list(SECTIONS[section])]
+    return frame.sort_values(by, ascending=False, kind="stable", ignore_index=True) if by else frame
+
+
+def _kernels(kernels: pd.DataFrame, duration: np.ndarray, taxonomy: kernel_families.Taxonomy) -> pd.DataFrame:
+    names = kernels["kernel_name"].cat.categories
+    code = kernels["kernel_name"].cat.codes.to_numpy()
+    calls = np.bincount(code, minlength=len(names))
+    total = np.bincount(code, duration, len(names)).astype(np.int64)
+    used = np.flatnonzero(calls)
+    found = [taxonomy.classify(str(names[i])) for i in used]
+    columns = {
+        "name": [str(names[i]) for i in used],
+        "family": [one.family for one in found],
+        "rule": [one.rule for one in found],
+        "calls": calls[used],
+        "total_ns": total[used],
+        "share": _share(pd.Series(total[used])),
+    }
+    return _frame("kernels", columns, "total_ns")
+
+
+def _families(kernels: pd.DataFrame) -> pd.DataFrame:
+    totals = kernels.groupby("family", sort=True)[["calls", "total_ns"]].sum().reset_index()
+    return _frame("families", totals.assign(share=_share(totals["total_ns"])), "total_ns")
+
+
+def _unclassified(families: pd.DataFrame) -> float | None:
+    if not len(families):
+        return None
+    return float(families["share"][families["family"] == kernel_families.OTHER].sum())
+
+
+def _ranges(capture: Capture, attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps) -> pd.DataFrame:
+    ranges = attribution.ranges
+    keys = pd.DataFrame({name: ranges[name].cat.codes for name in ("domain", "name", "style")})
+    grouped = keys.groupby(list(keys), sort=True)
+    group = grouped.ngroup().to_numpy()
+    unique = keys.assign(group=group).drop_duplicates("group").sort_values("group")
+    num_groups = len(unique)
+    pushed = (ranges["style"] == "PushPop").to_numpy()
+    outermost = _outermost_of_name(ranges, group)
+    sums = _PushPopSums(capture, attribution, duration)
+    calls = np.bincount(group[outermost], sums.calls[outermost], num_groups).astype(np.int64)
+    time = np.bincount(group[outermost], sums.time[outermost], num_groups).astype(np.int64)
+    span = np.bincount(group[outermost], sums.projected[outermost], num_groups).astype(np.int64)
+    busy = _push_pop_busy(attribution, group, outermost, time, overlaps)
+    if not pushed.all():
+        sums = _start_end_sums(capture, attribution, group, np.flatnonzero(~pushed), overlaps)
+        calls, time, busy, span = (own + other for own, other in zip((calls, time, busy, span), sums))
+    host = (ranges["end_ns"] - ranges["start_ns"]).to_numpy()
+    domain, name, style = (ranges[c].cat.categories[unique[c]] for c in ("domain", "name", "style"))
+    columns = {
+        "name": [f"{d}:{n}" if d else str(n) for d, n in zip(domain, name)],
+        "style": list(style),
+        "instances": np.bincount(group[outermost], minlength=num_groups),
+        "kernel_calls": calls,
+        "kernel_ns": time,
+        "busy_ns": pd.array(np.where(np.isnan(busy), 0, busy).astype(np.int64), "Int64"),
+        "projected_ns": span,
+        "host_ns": np.bincount(group[outermost], host[outermost], num_groups).astype(np.int64),
+    }
+    frame = _frame("ranges", columns)
+    frame.loc[np.isnan(busy), "busy_ns"] = pd.NA
+    return frame.sort_values(["kernel_ns", "host_ns"], ascending=False, kind="stable", ignore_index=True)
+
+
+def _outermost_of_name(ranges: pd.DataFrame, group: np.ndarray) -> np.ndarray:
+    """Rows that lie in no other row of their group: push/pop ranges of one thread, and every start/end range."""
+    outermost = np.ones(len(ranges), bool)
+    rows = np.flatnonzero(ranges["style"] == "PushPop")
+    if not len(rows):
+        return outermost
+    thread = np.unique(ranges["thread"].to_numpy()[rows], return_inverse=True)[1]
+    key = thread * (int(group.max()) + 1) + group[rows]
+    order = np.argsort(key, kind="stable")
+    key, rows = key[order], rows[order]
+    start, end = ranges["start_ns"].to_numpy()[rows], ranges["end_ns"].to_numpy()[rows]
+    outermost[rows] = start >= _covered_before(key, start, end)
+    return outermost
+
+
+class _PushPopSums:
+    """Per push/pop range, what it and the ranges inside it launched: calls, time, projected (0 without GPU
+    operations)."""
+
+    def __init__(self, capture: Capture, attribution: Attribution, duration: np.ndarray):
+        nesting, count = attribution.nesting, len(attribution.ranges)
+        self.calls, self.time = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        first, last = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
+        for kind in ("kernels", "memops"):
+            place, frame = getattr(attribution, kind), getattr(capture, kind)
+            start, end = frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()
+            for chain in attribution.chains(place):
+                row = np.flatnonzero(chain >= 0)
+                inside = chain[row]
+                np.minimum.at(first, inside, start[row])
+                np.maximum.at(last, inside, end[row])
+                if kind == "kernels":
+                    self.calls += np.bincount(inside, minlength=count)
+                    self.time += np.bincount(inside, duration[row], count).astype(np.int64)
+        parent = nesting.stack_parent
+        for rows in levels(parent)[:0:-1]:
+            above = parent[rows]
+            np.add.at(self.calls, above, self.calls[rows])
+            np.add.at(self.time, above, self.time[rows])
+            np.minimum.at(first, above, first[rows])
+            np.maximum.at(last, above, last[rows])
+        self.projected = np.where(last >= first, last - np.where(last >= first, first, 0), 0)
+
+
+def _push_pop_busy(attribution, group, outermost, time, overlaps: _Overlaps) -> np.ndarray:
+    """Busy time of each group; NaN where kernels that run beside others lie in too many ranges to tell. Only for such
+    kernels it is not the sum that `time` already is."""
+    busy = time.copy()
+    parent = attribution.nesting.stack_parent
+    counted, _ = _counted_ranges(parent, outermost)
+    pairs = int(counted.max(initial=0)) * max(map(len, overlaps.blocks), default=0)
+    parts = pairs // _MOST_PAIRS + 1
+    if parts > _MOST_PARTS:
+        return np.where(time > 0, np.nan, 0)
+    place = attribution.kernels[["range_id", "thread", "launch_ns"]]
+    for part in range(parts):
+        _, innermost = _counted_ranges(parent, outermost & (group % parts == part))
+        for rows in overlaps.blocks:
+            held_in = []
+            for chain in attribution.chains(place.iloc[rows]):
+                chain = np.where(chain >= 0, innermost[chain], -1)
+                while (chain >= 0).any():
+                    held_in.append(chain)
+                    above = np.where(chain >= 0, parent[chain], -1)
+                    chain = np.where(above >= 0, innermost[above], -1)
+            if held_in:
+                ranges = np.column_stack(held_in).ravel()  # those of a kernel together, so that kernels stay in order
+                held = np.flatnonzero(ranges >= 0)
+                overlaps.discount(busy, group[ranges[held]], rows[held // len(held_in)])
+    return busy.astype("float64")
+
+
+def _counted_ranges(parent: np.ndarray, outermost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each range: how many that are outermost of their name hold it, itself included, and the innermost of them (-1
+    none)."""
+    counted = outermost.astype(np.int64)
+    innermost = np.where(outermost, np.arange(len(parent)), -1)
+    for rows in levels(parent)[1:]:
+        above = parent[rows]
+        counted[rows] += counted[above]
+        innermost[rows] = np.where(outermost[rows], rows, innermost[above])
+    return counted, innermost
+
+
+_MOST_PAIRS = 20_000_000  # of kernel and range, worked out at once
+_MOST_PARTS = 20
+
+
+def _start_end_sums(capture: Capture, attribution: Attribution, group, rows, overlaps: _Overlaps):
+    """calls, time, busy (NaN where too much overlaps) and projected time of each group of the start/end ranges `rows`:
+    what their process launched while they were open. A kernel in two ranges of a group counts once."""
+    ranges, place = attribution.ranges, attribution.kernels
+    num_groups = int(group.max()) + 1
+    calls, time, span = (np.zeros(num_groups, np.int64) for _ in range(3))
+    starts, ends, processes = (ranges[name].to_numpy()[rows] for name in ("start_ns", "end_ns", "process"))
+    owner, known = capture.kernels["process"].to_numpy(), place["api"].to_numpy() >= 0
+    beside: list[tuple[np.ndarray, ...]] = []  # group, low and high of slices of `shared`
+    shared = np.empty(0, np.int64)
+    for process in np.unique(processes):
+        mine = processes == process
+        kernel = np.flatnonzero(known & (owner == process))
+        kernel = kernel[np.argsort(place["launch_ns"].to_numpy()[kernel], kind="stable")]
+        launch, start, end = place["launch_ns"].to_numpy()[kernel], overlaps.start[kernel], overlaps.end[kernel]
+        low, high = np.searchsorted(launch, starts[mine]), np.searchsorted(launch, ends[mine])
+        np.add.at(span, group[rows[mine]], _projected(start, end, low, high))
+        order = np.lexsort((low, group[rows[mine]]))
+        number, low, high = group[rows[mine]][order], low[order], high[order]
+        low = np.minimum(np.maximum(low, _covered_before(number, low, high)), high)
+        np.add.at(calls, number, high - low)
+        until = np.r_[0, np.cumsum(end - start)]
+        np.add.at(time, number, until[high] - until[low])
+        num_before = np.r_[0, np.cumsum(overlaps.shared[kernel])] + len(shared)
+        beside.append((number, num_before[low], num_before[high]))
+        shared = np.concatenate([shared, kernel[overlaps.shared[kernel]]])
+    busy = time.astype("float64")
+    number, low, high = map(np.concatenate, zip(*beside))
+    pairs = np.bincount(number, high - low, num_groups)
+    busy[pairs > _MOST_PAIRS] = np.nan
+    part = (np.cumsum(np.where(pairs > _MOST_PAIRS, 0, pairs)) // _MOST_PAIRS)[number]
+    for one in np.unique(part[high > low]):
+        here = np.flatnonzero((part == one) & (pairs[number] <= _MOST_PAIRS))
+        kernel, held_in = shared[_slices(low[here], high[here])], np.repeat(number[here], (high - low)[here])
+        order = np.argsort(kernel, kind="stable")
+        counted = np.zeros(num_groups, np.int64)
+        overlaps.discount(counted, held_in[order], kernel[order])
+        busy += counted
+    return calls, time, busy, span
+
+
+def _slices(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """The numbers of all slices low:high, one slice after the other."""
+    size = high - low
+    return np.repeat(low - np.cumsum(size) + size, size) + np.arange(size.sum())
+
+
+def _projected(start: np.ndarray, end: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Latest end - earliest start of each slice low:high, 0 where it is empty. Doubling windows, so that long slices
+    cost no more."""
+    size, width = high - low, 1
+    projected = np.zeros(len(low), np.int64)
+    while len(start):
+        fits = (size >= width) & (size < 2 * width)
+        a, b = low[fits], high[fits] - width
+        projected[fits] = np.maximum(end[a], end[b]) - np.minimum(start[a], start[b])
+        if not (size >= 2 * width).any():
+            break
+        start, end = np.minimum(start[:-width], start[width:]), np.maximum(end[:-width], end[width:])
+        width *= 2
+    return projected
+
+
+def _phases(attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps) -> pd.DataFrame:
+    place, ranges = attribution.kernels, attribution.ranges
+    code, names = place["phase"].cat.codes.to_numpy(), [*PHASES, ""]
+    if not (ranges["phase"] != "").any():
+        return pd.DataFrame(columns=list(SECTIONS["phases"]))
+    num = len(names)
+    calls = np.bincount(code, minlength=num)
+    time = np.bincount(code, duration, num).astype(np.int64)
+    exact = np.bincount(code, duration * (place["attribution"] == "exact").to_numpy(), num)
+    busy = time.copy()
+    for rows in overlaps.blocks:
+        overlaps.discount(busy, code[rows], rows)
+    phase, parent = ranges["phase"].cat.codes.to_numpy(), ranges["parent_id"].to_numpy()
+    root = (phase < len(PHASES)) & ~((parent >= 0) & (phase[parent] < len(PHASES)))
+    host = np.bincount(phase[root], (ranges["end_ns"] - ranges["start_ns"]).to_numpy()[root], num).astype(np.int64)
+    columns = {
+        "phase": names,
+        "kernel_calls": calls,
+        "kernel_ns": time,
+        "share": _share(pd.Series(time)),
+        "busy_ns": busy,
+        "host_ns": pd.Series(host, dtype="Int64").mask(np.bincount(phase[root], minlength=num) == 0),
+        "exact_share": np.where(time > 0, exact / np.maximum(time, 1), np.nan),
+    }
+    frame = _frame("phases", columns)
+    return frame[(calls > 0) | (host > 0)].reset_index(drop=True)
+
+
+def _api(capture: Capture, attribution: Attribution) -> pd.DataFrame:
+    api, place = capture.api, attribution.kernels
+    names = api["name"].cat.categories
+    code = api["name"].cat.codes.to_numpy()
+    launched = np.flatnonzero(place["api"].to_numpy() >= 0)
+    row = place["api"].to_numpy()[launched]
+    launches = np.bincount(code[row], minlength=len(names))
+    # The first kernel of a graph launch is what the call led to; the later ones wait for it.
+    called = np.zeros(len(api), bool)
+    called[row] = True
+    if called.sum() < len(row):
+        row, first = np.unique(row, return_index=True)
+        launched = launched[first]
+    latency = capture.kernels["start_ns"].to_numpy()[launched] - place["launch_ns"].to_numpy()[launched]
+    launcher = code[row]
+    used = np.unique(launcher)
+    median, longest = np.full(len(names), np.nan), np.full(len(names), -1)
+    for one in used:
+        mine = latency[launcher == one] if len(used) > 1 else latency
+        median[one], longest[one] = np.median(mine), mine.max()
+    columns = {
+        "name": [str(one) for one in names],
+        "calls": np.bincount(code, minlength=len(names)),
+        "total_ns": _durations(code, api, len(names)),
+        "launches": launches,
+        "latency_median_ns": median,
+        "latency_max_ns": pd.Series(longest, dtype="Int64").mask(np.isnan(median)),
+    }
+    frame = _frame("api", columns, "total_ns")
+    return frame[frame["calls"] > 0].reset_index(drop=True)
+
+
+def _launches(attribution: Attribution, kernels: pd.DataFrame, gpu: np.ndarray) -> dict:
+    """Launch latency and queue depth over all kernels: how many launched kernels of that GPU had not begun when one
+    was launched."""
+    place = attribution.kernels
+    known = place["api"].to_numpy() >= 0
+    if not known.any():
+        return {"kernels": 0, "latency_median_ns": None, "latency_max_ns": None, "queue_mean": None, "queue_max": None}
+    start, launch = kernels["start_ns"].to_numpy(), place["launch_ns"].to_numpy()
+    latency = (start - launch)[known]
+    total = deepest = 0
+    for one in np.unique(gpu[known]):
+        rows = np.flatnonzero(known & (gpu == one))
+        begun = np.searchsorted(start[rows], np.sort(launch[rows], kind="stable"), side="right")
+        depth = np.maximum(np.arange(len(rows)) - begun, 0)
+        total, deepest = total + int(depth.sum()), max(deepest, int(depth.max()))
+    return {
+        "kernels": int(known.sum()),
+        "latency_median_ns": float(np.median(latency)),
+        "latency_max_ns": int(latency.max()),
+        "queue_mean": total / int(known.sum()),
+        "queue_max": deepest,
+    }
+
+
+def _durations(code: np.ndarray, frame: pd.DataFrame, num_groups: int) -> np.ndarray:
+    """Sum of the durations of each group (int64), a block of rows at a time: there are more API calls than kernels."""
+    start, end = frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()
+    total = np.zeros(num_groups, np.int64)
+    for low in range(0, len(code), BLOCK):
+        rows = slice(low, low + BLOCK)
+        total += np.bincount(code[rows], end[rows] - start[rows], num_groups).astype(np.int64)
+    return total
+
+
+def _by_category(frame: pd.DataFrame, column: str, sums: dict[str, np.ndarray]) -> dict:
+    names = frame[column].cat.categories
+    code = frame[column].cat.codes.to_numpy()
+    counted = {name: np.bincount(code, values, len(names)).astype(np.int64) for name, values in sums.items()}
+    return {column: [str(one) for one in names], "count": np.bincount(code, minlength=len(names))} | counted
+
+
+def _syncs(capture: Capture) -> pd.DataFrame:
+    waited = {"total_ns": (capture.syncs["end_ns"] - capture.syncs["start_ns"]).to_numpy()}
+    return _frame("syncs", _by_category(capture.syncs, "kind", waited), "total_ns")
+
+
+def _memops(capture: Capture) -> pd.DataFrame:
+    memops = capture.memops
+    sums = {"bytes": memops["bytes"].to_numpy(), "total_ns": (memops["end_ns"] - memops["start_ns"]).to_numpy()}
+    return _frame("memops", _by_category(memops, "operation", sums), "total_ns")
+
+
+def _gpus(capture: Capture, kernel_gpu: np.ndarray, duration: np.ndarray) -> pd.DataFrame:
+    facts = {int(one["id"]): one for one in capture.gpus if one.get("id") is not None}
+    frames = (capture.kernels, capture.graphs, capture.memops)
+    gpus = [kernel_gpu, *(_gpus_of(capture, frame) for frame in frames[1:])]
+    rows = []
+    for number in sorted({int(one) for gpu in gpus for one in pd.unique(gpu)}):
+        fact = facts.get(number, {})
+        mine = [gpu == number for gpu in gpus]
+        start, end = (
+            np.concatenate([frame[name].to_numpy()[here] for frame, here in zip(frames, mine)])
+            for name in ("start_ns", "end_ns")
+        )
+        busy, span = union_ns(start, end), int(end.max() - start.min())
+        rows.append(
+            {name: fact.get(name) for name in ("name", "sm_count", "memory_bytes", "clock_hz")}
+            | {
+                "gpu": number,
+                "operations": len(start),
+                "kernel_ns": int(duration[mine[0]].sum()),
+                "busy_ns": busy,
+                "span_ns": span,
+                "idle_share": 1 - busy / span if span else None,
+            }
+        )
+    whole = dict.fromkeys(("sm_count", "memory_bytes", "clock_hz"), "Int64")  # though unknown for some GPUs
+    return pd.DataFrame(rows, columns=list(SECTIONS["gpus"])).astype(whole)
+
+
+def _missing(capture: Capture, attribution: Attribution) -> pd.DataFrame:
+    missing = dict(capture.missing)
+    if len(capture.kernels) and len(capture.api):
+        lost = int((attribution.kernels["api"] < 0).sum())
+        if lost:
+            missing[f"the launches of {lost} of {len(capture.kernels)} kernels"] = "they cannot be attributed to ranges"
+    if len(capture.ranges) and not (attribution.ranges["phase"] != "").any():
+        missing["ranges called forward, loss, backward or optimizer"] = "no statement about phases"
+    return pd.DataFrame(list(missing.items()), columns=list(SECTIONS["missing"]))

@@ -1,0 +1,1 @@
+"""Definitions that pages use: tables from tables."""

@@ -1,0 +1,216 @@
+"""Device memory of runs: what was measured, and what `jobs.memory` predicts of it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from analysis.answer import NOT_MEASURED
+from analysis.metrics import run_grid
+from jobs import memory as prediction
+from jobs.contract import ranges
+from jobs.memory.simulated_step import BF16
+
+TOLERANCE = 0.03
+"""A prediction this near to the measured peak counts as right."""
+GPU_SIZES = (24, 80, 141)
+"""Memory in GB, as sold, of the GPUs that cells are held against."""
+SAME_LIMIT = 0.01
+"""A cap this near to what a GPU leaves to the allocator stands for that GPU."""
+PARTS = ("parameters", "Adam's state", "activations", "gradients, temporaries, buffers")
+USES = ("parameters", "gradients", "optimizer_state", "other")
+FITS = "fits"
+CAP = "memory_limit_gib"
+MEMORY_THEN = ("status_total_bytes", "status_free_bytes", "status_reserved_bytes")
+BINARY = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+# What a recording from before these axes has in all its runs.
+DEFAULTS = {"compile": "off", "optimizer": "own", "fresh_process": False, CAP: 0.0, "status_step": float("nan")}
+
+
+def plain_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs as plain text and numbers, with the axes that older recordings lack; compiled ones, of which nothing is
+    predicted, left out."""
+    names = ("run_id", "status", "status_phase", "size", "mode", "precision", "attention", "compile", "optimizer")
+    known = runs.assign(**{name: value for name, value in DEFAULTS.items() if name not in runs})
+    known = known.astype({name: object for name in names})
+    return known[known["compile"] == "off"]
+
+
+def limit_of(sold_gb: int) -> float:
+    """What a GPU sold with so many GB leaves to the allocator, in bytes."""
+    return prediction.USABLE_GIB[sold_gb] * prediction.GIB - prediction.CUDA_CONTEXT_BYTES
+
+
+def place_of(failure) -> str:
+    """`forward, step 1` for a step counted from 0, and FITS where nothing fails."""
+    return FITS if failure is None else f"{failure[1]}, step {int(failure[0]) + 1}"
+
+
+def errors_of(runs: pd.DataFrame) -> pd.DataFrame:
+    """Predicted against measured peak of every finished run, and the smallest of GPU_SIZES that it fits."""
+    done = runs[(runs["status"] == "ok") & runs["peak_memory_bytes"].notna()]
+    rows = [*done.itertuples()]
+    predicted = [prediction.predicted_peak_bytes(row) for row in rows]
+    found = done[["sweep", "run_id", "size", "context_length", "precision", "mode"]].assign(
+        **{NOT_MEASURED: ""},
+        cap_bytes=(done[CAP] * prediction.GIB).where(done[CAP] > 0),
+        predicted=predicted,
+        peak=done["peak_memory_bytes"],
+        least_gb=[next((size for size in GPU_SIZES if peak <= limit_of(size)), None) for peak in predicted],
+    )
+    return found.assign(error=found["predicted"] / found["peak"] - 1).reset_index(drop=True)
+
+
+def runs_elsewhere(studies: Mapping[str, Any], runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs of the `studies`, with the columns of `runs` at least: sweep, and after_compiled, whether a compiled one
+    came before in their process."""
+    parts = [runs.head(0).assign(sweep="", after_compiled=False)]
+    for name, study in studies.items():
+        known = plain_runs(study.runs)
+        compiled = study.runs[~study.runs["run_id"].astype(str).isin(known["run_id"])]
+        after = known["started_at"] > compiled["started_at"].min() if len(compiled) else False
+        parts.append(known.assign(sweep=name, after_compiled=after & ~known["fresh_process"].astype(bool)))
+    return pd.concat(parts, ignore_index=True).astype({"after_compiled": bool})
+
+
+def accuracy(errors: pd.DataFrame) -> pd.DataFrame:
+    """Per recording, precision and mode: runs, those whose peak is right to the byte, and the largest error."""
+    told = errors.assign(exact=errors["error"] == 0, largest=errors["error"].abs())
+    groups = told.groupby(["sweep", "precision", "mode"], sort=False)
+    found = groups.agg(num_runs=("run_id", "size"), num_exact=("exact", "sum"), largest=("largest", "max"))
+    return found.reset_index().assign(**{NOT_MEASURED: ""})
+
+
+def excess_of(runs: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame:
+    """By how many bytes each phase of the runs peaks higher than predicted."""
+    rows = []
+    for run in runs.itertuples():
+        memory = studies[run.sweep].memory.astype({"run_id": str, "phase": str})
+        for row in memory[memory["run_id"] == run.run_id].itertuples():
+            predicted = prediction.peaks(run, 1)[row.phase]
+            peak = row.peak_allocated_bytes
+            rows.append((run.run_id, row.phase, predicted, peak, peak - predicted, peak / predicted - 1))
+    return pd.DataFrame(rows, columns=["run_id", "phase", "predicted", "peak", "excess", "excess_share"])
+
+
+def casts_kept(errors: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame:
+    """Forward passes under autocast: what their blocks keep (bf16 copies of their weights, and nothing else), and the
+    bytes of those copies."""
+    rows = []
+    for error in errors[(errors["precision"] == "bf16") & (errors["mode"] == "forward")].to_dict("records"):
+        study = studies[error["sweep"]]
+        run = study.runs[study.runs["run_id"].astype(str) == error["run_id"]].iloc[0]
+        modules = study.module_memory[study.module_memory["run_id"].astype(str) == error["run_id"]]
+        blocks = modules["module"].astype(str).isin([ranges.block(i) for i in range(int(run["num_layers"]))])
+        if blocks.any():
+            layers = run["num_parameters"] - 2 * run["vocab_size"] * run["d_model"]
+            rows.append(error | {"kept": modules.loc[blocks, "kept_bytes"].sum(), "casts": BF16 * layers})
+    return pd.DataFrame(rows, columns=[*errors.columns, "kept", "casts"])
+
+
+def fates_of(runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Runs with the allocator capped: where they ran out of memory, and where they were predicted to."""
+    capped = run_grid.in_model_order(runs[(runs[CAP] > 0) & runs["status"].isin(["ok", "oom"])])
+    capped = capped.assign(**{name: float("nan") for name in MEMORY_THEN if name not in capped})
+    said = capped["status_message"].astype(object)
+    rows = [*capped.itertuples()]
+    limits = [prediction.allocator_limit_bytes(row) for row in rows]
+    peaks = [[max(prediction.peaks(row, step).values()) for step in (0, 1)] for row in rows]
+    places = [place_of((row.status_step, row.status_phase) if row.status == "oom" else None) for row in rows]
+    predicted = [place_of(prediction.predicted_failure(row, limit)) for row, limit in zip(rows, limits)]
+    total, free, reserved = (capped[name] for name in MEMORY_THEN)
+    named = ["run_id", "size", "context_length", "status", "status_phase", "status_step"]
+    return capped[[*dict.fromkeys([*by, *named])]].assign(
+        **{NOT_MEASURED: ""},
+        cap_bytes=limits,
+        place=places,
+        predicted_place=predicted,
+        as_predicted=[one == other for one, other in zip(places, predicted)],
+        first_peak=[first for first, _ in peaks],
+        later_peak=[later for _, later in peaks],
+        first_step_fits=[first <= limit for (first, _), limit in zip(peaks, limits)],
+        asked_bytes=bytes_said(said, "Tried to allocate {}"),
+        unused_bytes=bytes_said(said, "and {} is reserved by PyTorch but unallocated"),
+        context_bytes=total - free - reserved,
+    )
+
+
+def bytes_said(messages: pd.Series, pattern: str) -> pd.Series:
+    """A size in PyTorch's message, in bytes. It is of the moment of the failure: later, what the failed operation held
+    is free again."""
+    found = messages.str.extract(pattern.format(rf"([\d.]+) ({'|'.join(BINARY)})"))
+    return found[0].astype(float) * found[1].map(BINARY)
+
+
+def fits_of(table: pd.DataFrame, runs: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
+    """Per cell the predicted peak, and for each of GPU_SIZES the predicted fate and that of a run that had its memory:
+    under a cap, or on such a GPU."""
+    rows = {row.run_id: row for row in runs.itertuples()}
+    cells = [rows.get(run_id) for run_id in table["run_id"]]
+    table = table.assign(predicted=[prediction.predicted_peak_bytes(row) if row else float("nan") for row in cells])
+    tried = pd.concat(
+        [
+            fates[["size", "context_length", "cap_bytes", "place"]],
+            runs[(runs[CAP] == 0) & (runs["status"] == "ok")].assign(
+                cap_bytes=lambda free: free["gpu_memory_bytes"] - prediction.CUDA_CONTEXT_BYTES, place=FITS
+            )[["size", "context_length", "cap_bytes", "place"]],
+        ]
+    )
+    for size in GPU_SIZES:
+        limit = limit_of(size)
+        near = tried[(tried["cap_bytes"] / limit - 1).abs() < SAME_LIMIT]
+        outcome = {(row.size, row.context_length): row.place for row in near.itertuples()}
+        table[f"predicted_{size}"] = [
+            place_of(prediction.predicted_failure(row, limit)) if row else None for row in cells
+        ]
+        table[f"measured_{size}"] = [outcome.get(case) for case in zip(table["size"], table["context_length"])]
+    pairs = [(table[f"predicted_{size}"], table[f"measured_{size}"]) for size in GPU_SIZES]
+    tried = sum(measured.notna().astype(int) for _, measured in pairs)
+    right = sum((predicted == measured).astype(int) for predicted, measured in pairs)
+    return table.assign(tried=[f"{r} of {t}" if t else "not tried" for r, t in zip(right, tried)])
+
+
+def observed_in(memory: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
+    """One row per run: peak of each phase, the highest and its phase, reserved, activations, and bytes by use."""
+    rows = memory.astype({"run_id": str, "phase": str})
+    peaks = rows.pivot(index="run_id", columns="phase", values="peak_allocated_bytes")
+    peaks = peaks.reindex(columns=list(ranges.PHASES)).astype(float)
+    forward = rows[rows["phase"] == ranges.FORWARD].set_index("run_id")
+    reserved = rows.groupby("run_id")["peak_reserved_bytes"].max()
+    used = figures.astype({"run_id": str, "figure": str}).pivot(index="run_id", columns="figure", values="value")
+    used = used.reindex(columns=[f"memory_{use}" for use in USES]).set_axis(list(USES), axis=1)
+    found = peaks.add_suffix("_peak").assign(
+        peak=peaks.max(axis=1),
+        highest=peaks.idxmax(axis=1) if len(peaks) else None,
+        reserved=reserved,
+        reserved_ratio=reserved / peaks.max(axis=1),
+        activations=forward["allocated_after_bytes"] - forward["allocated_before_bytes"],
+    )
+    return found.join(used, how="outer").rename_axis("run_id").reset_index()
+
+
+def by_module(module_memory: pd.DataFrame) -> pd.DataFrame:
+    """One row per run: bytes kept by attention, feed-forward and norms over all layers, by softmax (inside attention),
+    by embedding and head, and what their callers freed or kept between them. Without softmax they add up to the
+    activations."""
+    rows = module_memory.astype({"run_id": str, "module": str})
+    name = rows["module"].str.rsplit("/", n=1).str[-1]
+    ends = name.isin([ranges.EMBEDDING, ranges.LM_HEAD])
+    parts = {part: name == part for part in (ranges.ATTENTION, ranges.SOFTMAX, ranges.FFN, ranges.NORM)} | {
+        "ends": ends,
+        "outermost": ~rows["module"].str.contains("/"),
+    }
+    found = pd.DataFrame({part: rows[of].groupby("run_id")["kept_bytes"].sum() for part, of in parts.items()})
+    told = found[[ranges.ATTENTION, ranges.FFN, ranges.NORM, "ends"]].sum(axis=1)
+    found = found.assign(between=found["outermost"] - told).drop(columns="outermost")
+    return found.rename_axis("run_id").reset_index()
+
+
+def parts_of_peak(measured: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """The peak cut into PARTS. A peak in the optimizer's phase comes after the activations are gone."""
+    later = measured["highest"] == ranges.OPTIMIZER
+    activations = measured["activations"].mask(later, 0)
+    parts = [measured["parameters"], measured["optimizer_state"], activations]
+    parts.append(measured["peak"] - sum(parts))
+    whole = [measured[[*by, "run_id"]].assign(scope=name, bytes=size) for name, size in zip(PARTS, parts)]
+    return pd.concat(whole).dropna(subset="bytes").sort_index(kind="stable").reset_index(drop=True)

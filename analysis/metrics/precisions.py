@@ -1,0 +1,183 @@
+"""A training step in several precisions: its time by part, its math paths, and how its numbers differ."""
+
+import pandas as pd
+
+from analysis.metrics import kernel_time, run_grid, timing, utilisation
+from analysis.reference import element_types, flops, gemm_names, kernel_families
+from jobs.contract import ranges
+
+MODE = "train_step"
+BASE = "fp32"
+SLOWER = {"tf32": "fp32", "bf16": "tf32"}
+PHASES = (ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER)
+FRACTION_BITS = {"fp32": 23, "tf32": 10, "bf16": 7}
+"""Bits stored after the point: each bit less doubles the step between neighbouring numbers."""
+UNCHANGED = 1.05
+"""A speed-up below this is none."""
+OPTIMIZER_BUSY = "optimizer_busy"
+GEMM = "gemm"
+DEVICE_COPY = "memcpy Device-to-Device"
+NUMERICS = ["loss", "loss_fp32", "logits_rms_fp32", "logits_rms_difference", "logits_max_difference"]
+ELEMENTS = ("fp32", "bf16", "mixed")
+
+
+def phase_times(steps: pd.DataFrame) -> pd.DataFrame:
+    """Unprofiled time of each run: step_ns with _min_ns and _max_ns, {phase}_ns."""
+    times = timing.host_times(steps, "timer", "step")
+    phases = times.pivot(index="run_id", columns="phase", values="step_ns").reindex(columns=PHASES).add_suffix("_ns")
+    return times[times["phase"] == ranges.STEP].drop(columns="phase").merge(phases.reset_index(), on="run_id")
+
+
+def gpu_times(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Busy time and launches of a step, median over steps: run_id, busy_ns, launches, {OPTIMIZER_BUSY}_ns."""
+    times = timing.gpu_times(kernels).groupby(["phase", "run_id"], sort=False)[["busy_ns", "launches"]].median()
+    times = times.reset_index()
+    whole, optimizer = (times[times["phase"] == name] for name in (ranges.STEP, ranges.OPTIMIZER))
+    optimizer = optimizer[["run_id", "busy_ns"]].rename(columns={"busy_ns": f"{OPTIMIZER_BUSY}_ns"})
+    return whole.drop(columns="phase").merge(optimizer, how="left", on="run_id")
+
+
+def contents(totals: pd.DataFrame, memops: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """What the kernels of one step are, per run_id.
+
+    products_ns, rest_ns: kernel time of matrix products and of all others. {fp32, bf16, mixed}_elements_ns: elementwise
+    kernels outside the optimizer by the type in their name, {}_elements_share of all of these. casts, cast_ns and
+    cast_share of kernel time. optimizer_fp32: every kernel of the optimizer says FP32. copied_bytes: by copies from
+    device to device.
+    """
+    rows = totals.assign(
+        element=totals["kernel_name"].map(element_types.element_type),
+        cast=totals["kernel_name"].map(element_types.is_cast),
+    )
+
+    def time(of: pd.Series) -> pd.Series:
+        return rows["time_ns"].where(of, 0).groupby(rows["run_id"]).sum()
+
+    products, optimizer = rows["family"] == GEMM, rows["phase"] == ranges.OPTIMIZER
+    elementwise = (rows["family"] == "elementwise") & ~optimizer
+    found = {"products_ns": time(products), "rest_ns": time(~products), "cast_ns": time(rows["cast"])}
+    for key in ELEMENTS:
+        found[f"{key}_elements_ns"] = time(elementwise & (rows["element"] == key))
+        found[f"{key}_elements_share"] = found[f"{key}_elements_ns"] / time(elementwise)
+    found["cast_share"] = found["cast_ns"] / time(products | ~products)
+    found["casts"] = rows["calls"].where(rows["cast"], 0).groupby(rows["run_id"]).sum()
+    found["optimizer_fp32"] = (~optimizer | (rows["element"] == BASE)).groupby(rows["run_id"]).all()
+    copied = memops[(memops["step"] >= 0) & (memops["operation"].astype(str) == DEVICE_COPY)]
+    copied = copied.groupby(copied["run_id"].astype(str))["bytes"].sum() / kernel_time.num_profiled_steps(kernels)
+    return pd.DataFrame(found | {"copied_bytes": copied}).rename_axis("run_id").reset_index()
+
+
+def use_of(runs: pd.DataFrame, table: pd.DataFrame, calibration: pd.DataFrame) -> pd.DataFrame:
+    """How much of what the machine can multiply is used, per run_id: step_rate and product_rate (model TFLOP/s),
+    mfu_measured, mfu_sheet, product_use (shares), over_slower_peak (the products' rate over the measured one of
+    SLOWER) and peak_memory_bytes. NaN where a peak is not known."""
+    peaks = calibration.set_index("figure")["value"]
+    of_run = runs.astype({"run_id": str}).set_index("run_id")
+    found = []
+    for row in table[table["step_ns"].notna()].to_dict("records"):
+        run = of_run.loc[row["run_id"]]
+        work = flops.step_flops(run_grid.shape_of(run), MODE)
+        peak = peaks.get(f"gemm_{run['precision']}", float("nan"))
+        step, products = work / row["step_ns"], work / row["products_ns"] if row["products_ns"] else float("nan")
+        found.append(
+            {
+                "run_id": row["run_id"],
+                "step_rate": step / 1e3,
+                "product_rate": products / 1e3,
+                "mfu_measured": step * 1e9 / peak,
+                "mfu_sheet": utilisation.mfu(run, row["step_ns"]),
+                "product_use": products * 1e9 / peak,
+                "over_slower_peak": products * 1e9 / peaks.get(f"gemm_{SLOWER.get(run['precision'])}", float("nan")),
+                "peak_memory_bytes": run["peak_memory_bytes"],
+            }
+        )
+    names = ["step_rate", "product_rate", "mfu_measured", "mfu_sheet", "product_use", "over_slower_peak"]
+    names.append("peak_memory_bytes")
+    return pd.DataFrame(found, columns=["run_id", *names])
+
+
+def families_of(totals: pd.DataFrame, kernels: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
+    """Kernel time of a step by family, the precisions side by side: size, context_length, family, {precision}_ns with
+    _min_ns and _max_ns over the profiled steps, {precision}_speedup."""
+    means = kernel_time.by_family(totals, ["run_id"]).astype({"family": str})
+    rows = cases.merge(means, on="run_id").merge(family_spread(kernels), how="left", on=["run_id", "family"])
+    case = ["size", "context_length"]
+    ends = {"time_ns": "ns", "time_min_ns": "min_ns", "time_max_ns": "max_ns"}
+    wide = rows.pivot_table(index=[*case, "family"], columns="precision", values=list(ends), observed=True)
+    wide = wide.reindex(columns=pd.MultiIndex.from_product([list(ends), FRACTION_BITS]))
+    wide.columns = [f"{precision}_{ends[end]}" for end, precision in wide.columns]
+    wide = wide.reset_index()
+    for precision in FRACTION_BITS:
+        wide[f"{precision}_speedup"] = wide[f"{BASE}_ns"] / wide[f"{precision}_ns"]
+    order = cases[case].drop_duplicates().reset_index(drop=True).rename_axis("_case").reset_index()
+    wide = wide.merge(order, on=case)
+    return wide.sort_values(["_case", f"{BASE}_ns"], ascending=[True, False], ignore_index=True).drop(columns="_case")
+
+
+def family_spread(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Spread over the profiled steps of the kernel time of each family: run_id, family, time_min_ns, time_max_ns."""
+    rows = timing.in_steps(kernels)[["run_id", "step", "family", "start_ns", "end_ns"]]
+    rows = rows.assign(time_ns=rows["end_ns"] - rows["start_ns"])
+    each = rows.groupby(["run_id", "step", "family"], observed=True)["time_ns"].sum().reset_index()
+    spread = timing.spread(each, ["run_id", "family"], "time_ns", "time").astype({"run_id": str, "family": str})
+    return spread.drop(columns=["time_ns", "time_n"])
+
+
+def other_families(families: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
+    """Families other than matrix products in a lower precision, one row each: columns of cases, family, speedup,
+    time_ns and base_ns with _min_ns and _max_ns; apart: the two spreads do; gains, loses: by more than UNCHANGED."""
+    parts = []
+    for precision in FRACTION_BITS:
+        names = {f"{precision}_{end}": f"time_{end}" for end in ("ns", "min_ns", "max_ns")}
+        names |= {f"{precision}_speedup": "speedup"}
+        base = {f"base_{end}": families[f"{BASE}_{end}"] for end in ("ns", "min_ns", "max_ns")}
+        part = families[["size", "context_length", "family", *names]].rename(columns=names)
+        parts.append(part.assign(precision=precision, **base))
+    rows = cases.merge(pd.concat(parts), on=["size", "context_length", "precision"])
+    rows = rows[(rows["precision"] != BASE) & (rows["family"] != GEMM)]
+    apart = timing.differ(rows, "time", "base")
+    return rows.assign(apart=apart, gains=rows["speedup"] > UNCHANGED, loses=rows["speedup"] < 1 / UNCHANGED)
+
+
+def paths_of(totals: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
+    """Math paths of the matrix products of each run, the most time first.
+
+    Columns: those of cases, path (key of gemm_names.MATH_PATHS, "" not said), math_path (its label), products, helpers
+    (launches that add up the parts of a product), inferred_share (of the launches, where no documentation backs the
+    name), time_ns, share of the time of all products.
+    """
+    rows = totals[totals["family"] == GEMM]
+    names = rows["kernel_name"].map(gemm_names.parse)
+    main = rows["kernel_name"].map(kernel_families.is_matrix_product).astype(bool)
+    rows = rows.assign(
+        path=[(name and name.math_path) or "" for name in names],
+        inferred_calls=rows["calls"].where([bool(name and "math_path" in name.inferred) for name in names], 0),
+        products=rows["calls"].where(main, 0),
+        helpers=rows["calls"].where(~main, 0),
+    )
+    paths = rows.groupby(["run_id", "path"])[["products", "helpers", "inferred_calls", "time_ns", "calls"]].sum()
+    paths = paths.sort_values("time_ns", ascending=False).reset_index()
+    paths["share"] = kernel_time.share_of(paths, ["run_id"])
+    paths["inferred_share"] = (paths["inferred_calls"] / paths["calls"]).where(paths["path"] != "")
+    paths["math_path"] = paths["path"].map(gemm_names.MATH_PATHS).fillna("not said by the name")
+    return cases.merge(paths.drop(columns=["inferred_calls", "calls"]), how="left", on="run_id")
+
+
+def numerics_of(figures: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
+    """Differences from FP32 at the same weights: columns of cases, loss, loss_fp32, loss_ratio, logits_ratio (of root
+    mean squares), loss_millionths, logits_millionths, logits_max_millionths (over the root mean square of FP32)."""
+    wide = figures.astype({"run_id": str, "figure": str}).pivot(index="run_id", columns="figure", values="value")
+    wide = wide.reindex(columns=NUMERICS)
+    wide["loss_ratio"] = (wide["loss"] - wide["loss_fp32"]).abs() / wide["loss_fp32"]
+    wide["loss_millionths"] = 1e6 * wide["loss_ratio"]
+    wide["logits_ratio"] = wide["logits_rms_difference"] / wide["logits_rms_fp32"]
+    wide["logits_millionths"] = 1e6 * wide["logits_ratio"]
+    wide["logits_max_millionths"] = 1e6 * wide["logits_max_difference"] / wide["logits_rms_fp32"]
+    return cases[cases["precision"] != BASE].merge(wide.reset_index(), how="left", on="run_id")
+
+
+def coarser(numerics: pd.DataFrame) -> pd.DataFrame:
+    """BF16's difference of the logits over TF32's: columns of numerics, times."""
+    pairs = run_grid.against(numerics, "precision", "tf32", ["logits_ratio"])
+    pairs = pairs[(pairs["precision"] == "bf16") & pairs["logits_ratio_tf32"].notna()]
+    return pairs.assign(times=pairs["logits_ratio"] / pairs["logits_ratio_tf32"])

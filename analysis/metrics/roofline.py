@@ -1,0 +1,258 @@
+"""What every operation does and what the machine allows: FLOPs, bytes and kernel time under the roofs."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import pandas as pd
+
+from analysis.answer import NOT_MEASURED
+from analysis.metrics import run_grid, timing
+from analysis.metrics.ordering import place, sorted_by
+from analysis.reference import flops
+from jobs.contract import ranges
+
+LAUNCHES, ARITHMETIC, MEMORY = "launches", "arithmetic", "memory"
+LINEAR, ATTENTION, SOFTMAX, OTHER = "linear layers", "QKᵀ and AV", "softmax", "other kernels"
+PRODUCT = ("gemm",)
+REST = ("elementwise", "reduce", "copy", "index")
+KEY = ["run_id", "phase", "module", "family"]
+
+
+class Operation(NamedTuple):
+    """Kernels of one phase that are one operation of the model: their innermost ranges and their families."""
+
+    label: str
+    series: str
+    modules: tuple[str, ...]
+    families: tuple[str, ...]
+    phase: str = ranges.FORWARD
+
+
+OPERATIONS = (
+    Operation("Q, K and V projections", LINEAR, (ranges.QKV_PROJ,), PRODUCT),
+    Operation("RoPE", OTHER, (ranges.ROPE,), REST),
+    Operation("QKᵀ", ATTENTION, (ranges.ATTENTION_SCORES,), PRODUCT),
+    Operation("scale and mask", OTHER, (ranges.ATTENTION_SCORES,), REST),
+    Operation("softmax", SOFTMAX, (ranges.SOFTMAX,), REST),
+    Operation("AV", ATTENTION, (ranges.ATTENTION_OUTPUT,), PRODUCT),
+    Operation("copies around AV", OTHER, (ranges.ATTENTION_OUTPUT, ranges.O_PROJ), REST),
+    Operation("output projection", LINEAR, (ranges.O_PROJ,), PRODUCT),
+    Operation("feed-forward products", LINEAR, (ranges.FFN,), PRODUCT),
+    Operation("SwiGLU gate", OTHER, (ranges.FFN,), REST),
+    Operation("norms", OTHER, (ranges.NORM,), REST),
+    Operation("residual additions", OTHER, ("block",), REST),
+    Operation("embedding", OTHER, (ranges.EMBEDDING,), REST),
+    Operation("head", LINEAR, (ranges.LM_HEAD,), PRODUCT),
+    Operation("all products of backward", LINEAR, ("",), PRODUCT, ranges.BACKWARD),
+    Operation("AdamW", OTHER, ("",), REST, ranges.OPTIMIZER),
+)
+
+
+def by_range(totals: pd.DataFrame) -> pd.DataFrame:
+    """Kernel time by phase, innermost range and family: KEY, time_ns."""
+    inner = totals.assign(module=totals["module"].str.rsplit("/", n=1).str[-1])
+    return inner.groupby(KEY, sort=False)["time_ns"].sum().reset_index()
+
+
+def costs_of(runs: pd.DataFrame, peaks: Mapping[str, float]) -> pd.DataFrame:
+    """What the kernels of each run do, and the roofs over them: KEY, flops, bytes, peak_flops, peak_bytes (NaN where
+    not measured)."""
+    rows = []
+    for run in runs.to_dict("records"):
+        if not has_formula(run):
+            continue
+        roofs = {"peak_flops": peaks.get(f"gemm_{run['precision']}"), "peak_bytes": peaks.get("copy")}
+        for (phase, module, family), cost in costs_of_run(run).items():
+            key = {"run_id": str(run["run_id"]), "phase": phase, "module": module, "family": family}
+            rows.append(key | cost._asdict() | roofs)
+    columns = [*KEY, "flops", "bytes", "peak_flops", "peak_bytes"]
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[4:], float))
+
+
+def has_formula(run: Mapping) -> bool:
+    """Whether the kernels of a run are those that `flops.kernel_costs` counts."""
+    return run["attention"] == "naive" and run["precision"] in ("fp32", "tf32") and run.get("compile", "off") == "off"
+
+
+def costs_of_run(run: Mapping) -> dict[tuple[str, str, str], flops.Cost]:
+    """Costs of one step by phase, innermost range and family, as far as there is a formula."""
+    shape = run_grid.shape_of(run)
+    forward = flops.kernel_costs(shape)
+    products = sum((cost for (_, family), cost in forward.items() if family in PRODUCT), flops.Cost(0, 0))
+    costs = {(ranges.FORWARD, *key): cost for key, cost in forward.items()}
+    costs[ranges.BACKWARD, "", "gemm"] = products * 2
+    if run.get("optimizer", "own") == "own":
+        costs[ranges.OPTIMIZER, "", "elementwise"] = flops.adamw_unfused(flops.num_parameters(shape))
+    return costs
+
+
+def named() -> pd.DataFrame:
+    """The operations by phase, module and family."""
+    return pd.DataFrame(
+        [
+            {"operation": one.label, "series": one.series, "phase": one.phase, "module": module, "family": family}
+            for one in OPERATIONS
+            for module in one.modules
+            for family in one.families
+        ]
+    )
+
+
+def in_its_mode(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Rows of forward from runs of mode `forward`, all others from training steps."""
+    mode = rows["run_id"].map(dict(zip(runs["run_id"].astype(str), runs["mode"].astype(str), strict=True)))
+    wanted = rows["phase"].map(lambda phase: "forward" if phase == ranges.FORWARD else "train_step")
+    return rows[mode == wanted]
+
+
+def rated(rows: pd.DataFrame, by: list[str], runs: pd.DataFrame) -> pd.DataFrame:
+    """Rates of each group in each run, with its case: flop_rate (TFLOP/s), byte_rate (GB/s), intensity (FLOP/byte),
+    ridge, limit, reached; runs in model order, groups in the order of OPERATIONS."""
+    keep = {"peak_flops": "first", "peak_bytes": "first"}
+    sums = rows.groupby([*by, "run_id"], sort=False).agg(dict.fromkeys(("time_ns", "flops", "bytes"), "sum") | keep)
+    sums = sums.reset_index()
+    seconds = sums["time_ns"] / 1e9
+    sums["flop_rate"] = sums["flops"] / seconds / 1e12
+    sums["byte_rate"] = sums["bytes"] / seconds / 1e9
+    sums["intensity"] = sums["flops"] / sums["bytes"]
+    sums["ridge"] = sums["peak_flops"] / sums["peak_bytes"]
+    sums["limit"] = limit(sums)
+    allowed = pd.concat([sums["flops"] / sums["peak_flops"], sums["bytes"] / sums["peak_bytes"]], axis=1).max(axis=1)
+    sums["reached"] = (allowed / seconds).where(sums["ridge"].notna())
+    ordered = run_grid.in_model_order(runs).astype({"run_id": str})[["run_id", *run_grid.case_columns(runs)]]
+    ordered = ordered.astype({name: str for name in ordered if isinstance(ordered[name].dtype, pd.CategoricalDtype)})
+    found = ordered.merge(sums, on="run_id")
+    labels = [one.label for one in OPERATIONS]
+    order = place(found["operation"], labels) if "operation" in by else place(found["phase"], ranges.PHASES)
+    return sorted_by(found, order).assign(**{NOT_MEASURED: ""})
+
+
+def limit(rows: pd.DataFrame) -> pd.Series:
+    """`arithmetic` above the ridge point, `memory` below it, None where it is not known."""
+    above = rows["flops"] / rows["bytes"] > rows["peak_flops"] / rows["peak_bytes"]
+    words = above.map({True: ARITHMETIC, False: MEMORY}).astype(object)
+    return words.where(rows["peak_flops"].notna() & rows["peak_bytes"].notna(), None)
+
+
+def summary(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rates over all cases, by operation or family: num_runs, intensity_low and _high, median flop_rate and byte_rate,
+    limit, reached (median), reached_low and _high."""
+    by = [name for name in ("operation", "phase", "family") if name in rows]
+    table = rows.groupby(by, sort=False).agg(
+        num_runs=("run_id", "nunique"),
+        intensity_low=("intensity", "min"),
+        intensity_high=("intensity", "max"),
+        flop_rate=("flop_rate", "median"),
+        byte_rate=("byte_rate", "median"),
+        limit=("limit", lambda words: " or ".join(dict.fromkeys(words.dropna())) or None),
+        reached_low=("reached", "min"),
+        reached=("reached", "median"),
+        reached_high=("reached", "max"),
+    )
+    return table.reset_index().assign(**{NOT_MEASURED: ""})
+
+
+def ridges(runs: pd.DataFrame, peaks: Mapping[str, float]) -> dict[str, float]:
+    """FLOP/byte at the ridge point, by precision of the runs."""
+    known = [str(name) for name in runs["precision"].unique() if f"gemm_{name}" in peaks and "copy" in peaks]
+    return {name: peaks[f"gemm_{name}"] / peaks["copy"] for name in known}
+
+
+def measured_peaks(runs: pd.DataFrame, calibration: pd.DataFrame) -> list[dict]:
+    """The measured rates behind the roofs: label, value, unit."""
+    labels = {f"gemm_{name}": f"a large product in {name}" for name in sorted(runs["precision"].astype(str).unique())}
+    labels |= {"copy": "copying", "read": "reading"}
+    known = calibration[calibration["figure"].isin(labels)].to_dict("records")
+    return [{"label": labels[row["figure"]], "value": row["value"], "unit": row["unit"]} for row in known]
+
+
+def roofs_over(rows: pd.DataFrame) -> pd.DataFrame:
+    """Corners of the roofs over `rows`: roof, intensity (FLOP/byte), flop_rate (TFLOP/s), label (or "")."""
+    known = rows[rows["ridge"].notna() & (rows["flops"] > 0)]
+    low, high = known["intensity"].min() / 1.5, known["intensity"].max() * 1.5
+    parts = []
+    for peak, width in known[["peak_flops", "peak_bytes"]].drop_duplicates().itertuples(index=False):
+        top, ridge = peak / 1e12, peak / width
+        middle = (low * ridge) ** 0.5
+        parts.append(
+            pd.DataFrame(
+                {
+                    "roof": str(len(parts)),
+                    "intensity": [low, middle, ridge, high],
+                    "flop_rate": [low * width / 1e12, middle * width / 1e12, top, top],
+                    "label": ["", f"memory {width / 1e9:,.0f} GB/s", "", f"arithmetic {top:,.1f} TFLOP/s"],
+                }
+            )
+        )
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["roof"])
+
+
+def traffic(runs: pd.DataFrame) -> pd.DataFrame:
+    """Bytes of forward outside matrix products, as written and with each operation in one kernel, by the shapes alone:
+    case columns, run_id, moved_bytes, least_bytes, times_least."""
+    shape_of = {
+        str(run["run_id"]): run_grid.shape_of(run)
+        for run in run_grid.measured_runs(runs).to_dict("records")
+        if has_formula(run)
+    }
+    rows = run_grid.cases(runs, "forward")
+    rows = rows[rows["run_id"].isin(shape_of)].reset_index(drop=True)
+    shapes = [shape_of[run_id] for run_id in rows["run_id"]]
+    costs = [flops.kernel_costs(shape) for shape in shapes]
+    moved = [sum(c.bytes for (_, family), c in cost.items() if family not in PRODUCT) for cost in costs]
+    table = rows.assign(moved_bytes=moved, least_bytes=[least_bytes(shape) for shape in shapes])
+    return table.assign(times_least=table["moved_bytes"] / table["least_bytes"])
+
+
+def least_bytes(shape: flops.Shape) -> int:
+    """Traffic of a forward pass outside matrix products if each operation went through memory once."""
+    n, d = shape.num_tokens, shape.d_model
+    layer = flops.softmax(shape) + flops.rope(shape) + flops.swiglu_gate(n, shape.d_ff) + flops.residual(n, d) * 2
+    norms = flops.rms_norm(n, d) * (2 * shape.num_layers + 1)
+    return (layer * shape.num_layers + norms + flops.embedding(n, d)).bytes
+
+
+def judged(steps: pd.DataFrame, kernels: pd.DataFrame, totals: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
+    """Each phase of each run, and its whole step (phase `step`): run_id, phase, timer_ns with its spread, busy_ns,
+    busy_share, above and below (shares of kernel time), bound."""
+    busy = timing.spread(timing.gpu_times(kernels), ["run_id", "phase"], "busy_ns", "busy")
+    table = timing.host_times(steps, "timer", "timer").merge(busy, on=["run_id", "phase"])
+    table["busy_share"] = table["busy_ns"] / table["timer_ns"]
+    parts = totals.merge(costs.assign(limit=limit(costs)), how="left", on=KEY)
+    parts["above_ns"] = parts["time_ns"].where(parts["limit"] == ARITHMETIC, 0.0)
+    parts = pd.concat([parts, parts.assign(phase=ranges.STEP)])
+    sums = parts.groupby(["run_id", "phase"], sort=False)[["time_ns", "above_ns"]].sum()
+    known = costs[costs["peak_flops"].notna() & costs["peak_bytes"].notna()]["run_id"].unique()
+    share = (sums["above_ns"] / sums["time_ns"]).rename("above").reset_index()
+    share["above"] = share["above"].where(share["run_id"].isin(known))
+    table = table.merge(share, how="left", on=["run_id", "phase"])
+    table["below"] = 1 - table["above"]
+    return table.assign(bound=[bound_by(row) for row in table.to_dict("records")])
+
+
+def bound_by(row: Mapping) -> str | None:
+    """What bounds a phase of a run: LAUNCHES, ARITHMETIC or MEMORY; None where it is not known."""
+    if row["busy_share"] < timing.LAUNCH_BOUND_BUSY_SHARE:
+        return LAUNCHES
+    if pd.isna(row["above"]):
+        return None
+    return ARITHMETIC if row["above"] > 0.5 else MEMORY
+
+
+def backward_ratio(steps: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
+    """Backward over forward per run: run_id, timer_ratio with timer_ratio_min and _max over the spread of both phases,
+    kernel_ratio, product_ratio, rest_ratio."""
+    timer = timing.host_times(steps, "timer", "timer").set_index("run_id")
+    forward, backward = (timer[timer["phase"] == phase] for phase in (ranges.FORWARD, ranges.BACKWARD))
+    table = pd.DataFrame(
+        {
+            "timer_ratio": backward["timer_ns"] / forward["timer_ns"],
+            "timer_ratio_min": backward["timer_min_ns"] / forward["timer_max_ns"],
+            "timer_ratio_max": backward["timer_max_ns"] / forward["timer_min_ns"],
+        }
+    ).dropna()
+    products = totals["family"].isin(PRODUCT)
+    for name, rows in (("kernel", totals), ("product", totals[products]), ("rest", totals[~products])):
+        of_phase = {p: rows[rows["phase"] == p].groupby("run_id")["time_ns"].sum() for p in ranges.PHASES}
+        table[f"{name}_ratio"] = of_phase[ranges.BACKWARD] / of_phase[ranges.FORWARD]
+    return table.rename_axis("run_id").reset_index()

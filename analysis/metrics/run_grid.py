@@ -1,0 +1,112 @@
+"""Runs in model order, and the grid of cases that a sweep spans."""
+
+import dataclasses
+
+import pandas as pd
+
+from analysis.answer import NOT_MEASURED
+from analysis.metrics.ordering import place, seen, sorted_by
+from analysis.reference import flops
+from jobs.contract.modes import MODES
+
+VARIANT_AXES = (
+    "precision",
+    "attention",
+    "compile",
+    "optimizer",
+    "memory_limit_gib",
+    "repeat",
+    "batch_size",
+    "gpu_name",
+)
+
+
+def in_model_order(runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs from the smallest model to the largest, then by context length, variant and mode."""
+    by = ["num_parameters", "context_length", *(axis for axis in VARIANT_AXES if axis in runs)]
+    keys = [runs[name].astype(str) if runs[name].dtype == "category" else runs[name] for name in by]
+    return sorted_by(runs, *keys, place(runs["mode"], MODES), runs["run_id"].astype(str))
+
+
+def case_columns(runs: pd.DataFrame) -> list[str]:
+    """The axes that tell two runs of one mode apart: size and context length, and each variant axis that varies."""
+    return [
+        "size",
+        "context_length",
+        *[a for a in VARIANT_AXES if a in runs and runs[a].nunique() > 1],
+    ]
+
+
+def why_not_measured(run: pd.Series) -> str:
+    """Why a run has no numbers: "" for a finished one, otherwise its status and the phase that it reached."""
+    status = run.get("status")
+    if not isinstance(status, str):
+        return "not measured"
+    words = {
+        "ok": "",
+        "oom": "OOM",
+        "timeout": "timed out",
+        "failed": "failed",
+        "no_kernels": "no kernels captured",
+    }[status]
+    phase = run.get("status_phase")
+    return f"{words} in {phase}" if words and isinstance(phase, str) and phase else words
+
+
+def cases(runs: pd.DataFrame, mode: str) -> pd.DataFrame:
+    """The whole grid of one mode: for each variant, every size x context length that its runs have, in any mode.
+
+    Columns: case_columns, run_id ("" where there was no such run), not_measured ("" where the run finished).
+    """
+    by = case_columns(runs)
+    ordered = in_model_order(runs).astype({column: str for column in by if runs[column].dtype == "category"})
+    parts = [_product(part) for _, part in ordered.groupby(by[2:], sort=False)] if by[2:] else [_product(ordered)]
+    grid = pd.concat(parts, ignore_index=True)[by]
+    grid = sorted_by(grid, place(grid["size"], ordered["size"].drop_duplicates()), grid["context_length"])
+    found = ordered[ordered["mode"].astype(str) == mode].astype({"run_id": str, "status": str, "status_phase": str})
+    found = found.drop_duplicates(by)[[*by, "run_id", "status", "status_phase"]]
+    grid = grid.merge(found, how="left", on=by)
+    grid[NOT_MEASURED] = [why_not_measured(row) for _, row in grid.iterrows()]
+    grid["run_id"] = grid["run_id"].fillna("")
+    return grid[[*by, "run_id", NOT_MEASURED]]
+
+
+def _product(runs: pd.DataFrame) -> pd.DataFrame:
+    """Every size with every context length that runs of one variant have."""
+    contexts = runs[["context_length"]].drop_duplicates()
+    variant = runs[[axis for axis in VARIANT_AXES if axis in runs]].head(1)
+    return runs[["size"]].drop_duplicates().merge(contexts, how="cross").merge(variant, how="cross")
+
+
+def cases_along(runs: pd.DataFrame, mode: str, axis: str, order: list[str]) -> pd.DataFrame:
+    """`cases` with a column `axis` even where it does not vary, the rows of one case in the `order` of its values."""
+    table = cases(runs, mode)
+    if axis not in table:
+        table[axis] = str(runs[axis].iloc[0])
+    others = [name for name in ("size", "context_length", *VARIANT_AXES) if name in table and name != axis]
+    return sorted_by(table, seen(table, others), place(table[axis], order))
+
+
+def against(rows: pd.DataFrame, axis: str, base: str, values: list[str]) -> pd.DataFrame:
+    """`rows` with the `values` of the same case at `base` on `axis` beside them, as {value}_{base}; NaN where there
+    are none."""
+    by = [name for name in ("size", "context_length", *VARIANT_AXES) if name in rows and name != axis]
+    found = rows[rows[axis].astype(str) == base][[*by, *values]]
+    found = found.rename(columns={value: f"{value}_{base}" for value in values})
+    return rows.merge(found, how="left", on=by, validate="m:1")
+
+
+def only(rows: pd.DataFrame, *names: str) -> pd.DataFrame:
+    """Rows behind a claim without what it does not speak of: their case, run_id and the columns `names`."""
+    case = [name for name in ("size", "context_length", *VARIANT_AXES, "run_id") if name in rows]
+    return rows[[*case, *names]]
+
+
+def measured_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """Finished runs only: a run that ran out of memory shows no derived number, even for the phases it reached."""
+    return in_model_order(runs[runs["status"].astype(str) == "ok"])
+
+
+def shape_of(run: pd.Series) -> flops.Shape:
+    """The sizes of a run's model and batch, for the formulas."""
+    return flops.Shape(**{name.name: int(run[name.name]) for name in dataclasses.fields(flops.Shape)})

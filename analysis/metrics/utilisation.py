@@ -1,0 +1,18 @@
+"""How much of a GPU's peak a run reaches."""
+
+import pandas as pd
+
+from analysis.metrics.run_grid import shape_of
+from analysis.reference import flops, gpus
+
+
+def mfu(run: pd.Series, wall_ns: float) -> float:
+    """Model FLOPs utilisation: matrix-product FLOPs of the step over its wall time, over the GPU's dense peak for the
+    run's precision.
+
+    NaN where the GPU is not in knowledge/gpus.py.
+    """
+    gpu = gpus.lookup(str(run["gpu_name"]))
+    peak = gpu.peak_flops(str(run["precision"])) if gpu else None
+    reached = flops.utilisation(flops.step_flops(shape_of(run), str(run["mode"])), wall_ns / 1e9, peak)
+    return float("nan") if reached is None else reached

@@ -1,0 +1,123 @@
+"""The CUDA API calls of the recording: what each is, how often it comes, and what it costs the host."""
+
+import pandas as pd
+
+from analysis.answer import Answer, Claim, Column, Table, assemble
+from analysis.metrics import kernel_time, run_grid, timing
+from analysis.pages.columns import case_headings
+from analysis.reference import cuda_api
+from jobs.contract import ranges
+
+SLUG = "cuda-calls"
+TITLE = "CUDA API calls"
+
+QUEUE_FULL = 4
+"""A launch is said to have waited where its mean over a run is this many times that of the cheapest run."""
+
+
+def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame) -> Answer:
+    """Calls by name, without the version of the entry point, with the number of runs that have it, calls in all, and
+    mean host time of a call over all of them and in the cheapest and dearest run.
+
+    Also, for each finished run and per profiled step: launches, host time in them, their mean, host time waiting in
+    synchronisation, and both as shares of the step's NVTX range.
+    """
+    calls = api[api["phase"].astype(str) != ""].astype({"run_id": str, "name": str})
+    base = {name: cuda_api.base_name(name) for name in calls["name"].unique()}
+    calls = calls.assign(name=calls["name"].map(base))
+    groups = {name: cuda_api.group(name) or "" for name in calls["name"].unique()}
+    calls = calls.assign(group=calls["name"].map(groups))
+    table = _by_name(calls)
+    host = _by_run(runs, steps, kernels, calls)
+    launching = host[host["launches"] > 0].sort_values("each_ns", kind="stable")
+    num_launches = int(calls.loc[calls["group"] == "launch", "calls"].sum())
+    pairs = pd.DataFrame({"launch_calls": [num_launches], "kernels": [len(timing.in_steps(kernels))]})
+    graphs = table[table["name"].isin(["cudaGraphLaunch", "cuGraphLaunch"])]
+    claims = [
+        Claim(
+            "queue",
+            launching,
+            lambda rows: rows["each_ns"].iloc[-1] > QUEUE_FULL * rows["each_ns"].iloc[0],
+            lambda rows: {"low": rows.iloc[0].to_dict(), "high": rows.iloc[-1].to_dict()},
+        ),
+        Claim(
+            "one_each",
+            pairs,
+            lambda rows: (rows["launch_calls"] == rows["kernels"]).all() and rows["kernels"].iloc[0] > 0,
+            lambda rows: rows.iloc[0].to_dict(),
+        ),
+        Claim(
+            "waiting",
+            host.dropna(subset=["wait_share"]).sort_values("wait_share", kind="stable"),
+            lambda rows: rows["wait_share"].iloc[-1] > 0,
+            lambda rows: {"low": rows.iloc[0].to_dict(), "high": rows.iloc[-1].to_dict()},
+        ),
+        Claim("graphs", graphs, facts=lambda rows: {"calls": int(rows["calls"].sum())}),
+        Claim("no_graphs", table, lambda rows: not len(graphs)),
+    ]
+    present = [group for group in cuda_api.GROUPS if (table["group"] == group).any()]
+    columns = (
+        Column("name", "call", "code"),
+        Column("calls", "calls", "count"),
+        Column("each_ns", "host time per call", "us", lower="low_ns", upper="high_ns"),
+        Column("total_ns", "in all", "ms"),
+        Column("num_runs", "runs", "count"),
+        Column("explanation", "what it does and why it is there", "prose"),
+    )
+    tables = [
+        Table(f"calls-{group}", cuda_api.GROUPS.get(group, "Not described yet"), columns, rows.reset_index(drop=True))
+        for group, rows in ((group, table[table["group"] == group]) for group in [*present, ""])
+        if len(rows)
+    ]
+    tables.append(
+        Table(
+            "host",
+            "Host time in launches and in waiting, per profiled step",
+            (
+                *case_headings(run_grid.case_columns(runs)),
+                Column("mode", "mode"),
+                Column("launches", "launches", "count"),
+                Column("each_ns", "host time per launch", "us"),
+                Column("launch_share", "launching, of the step", "share", bar=True),
+                Column("wait_share", "waiting, of the step", "share", bar=True),
+            ),
+            host,
+        )
+    )
+    facts = {"tables": [one.key for one in tables[:-1]], "num_calls": int(table["calls"].sum())}
+    return assemble(facts, claims, tables, [])
+
+
+def _by_name(calls: pd.DataFrame) -> pd.DataFrame:
+    """Calls of all runs by name, most host time first; `low_ns` and `high_ns` are means of a call in a single run."""
+    of_run = calls.groupby(["group", "name", "run_id"], sort=False)[["calls", "total_ns"]].sum().reset_index()
+    of_run["mean_ns"] = of_run["total_ns"] / of_run["calls"]
+    table = of_run.groupby(["group", "name"], sort=False).agg(
+        num_runs=("run_id", "nunique"),
+        calls=("calls", "sum"),
+        total_ns=("total_ns", "sum"),
+        low_ns=("mean_ns", "min"),
+        high_ns=("mean_ns", "max"),
+    )
+    table = table.reset_index().sort_values(["total_ns", "name"], ascending=[False, True], ignore_index=True)
+    found = [cuda_api.explain(name) for name in table["name"]]
+    table["explanation"] = [one.explanation if one else "not described yet" for one in found]
+    return table.assign(each_ns=table["total_ns"] / table["calls"])
+
+
+def _by_run(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
+    """Every finished run in model order with its launches and waits per profiled step."""
+    num_steps = kernel_time.num_profiled_steps(kernels)
+    table = run_grid.measured_runs(runs).astype({"run_id": str, "mode": str})
+    table = table[["run_id", *run_grid.case_columns(runs), "mode"]]
+    for group, number, time in (("launch", "launches", "launch_ns"), ("synchronisation", "waits", "wait_ns")):
+        sums = calls[calls["group"] == group].groupby("run_id")[["calls", "total_ns"]].sum()
+        sums = sums.rename(columns={"calls": number, "total_ns": time}).div(num_steps, axis=0)
+        table = table.merge(sums, how="left", left_on="run_id", right_index=True)
+    host = steps[(steps["collector"].astype(str) == "nsys") & (steps["phase"].astype(str) == ranges.STEP)]
+    step_ns = table["run_id"].map(host.groupby(host["run_id"].astype(str))["wall_ns"].mean())
+    table["step_ns"] = step_ns.astype(float)  # where no run was measured, `map` gives strings
+    table["each_ns"] = table["launch_ns"] / table["launches"]
+    for share, time in (("launch_share", "launch_ns"), ("wait_share", "wait_ns")):
+        table[share] = table[time] / table["step_ns"]
+    return table.reset_index(drop=True)

@@ -1,0 +1,103 @@
+"""Where and how the runs were measured: machine, software, settings, steps and dates, and which runs differ."""
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from analysis.answer import Answer, Claim, Column, Table, assemble
+from analysis.metrics import run_grid
+
+SLUG = "environment"
+TITLE = "Environment"
+
+PROPERTIES = {
+    "gpu_name": "GPU",
+    "gpu_memory_bytes": "GPU memory",
+    "driver": "driver",
+    "cuda": "CUDA",
+    "torch": "torch",
+    "nsys": "Nsight Systems",
+    "python": "Python",
+    "commit": "commit of the job",
+    "float32_matmul_precision": "float32_matmul_precision",
+    "autograd_multithreading": "autograd's own threads",
+    "warmup_steps": "warm-up steps",
+    "measured_steps": "steps timed",
+    "profiled_steps": "steps profiled",
+}
+"""Columns of `runs` that should be the same in all runs that are compared, and what a reader calls them."""
+
+UNKNOWN = "not recorded"
+
+
+def answer(runs: pd.DataFrame, manifest: Mapping) -> Answer:
+    """Every value of every property with the number of runs that have it, most first; and each run with a value that
+    is not that of most runs. torch's precision of matrix products follows the precision of a run, so there it is most
+    runs of the same precision. Dates span the
+    runs' first start to the last end."""
+    ordered = run_grid.in_model_order(runs).astype({"run_id": str})
+    values = pd.DataFrame({name: _words(name, ordered[name]) for name in PROPERTIES})
+    counted = [_counts(name, values[name]) for name in PROPERTIES]
+    others = pd.concat([_others(ordered, name, values[name]) for name in PROPERTIES], ignore_index=True)
+    started = pd.to_datetime(ordered["started_at"], utc=True, format="ISO8601", errors="coerce")
+    facts = {
+        "of": dict(zip(PROPERTIES, [", ".join(one["value"]) for one in counted], strict=True)),
+        "sweep": str(manifest.get("sweep") or ""),
+        "start": started.min(),
+        "end": pd.to_datetime(manifest.get("recorded_to", ""), utc=True, errors="coerce"),
+    }
+    claims = [
+        Claim("same", values, lambda rows: not len(others)),
+        Claim("differ", others, facts=lambda rows: _differing(rows, len(ordered))),
+    ]
+    tables = [
+        Table(
+            "environment",
+            "What the runs were measured with",
+            (Column("property", "property"), Column("value", "value"), Column("num_runs", "runs", "count")),
+            pd.concat(counted, ignore_index=True),
+        ),
+        Table(
+            "others",
+            "Runs that differ from most",
+            (
+                Column("run_id", "run", "run"),
+                Column("property", "in"),
+                Column("value", "this run"),
+                Column("usual", "most runs"),
+            ),
+            others,
+        ),
+    ]
+    return assemble(facts, claims, tables, [])
+
+
+def _words(name: str, column: pd.Series) -> pd.Series:
+    """A property's values as a reader says them."""
+    if name == "gpu_memory_bytes":
+        return column.map(lambda size: f"{size / 2**30:.1f} GiB" if pd.notna(size) else UNKNOWN)
+    if name == "autograd_multithreading":
+        return column.map({True: "on", False: "off"}).fillna(UNKNOWN)
+    return column.astype(object).where(column.notna() & (column != ""), UNKNOWN).astype(str)
+
+
+def _counts(name: str, values: pd.Series) -> pd.DataFrame:
+    counts = values.value_counts(sort=False).sort_values(ascending=False, kind="stable")
+    return pd.DataFrame({"property": PROPERTIES[name], "value": counts.index, "num_runs": counts.to_numpy()})
+
+
+def _others(runs: pd.DataFrame, name: str, values: pd.Series) -> pd.DataFrame:
+    """Runs whose value is known and not the usual one."""
+    alike = runs["precision"].astype(str) if name == "float32_matmul_precision" else pd.Series("", runs.index)
+    usual = values.groupby(alike).transform(lambda of_some: of_some.value_counts().index[0])
+    found = (values != usual) & (values != UNKNOWN)
+    rows = {"run_id": runs["run_id"], "property": PROPERTIES[name], "value": values, "usual": usual}
+    return pd.DataFrame(rows)[found]
+
+
+def _differing(rows: pd.DataFrame, num_runs: int) -> dict:
+    return {
+        "num_differing": rows["run_id"].nunique(),
+        "num_all": num_runs,
+        "properties": list(dict.fromkeys(rows["property"])),
+    }

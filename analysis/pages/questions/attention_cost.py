@@ -1,0 +1,151 @@
+"""(e) Does attention's softmax cost what its arithmetic says?"""
+
+import pandas as pd
+
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.metrics import kernel_time, run_grid
+from analysis.pages.columns import case_headings
+from analysis.pages.facts import extremes, out_of
+from analysis.reference import flops
+from jobs.contract import ranges
+
+SLUG = "attention-cost"
+TITLE = "Does softmax cost what its arithmetic says?"
+
+GEMM = "gemm"
+SCOPES = {
+    "scores": "QKᵀ",
+    "softmax": "softmax",
+    "output": "AV",
+}
+_RANGES = {
+    "scores": ranges.ATTENTION_SCORES,
+    "softmax": ranges.SOFTMAX,
+    "output": ranges.ATTENTION_OUTPUT,
+}
+
+
+def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
+    """Kernel time of QK^T, softmax and AV in a forward pass (mode `forward`, naive attention) against their FLOPs, for
+    every case.
+
+    QK^T is the gemm kernels launched inside the range `attention_scores` (its scaling and mask are not), AV those
+    inside `attention_output`, softmax all kernels inside `softmax`. FLOPs are of the whole forward pass, causal mask
+    ignored, as the kernels compute them. Ratios are softmax to QK^T: in time, in FLOPs, and the first by the second
+    (how many times more a softmax FLOP costs).
+    """
+    by = run_grid.case_columns(runs)
+    totals = kernel_time.kernel_totals(kernels)
+    table = run_grid.cases(runs, "forward").merge(_times(totals), how="left", on="run_id")
+    work = runs.astype({"run_id": str}).set_index("run_id").apply(_flops, axis=1, result_type="expand")
+    table = table.merge(work.drop(columns="softmax_operations").reset_index(), how="left", on="run_id")
+    table["time_ratio"] = table["softmax_ns"] / table["scores_ns"]
+    table["flop_ratio"] = table["softmax_flops"] / table["scores_flops"]
+    table["cost_ratio"] = table["time_ratio"] / table["flop_ratio"]
+    for scope in SCOPES:
+        table[f"{scope}_rate"] = table[f"{scope}_flops"] / table[f"{scope}_ns"] / 1e3
+    empty = (table[NOT_MEASURED] == "") & table["time_ratio"].isna()
+    table.loc[empty, NOT_MEASURED] = "no such ranges"
+    measured = table[(table[NOT_MEASURED] == "") & table["time_ratio"].notna()]
+    claims = [
+        Claim(
+            "dearer",
+            measured,
+            lambda rows: (rows["cost_ratio"] > 1).all(),
+            extremes("cost_ratio"),
+        ),
+        Claim(
+            "cheaper_somewhere",
+            measured,
+            lambda rows: (rows["cost_ratio"] <= 1).any(),
+            extremes("cost_ratio"),
+        ),
+        Claim("time", measured, facts=extremes("time_ratio")),
+        Claim(
+            "longer",
+            measured[measured["time_ratio"] > 1],
+            facts=out_of(measured),
+        ),
+        Claim(
+            "never_longer",
+            measured,
+            lambda rows: (rows["time_ratio"] <= 1).all(),
+            out_of(measured),
+        ),
+        Claim("share", measured, facts=extremes("softmax_share")),
+    ]
+    tables = [
+        Table(
+            "cost",
+            "Kernel time of one forward pass; ratios are softmax ÷ QKᵀ",
+            (
+                *case_headings(by),
+                *(Column(f"{scope}_ns", label, "ms") for scope, label in SCOPES.items()),
+                Column("time_ratio", "time ratio", "ratio"),
+                Column("flop_ratio", "FLOP ratio", "ratio"),
+                Column("cost_ratio", "time per FLOP, ratio", "ratio"),
+                Column("softmax_share", "softmax, of forward", "share", bar=True),
+            ),
+            table,
+        ),
+        Table(
+            "rates",
+            "FLOPs of one forward pass, and FLOPs over kernel time",
+            (
+                *case_headings(by),
+                *(Column(f"{scope}_flops", label, "gflop") for scope, label in SCOPES.items()),
+                *(Column(f"{scope}_rate", label, "tflops") for scope, label in SCOPES.items()),
+            ),
+            table[
+                [*by, "run_id", NOT_MEASURED, *(f"{scope}_{part}" for part in ("flops", "rate") for scope in SCOPES)]
+            ],
+        ),
+    ]
+    long = measured.melt(
+        [*by, "run_id"],
+        ["flop_ratio", "time_ratio"],
+        var_name="clock",
+        value_name="value",
+    )
+    long["clock"] = long["clock"].map({"flop_ratio": "FLOPs", "time_ratio": "kernel time"})
+    options = {
+        "order": ["FLOPs", "kernel time"],
+        "by": by,
+        "unit": "softmax ÷ QKᵀ",
+        "value": "value",
+    }
+    charts = [
+        Chart(
+            "ratios",
+            "dumbbell",
+            "Softmax against QKᵀ: arithmetic and time",
+            long,
+            options,
+        )
+    ]
+    return assemble({"softmax_operations": work["softmax_operations"].max()}, claims, tables, charts)
+
+
+def _times(totals: pd.DataFrame) -> pd.DataFrame:
+    """Forward kernel time of the three scopes per run: scores_ns, softmax_ns, output_ns, softmax_share."""
+    forward = totals[totals["phase"] == ranges.FORWARD]
+    innermost = forward["module"].str.rsplit("/", n=1).str[-1]
+    times = {}
+    for scope, name in _RANGES.items():
+        inside = (innermost == name) & ((forward["family"] == GEMM) | (name == ranges.SOFTMAX))
+        times[f"{scope}_ns"] = forward[inside].groupby("run_id")["time_ns"].sum()
+    whole = forward.groupby("run_id")["time_ns"].sum()
+    frame = pd.DataFrame(times).rename_axis("run_id")
+    return frame.assign(softmax_share=frame["softmax_ns"] / whole).reset_index()
+
+
+def _flops(run: pd.Series) -> dict:
+    """FLOPs of the three operations in one forward pass, all layers."""
+    shape = run_grid.shape_of(run)
+    layers = shape.num_layers
+    return {
+        "scores_flops": layers * flops.query_key(shape).flops,
+        "softmax_flops": layers * flops.softmax(shape).flops,
+        "output_flops": layers * flops.attention_value(shape).flops,
+        "softmax_operations": flops.softmax(shape).flops / shape.num_scores,
+    }

@@ -1,0 +1,252 @@
+"""(h) What bounds a step: launches, arithmetic or memory?"""
+
+import pandas as pd
+
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.metrics import kernel_time, roofline, run_grid, timing
+from analysis.metrics.roofline import ARITHMETIC, ATTENTION, LAUNCHES, LINEAR, MEMORY, OTHER, SOFTMAX
+from analysis.pages.columns import case_headings, spread_column
+from analysis.pages.facts import calibrated_on, extremes, highest, out_of, span
+from jobs.contract import modes, ranges
+
+SLUG = "bounds"
+TITLE = "What bounds a step: launches, arithmetic or memory?"
+STUDY = ""
+
+UNKNOWN = "no peak or no formula"
+
+
+def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> Answer:
+    """Roofline of every operation and kernel family, and what bounds each run.
+
+    FLOPs and bytes are those of the kernels as the model is written, in float32 (flops.kernel_costs; backward does the
+    products of forward twice; AdamW is flops.adamw_unfused): runs in another precision, with fused attention or
+    compiled have none. The roofs are `calibration`: the product in the run's precision, and the copy. An operation with
+    more FLOPs a byte than their ratio, the ridge point, is limited by arithmetic, with fewer by memory; `reached` is
+    the time that this roof allows over the kernel time. Operations of forward are those of mode `forward`, the others
+    those of `train_step`.
+
+    A run is bound by launches where the GPU is busy for less than timing.LAUNCH_BOUND_BUSY_SHARE of its unprofiled
+    step; otherwise by arithmetic where products above the ridge take more than half of its kernel time, and else by
+    memory: all other kernels do a few operations for each element. So is each phase of a training step.
+    Backward to forward is within training steps.
+    """
+    by = run_grid.case_columns(runs)
+    peaks = dict(zip(calibration["figure"], calibration["value"], strict=True))
+    totals = roofline.by_range(kernel_time.kernel_totals(kernels))
+    costs = roofline.costs_of(run_grid.measured_runs(runs), peaks)
+    timed = roofline.in_its_mode(totals.merge(costs, on=roofline.KEY), runs)
+    operations = roofline.rated(
+        timed.merge(roofline.named(), on=roofline.KEY[1:]), ["operation", "series", "phase"], runs
+    )
+    families = roofline.rated(timed, ["phase", "family"], runs)
+    judged = roofline.judged(steps, kernels, totals, costs)
+    grid = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in modes.MODES])
+    whole = grid.merge(judged[judged["phase"] == ranges.STEP], how="left", on="run_id")
+    training = run_grid.cases(runs, "train_step")
+    shown = judged[judged["phase"].isin((ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER))]
+    phases = training.merge(shown, how="left", on="run_id")
+    ratios = training.merge(roofline.backward_ratio(steps, totals), how="left", on="run_id")
+    roofs = roofline.roofs_over(operations)
+    facts = {
+        "launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE,
+        "peaks": roofline.measured_peaks(runs, calibration),
+        "calibrated_on": calibrated_on(calibration),
+        "ridges": [{"precision": name, "ridge": point} for name, point in roofline.ridges(runs, peaks).items()],
+    }
+    claims = [
+        *_claims_of_runs(whole),
+        *_claims_of_phases(phases),
+        *_claims_of_operations(operations, calibration),
+        *_claims_of_ratio(ratios, phases, by),
+        Claim("unfused", roofline.traffic(runs), facts=extremes("times_least")),
+    ]
+    tables = [
+        Table(
+            "operations",
+            "Operations under the roofs: median, and minimum–maximum over all cases",
+            (*_OPERATION, *_SUMMARY),
+            roofline.summary(operations),
+        ),
+        Table(
+            "families",
+            "Kernel families under the roofs: median, and minimum–maximum over all cases",
+            (Column("phase", "phase"), Column("family", "family", "family"), *_SUMMARY),
+            roofline.summary(families),
+        ),
+        Table("every", "Every operation of every case", (*case_headings(by), *_OPERATION, *_RATES), operations),
+        Table("runs", "What bounds each run", (*case_headings(by), Column("mode", "mode"), *_JUDGED), whole),
+        Table(
+            "phases",
+            "What bounds each phase of a training step",
+            (*case_headings(by), Column("phase", "phase"), *_JUDGED),
+            phases,
+        ),
+        Table(
+            "ratio",
+            "Backward ÷ forward in a training step",
+            (
+                *case_headings(by),
+                Column("timer_ratio", "Python timer", "ratio"),
+                Column("kernel_ratio", "kernel time", "ratio"),
+                Column("product_ratio", "kernel time of products", "ratio"),
+                Column("rest_ratio", "of all other kernels", "ratio"),
+            ),
+            ratios,
+        ),
+    ]
+    ends = operations.groupby("size", sort=False)["context_length"].agg(["min", "max"])
+    at_an_end = pd.concat([operations["size"].map(ends[end]) == operations["context_length"] for end in ends], axis=1)
+    points = operations[(operations["flops"] > 0) & at_an_end.any(axis=1)]
+    cases = [" · ".join(map(str, case)) for case in points[by].itertuples(index=False)]
+    points = points.assign(label=[f"{name}, {case}" for name, case in zip(points["operation"], cases, strict=True)])
+    clocks = {"product_ratio": "kernel time of products", "kernel_ratio": "kernel time", "timer_ratio": "Python timer"}
+    long = ratios[ratios["kernel_ratio"].notna()].melt([*by, "run_id"], list(clocks), "clock", "value")
+    charts = [
+        Chart(
+            "roofline",
+            "roofline",
+            "Rate reached against FLOPs per byte: each operation at the shortest and the longest context of each model",
+            points if len(roofs) else points.head(0),
+            {
+                "order": [LINEAR, ATTENTION, SOFTMAX, OTHER],
+                "roofs": roofs.to_dict("records"),
+            },
+        ),
+        Chart(
+            "ratio",
+            "dumbbell",
+            "Backward against forward",
+            long.assign(clock=long["clock"].map(clocks)).dropna(subset="value"),
+            {"order": list(clocks.values()), "by": by, "unit": "backward ÷ forward", "value": "value"},
+        ),
+    ]
+    return assemble(facts, claims, tables, charts)
+
+
+_OPERATION = (Column("operation", "operation"), Column("phase", "phase"))
+_RATES = (
+    Column("time_ns", "kernel time", "ms"),
+    Column("intensity", "intensity", "intensity"),
+    Column("flop_rate", "rate", "tflops"),
+    Column("byte_rate", "traffic", "gbps"),
+    Column("limit", "limited by", absent=UNKNOWN),
+    Column("reached", "of that limit", "share", absent=UNKNOWN),
+)
+_SUMMARY = (
+    Column("intensity_low", "intensity, least", "intensity"),
+    Column("intensity_high", "most", "intensity"),
+    Column("flop_rate", "median rate", "tflops"),
+    Column("byte_rate", "median traffic", "gbps"),
+    Column("limit", "limited by", absent=UNKNOWN),
+    Column("reached", "of that limit", "share", lower="reached_low", upper="reached_high", absent=UNKNOWN),
+)
+_JUDGED = (
+    spread_column("timer", "unprofiled"),
+    Column("busy_share", "GPU busy", "share", bar=True),
+    Column("above", "kernel time above the ridge", "share", absent=UNKNOWN),
+    Column("below", "below it", "share", absent=UNKNOWN),
+    Column("bound", "bound by", absent=UNKNOWN),
+)
+
+
+# ---------------------------------------------------------------- claims
+
+
+def _claims_of_runs(whole: pd.DataFrame) -> list[Claim]:
+    timed = whole[(whole[NOT_MEASURED] == "") & whole["busy_share"].notna()]
+    counts = {bound: int((timed["bound"] == bound).sum()) for bound in (ARITHMETIC, MEMORY, LAUNCHES)}
+    known = sum(counts.values())
+    counts |= {"num_known": known, "num_all": len(timed)}
+
+    def of(bound: str, value: str) -> Claim:
+        rows = timed[timed["bound"] == bound]
+        return Claim(bound, rows, facts=lambda rows: extremes(value)(rows) | counts)
+
+    compared = timed[timed["bound"].isin((ARITHMETIC, MEMORY))]
+    return [
+        Claim("counts", timed, lambda rows: known == len(rows), lambda rows: counts),
+        Claim("counts_of_some", timed, lambda rows: known < len(rows), lambda rows: counts),
+        of(LAUNCHES, "busy_share"),
+        of(ARITHMETIC, "above"),
+        of(MEMORY, "below"),
+        Claim("never_memory", compared, lambda rows: (rows["bound"] != MEMORY).all(), extremes("below")),
+    ]
+
+
+def _claims_of_phases(phases: pd.DataFrame) -> list[Claim]:
+    optimizer = phases[(phases["phase"] == ranges.OPTIMIZER) & phases["busy_share"].notna()]
+    bound = optimizer[optimizer["bound"].isin((ARITHMETIC, MEMORY))]
+    return [
+        Claim(
+            "optimizer_memory",
+            bound,
+            lambda rows: (rows["bound"] == MEMORY).all(),
+            out_of(optimizer),
+        ),
+        Claim(
+            "optimizer_launches",
+            optimizer[optimizer["bound"] == LAUNCHES],
+            facts=lambda rows: extremes("busy_share")(rows) | {"num_all": len(optimizer)},
+        ),
+    ]
+
+
+def _claims_of_operations(operations: pd.DataFrame, calibration: pd.DataFrame) -> list[Claim]:
+    known = operations[operations["reached"].notna()]
+    forward = known[known["phase"] == ranges.FORWARD]
+    below = known[known["limit"] == MEMORY]
+    limit = calibration[calibration["figure"].isin(("read", "copy"))]["high"].astype(float).max() / 1e9
+    return [
+        Claim("linear", forward[forward["series"] == LINEAR], _all_above, extremes("reached")),
+        Claim("attention", forward[forward["series"] == ATTENTION], _all_above, extremes("reached")),
+        Claim(
+            "from_cache",
+            below[below["byte_rate"] > limit],
+            facts=lambda rows: {
+                "operations": list(dict.fromkeys(rows["operation"])),
+                "num_all": len(below),
+                "high": highest(rows, "byte_rate"),
+            },
+        ),
+        Claim("adamw", known[known["operation"] == "AdamW"], facts=extremes("reached")),
+    ]
+
+
+def _all_above(rows: pd.DataFrame) -> bool:
+    return bool((rows["limit"] == ARITHMETIC).all())
+
+
+def _claims_of_ratio(ratios: pd.DataFrame, phases: pd.DataFrame, by: list[str]) -> list[Claim]:
+    known = ratios[(ratios[NOT_MEASURED] == "") & ratios["kernel_ratio"].notna()]
+    waiting = phases[(phases["phase"] == ranges.FORWARD) & (phases["bound"] == LAUNCHES)]["run_id"]
+    hidden = known[known["run_id"].isin(waiting) & (known["timer_ratio_max"] < known["kernel_ratio"])]
+    return [
+        Claim("ratio", known, facts=_ratios),
+        Claim("timer_ratio", hidden, facts=extremes("timer_ratio")),
+        *(_trend(known, by, axis) for axis in ("context_length", "size")),
+    ]
+
+
+def _ratios(rows: pd.DataFrame) -> dict:
+    spans = {name: span(rows[f"{name}_ratio"]) for name in ("product", "rest")}
+    return extremes("kernel_ratio")(rows) | spans
+
+
+def _trend(known: pd.DataFrame, by: list[str], axis: str) -> Claim:
+    """Holds where the ratio has no direction along `axis`: from its first to its last value it rises for some of the
+    others and falls for some."""
+    others = [name for name in by if name != axis]
+    ends = known.groupby(others, sort=False)["kernel_ratio"].agg(
+        first_ratio="first", last_ratio="last", num_runs="size"
+    )
+    ends = ends[ends["num_runs"] > 1].reset_index()
+
+    def facts(rows: pd.DataFrame) -> dict:
+        change = rows["last_ratio"] - rows["first_ratio"]
+        return {"rise": rows.loc[change.idxmax()].to_dict(), "fall": rows.loc[change.idxmin()].to_dict()}
+
+    def mixed(rows: pd.DataFrame) -> bool:
+        return all(((rows["last_ratio"] > rows["first_ratio"]).any(), (rows["last_ratio"] < rows["first_ratio"]).any()))
+
+    return Claim(f"no_trend_{axis}", ends, mixed, facts)

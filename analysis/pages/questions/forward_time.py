@@ -1,0 +1,194 @@
+"""(a) How long does a forward pass take, and do the clocks agree?"""
+
+import pandas as pd
+
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.metrics import run_grid, timing
+from analysis.pages.columns import case_headings, spread_column
+from analysis.pages.facts import extremes, highest, lowest, out_of, span
+from jobs.contract import modes
+
+SLUG = "forward-time"
+TITLE = "How long does a forward pass take?"
+
+CLOCKS = {
+    "busy": "GPU busy",
+    "projected": "GPU projected",
+    "host": "NVTX range (under nsys)",
+    "timer": "Python timer",
+}
+FORWARD = "forward"
+UNSTEADY = 0.2
+"""Timed steps that spread over more than this part of their median are called unsteady."""
+
+
+def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
+    """Forward time of every model size and context length (mode `forward`) by four clocks, each with its spread over
+    steps.
+
+    timer: Python, unprofiled, device synchronised. host: the NVTX range `forward` on the host, under nsys. projected:
+    first kernel start to last kernel end on the GPU. busy: union of the kernels on the GPU. Ratios are to the timer's
+    median. Two clocks differ only where their minimum-to-maximum intervals do not overlap. A run is launch-bound where
+    busy / timer < timing.LAUNCH_BOUND_BUSY_SHARE. The second table is the forward phase inside the other modes.
+    """
+    times = forward_times(steps, kernels)
+    table = run_grid.cases(runs, FORWARD).merge(times, how="left", on="run_id")
+    by = run_grid.case_columns(runs)
+    measured = table[(table[NOT_MEASURED] == "") & table["timer_ns"].notna()]
+    every_mode = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in modes.MODES])
+    every_mode = every_mode.merge(times, how="left", on="run_id")
+    inside = every_mode[every_mode["mode"] != FORWARD].sort_values(by="mode", kind="stable")
+    profiled = measured.dropna(subset="busy_ratio")
+    claims = [
+        Claim("range", measured, lambda rows: rows["timer_ns"].notna().all(), extremes("timer_ns")),
+        Claim(
+            "launch_bound",
+            profiled,
+            lambda rows: rows["launch_bound"].any(),
+            _launch_bound,
+        ),
+        Claim(
+            "not_launch_bound",
+            profiled,
+            lambda rows: not rows["launch_bound"].any(),
+            _launch_bound,
+        ),
+        Claim(
+            "profiler_slows",
+            _differing(measured, "host", longer=True),
+            facts=_ratio("host_ratio", measured),
+        ),
+        Claim(
+            "profiler_range_shorter",
+            _differing(measured, "host", longer=False),
+            facts=_ratio("host_ratio", measured),
+        ),
+        Claim(
+            "profiler_agrees",
+            measured.dropna(subset="host_ns"),
+            lambda rows: not timing.differ(rows, "host", "timer").any(),
+        ),
+        Claim(
+            "projected_below",
+            _differing(measured, "projected", longer=False),
+            facts=_ratio("projected_ratio", measured),
+        ),
+        Claim("unsteady", _unsteady(measured), facts=_widest(measured)),
+        Claim("flat", _flat(measured, by), facts=lambda rows: rows.iloc[0].to_dict()),
+    ]
+    columns = (
+        *case_headings(by),
+        spread_column("timer", "Python timer"),
+        spread_column("host", "NVTX range"),
+        spread_column("projected", "GPU projected"),
+        spread_column("busy", "GPU busy"),
+        Column("host_ratio", "NVTX ÷ timer", "ratio"),
+        Column("projected_ratio", "projected ÷ timer", "ratio"),
+        Column("busy_ratio", "busy ÷ timer", "share", bar=True),
+    )
+    tables = [
+        Table("times", "Forward time by four clocks: median, and minimum–maximum over steps", columns, table),
+        Table(
+            "inside",
+            "The forward phase inside a larger step",
+            (
+                *case_headings(by),
+                Column("mode", "mode"),
+                *columns[len(by) :],
+            ),
+            inside,
+        ),
+    ]
+    long = measured.melt(
+        [*by, "run_id"],
+        [f"{clock}_ns" for clock in CLOCKS],
+        var_name="clock",
+        value_name="time_ns",
+    )
+    long["clock"] = long["clock"].str.removesuffix("_ns").map(CLOCKS)
+    charts = [
+        Chart(
+            "clocks",
+            "dumbbell",
+            "Forward time by clock",
+            long,
+            {"order": list(CLOCKS.values()), "by": by},
+        )
+    ]
+    facts = {
+        "unsteady": UNSTEADY,
+        "launch_bound_share": timing.LAUNCH_BOUND_BUSY_SHARE,
+        "num_timed": _one_or_range(measured.get("timer_n")),
+        "num_profiled": _one_or_range(measured.get("host_n")),
+    }
+    return assemble(facts, claims, tables, charts)
+
+
+def forward_times(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """Forward phase of each run by the four clocks, with ratios to the timer: one row per run_id."""
+
+    def of_forward(rows: pd.DataFrame) -> pd.DataFrame:
+        return rows[rows["phase"] == FORWARD].drop(columns="phase")
+
+    gpu = timing.gpu_times(kernels)
+    table = of_forward(timing.host_times(steps, "timer", "timer"))
+    parts = [timing.host_times(steps, "nsys", "host")]
+    parts += [timing.spread(gpu, ["run_id", "phase"], f"{clock}_ns", clock) for clock in ("projected", "busy")]
+    for part in parts:
+        table = table.merge(of_forward(part), how="outer", on="run_id")
+    for clock in ("host", "projected", "busy"):
+        table[f"{clock}_ratio"] = table[f"{clock}_ns"] / table["timer_ns"]
+    return table.assign(launch_bound=table["busy_ratio"] < timing.LAUNCH_BOUND_BUSY_SHARE)
+
+
+def _launch_bound(rows: pd.DataFrame) -> dict:
+    bound = rows[rows["launch_bound"].astype(bool)]
+    return {
+        "num_bound": len(bound),
+        "sizes": list(dict.fromkeys(bound["size"])),
+        "lowest": lowest(rows, "busy_ratio"),
+    }
+
+
+def _differing(rows: pd.DataFrame, clock: str, longer: bool) -> pd.DataFrame:
+    """Rows whose `clock` lies outside the timer's spread, on the longer or the shorter side."""
+    beyond = timing.differ(rows, clock, "timer") & ((rows[f"{clock}_ns"] > rows["timer_ns"]) == longer)
+    return rows[beyond]
+
+
+def _ratio(value: str, every: pd.DataFrame):
+    return lambda rows: {"ratio": span(rows[value]), **out_of(every)(rows)}
+
+
+def _widest(every: pd.DataFrame):
+    return lambda rows: {"widest": highest(rows, "width"), **out_of(every)(rows)}
+
+
+def _flat(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Pairs of launch-bound runs of one model whose forward time stays within 1.25x while context doubles."""
+    others = [name for name in by if name != "context_length"]
+    pairs = rows.merge(rows, on=others, suffixes=("", "_longer"))
+    pairs["context_ratio"] = pairs["context_length_longer"] / pairs["context_length"]
+    pairs["time_ratio"] = pairs["timer_ns_longer"] / pairs["timer_ns"]
+    bound = pairs["launch_bound"].astype(bool) & pairs["launch_bound_longer"].astype(bool)
+    keep = pairs[bound & (pairs["context_ratio"] >= 2) & (pairs["time_ratio"] < 1.25)]
+    shown = [
+        *by,
+        "run_id",
+        "context_length_longer",
+        "context_ratio",
+        "time_ratio",
+        "timer_ns",
+        "timer_ns_longer",
+    ]
+    return keep[shown].sort_values("context_ratio", ascending=False, kind="stable", ignore_index=True)
+
+
+def _unsteady(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose timed steps spread, from minimum to maximum, over more than UNSTEADY of their median."""
+    width = (rows["timer_max_ns"] - rows["timer_min_ns"]) / rows["timer_ns"]
+    return rows.assign(width=width)[width > UNSTEADY]
+
+
+def _one_or_range(counts: pd.Series | None) -> tuple[int, int]:
+    return (int(counts.min()), int(counts.max())) if counts is not None and len(counts.dropna()) else (0, 0)

@@ -1,0 +1,405 @@
+"""(f) What does fused attention save, and from which context on?"""
+
+import pandas as pd
+
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.metrics import attention, device_memory, kernel_time, run_grid, timing
+from analysis.metrics.attention import NAIVE, TRAIN
+from analysis.metrics.ordering import seen, sorted_by
+from analysis.pages.columns import case_headings, spread_column
+from analysis.pages.facts import calibrated_on, extremes, largest
+from jobs import memory
+from jobs.contract import ranges
+
+SLUG = "fused-attention"
+TITLE = "What does fused attention save, and from which context on?"
+STUDY = "attention"
+
+MODES = {"forward": "A forward pass", TRAIN: "A training step"}
+COMPARED = [
+    *(f"{clock}_{end}" for clock in ("busy", "timer") for end in ("ns", "min_ns", "max_ns")),
+    "launches",
+    "peak_memory_bytes",
+]
+
+
+def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> Answer:
+    """Attention written out (`naive`) against the backends of scaled_dot_product_attention, forward and in training.
+
+    A step's time is its GPU busy time, with the unprofiled timer beside it. A backend is faster where its
+    minimum-to-maximum interval lies below that of `naive`; the crossover is the smallest context from which it is so at
+    every longer one that both reached. Memory is the allocator's peak in a step.
+
+    Attention's kernel time is, in forward, that of all kernels launched in its ranges; in backward, where kernels have
+    no range, that of the fused kernels, and for `naive` its backward less what the backends' backward takes outside the
+    fused kernels (median over backends; lowest and highest beside it).
+
+    FLOPs are those of products with the T x T scores, all layers. Model FLOPs count every score. What a fused kernel
+    executes is inferred, no profile counts it: masked pairs skipped, and one product more in backward. Rates are FLOPs
+    over attention's kernel time; their share is of the measured rate of a large matrix product.
+    """
+    keys = [name for name in run_grid.case_columns(runs) if name != "attention"]
+    totals = kernel_time.kernel_totals(kernels)
+    table = _steps(runs, steps, kernels, keys)
+    parts = attention.parts_of(table, totals, runs, calibration, keys)
+    compared = table[(table["attention"] != NAIVE) & table["speedup"].notna()]
+    trained = compared[compared["mode"] == TRAIN]
+    crossovers = _crossovers(compared, [name for name in keys if name != "context_length"])
+    reference = _reference(trained, keys)
+    forward = attention.forward_kernels(reference, totals, runs)
+    families, names = attention.backward_families(reference, totals), attention.backward_kernels(reference, totals)
+    at_reference = parts[parts["train_run_id"].isin(reference["run_id"])]
+    claims = [
+        Claim("always", trained, lambda rows: rows["faster"].all(), _gains),
+        Claim("partly", trained, lambda rows: 0 < rows["faster"].sum() < len(rows), _gains),
+        Claim("never", trained, lambda rows: not rows["faster"].any(), _gains),
+        Claim("forward_only", compared[compared["faster"]], lambda rows: trained.empty, largest("speedup")),
+        Claim("gain", trained[trained["faster"]], facts=largest("speedup")),
+        Claim("memory", trained[trained["memory_ratio"] > 1], facts=largest("memory_ratio")),
+        Claim("fits", _only_fused(table), facts=_fitting),
+        Claim(
+            "before",
+            _before(table, runs),
+            lambda rows: (rows["predicted_bytes"] > rows["gpu_memory_bytes"]).all(),
+            largest("predicted_bytes"),
+        ),
+        Claim("unseen", compared, lambda rows: _unseen(rows).any(), _unseen_facts),
+        Claim("replaced", forward[forward["attention"] == NAIVE], facts=_written_out),
+        Claim(
+            "below_products",
+            at_reference,
+            lambda rows: (rows["forward_ns"] < rows["naive_products_ns"]).all(),
+            extremes("forward_ns"),
+        ),
+        Claim(
+            "inside", attention.products_gone(compared, kernels, runs), lambda rows: rows["as_expected"].all(), _gone
+        ),
+        Claim(
+            "backward",
+            at_reference,
+            lambda rows: (rows["backward_ns"] < rows["naive_backward_low_ns"]).all(),
+            extremes("backward_ns"),
+        ),
+        Claim("launches", reference, lambda rows: (rows["launches"] < rows["naive_launches"]).all(), _fewest),
+        Claim("cut", _cut(table), facts=lambda rows: {"low": rows.iloc[0], "high": rows.iloc[-1]}),
+        Claim("skips", parts[parts["full_of_any_peak"] > 1], facts=largest("full_of_any_peak")),
+        Claim(
+            "rate",
+            parts[(parts["attention"] != NAIVE) & parts["naive_forward_of_peak"].notna()],
+            lambda rows: rows["forward_of_peak"].notna().any(),
+            largest("forward_of_peak"),
+        ),
+        Claim("fastest", _fastest(trained, keys), lambda rows: rows["leads"].any(), _leader),
+    ]
+    title = _named(reference, keys)
+    shown = [*keys[2:], *([] if runs["size"].nunique() == 1 else ["size"]), "context_length", "attention"]
+    case = case_headings(shown, linked=False)
+    tables = _tables(case, title, crossovers, table, parts, attention.work_of(runs), forward, families, names)
+    drawn = table[(table["mode"] == TRAIN) & _same(table, reference, keys[2:], ["size"])]
+    charts = [
+        _lines("time", f"GPU busy time of a training step{_named(reference, keys[2:])}", drawn, "busy_ns", "ms"),
+        _lines(
+            "peak", f"Peak memory of a training step{_named(reference, keys[2:])}", drawn, "peak_memory_bytes", "GiB"
+        ),
+    ]
+    facts = {
+        "reference": title.removeprefix(", "),
+        "autocast": bool(runs.loc[runs["run_id"].isin(reference["run_id"]), "precision"].eq("bf16").any()),
+        "launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE,
+        "calibrated_on": calibrated_on(calibration),
+        "num_trained": len(trained),
+        "num_compared": len(compared),
+        "num_forward_faster": int(compared["faster"].sum()),
+        "num_before": int(table[NOT_MEASURED].eq("OOM in build").sum()),
+        "sizes": list(dict.fromkeys(table["size"])),
+    }
+    return assemble(facts, claims, tables, charts)
+
+
+def _tables(
+    case: tuple[Column, ...],
+    where: str,
+    crossovers: pd.DataFrame,
+    table: pd.DataFrame,
+    parts: pd.DataFrame,
+    work: pd.DataFrame,
+    forward: pd.DataFrame,
+    families: pd.DataFrame,
+    names: pd.DataFrame,
+) -> list[Table]:
+    forms = [name.removesuffix("_ns") for name in families if name.endswith("_ns")]
+    return [
+        Table(
+            "crossover",
+            "The smallest context from which a backend is faster than written-out attention",
+            (
+                *(one for one in case if one.key != "context_length"),
+                Column("mode", "mode"),
+                Column("busy_from", "by GPU busy time", "count", absent="never"),
+                Column("timer_from", "by the timer", "count", absent="never"),
+                Column("context_length", "longest compared", "count"),
+                Column("speedup", "busy time there, naive ÷ fused", "ratio"),
+                Column("timer_speedup", "timer there, naive ÷ fused", "ratio"),
+                Column("memory_ratio", "peak memory there, naive ÷ fused", "ratio"),
+            ),
+            crossovers,
+        ),
+        *(_of_mode(mode, label, table, case) for mode, label in MODES.items()),
+        Table(
+            "forward_kernels",
+            f"Attention's kernels in forward{where}",
+            (
+                Column("attention", "attention"),
+                Column("range", "range", "code"),
+                Column("kernel_name", "kernel", "kernel"),
+                Column("per_layer", "launches a layer", "count"),
+                Column("time_ns", "time a step", "ms"),
+                Column("share", "of attention", "share", bar=True),
+            ),
+            forward,
+        ),
+        Table(
+            "families",
+            f"Kernels of backward by family{where}",
+            (
+                Column("family", "family", "family"),
+                *(Column(f"{one}_calls", f"{one}, launches", "count") for one in forms),
+                *(Column(f"{one}_ns", one, "ms") for one in forms),
+            ),
+            families,
+        ),
+        Table(
+            "backward_kernels",
+            f"Backward kernels whose number changes{where}: naive against the fastest backend",
+            (
+                Column("kernel_name", "kernel", "kernel"),
+                Column("naive_calls", "naive, launches", "count"),
+                Column("fused_calls", "fused, launches", "count"),
+                Column("naive_ns", "naive", "ms"),
+                Column("fused_ns", "fused", "ms"),
+                Column("saved_ns", "saved", "ms"),
+            ),
+            names,
+        ),
+        Table(
+            "work",
+            "FLOPs of attention's products in one training step",
+            (
+                *(one for one in case if one.key in ("size", "context_length", "batch_size")),
+                Column("model_flops", "model", "gflop"),
+                Column("of_step", "of the step's products", "share", bar=True),
+                Column("naive_flops", "executed, naive", "gflop"),
+                Column("fused_flops", "executed, fused (inferred)", "gflop"),
+                Column("executed_ratio", "fused ÷ model", "ratio"),
+            ),
+            work,
+        ),
+        Table(
+            "rates",
+            "Kernel time of attention and the rate that it reaches: in a forward pass, and in the backward of a step",
+            (
+                *case,
+                Column("forward_ns", "forward", "ms"),
+                Column("full_rate", "full rate", "tflops"),
+                Column("forward_rate", "rate", "tflops"),
+                Column("forward_of_peak", "of peak", "share", absent="n/a"),
+                Column("backward_ns", "backward", "ms", absent="n/a"),
+                Column("backward_rate", "rate", "tflops", absent="n/a"),
+                Column("backward_of_peak", "of peak", "share", absent="n/a"),
+            ),
+            parts,
+        ),
+    ]
+
+
+def _of_mode(mode: str, label: str, table: pd.DataFrame, case: tuple[Column, ...]) -> Table:
+    phases = (Column("forward_ns", "forward, busy", "ms"), Column("backward_ns", "backward, busy", "ms"))
+    columns = (
+        *case,
+        spread_column("busy", "GPU busy"),
+        Column("speedup", "naive ÷ fused", "ratio", absent="no naive time"),
+        *(phases if mode == TRAIN else ()),
+        spread_column("timer", "Python timer"),
+        Column("peak_memory_bytes", "peak memory", "bytes"),
+        Column("launches", "kernel launches", "count"),
+    )
+    rows = table[table["mode"] == mode].reset_index(drop=True)
+    return Table(mode, label, columns, rows)
+
+
+def _lines(key: str, title: str, table: pd.DataFrame, value: str, unit: str) -> Chart:
+    """Lines over context; where the next longer context ran out of memory in a step, the line says so at its end."""
+    rows = table.sort_values("context_length", kind="stable").rename(columns={"attention": "clock"})
+    then = _out_of_memory(rows[NOT_MEASURED]).groupby(rows["clock"]).shift(-1, fill_value=False)
+    rows = rows[["context_length", "clock", "size", value]].assign(note=then.map({True: ", then OOM", False: ""}))
+    order = list(dict.fromkeys(rows["clock"]))
+    return Chart(
+        key,
+        "lines",
+        title,
+        rows.dropna(subset=[value]),
+        {"order": order, "value": value, "unit": f"{unit} (log scale)"},
+    )
+
+
+def _out_of_memory(why: pd.Series) -> pd.Series:
+    """True where memory ran out in a phase of the step. What ended before, in building, says nothing of a step."""
+    return why.isin([f"OOM in {phase}" for phase in ranges.PHASES])
+
+
+# ---------------------------------------------------------------- steps
+
+
+def _steps(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Every case and mode, naive first: busy, timer and phase times, launches, memory, the same of `naive` (naive_*),
+    and how many times as long `naive` takes."""
+    gpu = timing.gpu_times(kernels)
+    busy = timing.spread(gpu, ["run_id", "phase"], "busy_ns", "busy")
+    timer = timing.host_times(steps, "timer", "timer")
+    phases = busy.pivot(index="run_id", columns="phase", values="busy_ns")
+    phases = phases.reindex(columns=[ranges.FORWARD, ranges.BACKWARD]).add_suffix("_ns").reset_index()
+    launches = gpu[gpu["phase"] == ranges.STEP].groupby("run_id")["launches"].median().rename("launches").reset_index()
+    memory = runs[["run_id", "peak_memory_bytes"]].astype({"run_id": str})
+    parts = []
+    for mode in MODES:
+        table = run_grid.cases(runs, mode).assign(mode=mode)
+        if "attention" not in table:
+            table["attention"] = str(runs["attention"].iloc[0])
+        for times in (busy, timer):
+            table = table.merge(times[times["phase"] == ranges.STEP].drop(columns="phase"), how="left", on="run_id")
+        for more in (phases, launches, memory):
+            table = table.merge(more, how="left", on="run_id")
+        parts.append(attention.beside_naive(table, [*COMPARED, "run_id", NOT_MEASURED], keys))
+    table = pd.concat(parts, ignore_index=True)
+    for ratio, value in (("speedup", "busy_ns"), ("timer_speedup", "timer_ns"), ("memory_ratio", "peak_memory_bytes")):
+        table[ratio] = table[f"naive_{value}"] / table[value]
+    table["faster"] = timing.differ(table, "busy", "naive_busy") & (table["speedup"] > 1)
+    table["timer_faster"] = timing.differ(table, "timer", "naive_timer") & (table["timer_speedup"] > 1)
+    table["launch_bound"] = table["busy_ns"] / table["timer_ns"] < timing.LAUNCH_BOUND_BUSY_SHARE
+    variant, fused = [table[key] for key in keys[2:]], table["attention"] != NAIVE
+    return sorted_by(table, *variant, seen(table, ["size"]), table["context_length"], fused, table["attention"])
+
+
+def _crossovers(compared: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """A row for each backend and mode: the contexts from which it is faster by either clock (NaN: never), and the row
+    of the longest context."""
+    rows = []
+    for _, group in compared.groupby([*keys, "mode", "attention"], sort=False):
+        group = group.sort_values("context_length")
+        found = {clock: _faster_from(group, flag) for clock, flag in (("busy", "faster"), ("timer", "timer_faster"))}
+        rows.append(group.iloc[-1].to_dict() | {"busy_from": found["busy"], "timer_from": found["timer"]})
+    columns = [*compared.columns, "busy_from", "timer_from"]
+    return pd.DataFrame(rows, columns=columns).sort_values("mode", kind="stable", ignore_index=True)
+
+
+def _faster_from(group: pd.DataFrame, flag: str) -> float:
+    slower = group.loc[~group[flag], "context_length"].max()
+    rest = group if pd.isna(slower) else group[group["context_length"] > slower]
+    return rest["context_length"].min()
+
+
+def _reference(trained: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """The backends at one case, to be looked at kernel by kernel: of those with most backends, the longest context."""
+    if trained.empty:
+        return trained
+    number = trained.groupby(keys)["run_id"].transform("size")
+    best = trained[number == number.max()].sort_values("context_length", kind="stable").tail(1)
+    return trained[_same(trained, best, keys)]
+
+
+def _same(table: pd.DataFrame, rows: pd.DataFrame, *columns: list[str]) -> pd.Series:
+    """True for the rows that equal the first of `rows` in the columns; nowhere if there is none."""
+    names = [name for part in columns for name in part]
+    if rows.empty:
+        return pd.Series(False, index=table.index)
+    return (table[names] == rows.iloc[0][names]).all(axis=1)
+
+
+def _named(rows: pd.DataFrame, keys: list[str]) -> str:
+    return ", " + " · ".join(str(rows.iloc[0][name]) for name in keys) if len(rows) else ""
+
+
+# ---------------------------------------------------------------- facts of claims
+
+
+def _gains(rows: pd.DataFrame) -> dict:
+    return largest("speedup")(rows) | {
+        "shortest": rows["context_length"].min(),
+        "num_faster": int(rows["faster"].sum()),
+    }
+
+
+def _only_fused(table: pd.DataFrame) -> pd.DataFrame:
+    """Finished steps of a backend where written-out attention ran out of memory in a phase of the step."""
+    stopped = _out_of_memory(table["naive_not_measured"])
+    return table[(table[NOT_MEASURED] == "") & (table["mode"] == TRAIN) & stopped]
+
+
+def _fitting(rows: pd.DataFrame) -> dict:
+    return {"contexts": sorted(rows["context_length"].unique()), **extremes("peak_memory_bytes")(rows)}
+
+
+def _before(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs that ended before their first step: predicted_bytes, what a step would need at its peak, and what the GPU
+    has."""
+    of_run = {str(run.run_id): run for run in device_memory.plain_runs(runs).itertuples()}
+    rows = table[table[NOT_MEASURED].eq("OOM in build") & table["run_id"].isin(of_run)]
+    cases = [of_run[run_id] for run_id in rows["run_id"]]
+    predicted = [float(memory.predicted_memory_bytes(run)) for run in cases]
+    return rows.assign(predicted_bytes=predicted, gpu_memory_bytes=[float(run.gpu_memory_bytes) for run in cases])
+
+
+def _unseen(rows: pd.DataFrame) -> pd.Series:
+    return rows["faster"] & ~rows["timer_faster"]
+
+
+def _unseen_facts(rows: pd.DataFrame) -> dict:
+    hidden = rows[_unseen(rows)]
+    return {
+        "num_hidden": len(hidden),
+        "num_bound": int(hidden["launch_bound"].sum()),
+        "longest": hidden["context_length"].max(),
+    }
+
+
+def _written_out(rows: pd.DataFrame) -> dict:
+    share = rows.groupby("family")["share"].sum()
+    return {
+        "launches": rows["per_layer"].sum(),
+        "time_ns": rows["time_ns"].sum(),
+        "products": share.get("gemm", 0.0),
+        "copies": share.get("copy", 0.0),
+    }
+
+
+def _gone(rows: pd.DataFrame) -> dict:
+    return {"forward": rows["forward_gone"].iloc[0], "backward": rows["backward_gone"].iloc[0]}
+
+
+def _fewest(rows: pd.DataFrame) -> dict:
+    least, most = rows["launches"].min(), rows["launches"].max()
+    return {"naive": rows["naive_launches"].iloc[0], "low": least, "high": most}
+
+
+def _cut(table: pd.DataFrame) -> pd.DataFrame:
+    """Forward passes of written-out attention whose launches grow with the context, shortest and longest."""
+    rows = table[(table["mode"] == "forward") & (table["attention"] == NAIVE) & table["launches"].notna()]
+    rows = rows[_same(rows, rows, [name for name in run_grid.VARIANT_AXES if name in rows], ["size"])]
+    rows = rows.sort_values("context_length")
+    return rows.iloc[[0, -1]] if len(rows) and rows["launches"].iloc[-1] > rows["launches"].iloc[0] else rows.head(0)
+
+
+def _fastest(trained: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """The fastest backend of each case that several finished; it `leads` where it is below all others beyond the
+    spread."""
+    rows = []
+    for _, group in trained.groupby(keys, sort=False):
+        first, *others = group.sort_values("busy_ns", kind="stable").to_dict("records")
+        if others:
+            rows.append(first | {"leads": first["busy_max_ns"] < min(other["busy_min_ns"] for other in others)})
+    return pd.DataFrame(rows, columns=[*trained.columns, "leads"])
+
+
+def _leader(rows: pd.DataFrame) -> dict:
+    counts = rows.loc[rows["leads"].astype(bool), "attention"].value_counts()
+    return {"attention": counts.index[0], "num_cases": int(counts.iloc[0])}

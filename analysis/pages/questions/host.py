@@ -1,0 +1,385 @@
+"""(i) When does the GPU wait for the host, and what do torch.compile and CUDA graphs change?"""
+
+from typing import Any
+
+import pandas as pd
+
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.metrics import kernel_time, queue, run_grid, timing
+from analysis.metrics.ordering import place, seen, sorted_by
+from analysis.metrics.queue import CAUSES
+from analysis.pages.columns import case_headings, spread_column
+from analysis.pages.facts import extremes, out_of
+from analysis.reference import cuda_api
+from jobs.contract import modes, ranges
+
+SLUG = "host"
+TITLE = "When does the GPU wait for the host?"
+STUDY = "host"
+
+OFF, DEFAULT, GRAPHS = "off", "default", "cudagraphs"
+SERIES = (OFF, DEFAULT, GRAPHS)
+TRAIN = "train_step"
+
+
+def answer(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    api: pd.DataFrame,
+    main: Any,
+) -> Answer:
+    """What the GPU does in a step by cause, how far the host is ahead of it, and step times by `compile`.
+
+    A step under nsys is cut into time in which the GPU is busy (union of kernels, copies and fills) and idle time by
+    cause (`measures.queue` says how): it waits for a launch, it is idle between two phases, where the host
+    synchronises, or it takes up work that was there already. The four add up to the NVTX range of the step. The
+    unprofiled step is the timer's; its idle share is 1 - busy / timer. Times saved are to the run without compile of
+    the same case; a variant is faster or slower only where the minimum-to-maximum intervals do not overlap. What graphs
+    add to compile is judged by forward and backward together, without the optimizer: only the model is compiled. `main`
+    is asked for the same causes in every training step of the grid.
+    """
+    by = [name for name in run_grid.case_columns(runs) if name != "compile"]
+    queued = queue.placed(queue.operations(kernels, memops))
+    table = _every_mode(runs).merge(_of_runs(runs, steps, kernels, api, queued), how="left", on="run_id")
+    measured = table[(table[NOT_MEASURED] == "") & table["timer_ns"].notna()]
+    captured = measured[measured["wall_ns"].notna()]
+    off = captured[captured["compile"] == OFF]
+    pairs = _pairs(measured, [*by, "mode"], OFF)
+    over_default = _over_default(measured, _compiled(steps), [*by, "mode"])
+    phases = _phases(captured, steps, kernels, by)
+    grid = _grid(main)
+    claims = [
+        Claim("helped", _helped(pairs), facts=lambda rows: rows.iloc[0].to_dict()),
+        Claim("idle", off, facts=extremes("idle_share")),
+        Claim("idle_only", off, lambda rows: not len(_helped(pairs)), extremes("idle_share")),
+        Claim("faster", pairs[pairs["differs"] & (pairs["ratio"] < 1)], facts=_speed(pairs)),
+        Claim("slower", pairs[pairs["differs"] & (pairs["ratio"] > 1)], facts=_speed(pairs)),
+        Claim("same", pairs[~pairs["differs"]], facts=_speed(pairs)),
+        Claim("saved", _saved(pairs), lambda rows: len(rows) > 1, extremes("host_part")),
+        Claim(
+            "graphs_add",
+            over_default,
+            lambda rows: (rows["differs"] & (rows["ratio"] < 1)).any(),
+            _graphs_add,
+        ),
+        Claim(
+            "graphs_add_nothing",
+            over_default,
+            lambda rows: not (rows["differs"] & (rows["ratio"] < 1)).any(),
+        ),
+        Claim("launches", _launches(captured, by), facts=lambda rows: rows.iloc[0].to_dict()),
+        Claim("left", _left(phases), lambda rows: rows["part"].min() > 0.5, extremes("part")),
+        Claim("cause", off, lambda rows: rows["launch_share"].max() > 0, extremes("launch_share")),
+        Claim("ahead", captured, lambda rows: rows["ahead_ns"].max() > 0, extremes("ahead_ns")),
+        Claim("no_allocation", _allocations(api, captured), lambda rows: not rows["calls"].sum(), _allocated),
+        Claim("allocation", _allocations(api, captured), lambda rows: rows["calls"].sum() > 0, _allocated),
+        Claim("profiler", captured, lambda rows: rows["profiler_ratio"].max() > 1, extremes("profiler_ratio")),
+        Claim("no_modules", _modules(kernels, captured), _lost, lambda rows: {}),
+        Claim("grid", grid, lambda rows: (rows["waits_share"] > 0).any(), extremes("waits_share")),
+        Claim("full", _full_queues(grid), lambda rows: rows["operations"].nunique() > 2, _full(grid)),
+    ]
+    tables = _tables(table, pairs, phases, grid, by, _case_columns(main))
+    charts = [_step_times(measured, by), *_queues(captured, queued, by)]
+    clock = timing.clock_lead(timing.in_steps(kernels))
+    facts = {
+        "queues": [chart.key for chart in charts[1:]],
+        "known": len(off) > 0,
+        "batch_sizes": sorted(set(runs["batch_size"].astype(str))),
+        "clock_lead_ns": max(0.0, clock["lead_ns"]),
+        "clock_drift_ns": clock["drift_ns"],
+    }
+    return assemble(facts, claims, tables, charts)
+
+
+def _tables(
+    table: pd.DataFrame,
+    pairs: pd.DataFrame,
+    phases: pd.DataFrame,
+    grid: pd.DataFrame,
+    by: list[str],
+    grid_by: list[str],
+) -> list[Table]:
+    headings = (Column("mode", "mode"), *case_headings(by, linked=False), Column("compile", "compile"))
+    shares = tuple(Column(f"{cause}_share", label, "share", bar=True) for cause, label in CAUSES.items())
+    ahead = (
+        Column("depth", "queue, mean", "count"),
+        Column("deepest", "queue, deepest", "count"),
+        Column("ahead_ns", "furthest ahead", "ms"),
+        Column("wait_ns", "host waits", "ms"),
+    )
+    return [
+        Table(
+            "steps",
+            "A step without the profiler, and what it launches",
+            (
+                *headings,
+                spread_column("timer", "step"),
+                Column("busy_ns", "GPU busy", "ms"),
+                Column("idle_share", "GPU idle", "share", bar=True),
+                Column("operations", "kernels and copies", "count"),
+                Column("calls", "launch calls", "count"),
+                Column("rate_ns", "step ÷ launch calls", "us"),
+            ),
+            table,
+        ),
+        Table(
+            "saved",
+            "Time saved by compile, by where it comes from",
+            (
+                *headings,
+                Column("saved_ns", "saved", "ms"),
+                Column("saved_busy_ns", "shorter GPU work", "ms"),
+                Column("saved_idle_ns", "less idling", "ms"),
+                Column("differs", "beyond the spread", "yes_no"),
+            ),
+            pairs,
+        ),
+        Table(
+            "causes",
+            "What the GPU does in a step under nsys",
+            (*headings, Column("wall_ns", "step", "ms"), *shares),
+            table,
+        ),
+        Table(
+            "ahead",
+            "How far the host is ahead, under nsys",
+            (
+                *headings,
+                Column("host_ns", "host time per launch call", "us"),
+                Column("call_ns", "of it inside the call", "us"),
+                *ahead,
+            ),
+            table,
+        ),
+        Table(
+            "phases",
+            "Training step by phase, without the profiler",
+            (
+                *headings[1:],
+                Column("phase", "phase"),
+                Column("timer_ns", "time", "ms"),
+                Column("busy_ns", "GPU busy", "ms"),
+                Column("idle_ns", "GPU idle", "ms"),
+                Column("launches", "kernels", "count"),
+            ),
+            phases,
+        ),
+        Table(
+            "grid",
+            "Every training step of the main recording, under nsys",
+            (
+                *case_headings(grid_by, linked=False),
+                *shares,
+                *ahead[:3],
+            ),
+            grid,
+        ),
+    ]
+
+
+# ---------------------------------------------------------------- frames
+
+
+def _every_mode(runs: pd.DataFrame) -> pd.DataFrame:
+    """The cases of every mode that there are runs of: forward first, by size and context, then by compile."""
+    measured = [mode for mode in modes.MODES if (runs["mode"].astype(str) == mode).any()]
+    found = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in measured], ignore_index=True)
+    found = found if "compile" in found else found.assign(compile=str(runs["compile"].iloc[0]))
+    return sorted_by(found, seen(found, ["mode", "size", "context_length"]), place(found["compile"], SERIES))
+
+
+def _of_runs(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame, queued: pd.DataFrame
+) -> pd.DataFrame:
+    """One row per run: timer_ns with its spread, `causes`, calls and host time per step."""
+    timer = timing.host_times(steps, "timer", "timer")
+    table = timer[timer["phase"] == ranges.STEP].drop(columns="phase")
+    table = table.merge(queue.causes(queued, steps), how="left", on="run_id")
+    num_steps = kernel_time.num_profiled_steps(kernels)
+    calls = _grouped(api)
+    for group, number, time in (("launch", "calls", "calling_ns"), ("synchronisation", "waits", "wait_ns")):
+        sums = calls[calls["group"] == group].groupby("run_id")[["calls", "total_ns"]].sum()
+        sums = sums.rename(columns={"calls": number, "total_ns": time}).div(num_steps, axis=0)
+        table = table.merge(sums, how="left", left_on="run_id", right_index=True)
+    table["busy_ns"] = table["busy_captured_ns"]
+    table["idle_ns"] = table["timer_ns"] - table["busy_ns"]
+    table["idle_share"] = table["idle_ns"] / table["timer_ns"]
+    table["rate_ns"] = table["timer_ns"] / table["calls"]
+    table["host_ns"] = (table["wall_ns"] - table["wait_ns"]) / table["calls"]
+    table["call_ns"] = table["calling_ns"] / table["calls"]
+    table["profiler_ratio"] = table["wall_ns"] / table["timer_ns"]
+    return table
+
+
+def _grouped(api: pd.DataFrame) -> pd.DataFrame:
+    calls = api[api["phase"].astype(str) != ""].astype({"run_id": str, "name": str})
+    groups = {name: cuda_api.group(cuda_api.base_name(name)) or "" for name in calls["name"].unique()}
+    return calls.assign(group=calls["name"].map(groups))
+
+
+def _pairs(measured: pd.DataFrame, by: list[str], base: str) -> pd.DataFrame:
+    """Each variant beside the run of the same case with compile `base`: saved_ns and its two parts, ratio, differs,
+    base_launch_part (of the base's idle time under nsys, how much waits for a launch)."""
+    clock = ["timer_ns", "timer_min_ns", "timer_max_ns"]
+    columns = [*by, *clock, "busy_ns", "idle_ns", "idle_share", *(f"{cause}_share" for cause in CAUSES)]
+    other = measured[measured["compile"] == base][columns]
+    other = other.rename(columns={name: f"base_{name}" for name in columns if name not in by})
+    rows = measured[(measured["compile"] != base) & (measured["compile"] != OFF)].merge(other, on=by)
+    rows["ratio"] = rows["timer_ns"] / rows["base_timer_ns"]
+    rows["speedup"] = 1 / rows["ratio"]
+    rows["differs"] = timing.differ(rows, "timer", "base_timer")
+    rows["base_launch_part"] = rows["base_launch_share"] / (1 - rows["base_busy_share"])
+    for part in ("timer", "busy", "idle"):
+        saved = "saved_ns" if part == "timer" else f"saved_{part}_ns"
+        rows[saved] = rows[f"base_{part}_ns"] - rows[f"{part}_ns"]
+    return rows
+
+
+def _compiled(steps: pd.DataFrame) -> pd.DataFrame:
+    """Spread over unprofiled steps of forward and backward together, per run: run_id, timer_ns, _min_ns, _max_ns."""
+    rows = steps[steps["collector"].astype(str) == "timer"].astype({"run_id": str, "phase": str})
+    rows = rows[rows["phase"].isin((ranges.FORWARD, ranges.BACKWARD))]
+    rows = rows.groupby(["run_id", "step"], sort=False)["wall_ns"].sum().reset_index()
+    return timing.spread(rows, ["run_id"], "wall_ns", "timer").drop(columns="timer_n")
+
+
+def _over_default(measured: pd.DataFrame, compiled: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """CUDA graphs beside compile without them, by the time of what is compiled."""
+    clock = [name for name in compiled if name != "run_id"]
+    rows = measured.drop(columns=clock).merge(compiled, on="run_id")[["run_id", *by, "compile", *clock]]
+    off = rows[rows["compile"] == DEFAULT].drop(columns=["run_id", "compile"])
+    rows = rows[rows["compile"] == GRAPHS].merge(off.rename(columns={name: f"base_{name}" for name in clock}), on=by)
+    rows["ratio"] = rows["timer_ns"] / rows["base_timer_ns"]
+    return rows.assign(speedup=1 / rows["ratio"], differs=timing.differ(rows, "timer", "base_timer"))
+
+
+def _helped(pairs: pd.DataFrame) -> pd.DataFrame:
+    """The launch-bound training step, if any, that CUDA graphs make faster: the one that idled most."""
+    bound = pairs["base_idle_share"] > 1 - timing.LAUNCH_BOUND_BUSY_SHARE
+    bound &= pairs["base_launch_share"] > pairs["base_own_share"]
+    rows = pairs[(pairs["compile"] == GRAPHS) & (pairs["mode"] == TRAIN) & bound & pairs["differs"]]
+    return rows[rows["ratio"] < 1].sort_values("base_idle_share", ascending=False, kind="stable")
+
+
+def _saved(pairs: pd.DataFrame) -> pd.DataFrame:
+    """CUDA graphs where they save time: host_part, how much of it is idling."""
+    rows = pairs[(pairs["compile"] == GRAPHS) & pairs["differs"] & (pairs["ratio"] < 1)].dropna(subset="saved_idle_ns")
+    return rows.assign(host_part=rows["saved_idle_ns"] / rows["saved_ns"])
+
+
+def _launches(captured: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Training steps, one row a case: kernels and copies, and launch calls, of off and cudagraphs side by side."""
+    rows = captured[captured["mode"] == TRAIN]
+    columns = [*by, "operations", "calls"]
+    off, graphs = (rows[rows["compile"] == name][columns] for name in (OFF, GRAPHS))
+    return off.merge(graphs, on=by, suffixes=("", "_graphs"))
+
+
+def _phases(captured: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Phases of the training steps: timer_ns, busy_ns (kernels), idle_ns, launches (kernels per step)."""
+    rows = captured[captured["mode"] == TRAIN][["run_id", *by, "compile"]]
+    timer = timing.host_times(steps, "timer", "timer")
+    gpu = timing.gpu_times(kernels).groupby(["run_id", "phase"])[["busy_ns", "launches"]].median().reset_index()
+    rows = rows.merge(timer[timer["phase"] != ranges.STEP], on="run_id").merge(gpu, how="left", on=["run_id", "phase"])
+    rows = sorted_by(rows, seen(rows, ["run_id"]), place(rows["phase"], ranges.PHASES))
+    return rows.assign(idle_ns=rows["timer_ns"] - rows["busy_ns"])
+
+
+def _left(phases: pd.DataFrame) -> pd.DataFrame:
+    """The optimizer's part of what the GPU idles in training steps with CUDA graphs."""
+    rows = phases[phases["compile"] == GRAPHS]
+    whole = rows.groupby("run_id")[["idle_ns", "timer_ns"]].transform("sum")
+    rows = rows.assign(part=rows["idle_ns"] / whole["idle_ns"])
+    return rows[rows["phase"] == ranges.OPTIMIZER]
+
+
+def _allocations(api: pd.DataFrame, captured: pd.DataFrame) -> pd.DataFrame:
+    """Per run, the calls that take memory from the driver or give it back, and their time, in all profiled steps."""
+    calls = _grouped(api)
+    found = calls[calls["group"] == "allocation"].groupby("run_id")[["calls", "total_ns"]].sum()
+    rows = captured[["run_id", "mode", "compile"]].merge(found, how="left", left_on="run_id", right_index=True)
+    return rows.fillna({"calls": 0, "total_ns": 0})
+
+
+def _allocated(rows: pd.DataFrame) -> dict:
+    return {"calls": int(rows["calls"].sum()), "total_ns": rows["total_ns"].max()}
+
+
+def _modules(kernels: pd.DataFrame, captured: pd.DataFrame) -> pd.DataFrame:
+    """Parts of the forward pass's kernels with a module, and of all kernels with a phase, by `compile`."""
+    rows = timing.in_steps(kernels)[["run_id", "phase", "module"]].astype(str).merge(captured[["run_id", "compile"]])
+    rows = rows.assign(in_phase=rows["phase"] != "", in_module=(rows["module"] != "").where(rows["phase"] == "forward"))
+    rows = rows.groupby("compile", sort=False)[["in_phase", "in_module"]].agg(lambda part: part.astype(float).mean())
+    return rows.reset_index()
+
+
+def _lost(rows: pd.DataFrame) -> bool:
+    off = rows["compile"] == OFF
+    return bool(off.any() and (~off).any() and (rows["in_phase"] == 1).all()
+                and (rows.loc[off, "in_module"] > 0).all() and (rows.loc[~off, "in_module"] == 0).all())  # fmt: skip
+
+
+def _case_columns(main: Any) -> list[str]:
+    return run_grid.case_columns(main.runs) if len(main.runs) else ["size", "context_length"]
+
+
+def _grid(main: Any) -> pd.DataFrame:
+    """Every training step of the main recording with `causes`; waits_share: a launch or the next phase is awaited."""
+    by = _case_columns(main)
+    table = run_grid.cases(main.runs, TRAIN) if len(main.runs) else pd.DataFrame(columns=[*by, "run_id", NOT_MEASURED])
+    train = set(table["run_id"])
+    parts = (frame[frame["run_id"].astype(str).isin(train)] for frame in (main.kernels, main.memops))
+    found = queue.causes(queue.placed(queue.operations(*parts)), main.steps)
+    table = table.merge(found.astype({"run_id": str}), how="left", on="run_id")
+    return table.assign(waits_share=table["launch_share"] + table["boundary_share"])
+
+
+# ---------------------------------------------------------------- facts and charts
+
+
+def _speed(every: pd.DataFrame):
+    return lambda rows: {**extremes("speedup")(rows), **out_of(every)(rows)}
+
+
+def _graphs_add(rows: pd.DataFrame) -> dict:
+    better = rows[rows["differs"] & (rows["ratio"] < 1)]
+    return {"num_found": len(better), **extremes("speedup")(better)}
+
+
+def _full_queues(grid: pd.DataFrame) -> pd.DataFrame:
+    """Steps whose queue was as deep as any: where steps of different length share that number, it is the limit."""
+    return grid[grid["deepest"] == grid["deepest"].max()]
+
+
+def _full(grid: pd.DataFrame):
+    return lambda rows: {
+        "deepest": rows["deepest"].iloc[0],
+        "num_all": int(grid["deepest"].notna().sum()),
+    }
+
+
+def _step_times(measured: pd.DataFrame, by: list[str]) -> Chart:
+    clocks = {"busy_ns": "GPU busy", "timer_ns": "step (Python timer)"}
+    rows = measured[measured["mode"] == TRAIN]
+    rows = rows.melt([*by, "compile"], list(clocks), var_name="clock", value_name="time_ns")
+    rows["clock"] = rows["clock"].map(clocks)
+    rows = rows.dropna(subset=["time_ns"]).sort_values(["context_length"], kind="stable")
+    options = {"order": list(clocks.values()), "by": [*by, "compile"]}
+    return Chart("times", "dumbbell", "Training step and the GPU's work in it", rows, options)
+
+
+def _queues(captured: pd.DataFrame, queued: pd.DataFrame, by: list[str]) -> list[Chart]:
+    """One chart a case: operations that wait in the queue over one training step, by `compile`."""
+    charts = []
+    for case, runs in captured[captured["mode"] == TRAIN].groupby(by, sort=False):
+        parts = [
+            queue.sliced(queued[queued["run_id"] == run_id]).assign(series=name)
+            for run_id, name in zip(runs["run_id"], runs["compile"], strict=True)
+        ]
+        title = f"The queue during a training step: {' · '.join(map(str, case))}"
+        options = {"order": list(SERIES), "x_title": "ms since the first launch", "y_title": "operations in the queue"}
+        rows = pd.concat(parts, ignore_index=True)
+        charts.append(Chart(f"queue-{len(charts)}", "traces", title, rows, options))
+    return charts

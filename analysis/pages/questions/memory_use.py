@@ -1,0 +1,294 @@
+"""(g) What fills the memory, and which runs will not fit?"""
+
+import pandas as pd
+
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.metrics import device_memory, run_grid
+from analysis.metrics.device_memory import CAP, GPU_SIZES, PARTS, TOLERANCE, USES
+from analysis.pages.columns import case_headings
+from analysis.pages.facts import bound, extremes, largest
+from jobs import memory as prediction
+from jobs.contract import ranges
+
+SLUG = "memory-use"
+TITLE = "What fills the memory, and which runs will not fit?"
+STUDY = "memory"
+
+ROUNDED_PARAMETER_BYTES = (16, 17)
+"""A parameter, its gradient and its two moments take 16 bytes in float32, and the allocator rounds up."""
+
+
+def answer(
+    runs: pd.DataFrame, memory: pd.DataFrame, module_memory: pd.DataFrame, figures: pd.DataFrame, main, studies
+) -> Answer:
+    """Device memory of a training step, and what `jobs.memory` predicts of it from the shapes alone.
+
+    Measured, in a step after the first, of runs without a cap: the allocator's peak in each phase; the bytes of
+    parameters, gradients and Adam's state when the step has ended, from a snapshot of the allocator; activations, which
+    is what forward leaves allocated, by range. A range's bytes contain those of the ranges inside it.
+
+    Predicted: the peak, against every finished run of this study and of `main`, capped or not, and apart from these, of
+    the other `studies` by name, without compiled runs and those after them in their process; whether each cell fits
+    GPUs of GPU_SIZES; and, for runs with the allocator capped, the step and the phase in which they run out.
+    """
+    known = device_memory.plain_runs(runs)
+    free = known[known[CAP] == 0]
+    by = run_grid.case_columns(free)
+    cells = run_grid.cases(free, "train_step")
+    observed = device_memory.observed_in(memory, figures).merge(
+        device_memory.by_module(module_memory), how="outer", on="run_id"
+    )
+    table = cells.merge(observed, how="left", on="run_id")
+    table = table.merge(known[["run_id", "num_parameters"]], how="left", on="run_id")
+    table["parameter_bytes"] = table[list(USES[:3])].sum(axis=1, min_count=3) / table["num_parameters"]
+    # At a peak in the optimizer the activations are gone.
+    table["activations_share"] = (table["activations"] / table["peak"]).mask(table["highest"] == ranges.OPTIMIZER)
+    table["softmax_share"] = table["softmax"] / table["activations"]
+    table["model_share"] = table[list(USES[:3])].sum(axis=1, min_count=3) / table["peak"]
+    measured = table[(table[NOT_MEASURED] == "") & table["peak"].notna()]
+    errors = device_memory.errors_of(
+        pd.concat([device_memory.plain_runs(main.runs).assign(sweep="main"), known.assign(sweep=STUDY)])
+    )
+    others = device_memory.runs_elsewhere({name: one for name, one in studies.items() if name != STUDY}, known)
+    elsewhere = device_memory.errors_of(others[~others["after_compiled"]])
+    fates = device_memory.fates_of(known, by)
+    oom = fates[fates["status"] == "oom"]
+
+    def of(*columns: str) -> pd.DataFrame:
+        return measured[[*by, "run_id", NOT_MEASURED, *columns]]
+
+    shares = of("peak", "model_share", "activations_share")
+    in_peak = of("activations", "peak", "highest", "activations_share")
+    in_peak = in_peak[in_peak["highest"] != ranges.OPTIMIZER]
+    claims = [
+        Claim("exact", errors, lambda rows: (rows["error"].abs() < TOLERANCE).all(), _worst),
+        Claim("inexact", errors, lambda rows: (rows["error"].abs() >= TOLERANCE).any(), _worst),
+        Claim("elsewhere", elsewhere, facts=_worst),
+        Claim(
+            "followers",
+            device_memory.excess_of(others[others["after_compiled"]], studies),
+            _everywhere,
+            _least_and_most,
+        ),
+        Claim(
+            "casts",
+            device_memory.casts_kept(elsewhere, studies),
+            lambda rows: (rows["kept"] > rows["casts"]).any(),
+            _most_rounded,
+        ),
+        Claim("foreseen", fates, lambda rows: rows["as_predicted"].all(), _outcomes),
+        Claim("unforeseen", fates, lambda rows: not rows["as_predicted"].all(), _outcomes),
+        Claim("phases", oom, facts=_phases),
+        Claim("second_step", oom[oom["status_step"] == 1], lambda rows: rows["first_step_fits"].any(), _second_step),
+        Claim("unused", oom, lambda rows: (rows["unused_bytes"] > rows["asked_bytes"]).any(), largest("unused_bytes")),
+        Claim("turns", shares, _turns, extremes("activations_share")),
+        Claim("fills", in_peak, lambda rows: _known(rows) and not _turns(shares), extremes("activations_share")),
+        Claim("activations", in_peak, _known, extremes("activations_share")),
+        Claim("softmax", of("softmax", "activations", "softmax_share"), _known, extremes("softmax_share")),
+        Claim("parameters", of(*USES[:3], "parameter_bytes"), _as_rounded, extremes("parameter_bytes")),
+        Claim("peak_phase", of("peak", "highest"), _short_in_optimizer, _highest),
+        Claim("reserved", of("peak", "reserved", "reserved_ratio"), _known, extremes("reserved_ratio")),
+    ]
+    fits = device_memory.fits_of(table[[*by, "run_id", NOT_MEASURED, "peak"]], known, fates)
+    accuracy = device_memory.accuracy(pd.concat([errors, elsewhere]))
+    tables = _tables(by, fits, oom, table, accuracy, errors)
+    charts = [
+        Chart(
+            "peak",
+            "stacked_bytes",
+            "Peak memory of a training step, and what GPUs leave to it",
+            device_memory.parts_of_peak(measured, by),
+            {
+                "by": by,
+                "order": list(PARTS),
+                "limits": {f"{size} GB": device_memory.limit_of(size) for size in GPU_SIZES},
+            },
+        )
+    ]
+    context = oom["context_bytes"].dropna()
+    facts = {
+        "tolerance": TOLERANCE,
+        "sizes": [f"{size} GB" for size in GPU_SIZES],
+        "context_assumed": prediction.CUDA_CONTEXT_BYTES,
+        "context": context.median() if len(context) else None,
+        "num_context": len(context),
+    }
+    return assemble(facts, claims, tables, charts)
+
+
+def _tables(
+    by: list[str],
+    fits: pd.DataFrame,
+    oom: pd.DataFrame,
+    table: pd.DataFrame,
+    accuracy: pd.DataFrame,
+    errors: pd.DataFrame,
+) -> list[Table]:
+    headings = case_headings(by, linked=False)
+    return [
+        Table(
+            "fits",
+            "Predicted end of a training step on three GPUs, and how many of the runs tried ended so",
+            (
+                *headings,
+                Column("predicted", "peak, predicted", "bytes"),
+                Column("peak", "peak, measured", "bytes"),
+                *(Column(f"predicted_{size}", f"in {size} GB") for size in GPU_SIZES),
+                Column("tried", "as predicted, of tried"),
+            ),
+            fits,
+        ),
+        Table(
+            "failures",
+            "Runs that went out of memory under a cap",
+            (
+                *headings,
+                Column("cap_bytes", "cap", "bytes"),
+                Column("place", "ran out in"),
+                Column("predicted_place", "predicted"),
+                Column("first_peak", "first step, predicted", "bytes"),
+                Column("later_peak", "later steps, predicted", "bytes"),
+                Column("asked_bytes", "asked for", "mib"),
+                Column("unused_bytes", "reserved and unused", "mib"),
+            ),
+            oom,
+        ),
+        _of_cells(
+            "uses",
+            "At the end of a training step, and what forward keeps for backward",
+            (
+                *(Column(use, use.replace("_", " ").replace("optimizer", "Adam's"), "bytes") for use in USES),
+                Column("parameter_bytes", "bytes a parameter", "count"),
+                Column("activations", "activations", "bytes"),
+                Column("activations_share", "activations, of the peak", "share", bar=True, absent="gone by then"),
+            ),
+            table,
+            by,
+        ),
+        _of_cells(
+            "phases",
+            "Peak of each phase of a training step",
+            (
+                *(Column(f"{phase}_peak", phase, "bytes") for phase in ranges.PHASES),
+                Column("highest", "highest in"),
+                Column("reserved", "reserved", "bytes"),
+                Column("reserved_ratio", "reserved ÷ allocated", "ratio"),
+            ),
+            table,
+            by,
+        ),
+        _of_cells(
+            "modules",
+            "Activations by module, all layers: what each left allocated",
+            (
+                Column("attention", "attention", "bytes"),
+                Column("softmax", "of it softmax", "bytes"),
+                Column("ffn", "feed-forward", "bytes"),
+                Column("norm", "norms", "bytes"),
+                Column("ends", "embedding, head", "bytes"),
+                Column("between", "freed between them", "bytes"),
+                Column("activations", "together", "bytes"),
+                Column("softmax_share", "softmax, of all", "share", bar=True),
+            ),
+            table,
+            by,
+        ),
+        Table(
+            "accuracy",
+            "How far the predicted peak is off, by recording",
+            (
+                Column("sweep", "sweep"),
+                Column("precision", "precision"),
+                Column("mode", "mode"),
+                Column("num_runs", "runs", "count"),
+                Column("num_exact", "right to the byte", "count"),
+                Column("largest", "largest error", "share"),
+            ),
+            accuracy,
+        ),
+        Table(
+            "errors",
+            "Predicted and measured peak of every finished run",
+            (
+                Column("sweep", "sweep"),
+                *case_headings(["size", "context_length"], linked=False),
+                Column("mode", "mode"),
+                Column("cap_bytes", "cap", "bytes", absent="none"),
+                Column("predicted", "predicted", "bytes"),
+                Column("peak", "measured", "bytes"),
+                Column("error", "error", "share"),
+                Column("least_gb", "fits from, GB", "count", absent=f"more than {GPU_SIZES[-1]}"),
+            ),
+            errors,
+        ),
+    ]
+
+
+def _of_cells(key: str, title: str, columns: tuple[Column, ...], table: pd.DataFrame, by: list[str]) -> Table:
+    """A table of some columns of all cells, and its CSV of no others."""
+    rows = table[[*by, "run_id", NOT_MEASURED, *(column.key for column in columns)]]
+    return Table(key, title, (*case_headings(by, linked=False), *columns), rows)
+
+
+def _worst(rows: pd.DataFrame) -> dict:
+    worst = rows.loc[rows["error"].abs().idxmax()]
+    off, exact = rows["error"].abs() >= TOLERANCE, rows["error"] == 0
+    numbers = {"num_off": int(off.sum()), "num_exact": int(exact.sum())}
+    return numbers | {"bound": bound(abs(worst["error"]), 1e-4), "run_id": worst["run_id"]}
+
+
+def _outcomes(rows: pd.DataFrame) -> dict:
+    oom = rows["status"] == "oom"
+    return {"num_oom": int(oom.sum()), "num_right": int(rows["as_predicted"].sum())}
+
+
+def _phases(rows: pd.DataFrame) -> dict:
+    counts = rows["status_phase"].value_counts()
+    found = [(phase, int(counts[phase])) for phase in ranges.PHASES if phase in counts]
+    return {"phases": [{"phase": phase, "num_runs": number} for phase, number in found]}
+
+
+def _second_step(rows: pd.DataFrame) -> dict:
+    return {"run": rows[rows["first_step_fits"]].iloc[0].to_dict()}
+
+
+def _everywhere(rows: pd.DataFrame) -> bool:
+    """Every phase peaks higher, all by about the same number of bytes."""
+    return rows["excess"].min() > (1 - TOLERANCE) * rows["excess"].max() > 0
+
+
+def _least_and_most(rows: pd.DataFrame) -> dict:
+    return {**extremes("excess")(rows), "num_runs": rows["run_id"].nunique()}
+
+
+def _most_rounded(rows: pd.DataFrame) -> dict:
+    return rows.loc[(rows["kept"] - rows["casts"]).idxmax()].to_dict()
+
+
+def _known(rows: pd.DataFrame) -> bool:
+    """Every row has its last column, and it is more than nothing."""
+    return rows.iloc[:, -1].gt(0).all()
+
+
+def _turns(rows: pd.DataFrame) -> bool:
+    """Of every model, activations are most of the peak at its longest context, and weights, gradients and Adam's state
+    at its shortest."""
+    ends = [rows.sort_values("context_length").groupby("size").nth(end) for end in (0, -1)]
+    return (ends[0]["model_share"] > 1 / 2).all() and (ends[1]["activations_share"] > 1 / 2).all()
+
+
+def _as_rounded(rows: pd.DataFrame) -> bool:
+    return rows["parameter_bytes"].between(*ROUNDED_PARAMETER_BYTES).all()
+
+
+def _short_in_optimizer(rows: pd.DataFrame) -> bool:
+    """Some peaks lie in the optimizer and the others in backward, which have the longer contexts of each model."""
+    later = rows["highest"] == ranges.OPTIMIZER
+    longest = rows[later].groupby("size")["context_length"].max()
+    shortest = rows[~later].groupby("size")["context_length"].min()
+    backward = (rows.loc[~later, "highest"] == ranges.BACKWARD).all()
+    return later.any() and backward and not (longest >= shortest.reindex(longest.index)).any()
+
+
+def _highest(rows: pd.DataFrame) -> dict:
+    return {"num_optimizer": int((rows["highest"] == ranges.OPTIMIZER).sum())}

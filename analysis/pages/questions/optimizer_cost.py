@@ -1,0 +1,353 @@
+"""(l) What does AdamW cost, and what does fusing it save?"""
+
+import re
+
+import pandas as pd
+
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.metrics import kernel_time, run_grid, timing
+from analysis.pages.columns import case_headings, spread_column
+from analysis.pages.facts import calibrated_on, highest, lowest, span
+from analysis.reference import flops
+from jobs.contract import ranges
+
+SLUG = "optimizer-cost"
+TITLE = "What does AdamW cost, and does fusing it help?"
+STUDY = "optimizer"
+
+MODE = "train_step"
+LABELS = {"own": "written out", "loop": "torch, loop", "foreach": "torch, foreach", "fused": "torch, fused"}
+BASE = "own"
+CLOCKS = ("kernel", "time", "step")
+ACCESSES = flops.ADAMW_ACCESSES
+NEAR = 0.75
+"""From this part of a copy's rate on, kernels are called near the speed of memory."""
+HEADINGS = (*case_headings(["size", "context_length"], linked=False), Column("optimizer", "AdamW"))
+_NAMES = {
+    "fused": r"FusedAdam",
+    "addcdiv": r"addcdiv_cuda_kernel|PointwiseOpScalarListFunctor.*divides",
+    "addcmul": r"addcmul_cuda_kernel|PointwiseOpScalarFunctor.*multiplies",
+    "lerp": r"lerp_scalar_kernel|LerpFunctor",
+    "sqrt": r"sqrt_kernel_cuda|Sqrt<",
+    "div": r"BUnaryFunctor.*MulFunctor|DivFunctor|BinaryOpScalarListFunctor.*divides",
+    "mul": r"AUnaryFunctor.*MulFunctor|BinaryOpScalarFunctor.*multiplies",
+    "add": r"CUDAFunctorOnSelf_add|BinaryOpScalarFunctor.*plus",
+    "add of gradient": r"CUDAFunctor_add",
+}
+"""Operations of flops.ADAMW_ACCESSES by what the names of their kernels say; the first that is found counts."""
+COUNTERS = "step counters"
+
+
+def answer(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memory: pd.DataFrame, calibration: pd.DataFrame
+) -> Answer:
+    """The optimizer phase of a training step with AdamW written out and with PyTorch's as a loop over the tensors, over
+    lists of them (foreach), and fused.
+
+    Kernel time is how long the GPU is busy in the phase, time the phase by the unprofiled timer, speed-up the time of
+    AdamW written out over this one's. Faster and slower are said of kernel time; of the timer only where launches bound
+    neither, for elsewhere the host sets it. Bytes are elements read and written as flops.ADAMW_ACCESSES counts them;
+    their rate is over kernel time and compared with the measured rate of a device copy. Issuing is launches times the
+    measured host time of one small operation: what the host needs at least. Extra memory is how far the phase raises
+    the allocator's peak above what it held when the phase began.
+    """
+    table = run_grid.cases_along(runs, MODE, "optimizer", list(LABELS))
+    for part in (_timed(steps), _on_gpu(kernels), _memory(runs, memory)):
+        table = table.merge(part, how="left", on="run_id")
+    table.loc[table[NOT_MEASURED] != "", "extra_bytes"] = float("nan")
+    rates = calibration.set_index("figure")["value"]
+    table["accesses"] = table["optimizer"].map({name: sum(found.values()) for name, found in ACCESSES.items()})
+    table["moved_bytes"] = table["accesses"] * flops.FP32_BYTES * table["num_parameters"]
+    table["rate"] = table["moved_bytes"] / table["kernel_ns"]
+    table["of_copy"] = table["rate"] * 1e9 / rates.get("copy", float("nan"))
+    table["issue_ns"] = table["launches"] * rates.get("launch", float("nan")) * 1e9
+    table["busy_share"] = table["kernel_ns"] / table["time_ns"]
+    table["share"] = table["time_ns"] / table["step_ns"]
+    table["step_busy_share"] = table["step_busy_ns"] / table["step_ns"]
+    table["kernel_share"] = table["kernel_ns"] / table["step_busy_ns"]
+    table["extra_copies"] = table["extra_bytes"] / (flops.FP32_BYTES * table["num_parameters"])
+    clocks = [f"{clock}{end}_ns" for clock in CLOCKS for end in ("", "_min", "_max")]
+    others = ["busy_share", "step_busy_share", "launches", "moved_bytes"]
+    table = run_grid.against(table, "optimizer", BASE, [*clocks, *others])
+    other = table["optimizer"] != BASE
+    for clock in CLOCKS:
+        table[f"{clock}_speedup"] = (table[f"{clock}_ns_{BASE}"] / table[f"{clock}_ns"]).where(other)
+    table["fewer_bytes"] = table[f"moved_bytes_{BASE}"] / table["moved_bytes"]
+    table["fewer_launches"] = table[f"launches_{BASE}"] / table["launches"]
+    operations = _operations(kernels, table)
+
+    ok = table[(table[NOT_MEASURED] == "") & table["time_ns"].notna() & table["kernel_ns"].notna()]
+    faster, slower = (_beyond(ok, faster) for faster in (True, False))
+    compared = ok[ok["kernel_speedup"].notna()]
+    fused, foreach = (compared[compared["optimizer"] == name] for name in ("fused", "foreach"))
+    known = ok[ok["of_copy"].notna()]
+    kernel = ("kernel_ns", "kernel_min_ns", "kernel_max_ns", "kernel_speedup")
+    timer = ("time_ns", "time_min_ns", "time_max_ns", "time_speedup")
+    claims = [
+        Claim(
+            "fused",
+            run_grid.only(fused, *kernel),
+            lambda rows: rows["run_id"].isin(faster["run_id"]).all(),
+            lambda rows: {"speedup": span(rows["kernel_speedup"])},
+        ),
+        Claim(
+            "fused_not_always",
+            run_grid.only(fused, *kernel),
+            lambda rows: not rows["run_id"].isin(faster["run_id"]).all(),
+            lambda rows: {"num_faster": rows["run_id"].isin(faster["run_id"]).sum()},
+        ),
+        _gain("timer", "time", _steady(fused, "busy_share")),
+        _gain("step", "step", _steady(fused, "step_busy_share")),
+        Claim(
+            "share",
+            run_grid.only(ok, "kernel_ns", "step_busy_ns", "kernel_share"),
+            lambda rows: {BASE, "fused"} <= set(rows["optimizer"]),
+            lambda rows: {name: span(rows.loc[rows["optimizer"] == name, "kernel_share"]) for name in (BASE, "fused")},
+        ),
+        Claim(
+            "bytes",
+            run_grid.only(fused, "fewer_bytes", "kernel_speedup", "moved_bytes", "kernel_ns"),
+            lambda rows: (rows["kernel_speedup"] < rows["fewer_bytes"]).all(),
+            lambda rows: {"fewer": rows["fewer_bytes"].max(), "speedup": span(rows["kernel_speedup"])},
+        ),
+        Claim("rate", run_grid.only(known, "rate", "of_copy"), lambda rows: (rows["of_copy"] > NEAR).all(), _rates),
+        Claim(
+            "foreach_launches",
+            run_grid.only(foreach, "launches", "fewer_launches"),
+            lambda rows: (rows["fewer_launches"] > 1).all(),
+            lambda rows: {"fewer": span(rows["fewer_launches"])},
+        ),
+        *(
+            Claim(
+                f"{name}_{how}",
+                run_grid.only(rows[rows["optimizer"] == name], *kernel, *timer, "busy_share", f"busy_share_{BASE}"),
+                facts=_counted(compared, name),
+            )
+            for name in ("foreach", "loop")
+            for how, rows in (("faster", faster), ("slower", slower))
+        ),
+        Claim(
+            "foreach_memory",
+            run_grid.only(foreach[foreach["extra_copies"].notna()], "extra_bytes", "extra_copies"),
+            lambda rows: (rows["extra_copies"] >= 1).all(),
+            lambda rows: {
+                "copies": span(rows["extra_copies"]),
+                "most": highest(rows, "extra_bytes"),
+            },
+        ),
+        Claim(
+            "fused_memory",
+            run_grid.only(fused[fused["extra_copies"].notna()], "extra_bytes"),
+            lambda rows: (rows["extra_bytes"] == 0).all(),
+        ),
+        Claim(
+            "launch_bound",
+            run_grid.only(ok[ok["busy_share"] < timing.LAUNCH_BOUND_BUSY_SHARE], "busy_share", "launches"),
+            facts=lambda rows: {"num_all": len(ok), "lowest": lowest(rows, "busy_share")},
+        ),
+        Claim(
+            "issue",
+            run_grid.only(ok[ok["issue_ns"] > ok["kernel_ns"]], "issue_ns", "kernel_ns", "launches"),
+            facts=lambda rows: {
+                "num_all": len(ok),
+                "launch_ns": rates["launch"] * 1e9,
+                "most": rows.loc[(rows["issue_ns"] / rows["kernel_ns"]).idxmax()].to_dict(),
+            },
+        ),
+    ]
+    tables = _tables(table, operations)
+    labelled = ok.assign(clock=ok["optimizer"].map(LABELS), scope=ok["optimizer"].map(LABELS))
+    by, order = ["size"], list(LABELS.values())
+    charts = [
+        Chart(
+            "times",
+            "dumbbell",
+            "Kernel time of the optimizer phase",
+            labelled.drop(columns="time_ns").rename(columns={"kernel_ns": "time_ns"}),
+            {"order": order, "by": by},
+        ),
+        Chart(
+            "rates",
+            "grouped_bars",
+            "Rate at which the optimizer's kernels move bytes",
+            labelled.drop(columns="share").rename(columns={"of_copy": "share"}).dropna(subset="share"),
+            {"order": order, "by": by, "unit": "% of the rate of a copy"},
+        ),
+    ]
+    facts = {
+        "unfused": sum(ACCESSES[BASE].values()),
+        "fused": sum(ACCESSES["fused"].values()),
+        "launch_bound_share": timing.LAUNCH_BOUND_BUSY_SHARE,
+        "calibrated_on": calibrated_on(calibration),
+    }
+    return assemble(facts, claims, tables, charts)
+
+
+def _tables(
+    table: pd.DataFrame,
+    operations: pd.DataFrame,
+) -> list[Table]:
+    not_calibrated = "n/a: not calibrated"
+    return [
+        Table(
+            "cost",
+            "The optimizer phase of one training step",
+            (
+                *HEADINGS,
+                spread_column("kernel", "kernel time"),
+                Column("kernel_speedup", "speed-up", "ratio", absent="base"),
+                spread_column("time", "phase, unprofiled"),
+                Column("time_speedup", "speed-up", "ratio", absent="base"),
+                Column("launches", "launches", "count"),
+                Column("moved_bytes", "moved", "bytes"),
+                Column("rate", "rate", "gbps"),
+                Column("of_copy", "of copy rate", "share", bar=True, absent=not_calibrated),
+            ),
+            table,
+        ),
+        Table(
+            "whole",
+            "The whole training step, and memory",
+            (
+                *HEADINGS,
+                spread_column("step", "step, unprofiled"),
+                Column("step_speedup", "speed-up", "ratio", absent="base"),
+                Column("step_busy_share", "GPU busy", "share"),
+                Column("share", "optimizer, of step", "share", bar=True),
+                Column("kernel_share", "of GPU busy time", "share", bar=True),
+                Column("peak_memory_bytes", "peak of the run", "bytes"),
+                Column("extra_bytes", "extra in the phase", "bytes"),
+                Column("extra_copies", "extra ÷ weights", "ratio"),
+            ),
+            table,
+        ),
+        Table(
+            "host",
+            "Host and GPU in the optimizer phase",
+            (
+                *HEADINGS,
+                Column("launches", "launches", "count"),
+                Column("issue_ns", "issuing them, at least", "ms", absent=not_calibrated),
+                Column("kernel_ns", "kernel time", "ms"),
+                spread_column("time", "phase, unprofiled"),
+                Column("busy_share", "GPU busy", "share", bar=True),
+            ),
+            table,
+        ),
+        Table(
+            "operations",
+            "The kernels of the largest model by operation",
+            (
+                Column("size", "model"),
+                Column("optimizer", "AdamW"),
+                Column("operation", "operation"),
+                Column("accesses", "elements moved a parameter", "count"),
+                Column("launches", "launches", "count"),
+                Column("kernel_ns", "kernel time", "ms"),
+                Column("rate", "rate", "gbps", absent="not counted"),
+            ),
+            operations,
+        ),
+    ]
+
+
+def operation_of(name: str) -> str:
+    """Operation of AdamW that the kernel `name` carries out: a key of _NAMES, "" for another kernel."""
+    return next((operation for operation, pattern in _NAMES.items() if re.search(pattern, name)), "")
+
+
+def _timed(steps: pd.DataFrame) -> pd.DataFrame:
+    """Unprofiled time of the optimizer phase (time_ns) and of the step (step_ns), with _min_ns and _max_ns."""
+    phase, step = (timing.host_times(steps, "timer", name) for name in ("time", "step"))
+    phase, step = phase[phase["phase"] == ranges.OPTIMIZER], step[step["phase"] == ranges.STEP]
+    return phase.drop(columns="phase").merge(step.drop(columns="phase"), on="run_id")
+
+
+def _on_gpu(kernels: pd.DataFrame) -> pd.DataFrame:
+    """How long the GPU is busy in the optimizer phase (kernel_ns, with _min_ns and _max_ns) and in the whole step
+    (step_busy_ns), and launches of the phase, median over steps, per run_id."""
+    times = timing.gpu_times(kernels)
+    phase, step = (times[times["phase"] == name] for name in (ranges.OPTIMIZER, ranges.STEP))
+    table = timing.spread(phase, ["run_id"], "busy_ns", "kernel").drop(columns="kernel_n")
+    for times, name, called in ((phase, "launches", "launches"), (step, "busy_ns", "step_busy_ns")):
+        medians = times.groupby("run_id")[name].median().rename(called).reset_index()
+        table = table.merge(medians, how="left", on="run_id")
+    return table
+
+
+def _memory(runs: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:
+    """run_id, num_parameters, peak_memory_bytes of the run, extra_bytes of the optimizer phase over what it found."""
+    rows = memory[memory["phase"].astype(str) == ranges.OPTIMIZER].astype({"run_id": str})
+    extra = rows.assign(extra_bytes=rows["peak_allocated_bytes"] - rows["allocated_before_bytes"])
+    known = run_grid.measured_runs(runs).astype({"run_id": str})[["run_id", "num_parameters", "peak_memory_bytes"]]
+    return known.merge(extra[["run_id", "extra_bytes"]], how="left", on="run_id")
+
+
+def _operations(kernels: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """Kernels of the optimizer phase of the last model of `table` by operation: size, optimizer, operation, accesses,
+    launches, kernel_ns (of one step) and rate in GB/s."""
+    of_model = table[table["size"] == table["size"].iloc[-1]][["size", "optimizer", "run_id", "num_parameters"]]
+    totals = kernel_time.kernel_totals(kernels)
+    rows = of_model.merge(totals[totals["phase"] == ranges.OPTIMIZER], on="run_id")
+    rows["operation"] = rows["kernel_name"].map(operation_of)
+    by = ["size", "optimizer", "num_parameters", "operation"]
+    rows = rows.groupby(by, sort=False)[["calls", "time_ns"]].sum().reset_index()
+    rows = rows.rename(columns={"calls": "launches", "time_ns": "kernel_ns"})
+    pairs = zip(rows["optimizer"], rows["operation"], strict=True)
+    rows["accesses"] = [ACCESSES.get(optimizer, {}).get(operation, float("nan")) for optimizer, operation in pairs]
+    rows["rate"] = rows["accesses"] * flops.FP32_BYTES * rows["num_parameters"] / rows["kernel_ns"]
+    rows["operation"] = rows["operation"].where(rows["accesses"].notna(), COUNTERS)
+    rows["accesses"] = rows["accesses"].fillna(0)
+    return rows
+
+
+# ---------------------------------------------------------------- facts of the claims
+
+
+def _apart(rows: pd.DataFrame, clock: str) -> pd.Series:
+    """True where the time lies outside the spread of AdamW written out."""
+    renamed = rows.rename(columns={f"{clock}{end}_ns_{BASE}": f"base{end}_ns" for end in ("", "_min", "_max")})
+    return timing.differ(renamed, clock, "base")
+
+
+def _beyond(rows: pd.DataFrame, faster: bool) -> pd.DataFrame:
+    """Rows whose kernels are faster, or slower, than those of AdamW written out, beyond the spread of both."""
+    return rows[_apart(rows, "kernel") & ((rows["kernel_speedup"] > 1) == faster)]
+
+
+def _steady(rows: pd.DataFrame, busy: str) -> pd.DataFrame:
+    """Rows where launches bound neither this AdamW nor the one written out."""
+    return rows[rows[[busy, f"{busy}_{BASE}"]].min(axis=1) >= timing.LAUNCH_BOUND_BUSY_SHARE]
+
+
+def _gain(key: str, clock: str, rows: pd.DataFrame) -> Claim:
+    """That all of the `rows` whose time by `clock` lies outside the spread of AdamW written out are faster."""
+    names = [f"{clock}_{end}" for end in ("ns", "min_ns", "max_ns", "speedup")]
+    speedup = names[-1]
+    return Claim(
+        key,
+        run_grid.only(rows[_apart(rows, clock)], *names),
+        lambda part: (part[speedup] > 1).all(),
+        lambda part: {"num_all": len(rows), "speedup": span(part[speedup])},
+    )
+
+
+def _counted(of: pd.DataFrame, name: str):
+    num_all = int((of["optimizer"] == name).sum())
+
+    def facts(rows: pd.DataFrame) -> dict:
+        timed = _steady(rows, "busy_share")["time_speedup"]
+        return {
+            "num_all": num_all,
+            "speedup": span(rows["kernel_speedup"]),
+            "num_timed": len(timed),
+            "timer": span(timed),
+        }
+
+    return facts
+
+
+def _rates(rows: pd.DataFrame) -> dict:
+    return {
+        "of": {LABELS[name]: span(part["of_copy"]) for name, part in rows.groupby("optimizer", sort=False)},
+    }

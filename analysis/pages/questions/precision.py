@@ -1,0 +1,411 @@
+"""(j) What does lower precision buy, and what does it leave as it was?"""
+
+import pandas as pd
+
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.metrics import kernel_time, precisions, run_grid, timing
+from analysis.metrics.precisions import BASE, ELEMENTS, FRACTION_BITS, MODE, OPTIMIZER_BUSY, PHASES, SLOWER, UNCHANGED
+from analysis.pages.columns import case_headings, spread_column
+from analysis.pages.facts import calibrated_on, highest, lowest, span
+from analysis.reference import element_types, kernel_families
+
+SLUG = "precision"
+TITLE = "What does lower precision make faster?"
+STUDY = "precision"
+
+LABELS = {"fp32": "FP32", "tf32": "TF32", "bf16": "BF16"}
+PARTS = {"step": "step, unprofiled", "busy": "GPU busy", "products": "matrix products", "rest": "all other kernels"}
+HEADINGS = case_headings(["size", "context_length", "precision"], linked=False)
+
+
+def answer(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    figures: pd.DataFrame,
+    calibration: pd.DataFrame,
+) -> Answer:
+    """Training steps in TF32 and BF16 autocast against the same step in FP32.
+
+    Speed-up is FP32's time over this one's: of the step and its phases by the unprofiled timer, of the GPU by busy
+    time, of matrix products and of all other kernels by kernel time. Where launches bound a step, or FP32's, the host
+    sets its unprofiled time: nothing is said of the step from those cases. The math path of a product is what the name
+    of its kernel says; where no documentation backs the name, it is inferred. MFU is the products' FLOPs over the
+    step's wall time, over the machine's measured rate for the precision and over the data sheet's. Casts are copy
+    kernels whose name says that they convert. The difference of logits is over those of FP32 at the same weights, root
+    mean square.
+    """
+    totals = kernel_time.kernel_totals(kernels)
+    cases = run_grid.cases_along(runs, MODE, "precision", list(FRACTION_BITS))
+    table = cases
+    for part in (
+        precisions.phase_times(steps),
+        precisions.gpu_times(kernels),
+        precisions.contents(totals, memops, kernels),
+    ):
+        table = table.merge(part, how="left", on="run_id")
+    table = table.merge(precisions.use_of(runs, table, calibration), how="left", on="run_id")
+    table["busy_share"] = table["busy_ns"] / table["step_ns"]
+    measured = [f"{name}_ns" for name in (*PARTS, *PHASES, OPTIMIZER_BUSY)]
+    measured += ["busy_share", "casts", "launches", "copied_bytes", "peak_memory_bytes"]
+    spreads = [f"step_{end}_ns" for end in ("min", "max")]
+    table = run_grid.against(table, "precision", BASE, measured + spreads)
+    for name in (*PARTS, *PHASES, OPTIMIZER_BUSY):
+        table[f"{name}_speedup"] = (table[f"{name}_ns_fp32"] / table[f"{name}_ns"]).where(table["precision"] != BASE)
+    table["optimizer_busy_share"] = table[f"{OPTIMIZER_BUSY}_ns"] / table["busy_ns"]
+    table["memory_saved"] = 1 - table["peak_memory_bytes"] / table["peak_memory_bytes_fp32"]
+    # No product can take less than no time: what the other kernels of FP32 leave.
+    table["ceiling"] = (table["products_ns_fp32"] + table["rest_ns_fp32"]) / table["rest_ns_fp32"]
+    table = table.rename(columns={"step_min_ns_fp32": "base_min_ns", "step_max_ns_fp32": "base_max_ns"})
+
+    paths = precisions.paths_of(totals, cases)
+    numerics = precisions.numerics_of(figures, cases)
+    families = precisions.families_of(totals, kernels, cases)
+    others = precisions.other_families(families, cases)
+    gaining, losing = (others[others["apart"] & found] for found in (others["gains"], others["loses"]))
+    ok = table[(table[NOT_MEASURED] == "") & table["step_ns"].notna()]
+    lower = ok[(ok["precision"] != BASE) & ok["step_speedup"].notna()]
+    autocast = lower[lower["precision"] == "bf16"]
+    least = lower[["busy_share", "busy_share_fp32"]].min(axis=1, skipna=False)
+    waits, steady = lower[least < timing.LAUNCH_BOUND_BUSY_SHARE], lower[least >= timing.LAUNCH_BOUND_BUSY_SHARE]
+    apart = timing.differ(steady, "step", "base") & (steady["step_speedup"] > 1)
+    gains = run_grid.only(lower, "products_ns", "products_speedup", "rest_ns", "rest_speedup")
+    claims = [
+        Claim(
+            "faster",
+            run_grid.only(steady[apart], "step_ns", "step_min_ns", "step_max_ns", "step_speedup"),
+            facts=lambda rows: {**_by_precision("step_speedup")(rows), "num_all": len(steady)},
+        ),
+        Claim("rest_as_long", gains, lambda rows: _products_gain(rows) and not _rest_gains(rows)),
+        Claim(
+            "rest_too",
+            gains,
+            lambda rows: _products_gain(rows) and _rest_gains(rows),
+            lambda rows: {"most": rows["rest_speedup"].max()},
+        ),
+        Claim(
+            "products_not_always",
+            gains,
+            lambda rows: not _products_gain(rows),
+            lambda rows: {"num_gaining": int((rows["products_speedup"] > 1).sum())},
+        ),
+        Claim(
+            "not_faster",
+            run_grid.only(steady[~apart], "step_ns", "step_min_ns", "step_max_ns", "step_ns_fp32"),
+            facts=lambda rows: {"num_all": len(steady), "first": rows.iloc[0].to_dict()},
+        ),
+        Claim(
+            "launch_bound",
+            run_grid.only(waits, "busy_share", "busy_share_fp32", "launches"),
+            facts=lambda rows: {"num_all": len(lower), "lowest": lowest(rows, "busy_share")},
+        ),
+        Claim(
+            "products",
+            run_grid.only(lower, "products_ns", "products_speedup"),
+            lambda rows: (rows["products_speedup"] > 1).all(),
+            _by_precision("products_speedup"),
+        ),
+        Claim(
+            "rest",
+            run_grid.only(lower, "rest_ns", "rest_speedup"),
+            lambda rows: rows["rest_speedup"].notna().all(),
+            _by_precision("rest_speedup"),
+        ),
+        *(
+            Claim(
+                key,
+                rows[rows["precision"] == "bf16"].drop(columns=["apart", "gains", "loses"]),
+                facts=lambda rows: _by_family(rows, len(autocast)),
+            )
+            for key, rows in (("families_faster", gaining), ("families_slower", losing))
+        ),
+        Claim(
+            "ceiling",
+            run_grid.only(autocast, "busy_speedup", "ceiling"),
+            lambda rows: (rows["busy_speedup"] < rows["ceiling"]).all(),
+            lambda rows: {
+                "ceiling": span(rows["ceiling"]),
+                "reached": span(rows["busy_speedup"]),
+            },
+        ),
+        Claim("proven", paths[paths["products"] > 0], _as_declared, _proof),
+        Claim(
+            "not_as_declared",
+            paths[(paths["products"] > 0) & (paths["path"] != paths["precision"])],
+            facts=lambda rows: {"num_runs": rows["run_id"].nunique()},
+        ),
+        Claim(
+            "rate_agrees",
+            run_grid.only(lower[lower["over_slower_peak"].notna()], "product_rate", "over_slower_peak"),
+            lambda rows: len(rows) == len(lower) and (rows["over_slower_peak"] > 1).all(),
+            _by_precision("over_slower_peak", slower=SLOWER),
+        ),
+        Claim(
+            "casts",
+            run_grid.only(autocast, "casts", "casts_fp32", "cast_ns", "cast_share", "launches", "launches_fp32"),
+            lambda rows: (rows["casts"] > 0).all() and (rows["casts_fp32"] == 0).all(),
+            lambda rows: {
+                "casts": rows["casts"].max(),
+                "share": span(rows["cast_share"]),
+                "launches": span(rows["launches"] / rows["launches_fp32"]),
+            },
+        ),
+        Claim(
+            "elementwise",
+            run_grid.only(
+                autocast,
+                "fp32_elements_share",
+                "bf16_elements_share",
+                *(f"{key}_elements_ns" for key in ELEMENTS),
+            ),
+            lambda rows: (rows["fp32_elements_share"] > 0).all(),
+            lambda rows: {
+                "fp32": span(rows["fp32_elements_share"]),
+                "bf16": span(rows["bf16_elements_share"]),
+            },
+        ),
+        Claim(
+            "tf32_bytes",
+            run_grid.only(
+                lower[lower["precision"] == "tf32"], "copied_bytes", "copied_bytes_fp32", "casts", "rest_speedup"
+            ),
+            lambda rows: _only_multiplies(rows) and not rows["run_id"].isin(gaining["run_id"]).any(),
+        ),
+        Claim(
+            "optimizer",
+            run_grid.only(
+                lower[lower["optimizer_fp32"].astype(bool)],
+                *(f"{OPTIMIZER_BUSY}_{name}" for name in ("ns", "speedup", "share")),
+            ),
+            lambda rows: len(rows) == len(lower) and rows[f"{OPTIMIZER_BUSY}_speedup"].notna().all(),
+            lambda rows: {
+                "speedup": span(rows[f"{OPTIMIZER_BUSY}_speedup"]),
+                "largest": highest(rows, f"{OPTIMIZER_BUSY}_share"),
+            },
+        ),
+        Claim(
+            "memory",
+            run_grid.only(autocast, "peak_memory_bytes", "memory_saved"),
+            lambda rows: (rows["memory_saved"] > 0).all(),
+            lambda rows: {"saved": span(rows["memory_saved"])},
+        ),
+        Claim(
+            "mfu",
+            run_grid.only(
+                ok[ok["mfu_measured"].notna() & (ok["busy_share"] >= timing.LAUNCH_BOUND_BUSY_SHARE)],
+                *("step_rate", "mfu_measured", "mfu_sheet"),
+            ),
+            _falls,
+            _best_use,
+        ),
+        Claim(
+            "numerics",
+            numerics[numerics["logits_ratio"].notna()],
+            facts=_by_precision("logits_ratio", "loss_millionths"),
+        ),
+        Claim("coarser", precisions.coarser(numerics), lambda rows: (rows["times"] > 1).all(), _times_coarser),
+    ]
+    tables = _tables(table, families, paths, numerics)
+    by = ["size", "precision"]
+    long = lower.melt([*by, "run_id"], [f"{part}_speedup" for part in PARTS], var_name="clock", value_name="value")
+    long["clock"] = long["clock"].str.removesuffix("_speedup").map(PARTS)
+    shares = kernel_time.by_family(totals[totals["run_id"].isin(ok["run_id"])], ["run_id"])
+    shares = ok[[*by, "run_id"]].merge(shares, on="run_id")
+    charts = [
+        Chart(
+            "speedup",
+            "dumbbell",
+            "Speed-up over FP32: the step, and its kernels",
+            long,
+            {"order": list(PARTS.values()), "by": by, "unit": "times as fast as FP32 (log scale)", "value": "value"},
+        ),
+        Chart(
+            "mix",
+            "stacked_shares",
+            "Kernel time of a step by family",
+            shares,
+            {"order": [key for key in kernel_families.FAMILIES if key in set(shares["family"])], "by": by},
+        ),
+    ]
+    facts = {"launch_bound_share": timing.LAUNCH_BOUND_BUSY_SHARE, "unchanged": UNCHANGED - 1}
+    facts["calibrated_on"] = calibrated_on(calibration)
+    return assemble(facts, claims, tables, charts)
+
+
+def _tables(
+    table: pd.DataFrame,
+    families: pd.DataFrame,
+    paths: pd.DataFrame,
+    numerics: pd.DataFrame,
+) -> list[Table]:
+    speedups = [Column(f"{name}_speedup", name, "ratio", absent="base") for name in PHASES]
+    return [
+        Table(
+            "speed",
+            "Unprofiled time of a training step, and FP32's time over it",
+            (
+                *HEADINGS,
+                spread_column("step", "step"),
+                Column("step_speedup", "step", "ratio", absent="base"),
+                *speedups,
+                Column("busy_share", "GPU busy", "share", bar=True),
+            ),
+            table,
+        ),
+        Table(
+            "parts",
+            "Kernel time of one step, and what the products can gain at most",
+            (
+                *HEADINGS,
+                Column("products_ns", "matrix products", "ms"),
+                Column("products_speedup", "products", "ratio", absent="base"),
+                Column("rest_ns", "all other kernels", "ms"),
+                Column("rest_speedup", "all others", "ratio", absent="base"),
+                Column("busy_speedup", "GPU busy", "ratio", absent="base"),
+                Column("ceiling", "limit: products in no time", "ratio"),
+            ),
+            table,
+        ),
+        Table(
+            "families",
+            "Kernel time of one step by family",
+            (
+                Column("size", "model"),
+                Column("context_length", "context", "count"),
+                Column("family", "family", "family"),
+                *(Column(f"{precision}_ns", precision, "ms") for precision in FRACTION_BITS),
+                *(
+                    Column(f"{precision}_speedup", f"fp32 ÷ {precision}", "ratio")
+                    for precision in FRACTION_BITS
+                    if precision != BASE
+                ),
+            ),
+            families,
+        ),
+        Table(
+            "paths",
+            "Math path of every matrix product of one step, from the names of its kernels",
+            (
+                *HEADINGS,
+                Column("math_path", "math path"),
+                Column("products", "products", "count"),
+                Column("helpers", "kernels that add up parts", "count"),
+                Column("inferred_share", "of them by inference", "share", absent="says nothing"),
+                Column("time_ns", "kernel time", "ms"),
+                Column("share", "of product time", "share", bar=True),
+            ),
+            paths,
+        ),
+        Table(
+            "unchanged",
+            "What stays in FP32, and what autocast adds, in one step",
+            (
+                HEADINGS[0],
+                HEADINGS[2],
+                *(
+                    Column(f"{key}_elements_ns", f"elementwise, {element_types.ELEMENT_TYPES[key]}", "ms")
+                    for key in ELEMENTS
+                ),
+                Column("casts", "casts", "count"),
+                Column("cast_ns", "casts", "ms"),
+                Column("launches", "launches", "count"),
+                Column("copied_bytes", "copied on the device", "bytes"),
+                Column("peak_memory_bytes", "peak memory", "bytes"),
+            ),
+            table,
+        ),
+        Table(
+            "use",
+            "Model FLOPs over time, against what the machine can multiply",
+            (
+                *HEADINGS,
+                Column("step_rate", "of the step", "tflops"),
+                Column("mfu_measured", "MFU, measured peak", "share", absent="n/a: not calibrated"),
+                Column("mfu_sheet", "MFU, data sheet", "share", absent="n/a: GPU not listed"),
+                Column("product_rate", "of the products alone", "tflops"),
+                Column("product_use", "of the measured peak", "share", bar=True, absent="n/a: not calibrated"),
+            ),
+            table,
+        ),
+        Table(
+            "numerics",
+            "One forward pass against the same weights in FP32, before training",
+            (
+                *HEADINGS,
+                Column("loss", "loss", "number"),
+                Column("loss_fp32", "loss, FP32", "number"),
+                Column("loss_millionths", "loss difference, millionths", "count"),
+                Column("logits_millionths", "logits: typical difference, millionths", "count"),
+                Column("logits_max_millionths", "largest, millionths", "count"),
+            ),
+            numerics,
+        ),
+    ]
+
+
+# ---------------------------------------------------------------- facts of the claims
+
+
+def _by_precision(*names: str, slower: dict[str, str] | None = None):
+    """Lowest and highest of each column for each precision: {label: {name: (low, high)}}, and the label of the `slower`
+    one."""
+
+    def facts(rows: pd.DataFrame) -> dict:
+        found = {}
+        for precision, part in rows.groupby("precision", sort=False):
+            found[LABELS[precision]] = {name: span(part[name]) for name in names}
+            if slower:
+                found[LABELS[precision]]["slower"] = LABELS[slower[precision]]
+        return {"of": found}
+
+    return facts
+
+
+def _by_family(rows: pd.DataFrame, num_all: int) -> dict:
+    """Speed-up and number of cases of each family, the most common first."""
+    of = [
+        {"family": family, "speedup": span(part["speedup"]), "num_cases": len(part)}
+        for family, part in rows.groupby("family", sort=False, observed=True)
+    ]
+    return {"of": sorted(of, key=lambda one: -one["num_cases"]), "num_all": num_all}
+
+
+def _products_gain(rows: pd.DataFrame) -> bool:
+    return (rows["products_speedup"] > 1).all()
+
+
+def _rest_gains(rows: pd.DataFrame) -> bool:
+    return (rows["rest_speedup"] >= UNCHANGED).any()
+
+
+def _only_multiplies(rows: pd.DataFrame) -> bool:
+    unchanged = (rows["copied_bytes"] == rows["copied_bytes_fp32"]) & (rows["casts"] == 0)
+    return (unchanged & (rows["rest_speedup"] < UNCHANGED)).all()
+
+
+def _as_declared(paths: pd.DataFrame) -> bool:
+    return (paths["path"] == paths["precision"]).all()
+
+
+def _proof(paths: pd.DataFrame) -> dict:
+    return {
+        "num_products": paths["products"].sum(),
+        "num_runs": paths["run_id"].nunique(),
+        "inferred": (paths["products"] * paths["inferred_share"]).sum() / paths["products"].sum(),
+    }
+
+
+def _falls(rows: pd.DataFrame) -> bool:
+    best = [row["mfu_measured"] for row in _best_use(rows)["best"]]
+    return len(best) > 1 and best == sorted(best, reverse=True)
+
+
+def _best_use(rows: pd.DataFrame) -> dict:
+    best = rows.loc[rows.groupby("precision", sort=False)["mfu_measured"].idxmax()]
+    return {"best": [row | {"label": LABELS[row["precision"]]} for row in best.to_dict("records")]}
+
+
+def _times_coarser(rows: pd.DataFrame) -> dict:
+    bits = FRACTION_BITS["tf32"] - FRACTION_BITS["bf16"]
+    return {"times": span(rows["times"]), "bits": bits, "expected": 2**bits}

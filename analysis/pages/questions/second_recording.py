@@ -1,0 +1,235 @@
+"""(m) Does a second recording say the same?"""
+
+from typing import Any
+
+import pandas as pd
+
+from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
+from analysis.metrics import kernel_time, run_grid, timing
+from analysis.metrics.ordering import place, sorted_by
+from analysis.pages.columns import case_headings, spread_column
+from analysis.pages.facts import bound, extremes, largest, out_of
+from jobs.contract import modes, ranges
+
+SLUG = "second-recording"
+TITLE = "Does a second recording say the same?"
+STUDY = "again"
+
+GEMM = "gemm"
+FIRST, SECOND = "first", "second"
+SAME = ["run_id", "num_parameters", "batch_size"]
+"""What two runs must share to be the same run: the name has every axis of a sweep, but not what a size means."""
+NEAR = 0.02
+"""Kernel times are called the same within this part of them: what two GPUs of one instance may differ by."""
+RECORDED = {
+    "gpu_name": "GPU",
+    "driver": "driver",
+    "cuda": "CUDA",
+    "torch": "torch",
+    "nsys": "nsys",
+    "python": "Python",
+    "commit": "commit of this program",
+    "float32_matmul_precision": "float32 matmul precision",
+    "autograd_multithreading": "autograd multithreading",
+    "warmup_steps": "warm-up steps",
+    "measured_steps": "unprofiled steps",
+    "profiled_steps": "profiled steps",
+}
+
+
+def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, main: Any) -> Answer:
+    """The runs of `main`, the first recording, that a second one has too, side by side.
+
+    Kernel time is the sum over the kernels of a step, the median over profiled steps; the step is timed by Python
+    without a profiler: median, minimum and maximum. Changes and ratios are of the second to the first. A kernel is the
+    same where its name is launched as often by the same module in the same phase. The spread is that of a run's
+    unprofiled steps, the longest over the shortest, less one. A run is launch-bound in a recording where the GPU is
+    busy for less than timing.LAUNCH_BOUND_BUSY_SHARE of its unprofiled step; busy_share is the smaller of the two.
+    Steps are apart where their minimum-to-maximum intervals do not overlap. A recording is not held against itself.
+    """
+    by = run_grid.case_columns(runs)
+    table = _runs_of_both(main.runs, runs)[[*by, "mode", "run_id"]]
+    totals = {FIRST: kernel_time.kernel_totals(main.kernels), SECOND: kernel_time.kernel_totals(kernels)}
+    for side, timed, traced in ((FIRST, main.steps, main.kernels), (SECOND, steps, kernels)):
+        for part in (_timed(timed), _on_gpu(traced), _kernels_of(totals[side])):
+            part = part.rename(columns={name: f"{side}_{name}" for name in part if name != "run_id"})
+            table = table.merge(part, how="inner", on="run_id")
+        table[f"{side}_busy_share"] = table[f"{side}_busy_ns"] / table[f"{side}_step_ns"]
+        table[f"{side}_spread"] = table[f"{side}_step_max_ns"] / table[f"{side}_step_min_ns"] - 1
+    table["kernel_change"] = table["second_kernel_ns"] / table["first_kernel_ns"] - 1
+    table["kernel_apart"] = table["kernel_change"].abs()
+    table["gemm_apart"] = (table["second_gemm"] - table["first_gemm"]).abs()
+    table["step_ratio"] = table["second_step_ns"] / table["first_step_ns"]
+    table["busy_share"] = table[["first_busy_share", "second_busy_share"]].min(axis=1)
+    table["same_top"] = table["first_top"] == table["second_top"]
+    table = table.merge(_unlike(*totals.values()), how="left", on="run_id").fillna({"unlike": 0})
+    families = _families(totals).merge(table[[*by, "mode", "run_id"]], on="run_id")
+    settings = _settings(main.runs, runs, table["run_id"])
+
+    waits = table["busy_share"] < timing.LAUNCH_BOUND_BUSY_SHARE
+    launched, steady = table[waits], table[~waits]
+    apart = timing.differ(table.rename(columns=_intervals), FIRST, SECOND)
+    claims = [
+        Claim("same", table, _alike, _at_most("kernel_apart")),
+        Claim("not_same", table, lambda rows: not _alike(rows), _not_alike),
+        Claim("host_differs", launched, lambda rows: apart[rows.index].any(), out_of(table, extremes("step_ratio"))),
+        Claim("host_same", launched, lambda rows: not apart[rows.index].any(), out_of(table, extremes("step_ratio"))),
+        Claim("steady", steady, facts=out_of(table, extremes("step_ratio"))),
+        Claim("bound_counts", launched, _bound_in_one, _times_bound),
+        Claim("top", table[table["same_top"]], facts=out_of(table)),
+        Claim("top_differs", table[~table["same_top"]], facts=out_of(table, lambda rows: rows.iloc[0].to_dict())),
+        Claim("gemm", table[table["gemm_apart"].notna()], facts=_at_most("gemm_apart")),
+        Claim("families", families, facts=largest("share_apart")),
+        Claim("apart", table[apart], facts=out_of(table)),
+        Claim("spread", table, facts=lambda rows: {side: largest(f"{side}_spread")(rows) for side in (FIRST, SECOND)}),
+    ]
+    tables = [
+        Table(
+            "gpu",
+            "What the GPU does in a step",
+            (
+                *case_headings(by, linked=False),
+                Column("mode", "mode"),
+                Column("first_launches", "kernels", "count"),
+                Column("unlike", "launched otherwise in the second", "count"),
+                Column("first_kernel_ns", "kernel time, first", "ms"),
+                Column("second_kernel_ns", "second", "ms"),
+                Column("kernel_change", "change", "share"),
+                Column("first_gemm", "matrix products, first", "share"),
+                Column("second_gemm", "second", "share"),
+            ),
+            table,
+        ),
+        Table(
+            "host",
+            "What the host sets: the unprofiled step",
+            (
+                *case_headings(by, linked=False),
+                Column("mode", "mode"),
+                spread_column("first_step", "step, first"),
+                spread_column("second_step", "second"),
+                Column("step_ratio", "second ÷ first", "ratio"),
+                Column("first_busy_share", "GPU busy, first", "share", bar=True),
+                Column("second_busy_share", "second", "share", bar=True),
+            ),
+            table,
+        ),
+        Table(
+            "settings",
+            "The two recordings",
+            (Column("what", "what"), Column(FIRST, "first"), Column(SECOND, "second")),
+            settings,
+        ),
+    ]
+    clocks = {"kernel_ratio": "kernel time", "step_ratio": "step, unprofiled"}
+    drawn = table.assign(kernel_ratio=table["kernel_change"] + 1)
+    drawn = drawn[drawn["mode"] == modes.MODES[-1]].melt([*by, "run_id"], list(clocks), "clock", "value")
+    charts = [
+        Chart(
+            "ratios",
+            "dumbbell",
+            "A training step in the second recording against the first",
+            drawn.assign(clock=drawn["clock"].map(clocks)),
+            {"order": list(clocks.values()), "by": by, "unit": "second ÷ first (log scale)", "value": "value"},
+        )
+    ]
+    facts = {
+        "num_runs": len(table),
+        "launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE,
+        "near": NEAR,
+        "changed": settings.loc[settings[FIRST] != settings[SECOND], "what"].tolist(),
+    }
+    return assemble(facts, claims, tables, charts)
+
+
+def _runs_of_both(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+    """Finished runs of the second recording that the first has too, from another time, in the order of the first."""
+    before, ok = (run_grid.measured_runs(runs) for runs in (first, second))
+    texts = {name: str for name in ok if ok[name].dtype == "category"} | {"run_id": str}
+    before, ok = before.astype({"run_id": str}), ok.astype(texts)
+    both = ok.merge(before[[*SAME, "started_at"]], on=SAME, suffixes=("", "_before"))
+    both = both[both["started_at"].astype(str) != both["started_at_before"].astype(str)]
+    return sorted_by(both, place(both["run_id"], before["run_id"]))
+
+
+def _timed(steps: pd.DataFrame) -> pd.DataFrame:
+    """run_id, step_ns with _min_ns and _max_ns: the unprofiled step."""
+    times = timing.host_times(steps, "timer", "step")
+    return times[times["phase"] == ranges.STEP].drop(columns=["phase", "step_n"])
+
+
+def _on_gpu(kernels: pd.DataFrame) -> pd.DataFrame:
+    """run_id, kernel_ns, busy_ns and launches of a step, the median over steps."""
+    times = timing.gpu_times(kernels)
+    whole = times[times["phase"] == ranges.STEP]
+    return whole.groupby("run_id")[["kernel_ns", "busy_ns", "launches"]].median().reset_index()
+
+
+def _kernels_of(totals: pd.DataFrame) -> pd.DataFrame:
+    """run_id, top (the kernel that takes most time) and gemm, the matrix products' share of kernel time."""
+    top = kernel_time.by_kernel(totals, ["run_id"]).drop_duplicates("run_id")[["run_id", "kernel_name"]]
+    shares = kernel_time.by_family(totals, ["run_id"])
+    gemm = shares.loc[shares["family"] == GEMM, ["run_id", "share"]]
+    return top.merge(gemm, how="left", on="run_id").rename(columns={"kernel_name": "top", "share": "gemm"})
+
+
+def _unlike(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+    """run_id, unlike: launches of a step that only one of the recordings has, by phase, module and kernel name."""
+    by = ["run_id", "phase", "module", "kernel_name"]
+    calls = [totals.groupby(by)["calls"].sum() for totals in (first, second)]
+    apart = calls[0].sub(calls[1], fill_value=0).abs()
+    return apart.groupby("run_id").sum().rename("unlike").reset_index()
+
+
+def _families(totals: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """run_id, family, share of kernel time in the first and the second recording, and how far these are apart."""
+    first, second = (kernel_time.by_family(one, ["run_id"]) for one in totals.values())
+    shares = first.merge(second, how="outer", on=["run_id", "family"], suffixes=("_first", "_second"))
+    shares = shares[["run_id", "family", "share_first", "share_second"]].fillna({"share_first": 0, "share_second": 0})
+    return shares.assign(share_apart=(shares["share_second"] - shares["share_first"]).abs())
+
+
+def _settings(first: pd.DataFrame, second: pd.DataFrame, run_ids: pd.Series) -> pd.DataFrame:
+    """What the runs of both recordings say of their machine and programs: what, first, second."""
+    sides = [runs[runs["run_id"].astype(str).isin(run_ids)] for runs in (first, second)]
+    rows = [{"what": "day", **_said(sides, lambda runs: runs["started_at"].astype(str).str[:10])}]
+    rows += [
+        {"what": label, **_said(sides, lambda runs, name=name: runs[name].astype(str))}
+        for name, label in RECORDED.items()
+        if all(name in runs for runs in sides)
+    ]
+    return pd.DataFrame(rows)
+
+
+def _said(sides: list[pd.DataFrame], values) -> dict[str, str]:
+    return {side: ", ".join(sorted(set(values(runs)))) for side, runs in zip((FIRST, SECOND), sides, strict=True)}
+
+
+# ---------------------------------------------------------------- facts of the claims
+
+
+def _intervals(name: str) -> str:
+    return name.replace("_step_", "_") if name.endswith(("_min_ns", "_max_ns")) else name
+
+
+def _alike(rows: pd.DataFrame) -> bool:
+    return bool((rows["unlike"] == 0).all() and (rows["kernel_apart"] <= NEAR).all())
+
+
+def _at_most(value: str):
+    """Facts of a claim: the row with the largest `value`, and `at_most`, that value rounded up to what is printed."""
+    return lambda rows: {"at_most": bound(rows[value].max(), 1e-3), **largest(value)(rows)}
+
+
+def _not_alike(rows: pd.DataFrame) -> dict:
+    return {"num_unlike": int((rows["unlike"] > 0).sum()), **_at_most("kernel_apart")(rows)}
+
+
+def _bound_in_one(rows: pd.DataFrame) -> bool:
+    times = _times_bound(rows)
+    return not times[FIRST] == times[SECOND] == times["both"]
+
+
+def _times_bound(rows: pd.DataFrame) -> dict:
+    first, second = (rows[f"{side}_busy_share"] < timing.LAUNCH_BOUND_BUSY_SHARE for side in (FIRST, SECOND))
+    return {FIRST: int(first.sum()), SECOND: int(second.sum()), "both": int((first & second).sum())}

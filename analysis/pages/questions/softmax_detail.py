@@ -1,0 +1,236 @@
+"""(s) How near is a written-out softmax to the memory's bandwidth?"""
+
+import pandas as pd
+
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.metrics import kernel_time, run_grid, timing
+from analysis.pages.columns import case_headings
+from analysis.pages.facts import calibrated_on, extremes, highest, span
+from analysis.reference import flops
+from jobs.contract import ranges
+
+SLUG = "softmax-detail"
+TITLE = "Is softmax as fast as memory allows?"
+STUDY = ""
+
+KERNELS = ("max", "subtract", "exp", "sum", "divide")
+READING = ("max", "sum")
+"""They write one number a row: the bandwidth of reading is theirs, that of copying the others'."""
+PRECISIONS = ("fp32", "tf32")
+NO_PEAK = "no measured bandwidth"
+BEYOND_CACHE = 64 * 2**20
+"""Bytes of a layer's scores above which the L2 cache (50 MiB on an H200) cannot hold them, and the start of a kernel is
+little of its time."""
+
+
+def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> Answer:
+    """The five kernels inside the range `softmax` of forward (mode `forward`, attention written out, float32), told
+    apart by the order of their launches: bytes by flops.softmax_kernels, time, rate, and rate over the bandwidth that
+    `calibration` measured (read for max and sum, copy for the others).
+
+    Time is the median over layers and steps, with minimum and maximum. A rate is faster than memory where it exceeds
+    every bandwidth measured: some of those bytes came from the L2 cache. The chain is all five; the bound is what
+    reading and writing the scores once would take at the median copy bandwidth: nobody measured a kernel that does; the
+    verdict is of scores beyond BEYOND_CACHE. Two
+    kernels differ only where their minimum-to-maximum intervals do not overlap.
+    """
+    by = run_grid.case_columns(runs)
+    bandwidth = calibration.set_index("figure")["value"].reindex(["read", "copy"]).astype(float)
+    fastest = calibration[calibration["figure"].isin(("read", "copy"))]["high"].astype(float).max()
+    work, single = _work(runs), _single(kernels)
+    single = single[single["run_id"].isin(work["run_id"])]
+    grid = run_grid.cases(runs, "forward").merge(work, how="left", on="run_id")
+    grid.loc[(grid[NOT_MEASURED] == "") & ~grid["run_id"].isin(single["run_id"]), NOT_MEASURED] = (
+        "not these five kernels"
+    )
+    long = grid.merge(single, on="run_id")
+    long["bytes"] = [row[f"{row['kernel']}_bytes"] for row in long.to_dict("records")]
+    long["peak"] = long["kernel"].map(lambda name: "read" if name in READING else "copy")
+    long["rate"] = long["bytes"].astype(float) / long["time_ns"].astype(float)
+    long["share"] = long["rate"] * 1e9 / long["peak"].map(bandwidth).astype(float)
+    long["faster_than_memory"] = long["rate"] * 1e9 > fastest
+    wide = _wide(grid, long, bandwidth["copy"])
+    measured = wide[(wide[NOT_MEASURED] == "") & wide["chain_ns"].notna()]
+    bound = measured.dropna(subset="over_bound")
+    judged = long[long["share"].notna()]
+    claims = [
+        Claim("largest", _largest(judged), facts=extremes("share")),
+        Claim("smallest", _smallest(judged), facts=extremes("share")),
+        Claim("cache", judged[judged["faster_than_memory"]], facts=_cached(len(judged))),
+        Claim("no_cache", judged, lambda rows: not rows["faster_than_memory"].any(), extremes("share")),
+        Claim("vectorised", _beside(long), _exp_is_faster, _vectorised),
+        Claim("beyond_cache", bound[bound["score_bytes"] > BEYOND_CACHE], facts=extremes("over_bound")),
+        Claim("small_only", bound, lambda rows: rows["score_bytes"].max() <= BEYOND_CACHE, extremes("over_bound")),
+        Claim("bound", bound, facts=extremes("over_bound")),
+        Claim("no_peaks", measured, lambda rows: rows["over_bound"].isna().all(), _rates),
+        Claim("traffic", measured, facts=extremes("times_least")),
+    ]
+    tables = [
+        Table(
+            "kernels",
+            "Each kernel's share of the measured bandwidth",
+            (
+                *case_headings(by),
+                Column("score_bytes", "scores, one layer", "mib"),
+                *(Column(f"{name}_share", name, "share", absent=NO_PEAK) for name in KERNELS),
+                Column("chain_rate", "all five", "gbps"),
+            ),
+            wide,
+        ),
+        Table(
+            "bound",
+            "Softmax of one forward pass, and the least for one pass over memory: a bound, not a measurement",
+            (
+                *case_headings(by),
+                Column("chain_bytes", "moved", "bytes"),
+                Column("least_bytes", "read and written once", "bytes"),
+                Column("chain_ns", "five kernels", "ms"),
+                Column("bound_ns", "one pass, bound", "ms", absent=NO_PEAK),
+                Column("over_bound", "measured ÷ bound", "ratio", absent=NO_PEAK),
+            ),
+            wide,
+        ),
+        Table(
+            "every",
+            "Every kernel of every case",
+            (
+                *case_headings(by),
+                Column("kernel", "kernel"),
+                Column("bytes", "moved", "mib"),
+                Column("time_ns", "time", "us", lower="time_min_ns", upper="time_max_ns"),
+                Column("rate", "rate", "gbps"),
+                Column("share", "of measured bandwidth", "share", absent=NO_PEAK),
+                Column("kernel_name", "name", "kernel"),
+            ),
+            long.drop(columns=[f"{name}_bytes" for name in KERNELS]),
+        ),
+    ]
+    groups = {"max": "max, sum", "sum": "max, sum", "exp": "exp", "subtract": "subtract, divide"}
+    charts = [
+        Chart(
+            "shares",
+            "grouped_bars",
+            "Share of the measured bandwidth",
+            judged.assign(scope=judged["kernel"].map(lambda name: groups.get(name, groups["subtract"]))),
+            {"order": list(dict.fromkeys(groups.values())), "by": by, "unit": "% of measured bandwidth"},
+        )
+    ]
+    facts = {"known": len(measured) > 0, "beyond_cache": BEYOND_CACHE, "calibrated_on": calibrated_on(calibration)}
+    facts |= {"peaks": {row["figure"]: row for row in calibration.to_dict("records")}, "kernels": list(KERNELS)}
+    return assemble(facts, claims, tables, charts)
+
+
+def _work(runs: pd.DataFrame) -> pd.DataFrame:
+    """Bytes of one layer's scores and of each kernel, and layers, of the runs that the formulas are for: run_id,
+    num_layers, score_bytes, {kernel}_bytes."""
+    rows = []
+    for run in run_grid.measured_runs(runs).to_dict("records"):
+        if run["attention"] == "naive" and run["precision"] in PRECISIONS:
+            shape = run_grid.shape_of(run)
+            costs = flops.softmax_kernels(shape)
+            row = {"run_id": str(run["run_id"]), "num_layers": shape.num_layers}
+            row |= {"score_bytes": shape.num_scores * flops.FP32_BYTES}
+            rows.append(row | {f"{name}_bytes": costs[name].bytes for name in KERNELS})
+    return pd.DataFrame(rows, columns=["run_id", "num_layers", "score_bytes", *(f"{name}_bytes" for name in KERNELS)])
+
+
+def _single(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Time of one launch of each of the five kernels over layers and steps: run_id, kernel, kernel_name, time_ns,
+    time_min_ns, time_max_ns, launches. Runs whose softmax ranges do not all hold five kernels are left out."""
+    rows = timing.in_steps(kernels)
+    rows = rows[rows["phase"].astype(str) == ranges.FORWARD]
+    modules = rows["module"].astype("category")
+    inside = [name for name in modules.cat.categories if name.rsplit("/", 1)[-1] == ranges.SOFTMAX]
+    rows = rows[modules.isin(inside)].astype({"run_id": str, "module": str, "kernel_name": str})
+    rows = rows.sort_values(["run_id", "step", "module", "launch_ns"], kind="stable")
+    instance = rows.groupby(["run_id", "step", "module"], sort=False)["launch_ns"]
+    rows = rows.assign(position=instance.cumcount(), number=instance.transform("size"))
+    five = rows.groupby("run_id")["number"].transform(lambda numbers: (numbers == len(KERNELS)).all())
+    rows = rows[five.astype(bool)]
+    rows = rows.assign(kernel=rows["position"].map(dict(enumerate(KERNELS))), time_ns=rows["end_ns"] - rows["start_ns"])
+    table = rows.groupby(["run_id", "position", "kernel"], sort=False).agg(
+        kernel_name=("kernel_name", "first"),
+        median=("time_ns", "median"),
+        time_min_ns=("time_ns", "min"),
+        time_max_ns=("time_ns", "max"),
+        total=("time_ns", "sum"),
+        launches=("time_ns", "size"),
+    )
+    table = table.rename(columns={"median": "time_ns"}).reset_index()
+    steps = kernel_time.num_profiled_steps(kernels).reindex(table["run_id"]).to_numpy()
+    return table.assign(total=table["total"] / steps).drop(columns="position")
+
+
+def _wide(grid: pd.DataFrame, long: pd.DataFrame, copy: float) -> pd.DataFrame:
+    """One row per case: {kernel}_share, {kernel}_rate, and of one forward pass chain_ns, chain_bytes, chain_rate,
+    least_bytes, times_least, bound_ns, over_bound."""
+    parts = [long.pivot(index="run_id", columns="kernel", values=v).add_suffix(f"_{v}") for v in ("share", "rate")]
+    table = grid.merge(pd.concat(parts, axis=1).reset_index(), how="left", on="run_id")
+    for name in KERNELS:
+        table[f"{name}_share"] = table.get(f"{name}_share")
+    layers = table["num_layers"].astype(float)
+    table["chain_ns"] = table["run_id"].map(long.groupby("run_id")["total"].sum()).astype(float)
+    table["chain_bytes"] = layers * table[[f"{name}_bytes" for name in KERNELS]].sum(axis=1, min_count=1)
+    table["chain_rate"] = table["chain_bytes"] / table["chain_ns"]
+    table["least_bytes"] = layers * 2 * table["score_bytes"]
+    table["times_least"] = table["chain_bytes"] / table["least_bytes"]
+    table["bound_ns"] = table["least_bytes"] / copy * 1e9
+    table["over_bound"] = table["chain_ns"] / table["bound_ns"]
+    return table
+
+
+# ---------------------------------------------------------------- claims
+
+
+def _rates(rows: pd.DataFrame) -> dict:
+    return {"rate": span(rows["chain_rate"] * 1e9)}
+
+
+def _largest(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[rows["score_bytes"] == rows["score_bytes"].max()]
+
+
+def _smallest(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[rows["score_bytes"] == rows["score_bytes"].min()]
+
+
+def _cached(num_all: int):
+    def facts(rows: pd.DataFrame) -> dict:
+        return {
+            "num_all": num_all,
+            "kernels": [name for name in KERNELS if name in set(rows["kernel"])],
+            "largest_scores": rows["score_bytes"].max(),
+            "high": highest(rows, "share"),
+        }
+
+    return facts
+
+
+def _beside(long: pd.DataFrame) -> pd.DataFrame:
+    """exp beside subtract and divide, which move as much: one row per case with the three times and their spread."""
+    parts = long[long["kernel"].isin(("subtract", "exp", "divide"))]
+    if not len(parts):
+        return parts
+    values = ["time_ns", "time_min_ns", "time_max_ns", "vectorised"]
+    parts = parts.assign(vectorised=parts["kernel_name"].str.contains("vectorized_elementwise_kernel", regex=False))
+    table = parts.pivot(index="run_id", columns="kernel", values=values)
+    table.columns = [f"{kernel}_{value}" for value, kernel in table.columns]
+    cases = parts.drop_duplicates("run_id")[["run_id", *[c for c in ("size", "context_length") if c in parts]]]
+    table = cases.merge(table.reset_index(), on="run_id")
+    table["slower"] = table[["subtract_time_ns", "divide_time_ns"]].max(axis=1) / table["exp_time_ns"]
+    apart = (table["exp_time_max_ns"] < table["subtract_time_min_ns"]) & (
+        table["exp_time_max_ns"] < table["divide_time_min_ns"]
+    )
+    return table.assign(apart=apart)
+
+
+def _exp_is_faster(rows: pd.DataFrame) -> bool:
+    vectorised = (
+        rows["exp_vectorised"] & ~rows["subtract_vectorised"].astype(bool) & ~rows["divide_vectorised"].astype(bool)
+    )
+    return bool(vectorised.all() and rows["apart"].any() and (rows["slower"] > 1).all())
+
+
+def _vectorised(rows: pd.DataFrame) -> dict:
+    apart = rows[rows["apart"]]
+    return {"num_apart": len(apart), **extremes("slower")(apart)}

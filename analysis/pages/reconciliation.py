@@ -1,0 +1,358 @@
+"""Where numbers that must agree are held against each other, for every run."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pandas as pd
+
+from analysis.answer import Answer, Claim, Column, Table, assemble
+from analysis.metrics import kernel_time, run_grid, timing
+from analysis.metrics.ordering import place, sorted_by
+from analysis.reference import flops, gemm_names, kernel_families
+from jobs.contract import modes, ranges
+
+SLUG = "reconciliation"
+TITLE = "Do the numbers agree?"
+
+PHASE_SUM_TOLERANCE = 0.03
+"""Phases may miss this part of the step that holds them: the clock is read, and the device synchronised, between them.
+"""
+PROFILER_RANGE = (0.95, 3.0)
+"""Fastest step under nsys over the fastest unprofiled one: the profiler slows the host, and never speeds it up."""
+MODULE_COVERAGE = 0.99
+"""Least share of forward kernel time that a module must account for."""
+
+
+def answer(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    nsys_sums: pd.DataFrame,
+    studies: Mapping[str, Any] = MappingProxyType({}),
+) -> Answer:
+    """Checks of every finished run, and of those of each study (`studies`: recordings by name).
+
+    See `checks_of`. Facts count the breaches, those of studies too.
+    """
+    table = checks_of(runs, steps, kernels, nsys_sums)
+    of_studies = [
+        checks_of(one.runs, one.steps, one.kernels, one.nsys_sums).assign(study=study) for study, one in studies.items()
+    ]
+    everything = pd.concat([table.assign(study=""), *of_studies], ignore_index=True)
+    breaches = everything[~everything["passed"]].reset_index(drop=True)
+    summary = table.groupby("check", sort=True).agg(
+        num_runs=("passed", "size"), num_passed=("passed", "sum"), lowest=("found", "min"), highest=("found", "max")
+    )
+    summary = summary.reset_index().assign(passed=lambda rows: rows["num_runs"] == rows["num_passed"])
+    summary.insert(1, "meaning", summary["check"].map(MEANING))
+    by_study = everything[everything["study"] != ""].groupby("study", sort=True)
+    by_study = by_study.agg(num_runs=("run_id", "nunique"), num_checks=("passed", "size"), num_passed=("passed", "sum"))
+    claims = [
+        Claim("all_agree", everything, lambda rows: rows["passed"].all(), _count),
+        Claim("breaches", breaches, lambda rows: not rows["passed"].all(), _count),
+    ]
+    columns = (
+        Column("run", "run", "run"),
+        Column("check", "check"),
+        Column("found", "found", "number"),
+        Column("at_least", "at least", "number"),
+        Column("at_most", "at most", "number"),
+        Column("passed", "result", "check"),
+    )
+    tables = [
+        Table(
+            "summary",
+            "Checks",
+            (
+                Column("check", "check"),
+                Column("meaning", "what is compared", "prose"),
+                Column("num_runs", "runs", "count"),
+                Column("num_passed", "agree", "count"),
+                Column("lowest", "lowest", "number"),
+                Column("highest", "highest", "number"),
+                Column("passed", "result", "check"),
+            ),
+            summary,
+        ),
+        Table(
+            "studies",
+            "Checks of the studies' runs",
+            (
+                Column("study", "study"),
+                Column("num_runs", "runs", "count"),
+                Column("num_checks", "checks", "count"),
+                Column("num_passed", "agree", "count"),
+                Column("passed", "result", "check"),
+            ),
+            by_study.assign(passed=by_study["num_checks"] == by_study["num_passed"]).reset_index(),
+        ),
+        Table(
+            "breaches",
+            "Breaches",
+            (Column("study", "study", absent="—"), Column("run_id", "run", "code"), *columns[1:]),
+            breaches,
+        ),
+        Table("checks", "Every check of every run", columns, table),
+    ]
+    return assemble({"num_breaches": len(breaches)}, claims, tables, [])
+
+
+WHERE_KNOWN = ("forward_layouts", "backward_layouts", "math_path", "nsys_sums")
+"""Checks that are made only where the names of the matrix-product kernels say what they need, or where nsys's own
+statistics were recorded."""
+
+OF_CAPTURE = (
+    "profiled_steps",
+    "forward_products",
+    "backward_products",
+    "profiler",
+    "in_phase",
+    "in_module",
+    "busy",
+)
+"""Checks of what nsys recorded: a run that was only timed has none. Compiled models have no modules."""
+
+MEANING = {
+    "timed_steps": "steps timed, against steps to time",
+    "profiled_steps": "steps with kernels in the profile, against steps to profile",
+    "phase_sum": "phases of a step added up, over the step (unprofiled, worst step)",
+    "forward_products": "matrix products in each forward pass, against the architecture",
+    "backward_products": "matrix products in each backward pass, against the architecture",
+    "forward_layouts": "matrix products of each forward pass whose operand layout is not the expected one",
+    "backward_layouts": "matrix products of each backward pass whose operand layout is not the expected one",
+    "math_path": "share of matrix-product time on FP32 units, in runs declared fp32",
+    "profiler": "fastest step under nsys (NVTX range), over the fastest unprofiled step",
+    "in_phase": "share of kernel time inside steps that has a phase",
+    "in_module": "share of forward kernel time that has a module",
+    "nsys_sums": "largest difference from nsys's own sums (ns, and calls) of any kernel in the step or a phase",
+    "busy": "GPU busy time of a step, over its kernel time",
+}
+
+
+def checks_of(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, nsys_sums: pd.DataFrame) -> pd.DataFrame:
+    """Checks of every finished run: run_id, check, found, at_least, at_most, passed.
+
+    timed_steps, profiled_steps: as many as the run was to measure. phase_sum: the phases of a step against the step,
+    unprofiled, worst step. forward_products, backward_products: matrix products of each step, 9L+1 and 18L+2 with
+    attention written out, 7L+1 and 14L+2 with fused attention; split-K and epilogue kernels belong to their product.
+    profiler: fastest NVTX host range of the step over the fastest unprofiled step. in_phase: share of the steps' kernel
+    time with a phase. in_module: share of forward kernel time with a module. busy: GPU busy time of a step over its
+    kernel time (at most 1). forward_layouts, backward_layouts: products whose layout, as their name has it, is not the
+    one that the operation should have. math_path: in fp32 runs, share of matrix-product time on FP32 units. nsys_sums:
+    largest difference, in ns or calls, from what nsys's own statistics say of any kernel in the step or a phase.
+    """
+    ordered = run_grid.measured_runs(runs)
+    info = ordered.astype({"run_id": str, "mode": str, "attention": str}).set_index("run_id")
+    gpu = timing.gpu_times(kernels)
+    checks = [
+        _counts(info, steps, gpu),
+        _phase_sum(steps),
+        _products(info, kernels),
+        _layouts(info, kernels),
+        _math_path(info, kernels),
+        _profiler(steps),
+        _coverage(kernels),
+        _busy(gpu),
+        _nsys_sums(kernels, nsys_sums),
+    ]
+    table = pd.concat(checks, ignore_index=True)
+    table = table[table["run_id"].isin(info.index)]
+    table = _with_missing(table, info)
+    table["passed"] = (table["found"] >= table["at_least"]) & (table["found"] <= table["at_most"])
+    table = sorted_by(table, place(table["run_id"], info.index), table["check"])
+    return table.assign(run=table["run_id"])
+
+
+def _rows(check: str, found: pd.Series, at_least, at_most) -> pd.DataFrame:
+    """One row per run; `found` is indexed by run_id."""
+    rows = pd.DataFrame({"run_id": found.index.astype(str), "check": check, "found": found.to_numpy(float)})
+    return rows.assign(at_least=_bound(at_least, found), at_most=_bound(at_most, found))
+
+
+def _bound(bound: object, found: pd.Series) -> object:
+    return bound.reindex(found.index).to_numpy(float) if isinstance(bound, pd.Series) else float(bound)
+
+
+def _counts(info: pd.DataFrame, steps: pd.DataFrame, gpu: pd.DataFrame) -> pd.DataFrame:
+    timed = steps[(steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == ranges.STEP)]
+    timed = timed.astype({"run_id": str}).groupby("run_id")["step"].nunique()
+    profiled = gpu[gpu["phase"] == ranges.STEP].groupby("run_id")["step"].nunique()
+    wanted, wanted_profiled = info["measured_steps"], info["profiled_steps"]
+    return pd.concat(
+        [
+            _rows("timed_steps", timed, wanted, wanted),
+            _rows("profiled_steps", profiled, wanted_profiled, wanted_profiled),
+        ]
+    )
+
+
+def _phase_sum(steps: pd.DataFrame) -> pd.DataFrame:
+    timed = steps[steps["collector"].astype(str) == "timer"].astype({"run_id": str, "phase": str})
+    wide = timed.pivot_table(index=["run_id", "step"], columns="phase", values="wall_ns", aggfunc="sum")
+    phases = wide[[phase for phase in ranges.PHASES if phase in wide]].sum(axis=1)
+    quotient = phases / (wide[ranges.STEP] if ranges.STEP in wide else float("nan"))
+    worst = quotient.dropna().groupby("run_id").agg(lambda values: values.loc[(values - 1).abs().idxmax()])
+    return _rows("phase_sum", worst, 1 - PHASE_SUM_TOLERANCE, 1 + PHASE_SUM_TOLERANCE)
+
+
+def _products(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    counted = kernel_time.matrix_products(kernels, kernel_families.is_matrix_product)
+    parts = []
+    for phase in (ranges.FORWARD, ranges.BACKWARD):
+        of_phase = counted[(counted["phase"] == phase) & counted["run_id"].isin(info.index)]
+        want = pd.Series(
+            {
+                run_id: flops.num_matrix_products(run_grid.shape_of(run), phase, run["attention"])
+                for run_id, run in info.iterrows()
+            },
+            dtype=float,
+        )
+        distance = (of_phase["products"] - want.reindex(of_phase["run_id"]).to_numpy()).abs()
+        worst = of_phase.assign(distance=distance).sort_values("distance").drop_duplicates("run_id", keep="last")
+        parts.append(_rows(f"{phase}_products", worst.set_index("run_id")["products"], want, want))
+    return pd.concat(parts)
+
+
+def _expected_layouts(run: pd.Series, phase: str) -> pd.Series:
+    """Number of products of each layout, from what the layouts of the operations should be."""
+    layers = int(run["num_layers"])
+    inside = layers if run["attention"] == "naive" else 0
+    operations = {
+        ranges.FORWARD: {"linear forward": 7 * layers + 1, "QK^T": inside, "AV": inside},
+        ranges.BACKWARD: {
+            "linear input gradient": 7 * layers + 1,
+            "linear weight gradient": 7 * layers + 1,
+            "QK^T query gradient": inside,
+            "QK^T key gradient": inside,
+            "AV score gradient": inside,
+            "AV value gradient": inside,
+        },
+    }[phase]
+    counts = pd.Series({name: gemm_names.EXPECTED_LAYOUTS[name] for name in operations})
+    return pd.Series(operations).groupby(counts).sum()
+
+
+def _layouts(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """Products too many or too few of each layout, halved: the products that have another layout. Worst step."""
+    rows = timing.in_steps(kernels)
+    names = rows["kernel_name"].astype("category")
+    layouts = {
+        name: (getattr(gemm_names.parse(name), "layout", None) or "unknown")
+        if kernel_families.is_matrix_product(name)
+        else ""
+        for name in names.cat.categories
+    }
+    products = pd.DataFrame(
+        {
+            "run_id": rows["run_id"].astype(str),
+            "step": rows["step"],
+            "phase": rows["phase"].astype(str),
+            "layout": names.map(layouts).astype(str),
+        }
+    )
+    products = products[(products["layout"] != "") & products["run_id"].isin(info.index)]
+    counts = products.groupby(["run_id", "phase", "step", "layout"]).size().unstack("layout", fill_value=0)
+    parts = []
+    for phase in (ranges.FORWARD, ranges.BACKWARD):
+        worst = {}
+        for (run_id, found_phase, _), found in counts.iterrows():
+            if found_phase != phase or found.get("unknown", 0):
+                continue
+            expected = _expected_layouts(info.loc[run_id], phase)
+            wrong = found.sub(expected, fill_value=0).abs().sum() / 2
+            worst[run_id] = max(wrong, worst.get(run_id, 0))
+        parts.append(_rows(f"{phase}_layouts", pd.Series(worst, dtype=float), 0, 0))
+    return pd.concat(parts)
+
+
+def _math_path(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """Of the time of products whose name tells the math path: the share on FP32 units. Undeclared TF32 shows here."""
+    declared = info.index[info["precision"].astype(str) == "fp32"]
+    totals = kernel_time.kernel_totals(kernels)
+    totals = totals[(totals["family"] == "gemm") & totals["run_id"].isin(declared)]
+    paths = {name: getattr(gemm_names.parse(name), "math_path", None) for name in totals["kernel_name"].unique()}
+    totals = totals.assign(path=totals["kernel_name"].map(paths)).dropna(subset="path")
+    time = totals.groupby(["run_id", totals["path"] == "fp32"])["time_ns"].sum().unstack(fill_value=0.0)
+    share = time.get(True, pd.Series(0.0, index=time.index)) / time.sum(axis=1)
+    return _rows("math_path", share, 1, 1)
+
+
+def _profiler(steps: pd.DataFrame) -> pd.DataFrame:
+    def whole(collector: str) -> pd.Series:
+        times = timing.host_times(steps, collector, "wall")
+        return times[times["phase"] == ranges.STEP].set_index("run_id")["wall_min_ns"]
+
+    quotient = (whole("nsys") / whole("timer")).dropna()
+    return _rows("profiler", quotient, *PROFILER_RANGE)
+
+
+def _coverage(kernels: pd.DataFrame) -> pd.DataFrame:
+    rows = timing.in_steps(kernels)
+    time = rows["end_ns"] - rows["start_ns"]
+    frame = pd.DataFrame(
+        {
+            "run_id": rows["run_id"].astype(str),
+            "time": time,
+            "in_phase": time.where(rows["phase"].astype(str) != "", 0),
+            "in_module": time.where(rows["module"].astype(str) != "", 0),
+            "forward": rows["phase"].astype(str) == ranges.FORWARD,
+        }
+    )
+    every = frame.groupby("run_id")[["time", "in_phase"]].sum()
+    forward = frame[frame["forward"]].groupby("run_id")[["time", "in_module"]].sum()
+    return pd.concat(
+        [
+            _rows("in_phase", every["in_phase"] / every["time"], 1, 1),
+            _rows("in_module", forward["in_module"] / forward["time"], MODULE_COVERAGE, 1),
+        ]
+    )
+
+
+def _busy(gpu: pd.DataFrame) -> pd.DataFrame:
+    whole = gpu[gpu["phase"] == ranges.STEP]
+    quotient = (whole["busy_ns"] / whole["kernel_ns"]).groupby(whole["run_id"]).min()
+    return _rows("busy", quotient, 0, 1)
+
+
+def _nsys_sums(kernels: pd.DataFrame, nsys_sums: pd.DataFrame) -> pd.DataFrame:
+    rows = timing.in_steps(kernels)
+    rows = pd.DataFrame(
+        {
+            "run_id": rows["run_id"],
+            "range": rows["phase"],
+            "kernel_name": rows["kernel_name"],
+            "calls": 1,
+            "total_ns": rows["end_ns"] - rows["start_ns"],
+        }
+    )
+    by = ["run_id", "range", "kernel_name"]
+    ours = rows.groupby(by, observed=True)[["calls", "total_ns"]].sum().reset_index()
+    ours = ours.astype(dict.fromkeys(by, str))
+    in_steps = ours.groupby(["run_id", "kernel_name"])[["calls", "total_ns"]].sum().reset_index()
+    ours = pd.concat([ours[ours["range"] != ""], in_steps.assign(range=ranges.STEP)]).set_index(by)
+    theirs = nsys_sums.astype(dict.fromkeys(by, str)).set_index(by)[["calls", "total_ns"]]
+    ours = ours[ours.index.get_level_values("run_id").isin(theirs.index.get_level_values("run_id"))]
+    difference = ours.sub(theirs, fill_value=0).abs().max(axis=1)
+    return _rows("nsys_sums", difference.groupby(level="run_id").max(), 0, 0)
+
+
+def _with_missing(table: pd.DataFrame, info: pd.DataFrame) -> pd.DataFrame:
+    """A check that a finished run should have and has not: a row with nothing found, so that it counts as a breach."""
+    wanted = []
+    for run_id, run in info.iterrows():
+        for check in MEANING:
+            if check.startswith("backward") and ranges.BACKWARD not in modes.MODE_PHASES.get(run["mode"], ()):
+                continue
+            if check in WHERE_KNOWN or (check in OF_CAPTURE and not run["profiled_steps"]):
+                continue
+            if check == "in_module" and run["compile"] != "off":
+                continue
+            wanted.append((run_id, check))
+    grid = pd.DataFrame(wanted, columns=["run_id", "check"])
+    grid = grid.merge(table, how="left", on=["run_id", "check"])
+    return pd.concat([grid, table[table["check"].isin(WHERE_KNOWN)]], ignore_index=True)
+
+
+def _count(rows: pd.DataFrame) -> dict:
+    return {"num_runs": len(rows[["study", "run_id"]].drop_duplicates())}

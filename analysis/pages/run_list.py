@@ -1,0 +1,56 @@
+"""All runs, finished or not, in one table."""
+
+import pandas as pd
+
+from analysis.answer import NOT_MEASURED, Answer, Column, Table, assemble
+from analysis.metrics import run_grid, timing, utilisation
+from analysis.pages.columns import case_headings
+from jobs.contract import ranges
+
+SLUG = "runs"
+TITLE = "Runs"
+
+
+def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
+    """Every run in model order: status, unprofiled time of the step, GPU busy time, kernels launched in a step, peak
+    memory."""
+    ordered = run_grid.in_model_order(runs).astype({"run_id": str})
+    shown = [
+        "run_id",
+        "size",
+        "context_length",
+        "mode",
+        *[axis for axis in run_grid.VARIANT_AXES if axis in ordered],
+        "status",
+        "peak_memory_bytes",
+        "num_parameters",
+    ]
+    table = ordered[shown].assign(**{NOT_MEASURED: [run_grid.why_not_measured(row) for _, row in ordered.iterrows()]})
+    gpu = timing.gpu_times(kernels)
+    parts = [
+        timing.host_times(steps, "timer", "timer"),
+        timing.spread(gpu, ["run_id", "phase"], "busy_ns", "busy"),
+        gpu.groupby(["run_id", "phase"], sort=False)["launches"].mean().reset_index(),
+    ]
+    for part in parts:
+        whole = part[part["phase"] == ranges.STEP].drop(columns="phase")
+        table = table.merge(whole, how="left", on="run_id")
+    table["busy_ratio"] = table["busy_ns"] / table["timer_ns"]
+    table["mfu"] = [
+        utilisation.mfu(run, wall) for (_, run), wall in zip(ordered.iterrows(), table["timer_ns"], strict=True)
+    ]
+    unfinished = table[NOT_MEASURED] != ""
+    numbers = [column for column in table if column.endswith("_ns") or column in ("busy_ratio", "launches", "mfu")]
+    table.loc[unfinished, [*numbers, "peak_memory_bytes"]] = float("nan")
+    columns = (
+        *case_headings(run_grid.case_columns(runs)),
+        Column("mode", "mode"),
+        Column("status", "status", "status"),
+        Column("timer_ns", "step, Python timer", "ms", lower="timer_min_ns", upper="timer_max_ns"),
+        Column("busy_ns", "GPU busy", "ms"),
+        Column("busy_ratio", "busy ÷ timer", "share", bar=True),
+        Column("mfu", "MFU", "share", absent="n/a"),
+        Column("launches", "kernels a step", "count"),
+        Column("peak_memory_bytes", "peak memory", "bytes"),
+    )
+    return assemble({"num_runs": len(runs)}, [], [Table("runs", "All runs", columns, table)], [])

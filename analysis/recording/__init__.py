@@ -1,0 +1,1 @@
+"""The tidy tables of a sweep: made from results, merged, kept, and published."""

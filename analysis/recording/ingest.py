@@ -1,0 +1,353 @@
+"""From the results folder of a sweep to a recording."""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.capture.attribution import Attribution, attribute
+from analysis.capture.nsys_export import Capture, ExportError, read
+from analysis.recording import store
+from jobs.contract import ranges
+
+MACHINE_FIELDS = ("gpu_name", "gpu_memory_bytes", "driver", "cuda", "torch", "nsys", "python", "commit")
+_ABOUT_RUN = ("autograd_multithreading", "float32_matmul_precision", "warmup_steps", "measured_steps", "profiled_steps")
+LOG_LINES = 12
+CALIBRATION = "calibration.json"
+CAPTURE = "profile.sqlite"
+CALIBRATED = ("figure", "unit", "value", "low", "high", "repeats")
+_PRIVATE_LINE = re.compile(r"(?i:secret|token|passw|credential|api_?key|access_?key|private key)|\b[A-Z][A-Z0-9_]+=\S")
+
+
+class ResultsError(ValueError):
+    """A results folder that cannot be ingested. The message says where, what is wrong and what to do."""
+
+
+def ingest(results: Path | str, out: Path | str, report: Callable[[str], None] = lambda line: None) -> dict:
+    """Turn the sweep in `results` into a recording in `out`; returns its manifest.
+
+    A run that says ok, and whose capture is missing, broken, without kernels or without its steps, is recorded as
+    what it is. `report` gets one line for each run that is not ok. Raises ResultsError when there is no sweep to
+    read.
+    """
+    folder = _sweep_folder(Path(results))
+    sweep = read_json(folder / "sweep.json") if (folder / "sweep.json").is_file() else {}
+    order = [str(one) for one in sweep.get("runs", [])]
+    found = sorted(file.parent.name for file in folder.glob("*/run.json"))
+    if not found:
+        raise ResultsError(f"{folder} has no run: it should hold <run_id>/run.json; give the folder of one sweep")
+    run_ids = [one for one in order if one in found] + [one for one in found if one not in order]
+    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in store.TABLES}
+    schemas: set[str] = set()
+    for run_id in run_ids:
+        tables, schema = _run_tables(folder / run_id, run_id)
+        schemas |= {schema} - {""}
+        for name, frame in tables.items():
+            parts[name].append(frame)
+        row = tables["runs"].iloc[0]
+        if row["status"] != "ok":
+            report(f"{run_id}: {row['status']} {row['status_phase'] or ''} {row['status_message'] or ''}".rstrip())
+    not_run = [one for one in order if one not in found]
+    for run_id in not_run:
+        report(f"{run_id}: in the sweep, and not run")
+    tables = {name: _concat(name, frames) for name, frames in parts.items()}
+    manifest = _manifest(Path(out).name, str(sweep.get("sweep", folder.name)), tables["runs"], schemas, not_run)
+    ends = [end for one in run_ids if (end := _ended(read_json(folder / one / "run.json")))]
+    manifest["recorded_to"] = max(ends, default=manifest["recorded_from"])
+    manifest |= {"study": str(sweep.get("study", "")), "calibration": _calibration(folder / CALIBRATION)}
+    store.write(out, tables, manifest)
+    return json.loads((Path(out) / "manifest.json").read_text(encoding="utf-8"))
+
+
+def _calibration(file: Path) -> list[dict]:
+    """Peak rates of the GPU, measured before the runs; empty where the sweep did not ask for them. Older ones do not
+    name their GPU."""
+    if not file.is_file():
+        return []
+    try:
+        rates = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(rates, list):
+            raise TypeError(f"it is a {type(rates).__name__}")
+        return [{name: one[name] for name in CALIBRATED} | {"gpu_name": one.get("gpu_name", "")} for one in rates]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ResultsError(f"{file} is not a list of rates ({error}): remove it and run the sweep again") from error
+
+
+def _sweep_folder(results: Path) -> Path:
+    if not results.is_dir():
+        raise ResultsError(f"{results} is not a folder: give the results folder of a sweep")
+    if (results / "sweep.json").is_file() or any(results.glob("*/run.json")):
+        return results
+    sweeps = sorted(file.parent for file in results.glob("*/sweep.json"))
+    if len(sweeps) == 1:
+        return sweeps[0]
+    held = f"holds {len(sweeps)} sweeps ({', '.join(one.name for one in sweeps)})" if sweeps else "holds no sweep"
+    raise ResultsError(f"{results} {held}: give the folder of one sweep, with its sweep.json")
+
+
+def read_json(file: Path) -> dict:
+    """The object in a JSON file. Raises ResultsError."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ResultsError(f"{file} cannot be read ({error}): run the sweep again") from error
+    if not isinstance(data, dict):
+        raise ResultsError(f"{file} is not a JSON object: run the sweep again")
+    return data
+
+
+def _concat(name: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
+    frames = [frame for frame in frames if len(frame)]
+    if not frames:
+        return store.empty(name)
+    joined = {}
+    for column in dict.fromkeys(column for frame in frames for column in frame.columns):
+        pieces = [frame[column] if column in frame else pd.Series([None] * len(frame)) for frame in frames]
+        if all(isinstance(piece.dtype, pd.CategoricalDtype) for piece in pieces):
+            # Joining codes, not strings: hundreds of thousands of long kernel names otherwise. Names of one type,
+            # because an empty part of a capture leaves `object` where others have `str`.
+            pieces = [piece.cat.rename_categories(piece.cat.categories.astype(object)) for piece in pieces]
+            joined[column] = pd.api.types.union_categoricals(pieces, sort_categories=False)
+        else:
+            joined[column] = pd.concat(pieces, ignore_index=True)
+    return pd.DataFrame(joined)
+
+
+# -------------------------------------------------------------------------------------------------------------- one run
+
+
+def _run_tables(folder: Path, run_id: str) -> tuple[dict[str, pd.DataFrame], str]:
+    """The tables of one run, and the schema version of its capture ("" without one)."""
+    about = read_json(folder / "run.json")
+    timings = read_json(folder / "timings.json") if (folder / "timings.json").is_file() else {}
+    tables: dict[str, pd.DataFrame] = {}
+    tables["steps"] = _timer_steps(timings, run_id)
+    tables["memory"] = _rows("memory", timings, run_id)
+    status, detail, schema = str(about.get("status", "failed")), about.get("status_detail") or {}, ""
+    tables["module_memory"] = _rows("module_memory", timings, run_id)
+    tables["figures"] = _rows("figures", timings, run_id)
+    tables["nsys_sums"] = _nsys_sums(folder / "nvtx_kern_sum.csv", run_id)
+    if status == "ok" and about.get("profiled_steps") != 0:
+        try:
+            capture = read(folder / CAPTURE)
+            schema = capture.schema_version
+            status, problem = _judge(capture, attribution := attribute(capture), about)
+            if status == "ok" and tables["steps"].empty:
+                status, problem = "failed", "timings.json holds no steps"
+        except ExportError as error:
+            status, problem = "failed", f"{CAPTURE} {error.problem}"
+        if status == "ok":
+            captured = _capture_tables(capture, attribution, run_id)
+            tables["steps"] = pd.concat([tables["steps"], captured.pop("steps")], ignore_index=True)
+            tables |= captured
+        else:
+            detail = {"phase": "reading the capture", "message": problem}
+    tables["runs"] = _run_row(about, run_id, status, detail, tables["memory"]).assign(log=_log(folder / "log.txt"))
+    return tables, schema
+
+
+def _judge(capture: Capture, attribution: Attribution, about: dict) -> tuple[str, str]:
+    """Status of a run that says ok, by what its capture holds, and what is wrong with it."""
+    if not len(capture.kernels):
+        return "no_kernels", "the capture holds no kernels"
+    steps = attribution.ranges["step"]
+    num_steps = steps[steps >= 0].nunique()
+    expected = about.get("profiled_steps")
+    if not num_steps or (attribution.kernels["step"] < 0).all():
+        return "failed", f"no kernel of the capture lies in a range `{ranges.STEP}`"
+    if expected is not None and num_steps != expected:
+        return "failed", f"the capture holds {num_steps} steps, and {expected} were profiled"
+    return "ok", ""
+
+
+def _run_row(about: dict, run_id: str, status: str, detail: dict, memory: pd.DataFrame) -> pd.DataFrame:
+    machine = about.get("machine") or {}
+    peak = memory["peak_allocated_bytes"].max() if len(memory) else None
+    row = {
+        "run_id": run_id,
+        "status": status,
+        "status_phase": detail.get("phase"),
+        "status_message": detail.get("message"),
+        **(about.get("run") or {}),
+        **{name: machine.get(name) for name in MACHINE_FIELDS},
+        **{name: about.get(name) for name in _ABOUT_RUN},
+        "peak_memory_bytes": peak,
+        "started_at": about.get("started_at"),
+        "wall_s": about.get("wall_s"),
+        **{f"status_{key}": value for key, value in detail.items() if isinstance(value, int | float)},
+    }
+    for column in store.TABLES["runs"]:
+        row.setdefault(column.name, None)
+    row = {name: scrub(value) if isinstance(value, str) else value for name, value in row.items()}
+    return pd.DataFrame({name: [value] for name, value in row.items()}, dtype=object)
+
+
+def _log(file: Path) -> str | None:
+    """The last lines of what the run printed, scrubbed, without any that may hold a secret; None where none is left."""
+    if not file.is_file():
+        return None
+    lines = file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    kept = [scrub(line) for line in lines if not _PRIVATE_LINE.search(line)]
+    return "\n".join(kept[-LOG_LINES:]) or None
+
+
+def scrub(text: str) -> str:
+    """`text` without what tells of the machine it came from: folders, and user@host; and without PyTorch's advice on
+    its environment variables after an out of memory; at most 1000 characters."""
+    text = text.partition(" If reserved but unallocated memory is large")[0]
+    text = re.sub(r"(?<![\w/:.])(?:~|[A-Za-z]:)?[/\\](?:[\w.+@-]+[/\\])*(?=[\w.+@-])", "", text)
+    text = re.sub(r"[\w.-]+@[\w-]+(\.[\w-]+)*", "...", text)
+    return text if len(text) <= 1000 else text[:997] + "..."
+
+
+def _timer_steps(timings: dict, run_id: str) -> pd.DataFrame:
+    rows = [(run_id, "timer", one["step"], one["phase"], one["wall_ns"]) for one in timings.get("steps", [])]
+    return pd.DataFrame(rows, columns=["run_id", "collector", "step", "phase", "wall_ns"])
+
+
+def _rows(table: str, timings: dict, run_id: str) -> pd.DataFrame:
+    """What timings.json holds of a table of the same name."""
+    names = [column.name for column in store.TABLES[table]][1:]
+    rows = [[run_id, *(one[name] for name in names)] for one in timings.get(table, [])]
+    return pd.DataFrame(rows, columns=["run_id", *names])
+
+
+def _nsys_sums(file: Path, run_id: str) -> pd.DataFrame:
+    """What nsys's own statistics say of the step and the phases; empty where the run has none."""
+    try:
+        printed = pd.read_csv(file)
+        printed["range"] = printed["NVTX Range"].fillna("").str.removeprefix(":")
+        printed = printed[printed["range"].isin((ranges.STEP, *ranges.PHASES))]
+        totals = printed.groupby(["range", "Kernel Name"], as_index=False)[["Kern Inst", "Total Time (ns)"]].sum()
+    except (OSError, ValueError, KeyError):
+        return store.empty("nsys_sums")
+    totals.columns = ["range", "kernel_name", "calls", "total_ns"]
+    return _with_run("nsys_sums", totals, run_id)
+
+
+def _capture_tables(capture: Capture, attribution: Attribution, run_id: str) -> dict[str, pd.DataFrame]:
+    placed = attribution.ranges
+    first = placed.index[placed["step"] >= 0]
+    origin = int(placed["start_ns"].to_numpy()[first].min())
+    phase = placed["phase"].astype(str).to_numpy()
+    ranges_table = pd.DataFrame(
+        {
+            "range_id": range(len(placed)),
+            "parent_id": placed["parent_id"],
+            "step": placed["step"],
+            "phase": placed["phase"],
+            "name": placed["name"],
+            "path": placed["path"],
+            "thread": pd.factorize(placed["thread"])[0],
+            "start_ns": placed["start_ns"] - origin,
+            "end_ns": placed["end_ns"] - origin,
+        }
+    )
+    place = attribution.kernels
+    kernels = capture.kernels.drop(columns=["process", "context", "correlation"])
+    kernels = kernels.assign(**{name: place[name] for name in ("range_id", "step", "phase", "module", "attribution")})
+    kernels["launch_ns"], kernels["launch_end_ns"] = place["launch_ns"] - origin, place["launch_end_ns"] - origin
+    memops = capture.memops.drop(columns=["process", "context", "correlation", "graph_node"])
+    place = attribution.memops
+    memops = memops.assign(**{name: place[name] for name in ("step", "phase", "module", "attribution")})
+    memops["launch_ns"] = place["launch_ns"] - origin
+    for frame in (kernels, memops):
+        frame["start_ns"] -= origin
+        frame["end_ns"] -= origin
+    api = _api_totals(capture, attribution)
+    # A capture begins before the measured steps and ends after them; only what they launched is recorded.
+    tables = {
+        "steps": _nsys_steps(placed, phase),
+        "ranges": ranges_table,
+        "kernels": kernels[kernels["step"] >= 0],
+        "memops": memops[memops["step"] >= 0],
+        "api": api[api["step"] >= 0],
+    }
+    return {name: _with_run(name, frame, run_id) for name, frame in tables.items()}
+
+
+def _with_run(name: str, frame: pd.DataFrame, run_id: str) -> pd.DataFrame:
+    run = pd.Categorical.from_codes([0] * len(frame), [run_id])
+    frame = frame.reset_index(drop=True)
+    return frame.assign(run_id=run)[[column.name for column in store.TABLES[name]]]
+
+
+def _nsys_steps(placed: pd.DataFrame, phase) -> pd.DataFrame:
+    """Host time of each step and of each phase in it, from the outermost range of each."""
+    parent = placed["parent_id"].to_numpy()
+    has = parent >= 0
+    step = placed["step"].to_numpy()
+    phase_root = (step >= 0) & (phase != "") & ~(has & (phase[parent] != ""))
+    step_root = (step >= 0) & ~(has & (step[parent] >= 0))
+    wall = (placed["end_ns"] - placed["start_ns"]).to_numpy()
+    rows = pd.concat(
+        [
+            pd.DataFrame({"step": step[step_root], "phase": ranges.STEP, "wall_ns": wall[step_root]}),
+            pd.DataFrame({"step": step[phase_root], "phase": phase[phase_root], "wall_ns": wall[phase_root]}),
+        ]
+    )
+    totals = rows.groupby(["step", "phase"], as_index=False, sort=True)["wall_ns"].sum()
+    return totals.assign(collector="nsys")
+
+
+def _api_totals(capture: Capture, attribution: Attribution) -> pd.DataFrame:
+    calls = pd.DataFrame(
+        {
+            "step": attribution.api["step"],
+            "phase": attribution.api["phase"],
+            "name": capture.api["name"],
+            "total_ns": capture.api["end_ns"] - capture.api["start_ns"],
+        }
+    )
+    grouped = calls.groupby(["step", "phase", "name"], observed=True, sort=True)["total_ns"]
+    return grouped.agg(calls="size", total_ns="sum").reset_index()
+
+
+# --------------------------------------------------------------------------------------------------------- the manifest
+
+
+def _manifest(name: str, sweep: str, runs: pd.DataFrame, schemas: set[str], not_run: list[str]) -> dict:
+    def values(column: str) -> str:
+        return ", ".join(sorted({str(one) for one in runs[column].dropna()}))
+
+    started = sorted(str(one) for one in runs["started_at"].dropna())
+    return {
+        "name": name,
+        "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "gpu": values("gpu_name"),
+        **{column: values(column) for column in ("driver", "cuda", "torch", "nsys", "python", "commit")},
+        "recorded_from": started[0] if started else "",
+        "sweep": scrub(sweep),
+        "runs": [
+            {
+                "run_id": row["run_id"],
+                "status": row["status"],
+                "phase": row["status_phase"],
+                "message": row["status_message"],
+            }
+            for _, row in runs.iterrows()
+        ],
+        "not_run": not_run,
+        "nsys_schema": ", ".join(sorted(schemas)),
+    }
+
+
+def _ended(about: dict) -> str:
+    """When a run ended. Its passes may lie far apart, so that only older records end `wall_s` after their start."""
+    try:
+        if ended_at := about.get("ended_at"):
+            end = datetime.fromisoformat(ended_at)
+        else:
+            end = datetime.fromisoformat(str(about.get("started_at"))) + timedelta(seconds=float(about.get("wall_s")))
+    except (TypeError, ValueError):
+        return ""
+    return end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def print_line(line: str) -> None:
+    """Report to the terminal, aside from what a command prints."""
+    print(line, file=sys.stderr)

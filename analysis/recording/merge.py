@@ -1,0 +1,184 @@
+"""From the results of several machines to the results of one sweep, as if one machine had measured it."""
+
+import filecmp
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from analysis.recording.ingest import CALIBRATION, CAPTURE, MACHINE_FIELDS, ResultsError, read_json
+
+SHARDS = "shard-*-of-*"
+ALL_RUNS = "runs_of_all_shards"
+IN_FLIGHT = "in_flight.json"
+MERGED = "merged.json"
+"""Says that a folder was written by `merge`, so that merging again may replace it."""
+
+
+@dataclass
+class Merged:
+    """What `merge` did: `runs` in the order of the sweep; `missing` run_id -> why; `copies` kept once."""
+
+    sweep: str
+    runs: list[str]
+    missing: dict[str, str] = field(default_factory=dict)
+    copies: dict[str, list[Path]] = field(default_factory=dict)
+
+
+def merge(folders: Sequence[Path], out: Path, report: Callable[[str], None] = lambda line: None) -> Merged:
+    """Join the shards in `folders` (shard folders, or folders that hold them) into the results folder `out`.
+
+    The result equals what one machine writes: the same sweep.json, and the folder of each finished run. A run that
+    no shard finished is missing; equal copies of a run are kept once. `report` gets a line for each of them, and for
+    machines that differ. Raises ResultsError where shards are of different sweeps, where two shards hold different
+    measurements of a run, and where `out` cannot be replaced.
+    """
+    shards = _shards(folders)
+    _check_out(out, shards)
+    plan = _common_plan(shards)
+    found: dict[str, list[Path]] = {run_id: [] for run_id in plan["runs"]}
+    merged = Merged(plan["sweep"], [])
+    for shard in shards:
+        for file in sorted(shard.glob("*/run.json")):
+            run_id = file.parent.name
+            if run_id not in found:
+                report(f"{run_id}: in {shard}, but not in the sweep; left out")
+            elif difference := _other_parameters(record := read_json(file), plan):
+                merged.missing[run_id] = f"{shard} measured it with another {difference}"
+            elif _lost_its_capture(record, file.parent):
+                merged.missing[run_id] = f"{shard} finished it, but its {CAPTURE} is not there; copy it again"
+            else:
+                found[run_id].append(file.parent)
+    for run_id, places in found.items():
+        if not places:
+            merged.missing.setdefault(run_id, _why_missing(run_id, shards))
+            report(f"{run_id}: missing; {merged.missing[run_id]}")
+            continue
+        merged.missing.pop(run_id, None)
+        merged.runs.append(run_id)
+        if len(places) > 1:
+            _check_copies(run_id, places)
+            merged.copies[run_id] = places
+            report(f"{run_id}: {len(places)} equal copies, kept once ({_listed(places)})")
+    for name, values in _machines([found[run_id][0] for run_id in merged.runs]).items():
+        report(f"shards were measured with different {name}: {values}")
+    _write(out, plan, {run_id: found[run_id][0] for run_id in merged.runs}, shards)
+    return merged
+
+
+def _shards(folders: Sequence[Path]) -> list[Path]:
+    """The folders that hold runs: those given, or the shards below them."""
+    shards: list[Path] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise ResultsError(f"{folder} is not a folder: give shard folders, or the folder that holds them")
+        below = [*folder.glob(SHARDS), *(one for one in folder.glob(f"*/{SHARDS}") if one.parent.name != "raw")]
+        held = sorted((one for one in below if (one / "sweep.json").is_file()), key=_number)
+        sweeps = sorted({str(one.parent) for one in held})
+        if len(sweeps) > 1:
+            raise ResultsError(f"{folder} holds shards of several sweeps ({', '.join(sweeps)}): give the folder of one")
+        if (folder / "sweep.json").is_file():
+            held.append(folder)
+        if not held:
+            raise ResultsError(f"{folder} holds no sweep.json and no {SHARDS}: give what the profiling job wrote")
+        shards += held
+    unique = {shard.resolve(): shard for shard in shards}
+    return list(unique.values())
+
+
+def _number(shard: Path) -> tuple:
+    return tuple(int(part) if part.isdigit() else part for part in [str(shard.parent), *shard.name.split("-")])
+
+
+def _check_out(out: Path, shards: list[Path]) -> None:
+    if any(shard.resolve().is_relative_to(out.resolve()) for shard in shards):
+        raise ResultsError(f"{out} holds the shards themselves: give another folder with --out")
+    if out.exists() and not (out / MERGED).is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise ResultsError(f"{out} is there already, and no earlier merge made it: give another folder with --out")
+
+
+def _common_plan(shards: list[Path]) -> dict:
+    """The sweep that all shards are part of, as one machine would write it to sweep.json."""
+    first, *others = plans = [read_json(shard / "sweep.json") for shard in shards]
+    for plan in plans:
+        mine = plan.pop("runs", [])
+        plan["runs"] = plan.pop(ALL_RUNS, mine)
+    for shard, plan in zip(shards[1:], others):
+        different = [key for key in first.keys() | plan.keys() if first.get(key) != plan.get(key)]
+        if different:
+            raise ResultsError(
+                f"{shards[0]} and {shard} are not parts of one sweep: they differ in {', '.join(sorted(different))};"
+                " give shards of one sweep file and one --only"
+            )
+    return first
+
+
+def _other_parameters(record: dict, plan: dict) -> str:
+    """What a run was measured with that the sweep does not ask for: left over from an earlier sweep; "" if nothing."""
+    run = record.get("run") or {}
+    wanted = plan | plan.get("custom_sizes", {}).get(run.get("size"), {})
+    measured = record | run
+    for name in measured.keys() & wanted.keys():
+        allowed = wanted[name] if isinstance(wanted[name], list) else [wanted[name]]
+        if measured[name] not in allowed:
+            return name
+    return ""
+
+
+def _lost_its_capture(record: dict, run: Path) -> bool:
+    """As where a copy was cut short."""
+    return record.get("status") == "ok" and record.get("profiled_steps", 0) > 0 and not (run / CAPTURE).is_file()
+
+
+def _why_missing(run_id: str, shards: list[Path]) -> str:
+    for shard in shards:
+        if (shard / run_id).is_dir():
+            return f"{shard} began it and did not finish; run that shard again"
+    for shard in shards:
+        if run_id in read_json(shard / "sweep.json").get("runs", []):
+            return f"{shard} has not begun it; run that shard again"
+    return "no folder given has it; give the shard that does, or run it"
+
+
+def _check_copies(run_id: str, places: list[Path]) -> None:
+    first, *others = places
+    for other in others:
+        names = {file.name for place in (first, other) for file in place.iterdir()} - {IN_FLIGHT}
+        _, different, absent = filecmp.cmpfiles(first, other, names, shallow=False)
+        if different or absent:
+            raise ResultsError(
+                f"run {run_id} was measured twice: {first} and {other} differ in {', '.join(different + absent)};"
+                " remove one of the two"
+            )
+
+
+def _machines(runs: list[Path]) -> dict[str, str]:
+    """The facts of the machines that are not the same for all runs, each with its values and numbers of runs."""
+    machines = [read_json(run / "run.json").get("machine") or {} for run in runs]
+    different = {}
+    for name in MACHINE_FIELDS:
+        values = Counter(str(machine.get(name)) for machine in machines)
+        if len(values) > 1:
+            different[name] = ", ".join(f"{value} ({number} runs)" for value, number in values.most_common())
+    return different
+
+
+def _write(out: Path, plan: dict, runs: dict[str, Path], shards: list[Path]) -> None:
+    """Write to a draft beside `out` first, so that `out` is whole or not there."""
+    draft = out.with_name(out.name + ".draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    for run_id, folder in runs.items():
+        shutil.copytree(folder, draft / run_id, ignore=shutil.ignore_patterns(IN_FLIGHT, "*.draft"))
+    for calibration in [shard / CALIBRATION for shard in shards if (shard / CALIBRATION).is_file()][:1]:
+        shutil.copy(calibration, draft / CALIBRATION)
+    (draft / "sweep.json").write_text(json.dumps(plan, indent=1), encoding="utf-8")
+    (draft / MERGED).write_text(json.dumps({"shards": [shard.name for shard in shards]}), encoding="utf-8")
+    shutil.rmtree(out, ignore_errors=True)
+    draft.rename(out)
+
+
+def _listed(places: list[Path]) -> str:
+    return ", ".join(str(place.parent) for place in places)

@@ -1,0 +1,436 @@
+"""A recording: the tidy tables that everything after reading works from, and what each of their columns means.
+
+`TABLES` is the one place that names columns, types, units and meanings: writing, checking, loading and the data
+dictionary all come from it. A recording is a folder with one Parquet file a table and `manifest.json`. Integers are
+nanoseconds and bytes; times count from the start of a run's first step.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from analysis.reference import kernel_families
+from jobs.contract import ranges
+
+STATUSES = ("ok", "oom", "timeout", "failed", "no_kernels")
+_PHASES = " | ".join(ranges.PHASES)
+
+
+class Column(NamedTuple):
+    """One column. dtype: category (text with few distinct values) | string | int32 | int64 | float64 | bool.
+
+    optional: older recordings lack it, and are loaded with `before` in every row.
+    """
+
+    name: str
+    dtype: str
+    unit: str
+    meaning: str
+    optional: bool = False
+    before: object = None
+
+
+_RUN_ID = Column("run_id", "category", "", "the run, readable: size, context length, precision, attention, mode")
+_STEP = Column("step", "int32", "", "measured step, from 0; -1 outside every step")
+_PHASE = Column("phase", "category", "", f"{_PHASES}; empty outside every phase")
+_MODULE = Column(
+    "module", "category", "", "path of the range below the phase (block_0/attention/softmax); empty at its top"
+)
+_ATTRIBUTION = Column(
+    "attribution",
+    "category",
+    "",
+    "how the phase is known: exact (the launching thread was in it) | phase (by time, across threads) | none",
+)
+_LAUNCH = Column(
+    "launch_ns", "int64", "ns", "start of the API call that launched it (its own start where that is unknown)"
+)
+_START = Column("start_ns", "int64", "ns", "start, after the start of the run's first step")
+_END = Column("end_ns", "int64", "ns", "end, after the start of the run's first step")
+
+TABLES: dict[str, tuple[Column, ...]] = {
+    "runs": (
+        _RUN_ID,
+        Column("status", "category", "", " | ".join(STATUSES)),
+        Column("status_phase", "string", "", "where a run that is not ok ended"),
+        Column("status_message", "string", "", "why a run is not ok"),
+        Column("size", "category", "", "name of the model size"),
+        Column("d_model", "int64", "", "width of the residual stream"),
+        Column("d_ff", "int64", "", "width of the feed-forward layer"),
+        Column("num_layers", "int64", "", "number of Transformer blocks"),
+        Column("num_heads", "int64", "", "attention heads of a block"),
+        Column("vocab_size", "int64", "", "number of tokens"),
+        Column("context_length", "int64", "tokens", "tokens of one sequence"),
+        Column("batch_size", "int64", "", "sequences of one step"),
+        Column("mode", "category", "", "forward (no gradients) | forward_backward | train_step"),
+        Column("precision", "category", "", "fp32 | tf32 | bf16"),
+        Column(
+            "attention",
+            "category",
+            "",
+            "naive (written out) | PyTorch's fused one: sdpa (as it chooses) | flash | efficient | cudnn",
+        ),
+        Column("compile", "category", "", "torch.compile: off | default | cudagraphs", True, "off"),
+        Column("optimizer", "category", "", "own (written out) | torch.optim's loop | foreach | fused", True, "own"),
+        Column(
+            "memory_limit_gib", "float64", "GiB", "most that torch's allocator was allowed to hold; 0 all", True, 0.0
+        ),
+        Column("fresh_process", "bool", "", "whether each pass had a process of its own", True, False),
+        Column("repeat", "int64", "", "number of the repetition, from 0", True, 0),
+        Column("num_parameters", "int64", "", "parameters of the model"),
+        Column("gpu_name", "category", "", "GPU that the run was measured on"),
+        Column("gpu_memory_bytes", "int64", "bytes", "memory of that GPU"),
+        Column("driver", "category", "", "NVIDIA driver"),
+        Column("cuda", "category", "", "CUDA version that torch was built for"),
+        Column("torch", "category", "", "torch version"),
+        Column("nsys", "category", "", "Nsight Systems version"),
+        Column("python", "category", "", "Python version"),
+        Column("commit", "category", "", "commit of this project that measured the run"),
+        Column(
+            "autograd_multithreading", "bool", "", "whether autograd launched backward kernels from its own threads"
+        ),
+        Column("float32_matmul_precision", "category", "", "torch's setting: highest (FP32) | high (TF32 allowed)"),
+        Column("warmup_steps", "int64", "", "steps before measuring"),
+        Column("measured_steps", "int64", "", "steps timed without a profiler"),
+        Column("profiled_steps", "int64", "", "steps recorded under nsys"),
+        Column(
+            "peak_memory_bytes", "int64", "bytes", "largest memory that torch's allocator had handed out, any phase"
+        ),
+        Column("started_at", "string", "UTC", "when the run started, ISO 8601"),
+        Column("wall_s", "float64", "s", "how long the whole run took, set-up included"),
+        Column("log", "string", "", "last lines of what the run printed, without folders and hosts", optional=True),
+    ),
+    "steps": (
+        _RUN_ID,
+        Column("collector", "category", "", "timer (unprofiled, device synchronised) | nsys (NVTX host range)"),
+        _STEP,
+        Column("phase", "category", "", f"{_PHASES} | {ranges.STEP} (the whole step)"),
+        Column("wall_ns", "int64", "ns", "wall time on the host"),
+    ),
+    "ranges": (
+        _RUN_ID,
+        Column("range_id", "int32", "", "number of the range in its run, by start"),
+        Column("parent_id", "int32", "", "range_id of the range around it; -1 none"),
+        _STEP,
+        _PHASE,
+        Column("name", "category", "", "NVTX name"),
+        Column("path", "category", "", "names from the outermost range inwards, joined by /"),
+        Column("thread", "int32", "", "thread of the run, numbered from 0 by first range"),
+        _START,
+        _END,
+    ),
+    "kernels": (
+        _RUN_ID,
+        Column("range_id", "int32", "", "innermost range it was launched in; -1 none"),
+        _STEP,
+        _PHASE,
+        _MODULE,
+        _ATTRIBUTION,
+        Column("kernel_name", "category", "", "full demangled name"),
+        _LAUNCH,
+        Column("launch_end_ns", "int64", "ns", "end of the API call that launched it"),
+        _START,
+        _END,
+        Column("device", "int32", "", "CUDA device"),
+        Column("stream", "int32", "", "CUDA stream"),
+        Column("grid_x", "int32", "blocks", "grid size"),
+        Column("grid_y", "int32", "blocks", "grid size"),
+        Column("grid_z", "int32", "blocks", "grid size"),
+        Column("block_x", "int32", "threads", "block size"),
+        Column("block_y", "int32", "threads", "block size"),
+        Column("block_z", "int32", "threads", "block size"),
+        Column("registers", "int32", "", "registers of a thread"),
+        Column("static_shared_bytes", "int32", "bytes", "shared memory of a block fixed when compiled"),
+        Column("dynamic_shared_bytes", "int32", "bytes", "shared memory of a block asked for at launch"),
+        Column("graph_node", "int64", "", "CUDA graph node; 0 launched outside a graph"),
+    ),
+    "api": (
+        _RUN_ID,
+        _STEP,
+        _PHASE,
+        Column("name", "category", "", "CUDA runtime or driver function, as nsys prints it"),
+        Column("calls", "int64", "", "number of calls"),
+        Column("total_ns", "int64", "ns", "host time inside them"),
+    ),
+    "memops": (
+        _RUN_ID,
+        _STEP,
+        _PHASE,
+        _MODULE,
+        _ATTRIBUTION,
+        Column("operation", "category", "", "memcpy with its direction, or memset"),
+        Column("bytes", "int64", "bytes", "bytes copied or set"),
+        _LAUNCH,
+        _START,
+        _END,
+        Column("device", "int32", "", "CUDA device"),
+        Column("stream", "int32", "", "CUDA stream"),
+    ),
+    "nsys_sums": (
+        _RUN_ID,
+        Column("range", "category", "", f"{ranges.STEP} | {_PHASES}: the NVTX range that the kernels were launched in"),
+        Column("kernel_name", "category", "", "full demangled name"),
+        Column("calls", "int64", "", "launches inside all instances of the range, as nsys's own statistics count them"),
+        Column("total_ns", "int64", "ns", "sum of their durations, by nsys's own statistics (nvtx_kern_sum)"),
+    ),
+    "memory": (
+        _RUN_ID,
+        Column("phase", "category", "", "phase of the step, as in steps"),
+        Column(
+            "peak_allocated_bytes", "int64", "bytes", "largest memory handed out by torch's allocator during the phase"
+        ),
+        Column("peak_reserved_bytes", "int64", "bytes", "largest memory held by torch's allocator during the phase"),
+        Column("allocated_before_bytes", "int64", "bytes", "handed out when the phase began"),
+        Column("allocated_after_bytes", "int64", "bytes", "handed out when the phase ended"),
+    ),
+    "module_memory": (
+        _RUN_ID,
+        _PHASE,
+        _MODULE,
+        Column("kept_bytes", "int64", "bytes", "what the range left allocated: activations that backward needs"),
+    ),
+    "figures": (
+        _RUN_ID,
+        Column(
+            "figure",
+            "category",
+            "",
+            "memory by use when a step has ended (memory_*) and left by earlier runs (allocated_before_build); "
+            "loss and logits (numerics)",
+        ),
+        Column("unit", "category", "", "bytes, or empty"),
+        Column("value", "float64", "", "the number"),
+    ),
+}
+
+OPTIONAL_TABLES = ("module_memory", "figures")
+"""Tables that older recordings lack; they are loaded empty."""
+
+FAMILY = Column("family", "category", "", "kernel family, told from the name when a recording is loaded; not stored")
+
+_SORT = {
+    "steps": ["collector", "step"],
+    "ranges": ["range_id"],
+    "kernels": ["launch_ns", "start_ns"],
+    "api": ["step", "phase", "name"],
+    "memops": ["launch_ns", "start_ns"],
+    "nsys_sums": ["range", "kernel_name"],
+    "memory": [],
+    "module_memory": [],
+    "figures": [],
+}
+_ARROW = {
+    "category": pa.dictionary(pa.int32(), pa.string()),
+    "string": pa.string(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+    "bool": pa.bool_(),
+}
+
+
+class RecordingError(ValueError):
+    """A folder that is not a whole recording. The message says which file, what is wrong and what to do."""
+
+
+@dataclass
+class Recording:
+    """The tables of one recording, as `TABLES` describes them, and its manifest. `kernels` also has `family`."""
+
+    manifest: dict
+    runs: pd.DataFrame
+    steps: pd.DataFrame
+    ranges: pd.DataFrame
+    kernels: pd.DataFrame
+    api: pd.DataFrame
+    memops: pd.DataFrame
+    nsys_sums: pd.DataFrame
+    memory: pd.DataFrame
+    module_memory: pd.DataFrame
+    figures: pd.DataFrame
+
+
+def empty(table: str) -> pd.DataFrame:
+    """A frame of `table` without rows."""
+    return pd.DataFrame({column.name: _series(pd.Series([], dtype=object), column) for column in TABLES[table]})
+
+
+def dictionary() -> pd.DataFrame:
+    """The data dictionary: table, column, dtype, unit, meaning; one row for each column of each table."""
+    rows = [(table, *column[:4]) for table, columns in TABLES.items() for column in columns]
+    position = max(i for i, row in enumerate(rows) if row[:2] == ("kernels", "kernel_name"))
+    rows.insert(position + 1, ("kernels", *FAMILY[:4]))
+    return pd.DataFrame(rows, columns=["table", "column", "dtype", "unit", "meaning"])
+
+
+# ---------------------------------------------------------------------------------------------------------------- write
+
+
+def write(folder: Path | str, tables: Mapping[str, pd.DataFrame], manifest: dict) -> None:
+    """Write a recording into `folder`, sorted, and its manifest with rows and bytes of each table.
+
+    Raises RecordingError where the tables break what `TABLES` promises.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    run_ids = list(tables["runs"]["run_id"].astype(str))
+    sizes = {}
+    for name in TABLES:
+        frame = _checked(name, _ordered(name, tables[name], run_ids))
+        file = folder / f"{name}.parquet"
+        _write_table(name, frame, file)
+        sizes[name] = {"rows": len(frame), "bytes": file.stat().st_size}
+    text = json.dumps(manifest | {"tables": sizes}, indent=2, ensure_ascii=False)
+    (folder / "manifest.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _ordered(name: str, frame: pd.DataFrame, run_ids: list[str]) -> pd.DataFrame:
+    if name == "runs":
+        return frame.reset_index(drop=True)
+    rank = pd.Index(run_ids).get_indexer(frame["run_id"].astype(str))
+    unknown = frame["run_id"][rank < 0]
+    if len(unknown):
+        raise RecordingError(f"table {name} has rows of {unknown.iloc[0]}, which table runs does not have")
+    keyed = frame.assign(run_id=pd.Categorical.from_codes(rank, run_ids), _run=rank)
+    for column in _SORT[name]:
+        if not pd.api.types.is_numeric_dtype(frame[column]):  # by text, not by order of categories
+            keyed[f"_{column}"] = frame[column].astype(str).to_numpy()
+    by = ["_run", *[f"_{c}" if f"_{c}" in keyed else c for c in _SORT[name]]]
+    return keyed.sort_values(by, kind="stable", ignore_index=True)[list(frame.columns)]
+
+
+def _series(values: pd.Series, column: Column) -> pd.Series:
+    """`values` in the type of the column; integers stay free of gaps unless a value is truly absent."""
+    if column.dtype == "category":
+        return values if isinstance(values.dtype, pd.CategoricalDtype) else values.astype("category")
+    if column.dtype == "string":
+        return values.astype(object)
+    if values.isna().any():
+        return values.astype(
+            {"int32": "Int32", "int64": "Int64", "float64": "float64", "bool": "boolean"}[column.dtype]
+        )
+    return values.astype(column.dtype)
+
+
+def _checked(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+    columns = TABLES[name]
+    lacking = _lacking(name, frame.columns)
+    if lacking:
+        raise RecordingError(f"table {name} lacks column {', '.join(lacking)}: give every column of TABLES['{name}']")
+    typed = {column.name: _series(frame[column.name], column) for column in columns if column.name in frame}
+    # Runs keep what is not in TABLES: a new field of Run is a new column with no second list.
+    typed |= {extra: frame[extra] for extra in frame.columns if name == "runs" and extra not in typed}
+    frame = pd.DataFrame(typed)
+    if name == "runs":
+        if frame["run_id"].duplicated().any():
+            raise RecordingError(f"run {frame['run_id'][frame['run_id'].duplicated()].iloc[0]} is there twice")
+        strange = set(frame["status"].astype(str)) - set(STATUSES)
+        if strange:
+            raise RecordingError(f"unknown status {', '.join(sorted(strange))}: one of {', '.join(STATUSES)}")
+    for column in columns:
+        if name != "runs" and column.dtype.startswith("int") and frame[column.name].isna().any():
+            raise RecordingError(f"table {name} has rows without {column.name}")
+    if "start_ns" in frame and (frame["end_ns"] < frame["start_ns"]).any():
+        raise RecordingError(f"table {name} has a row that ends before it starts")
+    return frame
+
+
+def _lacking(name: str, found: Iterable[str]) -> list[str]:
+    return [column.name for column in TABLES[name] if not column.optional and column.name not in found]
+
+
+def _write_table(name: str, frame: pd.DataFrame, file: Path) -> None:
+    arrays, fields = [], []
+    types = {column.name: _ARROW[column.dtype] for column in TABLES[name]}
+    for column in frame.columns:
+        kind = types.get(column)
+        values = frame[column]
+        if kind is not None and pa.types.is_dictionary(kind):
+            values = values.cat.remove_unused_categories()
+            array = pa.DictionaryArray.from_arrays(
+                pa.array(values.cat.codes.to_numpy().astype(np.int32), mask=values.isna().to_numpy()),
+                pa.array([str(one) for one in values.cat.categories], pa.string()),
+            )
+        else:
+            array = pa.array(values, type=kind, from_pandas=True)
+        arrays.append(array)
+        fields.append(pa.field(column, array.type))
+    table = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+    # Times grow along a run, so their differences are small numbers; everything else repeats and is best as a
+    # dictionary.
+    times = (
+        [c for c in frame.columns if c.endswith("_ns") and c not in ("wall_ns", "total_ns")] if name != "runs" else []
+    )
+    pq.write_table(
+        table,
+        file,
+        compression="zstd",
+        compression_level=12,
+        use_dictionary=[c for c in frame.columns if c not in times],
+        column_encoding={c: "DELTA_BINARY_PACKED" for c in times} or None,
+        row_group_size=1 << 20,
+        write_statistics=False,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------- load
+
+
+def load(folder: Path | str) -> Recording:
+    """Read a recording. Adds `family` to kernels, and nothing else.
+
+    All tables share the order of run_id in `runs` as their categories. Raises RecordingError where a file is absent,
+    unreadable, or lacks a column.
+    """
+    folder = Path(folder)
+    manifest_file = folder / "manifest.json"
+    if not manifest_file.is_file():
+        raise RecordingError(f"{folder} is not a recording: it has no manifest.json; make one with `ingest`")
+    try:
+        manifest = json.loads(manifest_file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RecordingError(f"{manifest_file} is not JSON ({error}); ingest again") from error
+    tables = {name: _load_table(folder / f"{name}.parquet", name) for name in TABLES}
+    run_ids = list(tables["runs"]["run_id"].astype(str))
+    for name, frame in tables.items():
+        unknown = set(frame["run_id"].astype(str).unique()) - set(run_ids)
+        if unknown:
+            raise RecordingError(
+                f"{folder / name}.parquet has rows of {min(unknown)}, which runs.parquet does not have"
+            )
+        frame["run_id"] = frame["run_id"].cat.set_categories(run_ids)
+    kernels = tables["kernels"]
+    families = [kernel_families.family(str(name)) for name in kernels["kernel_name"].cat.categories]
+    codes, categories = pd.factorize(np.array(families, dtype=object)) if families else (np.empty(0, int), [])
+    code = kernels["kernel_name"].cat.codes.to_numpy()
+    family = pd.Categorical.from_codes(codes[code] if families else code, pd.Index(categories, dtype=object))
+    kernels.insert(kernels.columns.get_loc("kernel_name") + 1, "family", family)
+    return Recording(manifest, **tables)
+
+
+def _load_table(file: Path, name: str) -> pd.DataFrame:
+    if not file.is_file() and name in OPTIONAL_TABLES:
+        return empty(name)
+    if not file.is_file():
+        raise RecordingError(f"{file} is missing: the recording is not whole; ingest again")
+    try:
+        table = pq.read_table(file)
+    except (pa.ArrowException, OSError) as error:
+        raise RecordingError(f"{file} cannot be read ({' '.join(str(error).split())[:200]}); ingest again") from error
+    lacking = _lacking(name, table.column_names)
+    if lacking:
+        raise RecordingError(f"{file} lacks column {', '.join(lacking)}: it is from another version; ingest again")
+    frame = table.to_pandas(ignore_metadata=True)
+    for column in TABLES[name]:
+        if column.name not in frame:
+            frame[column.name] = pd.Series(column.before, index=frame.index, dtype=object).infer_objects()
+        if column.dtype == "category" and not isinstance(frame[column.name].dtype, pd.CategoricalDtype):
+            frame[column.name] = frame[column.name].astype("category")
+    return frame

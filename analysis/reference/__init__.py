@@ -1,0 +1,1 @@
+"""Reference data, each fact once."""

@@ -1,0 +1,262 @@
+"""An Answer and its template to a Markdown page with its CSV files. Words come from the template, numbers from the
+Answer."""
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from analysis.answer import Answer, Chart, Claim
+from analysis.render import charts, findings, tables, text
+
+TEMPLATES = Path(__file__).parents[1] / "pages"
+FILTERS = (
+    "ms",
+    "us",
+    "seconds",
+    "percent",
+    "percent_span",
+    "points",
+    "points_lost",
+    "ratio",
+    "ratio_span",
+    "count",
+    "span",
+    "gib",
+    "quantity",
+    "size",
+    "parameters",
+    "listing",
+    "when",
+    "day",
+    "counted",
+    "part_of",
+)
+
+
+@dataclass
+class Site:
+    """Writes pages under `docs` (the MkDocs source folder): `index.md` and everything below `report/`.
+
+    `families` are the labels of the kernel families by key; `case_columns` name a case in sentences, which link to the
+    run's page where there are `run_pages`.
+    """
+
+    docs: Path
+    template_folders: tuple[Path, ...]
+    families: Mapping[str, str]
+    case_columns: tuple[str, ...]
+    run_pages: bool = True
+    written: list[Path] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.env = jinja2.Environment(
+            loader=jinja2.FileSystemLoader([*self.template_folders, TEMPLATES]),
+            undefined=jinja2.StrictUndefined,
+            autoescape=True,
+            finalize=text.finalize,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+        )
+        self.env.filters |= {name: getattr(text, name) for name in FILTERS} | {
+            "text": text.inline,
+            "html": text.escape,
+            "prose": text.prose,
+            "file": file_markup,
+            "path": path_markup,
+            "bullets": bullets,
+            "verdict": verdict,
+        }
+
+    def write(self, path: str, template: str, answer: Answer, **extra: Any) -> None:
+        """Write the page `path` (below docs, with .md) and the CSV of each table it shows."""
+        page = _Page(self, path, answer)
+        self._put(path, page.environment().get_template(template).render(page.context() | extra))
+
+    def block(self, path: str, template: str, answer: Answer, block: str, **extra: Any) -> Markup:
+        """One block of a template as it would read on the page `path`, on one line: the verdict of a question, for the
+        overview."""
+        page = _Page(self, path, answer)
+        loaded = page.environment().get_template(template)
+        words = "".join(loaded.blocks[block](loaded.new_context(page.context() | extra)))
+        return verdict(words)
+
+    def put(self, path: str, content: bytes) -> int:
+        """Write a file that is no page (path below docs) and give its size in bytes."""
+        target = self.docs / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+        self.written.append(target)
+        return len(content)
+
+    def _put(self, path: str, content: str) -> None:
+        self.put(path, content.encode("utf-8"))
+
+
+def bullets(findings: str, otherwise: str = "Not measured.") -> Markup:
+    """The sentences that hold, one list item each; blank lines between calls dropped."""
+    lines = [line.strip() for line in str(findings).splitlines() if line.strip()]
+    return Markup("\n".join(f"- {line.removeprefix('- ')}" for line in lines) or otherwise)
+
+
+def file_markup(name: str) -> Markup:
+    """A name as part of a link."""
+    return Markup(text.file_name(name))
+
+
+def path_markup(path: str) -> Markup:
+    """A path that `Site` wrote, as part of a link."""
+    return Markup("/").join(file_markup(part) for part in path.split("/"))
+
+
+def verdict(words: str) -> Markup:
+    """One line, or that nothing was measured."""
+    return Markup(" ".join(str(words).split()) or "Not measured.")
+
+
+class _Page:
+    """What a template may call while it renders one page."""
+
+    def __init__(self, site: Site, path: str, answer: Answer):
+        self.site, self.path, self.answer = site, path, answer
+        self.root = "../" * path.count("/")
+        self.folder = "report/csv/" + path.removesuffix(".md").removeprefix("report/")
+        self.claimed: list[tuple[Claim, Markup, findings.Read]] = []
+
+    def context(self) -> dict[str, Any]:
+        return {
+            "facts": self.answer.facts,
+            "root": Markup(self.root),
+            "sentence": self.sentence,
+            "claim": self.claim,
+            "findings": lambda caller: bullets(caller(), "") + Markup("\n\n"),
+            "evidence": self.evidence,
+            "table": self.table,
+            "chart": self.chart,
+            "heat": self.heat,
+            "extremes": self.extremes,
+            "csv": lambda key: Markup(self._csv(key, self.answer.tables[key].rows)),
+            "has": lambda key: len(self.answer.tables[key].rows) > 0,
+        }
+
+    def environment(self) -> jinja2.Environment:
+        """The site's environment with the filters that link from this page."""
+        families = dict(self.site.families)
+        env = self.site.env.overlay()
+        env.filters = self.site.env.filters | {
+            "family": lambda key: tables.family_chip(key, families),
+            "families": lambda keys: Markup(", ").join(tables.family_chip(key, families) for key in keys),
+            "modules": tables.modules,
+            "kernel": self.kernel,
+            "case": self.case,
+        }
+        return env
+
+    def sentence(self, key: str, caller) -> Markup:
+        """The sentence of a claim if it holds, otherwise nothing."""
+        return self._said(self.answer.claims[key], caller, {})
+
+    def _said(self, claim: Claim, caller, read: findings.Read) -> Markup:
+        """The sentence; `read` gains the facts in it, by their names."""
+        return Markup(caller(findings.noted(claim.told, read))).strip() + Markup(" ") if claim.holds else Markup("")
+
+    def claim(self, key: str, caller) -> Markup:
+        """A finding: the sentence and a link to the rows behind it."""
+        read: findings.Read = {}
+        words = self._said(self.answer.claims[key], caller, read)
+        if not words:
+            return Markup("")
+        self.claimed.append((self.answer.claims[key], words, read))
+        return (
+            Markup("- ") + words + Markup('<a class="rows" href="#rows-{}" data-search-exclude>rows</a>\n').format(key)
+        )
+
+    def evidence(self) -> Markup:
+        """The rows behind every claim made so far, folded, each under its sentence."""
+        return Markup("\n\n").join(self._evidence(*claimed) for claimed in self.claimed)
+
+    def _evidence(self, claim: Claim, words: Markup, read: findings.Read) -> Markup:
+        link = self._csv(f"rows-{claim.key}", claim.rows)
+        shown = findings.table(claim, self.answer.tables.values(), read)
+        number = text.counted(len(claim.rows), "row")
+        if len(shown.rows) < len(claim.rows):
+            number = text.count(len(shown.rows)) + Markup(" of ") + number
+        return Markup(
+            '<details class="folded"><summary><span class="said">{}</span> <span class="faint">{}</span></summary>\n'
+            "{}\n</details>"
+        ).format(
+            text.escape(findings.plain(words)),
+            number,
+            tables.to_html(shown, link, self.root, dict(self.site.families), anchor=shown.key),
+        )
+
+    def table(self, key: str) -> Markup:
+        found = self.answer.tables[key]
+        return tables.to_html(found, self._csv(key, found.rows), self.root, dict(self.site.families))
+
+    def heat(self, key: str) -> Markup:
+        """The table `key` as a map: one row per size, one column per context length."""
+        found = self.answer.tables[key]
+        return tables.heat_html(found, self._csv(key, found.rows), self.root)
+
+    def _csv(self, key: str, rows) -> str:
+        path = f"{self.folder}/{text.file_name(key)}.csv"
+        self.site._put(path, tables.to_csv(rows))
+        return posixpath.relpath(path, posixpath.dirname(self.path) or ".")
+
+    def chart(self, key: str) -> Markup:
+        """A figure with a wide and a narrow drawing (CSS shows one), and its legend."""
+        found = self.answer.charts[key]
+        if not len(found.rows):
+            return Markup('<p class="why">{}: not measured</p>').format(text.escape(found.title))
+        drawings = [
+            Markup('<div class="{}">{}</div>').format(
+                name,
+                Markup(charts.render(found.kind, found.rows, f"{key}-{name}", width, found.title, **found.options)),
+            )
+            for name, width in (("wide", charts.WIDE), ("narrow", charts.NARROW))
+        ]
+        return Markup(
+            '<figure class="chart" id="chart-{}" data-search-exclude>\n<figcaption>{}</figcaption>\n{}\n{}\n</figure>'
+        ).format(key, text.escape(found.title), self._legend(found), Markup("\n").join(drawings))
+
+    def _legend(self, chart: Chart) -> Markup:
+        names = set(charts.drawn(chart.kind, chart.rows)[charts.colour_column(chart.kind)])
+        items = []
+        for position, name in enumerate(chart.options["order"]):
+            if name not in names:
+                continue
+            if chart.kind == "stacked_shares":
+                items.append(tables.family_chip(name, dict(self.site.families)))
+            else:
+                items.append(
+                    Markup('<span class="series {} series-{}" style="--family:var(--series-{})">{}</span>').format(
+                        charts.mark(chart.kind), position, position, text.escape(name)
+                    )
+                )
+        return Markup('<p class="legend">{}</p>').format(Markup(" ").join(items))
+
+    def kernel(self, name: str) -> Markup:
+        """A kernel in a sentence: short, linked to its full name in the glossary."""
+        return Markup('<a class="kernel" href="{}report/kernels.html#{}"><code>{}</code></a>').format(
+            Markup(self.root), text.kernel_anchor(name), text.inline(text.short_name(name))
+        )
+
+    def extremes(self, low: Mapping[str, Any], high: Mapping[str, Any], key: str, form: str) -> Markup:
+        """`6.98 ms (small · 128) to 742 ms (2.7B · 1024)`: values of `key` by the filter `form`; one where it is one
+        row."""
+        low, high = (Markup("{} ({})").format(getattr(text, form)(row[key]), self.case(row)) for row in (low, high))
+        return low if low == high else low + Markup(" to ") + high
+
+    def case(self, row: Mapping[str, Any]) -> Markup:
+        """A case in a sentence, linked to its run: small · 128."""
+        label = text.inline(" · ".join(str(row[name]) for name in self.site.case_columns if name in row))
+        run = row.get("run_id")
+        if not isinstance(run, str) or not run or not self.site.run_pages:
+            return Markup('<span class="case">{}</span>').format(label)
+        return Markup('<a class="case" href="{}">{}</a>').format(tables.run_link(run, self.root), label)

@@ -1,0 +1,300 @@
+"""Tables as HTML and as CSV. The HTML rounds, the CSV does not."""
+
+import csv
+import io
+import math
+
+import pandas as pd
+from markupsafe import Markup
+
+from analysis.answer import NOT_MEASURED, Column, Table
+from analysis.render import text
+
+SCALE = {"ms": 1e6, "us": 1e3, "gflop": 1e9, "bytes": 2**30, "mib": 2**20, "share": 0.01, "points": 0.01}
+UNIT = {
+    "ms": "ms",
+    "us": "µs",
+    "share": "%",
+    "ratio": "×",
+    "points": "points",
+    "gflop": "GFLOP",
+    "tflops": "TFLOP/s",
+    "gbps": "GB/s",
+    "intensity": "FLOP/byte",
+    "bytes": "GiB",
+    "mib": "MiB",
+    "seconds": "s",
+}
+NUMERIC = {*UNIT, "count", "number", "quantity"}
+CASE = {"context_length", "precision", "attention", "mode"}
+"""Columns that tell apart the runs of one model: a link to a run is read out with them."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+EXPLAINED = {"kernel_entry", "prose"}
+"""Kinds of a glossary's columns: such a table is in the search index, rows of numbers are not."""
+UNSEARCHED = Markup(" data-search-exclude")
+SHORT_LABEL = 12
+"""Characters of a heading over words that stays on one line."""
+FILTERED_ROWS = 6
+"""Shorter tables get no filter."""
+
+
+def to_csv(rows: pd.DataFrame) -> str:
+    """All rows and columns, unrounded; text that a spreadsheet would run as a formula gets a leading apostrophe."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_csv_cell(name) for name in rows.columns)
+    for row in rows.itertuples(index=False, name=None):
+        writer.writerow(_csv_cell(value) for value in row)
+    return out.getvalue()
+
+
+def _csv_cell(value: object) -> object:
+    if isinstance(value, str):
+        clean = value.replace("\x00", "\ufffd")
+        return f"'{clean}" if clean.startswith(FORMULA) else clean
+    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+
+
+def to_html(table: Table, csv_link: str, root: str, families: dict[str, str], anchor: str = "") -> Markup:
+    """A <figure>: caption with its CSV, and the table, right-aligned numbers with one number of decimals a column."""
+    rows = table.rows.reset_index(drop=True)
+    decimals = {column.key: _decimals(column, rows) for column in table.columns}
+    head = Markup("").join(_heading(column, families) for column in table.columns)
+    body = Markup("").join(_row(row, table.columns, decimals, root, families) for row in rows.to_dict("records"))
+    if not len(rows):
+        body = Markup('<tr><td colspan="{}" class="why">nothing measured</td></tr>').format(len(table.columns))
+    tall = Markup(" tall") if len(rows) > 24 else Markup("")
+    long = len(rows) >= FILTERED_ROWS
+    title = text.escape(table.title)
+    searched = any(column.kind in EXPLAINED for column in table.columns)
+    return Markup(
+        '<figure class="data{}" id="{}" data-table{}>\n<figcaption{}><span class="title">{}</span>'
+        '{}<a class="csv" href="{}" download>CSV{}</a>{}</figcaption>\n'
+        '<div class="scroll" tabindex="0" role="region" aria-label="{}">'
+        '<table class="data"><thead{}><tr>{}</tr></thead>\n'
+        "<tbody>{}</tbody></table></div>\n</figure>"
+    ).format(
+        tall,
+        anchor or f"table-{table.key}",
+        Markup("") if searched else UNSEARCHED,
+        UNSEARCHED if searched else Markup(""),
+        title,
+        _filter(title) if long else Markup(""),
+        csv_link,
+        ", all" if long else "",
+        Markup('<button type="button" class="script" data-csv>CSV of these rows</button>') if long else Markup(""),
+        title,
+        UNSEARCHED if searched else Markup(""),
+        head,
+        body,
+    )
+
+
+def _filter(title: Markup) -> Markup:
+    """What only a script can do is in the page from the start, so that nothing moves, and shown where scripts run."""
+    return Markup('<input type="search" class="script" placeholder="Filter rows" aria-label="Filter {}">').format(title)
+
+
+def heat_html(table: Table, csv_link: str, root: str) -> Markup:
+    """Rows by their first column across their second, one such map per further case column; shade by the logarithm of
+    the last column."""
+    row_key, column_key, *variants = (column.key for column in table.columns[:-1])
+    value = table.columns[-1]
+    rows = table.rows
+    known = rows[value.key].dropna()
+    low, high = (math.log(known.min()), math.log(known.max())) if len(known) else (0.0, 0.0)
+    columns = list(dict.fromkeys(rows[column_key]))
+    parts = []
+    for variant, group in rows.groupby(variants, sort=False) if variants else [((), rows)]:
+        cells = {(r[row_key], r[column_key]): r for r in group.to_dict("records")}
+        body = Markup("").join(
+            Markup('<tr><th scope="row">{}</th>{}</tr>\n').format(
+                text.escape(name),
+                Markup("").join(_heat_cell(cells.get((name, c)), value, low, high, root) for c in columns),
+            )
+            for name in dict.fromkeys(group[row_key])
+        )
+        head = Markup("").join(Markup('<th scope="col" class="num">{}</th>').format(text.count(c)) for c in columns)
+        title = " · ".join(map(str, variant)) or table.title
+        parts.append(
+            Markup(
+                '<figure class="heat" data-search-exclude>\n<figcaption><span class="title">{}</span>'
+                '<a class="csv" href="{}" download>CSV</a></figcaption>\n'
+                '<table class="heat"><thead><tr><td>context</td>{}</tr></thead>'
+                "<tbody>{}</tbody></table>\n</figure>"
+            ).format(text.escape(title), csv_link, head, body)
+        )
+    return Markup("\n").join(parts)
+
+
+def _heat_cell(row: dict | None, value: Column, low: float, high: float, root: str) -> Markup:
+    if row is None or _missing(row[value.key]):
+        return Markup('<td class="why">{}</td>').format(text.escape((row or {}).get(NOT_MEASURED) or "not measured"))
+    size = row[value.key]
+    shade = (math.log(size) - low) / (high - low) if high > low else 0.5
+    shown = size / SCALE[value.kind]
+    title = f"{row['run_id']}: {text.number(shown, 3)} {UNIT[value.kind]}"
+    return Markup('<td class="shade{}" style="--shade:{}"><a href="{}" title="{}">{}</a></td>').format(
+        " deep" if shade > 0.75 else " middle" if shade > 0.5 else "",
+        f"{shade:.3f}",
+        run_link(row["run_id"], root),
+        text.escape(title),
+        text.number(shown, text.decimals_for([shown]) if shown < 100 else 0),
+    )
+
+
+def _heading(column: Column, families: dict[str, str]) -> Markup:
+    """A quotient breaks before its sign only, and a unit stays with the last word; short words stay on one line; a
+    family's share has its colour."""
+    unit = UNIT.get(column.kind)
+    numeric = Markup(' class="num"') if column.kind in NUMERIC else Markup("")
+    label = text.escape(column.label).replace("÷ ", "÷\u00a0")
+    if column.kind not in NUMERIC and len(column.label) <= SHORT_LABEL:
+        label = label.replace(" ", "\u00a0")
+    family = column.key.removeprefix("share_")
+    if family != column.key and family in families:
+        label = family_chip(family, {family: column.label})
+    tail = Markup('\u00a0<span class="unit">{}</span>').format(unit) if unit else Markup("")
+    return Markup('<th scope="col"{}>{}{}</th>').format(numeric, label, tail)
+
+
+def _decimals(column: Column, rows: pd.DataFrame) -> int:
+    if column.kind in ("share", "points"):
+        return 1
+    if column.kind not in NUMERIC:
+        return 0
+    values = [v for v in rows[column.key] if isinstance(v, int | float) and math.isfinite(v)]
+    if column.kind == "count":
+        return 0 if all(float(v).is_integer() for v in values) else 1
+    scaled = [v / SCALE.get(column.kind, 1) for v in values]
+    large = max((abs(v) for v in scaled), default=0.0)
+    return min(text.decimals_for(scaled), 3 if large < 1000 else 2)
+
+
+def _missing(value: object) -> bool:
+    return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
+
+
+def _row(row: dict, columns: tuple[Column, ...], decimals: dict, root: str, families: dict) -> Markup:
+    why = row.get(NOT_MEASURED) or "not measured"
+    gaps = [_missing(row[column.key]) for column in columns]
+    tail = len(gaps)
+    while tail and gaps[tail - 1] and (row.get(NOT_MEASURED) or not columns[tail - 1].absent):
+        tail -= 1
+    cells = [_cell(column, row, columns, decimals[column.key], root, families, why) for column in columns[:tail]]
+    if tail < len(gaps):
+        cells.append(Markup('<td class="why" colspan="{}">{}</td>').format(len(gaps) - tail, text.escape(why)))
+    return Markup("<tr>{}</tr>\n").format(Markup("").join(cells))
+
+
+def _cell(
+    column: Column,
+    row: dict,
+    columns: tuple[Column, ...],
+    decimals: int,
+    root: str,
+    families: dict,
+    why: str,
+) -> Markup:
+    value = row[column.key]
+    if _missing(value):
+        why = column.absent if column.absent and not row.get(NOT_MEASURED) else why
+        aligned = Markup(" num") if column.kind in NUMERIC else Markup("")
+        return Markup('<td class="why{}">{}</td>').format(aligned, text.escape(why))
+    if column.kind in NUMERIC:
+        shown = text.number(value / SCALE.get(column.kind, 1), decimals)
+        if column.kind == "number":
+            shown = text.number(value, 0 if float(value).is_integer() else 4)
+        if column.kind == "quantity":
+            shown = text.quantity(value, row["unit"])
+        if column.kind == "points" and value > 0:
+            shown = f"+{shown}"
+        if column.lower:
+            ends = (text.number(row[key] / SCALE[column.kind], decimals) for key in (column.lower, column.upper))
+            spread = Markup(" <small>{}\u2013{}</small>").format(*ends)
+            return Markup("<td{}>{}{}</td>").format(_raw(value, ""), shown, spread)
+        width = f"{min(100.0, max(0.0, 100 * value)):.1f}"
+        bar = Markup(' class="bar" style="--bar:{}%"').format(width) if column.bar else Markup("")
+        return Markup("<td{}{}>{}</td>").format(_raw(value, shown), bar, shown)
+    if column.kind == "run":
+        run = row.get("run_id")
+        label = text.escape(value)
+        if not isinstance(run, str) or not run:
+            return Markup("<td>{}</td>").format(label)
+        case = [_case_word(one, row) for one in columns if one is column or one.key in CASE]
+        said = Markup(' aria-label="{}"').format(text.escape(", ".join(case))) if len(case) > 1 else Markup("")
+        return Markup('<td><a href="{}"{}>{}</a></td>').format(run_link(run, root), said, label)
+    if column.kind == "kernel":
+        return Markup('<td class="kernel">{}</td>').format(kernel_details(value, row.get("family"), families))
+    if column.kind == "kernel_entry":
+        entry = '<td class="kernel" id="{}">{}</td>'
+        return Markup(entry).format(text.kernel_anchor(value), kernel_details(value))
+    if column.kind == "prose":
+        return Markup('<td class="wrap">{}</td>').format(text.prose(value))
+    if column.kind == "code":
+        return Markup("<td><code>{}</code></td>").format(text.escape(value))
+    if column.kind == "family":
+        return Markup("<td>{}</td>").format(family_chip(value, families))
+    if column.kind == "modules":
+        return Markup('<td class="modules">{}</td>').format(modules(value))
+    if column.kind in ("yes_no", "check"):
+        word = {"yes_no": ("no", "yes"), "check": ("breach", "ok")}[column.kind][bool(value)]
+        return Markup('<td class="{}-{}">{}</td>').format(column.kind, word, word)
+    if column.kind == "status":
+        return Markup('<td><span class="status status-{}">{}</span></td>').format(
+            text.file_name(str(value)), text.escape(value)
+        )
+    return Markup("<td>{}</td>").format(text.escape(value))
+
+
+def _case_word(column: Column, row: dict) -> str:
+    value = row[column.key]
+    return f"{column.label} {value}" if column.kind in NUMERIC else str(value)
+
+
+def _raw(value: object, shown: str) -> Markup:
+    """The unrounded value as an attribute, which also marks the cell as a number; empty where it reads as shown."""
+    exact = repr(float(value)) if isinstance(value, float) and not float(value).is_integer() else str(int(value))
+    return Markup(" data-v") if exact == shown else Markup(' data-v="{}"').format(exact)
+
+
+def run_link(run_id: str, root: str) -> str:
+    """Link to a run's page from a page at the top (root ""), in report/ (root "../") or beside it."""
+    folder = {"": "report/runs/", "../": "runs/"}.get(root, "")
+    return f"{folder}{text.file_name(run_id)}.html"
+
+
+def kernel_details(name: str, family: str | None = None, families: dict[str, str] | None = None) -> Markup:
+    """A short name that opens to the full one, with the colour of its family."""
+    short = text.short_name(name)
+    dot = Markup("")
+    if family and families:
+        known = family if family in families else "other"
+        title = text.escape(families.get(family, family))
+        dot = Markup('<span class="family dot {}" title="{}"></span>').format(known, title)
+    if short == name:
+        return dot + Markup("<code>{}</code>").format(text.escape(name))
+    return Markup("<details><summary>{}<code>{}</code></summary><code>{}</code></details>").format(
+        dot, text.breakable(short), text.escape(name)
+    )
+
+
+def family_chip(family: str, families: dict[str, str]) -> Markup:
+    """The family's colour and label."""
+    known = family if family in families else "other"
+    return Markup('<span class="family {}">{}</span>').format(known, text.escape(families.get(family, family)))
+
+
+def modules(paths: str) -> Markup:
+    """Module paths without the leading `block/`, the first two of them."""
+    names = list(dict.fromkeys(name.removeprefix("block/") for name in str(paths).split(", ") if name))
+    if not names:
+        why = "launched where no module's range is open: in backward, or by the optimizer"
+        return Markup('<span class="faint" title="{}">outside modules</span>').format(text.escape(why))
+    shown = Markup(", ").join(text.inline(name).replace("/", Markup("/<wbr>")) for name in names[:2])
+    more = Markup(' <span class="faint" title="{}">+{} more</span>').format(
+        text.escape(", ".join(names)), len(names) - 2
+    )
+    return shown + more if len(names) > 2 else shown

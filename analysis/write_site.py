@@ -1,0 +1,265 @@
+"""From a recording to the pages of the report: loads, asks every question, writes Markdown and CSV below the MkDocs
+folder."""
+
+import dataclasses
+import filecmp
+import inspect
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+import pandas as pd
+
+from analysis.answer import Answer, assemble
+from analysis.metrics import run_grid, timing
+from analysis.pages import (
+    benchmarks,
+    cuda_calls,
+    data_page,
+    environment,
+    kernel_glossary,
+    overview,
+    reconciliation,
+    run_list,
+    run_page,
+)
+from analysis.pages.questions import QUESTIONS, STUDIES, second_recording
+from analysis.recording import store
+from analysis.reference import kernel_families
+from analysis.render import timeline
+from analysis.render.site import Site
+from analysis.render.text import file_name, inline
+
+NOTHING = assemble({}, [], [], [])
+
+
+@dataclass(frozen=True)
+class Published:
+    """What was written; `breaches` are failed checks of the reconciliation."""
+
+    pages: int
+    files: int
+    breaches: int
+
+
+def recordings_in(folder: Path) -> list[Path]:
+    """The recordings below `folder`. Raises RecordingError where there is none."""
+    found = sorted(manifest.parent for manifest in folder.glob("*/manifest.json"))
+    if not found:
+        raise store.RecordingError(f"{folder} holds no recording: make one with `python -m analysis ingest`")
+    return found
+
+
+def publish(folders: list[Path], docs: Path) -> Published:
+    """Write the report of the recordings in `folders` below `docs`. Those of one study are taken together, and so are
+    those of none, which the report is about; a study alone is what its report is about. Raises RecordingError."""
+    loaded = [store.load(folder) for folder in folders]
+    of_study: dict[str, list[store.Recording]] = {}
+    for one in loaded:
+        of_study.setdefault(one.manifest.get("study", ""), []).append(one)
+    studies = {study: together(parts) for study, parts in of_study.items()}
+    main = studies.pop("", None) or (next(iter(studies.values())) if len(studies) == 1 else None)
+    if main is None:
+        raise store.RecordingError(f"{folders[0]} and the others are of studies: give the recording of a sweep, too")
+    data = (docs / "data").resolve()
+    downloads = {folder.name: one.manifest for folder, one in zip(folders, loaded) if folder.resolve().parent == data}
+    return write(main, docs, studies, downloads=downloads if len(downloads) == len(folders) else {})
+
+
+def together(recordings: list[store.Recording]) -> store.Recording:
+    """Several recordings as one. Raises RecordingError where two of them hold the same run."""
+    first, *others = recordings
+    if not others:
+        return first
+    run_ids = pd.concat([one.runs["run_id"].astype(str) for one in recordings])
+    if run_ids.duplicated().any():
+        twice = run_ids[run_ids.duplicated()].iloc[0]
+        raise store.RecordingError(f"run {twice} is in two of the recordings: give only one of them")
+    tables = {}
+    for name in store.TABLES:
+        frame = pd.concat([getattr(one, name) for one in recordings], ignore_index=True)
+        types = getattr(first, name).dtypes  # a run out of memory has columns of its own
+        categories = [c for c in frame if isinstance(types.get(c), pd.CategoricalDtype)]
+        tables[name] = frame.astype(dict.fromkeys(categories, "category"))
+    missing = dict.fromkeys(run for one in recordings for run in one.manifest.get("not_run", ()))
+    not_run = [run for run in missing if run not in set(run_ids)]
+    return store.Recording(first.manifest | {"not_run": not_run}, **tables)
+
+
+def of_finished_runs(rec: store.Recording) -> store.Recording:
+    """`rec` with what was measured of finished runs only: from a run that ran out of memory no number is derived, not
+    even for the phases that it reached. It stays in `runs` and `memory`."""
+    finished = rec.runs.loc[rec.runs["status"].astype(str) == "ok", "run_id"].astype(str)
+    if len(finished) == len(rec.runs):
+        return rec
+    measured = {name: getattr(rec, name) for name in ("steps", "ranges", "kernels", "api", "memops")}
+    kept = {name: frame[frame["run_id"].astype(str).isin(finished)] for name, frame in measured.items()}
+    return dataclasses.replace(rec, **{name: frame.reset_index(drop=True) for name, frame in kept.items()})
+
+
+def ask(question: ModuleType, rec: store.Recording, **more: Any) -> Answer:
+    """A question's answer: its parameters name the tables of the recording that it gets."""
+    names = inspect.signature(question.answer).parameters
+    return question.answer(**{name: more[name] if name in more else getattr(rec, name) for name in names})
+
+
+def write(
+    rec: store.Recording,
+    docs: Path,
+    studies: Mapping[str, store.Recording] = MappingProxyType({}),
+    downloads: Mapping[str, dict] = MappingProxyType({}),
+) -> Published:
+    """Write all generated pages of `rec` and of the `studies` by name below `docs`; `downloads`: manifests by
+    folder of docs/data, where all of it is there to be had.
+
+    They are drafted elsewhere, and only files that changed are replaced: a preview meets no half report, and where a
+    question fails the last report stays.
+    """
+    with tempfile.TemporaryDirectory() as draft:
+        written = _draft(rec, studies, Path(draft), docs / "data" / "benchmarks", downloads)
+        _settle(Path(draft), docs)
+    return written
+
+
+def _settle(draft: Path, docs: Path) -> None:
+    """Make `index.md` and `report` below `docs` those of `draft`; a file that is the same already keeps its time."""
+    drafted = {path.relative_to(draft) for path in draft.rglob("*") if path.is_file()}
+    for path in sorted(drafted):
+        target = docs / path
+        if target.is_file() and filecmp.cmp(draft / path, target, shallow=False):
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside = target.with_name(f".{target.name}")
+        shutil.copyfile(draft / path, beside)
+        os.replace(beside, target)
+    for path in sorted((docs / "report").rglob("*"), reverse=True):
+        if path.is_file() and path.relative_to(docs) not in drafted:
+            path.unlink()
+        elif path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+
+
+def _draft(
+    rec: store.Recording,
+    studies: Mapping[str, store.Recording],
+    docs: Path,
+    measured: Path,
+    downloads: Mapping[str, dict],
+) -> Published:
+    """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
+    published, rec = rec, of_finished_runs(rec)
+    studies = {study: of_finished_runs(one) for study, one in studies.items()}
+    site, checked = write_questions(rec, docs, studies)
+    site.write("report/runs.md", "run_list.md", ask(run_list, rec))
+    site.write("report/kernels.md", "kernel_glossary.md", ask(kernel_glossary, rec))
+    site.write(f"report/{cuda_calls.SLUG}.md", "cuda_calls.md", ask(cuda_calls, rec))
+    dictionary = store.dictionary()
+    site.write("report/data.md", "data_page.md", ask(data_page, published, dictionary=dictionary, downloads=downloads))
+    site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec))
+    site.write("report/environment.md", "environment.md", ask(environment, rec))
+    checks = checked.tables["checks"].rows
+    tables = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "api", "memops", "memory")}
+    figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader")}
+    site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
+    traces = write_timelines(rec, site)
+    for run_id, answer in run_page.answers(**tables, checks=checks):
+        run = answer.facts["run"]
+        label = inline(" · ".join(str(run[name]) for name in ("size", "context_length", "mode")))
+        trace = traces.get(run_id)
+        site.write(f"report/runs/{file_name(run_id)}.md", "run_page.md", answer, label=label, trace=trace)
+    pages = sum(path.suffix == ".md" for path in site.written)
+    return Published(pages, len(site.written), checked.facts["num_breaches"])
+
+
+def _figures(file: Path) -> dict[str, Any]:
+    """What a benchmark wrote; nothing where it was not run."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def write_timelines(rec: store.Recording, site: Site) -> dict[str, dict[str, Any]]:
+    """Write one step of every run that has kernels, for speedscope and for Perfetto; gives what the run's page says of
+    them."""
+    frames = (rec.ranges, rec.kernels, rec.memops)
+    by_run = [dict(iter(frame.groupby(frame["run_id"].astype(str), sort=False))) for frame in frames]
+    written = {}
+    for run_id in by_run[1]:
+        ranges, kernels, memops = (of_run.get(run_id, frame.head(0)) for of_run, frame in zip(by_run, frames))
+        step = timeline.median_step(ranges)
+        if step is None:
+            continue
+        trace = timeline.of_step(run_id, step, ranges, kernels, memops)
+        files = {}
+        for viewer, document in (("speedscope", timeline.speedscope(trace)), ("perfetto", timeline.chrome(trace))):
+            path = f"report/timelines/{file_name(run_id)}.{viewer}.json.gz"
+            files[viewer] = {"path": path, "bytes": site.put(path, timeline.packed(document))}
+        written[run_id] = {"step": step + 1, "shift": trace.shift, "files": files}
+    return written
+
+
+def write_questions(
+    rec: store.Recording, docs: Path, studies: Mapping[str, store.Recording] = MappingProxyType({})
+) -> tuple[Site, Answer]:
+    """Write the pages of questions and studies, the reconciliation, and the overview with their verdicts; gives the
+    reconciliation, too."""
+    labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
+    folder = Path(__file__).parent / "pages" / "questions"
+    site = Site(docs, (folder,), labels, tuple(run_grid.case_columns(rec.runs)))
+    verdicts = [_write_question(site, letter, question, ask(question, rec)) for letter, question in QUESTIONS.items()]
+    calibration = rates_of([*studies.values(), rec])
+    beyond = []
+    for letter, question in STUDIES.items():
+        found = studies.get(question.STUDY) if question.STUDY else rec
+        if found is None:
+            answer, template = _not_recorded(question), "not_recorded.md"
+            beyond.append(_write_question(site, letter, question, answer, template))
+            continue
+        own = (
+            site
+            if found is rec
+            else dataclasses.replace(site, case_columns=tuple(run_grid.case_columns(found.runs)), run_pages=False)
+        )
+        answer = ask(question, found, main=rec, calibration=calibration, studies=studies)
+        beyond.append(_write_question(own, letter, question, answer))
+    checked = ask(reconciliation, rec, studies=studies)
+    site.write("report/reconciliation.md", "reconciliation.md", checked)
+    agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
+    pages = {"questions": verdicts, "beyond": beyond, "agreement": agreement}
+    site.write("index.md", "overview.md", ask(overview, rec), **pages)
+    return site, checked
+
+
+def _not_recorded(question: ModuleType) -> Answer:
+    return assemble({"study": question.STUDY, "same_runs": question is second_recording}, [], [], [])
+
+
+def _write_question(
+    site: Site, letter: str, question: ModuleType, answer: Answer, template: str = ""
+) -> dict[str, Any]:
+    """Write a question's page; gives what the overview says of it."""
+    template = template or question.__name__.rsplit(".", 1)[-1] + ".md"
+    words = {"letter": letter, "title": question.TITLE}
+    site.write(f"report/{question.SLUG}.md", template, answer, **words)
+    return {**words, "slug": question.SLUG, "verdict": site.block("index.md", template, answer, "verdict")}
+
+
+def rates_of(recordings: Iterable[store.Recording]) -> pd.DataFrame:
+    """The peak rates of the first recording that has them; no rows where none has."""
+    columns = ["figure", "unit", "value", "low", "high", "repeats", "gpu_name"]
+    for one in recordings:
+        if one.manifest.get("calibration"):
+            return pd.DataFrame([{"gpu_name": "", **rate} for rate in one.manifest["calibration"]])[columns]
+    return pd.DataFrame(columns=columns)
+
+
+def _constants(rec: store.Recording) -> dict[str, Any]:
+    """Numbers of steps, lowest and highest, thresholds, and what is seen of the two clocks, for the methods page."""
+    ok = run_grid.measured_runs(rec.runs)
+    names = {"warmup": "warmup_steps", "timed": "measured_steps", "profiled": "profiled_steps"}
+    steps = {key: (int(ok[name].min()), int(ok[name].max())) if len(ok) else (0, 0) for key, name in names.items()}
+    return steps | {"launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE, "clock": timing.clock_lead(rec.kernels)}

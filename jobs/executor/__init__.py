@@ -1,0 +1,1 @@
+"""Schedules runs over GPUs and keeps what they measured."""

@@ -1,0 +1,359 @@
+"""The two ways a run is measured: by Python's clock (`timer`) and under Nsight Systems (`nsys`). Each keeps one warm
+worker process (`jobs.worker.service`) that serves run after run."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from multiprocessing.connection import Connection
+from pathlib import Path
+from signal import SIGKILL
+
+from jobs.executor.failures import CaptureLost, CollectorError, RunFailed, WorkerDied
+from jobs.executor.nsys_cli import NSYS_LOG, NSYS_MISSING, REPORT, NsysLog, export, nsys
+from jobs.sweep.plan import Run
+
+START_TIMEOUT_S = 180
+RELEASE_TIMEOUT_S = 60
+CALIBRATE_TIMEOUT_S = 300
+SHUTDOWN_TIMEOUT_S = 60
+SESSION_NUMBERS = count(1)
+TRACED = ("--trace=cuda,nvtx", "--cuda-graph-trace=node", "--resolve-symbols=false")
+NOT_SAMPLED = ("--sample=none", "--cpuctxsw=none")
+
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"  # a folder that workers share: what one compiled, the others find
+
+# nsys stores the environment of the profiled process in every report, so the process gets only what it needs.
+ENVIRONMENT = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+    "LANG",
+    "LC_ALL",
+    "CUDA_HOME",
+    "CUDA_MODULE_LOADING",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "NCCL_NVLS_ENABLE",
+    "NVSHMEM_DISABLE_NVLS",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    COMPILED,
+)
+
+
+def allowed_environment(
+    environment: Mapping[str, str], home: Path, gpu: int | None, compiled: str = ""
+) -> dict[str, str]:
+    """The environment of a worker: the allow-listed variables, a home and temporary folder of its own, its GPU, and,
+    unless it is named already, the folder of what is `compiled`."""
+    allowed = {name: environment[name] for name in ENVIRONMENT if name in environment}
+    if compiled:
+        allowed.setdefault(COMPILED, compiled)
+    allowed |= {"HOME": str(home), "TMPDIR": str(home), "PYTHONUNBUFFERED": "1"}
+    if gpu is not None:
+        allowed["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order of NVML, which the checks before a sweep ask
+        visible = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        allowed["CUDA_VISIBLE_DEVICES"] = visible[gpu] if gpu < len(visible) and visible[0] else str(gpu)
+    return allowed
+
+
+class Worker:
+    """A process that runs `jobs.worker.service`, spoken to over a socket. `cancelled` ends the wait for its start."""
+
+    def __init__(
+        self,
+        device: str,
+        gpu: int | None,
+        annotate: bool,
+        launcher: Sequence[str],
+        cancelled: Callable[[], bool],
+        compiled: str,
+    ):
+        self.home = Path(tempfile.mkdtemp(prefix="profiler-"))
+        self.pid: int | None = None
+        self.connection: Connection | None = None
+        address = self.home / "socket"
+        command = [*launcher, sys.executable, "-m", "jobs.worker", str(address), "--device", device]
+        self.environment = environment = allowed_environment(os.environ, self.home, gpu, compiled)
+        package_root = str(Path(__file__).resolve().parents[2])
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package_root, environment.get("PYTHONPATH"))))
+        with socket.socket(socket.AF_UNIX) as listener, open(self.home / "log.txt", "ab") as log:
+            listener.bind(str(address))
+            listener.listen()
+            listener.settimeout(0.2)
+            self.process = subprocess.Popen(
+                [*command, *(["--annotate"] if annotate else [])],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+            self.connection = self._accept(listener, cancelled)
+        try:
+            hello = self.connection and self.receive(START_TIMEOUT_S)
+        except RunFailed:
+            hello = None
+        if not hello:
+            log = (self.home / "log.txt").read_text(errors="replace").strip().splitlines()
+            self.kill()
+            if cancelled():
+                raise RunFailed("failed", message="the sweep was stopped")
+            raise CollectorError("the worker process did not start: " + (log[-1] if log else "it said nothing"))
+        self.pid, self.facts = hello["pid"], hello["facts"]
+
+    def _accept(self, listener: socket.socket, cancelled: Callable[[], bool]) -> Connection | None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline and not cancelled():
+            with suppress(TimeoutError):
+                client, _ = listener.accept()
+                return Connection(client.detach())
+            if self.process.poll() is not None:
+                break
+        return None
+
+    def send(self, message) -> None:
+        with suppress(OSError):  # a dead worker is noticed when its answer is read
+            self.connection.send(message)
+
+    def receive(self, timeout_s: float) -> dict:
+        """The worker's next message.
+
+        Raises RunFailed with status `timeout`, or WorkerDied.
+        """
+        if not self.connection.poll(max(timeout_s, 0)):
+            raise RunFailed("timeout", phase="", message=f"no answer within {timeout_s:.0f} s")
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError):
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
+            raise WorkerDied("failed", phase="", message=f"worker process died (exit {self.process.poll()})") from None
+
+    def died(self) -> bool:
+        """Whether an idle worker is gone: it has nothing to say before it is asked, and then closes the connection."""
+        with suppress(OSError):
+            return self.connection.poll(0)
+        return True
+
+    def kill_processes(self) -> None:
+        for pid in {self.pid, self.process.pid} - {None}:
+            with suppress(OSError):
+                os.kill(pid, SIGKILL)
+
+    def kill(self) -> None:
+        self.kill_processes()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(10)
+        if self.connection:
+            self.connection.close()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+class Timer:
+    """Measures without a profiler: Python's clock, device synchronised at phase boundaries."""
+
+    name = "timer"
+    annotate = False
+    launcher: tuple[str, ...] = ()
+    capturing = False
+
+    def __init__(
+        self,
+        device: str,
+        gpu: int | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+        compiled: str = "",
+    ):
+        self.device, self.gpu, self.cancelled, self.compiled = device, gpu, cancelled, compiled
+        self.worker: Worker | None = None
+        self.fresh = True
+
+    def start(self) -> None:
+        """Start the worker unless it is running. Raises CollectorError when it cannot, RunFailed when cancelled."""
+        if self.worker is not None and not self.capturing and self.worker.died():
+            self.stop()
+        if self.worker is None:
+            self.prepare()
+            how = (self.annotate, self.launcher, self.cancelled, self.compiled)
+            self.worker = Worker(self.device, self.gpu, *how)
+            self.fresh = True
+
+    def prepare(self) -> None:
+        """Called before a worker starts."""
+
+    def stop(self) -> None:
+        if self.worker is not None:
+            self.worker.kill()
+            self.worker = None
+
+    def renew(self) -> None:
+        """Start a new worker unless this one has done nothing yet. Raises as `start`."""
+        if not self.fresh:
+            self.stop()
+        self.start()
+
+    def abandon(self) -> None:
+        """Called from another thread after `cancelled` has become true: the run being measured fails at once."""
+        if (worker := self.worker) is not None:
+            worker.kill_processes()
+
+    def calibrate(self, log: Path) -> list[dict]:
+        """The GPU's peak rates, as of `jobs.worker.calibration.rates`. Raises CollectorError."""
+        try:
+            self.start()
+            self.fresh = False
+            self.worker.send({"calibrate": True, "log": str(log.absolute())})
+            rates = self.worker.receive(CALIBRATE_TIMEOUT_S)["rates"]
+            self.worker.receive(RELEASE_TIMEOUT_S)
+        except RunFailed as failure:
+            raise CollectorError(f"the machine's rates cannot be measured: {failure} (see {log})") from None
+        return rates
+
+    def measure(
+        self,
+        run: Run,
+        *,
+        warmup_steps: int,
+        steps: int,
+        folder: Path,
+        timeout_s: float,
+        when_quiet: Callable[[], None] = lambda: None,
+    ) -> dict:
+        """Measure `steps` steps of a run; the worker's output goes to `folder/log.txt`. `when_quiet` is called between
+        warm-up and measured steps and returns when nothing disturbs the machine.
+
+        Returns the `measured` message of `jobs.worker.service.perform`. Raises RunFailed; a worker that hangs or
+        breaks is killed, and the next run gets a new one.
+        """
+        self.start()
+        self.fresh = False
+        deadline = time.monotonic() + timeout_s
+        reached = "build or warm-up"
+        try:
+            if self.cancelled():
+                raise RunFailed("failed", message="the sweep was stopped")
+            self.worker.send(
+                {
+                    "collector": self.name,
+                    "run": run.model_dump(),
+                    "warmup_steps": warmup_steps,
+                    "steps": steps,
+                    "observe": self.name == Timer.name,
+                    "log": str(folder / "log.txt"),
+                }
+            )
+            answer = self.worker.receive(deadline - time.monotonic())
+            if answer["event"] == "ready":
+                reached = "measured steps"
+                when_quiet()
+                self.worker.send("go")
+                answer = self.worker.receive(deadline - time.monotonic())
+            if answer["event"] != "measured":
+                raise RunFailed(answer.pop("event"), **answer)
+            self.worker.receive(deadline - time.monotonic())  # released
+            return answer
+        except RunFailed as error:
+            failure = error
+        failure.detail["phase"] = failure.detail.get("phase") or reached
+        failure.detail["collector"] = self.name
+        if failure.status != "oom" or self.capturing or not self._released():
+            failure = self.give_up(failure)
+        raise failure
+
+    def give_up(self, failure: RunFailed) -> RunFailed:
+        """Stop the worker. Returns what to say of the run."""
+        self.stop()
+        return failure
+
+    def _released(self) -> bool:
+        try:
+            return self.worker.receive(RELEASE_TIMEOUT_S)["event"] == "released"
+        except RunFailed:
+            return False
+
+
+class Nsys(Timer):
+    """Measures under Nsight Systems, tracing CUDA and NVTX; CPU sampling is off, so no privilege is needed.
+
+    The worker lives in an nsys session. A capture begins before a run is measured and ends after it; until then the
+    session serves no other run.
+    """
+
+    name = "nsys"
+    annotate = True
+
+    session = ""
+    log: NsysLog | None = None
+
+    def prepare(self) -> None:
+        if shutil.which("nsys") is None:
+            raise CollectorError(NSYS_MISSING)
+        self.session = f"profiler-{os.getpid()}-{next(SESSION_NUMBERS)}"
+        self.launcher = ("nsys", "launch", f"--session-new={self.session}", *TRACED)
+
+    def stop(self) -> None:
+        if self.worker is not None:
+            with suppress(CollectorError):
+                self.control("shutdown", "--kill=sigkill", timeout_s=SHUTDOWN_TIMEOUT_S)
+            self.capturing = False
+        super().stop()
+
+    def control(self, command: str, *options: str, **settings) -> None:
+        """Run an nsys command on the session; `settings` as of `nsys`."""
+        nsys(command, f"--session={self.session}", *options, environment=self.worker.environment, **settings)
+
+    @property
+    def report(self) -> Path:
+        """Where nsys leaves the report of a capture, whichever run it will be for."""
+        return self.worker.home / REPORT
+
+    def begin_capture(self, folder: Path) -> None:
+        """Begin to collect for the run of `folder`, where NSYS_LOG gets what nsys says. Raises CaptureLost; the worker
+        is then stopped."""
+        self.log = NsysLog(folder / NSYS_LOG)
+        try:
+            options = (*NOT_SAMPLED, "--force-overwrite=true", f"--output={self.report}")
+            self.control("start", *options, log=self.log)
+        except CollectorError as error:
+            raise self._lost("start of capture", str(error)) from None
+        self.capturing = True
+
+    def end_capture(self) -> Path:
+        """Stop collecting, move the report into the folder of the run, and export it there, as of `export`. Raises
+        CaptureLost; unless only the export failed, the worker is then stopped."""
+        try:
+            self.control("stop", log=self.log)
+            self.capturing = False
+            if not self.report.exists():
+                raise CollectorError("nsys stop left no report")
+        except CollectorError as error:
+            raise self._lost("end of capture", str(error)) from None
+        report = shutil.move(self.report, self.log.path.parent)
+        try:
+            return export(Path(report), self.worker.environment, self.log)
+        except CollectorError as error:
+            raise CaptureLost("export", str(error)) from None
+
+    def give_up(self, failure: RunFailed) -> RunFailed:
+        """A process that dies in a capture takes that with it: without nsys the run came to its end."""
+        if isinstance(failure, WorkerDied) and self.capturing:
+            return self._lost(failure.detail["phase"], f"{failure} under nsys")
+        return super().give_up(failure)
+
+    def _lost(self, phase: str, message: str) -> CaptureLost:
+        """Stop the worker, and keep what there is of the capture beside the run."""
+        self.log("launch", (self.worker.home / "log.txt").read_text(errors="replace"))
+        for left in self.worker.home.glob(f"{self.report.stem}.*"):
+            shutil.move(left, self.log.path.parent)
+        self.stop()
+        return CaptureLost(phase, message)

@@ -1,0 +1,44 @@
+"""What is recorded of the machine and the programs that measure. No host, user or path."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from jobs.executor.nsys_cli import nsys
+
+
+def machine_facts(worker_facts: dict, *, with_nsys: bool) -> dict:
+    """GPU, driver, CUDA, torch, nsys (empty where it is not used), Python and the commit of this program.
+
+    Raises CollectorError where nsys is missing.
+    """
+    return worker_facts | {
+        "driver": driver_version(),
+        "nsys": nsys_version() if with_nsys else "",
+        "commit": commit(),
+    }
+
+
+def driver_version() -> str:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return pynvml.nvmlSystemGetDriverVersion()
+    except pynvml.NVMLError:
+        return ""
+
+
+def nsys_version() -> str:
+    return nsys("--version").strip().rpartition("version ")[2]
+
+
+def commit() -> str:
+    """The commit of this program: from the environment (an image has no git), else from git, else empty."""
+    if "PROFILER_COMMIT" in os.environ:
+        return os.environ["PROFILER_COMMIT"]
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""

@@ -1,0 +1,146 @@
+"""nsys's commands, what they say, and what an export of its report may keep."""
+
+import re
+import sqlite3
+import subprocess
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from jobs.contract.ranges import STEP
+from jobs.executor.failures import CollectorError
+
+TIMEOUT_S = 300  # of a command that writes or reads a report
+NSYS_MISSING = "nsys is not on PATH: install the Nsight Systems command line (nsight-systems-cli)"
+REPORT = "profile.nsys-rep"
+NSYS_LOG = "nsys.log"  # beside a run: what nsys said of its captures
+NSYS_SUMS = "nvtx_kern_sum"  # nsys's report of kernel time by NVTX range and kernel name
+
+# What an export may keep. Everything else (environment, processes, host) is dropped.
+KEPT_TABLES = ("CUPTI_", "CUDA_GRAPH", "ENUM_", "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_")
+KEPT_TABLES += ("TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "ANALYSIS_DETAILS", "PROFILER_OVERHEAD")
+STRING_COLUMNS = ("demangledName", "shortName", "mangledName", "nameId", "textId", "name")
+
+SEVERITIES = {2: "warning", 3: "error"}  # of the rows of DIAGNOSTIC_EVENT; the others inform
+FOLDERS = re.compile(r"(?<![\w.])/(?:[\w.+@-]+/)+")
+
+
+class NsysLog:
+    """What nsys says of the captures of a run, kept in a file beside the run without folders of the machine.
+
+    `complaints` are its warnings and errors about the last capture.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.complaints: list[str] = []
+
+    def __call__(self, command: str, said: str) -> None:
+        """Append what `command` said until now, a line each; of a progress bar its end."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        lines = [line.strip().rpartition("\r")[2] for line in FOLDERS.sub("", said).split("\n")]
+        with open(self.path, "a") as file:
+            file.writelines(f"{now} {command}: {line}\n" for line in lines if line)
+
+    def diagnose(self, database: Path) -> None:
+        """Append what an export says of its own capture: how many events were produced and collected, and what may be
+        missing. An export without the table says nothing."""
+        query = "SELECT severity, text FROM DIAGNOSTIC_EVENT GROUP BY severity, text ORDER BY min(timestamp)"
+        with suppress(sqlite3.Error), closing(sqlite3.connect(database)) as connection:
+            for severity, text in connection.execute(query).fetchall():
+                self(SEVERITIES.get(severity, "information"), text)
+                if severity in SEVERITIES:
+                    self.complaints.append(" ".join(FOLDERS.sub("", text).split()))
+
+
+def nsys(
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    log: NsysLog | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> str:
+    """Run an nsys command and return what it printed; `log` is told, too. It finds sessions only in the environment
+    they were started in.
+
+    Raises CollectorError with nsys's last line.
+    """
+    command, failure = arguments[0], ""
+    try:
+        done = subprocess.run(["nsys", *arguments], capture_output=True, env=environment, timeout=timeout_s)
+    except FileNotFoundError:
+        raise CollectorError(NSYS_MISSING) from None
+    except subprocess.TimeoutExpired as late:
+        outputs, failure = (late.stdout or b"", late.stderr or b""), f"did not end within {timeout_s:g} s"
+    else:
+        outputs = done.stdout, done.stderr
+        if done.returncode:
+            failure = f"failed (exit {done.returncode})"
+    printed, complained = (output.decode(errors="replace") for output in outputs)
+    if log:
+        log(command, f"{printed}\n{complained}\n{failure or 'done'}")
+    if failure:
+        said = (complained.strip() or printed.strip()).splitlines()
+        raise CollectorError(": ".join([f"nsys {command} {failure}", *said[-1:]]))
+    return printed
+
+
+def export(report: Path, environment: Mapping[str, str] | None = None, log: NsysLog | None = None) -> Path:
+    """Export a report to SQLite beside it, without what names the machine, and what nsys's own statistics say, for the
+    reconciliation. Raises CollectorError."""
+    database = report.with_suffix(".sqlite")
+    options = ["--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={database}"]
+    nsys("export", *options, str(report), environment=environment, log=log)
+    if log:
+        log.diagnose(database)
+    try:
+        scrub(database)
+    except sqlite3.Error as error:
+        raise CollectorError(f"the export of nsys cannot be used: {error}") from None
+    with suppress(CollectorError):  # an nsys without its statistics scripts still measures
+        options = ["--quiet", f"--report={NSYS_SUMS}", "--format=csv", "--output=-"]
+        sums = nsys("stats", *options, str(database), environment=environment)
+        report.with_name(f"{NSYS_SUMS}.csv").write_text(sums)
+    return database
+
+
+def scrub(database: Path) -> None:
+    """Remove from an export everything that names the machine: other tables, unreferenced strings, device ids."""
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        referenced = []
+        for table in tables:
+            if not table.startswith(KEPT_TABLES):
+                connection.execute(f'DROP TABLE "{table}"')
+            elif table.startswith(("CUPTI_", "NVTX_EVENTS")):
+                columns = {row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')}
+                referenced += [
+                    f'SELECT "{column}" FROM "{table}" WHERE "{column}" IS NOT NULL'
+                    for column in STRING_COLUMNS
+                    if column in columns
+                ]
+        if "StringIds" in tables and referenced:
+            connection.execute(f"DELETE FROM StringIds WHERE id NOT IN ({' UNION '.join(referenced)})")
+        if "TARGET_INFO_GPU" in tables:
+            columns = {row[1] for row in connection.execute("PRAGMA table_info(TARGET_INFO_GPU)")}
+            for column in columns & {"uuid", "busLocation", "luid", "ctxswDevPath", "ctrlDevPath"}:
+                connection.execute(f"UPDATE TARGET_INFO_GPU SET {column} = NULL")
+        if "META_DATA_EXPORT" in tables:
+            connection.execute("DELETE FROM META_DATA_EXPORT WHERE name LIKE '%PATH%'")
+        connection.execute("VACUUM")
+
+
+def count_kernels_and_steps(database: Path) -> tuple[int, int]:
+    """How many kernels an export holds since its first step began (warm-up is in the capture, too), and how many
+    complete ranges named `step`."""
+    steps = """SELECT count(*), coalesce(min(start), 0) FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = StringIds.id
+               WHERE coalesce(text, value) = ? AND "end" IS NOT NULL"""
+    kernels = "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE start >= ?"
+    with closing(sqlite3.connect(database)) as connection:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        num_kernels = num_steps = first = 0
+        if "NVTX_EVENTS" in tables:
+            num_steps, first = connection.execute(steps, (STEP,)).fetchone()
+        if "CUPTI_ACTIVITY_KIND_KERNEL" in tables:
+            (num_kernels,) = connection.execute(kernels, (first,)).fetchone()
+    return num_kernels, num_steps

@@ -1,0 +1,240 @@
+"""Checks before anything expensive: is this a machine that can measure? Each failing check says what to do."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import takewhile
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
+from typing import NamedTuple
+
+import pynvml
+
+from jobs.executor.failures import CollectorError
+from jobs.executor.gpu_executor import NSYS_WORKERS
+from jobs.executor.nsys_cli import nsys
+from jobs.executor.result_store import Results
+from jobs.memory import CUDA_CONTEXT_BYTES, predicted_memory_bytes
+from jobs.sweep.plan import Protocol, Run
+from jobs.sweep.prediction import predicted_export_bytes
+
+MIB, GIB = 2**20, 2**30
+LONGEST_TEMPORARY = 107 - len("/profiler-12345678/socket")  # bytes; Linux allows 107 for the path of a socket
+FILES_PER_CAPTURE = 2  # its export and its report, whose size nobody noted: it is taken to be as large
+BUSY_BYTES = 1 * GIB
+TORCH_TIMEOUT_S = 180
+
+# The default of --results; the image sets it.
+RESULTS_OF_IMAGE = "PROFILER_RESULTS"
+
+
+class Check(NamedTuple):
+    """`state` is ok, warning (measure, but know this) or failed (measuring is pointless)."""
+
+    name: str
+    state: str
+    found: str
+    fix: str = ""
+
+
+def visible_names() -> list[str] | None:
+    """Indices or UUIDs of the GPUs that CUDA_VISIBLE_DEVICES leaves, up to the first that is neither, as CUDA reads it;
+    None where it is not set: all of them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return None
+    names = (part.strip() for part in visible.split(","))
+    return list(takewhile(lambda name: name.isdigit() or name.startswith(("GPU-", "MIG-")), names))
+
+
+def visible_gpus() -> list[int]:
+    """Indices of the GPUs this process may use, counted as CUDA counts them; [] without a driver."""
+    if (names := visible_names()) is not None:
+        return list(range(len(names)))
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        return list(range(pynvml.nvmlDeviceGetCount()))
+    return []
+
+
+def visible_handles(gpus: int = 0) -> list:
+    """NVML's handles of these GPUs, or of the first `gpus`: it counts all of a machine, and knows nothing of
+    CUDA_VISIBLE_DEVICES. Raises NVMLError."""
+    pynvml.nvmlInit()
+    names = visible_names()
+    if names is None:
+        names = [str(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    return [
+        pynvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else pynvml.nvmlDeviceGetHandleByUUID(name)
+        for name in names[: gpus or None]
+    ]
+
+
+def check_gpu() -> Check:
+    try:
+        names = [pynvml.nvmlDeviceGetName(handle) for handle in visible_handles()]
+    except pynvml.NVMLError as error:
+        fix = (
+            "run on a machine with an NVIDIA GPU and driver; in Docker add --gpus all (needs nvidia-container-toolkit)"
+        )
+        return Check("GPU", "failed", f"no NVIDIA GPU is visible ({error})", fix)
+    if not names:
+        fix = "name one in CUDA_VISIBLE_DEVICES, or unset it; a batch engine sets it for jobs that ask for a GPU"
+        return Check("GPU", "failed", "no NVIDIA GPU is visible to CUDA", fix)
+    return Check("GPU", "ok", ", ".join(names))
+
+
+def check_torch() -> Check:
+    """Whether torch is a CUDA build and the driver is new enough for it; asked of a process of its own."""
+    program = (
+        "import torch, sys\n"
+        "print('torch', torch.__version__, 'for CUDA', torch.version.cuda)\n"
+        "torch.cuda.init() if torch.version.cuda else sys.exit('this torch is built without CUDA')\n"
+    )
+    try:
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=TORCH_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        found = f"CUDA does not answer within {TORCH_TIMEOUT_S} s"
+        return Check("torch", "failed", found, "see whether nvidia-smi answers; if not, restart the machine")
+    if done.returncode == 0:
+        return Check("torch", "ok", done.stdout.strip())
+    reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    fix = "install a CUDA build of torch that this driver supports, or update the driver"
+    if "No module named" in reason:
+        fix = "pip install '.[gpu]'"
+    return Check("torch", "failed", reason, fix)
+
+
+def check_nsys() -> Check:
+    """Whether nsys runs and can make a report of what it collects (its importer is there)."""
+    try:
+        version = nsys("--version").strip()
+    except CollectorError as error:
+        return Check("nsys", "failed", str(error), "install nsight-systems-cli from NVIDIA's package repository")
+    with TemporaryDirectory() as folder:
+        report = Path(folder) / "check.nsys-rep"
+        quiet = ["--trace=nvtx", "--sample=none", "--cpuctxsw=none", f"--output={report}"]
+        try:
+            nsys("profile", *quiet, sys.executable, "-c", "pass")
+        except CollectorError as error:
+            return Check("nsys", "failed", str(error), "reinstall the Nsight Systems command line")
+        if not report.exists():
+            fix = "install the whole nsight-systems-cli package (host importer included) and libdw1"
+            return Check("nsys", "failed", "collects, but cannot make a report: its importer is missing", fix)
+    return Check("nsys", "ok", version)
+
+
+def amount(size: float) -> str:
+    """Bytes as a person reads them."""
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
+
+
+def check_disk(folder: Path, runs: Sequence[Run], protocol: Protocol) -> Check:
+    needed = FILES_PER_CAPTURE * sum(predicted_export_bytes(run, protocol) for run in runs)
+    free = shutil.disk_usage(existing_parent(folder)).free
+    found = f"{amount(free)} free in {folder}, at most {amount(needed)} predicted"
+    if free < needed:
+        return Check("disk", "failed", found, "free some space, or choose another folder with --results")
+    return Check("disk", "ok", found)
+
+
+def check_writable(folder: Path, *below: Path) -> Check:
+    """Whether results can be written, to folders `below`, too, and outlive the container where this program runs in its
+    image."""
+    for parent in map(existing_parent, (folder, *below)):
+        if parent.is_dir() and os.access(parent, os.W_OK):
+            continue
+        user = f"{os.getuid()}:{os.getgid()}"
+        fix = f"give a folder that user {user} may write; in Docker create it before the container does (mkdir -p "
+        fix += "results) and add --user $(id -u):$(id -g)"
+        return Check("results folder", "failed", f"{parent} is not writable for user {user}", fix)
+    if str(folder) == os.environ.get(RESULTS_OF_IMAGE) and not folder.is_mount():
+        fix = 'mount a folder: -v "$PWD/results:/results"'
+        return Check("results folder", "warning", f"{folder} is lost with this container", fix)
+    return Check("results folder", "ok", f"{folder} is writable")
+
+
+def check_temporary(runs: Sequence[Run], protocol: Protocol, gpus: int = 0) -> Check:
+    """Whether the temporary folder can hold a worker's socket, and the largest capture of every worker at once; `gpus`
+    are used, or all (0)."""
+    try:
+        folder = gettempdir()
+    except FileNotFoundError:
+        fix = "in Docker with --read-only add --tmpfs /tmp:exec; elsewhere set TMPDIR to a writable folder"
+        return Check("temporary folder", "failed", "no temporary folder is writable", fix)
+    if len(os.fsencode(folder)) > LONGEST_TEMPORARY:
+        found = f"the path {folder} is too long for a socket"
+        return Check("temporary folder", "failed", found, "set TMPDIR to a shorter one")
+    largest = max((predicted_export_bytes(run, protocol) for run in runs), default=0)
+    needed = FILES_PER_CAPTURE * largest * NSYS_WORKERS * (gpus or len(visible_gpus()) or 1)
+    if shutil.disk_usage(folder).free < needed:
+        found = f"less than {needed / MIB:.0f} MiB free in {folder} for captures in progress"
+        return Check("temporary folder", "failed", found, "free some space, or set TMPDIR to another folder")
+    return Check("temporary folder", "ok", f"{folder} is writable")
+
+
+def check_gpu_memory(runs: Sequence[Run], with_nsys: bool = True, gpus: int = 0) -> Check:
+    """Whether every run is predicted to fit beside the idle workers, each with a CUDA context of its own."""
+    idle = min(NSYS_WORKERS, len(runs)) * CUDA_CONTEXT_BYTES if with_nsys else 0
+    memory = []
+    with suppress(pynvml.NVMLError):
+        memory = [pynvml.nvmlDeviceGetMemoryInfo(handle) for handle in visible_handles(gpus)]
+    if memory:
+        least, used = min(info.free for info in memory), max(info.used for info in memory)
+        tight = [run.run_id for run in runs if predicted_memory_bytes(run) + idle > least]
+        found = f"{least / GIB:.1f} GiB free"
+        if used > BUSY_BYTES:
+            fix = "stop the other programs on this GPU: they disturb the timings"
+            return Check("GPU memory", "warning", f"{found}; {used / GIB:.1f} GiB in use by others", fix)
+        if tight:
+            found += f"; predicted not to fit: {', '.join(tight)}"
+            return Check("GPU memory", "warning", found, "they are tried all the same, and reported as oom")
+        return Check("GPU memory", "ok", found)
+    return Check("GPU memory", "failed", "unknown", "see GPU")
+
+
+def check_other_processes(gpus: int = 0) -> Check:
+    with suppress(pynvml.NVMLError):
+        processes = [
+            process.pid
+            for handle in visible_handles(gpus)
+            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        ]
+        if processes:
+            fix = "stop them: two programs on one GPU share its time"
+            return Check("other processes", "warning", f"{len(processes)} on the GPU (pid {processes})", fix)
+        return Check("other processes", "ok", "none on the GPU")
+    return Check("other processes", "failed", "unknown", "see GPU")
+
+
+def existing_parent(folder: Path) -> Path:
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return folder
+
+
+def checks(
+    results: Results, runs: Sequence[Run], protocol: Protocol, device: str = "cuda", gpus: int = 0
+) -> list[Check]:
+    """All checks for measuring `runs` on `gpus` GPUs (0: all); without a GPU (`device` cpu, for trying things out) only
+    some, and none of nsys where no step is profiled."""
+    with_nsys = protocol.profiled_steps > 0
+    temporary = check_temporary(runs, protocol, gpus)
+    if temporary.state == "failed":  # most other checks need one
+        return [temporary]
+    everywhere: list[Callable[[], Check]] = [
+        lambda: check_writable(*results.written),
+        lambda: check_disk(results.root, runs, protocol),
+        *([check_nsys] if with_nsys else []),
+    ]
+    on_gpu = [
+        check_gpu,
+        check_torch,
+        lambda: check_gpu_memory(runs, with_nsys, gpus),
+        lambda: check_other_processes(gpus),
+    ]
+    return [*(check() for check in (on_gpu if device == "cuda" else []) + everywhere), temporary]

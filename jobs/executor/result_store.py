@@ -1,0 +1,220 @@
+"""The results folder of a sweep on disk: what is finished, what was interrupted, who is writing.
+
+RESULTS/<sweep>/sweep.json            the sweep as planned
+RESULTS/<sweep>/lock                  held by the job that writes, with its pid and host
+RESULTS/<sweep>/<run_id>/run.json     written last: a run without it is not finished
+                        /timed.json    its unprofiled pass is done; removed when the run is finished
+                        /timings.json, profile.sqlite, log.txt, nsys.log
+RESULTS/raw/<sweep>/<run_id>.nsys-rep the report itself; holds the machine's names, never published
+                    <run_id>.lost.*   what there is of a capture that was lost, until another one succeeds
+"""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from jobs.executor.nsys_cli import NSYS_LOG, REPORT
+from jobs.sweep.plan import Protocol, Run, Sweep
+
+RECORD = "run.json"
+IN_FLIGHT = "in_flight.json"
+TIMED = "timed.json"
+TIMINGS = "timings.json"
+LOG = "log.txt"
+LEAST_FREE_BYTES = 32 * 2**20  # less, and a failed run failed for lack of space
+FULL = ("No space left on device", "disk is full", "Disk quota exceeded")  # what programs say of it
+LOCK_S = 1.0  # `is_locked` holds the lock for an instant, too
+
+
+class Locked(RuntimeError):
+    """Another job writes to this results folder."""
+
+
+def write_json(path: Path, content: dict | list) -> None:
+    """Write atomically: whoever reads sees the old file or the whole new one."""
+    draft = path.with_name(path.name + ".draft")
+    with open(draft, "w") as file:
+        json.dump(content, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)
+
+
+def read_json(path: Path, kind: type = dict) -> dict | list | None:
+    """The object, or the list, in a JSON file; None where it is missing, cut short or of another kind."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, kind) else None
+
+
+def matching(record: dict | None, run: Run, protocol: Protocol) -> dict | None:
+    """The record if it is of these very parameters."""
+    wanted = {"run": run.model_dump(), **protocol.model_dump()}
+    same = record is not None and all(record.get(key) == value for key, value in wanted.items())
+    return record if same else None
+
+
+def taken(file: IO, how: int) -> bool:
+    """Take a lock on a file (fcntl.LOCK_EX or LOCK_SH) without waiting for it; False where another holds it."""
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class Results:
+    """`folder` is RESULTS/<sweep>, or RESULTS/<sweep>/shard-I-of-N for one shard."""
+
+    def __init__(self, root: Path, sweep: str, shard: str = ""):
+        self.root = root
+        self.folder = root / sweep / shard
+        self.raw = root / "raw" / sweep / shard
+
+    @property
+    def written(self) -> tuple[Path, ...]:
+        """The folders that a job writes."""
+        return self.root, self.folder, self.raw, self.root / "recordings", self.root / "site"
+
+    @contextmanager
+    def lock(self, wait_s: float = 0) -> Iterator[None]:
+        """Hold the folder, after `wait_s` at most; the operating system releases it when the process ends, however it
+        ends.
+
+        Raises Locked naming the holder, OSError where the folder cannot be written.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / "lock", "a+") as file:
+            deadline = time.monotonic() + max(LOCK_S, wait_s)
+            while not taken(file, fcntl.LOCK_EX):
+                if time.monotonic() > deadline:
+                    file.seek(0)
+                    raise Locked(f"{self.folder} is being written by another job ({file.read().strip()})")
+                time.sleep(0.05)
+            file.truncate(0)
+            file.write(f"pid {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+            try:
+                yield
+            finally:
+                file.truncate(0)  # a host's name stays no longer than needed
+
+    def is_locked(self) -> bool:
+        try:
+            with open(self.folder / "lock") as file:
+                return not taken(file, fcntl.LOCK_SH)
+        except FileNotFoundError:
+            return False
+
+    def check_space(self, said: str = "") -> None:
+        """Raises OSError (ENOSPC) naming the folder when the results or the temporary files have no room left, or with
+        what something that failed `said` of it: by now it may have removed what filled the disk."""
+        for folder in (self.folder, Path(tempfile.gettempdir())):
+            if shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+        if any(words in said for words in FULL):
+            raise OSError(errno.ENOSPC, said)
+
+    def save_sweep(self, sweep: Sweep, runs: Iterable[Run], whole: Iterable[Run] | None = None) -> None:
+        """Write the sweep as planned: `runs` are measured here; of a shard, `whole` are the runs of all shards."""
+        plan = {"sweep": sweep.name, **sweep.model_dump(exclude={"name"}), "runs": [run.run_id for run in runs]}
+        if whole is not None:
+            plan["runs_of_all_shards"] = [run.run_id for run in whole]
+        write_json(self.folder / "sweep.json", plan)
+
+    def record(self, run: Run) -> dict | None:
+        return read_json(self.folder / run.run_id / RECORD)
+
+    def finished(self, run: Run, protocol: Protocol) -> dict | None:
+        """The record of a run if it was finished with these very parameters, else None."""
+        return matching(self.record(run), run, protocol)
+
+    def final(self, run: Run, protocol: Protocol, retry: bool) -> dict | None:
+        """The record of a finished run that is not to be measured again: with `retry` failed ones are."""
+        record = self.finished(run, protocol)
+        return None if record and retry and record["status"] not in ("ok", "oom") else record
+
+    def timed(self, run: Run, protocol: Protocol) -> dict | None:
+        """The record so far of a run that was timed with these very parameters and not finished, else None."""
+        folder = self.folder / run.run_id
+        timings = read_json(folder / TIMINGS) or {}
+        return matching(read_json(folder / TIMED), run, protocol) if "steps" in timings else None
+
+    def begin(self, run: Run) -> Path:
+        """A folder for a run, marked as in flight. What an earlier attempt left there is removed."""
+        folder = self.folder / run.run_id
+        shutil.rmtree(folder, ignore_errors=True)
+        (self.raw / f"{run.run_id}{Path(REPORT).suffix}").unlink(missing_ok=True)
+        self.forget_lost_captures(run)
+        folder.mkdir(parents=True, exist_ok=True)  # a shared folder may keep files that somebody has open
+        for name in (RECORD, TIMED, TIMINGS):
+            (folder / name).unlink(missing_ok=True)
+        self.mark(run, "running")
+        return folder
+
+    def keep_timings(self, run: Run, tables: dict[str, list]) -> None:
+        write_json(self.folder / run.run_id / TIMINGS, tables)
+
+    def keep_timed(self, run: Run, record: dict) -> None:
+        """From here on the run, whose timings are written, is timed."""
+        folder = self.folder / run.run_id
+        write_json(folder / TIMED, record)
+        (folder / IN_FLIGHT).unlink(missing_ok=True)
+
+    def begin_profile(self, run: Run) -> Path:
+        """The folder of a timed run, marked as in flight. What an earlier capture left there is removed."""
+        folder = self.folder / run.run_id
+        for path in folder.iterdir():
+            if path.name not in (TIMED, TIMINGS, LOG, NSYS_LOG):
+                path.unlink()
+        self.mark(run, "running")
+        return folder
+
+    def set_capture_aside(self, run: Run) -> None:
+        """Move what there is of a lost capture's report to `raw`; the run is no longer in flight."""
+        folder = self.folder / run.run_id
+        for report in folder.glob(f"{Path(REPORT).stem}.*"):
+            if report.suffix != ".sqlite":
+                self.raw.mkdir(parents=True, exist_ok=True)
+                shutil.move(report, self.raw / f"{run.run_id}.lost{report.suffix}")
+        (folder / IN_FLIGHT).unlink(missing_ok=True)
+
+    def forget_lost_captures(self, run: Run) -> None:
+        for report in self.raw.glob(f"{run.run_id}.lost.*"):
+            report.unlink()
+
+    def mark(self, run: Run, state: str) -> None:
+        folder = self.folder / run.run_id
+        if folder.exists():
+            write_json(folder / IN_FLIGHT, {"state": state, "pid": os.getpid()})
+
+    def finish(self, run: Run, record: dict) -> None:
+        """Move the report to `raw` and write `run.json`: from here on the run is finished."""
+        folder = self.folder / run.run_id
+        report = folder / REPORT
+        if report.exists():
+            self.raw.mkdir(parents=True, exist_ok=True)
+            shutil.move(report, self.raw / f"{run.run_id}{report.suffix}")
+        write_json(folder / RECORD, record)
+        if record["status"] == "ok":
+            self.forget_lost_captures(run)
+        for name in (IN_FLIGHT, TIMED):
+            (folder / name).unlink(missing_ok=True)
+
+    def in_flight(self, run: Run) -> str | None:
+        """`running` or `interrupted` for a run that was begun and not finished."""
+        mark = read_json(self.folder / run.run_id / IN_FLIGHT)
+        if mark is None or self.record(run) is not None:
+            return None
+        return "running" if mark["state"] == "running" and self.is_locked() else "interrupted"

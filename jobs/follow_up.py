@@ -1,0 +1,104 @@
+"""What follows a sweep: its recording, the report's pages and the site, all below the results folder.
+
+RESULTS/recordings/<name>/   the tidy tables of a sweep
+RESULTS/site/                the built site; open index.html
+RESULTS/recordings/lock      held by the job that makes these (a shard holds its own folder)
+
+Each step is a process of its own and puts its result in place only when it is whole, so that a step that fails takes
+nothing with it. Nothing else is written but temporary files, so the program's folder may be read-only.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from jobs.executor.events import Report
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class StepFailed(Exception):
+    """A step after the measurements failed; the message says which."""
+
+
+def shipped_recordings() -> list[Path]:
+    """The recordings that come with the program."""
+    return sorted(manifest.parent for manifest in (ROOT / "site" / "data").glob("*/manifest.json"))
+
+
+def ingest(sweep: Path, recording: Path, report: Report) -> None:
+    """Turn the results of a sweep into a recording, in place of an older one. Raises StepFailed."""
+    draft = recording.absolute().parent / ".draft" / recording.name
+    _step("recording", ["analysis", "ingest", sweep.absolute(), "--out", draft], report)
+    replace(draft, recording)
+    with suppress(OSError):  # not empty: a job of another sweep makes its recording, or was killed when it did
+        draft.parent.rmdir()
+
+
+def build_site(recordings: Sequence[Path], site: Path, report: Report) -> None:
+    """Build the site of some recordings from a temporary copy of its sources, in place of an older one.
+
+    Raises StepFailed.
+    """
+    if not (ROOT / "mkdocs.yml").is_file():
+        raise StepFailed(f"{ROOT} has no mkdocs.yml; run from a checkout of this project, or in its image")
+    with TemporaryDirectory(prefix="profiler-site-") as folder:
+        work, docs = Path(folder), Path(folder, "site")
+        shutil.copy(ROOT / "mkdocs.yml", work)
+        (work / "analysis").symlink_to(ROOT / "analysis")  # mkdocs.yml may name a file of it, relative to itself
+        shutil.copytree(ROOT / "site", docs, ignore=shutil.ignore_patterns("data"))
+        for recording in recordings:
+            shutil.copytree(recording, docs / "data" / recording.name)
+        _step("pages", ["analysis", "report", "--docs", docs], report)
+        draft = site.absolute().with_name(f".{site.name}.draft")
+        build = ["mkdocs", "build", "--quiet", "--config-file", work / "mkdocs.yml", "--site-dir", draft]
+        _step("site", build, report)
+    replace(draft, site)
+    report("site_built", path=str(site / "index.html"))
+
+
+def replace(draft: Path, target: Path) -> None:
+    """Put the folder `draft` in the place of `target`, which stays if that fails. Raises OSError."""
+    old = target.with_name(f".{target.name}.old")
+    try:
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            target.rename(old)
+        draft.rename(target)
+    except BaseException:  # a signal, too
+        if old.exists() and not target.exists():
+            old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _step(name: str, module: Sequence[str | Path], report: Report) -> None:
+    """Run a Python module; what it prints goes to standard error, which leaves standard output to the events. It goes
+    through a pipe, since the module would fail where nobody reads standard error."""
+    report("step_started", step=name)
+    started = time.monotonic()
+    with subprocess.Popen(
+        [sys.executable, "-m", *map(str, module)],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+    ) as process:
+        try:
+            for line in process.stdout:
+                sys.stderr.write(line)
+        except BaseException:
+            process.kill()
+            raise
+    if code := process.returncode:
+        raise StepFailed(f"the step `{name}` failed ({module[0]} {module[1]}, exit {code}), see above")
+    report("step_finished", step=name, wall_s=round(time.monotonic() - started, 1))

@@ -1,0 +1,88 @@
+"""Device memory that a run will need, by step and phase, and where it will run out. Needs no GPU and no torch, so that
+`analysis` may hold it against measurements.
+
+A prediction, never shown as a measurement: two steps of the model are run on sizes (`jobs.memory.simulated_step`) in a
+replay of PyTorch's allocator (`jobs.memory.caching_allocator`), since the sizes of tensors alone do not tell: a block
+may be longer than its tensor. It is of the operations of the reference Transformer as they are written; a compiled
+model keeps less. `run` is a `jobs.sweep.plan.Run`, or a row of the `runs` table, which has the same fields.
+"""
+
+from functools import lru_cache
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
+
+from jobs.memory.caching_allocator import MIB, CachingAllocator, OutOfMemory
+from jobs.memory.simulated_step import Shape, Workload, shape_of
+
+if TYPE_CHECKING:
+    from jobs.sweep.plan import Run
+
+GIB = 1024 * MIB
+CUDA_CONTEXT_BYTES = 689 * MIB  # context and loaded kernels of one process, as seen on an H200
+USABLE_GIB = {24: 22.5, 80: 79.1, 141: 139.8}
+"""What a GPU sold with so many GB has for its processes. Of other sizes a sixteenth is set aside, as on 24 GB."""
+NUM_STEPS = 2
+"""The first step has no Adam state yet; all later ones need what the second needs."""
+
+
+class Failure(NamedTuple):
+    """Where a run runs out of memory: step from 0, and phase (`build` before the first step)."""
+
+    step: int
+    phase: str
+
+
+class Outcome(NamedTuple):
+    """Peak of the allocator in bytes in each phase of each step, the largest it reserved, and where it ran out."""
+
+    peaks: list[dict[str, int]]
+    reserved: int
+    failure: Failure | None
+
+
+@lru_cache(maxsize=1024)
+def outcome(shape: Shape, limit_bytes: float = inf) -> Outcome:
+    allocator = CachingAllocator(limit_bytes)
+    peaks: list[dict[str, int]] = [{} for _ in range(NUM_STEPS)]
+    step, phase = 0, "build"
+    try:
+        workload = Workload(shape, allocator)
+        for step in range(NUM_STEPS):
+            workload.zero_grad()
+            for phase, work in workload.phases.items():
+                allocator.reset_peak()
+                work()
+                peaks[step][phase] = allocator.peak
+    except OutOfMemory:
+        return Outcome(peaks, allocator.peak_reserved, Failure(step, phase))
+    return Outcome(peaks, allocator.peak_reserved, None)
+
+
+def peaks(run: "Run", step: int) -> dict[str, int]:
+    """Peak of PyTorch's allocator in bytes in each phase of a step (from 0)."""
+    return outcome(shape_of(run)).peaks[min(step, NUM_STEPS - 1)]
+
+
+def predicted_peak_bytes(run: "Run") -> int:
+    """Peak of PyTorch's allocator in the steps after the first, in bytes."""
+    return max(peaks(run, NUM_STEPS - 1).values())
+
+
+def predicted_memory_bytes(run: "Run") -> int:
+    """Device memory that the process needs at its peak, in bytes: the allocator's and the CUDA context's."""
+    return CUDA_CONTEXT_BYTES + predicted_peak_bytes(run)
+
+
+def allocator_limit_bytes(run: "Run", sold_gb: float = 0) -> float:
+    """What PyTorch's allocator may hold in bytes: the run's own cap, or what the CUDA context leaves on a GPU sold with
+    `sold_gb` GB if that is less (0: any GPU)."""
+    limits = [run.memory_limit_gib * GIB] if run.memory_limit_gib else []
+    if sold_gb:
+        limits.append(USABLE_GIB.get(sold_gb, sold_gb * 15 / 16) * GIB - CUDA_CONTEXT_BYTES)
+    return min(limits, default=inf)
+
+
+def predicted_failure(run: "Run", limit_bytes: float) -> Failure | None:
+    """Step and phase in which the run needs more than `limit_bytes` of the allocator; None where it fits."""
+    shape = shape_of(run)
+    return outcome(shape, limit_bytes).failure if outcome(shape).reserved > limit_bytes else None

@@ -1,0 +1,371 @@
+"""Steps of the model on tensors that have a size and nothing else: what PyTorch would allocate and give back, and in
+which order. No GPU, no torch.
+
+`Workload` follows `jobs/workloads/transformer/model.py`, `jobs/workloads/adamw.py` and `jobs/worker/service.py`
+operation by operation. `Device` has the operations: what they keep for backward, and what they need in it, with one
+autograd thread. As in PyTorch, a tensor lives as long as something refers to it. What libraries take inside a kernel is
+left out, but for cuBLAS's workspace and the accumulators of fused attention.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES
+from jobs.memory.caching_allocator import MIB, Block, CachingAllocator
+
+if TYPE_CHECKING:
+    from jobs.sweep.plan import Run
+
+FP32, BF16, INT64, BYTE = 4, 2, 8, 1  # bytes of an element
+WORKSPACE_BYTES = 32 * MIB
+NUM_PHASES = {"forward": 1, "forward_backward": 3, "train_step": 4}
+PASSED = -1  # in place of a number of temporaries: the output's gradient is the input's, too
+ACCUMULATORS = 2  # a float32 gradient of q, counted in tensors of bf16
+
+
+class Shape(NamedTuple):
+    """All of a run that its memory depends on."""
+
+    d_model: int
+    d_ff: int
+    num_layers: int
+    num_heads: int
+    vocab_size: int
+    context_length: int
+    batch_size: int
+    mode: str
+    precision: str
+    attention: str
+    optimizer: str
+
+
+def shape_of(run: "Run") -> Shape:
+    return Shape(*(getattr(run, field) for field in Shape._fields))
+
+
+class Storage:
+    """A block of the allocator, given back when nothing refers to it any more."""
+
+    __slots__ = ("allocator", "block")
+
+    def __init__(self, allocator: CachingAllocator, block: Block):
+        self.allocator, self.block = allocator, block
+
+    def __del__(self):
+        self.allocator.free(self.block)
+
+
+class Tensor:
+    """`size` elements of `element` bytes in a storage. `node` is where its gradient goes, if it has one."""
+
+    __slots__ = ("element", "node", "size", "storage")
+
+    def __init__(self, storage: Storage, size: int, element: int):
+        self.storage, self.size, self.element = storage, size, element
+        self.node: Node | Leaf | None = None
+
+
+class Leaf:
+    """Where the gradient of a parameter ends."""
+
+    __slots__ = ("gradient",)
+
+    def __init__(self):
+        self.gradient: Tensor | None = None
+
+
+class Node:
+    """An operation as backward sees it: the inputs that have a gradient (node, size, element, temporaries needed), in
+    the order of computation, and the storages kept until then. Gradients of a `wide` one have the size of its output
+    and are summed to that of the input."""
+
+    __slots__ = ("inputs", "saved", "wide")
+
+    def __init__(self, inputs: list[tuple], saved: list[Storage], wide: bool):
+        self.inputs, self.saved, self.wide = inputs, saved, wide
+
+
+class Device:
+    """PyTorch's operations. Where there are two inputs, the gradient of the second is computed first."""
+
+    def __init__(self, allocator: CachingAllocator):
+        self.allocator = allocator
+        self.has_backward = self.autocast = False
+        self.nodes: list[Node] = []
+        self.weight_casts: dict[Leaf, Tensor] = {}
+
+    def new(self, size: int, element: int = FP32) -> Tensor:
+        return Tensor(Storage(self.allocator, self.allocator.allocate(size * element)), size, element)
+
+    def record(self, out: Tensor, inputs: list[tuple[Tensor, int]], saved: tuple = (), wide: bool = False) -> Tensor:
+        """`out` as made from `inputs`, whose gradients need so many temporaries each."""
+        wanted = [(one.node, one.size, one.element, needs) for one, needs in inputs if one.node]
+        if wanted and self.has_backward:
+            out.node = Node(wanted, [one.storage for one in saved], wide)
+            self.nodes.append(out.node)
+        return out
+
+    def view(self, x: Tensor, size: int, needs: int) -> Tensor:
+        return self.record(Tensor(x.storage, size, x.element), [(x, needs)])
+
+    def copy(self, x: Tensor, needs: int = PASSED) -> Tensor:
+        return self.record(self.new(x.size, x.element), [(x, needs)])
+
+    def cast(self, x: Tensor, element: int) -> Tensor:
+        return x if x.element == element else self.record(self.new(x.size, element), [(x, PASSED)])
+
+    def map(self, x: Tensor, needs: int = 0, saves_input: bool = False, saves_output: bool = False) -> Tensor:
+        """A function of each element."""
+        out = self.new(x.size, x.element)
+        return self.record(out, [(x, needs)], (x,) * saves_input + (out,) * saves_output)
+
+    def exp(self, x: Tensor) -> Tensor:
+        wide = self.cast(x, FP32) if self.autocast else x
+        return self.map(wide, saves_output=True)
+
+    def combine(self, x: Tensor, y: Tensor, needs: tuple[int, int], saved: tuple = ()) -> Tensor:
+        """A function of the elements of two tensors, the smaller one broadcast."""
+        out = self.new(max(x.size, y.size), max(x.element, y.element))
+        return self.record(out, [*zip((y, x), needs)], saved, wide=True)
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.combine(x, y, (PASSED, PASSED))
+
+    def subtract(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.combine(x, y, (0, PASSED))
+
+    def multiply(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.combine(x, y, (0, 0), (x,) * bool(y.node) + (y,) * bool(x.node))
+
+    def divide(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.combine(x, y, (3, 0), (x, y))
+
+    def sum(self, x: Tensor, size: int) -> Tensor:
+        return self.record(self.new(size, x.element), [(x, PASSED)])
+
+    def mean(self, x: Tensor, size: int) -> Tensor:
+        return self.record(self.new(size, x.element), [(x, 0)])
+
+    def max(self, x: Tensor, size: int) -> Tensor:
+        out, indices = self.new(size, x.element), self.new(size, INT64)
+        return self.record(out, [(x, 1)], (indices,))
+
+    def matmul(self, x: Tensor, y: Tensor, size: int, copies: bool = False) -> Tensor:
+        """`copies` y, where its matrices are not contiguous."""
+        if self.autocast:
+            x, y = self.cast(x, BF16), self.cast(y, BF16)
+        y = self.copy(y) if copies else y
+        return self.record(self.new(size, x.element), [(y, 0), (x, 0)], (y, x))
+
+    def linear(self, x: Tensor, weight: Tensor, size: int) -> Tensor:
+        """Autocast keeps the cast of a weight until its context ends."""
+        if self.autocast:
+            if weight.node not in self.weight_casts:
+                self.weight_casts[weight.node] = self.cast(weight, BF16)
+            weight = self.weight_casts[weight.node]
+        return self.matmul(x, weight, size)
+
+    def fused_attention(self, q: Tensor, k: Tensor, v: Tensor, rows: int) -> Tensor:
+        out, log_sums = self.new(q.size, q.element), self.new(rows)
+        needs = ACCUMULATORS if q.element == BF16 else 0
+        return self.record(out, [(v, 0), (k, 0), (q, needs)], (q, k, v, out, log_sums))
+
+    def cross_entropy(self, logits: Tensor) -> Tensor:
+        log_softmax = self.map(logits, saves_output=True)
+        loss, total_weight = self.new(1), self.new(1)
+        return self.record(loss, [(log_softmax, 0)], (log_softmax, total_weight))
+
+    def backward(self, loss: Tensor) -> None:
+        """Latest operation first. Gradients of one tensor add up in a new one, those of parameters end in its leaf."""
+        one = self.new(1)
+        arrived = {loss.node: one}
+        while self.nodes:
+            node = self.nodes.pop()
+            gradient = arrived.pop(node)
+            found = [self.gradient(gradient, node.wide, *wanted[1:]) for wanted in node.inputs]
+            for i, (_, size, element, _) in enumerate(node.inputs):
+                if found[i].size > size or found[i].element != element:
+                    found[i] = self.new(size, element)
+            del gradient
+            node.saved.clear()
+            for target, *_ in reversed(node.inputs):
+                if isinstance(target, Leaf):
+                    target.gradient = found.pop()
+                elif target in arrived:
+                    other = found.pop()
+                    arrived[target] = self.new(max(other.size, arrived[target].size), other.element)
+                    del other
+                else:
+                    arrived[target] = found.pop()
+
+    def gradient(self, of_output: Tensor, wide: bool, size: int, element: int, needs: int) -> Tensor:
+        if needs == PASSED:
+            return Tensor(of_output.storage, size, of_output.element)
+        size = of_output.size if wide else size
+        temporaries = [self.new(size, of_output.element) for _ in range(needs)]
+        gradient = self.new(size, of_output.element)
+        del temporaries
+        return gradient
+
+
+class Layer(NamedTuple):
+    attention_norm: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    o: Tensor
+    cos: Tensor
+    sin: Tensor
+    future: Tensor
+    ffn_norm: Tensor
+    w1: Tensor
+    w2: Tensor
+    w3: Tensor
+
+
+class Workload:
+    """A model with its data and optimizer, ready to run steps, as `jobs.worker.service.Workload`."""
+
+    def __init__(self, shape: Shape, allocator: CachingAllocator):
+        self.shape, self.device = shape, Device(allocator)
+        d, f = shape.d_model, shape.d_ff
+        self.tokens = shape.batch_size * shape.context_length
+        self.rows = self.tokens * shape.num_heads
+        self.by_head = shape.num_heads > 1 and shape.context_length > 1  # tokens of a head are not contiguous
+        self.width, self.hidden, self.vocabulary = (self.tokens * one for one in (d, f, shape.vocab_size))
+        self.workspace = self.device.new(WORKSPACE_BYTES, BYTE)
+        self.parameters: list[Tensor] = []
+        self.embedding = self.parameter(shape.vocab_size * d)
+        self.layers = [self.layer(d, f) for _ in range(shape.num_layers)]
+        self.final_norm, self.lm_head = self.parameter(d), self.parameter(shape.vocab_size * d)
+        self.data = [self.device.new(self.tokens, INT64) for _ in ("tokens", "targets")]
+        self.moments: list[list[Tensor]] = []
+        self.logits = self.loss_value = None
+        optimize = self.optimize if shape.optimizer == "own" else self.torch_optimize
+        work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: optimize}
+        self.phases = {phase: work[phase] for phase in PHASES[: NUM_PHASES[shape.mode]]}
+
+    def parameter(self, size: int) -> Tensor:
+        parameter = self.device.new(size)
+        parameter.node = Leaf()
+        self.parameters.append(parameter)
+        return parameter
+
+    def layer(self, d: int, f: int) -> Layer:
+        device, context = self.device, self.shape.context_length
+        attention = [self.parameter(size) for size in (d, d * d, d * d, d * d, d * d)]
+        angle = device.new(context * (d // self.shape.num_heads // 2))
+        cos, sin = device.map(angle), device.map(angle)
+        del angle
+        future = device.copy(device.new(context**2, BYTE))
+        return Layer(*attention, cos, sin, future, *(self.parameter(size) for size in (d, d * f, d * f, d * f)))
+
+    def zero_grad(self) -> None:
+        for parameter in self.parameters:
+            parameter.node.gradient = None
+
+    def forward(self) -> None:
+        self.logits = None
+        self.device.has_backward = self.shape.mode != "forward"
+        self.device.autocast = self.shape.precision == "bf16"
+        self.logits = self.model()
+        self.device.autocast = False
+        self.device.weight_casts.clear()
+
+    def loss(self) -> None:
+        logits = self.device.cast(self.logits, FP32)
+        self.loss_value = self.device.cross_entropy(logits)
+        self.logits = None
+
+    def backward(self) -> None:
+        self.device.backward(self.loss_value)
+        self.loss_value = None
+
+    def optimize(self) -> None:
+        """The written-out AdamW."""
+        device = self.device
+        for i, parameter in enumerate(self.parameters):
+            if i == len(self.moments):
+                self.moments.append([device.new(parameter.size), device.new(parameter.size)])
+            device.new(parameter.size)
+
+    def torch_optimize(self) -> None:
+        """torch.optim.AdamW; a fused one has its numbers of steps on the device."""
+        device, how = self.device, self.shape.optimizer
+        if not self.moments:
+            steps = [1] * (how == "fused")
+            self.moments = [[device.new(size) for size in (*steps, p.size, p.size)] for p in self.parameters]
+        if how == "foreach":
+            roots = [device.new(parameter.size) for parameter in self.parameters]
+            del roots
+        if how == "loop":
+            for parameter in self.parameters:
+                root = device.map(device.new(parameter.size))
+            del root
+
+    def model(self) -> Tensor:
+        device = self.device
+        x = device.record(device.new(self.width), [(self.embedding, 0)])
+        for layer in self.layers:
+            x = self.block(layer, x)
+        x = self.norm(x, self.final_norm)
+        return device.linear(x, self.lm_head, self.vocabulary)
+
+    def block(self, layer: Layer, x: Tensor) -> Tensor:
+        x = self.device.add(x, self.attention(layer, self.norm(x, layer.attention_norm)))
+        return self.device.add(x, self.feed_forward(layer, self.norm(x, layer.ffn_norm)))
+
+    def norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        device = self.device
+        mean = device.mean(device.map(x, 2, saves_input=True), self.tokens)
+        mean = device.map(mean, PASSED)
+        scale = device.map(mean, 2, saves_output=True)
+        del mean
+        quotient = device.multiply(x, scale)
+        del scale
+        return device.multiply(quotient, weight)
+
+    def attention(self, layer: Layer, x: Tensor) -> Tensor:
+        """Fused kernels return the gradient of v as its projection wrote v; all others come back by head. `efficient`
+        alone writes its output as the output projection reads it. With one head or one token all lie alike."""
+        device, kind = self.device, self.shape.attention
+        naive = kind == "naive"
+        by_head = 0 if self.by_head else PASSED
+        weights = ((layer.q, by_head), (layer.k, by_head), (layer.v, by_head if naive else PASSED))
+        q, k, v = (device.view(device.linear(x, one, self.width), self.width, needs) for one, needs in weights)
+        q, k = self.rotate(layer, q), self.rotate(layer, k)
+        heads = self.attend(q, k, v) if naive else device.fused_attention(q, k, v, self.rows)
+        if not self.by_head or kind == "efficient" or (kind == "sdpa" and q.element == FP32):
+            return device.linear(heads, layer.o, self.width)
+        needs = 0 if naive and self.shape.batch_size > 1 else PASSED
+        return device.linear(device.copy(heads, needs), layer.o, self.width)
+
+    def rotate(self, layer: Layer, x: Tensor) -> Tensor:
+        device, half = self.device, x.size // 2
+        even, odd = device.view(x, half, 0), device.view(x, half, 0)
+        pair = (
+            device.subtract(device.multiply(even, layer.cos), device.multiply(odd, layer.sin)),
+            device.add(device.multiply(even, layer.sin), device.multiply(odd, layer.cos)),
+        )
+        rotated = device.record(device.new(x.size), [(one, PASSED) for one in pair])
+        del pair
+        return device.cast(rotated, x.element)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        device = self.device
+        scores = device.map(device.matmul(q, k, self.rows * self.shape.context_length))
+        scores = device.map(scores)
+        weights = self.softmax(scores)
+        return device.matmul(weights, v, self.width, copies=self.by_head and self.shape.batch_size > 1)
+
+    def softmax(self, x: Tensor) -> Tensor:
+        device = self.device
+        exponential = device.exp(device.subtract(x, device.max(x, self.rows)))
+        return device.divide(exponential, device.sum(exponential, self.rows))
+
+    def feed_forward(self, layer: Layer, x: Tensor) -> Tensor:
+        device = self.device
+        gate = device.linear(x, layer.w1, self.hidden)
+        activated = device.multiply(gate, device.map(gate, saves_output=True))
+        product = device.multiply(activated, device.linear(x, layer.w3, self.hidden))
+        del activated
+        return device.linear(product, layer.w2, self.width)

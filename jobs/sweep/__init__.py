@@ -1,0 +1,1 @@
+"""From a sweep file to runs, shards and predicted times."""

@@ -1,0 +1,96 @@
+"""Splitting a sweep over machines: the same deterministic split everywhere, balanced by predicted time."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from jobs.sweep.plan import Protocol, Run, SweepError
+from jobs.sweep.prediction import predicted_seconds
+
+
+class Shard(NamedTuple):
+    """Part `index` (from 1) of `count`."""
+
+    index: int
+    count: int
+
+    @property
+    def folder(self) -> str:
+        return f"shard-{self.index}-of-{self.count}" if self.count > 1 else ""
+
+
+class Engine(NamedTuple):
+    """How a batch engine tells a task its number: the variables of its index, of the number of tasks and, where tasks
+    are not numbered 0, 1, 2..., of the first index and the distance between two."""
+
+    name: str
+    index: str
+    count: str
+    first: str = ""
+    step: str = ""
+
+
+ENGINES = (
+    Engine(
+        "Slurm array",
+        "SLURM_ARRAY_TASK_ID",
+        "SLURM_ARRAY_TASK_COUNT",
+        first="SLURM_ARRAY_TASK_MIN",
+        step="SLURM_ARRAY_TASK_STEP",
+    ),
+    Engine("AWS Batch array", "AWS_BATCH_JOB_ARRAY_INDEX", "AWS_BATCH_JOB_ARRAY_SIZE"),
+    Engine("Google Batch", "BATCH_TASK_INDEX", "BATCH_TASK_COUNT"),
+    Engine("SkyPilot", "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES"),
+    # Kubernetes sets the index of an Indexed Job only; the job's manifest adds the count.
+    Engine("Kubernetes Indexed Job", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),
+)
+
+
+def parse_shard(text: str) -> Shard:
+    """`2/4` -> Shard(2, 4). Raises SweepError."""
+    index, _, count = text.partition("/")
+    if not (index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
+        raise SweepError(f"--shard {text}: expected I/N with 1 <= I <= N, for example 2/4")
+    return Shard(int(index), int(count))
+
+
+def detect_shard(environment: Mapping[str, str] = os.environ) -> tuple[Shard, str]:
+    """The shard a batch engine assigned to this task and the engine's name; the whole sweep and "" outside of one.
+
+    Raises SweepError when an engine's variables do not make sense.
+    """
+    for engine in ENGINES:
+        if engine.index not in environment:
+            continue
+        if engine.count not in environment:
+            raise SweepError(
+                f"{engine.name}: {engine.index} is set but {engine.count} is not; set it or give --shard I/N"
+            )
+        index, count = environment[engine.index], environment[engine.count]
+        try:
+            offset = int(index) - int(environment.get(engine.first, "0"))
+            position, rest = divmod(offset, int(environment.get(engine.step, "1")))
+            shard = Shard(position + 1, int(count))
+        except (ValueError, ZeroDivisionError):
+            raise SweepError(
+                f"{engine.name}: {engine.index}={index} and {engine.count}={count} are not a task's number and a number"
+                " of tasks; give --shard I/N"
+            ) from None
+        if rest or not 1 <= shard.index <= shard.count:
+            raise SweepError(
+                f"{engine.name}: {engine.index}={index} is not one of {count} evenly numbered tasks; give --shard I/N"
+            )
+        return shard, engine.name
+    return Shard(1, 1), ""
+
+
+def runs_of_shard(runs: Sequence[Run], shard: Shard, protocol: Protocol) -> list[Run]:
+    """The runs of one shard, in the sweep's order: longest first, each to the shard with the least work so far."""
+    load = [0.0] * shard.count
+    mine = set()
+    for run in sorted(runs, key=lambda run: (-predicted_seconds(run, protocol), run.run_id)):
+        least = min(range(shard.count), key=load.__getitem__)
+        load[least] += predicted_seconds(run, protocol)
+        if least == shard.index - 1:
+            mine.add(run)
+    return [run for run in runs if run in mine]

@@ -1,0 +1,1 @@
+"""The measured process. It imports torch; nobody imports it, it is spawned."""

@@ -1,0 +1,117 @@
+"""What is observed of a workload outside its timed steps: device memory by phase, by module and by use, and how far its
+arithmetic is from float32."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from jobs.contract.ranges import FORWARD
+from jobs.workloads import annotation
+
+
+def observe(workload) -> dict[str, list[dict]]:
+    """Observations of one more step of a `jobs.worker.service.Workload`, without CUDA only the empty list of `memory`.
+
+    memory: allocator's peaks and levels in bytes, a row for each phase. module_memory: bytes that each range of forward
+    left allocated, its activations. figures: bytes in use when the step has ended, by use.
+    """
+    if workload.device.type != "cuda":
+        return {"memory": []}
+    kept = KeptBytes(workload.device)
+    phases: list[dict] = []
+
+    def of_phase(phase: str, work: Callable[[], None]) -> None:
+        device = workload.device
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        with annotation.opened_by(kept.open) if phase == FORWARD else annotation.no_ranges():
+            work()
+        workload.synchronize()
+        phases.append(
+            {
+                "phase": phase,
+                "peak_allocated_bytes": torch.cuda.max_memory_allocated(device),
+                "peak_reserved_bytes": torch.cuda.max_memory_reserved(device),
+                "allocated_before_bytes": before,
+                "allocated_after_bytes": torch.cuda.memory_allocated(device),
+            }
+        )
+
+    workload.step(of_phase)
+    return {"memory": phases, "module_memory": kept.rows, "figures": memory_by_use(workload)}
+
+
+class KeptBytes:
+    """Opener of ranges that notes the bytes each of them left allocated on the device."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.path: list[str] = []
+        self.rows: list[dict] = []
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[None]:
+        self.path.append(name)
+        row = {"phase": FORWARD, "module": "/".join(self.path), "kept_bytes": 0}
+        self.rows.append(row)
+        before = torch.cuda.memory_allocated(self.device)
+        yield
+        row["kept_bytes"] = torch.cuda.memory_allocated(self.device) - before
+        self.path.pop()
+
+
+def memory_by_use(workload) -> list[dict]:
+    """Bytes of the allocator's blocks that hold parameters, gradients and optimizer state, and of all others, from a
+    snapshot of the allocator."""
+    blocks = {
+        block["address"]: block["size"]
+        for segment in torch.cuda.memory_snapshot()
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
+    }
+    parameters = list(workload.model.parameters())
+    uses = {
+        "parameters": parameters,
+        "gradients": [one.grad for one in parameters if one.grad is not None],
+        "optimizer_state": list(workload.optimizer_state()),
+    }
+    rows, told = [], 0
+    for use, tensors in uses.items():
+        size = sum(blocks.get(address, 0) for address in {one.untyped_storage().data_ptr() for one in tensors})
+        rows.append({"figure": f"memory_{use}", "unit": "bytes", "value": size})
+        told += size
+    rows.append({"figure": "memory_other", "unit": "bytes", "value": sum(blocks.values()) - told})
+    return rows
+
+
+def numerics(workload) -> list[dict]:
+    """Loss and logits of one forward pass in the run's precision against the same weights in float32."""
+    logits, loss = outputs(workload, workload.run["precision"])
+    exact, exact_loss = outputs(workload, "fp32")
+    difference = logits - exact
+    figures = {
+        "loss": loss,
+        "loss_fp32": exact_loss,
+        "logits_rms_fp32": rms(exact),
+        "logits_rms_difference": rms(difference),
+        "logits_max_difference": difference.abs().max().item(),
+    }
+    return [{"figure": figure, "unit": "", "value": value} for figure, value in figures.items()]
+
+
+def outputs(workload, precision: str) -> tuple[Tensor, float]:
+    """Logits in float64 and loss of one forward pass in a precision."""
+    workload.where = FORWARD
+    with workload.in_precision(precision), annotation.no_ranges():
+        workload.forward()
+        logits = workload.logits.detach().double()
+        workload.loss()
+        loss = workload.loss_value.item()
+    workload.loss_value = None
+    return logits, loss
+
+
+def rms(values: Tensor) -> float:
+    return values.pow(2).mean().sqrt().item()

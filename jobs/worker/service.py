@@ -1,0 +1,325 @@
+"""The process that is measured: builds a model, warms up, runs annotated steps and reports. One process serves many
+runs, so that imports and the CUDA context are paid once. It imports torch and the standard library, nothing else.
+
+It is spawned with the address of a listening socket and is told what to do by messages (see `serve`). It does not know
+whether nsys is attached: the runner starts the capture before a task, and stops it after.
+"""
+
+import argparse
+import gc
+import json
+import os
+import select
+import shutil
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from multiprocessing.connection import Client, Connection
+
+import torch
+
+from jobs.contract.modes import MODE_PHASES
+from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, STEP
+from jobs.worker import calibration, probes
+from jobs.workloads import annotation
+from jobs.workloads.adamw import optimizer_of
+from jobs.workloads.annotation import annotate
+from jobs.workloads.transformer.model import TransformerLM, loss_of
+
+SEED = 0
+
+# "high" lets float32 products use TF32 tensor cores, "highest" forbids it.
+MATMUL_PRECISION = {"fp32": "highest", "tf32": "high", "bf16": "highest"}
+
+COMPILE_MODE = {"default": "default", "cudagraphs": "reduce-overhead"}
+
+
+class Workload:
+    """A model with its data, ready to run steps.
+
+    `run` holds the fields of `jobs.sweep.plan.Run`. `where` names the phase in progress, for the report of a failure.
+    """
+
+    def __init__(self, run: dict, device: torch.device):
+        self.run, self.device = run, device
+        self.where = "build"
+        self.num_steps = 0
+        torch.manual_seed(SEED)
+        self.set_precision(run["precision"])
+        limit_memory(run["memory_limit_gib"], device)
+        shape = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length", "attention")
+        with device:
+            self.model = TransformerLM(**{name: run[name] for name in shape})
+            tokens = torch.randint(run["vocab_size"], (run["batch_size"], run["context_length"] + 1))
+        self.tokens, self.targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        self.apply = compiled(self.model, run["compile"])
+        self.optimizer = optimizer_of(run["optimizer"], self.model.parameters())
+        work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: self.optimizer.step}
+        self.phases = [(name, work[name]) for name in MODE_PHASES[run["mode"]]]
+        self.logits = self.loss_value = None
+
+    def forward(self) -> None:
+        self.logits = None
+        with torch.set_grad_enabled(self.run["mode"] != "forward"), self.autocast(), self.inner_ranges():
+            self.logits = self.apply(self.tokens)
+
+    def loss(self) -> None:
+        with self.autocast():
+            self.loss_value = loss_of(self.logits, self.targets)
+        self.logits = None
+
+    def backward(self) -> None:
+        self.loss_value.backward()
+        self.loss_value = None
+
+    def inner_ranges(self) -> AbstractContextManager:
+        """A compiled model has no ranges inside: its kernels span modules, and opening a range would split it."""
+        return nullcontext() if self.run["compile"] == "off" else annotation.no_ranges()
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+    def set_precision(self, precision: str) -> None:
+        self.precision = precision
+        torch.set_float32_matmul_precision(MATMUL_PRECISION[precision])
+
+    @contextmanager
+    def in_precision(self, precision: str) -> Iterator[None]:
+        """Within this, forward and loss compute in another precision."""
+        self.set_precision(precision)
+        try:
+            yield
+        finally:
+            self.set_precision(self.run["precision"])
+
+    def optimizer_state(self) -> Iterator[torch.Tensor]:
+        """The tensors that the optimizer keeps on the device."""
+        own = getattr(self.optimizer, "moments", None)
+        states = own.values() if own is not None else (state.values() for state in self.optimizer.state.values())
+        return (tensor for state in states for tensor in state if tensor.device.type == self.device.type)
+
+    def step(self, observe: Callable[[str, Callable[[], None]], None] | None = None) -> dict[str, int]:
+        """One step, its phases separated by device synchronisation so that none leaks into the next.
+
+        Returns the wall time of each phase and of the step in nanoseconds. `observe(phase, work)` may wrap each phase.
+        """
+        wall = {}
+        step_start = time.perf_counter_ns()
+        with annotate(STEP):
+            self.optimizer.zero_grad()
+            if self.run["compile"] == "cudagraphs":
+                torch.compiler.cudagraph_mark_step_begin()
+            for name, work in self.phases:
+                self.where = name
+                start = time.perf_counter_ns()
+                with annotate(name):
+                    observe(name, work) if observe else work()
+                    self.synchronize()
+                wall[name] = time.perf_counter_ns() - start
+        wall[STEP] = time.perf_counter_ns() - step_start
+        self.num_steps += 1
+        return wall
+
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def compiled(model: torch.nn.Module, how: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The model as `how` says: off, default, or cudagraphs (a CUDA graph replays its kernels)."""
+    if how == "off":
+        return model
+    return torch.compile(model, mode=COMPILE_MODE[how], dynamic=False)
+
+
+def release(device: torch.device, was_compiled: bool) -> None:
+    """Give back what a run leaves behind, so that the next one begins as the first did."""
+    if was_compiled:  # the code holds the memory of its CUDA graphs, and to a later run it is its own with other shapes
+        torch.compiler.reset()
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def limit_memory(limit_gib: float, device: torch.device) -> None:
+    """Let the allocator hold at most `limit_gib` GiB; 0 is no limit."""
+    if device.type == "cuda":
+        total = torch.cuda.mem_get_info(device)[1]
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit_gib * 2**30 / total) if limit_gib else 1.0, device)
+
+
+def allocated_before(device: torch.device) -> dict[str, int]:
+    """Bytes that earlier runs left allocated, asked for before a run is built: the workspace that cuBLAS keeps, or else
+    they outlived their run. {} without CUDA."""
+    return {"allocated_before_bytes": torch.cuda.memory_allocated(device)} if device.type == "cuda" else {}
+
+
+def memory_state(device: torch.device) -> dict:
+    """Allocated, reserved, free and total device memory in bytes ({} without CUDA)."""
+    if device.type != "cuda":
+        return {}
+    free, total = torch.cuda.mem_get_info(device)
+    return {
+        "allocated_bytes": torch.cuda.memory_allocated(device),
+        "reserved_bytes": torch.cuda.memory_reserved(device),
+        "free_bytes": free,
+        "total_bytes": total,
+    }
+
+
+def settings() -> dict:
+    """PyTorch's global settings in force that change what is launched."""
+    return {
+        "autograd_multithreading": torch.autograd.is_multithreading_enabled(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+    }
+
+
+def compares_with_fp32(run: dict) -> bool:
+    """Whether numerics are observed: fused attention has backends without float32, a compiled model would compile
+    again."""
+    return run["precision"] != "fp32" and run["attention"] == "naive" and run["compile"] == "off"
+
+
+def perform(task: dict, device: torch.device, connection: Connection) -> None:
+    """Carry out one task: warm up, send `ready`, wait for `go`, run `steps` steps, send `measured`.
+
+    Warm-up steps have no ranges: a capture may be open, and only what lies in a `step` counts. Without warm-up the
+    first measured step is the first of all. A failure is sent as `oom` or `failed` with the phase, the step (from 0,
+    warm-up included) and memory in bytes.
+    """
+    workload = None
+    started = time.perf_counter()
+    before = allocated_before(device)
+    try:
+        workload = Workload(task["run"], device)
+        workload.synchronize()
+        built = time.perf_counter()
+        observed = {"memory": [], "figures": []}
+        if task["observe"]:
+            of_run = {"figure": "allocated_before_build", "unit": "bytes"}
+            observed["figures"] += [of_run | {"value": value} for value in before.values()]
+        with annotation.no_ranges():
+            observe = task["observe"] and task["warmup_steps"] > 0
+            if observe and compares_with_fp32(task["run"]):
+                observed["figures"] += probes.numerics(workload)
+            for _ in range(task["warmup_steps"] - 1):
+                workload.step()
+            if observe:
+                for name, rows in probes.observe(workload).items():
+                    observed[name] = observed.get(name, []) + rows
+        warm = time.perf_counter()
+        connection.send({"event": "ready"})
+        if connection.recv() != "go":
+            return
+        if task["warmup_steps"]:  # the last one comes after the wait, in which the GPU was idle
+            with annotation.no_ranges():
+                workload.step()
+        workload.synchronize()
+        measuring = time.perf_counter()
+        walls = [workload.step() for _ in range(task["steps"])]
+        connection.send(
+            {
+                "event": "measured",
+                "steps": [
+                    {"step": step, "phase": phase, "wall_ns": wall_ns}
+                    for step, wall in enumerate(walls)
+                    for phase, wall_ns in wall.items()
+                ],
+                **observed,
+                "settings": settings(),
+                "seconds": {
+                    "build": built - started,
+                    "warm_up": warm - built,
+                    "measure": time.perf_counter() - measuring,
+                },
+            }
+        )
+    except Exception as error:
+        traceback.print_exc()
+        allocator = isinstance(error, torch.OutOfMemoryError)
+        out_of_memory = allocator or any(sign in str(error) for sign in ("out of memory", "ALLOC_FAILED"))
+        connection.send(
+            {
+                "event": "oom" if out_of_memory else "failed",
+                "phase": workload.where if workload else "build",
+                "step": workload.num_steps if workload else 0,
+                "message": str(error).split("\n")[0] if out_of_memory else f"{type(error).__name__}: {error}",
+                "settings": settings(),
+                **(memory_state(device) | before if out_of_memory else {}),
+            }
+        )
+        # Any error but the allocator's own may have broken the CUDA context for good.
+        if not allocator:
+            sys.exit(1)
+
+
+def facts(device: torch.device) -> dict:
+    """What this process knows of the machine."""
+    cuda = device.type == "cuda"
+    return {
+        "gpu_name": torch.cuda.get_device_name(device) if cuda else "CPU (no GPU)",
+        "gpu_memory_bytes": torch.cuda.mem_get_info(device)[1] if cuda else 0,
+        "cuda": torch.version.cuda or "",
+        "torch": torch.__version__,
+        "python": ".".join(map(str, sys.version_info[:3])),
+    }
+
+
+def serve(connection: Connection, device: torch.device) -> None:
+    """Answer tasks until one is None or the connection closes: each is a dict with `log` (file that receives this
+    process's output) and either `calibrate` or `run`, `warmup_steps`, `steps` and `observe` (memory and numerics,
+    too?). When `released` is sent, the run has left nothing behind."""
+    connection.send({"event": "hello", "pid": os.getpid(), "facts": facts(device)})
+    while True:
+        try:
+            task = connection.recv()
+        except EOFError:
+            return
+        if task is None:
+            return
+        log = os.open(task["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        os.dup2(log, sys.stdout.fileno())
+        os.dup2(log, sys.stderr.fileno())
+        os.close(log)
+        if run := task.get("run"):
+            print(f"{task['collector']}: {json.dumps(run)}", flush=True)
+            perform(task, device, connection)
+        else:
+            connection.send({"event": "calibrated", "rates": calibration.rates(device)})
+        release(device, was_compiled=bool(run) and run["compile"] != "off")
+        sys.stdout.flush()
+        connection.send({"event": "released"})
+
+
+def end_with_runner(connection: Connection, home: str) -> None:
+    """End this process as soon as the runner is gone, even in the middle of a step, and remove its temporary folder,
+    which nobody else will. Until then a thread sleeps."""
+    runner = select.poll()
+    runner.register(connection.fileno(), select.POLLRDHUP)
+
+    def watch() -> None:
+        runner.poll()
+        shutil.rmtree(home, ignore_errors=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measured process of a sweep; started by the runner.")
+    parser.add_argument("address")
+    parser.add_argument("--device", choices=("cuda", "cpu"), required=True)
+    parser.add_argument("--annotate", action="store_true", help="open NVTX ranges")
+    arguments = parser.parse_args()
+    # Backward on the thread that runs forward, so that its kernels are launched inside the `backward` range.
+    torch.autograd.set_multithreading_enabled(False)
+    if arguments.annotate and arguments.device == "cuda":
+        annotation.use(torch.cuda.nvtx.range)
+    device = torch.device(arguments.device, 0) if arguments.device == "cuda" else torch.device("cpu")
+    with Client(arguments.address) as connection:
+        end_with_runner(connection, os.path.dirname(arguments.address))
+        serve(connection, device)

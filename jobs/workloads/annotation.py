@@ -1,0 +1,40 @@
+"""Opening the ranges of `jobs.contract.ranges`: NVTX ranges, or nothing at all."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+_NO_RANGE: AbstractContextManager = nullcontext()
+
+
+def _open_nothing(name: str) -> AbstractContextManager:
+    return _NO_RANGE
+
+
+_open_range: Callable[[str], AbstractContextManager] = _open_nothing
+
+
+def annotate(name: str) -> AbstractContextManager:
+    """Context manager that is an NVTX range while `use` has installed an opener, and costs nothing otherwise."""
+    return _open_range(name)
+
+
+def use(open_range: Callable[[str], AbstractContextManager]) -> None:
+    """Make `annotate` open ranges with `open_range`, e.g. `torch.cuda.nvtx.range`."""
+    global _open_range
+    _open_range = open_range
+
+
+@contextmanager
+def opened_by(open_range: Callable[[str], AbstractContextManager]) -> Iterator[None]:
+    """Within this, `annotate` opens ranges with `open_range`."""
+    opener = _open_range
+    use(open_range)
+    try:
+        yield
+    finally:
+        use(opener)
+
+
+def no_ranges() -> AbstractContextManager:
+    """Within this, `annotate` opens nothing."""
+    return opened_by(_open_nothing)

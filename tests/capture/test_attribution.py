@@ -1,0 +1,367 @@
+"""Each kernel belongs to the range it was launched in, whatever the ranges do."""
+
+import pytest
+
+from analysis.capture.attribution import attribute, is_step, phase_of
+from analysis.capture.nsys_export import read
+from analysis.capture.summary import summarise
+
+from .nsys_files import Export
+from .profiles import profile
+
+
+@pytest.fixture
+def export():
+    return Export()
+
+
+def _attributed(export, tmp_path):
+    capture = read(export.sqlite(tmp_path / "x.sqlite"))
+    found = attribute(capture)
+    return capture, found
+
+
+def _places(export, tmp_path):
+    """(range path, step, phase, module, attribution) of each kernel, by its start."""
+    _, found = _attributed(export, tmp_path)
+    path = found.ranges["path"].astype(str)
+    return [
+        (path[row.range_id] if row.range_id >= 0 else None, row.step, row.phase, row.module, row.attribution)
+        for row in found.kernels.itertuples()
+    ]
+
+
+def _paths(export, tmp_path):
+    return [place[0] for place in _places(export, tmp_path)]
+
+
+def test_a_kernel_belongs_to_the_innermost_range_of_its_launch(export, tmp_path):
+    export.push("step", 0, 1000)
+    export.push("forward", 10, 500)
+    export.push("block_0", 20, 400)
+    export.push("norm", 30, 100)
+    export.launch(50)
+    export.launch(150)
+    export.launch(450)
+    export.launch(600)
+    assert _places(export, tmp_path) == [
+        ("step/forward/block_0/norm", 0, "forward", "block_0/norm", "exact"),
+        ("step/forward/block_0", 0, "forward", "block_0", "exact"),
+        ("step/forward", 0, "forward", "", "exact"),
+        ("step", 0, "", "", "none"),
+    ]
+
+
+def test_a_kernel_that_runs_after_its_range_still_belongs_to_it(export, tmp_path):
+    export.push("forward", 0, 100)
+    export.push("backward", 100, 200)
+    export.launch(50, start=150, end=180)
+    assert _paths(export, tmp_path) == ["forward"]
+
+
+def test_the_moment_a_range_ends_belongs_to_the_next(export, tmp_path):
+    export.push("a", 0, 100)
+    export.push("b", 100, 200)
+    export.launch(0)
+    export.launch(100)
+    export.launch(200)
+    assert _paths(export, tmp_path) == ["a", "b", None]
+
+
+def test_foreign_threads_get_the_phase_by_time(export, tmp_path):
+    export.push("step", 0, 1000)
+    export.push("forward", 0, 400)
+    export.push("backward", 500, 900)
+    export.launch(600, thread=2)
+    export.launch(950, thread=2)
+    assert _places(export, tmp_path) == [(None, 0, "backward", "", "phase"), (None, 0, "", "", "none")]
+
+
+def test_what_lies_between_forward_and_backward_of_a_step_is_the_loss(export, tmp_path):
+    export.push("step", 0, 1000)
+    export.push("forward", 0, 400)
+    export.push("backward", 500, 900)
+    export.launch(450)
+    assert _places(export, tmp_path) == [("step", 0, "loss", "", "phase")]
+
+
+def test_a_range_of_the_foreign_thread_without_a_phase_keeps_its_name_and_the_phase_is_by_time(export, tmp_path):
+    export.push("backward", 0, 900)
+    export.push("MulBackward0", 500, 700, thread=2)
+    export.launch(600, thread=2)
+    assert _places(export, tmp_path) == [("MulBackward0", -1, "backward", "", "phase")]
+
+
+def test_threads_in_different_phases_leave_a_foreign_kernel_without_one(export, tmp_path):
+    export.push("forward", 0, 900)
+    export.push("backward", 0, 900, thread=2)
+    export.launch(500, thread=3)
+    export.launch(600, thread=2)
+    assert [place[2:] for place in _places(export, tmp_path)] == [("", "", "none"), ("backward", "", "exact")]
+
+
+def test_phases_of_another_process_do_not_count(export, tmp_path):
+    export.push("forward", 0, 900, process=2)
+    export.launch(500, process=1)
+    assert _places(export, tmp_path) == [(None, -1, "", "", "none")]
+
+
+def test_without_phases_a_range_is_exact_and_no_range_is_none(export, tmp_path):
+    export.push("my kernel loop", 0, 100)
+    export.launch(50)
+    export.launch(150)
+    assert [place[-1] for place in _places(export, tmp_path)] == ["exact", "none"]
+
+
+def test_correlation_ids_repeat_in_another_process(export, tmp_path):
+    export.push("one", 0, 100, process=1)
+    export.push("two", 0, 100, process=2)
+    export.call(10, 12, process=1, correlation=5)
+    export.call(20, 22, process=2, correlation=5)
+    export.kernel(30, 40, 5, process=1, device=0)
+    export.kernel(50, 60, 5, process=2, device=1)
+    assert _paths(export, tmp_path) == ["one", "two"]
+
+
+def test_a_thread_number_comes_again_in_another_process(export, tmp_path):
+    export.push("of process 1", 0, 100, process=1, thread=77)
+    export.push("of process 2", 50, 200, process=2, thread=77)
+    export.launch(60, process=1, thread=77)
+    export.launch(70, process=2, thread=77)
+    export.launch(150, process=1, thread=77)
+    assert _paths(export, tmp_path) == ["of process 1", "of process 2", None]
+
+
+def test_several_gpus_of_one_process_are_told_apart(export, tmp_path):
+    export.push("forward", 0, 100)
+    export.launch(10, device=0)
+    export.launch(20, device=1)
+    capture, found = _attributed(export, tmp_path)
+    assert list(capture.kernels["device"]) == [0, 1]
+    assert list(found.kernels["attribution"]) == ["exact", "exact"]
+
+
+def test_kernels_of_a_graph_belong_to_the_call_that_launched_it(export, tmp_path):
+    export.push("replay", 0, 100)
+    graph = export.call(50, 60, name="cudaGraphLaunch_v10000")
+    for node in range(3):
+        export.kernel(200 + 10 * node, 205 + 10 * node, graph, graph_node=node + 1)
+    export.push("later", 150, 400)
+    assert _paths(export, tmp_path) == ["replay"] * 3
+
+
+def test_a_graph_traced_as_a_whole_is_attributed_and_said_to_hide_its_kernels(export, tmp_path):
+    export.push("replay", 0, 100)
+    export.graph(200, 300, export.call(50, 60, name="cudaGraphLaunch_v10000"))
+    capture, found = _attributed(export, tmp_path)
+    assert list(found.graphs["attribution"]) == ["exact"]
+    assert any("CUDA graph" in name for name in capture.missing)
+
+
+def test_an_open_range_lasts_to_the_end_of_the_capture(export, tmp_path):
+    export.push("forever", 0, None)
+    export.push("inner", 10, 20)
+    export.launch(15)
+    export.launch(5000)
+    capture, _ = _attributed(export, tmp_path)
+    assert list(capture.ranges["is_open"]) == [True, False]
+    assert list(capture.ranges["end_ns"]) == [5015, 20]
+    (tmp_path / "x.sqlite").unlink()
+    assert _paths(export, tmp_path) == ["forever/inner", "forever"]
+
+
+def test_registered_strings_name_ranges(export, tmp_path):
+    export.push("forward", 0, 100, registered=True)
+    export.push("norm", 10, 50, registered=False)
+    export.launch(20)
+    assert _paths(export, tmp_path) == ["forward/norm"]
+
+
+def test_ranges_of_one_name_inside_each_other_are_two_ranges(export, tmp_path):
+    export.push("layer", 0, 100)
+    export.push("layer", 10, 50)
+    export.launch(20)
+    export.launch(60)
+    assert _paths(export, tmp_path) == ["layer/layer", "layer"]
+
+
+def test_ranges_that_start_and_end_together_nest_in_the_order_of_the_capture(export, tmp_path):
+    export.push("outer", 0, 100)
+    export.push("inner", 0, 100)
+    export.push("after", 100, 200)
+    export.launch(50)
+    export.launch(150)
+    assert _paths(export, tmp_path) == ["outer/inner", "after"]
+
+
+def test_empty_ranges_hold_nothing(export, tmp_path):
+    export.push("outer", 0, 100)
+    export.push("empty", 50, 50)
+    export.launch(50)
+    assert _paths(export, tmp_path) == ["outer"]
+
+
+def test_start_end_ranges_may_overlap_and_do_not_nest(export, tmp_path):
+    export.push("outer", 0, 100)
+    export.span("first", 10, 60)
+    export.span("second", 40, 90)
+    export.launch(50)
+    _, found = _attributed(export, tmp_path)
+    assert list(found.ranges["parent_id"]) == [-1, -1, -1]
+    assert found.kernels["range_id"].tolist() == [0]
+
+
+def test_a_phase_marked_by_a_start_end_range_is_found_by_time(export, tmp_path):
+    export.span("forward", 0, 100)
+    export.launch(50)
+    assert _places(export, tmp_path) == [(None, -1, "forward", "", "phase")]
+
+
+def test_domains_nest_on_their_own(export, tmp_path):
+    export.domain(3, "library")
+    export.push("user", 0, 100)
+    export.push("call", 50, 150, domain=3)  # overlaps, which two domains may
+    export.launch(20)
+    export.launch(75)
+    export.launch(120)
+    capture, found = _attributed(export, tmp_path)
+    assert sorted(capture.ranges["domain"].astype(str)) == ["", "library"]
+    names = found.ranges["name"].astype(str)
+    assert [names[i] for i in found.kernels["range_id"]] == ["user", "call", "call"]
+    operation, inside = found.inside(found.kernels)
+    assert sorted(zip(operation.tolist(), names[inside])) == [(0, "user"), (1, "call"), (1, "user"), (2, "call")]
+
+
+def test_a_phase_of_another_domain_counts(export, tmp_path):
+    export.domain(3, "library")
+    export.push("forward", 0, 100)
+    export.push("call", 50, 150, domain=3)
+    export.launch(75)
+    assert [place[2::2] for place in _places(export, tmp_path)] == [("forward", "exact")]
+
+
+def test_a_library_range_within_a_user_range_is_below_it(export, tmp_path):
+    export.domain(3, "library")
+    export.push("forward", 0, 100)
+    export.push("gemm", 50, 90, domain=3)
+    export.launch(75)
+    assert _paths(export, tmp_path) == ["forward/gemm"]
+
+
+def test_steps_are_numbered_by_start_in_each_process(export, tmp_path):
+    for process in (1, 2):
+        for i in range(3):
+            export.push("step", 100 * i, 100 * i + 90, process=process)
+            export.launch(100 * i + 10 + process, process=process)
+    assert [place[1] for place in _places(export, tmp_path)] == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_kernel_whose_launch_is_not_in_the_capture_is_not_attributed(export, tmp_path):
+    export.push("forward", 0, 1000)
+    export.launch(10)
+    export.kernel(500, 510, 999)
+    _, found = _attributed(export, tmp_path)
+    assert list(found.kernels["api"]) == [0, -1]
+    assert list(found.kernels["attribution"]) == ["exact", "none"]
+
+
+def test_no_api_table_attributes_nothing(export, tmp_path):
+    export.push("forward", 0, 1000)
+    export.launch(10)
+    export.drop("CUPTI_ACTIVITY_KIND_RUNTIME")
+    capture, found = _attributed(export, tmp_path)
+    assert list(found.kernels["attribution"]) == ["none"]
+    assert "CUPTI_ACTIVITY_KIND_RUNTIME" in capture.missing
+
+
+def test_ranges_of_unknown_threads_hold_nothing_exactly(export, tmp_path):
+    export.push("forward", 0, 1000)
+    export.launch(10)
+    export.drop("NVTX_EVENTS", "globalTid")
+    capture, found = _attributed(export, tmp_path)
+    assert list(found.kernels["attribution"]) == ["none"]
+    assert "NVTX_EVENTS.globalTid" in capture.missing
+
+
+def test_without_a_process_column_one_process_is_the_process(export, tmp_path):
+    export.push("forward", 0, 1000)
+    export.launch(10)
+    export.drop("CUPTI_ACTIVITY_KIND_KERNEL", "globalPid")
+    assert _paths(export, tmp_path) == ["forward"]
+
+
+def test_without_a_process_column_other_threads_still_find_their_phase(export, tmp_path):
+    export.push("step", 0, 1000)
+    export.push("backward", 500, 900)
+    export.launch(600, thread=2)
+    export.drop("CUPTI_ACTIVITY_KIND_KERNEL", "globalPid")
+    capture, found = _attributed(export, tmp_path)
+    assert list(found.kernels["attribution"]) == ["phase"]
+    assert summarise(capture, found).capture["processes"] == [1]
+    assert "only process" in capture.missing["CUPTI_ACTIVITY_KIND_KERNEL.globalPid"]
+
+
+def test_without_a_process_column_two_processes_are_not_guessed(export, tmp_path):
+    for process in (1, 2):
+        export.push("forward", 0, 1000, process=process)
+        export.launch(10, process=process)
+    export.drop("CUPTI_ACTIVITY_KIND_KERNEL", "globalPid")
+    capture, found = _attributed(export, tmp_path)
+    assert list(found.kernels["attribution"]) == ["none", "none"]
+    assert summarise(capture, found).capture["processes"] == [1, 2]
+    assert "unknown" in capture.missing["CUPTI_ACTIVITY_KIND_KERNEL.globalPid"]
+
+
+def test_memory_operations_are_attributed_like_kernels(export, tmp_path):
+    export.push("forward", 0, 100)
+    export.copy(200, 210, export.call(10, 20, name="cudaMemcpyAsync_v3020"))
+    export.memset(300, 310, export.call(150, 160, name="cudaMemsetAsync_v3020"))
+    capture, found = _attributed(export, tmp_path)
+    assert list(capture.memops["operation"]) == ["memcpy Host-to-Device", "memset"]
+    assert list(found.memops["phase"]) == ["forward", ""]
+
+
+def test_rows_in_any_order_give_the_same(export, tmp_path):
+    export.push("inner", 20, 80)
+    export.push("outer", 0, 100)
+    export.launch(60)
+    export.launch(30)
+    export.launch(10)
+    assert _paths(export, tmp_path) == ["outer", "outer/inner", "outer/inner"]
+
+
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [
+        ("forward", "forward"),
+        ("Forward pass", "forward"),
+        ("fwd", "forward"),
+        ("backward", "backward"),
+        ("bwd_step", "backward"),
+        ("optimizer", "optimizer"),
+        ("Optimizer.step#AdamW.step", "optimizer"),
+        ("loss", "loss"),
+        ("flash_fwd_kernel", ""),
+        ("lossless compression", ""),
+        ("", ""),
+    ],
+)
+def test_phases_of_other_programs_are_recognised(name, phase):
+    assert phase_of(name) == phase
+
+
+@pytest.mark.parametrize("name", ["step", "Step 12", "iter_3", "iteration", "ProfilerStep#7", "train_step"])
+def test_steps_of_other_programs_are_recognised(name):
+    assert is_step(name)
+
+
+def test_autograds_own_threads_lose_nothing():
+    """Backward disappears in nsys's own nvtx_kern_sum of this capture: its kernels are launched by another thread."""
+    threads, single = read(profile("train_threads")), read(profile("train"))
+    found, reference = attribute(threads).kernels, attribute(single).kernels
+    assert (found["phase"] != "").all()
+    backward = (threads.kernels["end_ns"] - threads.kernels["start_ns"])[found["phase"] == "backward"].sum()
+    expected = (single.kernels["end_ns"] - single.kernels["start_ns"])[reference["phase"] == "backward"].sum()
+    assert backward == pytest.approx(expected, rel=0.03)
+    assert set(found["attribution"][found["phase"] == "backward"]) == {"exact", "phase"}
+    assert set(reference["attribution"][reference["phase"] == "backward"]) == {"exact"}

@@ -1,0 +1,383 @@
+"""Exports of any container, version and completeness give the same tidy frames, or one clear line."""
+
+import gzip
+import os
+import shutil
+import sqlite3
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis.capture import nsys_export
+from analysis.capture.nsys_export import ExportError, read
+
+from .nsys_files import Export
+from .profiles import NAMES, profile
+
+FRAMES = ("kernels", "graphs", "memops", "api", "ranges", "syncs")
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture
+def export():
+    """A capture with something of everything."""
+    full = Export()
+    full.gpu(process=1)
+    full.domain(4, "library")
+    full.push("step", 0, 1000)
+    full.push("forward", 10, None, registered=True)
+    full.push("gemm", 20, 90, domain=4)
+    full.span("window", 5, 700, thread=2)
+    for i in range(5):
+        full.launch(30 + 10 * i, name=f"kernel_{i % 2}", device=i % 2, stream=7 + i)
+    full.copy(200, 230, full.call(100, 110, name="cudaMemcpyAsync_v3020"), kind=2)
+    full.memset(300, 310, full.call(120, 130, name="cudaMemsetAsync_v3020"))
+    full.graph(400, 500, full.call(140, 150, name="cudaGraphLaunch_v10000"))
+    full.sync(600, 650, full.call(160, 650, name="cudaDeviceSynchronize_v3020"))
+    return full
+
+
+def _problem(path) -> str:
+    with pytest.raises(ExportError) as caught:
+        read(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(str(path))
+    return message
+
+
+def test_parquetdir_and_sqlite_give_the_same_frames(export, tmp_path):
+    one, two = read(export.sqlite(tmp_path / "x.sqlite")), read(export.parquetdir(tmp_path / "x"))
+    for name in FRAMES:
+        pd.testing.assert_frame_equal(getattr(one, name), getattr(two, name))
+        assert len(getattr(one, name)), name
+    assert (one.gpus, one.missing, one.schema_version) == (two.gpus, two.missing, two.schema_version)
+
+
+def test_real_exports_are_read_whole():
+    for name in NAMES:
+        capture = read(profile(name))
+        assert capture.gpus[0]["name"] == "NVIDIA H200"
+        assert capture.schema_version == "3.20.3"
+        connection = sqlite3.connect(profile(name))
+        for frame, table in (("kernels", nsys_export.KERNEL), ("api", nsys_export.API), ("ranges", nsys_export.NVTX)):
+            (rows,) = connection.execute(f'SELECT count(*) FROM "{table}"').fetchone()
+            assert len(getattr(capture, frame)) == rows
+        connection.close()
+
+
+def test_frames_are_sorted_by_start_whatever_the_order_of_rows(export, tmp_path):
+    for rows in export.rows.values():
+        rows.reverse()
+    capture = read(export.sqlite(tmp_path / "x.sqlite"))
+    for name in FRAMES:
+        assert getattr(capture, name)["start_ns"].is_monotonic_increasing
+
+
+def test_launch_shapes_can_be_left_out(export, tmp_path):
+    path = export.sqlite(tmp_path / "x.sqlite")
+    assert "grid_x" in read(path).kernels
+    assert "grid_x" not in read(path, details=False).kernels
+
+
+def test_api_names_are_as_nsys_prints_them(export, tmp_path):
+    names = set(read(export.sqlite(tmp_path / "x.sqlite")).api["name"])
+    assert {"cudaLaunchKernel", "cudaMemcpyAsync", "cudaGraphLaunch_v10000"} <= names
+
+
+def test_two_functions_do_not_get_one_name(export, tmp_path):
+    export.call(700, 710, name="cudaLaunchKernel")
+    names = set(read(export.sqlite(tmp_path / "x.sqlite")).api["name"])
+    assert {"cudaLaunchKernel", "cudaLaunchKernel_v7000"} <= names
+
+
+@pytest.mark.parametrize("table", nsys_export.CONSEQUENCES)
+@pytest.mark.parametrize("container", ["sqlite", "parquetdir"])
+def test_a_missing_table_is_listed_with_what_it_makes_unanswerable(export, tmp_path, table, container):
+    export.drop(table)
+    capture = read(getattr(export, container)(tmp_path / "x"))
+    assert capture.missing[table] == nsys_export.CONSEQUENCES[table]
+
+
+_OLD = [
+    ("CUPTI_ACTIVITY_KIND_KERNEL", "graphNodeId"),
+    ("CUPTI_ACTIVITY_KIND_KERNEL", "globalPid"),
+    ("CUPTI_ACTIVITY_KIND_KERNEL", "demangledName"),
+    ("CUPTI_ACTIVITY_KIND_KERNEL", "correlationId"),
+    ("CUPTI_ACTIVITY_KIND_KERNEL", "gridX"),
+    ("CUPTI_ACTIVITY_KIND_KERNEL", "contextId"),
+    ("CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind"),
+    ("CUPTI_ACTIVITY_KIND_MEMSET", "graphNodeId"),
+    ("CUPTI_ACTIVITY_KIND_RUNTIME", "eventClass"),
+    ("CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid"),
+    ("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "syncType"),
+    ("NVTX_EVENTS", "textId"),
+    ("NVTX_EVENTS", "text"),
+    ("NVTX_EVENTS", "domainId"),
+    ("TARGET_INFO_GPU", "smCount"),
+    ("META_DATA_EXPORT", "value"),
+]
+
+
+@pytest.mark.parametrize(("table", "column"), _OLD)
+def test_columns_that_older_versions_lack_do_not_stop_the_reading(export, tmp_path, table, column):
+    whole = read(export.sqlite(tmp_path / "whole.sqlite"))
+    export.drop(table, column)
+    capture = read(export.sqlite(tmp_path / "x.sqlite"))
+    for name in FRAMES:
+        assert len(getattr(capture, name)) == len(getattr(whole, name))
+        assert list(getattr(capture, name)["start_ns"]) == list(getattr(whole, name)["start_ns"])
+
+
+def test_a_missing_indispensable_column_is_named(export, tmp_path):
+    export.drop("CUPTI_ACTIVITY_KIND_KERNEL", "end")
+    assert "CUPTI_ACTIVITY_KIND_KERNEL has no column end" in _problem(export.sqlite(tmp_path / "x.sqlite"))
+
+
+def test_names_without_a_string_table_are_marked(export, tmp_path):
+    export.drop("StringIds")
+    capture = read(export.sqlite(tmp_path / "x.sqlite"))
+    assert all(name.startswith("<unnamed kernel") for name in capture.kernels["kernel_name"])
+    assert capture.kernels["kernel_name"].nunique() == 2
+
+
+def test_a_string_that_the_table_lacks_is_damage(export, tmp_path):
+    export.rows["StringIds"] = export.rows["StringIds"][:2]
+    assert "StringIds does not have" in _problem(export.sqlite(tmp_path / "x.sqlite"))
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value", "said"),
+    [
+        ("CUPTI_ACTIVITY_KIND_KERNEL", "end", 1, "ends before it starts"),
+        ("CUPTI_ACTIVITY_KIND_KERNEL", "start", None, "without a time"),
+        ("CUPTI_ACTIVITY_KIND_RUNTIME", "end", 2**62, "out of range"),
+        ("CUPTI_ACTIVITY_KIND_RUNTIME", "nameId", "x", "values that no nsys writes"),
+        ("CUPTI_ACTIVITY_KIND_KERNEL", "deviceId", 2**40, "out of range"),
+        ("CUPTI_ACTIVITY_KIND_KERNEL", "deviceId", -1, "device number out of range"),
+        ("CUPTI_ACTIVITY_KIND_MEMCPY", "deviceId", 1024, "device number out of range"),
+        ("TARGET_INFO_CUDA_DEVICE", "gpuId", -1, "gpuId in TARGET_INFO_CUDA_DEVICE is out of range"),
+        ("TARGET_INFO_GPU", "smCount", 2**62, "smCount in TARGET_INFO_GPU is out of range"),
+        ("TARGET_INFO_GPU", "clockRate", -1, "clockRate in TARGET_INFO_GPU is out of range"),
+        ("NVTX_EVENTS", "end", -5, "ends before it starts"),
+    ],
+)
+def test_impossible_values_are_damage(export, tmp_path, table, column, value, said):
+    export.rows[table][-1][column] = value
+    assert said in _problem(export.sqlite(tmp_path / "x.sqlite"))
+
+
+@pytest.mark.parametrize("column", ["start", "correlationId", "deviceId"])
+@pytest.mark.parametrize("container", ["sqlite", "parquetdir"])
+def test_a_fraction_is_not_cut_to_a_whole_number(export, tmp_path, container, column):
+    path = getattr(export, container)(tmp_path / "x")
+    _halve(path, column)
+    assert "KERNEL has a value that is no whole number" in _problem(path)
+
+
+def _halve(path, column):
+    """Add a half to a column of the kernels."""
+    if path.is_dir():
+        file = path / f"{nsys_export.KERNEL}.parquet"
+        table = pq.read_table(file)
+        place = table.column_names.index(column)
+        halves = pa.array([value + 0.5 for value in table.column(place).to_pylist()])
+        pq.write_table(table.set_column(place, column, halves), file)
+    else:
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(f'UPDATE {nsys_export.KERNEL} SET "{column}" = "{column}" + 0.5')
+
+
+@pytest.mark.parametrize("container", ["sqlite", "parquetdir"])
+def test_names_stored_as_bytes_are_read_as_text(export, tmp_path, container):
+    whole = read(export.sqlite(tmp_path / "whole.sqlite"))
+    path = getattr(export, container)(tmp_path / "x")
+    for table, column in (("StringIds", "value"), ("NVTX_EVENTS", "text"), ("TARGET_INFO_GPU", "name")):
+        if path.is_dir():
+            file = path / f"{table}.parquet"
+            names = pq.read_table(file)
+            blobs = names.column(column).cast(pa.large_binary())
+            pq.write_table(names.set_column(names.column_names.index(column), column, blobs), file)
+        else:
+            with closing(sqlite3.connect(path)) as connection, connection:
+                connection.execute(f'UPDATE {table} SET "{column}" = CAST("{column}" AS BLOB)')
+    capture = read(path)
+    for name in FRAMES:
+        pd.testing.assert_frame_equal(getattr(capture, name), getattr(whole, name))
+    assert capture.gpus == whole.gpus
+
+
+def test_whole_numbers_as_floats_are_read(export, tmp_path):
+    path = export.parquetdir(tmp_path / "x")
+    whole = read(path).kernels
+    file = path / f"{nsys_export.KERNEL}.parquet"
+    table = pq.read_table(file)
+    floats = table.column("correlationId").cast(pa.float64())
+    pq.write_table(table.set_column(table.column_names.index("correlationId"), "correlationId", floats), file)
+    pd.testing.assert_frame_equal(read(path).kernels, whole)
+
+
+def test_files_that_are_no_exports_say_so(tmp_path):
+    assert "does not exist" in _problem(tmp_path / "nothing.sqlite")
+    (tmp_path / "empty.sqlite").touch()
+    assert "is empty" in _problem(tmp_path / "empty.sqlite")
+    (tmp_path / "text.sqlite").write_text("hello\n" * 100)
+    assert "is not an SQLite file" in _problem(tmp_path / "text.sqlite")
+    os.mkfifo(tmp_path / "pipe.sqlite")
+    assert "is neither a file nor a folder" in _problem(tmp_path / "pipe.sqlite")
+    (tmp_path / "folder").mkdir()
+    assert "without .parquet files" in _problem(tmp_path / "folder")
+    (tmp_path / "folder" / "StringIds.parquet").write_bytes(b"PAR1 no")
+    assert "damaged" in _problem(tmp_path / "folder")
+    assert "give the parquetdir folder that holds it" in _problem(tmp_path / "folder" / "StringIds.parquet")
+    connection = sqlite3.connect(tmp_path / "other.sqlite")
+    connection.execute("CREATE TABLE songs (title TEXT)")
+    connection.close()
+    assert "none of the tables of an nsys export" in _problem(tmp_path / "other.sqlite")
+
+
+def test_a_truncated_export_says_so(export, tmp_path):
+    path = export.sqlite(tmp_path / "x.sqlite")
+    path.write_bytes(path.read_bytes()[:-5000])
+    assert "is cut off" in _problem(path)
+
+
+@pytest.mark.parametrize("mode", ["WAL", "DELETE"])
+def test_an_export_that_is_being_written_says_so(export, tmp_path, mode):
+    """The file alone would be read as whole, without what is still to be moved into it."""
+    path = export.sqlite(tmp_path / "x.sqlite")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA journal_mode = {mode}")
+        connection.execute(f"DELETE FROM {nsys_export.KERNEL}")
+        if mode == "WAL":
+            connection.commit()
+        assert "is being written" in _problem(path)
+        connection.commit()
+    assert len(read(path).kernels) == 0
+
+
+def test_a_capture_without_events_says_so(tmp_path):
+    empty = Export()
+    empty.gpu()
+    assert "no CUDA and no NVTX events" in _problem(empty.sqlite(tmp_path / "x.sqlite"))
+
+
+def test_a_report_without_nsys_tells_how_to_export_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "x.nsys-rep").write_bytes(b"report")
+    assert "nsys export --type sqlite" in _problem(tmp_path / "x.nsys-rep")
+
+
+def _fake_nsys(tmp_path, monkeypatch, script: str, interpreter: str = "/bin/sh"):
+    nsys = tmp_path / "bin" / "nsys"
+    nsys.parent.mkdir()
+    nsys.write_text(f"#!{interpreter}\n{script}\n")
+    nsys.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{nsys.parent}:/usr/bin:/bin")
+    report = tmp_path / "x.nsys-rep"
+    report.write_bytes(b"report")
+    return report
+
+
+_TO_OUTPUT = 'while [ "$1" != --output ]; do shift; done; '
+
+
+def test_a_report_is_exported_through_nsys_afresh(export, tmp_path, monkeypatch):
+    made = export.sqlite(tmp_path / "made.sqlite")
+    report = _fake_nsys(
+        tmp_path,
+        monkeypatch,
+        f'echo "$@" > {tmp_path}/arguments; {_TO_OUTPUT} cp {made} "$2"',
+    )
+    (tmp_path / "x.sqlite").write_text("a stale export beside the report")
+    assert len(read(report).kernels) == 5
+    said = (tmp_path / "arguments").read_text()
+    assert "export --type sqlite --force-overwrite=true" in said
+    assert (tmp_path / "x.sqlite").read_text() == "a stale export beside the report"
+
+
+def test_a_report_that_nsys_cannot_export_says_what_nsys_said(tmp_path, monkeypatch):
+    report = _fake_nsys(tmp_path, monkeypatch, "echo 'the report is from the future' >&2; exit 1")
+    assert "nsys could not export it (exit code 1; it said: the report is from the future)" in _problem(report)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("exit 3", "nsys could not export it (exit code 3; it said nothing)"),
+        ("kill -9 $$", "nsys could not export it (signal 9; it said nothing)"),
+        ("exit 0", "nsys exported nothing (it said nothing)"),
+        ("echo Done.; exit 0", "nsys exported nothing (it said: Done.)"),
+        (_TO_OUTPUT + ': > "$2"', "nsys exported it to a file that is empty"),
+        (_TO_OUTPUT + 'echo garbage > "$2"', "nsys exported it to a file that is not an SQLite file"),
+        (_TO_OUTPUT + 'mkdir "$2"', "nsys exported nothing"),
+        ("cat; exit 4", "exit code 4; it said nothing"),  # and does not wait for what a user types
+        (r"printf '\377\033[2J\n\n'; exit 5", "exit code 5"),
+    ],
+)
+def test_an_nsys_that_fails_is_one_clear_line(tmp_path, monkeypatch, script, said):
+    assert said in _problem(_fake_nsys(tmp_path, monkeypatch, script))
+
+
+def test_an_export_cut_short_by_nsys_says_so(export, tmp_path, monkeypatch):
+    made = export.sqlite(tmp_path / "made.sqlite")
+    report = _fake_nsys(tmp_path, monkeypatch, f'{_TO_OUTPUT} head -c 9000 {made} > "$2"')
+    assert "nsys exported it to a file that is cut off" in _problem(report)
+
+
+def test_an_nsys_that_cannot_start_says_so(tmp_path, monkeypatch):
+    report = _fake_nsys(tmp_path, monkeypatch, "", interpreter="/nowhere")
+    assert "nsys could not be started" in _problem(report)
+
+
+def test_an_nsys_that_hangs_is_ended_with_what_it_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(nsys_export, "EXPORT_LIMIT_S", 0.5)
+    report = _fake_nsys(tmp_path, monkeypatch, f"sleep 600 & echo $! > {tmp_path}/child; wait")
+    assert "nsys had not exported it after 0.5 s" in _problem(report)
+    child = int((tmp_path / "child").read_text())
+    state = Path(f"/proc/{child}/stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z"
+
+
+def test_what_nsys_leaves_running_is_not_waited_for(export, tmp_path, monkeypatch):
+    made = export.sqlite(tmp_path / "made.sqlite")
+    monkeypatch.setattr(nsys_export, "EXPORT_LIMIT_S", 20)
+    report = _fake_nsys(tmp_path, monkeypatch, f'sleep 30 & {_TO_OUTPUT} cp {made} "$2"')
+    assert len(read(report).kernels) == 5
+
+
+def test_an_export_on_a_read_only_folder_is_read(export, tmp_path):
+    path = export.sqlite(tmp_path / "x.sqlite")
+    path.chmod(0o444)
+    assert len(read(path).kernels) == 5
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["x.sqlite"]
+
+
+def test_a_shipped_real_export_is_read(tmp_path):
+    """Whole real captures lie beside the repository; this small one is always here."""
+    path = tmp_path / "graph_node.sqlite"
+    with gzip.open(DATA / "graph_node.sqlite.gz") as packed, path.open("wb") as plain:
+        shutil.copyfileobj(packed, plain)
+    capture = read(path)
+    assert len(capture.kernels) == 20
+    assert (capture.kernels["graph_node"] > 0).sum() == 18
+
+
+def test_a_real_parquetdir_export_is_read():
+    """Exported by nsys 2025.3 on an H200, three training steps; the totals are those of its SQLite export."""
+    capture = read(DATA / "h200_parquetdir")
+    assert capture.missing == {}
+    assert len(capture.kernels) == 8664
+    assert (capture.kernels["end_ns"] - capture.kernels["start_ns"]).sum() == 54_372_233
+    assert len(capture.api) == 16_149
+    assert len(capture.ranges) == 420
+
+
+def test_nsys_is_never_needed_for_an_export(export, tmp_path, monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: pytest.fail("ran a program"))
+    assert len(read(export.sqlite(tmp_path / "x.sqlite")).kernels) == 5

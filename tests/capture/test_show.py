@@ -1,0 +1,305 @@
+"""`show` is readable, its JSON is a stable interface, and nothing a profile holds can break it."""
+
+import csv
+import io
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+from typer.testing import CliRunner
+
+from analysis import show
+from analysis.__main__ import app
+from analysis.capture.summary import SECTIONS
+
+from .nsys_files import Export
+from .profiles import profile
+
+_KEYS = {"capture", "coverage", "launches", *SECTIONS}
+
+
+@pytest.fixture
+def capture(tmp_path):
+    export = Export()
+    export.gpu()
+    export.push("step", 0, 1000)
+    export.push("forward", 10, 400)
+    export.push("backward", 500, 900)
+    export.launch(50, name="void gemm<float>(int)")
+    export.launch(600, name="void add<float>(int)", thread=2)
+    export.copy(700, 710, export.call(650, 655, name="cudaMemcpyAsync_v3020"))
+    export.sync(900, 910, export.call(800, 910, name="cudaDeviceSynchronize_v3020"))
+    return export.sqlite(tmp_path / "good.sqlite")
+
+
+def _show(*arguments):
+    done = CliRunner().invoke(app, ["show", *map(str, arguments)])
+    assert "Traceback" not in done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    return done
+
+
+def test_text_is_a_readable_summary(capture):
+    done = _show(capture)
+    assert done.exit_code == 0
+    for expected in (
+        "good.sqlite",
+        "NVTX ranges",
+        "forward",
+        "void gemm<float>(int)",
+        "cudaLaunchKernel",
+        "NVIDIA Test",
+    ):
+        assert expected in done.stdout
+    assert "50.0% of kernel time attributed exactly, 50.0% to a phase by time, 0.0% not attributed" in done.stdout
+
+
+def test_json_is_the_documented_interface(capture):
+    found = json.loads(_show(capture, "--format", "json").stdout)
+    assert set(found) == _KEYS
+    assert found["coverage"] == {"exact": 0.5, "phase": 0.5, "none": 0.0}
+    assert all(key in show.__doc__ for key in found["capture"])
+    assert found["capture"]["kernel_share"] == 1
+    for name, columns in SECTIONS.items():
+        for row in found[name]:
+            assert set(row) == set(columns), name
+    kernel = found["kernels"][0]
+    assert {"name", "family", "calls", "total_ns"} <= set(kernel)
+    assert (kernel["calls"], kernel["total_ns"]) == (1, 5)
+    forward = next(row for row in found["ranges"] if row["name"] == "forward")
+    assert forward == {
+        "name": "forward",
+        "style": "PushPop",
+        "instances": 1,
+        "kernel_calls": 1,
+        "kernel_ns": 5,
+        "busy_ns": 5,
+        "projected_ns": 5,
+        "host_ns": 390,
+    }
+    assert [row["phase"] for row in found["phases"]] == ["forward", "backward"]
+    assert found["api"][0]["latency_median_ns"] is None
+    assert found["missing"][0].keys() == {"what", "consequence"}
+
+
+@pytest.mark.parametrize("form", ["text", "md"])
+def test_coverage_says_of_how_much_gpu_time_it_speaks(tmp_path, form):
+    export = Export()
+    export.push("forward", 0, 100)
+    export.launch(10, start=100, end=125)
+    export.graph(200, 275, export.call(20, 30, name="cudaGraphLaunch_v10000"))
+    path = export.sqlite(tmp_path / "x.sqlite")
+    found = json.loads(_show(path, "--format", "json").stdout)
+    assert found["coverage"] == {"exact": 1, "phase": 0, "none": 0}
+    assert (found["capture"]["kernel_share"], found["capture"]["graph_ns"]) == (0.25, 75)
+    shown = " ".join(_show(path, "--format", form).stdout.replace("\\", "").split())
+    assert "100.0% of kernel time attributed exactly" in shown
+    assert "(kernel time is 25.0% of GPU time; graphs hide the rest)" in shown
+
+
+@pytest.mark.parametrize("event", ["push", "memset", "sync"])
+def test_every_event_tells_its_process(tmp_path, event):
+    export = Export()
+    first = {"push": "forward", "memset": 5, "sync": 5}[event]
+    arguments = (first, 5, 10) if event == "push" else (first, 10, 1)
+    getattr(export, event)(*arguments, process=7)
+    found = json.loads(_show(export.sqlite(tmp_path / "x.sqlite"), "--format", "json").stdout)
+    assert found["capture"]["processes"] == [7]
+
+
+def test_a_capture_of_graphs_alone_covers_nothing(tmp_path):
+    export = Export()
+    export.graph(200, 275, export.call(20, 30, name="cudaGraphLaunch_v10000"))
+    path = export.sqlite(tmp_path / "x.sqlite")
+    assert "no kernels to attribute (kernel time is 0.0% of GPU time" in _show(path).stdout
+    assert json.loads(_show(path, "--format", "json").stdout)["capture"]["kernel_share"] == 0
+
+
+def test_json_of_several_is_an_array_and_of_one_an_object(capture):
+    assert isinstance(json.loads(_show(capture, "--format", "json").stdout), dict)
+    both = json.loads(_show(capture, capture, "--format", "json").stdout)
+    assert [one["capture"]["source"] for one in both] == ["good.sqlite", "good.sqlite"]
+
+
+def test_csv_is_one_long_table(capture):
+    rows = list(csv.DictReader(io.StringIO(_show(capture, capture, "--format", "csv").stdout)))
+    assert list(rows[0]) == ["profile", "section", "row", "column", "value"]
+    assert {row["section"] for row in rows} == _KEYS - {"missing"} | {"missing"}
+    totals = [row["value"] for row in rows if row["section"] == "kernels" and row["column"] == "total_ns"]
+    assert totals == ["5", "5"] * 2
+
+
+def test_markdown_shows_names_as_they_are(capture):
+    text = _show(capture, "--format", "md").stdout
+    assert text.startswith(r"# good.sqlite")
+    assert r"void gemm&lt;float&gt;\(int\)" in text
+
+
+def test_top_limits_rows_and_never_what_is_missing(tmp_path):
+    export = Export()
+    for i in range(30):
+        export.launch(100 * i, name=f"kernel_number_{i}")
+    path = export.sqlite(tmp_path / "x.sqlite")
+    limited, whole = _show(path, "--top", 3).stdout, _show(path, "--top", 0).stdout
+    assert limited.count("kernel_number_") == 3
+    assert "... and 27 more" in limited
+    assert whole.count("kernel_number_") == 30
+    assert limited.count("no NVTX ranges") == 1
+    assert json.loads(_show(path, "--format", "json").stdout)["capture"]["num_kernels"] == 30
+
+
+def test_a_batch_goes_on_past_what_cannot_be_read(capture, tmp_path):
+    (tmp_path / "bad.sqlite").write_text("no")
+    (tmp_path / "x.nsys-rep").write_bytes(b"")
+    done = _show(tmp_path / "bad.sqlite", capture, tmp_path / "x.nsys-rep", tmp_path / "none.sqlite")
+    assert done.exit_code == 2
+    assert "good.sqlite" in done.stdout
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("error: ") for line in lines)
+    assert "is not an SQLite file" in lines[0]
+
+
+@pytest.mark.parametrize("form", ["text", "json", "csv", "md"])
+def test_one_bad_profile_is_one_line_and_exit_code_2(tmp_path, form):
+    (tmp_path / "bad.sqlite").write_text("no")
+    done = _show(tmp_path / "bad.sqlite", "--format", form)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("form", ["text", "md"])
+def test_names_cannot_drive_the_terminal_or_the_page(tmp_path, form):
+    export = Export()
+    export.push("[bold red]x[/]\x1b[2J<script>alert(1)</script>\n| a | b |", 0, 100)
+    export.launch(5, name="k\x07\x1b]0;title\x07<img src=x>")
+    export.gpu(name="\x1b[31mgpu")
+    for row in export.rows["META_DATA_EXPORT"]:
+        row["value"] = "2025\x1b[2J\n<script>"
+    text = _show(export.sqlite(tmp_path / "x.sqlite"), "--format", form).stdout
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    if form == "md":
+        assert "<script>" not in text
+        assert "<img" not in text
+    else:
+        assert "[bold red]x[/]" in text
+
+
+def test_names_that_begin_alike_stay_different_in_text(tmp_path):
+    export = Export()
+    for ending in ("alpha", "omega"):
+        export.launch(len(ending) * 10, name=f"void {'very_' * 100}{ending}(int)")
+    text = _show(export.sqlite(tmp_path / "x.sqlite")).stdout
+    assert "alpha(int)" in text
+    assert "omega(int)" in text
+
+
+def test_a_users_own_rules_win(capture, tmp_path):
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rule]]\nname = "mine"\nfamily = "attention"\npattern = "add<"\n')
+    kernels = json.loads(_show(capture, "--format", "json", "--rules", rules).stdout)["kernels"]
+    assert ("attention", "mine") in {(row["family"], row["rule"]) for row in kernels}
+    rules.write_text("[[rule]]\n")
+    done = _show(capture, "--rules", rules)
+    assert done.exit_code == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_every_command_has_help():
+    for command in ("ingest", "show"):
+        done = CliRunner().invoke(app, [command, "--help"])
+        assert done.exit_code == 0
+        assert "Usage" in done.output
+
+
+@pytest.mark.parametrize("form", ["text", "json", "csv", "md"])
+@pytest.mark.parametrize("name", ["train_threads", "graph", "forward_whole"])
+def test_real_profiles_are_shown_in_every_form(name, form):
+    done = _show(profile(name), "--format", form)
+    assert done.exit_code == 0
+    assert len(done.stdout) > 500
+
+
+@pytest.mark.parametrize("form", ["text", "json", "csv", "md"])
+@pytest.mark.parametrize("fact", ["id", "totalMemory", "clockRate", "smCount"])
+@pytest.mark.parametrize("value", ["lots", b"\x00\xff", float("inf")])
+def test_facts_of_a_gpu_that_are_no_numbers_are_one_clear_line(tmp_path, form, fact, value):
+    export = Export()
+    export.gpu()
+    export.launch(5)
+    path = export.sqlite(tmp_path / "x.sqlite")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE TARGET_INFO_GPU SET {fact} = ?", (value,))
+    done = _show(path, "--format", form)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "holds values that no nsys writes" in done.stderr
+
+
+def _years_of_kernels(export):
+    for _ in range(9):
+        export.kernel(0, 2**52, export.call(0, 1))
+
+
+def _two_distant_kernels(export):
+    export.launch(0)
+    export.launch(2**54)
+
+
+def _more_bytes_than_there_are(export):
+    for _ in range(2):
+        export.copy(0, 1, export.call(0, 1), bytes=2**62)
+
+
+def _negative_bytes(export):
+    export.memset(0, 1, export.call(0, 1), bytes=-1)
+
+
+@pytest.mark.parametrize(
+    "damage", [_years_of_kernels, _two_distant_kernels, _more_bytes_than_there_are, _negative_bytes]
+)
+def test_numbers_whose_sums_would_overflow_are_one_clear_line(tmp_path, recwarn, damage):
+    export = Export()
+    export.push("outer", 0, 2**40)
+    export.launch(5)
+    damage(export)
+    done = _show(export.sqlite(tmp_path / "x.sqlite"))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "holds values that no nsys writes" in done.stderr
+    assert not recwarn.list
+
+
+def test_a_phase_without_a_range_of_its_own_has_no_host_time(tmp_path):
+    """The loss that is found between forward and backward: nobody measured how long the host took for it."""
+    export = Export()
+    export.push("step", 0, 1000)
+    export.push("forward", 10, 100)
+    export.launch(20)
+    export.launch(150, name="nll_loss")
+    export.push("backward", 200, 300)
+    export.launch(220)
+    path = export.sqlite(tmp_path / "x.sqlite")
+    phases = json.loads(_show(path, "--format", "json").stdout)["phases"]
+    assert {row["phase"]: row["host_ns"] for row in phases} == {"forward": 90, "loss": None, "backward": 100}
+
+
+def test_facts_are_whole_numbers_beside_a_gpu_without_facts(tmp_path):
+    export = Export()
+    export.gpu()
+    export.launch(5)
+    export.launch(50, device=1)
+    gpus = json.loads(_show(export.sqlite(tmp_path / "x.sqlite"), "--format", "json").stdout)["gpus"]
+    assert [repr(gpu["sm_count"]) for gpu in gpus] == ["100", "None"]
+
+
+def test_a_terminal_of_another_encoding_gets_the_summary_too(capture):
+    command = [sys.executable, "-m", "analysis", "show", str(capture)]
+    done = subprocess.run(command, check=False, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"NVTX ranges" in done.stdout

@@ -1,0 +1,114 @@
+"""Definitions on frames small enough to work out by hand."""
+
+import pandas as pd
+import pytest
+
+from analysis.answer import NOT_MEASURED
+from analysis.metrics import kernel_time, run_grid, timing
+from analysis.reference import kernel_families
+from tests.synthetic import NUM_LAYERS, recording
+
+
+def kernels(*spans, phase="forward", step=0):
+    rows = [{"run_id": "r", "step": step, "phase": phase, "start_ns": start, "end_ns": end} for start, end in spans]
+    return pd.DataFrame(rows)
+
+
+def times(frame, phase="forward"):
+    table = timing.gpu_times(frame)
+    return table[table["phase"] == phase].iloc[0]
+
+
+def test_busy_time_counts_overlap_once_and_gaps_not_at_all():
+    found = times(kernels((0, 10), (5, 20), (6, 8), (30, 35)))
+    assert (found["kernel_ns"], found["busy_ns"], found["projected_ns"]) == (32, 25, 35)
+
+
+def test_busy_time_does_not_depend_on_the_order_of_rows():
+    shuffled = times(kernels((30, 35), (6, 8), (0, 10), (5, 20)))
+    assert shuffled["busy_ns"] == 25
+
+
+def test_the_step_is_timed_across_its_phases():
+    frame = pd.concat([kernels((0, 10)), kernels((20, 30), phase="backward")])
+    assert times(frame, "step")["projected_ns"] == 30
+    assert times(frame, "step")["busy_ns"] == 20
+
+
+def test_kernels_outside_steps_and_phases_do_not_count_to_any():
+    frame = pd.concat([kernels((0, 10)), kernels((20, 30), phase=""), kernels((40, 90), step=-1)])
+    assert times(frame)["kernel_ns"] == 10
+    assert times(frame, "step")["kernel_ns"] == 20
+
+
+def test_intervals_that_touch_are_not_a_difference():
+    rows = pd.DataFrame({"a_min_ns": [1, 1], "a_max_ns": [5, 5], "b_min_ns": [5, 6], "b_max_ns": [9, 9]})
+    assert list(timing.differ(rows, "a", "b")) == [False, True]
+
+
+def test_spread_is_median_minimum_maximum_and_count():
+    samples = pd.DataFrame({"run_id": ["r"] * 4, "wall_ns": [4, 1, 3, 100]})
+    row = timing.spread(samples, ["run_id"], "wall_ns", "t").iloc[0]
+    assert (row["t_ns"], row["t_min_ns"], row["t_max_ns"], row["t_n"]) == (3.5, 1, 100, 4)
+
+
+def test_calls_are_per_step_and_modules_lose_their_block_number():
+    totals = kernel_time.kernel_totals(recording(("small",), (128,), ("forward",), num_profiled=4).kernels)
+    products = totals[totals["module"] == "block/attention/qkv_proj"]
+    assert products["calls"].sum() == 3 * NUM_LAYERS
+
+
+def test_a_kernel_before_its_launch_shows_that_the_clocks_differ():
+    frame = pd.DataFrame(
+        {
+            "run_id": ["a", "a", "a", "b"],
+            "step": [0, 0, 1, 0],
+            "launch_ns": [100, 200, 300, 10],
+            "start_ns": [90, 205, 270, 15],
+        }
+    )
+    assert timing.clock_lead(frame) == {"share": 0.5, "lead_ns": 30.0, "drift_ns": 20.0}
+    assert timing.clock_lead(frame.head(0)) == {"share": 0.0, "lead_ns": 0.0, "drift_ns": 0.0}
+
+
+@pytest.mark.parametrize("within", [["run_id"], ["run_id", "phase"]])
+def test_family_shares_add_up_to_one(within):
+    table = kernel_time.by_family(kernel_time.kernel_totals(recording(("small", "xl"), (128, 1024)).kernels), within)
+    assert table.groupby(within)["share"].sum().to_numpy() == pytest.approx(1.0)
+
+
+def test_a_split_k_part_is_not_a_product_of_its_own():
+    rec = recording(("small",), (128,), ("train_step",))
+    counted = kernel_time.matrix_products(rec.kernels, kernel_families.is_matrix_product)
+    per_phase = counted.groupby("phase")["products"].unique().map(list).to_dict()
+    assert per_phase["forward"] == [9 * NUM_LAYERS + 1]
+    assert per_phase["backward"] == [18 * NUM_LAYERS + 2]
+    assert per_phase["optimizer"] == [0]
+
+
+def test_cases_keep_their_place_when_nothing_was_measured_there():
+    runs = recording().runs
+    cases = run_grid.cases(runs, "train_step").set_index(["size", "context_length"])
+    assert len(cases) == 20
+    assert cases.loc[("2.7B", 512), NOT_MEASURED] == "OOM in backward"
+    deleted = runs[runs["run_id"] != "small-ctx128-fp32-naive-train_step"]
+    cases = run_grid.cases(deleted, "train_step").set_index(["size", "context_length"])
+    assert cases.loc[("small", 128), NOT_MEASURED] == "not measured"
+    assert cases.loc[("small", 128), "run_id"] == ""
+
+
+def test_sizes_stand_in_the_order_of_their_parameters():
+    shuffled = recording().runs.sample(frac=1, random_state=1)
+    assert list(run_grid.cases(shuffled, "forward")["size"].drop_duplicates()) == [
+        "small",
+        "medium",
+        "large",
+        "xl",
+        "2.7B",
+    ]
+
+
+def test_a_varying_precision_becomes_an_axis():
+    rec = recording(("small",), (128,), ("forward",), precisions=("fp32", "bf16"))
+    assert run_grid.case_columns(rec.runs) == ["size", "context_length", "precision"]
+    assert len(run_grid.cases(rec.runs, "forward")) == 2

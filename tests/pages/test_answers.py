@@ -1,0 +1,212 @@
+"""Each question on a recording whose answers are known."""
+
+import inspect
+
+import pytest
+
+from analysis.answer import NOT_MEASURED
+from analysis.pages import environment, overview, reconciliation, run_list, run_page
+from analysis.pages.questions import QUESTIONS, attention_cost, beyond_gemm, forward_time, top_kernel, training_mix
+from tests.synthetic import EXP, FAMILIES, GEMM, MAX, NUM_LAYERS, forward_kernels, phase_kernels, recording
+
+
+@pytest.fixture(scope="module")
+def rec():
+    return recording(("small", "2.7B"), (128, 512, 1024))
+
+
+def ask(question, rec):
+    return question.answer(**{name: getattr(rec, name) for name in inspect.signature(question.answer).parameters})
+
+
+def row(answer, table, **where):
+    rows = answer.tables[table].rows
+    for column, value in where.items():
+        rows = rows[rows[column] == value]
+    assert len(rows) == 1, f"{len(rows)} rows with {where}"
+    return rows.iloc[0]
+
+
+def test_a_gives_each_clock_with_its_spread(rec):
+    found = row(ask(forward_time, rec), "times", size="small", context_length=512)
+    timed = rec.steps[(rec.steps["run_id"] == found["run_id"]) & (rec.steps["collector"] == "timer")]
+    forward = timed[timed["phase"] == "forward"]["wall_ns"]
+    assert (found["timer_ns"], found["timer_min_ns"], found["timer_max_ns"]) == (
+        forward.median(),
+        forward.min(),
+        forward.max(),
+    )
+    assert found["busy_ns"] == sum(ns for _, _, ns in forward_kernels("small", 512))
+    assert found["timer_n"] == 10
+    assert found["host_n"] == 3
+    assert found["projected_ns"] >= found["busy_ns"]
+
+
+def test_a_calls_a_run_launch_bound_only_below_the_threshold(rec):
+    answer = ask(forward_time, rec)
+    table = answer.tables["times"].rows.dropna(subset="busy_ratio")
+    assert answer.claims["launch_bound"].holds == (table["busy_ratio"] < 0.8).any()
+    assert answer.claims["not_launch_bound"].holds != answer.claims["launch_bound"].holds
+
+
+def test_b_counts_calls_of_a_single_pass_under_the_full_name(rec):
+    found = row(ask(top_kernel, rec), "top", size="small", context_length=512, scope="forward")
+    assert found["kernel_name"] == GEMM
+    assert found["calls"] == 8 * NUM_LAYERS + 1, "AV has another layout, and so another kernel"
+    assert set(found["modules"].split(", ")) >= {"block/ffn", "lm_head", "block/attention/attention_scores"}
+    kernels = forward_kernels("small", 512)
+    assert found["share"] == pytest.approx(
+        sum(ns for _, name, ns in kernels if name == GEMM) / sum(ns for _, _, ns in kernels)
+    )
+
+
+def test_b_says_whether_the_training_step_has_the_same_top_kernel(rec):
+    answer = ask(top_kernel, rec)
+    found = row(answer, "top", size="small", context_length=128, scope="training step")
+    step = [
+        kernel
+        for phase in ("forward", "loss", "backward", "optimizer")
+        for kernel in phase_kernels("small", 128, phase)
+    ]
+    time = {name: sum(ns for _, one, ns in step if one == name) for name in FAMILIES}
+    assert found["kernel_name"] == max(time, key=time.get)
+    assert found["same"] == (found["kernel_name"] == GEMM)
+
+
+def test_c_puts_split_k_with_the_products_and_adds_up(rec):
+    answer = ask(beyond_gemm, rec)
+    found = row(answer, "wide", size="small", context_length=512)
+    kernels = forward_kernels("small", 512)
+    gemm = sum(ns for _, name, ns in kernels if FAMILIES[name] == "gemm") / sum(ns for _, _, ns in kernels)
+    assert found["gemm"] == pytest.approx(gemm)
+    assert found["gemm"] + found["rest"] == pytest.approx(1)
+    assert found[["share_elementwise", "share_reduce", "share_copy"]].sum() == pytest.approx(found["rest"])
+    assert "gemm" not in set(answer.tables["families"].rows["family"].dropna())
+
+
+def test_d_shares_add_up_in_every_scope_and_phase(rec):
+    answer = ask(training_mix, rec)
+    compared = answer.tables["compared"].rows
+    whole = (
+        compared.dropna(subset=["forward", "train_step"])
+        .groupby(["size", "context_length"])[["forward", "train_step"]]
+        .sum()
+    )
+    assert whole.to_numpy() == pytest.approx(1)
+    phases = answer.tables["phases"].rows
+    shares = [column for column in phases if column.startswith("share_")]
+    assert phases.dropna(subset="phase")[shares].sum(axis=1).to_numpy() == pytest.approx(1)
+    found = row(answer, "phase_shares", size="small", context_length=128)
+    assert found[["in_forward", "in_loss", "in_backward", "in_optimizer"]].sum() == pytest.approx(1)
+
+
+def test_e_compares_time_with_flops(rec):
+    found = row(ask(attention_cost, rec), "cost", size="small", context_length=512)
+    kernels = forward_kernels("small", 512)
+    scores = sum(ns for module, name, ns in kernels if module.endswith("attention_scores") and name == GEMM)
+    softmax = sum(ns for module, _, ns in kernels if module.endswith("softmax"))
+    assert (found["scores_ns"], found["softmax_ns"]) == (scores, softmax)
+    assert softmax == sum(ns for m, name, ns in kernels if m.endswith("softmax") and name in (EXP, MAX))
+    assert found["scores_flops"] == NUM_LAYERS * 1_610_612_736
+    assert found["flop_ratio"] == pytest.approx(5 / (2 * 64))
+    assert found["cost_ratio"] == pytest.approx(softmax / scores / (5 / 128))
+
+
+def test_a_run_that_ran_out_of_memory_shows_no_number_and_says_why(rec):
+    answer = ask(training_mix, rec)
+    found = row(answer, "phase_shares", size="2.7B", context_length=1024)
+    assert found[NOT_MEASURED] == "OOM in forward"
+    assert found[["kernel_ns", "in_forward", "in_backward"]].isna().all()
+
+
+def test_every_check_holds_and_a_lost_kernel_breaks_one(rec):
+    assert reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.nsys_sums).facts["num_breaches"] == 0
+    first = rec.kernels.index[(rec.kernels["kernel_name"] == GEMM) & (rec.kernels["run_id"] == rec.runs["run_id"][0])][
+        0
+    ]
+    broken = reconciliation.answer(rec.runs, rec.steps, rec.kernels.drop(first), rec.nsys_sums)
+    assert list(broken.tables["breaches"].rows["check"]) == ["forward_layouts", "forward_products", "nsys_sums"]
+    assert broken.claims["breaches"].holds and not broken.claims["all_agree"].holds
+
+
+def test_a_nanosecond_that_nsys_counts_otherwise_is_a_breach_and_no_statistics_are_none(rec):
+    other = rec.nsys_sums.copy()
+    other.loc[0, "total_ns"] += 1
+    breaches = reconciliation.answer(rec.runs, rec.steps, rec.kernels, other).tables["breaches"].rows
+    assert list(breaches["check"]) == ["nsys_sums"] and list(breaches["found"]) == [1]
+    unknown = reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.nsys_sums.head(0))
+    assert "nsys_sums" not in set(unknown.tables["checks"].rows["check"]) and not unknown.facts["num_breaches"]
+
+
+def test_a_finished_run_without_timings_is_a_breach(rec):
+    first = rec.runs["run_id"][0]
+    steps = rec.steps[(rec.steps["run_id"] != first) | (rec.steps["collector"] != "timer")]
+    breaches = reconciliation.answer(rec.runs, steps, rec.kernels, rec.nsys_sums).tables["breaches"].rows
+    assert set(breaches["run_id"]) == {first}
+    assert {"timed_steps", "phase_sum", "profiler"} <= set(breaches["check"])
+
+
+def test_every_run_has_a_page_and_its_neighbours(rec):
+    checks = reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.nsys_sums).tables["checks"].rows
+    tables = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "api", "memops", "memory")}
+    pages = dict(run_page.answers(**tables, checks=checks))
+    assert set(pages) == set(rec.runs["run_id"])
+    axes = {axis["name"]: axis for axis in pages["small-ctx512-fp32-naive-forward"].facts["axes"]}
+    assert axes["context"]["before"]["run_id"] == "small-ctx128-fp32-naive-forward"
+    assert axes["context"]["after"]["run_id"] == "small-ctx1024-fp32-naive-forward"
+    assert axes["model"]["before"] is None
+    assert axes["mode"]["after"]["run_id"] == "small-ctx512-fp32-naive-forward_backward"
+    lost = pages["2.7B-ctx1024-fp32-naive-train_step"]
+    assert lost.facts["why"] == "OOM in forward"
+    assert all(not len(table.rows) for table in lost.tables.values())
+
+
+def test_the_overview_counts_what_is_there(rec):
+    answer = overview.answer(rec.runs, rec.steps, rec.kernels, rec.manifest)
+    assert (answer.facts["num_runs"], answer.facts["num_ok"], answer.facts["num_planned"]) == (18, 15, 18)
+    assert len(answer.tables["unfinished"].rows) == 3 and not answer.claims["not_run"].holds
+
+
+def test_the_overview_names_the_runs_of_the_sweep_that_were_never_run(rec):
+    manifest = rec.manifest | {"not_run": ["xl-ctx128-fp32-naive-forward"]}
+    finished = rec.runs[rec.runs["status"] == "ok"]
+    answer = overview.answer(finished, rec.steps, rec.kernels, manifest)
+    assert answer.facts["num_planned"] == len(finished) + 1
+    assert not answer.claims["all_finished"].holds
+    assert list(answer.claims["not_run"].rows["run_id"]) == ["xl-ctx128-fp32-naive-forward"]
+
+
+def test_the_environment_names_the_runs_that_differ_and_in_what(rec):
+    alike = environment.answer(rec.runs, rec.manifest)
+    assert alike.claims["same"].holds and not alike.claims["differ"].holds
+    runs = rec.runs.copy()
+    runs.loc[0, ["driver", "warmup_steps"]] = ["590.0", 1]
+    runs.loc[1, "torch"] = None
+    answer = environment.answer(runs, rec.manifest)
+    others = answer.tables["others"].rows
+    assert set(others["run_id"]) == {runs["run_id"][0]}, "what was not recorded is not said to differ"
+    assert list(zip(others["property"], others["value"], others["usual"])) == [
+        ("driver", "590.0", "580.0"),
+        ("warm-up steps", "1", "5"),
+    ]
+    assert answer.facts["of"]["driver"] == "580.0, 590.0" and not answer.claims["same"].holds
+
+
+def test_a_matrix_precision_that_goes_with_the_precision_of_a_run_is_no_difference():
+    runs = recording(("small",), (128,), precisions=("fp32", "tf32")).runs
+    runs.loc[runs["precision"] == "tf32", "float32_matmul_precision"] = "high"
+    assert environment.answer(runs, {}).claims["same"].holds
+
+
+def test_the_list_of_runs_gives_no_numbers_for_unfinished_ones(rec):
+    rows = ask(run_list, rec).tables["runs"].rows
+    unfinished = rows[rows["status"] != "ok"]
+    assert len(unfinished) == 3
+    assert unfinished[["timer_ns", "busy_ns", "peak_memory_bytes"]].isna().all(axis=None)
+
+
+@pytest.mark.parametrize("letter", QUESTIONS)
+def test_columns_that_a_table_shows_are_there(letter, rec):
+    for table in ask(QUESTIONS[letter], rec).tables.values():
+        shown = {key for column in table.columns for key in (column.key, column.lower, column.upper) if key}
+        assert shown <= set(table.rows.columns)

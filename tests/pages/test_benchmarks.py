@@ -1,0 +1,76 @@
+"""The benchmark page shows what was measured, missed promises included, and nothing else."""
+
+import json
+from pathlib import Path
+
+from analysis.pages import benchmarks
+from analysis.render.site import Site
+
+SHIPPED = Path(__file__).parents[2] / "site" / "data" / "benchmarks"
+
+JOB = {
+    "targets": {"gpu_busy_share": 0.5, "process_per_run_ratio": 2.5, "gpus_ratio": 1.8, "kernel_time_difference": 0.02},
+    "whole": {"num_runs": 60, "wall_s": 700.0, "gpu_busy_share": 0.7, "parts_s": {"sweep": 650.0, "pages": 50.0}},
+    "process_per_run": {"process_per_run_ratio": 1.1},
+    "gpus": {"gpus_ratio": 1.9, "kernel_time_difference": -0.03},
+}
+
+
+def test_a_missed_promise_stays_in_the_table():
+    rows = benchmarks.answer(JOB, {}).tables["targets"].rows.set_index("measured")["met"]
+    assert rows.to_dict() == {0.7: True, 1.1: False, 1.9: True, -0.03: False}
+
+
+def test_parts_that_were_not_run_are_absent():
+    answer = benchmarks.answer({name: JOB[name] for name in ("targets", "whole")}, {})
+    assert list(answer.tables["targets"].rows["measured"]) == [0.7]
+    assert answer.facts["gpus"] is None and answer.facts["shown"] == ["targets", "parts"]
+
+
+def test_a_part_whose_runs_were_all_lost_was_not_measured_and_its_promise_not_kept():
+    lost = {"gpus_ratio": None, "kernel_time_difference": None}
+    rows = benchmarks.answer(JOB | {"gpus": lost}, {}).tables["targets"].rows
+    assert rows["measured"].isna().sum() == 2
+    assert not rows.loc[rows["measured"].isna(), "met"].any()
+
+
+def test_the_page_says_on_which_machine_and_what_was_lost_as_far_as_a_file_has_it(tmp_path):
+    job = json.loads((SHIPPED / "job.json").read_text())
+    machine = {"gpus": ["A", "B"], "cores": 8, "commit": "abc"}
+    job["gpus"] |= {"machine": machine, "one_gpu_repeated": 2, "all_gpus_lost": {"one": "no <b>"}, "gpus_ratio": None}
+    job["whole"] |= {"machine": {"gpus": [], "cores": None, "commit": ""}, "num_gpus": 0}
+    job["gpus"]["earlier"] = [
+        {"recorded": "2026-01-02T00:00:00Z", "commit": "def", "value": value} for value in (None, 1.9)
+    ]
+    del job["process_per_run"]["machine"], job["process_per_run"]["warm_lost"]
+    site = Site(tmp_path, (), {}, ("size",))
+    site.write("benchmarks.md", "benchmarks.md", benchmarks.answer(job, {}))
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert "at commit abc, on a machine with 8 cores and 2 A and B." in page
+    assert "On one GPU, 2 captures had to be taken again." in page
+    assert "one was lost (no &#60;b&#62;) and does not count" in page
+    assert "Measured before: no whole run at commit def, 1.90× at commit def." in page
+    assert page.count("at commit abc") == 1 and "on 0 GPU" not in page
+    assert "not measured" in page
+
+
+def test_without_benchmarks_nothing_is_shown():
+    assert benchmarks.answer({}, {}).facts["shown"] == []
+
+
+def test_growth_is_shown_as_it_was_measured_and_promises_nothing():
+    grown = [{"container": "sqlite", "kernels": [1, 5], "seconds": 5.3, "peak_bytes": 3.7}]
+    answer = benchmarks.answer({}, {"growth": grown})
+    assert answer.facts["growth"] == grown
+    assert "targets" not in answer.tables
+
+
+def test_why_a_tool_was_not_measured_stands_beside_it():
+    ours = {"tool": "profiler-job", "container": "sqlite", "kernels": 7, "seconds": 1.0, "kernels_counted": 7}
+    ours |= {"peak_bytes": 100}
+    theirs = {"tool": "nsys-ai", "container": "sqlite", "kernels": 7, "problem": "not done after 600 s"}
+    reader = benchmarks.answer({}, {"results": [ours, theirs]}).tables["reader"]
+    assert list(reader.rows["problem"]) == ["", "not done after 600 s"]
+    assert "problem" in {column.key for column in reader.columns}
+    without = benchmarks.answer({}, {"results": [ours]}).tables["reader"]
+    assert "problem" not in {column.key for column in without.columns}

@@ -1,0 +1,162 @@
+"""What bounds a run, on the shipped recording and where something is missing."""
+
+import dataclasses
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis import write_site
+from analysis.answer import NOT_MEASURED
+from analysis.metrics import roofline
+from analysis.pages.questions import bounds
+from analysis.recording import store
+from analysis.render import charts
+from tests import synthetic
+
+DATA = Path(__file__).parents[2] / "site" / "data"
+NONE = write_site.rates_of([])
+RATES = pd.DataFrame(
+    [
+        {"figure": figure, "unit": unit, "value": value, "low": value, "high": value, "repeats": 1, "gpu_name": ""}
+        for figure, unit, value in (
+            ("gemm_fp32", "FLOP/s", 5e13),
+            ("copy", "bytes/s", 4e12),
+            ("read", "bytes/s", 4e12),
+            ("launch", "s", 5e-6),
+        )
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    rec = write_site.of_finished_runs(store.load(DATA / "h200-fp32"))
+    return write_site.ask(bounds, rec, calibration=shipped_rates())
+
+
+def shipped_rates():
+    return write_site.rates_of([store.load(DATA / "precision")])
+
+
+def made_up(**options):
+    return synthetic.recording(("small", "2.7B"), (128, 512), num_profiled=2, num_timed=3, **options)
+
+
+def test_every_kernel_of_a_real_forward_pass_belongs_to_one_operation(shipped):
+    rows = shipped.tables["every"].rows
+    forward = rows[rows["phase"] == "forward"]
+    runs = shipped.tables["runs"].rows
+    named = forward.groupby("run_id")["time_ns"].sum()
+    busy = runs[runs["mode"] == "forward"].set_index("run_id")["busy_ns"]
+    assert len(named) == len(busy) > 0
+    assert (named / busy.loc[named.index]).between(0.98, 1.02).all()
+
+
+def test_operations_and_families_are_the_same_time_and_work(shipped):
+    by_operation, by_family = shipped.tables["operations"].rows, shipped.tables["families"].rows
+    assert set(by_operation["phase"]) == set(by_family["phase"]) == {"forward", "backward", "optimizer"}
+    assert (by_operation["num_runs"] == by_operation["num_runs"].max()).all()
+
+
+def test_products_are_limited_by_arithmetic_and_everything_else_by_memory(shipped):
+    rows = shipped.tables["every"].rows
+    products = rows["series"].isin((roofline.LINEAR, roofline.ATTENTION))
+    assert set(rows[products]["limit"]) == {roofline.ARITHMETIC}
+    assert set(rows[~products]["limit"]) == {roofline.MEMORY}
+    assert rows[products]["reached"].max() < 1.02, "no product is faster than the measured peak"
+
+
+def test_shares_of_a_run_add_up_and_decide_what_bounds_it(shipped):
+    rows = shipped.tables["runs"].rows
+    assert (rows["above"] + rows["below"]).dropna().sub(1).abs().max() < 1e-9
+    launches = rows[rows["bound"] == roofline.LAUNCHES]
+    others = rows[rows["bound"] != roofline.LAUNCHES]
+    assert (launches["busy_share"] < 0.8).all()
+    assert (others["busy_share"] >= 0.8).all()
+    assert ((others["above"] > 0.5) == (others["bound"] == roofline.ARITHMETIC)).all()
+    assert rows["bound"].notna().all()
+
+
+def test_the_verdict_counts_every_run(shipped):
+    claim = shipped.claims["counts"]
+    assert claim.holds
+    found = claim.told
+    assert found["arithmetic"] + found["memory"] + found["launches"] == found["num_all"] == 60
+
+
+def test_without_measured_peaks_nothing_is_said_of_arithmetic_and_memory():
+    answer = write_site.ask(bounds, made_up(oom={}), calibration=NONE)
+    assert set(answer.tables["runs"].rows["bound"].dropna()) <= {roofline.LAUNCHES}
+    assert answer.tables["operations"].rows[["limit", "reached"]].isna().all(axis=None)
+    assert not len(answer.charts["roofline"].rows)
+    for key in ("counts", "arithmetic", "memory", "never_memory", "optimizer_memory", "linear", "from_cache"):
+        assert not answer.claims[key].holds, key
+    assert answer.claims["counts_of_some"].holds
+
+
+def test_a_run_out_of_memory_has_no_derived_number():
+    rec = write_site.of_finished_runs(made_up())
+    rows = write_site.ask(bounds, rec, calibration=RATES).tables["runs"].rows
+    failed = rows[rows[NOT_MEASURED].str.startswith("OOM")]
+    assert len(failed)
+    assert failed[["busy_share", "above", "bound", "timer_ns"]].isna().all(axis=None)
+
+
+@pytest.mark.parametrize(("column", "value"), [("precision", "bf16"), ("attention", "flash"), ("compile", "default")])
+def test_kernels_without_a_formula_have_no_rate(column, value):
+    rec = made_up(oom={})
+    rec = dataclasses.replace(rec, runs=rec.runs.assign(**{column: value}))
+    answer = write_site.ask(bounds, rec, calibration=RATES)
+    assert not len(answer.tables["every"].rows)
+    assert answer.tables["runs"].rows["above"].isna().all()
+    assert not answer.claims["unfused"].holds
+
+
+def test_a_busy_gpu_that_mostly_moves_bytes_is_bound_by_memory():
+    rec = made_up(oom={})
+    slow = rec.kernels["end_ns"].where(rec.kernels["family"] == "gemm", rec.kernels["end_ns"] * 2)
+    steps = rec.steps.assign(wall_ns=1)
+    answer = write_site.ask(
+        bounds, dataclasses.replace(rec, kernels=rec.kernels.assign(end_ns=slow), steps=steps), calibration=RATES
+    )
+    assert set(answer.tables["runs"].rows["bound"]) == {roofline.MEMORY}
+    assert answer.claims["memory"].holds
+    assert not answer.claims["never_memory"].holds
+
+
+@pytest.mark.parametrize("width", [charts.WIDE, charts.NARROW])
+def test_the_roofline_is_a_valid_drawing_with_its_two_limits(shipped, width):
+    chart = shipped.charts["roofline"]
+    assert charts.specification(chart.kind, chart.rows, charts._Palette(), width, **chart.options)
+    svg = charts.render(chart.kind, chart.rows, "r", width, chart.title, **chart.options)
+    rates = shipped_rates().set_index("figure")["value"]
+    assert f"arithmetic {rates['gemm_fp32'] / 1e12:.1f} TFLOP/s" in svg
+    assert f"memory {rates['copy'] / 1e9:,.0f} GB/s" in svg
+    assert svg.count("var(--series-") >= 4
+
+
+def test_backward_is_compared_within_one_run(shipped):
+    rows = shipped.tables["ratio"].rows
+    assert (
+        rows["kernel_ratio"]
+        .between(rows[["product_ratio", "rest_ratio"]].min(axis=1), rows[["product_ratio", "rest_ratio"]].max(axis=1))
+        .all()
+    )
+    assert (rows["timer_ratio_min"] <= rows["timer_ratio"]).all()
+
+
+def test_the_rates_name_their_gpu_or_say_that_it_is_not_recorded():
+    def told(gpu_name):
+        return write_site.ask(bounds, made_up(oom={}), calibration=RATES.assign(gpu_name=gpu_name)).facts[
+            "calibrated_on"
+        ]
+
+    assert told("Example 1") == "Example 1"
+    assert told("") == "GPU not recorded"
+
+
+def test_rates_of_an_older_recording_do_not_name_their_gpu():
+    row = {"figure": "copy", "unit": "bytes/s", "value": 1.0, "low": 1.0, "high": 1.0, "repeats": 1}
+    older = dataclasses.replace(made_up(oom={}), manifest={"calibration": [row]})
+    assert list(write_site.rates_of([older])["gpu_name"]) == [""]

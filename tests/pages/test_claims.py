@@ -1,0 +1,221 @@
+"""A sentence is printed only where the tables say so, whatever the tables say."""
+
+import inspect
+import re
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from analysis import write_site
+from analysis.answer import NOT_MEASURED
+from analysis.pages import overview
+from analysis.pages.questions import QUESTIONS, forward_time, top_kernel, training_mix
+from analysis.recording.store import TABLES
+from analysis.render import charts
+from tests.synthetic import Recording, recording
+
+BASE = recording(("small", "xl"), (128, 512), num_profiled=2, num_timed=3, oom={})
+RUNS = list(BASE.runs["run_id"])
+OPPOSITES = {
+    "a": [("launch_bound", "not_launch_bound")],
+    "b": [("same", "partly_same", "other"), ("gemm", "not_gemm")],
+    "d": [("gemm_falls", "gemm_rises", "gemm_mixed")],
+    "e": [("dearer", "cheaper_somewhere"), ("longer", "never_longer")],
+}
+modest = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def keep(rec: Recording, runs) -> Recording:
+    frames = {name: getattr(rec, name) for name in TABLES}
+    return Recording(
+        **{name: frame[frame["run_id"].isin(runs)].reset_index(drop=True) for name, frame in frames.items()},
+        manifest=rec.manifest,
+    )
+
+
+def stretched(rec: Recording, factors: dict[str, float], wall: float) -> Recording:
+    """The kernels of some names made longer or shorter, the timer's and the profiler's steps moved apart."""
+    kernels = rec.kernels.copy()
+    duration = kernels["end_ns"] - kernels["start_ns"]
+    factor = kernels["family"].map(factors).fillna(1.0)
+    kernels["end_ns"] = kernels["start_ns"] + (duration * factor).astype(int).clip(lower=1)
+    steps = rec.steps.copy()
+    timer = steps["collector"] == "timer"
+    steps["wall_ns"] = steps["wall_ns"].where(~timer, (steps["wall_ns"] * wall).astype(int))
+    return Recording(rec.runs, steps, rec.ranges, kernels, rec.api, rec.memops, rec.memory, rec.manifest)
+
+
+def ask(question, rec):
+    return question.answer(**{name: getattr(rec, name) for name in inspect.signature(question.answer).parameters})
+
+
+recordings = st.builds(
+    lambda runs, gemm, elementwise, reduce, wall: stretched(
+        keep(BASE, runs), {"gemm": gemm, "elementwise": elementwise, "reduce": reduce}, wall
+    ),
+    runs=st.sets(st.sampled_from(RUNS), min_size=1),
+    gemm=st.sampled_from([0.01, 0.3, 1.0, 4.0]),
+    elementwise=st.sampled_from([0.01, 0.5, 1.0, 20.0, 300.0]),
+    reduce=st.sampled_from([0.1, 1.0, 50.0]),
+    wall=st.sampled_from([0.5, 0.97, 1.0, 1.03, 1.5, 6.0]),
+)
+
+
+@modest
+@given(recordings)
+def test_at_most_one_of_opposite_claims_holds(rec):
+    for letter, groups in OPPOSITES.items():
+        claims = ask(QUESTIONS[letter], rec).claims
+        for group in groups:
+            held = [key for key in group if claims[key].holds]
+            has_rows = any(len(claims[key].rows) for key in group)
+            assert len(held) <= 1, (letter, held)
+            assert held or not has_rows or letter == "d", (letter, group)
+
+
+@modest
+@given(recordings)
+def test_counts_in_sentences_agree_with_the_table_beside_them(rec):
+    timed = ask(forward_time, rec)
+    table = timed.tables["times"].rows
+    measured = table[(table[NOT_MEASURED] == "") & table["timer_ns"].notna()]
+    claim = timed.claims["launch_bound"]
+    if claim.holds:
+        assert claim.told["num_bound"] == (measured["busy_ns"] < 0.8 * measured["timer_ns"]).sum()
+    slows = timed.claims["profiler_slows"]
+    apart = measured["host_min_ns"] > measured["timer_max_ns"]
+    assert slows.holds == apart.any()
+    if slows.holds:
+        assert slows.told["num_rows"] == apart.sum()
+    assert timed.claims["profiler_agrees"].holds == bool(
+        len(measured) and (~apart & (measured["timer_min_ns"] <= measured["host_max_ns"])).all()
+    )
+
+
+@modest
+@given(recordings)
+def test_the_top_kernel_is_the_top_kernel(rec):
+    for _, row in ask(top_kernel, rec).tables["top"].rows.dropna(subset="kernel_name").iterrows():
+        kernels = rec.kernels[rec.kernels["run_id"] == row["run_id"]]
+        time = (kernels["end_ns"] - kernels["start_ns"]).groupby(kernels["kernel_name"]).sum()
+        assert time[row["kernel_name"]] == time.max()
+        assert row["share"] == pytest.approx(time.max() / time.sum())
+
+
+@modest
+@given(recordings)
+def test_changes_are_between_what_the_two_runs_say(rec):
+    for _, row in ask(training_mix, rec).tables["compared"].rows.dropna(subset="change").iterrows():
+        shares = []
+        for mode in ("forward", "train_step"):
+            kernels = rec.kernels[
+                rec.kernels["run_id"] == f"{row['size']}-ctx{row['context_length']}-fp32-naive-{mode}"
+            ]
+            time = (kernels["end_ns"] - kernels["start_ns"]).groupby(kernels["family"]).sum()
+            shares.append(time.get(row["family"], 0) / time.sum())
+        assert row["change"] == pytest.approx(shares[1] - shares[0], abs=1e-12)
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    def render(rec):
+        monkey.setattr(charts, "render", lambda *arguments, **options: "<svg></svg>")
+        docs = tmp_path_factory.mktemp("docs")
+        write_site.write_questions(rec, docs)
+        return {path.stem: path.read_text() for path in docs.rglob("*.md")}
+
+    with pytest.MonkeyPatch.context() as monkey:
+        yield render
+
+
+@pytest.mark.parametrize("lost", RUNS)
+def test_a_deleted_run_is_not_measured_and_no_page_breaks(lost, words):
+    pages = words(keep(BASE, [run for run in RUNS if run != lost]))
+    mode = lost.rsplit("-", 1)[1]
+    assert f"runs/{lost}.html" not in "".join(pages.values())
+    page = {"forward": "forward-time", "forward_backward": "top-kernel", "train_step": "training-mix"}[mode]
+    assert "not measured" in pages[page]
+
+
+def test_no_runs_of_a_mode_leave_no_sentence_behind(words):
+    pages = words(keep(BASE, [run for run in RUNS if run.endswith("train_step")]))
+    assert "Not measured." in pages["forward-time"]
+    assert "Python without a profiler, the shortest" not in pages["forward-time"]
+
+
+def test_failed_runs_everywhere_still_make_a_report(words):
+    failed = keep(BASE, [])
+    failed.runs = BASE.runs.assign(status="failed", status_phase="warmup", status_message="boom")
+    pages = words(failed)
+    assert "failed in warmup" in pages["index"]
+    assert not re.search(r"\d (ms|%)", re.sub(r"<[^>]+>", "", pages["forward-time"].split("How this was measured")[0]))
+
+
+def test_no_number_comes_from_a_run_that_ran_out_of_memory_even_where_some_were_recorded(tmp_path):
+    runs = [run for run in RUNS if not run.endswith("forward_backward")]
+    lost = "xl-ctx512-fp32-naive-train_step"
+    rec = keep(BASE, runs)
+    of_lost = rec.runs["run_id"] == lost
+    ended = {"status": "oom", "status_phase": "backward", "status_message": "CUDA out of memory"}
+    rec.runs = rec.runs.assign(**{name: rec.runs[name].astype(object).mask(of_lost, ended[name]) for name in ended})
+    write_site.write(rec, tmp_path / "partly")
+    write_site.write(write_site.of_finished_runs(rec), tmp_path / "without")
+
+    def words_of(folder: str, page: str) -> str:
+        return (tmp_path / folder / page).read_text()
+
+    pages = ["index.md", *(f"report/{question.SLUG}.md" for question in QUESTIONS.values()), "report/cuda-calls.md"]
+    for page in pages:
+        assert words_of("partly", page) == words_of("without", page)
+    assert "falls in all 3 cases" in words_of("partly", "report/training-mix.md")
+    assert "OOM in backward" in words_of("partly", "report/training-mix.md")
+    inside = words_of("partly", "report/forward-time.md").split('id="table-inside"')[1].split("</figure>")[0]
+    row = next(one for one in inside.split("<tr>") if lost in one)
+    assert "OOM in backward" in row and "data-v" not in row.split("train_step</td>")[1]
+
+
+def test_the_overview_names_the_modes_that_were_run(words):
+    assert "(forward)" in words(keep(BASE, [run for run in RUNS if run.endswith("-forward")]))["index"]
+    assert "backward and training step)" in words(BASE)["index"]
+
+
+def test_the_verdict_on_launch_bound_runs_names_its_limit(words):
+    assert re.search(r"launch-bound: the GPU is busy for (less than|at least) 80% of it", words(BASE)["index"])
+
+
+def test_no_mean_of_no_training_steps(words):
+    assert "Mean over 4 cases;" in words(BASE)["training-mix"]
+    assert "Mean over" not in words(keep(BASE, [run for run in RUNS if run.endswith("-forward")]))["training-mix"]
+
+
+def test_the_overview_takes_its_verdicts_from_the_questions(words):
+    pages = words(BASE)
+    facts = overview.answer(BASE.runs, BASE.steps, BASE.kernels, BASE.manifest).facts
+    assert facts["num_ok"] == len(RUNS)
+    for slug in ("forward-time", "top-kernel"):
+        verdict = re.search(r'<div class="verdict" markdown="1">\s*(.+)', pages[slug])[1]
+        assert re.sub(r'href="[^"]*"', "", verdict) in re.sub(r'href="[^"]*"', "", pages["index"])
+
+
+def test_a_missing_fact_stops_the_build(tmp_path):
+    from analysis.answer import assemble
+    from analysis.render.site import Site
+
+    (tmp_path / "bad.md").write_text("{{ facts.absent | ms }}")
+    site = Site(tmp_path / "docs", (tmp_path,), {}, ("size",))
+    with pytest.raises(Exception, match="absent"):
+        site.write("bad.md", "bad.md", assemble({}, [], [], []))
+
+
+@pytest.mark.parametrize("value", [3, 2.5, "name", pd.Timestamp("2026-01-01")])
+def test_a_template_prints_nothing_that_no_filter_formatted(tmp_path, value):
+    from analysis.answer import assemble
+    from analysis.render.site import Site
+    from analysis.render.text import Unformatted
+
+    (tmp_path / "bad.md").write_text("{{ facts.value }}")
+    site = Site(tmp_path / "docs", (tmp_path,), {}, ("size",))
+    with pytest.raises(Unformatted):
+        site.write("bad.md", "bad.md", assemble({"value": value}, [], [], []))

@@ -1,0 +1,118 @@
+"""When the GPU waits for the host: gaps have a cause, and the queue is on one clock."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis import write_site
+from analysis.metrics import queue
+from analysis.pages.questions import host
+from analysis.recording import store
+from tests import synthetic
+
+DATA = Path(__file__).parents[2] / "site" / "data"
+
+
+def operations(*rows, phase="forward") -> pd.DataFrame:
+    """(launch, start, end) or (launch, start, end, phase): one step."""
+    frame = pd.DataFrame([(*row, phase)[:4] for row in rows], columns=["launch_ns", "start_ns", "end_ns", "phase"])
+    return frame.assign(run_id="r", step=0, launch_end_ns=frame["launch_ns"] + 4)
+
+
+def walls(wall_ns: int) -> pd.DataFrame:
+    return pd.DataFrame({"run_id": ["r"], "collector": "nsys", "step": 0, "phase": "step", "wall_ns": wall_ns})
+
+
+def test_a_gap_before_a_late_launch_is_the_hosts_and_one_before_an_early_launch_the_gpus():
+    ops = queue.placed(operations((0, 10, 50), (90, 100, 150), (91, 155, 200)))
+    assert list(ops["gap_ns"]) == [0, 50, 5]
+    assert list(ops["late_ns"]) == [0, 50, 0]
+
+
+def test_a_clock_that_is_early_changes_no_gap():
+    ops = operations((0, 10, 50), (90, 100, 150), (91, 155, 200))
+    early = ops.assign(start_ns=ops["start_ns"] - 30, end_ns=ops["end_ns"] - 30)
+    columns = ["gap_ns", "late_ns", "busy_ns"]
+    pd.testing.assert_frame_equal(queue.placed(ops)[columns], queue.placed(early)[columns])
+    assert queue.depths(queue.placed(ops))["depth"].tolist() == queue.depths(queue.placed(early))["depth"].tolist()
+
+
+def test_gaps_inside_a_cuda_graph_are_the_gpus_own():
+    ops = queue.placed(operations((0, 10, 20), (30, 60, 70), (30, 72, 80), (30, 85, 90)))
+    assert list(ops["gap_ns"]) == [0, 40, 2, 5]
+    assert list(ops["late_ns"])[2:] == [0, 0] and ops["late_ns"].iloc[1] > 0
+
+
+def test_the_four_causes_add_up_to_the_step():
+    ops = queue.placed(operations((0, 10, 50), (90, 100, 150), (91, 155, 200), (240, 250, 260, "loss")))
+    one = queue.causes(ops, walls(300)).iloc[0]
+    assert [one[f"{cause}_captured_ns"] for cause in queue.CAUSES] == [145, 50, 100, 5]
+    assert sum(one[f"{cause}_share"] for cause in queue.CAUSES) == pytest.approx(1)
+
+
+def test_the_queue_is_as_deep_as_what_was_launched_and_has_not_begun():
+    ops = queue.placed(operations((0, 10, 100), (1, 100, 200), (2, 200, 300), (3, 300, 400)))
+    assert queue.depths(ops)["depth"].tolist() == [0, 1, 2, 3]
+
+
+def test_no_kernels_no_causes():
+    assert not len(queue.causes(queue.placed(operations((0, 10, 50)).head(0)), walls(1)))
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    rec = write_site.of_finished_runs(store.load(DATA / "compile"))
+    return write_site.ask(host, rec, main=write_site.of_finished_runs(store.load(DATA / "h200-fp32")))
+
+
+def test_shipped_shares_add_up(shipped):
+    for key in ("causes", "grid"):
+        rows = shipped.tables[key].rows
+        total = rows[[f"{cause}_share" for cause in queue.CAUSES]].sum(axis=1)
+        assert len(rows) and ((total - 1).abs() < 1e-9).all()
+        assert (rows[[f"{cause}_share" for cause in queue.CAUSES]] >= 0).all().all()
+
+
+def test_shipped_savings_are_less_work_and_less_idling(shipped):
+    rows = shipped.tables["saved"].rows
+    assert ((rows["saved_busy_ns"] + rows["saved_idle_ns"] - rows["saved_ns"]).abs() < 1).all()
+
+
+def test_shipped_graphs_launch_less_than_they_run(shipped):
+    rows = shipped.tables["steps"].rows
+    assert (rows["calls"] <= rows["operations"]).all()
+    assert (rows["calls"] < 0.9 * rows["operations"])[rows["compile"] == host.GRAPHS].all()
+    assert shipped.claims["launches"].holds
+
+
+def test_opposite_claims_do_not_both_hold(shipped):
+    for group in (("no_allocation", "allocation"), ("graphs_add", "graphs_add_nothing"), ("helped", "idle_only")):
+        assert sum(shipped.claims[key].holds for key in group) == 1, group
+
+
+def test_runs_without_compile_and_an_empty_main_recording_are_answered():
+    rec = synthetic.recording(("small",), (128,), num_profiled=2, num_timed=2, oom={})
+    runs = rec.runs.assign(compile="off")
+    frames = {name: getattr(rec, name) for name in ("steps", "kernels", "memops", "api")}
+    empty = store.Recording(rec.manifest, **{name: store.empty(name) for name in store.TABLES})
+    found = host.answer(runs=runs, main=empty, **frames)
+    assert not any(found.claims[key].holds for key in ("helped", "faster", "slower", "same", "grid", "full"))
+    assert found.claims["idle_only"].holds
+
+
+def test_what_graphs_add_is_judged_without_the_optimizer():
+    phases = [("forward", 10), ("backward", 20)]
+    rows = [("a", name, wall) for name, wall in [*phases, ("optimizer", 90), ("step", 120)]]
+    rows += [("b", name, wall) for name, wall in [*phases, ("optimizer", 50), ("step", 80)]]
+    steps = pd.DataFrame(rows, columns=["run_id", "phase", "wall_ns"]).assign(collector="timer", step=0)
+    measured = pd.DataFrame({"run_id": ["a", "b"], "compile": [host.DEFAULT, host.GRAPHS], "size": "small"})
+    measured = measured.assign(timer_ns=[120, 80], timer_min_ns=[120, 80], timer_max_ns=[120, 80])
+    pair = host._over_default(measured, host._compiled(steps), ["size"]).iloc[0]
+    assert pair["speedup"] == 1 and not pair["differs"]
+
+
+def test_shipped_reasons_are_those_of_most_of_the_idle_time(shipped):
+    helped, left = shipped.claims["helped"], shipped.claims["left"]
+    assert helped.told["base_launch_part"] > 0.5
+    assert left.holds and (left.rows["part"] > 0.5).all()

@@ -1,0 +1,194 @@
+"""What AdamW costs: on the recording of the study, and on recordings that say something else."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import write_site
+from analysis.answer import NOT_MEASURED
+from analysis.pages.questions import optimizer_cost
+from analysis.recording import store
+from analysis.reference import flops
+from analysis.render.site import Site
+
+DATA = Path(__file__).parents[2] / "site" / "data"
+FOLDER = DATA / "optimizer"
+
+pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="no recording of the study in site/data")
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return store.load(FOLDER)
+
+
+@pytest.fixture(scope="module")
+def rates():
+    return write_site.rates_of(store.load(folder) for folder in (FOLDER, DATA / "precision"))
+
+
+@pytest.fixture(scope="module")
+def of_small(shipped):
+    return with_runs(shipped, shipped.runs["size"].astype(str) == "small")
+
+
+@pytest.fixture(scope="module")
+def answer(shipped, rates):
+    return ask(shipped, rates)
+
+
+def ask(rec, rates):
+    return write_site.ask(optimizer_cost, write_site.of_finished_runs(rec), main=rec, calibration=rates)
+
+
+def with_runs(rec, keep):
+    runs = set(rec.runs.loc[keep, "run_id"].astype(str))
+    frames = {name: getattr(rec, name) for name in store.TABLES}
+    kept = {name: frame[frame["run_id"].astype(str).isin(runs)] for name, frame in frames.items()}
+    return dataclasses.replace(rec, **{name: frame.reset_index(drop=True) for name, frame in kept.items()})
+
+
+def timed(rec, words, factor):
+    """`rec` with the unprofiled times of some runs `factor` times as long."""
+    steps = rec.steps.copy()
+    those = steps["run_id"].astype(str).str.contains(words)
+    steps["wall_ns"] = steps["wall_ns"].where(~those, (steps["wall_ns"] * factor).astype("int64"))
+    return dataclasses.replace(rec, steps=steps)
+
+
+def stretched(rec, words, factor):
+    """`rec` with all instants of the kernels of some runs `factor` times as far apart."""
+    kernels = rec.kernels.copy()
+    those = kernels["run_id"].astype(str).str.contains(words)
+    for end in ("start_ns", "end_ns"):
+        kernels[end] = kernels[end].where(~those, (kernels[end] * factor).astype("int64"))
+    return dataclasses.replace(rec, kernels=kernels)
+
+
+def page(tmp_path, answer):
+    folder = Path(optimizer_cost.__file__).parent
+    site = Site(tmp_path, (folder,), {}, ("size", "context_length", "optimizer"), run_pages=False)
+    site.write("report/optimizer-cost.md", "optimizer_cost.md", answer, letter="l", title=optimizer_cost.TITLE)
+    return (tmp_path / "report" / "optimizer-cost.md").read_text()
+
+
+def held(answer):
+    return {key for key, claim in answer.claims.items() if claim.holds}
+
+
+@pytest.mark.parametrize(
+    "name, cost",
+    [
+        ("own", flops.adamw_unfused),
+        ("loop", flops.adamw_unfused),
+        ("foreach", flops.adamw_unfused),
+        ("fused", flops.adamw),
+    ],
+)
+def test_accesses_of_the_operations_are_the_bytes_of_the_formula(name, cost):
+    assert sum(flops.ADAMW_ACCESSES[name].values()) * flops.FP32_BYTES * 1000 == cost(1000).bytes
+
+
+def test_the_kernels_are_the_operations_that_the_bytes_are_counted_from(answer):
+    rows = answer.tables["operations"].rows
+    for optimizer, part in rows.groupby("optimizer"):
+        counted = part[part["operation"] != optimizer_cost.COUNTERS]
+        assert dict(zip(counted["operation"], counted["accesses"], strict=True)) == flops.ADAMW_ACCESSES[optimizer]
+
+
+def test_operations_add_up_to_the_phase(answer):
+    rows = answer.tables["operations"].rows
+    costs = answer.tables["cost"].rows
+    costs = costs[costs["size"] == rows["size"].iloc[0]].set_index("optimizer")
+    for name in ("kernel_ns", "launches"):
+        sums = rows.groupby("optimizer")[name].sum()
+        np.testing.assert_allclose(sums, costs.loc[sums.index, name], rtol=0.01)
+
+
+def test_written_out_launches_eight_kernels_for_each_tensor(shipped, answer):
+    rows = answer.tables["cost"].rows.set_index("run_id")
+    layers = shipped.runs.astype({"run_id": str}).set_index("run_id")["num_layers"]
+    for run_id, row in rows[rows["optimizer"].isin(["own", "loop"])].iterrows():
+        assert row["launches"] == 8 * (9 * layers[run_id] + 3)
+
+
+def test_no_kernel_outruns_memory(answer):
+    assert answer.tables["cost"].rows["of_copy"].between(0.5, 1.05).all()
+
+
+def test_foreach_holds_one_more_copy_of_the_weights_and_fused_none(answer):
+    extra = answer.tables["whole"].rows.groupby("optimizer")["extra_copies"]
+    assert extra.min()["foreach"] > 0.99 and extra.max()["foreach"] < 1.1
+    assert extra.max()["fused"] == 0
+    assert extra.max()["own"] < 0.2
+
+
+def test_the_page_says_what_was_measured(tmp_path, answer):
+    words = page(tmp_path, answer)
+    assert "Not measured." not in words
+    assert len(words) < 250_000
+
+
+def test_implementations_stand_in_one_order(answer):
+    assert list(answer.tables["cost"].rows["optimizer"].head(4)) == list(optimizer_cost.LABELS)
+
+
+def test_a_fused_step_that_is_not_faster_is_not_called_so(of_small, rates):
+    slow = ask(stretched(of_small, "fused", 100), rates)
+    assert "fused" not in held(slow) and "fused_not_always" in held(slow)
+
+
+def test_the_verdict_is_of_kernels_and_not_of_a_timer_that_the_host_sets(of_small, rates):
+    late = ask(timed(of_small, "fused", 100), rates)
+    assert "fused" in held(late) and not {"timer", "step"} & held(late)
+
+
+def test_the_timer_is_believed_only_where_launches_bound_neither(answer):
+    shares = answer.tables["cost"].rows.set_index("run_id")
+    for key, share in (("timer", "busy_share"), ("step", "step_busy_share")):
+        said = shares.loc[answer.claims[key].rows["run_id"], [share, f"{share}_own"]]
+        assert len(said) and (said >= 0.8).all(axis=None)
+
+
+def test_loop_is_called_slower_only_beyond_the_spread(of_small, rates):
+    kernels = of_small.kernels.astype({"run_id": str})
+    own = kernels[kernels["run_id"].str.endswith("train_step")]
+    loop = own.assign(run_id=own["run_id"] + "-adamw_loop")
+    others = kernels[~kernels["run_id"].str.endswith("loop")]
+    same = dataclasses.replace(of_small, kernels=pd.concat([others, loop], ignore_index=True))
+    assert not {"loop_slower", "loop_faster"} & held(ask(same, rates))
+    assert "loop_slower" in held(ask(stretched(same, "loop", 10), rates))
+    assert "loop_faster" in held(ask(stretched(same, "loop", 0.1), rates))
+
+
+def test_memory_that_is_not_taken_is_not_spoken_of(of_small, rates):
+    memory = of_small.memory.copy()
+    memory["peak_allocated_bytes"] = memory["allocated_before_bytes"]
+    assert "foreach_memory" not in held(ask(dataclasses.replace(of_small, memory=memory), rates))
+
+
+def test_without_measured_rates_nothing_is_said_of_them(tmp_path, of_small):
+    answer = ask(of_small, write_site.rates_of([]))
+    assert not {"rate", "issue"} & held(answer)
+    assert answer.tables["cost"].rows["rate"].notna().all()
+    assert "n/a: not calibrated" in page(tmp_path, answer)
+
+
+def test_a_run_out_of_memory_keeps_its_place_and_gives_no_number(tmp_path, shipped, rates):
+    runs = shipped.runs.astype({"status": str, "status_phase": object})
+    gone = runs["run_id"].astype(str).str.contains("^2.7B.*foreach")
+    runs.loc[gone, ["status", "status_phase"]] = ["oom", "optimizer"]
+    answer = ask(dataclasses.replace(shipped, runs=runs), rates)
+    row = answer.tables["whole"].rows.set_index("run_id").loc["2.7B-ctx128-fp32-naive-train_step-adamw_foreach"]
+    assert row[NOT_MEASURED] == "OOM in optimizer"
+    assert row[["time_ns", "step_ns", "kernel_ns", "moved_bytes", "rate", "extra_bytes"]].isna().all()
+    assert "OOM in optimizer" in page(tmp_path, answer)
+
+
+def test_without_adamw_written_out_there_is_nothing_to_compare(tmp_path, of_small, rates):
+    answer = ask(with_runs(of_small, of_small.runs["optimizer"].astype(str) == "fused"), rates)
+    assert not {"fused", "fused_not_always", "step", "share", "bytes"} & held(answer)
+    page(tmp_path, answer)

@@ -1,0 +1,271 @@
+"""What lower precision makes faster: on the recording of the study, and on recordings that say something else."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import write_site
+from analysis.answer import NOT_MEASURED
+from analysis.metrics import precisions
+from analysis.pages.questions import precision
+from analysis.recording import store
+from analysis.reference import element_types, flops, kernel_families
+from analysis.render.site import Site
+
+FOLDER = Path(__file__).parents[2] / "site" / "data" / "precision"
+NONE = write_site.rates_of([])
+FFMA = (
+    "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute_kernel"
+)
+
+pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="no recording of the study in site/data")
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return store.load(FOLDER)
+
+
+@pytest.fixture(scope="module")
+def of_small(shipped):
+    return with_runs(shipped, shipped.runs["size"].astype(str) == "small")
+
+
+@pytest.fixture(scope="module")
+def of_large(shipped):
+    return with_runs(shipped, shipped.runs["size"].astype(str) == "large")
+
+
+@pytest.fixture(scope="module")
+def answer(shipped):
+    return ask(shipped)
+
+
+def ask(rec, calibrated=True):
+    rates = write_site.rates_of([rec]) if calibrated else NONE
+    return write_site.ask(precision, write_site.of_finished_runs(rec), main=rec, calibration=rates)
+
+
+def with_runs(rec, keep):
+    runs = set(rec.runs.loc[keep, "run_id"].astype(str))
+    frames = {name: getattr(rec, name) for name in store.TABLES}
+    kept = {name: frame[frame["run_id"].astype(str).isin(runs)] for name, frame in frames.items()}
+    return dataclasses.replace(rec, **{name: frame.reset_index(drop=True) for name, frame in kept.items()})
+
+
+def of_run(frame, words):
+    return frame["run_id"].astype(str).str.contains(words)
+
+
+def timed(rec, words, factor):
+    steps = rec.steps.copy()
+    steps["wall_ns"] = steps["wall_ns"].where(~of_run(steps, words), (steps["wall_ns"] * factor).astype("int64"))
+    return dataclasses.replace(rec, steps=steps)
+
+
+def stretched(rec, those, factor):
+    """`rec` with `those` kernels taking `factor` times as long."""
+    kernels = rec.kernels.copy()
+    longer = kernels["start_ns"] + (factor * (kernels["end_ns"] - kernels["start_ns"])).astype("int64")
+    kernels["end_ns"] = kernels["end_ns"].where(~those, longer)
+    return dataclasses.replace(rec, kernels=kernels)
+
+
+def slower(rec, words, factor):
+    """`rec` with some runs `factor` times as slow, on the GPU and by the timer."""
+    kernels = rec.kernels.copy()
+    those = of_run(kernels, words)
+    for end in ("start_ns", "end_ns"):
+        kernels[end] = kernels[end].where(~those, (factor * kernels[end]).astype("int64"))
+    return dataclasses.replace(timed(rec, words, factor), kernels=kernels)
+
+
+def page(tmp_path, answer):
+    folder = Path(precision.__file__).parent
+    labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
+    site = Site(tmp_path, (folder,), labels, ("size", "context_length", "precision"), run_pages=False)
+    site.write("report/precision.md", "precision.md", answer, letter="j", title=precision.TITLE)
+    return (tmp_path / "report" / "precision.md").read_text()
+
+
+def held(answer):
+    return {key for key, claim in answer.claims.items() if claim.holds}
+
+
+def test_every_matrix_product_has_a_math_path_and_none_is_missing(shipped, answer):
+    paths = answer.tables["paths"].rows
+    products = paths.groupby("run_id")["products"].sum()
+    layers = shipped.runs.astype({"run_id": str}).set_index("run_id")["num_layers"]
+    assert (products == 3 * (9 * layers[products.index] + 1)).all()
+    np.testing.assert_allclose(paths.groupby("run_id")["share"].sum(), 1)
+    assert "proven" in held(answer) and "not_as_declared" not in held(answer)
+
+
+def test_products_and_all_other_kernels_make_up_the_families(answer):
+    parts = answer.tables["parts"].rows.set_index(["size", "precision"])
+    families = answer.tables["families"].rows.groupby("size")[[f"{one}_ns" for one in precisions.FRACTION_BITS]].sum()
+    for one in precisions.FRACTION_BITS:
+        whole = parts.xs(one, level="precision")[["products_ns", "rest_ns"]].sum(axis=1)
+        np.testing.assert_allclose(families[f"{one}_ns"].sort_index(), whole.sort_index())
+
+
+def test_no_step_is_faster_than_its_limit_and_no_rate_above_its_peak(answer):
+    lower = answer.tables["parts"].rows.dropna(subset="busy_speedup")
+    assert (lower["busy_speedup"] < lower["ceiling"]).all()
+    use = answer.tables["use"].rows
+    assert use["product_use"].between(0, 1).all()
+    assert (use["mfu_measured"] < use["product_use"]).all()
+
+
+def test_casts_are_what_autocast_adds_to_the_copies(shipped, answer):
+    table = answer.tables["unchanged"].rows.set_index("run_id")
+    copies = shipped.kernels[shipped.kernels["family"].astype(str) == "copy"]
+    copies = copies.groupby(copies["run_id"].astype(str)).size() / 3
+    for run_id, row in table[table["precision"] == "bf16"].iterrows():
+        assert row["casts"] == copies[run_id] - copies[run_id.replace("bf16", "fp32")]
+
+
+def test_bfloat16_is_further_from_fp32_than_tf32_for_every_model(answer):
+    rows = answer.tables["numerics"].rows.pivot(index="size", columns="precision", values="logits_ratio")
+    assert (rows["bf16"] > rows["tf32"]).all()
+    assert (rows["tf32"] > 0).all()
+
+
+def test_the_page_says_what_was_measured(tmp_path, answer):
+    words = page(tmp_path, answer)
+    assert "Not measured." not in words
+    assert len(words) < 250_000
+
+
+def test_a_run_out_of_memory_keeps_its_place_and_gives_no_number(tmp_path, shipped):
+    runs = shipped.runs.astype({"status": str, "status_phase": object})
+    gone = of_run(runs, "^2.7B-.*bf16")
+    runs.loc[gone, ["status", "status_phase"]] = ["oom", "backward"]
+    answer = ask(dataclasses.replace(shipped, runs=runs))
+    row = answer.tables["speed"].rows.set_index("run_id").loc["2.7B-ctx512-bf16-naive-train_step"]
+    assert row[NOT_MEASURED] == "OOM in backward"
+    assert row[["step_ns", "step_speedup", "busy_share", "mfu_measured", "peak_memory_bytes"]].isna().all()
+    assert "OOM in backward" in page(tmp_path, answer)
+
+
+def test_a_step_within_the_spread_is_not_called_faster(of_large):
+    slow = slower(of_large, "tf32", 2.5)
+    steps = slow.steps.copy()
+    base = steps[of_run(steps, "fp32")].reset_index(drop=True)
+    steps.loc[of_run(steps, "tf32"), "wall_ns"] = base["wall_ns"].to_numpy()
+    answer = ask(dataclasses.replace(slow, steps=steps))
+    assert "large-ctx512-tf32-naive-train_step" in set(answer.claims["not_faster"].rows["run_id"])
+
+
+def test_a_slower_step_is_not_called_faster(of_large):
+    answer = ask(slower(of_large, "tf32|bf16", 3.5))
+    assert "faster" not in held(answer)
+    assert len(answer.claims["not_faster"].rows) == 2
+
+
+def test_nothing_is_said_of_the_step_where_launches_bound_it(answer, of_large):
+    said = answer.claims["faster"].rows.merge(answer.tables["speed"].rows[["run_id", "busy_share"]], on="run_id")
+    assert (said["busy_share"] >= 0.8).all()
+    waiting = ask(timed(of_large, "fp32", 2))
+    assert not {"faster", "not_faster"} & held(waiting)
+    assert len(waiting.claims["launch_bound"].rows) == 2
+
+
+def test_families_that_gain_are_named_only_beyond_the_spread(answer):
+    rows = answer.claims["families_faster"].rows
+    assert set(rows["precision"]) == {"bf16"} and precisions.GEMM not in set(rows["family"])
+    assert (rows["time_max_ns"] < rows["base_min_ns"]).all() and (rows["speedup"] > precisions.UNCHANGED).all()
+    assert {"elementwise", "reduce", "fill"} <= set(rows["family"])
+    assert "copy" in set(answer.claims["families_slower"].rows["family"])
+
+
+def test_a_family_that_gains_in_tf32_ends_the_claim_that_only_products_do(of_small):
+    kernels = of_small.kernels
+    fills = of_run(kernels, "tf32") & (kernels["family"].astype(str) == "fill")
+    assert "tf32_bytes" in held(ask(of_small))
+    assert "tf32_bytes" not in held(ask(stretched(of_small, fills, 0.5)))
+
+
+@pytest.mark.parametrize(
+    "family, factor, key", [("gemm", 100, "products_not_always"), ("elementwise", 0.1, "rest_too")]
+)
+def test_the_verdict_is_never_blank(tmp_path, of_small, family, factor, key):
+    those = of_run(of_small.kernels, "tf32|bf16") & (of_small.kernels["family"].astype(str) == family)
+    answer = ask(stretched(of_small, those, factor))
+    assert {"rest_as_long", "rest_too", "products_not_always"} & held(answer) == {key}
+    assert "Not measured." not in page(tmp_path, answer)
+
+
+def test_a_product_on_another_path_is_reported(of_small):
+    kernels = of_small.kernels.astype({"kernel_name": str})
+    first = (of_run(kernels, "bf16") & (kernels["family"].astype(str) == "gemm")).idxmax()
+    kernels.loc[first, "kernel_name"] = FFMA
+    answer = ask(dataclasses.replace(of_small, kernels=kernels))
+    assert "not_as_declared" in held(answer) and "proven" not in held(answer)
+
+
+def test_casts_in_fp32_silence_what_is_said_of_autocast(of_small):
+    kernels = of_small.kernels.astype({"kernel_name": str})
+    cast = kernels["kernel_name"][kernels["kernel_name"].map(element_types.is_cast)].iloc[0]
+    kernels.loc[(of_run(kernels, "fp32")).idxmax(), "kernel_name"] = cast
+    assert "casts" not in held(ask(dataclasses.replace(of_small, kernels=kernels)))
+
+
+def test_other_kernels_that_gain_are_not_said_to_stay(of_small):
+    others = of_run(of_small.kernels, "tf32|bf16") & (of_small.kernels["family"].astype(str) != "gemm")
+    assert "rest_as_long" in held(ask(of_small))
+    assert "rest_as_long" not in held(ask(stretched(of_small, others, 0.5)))
+
+
+def test_without_measured_peaks_nothing_is_said_of_them(tmp_path, of_small):
+    answer = ask(of_small, calibrated=False)
+    assert not {"mfu", "rate_agrees"} & held(answer)
+    assert answer.tables["use"].rows["mfu_sheet"].notna().all()
+    assert "n/a: not calibrated" in page(tmp_path, answer)
+
+
+@pytest.mark.parametrize("only", ["fp32", "tf32"])
+def test_one_precision_alone_is_compared_with_nothing(tmp_path, of_small, only):
+    answer = ask(with_runs(of_small, of_small.runs["precision"].astype(str) == only))
+    assert not {"faster", "not_faster", "rest", "casts", "ceiling", "coarser"} & held(answer)
+    page(tmp_path, answer)
+
+
+def test_flops_of_a_step_are_the_numerator(shipped, answer):
+    row = answer.tables["use"].rows.iloc[0]
+    run = shipped.runs.astype({"run_id": str}).set_index("run_id").loc[row["run_id"]]
+    names = ("batch_size", "context_length", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
+    work = flops.step_flops(flops.Shape(**{name: int(run[name]) for name in names}), "train_step")
+    wall = answer.tables["speed"].rows.set_index("run_id").loc[row["run_id"], "step_ns"]
+    assert row["step_rate"] == pytest.approx(work / wall / 1e3)
+
+
+@pytest.mark.parametrize(
+    "name, found, cast",
+    [
+        (
+            "vectorized_elementwise_kernel<8, bfloat16_copy_kernel_cuda(TensorIteratorBase &)::[lambda(float)]>",
+            "mixed",
+            1,
+        ),
+        ("unrolled_elementwise_kernel<direct_copy_kernel_cuda(float), memory::LoadWithCast<(int)1>>", "mixed", 1),
+        ("elementwise_kernel<gpu_kernel_impl_nocast<direct_copy_kernel_cuda::[lambda(c10::BFloat16)]>>", "bf16", 0),
+        ("elementwise_kernel<gpu_kernel_impl_nocast<direct_copy_kernel_cuda::[lambda(float)]>>", "fp32", 0),
+        ("elementwise_kernel<gpu_kernel_impl<BinaryFunctor<float, float, float, MulFunctor<float>>>>", "mixed", 0),
+        ("vectorized_elementwise_kernel<8, BinaryFunctor<c10::BFloat16, c10::BFloat16, MulFunctor<float>>>", "bf16", 0),
+        ("FillFunctor<long>", "", 0),
+    ],
+)
+def test_a_name_tells_the_type_of_the_elements(name, found, cast):
+    assert element_types.element_type(name) == found
+    assert element_types.is_cast(name) == bool(cast)
+    assert found in element_types.ELEMENT_TYPES
+
+
+def test_rows_of_a_case_stand_in_order_of_exactness(answer):
+    rows = answer.tables["speed"].rows
+    assert list(rows["precision"].head(3)) == list(precisions.FRACTION_BITS)
+    assert isinstance(rows, pd.DataFrame) and rows["size"].nunique() * 3 == len(rows)

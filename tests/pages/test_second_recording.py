@@ -1,0 +1,132 @@
+"""Two recordings of the same runs: what they share, what they do not, and that none is held against itself."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from analysis import write_site
+from analysis.pages.questions import second_recording
+from analysis.recording import store
+
+DATA = Path(__file__).parents[2] / "site" / "data"
+ONE = "medium-ctx128-fp32-naive-train_step"
+
+
+@pytest.fixture(scope="module")
+def first():
+    return of_run(store.load(DATA / "h200-fp32"), "medium-ctx128", "small-ctx512")
+
+
+@pytest.fixture(scope="module")
+def second():
+    return of_run(store.load(DATA / "again"), "medium-ctx128", "small-ctx512")
+
+
+def of_run(rec, *beginnings):
+    """A recording with the runs whose names begin so, and no others."""
+    tables = {}
+    for name in store.TABLES:
+        frame = getattr(rec, name)
+        if "run_id" in frame:
+            frame = frame[frame["run_id"].astype(str).str.startswith(beginnings)].reset_index(drop=True)
+        tables[name] = frame
+    return dataclasses.replace(rec, **tables)
+
+
+def compared(first, second):
+    return write_site.ask(second_recording, second, main=first)
+
+
+def row_of(answer, run_id=ONE):
+    rows = answer.tables["gpu"].rows
+    return rows[rows["run_id"] == run_id].iloc[0]
+
+
+def test_every_number_is_that_of_its_own_recording(first, second):
+    row = row_of(compared(first, second))
+    for side, rec in (("first", first), ("second", second)):
+        kernels = rec.kernels[(rec.kernels["run_id"] == ONE) & (rec.kernels["step"] >= 0)]
+        time_ns = kernels["end_ns"] - kernels["start_ns"]
+        assert row[f"{side}_kernel_ns"] == time_ns.groupby(kernels["step"]).sum().median()
+        assert row[f"{side}_launches"] == len(kernels) / 3
+        assert row[f"{side}_top"] == time_ns.groupby(kernels["kernel_name"].astype(str)).sum().idxmax()
+        gemm = time_ns[kernels["family"] == "gemm"].sum() / time_ns.sum()
+        assert row[f"{side}_gemm"] == pytest.approx(gemm)
+        steps = rec.steps[(rec.steps["run_id"] == ONE) & (rec.steps["collector"] == "timer")]
+        steps = steps.loc[steps["phase"] == "step", "wall_ns"]
+        assert (row[f"{side}_step_ns"], row[f"{side}_step_max_ns"]) == (steps.median(), steps.max())
+        assert row[f"{side}_busy_share"] == row[f"{side}_busy_ns"] / steps.median()
+    assert row["step_ratio"] == row["second_step_ns"] / row["first_step_ns"]
+    assert row["kernel_change"] == pytest.approx(row["second_kernel_ns"] / row["first_kernel_ns"] - 1)
+
+
+def test_a_bound_is_never_below_what_it_bounds(first, second):
+    claims = compared(first, second).claims
+    for key, value in (("same", "kernel_apart"), ("gemm", "gemm_apart")):
+        assert claims[key].told["at_most"] >= claims[key].rows[value].max()
+
+
+def test_a_recording_is_not_held_against_itself(first):
+    answer = compared(first, first)
+    assert answer.facts["num_runs"] == 0
+    assert not [key for key, claim in answer.claims.items() if claim.holds]
+
+
+@pytest.mark.parametrize("others", [[], ["h200-fp32"]], ids=["alone", "beside the first"])
+def test_a_page_with_nothing_to_compare_shows_nothing(tmp_path, others, first):
+    """A second recording alone, or with no capture."""
+    rec = dataclasses.replace(first, manifest=first.manifest | {"study": "again"})
+    if others:
+        none = {name: getattr(rec, name).head(0) for name in ("kernels", "memops", "api", "ranges", "nsys_sums")}
+        rec = dataclasses.replace(rec, runs=rec.runs.assign(started_at="2027"), **none)
+    write_site.write_questions(first if others else rec, tmp_path, {"again": rec})
+    page = (tmp_path / "report" / "second-recording.md").read_text()
+    assert "Nobody knows yet" in page
+    assert "<table" not in page and "is of the same runs" not in page
+
+
+def test_runs_of_only_one_recording_and_sizes_that_mean_another_model_are_left_out(first, second):
+    runs = first.runs.assign(num_parameters=first.runs["num_parameters"] + (first.runs["run_id"] == ONE))
+    answer = compared(dataclasses.replace(first, runs=runs), of_run(second, "medium-ctx128"))
+    assert set(answer.tables["gpu"].rows["run_id"]) == {
+        "medium-ctx128-fp32-naive-forward",
+        "medium-ctx128-fp32-naive-forward_backward",
+    }
+
+
+def test_a_kernel_under_another_name_is_launched_otherwise(first, second):
+    kernels = second.kernels.astype({"kernel_name": str})
+    last = kernels.index[kernels["run_id"] == ONE][-1]
+    kernels.loc[last, "kernel_name"] = "another"
+    answer = compared(first, dataclasses.replace(second, kernels=kernels))
+    assert row_of(answer)["unlike"] == pytest.approx(2 / 3)  # in one step of three: one is missing, one too many
+    assert not answer.claims["same"].holds
+    assert answer.claims["not_same"].told["num_unlike"] == 1
+
+
+def test_kernels_that_take_longer_are_not_the_same(first, second):
+    kernels = second.kernels.assign(end_ns=second.kernels["end_ns"] + (second.kernels["run_id"] == ONE) * 10**6)
+    claims = compared(first, dataclasses.replace(second, kernels=kernels)).claims
+    assert not claims["same"].holds
+    assert claims["not_same"].told["run_id"] == ONE
+
+
+def test_steps_within_the_spread_of_both_do_not_differ(first, second):
+    answer = compared(first, dataclasses.replace(second, steps=first.steps))
+    assert not answer.claims["apart"].holds and not answer.claims["host_differs"].holds
+    assert set(answer.tables["host"].rows["step_ratio"]) == {1}
+
+
+def test_launches_are_said_to_bound_other_runs_only_where_they_do(first, second):
+    claim = compared(first, second).claims["bound_counts"]
+    assert claim.holds and claim.told["first"] < claim.told["second"]
+    alike = compared(dataclasses.replace(first, steps=second.steps), second).claims["bound_counts"]
+    assert len(alike.rows) == len(claim.rows) and not alike.holds
+
+
+def test_what_differs_is_told_from_what_the_recordings_say(first, second):
+    assert compared(first, second).facts["changed"] == ["commit of this program"]
+    runs = second.runs.assign(torch="9.9", started_at="2027-01-01T00:00:00+00:00")
+    changed = compared(first, dataclasses.replace(second, runs=runs)).facts["changed"]
+    assert changed == ["day", "torch", "commit of this program"]

@@ -1,0 +1,124 @@
+"""The five kernels of softmax, on the shipped recording and where they are not five."""
+
+import dataclasses
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis import write_site
+from analysis.answer import NOT_MEASURED
+from analysis.pages.questions import softmax_detail
+from analysis.recording import store
+from tests.pages.test_bounds import NONE, RATES
+from tests.synthetic import recording as made_up
+
+DATA = Path(__file__).parents[2] / "site" / "data"
+WORD = {
+    "max": "MaxOps",
+    "subtract": "CUDAFunctor_add",
+    "exp": "exp_kernel",
+    "sum": "sum_functor",
+    "divide": "DivFunctor",
+}
+
+
+@pytest.fixture(scope="module")
+def rec():
+    return write_site.of_finished_runs(store.load(DATA / "h200-fp32"))
+
+
+@pytest.fixture(scope="module")
+def few(rec):
+    """Forward passes of two sizes."""
+    kept = (rec.runs["mode"].astype(str) == "forward") & rec.runs["size"].astype(str).isin(("small", "2.7B"))
+    runs = rec.runs[kept].reset_index(drop=True)
+    kernels = rec.kernels[rec.kernels["run_id"].isin(runs["run_id"])].reset_index(drop=True)
+    return dataclasses.replace(rec, runs=runs, kernels=kernels)
+
+
+@pytest.fixture(scope="module")
+def answer(rec):
+    return write_site.ask(softmax_detail, rec, calibration=write_site.rates_of([store.load(DATA / "precision")]))
+
+
+def test_the_order_of_launches_names_each_kernel_as_its_own_name_does(answer):
+    rows = answer.tables["every"].rows
+    assert len(rows) == 5 * rows["run_id"].nunique() > 0
+    for row in rows.itertuples():
+        assert WORD[row.kernel] in row.kernel_name
+
+
+def test_bytes_are_eight_passes_over_the_scores_and_a_little(answer):
+    rows = answer.tables["bound"].rows
+    passes = rows["chain_bytes"] / (rows["num_layers"] * rows["score_bytes"])
+    assert passes.between(8, 8.05).all()
+    assert (rows["least_bytes"] == 2 * rows["num_layers"] * rows["score_bytes"]).all()
+
+
+def test_the_time_of_the_chain_is_the_kernel_time_of_softmax_in_question_e(rec, answer):
+    from analysis.pages.questions import attention_cost
+
+    cost = write_site.ask(attention_cost, rec).tables["cost"].rows.set_index("run_id")["softmax_ns"]
+    chain = answer.tables["bound"].rows.set_index("run_id")["chain_ns"]
+    assert (chain - cost.loc[chain.index]).abs().max() < 1
+
+
+def test_the_bound_is_below_what_was_measured(answer):
+    rows = answer.tables["bound"].rows
+    assert (rows["bound_ns"] < rows["chain_ns"]).all()
+
+
+def test_the_verdict_is_of_scores_that_the_cache_cannot_hold(answer):
+    claim = answer.claims["beyond_cache"]
+    assert claim.holds and not answer.claims["small_only"].holds
+    assert (claim.rows["score_bytes"] > softmax_detail.BEYOND_CACHE).all()
+    assert len(claim.rows) < len(answer.claims["bound"].rows)
+
+
+def test_faster_than_memory_means_faster_than_every_bandwidth_measured(answer):
+    rows = answer.claims["cache"].rows
+    assert (rows["rate"] * 1e9 > 4.39e12).all()
+
+
+def test_without_a_measured_bandwidth_no_share_is_guessed(few):
+    answer = write_site.ask(softmax_detail, few, calibration=NONE)
+    assert answer.tables["every"].rows["share"].isna().all()
+    assert answer.tables["bound"].rows["bound_ns"].isna().all()
+    holding = {key for key, claim in answer.claims.items() if claim.holds}
+    assert holding == {"no_peaks", "traffic", "vectorised"}
+    assert not len(answer.charts["shares"].rows)
+
+
+def test_a_softmax_of_another_number_of_kernels_is_left_out_and_says_so():
+    rec = made_up(("small",), (128, 512))
+    answer = write_site.ask(softmax_detail, rec, calibration=RATES)
+    assert not len(answer.tables["every"].rows)
+    assert set(answer.tables["kernels"].rows[NOT_MEASURED]) == {"not these five kernels"}
+    assert not any(claim.holds for claim in answer.claims.values())
+
+
+def test_a_run_that_ran_out_of_memory_says_so(few):
+    runs = few.runs.astype({"status": str})
+    lost = (runs["size"].astype(str) == "2.7B") & (runs["mode"].astype(str) == "forward")
+    runs.loc[lost, ["status", "status_phase"]] = ["oom", "forward"]
+    cut = write_site.of_finished_runs(dataclasses.replace(few, runs=runs))
+    rows = write_site.ask(softmax_detail, cut, calibration=RATES).tables["kernels"].rows
+    failed = rows[rows["size"] == "2.7B"]
+    assert set(failed[NOT_MEASURED]) == {"OOM in forward"}
+    assert failed[["chain_rate", "exp_share", "score_bytes"]].isna().all(axis=None)
+
+
+def test_vectorised_is_only_said_where_the_names_and_times_say_it(few):
+    renamed = few.kernels["kernel_name"].astype(str).str.replace("vectorized_elementwise", "elementwise")
+    answer = write_site.ask(
+        softmax_detail, dataclasses.replace(few, kernels=few.kernels.assign(kernel_name=renamed)), calibration=RATES
+    )
+    assert not answer.claims["vectorised"].holds
+
+
+def test_half_precision_is_left_out(few):
+    runs = few.runs.astype({"precision": str}).assign(precision="bf16")
+    answer = write_site.ask(softmax_detail, dataclasses.replace(few, runs=runs), calibration=RATES)
+    assert not any(claim.holds for claim in answer.claims.values())
+    assert pd.isna(answer.tables["bound"].rows["bound_ns"]).all()

@@ -1,0 +1,125 @@
+"""How many steps a number needs: what the first steps are worth, from recordings and from made-up steps."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import write_site
+from analysis.metrics import first_steps
+from analysis.pages.questions import warm_up
+from analysis.recording import store
+
+DATA = Path(__file__).parents[2] / "site" / "data"
+
+
+def timed(*processes) -> pd.DataFrame:
+    case = {"size": "small", "context_length": 128, "mode": "train_step"}
+    rows = [
+        {"run_id": f"r{run}", **case, "step": step, "wall_ns": wall}
+        for run, walls in enumerate(processes)
+        for step, wall in enumerate(walls)
+    ]
+    return pd.DataFrame(rows, columns=["run_id", *case, "step", "wall_ns"])
+
+
+def test_a_slow_first_step_spoils_the_mean_and_not_the_median():
+    numbers = first_steps.numbers_after(timed([1000] + [100] * 19), 10).set_index(["warm_up", "statistic"])
+    assert numbers.loc[(0, "mean"), "number_ns"] == 190
+    assert numbers.loc[(0, "median"), "error"] == 0
+    assert numbers.loc[(1, "mean"), "error"] == 0
+
+
+def test_a_median_needs_as_many_steps_as_until_it_stays_right_in_every_process():
+    steady = [100.0] * 20
+    late = [107.0] * 4 + [100.0] * 16
+    assert first_steps.steps_needed(timed(steady), 2, 5)["within_1"].iloc[0] == 1
+    needed = first_steps.steps_needed(timed(steady, late), 0, 5).iloc[0]
+    assert needed["within_1"] == 9 and needed["within_5"] == 8 and needed["within_10"] == 1
+
+
+def test_a_median_that_never_settles_is_said_so():
+    needed = first_steps.steps_needed(timed([100.0 + 5 * step for step in range(20)]), 0, 10)
+    assert np.isnan(needed["within_1"].iloc[0]) and needed["num_known"].iloc[0] == 20
+
+
+def test_one_disturbed_tail_does_not_decide_what_a_number_is_compared_with():
+    steady = [100.0] * 20
+    disturbed = [100.0] * 16 + [150.0] * 4
+    needed = first_steps.steps_needed(timed(steady, disturbed, steady), 5, 10).iloc[0]
+    assert needed["main_error"] == 0 and needed["within_1"] == 1
+
+
+def test_one_process_that_is_slow_throughout_is_named():
+    slow, steady = [104.0] * 20, [100.0] * 20
+    needed = first_steps.steps_needed(timed(steady, slow, steady), 5, 10).iloc[0]
+    assert needed["main_error"] == pytest.approx(0.04) and needed["main_process"] == 2
+    assert np.isnan(needed["within_2"]) and needed["within_5"] == 1
+
+
+def test_too_few_steps_are_no_number():
+    assert not len(first_steps.numbers_after(timed([100.0] * 4), 10))
+    assert np.isnan(first_steps.steps_needed(timed([100.0] * 4), 5, 10)["within_10"].iloc[0])
+    assert not len(first_steps.spreads_of(timed([100.0] * 4)))
+
+
+def test_processes_that_differ_are_told_from_steps_that_do():
+    rng = np.random.default_rng(0)
+    alike = first_steps.spreads_of(timed(*(100 + rng.normal(0, 2, 20) for _ in range(5)))).iloc[0]
+    apart = first_steps.spreads_of(timed(*(100 + 10 * run + rng.normal(0, 2, 20) for run in range(5)))).iloc[0]
+    assert alike["between"] < alike["within"]
+    assert apart["between"] > warm_up.CHANCE * apart["expected"] and apart["between"] > apart["within"]
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    rec = write_site.of_finished_runs(store.load(DATA / "warm_up"))
+    return write_site.ask(warm_up, rec, main=store.load(DATA / "h200-fp32"))
+
+
+def test_shipped_anatomy_adds_up_to_the_extra_time(shipped):
+    rows = shipped.tables["anatomy"].rows
+    shares = rows.groupby("size")["share"].sum()
+    assert len(shares) and ((shares - 1).abs() < 1e-9).all()
+    assert ((rows["first_ns"] - rows["later_ns"] - rows["extra_ns"]).abs() < 1).all()
+    assert (rows["first_ns"] >= 0).all()
+
+
+def test_shipped_cases_stand_in_model_order(shipped):
+    for table in shipped.tables.values():
+        assert list(dict.fromkeys(table.rows["size"])) == ["small", "large"], table.key
+
+
+def test_shipped_first_step_is_long_and_more_warm_up_does_not_make_the_mean_worse(shipped):
+    assert shipped.claims["first"].holds
+    means = shipped.tables["numbers"].rows.query("statistic == 'mean'")
+    for _, rows in means.groupby("size"):
+        assert rows["error"].iloc[0] == rows["error"].max()
+
+
+def test_opposite_claims_do_not_both_hold(shipped):
+    assert shipped.claims["gpu_same"].holds != shipped.claims["gpu_differs"].holds
+    assert shipped.claims["processes"].holds != shipped.claims["alike"].holds
+    assert shipped.claims["main_outside"].holds != shipped.claims["main_inside"].holds
+
+
+def test_shipped_cases_stand_beside_the_main_recording(shipped):
+    assert (shipped.tables["spreads"].rows["main_ns"] > 0).all()
+
+
+def test_warmed_up_runs_say_nothing_of_first_steps():
+    rec = write_site.of_finished_runs(store.load(DATA / "warm_up"))
+    runs = rec.runs.assign(warmup_steps=3)
+    main = store.Recording(rec.manifest, **{name: store.empty(name) for name in store.TABLES})
+    found = warm_up.answer(runs=runs, steps=rec.steps, kernels=rec.kernels, api=rec.api, main=main)
+    assert not [key for key, claim in found.claims.items() if claim.holds]
+
+
+def test_processes_too_short_for_a_number_answer_nothing():
+    rec = write_site.of_finished_runs(store.load(DATA / "warm_up"))
+    steps = rec.steps[rec.steps["step"] < 4]
+    main = store.load(DATA / "h200-fp32")
+    found = warm_up.answer(runs=rec.runs, steps=steps, kernels=rec.kernels, api=rec.api, main=main)
+    assert not found.facts["known"]
+    assert not any(found.claims[key].holds for key in ("answered", "unanswered", "too_fine", "main_number"))

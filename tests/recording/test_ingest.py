@@ -1,0 +1,327 @@
+"""A results folder becomes a recording, and no run looks better than it was."""
+
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from analysis.__main__ import app
+from analysis.recording import store
+from analysis.recording.ingest import ResultsError, ingest, scrub
+
+from .nsys_files import Export
+from .profiles import profile
+
+RUN = "small-ctx128-fp32-naive-train_step"
+
+
+def _capture(steps=2, kernels=True) -> Export:
+    export = Export()
+    for i in range(steps):
+        at = 1000 * (i + 1)
+        export.push("step", at, at + 900)
+        export.push("forward", at + 10, at + 400)
+        export.push("block_0", at + 20, at + 300)
+        export.push("backward", at + 410, at + 800)
+        if kernels:
+            export.launch(at + 30, name="gemm")
+            export.launch(at + 500, name="add")
+            export.copy(at + 60, at + 70, export.call(at + 50, at + 55, name="cudaMemcpyAsync_v3020"))
+    export.launch(5000, name="after every step")
+    return export
+
+
+def _about(**changes) -> dict:
+    run = {"size": "small", "d_model": 768, "context_length": 128, "mode": "train_step", "num_parameters": 5}
+    about = {
+        "run_id": RUN,
+        "status": "ok",
+        "status_detail": None,
+        "run": run,
+        "machine": {"gpu_name": "NVIDIA H200", "torch": "2.13.0", "hostname": "secret-host"},
+        "autograd_multithreading": False,
+        "float32_matmul_precision": "highest",
+        "warmup_steps": 5,
+        "measured_steps": 10,
+        "profiled_steps": 2,
+        "started_at": "2026-11-21T07:00:00Z",
+        "wall_s": 90.5,
+    }
+    return about | changes
+
+
+_TIMINGS = {
+    "steps": [{"step": 0, "phase": "forward", "wall_ns": 500}, {"step": 0, "phase": "step", "wall_ns": 900}],
+    "memory": [
+        {
+            "phase": phase,
+            "peak_allocated_bytes": peak,
+            "peak_reserved_bytes": peak + 1,
+            "allocated_before_bytes": 1,
+            "allocated_after_bytes": 2,
+        }
+        for phase, peak in (("forward", 50), ("backward", 70))
+    ],
+}
+
+
+@pytest.fixture
+def results(tmp_path):
+    """Writes runs into a results folder."""
+    folder = tmp_path / "results"
+
+    def add(run_id=RUN, about=None, timings=_TIMINGS, capture=None):
+        run = folder / run_id
+        run.mkdir(parents=True)
+        (run / "run.json").write_text(json.dumps(about or _about(run_id=run_id)))
+        if timings is not None:
+            (run / "timings.json").write_text(json.dumps(timings))
+        if capture is not False:
+            (capture or _capture()).sqlite(run / "profile.sqlite")
+        return folder
+
+    return add
+
+
+def _ingested(folder, tmp_path):
+    said = []
+    ingest(folder, tmp_path / "recording", said.append)
+    return store.load(tmp_path / "recording"), said
+
+
+def test_a_run_becomes_rows_of_every_table(results, tmp_path):
+    found, said = _ingested(results(), tmp_path)
+    assert said == []
+    assert list(found.runs["status"]) == ["ok"]
+    assert found.runs["peak_memory_bytes"].tolist() == [70]
+    kernels = found.kernels
+    assert list(kernels["step"]) == [0, 0, 1, 1]
+    assert list(kernels["phase"].astype(str)) == ["forward", "backward", "forward", "backward"]
+    assert list(kernels["module"].astype(str)) == ["block_0", "", "block_0", ""]
+    assert list(kernels["attribution"].astype(str)) == ["exact"] * 4
+    assert list(found.memops["operation"].astype(str)) == ["memcpy Host-to-Device"] * 2
+    api = found.api[found.api["name"].astype(str) == "cudaLaunchKernel"]
+    assert api["calls"].sum() == 4
+    assert len(found.memory) == 2
+
+
+def test_a_run_without_capture_is_read_from_its_timings(results, tmp_path):
+    timings = _TIMINGS | {
+        "module_memory": [{"phase": "forward", "module": "block_0/ffn", "kept_bytes": 7}],
+        "figures": [{"figure": "loss", "unit": "", "value": 9.25}],
+    }
+    folder = results(about=_about(profiled_steps=0), timings=timings, capture=False)
+    found, said = _ingested(folder, tmp_path)
+    assert said == []
+    assert list(found.runs["status"]) == ["ok"]
+    assert len(found.kernels) == 0
+    assert list(found.module_memory["kept_bytes"]) == [7]
+    assert list(found.figures["value"]) == [9.25]
+
+
+def test_the_manifest_holds_the_study_and_the_rates_of_the_machine(results, tmp_path):
+    folder = results()
+    rate = {"figure": "copy", "unit": "bytes/s", "value": 4e12, "low": 3e12, "high": 5e12, "repeats": 10}
+    (folder / "sweep.json").write_text(json.dumps({"sweep": "x", "study": "precision", "runs": [RUN]}))
+    (folder / "calibration.json").write_text(json.dumps([rate]))
+    found, _ = _ingested(folder, tmp_path)
+    assert found.manifest["study"] == "precision"
+    assert found.manifest["calibration"] == [rate | {"gpu_name": ""}]
+    (folder / "calibration.json").write_text(json.dumps([rate | {"gpu_name": "NVIDIA H200"}]))
+    assert _ingested(folder, tmp_path)[0].manifest["calibration"] == [rate | {"gpu_name": "NVIDIA H200"}]
+    (folder / "calibration.json").write_text("{}")
+    with pytest.raises(ResultsError, match="is not a list of rates"):
+        ingest(folder, tmp_path / "again")
+
+
+def test_what_lies_outside_every_measured_step_is_not_recorded(results, tmp_path):
+    found, _ = _ingested(results(), tmp_path)
+    assert "after every step" not in set(found.kernels["kernel_name"].astype(str))
+    assert min(found.api["step"].min(), found.memops["step"].min(), found.kernels["step"].min()) == 0
+
+
+def test_times_count_from_the_first_step(results, tmp_path):
+    found, _ = _ingested(results(), tmp_path)
+    first = found.ranges[found.ranges["name"].astype(str) == "step"].iloc[0]
+    assert (first["start_ns"], first["end_ns"]) == (0, 900)
+    assert found.kernels["launch_ns"].tolist() == [30, 500, 1030, 1500]
+    assert found.kernels["launch_end_ns"].tolist() == [32, 502, 1032, 1502]
+
+
+def test_host_times_of_phases_come_from_ranges(results, tmp_path):
+    found, _ = _ingested(results(), tmp_path)
+    nsys = found.steps[found.steps["collector"].astype(str) == "nsys"]
+    walls = {(row.step, str(row.phase)): row.wall_ns for row in nsys.itertuples()}
+    assert walls[0, "step"] == 900
+    assert walls[1, "forward"] == 390
+    assert walls[1, "backward"] == 390
+    assert len(found.steps) == 2 + 6
+
+
+def test_ranges_keep_their_parents(results, tmp_path):
+    found, _ = _ingested(results(), tmp_path)
+    ranges = found.ranges.set_index("range_id")
+    block = ranges[ranges["path"].astype(str) == "step/forward/block_0"].iloc[0]
+    assert str(ranges["path"][block["parent_id"]]) == "step/forward"
+    kernel = found.kernels.iloc[0]
+    assert str(ranges["name"][kernel["range_id"]]) == "block_0"
+
+
+def test_a_new_field_of_run_and_only_known_fields_of_the_machine(results, tmp_path):
+    about = _about()
+    about["run"]["sliding_window"] = 64
+    found, _ = _ingested(results(about=about), tmp_path)
+    assert found.runs["sliding_window"].tolist() == [64]
+    written = "".join(path.read_bytes().decode("latin-1") for path in (tmp_path / "recording").iterdir())
+    assert "secret-host" not in written
+
+
+@pytest.mark.parametrize(
+    ("capture", "about", "status", "message"),
+    [
+        (False, {}, "failed", "profile.sqlite does not exist"),
+        (_capture(kernels=False), {}, "failed", "no kernel of the capture lies in a range `step`"),
+        (_capture(steps=0), {}, "failed", "no kernel of the capture lies in a range `step`"),
+        (_capture(steps=1), {}, "failed", "the capture holds 1 steps, and 2 were profiled"),
+    ],
+)
+def test_a_run_that_says_ok_is_checked_against_its_capture(results, tmp_path, capture, about, status, message):
+    found, said = _ingested(results(capture=capture, about=_about(**about)), tmp_path)
+    assert found.runs["status"].astype(str).tolist() == [status]
+    assert found.runs["status_message"].tolist() == [message]
+    assert found.runs["status_phase"].tolist() == ["reading the capture"]
+    assert found.kernels.empty
+    assert len(said) == 1
+    assert found.manifest["runs"][0]["status"] == status
+
+
+def test_a_capture_without_kernels_is_no_kernels(results, tmp_path):
+    capture = _capture()
+    capture.drop("CUPTI_ACTIVITY_KIND_KERNEL")
+    found, _ = _ingested(results(capture=capture), tmp_path)
+    assert found.runs["status"].astype(str).tolist() == ["no_kernels"]
+
+
+def test_a_truncated_capture_is_a_failed_run(results, tmp_path):
+    folder = results()
+    path = folder / RUN / "profile.sqlite"
+    path.write_bytes(path.read_bytes()[:-4096])
+    found, said = _ingested(folder, tmp_path)
+    assert found.runs["status"].astype(str).tolist() == ["failed"]
+    assert "cut off" in found.runs["status_message"][0]
+    assert str(tmp_path) not in json.dumps(found.manifest) + "".join(said)
+
+
+def test_a_run_without_timings_is_not_ok(results, tmp_path):
+    found, _ = _ingested(results(timings=None), tmp_path)
+    assert found.runs["status_message"].tolist() == ["timings.json holds no steps"]
+
+
+def test_a_run_out_of_memory_keeps_its_phase_and_shows_no_kernels(results, tmp_path):
+    detail = {"phase": "backward", "message": "CUDA out of memory in /home/someone/model.py", "total_bytes": 99}
+    about = _about(status="oom", status_detail=detail)
+    found, said = _ingested(results(about=about, capture=False), tmp_path)
+    run = found.runs.iloc[0]
+    assert (run["status"], run["status_phase"], run["status_total_bytes"]) == ("oom", "backward", 99)
+    assert run["status_message"] == "CUDA out of memory in model.py"
+    assert found.kernels.empty
+    assert said == [f"{RUN}: oom backward CUDA out of memory in model.py"]
+
+
+def test_runs_keep_the_order_of_the_sweep_and_those_not_run_are_listed(results, tmp_path):
+    for name in ("b", "a", "c"):
+        folder = results(run_id=name)
+    (folder / "sweep.json").write_text(json.dumps({"sweep": "default", "runs": ["c", "b", "a", "d"]}))
+    found, said = _ingested(folder, tmp_path)
+    assert list(found.runs["run_id"].astype(str)) == ["c", "b", "a"]
+    assert list(dict.fromkeys(found.kernels["run_id"].astype(str))) == ["c", "b", "a"]
+    assert found.manifest["not_run"] == ["d"]
+    assert said == ["d: in the sweep, and not run"]
+
+
+def test_the_manifest_says_where_and_when(results, tmp_path):
+    found, _ = _ingested(results(), tmp_path)
+    manifest = found.manifest
+    assert manifest["gpu"] == "NVIDIA H200"
+    assert manifest["recorded_from"] == "2026-11-21T07:00:00Z"
+    assert manifest["recorded_to"] == "2026-11-21T07:01:30Z"
+    assert manifest["nsys_schema"] == "3.20.3"
+    assert manifest["tables"]["kernels"]["rows"] == 4
+
+
+def test_a_run_whose_passes_lie_far_apart_says_when_it_ended(results, tmp_path):
+    found, _ = _ingested(results(about=_about(ended_at="2026-11-21T08:00:00+00:00")), tmp_path)
+    assert found.manifest["recorded_to"] == "2026-11-21T08:00:00Z"
+
+
+def test_the_only_sweep_of_a_folder_of_sweeps_is_taken(results, tmp_path):
+    folder = results()
+    (folder / "sweep.json").write_text(json.dumps({"sweep": "default", "runs": [RUN]}))
+    found, _ = _ingested(folder.parent, tmp_path)
+    assert found.manifest["sweep"] == "default"
+
+
+def test_a_folder_without_a_sweep_says_so(tmp_path):
+    with pytest.raises(ResultsError, match="holds no sweep"):
+        ingest(tmp_path, tmp_path / "out")
+    with pytest.raises(ResultsError, match="is not a folder"):
+        ingest(tmp_path / "nothing", tmp_path / "out")
+    (tmp_path / "sweep.json").write_text("{}")
+    with pytest.raises(ResultsError, match="has no run"):
+        ingest(tmp_path, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("in /home/bob/x/model.py:12", "in model.py:12"),
+        ("~/work/model.py", "model.py"),
+        (r"C:\Users\bob\model.py", "model.py"),
+        ("bob@host.example said", "... said"),
+        ("3/4 of 80 GiB; forward/block_0", "3/4 of 80 GiB; forward/block_0"),
+        ("CUDA out of memory. If reserved but unallocated memory is large try setting X=1", "CUDA out of memory."),
+    ],
+)
+def test_messages_are_scrubbed_of_their_machine(text, expected):
+    assert scrub(text) == expected
+
+
+def test_the_last_lines_of_the_log_are_kept_without_the_machine(results, tmp_path):
+    folder = results()
+    lines = [
+        *map(str, range(50)),
+        '  File "/home/bob/job/model.py", line 3',
+        "KEY_ID=plain",
+        "a Token: x",
+        "Error: <b>",
+    ]
+    (folder / RUN / "log.txt").write_text("\n".join(lines) + "\n")
+    ingest(folder, tmp_path / "out")
+    log = store.load(tmp_path / "out").runs["log"].iloc[0]
+    assert log.splitlines()[-2:] == ['  File "model.py", line 3', "Error: <b>"]
+    assert len(log.splitlines()) == 12 and "plain" not in log and "Token" not in log
+
+
+def test_a_run_without_a_log_has_none(results, tmp_path):
+    ingest(results(), tmp_path / "out")
+    assert store.load(tmp_path / "out").runs["log"].isna().all()
+
+
+def test_the_command_reports_what_it_wrote(results, tmp_path):
+    folder = results()
+    done = CliRunner().invoke(app, ["ingest", str(folder), "--out", str(tmp_path / "x")])
+    assert done.exit_code == 0
+    assert re.search(r"1 runs, 1 ok, 4 kernels, \d+\.\d MiB", done.output)
+    done = CliRunner().invoke(app, ["ingest", str(tmp_path / "nothing"), "--out", str(tmp_path / "y")])
+    assert done.exit_code == 2
+    assert "Traceback" not in done.output
+
+
+def test_a_real_capture_costs_few_bytes_a_kernel(results, tmp_path):
+    """60 runs of 850 000 kernels in all are to stay under 25 MiB: 30 bytes a kernel, everything included."""
+    folder = results(about=_about(profiled_steps=2))
+    (folder / RUN / "profile.sqlite").write_bytes(profile("train").read_bytes())
+    found, _ = _ingested(folder, tmp_path)
+    assert len(found.kernels) == 5848
+    assert found.manifest["tables"]["kernels"]["bytes"] / 5848 < 20

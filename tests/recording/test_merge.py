@@ -1,0 +1,155 @@
+"""Shards become the results that one machine would have written, and nothing is lost or doubled in silence."""
+
+import json
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from analysis.__main__ import app
+from analysis.recording.ingest import ResultsError
+from analysis.recording.merge import merge
+
+AXES = {"size": ["small"], "context_length": [128, 256], "mode": ["forward", "train_step"], "batch_size": 4}
+PLAN = {"sweep": "default", **AXES, "custom_sizes": {}, "warmup_steps": 5}
+RUNS = [f"small-ctx{length}-{mode}" for length in AXES["context_length"] for mode in AXES["mode"]]
+
+
+def write(file, content):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(content, indent=1))
+
+
+def add_run(shard, run_id, **changes):
+    _, length, mode = run_id.split("-")
+    run = {"size": "small", "context_length": int(length[3:]), "mode": mode, "batch_size": 4}
+    record = {"run_id": run_id, "status": "ok", "run": run, "machine": {"gpu_name": "H200"}, "warmup_steps": 5}
+    write(shard / run_id / "run.json", record | changes)
+    write(shard / run_id / "timings.json", {"steps": [run_id]})
+    (shard / run_id / "profile.sqlite").write_text(f"capture of {run_id}")
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """A sweep in two shards: the first and the last run, and the two between."""
+    folder = tmp_path / "results" / "default"
+    for index, runs in ((1, [RUNS[0], RUNS[3]]), (2, RUNS[1:3])):
+        shard = folder / f"shard-{index}-of-2"
+        write(shard / "sweep.json", PLAN | {"runs": runs, "runs_of_all_shards": RUNS})
+        (shard / "lock").write_text("pid 1 on secret-host")
+        for run_id in runs:
+            add_run(shard, run_id)
+    (folder.parent / "raw" / "default" / "shard-1-of-2").mkdir(parents=True)
+    return folder
+
+
+def test_the_merged_folder_is_what_one_machine_writes(sweep, tmp_path):
+    said = []
+    merged = merge([sweep], tmp_path / "merged", said.append)
+    assert (merged.runs, merged.missing, merged.copies, said) == (RUNS, {}, {}, [])
+    assert json.loads((tmp_path / "merged" / "sweep.json").read_text()) == PLAN | {"runs": RUNS}
+    assert sorted(path.name for path in (tmp_path / "merged").iterdir()) == sorted([*RUNS, "sweep.json", "merged.json"])
+    for run_id in RUNS:
+        assert (tmp_path / "merged" / run_id / "profile.sqlite").read_text() == f"capture of {run_id}"
+
+
+def test_shards_are_found_from_any_folder_above_and_each_only_once(sweep, tmp_path):
+    shards = sorted(sweep.glob("shard-*"))
+    for number, given in enumerate(([sweep.parent], [sweep], shards, shards[::-1], [sweep, *shards])):
+        assert merge(given, tmp_path / str(number)).runs == RUNS
+
+
+def test_a_run_that_no_shard_finished_is_missing(sweep, tmp_path):
+    (sweep / "shard-1-of-2" / RUNS[0] / "run.json").unlink()
+    said = []
+    merged = merge([sweep], tmp_path / "merged", said.append)
+    assert merged.runs == RUNS[1:]
+    assert list(merged.missing) == RUNS[:1]
+    assert "shard-1-of-2 began it and did not finish" in said[0]
+    assert not (tmp_path / "merged" / RUNS[0]).exists()
+
+
+def test_a_run_whose_capture_was_not_copied_is_missing(sweep, tmp_path):
+    add_run(sweep / "shard-1-of-2", RUNS[0], profiled_steps=3)
+    assert merge([sweep], tmp_path / "whole").missing == {}
+    (sweep / "shard-1-of-2" / RUNS[0] / "profile.sqlite").unlink()
+    missing = merge([sweep], tmp_path / "cut").missing
+    assert list(missing) == [RUNS[0]] and "profile.sqlite is not there" in missing[RUNS[0]]
+    add_run(sweep / "shard-1-of-2", RUNS[0], profiled_steps=0)
+    (sweep / "shard-1-of-2" / RUNS[0] / "profile.sqlite").unlink()
+    assert merge([sweep], tmp_path / "timed").missing == {}
+
+
+def test_a_shard_that_is_not_given_is_missing_with_all_its_runs(sweep, tmp_path):
+    merged = merge([sweep / "shard-2-of-2"], tmp_path / "merged")
+    assert merged.runs == RUNS[1:3]
+    assert list(merged.missing) == [RUNS[0], RUNS[3]]
+
+
+def test_equal_copies_are_kept_once_and_told(sweep, tmp_path):
+    shutil.copytree(sweep / "shard-1-of-2" / RUNS[0], sweep / "shard-2-of-2" / RUNS[0])
+    said = []
+    merged = merge([sweep], tmp_path / "merged", said.append)
+    assert (merged.runs, list(merged.copies)) == (RUNS, RUNS[:1])
+    assert "2 equal copies, kept once" in said[0]
+
+
+@pytest.mark.parametrize("name", ["run.json", "timings.json", "profile.sqlite"])
+def test_two_measurements_of_a_run_are_an_error_that_names_both(sweep, tmp_path, name):
+    copy = sweep / "shard-2-of-2" / RUNS[0]
+    shutil.copytree(sweep / "shard-1-of-2" / RUNS[0], copy)
+    (copy / name).write_text((copy / name).read_text() + "\n")
+    with pytest.raises(ResultsError) as raised:
+        merge([sweep], tmp_path / "merged")
+    assert all(text in str(raised.value) for text in ("shard-1-of-2", "shard-2-of-2", RUNS[0], name))
+    assert not (tmp_path / "merged").exists()
+
+
+def test_a_run_left_over_from_an_earlier_sweep_is_missing(sweep, tmp_path):
+    add_run(sweep / "shard-1-of-2", RUNS[0], warmup_steps=7)
+    merged = merge([sweep], tmp_path / "merged")
+    assert "another warmup_steps" in merged.missing[RUNS[0]]
+
+
+def test_a_run_outside_the_sweep_is_left_out_and_told(sweep, tmp_path):
+    add_run(sweep / "shard-1-of-2", "small-ctx512-forward")
+    said = []
+    assert merge([sweep], tmp_path / "merged", said.append).runs == RUNS
+    assert "small-ctx512-forward" in said[0] and "not in the sweep" in said[0]
+
+
+def test_shards_of_different_sweeps_do_not_merge(sweep, tmp_path):
+    plan = PLAN | {"warmup_steps": 9, "runs": RUNS[1:3], "runs_of_all_shards": RUNS}
+    write(sweep / "shard-2-of-2" / "sweep.json", plan)
+    with pytest.raises(ResultsError, match=r"differ in warmup_steps"):
+        merge([sweep], tmp_path / "merged")
+
+
+def test_different_machines_are_told(sweep, tmp_path):
+    add_run(sweep / "shard-1-of-2", RUNS[0], machine={"gpu_name": "A100"})
+    said = []
+    merge([sweep], tmp_path / "merged", said.append)
+    assert said == ["shards were measured with different gpu_name: H200 (3 runs), A100 (1 runs)"]
+
+
+def test_only_what_a_merge_wrote_is_replaced(sweep, tmp_path):
+    out = tmp_path / "merged"
+    merge([sweep / "shard-2-of-2"], out)
+    merge([sweep], out)
+    assert (out / RUNS[0]).is_dir()
+    (out / "merged.json").unlink()
+    with pytest.raises(ResultsError, match="no earlier merge made it"):
+        merge([sweep], out)
+    with pytest.raises(ResultsError, match="holds the shards themselves"):
+        merge([sweep], sweep)
+
+
+@pytest.mark.parametrize(("damage", "code"), [(None, 0), ("missing", 1), ("conflict", 2), ("nothing", 2)])
+def test_exit_codes(sweep, tmp_path, damage, code):
+    if damage == "missing":
+        (sweep / "shard-1-of-2" / RUNS[0] / "run.json").unlink()
+    if damage == "conflict":
+        add_run(sweep / "shard-2-of-2", RUNS[0], wall_s=1)
+    given = tmp_path if damage == "nothing" else sweep
+    done = CliRunner().invoke(app, ["merge", str(given), "--out", str(tmp_path / "merged")])
+    assert done.exit_code == code, done.output

@@ -1,0 +1,178 @@
+"""A recording keeps what was written, checks it, and explains each of its columns."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from analysis.recording import store
+from analysis.recording.store import RecordingError
+from analysis.reference import kernel_families
+
+RUNS = ("small-ctx128-fp32-naive-train_step", "small-ctx256-fp32-naive-forward")
+_VALUES = {"category": "x", "string": "x", "int32": 1, "int64": 1, "float64": 1.0, "bool": False}
+
+
+def _tables(**changes) -> dict[str, pd.DataFrame]:
+    tables = {}
+    for name, columns in store.TABLES.items():
+        rows = [{c.name: _VALUES[c.dtype] for c in columns} | {"run_id": run, "status": "ok"} for run in reversed(RUNS)]
+        frame = pd.DataFrame(rows)[[c.name for c in columns]]
+        tables[name] = frame
+    tables["runs"] = tables["runs"].iloc[::-1].reset_index(drop=True)
+    for change, value in changes.items():
+        table, column = change.split("__")
+        tables[table][column] = value
+    return tables
+
+
+def _written(folder, **changes):
+    store.write(folder, _tables(**changes), {"name": "test"})
+    return store.load(folder)
+
+
+def test_what_is_written_is_loaded(tmp_path):
+    found = _written(tmp_path)
+    for name, columns in store.TABLES.items():
+        frame = getattr(found, name)
+        expected = [column.name for column in columns]
+        if name == "kernels":
+            expected.insert(expected.index("kernel_name") + 1, "family")
+        assert list(frame.columns) == expected
+        assert len(frame) == 2
+    assert found.manifest["tables"]["kernels"]["rows"] == 2
+    assert found.manifest["tables"]["kernels"]["bytes"] == (tmp_path / "kernels.parquet").stat().st_size
+
+
+def test_types_are_those_of_the_dictionary(tmp_path):
+    found = _written(tmp_path)
+    for name, columns in store.TABLES.items():
+        for column in columns:
+            kind = getattr(found, name)[column.name].dtype
+            if column.dtype == "category":
+                assert isinstance(kind, pd.CategoricalDtype), (name, column.name)
+            elif column.dtype != "string":
+                assert kind == column.dtype, (name, column.name)
+
+
+def test_rows_come_in_the_order_of_the_runs(tmp_path):
+    found = _written(tmp_path)
+    for name in store.TABLES:
+        assert list(getattr(found, name)["run_id"].astype(str)) == list(RUNS), name
+        assert list(getattr(found, name)["run_id"].cat.categories) == list(RUNS), name
+
+
+def test_kernels_are_sorted_by_launch(tmp_path):
+    tables = _tables()
+    tables["kernels"] = pd.concat([tables["kernels"].assign(launch_ns=launch) for launch in (5, 3, 9)])
+    store.write(tmp_path, tables, {})
+    assert list(store.load(tmp_path).kernels["launch_ns"]) == [3, 5, 9] * 2
+
+
+def test_family_is_told_when_loading_and_never_stored(tmp_path):
+    name = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_execute_kernel__5x_cublas"
+    found = _written(tmp_path, kernels__kernel_name=name)
+    assert set(found.kernels["family"]) == {kernel_families.family(name)}
+    assert "family" not in pd.read_parquet(tmp_path / "kernels.parquet")
+
+
+def test_an_older_recording_lacks_an_optional_column_and_no_other(tmp_path):
+    tables = _tables()
+    store.write(tmp_path, tables | {"runs": tables["runs"].drop(columns="log")}, {})
+    assert store.load(tmp_path).runs["log"].isna().all()
+    with pytest.raises(RecordingError, match="lacks column wall_s"):
+        store.write(tmp_path, tables | {"runs": tables["runs"].drop(columns="wall_s")}, {})
+
+
+def test_an_older_recording_has_what_every_run_had_before_a_column_or_table_came(tmp_path):
+    tables = _tables()
+    store.write(tmp_path, tables, {})
+    for name in store.OPTIONAL_TABLES:
+        (tmp_path / f"{name}.parquet").unlink()
+    runs = pd.read_parquet(tmp_path / "runs.parquet")
+    later = [column.name for column in store.TABLES["runs"] if column.before is not None]
+    runs.drop(columns=later, errors="ignore").to_parquet(tmp_path / "runs.parquet")
+    found = store.load(tmp_path)
+    assert set(found.runs["compile"]) == {"off"}
+    assert set(found.runs["optimizer"]) == {"own"}
+    assert set(found.runs["memory_limit_gib"]) == {0.0}
+    assert len(found.module_memory) == len(found.figures) == 0
+
+
+def test_a_new_field_of_run_is_a_new_column_without_a_second_list(tmp_path):
+    found = _written(tmp_path, runs__sliding_window=[128, 256])
+    assert list(found.runs["sliding_window"]) == [128, 256]
+
+
+def test_absent_values_of_runs_stay_absent(tmp_path):
+    found = _written(tmp_path, runs__peak_memory_bytes=[None, 5], runs__status_phase=[None, "backward"])
+    assert found.runs["peak_memory_bytes"].isna().tolist() == [True, False]
+    assert found.runs["status_phase"].isna().tolist() == [True, False]
+
+
+def test_an_empty_table_is_a_table(tmp_path):
+    tables = _tables() | {name: store.empty(name) for name in store.TABLES if name != "runs"}
+    store.write(tmp_path, tables, {})
+    found = store.load(tmp_path)
+    assert found.kernels.empty
+    assert "family" in found.kernels
+
+
+@pytest.mark.parametrize(
+    ("change", "value", "said"),
+    [
+        ("runs__status", "fine", "unknown status fine"),
+        ("runs__run_id", RUNS[0], "is there twice"),
+        ("kernels__run_id", "another", "which table runs does not have"),
+        ("kernels__end_ns", 0, "ends before it starts"),
+        ("steps__wall_ns", None, "without wall_ns"),
+    ],
+)
+def test_tables_that_break_the_promise_are_refused(tmp_path, change, value, said):
+    with pytest.raises(RecordingError, match=said):
+        store.write(tmp_path, _tables(**{change: value}), {})
+
+
+def test_a_missing_column_is_named(tmp_path):
+    tables = _tables()
+    tables["kernels"] = tables["kernels"].drop(columns="stream")
+    with pytest.raises(RecordingError, match="kernels lacks column stream"):
+        store.write(tmp_path, tables, {})
+
+
+def test_a_folder_that_is_no_recording_says_so(tmp_path):
+    with pytest.raises(RecordingError, match=r"has no manifest\.json"):
+        store.load(tmp_path)
+    _written(tmp_path)
+    (tmp_path / "api.parquet").write_bytes(b"broken")
+    with pytest.raises(RecordingError, match=r"api\.parquet cannot be read"):
+        store.load(tmp_path)
+    (tmp_path / "api.parquet").unlink()
+    with pytest.raises(RecordingError, match=r"api\.parquet is missing"):
+        store.load(tmp_path)
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(RecordingError, match=r"manifest\.json is not JSON"):
+        store.load(tmp_path)
+
+
+def test_a_column_of_an_older_recording_is_named(tmp_path):
+    _written(tmp_path)
+    frame = pd.read_parquet(tmp_path / "kernels.parquet").drop(columns="graph_node")
+    frame.to_parquet(tmp_path / "kernels.parquet")
+    with pytest.raises(RecordingError, match="lacks column graph_node"):
+        store.load(tmp_path)
+
+
+def test_the_dictionary_explains_every_column():
+    dictionary = store.dictionary()
+    assert dictionary["meaning"].str.len().min() > 3
+    assert set(dictionary["table"]) == set(store.TABLES)
+    assert ("kernels", "family") in set(zip(dictionary["table"], dictionary["column"]))
+    assert not dictionary.duplicated(["table", "column"]).any()
+    times = dictionary[dictionary["column"].str.endswith("_ns")]
+    assert set(times["unit"]) == {"ns"}
+
+
+def test_the_manifest_is_kept(tmp_path):
+    store.write(tmp_path, _tables(), {"name": "größe", "gpu": "H200"})
+    assert json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))["name"] == "größe"

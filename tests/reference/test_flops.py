@@ -1,0 +1,236 @@
+"""The formulas against known numbers, torch's own counter, and the operations that the model really runs."""
+
+import pytest
+
+from analysis.reference import flops
+from analysis.reference.flops import Cost, Shape, matrix_product_flops, num_matrix_products, step_flops
+from jobs.contract import ranges
+from jobs.workloads.transformer.sizes import MODEL_SIZES
+
+SMALL = Shape(4, 512, 768, 3072, 12, 12, 10_000)
+TINY = Shape(batch_size=2, context_length=16, d_model=24, d_ff=40, num_layers=3, num_heads=4, vocab_size=50)
+
+
+def test_query_key_of_the_small_size():
+    assert flops.query_key(SMALL).flops == 1_610_612_736
+    assert flops.attention_value(SMALL).flops == 1_610_612_736
+
+
+def test_softmax_is_51_times_less_arithmetic_than_its_products():
+    products = flops.query_key(SMALL).flops + flops.attention_value(SMALL).flops
+    assert products / flops.softmax(SMALL).flops == pytest.approx(51.2)
+
+
+@pytest.mark.parametrize(("attention", "forward"), [("naive", 9 * 12 + 1), ("sdpa", 7 * 12 + 1)])
+def test_number_of_products(attention, forward):
+    counts = [num_matrix_products(SMALL, phase, attention) for phase in flops.PHASES]
+    assert counts == [forward, 0, 2 * forward, 0]
+
+
+def test_products_of_a_step_add_up():
+    forward = matrix_product_flops(SMALL, "forward")
+    assert step_flops(SMALL, "forward") == forward
+    assert step_flops(SMALL, "train_step") == step_flops(SMALL, "forward_backward") == 3 * forward
+    # six operations a weight and token (the embedding does no arithmetic), and attention's scores on top
+    weights = flops.num_parameters(SMALL) - 25 * 768 - 10_000 * 768
+    attention = 12 * 2 * flops.query_key(SMALL).flops
+    assert 3 * forward == 6 * weights * SMALL.num_tokens + 3 * attention
+
+
+def test_costs_by_module_hold_all_products_of_the_forward_pass():
+    for attention in ("naive", "sdpa"):
+        costs = flops.forward_costs(SMALL, attention)
+        products = sum(costs[name].flops for name in costs if name in ("qkv_proj", "o_proj", "lm_head"))
+        products += costs["ffn"].flops - 12 * flops.swiglu_gate(SMALL.num_tokens, SMALL.d_ff).flops
+        if attention == "naive":
+            products += 12 * 2 * flops.query_key(SMALL).flops
+        else:
+            products += costs["fused_attention"].flops
+        assert products == matrix_product_flops(SMALL, "forward")
+
+
+@pytest.mark.parametrize("attention", ["naive", "sdpa"])
+def test_modules_are_named_as_their_ranges(attention):
+    assert set(flops.forward_costs(SMALL, attention)) - {"block"} <= set(ranges.MODULES)
+
+
+def test_causal_skipping_leaves_just_over_half():
+    full, skipped = flops.fused_attention(SMALL), flops.fused_attention(SMALL, skip_masked=True)
+    assert skipped.flops / full.flops == pytest.approx(513 / 1024)
+    assert skipped.bytes == full.bytes
+
+
+def test_parameters_agree_with_the_sizes():
+    for size in MODEL_SIZES.values():
+        shape = Shape(4, 128, size.d_model, size.d_ff, size.num_layers, size.num_heads, 10_000)
+        assert flops.num_parameters(shape) == size.num_parameters
+
+
+def test_intensity_tells_products_from_elementwise():
+    assert flops.linear(2048, 768, 3072).intensity > 100
+    assert flops.residual(2048, 768).intensity < 1
+    assert Cost(6, 3) + Cost(1, 1) * 2 == Cost(8, 5)
+
+
+def test_utilisation_is_none_without_a_peak():
+    assert flops.utilisation(1e12, 0.5, 4e12) == 0.5
+    assert flops.utilisation(1e12, 0.5, None) is None
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: matrix_product_flops(SMALL, "forwards"),
+        lambda: num_matrix_products(SMALL, "forward", "paged"),
+        lambda: step_flops(SMALL, "train"),
+    ],
+)
+def test_unknown_words_are_refused_with_the_allowed_ones(call):
+    with pytest.raises(ValueError, match="is unknown; choose one of"):
+        call()
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture(params=["naive", "sdpa"])
+def model(torch, request):
+    from jobs.workloads.transformer.model import TransformerLM
+
+    model = TransformerLM(
+        d_model=TINY.d_model,
+        d_ff=TINY.d_ff,
+        num_layers=TINY.num_layers,
+        num_heads=TINY.num_heads,
+        vocab_size=TINY.vocab_size,
+        context_length=TINY.context_length,
+        attention=request.param,
+    )
+    model.kind = request.param
+    return model
+
+
+def run(torch, model, backward):
+    from jobs.workloads.transformer.model import loss_of
+
+    tokens = torch.randint(0, TINY.vocab_size, (TINY.batch_size, TINY.context_length))
+    loss = loss_of(model(tokens), tokens)
+    if backward:
+        loss.backward()
+
+
+def test_forward_agrees_with_torchs_counter(torch, model):
+    """torch counts causal SDPA in full and softmax as 0, so that both kinds of attention come out the same."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with sdpa_kernel([SDPBackend.MATH]), FlopCounterMode(display=False) as counter:
+        run(torch, model, backward=False)
+    assert counter.get_total_flops() == matrix_product_flops(TINY, "forward")
+
+
+def test_backward_agrees_with_torchs_counter(torch, model):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with sdpa_kernel([SDPBackend.MATH]), FlopCounterMode(display=False) as counter:
+        run(torch, model, backward=True)
+    assert counter.get_total_flops() == step_flops(TINY, "train_step")
+
+
+def test_products_are_launched_as_often_as_counted(torch, model):
+    if model.kind == "sdpa":
+        pytest.skip("fused attention hides its products")
+    assert count_products(torch, model, backward=False) == num_matrix_products(TINY, "forward")
+    both = num_matrix_products(TINY, "forward") + num_matrix_products(TINY, "backward")
+    assert count_products(torch, model, backward=True) == both
+
+
+def count_products(torch, model, backward):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Count(TorchDispatchMode):
+        products = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.products += function.overloadpacket.__name__ in ("mm", "bmm", "addmm", "baddbmm")
+            return function(*args, **(kwargs or {}))
+
+    with Count() as count:
+        run(torch, model, backward)
+    return count.products
+
+
+def test_the_optimizer_moves_what_the_formula_says(torch):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from jobs.workloads.adamw import AdamW
+
+    class Traffic(TorchDispatchMode):
+        elements = 0
+        kernels = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            read = {id(tensor): tensor.numel() for tensor in args if isinstance(tensor, torch.Tensor)}
+            self.elements += sum(read.values()) + result.numel()
+            self.kernels += 1
+            return result
+
+    parameter = torch.randn(10, 10)
+    parameter.grad = torch.randn(10, 10)
+    optimizer = AdamW([parameter])
+    optimizer.step()  # the first step allocates the moments too
+    with Traffic() as traffic:
+        optimizer.step()
+    assert traffic.kernels == 8
+    assert traffic.elements * flops.FP32_BYTES == flops.adamw_unfused(100).bytes
+    assert flops.adamw(100).bytes < flops.adamw_unfused(100).bytes
+
+
+def test_kernels_of_a_forward_pass_do_the_operations_of_its_modules_and_move_more():
+    kernels, least = {}, flops.forward_costs(SMALL)
+    for (module, _), cost in flops.kernel_costs(SMALL).items():
+        kernels[module] = kernels.get(module, Cost(0, 0)) + cost
+    assert {module: cost.flops for module, cost in kernels.items()} == {m: cost.flops for m, cost in least.items()}
+    assert all(cost.bytes >= least[module].bytes for module, cost in kernels.items() if module != "embedding")
+
+
+@pytest.mark.parametrize("model", ["naive"], indirect=True)
+def test_kernels_of_a_forward_pass_move_what_the_model_really_reads_and_writes(torch, model):
+    """Each operation that the model dispatches, by range: its operands once and its results once."""
+    from contextlib import contextmanager
+
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    moved, opened = {}, ["step"]
+    views = {"view", "_unsafe_view", "t", "transpose", "expand", "slice", "unsqueeze", "detach", "alias"}
+
+    @contextmanager
+    def open_range(name):
+        opened.append("block" if name.startswith(ranges.BLOCK_PREFIX) else name)
+        yield
+        opened.pop()
+
+    class Traffic(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            if function.overloadpacket.__name__ not in views:
+                operands = [one for arg in args for one in (arg if isinstance(arg, (list, tuple)) else [arg])]
+                results = result if isinstance(result, tuple) else [result]
+                tensors = {id(one): one for one in operands if isinstance(one, torch.Tensor) and one.dim()}
+                touched = [*tensors.values(), *results]
+                moved[opened[-1]] = moved.get(opened[-1], 0) + sum(one.numel() * one.itemsize for one in touched)
+            return result
+
+    tokens = torch.randint(TINY.vocab_size, (TINY.batch_size, TINY.context_length))
+    with torch.no_grad(), ranges.opened_by(open_range), Traffic():
+        model(tokens)
+    formula = {}
+    for (module, _), cost in flops.kernel_costs(TINY).items():
+        formula[module] = formula.get(module, 0) + cost.bytes
+    assert moved.keys() == formula.keys()
+    del moved["embedding"], formula["embedding"]  # the rows that it needs, not the whole table
+    assert moved == formula

@@ -1,0 +1,198 @@
+"""The taxonomy on real kernel names: from the shared profiles, and from public profiles of other libraries."""
+
+import csv
+import sqlite3
+import time
+from collections import Counter, defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.reference import kernel_families
+from analysis.reference.kernel_families import (
+    BUILT_IN,
+    FAMILIES,
+    OTHER,
+    RULES,
+    UNCLASSIFIED,
+    classify,
+    family,
+    is_matrix_product,
+    load_user_rules,
+    with_user_rules,
+)
+
+with (Path(__file__).parent / "kernel_names.tsv").open(encoding="utf-8", newline="") as file:
+    NAMES = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def kernels_of(path: Path) -> list[tuple[str, int]]:
+    """(demangled name, nanoseconds) of every kernel of an export, in launch order; empty when it has no kernels."""
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        return connection.execute(
+            "SELECT s.value, k.end - k.start FROM CUPTI_ACTIVITY_KIND_KERNEL k"
+            " JOIN StringIds s ON s.id = k.demangledName ORDER BY k.start"
+        ).fetchall()
+    finally:
+        connection.close()
+
+
+def test_the_table_holds_at_least_120_distinct_real_names_of_every_family():
+    assert len({row["name"] for row in NAMES}) == len(NAMES) >= 120
+    assert {row["family"] for row in NAMES} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("row", NAMES, ids=[f"{i}-{row['name'][:40]}" for i, row in enumerate(NAMES)])
+def test_real_name_has_its_family_and_part(row):
+    found = classify(row["name"])
+    assert (found.family, found.part) == (row["family"], row["part"]), found.rule
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule.name for rule in RULES])
+def test_each_rule_catches_its_own_example_and_explains_itself(rule):
+    assert classify(rule.example).rule == rule.name
+    assert rule.family in FAMILIES and rule.part and rule.explanation.endswith((".", "]"))
+    assert kernel_families.rule(classify(rule.example)) is rule
+
+
+def test_rule_names_are_unique():
+    assert [name for name, times in Counter(rule.name for rule in RULES).items() if times > 1] == []
+
+
+def test_families_have_labels_and_explanations_in_a_stable_order():
+    assert next(iter(FAMILIES)) == "gemm" and list(FAMILIES)[-1] == OTHER
+    assert all(key == entry.key and entry.label and entry.explanation for key, entry in FAMILIES.items())
+    assert len({entry.label for entry in FAMILIES.values()}) == len(FAMILIES)
+
+
+@pytest.mark.parametrize("name", ["", "my_kernel", "void f(int)", "<script>alert(1)</script>", "🚀\n|`"])
+def test_unknown_name_is_other(name):
+    assert classify(name) == UNCLASSIFIED
+    assert family(name) == OTHER
+    assert not is_matrix_product(name)
+    assert kernel_families.rule(classify(name)) is None
+
+
+def test_hand_written_softmax_and_norm_cannot_be_told_from_names():
+    parts = [
+        "void at::native::reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float, at::native::MaxOps<float>>>",
+        "void at::native::vectorized_elementwise_kernel<(int)4, at::native::exp_kernel_cuda(at::TensorIteratorBase &)>",
+    ]
+    assert [family(name) for name in parts] == ["reduce", "elementwise"]
+
+
+def test_split_k_kernels_are_not_products_of_their_own():
+    main = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_execute_{}__5x_cublas"
+    assert is_matrix_product(main.format("kernel"))
+    assert not is_matrix_product(main.format("split_k_kernel"))
+    assert family(main.format("split_k_kernel")) == "gemm"
+    # nvjet's own splitK is one kernel and is the product
+    assert is_matrix_product("nvjet_sm90_tst_96x128_64x6_2x1_v_bz_splitK_NNN")
+
+
+def test_spelling_of_nsys_and_of_the_pytorch_profiler_agree():
+    nsys = (
+        "void at::native::<unnamed>::cunn_SoftMaxForward<(int)4, float, float, float, at::native::<unnamed>::X>(T4 *)"
+    )
+    torch = (
+        "void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, float, float, float, "
+        "at::native::(anonymous namespace)::X>(float*)"
+    )
+    assert classify(nsys) == classify(torch)
+
+
+@given(st.text())
+def test_any_text_gets_a_known_family(name):
+    assert family(name) in FAMILIES
+
+
+def test_long_hostile_names_take_no_time():
+    names = ["elementwise_kernel" * 250, "a" * 4000, "reduce_kernel" * 300, "multi_tensor_apply" * 220, "<" * 4000]
+    started = time.perf_counter()
+    for name in names:
+        BUILT_IN.classify(name)
+    assert time.perf_counter() - started < 5
+
+
+def test_no_kernel_time_of_the_shared_profiles_is_unclassified(shared_profiles):
+    totals = defaultdict(Counter)
+    for path in shared_profiles.glob("*.sqlite"):
+        for name, duration in kernels_of(path):
+            totals[path.stem][family(name)] += duration
+    assert len(totals) >= 7
+    assert {profile: total[OTHER] for profile, total in totals.items() if total[OTHER]} == {}
+
+
+@pytest.mark.parametrize(
+    ("profile", "products"),
+    [
+        ("train", 2 * (9 * 12 + 1 + 18 * 12 + 2)),
+        ("train_threads", 2 * (9 * 12 + 1 + 18 * 12 + 2)),
+        ("train_tf32", 2 * (9 * 12 + 1 + 18 * 12 + 2)),
+        ("train_bf16_sdpa", 2 * (7 * 12 + 1 + 14 * 12 + 2)),  # QK^T and AV are inside fused attention
+        ("forward_whole", 5 * (9 * 12 + 1)),
+    ],
+)
+def test_products_are_counted_as_the_architecture_has_them(shared_profiles, profile, products):
+    kernels = kernels_of(shared_profiles / f"{profile}.sqlite")
+    assert sum(is_matrix_product(name) for name, _ in kernels) == products
+
+
+def test_every_split_k_kernel_directly_follows_its_product(shared_profiles):
+    """312 `split_k_kernel` and 50 `splitKreduce` launches of train.sqlite: the launch before each is a product, and for
+    `split_k_kernel` the one of the same name but for that word."""
+    kernels = [name for name, _ in kernels_of(shared_profiles / "train.sqlite")]
+    pairs = [(before, name) for before, name in pairwise(kernels) if classify(name).part == "splitk"]
+    assert Counter("splitKreduce" in name for _, name in pairs) == {False: 312, True: 50}
+    assert all(is_matrix_product(before) for before, _ in pairs)
+    own = [(before, name) for before, name in pairs if "split_k_kernel" in name]
+    assert all(name.replace("split_k_kernel", "kernel") == before for before, name in own)
+
+
+def test_user_rules_come_before_the_built_in_ones(tmp_path):
+    path = tmp_path / "rules.toml"
+    path.write_text(
+        '[[rule]]\nfamily = "attention"\npattern = "my_special_gemm"\npart = "fused"\nexample = "my_special_gemm<1>"\n'
+        '[[rule]]\nname = "mine"\nfamily = "norm"\npattern = "duplicateWithKeys"\n',
+        encoding="utf-8",
+    )
+    mine = with_user_rules(path)
+    assert family("my_special_gemm_kernel", mine) == "attention"
+    assert family("my_special_gemm_kernel") == "gemm"
+    assert classify("duplicateWithKeys(int)", mine) == ("norm", "", "mine", 1)
+    assert not is_matrix_product("my_special_gemm_kernel", mine)
+    assert family("ampere_sgemm_128x64_tn", mine) == "gemm"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "expected one or more"),
+        ("[rule]\n", "expected one or more"),
+        ("[[rules]]\n", "unknown key 'rules'"),
+        ("[[rule]]\npattern = 'x'\n", "rule 1: 'family' is missing"),
+        ("[[rule]]\nfamily = 'gemm'\n", "rule 1: 'pattern' is missing"),
+        ("[[rule]]\nfamily = 'gem'\npattern = 'x'\n", "family 'gem' is unknown; choose one of gemm, attention"),
+        ("[[rule]]\nfamily = 'gemm'\npattern = '('\n", "is not a regular expression"),
+        ("[[rule]]\nfamily = 'gemm'\npattern = 'x*'\n", "matches every name"),
+        ("[[rule]]\nfamily = 'gemm'\npattern = 'x'\nexample = 'y'\n", "does not match its example 'y'"),
+        ("[[rule]]\nfamily = 'gemm'\npattern = 'x'\ncolour = 'y'\n", "unknown key 'colour'"),
+        ("[[rule]]\nfamily = 'gemm'\npattern = 7\n", "must be a string"),
+        ("[[rule]\n", "not valid TOML"),
+    ],
+)
+def test_wrong_user_rules_say_file_rule_and_remedy(tmp_path, text, complaint):
+    path = tmp_path / "rules.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"rules\.toml") as error:
+        load_user_rules(path)
+    assert complaint in str(error.value)
+
+
+def test_missing_rule_file_says_so(tmp_path):
+    with pytest.raises(ValueError, match="cannot be read"):
+        load_user_rules(tmp_path / "none.toml")

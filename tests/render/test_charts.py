@@ -1,0 +1,50 @@
+"""Axes have round numbers at even distances, and a legend shows what the drawing shows."""
+
+import pandas as pd
+import pytest
+
+from analysis.answer import Chart, assemble
+from analysis.render import charts
+from analysis.render.site import Site
+
+
+def ticks(low, high, width=charts.WIDE):
+    rows = pd.DataFrame({"size": ["a", "b"], "clock": "x", "ratio": [low, high]})
+    drawing = charts.specification(
+        "dumbbell", rows, charts._Palette(), width, order=["x"], by=["size"], value="ratio", unit="times"
+    )
+    return drawing["layer"][0]["encoding"]["x"]["axis"].get("values")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (14, 72, [20, 30, 40, 50, 60, 70]),
+        (4, 900, [5, 10, 20, 50, 100, 200, 500]),
+        (0.02, 20000, [0.1, 1, 10, 100, 1000, 10000]),
+    ],
+    ids=["within a decade", "some decades", "many decades"],
+)
+def test_ticks_of_a_logarithmic_axis_are_as_dense_as_fits(low, high, expected):
+    assert ticks(low, high) == pytest.approx(expected)
+
+
+def test_a_narrow_drawing_has_fewer_ticks():
+    assert ticks(4, 900, charts.NARROW) == pytest.approx([10, 30, 100, 300])
+
+
+def test_where_round_numbers_are_too_few_the_library_chooses():
+    assert ticks(1.6, 2.2) is None
+
+
+@pytest.mark.parametrize(("kind", "shown"), [("traces", "line"), ("lines", "point")])
+def test_a_legend_shows_lines_where_lines_are_drawn_without_points(tmp_path, kind, shown):
+    rows = pd.DataFrame({"series": "one", "clock": "one", "note": "", "context_length": [1, 2], "time_ns": [1e6, 2e6]})
+    options = {"x_title": "x", "y_title": "y"} if kind == "traces" else {}
+    rows = rows.assign(x=rows["context_length"], y=rows["time_ns"])
+    chart = Chart("one", kind, "One", rows, {"order": ["one"], **options})
+    folder = tmp_path / "templates"
+    folder.mkdir()
+    (folder / "page.md").write_text("{{ chart('one') }}")
+    Site(tmp_path, (folder,), {}, ("size",)).write("page.md", "page.md", assemble({}, [], [], [chart]))
+    assert f'class="series {shown} series-0"' in (tmp_path / "page.md").read_text()

@@ -1,0 +1,75 @@
+"""The notebook: its stored outputs are what it gives when it is run, and the steps that it describes work."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from analysis.metrics import run_grid
+from analysis.render.site import Site
+from tests import synthetic
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "site" / "notebooks" / "ask-the-recording.ipynb"
+AGAIN = (
+    "run: jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False "
+    "site/notebooks/*.ipynb"
+)
+
+
+@pytest.fixture
+def notebook():
+    return nbformat.read(NOTEBOOK, as_version=4)
+
+
+def shown(notebook):
+    """What each code cell shows, as text and HTML."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return [[one.get("text") or dict(one["data"]) for one in cell.outputs] for cell in cells]
+
+
+def test_stored_outputs_are_what_it_gives_now(notebook, monkeypatch):
+    if not list((ROOT / "site" / "data").glob("*/manifest.json")):
+        pytest.skip("no recording is here")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    stored = shown(notebook)
+    assert any(stored)
+    resources = {"metadata": {"path": str(NOTEBOOK.parent)}}
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
+    assert shown(notebook) == stored, f"the stored outputs are old; {AGAIN}"
+
+
+def test_it_stores_no_path_of_a_machine_and_no_error(notebook):
+    text = NOTEBOOK.read_text()
+    assert not re.search(r"/home/|/root/|/tmp/|/work/|/Users/", text)
+    outputs = [one for cell in notebook.cells if cell.cell_type == "code" for one in cell.outputs]
+    assert not [one for one in outputs if one.output_type == "error" or one.get("name") == "stderr"]
+
+
+def test_the_question_that_it_describes_becomes_a_page(notebook, tmp_path):
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    names = {"run_grid": run_grid, "show": lambda frame: None, "rec": synthetic.recording(("small",), (128, 512))}
+    for source in code:
+        if "def short_kernels" in source or "def answer" in source:
+            exec(source, names)
+    template = next(
+        re.search(r"```jinja\n(.*?)```", c.source, re.S)[1] for c in notebook.cells if "```jinja" in c.source
+    )
+    (tmp_path / "short_kernels.md").write_text(template)
+    site = Site(tmp_path / "docs", (tmp_path,), {}, ("size", "context_length"))
+    found = names["answer"](names["rec"].runs, names["rec"].kernels)
+    site.write("report/short-kernels.md", "short_kernels.md", found, letter="f", title=names["TITLE"])
+    page = (tmp_path / "docs" / "report" / "short-kernels.md").read_text()
+    assert "Kernels shorter than 10 µs" in page
+    assert "cases, most launches" in page
+
+
+def test_its_page_is_small_and_takes_nothing_from_elsewhere(site):
+    page = (site / "notebooks" / NOTEBOOK.name).with_suffix(".html").read_text()
+    cells = page[page.index('<div class="notebook">') : page.index("Download this notebook")]
+    assert "<script" not in cells and "<style" not in cells and "clipboard" not in cells
+    assert not re.search(r"(?:src|href)=[\"'](?:https?:)?//(?!ui\.perfetto)", cells)
+    assert "mathjax" not in page.lower()
+    assert (site / "notebooks" / NOTEBOOK.name).is_file()

@@ -1,0 +1,135 @@
+"""Recordings of studies beside a main one, and alone: a job that measures a study makes a report of it, too."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis import write_site
+from analysis.answer import Claim, assemble
+from analysis.pages.questions import STUDIES, second_recording
+from analysis.recording import store
+from analysis.recording.store import RecordingError
+from analysis.render import charts
+from analysis.render.site import Site
+
+DATA = Path(__file__).parents[2] / "site" / "data"
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    """The recordings in site/data by study, those of one study together; the main one is ""."""
+    of_study = {}
+    for folder in write_site.recordings_in(DATA):
+        one = store.load(folder)
+        of_study.setdefault(one.manifest.get("study", ""), []).append(one)
+    return {study: write_site.of_finished_runs(write_site.together(parts)) for study, parts in of_study.items()}
+
+
+@pytest.mark.parametrize("letter", STUDIES)
+def test_every_drawing_of_a_study_keeps_to_the_schema(shipped, letter):
+    question = STUDIES[letter]
+    studies = {study: one for study, one in shipped.items() if study}
+    more = {"main": shipped[""], "studies": studies, "calibration": write_site.rates_of(shipped.values())}
+    for chart in write_site.ask(question, shipped[question.STUDY], **more).charts.values():
+        assert len(chart.rows), f"nothing to draw in {chart.key}"
+        for width in (charts.WIDE, charts.NARROW):
+            assert charts.specification(chart.kind, chart.rows, charts._Palette(), width, **chart.options)
+
+
+@pytest.mark.parametrize("name", ["compile", "memory", "optimizer"])
+def test_a_study_alone_makes_a_report(tmp_path, name):
+    assert write_site.publish([DATA / name], tmp_path).breaches == 0
+    assert (tmp_path / "index.md").is_file()
+
+
+@pytest.fixture(scope="module")
+def pages(shipped, tmp_path_factory):
+    """Folder of the pages of questions and studies."""
+    docs = tmp_path_factory.mktemp("pages")
+    write_site.write_questions(shipped[""], docs, {study: one for study, one in shipped.items() if study})
+    return docs / "report"
+
+
+@pytest.mark.parametrize("question", STUDIES.values(), ids=lambda question: question.SLUG)
+def test_a_study_shows_its_chart_first_and_few_findings_at_once(pages, question):
+    first, *sections = (pages / f"{question.SLUG}.md").read_text().split("\n## ")
+    chart, findings = first.index('<figure class="chart"'), first.index("\n- ")
+    assert first.index('class="verdict"') < chart < findings
+    assert first.count("\n- ") <= 7
+    assert sum(section.count('<a class="rows"') for section in sections) > 0
+
+
+def test_a_section_without_a_finding_has_no_list(tmp_path):
+    (tmp_path / "page.md").write_text(
+        '{% call findings() %}{% call(f) claim("one") %}told{% endcall %}{% endcall %}{{ evidence() }}'
+    )
+    for rows, told in ((["a"], "- told"), ([], "")):
+        site = Site(tmp_path, (tmp_path,), {}, ("size",))
+        claim = Claim("one", pd.DataFrame({"size": rows}))
+        site.write("out.md", "page.md", assemble({}, [claim], [], []))
+        assert (tmp_path / "out.md").read_text().split("<")[0].strip() == told
+
+
+def test_recordings_are_taken_together_though_only_one_ran_out_of_memory(tmp_path):
+    parts = [store.load(DATA / name) for name in ("attention_bf16", "attention_bf16_long")]
+    assert ["status_step" in part.runs for part in parts] == [False, True]
+    runs = write_site.together(parts).runs
+    assert runs["status_step"].notna().sum() == (runs["status"].astype(str) == "oom").sum() > 0
+
+
+def test_studies_without_a_main_recording_need_one(tmp_path):
+    with pytest.raises(RecordingError, match="give the recording of a sweep"):
+        write_site.publish([DATA / "compile", DATA / "memory"], tmp_path)
+
+
+def test_a_study_that_was_not_recorded_says_how_to_record_it(tmp_path):
+    write_site.publish([DATA / "memory"], tmp_path)
+    missing = [question for question in STUDIES.values() if question.STUDY not in ("", "memory")]
+    for question in missing:
+        page = (tmp_path / "report" / f"{question.SLUG}.md").read_text()
+        assert "Not measured in this recording." in page
+        by_what = f"STUDY={question.STUDY}" if question is second_recording else f"study: {question.STUDY}"
+        assert by_what.replace("_", "&#95;") in page
+
+
+def test_of_a_recording_made_without_nsys_every_page_says_so(tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(DATA / "memory", data / "memory")
+    write_site.publish([data / "memory"], tmp_path)
+    pages = {path.stem: path.read_text() for path in tmp_path.rglob("*.md")}
+    assert "<dt>Nsight Systems</dt><dd>not recorded</dd>" in pages["index"]
+    assert " without Nsight Systems, by commit" in pages["data"]
+    assert ", no Nsight Systems; started" in pages["small-ctx128-fp32-naive-train_step"]
+
+
+def timed_only(rec):
+    """As of a sweep with `profiled_steps: 0`."""
+    none = {name: getattr(rec, name).head(0) for name in ("kernels", "memops", "api", "ranges", "nsys_sums")}
+    timer = rec.steps["collector"].astype(str) == "timer"
+    return dataclasses.replace(rec, steps=rec.steps[timer].reset_index(drop=True), **none)
+
+
+def none_finished(rec):
+    kept = ("runs", "memory")
+    none = {name: getattr(rec, name).head(0) for name in store.TABLES if name not in kept}
+    return dataclasses.replace(rec, runs=rec.runs.assign(status="failed", status_phase="forward"), **none)
+
+
+def draft_of(kind, rows, name, width, title, **options):
+    charts.specification(kind, rows, charts._Palette(), width, **options)
+    return "<svg></svg>"
+
+
+@pytest.mark.parametrize("change", [timed_only, none_finished], ids=lambda change: change.__name__)
+@pytest.mark.parametrize("name", ["h200-fp32", "compile", "optimizer", "precision"])
+def test_without_a_capture_only_what_was_timed_is_told(name, change, tmp_path, monkeypatch):
+    monkeypatch.setattr(charts, "render", draft_of)
+    rec = change(store.load(DATA / name))
+    study = rec.manifest.get("study", "")
+    write_site.write_questions(rec, tmp_path, {study: rec} if study else {})
+    words = "".join(path.read_text() for path in tmp_path.rglob("*.md"))
+    assert "launch-bound in" not in words and "is launch-bound: the GPU" not in words
+    assert "agree within their spread" not in words and "nan" not in words.split()
