@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from analysis.recording.store import empty
-from jobs.workloads.transformer.sizes import MODEL_SIZES
+from jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE
 
 GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_tn_align1>(T1::Params)"
 GEMM_NN, GEMM_NT = GEMM.replace("_tn_", "_nn_"), GEMM.replace("_tn_", "_nt_")
@@ -181,7 +181,7 @@ def phase_kernels(size: str, context: int, phase: str) -> list[tuple[str, str, i
         return [
             ("", one, ns) for _, name, ns in forward if name != SPLIT_K for one in gradients.get(name, (name, name))
         ]
-    num_parameters = MODEL_SIZES[size].num_parameters
+    num_parameters = MODEL_SIZES[size].num_parameters(VOCAB_SIZE)
     return [("", MUL, max(2_000, num_parameters // 400)) for _ in range(10)]
 
 
@@ -200,7 +200,7 @@ def _add_run(tables, size, context, mode, precision, num_profiled, num_timed, oo
             "d_ff": s.d_ff,
             "num_layers": NUM_LAYERS,
             "num_heads": s.num_heads,
-            "vocab_size": 10_000,
+            "vocab_size": VOCAB_SIZE,
             "context_length": context,
             "batch_size": 4,
             "mode": mode,
@@ -211,7 +211,7 @@ def _add_run(tables, size, context, mode, precision, num_profiled, num_timed, oo
             "memory_limit_gib": 0.0,
             "fresh_process": False,
             "repeat": 0,
-            "num_parameters": s.num_parameters,
+            "num_parameters": s.num_parameters(VOCAB_SIZE),
             "gpu_name": "NVIDIA H200",
             "gpu_memory_bytes": 150_000_000_000,
             "driver": "580.0",
@@ -225,7 +225,7 @@ def _add_run(tables, size, context, mode, precision, num_profiled, num_timed, oo
             "warmup_steps": 5,
             "measured_steps": num_timed,
             "profiled_steps": num_profiled,
-            "peak_memory_bytes": 20 * s.num_parameters,
+            "peak_memory_bytes": 20 * s.num_parameters(VOCAB_SIZE),
             "started_at": "2026-01-02T03:04:05Z",
             "wall_s": 12.5,
         }
@@ -319,7 +319,7 @@ def _add_run(tables, size, context, mode, precision, num_profiled, num_timed, oo
                     "total_ns": count * each,
                 }
             )
-        used = 4 * s.num_parameters
+        used = 4 * s.num_parameters(VOCAB_SIZE)
         tables["memory"].append(
             {
                 "run_id": run_id,

@@ -22,7 +22,7 @@ ROOMS = {
     "jobs.__main__": {"jobs.contract", "jobs.sweep", "jobs.memory", "jobs.executor", "jobs.follow_up"},
     # The side that needs no GPU.
     "analysis.answer": set(),
-    "analysis.reference": set(),
+    "analysis.reference": {"jobs.workloads"},
     "analysis.capture": {"jobs.contract", "analysis.reference"},
     "analysis.recording": {"jobs.contract", "analysis.reference", "analysis.capture", "analysis.pages"},
     "analysis.metrics": {"jobs.contract", "jobs.memory", "analysis.answer", "analysis.reference"},

@@ -16,6 +16,8 @@ V vocab_size. Source of the formulas: the shapes of the operands; for the model'
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from jobs.workloads.transformer.sizes import ModelSize
+
 FP32_BYTES = 4
 TOKEN_BYTES = 8  # token ids are 64-bit integers
 INDEX_BYTES = 8  # where a maximum was found
@@ -194,9 +196,8 @@ accesses. They move 20 elements a parameter as `adamw_unfused`, fused 7 as `adam
 
 
 def num_parameters(shape: Shape) -> int:
-    """Embedding and untied head, and a layer's four D x D and three D x F matrices and two norms; one final norm."""
-    d, f = shape.d_model, shape.d_ff
-    return 2 * shape.vocab_size * d + shape.num_layers * (4 * d * d + 3 * d * f + 2 * d) + d
+    size = ModelSize(shape.d_model, shape.d_ff, shape.num_layers, shape.num_heads)
+    return size.num_parameters(shape.vocab_size)
 
 
 def num_matrix_products(shape: Shape, phase: str, attention: str = "naive") -> int:

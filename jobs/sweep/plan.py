@@ -70,7 +70,7 @@ class Run(BaseModel):
     @computed_field
     @property
     def num_parameters(self) -> int:
-        return ModelSize(self.d_model, self.d_ff, self.num_layers, self.num_heads).num_parameters
+        return ModelSize(self.d_model, self.d_ff, self.num_layers, self.num_heads).num_parameters(self.vocab_size)
 
     @property
     def run_id(self) -> str:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from jobs.contract import ranges
+from jobs.sweep.plan import Run
 from jobs.workloads import annotation
 from jobs.workloads.transformer.model import RotaryEmbedding, TransformerLM, loss_of, softmax
 from jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
@@ -152,12 +153,14 @@ def test_forward_has_9l_plus_1_matrix_products_and_backward_18l_plus_2(num_layer
     assert backward.matrix_products == 18 * num_layers + 2
 
 
+@pytest.mark.parametrize("vocab_size", [VOCAB_SIZE, 50_257])
 @pytest.mark.parametrize("size", MODEL_SIZES)
-def test_the_parameter_count_is_the_modules(size):
-    shape = MODEL_SIZES[size]
+def test_the_parameter_count_is_the_modules(size, vocab_size):
+    shape = MODEL_SIZES[size]._asdict() | {"vocab_size": vocab_size, "context_length": 8, "attention": "naive"}
     with torch.device("meta"):
-        model = TransformerLM(**shape._asdict(), vocab_size=VOCAB_SIZE, context_length=8)
-    assert sum(parameter.numel() for parameter in model.parameters()) == shape.num_parameters
+        model = TransformerLM(**shape)
+    run = Run(size=size, **shape, batch_size=1, mode="forward", precision="fp32")
+    assert run.num_parameters == sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_the_sizes_are_those_of_the_course():

@@ -16,12 +16,11 @@ class ModelSize(NamedTuple):
     def d_head(self) -> int:
         return self.d_model // self.num_heads
 
-    @property
-    def num_parameters(self) -> int:
+    def num_parameters(self, vocab_size: int) -> int:
         """Embedding and untied head, and per layer: four d_model x d_model projections, three feed-forward matrices
         of d_model x d_ff, two norms; one final norm."""
         d, f = self.d_model, self.d_ff
-        return 2 * VOCAB_SIZE * d + self.num_layers * (4 * d * d + 3 * d * f + 2 * d) + d
+        return 2 * vocab_size * d + self.num_layers * (4 * d * d + 3 * d * f + 2 * d) + d
 
 
 MODEL_SIZES = {
