@@ -1,17 +1,30 @@
 """From a sweep file to a validated list of runs."""
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import product
 from pathlib import Path
+from reprlib import Repr
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, computed_field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    computed_field,
+    field_validator,
+    model_validator,
+)
 
+from jobs.contract.studies import STUDIES
 from jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
 
 DEFAULT_SWEEP = Path(__file__).parents[1] / "sweep.yaml"
+LARGEST_FILE = 2**20  # bytes
 
 # Folders beside those of the sweeps in a results folder.
 RESERVED_NAMES = ("raw", "recordings", "site")
@@ -22,9 +35,23 @@ Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn"]
 HALF_PRECISION_ATTENTION = {"cudnn", "flash"}
 Compile = Literal["off", "default", "cudagraphs"]
 Optimizer = Literal["own", "loop", "foreach", "fused"]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._]*$")]
-Positive = Annotated[int, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
+Study = Literal[("", *STUDIES)]
+
+
+def _refuse_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("should be a number")
+    return value
+
+
+Number = BeforeValidator(_refuse_bool)  # to Python true is an integer
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._]*$", max_length=64)]
+"""Of a model size; without a dash, which joins the parts of a run id."""
+SweepName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+LIKE_A_SHARD = re.compile(r"(^|-)shard-\d+-of-\d+$")  # the recording of a shard is <sweep>-shard-I-of-N
+Positive = Annotated[int, Field(gt=0), Number]
+Count = Annotated[int, Field(ge=0), Number]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), Number]
 DEFAULT_BATCH_SIZE = 4
 
 
@@ -65,7 +92,7 @@ class Run(BaseModel):
     optimizer: Optimizer = "own"
     memory_limit_gib: NotNegative = 0
     fresh_process: bool = False
-    repeat: Annotated[int, Field(ge=0)] = 0
+    repeat: Count = 0
 
     @computed_field
     @property
@@ -111,9 +138,9 @@ class Protocol(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    warmup_steps: Annotated[int, Field(ge=0)] = 5
-    measured_steps: Annotated[int, Field(ge=1)] = 10
-    profiled_steps: Annotated[int, Field(ge=0)] = 3
+    warmup_steps: Count = 5
+    measured_steps: Annotated[int, Field(ge=1), Number] = 10
+    profiled_steps: Count = 3
 
     @field_validator("profiled_steps")
     @classmethod
@@ -132,7 +159,7 @@ class Sweep(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: Name
+    name: SweepName
     size: Annotated[list[str], Field(min_length=1)]
     context_length: Annotated[list[Positive], Field(min_length=1)]
     mode: Annotated[list[Mode], Field(min_length=1)]
@@ -144,12 +171,12 @@ class Sweep(BaseModel):
     repeats: Positive = 1
     fresh_process: bool = False
     calibrate: bool = False
-    study: Annotated[str, Field(pattern=r"^[a-z_]*$")] = ""
+    study: Study = ""
     batch_size: Positive = DEFAULT_BATCH_SIZE
     custom_sizes: dict[Name, CustomSize] = {}
-    warmup_steps: int = Protocol.model_fields["warmup_steps"].default
-    measured_steps: int = Protocol.model_fields["measured_steps"].default
-    profiled_steps: int = Protocol.model_fields["profiled_steps"].default
+    warmup_steps: Annotated[int, Number] = Protocol.model_fields["warmup_steps"].default
+    measured_steps: Annotated[int, Number] = Protocol.model_fields["measured_steps"].default
+    profiled_steps: Annotated[int, Number] = Protocol.model_fields["profiled_steps"].default
 
     @field_validator("compile", mode="before")
     @classmethod
@@ -161,6 +188,8 @@ class Sweep(BaseModel):
     def check(self):
         if self.name in RESERVED_NAMES:
             raise ValueError(f"name: {self.name} is taken by a folder of the results; any other name is allowed")
+        if LIKE_A_SHARD.search(self.name):
+            raise ValueError(f"name: {self.name} reads like a shard of a sweep; any other ending is allowed")
         unknown = [size for size in self.size if size not in self.sizes]
         if unknown:
             raise ValueError(f"size: unknown {', '.join(unknown)}; allowed: {', '.join(self.sizes)}")
@@ -193,34 +222,72 @@ class Sweep(BaseModel):
         return list(dict.fromkeys(runs))
 
 
+class SweepLoader(yaml.SafeLoader):
+    """Reads YAML in which no key is given twice and nothing is an alias of something else: a few of them can stand for
+    more than memory holds."""
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
+        if self.check_event(yaml.AliasEvent):
+            alias = self.peek_event()
+            problem = f"*{alias.anchor}: aliases are not allowed; write the value out"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=alias.start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        lines: dict[str, int] = {}
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in lines:
+                problem = f"{key.value}: given twice, first in line {lines[key.value]}; keep one of them"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            lines[key.value] = key.start_mark.line + 1
+        return super().construct_mapping(node, deep)
+
+
 def load_sweep(path: Path) -> Sweep:
     """Read a sweep file.
 
     Raises SweepError naming the file, the key and the allowed values.
     """
     try:
-        content = yaml.safe_load(path.read_text())
+        with open(path, "rb") as file:
+            text = file.read(LARGEST_FILE + 1)
     except OSError as error:
         raise SweepError(f"{path}: cannot be read ({error.strerror}); give an existing file with --sweep") from None
-    except yaml.YAMLError as error:
+    if len(text) > LARGEST_FILE:
+        raise SweepError(f"{path}: larger than {LARGEST_FILE // 2**20} MiB, which no sweep file is")
+    try:
+        content = yaml.load(text.decode(), SweepLoader)
+    except UnicodeDecodeError as error:
+        line = text[: error.start].count(b"\n") + 1
+        raise SweepError(f"{path}: line {line} is not UTF-8 text; save the file as UTF-8") from None
+    except yaml.MarkedYAMLError as error:
+        said = " ".join(filter(None, (error.context, error.problem)))
+        raise SweepError(f"{path}: not valid YAML: {said}, in line {error.problem_mark.line + 1}") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or number that does not exist
         raise SweepError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise SweepError(f"{path}: not a sweep: nested too deeply") from None
     if not isinstance(content, dict):
         raise SweepError(f"{path}: expected keys and values such as those of {DEFAULT_SWEEP.name}")
     if isinstance(content.get("size"), list):
-        content["size"] = [str(size) for size in content["size"]]
+        content["size"] = [str(size) if isinstance(size, (int, float)) else size for size in content["size"]]
     try:
-        return Sweep(**content)
+        return Sweep.model_validate(content)
     except ValidationError as error:
         raise SweepError("\n".join(f"{path}: {_explain(detail)}" for detail in error.errors())) from None
 
 
 def _explain(detail: dict) -> str:
-    key = ".".join(str(part) for part in detail["loc"])
+    key = " ".join(".".join(map(str, detail["loc"])).split())
     if detail["type"] == "extra_forbidden":
         allowed = (CustomSize if detail["loc"][0] == "custom_sizes" else Sweep).model_fields
         return f"{key}: unknown key; allowed: {', '.join(allowed)}"
     message = detail["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
-    return f"{key}: {message}, not {detail['input']!r}" if key else message
+    return f"{key}: {message}, not {BRIEF.repr(detail['input'])}" if key else message
+
+
+BRIEF = Repr()
+BRIEF.maxstring = BRIEF.maxother = 80
 
 
 def select(runs: Sequence[Run], only: str | None) -> list[Run]:

@@ -5,6 +5,7 @@ import re
 import pytest
 import yaml
 
+from jobs.contract.studies import STUDIES
 from jobs.sweep.plan import DEFAULT_SWEEP, SweepError, load_sweep, select
 
 DEFAULT = load_sweep(DEFAULT_SWEEP)
@@ -74,9 +75,28 @@ def test_a_size_that_yaml_reads_as_a_number_is_a_name(load):
         ({"measured_steps": 0}, "measured_steps", "greater than or equal to 1"),
         ({"contextlength": [1]}, "contextlength", "context_length"),
         ({"name": "../up"}, "name", "pattern"),
+        ({"name": "-x"}, "name", "pattern"),
         ({"name": "site"}, "name", "any other name"),
+        ({"name": "shard-1-of-2"}, "name", "any other ending"),
+        ({"name": "mine-shard-10-of-12"}, "name", "any other ending"),
+        ({"study": "atention"}, "study", "'attention'"),
+        ({"context_length": [True]}, "context_length.0", "should be a number, not True"),
+        ({"memory_limit_gib": [False]}, "memory_limit_gib.0", "should be a number, not False"),
+        ({"memory_limit_gib": [float("inf")]}, "memory_limit_gib.0", "finite"),
+        *(
+            ({key: True}, key, "should be a number, not True")
+            for key in ("batch_size", "repeats", "warmup_steps", "measured_steps", "profiled_steps")
+        ),
+        ({7: 1}, "7", "string"),
+        ({"a\nb": 1}, "a b", "allowed: name, size"),
         ({"custom_sizes": {"odd": {"d_model": 63, "d_ff": 1, "num_layers": 1, "num_heads": 2}}}, "odd", "multiple of"),
         ({"custom_sizes": {"odd": {"d_model": 64, "heads": 2}}}, "custom_sizes.odd.heads", "num_heads"),
+        ({"custom_sizes": {"odd-one": {}}}, "custom_sizes.odd-one", "pattern"),
+        (
+            {"custom_sizes": {"odd": {"d_model": 64, "d_ff": 1, "num_layers": True, "num_heads": 2}}},
+            "custom_sizes.odd.num_layers",
+            "should be a number, not True",
+        ),
     ],
 )
 def test_an_error_names_the_file_the_key_and_what_is_allowed(load, change, key, allowed):
@@ -98,6 +118,47 @@ def test_every_error_is_told_at_once(load):
     with pytest.raises(SweepError) as raised:
         load(SMALLEST | {"mode": ["x"], "batch_size": 0})
     assert len(str(raised.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", ["my-sweep", "h100-bf16", "a.b_c", "7", "shard-1", "shard-1-of-2-again"])
+def test_a_name_may_have_dashes(load, name):
+    assert load(SMALLEST | {"name": name}).name == name
+
+
+@pytest.mark.parametrize("study", ["", *STUDIES])
+def test_a_study_is_one_that_a_question_is_about(load, study):
+    assert load(SMALLEST | {"study": study}).study == study
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"name: caf\xe9\n", "line 1 is not UTF-8 text"),
+        (b"# fine\nname: \xff\n", "line 2 is not UTF-8 text"),
+        (b"name: a\nsize: [small]\nname: b\n", "name: given twice, first in line 1; keep one of them, in line 3"),
+        (b"custom_sizes:\n  a: {d_ff: 1, d_ff: 2}\n", "d_ff: given twice, first in line 2"),
+        (b"name: a\n---\nname: b\n", "expected a single document in the stream but found another document, in line 2"),
+        (b"a: &a [x, x]\nb: [*a, *a]\n", r"\*a: aliases are not allowed; write the value out, in line 2"),
+        (b"a: &a {b: 1}\nc: {<<: *a}\n", r"\*a: aliases are not allowed"),
+        (b"#" + b" " * 2**20, "larger than 1 MiB"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"name: 2026-13-45", "not valid YAML: month must be in 1..12"),
+        (b"repeats: " + b"9" * 5000, "not valid YAML: Exceeds the limit"),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, bytes) else "",
+)
+def test_a_file_that_cannot_be_meant_is_one_clear_line(tmp_path, content, said):
+    path = tmp_path / "sweep.yaml"
+    path.write_bytes(content)
+    with pytest.raises(SweepError, match=rf"sweep\.yaml: .*{said}") as raised:
+        load_sweep(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_long_wrong_value_is_cut(load):
+    with pytest.raises(SweepError) as raised:
+        load(SMALLEST | {"mode": ["x" * 10_000]})
+    assert len(str(raised.value)) < 400
 
 
 @pytest.mark.parametrize("content", ["", "- 1", "just words", "name: [", "name: 'x", "\x00"])
