@@ -16,7 +16,7 @@ from rich.table import Table
 from jobs.executor.events import JsonEvents, Meter, Output, Report, Terminal, clock
 from jobs.executor.failures import CollectorError
 from jobs.executor.preflight import RESULTS_OF_IMAGE, check_writable, checks, visible_gpus
-from jobs.executor.result_store import Locked, Results
+from jobs.executor.result_store import Locked, NoResults, Results
 from jobs.executor.sweep_runner import Stopped, SweepRunner
 from jobs.follow_up import StepFailed, build_site, ingest, shipped_recordings
 from jobs.memory import allocator_limit_bytes, predicted_failure, predicted_memory_bytes
@@ -342,9 +342,13 @@ def status(
     only: Only = "",
     shard: ShardOption = "",
 ) -> None:
-    """Show how far a running or finished sweep is."""
+    """Show how far a running or finished sweep is. Exit code 2 where no job wrote results of it."""
     sweep, runs, part, _ = chosen(sweep, only, shard)
     folder = Results(results, sweep.name, part.folder)
+    try:
+        folder.check_exists()
+    except NoResults as error:
+        raise fail(str(error), USAGE) from None
     counts: Counter[str] = Counter()
     reached = Counter(timed=0, profiled=0, finished=0)
     for one in runs:
@@ -359,6 +363,8 @@ def status(
         took = f"  {record['wall_s']:.1f} s" if record else ""
         out.print(f"{one.run_id:44} {state}{took}{why}", markup=False, soft_wrap=True)
     running = "a job is writing here" if folder.is_locked() else "no job is writing here"
+    if not folder.is_locked() and not counts.keys() - {"waiting"}:
+        running = "the sweep has not begun"
     out.print(f"{', '.join(f'{number} {state}' for state, number in counts.most_common())}; {running}")
     out.print(f"of {len(runs)} runs {', '.join(f'{number} {what}' for what, number in reached.items())}")
 

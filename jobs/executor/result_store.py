@@ -25,6 +25,7 @@ from typing import IO
 from jobs.executor.nsys_cli import NSYS_LOG, REPORT
 from jobs.sweep.plan import Protocol, Run, Sweep
 
+PLAN = "sweep.json"
 RECORD = "run.json"
 IN_FLIGHT = "in_flight.json"
 TIMED = "timed.json"
@@ -37,6 +38,10 @@ LOCK_S = 1.0  # `is_locked` holds the lock for an instant, too
 
 class Locked(RuntimeError):
     """Another job writes to this results folder."""
+
+
+class NoResults(ValueError):
+    """There is no such folder of results; the message says what there is instead."""
 
 
 def write_json(path: Path, content: dict | list) -> None:
@@ -72,6 +77,17 @@ def taken(file: IO, how: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def sweeps_in(root: Path) -> list[str]:
+    """Names of the sweeps that a results folder has something of."""
+    return sorted(folder.name for folder in root.iterdir() if (folder / PLAN).exists() or shards_in(folder))
+
+
+def shards_in(folder: Path) -> list[str]:
+    """Names of the folders of shards in the folder of a sweep."""
+    names = [plan.parent.name for plan in folder.glob(f"shard-*-of-*/{PLAN}")]
+    return sorted(names, key=lambda name: (len(name), name))
 
 
 class Results:
@@ -110,6 +126,19 @@ class Results:
             finally:
                 file.truncate(0)  # a host's name stays no longer than needed
 
+    def check_exists(self) -> None:
+        """Raises NoResults where no job made this folder, or where jobs made folders of shards in it instead."""
+        if not self.root.is_dir():
+            raise NoResults(f"{self.root}: no such folder; give the results folder of a job with --results")
+        sweep, *shard = self.folder.relative_to(self.root).parts
+        for parent, name, others_in in zip((self.root, self.root / sweep), (sweep, *shard), (sweeps_in, shards_in)):
+            if not (parent / name).is_dir():
+                others = ", ".join(others_in(parent))
+                there = f"it has {others}" if others else "no job has begun there"
+                raise NoResults(f"{parent}: has no results of {name}; {there}")
+        if (shards := shards_in(self.folder)) and not (self.folder / PLAN).exists():
+            raise NoResults(f"{self.folder}: measured in shards; give --shard I/N; it has {', '.join(shards)}")
+
     def is_locked(self) -> bool:
         try:
             with open(self.folder / "lock") as file:
@@ -131,7 +160,7 @@ class Results:
         plan = {"sweep": sweep.name, **sweep.model_dump(exclude={"name"}), "runs": [run.run_id for run in runs]}
         if whole is not None:
             plan["runs_of_all_shards"] = [run.run_id for run in whole]
-        write_json(self.folder / "sweep.json", plan)
+        write_json(self.folder / PLAN, plan)
 
     def record(self, run: Run) -> dict | None:
         return read_json(self.folder / run.run_id / RECORD)

@@ -96,6 +96,40 @@ def test_plain_lines_without_a_terminal_then_status(run, tiny, tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("folders", "options", "said"),
+    [
+        ([], [], "{results}: no such folder; give the results folder of a job with --results"),
+        (["recordings"], [], "{results}: has no results of tiny; no job has begun there"),
+        (["mine", "raw/mine", "a/shard-1-of-2"], [], "{results}: has no results of tiny; it has a, mine"),
+        (["mine"], ["--shard", "1/2"], "{results}: has no results of tiny; it has mine"),
+        (["tiny"], ["--shard", "1/2"], "{results}/tiny: has no results of shard-1-of-2; no job has begun there"),
+        (
+            ["tiny/shard-10-of-12", "tiny/shard-2-of-12"],
+            ["--shard", "1/2"],
+            "{results}/tiny: has no results of shard-1-of-2; it has shard-2-of-12, shard-10-of-12",
+        ),
+        (["tiny/shard-1-of-2"], [], "{results}/tiny: measured in shards; give --shard I/N; it has shard-1-of-2"),
+    ],
+)
+def test_status_of_what_is_not_there_is_an_error(tiny, tmp_path, folders, options, said):
+    results = tmp_path / "results"
+    for folder in folders:
+        (results / folder).mkdir(parents=True)
+        if folder not in ("recordings", "tiny", "raw/mine"):
+            (results / folder / "sweep.json").write_text("{}")
+    done = jobs("status", "--sweep", tiny(), "--results", results, *options)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {said.format(results=results)}\n")
+
+
+@pytest.mark.parametrize(("folder", "options"), [("tiny", []), ("tiny/shard-1-of-2", ["--shard", "1/2"])])
+def test_status_says_that_a_sweep_has_not_begun(tiny, tmp_path, folder, options):
+    (tmp_path / "results" / folder).mkdir(parents=True)
+    done = jobs("status", "--sweep", tiny(), "--results", tmp_path / "results", *options)
+    assert done.returncode == 0
+    assert re.search(r"^\d waiting; the sweep has not begun$", done.stdout, re.MULTILINE), done.stdout
+
+
 def test_json_events_are_one_object_a_line_and_nothing_else(run):
     done = run("--log-format", "json", "--only", "mode=forward", "--price-per-hour", "3600")
     events = [json.loads(line) for line in done.stdout.splitlines()]
@@ -256,6 +290,7 @@ def test_a_stream_that_is_closed_from_the_start_stops_nothing(run, tiny, tmp_pat
     arguments = (
         ["--sweep", tmp_path / "missing.yaml"] if code else ["--sweep", tiny(), "--results", tmp_path / "results"]
     )
+    (tmp_path / "results" / "tiny").mkdir(parents=True)
     command = [sys.executable, "-m", "jobs", "status", *arguments]
     done = subprocess.run(["bash", "-c", f'exec "$@" {closed}>&-', "-", *command], cwd=ROOT)
     assert done.returncode == code
