@@ -1,0 +1,194 @@
+"""What README, CONTRIBUTING.md and the hand-written pages of the site say of commands, options, exit codes, events and
+columns is so, and nothing of it is left unsaid."""
+
+import ast
+import re
+from pathlib import Path
+
+import click
+import pytest
+import typer.main
+from markdown.extensions.toc import slugify
+
+import analysis.__main__
+import jobs.__main__
+from analysis.capture.nsys_export import read
+from analysis.capture.nsys_reports import REPORTS
+from analysis.capture.summary import SECTIONS, summarise
+from jobs.sweep import plan
+
+ROOT = Path(__file__).parents[1]
+GUIDE = sorted((ROOT / "site" / "guide").glob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "site" / "extend.md", *GUIDE]
+SPECS = [*sorted((ROOT / "jobs" / "engines").iterdir()), ROOT / "jobs" / "sweep.yaml", ROOT / "docker" / "compose.yaml"]
+MEASURE, SHOW = (ROOT / "site" / "guide" / name for name in ("measure.md", "show.md"))
+EXAMPLES = {"analysis/pages/questions/peak_memory.py", "analysis/pages/questions/peak_memory.md"}
+"""Files that a reader of *Extend* makes."""
+
+NOT_YET = {"--allow-mix", "--shipped", "--report", "mixed_versions"}
+"""Documented, and not in the program yet."""
+NO_MORE = {"other_gpus"}
+"""In the program, and about to go."""
+
+COMMAND = re.compile(r"(?<![\w/.-])(?:\.venv/bin/)?profiler-job ([a-z][a-z-]*)([^|;&#`\n]*)")
+READING = [pytest.param(page, id=page.name) for page in PAGES]
+
+
+def commands() -> dict[str, click.Command]:
+    """The subcommands of `profiler-job` by name."""
+    apps = (jobs.__main__.app, analysis.__main__.app)
+    return {name: command for app in apps for name, command in typer.main.get_command(app).commands.items()}
+
+
+def options_of(command: click.Command) -> set[str]:
+    return {"--help"} | {name for one in command.params for name in one.opts if name.startswith("--")}
+
+
+def code_of(page: Path) -> str:
+    """The lines of the page's console blocks and its inline code."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return "\n".join(blocks + re.findall(r"`([^`\n]+)`", prose))
+
+
+def rows_below(page: Path, heading: str) -> list[list[str]]:
+    """The cells of the first table whose first heading is `heading`, without its two lines of headings."""
+    table = re.search(rf"^\| {re.escape(heading)} \|.*\n\|[-| :]+\n((?:\|.*\n?)+)", page.read_text(), re.MULTILINE)
+    assert table, f"{page.name} has no table of {heading}"
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[1].splitlines()]
+
+
+def marked(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+@pytest.mark.parametrize("page", READING)
+def test_files_that_are_named_exist(page):
+    named = set(re.findall(r"`((?:analysis|jobs|site|tests|docker|\.github)/[\w./-]+)`", page.read_text()))
+    made = {path for path in named if path.startswith("site/data/")} - {"site/data/h200-fp32"}
+    assert not {path for path in named - EXAMPLES - made if not (ROOT / path).exists()}
+    assert not {path for path in EXAMPLES if (ROOT / path).exists()}, "the example is in the project by now"
+
+
+@pytest.mark.parametrize("page", READING)
+def test_targets_of_make_that_are_named_exist(page):
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"^make ([a-z-]+)", code_of(page), re.MULTILINE)) <= targets
+
+
+@pytest.mark.parametrize("file", [*READING, *(pytest.param(file, id=file.name) for file in SPECS)])
+def test_commands_and_their_options_exist(file):
+    for name, rest in COMMAND.findall(code_of(file) if file in PAGES else file.read_text()):
+        assert name in commands(), f"{file.name}: profiler-job {name}"
+        unknown = set(re.findall(r"--[a-z][a-z-]*", rest)) - options_of(commands()[name]) - NOT_YET
+        assert not unknown, f"{file.name}: profiler-job {name} has no {', '.join(unknown)}"
+
+
+@pytest.mark.parametrize("page", READING)
+def test_there_is_one_command(page):
+    assert not re.search(r"python -m (jobs|analysis)\b", page.read_text())
+
+
+def test_every_command_and_every_option_is_documented():
+    code = "\n".join(code_of(page) for page in GUIDE)
+    listed = {marked(name)[0] for name, _ in rows_below(MEASURE, "subcommand")}
+    assert set(commands()) == listed | {name for name, _ in COMMAND.findall(code)}
+    for name, command in commands().items():
+        missing = options_of(command) - {"--help"} - set(re.findall(r"--[a-z][a-z-]*", code))
+        assert not missing, f"no page of the guide has {', '.join(missing)} of {name}"
+
+
+def test_options_are_said_to_belong_to_the_commands_that_have_them():
+    rows = rows_below(MEASURE, "option")
+    rows = [(marked(option)[0].split()[0], of if of != "the same" else rows[0][1]) for option, of, _ in rows]
+    shared = {option: set(of.split(", ")) for option, of in rows if option not in NOT_YET}
+    assert shared == {
+        option: {name for name, one in commands().items() if option in options_of(one)} for option in shared
+    }
+    with_options_of_their_own = {"show", "publish-data"}
+    for name in set(commands()) - with_options_of_their_own:
+        assert options_of(commands()[name]) <= {"--help", *shared}, name
+
+
+def test_the_exit_codes_are_those_of_the_program():
+    documented = {int(code) for row in rows_below(MEASURE, "exit code") for code in row[0].split(", ")}
+    constants = {value for name, value in vars(jobs.__main__).items() if name.isupper() and isinstance(value, int)}
+    signals = {129, 130, 143}
+    assert documented == {0} | signals | {code for code in constants if code < 128}
+
+
+def emitted() -> dict[str, set[str]]:
+    """The events that the job tells, with the fields that are written out where it does."""
+    found: dict[str, set[str]] = {}
+    for file in (ROOT / "jobs").rglob("*.py"):
+        for call in ast.walk(ast.parse(file.read_text())):
+            if isinstance(call, ast.Call) and call.args and isinstance(call.args[0], ast.Constant):
+                function = getattr(call.func, "attr", getattr(call.func, "id", ""))
+                if function in ("report", "emit"):
+                    found.setdefault(call.args[0].value, set()).update(one.arg for one in call.keywords if one.arg)
+    return found
+
+
+def test_the_events_and_their_fields_are_those_of_the_program():
+    documented = {marked(event)[0]: set(marked(fields)) for event, fields, _ in rows_below(MEASURE, "event")}
+    events = {event: fields for event, fields in emitted().items() if event not in NO_MORE}
+    assert set(documented) - NOT_YET == set(events) - NOT_YET
+    for event, fields in events.items():
+        assert fields <= documented[event], event
+
+
+def test_the_axes_and_their_values_are_those_of_a_sweep_file():
+    documented = {marked(axis)[0]: set(marked(values)) for axis, values in rows_below(MEASURE, "axis")}
+    assert set(documented) == set(plan.AXES)
+    for axis in ("mode", "precision", "attention", "compile", "optimizer"):
+        assert documented[axis] == set(plan.Run.model_fields[axis].annotation.__args__), axis
+
+
+def test_the_columns_of_show_are_those_of_its_sections():
+    sections = re.split(r"^### (\w+)\n", SHOW.read_text(), flags=re.MULTILINE)[1:]
+    documented = {
+        name: dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE))
+        for name, table in zip(sections[::2], sections[1::2])
+    }
+    assert documented == SECTIONS
+
+
+def test_the_keys_of_show_are_those_of_its_json():
+    summary = summarise(read(ROOT / "tests" / "data" / "h200_parquetdir")).as_json()
+    for key in ("capture", "launches"):
+        assert {name for row in rows_below(SHOW, f"key of `{key}`") for name in marked(row[0])} == set(summary[key])
+    keys = dict(rows_below(SHOW, "key"))
+    assert set(marked(keys["`coverage`"])) == set(summary["coverage"])
+    assert {marked(key)[0] for key in keys if key.startswith("`")} == set(summary) - set(SECTIONS)
+
+
+def test_the_reports_of_nsys_are_those_of_the_program():
+    assert {marked(name)[0] for name, _ in rows_below(SHOW, "name")} == set(REPORTS)
+
+
+@pytest.mark.parametrize("page", READING)
+def test_links_lead_somewhere(page):
+    generated = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if anchor in ("gh-light-mode-only", "gh-dark-mode-only"):
+            anchor = ""
+        if not file.exists():
+            assert file.relative_to(ROOT / "site").as_posix() in generated, f"{page.name}: {target}"
+        elif anchor:
+            assert anchor in anchors(file), f"{page.name}: {target}"
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {slugify(re.sub(r"[`*]", "", heading), "-") for heading in headings}
+
+
+def test_every_page_of_the_guide_is_in_the_navigation_and_in_the_readme():
+    nav = re.findall(r": (guide/\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    linked = re.findall(r"\]\(site/(guide/\S+\.md)\)", (ROOT / "README.md").read_text())
+    assert set(nav) == set(linked) == {f"guide/{page.name}" for page in GUIDE}
