@@ -1,4 +1,4 @@
-"""Pictures of the report for the README, light and dark: `python -m tests.browser.screenshots [FOLDER]`.
+"""The picture of the site for the README, light and dark: `python -m tests.browser.screenshots [FOLDER]`.
 
 Renders the shipped recording afresh, so that the pictures show what a reader would get, and fails where one is large.
 """
@@ -12,25 +12,23 @@ from tests.browser.serving import serving
 from tests.site_builder import ROOT, build_site
 
 FOLDER = ROOT / "site" / "assets" / "screenshots"
-PAGES = {"overview": "index.html", "question": "report/forward-time.html"}
 SCHEMES = ("light", "dark")
 SIZE = {"width": 1280, "height": 860}
 LARGEST = 250 * 1000
 
 
 def take(address: str, folder: Path) -> list[Path]:
-    """Write one PNG per page and scheme of the site at `address` into `folder`."""
+    """Write one PNG per scheme of the overview of the site at `address` into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     with launched() as browser:
         for scheme in SCHEMES:
             context = browser.new_context(viewport=SIZE, color_scheme=scheme)
             page = context.new_page()
-            for name, path in PAGES.items():
-                page.goto(address + path)
-                file = folder / f"{name}-{scheme}.png"
-                page.screenshot(path=file)
-                written.append(file)
+            page.goto(address + "index.html")
+            file = folder / f"overview-{scheme}.png"
+            page.screenshot(path=file)
+            written.append(file)
             context.close()
     return written
 
