@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from jobs.contract.axes import Run
 from jobs.executor.events import JsonEvents, Meter, Output, Report, Terminal, clock
 from jobs.executor.failures import CollectorError
 from jobs.executor.preflight import RESULTS_OF_IMAGE, check_writable, checks, visible_gpus
@@ -20,8 +21,8 @@ from jobs.executor.result_store import Locked, NoResults, Results
 from jobs.executor.sweep_runner import Stopped, SweepRunner
 from jobs.follow_up import StepFailed, build_site, ingest, shipped_recordings
 from jobs.memory import allocator_limit_bytes, predicted_failure, predicted_memory_bytes
-from jobs.sweep.plan import DEFAULT_SWEEP, Run, Sweep, SweepError, load_sweep, select
-from jobs.sweep.prediction import predicted_seconds
+from jobs.sweep.plan import DEFAULT_SWEEP, Sweep, SweepError, load_sweep, select
+from jobs.sweep.prediction import assumed_seconds
 from jobs.sweep.shards import Shard, detect_shard, parse_shard, runs_of_shard
 
 # Exit codes, after sysexits.h where it has one.
@@ -104,12 +105,12 @@ def plan(
             run.run_id,
             f"{run.num_parameters:,}",
             str(run.batch_size),
-            f"{predicted_memory_bytes(run) / 2**30:.1f}",
-            f"{predicted_seconds(run, sweep.protocol):.0f}",
+            "n/a" if (memory := predicted_memory_bytes(run)) is None else f"{memory / 2**30:.1f}",
+            f"{assumed_seconds(run, sweep.protocol):.0f}",
             *([f"{('first', 'second')[failure.step]} step, {failure.phase}" if failure else ""] if limited else []),
         )
     out.print(table, crop=False)
-    total = sum(predicted_seconds(run, sweep.protocol) for run in runs)
+    total = sum(assumed_seconds(run, sweep.protocol) for run in runs)
     out.print(f"{len(runs)} runs; memory and time are predictions, time (in all {clock(total)}) for a modest GPU")
     if limited:
         where = f"a GPU sold with {gpu_memory:g} GB" if gpu_memory else "the memory limit of the sweep"

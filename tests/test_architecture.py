@@ -14,7 +14,7 @@ ROOMS = {
     "jobs.contract": set(),
     # The GPU side.
     "jobs.workloads": {"jobs.contract"},
-    "jobs.memory": {"jobs.contract", "jobs.sweep"},
+    "jobs.memory": {"jobs.contract", "jobs.workloads"},
     "jobs.sweep": {"jobs.contract", "jobs.workloads"},
     "jobs.worker": {"jobs.contract", "jobs.workloads"},
     "jobs.executor": {"jobs.contract", "jobs.sweep", "jobs.memory"},

@@ -15,7 +15,7 @@ import jobs.__main__
 from analysis.capture.nsys_export import read
 from analysis.capture.nsys_reports import REPORTS
 from analysis.capture.summary import SECTIONS, summarise
-from jobs.sweep import plan
+from jobs.contract import axes
 
 ROOT = Path(__file__).parents[1]
 GUIDE = sorted((ROOT / "site" / "guide").glob("*.md"))
@@ -140,9 +140,9 @@ def test_the_events_and_their_fields_are_those_of_the_program():
 
 def test_the_axes_and_their_values_are_those_of_a_sweep_file():
     documented = {marked(axis)[0]: set(marked(values)) for axis, values in rows_below(MEASURE, "axis")}
-    assert set(documented) == set(plan.AXES)
+    assert set(documented) == set(axes.listed_axes())
     for axis in ("mode", "precision", "attention", "compile", "optimizer"):
-        assert documented[axis] == set(plan.Run.model_fields[axis].annotation.__args__), axis
+        assert documented[axis] == set(axes.Run.model_fields[axis].annotation.__args__), axis
 
 
 def test_the_columns_of_show_are_those_of_its_sections():

@@ -7,18 +7,12 @@ import pandas as pd
 from analysis.answer import NOT_MEASURED
 from analysis.metrics.ordering import place, seen, sorted_by
 from analysis.reference import flops
+from jobs.contract.axes import reading_order
 from jobs.contract.modes import MODES
 
-VARIANT_AXES = (
-    "precision",
-    "attention",
-    "compile",
-    "optimizer",
-    "memory_limit_gib",
-    "repeat",
-    "batch_size",
-    "gpu_name",
-)
+CASE_AXES = ("size", "context_length")
+VARIANT_AXES = (*(name for name in reading_order() if name not in (*CASE_AXES, "mode")), "gpu_name")
+"""What else tells two runs of one mode apart, in reading order."""
 
 
 def in_model_order(runs: pd.DataFrame) -> pd.DataFrame:

@@ -1,15 +1,15 @@
 """Columns that tables of several questions share."""
 
 from analysis.answer import Column
+from jobs.contract.axes import label_of
 
-LABELS = {"size": "model", "context_length": "context", "batch_size": "batch", "gpu_name": "GPU"}
 COUNTS = ("context_length", "batch_size")
 
 
 def case_headings(by: list[str], linked: bool = True) -> tuple[Column, ...]:
     """The columns that name a case; `linked` makes the size a link to the run. Runs of a study have no pages."""
     kinds = dict.fromkeys(COUNTS, "count") | ({"size": "run"} if linked else {})
-    return tuple(Column(name, LABELS.get(name, name), kinds.get(name, "text")) for name in by)
+    return tuple(Column(name, "GPU" if name == "gpu_name" else label_of(name), kinds.get(name, "text")) for name in by)
 
 
 def spread_column(clock: str, label: str) -> Column:

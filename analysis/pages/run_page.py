@@ -11,7 +11,7 @@ from analysis.pages.columns import spread_column
 from jobs.contract import ranges
 
 TOP_KERNELS = 20
-AXES = ("size", "context_length", "mode", *run_grid.VARIANT_AXES)
+AXES = (*run_grid.CASE_AXES, "mode", *run_grid.VARIANT_AXES)
 ORDER = (*ranges.PHASES, ranges.STEP)
 
 

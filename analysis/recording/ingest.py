@@ -13,12 +13,10 @@ from analysis.capture.attribution import Attribution, attribute
 from analysis.capture.nsys_export import Capture, ExportError, read
 from analysis.recording import store
 from jobs.contract import ranges
+from jobs.contract.layout import CALIBRATION, CAPTURE, LOG, MACHINE_FIELDS, NSYS_SUMS_FILE, RECORD, SWEEP, TIMINGS
 
-MACHINE_FIELDS = ("gpu_name", "gpu_memory_bytes", "driver", "cuda", "torch", "nsys", "python", "commit")
 _ABOUT_RUN = ("autograd_multithreading", "float32_matmul_precision", "warmup_steps", "measured_steps", "profiled_steps")
 LOG_LINES = 12
-CALIBRATION = "calibration.json"
-CAPTURE = "profile.sqlite"
 CALIBRATED = ("figure", "unit", "value", "low", "high", "repeats")
 _PRIVATE_LINE = re.compile(r"(?i:secret|token|passw|credential|api_?key|access_?key|private key)|\b[A-Z][A-Z0-9_]+=\S")
 
@@ -35,9 +33,9 @@ def ingest(results: Path | str, out: Path | str, report: Callable[[str], None] =
     read.
     """
     folder = _sweep_folder(Path(results))
-    sweep = read_json(folder / "sweep.json") if (folder / "sweep.json").is_file() else {}
+    sweep = read_json(folder / SWEEP) if (folder / SWEEP).is_file() else {}
     order = [str(one) for one in sweep.get("runs", [])]
-    found = sorted(file.parent.name for file in folder.glob("*/run.json"))
+    found = sorted(file.parent.name for file in folder.glob(f"*/{RECORD}"))
     if not found:
         raise ResultsError(f"{folder} has no run: it should hold <run_id>/run.json; give the folder of one sweep")
     run_ids = [one for one in order if one in found] + [one for one in found if one not in order]
@@ -56,7 +54,7 @@ def ingest(results: Path | str, out: Path | str, report: Callable[[str], None] =
         report(f"{run_id}: in the sweep, and not run")
     tables = {name: _concat(name, frames) for name, frames in parts.items()}
     manifest = _manifest(Path(out).name, str(sweep.get("sweep", folder.name)), tables["runs"], schemas, not_run)
-    ends = [end for one in run_ids if (end := _ended(read_json(folder / one / "run.json")))]
+    ends = [end for one in run_ids if (end := _ended(read_json(folder / one / RECORD)))]
     manifest["recorded_to"] = max(ends, default=manifest["recorded_from"])
     manifest |= {"study": str(sweep.get("study", "")), "calibration": _calibration(folder / CALIBRATION)}
     store.write(out, tables, manifest)
@@ -80,7 +78,7 @@ def _calibration(file: Path) -> list[dict]:
 def _sweep_folder(results: Path) -> Path:
     if not results.is_dir():
         raise ResultsError(f"{results} is not a folder: give the results folder of a sweep")
-    if (results / "sweep.json").is_file() or any(results.glob("*/run.json")):
+    if (results / SWEEP).is_file() or any(results.glob(f"*/{RECORD}")):
         return results
     sweeps = sorted(file.parent for file in results.glob("*/sweep.json"))
     if len(sweeps) == 1:
@@ -122,15 +120,15 @@ def _concat(name: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
 
 def _run_tables(folder: Path, run_id: str) -> tuple[dict[str, pd.DataFrame], str]:
     """The tables of one run, and the schema version of its capture ("" without one)."""
-    about = read_json(folder / "run.json")
-    timings = read_json(folder / "timings.json") if (folder / "timings.json").is_file() else {}
+    about = read_json(folder / RECORD)
+    timings = read_json(folder / TIMINGS) if (folder / TIMINGS).is_file() else {}
     tables: dict[str, pd.DataFrame] = {}
     tables["steps"] = _timer_steps(timings, run_id)
     tables["memory"] = _rows("memory", timings, run_id)
     status, detail, schema = str(about.get("status", "failed")), about.get("status_detail") or {}, ""
     tables["module_memory"] = _rows("module_memory", timings, run_id)
     tables["figures"] = _rows("figures", timings, run_id)
-    tables["nsys_sums"] = _nsys_sums(folder / "nvtx_kern_sum.csv", run_id)
+    tables["nsys_sums"] = _nsys_sums(folder / NSYS_SUMS_FILE, run_id)
     if status == "ok" and about.get("profiled_steps") != 0:
         try:
             capture = read(folder / CAPTURE)
@@ -146,7 +144,7 @@ def _run_tables(folder: Path, run_id: str) -> tuple[dict[str, pd.DataFrame], str
             tables |= captured
         else:
             detail = {"phase": "reading the capture", "message": problem}
-    tables["runs"] = _run_row(about, run_id, status, detail, tables["memory"]).assign(log=_log(folder / "log.txt"))
+    tables["runs"] = _run_row(about, run_id, status, detail, tables["memory"]).assign(log=_log(folder / LOG))
     return tables, schema
 
 
@@ -173,6 +171,7 @@ def _run_row(about: dict, run_id: str, status: str, detail: dict, memory: pd.Dat
         "status_phase": detail.get("phase"),
         "status_message": detail.get("message"),
         **(about.get("run") or {}),
+        **({"num_parameters": count} if (count := about.get("num_parameters")) else {}),
         **{name: machine.get(name) for name in MACHINE_FIELDS},
         **{name: about.get(name) for name in _ABOUT_RUN},
         "peak_memory_bytes": peak,

@@ -8,13 +8,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analysis.recording.ingest import CALIBRATION, CAPTURE, MACHINE_FIELDS, ResultsError, read_json
-
-SHARDS = "shard-*-of-*"
-ALL_RUNS = "runs_of_all_shards"
-IN_FLIGHT = "in_flight.json"
-MERGED = "merged.json"
-"""Says that a folder was written by `merge`, so that merging again may replace it."""
+from analysis.recording.ingest import ResultsError, read_json
+from jobs.contract.layout import (
+    ALL_RUNS,
+    CALIBRATION,
+    CAPTURE,
+    IN_FLIGHT,
+    MACHINE_FIELDS,
+    MERGED,
+    RAW,
+    RECORD,
+    SHARDS,
+    SWEEP,
+)
 
 
 @dataclass
@@ -41,7 +47,7 @@ def merge(folders: Sequence[Path], out: Path, report: Callable[[str], None] = la
     found: dict[str, list[Path]] = {run_id: [] for run_id in plan["runs"]}
     merged = Merged(plan["sweep"], [])
     for shard in shards:
-        for file in sorted(shard.glob("*/run.json")):
+        for file in sorted(shard.glob(f"*/{RECORD}")):
             run_id = file.parent.name
             if run_id not in found:
                 report(f"{run_id}: in {shard}, but not in the sweep; left out")
@@ -74,12 +80,12 @@ def _shards(folders: Sequence[Path]) -> list[Path]:
     for folder in folders:
         if not folder.is_dir():
             raise ResultsError(f"{folder} is not a folder: give shard folders, or the folder that holds them")
-        below = [*folder.glob(SHARDS), *(one for one in folder.glob(f"*/{SHARDS}") if one.parent.name != "raw")]
-        held = sorted((one for one in below if (one / "sweep.json").is_file()), key=_number)
+        below = [*folder.glob(SHARDS), *(one for one in folder.glob(f"*/{SHARDS}") if one.parent.name != RAW)]
+        held = sorted((one for one in below if (one / SWEEP).is_file()), key=_number)
         sweeps = sorted({str(one.parent) for one in held})
         if len(sweeps) > 1:
             raise ResultsError(f"{folder} holds shards of several sweeps ({', '.join(sweeps)}): give the folder of one")
-        if (folder / "sweep.json").is_file():
+        if (folder / SWEEP).is_file():
             held.append(folder)
         if not held:
             raise ResultsError(f"{folder} holds no sweep.json and no {SHARDS}: give what the profiling job wrote")
@@ -101,7 +107,7 @@ def _check_out(out: Path, shards: list[Path]) -> None:
 
 def _common_plan(shards: list[Path]) -> dict:
     """The sweep that all shards are part of, as one machine would write it to sweep.json."""
-    first, *others = plans = [read_json(shard / "sweep.json") for shard in shards]
+    first, *others = plans = [read_json(shard / SWEEP) for shard in shards]
     for plan in plans:
         mine = plan.pop("runs", [])
         plan["runs"] = plan.pop(ALL_RUNS, mine)
@@ -137,7 +143,7 @@ def _why_missing(run_id: str, shards: list[Path]) -> str:
         if (shard / run_id).is_dir():
             return f"{shard} began it and did not finish; run that shard again"
     for shard in shards:
-        if run_id in read_json(shard / "sweep.json").get("runs", []):
+        if run_id in read_json(shard / SWEEP).get("runs", []):
             return f"{shard} has not begun it; run that shard again"
     return "no folder given has it; give the shard that does, or run it"
 
@@ -156,7 +162,7 @@ def _check_copies(run_id: str, places: list[Path]) -> None:
 
 def _machines(runs: list[Path]) -> dict[str, str]:
     """The facts of the machines that are not the same for all runs, each with its values and numbers of runs."""
-    machines = [read_json(run / "run.json").get("machine") or {} for run in runs]
+    machines = [read_json(run / RECORD).get("machine") or {} for run in runs]
     different = {}
     for name in MACHINE_FIELDS:
         values = Counter(str(machine.get(name)) for machine in machines)
@@ -174,7 +180,7 @@ def _write(out: Path, plan: dict, runs: dict[str, Path], shards: list[Path]) -> 
         shutil.copytree(folder, draft / run_id, ignore=shutil.ignore_patterns(IN_FLIGHT, "*.draft"))
     for calibration in [shard / CALIBRATION for shard in shards if (shard / CALIBRATION).is_file()][:1]:
         shutil.copy(calibration, draft / CALIBRATION)
-    (draft / "sweep.json").write_text(json.dumps(plan, indent=1), encoding="utf-8")
+    (draft / SWEEP).write_text(json.dumps(plan, indent=1), encoding="utf-8")
     (draft / MERGED).write_text(json.dumps({"shards": [shard.name for shard in shards]}), encoding="utf-8")
     shutil.rmtree(out, ignore_errors=True)
     draft.rename(out)

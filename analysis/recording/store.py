@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 
 from analysis.reference import kernel_families
 from jobs.contract import ranges
+from jobs.contract.axes import default_of, details
+from jobs.contract.layout import STATUSES
 
-STATUSES = ("ok", "oom", "timeout", "failed", "no_kernels")
 _PHASES = " | ".join(ranges.PHASES)
 
 
@@ -55,36 +56,19 @@ _LAUNCH = Column(
 _START = Column("start_ns", "int64", "ns", "start, after the start of the run's first step")
 _END = Column("end_ns", "int64", "ns", "end, after the start of the run's first step")
 
+_RUN_COLUMNS = tuple(
+    Column(name, detail.dtype, detail.unit, detail.meaning, optional=before is not None, before=before)
+    for name, detail in details().items()
+    for before in [default_of(name)]
+)
+
 TABLES: dict[str, tuple[Column, ...]] = {
     "runs": (
         _RUN_ID,
         Column("status", "category", "", " | ".join(STATUSES)),
         Column("status_phase", "string", "", "where a run that is not ok ended"),
         Column("status_message", "string", "", "why a run is not ok"),
-        Column("size", "category", "", "name of the model size"),
-        Column("d_model", "int64", "", "width of the residual stream"),
-        Column("d_ff", "int64", "", "width of the feed-forward layer"),
-        Column("num_layers", "int64", "", "number of Transformer blocks"),
-        Column("num_heads", "int64", "", "attention heads of a block"),
-        Column("vocab_size", "int64", "", "number of tokens"),
-        Column("context_length", "int64", "tokens", "tokens of one sequence"),
-        Column("batch_size", "int64", "", "sequences of one step"),
-        Column("mode", "category", "", "forward (no gradients) | forward_backward | train_step"),
-        Column("precision", "category", "", "fp32 | tf32 | bf16"),
-        Column(
-            "attention",
-            "category",
-            "",
-            "naive (written out) | PyTorch's fused one: sdpa (as it chooses) | flash | efficient | cudnn",
-        ),
-        Column("compile", "category", "", "torch.compile: off | default | cudagraphs", True, "off"),
-        Column("optimizer", "category", "", "own (written out) | torch.optim's loop | foreach | fused", True, "own"),
-        Column(
-            "memory_limit_gib", "float64", "GiB", "most that torch's allocator was allowed to hold; 0 all", True, 0.0
-        ),
-        Column("fresh_process", "bool", "", "whether each pass had a process of its own", True, False),
-        Column("repeat", "int64", "", "number of the repetition, from 0", True, 0),
-        Column("num_parameters", "int64", "", "parameters of the model"),
+        *_RUN_COLUMNS,
         Column("gpu_name", "category", "", "GPU that the run was measured on"),
         Column("gpu_memory_bytes", "int64", "bytes", "memory of that GPU"),
         Column("driver", "category", "", "NVIDIA driver"),

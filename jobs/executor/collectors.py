@@ -15,9 +15,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from signal import SIGKILL
 
+from jobs.contract.axes import Run
+from jobs.contract.layout import NSYS_LOG, REPORT
 from jobs.executor.failures import CaptureLost, CollectorError, RunFailed, WorkerDied
-from jobs.executor.nsys_cli import NSYS_LOG, NSYS_MISSING, REPORT, NsysLog, export, nsys
-from jobs.sweep.plan import Run
+from jobs.executor.nsys_cli import NSYS_MISSING, NsysLog, export, nsys
 
 START_TIMEOUT_S = 180
 RELEASE_TIMEOUT_S = 60

@@ -16,11 +16,12 @@ from pathlib import Path
 from queue import Empty
 from typing import TYPE_CHECKING
 
+from jobs.contract.axes import Run
+from jobs.contract.layout import NSYS_LOG
 from jobs.executor.collectors import Nsys, Timer
 from jobs.executor.failures import CaptureLost, RunFailed
 from jobs.executor.machine import machine_facts
-from jobs.executor.nsys_cli import FOLDERS, NSYS_LOG, count_kernels_and_steps
-from jobs.sweep.plan import Run
+from jobs.executor.nsys_cli import FOLDERS, count_kernels_and_steps
 from jobs.sweep.prediction import timeout_seconds
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ class Attempt:
                 "status_detail": None,
                 "run": run.model_dump(),
                 "machine": lane.machine,
+                "num_parameters": None,
                 "autograd_multithreading": None,
                 "float32_matmul_precision": None,
                 **self.runner.protocol.model_dump(),

@@ -8,14 +8,12 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from jobs.contract.layout import NSYS_SUMS, NSYS_SUMS_FILE
 from jobs.contract.ranges import STEP
 from jobs.executor.failures import CollectorError
 
 TIMEOUT_S = 300  # of a command that writes or reads a report
 NSYS_MISSING = "nsys is not on PATH: install the Nsight Systems command line (nsight-systems-cli)"
-REPORT = "profile.nsys-rep"
-NSYS_LOG = "nsys.log"  # beside a run: what nsys said of its captures
-NSYS_SUMS = "nvtx_kern_sum"  # nsys's report of kernel time by NVTX range and kernel name
 
 # What an export may keep. Everything else (environment, processes, host) is dropped.
 KEPT_TABLES = ("CUPTI_", "CUDA_GRAPH", "ENUM_", "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_")
@@ -100,7 +98,7 @@ def export(report: Path, environment: Mapping[str, str] | None = None, log: Nsys
     with suppress(CollectorError):  # an nsys without its statistics scripts still measures
         options = ["--quiet", f"--report={NSYS_SUMS}", "--format=csv", "--output=-"]
         sums = nsys("stats", *options, str(database), environment=environment)
-        report.with_name(f"{NSYS_SUMS}.csv").write_text(sums)
+        report.with_name(NSYS_SUMS_FILE).write_text(sums)
     return database
 
 

@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 import pynvml
 
+from jobs.contract.axes import Run
+from jobs.contract.layout import Protocol
 from jobs.executor.failures import CollectorError
 from jobs.executor.gpu_executor import NSYS_WORKERS
 from jobs.executor.nsys_cli import nsys
 from jobs.executor.result_store import Results
 from jobs.memory import CUDA_CONTEXT_BYTES, predicted_memory_bytes
-from jobs.sweep.plan import Protocol, Run
 from jobs.sweep.prediction import predicted_export_bytes
 
 MIB, GIB = 2**20, 2**30
@@ -133,9 +134,12 @@ def amount(size: float) -> str:
 
 
 def check_disk(folder: Path, runs: Sequence[Run], protocol: Protocol) -> Check:
-    needed = FILES_PER_CAPTURE * sum(predicted_export_bytes(run, protocol) for run in runs)
+    sizes = [predicted_export_bytes(run, protocol) for run in runs]
+    needed = FILES_PER_CAPTURE * sum(size for size in sizes if size is not None)
     free = shutil.disk_usage(existing_parent(folder)).free
     found = f"{amount(free)} free in {folder}, at most {amount(needed)} predicted"
+    if unknown := sizes.count(None):
+        found += f" for {len(runs) - unknown} of {len(runs)} runs; the workload of the others predicts nothing"
     if free < needed:
         return Check("disk", "failed", found, "free some space, or choose another folder with --results")
     return Check("disk", "ok", found)
@@ -168,7 +172,7 @@ def check_temporary(runs: Sequence[Run], protocol: Protocol, gpus: int = 0) -> C
     if len(os.fsencode(folder)) > LONGEST_TEMPORARY:
         found = f"the path {folder} is too long for a socket"
         return Check("temporary folder", "failed", found, "set TMPDIR to a shorter one")
-    largest = max((predicted_export_bytes(run, protocol) for run in runs), default=0)
+    largest = max((predicted_export_bytes(run, protocol) or 0 for run in runs), default=0)
     needed = FILES_PER_CAPTURE * largest * NSYS_WORKERS * (gpus or len(visible_gpus()) or 1)
     if shutil.disk_usage(folder).free < needed:
         found = f"less than {needed / MIB:.0f} MiB free in {folder} for captures in progress"
@@ -184,7 +188,7 @@ def check_gpu_memory(runs: Sequence[Run], with_nsys: bool = True, gpus: int = 0)
         memory = [pynvml.nvmlDeviceGetMemoryInfo(handle) for handle in visible_handles(gpus)]
     if memory:
         least, used = min(info.free for info in memory), max(info.used for info in memory)
-        tight = [run.run_id for run in runs if predicted_memory_bytes(run) + idle > least]
+        tight = [run.run_id for run in runs if (predicted_memory_bytes(run) or 0) + idle > least]
         found = f"{least / GIB:.1f} GiB free"
         if used > BUSY_BYTES:
             fix = "stop the other programs on this GPU: they disturb the timings"

@@ -1,12 +1,5 @@
-"""The results folder of a sweep on disk: what is finished, what was interrupted, who is writing.
-
-RESULTS/<sweep>/sweep.json            the sweep as planned
-RESULTS/<sweep>/lock                  held by the job that writes, with its pid and host
-RESULTS/<sweep>/<run_id>/run.json     written last: a run without it is not finished
-                        /timed.json    its unprofiled pass is done; removed when the run is finished
-                        /timings.json, profile.sqlite, log.txt, nsys.log
-RESULTS/raw/<sweep>/<run_id>.nsys-rep the report itself; holds the machine's names, never published
-                    <run_id>.lost.*   what there is of a capture that was lost, until another one succeeds
+"""The results folder of a sweep on disk, as `jobs.contract.layout` describes it: what is finished, what was
+interrupted, who is writing.
 """
 
 import errno
@@ -22,15 +15,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from jobs.executor.nsys_cli import NSYS_LOG, REPORT
-from jobs.sweep.plan import Protocol, Run, Sweep
+from jobs.contract.axes import Run
+from jobs.contract.layout import (
+    IN_FLIGHT,
+    LOCK,
+    LOG,
+    NSYS_LOG,
+    RAW,
+    RECORD,
+    RECORDINGS,
+    REPORT,
+    SITE,
+    TIMED,
+    TIMINGS,
+    Protocol,
+)
+from jobs.sweep.plan import Sweep
 
 PLAN = "sweep.json"
-RECORD = "run.json"
-IN_FLIGHT = "in_flight.json"
-TIMED = "timed.json"
-TIMINGS = "timings.json"
-LOG = "log.txt"
 LEAST_FREE_BYTES = 32 * 2**20  # less, and a failed run failed for lack of space
 FULL = ("No space left on device", "disk is full", "Disk quota exceeded")  # what programs say of it
 LOCK_S = 1.0  # `is_locked` holds the lock for an instant, too
@@ -96,12 +98,12 @@ class Results:
     def __init__(self, root: Path, sweep: str, shard: str = ""):
         self.root = root
         self.folder = root / sweep / shard
-        self.raw = root / "raw" / sweep / shard
+        self.raw = root / RAW / sweep / shard
 
     @property
     def written(self) -> tuple[Path, ...]:
         """The folders that a job writes."""
-        return self.root, self.folder, self.raw, self.root / "recordings", self.root / "site"
+        return self.root, self.folder, self.raw, self.root / RECORDINGS, self.root / SITE
 
     @contextmanager
     def lock(self, wait_s: float = 0) -> Iterator[None]:
@@ -111,7 +113,7 @@ class Results:
         Raises Locked naming the holder, OSError where the folder cannot be written.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / "lock", "a+") as file:
+        with open(self.folder / LOCK, "a+") as file:
             deadline = time.monotonic() + max(LOCK_S, wait_s)
             while not taken(file, fcntl.LOCK_EX):
                 if time.monotonic() > deadline:
@@ -141,7 +143,7 @@ class Results:
 
     def is_locked(self) -> bool:
         try:
-            with open(self.folder / "lock") as file:
+            with open(self.folder / LOCK) as file:
                 return not taken(file, fcntl.LOCK_SH)
         except FileNotFoundError:
             return False

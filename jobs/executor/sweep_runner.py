@@ -7,13 +7,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 
+from jobs.contract.axes import Run
+from jobs.contract.layout import CALIBRATION, Protocol
 from jobs.executor.collectors import Timer
 from jobs.executor.events import Report
 from jobs.executor.failures import CollectorError, RunFailed
 from jobs.executor.gpu_executor import NSYS_WORKERS, SETTLE_S, Lane
 from jobs.executor.result_store import Results, read_json, write_json
-from jobs.sweep.plan import Protocol, Run
-from jobs.sweep.prediction import predicted_passes
+from jobs.sweep.prediction import assumed_stages
 
 MAX_REPEATS = 2
 SIGNAL_S = 1.0  # batch engines signal every process of a job: a worker's death may be noticed before the own signal
@@ -81,7 +82,7 @@ class SweepRunner:
             else:
                 self.statuses[run.run_id] = record["status"]
                 self.finished_on[record["machine"]["gpu_name"]] += 1
-        predicted = {run.run_id: predicted_passes(run, self.protocol) for run in pending}
+        predicted = {run.run_id: assumed_stages(run, self.protocol) for run in pending}
         if len(self.gpus) > 1:  # longest first, so that no GPU is left alone with a long run at the end
             pending.sort(key=lambda run: sum(predicted[run.run_id].values()), reverse=True)
         for run_id in self.timed:
@@ -161,7 +162,7 @@ class SweepRunner:
         """Measure the peak rates of a lane's GPU, unless those in the results are of a GPU of this name."""
         if not self.calibrate or self.device != "cuda":
             return
-        file = self.results.folder / "calibration.json"
+        file = self.results.folder / CALIBRATION
         if {one.get("gpu_name") for one in read_json(file, list) or []} != {lane.machine["gpu_name"]}:
             write_json(file, lane.timer.calibrate(file.with_suffix(".log")))
 

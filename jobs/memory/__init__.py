@@ -4,7 +4,7 @@
 A prediction, never shown as a measurement: two steps of the model are run on sizes (`jobs.memory.simulated_step`) in a
 replay of PyTorch's allocator (`jobs.memory.caching_allocator`), since the sizes of tensors alone do not tell: a block
 may be longer than its tensor. It is of the operations of the reference Transformer as they are written; a compiled
-model keeps less. `run` is a `jobs.sweep.plan.Run`, or a row of the `runs` table, which has the same fields.
+model keeps less. `run` is a `jobs.contract.axes.Run`, or a row of the `runs` table, which has the same fields.
 """
 
 from functools import lru_cache
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jobs.memory.caching_allocator import MIB, CachingAllocator, OutOfMemory
 from jobs.memory.simulated_step import Shape, Workload, shape_of
+from jobs.workloads import REFERENCE
 
 if TYPE_CHECKING:
-    from jobs.sweep.plan import Run
+    from jobs.contract.axes import Run
 
 GIB = 1024 * MIB
 CUDA_CONTEXT_BYTES = 689 * MIB  # context and loaded kernels of one process, as seen on an H200
@@ -68,8 +69,16 @@ def predicted_peak_bytes(run: "Run") -> int:
     return max(peaks(run, NUM_STEPS - 1).values())
 
 
-def predicted_memory_bytes(run: "Run") -> int:
-    """Device memory that the process needs at its peak, in bytes: the allocator's and the CUDA context's."""
+def is_predictable(run: "Run") -> bool:
+    """Whether it is a run of the reference Transformer, whose operations are simulated."""
+    return run.workload == REFERENCE
+
+
+def predicted_memory_bytes(run: "Run") -> int | None:
+    """Device memory that the process needs at its peak, in bytes: the allocator's and the CUDA context's. None where
+    the workload's memory is not predicted."""
+    if not is_predictable(run):
+        return None
     return CUDA_CONTEXT_BYTES + predicted_peak_bytes(run)
 
 
@@ -83,6 +92,9 @@ def allocator_limit_bytes(run: "Run", sold_gb: float = 0) -> float:
 
 
 def predicted_failure(run: "Run", limit_bytes: float) -> Failure | None:
-    """Step and phase in which the run needs more than `limit_bytes` of the allocator; None where it fits."""
+    """Step and phase in which the run needs more than `limit_bytes` of the allocator; None where it fits, or where that
+    is not predicted."""
+    if not is_predictable(run):
+        return None
     shape = shape_of(run)
     return outcome(shape, limit_bytes).failure if outcome(shape).reserved > limit_bytes else None

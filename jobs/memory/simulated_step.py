@@ -13,7 +13,7 @@ from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES
 from jobs.memory.caching_allocator import MIB, Block, CachingAllocator
 
 if TYPE_CHECKING:
-    from jobs.sweep.plan import Run
+    from jobs.contract.axes import Run
 
 FP32, BF16, INT64, BYTE = 4, 2, 8, 1  # bytes of an element
 WORKSPACE_BYTES = 32 * MIB

@@ -6,116 +6,37 @@ from functools import cached_property
 from itertools import product
 from pathlib import Path
 from reprlib import Repr
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
-    computed_field,
-    field_validator,
+    create_model,
     model_validator,
 )
 
+from jobs.contract.axes import Name, Number, Positive, Run, Workload, default_of, listed_axes, type_of
+from jobs.contract.layout import RESERVED_NAMES, Protocol
 from jobs.contract.studies import STUDIES
+from jobs.workloads import REFERENCE
 from jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
 
 DEFAULT_SWEEP = Path(__file__).parents[1] / "sweep.yaml"
 LARGEST_FILE = 2**20  # bytes
 
-# Folders beside those of the sweeps in a results folder.
-RESERVED_NAMES = ("raw", "recordings", "site")
-
-Mode = Literal["forward", "forward_backward", "train_step"]
-Precision = Literal["fp32", "tf32", "bf16"]
-Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn"]
 HALF_PRECISION_ATTENTION = {"cudnn", "flash"}
-Compile = Literal["off", "default", "cudagraphs"]
-Optimizer = Literal["own", "loop", "foreach", "fused"]
 Study = Literal[("", *STUDIES)]
 
 
-def _refuse_bool(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError("should be a number")
-    return value
-
-
-Number = BeforeValidator(_refuse_bool)  # to Python true is an integer
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._]*$", max_length=64)]
-"""Of a model size; without a dash, which joins the parts of a run id."""
 SweepName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 LIKE_A_SHARD = re.compile(r"(^|-)shard-\d+-of-\d+$")  # the recording of a shard is <sweep>-shard-I-of-N
-Positive = Annotated[int, Field(gt=0), Number]
-Count = Annotated[int, Field(ge=0), Number]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), Number]
-DEFAULT_BATCH_SIZE = 4
-
-
-AXES = (
-    "size",
-    "context_length",
-    "precision",
-    "attention",
-    "compile",
-    "optimizer",
-    "memory_limit_gib",
-    "mode",
-)
-"""The axes of a sweep: lists in its file, fields of each run."""
 
 
 class SweepError(ValueError):
     """A sweep file, filter or shard that cannot be used; the message says where and what is allowed."""
-
-
-class Run(BaseModel):
-    """One point of the sweep. Every field becomes a column of the `runs` table."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    size: Name
-    d_model: Positive
-    d_ff: Positive
-    num_layers: Positive
-    num_heads: Positive
-    vocab_size: Positive
-    context_length: Positive
-    batch_size: Positive
-    mode: Mode
-    precision: Precision
-    attention: Attention
-    compile: Compile = "off"
-    optimizer: Optimizer = "own"
-    memory_limit_gib: NotNegative = 0
-    fresh_process: bool = False
-    repeat: Count = 0
-
-    @computed_field
-    @property
-    def num_parameters(self) -> int:
-        return ModelSize(self.d_model, self.d_ff, self.num_layers, self.num_heads).num_parameters(self.vocab_size)
-
-    @property
-    def run_id(self) -> str:
-        """Readable and unique; what later axes leave at its default is not named."""
-        named = [self.size, f"ctx{self.context_length}", self.precision, self.attention, self.mode]
-        if self.batch_size != DEFAULT_BATCH_SIZE:
-            named.append(f"batch{self.batch_size}")
-        if self.compile != "off":
-            named.append(f"compile_{self.compile}")
-        if self.optimizer != "own":
-            named.append(f"adamw_{self.optimizer}")
-        if self.memory_limit_gib:
-            named.append(f"limit{self.memory_limit_gib:g}")
-        if self.fresh_process:
-            named.append("fresh")
-        if self.repeat:
-            named.append(f"repeat{self.repeat}")
-        return "-".join(named)
 
 
 class CustomSize(BaseModel):
@@ -133,24 +54,20 @@ class CustomSize(BaseModel):
         return self
 
 
-class Protocol(BaseModel):
-    """How each run is measured: what must be equal for a finished run to count as done."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    warmup_steps: Count = 5
-    measured_steps: Annotated[int, Field(ge=1), Number] = 10
-    profiled_steps: Count = 3
-
-    @field_validator("profiled_steps")
-    @classmethod
-    def check_profiled_steps(cls, steps: int) -> int:
-        if steps in (1, 2):
-            raise ValueError("should be 0 (no capture) or at least 3")
-        return steps
+def _axes_of_files() -> dict[str, Any]:
+    """The name of a sweep and the axes that its file lists, as fields: name -> type and default."""
+    fields: dict[str, Any] = {"name": (SweepName, ...)}
+    for name in listed_axes():
+        values = Annotated[list[type_of(name)], Field(min_length=1)]
+        default = default_of(name)
+        fields[name] = (values, ... if default is None else [default])
+    return fields
 
 
-class Sweep(BaseModel):
+SweepAxes = create_model("SweepAxes", __config__=ConfigDict(extra="forbid"), **_axes_of_files())
+
+
+class Sweep(SweepAxes):
     """A sweep file: axes as lists, the rest as single values.
 
     `study` names the question beyond the default sweep's that the runs are for; `calibrate` measures the machine's peak
@@ -159,30 +76,16 @@ class Sweep(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: SweepName
-    size: Annotated[list[str], Field(min_length=1)]
-    context_length: Annotated[list[Positive], Field(min_length=1)]
-    mode: Annotated[list[Mode], Field(min_length=1)]
-    precision: Annotated[list[Precision], Field(min_length=1)] = ["fp32"]
-    attention: Annotated[list[Attention], Field(min_length=1)] = ["naive"]
-    compile: Annotated[list[Compile], Field(min_length=1)] = ["off"]
-    optimizer: Annotated[list[Optimizer], Field(min_length=1)] = ["own"]
-    memory_limit_gib: Annotated[list[NotNegative], Field(min_length=1)] = [0]
     repeats: Positive = 1
     fresh_process: bool = False
     calibrate: bool = False
     study: Study = ""
-    batch_size: Positive = DEFAULT_BATCH_SIZE
-    custom_sizes: dict[Name, CustomSize] = {}
+    batch_size: Positive = default_of("batch_size")
+    workload: Workload = default_of("workload")
+    custom_sizes: Annotated[dict[Name, CustomSize], Field(default_factory=dict)]
     warmup_steps: Annotated[int, Number] = Protocol.model_fields["warmup_steps"].default
     measured_steps: Annotated[int, Number] = Protocol.model_fields["measured_steps"].default
     profiled_steps: Annotated[int, Number] = Protocol.model_fields["profiled_steps"].default
-
-    @field_validator("compile", mode="before")
-    @classmethod
-    def read_off(cls, values: object) -> object:
-        """YAML reads a bare `off` as false."""
-        return ["off" if value is False else value for value in values] if isinstance(values, list) else values
 
     @model_validator(mode="after")
     def check(self):
@@ -190,8 +93,10 @@ class Sweep(BaseModel):
             raise ValueError(f"name: {self.name} is taken by a folder of the results; any other name is allowed")
         if LIKE_A_SHARD.search(self.name):
             raise ValueError(f"name: {self.name} reads like a shard of a sweep; any other ending is allowed")
+        if self.workload != REFERENCE and self.custom_sizes:
+            raise ValueError(f"custom_sizes: are those of the reference Transformer; {self.workload} knows its own")
         unknown = [size for size in self.size if size not in self.sizes]
-        if unknown:
+        if unknown and self.workload == REFERENCE:
             raise ValueError(f"size: unknown {', '.join(unknown)}; allowed: {', '.join(self.sizes)}")
         if self.warmup_steps < 2 and not self.fresh_process:
             raise ValueError("warmup_steps: should be at least 2, except with fresh_process: true")
@@ -212,14 +117,21 @@ class Sweep(BaseModel):
 
     @cached_property
     def runs(self) -> list[Run]:
-        """All runs, in the order of AXES, the first outermost, each repeated."""
-        repeats = range(self.repeats)
+        """All runs in reading order, each repeated."""
+        axes = listed_axes()
+        fixed = {name: getattr(self, name) for name in ("batch_size", "fresh_process", "workload")}
         runs = []
-        for *values, repeat in product(*(getattr(self, axis) for axis in AXES), repeats):
-            point = dict(zip(AXES, values))
-            fixed = {"vocab_size": VOCAB_SIZE, "batch_size": self.batch_size, "fresh_process": self.fresh_process}
-            runs.append(Run(**self.sizes[point["size"]]._asdict(), **point, **fixed, repeat=repeat))
+        for *values, repeat in product(*(getattr(self, axis) for axis in axes), range(self.repeats)):
+            point = dict(zip(axes, values))
+            runs.append(Run(**point, **self._shape(point["size"]), **fixed, repeat=repeat))
         return list(dict.fromkeys(runs))
+
+    def _shape(self, size: str) -> dict[str, int]:
+        """Sizes of a model of the reference Transformer; of other workloads nothing is known."""
+        if self.workload != REFERENCE:
+            return {}
+        shape = self.sizes[size]
+        return shape._asdict() | {"vocab_size": VOCAB_SIZE, "num_parameters": shape.num_parameters(VOCAB_SIZE)}
 
 
 class SweepLoader(yaml.SafeLoader):
@@ -300,7 +212,7 @@ def select(runs: Sequence[Run], only: str | None) -> list[Run]:
         if not part:
             continue
         key, _, value = part.partition("=")
-        axes = [*AXES, "batch_size", "repeat"]
+        axes = [*listed_axes(), "batch_size", "repeat"]
         if key not in axes:
             raise SweepError(f"--only {part}: unknown key {key!r}; allowed: {', '.join(axes)}")
         values = list(dict.fromkeys(str(getattr(run, key)) for run in runs))

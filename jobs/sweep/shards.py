@@ -4,8 +4,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from jobs.sweep.plan import Protocol, Run, SweepError
-from jobs.sweep.prediction import predicted_seconds
+from jobs.contract.axes import Run
+from jobs.contract.layout import Protocol, shard_folder
+from jobs.sweep.plan import SweepError
+from jobs.sweep.prediction import assumed_seconds
 
 
 class Shard(NamedTuple):
@@ -16,7 +18,7 @@ class Shard(NamedTuple):
 
     @property
     def folder(self) -> str:
-        return f"shard-{self.index}-of-{self.count}" if self.count > 1 else ""
+        return shard_folder(self.index, self.count)
 
 
 class Engine(NamedTuple):
@@ -88,9 +90,9 @@ def runs_of_shard(runs: Sequence[Run], shard: Shard, protocol: Protocol) -> list
     """The runs of one shard, in the sweep's order: longest first, each to the shard with the least work so far."""
     load = [0.0] * shard.count
     mine = set()
-    for run in sorted(runs, key=lambda run: (-predicted_seconds(run, protocol), run.run_id)):
+    for run in sorted(runs, key=lambda run: (-assumed_seconds(run, protocol), run.run_id)):
         least = min(range(shard.count), key=load.__getitem__)
-        load[least] += predicted_seconds(run, protocol)
+        load[least] += assumed_seconds(run, protocol)
         if least == shard.index - 1:
             mine.add(run)
     return [run for run in runs if run in mine]

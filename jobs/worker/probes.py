@@ -87,30 +87,31 @@ def memory_by_use(workload) -> list[dict]:
 
 
 def numerics(workload) -> list[dict]:
-    """Loss and logits of one forward pass in the run's precision against the same weights in float32."""
-    logits, loss = outputs(workload, workload.run["precision"])
+    """Loss, and output where it is one tensor (logits), of one forward pass in the run's precision against the same
+    weights in float32."""
+    output, loss = outputs(workload, workload.run["precision"])
     exact, exact_loss = outputs(workload, "fp32")
-    difference = logits - exact
-    figures = {
-        "loss": loss,
-        "loss_fp32": exact_loss,
-        "logits_rms_fp32": rms(exact),
-        "logits_rms_difference": rms(difference),
-        "logits_max_difference": difference.abs().max().item(),
-    }
+    figures = {"loss": loss, "loss_fp32": exact_loss}
+    if output is not None and exact is not None:
+        difference = output - exact
+        figures |= {
+            "logits_rms_fp32": rms(exact),
+            "logits_rms_difference": rms(difference),
+            "logits_max_difference": difference.abs().max().item(),
+        }
     return [{"figure": figure, "unit": "", "value": value} for figure, value in figures.items()]
 
 
-def outputs(workload, precision: str) -> tuple[Tensor, float]:
-    """Logits in float64 and loss of one forward pass in a precision."""
+def outputs(workload, precision: str) -> tuple[Tensor | None, float]:
+    """Output in float64 (None where it is no tensor) and loss of one forward pass in a precision."""
     workload.where = FORWARD
     with workload.in_precision(precision), annotation.no_ranges():
         workload.forward()
-        logits = workload.logits.detach().double()
+        output = workload.output.detach().double() if isinstance(workload.output, Tensor) else None
         workload.loss()
         loss = workload.loss_value.item()
     workload.loss_value = None
-    return logits, loss
+    return output, loss
 
 
 def rms(values: Tensor) -> float:

@@ -24,10 +24,9 @@ import torch
 from jobs.contract.modes import MODE_PHASES
 from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, STEP
 from jobs.worker import calibration, probes
-from jobs.workloads import annotation
+from jobs.workloads import annotation, find_build
 from jobs.workloads.adamw import optimizer_of
 from jobs.workloads.annotation import annotate
-from jobs.workloads.transformer.model import TransformerLM, loss_of
 
 SEED = 0
 
@@ -40,7 +39,7 @@ COMPILE_MODE = {"default": "default", "cudagraphs": "reduce-overhead"}
 class Workload:
     """A model with its data, ready to run steps.
 
-    `run` holds the fields of `jobs.sweep.plan.Run`. `where` names the phase in progress, for the report of a failure.
+    `run` holds the fields of `jobs.contract.axes.Run`. `where` names the phase in progress, in which a failure happens.
     """
 
     def __init__(self, run: dict, device: torch.device):
@@ -50,26 +49,22 @@ class Workload:
         torch.manual_seed(SEED)
         self.set_precision(run["precision"])
         limit_memory(run["memory_limit_gib"], device)
-        shape = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length", "attention")
-        with device:
-            self.model = TransformerLM(**{name: run[name] for name in shape})
-            tokens = torch.randint(run["vocab_size"], (run["batch_size"], run["context_length"] + 1))
-        self.tokens, self.targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        self.model, self.batch, self.loss_of = find_build(run["workload"])(run, device)
         self.apply = compiled(self.model, run["compile"])
         self.optimizer = optimizer_of(run["optimizer"], self.model.parameters())
         work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: self.optimizer.step}
         self.phases = [(name, work[name]) for name in MODE_PHASES[run["mode"]]]
-        self.logits = self.loss_value = None
+        self.output = self.loss_value = None
 
     def forward(self) -> None:
-        self.logits = None
+        self.output = None
         with torch.set_grad_enabled(self.run["mode"] != "forward"), self.autocast(), self.inner_ranges():
-            self.logits = self.apply(self.tokens)
+            self.output = self.apply(*self.batch)
 
     def loss(self) -> None:
         with self.autocast():
-            self.loss_value = loss_of(self.logits, self.targets)
-        self.logits = None
+            self.loss_value = self.loss_of(self.output)
+        self.output = None
 
     def backward(self) -> None:
         self.loss_value.backward()
@@ -170,6 +165,10 @@ def memory_state(device: torch.device) -> dict:
     }
 
 
+def count_parameters(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 def settings() -> dict:
     """PyTorch's global settings in force that change what is launched."""
     return {
@@ -230,7 +229,7 @@ def perform(task: dict, device: torch.device, connection: Connection) -> None:
                     for phase, wall_ns in wall.items()
                 ],
                 **observed,
-                "settings": settings(),
+                "settings": settings() | {"num_parameters": count_parameters(workload.model)},
                 "seconds": {
                     "build": built - started,
                     "warm_up": warm - built,

@@ -25,6 +25,8 @@ import pandas as pd
 import pynvml
 
 from analysis.capture.nsys_export import read
+from jobs.contract.axes import Run
+from jobs.contract.layout import Protocol
 from jobs.executor.collectors import NOT_SAMPLED, TRACED, Timer
 from jobs.executor.failures import CollectorError, RunFailed
 from jobs.executor.machine import commit
@@ -32,7 +34,7 @@ from jobs.executor.nsys_cli import count_kernels_and_steps, export
 from jobs.executor.preflight import visible_gpus
 from jobs.executor.result_store import Results, read_json
 from jobs.executor.sweep_runner import SweepRunner
-from jobs.sweep.plan import DEFAULT_SWEEP, Protocol, Run, load_sweep, select
+from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep, select
 from jobs.sweep.prediction import timeout_seconds
 
 # The runs of the default sweep that a part measures, unless told otherwise.

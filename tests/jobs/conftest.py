@@ -16,7 +16,7 @@ from jobs.executor.sweep_runner import SweepRunner
 from jobs.sweep.plan import Sweep, load_sweep
 
 ROOT = Path(__file__).parents[2]
-STAND_IN = ROOT / "tests" / "stand_in"
+STAND_IN = ROOT / "tests" / "fake_nsys"
 
 TINY = {
     "name": "tiny",

@@ -9,9 +9,9 @@ import torch._dynamo  # when it is imported, it sees which functions are torch's
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from jobs.contract.axes import Run
 from jobs.memory import simulated_step
 from jobs.memory.caching_allocator import CachingAllocator
-from jobs.sweep.plan import Run
 from jobs.worker.service import Workload
 from jobs.workloads import annotation
 from jobs.workloads.transformer import model

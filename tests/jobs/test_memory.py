@@ -9,7 +9,8 @@ import pytest
 
 from analysis.recording import store
 from jobs import memory
-from jobs.sweep.plan import DEFAULT_SWEEP, Run, load_sweep
+from jobs.contract.axes import Run
+from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 STUDY = DEFAULT_SWEEP.parent / "sweeps" / "memory.yaml"
@@ -28,7 +29,7 @@ def run_of(row) -> Run:
 
 
 def change(run: Run, **fields) -> Run:
-    return Run(**run.model_dump(exclude={"num_parameters"}) | fields)
+    return Run(**run.model_dump() | fields)
 
 
 def finished(runs) -> list:

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from jobs.contract import ranges
-from jobs.sweep.plan import Run
 from jobs.workloads import annotation
 from jobs.workloads.transformer.model import RotaryEmbedding, TransformerLM, loss_of, softmax
 from jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
@@ -159,8 +158,7 @@ def test_the_parameter_count_is_the_modules(size, vocab_size):
     shape = MODEL_SIZES[size]._asdict() | {"vocab_size": vocab_size, "context_length": 8, "attention": "naive"}
     with torch.device("meta"):
         model = TransformerLM(**shape)
-    run = Run(size=size, **shape, batch_size=1, mode="forward", precision="fp32")
-    assert run.num_parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert MODEL_SIZES[size].num_parameters(vocab_size) == sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_the_sizes_are_those_of_the_course():

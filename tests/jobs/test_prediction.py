@@ -9,15 +9,16 @@ import pyarrow.parquet as parquet
 import pytest
 
 from analysis.recording import store
-from jobs.sweep.plan import DEFAULT_SWEEP, Run, load_sweep
+from jobs.contract.axes import Run
+from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from jobs.sweep.prediction import (
     EVENT_BYTES,
-    EVENTS_PER_LAYER,
     EXPORT_BYTES,
     predicted_export_bytes,
     predicted_seconds,
     timeout_seconds,
 )
+from jobs.workloads.transformer.costs import EVENTS_PER_LAYER
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 RECORDING = DATA / "h200-fp32"
@@ -27,7 +28,7 @@ SWEEP = load_sweep(DEFAULT_SWEEP)
 
 
 def change(run: Run, **fields) -> Run:
-    return Run(**run.model_dump(exclude={"num_parameters"}) | fields)
+    return Run(**run.model_dump() | fields)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from jobs.sweep.plan import DEFAULT_SWEEP, Protocol, SweepError, load_sweep
+from jobs.contract.layout import Protocol
+from jobs.sweep.plan import DEFAULT_SWEEP, SweepError, load_sweep
 from jobs.sweep.prediction import predicted_seconds
 from jobs.sweep.shards import Shard, detect_shard, parse_shard, runs_of_shard
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from jobs.contract import ranges
-from jobs.sweep.plan import Run
+from jobs.contract.axes import Run
 from jobs.worker import probes, service
 from jobs.worker.service import Workload, perform
 from jobs.workloads import annotation
@@ -92,7 +92,7 @@ def test_phases_add_up_to_the_step():
 def test_forward_keeps_nothing_for_backward():
     one = make(mode="forward")
     one.step()
-    assert not one.logits.requires_grad
+    assert not one.output.requires_grad
 
 
 @pytest.mark.parametrize("precision, matmul", [("fp32", "highest"), ("tf32", "high"), ("bf16", "highest")])
@@ -101,7 +101,7 @@ def test_precision_sets_tf32_and_autocast(precision, matmul):
     one.step()
     assert torch.get_float32_matmul_precision() == matmul
     assert service.settings()["float32_matmul_precision"] == matmul
-    assert one.logits.dtype == (torch.bfloat16 if precision == "bf16" else torch.float32)
+    assert one.output.dtype == (torch.bfloat16 if precision == "bf16" else torch.float32)
     assert {parameter.dtype for parameter in one.model.parameters()} == {torch.float32}
 
 
@@ -114,7 +114,7 @@ def test_bf16_trains_too(attention):
 
 def test_two_workloads_of_one_run_are_equal():
     first, second = make(), make()
-    assert torch.equal(first.tokens, second.tokens)
+    assert torch.equal(first.batch[0], second.batch[0])
     assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), second.model.parameters()))
 
 
@@ -336,7 +336,7 @@ def test_numerics_compare_with_float32_and_leave_the_precision_of_the_run():
     assert 0 < figures["logits_rms_difference"] < 0.1 * figures["logits_rms_fp32"]
     assert figures["loss"] != figures["loss_fp32"] == pytest.approx(figures["loss"], rel=0.05)
     one.forward()
-    assert one.logits.dtype == torch.bfloat16
+    assert one.output.dtype == torch.bfloat16
 
 
 def test_bytes_kept_by_a_range_are_those_allocated_when_it_ends(monkeypatch):

@@ -9,9 +9,8 @@ from typer.testing import CliRunner
 from analysis.__main__ import app
 from analysis.recording import store
 from analysis.recording.ingest import ResultsError, ingest, scrub
-
-from .nsys_files import Export
-from .profiles import profile
+from tests.capture.nsys_files import Export
+from tests.capture.profiles import profile
 
 RUN = "small-ctx128-fp32-naive-train_step"
 

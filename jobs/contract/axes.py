@@ -1,0 +1,236 @@
+"""A run, and the axes that tell runs apart: each stands here once, as a field of `Run`.
+
+The name, type and default of an axis are those of its field; its `Axis` says the rest. Everything else derives from
+them: the keys of sweep files and of `--only`, run ids, the columns of the `runs` table, and the headings and labels of
+pages. A new axis is one field here, and the code of the worker that acts on it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, get_type_hints
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detail:
+    """What a field of `Run` means. `dtype` and `unit` are those of its column, as in the data dictionary."""
+
+    meaning: str
+    dtype: Literal["category", "string", "int64", "float64", "bool"] = "category"
+    unit: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis(Detail):
+    """An axis of a sweep.
+
+    order: its place in reading order: the lower, the further out it varies; None where it tells no cases apart.
+    label: its heading on pages. labels: what pages call its values, where that is not the value itself.
+    token: how a value enters the run id. is_list: sweep files list its values; otherwise a sweep has one.
+    default: what sweep files may leave out, for an axis that every run id names; an axis whose field has a default is
+    named in a run id only where a run is not at it.
+    """
+
+    order: int | None
+    label: str
+    labels: Mapping[Any, str] = field(default_factory=dict)
+    token: Callable[[Any], str] = str
+    is_list: bool = True
+    default: Any = None
+
+
+def _refuse_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("should be a number")
+    return value
+
+
+Number = BeforeValidator(_refuse_bool)  # to Python true is an integer
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._]*$", max_length=64)]
+"""Of a model size; without a dash, which joins the parts of a run id."""
+Positive = Annotated[int, Field(gt=0), Number]
+Count = Annotated[int, Field(ge=0), Number]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), Number]
+
+
+Workload = Annotated[str, Field(pattern=r"^(transformer|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$", max_length=200)]
+"""`transformer`, or a function by its dotted path."""
+
+
+def _read_off(value: object) -> object:
+    """YAML reads a bare `off` as false."""
+    return "off" if value is False else value
+
+
+Mode = Literal["forward", "forward_backward", "train_step"]
+Precision = Literal["fp32", "tf32", "bf16"]
+Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn"]
+Compile = Annotated[Literal["off", "default", "cudagraphs"], BeforeValidator(_read_off)]
+Optimizer = Literal["own", "loop", "foreach", "fused"]
+
+
+class Run(BaseModel):
+    """One point of a sweep. Every field becomes a column of the `runs` table, in this order. Sizes of the model are 0
+    where its workload does not say them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    size: Annotated[Name, Axis(order=0, label="model", meaning="name of the model size")]
+    d_model: Annotated[Count, Detail(dtype="int64", meaning="width of the residual stream")] = 0
+    d_ff: Annotated[Count, Detail(dtype="int64", meaning="width of the feed-forward layer")] = 0
+    num_layers: Annotated[Count, Detail(dtype="int64", meaning="number of Transformer blocks")] = 0
+    num_heads: Annotated[Count, Detail(dtype="int64", meaning="attention heads of a block")] = 0
+    vocab_size: Annotated[Count, Detail(dtype="int64", meaning="number of tokens")] = 0
+    context_length: Annotated[
+        Positive,
+        Axis(
+            order=1,
+            label="context",
+            token="ctx{}".format,
+            dtype="int64",
+            unit="tokens",
+            meaning="tokens of one sequence",
+        ),
+    ]
+    batch_size: Annotated[
+        Positive,
+        Axis(
+            order=9,
+            label="batch",
+            token="batch{}".format,
+            is_list=False,
+            dtype="int64",
+            meaning="sequences of one step",
+        ),
+    ] = 4
+    mode: Annotated[
+        Mode, Axis(order=10, label="mode", meaning="forward (no gradients) | forward_backward | train_step")
+    ]
+    precision: Annotated[Precision, Axis(order=3, label="precision", default="fp32", meaning="fp32 | tf32 | bf16")]
+    attention: Annotated[
+        Attention,
+        Axis(
+            order=4,
+            label="attention",
+            default="naive",
+            meaning="naive (written out) | PyTorch's fused one: sdpa (as it chooses) | flash | efficient | cudnn",
+        ),
+    ]
+    compile: Annotated[
+        Compile,
+        Axis(
+            order=5,
+            label="compile",
+            token="compile_{}".format,
+            meaning="torch.compile: off | default | cudagraphs",
+        ),
+    ] = "off"
+    optimizer: Annotated[
+        Optimizer,
+        Axis(
+            order=6,
+            label="optimizer",
+            token="adamw_{}".format,
+            meaning="own (written out) | torch.optim's loop | foreach | fused",
+        ),
+    ] = "own"
+    memory_limit_gib: Annotated[
+        NotNegative,
+        Axis(
+            order=7,
+            label="memory_limit_gib",
+            token="limit{:g}".format,
+            dtype="float64",
+            unit="GiB",
+            meaning="most that torch's allocator was allowed to hold; 0 all",
+        ),
+    ] = 0.0
+    fresh_process: Annotated[
+        bool,
+        Axis(
+            order=None,
+            label="fresh_process",
+            token=lambda value: "fresh",
+            is_list=False,
+            dtype="bool",
+            meaning="whether each pass had a process of its own",
+        ),
+    ] = False
+    repeat: Annotated[
+        Count,
+        Axis(
+            order=8,
+            label="repeat",
+            token="repeat{}".format,
+            is_list=False,
+            dtype="int64",
+            meaning="number of the repetition, from 0",
+        ),
+    ] = 0
+    num_parameters: Annotated[Count, Detail(dtype="int64", meaning="parameters of the model")] = 0
+    workload: Annotated[
+        Workload,
+        Axis(
+            order=2,
+            label="workload",
+            token=lambda value: value.replace(":", "."),
+            is_list=False,
+            meaning="transformer (the reference Transformer) | MODULE:FUNCTION that builds another",
+        ),
+    ] = "transformer"
+
+    @property
+    def run_id(self) -> str:
+        """Readable and unique: every axis without a default, in reading order, then what is not at its default, in the
+        order of the fields."""
+        optional = [name for name in AXES if not _field(name).is_required()]
+        named = [name for name in reading_order() if name not in optional]
+        named += [name for name in optional if getattr(self, name) != _field(name).default]
+        return "-".join(AXES[name].token(getattr(self, name)) for name in named)
+
+
+def _field(name: str) -> FieldInfo:
+    return Run.model_fields[name]
+
+
+def details() -> dict[str, Detail]:
+    """What each field of `Run` means, in the order of the fields."""
+    return {
+        name: detail
+        for name, found in Run.model_fields.items()
+        for detail in found.metadata
+        if isinstance(detail, Detail)
+    }
+
+
+AXES: dict[str, Axis] = {name: detail for name, detail in details().items() if isinstance(detail, Axis)}
+"""The axes by name, in the order of the fields."""
+
+
+def reading_order() -> list[str]:
+    """Names of the axes, the outermost first."""
+    orders = {name: axis.order for name, axis in AXES.items() if axis.order is not None}
+    return sorted(orders, key=orders.__getitem__)
+
+
+def listed_axes() -> list[str]:
+    """Names of the axes whose values sweep files list, the outermost first."""
+    return [name for name in reading_order() if AXES[name].is_list]
+
+
+def label_of(name: str) -> str:
+    """Heading of an axis on pages; any other name is its own."""
+    return AXES[name].label if name in AXES else name
+
+
+def type_of(name: str) -> Any:
+    """Type of one value of an axis, with what it must hold."""
+    return get_type_hints(Run, include_extras=True)[name]
+
+
+def default_of(name: str) -> Any:
+    """What a run has that does not say; what recordings have that are older than the axis. None where each run says."""
+    found = _field(name)
+    return AXES[name].default if found.is_required() and name in AXES else found.get_default()

@@ -1,0 +1,134 @@
+"""What the GPU side leaves on disk: names of files, and the record of a run.
+
+RESULTS/<sweep>/sweep.json            the sweep as planned
+               /lock                  held by the job that writes, with its pid and host
+               /calibration.json      peak rates of the GPU, where the sweep asks for them
+               /<run_id>/run.json     the record, written last: a run without it is not finished
+                        /timed.json   the record so far, when only the timer has measured; removed in the end
+                        /timings.json tables that the worker measured; profile.sqlite, log.txt, nsys.log beside it
+RESULTS/raw/<sweep>/<run_id>.nsys-rep the report of nsys itself; holds the machine's names, never published
+                    <run_id>.lost.*   what there is of a capture that was lost, until another one succeeds
+RESULTS/recordings/, RESULTS/site/    what is made of them
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from jobs.contract.axes import Count, Number, Run
+
+SCHEMA_VERSION = 1
+"""Of the results folder; a record says which it was written with (0: before there was a number)."""
+
+SWEEP = "sweep.json"
+LOCK = "lock"
+CALIBRATION = "calibration.json"
+RECORD = "run.json"
+TIMED = "timed.json"
+IN_FLIGHT = "in_flight.json"
+TIMINGS = "timings.json"
+LOG = "log.txt"
+REPORT = "profile.nsys-rep"
+CAPTURE = "profile.sqlite"
+NSYS_LOG = "nsys.log"  # what nsys said of its captures
+NSYS_SUMS = "nvtx_kern_sum"  # nsys's own statistics of kernel time by NVTX range and kernel name
+NSYS_SUMS_FILE = f"{NSYS_SUMS}.csv"
+
+RAW, RECORDINGS, SITE = "raw", "recordings", "site"
+RESERVED_NAMES = (RAW, RECORDINGS, SITE)
+"""Folders beside those of the sweeps in a results folder."""
+
+SHARDS = "shard-*-of-*"
+ALL_RUNS = "runs_of_all_shards"  # key of a shard's sweep.json
+MERGED = "merged.json"
+"""Says that a folder was written by `merge`, so that merging again may replace it."""
+
+Status = Literal["ok", "oom", "timeout", "failed", "no_kernels"]
+STATUSES: tuple[Status, ...] = ("ok", "oom", "timeout", "failed", "no_kernels")
+
+
+def shard_folder(index: int, count: int) -> str:
+    """Where part `index` (from 1) of `count` keeps its results, below those of the sweep; "" where there is one."""
+    return f"shard-{index}-of-{count}" if count > 1 else ""
+
+
+class Protocol(BaseModel):
+    """How each run is measured: what must be equal for a finished run to count as done."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    warmup_steps: Count = 5
+    measured_steps: Annotated[int, Field(ge=1), Number] = 10
+    profiled_steps: Count = 3
+
+    @field_validator("profiled_steps")
+    @classmethod
+    def check_profiled_steps(cls, steps: int) -> int:
+        if steps in (1, 2):
+            raise ValueError("should be 0 (no capture) or at least 3")
+        return steps
+
+
+class Machine(BaseModel):
+    """What a run was measured with. No host, user or path."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    gpu_name: str = ""
+    gpu_memory_bytes: int = 0
+    driver: str = ""
+    cuda: str = ""
+    torch: str = ""
+    nsys: str = ""
+    python: str = ""
+    commit: str = ""
+
+
+MACHINE_FIELDS = tuple(Machine.model_fields)
+
+
+class Settings(BaseModel):
+    """What the worker says of itself: PyTorch's settings in force that change what is launched, and the size of the
+    model; None where it did not come to that."""
+
+    num_parameters: int | None = None
+    autograd_multithreading: bool | None = None
+    float32_matmul_precision: str | None = None
+
+
+class Detail(BaseModel):
+    """Where and why a run ended that is not ok; with whatever else its failure says (memory in bytes, step)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    phase: str | None = None
+    message: str = ""
+
+
+class RunRecord(Protocol, Settings):
+    """What is known of a run: timed.json after the timer's stage, run.json in the end.
+
+    `status` is `timed` until the run is finished. Times are UTC, ISO 8601; `wall_s` is what the run took in all, and
+    `seconds` says where: by collector the parts of its stage, and `export`.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    schema_version: int = 0
+    run_id: str
+    status: Status | Literal["timed"]
+    status_detail: Detail | None = None
+    run: Run
+    machine: Machine = Field(default_factory=Machine)
+    started_at: str | None = None
+    ended_at: str | None = None
+    wall_s: float = 0.0
+    seconds: dict[str, Any] = Field(default_factory=dict)
+
+    def is_of(self, run: Run, protocol: Protocol) -> bool:
+        """Whether it is of these very parameters."""
+        return self.run == run and all(getattr(self, name) == value for name, value in protocol)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status != "timed"

@@ -1,0 +1,23 @@
+"""What a workload can predict of itself before it runs. Optional: for a workload that offers nothing, every prediction
+is absent, and whoever asked does without: there is no memory in a plan, one timeout for all runs, no expected count."""
+
+from typing import Protocol
+
+from jobs.contract.axes import Run
+from jobs.workloads import REFERENCE
+from jobs.workloads.transformer import costs as transformer
+
+
+class Costs(Protocol):
+    """Predictions from the fields of a run; plain arithmetic, no torch."""
+
+    def step_seconds(self, run: Run) -> float:
+        """One step on a modest GPU, in seconds."""
+
+    def step_events(self, run: Run) -> float:
+        """Events that a capture holds of one step: kernels, API calls, copies and ranges."""
+
+
+def costs_of(workload: str) -> Costs | None:
+    """The costs of a workload; None where it offers none."""
+    return transformer if workload == REFERENCE else None

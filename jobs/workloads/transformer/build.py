@@ -1,0 +1,21 @@
+"""The reference Transformer as a workload: token ids at random, mean cross-entropy of the next token."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from jobs.workloads import Built
+from jobs.workloads.transformer.model import TransformerLM, loss_of
+
+SHAPE = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length", "attention")
+
+
+def build(run: Mapping[str, Any], device: torch.device) -> Built:
+    """The model of a run and its batch, tokens [B, T]; the loss takes logits [B, T, V]."""
+    with device:
+        model = TransformerLM(**{name: run[name] for name in SHAPE})
+        tokens = torch.randint(run["vocab_size"], (run["batch_size"], run["context_length"] + 1))
+    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    return Built(model, (inputs,), partial(loss_of, targets=targets))

@@ -1,0 +1,34 @@
+"""What the reference Transformer costs, from its shape: time on a modest GPU and events in a capture. Plain arithmetic.
+
+A prediction, never shown as a measurement.
+"""
+
+from jobs.contract.axes import Run
+
+BYTES_FP32 = 4
+
+# Rates a modest data-centre GPU sustains on this workload; deliberately low, so that a timeout means trouble.
+SUSTAINED_FLOPS = {"fp32": 8e12, "tf32": 30e12, "bf16": 40e12}
+SUSTAINED_BYTES_PER_S = 0.3e12
+LAUNCH_S = 20e-6
+
+# The most kernels, API calls, copies and ranges of a layer in one step that any recording in site/data has.
+EVENTS_PER_LAYER = {"forward": 390, "forward_backward": 500, "train_step": 970}
+
+
+def step_seconds(run: Run) -> float:
+    """One step on a modest GPU, in seconds."""
+    tokens = run.batch_size * run.context_length
+    passes = {"forward": 1, "forward_backward": 3, "train_step": 3}[run.mode]
+    score_elements = run.num_layers * run.batch_size * run.num_heads * run.context_length**2
+    flops = passes * (2 * run.num_parameters * tokens + 4 * score_elements * run.d_model / run.num_heads)
+    moved = passes * (score_elements * 60 + tokens * run.num_layers * (20 * run.d_model + 6 * run.d_ff) * BYTES_FP32)
+    if run.mode == "train_step":
+        moved += 60 * run.num_parameters
+    launches = 60 * passes * run.num_layers + (130 * run.num_layers if run.mode == "train_step" else 0)
+    return flops / SUSTAINED_FLOPS[run.precision] + moved / SUSTAINED_BYTES_PER_S + launches * LAUNCH_S
+
+
+def step_events(run: Run) -> float:
+    """Events that a capture holds of one step."""
+    return EVENTS_PER_LAYER[run.mode] * run.num_layers
