@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from jobs.contract.axes import Run
-from jobs.executor.events import JsonEvents, Meter, Output, Report, Terminal, clock
+from jobs.executor.events import EventSink, JsonEvents, Meter, Output, Terminal, clock
 from jobs.executor.failures import CollectorError
 from jobs.executor.preflight import RESULTS_OF_IMAGE, check_writable, checks, visible_gpus
 from jobs.executor.result_store import Locked, NoResults, Results
-from jobs.executor.sweep_runner import Stopped, SweepRunner
+from jobs.executor.sweep_runner import MixedVersions, Stopped, SweepRunner
 from jobs.follow_up import StepFailed, build_site, ingest, shipped_recordings
 from jobs.memory import allocator_limit_bytes, predicted_failure, predicted_memory_bytes
 from jobs.sweep.plan import DEFAULT_SWEEP, Sweep, SweepError, load_sweep, select
@@ -136,27 +136,27 @@ def run(
     """
     planned, runs, part, whole = chosen(sweep, only, shard)
     folder = Results(results, planned.name, part.folder)
-    with telling(log_format, price_per_hour, len(gpus_to_use(device, gpus))) as report:
-        if not measure(folder, planned, runs, whole, device, gpus, retry, report):
+    with telling(log_format, price_per_hour, len(gpus_to_use(device, gpus))) as emit:
+        if not measure(folder, planned, runs, whole, device, gpus, retry, emit):
             raise typer.Exit(SOME_RUNS_FAILED)
 
 
 @contextmanager
-def telling(log_format: str, price_per_hour: float | None, num_gpus: int) -> Iterator[Report]:
+def telling(log_format: str, price_per_hour: float | None, num_gpus: int) -> Iterator[EventSink]:
     """The report of a job, from its start; last of all it tells how the job ended, how long it took and its cost."""
     meter = Meter(price_per_hour)
-    report = JsonEvents() if log_format == "json" else Terminal(meter, num_gpus)
+    emit = JsonEvents() if log_format == "json" else Terminal(meter, num_gpus)
 
     def terminate(number: int, frame) -> None:
         raise fail("terminated before it began to measure", 128 + number)
 
     try:
         when_terminated(terminate)
-        yield report
+        yield emit
     except typer.Exit as ended:
-        report("job_finished", exit_code=ended.exit_code, **meter.read())
+        emit("job_finished", exit_code=ended.exit_code, **meter.read())
         raise
-    report("job_finished", exit_code=0, **meter.read())
+    emit("job_finished", exit_code=0, **meter.read())
 
 
 def gpus_to_use(device: str, gpus: int) -> list[int]:
@@ -172,7 +172,7 @@ def measure(
     device: str,
     gpus: int,
     retry: bool,
-    report: Report,
+    emit: EventSink,
 ) -> bool:
     """Measure what is not finished, and return whether every run is ok or out of memory. Ends the program where it
     cannot go on."""
@@ -182,7 +182,7 @@ def measure(
     if gpus > len(used):
         raise fail(f"--gpus {gpus}: {len(used)} visible; give fewer, or 0 for all of them", USAGE)
     options = {"device": device, "gpus": used, "retry": retry, "calibrate": sweep.calibrate}
-    runner = SweepRunner(folder, sweep.protocol, report, **options)
+    runner = SweepRunner(folder, sweep.protocol, emit, **options)
     received: list[int] = []
 
     def terminate(number: int, frame) -> None:
@@ -198,6 +198,8 @@ def measure(
         raise fail(f"{error}; wait for it, or choose another --results", LOCKED) from None
     except Stopped:
         raise typer.Exit(128 + received[0]) from None
+    except MixedVersions as error:
+        raise fail(str(error), USAGE) from None
     except CollectorError as error:
         raise fail(f"{error}; what was measured so far is kept", CANNOT_MEASURE) from None
     except OSError as error:
@@ -208,7 +210,7 @@ def measure(
         kept = f"what was measured so far is kept. To resume, {advice} and run again"
         raise fail(f"{message}; {kept}", CANNOT_WRITE) from None
     finally:
-        report.close()
+        emit.close()
     if received:
         raise typer.Exit(128 + received[0])
     return all(status in ("ok", "oom") for status in statuses.values())
@@ -242,23 +244,23 @@ def job(
     when another job makes its report there, which one that has measured waits for.
     """
     planned, runs, part, whole = chosen(sweep, only, shard)
-    with telling(log_format, price_per_hour, len(gpus_to_use(device, gpus))) as report:
+    with telling(log_format, price_per_hour, len(gpus_to_use(device, gpus))) as emit:
         measured = Results(results, planned.name, part.folder)
-        if not render_only and not can_measure(measured, planned, runs, device, gpus, retry, report):
+        if not render_only and not can_measure(measured, planned, runs, device, gpus, retry, emit):
             raise fail(
                 "this machine cannot measure: see the checks that failed. The report of the recording that comes with "
                 "this program needs no GPU: `profiler-job render`",
                 CANNOT_MEASURE,
             )
-        good = render_only or measure(measured, planned, runs, whole, device, gpus, retry, report)
+        good = render_only or measure(measured, planned, runs, whole, device, gpus, retry, emit)
         recording = results / "recordings" / "-".join(filter(None, (planned.name, part.folder)))
         kept = f"what was measured is kept in {measured.folder}; `profiler-job job --render-only` tries again"
         # Shards that end together have a recording each, and no site to share.
         held, wait_s = (measured, 0) if part.count > 1 else (reports(results), 0 if render_only else REPORT_S)
         with reporting(held, kept, wait_s):
-            ingest(measured.folder, recording, report)
+            ingest(measured.folder, recording, emit)
             if part.count == 1:
-                build_site([recording], results / "site", report)
+                build_site([recording], results / "site", emit)
         if not good:
             raise typer.Exit(SOME_RUNS_FAILED)
 
@@ -275,12 +277,12 @@ def render(
 
     Exit code: 70 the site cannot be built, 74 it cannot be written, 75 another job makes its report there.
     """
-    report = JsonEvents() if log_format == "json" else Terminal()
+    emit = JsonEvents() if log_format == "json" else Terminal()
     writable = check_writable(results, reports(results).folder, results / "site")
     if writable.state == "failed":
         raise fail(f"{writable.found}; {writable.fix}", CANNOT_WRITE)
     with reporting(reports(results), "check the recording with `python -m analysis report --recording`"):
-        build_site(recording or shipped_recordings(), results / "site", report)
+        build_site(recording or shipped_recordings(), results / "site", emit)
 
 
 def reports(results: Path) -> Results:
@@ -327,12 +329,12 @@ def doctor(
 
 
 def can_measure(
-    folder: Results, sweep: Sweep, runs: list[Run], device: str, gpus: int, retry: bool, report: Report
+    folder: Results, sweep: Sweep, runs: list[Run], device: str, gpus: int, retry: bool, emit: EventSink
 ) -> bool:
     left = [run for run in runs if folder.final(run, sweep.protocol, retry) is None]
     found = checks(folder, left, sweep.protocol, device, gpus)
     for check in found:
-        report("check", **check._asdict())
+        emit("check", **check._asdict())
     return all(check.state != "failed" for check in found)
 
 
@@ -355,13 +357,14 @@ def status(
     for one in runs:
         record = folder.finished(one, sweep.protocol)
         timed = folder.timed(one, sweep.protocol)
-        state = record["status"] if record else folder.in_flight(one) or ("timed" if timed else "waiting")
+        state = record.status if record else folder.in_flight(one) or ("timed" if timed else "waiting")
         counts[state] += 1
-        seconds = (record or timed or {}).get("seconds", {})
+        known = record or timed
+        seconds = known.seconds if known else {}
         reached.update(timed="timer" in seconds, profiled="export" in seconds, finished=record is not None)
-        detail = (record or {}).get("status_detail")
-        why = f"  {detail.get('phase', '')}: {detail['message']}" if detail else ""
-        took = f"  {record['wall_s']:.1f} s" if record else ""
+        detail = record.status_detail if record else None
+        why = f"  {detail.phase or ''}: {detail.message}" if detail else ""
+        took = f"  {record.wall_s:.1f} s" if record else ""
         out.print(f"{one.run_id:44} {state}{took}{why}", markup=False, soft_wrap=True)
     running = "a job is writing here" if folder.is_locked() else "no job is writing here"
     if not folder.is_locked() and not counts.keys() - {"waiting"}:

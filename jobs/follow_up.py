@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from jobs.executor.events import Report
+from jobs.executor.events import Emit
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -32,16 +32,16 @@ def shipped_recordings() -> list[Path]:
     return sorted(manifest.parent for manifest in (ROOT / "site" / "data").glob("*/manifest.json"))
 
 
-def ingest(sweep: Path, recording: Path, report: Report) -> None:
+def ingest(sweep: Path, recording: Path, emit: Emit) -> None:
     """Turn the results of a sweep into a recording, in place of an older one. Raises StepFailed."""
     draft = recording.absolute().parent / ".draft" / recording.name
-    _step("recording", ["analysis", "ingest", sweep.absolute(), "--out", draft], report)
+    _step("recording", ["analysis", "ingest", sweep.absolute(), "--out", draft], emit)
     replace(draft, recording)
     with suppress(OSError):  # not empty: a job of another sweep makes its recording, or was killed when it did
         draft.parent.rmdir()
 
 
-def build_site(recordings: Sequence[Path], site: Path, report: Report) -> None:
+def build_site(recordings: Sequence[Path], site: Path, emit: Emit) -> None:
     """Build the site of some recordings from a temporary copy of its sources, in place of an older one.
 
     Raises StepFailed.
@@ -55,12 +55,12 @@ def build_site(recordings: Sequence[Path], site: Path, report: Report) -> None:
         shutil.copytree(ROOT / "site", docs, ignore=shutil.ignore_patterns("data"))
         for recording in recordings:
             shutil.copytree(recording, docs / "data" / recording.name)
-        _step("pages", ["analysis", "report", "--docs", docs], report)
+        _step("pages", ["analysis", "report", "--docs", docs], emit)
         draft = site.absolute().with_name(f".{site.name}.draft")
         build = ["mkdocs", "build", "--quiet", "--config-file", work / "mkdocs.yml", "--site-dir", draft]
-        _step("site", build, report)
+        _step("site", build, emit)
     replace(draft, site)
-    report("site_built", path=str(site / "index.html"))
+    emit("site_built", path=str(site / "index.html"))
 
 
 def replace(draft: Path, target: Path) -> None:
@@ -78,10 +78,10 @@ def replace(draft: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _step(name: str, module: Sequence[str | Path], report: Report) -> None:
+def _step(name: str, module: Sequence[str | Path], emit: Emit) -> None:
     """Run a Python module; what it prints goes to standard error, which leaves standard output to the events. It goes
     through a pipe, since the module would fail where nobody reads standard error."""
-    report("step_started", step=name)
+    emit("step_started", step=name)
     started = time.monotonic()
     with subprocess.Popen(
         [sys.executable, "-m", *map(str, module)],
@@ -101,4 +101,4 @@ def _step(name: str, module: Sequence[str | Path], report: Report) -> None:
             raise
     if code := process.returncode:
         raise StepFailed(f"the step `{name}` failed ({module[0]} {module[1]}, exit {code}), see above")
-    report("step_finished", step=name, wall_s=round(time.monotonic() - started, 1))
+    emit("step_finished", step=name, wall_s=round(time.monotonic() - started, 1))

@@ -1,7 +1,6 @@
 """From the results folder of a sweep to a recording."""
 
 import json
-import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -14,11 +13,11 @@ from analysis.capture.nsys_export import Capture, ExportError, read
 from analysis.recording import store
 from jobs.contract import ranges
 from jobs.contract.layout import CALIBRATION, CAPTURE, LOG, MACHINE_FIELDS, NSYS_SUMS_FILE, RECORD, SWEEP, TIMINGS
+from jobs.contract.privacy import PRIVATE_LINE, scrub_text
 
 _ABOUT_RUN = ("autograd_multithreading", "float32_matmul_precision", "warmup_steps", "measured_steps", "profiled_steps")
 LOG_LINES = 12
 CALIBRATED = ("figure", "unit", "value", "low", "high", "repeats")
-_PRIVATE_LINE = re.compile(r"(?i:secret|token|passw|credential|api_?key|access_?key|private key)|\b[A-Z][A-Z0-9_]+=\S")
 
 
 class ResultsError(ValueError):
@@ -181,7 +180,7 @@ def _run_row(about: dict, run_id: str, status: str, detail: dict, memory: pd.Dat
     }
     for column in store.TABLES["runs"]:
         row.setdefault(column.name, None)
-    row = {name: scrub(value) if isinstance(value, str) else value for name, value in row.items()}
+    row = {name: scrub_text(value) if isinstance(value, str) else value for name, value in row.items()}
     return pd.DataFrame({name: [value] for name, value in row.items()}, dtype=object)
 
 
@@ -190,17 +189,8 @@ def _log(file: Path) -> str | None:
     if not file.is_file():
         return None
     lines = file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    kept = [scrub(line) for line in lines if not _PRIVATE_LINE.search(line)]
+    kept = [scrub_text(line) for line in lines if not PRIVATE_LINE.search(line)]
     return "\n".join(kept[-LOG_LINES:]) or None
-
-
-def scrub(text: str) -> str:
-    """`text` without what tells of the machine it came from: folders, and user@host; and without PyTorch's advice on
-    its environment variables after an out of memory; at most 1000 characters."""
-    text = text.partition(" If reserved but unallocated memory is large")[0]
-    text = re.sub(r"(?<![\w/:.])(?:~|[A-Za-z]:)?[/\\](?:[\w.+@-]+[/\\])*(?=[\w.+@-])", "", text)
-    text = re.sub(r"[\w.-]+@[\w-]+(\.[\w-]+)*", "...", text)
-    return text if len(text) <= 1000 else text[:997] + "..."
 
 
 def _timer_steps(timings: dict, run_id: str) -> pd.DataFrame:
@@ -320,7 +310,7 @@ def _manifest(name: str, sweep: str, runs: pd.DataFrame, schemas: set[str], not_
         "gpu": values("gpu_name"),
         **{column: values(column) for column in ("driver", "cuda", "torch", "nsys", "python", "commit")},
         "recorded_from": started[0] if started else "",
-        "sweep": scrub(sweep),
+        "sweep": scrub_text(sweep),
         "runs": [
             {
                 "run_id": row["run_id"],

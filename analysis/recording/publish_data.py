@@ -14,29 +14,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.pages.questions import STUDIES
 from analysis.recording import ingest, store
+from jobs.contract.privacy import PRIVATE, SECRET_VARIABLE
+from jobs.contract.studies import STUDIES
 
 LARGEST_BYTES = 25 * 2**20
 """Recordings live in git and are loaded by browsers."""
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
-
-_SECRET = r"(?:secret|token|passw(?:or)?d|credential|api_?key|access_?key)"
-
-PRIVATE = {
-    "AWS key": r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",
-    "token": r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[abprs]-)[\w-]{16,}",
-    "private key": r"-----BEGIN [A-Z ]*PRIVATE KEY",
-    "secret": rf"(?i)\w*{_SECRET}\w*['\"]?\s*[=:]\s*['\"]?[^\s'\",}}\]]+",
-    "environment variable": r"\b[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+=\S+",
-    "path": r"(?<![\w/.:)>])(?:~|[A-Za-z]:)?[/\\](?:[\w.+@-]+[/\\])+[\w.+@-]+",
-    "address": r"\b(?!0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}\b(?!\.\d)",
-    "user and host": r"\b[\w.-]+@[\w-]+(?:\.[\w-]+)*",
-}
-"""What never belongs into a recording, as patterns over its text."""
-
-_SECRET_VARIABLE = re.compile(_SECRET, re.IGNORECASE)
 
 
 class PublishError(ValueError):
@@ -60,7 +45,7 @@ def private_patterns(environment: Mapping[str, str] = os.environ) -> dict[str, r
         if word:
             patterns[f"this {kind}"] = re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])")
     for name, value in environment.items():
-        if _SECRET_VARIABLE.search(name) and len(value) >= 8:
+        if SECRET_VARIABLE.search(name) and len(value) >= 8:
             patterns[f"value of {name}"] = re.compile(re.escape(value))
     return patterns
 
@@ -133,8 +118,8 @@ def publish_data(
     """
     if not NAME.fullmatch(name):
         raise PublishError(f"{name} cannot be a name: use small letters, digits, dots, - and _, such as h100-bf16")
-    if study is not None and study not in (known := sorted({question.STUDY for question in STUDIES.values()} - {""})):
-        raise PublishError(f"no question is about a study {study}: choose one of {', '.join(known)}")
+    if study is not None and study not in STUDIES:
+        raise PublishError(f"no question is about a study {study}: choose one of {', '.join(STUDIES)}")
     data.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".publish-", dir=data) as draft:
         folder = _draft(source, Path(draft) / name)

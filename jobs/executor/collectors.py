@@ -1,26 +1,20 @@
 """The two ways a run is measured: by Python's clock (`timer`) and under Nsight Systems (`nsys`). Each keeps one warm
-worker process (`jobs.worker.service`) that serves run after run."""
+worker process (`jobs.worker`) that serves run after run."""
 
 import os
 import shutil
-import socket
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
-from multiprocessing.connection import Connection
 from pathlib import Path
-from signal import SIGKILL
 
 from jobs.contract.axes import Run
-from jobs.contract.layout import NSYS_LOG, REPORT
+from jobs.contract.layout import LOG, NSYS_LOG, REPORT
 from jobs.executor.failures import CaptureLost, CollectorError, RunFailed, WorkerDied
 from jobs.executor.nsys_cli import NSYS_MISSING, NsysLog, export, nsys
+from jobs.executor.worker_process import WorkerProcess
 
-START_TIMEOUT_S = 180
 RELEASE_TIMEOUT_S = 60
 CALIBRATE_TIMEOUT_S = 300
 SHUTDOWN_TIMEOUT_S = 60
@@ -28,143 +22,17 @@ SESSION_NUMBERS = count(1)
 TRACED = ("--trace=cuda,nvtx", "--cuda-graph-trace=node", "--resolve-symbols=false")
 NOT_SAMPLED = ("--sample=none", "--cpuctxsw=none")
 
-COMPILED = "TORCHINDUCTOR_CACHE_DIR"  # a folder that workers share: what one compiled, the others find
 
-# nsys stores the environment of the profiled process in every report, so the process gets only what it needs.
-ENVIRONMENT = (
-    "PATH",
-    "LD_LIBRARY_PATH",
-    "PYTHONPATH",
-    "VIRTUAL_ENV",
-    "LANG",
-    "LC_ALL",
-    "CUDA_HOME",
-    "CUDA_MODULE_LOADING",
-    "NVIDIA_VISIBLE_DEVICES",
-    "NVIDIA_DRIVER_CAPABILITIES",
-    "NCCL_NVLS_ENABLE",
-    "NVSHMEM_DISABLE_NVLS",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_ALLOC_CONF",
-    COMPILED,
-)
+class Collector:
+    """Measures runs in a worker process of its own, which stays warm from run to run.
 
+    annotate: whether the worker opens NVTX ranges. probes: whether it also looks at memory and numerics. launcher: the
+    command that starts it, before its own. capturing: whether nsys collects.
+    """
 
-def allowed_environment(
-    environment: Mapping[str, str], home: Path, gpu: int | None, compiled: str = ""
-) -> dict[str, str]:
-    """The environment of a worker: the allow-listed variables, a home and temporary folder of its own, its GPU, and,
-    unless it is named already, the folder of what is `compiled`."""
-    allowed = {name: environment[name] for name in ENVIRONMENT if name in environment}
-    if compiled:
-        allowed.setdefault(COMPILED, compiled)
-    allowed |= {"HOME": str(home), "TMPDIR": str(home), "PYTHONUNBUFFERED": "1"}
-    if gpu is not None:
-        allowed["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order of NVML, which the checks before a sweep ask
-        visible = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        allowed["CUDA_VISIBLE_DEVICES"] = visible[gpu] if gpu < len(visible) and visible[0] else str(gpu)
-    return allowed
-
-
-class Worker:
-    """A process that runs `jobs.worker.service`, spoken to over a socket. `cancelled` ends the wait for its start."""
-
-    def __init__(
-        self,
-        device: str,
-        gpu: int | None,
-        annotate: bool,
-        launcher: Sequence[str],
-        cancelled: Callable[[], bool],
-        compiled: str,
-    ):
-        self.home = Path(tempfile.mkdtemp(prefix="profiler-"))
-        self.pid: int | None = None
-        self.connection: Connection | None = None
-        address = self.home / "socket"
-        command = [*launcher, sys.executable, "-m", "jobs.worker", str(address), "--device", device]
-        self.environment = environment = allowed_environment(os.environ, self.home, gpu, compiled)
-        package_root = str(Path(__file__).resolve().parents[2])
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package_root, environment.get("PYTHONPATH"))))
-        with socket.socket(socket.AF_UNIX) as listener, open(self.home / "log.txt", "ab") as log:
-            listener.bind(str(address))
-            listener.listen()
-            listener.settimeout(0.2)
-            self.process = subprocess.Popen(
-                [*command, *(["--annotate"] if annotate else [])],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
-            self.connection = self._accept(listener, cancelled)
-        try:
-            hello = self.connection and self.receive(START_TIMEOUT_S)
-        except RunFailed:
-            hello = None
-        if not hello:
-            log = (self.home / "log.txt").read_text(errors="replace").strip().splitlines()
-            self.kill()
-            if cancelled():
-                raise RunFailed("failed", message="the sweep was stopped")
-            raise CollectorError("the worker process did not start: " + (log[-1] if log else "it said nothing"))
-        self.pid, self.facts = hello["pid"], hello["facts"]
-
-    def _accept(self, listener: socket.socket, cancelled: Callable[[], bool]) -> Connection | None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline and not cancelled():
-            with suppress(TimeoutError):
-                client, _ = listener.accept()
-                return Connection(client.detach())
-            if self.process.poll() is not None:
-                break
-        return None
-
-    def send(self, message) -> None:
-        with suppress(OSError):  # a dead worker is noticed when its answer is read
-            self.connection.send(message)
-
-    def receive(self, timeout_s: float) -> dict:
-        """The worker's next message.
-
-        Raises RunFailed with status `timeout`, or WorkerDied.
-        """
-        if not self.connection.poll(max(timeout_s, 0)):
-            raise RunFailed("timeout", phase="", message=f"no answer within {timeout_s:.0f} s")
-        try:
-            return self.connection.recv()
-        except (EOFError, OSError):
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(5)
-            raise WorkerDied("failed", phase="", message=f"worker process died (exit {self.process.poll()})") from None
-
-    def died(self) -> bool:
-        """Whether an idle worker is gone: it has nothing to say before it is asked, and then closes the connection."""
-        with suppress(OSError):
-            return self.connection.poll(0)
-        return True
-
-    def kill_processes(self) -> None:
-        for pid in {self.pid, self.process.pid} - {None}:
-            with suppress(OSError):
-                os.kill(pid, SIGKILL)
-
-    def kill(self) -> None:
-        self.kill_processes()
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(10)
-        if self.connection:
-            self.connection.close()
-        shutil.rmtree(self.home, ignore_errors=True)
-
-
-class Timer:
-    """Measures without a profiler: Python's clock, device synchronised at phase boundaries."""
-
-    name = "timer"
+    name = ""
     annotate = False
+    probes = False
     launcher: tuple[str, ...] = ()
     capturing = False
 
@@ -176,8 +44,19 @@ class Timer:
         compiled: str = "",
     ):
         self.device, self.gpu, self.cancelled, self.compiled = device, gpu, cancelled, compiled
-        self.worker: Worker | None = None
+        self.worker: WorkerProcess | None = None
         self.fresh = True
+
+    @property
+    def facts(self) -> dict:
+        """What the worker says of its machine. The collector has been started."""
+        assert self.worker is not None
+        return self.worker.facts
+
+    @property
+    def complaints(self) -> list[str]:
+        """Warnings and errors about the last capture."""
+        return []
 
     def start(self) -> None:
         """Start the worker unless it is running. Raises CollectorError when it cannot, RunFailed when cancelled."""
@@ -186,7 +65,7 @@ class Timer:
         if self.worker is None:
             self.prepare()
             how = (self.annotate, self.launcher, self.cancelled, self.compiled)
-            self.worker = Worker(self.device, self.gpu, *how)
+            self.worker = WorkerProcess(self.device, self.gpu, *how)
             self.fresh = True
 
     def prepare(self) -> None:
@@ -207,18 +86,6 @@ class Timer:
         """Called from another thread after `cancelled` has become true: the run being measured fails at once."""
         if (worker := self.worker) is not None:
             worker.kill_processes()
-
-    def calibrate(self, log: Path) -> list[dict]:
-        """The GPU's peak rates, as of `jobs.worker.calibration.rates`. Raises CollectorError."""
-        try:
-            self.start()
-            self.fresh = False
-            self.worker.send({"calibrate": True, "log": str(log.absolute())})
-            rates = self.worker.receive(CALIBRATE_TIMEOUT_S)["rates"]
-            self.worker.receive(RELEASE_TIMEOUT_S)
-        except RunFailed as failure:
-            raise CollectorError(f"the machine's rates cannot be measured: {failure} (see {log})") from None
-        return rates
 
     def measure(
         self,
@@ -249,8 +116,8 @@ class Timer:
                     "run": run.model_dump(),
                     "warmup_steps": warmup_steps,
                     "steps": steps,
-                    "observe": self.name == Timer.name,
-                    "log": str(folder / "log.txt"),
+                    "observe": self.probes,
+                    "log": str(folder / LOG),
                 }
             )
             answer = self.worker.receive(deadline - time.monotonic())
@@ -283,7 +150,26 @@ class Timer:
             return False
 
 
-class Nsys(Timer):
+class Timer(Collector):
+    """Measures without a profiler: Python's clock, device synchronised at phase boundaries."""
+
+    name = "timer"
+    probes = True
+
+    def calibrate(self, log: Path) -> list[dict]:
+        """The GPU's peak rates, as of `jobs.worker.calibration.rates`. Raises CollectorError."""
+        try:
+            self.start()
+            self.fresh = False
+            self.worker.send({"calibrate": True, "log": str(log.absolute())})
+            rates = self.worker.receive(CALIBRATE_TIMEOUT_S)["rates"]
+            self.worker.receive(RELEASE_TIMEOUT_S)
+        except RunFailed as failure:
+            raise CollectorError(f"the machine's rates cannot be measured: {failure} (see {log})") from None
+        return rates
+
+
+class Nsys(Collector):
     """Measures under Nsight Systems, tracing CUDA and NVTX; CPU sampling is off, so no privilege is needed.
 
     The worker lives in an nsys session. A capture begins before a run is measured and ends after it; until then the
@@ -295,6 +181,10 @@ class Nsys(Timer):
 
     session = ""
     log: NsysLog | None = None
+
+    @property
+    def complaints(self) -> list[str]:
+        return self.log.complaints if self.log else []
 
     def prepare(self) -> None:
         if shutil.which("nsys") is None:

@@ -10,14 +10,25 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from statistics import StatisticsError, linear_regression
-from typing import TextIO
+from typing import Any, Protocol, TextIO
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-Report = Callable[..., None]
-"""Is told what happens: report(event, **fields)."""
+from jobs.contract.versions import described
+
+Emit = Callable[..., None]
+"""Is told what happens: emit(event, **fields)."""
+
+
+class EventSink(Protocol):
+    """Shows what happens, or writes it down."""
+
+    def __call__(self, event: str, /, **fields: Any) -> None: ...
+
+    def close(self) -> None: ...
+
 
 MARKS = {"ok": "[green]ok[/]", "oom": "[yellow]oom[/]"}
 CHECK_COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
@@ -72,16 +83,16 @@ class Meter:
 
 
 class Estimate:
-    """Time that remains. Predictions are for a modest GPU, so the times of finished passes say what one costs here: a
+    """Time that remains. Predictions are for a modest GPU, so the times of finished stages say what one costs here: a
     fixed part and a part that grows with its prediction, fitted as a line once there are enough of them.
 
-    `predicted_s` holds, by pass, the seconds of those to be done.
+    `predicted_s` holds, by run and stage, the seconds of those to be done.
     """
 
     def __init__(self, predicted_s: dict[Hashable, float], num_gpus: int = 1):
         self.open, self.num_gpus = dict(predicted_s), num_gpus
         self.started = time.monotonic()
-        self.done: list[tuple[float, float]] = []  # predicted and measured seconds of each finished pass
+        self.done: list[tuple[float, float]] = []  # predicted and measured seconds of each finished stage
 
     def finish(self, one: Hashable, wall_s: float) -> None:
         if one in self.open:
@@ -105,7 +116,7 @@ class Estimate:
         """Slope and intercept of measured against predicted seconds; (1, 0) where no rising line fits."""
         try:
             slope, fixed = linear_regression(*zip(*self.done))
-        except StatisticsError:  # one pass, or all with one prediction
+        except StatisticsError:  # one stage, or all with one prediction
             return 1.0, 0.0
         return (slope, fixed) if slope > 0 and fixed >= 0 else (1.0, 0.0)
 
@@ -115,7 +126,7 @@ def clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
 
 
-def shown(cost: float | None) -> str:
+def format_cost(cost: float | None) -> str:
     return "" if cost is None else f" | cost {cost:.2f}"
 
 
@@ -134,7 +145,7 @@ class JsonEvents:
 
 
 class Terminal:
-    """A progress bar of passes on a terminal, a line a pass elsewhere. Elapsed time and cost are those of `meter`."""
+    """A progress bar of stages on a terminal, a line a stage elsewhere. Elapsed time and cost are those of `meter`."""
 
     def __init__(self, meter: Meter | None = None, num_gpus: int = 1):
         self.meter, self.num_gpus = meter or Meter(), num_gpus
@@ -149,74 +160,73 @@ class Terminal:
             disable=not self.console.is_terminal,
         )
         self.lock = threading.Lock()
-        self.phases: dict[str, str] = {}
+        self.stages: dict[str, str] = {}
         self.estimate = Estimate({})
-        self.num_passes = 0
+        self.num_stages = 0
         self.task = None
 
     def __call__(self, event: str, **fields) -> None:
         with self.lock:
             getattr(self, event)(**fields)
             if self.task is not None:
-                now = ", ".join(f"{run} ({phase})" for run, phase in self.phases.items()) or "sweep"
+                now = ", ".join(f"{run} ({stage})" for run, stage in self.stages.items()) or "sweep"
                 self.progress.update(self.task, description=now, completed=self.num_done, left=self.left())
 
     @property
     def num_done(self) -> int:
-        return self.num_passes - len(self.estimate.open)
+        return self.num_stages - len(self.estimate.open)
 
     def left(self) -> str:
-        return f"about {clock(self.estimate.remaining_s)} left{shown(self.meter.cost)}"
+        return f"about {clock(self.estimate.remaining_s)} left{format_cost(self.meter.cost)}"
 
     def sweep_started(
-        self, runs: int, finished: int, timed: int, passes: int, predicted_s: dict[str, dict[str, float]]
+        self, runs: int, finished: int, timed: int, stages: int, predicted_s: dict[str, dict[str, float]]
     ) -> None:
-        by_pass = {(run, collector): s for run, each in predicted_s.items() for collector, s in each.items()}
-        self.num_passes, self.estimate = passes, Estimate(by_pass, self.num_gpus)
+        by_stage = {(run, collector): s for run, each in predicted_s.items() for collector, s in each.items()}
+        self.num_stages, self.estimate = stages, Estimate(by_stage, self.num_gpus)
         more = f", {timed} timed" if timed else ""
         self.console.print(f"{runs} runs, {finished} of them already finished{more}")
-        self.task = self.progress.add_task("sweep", total=passes, completed=self.num_done, left="")
+        self.task = self.progress.add_task("sweep", total=stages, completed=self.num_done, left="")
         self.progress.tasks[0].start_time = self.meter.started
         self.progress.start()
 
     def run_started(self, run: str, gpu: int) -> None:
-        self.phases[run] = "starting"
+        self.stages[run] = "starting"
 
-    def phase(self, run: str, phase: str) -> None:
-        self.phases[run] = phase
+    def stage_started(self, run: str, stage: str) -> None:
+        self.stages[run] = stage
 
-    def pass_finished(self, run: str, collector: str, wall_s: float) -> None:
-        self.phases.pop(run, None)
+    def stage_finished(self, run: str, collector: str, wall_s: float) -> None:
+        self.stages.pop(run, None)
         self.estimate.finish((run, collector), wall_s)
-        if self.open_passes(run):
+        if self.open_stages(run):
             self.print_done(f"{run}  timed  {wall_s:.1f} s")
 
     def run_finished(self, run: str, status: str, detail: dict | None, wall_s: float) -> None:
-        self.phases.pop(run, None)
-        for one in self.open_passes(run):  # of a run that failed
+        self.stages.pop(run, None)
+        for one in self.open_stages(run):  # of a run that failed
             del self.estimate.open[one]
         why = escape(f": {detail.get('phase', '')}: {detail['message']}") if detail else ""
         self.print_done(f"{run}  {MARKS.get(status, f'[red]{status}[/]')}{why}  {wall_s:.1f} s")
 
-    def open_passes(self, run: str) -> list[Hashable]:
+    def open_stages(self, run: str) -> list[Hashable]:
         return [one for one in self.estimate.open if one[0] == run]
 
     def print_done(self, what: str) -> None:
         left = "" if self.console.is_terminal else f"  ({clock(self.meter.wall_s)} elapsed, {self.left()})"
-        self.console.print(rf"\[{self.num_done}/{self.num_passes}] {what}{left}")
+        self.console.print(rf"\[{self.num_done}/{self.num_stages}] {what}{left}")
 
-    def other_gpus(self, runs: dict[str, int], gpu_name: str) -> None:
-        found = ", ".join(f"{number} on {name}" for name, number in runs.items())
-        fix = "they stay; to have all of one kind, give another --results"
-        self.console.print(f"[yellow]runs finished on another GPU[/] than {escape(gpu_name)}: {escape(found)}; {fix}")
+    def mixed_versions(self, runs: int, differences: dict[str, dict]) -> None:
+        kept = f"finished runs that stay, measured with other versions: {runs} ({escape(described(differences))})"
+        self.console.print(f"[yellow]a mix[/]: {kept}; every page will say so")
 
     def run_repeated(self, run: str, why: str) -> None:
-        self.phases.pop(run, None)
+        self.stages.pop(run, None)
         self.console.print(f"{run}  [yellow]measured again[/]: {escape(why)}")
 
     def run_interrupted(self, run: str) -> None:
-        self.phases.pop(run, None)
-        self.console.print(f"{run}  [red]interrupted[/]: this pass will be measured again when the sweep is resumed")
+        self.stages.pop(run, None)
+        self.console.print(f"{run}  [red]interrupted[/]: this stage will be measured again when the sweep is resumed")
 
     def sweep_finished(self, statuses: dict[str, str]) -> None:
         counts = ", ".join(f"{number} {status}" for status, number in Counter(statuses.values()).most_common())
@@ -234,10 +244,10 @@ class Terminal:
         self.console.print(f"{step}  [green]ok[/]  {wall_s:.1f} s")
 
     def site_built(self, path: str) -> None:
-        self.console.print(f"the report: {path}", markup=False, soft_wrap=True)
+        self.console.print(f"the site: {path}", markup=False, soft_wrap=True)
 
     def job_finished(self, exit_code: int, wall_s: float, cost: float | None) -> None:
-        self.console.print(f"in all {clock(wall_s)}{shown(cost)}")
+        self.console.print(f"in all {clock(wall_s)}{format_cost(cost)}")
 
     def close(self) -> None:
         self.progress.stop()

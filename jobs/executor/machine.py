@@ -4,19 +4,17 @@ import os
 import subprocess
 from pathlib import Path
 
+from jobs.contract.layout import Machine
 from jobs.executor.nsys_cli import nsys
 
 
-def machine_facts(worker_facts: dict, *, with_nsys: bool) -> dict:
+def machine_facts(worker_facts: dict, *, with_nsys: bool) -> Machine:
     """GPU, driver, CUDA, torch, nsys (empty where it is not used), Python and the commit of this program.
 
     Raises CollectorError where nsys is missing.
     """
-    return worker_facts | {
-        "driver": driver_version(),
-        "nsys": nsys_version() if with_nsys else "",
-        "commit": commit(),
-    }
+    nsys_used = nsys_version() if with_nsys else ""
+    return Machine(**worker_facts, driver=driver_version(), nsys=nsys_used, commit=commit())
 
 
 def driver_version() -> str:

@@ -1,6 +1,5 @@
 """nsys's commands, what they say, and what an export of its report may keep."""
 
-import re
 import sqlite3
 import subprocess
 from collections.abc import Mapping
@@ -9,19 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from jobs.contract.layout import NSYS_SUMS, NSYS_SUMS_FILE
+from jobs.contract.privacy import FOLDERS, GPU_IDS, KEPT_TABLES, STRING_COLUMNS
 from jobs.contract.ranges import STEP
 from jobs.executor.failures import CollectorError
 
 TIMEOUT_S = 300  # of a command that writes or reads a report
 NSYS_MISSING = "nsys is not on PATH: install the Nsight Systems command line (nsight-systems-cli)"
 
-# What an export may keep. Everything else (environment, processes, host) is dropped.
-KEPT_TABLES = ("CUPTI_", "CUDA_GRAPH", "ENUM_", "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_")
-KEPT_TABLES += ("TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "ANALYSIS_DETAILS", "PROFILER_OVERHEAD")
-STRING_COLUMNS = ("demangledName", "shortName", "mangledName", "nameId", "textId", "name")
 
 SEVERITIES = {2: "warning", 3: "error"}  # of the rows of DIAGNOSTIC_EVENT; the others inform
-FOLDERS = re.compile(r"(?<![\w.])/(?:[\w.+@-]+/)+")
 
 
 class NsysLog:
@@ -121,7 +116,7 @@ def scrub(database: Path) -> None:
             connection.execute(f"DELETE FROM StringIds WHERE id NOT IN ({' UNION '.join(referenced)})")
         if "TARGET_INFO_GPU" in tables:
             columns = {row[1] for row in connection.execute("PRAGMA table_info(TARGET_INFO_GPU)")}
-            for column in columns & {"uuid", "busLocation", "luid", "ctxswDevPath", "ctrlDevPath"}:
+            for column in columns & GPU_IDS:
                 connection.execute(f"UPDATE TARGET_INFO_GPU SET {column} = NULL")
         if "META_DATA_EXPORT" in tables:
             connection.execute("DELETE FROM META_DATA_EXPORT WHERE name LIKE '%PATH%'")

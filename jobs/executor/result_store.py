@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from pydantic import ValidationError
+
 from jobs.contract.axes import Run
 from jobs.contract.layout import (
     IN_FLIGHT,
@@ -29,6 +31,7 @@ from jobs.contract.layout import (
     TIMED,
     TIMINGS,
     Protocol,
+    RunRecord,
 )
 from jobs.sweep.plan import Sweep
 
@@ -65,14 +68,16 @@ def read_json(path: Path, kind: type = dict) -> dict | list | None:
     return content if isinstance(content, kind) else None
 
 
-def matching(record: dict | None, run: Run, protocol: Protocol) -> dict | None:
-    """The record if it is of these very parameters."""
-    wanted = {"run": run.model_dump(), **protocol.model_dump()}
-    same = record is not None and all(record.get(key) == value for key, value in wanted.items())
-    return record if same else None
+def read_record(path: Path) -> RunRecord | None:
+    """The record in a file; None where it is missing, cut short or not one."""
+    content = read_json(path)
+    try:
+        return None if content is None else RunRecord.model_validate(content)
+    except ValidationError:
+        return None
 
 
-def taken(file: IO, how: int) -> bool:
+def try_lock(file: IO, how: int) -> bool:
     """Take a lock on a file (fcntl.LOCK_EX or LOCK_SH) without waiting for it; False where another holds it."""
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
@@ -115,7 +120,7 @@ class Results:
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / LOCK, "a+") as file:
             deadline = time.monotonic() + max(LOCK_S, wait_s)
-            while not taken(file, fcntl.LOCK_EX):
+            while not try_lock(file, fcntl.LOCK_EX):
                 if time.monotonic() > deadline:
                     file.seek(0)
                     raise Locked(f"{self.folder} is being written by another job ({file.read().strip()})")
@@ -144,7 +149,7 @@ class Results:
     def is_locked(self) -> bool:
         try:
             with open(self.folder / LOCK) as file:
-                return not taken(file, fcntl.LOCK_SH)
+                return not try_lock(file, fcntl.LOCK_SH)
         except FileNotFoundError:
             return False
 
@@ -164,23 +169,26 @@ class Results:
             plan["runs_of_all_shards"] = [run.run_id for run in whole]
         write_json(self.folder / PLAN, plan)
 
-    def record(self, run: Run) -> dict | None:
-        return read_json(self.folder / run.run_id / RECORD)
+    def record(self, run: Run) -> RunRecord | None:
+        return read_record(self.folder / run.run_id / RECORD)
 
-    def finished(self, run: Run, protocol: Protocol) -> dict | None:
+    def finished(self, run: Run, protocol: Protocol) -> RunRecord | None:
         """The record of a run if it was finished with these very parameters, else None."""
-        return matching(self.record(run), run, protocol)
+        record = self.record(run)
+        return record if record and record.is_of(run, protocol) else None
 
-    def final(self, run: Run, protocol: Protocol, retry: bool) -> dict | None:
+    def final(self, run: Run, protocol: Protocol, retry: bool) -> RunRecord | None:
         """The record of a finished run that is not to be measured again: with `retry` failed ones are."""
         record = self.finished(run, protocol)
-        return None if record and retry and record["status"] not in ("ok", "oom") else record
+        return None if record and retry and record.status not in ("ok", "oom") else record
 
-    def timed(self, run: Run, protocol: Protocol) -> dict | None:
+    def timed(self, run: Run, protocol: Protocol) -> RunRecord | None:
         """The record so far of a run that was timed with these very parameters and not finished, else None."""
         folder = self.folder / run.run_id
-        timings = read_json(folder / TIMINGS) or {}
-        return matching(read_json(folder / TIMED), run, protocol) if "steps" in timings else None
+        if "steps" not in (read_json(folder / TIMINGS) or {}):
+            return None
+        record = read_record(folder / TIMED)
+        return record if record and record.is_of(run, protocol) else None
 
     def begin(self, run: Run) -> Path:
         """A folder for a run, marked as in flight. What an earlier attempt left there is removed."""
@@ -197,10 +205,10 @@ class Results:
     def keep_timings(self, run: Run, tables: dict[str, list]) -> None:
         write_json(self.folder / run.run_id / TIMINGS, tables)
 
-    def keep_timed(self, run: Run, record: dict) -> None:
+    def keep_timed(self, run: Run, record: RunRecord) -> None:
         """From here on the run, whose timings are written, is timed."""
         folder = self.folder / run.run_id
-        write_json(folder / TIMED, record)
+        write_json(folder / TIMED, record.model_dump())
         (folder / IN_FLIGHT).unlink(missing_ok=True)
 
     def begin_profile(self, run: Run) -> Path:
@@ -230,15 +238,15 @@ class Results:
         if folder.exists():
             write_json(folder / IN_FLIGHT, {"state": state, "pid": os.getpid()})
 
-    def finish(self, run: Run, record: dict) -> None:
+    def finish(self, run: Run, record: RunRecord) -> None:
         """Move the report to `raw` and write `run.json`: from here on the run is finished."""
         folder = self.folder / run.run_id
         report = folder / REPORT
         if report.exists():
             self.raw.mkdir(parents=True, exist_ok=True)
             shutil.move(report, self.raw / f"{run.run_id}{report.suffix}")
-        write_json(folder / RECORD, record)
-        if record["status"] == "ok":
+        write_json(folder / RECORD, record.model_dump())
+        if record.status == "ok":
             self.forget_lost_captures(run)
         for name in (IN_FLIGHT, TIMED):
             (folder / name).unlink(missing_ok=True)

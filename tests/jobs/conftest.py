@@ -120,15 +120,15 @@ def fake_worker(tmp_path, monkeypatch, stand_in_nsys) -> FakeWorker:
 
 
 class Session:
-    """One invocation of the runner inside this process; `events` are what it reported."""
+    """One invocation of the runner inside this process; `events` are what it emitted."""
 
     def __init__(self, results: Path, sweep: Path | Sweep, **options):
         self.sweep = load_sweep(sweep) if isinstance(sweep, Path) else sweep
         self.results = Results(results, self.sweep.name)
         self.events: list[dict] = []
-        self.runner = SweepRunner(self.results, self.sweep.protocol, self.report, device="cpu", **options)
+        self.runner = SweepRunner(self.results, self.sweep.protocol, self.emit, device="cpu", **options)
 
-    def report(self, event: str, **fields) -> None:
+    def emit(self, event: str, **fields) -> None:
         self.events.append({"event": event} | fields)
 
     def run(self) -> dict[str, str]:
@@ -139,8 +139,8 @@ class Session:
     def named(self, event: str) -> list[str]:
         return [one["run"] for one in self.events if one["event"] == event]
 
-    def phases(self, phase: str) -> list[str]:
-        return [one["run"] for one in self.events if one["event"] == "phase" and one["phase"] == phase]
+    def stages(self, stage: str) -> list[str]:
+        return [one["run"] for one in self.events if one["event"] == "stage_started" and one["stage"] == stage]
 
     def record(self, run_id: str) -> dict:
         return json.loads((self.results.folder / run_id / "run.json").read_text())

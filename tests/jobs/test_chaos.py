@@ -145,7 +145,7 @@ def test_random_kills_lose_no_run_and_double_none(tiny, tmp_path, stand_in_nsys)
             started.setdefault(event["run"], []).append(position)
         if event["event"] == "run_finished":
             done.setdefault(event["run"], []).append(position)
-        if event["event"] == "pass_finished":
+        if event["event"] == "stage_finished":
             passes[event["run"], event["collector"]] += 1
     assert set(started) == expected
     assert all(len(positions) == 1 for positions in done.values()), "a run was measured twice"

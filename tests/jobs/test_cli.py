@@ -137,14 +137,14 @@ def test_json_events_are_one_object_a_line_and_nothing_else(run):
     assert counts == {
         "sweep_started": 1,
         "run_started": 2,
-        "pass_finished": 4,
+        "stage_finished": 4,
         "run_finished": 2,
         "sweep_finished": 1,
         "job_finished": 1,
     }
-    assert (events[0]["runs"], events[0]["passes"]) == (2, 4)
+    assert (events[0]["runs"], events[0]["stages"]) == (2, 4)
     assert set(events[0]["predicted_s"]) == {run for run in RUNS if run.endswith("forward")}
-    assert {event["phase"] for event in events if event["event"] == "phase"} == {"timer", "nsys", "export"}
+    assert {event["stage"] for event in events if event["event"] == "stage_started"} == {"timer", "nsys", "export"}
     sweep, job = events[-2:]
     assert sweep["event"] == "sweep_finished"
     assert set(sweep["statuses"].values()) == {"ok"}

@@ -6,9 +6,10 @@ from signal import SIGKILL
 
 import pytest
 
-from jobs.executor import collectors
-from jobs.executor.collectors import Nsys, Timer, allowed_environment
+from jobs.contract import privacy
+from jobs.executor.collectors import Nsys, Timer
 from jobs.executor.failures import CaptureLost
+from jobs.executor.worker_process import allowed_environment
 from tests.jobs.conftest import said_in
 
 
@@ -117,7 +118,7 @@ def test_a_real_worker_starts_says_what_it_is_and_leaves_nothing():
     assert timer.worker.facts["gpu_name"] == "CPU (no GPU)"
     environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     names = {item.partition(b"=")[0].decode() for item in environment if item}
-    assert names <= {*collectors.ENVIRONMENT, "HOME", "TMPDIR", "PYTHONUNBUFFERED"}
+    assert names <= {*privacy.ENVIRONMENT, "HOME", "TMPDIR", "PYTHONUNBUFFERED"}
     timer.stop()
     assert not home.exists()
     with pytest.raises(ProcessLookupError):

@@ -84,12 +84,12 @@ PREDICTED = {run: {"timer": 6.0, "nsys": 4.0} for run in "bc"}
 
 
 def tell(report) -> None:
-    report("sweep_started", runs=3, finished=1, timed=0, passes=6, predicted_s=PREDICTED)
+    report("sweep_started", runs=3, finished=1, timed=0, stages=6, predicted_s=PREDICTED)
     report("run_started", run="b", gpu=0)
-    report("phase", run="b", phase="timer")
-    report("pass_finished", run="b", collector="timer", wall_s=5.0)
+    report("stage_started", run="b", stage="timer")
+    report("stage_finished", run="b", collector="timer", wall_s=5.0)
     report("run_repeated", run="b", why="nsys recorded 2 of 3 steps")
-    report("pass_finished", run="b", collector="nsys", wall_s=4.0)
+    report("stage_finished", run="b", collector="nsys", wall_s=4.0)
     report("run_finished", run="b", status="ok", detail=None, wall_s=9.0)
     report(
         "run_finished", run="c", status="oom", detail={"phase": "backward", "message": "out [of] memory"}, wall_s=3.0
@@ -109,11 +109,11 @@ def test_json_events_are_one_object_a_line(capsys):
 def test_without_a_terminal_each_pass_is_a_plain_line(capsys, at):
     report = Terminal(Meter(price_per_hour=3.6))
     at(10)
-    report("sweep_started", runs=3, finished=1, timed=0, passes=6, predicted_s=PREDICTED)
+    report("sweep_started", runs=3, finished=1, timed=0, stages=6, predicted_s=PREDICTED)
     at(60)
-    report("pass_finished", run="b", collector="timer", wall_s=6.0)
+    report("stage_finished", run="b", collector="timer", wall_s=6.0)
     at(110)
-    report("pass_finished", run="b", collector="nsys", wall_s=4.0)
+    report("stage_finished", run="b", collector="nsys", wall_s=4.0)
     report("run_finished", run="b", status="ok", detail=None, wall_s=10.0)
     report("run_finished", run="c", status="oom", detail={"phase": "backward", "message": "out [of] memory"}, wall_s=3)
     report("sweep_finished", statuses={"a": "ok", "b": "ok", "c": "oom"})
@@ -179,24 +179,24 @@ def test_a_full_disk_is_no_reader_that_went_away():
 
 def test_what_nsys_says_is_no_markup(capsys, at):
     report = Terminal()
-    report("sweep_started", runs=3, finished=1, timed=0, passes=6, predicted_s=PREDICTED)
+    report("sweep_started", runs=3, finished=1, timed=0, stages=6, predicted_s=PREDICTED)
     report("run_repeated", run="b", why="stop: lost [/] of [red]")
-    report("other_gpus", runs={"A[/]": 2, "B": 1}, gpu_name="C")
+    report("mixed_versions", runs=2, differences={"gpu_name": {"here": "C", "runs": {"A[/]": 2}}})
     report("run_finished", run="b", status="failed", detail={"phase": "stop", "message": "[/] [red]"}, wall_s=1.0)
     report.close()
     out = capsys.readouterr().out
     assert "b  measured again: stop: lost [/] of [red]" in out
     assert "b  failed: stop: [/] [red]  1.0 s" in out
-    assert "runs finished on another GPU than C: 2 on A[/], 1 on B; they stay" in " ".join(out.split())
+    assert "a mix: finished runs that stay, measured with other versions: 2 (gpu_name A[/] (2 runs), here C)" in out
 
 
 def test_a_terminal_gets_a_bar_with_run_phase_time_and_cost(monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr(events, "Console", lambda **_: Console(file=screen, force_terminal=True, width=160))
     report = Terminal(Meter(price_per_hour=2.5), num_gpus=2)
-    report("sweep_started", runs=2, finished=0, timed=0, passes=4, predicted_s=PREDICTED)
+    report("sweep_started", runs=2, finished=0, timed=0, stages=4, predicted_s=PREDICTED)
     report("run_started", run="b", gpu=0)
-    report("phase", run="b", phase="nsys")
+    report("stage_started", run="b", stage="nsys")
     report.progress.refresh()
     report.close()
     assert "b (nsys)" in screen.getvalue()

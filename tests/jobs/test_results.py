@@ -11,13 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from jobs.contract.layout import RunRecord
 from jobs.executor import result_store as results_module
 from jobs.executor.result_store import Locked, Results, read_json, write_json
 from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 
 SWEEP = load_sweep(DEFAULT_SWEEP)
 RUN = SWEEP.runs[0]
-RECORD = {"status": "ok", "run": RUN.model_dump(), **SWEEP.protocol.model_dump()}
+RECORD = RunRecord(run_id=RUN.run_id, status="ok", run=RUN, **SWEEP.protocol.model_dump())
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_a_run_is_finished_when_its_record_is_written(results):
     assert results.in_flight(RUN) == "interrupted"  # nobody holds the lock
     (folder / "profile.nsys-rep").write_text("report")
     results.finish(RUN, RECORD)
-    assert results.finished(RUN, SWEEP.protocol)["status"] == "ok"
+    assert results.finished(RUN, SWEEP.protocol).status == "ok"
     assert results.in_flight(RUN) is None
     assert (results.raw / f"{RUN.run_id}.nsys-rep").read_text() == "report"
     assert not (folder / "profile.nsys-rep").exists()
@@ -55,8 +56,8 @@ def test_a_timed_run_keeps_its_timings_and_loses_what_a_capture_left(results):
     (folder / "log.txt").write_text("timer: ")
     results.keep_timings(RUN, {"steps": []})
     assert results.timed(RUN, SWEEP.protocol) is None
-    results.keep_timed(RUN, RECORD | {"status": "timed"})
-    assert results.timed(RUN, SWEEP.protocol)["status"] == "timed"
+    results.keep_timed(RUN, RECORD.model_copy(update={"status": "timed"}))
+    assert results.timed(RUN, SWEEP.protocol).status == "timed"
     assert results.timed(RUN, SWEEP.protocol.model_copy(update={"measured_steps": 11})) is None
     assert results.in_flight(RUN) is None
     (folder / "profile.sqlite").write_text("old")

@@ -11,12 +11,14 @@ from collections import Counter
 
 import pytest
 
-from jobs.executor import collectors, gpu_executor, nsys_cli, sweep_runner
+from jobs.contract import privacy
+from jobs.contract.layout import Machine
+from jobs.executor import attempt, collectors, gpu_executor, nsys_cli, sweep_runner
 from jobs.executor.collectors import Nsys, Timer
 from jobs.executor.failures import CollectorError
 from jobs.executor.nsys_cli import nsys
 from jobs.executor.result_store import Locked, Results
-from jobs.executor.sweep_runner import Stopped
+from jobs.executor.sweep_runner import MixedVersions, Stopped
 from tests.jobs.conftest import eventually
 
 RUNS = [f"tiny-ctx{t}-fp32-naive-{mode}" for t in (8, 16) for mode in ("forward", "train_step")]
@@ -136,7 +138,7 @@ def test_a_crash_is_a_result_and_the_next_run_has_a_new_worker(session, fake_wor
 def test_a_hang_becomes_a_timeout_and_only_its_worker_is_killed(session, fake_worker, monkeypatch, collector):
     """The timeout is that of the run: here it is short for the runs that hang."""
     hangs = {FIRST: "warm-up", SECOND: "measured", THIRD: "released"}
-    monkeypatch.setattr(gpu_executor, "timeout_seconds", lambda run, protocol: 1.0 if run.run_id in hangs else 60)
+    monkeypatch.setattr(attempt, "timeout_seconds", lambda run, protocol: 1.0 if run.run_id in hangs else 60)
     fake_worker.fail({f"{run}/{collector}": (moment, "hang") for run, moment in hangs.items()})
     one = session()
     assert one.run() == {FIRST: "timeout", SECOND: "timeout", THIRD: "timeout", LAST: "ok"}
@@ -164,23 +166,23 @@ class OnGpu:
         self.runner = one.runner
 
     def __enter__(self):
-        self.init = gpu_executor.Lane.__init__
+        self.init = gpu_executor.GpuExecutor.__init__
 
-        def on_cpu(one, sweep_runner, gpu):
-            sweep_runner.device = "cpu"
-            self.init(one, sweep_runner, None)
-            sweep_runner.device = "cuda"
+        def on_cpu(one, state, gpu):
+            state.device = "cpu"
+            self.init(one, state, None)
+            state.device = "cuda"
 
-        gpu_executor.Lane.__init__ = on_cpu
+        gpu_executor.GpuExecutor.__init__ = on_cpu
 
     def __exit__(self, *_):
-        gpu_executor.Lane.__init__ = self.init
+        gpu_executor.GpuExecutor.__init__ = self.init
 
 
 def test_an_incomplete_capture_is_measured_again(session, monkeypatch):
     steps = {SECOND: iter([2])}
     monkeypatch.setattr(
-        gpu_executor,
+        attempt,
         "count_kernels_and_steps",
         lambda database: (100, next(steps.get(database.parent.name, iter([])), 3)),
     )
@@ -188,24 +190,24 @@ def test_an_incomplete_capture_is_measured_again(session, monkeypatch):
     with OnGpu(one):
         assert one.run() == dict.fromkeys(RUNS, "ok")
     assert one.named("run_repeated") == [SECOND]
-    assert one.phases("timer") == one.named("run_started") == RUNS
-    assert Counter(one.phases("nsys")) == Counter([*RUNS, SECOND])
+    assert one.stages("timer") == one.named("run_started") == RUNS
+    assert Counter(one.stages("nsys")) == Counter([*RUNS, SECOND])
     assert Counter(one.named("run_finished")) == Counter(RUNS)
-    assert Counter(one.named("pass_finished")) == Counter(2 * RUNS)
+    assert Counter(one.named("stage_finished")) == Counter(2 * RUNS)
 
 
 def test_a_capture_that_stays_incomplete_fails_in_the_end(session, monkeypatch):
-    monkeypatch.setattr(gpu_executor, "count_kernels_and_steps", lambda _: (100, 2))
+    monkeypatch.setattr(attempt, "count_kernels_and_steps", lambda _: (100, 2))
     one = session({"mode": ["forward"], "context_length": [8]})
     with OnGpu(one):
         assert one.run() == {FIRST: "failed"}
     assert one.record(FIRST)["status_detail"]["message"] == "nsys recorded 2 of 3 steps (see nsys.log)"
     assert len(one.named("run_repeated")) == sweep_runner.MAX_REPEATS
-    assert len(one.phases("timer")) == 1
+    assert len(one.stages("timer")) == 1
 
 
 def test_a_capture_without_kernels_says_so(session, monkeypatch):
-    monkeypatch.setattr(gpu_executor, "count_kernels_and_steps", lambda _: (0, 3))
+    monkeypatch.setattr(attempt, "count_kernels_and_steps", lambda _: (0, 3))
     one = session({"mode": ["forward"], "context_length": [8]})
     with OnGpu(one):
         assert one.run() == {FIRST: "no_kernels"}
@@ -214,7 +216,7 @@ def test_a_capture_without_kernels_says_so(session, monkeypatch):
 
 
 def test_where_no_capture_is_ever_whole_not_every_run_is_repeated(session, monkeypatch):
-    monkeypatch.setattr(gpu_executor, "count_kernels_and_steps", lambda _: (0, 3))
+    monkeypatch.setattr(attempt, "count_kernels_and_steps", lambda _: (0, 3))
     one = session()
     with OnGpu(one):
         assert one.run() == dict.fromkeys(RUNS, "no_kernels")
@@ -265,7 +267,7 @@ def test_a_lost_capture_is_repeated_with_its_reason_and_its_report_kept_until_th
     log = (one.results.folder / SECOND / "nsys.log").read_text()
     assert f"{command}: Importing x: lost" in log
     assert log.count("stop: done") == (2 if command == "export" else 1)
-    assert len(one.phases("timer")) == len(RUNS)
+    assert len(one.stages("timer")) == len(RUNS)
 
 
 def test_a_capture_that_stays_lost_says_what_nsys_said_and_keeps_its_report(session, losing_nsys):
@@ -333,7 +335,7 @@ def nsys_calls(monkeypatch):
 
 @pytest.mark.parametrize("gpus", [(0,), (0, 1)])
 def test_nsys_does_nothing_while_unprofiled_steps_are_measured(session, fake_worker, monkeypatch, gpus):
-    """The first run is the slow one: the other lane has nothing left to time, and waits."""
+    """The first run is the slow one: the other GPU has nothing left to time, and waits."""
     doings = []
 
     def note(command, *options, **environment):
@@ -371,7 +373,7 @@ def test_a_capture_ends_while_the_next_run_is_measured(session, fake_worker, nsy
 
 def test_measured_steps_wait_until_a_capture_has_settled(session, fake_worker, nsys_calls):
     one = session()
-    one.runner.settle_s = 0.4
+    one.runner.state.cooldown_s = 0.4
     assert one.run() == dict.fromkeys(RUNS, "ok")
     disturbed = [ended for *_, ended in nsys_calls.of("start")] + [began for *_, began, _ in nsys_calls.of("stop")]
     assert len(disturbed) == 8
@@ -389,7 +391,7 @@ def test_a_run_that_fails_unprofiled_opens_no_capture(session, fake_worker, nsys
 def test_a_worker_that_fails_in_a_capture_is_replaced_with_its_session(session, fake_worker, nsys_calls):
     fake_worker.fail({f"{FIRST}/nsys": ("warm-up", "oom")})
     one = session({"context_length": [8]})
-    one.runner.settle_s = 0.4
+    one.runner.state.cooldown_s = 0.4
     assert one.run() == {FIRST: "oom", SECOND: "ok"}
     assert len(nsys_calls.of("start")) == 2
     assert len(nsys_calls.of("stop")) == 1
@@ -433,21 +435,21 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def killed_between_the_rounds(session, monkeypatch):
+def killed_between_the_stages(session, monkeypatch):
     with monkeypatch.context() as patched:
 
-        def kill(lane):
+        def kill(executor):
             raise Killed
 
-        patched.setattr(gpu_executor.Lane, "profile_runs", kill)
+        patched.setattr(gpu_executor.GpuExecutor, "profile_runs", kill)
         one = session()
         with pytest.raises(Killed):
             one.run()
     return one
 
 
-def test_what_was_timed_is_not_timed_again(session, fake_worker, killed_between_the_rounds):
-    folder = killed_between_the_rounds.results.folder
+def test_what_was_timed_is_not_timed_again(session, fake_worker, killed_between_the_stages):
+    folder = killed_between_the_stages.results.folder
     timings = {run: (folder / run / "timings.json").read_bytes() for run in RUNS}
     started = json.loads((folder / FIRST / "timed.json").read_text())["started_at"]
     (folder / SECOND / "profile.sqlite").write_text("of a capture that was cut short")
@@ -456,7 +458,7 @@ def test_what_was_timed_is_not_timed_again(session, fake_worker, killed_between_
     assert again.events[0]["timed"] == len(RUNS)
     assert again.events[0]["predicted_s"].keys() == set(RUNS)
     assert {collector for one in again.events[0]["predicted_s"].values() for collector in one} == {"nsys"}
-    assert again.phases("timer") == again.named("run_started") == []
+    assert again.stages("timer") == again.named("run_started") == []
     assert {run: (folder / run / "timings.json").read_bytes() for run in RUNS} == timings
     record = again.record(FIRST)
     assert record["started_at"] == started
@@ -466,42 +468,45 @@ def test_what_was_timed_is_not_timed_again(session, fake_worker, killed_between_
 
 
 @pytest.mark.parametrize("name", ["timed.json", "timings.json"])
-def test_a_run_whose_timings_are_cut_short_is_timed_again(session, killed_between_the_rounds, name):
-    path = killed_between_the_rounds.results.folder / SECOND / name
+def test_a_run_whose_timings_are_cut_short_is_timed_again(session, killed_between_the_stages, name):
+    path = killed_between_the_stages.results.folder / SECOND / name
     path.write_text(path.read_text()[:40])
     again = session()
     assert again.run() == dict.fromkeys(RUNS, "ok")
-    assert again.phases("timer") == [SECOND]
+    assert again.stages("timer") == [SECOND]
 
 
-def test_a_run_timed_on_another_machine_is_timed_again(session, killed_between_the_rounds):
-    path = killed_between_the_rounds.results.folder / SECOND / "timed.json"
+def test_a_run_timed_on_another_machine_is_timed_again(session, killed_between_the_stages):
+    path = killed_between_the_stages.results.folder / SECOND / "timed.json"
     timed = json.loads(path.read_text())
     path.write_text(json.dumps(timed | {"machine": timed["machine"] | {"gpu_name": "another"}}))
     again = session()
     assert again.run() == dict.fromkeys(RUNS, "ok")
-    assert again.phases("timer") == again.named("run_repeated") == [SECOND]
+    assert again.stages("timer") == again.named("run_repeated") == [SECOND]
     assert again.record(SECOND)["machine"]["gpu_name"] == "none"
 
 
-def test_runs_finished_on_another_kind_of_gpu_stay_and_are_told(session, killed_between_the_rounds):
+def test_runs_finished_on_another_kind_of_gpu_are_refused_or_stay_and_are_told(session, killed_between_the_stages):
     assert session().run() == dict.fromkeys(RUNS, "ok")
-    results = killed_between_the_rounds.results
+    results = killed_between_the_stages.results
     for run_id in RUNS[1:]:
         path = results.folder / run_id / "run.json"
         record = json.loads(path.read_text())
         path.write_text(json.dumps(record | {"machine": record["machine"] | {"gpu_name": "another"}}))
     (results.folder / RUNS[0] / "run.json").unlink()
-    again = session()
+    with pytest.raises(MixedVersions, match="gpu_name another"):
+        session().run()
+    again = session(allow_mix=True)
     assert again.run() == dict.fromkeys(RUNS, "ok")
-    told = {"event": "other_gpus", "runs": {"another": len(RUNS) - 1}, "gpu_name": "none"}
-    assert [one for one in again.events if one["event"] == "other_gpus"] == [told]
+    (mix,) = (one for one in again.events if one["event"] == "mixed_versions")
+    assert mix["runs"] == len(RUNS) - 1
+    assert mix["differences"] == {"gpu_name": {"here": "none", "runs": {"another": len(RUNS) - 1}}}
 
 
-def test_a_changed_protocol_times_again_what_was_only_timed(session, killed_between_the_rounds):
+def test_a_changed_protocol_times_again_what_was_only_timed(session, killed_between_the_stages):
     again = session({"measured_steps": 3})
     again.run()
-    assert again.phases("timer") == RUNS
+    assert again.stages("timer") == RUNS
 
 
 def test_an_export_that_fails_while_the_next_run_is_measured_fails_its_run_alone(session, fake_worker, monkeypatch):
@@ -530,7 +535,7 @@ def test_a_full_disk_in_an_export_ends_the_sweep_and_keeps_what_was_measured(ses
         one.run()
     assert one.record(FIRST)["status"] == "ok"
     assert one.results.record(one.sweep.runs[1]) is None
-    assert len(one.phases("nsys")) < len(one.sweep.runs)
+    assert len(one.stages("nsys")) < len(one.sweep.runs)
 
 
 def test_a_fresh_process_serves_one_pass_of_one_run(session, fake_worker):
@@ -540,12 +545,12 @@ def test_a_fresh_process_serves_one_pass_of_one_run(session, fake_worker):
 
 
 def test_workers_share_a_folder_of_what_they_compile_which_ends_with_the_sweep(session, monkeypatch):
-    monkeypatch.delenv(collectors.COMPILED, raising=False)
+    monkeypatch.delenv(privacy.COMPILED, raising=False)
     start, folders = Timer.start, []
 
     def note(self):
         start(self)
-        folders.append(self.worker.environment[collectors.COMPILED])
+        folders.append(self.worker.environment[privacy.COMPILED])
         assert os.path.isdir(folders[-1])
 
     monkeypatch.setattr(Timer, "start", note)
@@ -663,8 +668,8 @@ def test_a_stop_marks_the_run_in_flight_and_keeps_the_others(session, fake_worke
     fake_worker.fail({})
     again = session()
     assert again.run() == dict.fromkeys(RUNS, "ok")
-    assert again.phases("timer") == ([THIRD, LAST] if collector == "timer" else [])
-    assert again.phases("nsys") == (RUNS if collector == "timer" else [THIRD, LAST])
+    assert again.stages("timer") == ([THIRD, LAST] if collector == "timer" else [])
+    assert again.stages("nsys") == (RUNS if collector == "timer" else [THIRD, LAST])
     assert again.results.in_flight(again.sweep.runs[2]) is None
 
 
@@ -727,7 +732,7 @@ def test_what_breaks_on_one_gpu_ends_the_sweep_at_once_on_all(session, fake_work
 
 def test_gpus_of_several_kinds_are_refused(session, monkeypatch):
     kinds = iter(["A100", "H100"])
-    monkeypatch.setattr(gpu_executor, "machine_facts", lambda facts, with_nsys: {"gpu_name": next(kinds)})
+    monkeypatch.setattr(gpu_executor, "machine_facts", lambda facts, with_nsys: Machine(gpu_name=next(kinds)))
     one = session(gpus=(0, 1))
     with pytest.raises(CollectorError, match=r"the GPUs differ \(A100, H100\)"):
         one.run()

@@ -98,13 +98,13 @@ def test_no_secret_and_no_name_reaches_results_or_recording(fake_worker, tiny, t
 
 def test_the_leaky_stand_in_leaks_what_it_is_given(fake_worker, tiny, tmp_path, leaky_nsys, monkeypatch):
     """Guards the test above: without the allow-list and the scrubbing everything would be found."""
-    from jobs.executor import collectors, nsys_cli
+    from jobs.executor import nsys_cli, worker_process
     from tests.jobs.conftest import Session
 
     monkeypatch.setenv("PATH", f"{leaky_nsys}{os.pathsep}{os.environ['PATH']}")
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(collectors, "ENVIRONMENT", (*collectors.ENVIRONMENT, *SECRETS))
+    monkeypatch.setattr(worker_process, "ENVIRONMENT", (*worker_process.ENVIRONMENT, *SECRETS))
     monkeypatch.setattr(nsys_cli, "scrub", lambda database: None)
     Session(tmp_path / "results", tiny(context_length=[8], mode=["forward"])).run()
     found = occurrences(tmp_path / "results", SECRETS.values())

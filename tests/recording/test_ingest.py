@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 
 from analysis.__main__ import app
 from analysis.recording import store
-from analysis.recording.ingest import ResultsError, ingest, scrub
+from analysis.recording.ingest import ResultsError, ingest
+from jobs.contract.privacy import scrub_text
 from tests.capture.nsys_files import Export
 from tests.capture.profiles import profile
 
@@ -283,7 +284,7 @@ def test_a_folder_without_a_sweep_says_so(tmp_path):
     ],
 )
 def test_messages_are_scrubbed_of_their_machine(text, expected):
-    assert scrub(text) == expected
+    assert scrub_text(text) == expected
 
 
 def test_the_last_lines_of_the_log_are_kept_without_the_machine(results, tmp_path):

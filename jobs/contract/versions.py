@@ -1,0 +1,46 @@
+"""What a run was measured with, as far as it may change its times. Runs that differ in it are a mix: it is refused, or
+allowed and then told on every page. The jobs, the merge of shards and the pages compare by the same facts."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+COMPARED = ("gpu_name", "driver", "cuda", "torch", "nsys", "commit")
+"""Facts of a machine, as in the record of a run. Left out are Python, which changes no kernel and often has a new
+patch release, and the bytes of GPU memory, which settings change on GPUs of one name. Several machines with the same
+facts are no mix."""
+
+
+def value(machine: Mapping, name: str) -> str:
+    """A fact of a machine. One that is not known, such as the commit where there is no git, is "": it equals nothing
+    but itself."""
+    return str(machine.get(name) or "")
+
+
+def differing(machines: Iterable[Mapping], names: Iterable[str] = COMPARED) -> dict[str, dict[str, int]]:
+    """The facts that are not the same for all runs, each with the number of runs by value, most first; `machines` are
+    those of the runs. No nsys is no difference: it was not used."""
+    machines = list(machines)
+    counted = {name: Counter(value(one, name) for one in machines if name != "nsys" or one.get(name)) for name in names}
+    return {name: dict(counts.most_common()) for name, counts in counted.items() if len(counts) > 1}
+
+
+def differences(machines: Iterable[Mapping], here: Mapping) -> dict[str, dict]:
+    """The compared facts in which machines of runs differ from the machine `here`, each with its value `here` and the
+    number of other `runs` by value, most first."""
+    machines, found = list(machines), {}
+    for name in COMPARED:
+        mine = value(here, name)
+        runs = Counter(theirs for one in machines if (theirs := value(one, name)) != mine)
+        if runs:
+            found[name] = {"here": mine, "runs": dict(runs.most_common())}
+    return found
+
+
+def described(found: Mapping[str, Mapping]) -> str:
+    """What `differences` found: `torch 2.10 (12 runs), here 2.11; commit abc (3 runs), here unknown`."""
+    return "; ".join(f"{name} {listed(one['runs'])}, here {one['here'] or 'unknown'}" for name, one in found.items())
+
+
+def listed(runs: Mapping[str, int]) -> str:
+    """Numbers of runs by value: `2.11 (12 runs), unknown (1 run)`."""
+    return ", ".join(f"{name or 'unknown'} ({number} run{'s' * (number != 1)})" for name, number in runs.items())

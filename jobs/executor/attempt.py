@@ -1,0 +1,149 @@
+"""One stage of one run, by the timer or under nsys: what it measured, how it failed, and the record of it."""
+
+import sqlite3
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jobs.contract.axes import Run
+from jobs.contract.layout import NSYS_LOG, SCHEMA_VERSION, Detail, Machine, RunRecord, Status
+from jobs.contract.privacy import FOLDERS
+from jobs.executor.collectors import Collector
+from jobs.executor.failures import CaptureLost, RunFailed
+from jobs.executor.nsys_cli import count_kernels_and_steps
+from jobs.executor.sweep_state import SweepState
+from jobs.sweep.prediction import timeout_seconds
+
+
+class Attempt:
+    """`record` is what is known of the run so far: timed.json after the timer's stage, run.json in the end."""
+
+    def __init__(self, state: SweepState, run: Run, collector: Collector, folder: Path, record: RunRecord):
+        self.state, self.run, self.collector, self.folder, self.record = state, run, collector, folder, record
+        self.started = time.monotonic()
+        state.emit("stage_started", run=run.run_id, stage=collector.name)
+
+    @classmethod
+    def begin(cls, state: SweepState, run: Run, collector: Collector, machine: Machine, gpu: int | None) -> "Attempt":
+        """The first stage of a run, in a folder without anything of an earlier attempt."""
+        folder = state.results.begin(run)
+        record = RunRecord(
+            schema_version=SCHEMA_VERSION,
+            run_id=run.run_id,
+            status="timed",
+            run=run,
+            machine=machine,
+            started_at=now(),
+            **state.protocol.model_dump(),
+        )
+        state.emit("run_started", run=run.run_id, gpu=gpu or 0)
+        return cls(state, run, collector, folder, record)
+
+    @classmethod
+    def resume(cls, state: SweepState, run: Run, collector: Collector) -> "Attempt":
+        """The second stage of a timed run."""
+        folder = state.results.begin_profile(run)
+        return cls(state, run, collector, folder, state.timed[run.run_id].model_copy(deep=True))
+
+    def measure(self, steps: int, **options: Any) -> dict:
+        """Measure with the collector, as of `Collector.measure`, and note the settings and how long it took."""
+        protocol = self.state.protocol
+        measured = self.collector.measure(
+            self.run,
+            warmup_steps=protocol.warmup_steps,
+            steps=steps,
+            folder=self.folder,
+            timeout_s=timeout_seconds(self.run, protocol),
+            **options,
+        )
+        self.update(**measured["settings"])
+        self.record.seconds[self.collector.name] = measured["seconds"]
+        return measured
+
+    def update(self, **known: Any) -> None:
+        self.record = self.record.model_copy(update=known)
+
+    def keep_timings(self, tables: dict[str, list]) -> None:
+        """From here on the run is timed; it is finished, too, if no step is to be profiled."""
+        self.state.results.keep_timings(self.run, tables)
+        if self.state.protocol.profiled_steps:
+            wall_s = self.add_wall()
+            self.state.results.keep_timed(self.run, self.record)
+            self.state.timed[self.run.run_id] = self.record
+            self.emit_stage_finished(wall_s)
+        else:
+            self.finish("ok")
+
+    def export(self, end_capture: Callable[[], Path]) -> None:
+        """End the capture, export it, and finish the run."""
+        self.state.emit("stage_started", run=self.run.run_id, stage="export")
+        stopping = time.monotonic()
+        try:
+            self.check(end_capture())
+        except CaptureLost as failure:
+            self.fail(failure)
+        else:
+            self.record.seconds["export"] = time.monotonic() - stopping
+            self.finish("ok")
+
+    def check(self, database: Path) -> None:
+        """Raises CaptureLost unless a capture holds kernels and every profiled step."""
+        try:
+            num_kernels, num_steps = count_kernels_and_steps(database)
+        except sqlite3.Error as error:
+            raise CaptureLost("export", f"the export of nsys cannot be used: {error}") from None
+        profiled = self.state.protocol.profiled_steps
+        if self.state.device == "cpu":  # nothing to trace: only a fake nsys can bring one here
+            return
+        if num_kernels == 0:
+            message = "nsys recorded no kernel; where this is so for all runs, driver, container or nsys version do not"
+            raise CaptureLost("export", f"{message} allow CUDA tracing", status="no_kernels")
+        if num_steps != profiled:
+            raise CaptureLost("export", f"nsys recorded {num_steps} of {profiled} steps")
+
+    def add_wall(self) -> float:
+        """Add the seconds of this stage to the record, and return them."""
+        wall_s = time.monotonic() - self.started
+        self.update(wall_s=round(self.record.wall_s + wall_s, 3))
+        return round(wall_s, 3)
+
+    def emit_stage_finished(self, wall_s: float) -> None:
+        self.state.emit("stage_finished", run=self.run.run_id, collector=self.collector.name, wall_s=wall_s)
+
+    def fail(self, failure: RunFailed) -> None:
+        """Finish a run that could not be measured. One that was given up because the sweep stops is interrupted, one
+        whose capture was lost is profiled again."""
+        lost = isinstance(failure, CaptureLost)
+        if lost:
+            said = " ".join(self.collector.complaints)
+            message = FOLDERS.sub("", failure.detail["message"]) + (f"; nsys said: {said}" if said else "")
+            failure.detail["message"] = f"{message} (see {NSYS_LOG})"
+            self.state.results.set_capture_aside(self.run)
+        if self.state.is_stopping(failure.status):
+            self.state.results.mark(self.run, "interrupted")
+            self.state.emit("run_interrupted", run=self.run.run_id)
+        elif lost and self.state.try_again(self.run, failure.detail["message"]):
+            why = f"{failure.detail['phase']}: {failure.detail['message']}"
+            self.state.emit("run_repeated", run=self.run.run_id, why=why)
+        else:
+            self.update(**failure.detail.pop("settings", {}))
+            self.finish(failure.status, Detail(**failure.detail))
+
+    def finish(self, status: Status, detail: Detail | None = None) -> None:
+        """Write the run's record. Raises OSError when the run failed because the disk is full: so would all others."""
+        if status == "failed" and detail is not None:
+            self.state.results.check_space(detail.message)
+        wall_s = self.add_wall()
+        self.update(status=status, status_detail=detail, ended_at=now())
+        self.state.results.finish(self.run, self.record)
+        self.state.statuses[self.run.run_id] = status
+        if status == "ok":
+            self.emit_stage_finished(wall_s)
+        shown = {"status": status, "detail": detail and detail.model_dump(), "wall_s": self.record.wall_s}
+        self.state.emit("run_finished", run=self.run.run_id, **shown)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,56 @@
+"""What the GPU executors of a sweep share: what is left to do, what is done, and whether to stop."""
+
+import threading
+from collections import Counter
+from queue import Empty, SimpleQueue
+
+from jobs.contract.axes import Run
+from jobs.contract.layout import Protocol, RunRecord
+from jobs.executor.events import Emit
+from jobs.executor.result_store import Results
+
+MAX_REPEATS = 2
+SIGNAL_S = 1.0  # batch engines signal every process of a job: a worker's death may be noticed before the own signal
+# For tenths of a second after a capture began or began to end, nsys slows the host: on an H200, launch-bound steps of
+# any process took up to half as long again. Kernels take no longer.
+COOLDOWN_S = 1.0
+
+
+class SweepState:
+    """`timed` are the records of runs that only the timer has measured, `statuses` those of finished runs, by run id.
+    `compiled` is the folder of what workers compile, while there are workers."""
+
+    def __init__(self, results: Results, protocol: Protocol, emit: Emit, device: str):
+        self.results, self.protocol, self.emit, self.device = results, protocol, emit, device
+        self.num_nsys_workers = 0
+        self.compiled = ""
+        self.cooldown_s = COOLDOWN_S if device == "cuda" else 0.0
+        self.stopping = threading.Event()
+        self.queue: SimpleQueue[Run] = SimpleQueue()
+        self.timed: dict[str, RunRecord] = {}
+        self.statuses: dict[str, str] = {}
+        self.repeats: Counter[str] = Counter()
+
+    def next_run(self) -> Run | None:
+        """None when the queue is empty or the sweep was told to stop."""
+        if self.stopping.is_set():
+            return None
+        try:
+            return self.queue.get_nowait()
+        except Empty:
+            return None
+
+    def try_again(self, run: Run, why: str) -> bool:
+        """Queue a run to be profiled once more, unless it had its MAX_REPEATS, or all runs had them and no capture was
+        ever whole. Raises OSError when the disk is full, as `why` may say, which would end the next capture, too."""
+        self.results.check_space(why)
+        self.repeats[run.run_id] += 1
+        some_whole = "ok" in self.statuses.values()
+        if (self.repeats[run.run_id] if some_whole else self.repeats.total()) > MAX_REPEATS:
+            return False
+        self.queue.put(run)
+        return True
+
+    def is_stopping(self, status: str) -> bool:
+        """Whether the sweep was told to stop, or is within SIGNAL_S of something that ended as `failed`."""
+        return self.stopping.wait(SIGNAL_S if status == "failed" else 0)

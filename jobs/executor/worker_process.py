@@ -1,0 +1,128 @@
+"""The measured process, seen from outside: started with an allow-listed environment, spoken to over a socket."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from signal import SIGKILL
+
+from jobs.contract.privacy import COMPILED, ENVIRONMENT
+from jobs.executor.failures import CollectorError, RunFailed, WorkerDied
+
+START_TIMEOUT_S = 180
+
+
+def allowed_environment(
+    environment: Mapping[str, str], home: Path, gpu: int | None, compiled: str = ""
+) -> dict[str, str]:
+    """The environment of a worker: the allow-listed variables, a home and temporary folder of its own, its GPU, and,
+    unless it is named already, the folder of what is `compiled`."""
+    allowed = {name: environment[name] for name in ENVIRONMENT if name in environment}
+    if compiled:
+        allowed.setdefault(COMPILED, compiled)
+    allowed |= {"HOME": str(home), "TMPDIR": str(home), "PYTHONUNBUFFERED": "1"}
+    if gpu is not None:
+        allowed["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order of NVML, which the checks before a sweep ask
+        visible = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        allowed["CUDA_VISIBLE_DEVICES"] = visible[gpu] if gpu < len(visible) and visible[0] else str(gpu)
+    return allowed
+
+
+class WorkerProcess:
+    """A process that runs `jobs.worker.service`, spoken to over a socket. `cancelled` ends the wait for its start."""
+
+    def __init__(
+        self,
+        device: str,
+        gpu: int | None,
+        annotate: bool,
+        launcher: Sequence[str],
+        cancelled: Callable[[], bool],
+        compiled: str,
+    ):
+        self.home = Path(tempfile.mkdtemp(prefix="profiler-"))
+        self.pid: int | None = None
+        self.connection: Connection | None = None
+        address = self.home / "socket"
+        command = [*launcher, sys.executable, "-m", "jobs.worker", str(address), "--device", device]
+        self.environment = environment = allowed_environment(os.environ, self.home, gpu, compiled)
+        package_root = str(Path(__file__).resolve().parents[2])
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package_root, environment.get("PYTHONPATH"))))
+        with socket.socket(socket.AF_UNIX) as listener, open(self.home / "log.txt", "ab") as log:
+            listener.bind(str(address))
+            listener.listen()
+            listener.settimeout(0.2)
+            self.process = subprocess.Popen(
+                [*command, *(["--annotate"] if annotate else [])],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+            self.connection = self._accept(listener, cancelled)
+        try:
+            hello = self.connection and self.receive(START_TIMEOUT_S)
+        except RunFailed:
+            hello = None
+        if not hello:
+            log = (self.home / "log.txt").read_text(errors="replace").strip().splitlines()
+            self.kill()
+            if cancelled():
+                raise RunFailed("failed", message="the sweep was stopped")
+            raise CollectorError("the worker process did not start: " + (log[-1] if log else "it said nothing"))
+        self.pid, self.facts = hello["pid"], hello["facts"]
+
+    def _accept(self, listener: socket.socket, cancelled: Callable[[], bool]) -> Connection | None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline and not cancelled():
+            with suppress(TimeoutError):
+                client, _ = listener.accept()
+                return Connection(client.detach())
+            if self.process.poll() is not None:
+                break
+        return None
+
+    def send(self, message) -> None:
+        with suppress(OSError):  # a dead worker is noticed when its answer is read
+            self.connection.send(message)
+
+    def receive(self, timeout_s: float) -> dict:
+        """The worker's next message.
+
+        Raises RunFailed with status `timeout`, or WorkerDied.
+        """
+        if not self.connection.poll(max(timeout_s, 0)):
+            raise RunFailed("timeout", phase="", message=f"no answer within {timeout_s:.0f} s")
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError):
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
+            raise WorkerDied("failed", phase="", message=f"worker process died (exit {self.process.poll()})") from None
+
+    def died(self) -> bool:
+        """Whether an idle worker is gone: it has nothing to say before it is asked, and then closes the connection."""
+        with suppress(OSError):
+            return self.connection.poll(0)
+        return True
+
+    def kill_processes(self) -> None:
+        for pid in {self.pid, self.process.pid} - {None}:
+            with suppress(OSError):
+                os.kill(pid, SIGKILL)
+
+    def kill(self) -> None:
+        self.kill_processes()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(10)
+        if self.connection:
+            self.connection.close()
+        shutil.rmtree(self.home, ignore_errors=True)
