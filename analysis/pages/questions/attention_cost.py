@@ -1,5 +1,7 @@
 """(e) Does attention's softmax cost what its arithmetic says?"""
 
+from dataclasses import dataclass
+
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
@@ -34,9 +36,23 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     ignored, as the kernels compute them. Ratios are softmax to QK^T: in time, in FLOPs, and the first by the second
     (how many times more a softmax FLOP costs).
     """
-    by = run_grid.case_columns(runs)
-    totals = kernel_time.kernel_totals(kernels)
-    table = run_grid.cases(runs, "forward").merge(_times(totals), how="left", on="run_id")
+    frames = _frames(runs, kernels)
+    return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    """`cases`: one row per case with the times, FLOPs and ratios of the three operations; `measured`: those that have
+    them. `by` names a case; `softmax_operations` is FLOPs of softmax per element of the scores."""
+
+    by: list[str]
+    cases: pd.DataFrame
+    measured: pd.DataFrame
+    softmax_operations: float
+
+
+def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
+    table = run_grid.cases(runs, "forward").merge(_times(kernel_time.kernel_totals(kernels)), how="left", on="run_id")
     work = runs.astype({"run_id": str}).set_index("run_id").apply(_flops, axis=1, result_type="expand")
     table = table.merge(work.drop(columns="softmax_operations").reset_index(), how="left", on="run_id")
     table["time_ratio"] = table["softmax_ns"] / table["scores_ns"]
@@ -44,86 +60,68 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     table["cost_ratio"] = table["time_ratio"] / table["flop_ratio"]
     for scope in SCOPES:
         table[f"{scope}_rate"] = table[f"{scope}_flops"] / table[f"{scope}_ns"] / 1e3
-    empty = (table[NOT_MEASURED] == "") & table["time_ratio"].isna()
-    table.loc[empty, NOT_MEASURED] = "no such ranges"
-    measured = table[(table[NOT_MEASURED] == "") & table["time_ratio"].notna()]
-    claims = [
-        Claim(
-            "dearer",
-            measured,
-            lambda rows: (rows["cost_ratio"] > 1).all(),
-            extremes("cost_ratio"),
-        ),
-        Claim(
-            "cheaper_somewhere",
-            measured,
-            lambda rows: (rows["cost_ratio"] <= 1).any(),
-            extremes("cost_ratio"),
-        ),
+    table.loc[(table[NOT_MEASURED] == "") & table["time_ratio"].isna(), NOT_MEASURED] = "no such ranges"
+    return Frames(
+        by=run_grid.case_columns(runs),
+        cases=table,
+        measured=table[(table[NOT_MEASURED] == "") & table["time_ratio"].notna()],
+        softmax_operations=work["softmax_operations"].max(),
+    )
+
+
+def _facts(frames: Frames) -> dict:
+    return {"softmax_operations": frames.softmax_operations}
+
+
+def _claims(frames: Frames) -> list[Claim]:
+    measured = frames.measured
+    cost = extremes("cost_ratio")
+    return [
+        Claim("dearer", measured, lambda rows: (rows["cost_ratio"] > 1).all(), cost),
+        Claim("cheaper_somewhere", measured, lambda rows: (rows["cost_ratio"] <= 1).any(), cost),
         Claim("time", measured, facts=extremes("time_ratio")),
-        Claim(
-            "longer",
-            measured[measured["time_ratio"] > 1],
-            facts=out_of(measured),
-        ),
-        Claim(
-            "never_longer",
-            measured,
-            lambda rows: (rows["time_ratio"] <= 1).all(),
-            out_of(measured),
-        ),
+        Claim("longer", measured[measured["time_ratio"] > 1], facts=out_of(measured)),
+        Claim("never_longer", measured, lambda rows: (rows["time_ratio"] <= 1).all(), out_of(measured)),
         Claim("share", measured, facts=extremes("softmax_share")),
     ]
-    tables = [
+
+
+def _tables(frames: Frames) -> list[Table]:
+    headings = case_headings(frames.by)
+    rates = [f"{scope}_{part}" for part in ("flops", "rate") for scope in SCOPES]
+    return [
         Table(
             "cost",
             "Kernel time of one forward pass; ratios are softmax ÷ QKᵀ",
             (
-                *case_headings(by),
+                *headings,
                 *(Column(f"{scope}_ns", label, "ms") for scope, label in SCOPES.items()),
                 Column("time_ratio", "time ratio", "ratio"),
                 Column("flop_ratio", "FLOP ratio", "ratio"),
                 Column("cost_ratio", "time per FLOP, ratio", "ratio"),
                 Column("softmax_share", "softmax, of forward", "share", bar=True),
             ),
-            table,
+            frames.cases,
         ),
         Table(
             "rates",
             "FLOPs of one forward pass, and FLOPs over kernel time",
             (
-                *case_headings(by),
+                *headings,
                 *(Column(f"{scope}_flops", label, "gflop") for scope, label in SCOPES.items()),
                 *(Column(f"{scope}_rate", label, "tflops") for scope, label in SCOPES.items()),
             ),
-            table[
-                [*by, "run_id", NOT_MEASURED, *(f"{scope}_{part}" for part in ("flops", "rate") for scope in SCOPES)]
-            ],
+            frames.cases[[*frames.by, "run_id", NOT_MEASURED, *rates]],
         ),
     ]
-    long = measured.melt(
-        [*by, "run_id"],
-        ["flop_ratio", "time_ratio"],
-        var_name="clock",
-        value_name="value",
-    )
-    long["clock"] = long["clock"].map({"flop_ratio": "FLOPs", "time_ratio": "kernel time"})
-    options = {
-        "order": ["FLOPs", "kernel time"],
-        "by": by,
-        "unit": "softmax ÷ QKᵀ",
-        "value": "value",
-    }
-    charts = [
-        Chart(
-            "ratios",
-            "dumbbell",
-            "Softmax against QKᵀ: arithmetic and time",
-            long,
-            options,
-        )
-    ]
-    return assemble({"softmax_operations": work["softmax_operations"].max()}, claims, tables, charts)
+
+
+def _charts(frames: Frames) -> list[Chart]:
+    labels = {"flop_ratio": "FLOPs", "time_ratio": "kernel time"}
+    long = frames.measured.melt([*frames.by, "run_id"], list(labels), var_name="clock", value_name="value")
+    long["clock"] = long["clock"].map(labels)
+    options = {"order": list(labels.values()), "by": frames.by, "unit": "softmax ÷ QKᵀ", "value": "value"}
+    return [Chart("ratios", "dumbbell", "Softmax against QKᵀ: arithmetic and time", long, options)]
 
 
 def _times(totals: pd.DataFrame) -> pd.DataFrame:

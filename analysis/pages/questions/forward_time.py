@@ -1,5 +1,7 @@
 """(a) How long does a forward pass take, and do the clocks agree?"""
 
+from dataclasses import dataclass
+
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
@@ -31,38 +33,52 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
     median. Two clocks differ only where their minimum-to-maximum intervals do not overlap. A run is launch-bound where
     busy / timer < timing.LAUNCH_BOUND_BUSY_SHARE. The second table is the forward phase inside the other modes.
     """
+    frames = _frames(runs, steps, kernels)
+    return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    """`cases`: the forward mode, one row per case; `measured`: those that were timed; `inside`: the forward phase of
+    the other modes. `by` names a case."""
+
+    by: list[str]
+    cases: pd.DataFrame
+    measured: pd.DataFrame
+    inside: pd.DataFrame
+
+
+def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
     times = forward_times(steps, kernels)
-    table = run_grid.cases(runs, FORWARD).merge(times, how="left", on="run_id")
-    by = run_grid.case_columns(runs)
-    measured = table[(table[NOT_MEASURED] == "") & table["timer_ns"].notna()]
-    every_mode = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in modes.MODES])
-    every_mode = every_mode.merge(times, how="left", on="run_id")
-    inside = every_mode[every_mode["mode"] != FORWARD].sort_values(by="mode", kind="stable")
+    cases = run_grid.cases(runs, FORWARD).merge(times, how="left", on="run_id")
+    others = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in modes.MODES if mode != FORWARD])
+    return Frames(
+        by=run_grid.case_columns(runs),
+        cases=cases,
+        measured=cases[(cases[NOT_MEASURED] == "") & cases["timer_ns"].notna()],
+        inside=others.merge(times, how="left", on="run_id").sort_values(by="mode", kind="stable"),
+    )
+
+
+def _facts(frames: Frames) -> dict:
+    return {
+        "unsteady": UNSTEADY,
+        "launch_bound_share": timing.LAUNCH_BOUND_BUSY_SHARE,
+        "num_timed": _one_or_range(frames.measured.get("timer_n")),
+        "num_profiled": _one_or_range(frames.measured.get("host_n")),
+    }
+
+
+def _claims(frames: Frames) -> list[Claim]:
+    measured = frames.measured
     profiled = measured.dropna(subset="busy_ratio")
-    claims = [
+    under_nsys = _ratio("host_ratio", measured)
+    return [
         Claim("range", measured, lambda rows: rows["timer_ns"].notna().all(), extremes("timer_ns")),
-        Claim(
-            "launch_bound",
-            profiled,
-            lambda rows: rows["launch_bound"].any(),
-            _launch_bound,
-        ),
-        Claim(
-            "not_launch_bound",
-            profiled,
-            lambda rows: not rows["launch_bound"].any(),
-            _launch_bound,
-        ),
-        Claim(
-            "profiler_slows",
-            _differing(measured, "host", longer=True),
-            facts=_ratio("host_ratio", measured),
-        ),
-        Claim(
-            "profiler_range_shorter",
-            _differing(measured, "host", longer=False),
-            facts=_ratio("host_ratio", measured),
-        ),
+        Claim("launch_bound", profiled, lambda rows: rows["launch_bound"].any(), _launch_bound),
+        Claim("not_launch_bound", profiled, lambda rows: not rows["launch_bound"].any(), _launch_bound),
+        Claim("profiler_slows", _differing(measured, "host", longer=True), facts=under_nsys),
+        Claim("profiler_range_shorter", _differing(measured, "host", longer=False), facts=under_nsys),
         Claim(
             "profiler_agrees",
             measured.dropna(subset="host_ns"),
@@ -74,10 +90,13 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
             facts=_ratio("projected_ratio", measured),
         ),
         Claim("unsteady", _unsteady(measured), facts=_widest(measured)),
-        Claim("flat", _flat(measured, by), facts=lambda rows: rows.iloc[0].to_dict()),
+        Claim("flat", _flat(measured, frames.by), facts=lambda rows: rows.iloc[0].to_dict()),
     ]
-    columns = (
-        *case_headings(by),
+
+
+def _tables(frames: Frames) -> list[Table]:
+    case = case_headings(frames.by)
+    clocks = (
         spread_column("timer", "Python timer"),
         spread_column("host", "NVTX range"),
         spread_column("projected", "GPU projected"),
@@ -86,42 +105,28 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
         Column("projected_ratio", "projected ÷ timer", "ratio"),
         Column("busy_ratio", "busy ÷ timer", "share", bar=True),
     )
-    tables = [
-        Table("times", "Forward time by four clocks: median, and minimum–maximum over steps", columns, table),
+    return [
+        Table(
+            "times",
+            "Forward time by four clocks: median, and minimum–maximum over steps",
+            (*case, *clocks),
+            frames.cases,
+        ),
         Table(
             "inside",
             "The forward phase inside a larger step",
-            (
-                *case_headings(by),
-                Column("mode", "mode"),
-                *columns[len(by) :],
-            ),
-            inside,
+            (*case, Column("mode", "mode"), *clocks),
+            frames.inside,
         ),
     ]
-    long = measured.melt(
-        [*by, "run_id"],
-        [f"{clock}_ns" for clock in CLOCKS],
-        var_name="clock",
-        value_name="time_ns",
-    )
+
+
+def _charts(frames: Frames) -> list[Chart]:
+    clocks = [f"{clock}_ns" for clock in CLOCKS]
+    long = frames.measured.melt([*frames.by, "run_id"], clocks, var_name="clock", value_name="time_ns")
     long["clock"] = long["clock"].str.removesuffix("_ns").map(CLOCKS)
-    charts = [
-        Chart(
-            "clocks",
-            "dumbbell",
-            "Forward time by clock",
-            long,
-            {"order": list(CLOCKS.values()), "by": by},
-        )
-    ]
-    facts = {
-        "unsteady": UNSTEADY,
-        "launch_bound_share": timing.LAUNCH_BOUND_BUSY_SHARE,
-        "num_timed": _one_or_range(measured.get("timer_n")),
-        "num_profiled": _one_or_range(measured.get("host_n")),
-    }
-    return assemble(facts, claims, tables, charts)
+    options = {"order": list(CLOCKS.values()), "by": frames.by}
+    return [Chart("clocks", "dumbbell", "Forward time by clock", long, options)]
 
 
 def forward_times(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:

@@ -1,5 +1,7 @@
 """(g) What fills the memory, and which runs will not fit?"""
 
+from dataclasses import dataclass
+
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
@@ -31,56 +33,122 @@ def answer(
     the other `studies` by name, without compiled runs and those after them in their process; whether each cell fits
     GPUs of GPU_SIZES; and, for runs with the allocator capped, the step and the phase in which they run out.
     """
+    frames = _frames(runs, memory, module_memory, figures, main, studies)
+    return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    """Of runs without a cap: `cells`, one row per case with what its memory held, and `fits`, where each cell fits. Of
+    capped runs: `fates`, how each ended. Predicted against measured: `errors` of this study and the main recording,
+    `elsewhere` of other studies; apart from both, the `excess` of `followers`, and the `casts` of autocast. `by` names
+    a case."""
+
+    by: list[str]
+    cells: pd.DataFrame
+    fits: pd.DataFrame
+    fates: pd.DataFrame
+    errors: pd.DataFrame
+    elsewhere: pd.DataFrame
+    excess: pd.DataFrame
+    casts: pd.DataFrame
+
+    @property
+    def oom(self) -> pd.DataFrame:
+        return self.fates[self.fates["status"] == "oom"]
+
+    @property
+    def measured(self) -> pd.DataFrame:
+        return self.cells[(self.cells[NOT_MEASURED] == "") & self.cells["peak"].notna()]
+
+
+def _frames(
+    runs: pd.DataFrame, memory: pd.DataFrame, module_memory: pd.DataFrame, figures: pd.DataFrame, main, studies
+) -> Frames:
     known = device_memory.plain_runs(runs)
-    free = known[known[CAP] == 0]
-    by = run_grid.case_columns(free)
-    cells = run_grid.cases(free, "train_step")
-    observed = device_memory.observed_in(memory, figures).merge(
-        device_memory.by_module(module_memory), how="outer", on="run_id"
-    )
-    table = cells.merge(observed, how="left", on="run_id")
-    table = table.merge(known[["run_id", "num_parameters"]], how="left", on="run_id")
-    table["parameter_bytes"] = table[list(USES[:3])].sum(axis=1, min_count=3) / table["num_parameters"]
-    # At a peak in the optimizer the activations are gone.
-    table["activations_share"] = (table["activations"] / table["peak"]).mask(table["highest"] == ranges.OPTIMIZER)
-    table["softmax_share"] = table["softmax"] / table["activations"]
-    table["model_share"] = table[list(USES[:3])].sum(axis=1, min_count=3) / table["peak"]
-    measured = table[(table[NOT_MEASURED] == "") & table["peak"].notna()]
-    errors = device_memory.errors_of(
-        pd.concat([device_memory.plain_runs(main.runs).assign(sweep="main"), known.assign(sweep=STUDY)])
-    )
-    others = device_memory.runs_elsewhere({name: one for name, one in studies.items() if name != STUDY}, known)
-    elsewhere = device_memory.errors_of(others[~others["after_compiled"]])
+    by = run_grid.case_columns(known[known[CAP] == 0])
+    cells = _cells(known, memory, module_memory, figures)
     fates = device_memory.fates_of(known, by)
-    oom = fates[fates["status"] == "oom"]
+    here = pd.concat([device_memory.plain_runs(main.runs).assign(sweep="main"), known.assign(sweep=STUDY)])
+    others = device_memory.runs_elsewhere({name: study for name, study in studies.items() if name != STUDY}, known)
+    elsewhere = device_memory.errors_of(others[~others["after_compiled"]])
+    return Frames(
+        by=by,
+        cells=cells,
+        fits=device_memory.fits_of(cells[[*by, "run_id", NOT_MEASURED, "peak"]], known, fates),
+        fates=fates,
+        errors=device_memory.errors_of(here),
+        elsewhere=elsewhere,
+        excess=device_memory.excess_of(others[others["after_compiled"]], studies),
+        casts=device_memory.casts_kept(elsewhere, studies),
+    )
 
-    def of(*columns: str) -> pd.DataFrame:
-        return measured[[*by, "run_id", NOT_MEASURED, *columns]]
 
-    shares = of("peak", "model_share", "activations_share")
-    in_peak = of("activations", "peak", "highest", "activations_share")
-    in_peak = in_peak[in_peak["highest"] != ranges.OPTIMIZER]
-    claims = [
-        Claim("exact", errors, lambda rows: (rows["error"].abs() < TOLERANCE).all(), _worst),
-        Claim("inexact", errors, lambda rows: (rows["error"].abs() >= TOLERANCE).any(), _worst),
-        Claim("elsewhere", elsewhere, facts=_worst),
-        Claim(
-            "followers",
-            device_memory.excess_of(others[others["after_compiled"]], studies),
-            _everywhere,
-            _least_and_most,
-        ),
-        Claim(
-            "casts",
-            device_memory.casts_kept(elsewhere, studies),
-            lambda rows: (rows["kept"] > rows["casts"]).any(),
-            _most_rounded,
-        ),
+def _cells(
+    known: pd.DataFrame, memory: pd.DataFrame, module_memory: pd.DataFrame, figures: pd.DataFrame
+) -> pd.DataFrame:
+    """Every case of the runs without a cap, with its peaks, its activations by module, and their shares."""
+    observed = device_memory.observed_in(memory, figures)
+    observed = observed.merge(device_memory.by_module(module_memory), how="outer", on="run_id")
+    cells = run_grid.cases(known[known[CAP] == 0], "train_step").merge(observed, how="left", on="run_id")
+    cells = cells.merge(known[["run_id", "num_parameters"]], how="left", on="run_id")
+    fixed = cells[list(USES[:3])].sum(axis=1, min_count=3)
+    cells["parameter_bytes"] = fixed / cells["num_parameters"]
+    # At a peak in the optimizer the activations are gone.
+    cells["activations_share"] = (cells["activations"] / cells["peak"]).mask(cells["highest"] == ranges.OPTIMIZER)
+    cells["softmax_share"] = cells["softmax"] / cells["activations"]
+    cells["model_share"] = fixed / cells["peak"]
+    return cells
+
+
+def _facts(frames: Frames) -> dict:
+    context = frames.oom["context_bytes"].dropna()
+    return {
+        "tolerance": TOLERANCE,
+        "sizes": [f"{size} GB" for size in GPU_SIZES],
+        "context_assumed": prediction.CUDA_CONTEXT_BYTES,
+        "context": context.median() if len(context) else None,
+        "num_context": len(context),
+    }
+
+
+def _claims(frames: Frames) -> list[Claim]:
+    return [*_prediction_claims(frames), *_cap_claims(frames), *_content_claims(frames)]
+
+
+def _prediction_claims(frames: Frames) -> list[Claim]:
+    """How far the predicted peak is off."""
+    return [
+        Claim("exact", frames.errors, lambda rows: (rows["error"].abs() < TOLERANCE).all(), _worst),
+        Claim("inexact", frames.errors, lambda rows: (rows["error"].abs() >= TOLERANCE).any(), _worst),
+        Claim("elsewhere", frames.elsewhere, facts=_worst),
+        Claim("followers", frames.excess, _everywhere, _least_and_most),
+        Claim("casts", frames.casts, lambda rows: (rows["kept"] > rows["casts"]).any(), _most_rounded),
+    ]
+
+
+def _cap_claims(frames: Frames) -> list[Claim]:
+    """Which capped runs ran out, and where."""
+    fates, oom = frames.fates, frames.oom
+    return [
         Claim("foreseen", fates, lambda rows: rows["as_predicted"].all(), _outcomes),
         Claim("unforeseen", fates, lambda rows: not rows["as_predicted"].all(), _outcomes),
         Claim("phases", oom, facts=_phases),
         Claim("second_step", oom[oom["status_step"] == 1], lambda rows: rows["first_step_fits"].any(), _second_step),
         Claim("unused", oom, lambda rows: (rows["unused_bytes"] > rows["asked_bytes"]).any(), largest("unused_bytes")),
+    ]
+
+
+def _content_claims(frames: Frames) -> list[Claim]:
+    """What the memory of a training step holds."""
+
+    def of(*columns: str) -> pd.DataFrame:
+        return frames.measured[[*frames.by, "run_id", NOT_MEASURED, *columns]]
+
+    shares = of("peak", "model_share", "activations_share")
+    in_peak = of("activations", "peak", "highest", "activations_share")
+    in_peak = in_peak[in_peak["highest"] != ranges.OPTIMIZER]
+    return [
         Claim("turns", shares, _turns, extremes("activations_share")),
         Claim("fills", in_peak, lambda rows: _known(rows) and not _turns(shares), extremes("activations_share")),
         Claim("activations", in_peak, _known, extremes("activations_share")),
@@ -89,42 +157,14 @@ def answer(
         Claim("peak_phase", of("peak", "highest"), _short_in_optimizer, _highest),
         Claim("reserved", of("peak", "reserved", "reserved_ratio"), _known, extremes("reserved_ratio")),
     ]
-    fits = device_memory.fits_of(table[[*by, "run_id", NOT_MEASURED, "peak"]], known, fates)
-    accuracy = device_memory.accuracy(pd.concat([errors, elsewhere]))
-    tables = _tables(by, fits, oom, table, accuracy, errors)
-    charts = [
-        Chart(
-            "peak",
-            "stacked_bytes",
-            "Peak memory of a training step, and what GPUs leave to it",
-            device_memory.parts_of_peak(measured, by),
-            {
-                "by": by,
-                "order": list(PARTS),
-                "limits": {f"{size} GB": device_memory.limit_of(size) for size in GPU_SIZES},
-            },
-        )
-    ]
-    context = oom["context_bytes"].dropna()
-    facts = {
-        "tolerance": TOLERANCE,
-        "sizes": [f"{size} GB" for size in GPU_SIZES],
-        "context_assumed": prediction.CUDA_CONTEXT_BYTES,
-        "context": context.median() if len(context) else None,
-        "num_context": len(context),
-    }
-    return assemble(facts, claims, tables, charts)
 
 
-def _tables(
-    by: list[str],
-    fits: pd.DataFrame,
-    oom: pd.DataFrame,
-    table: pd.DataFrame,
-    accuracy: pd.DataFrame,
-    errors: pd.DataFrame,
-) -> list[Table]:
-    headings = case_headings(by, linked=False)
+def _tables(frames: Frames) -> list[Table]:
+    return [*_fit_tables(frames), *_content_tables(frames), *_prediction_tables(frames)]
+
+
+def _fit_tables(frames: Frames) -> list[Table]:
+    headings = case_headings(frames.by, linked=False)
     return [
         Table(
             "fits",
@@ -136,7 +176,7 @@ def _tables(
                 *(Column(f"predicted_{size}", f"in {size} GB") for size in GPU_SIZES),
                 Column("tried", "as predicted, of tried"),
             ),
-            fits,
+            frames.fits,
         ),
         Table(
             "failures",
@@ -151,48 +191,51 @@ def _tables(
                 Column("asked_bytes", "asked for", "mib"),
                 Column("unused_bytes", "reserved and unused", "mib"),
             ),
-            oom,
+            frames.oom,
         ),
-        _of_cells(
+    ]
+
+
+def _content_tables(frames: Frames) -> list[Table]:
+    def of_cells(key: str, title: str, *columns: Column) -> Table:
+        """A table of some columns of all cells, and its CSV of no others."""
+        rows = frames.cells[[*frames.by, "run_id", NOT_MEASURED, *(column.key for column in columns)]]
+        return Table(key, title, (*case_headings(frames.by, linked=False), *columns), rows)
+
+    return [
+        of_cells(
             "uses",
             "At the end of a training step, and what forward keeps for backward",
-            (
-                *(Column(use, use.replace("_", " ").replace("optimizer", "Adam's"), "bytes") for use in USES),
-                Column("parameter_bytes", "bytes a parameter", "count"),
-                Column("activations", "activations", "bytes"),
-                Column("activations_share", "activations, of the peak", "share", bar=True, absent="gone by then"),
-            ),
-            table,
-            by,
+            *(Column(use, use.replace("_", " ").replace("optimizer", "Adam's"), "bytes") for use in USES),
+            Column("parameter_bytes", "bytes a parameter", "count"),
+            Column("activations", "activations", "bytes"),
+            Column("activations_share", "activations, of the peak", "share", bar=True, absent="gone by then"),
         ),
-        _of_cells(
+        of_cells(
             "phases",
             "Peak of each phase of a training step",
-            (
-                *(Column(f"{phase}_peak", phase, "bytes") for phase in ranges.PHASES),
-                Column("highest", "highest in"),
-                Column("reserved", "reserved", "bytes"),
-                Column("reserved_ratio", "reserved ÷ allocated", "ratio"),
-            ),
-            table,
-            by,
+            *(Column(f"{phase}_peak", phase, "bytes") for phase in ranges.PHASES),
+            Column("highest", "highest in"),
+            Column("reserved", "reserved", "bytes"),
+            Column("reserved_ratio", "reserved ÷ allocated", "ratio"),
         ),
-        _of_cells(
+        of_cells(
             "modules",
             "Activations by module, all layers: what each left allocated",
-            (
-                Column("attention", "attention", "bytes"),
-                Column("softmax", "of it softmax", "bytes"),
-                Column("ffn", "feed-forward", "bytes"),
-                Column("norm", "norms", "bytes"),
-                Column("ends", "embedding, head", "bytes"),
-                Column("between", "freed between them", "bytes"),
-                Column("activations", "together", "bytes"),
-                Column("softmax_share", "softmax, of all", "share", bar=True),
-            ),
-            table,
-            by,
+            Column("attention", "attention", "bytes"),
+            Column("softmax", "of it softmax", "bytes"),
+            Column("ffn", "feed-forward", "bytes"),
+            Column("norm", "norms", "bytes"),
+            Column("ends", "embedding, head", "bytes"),
+            Column("between", "freed between them", "bytes"),
+            Column("activations", "together", "bytes"),
+            Column("softmax_share", "softmax, of all", "share", bar=True),
         ),
+    ]
+
+
+def _prediction_tables(frames: Frames) -> list[Table]:
+    return [
         Table(
             "accuracy",
             "How far the predicted peak is off, by recording",
@@ -204,7 +247,7 @@ def _tables(
                 Column("num_exact", "right to the byte", "count"),
                 Column("largest", "largest error", "share"),
             ),
-            accuracy,
+            device_memory.accuracy(pd.concat([frames.errors, frames.elsewhere])),
         ),
         Table(
             "errors",
@@ -219,15 +262,19 @@ def _tables(
                 Column("error", "error", "share"),
                 Column("least_gb", "fits from, GB", "count", absent=f"more than {GPU_SIZES[-1]}"),
             ),
-            errors,
+            frames.errors,
         ),
     ]
 
 
-def _of_cells(key: str, title: str, columns: tuple[Column, ...], table: pd.DataFrame, by: list[str]) -> Table:
-    """A table of some columns of all cells, and its CSV of no others."""
-    rows = table[[*by, "run_id", NOT_MEASURED, *(column.key for column in columns)]]
-    return Table(key, title, (*case_headings(by, linked=False), *columns), rows)
+def _charts(frames: Frames) -> list[Chart]:
+    parts = device_memory.parts_of_peak(frames.measured, frames.by)
+    limits = {f"{size} GB": device_memory.limit_of(size) for size in GPU_SIZES}
+    options = {"by": frames.by, "order": list(PARTS), "limits": limits}
+    return [Chart("peak", "stacked_bytes", "Peak memory of a training step, and what GPUs leave to it", parts, options)]
+
+
+# ---------------------------------------------------------------- facts of the claims
 
 
 def _worst(rows: pd.DataFrame) -> dict:

@@ -1,13 +1,14 @@
 """(l) What does AdamW cost, and what does fusing it save?"""
 
 import re
+from dataclasses import dataclass
 
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.metrics import kernel_time, run_grid, timing
 from analysis.pages.columns import case_headings, spread_column
-from analysis.pages.facts import calibrated_on, highest, lowest, span
+from analysis.pages.facts import calibrated_on, highest, lowest, out_of, span
 from analysis.reference import flops
 from jobs.contract import ranges
 
@@ -22,6 +23,9 @@ CLOCKS = ("kernel", "time", "step")
 ACCESSES = flops.ADAMW_ACCESSES
 NEAR = 0.75
 """From this part of a copy's rate on, kernels are called near the speed of memory."""
+KERNEL = ("kernel_ns", "kernel_min_ns", "kernel_max_ns", "kernel_speedup")
+TIMER = ("time_ns", "time_min_ns", "time_max_ns", "time_speedup")
+NOT_CALIBRATED = "n/a: not calibrated"
 HEADINGS = (*case_headings(["size", "context_length"], linked=False), Column("optimizer", "AdamW"))
 _NAMES = {
     "fused": r"FusedAdam",
@@ -51,56 +55,114 @@ def answer(
     measured host time of one small operation: what the host needs at least. Extra memory is how far the phase raises
     the allocator's peak above what it held when the phase began.
     """
-    table = run_grid.cases_along(runs, MODE, "optimizer", list(LABELS))
+    frames = _frames(runs, steps, kernels, memory, calibration)
+    return assemble(_facts(calibration), _claims(frames), _tables(frames), _charts(frames))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    """`cases`: one row per model and AdamW; `operations`: the kernels of the largest model; `launch_ns`: measured host
+    time of one small operation, NaN where nobody measured it."""
+
+    cases: pd.DataFrame
+    operations: pd.DataFrame
+    launch_ns: float
+
+    @property
+    def measured(self) -> pd.DataFrame:
+        found = self.cases[self.cases[NOT_MEASURED] == ""]
+        return found[found["time_ns"].notna() & found["kernel_ns"].notna()]
+
+    @property
+    def compared(self) -> pd.DataFrame:
+        """Cases with AdamW written out beside them."""
+        return self.measured[self.measured["kernel_speedup"].notna()]
+
+    def compared_of(self, optimizer: str) -> pd.DataFrame:
+        return self.compared[self.compared["optimizer"] == optimizer]
+
+
+def _frames(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memory: pd.DataFrame, calibration: pd.DataFrame
+) -> Frames:
+    cases = run_grid.cases_along(runs, MODE, "optimizer", list(LABELS))
     for part in (_timed(steps), _on_gpu(kernels), _memory(runs, memory)):
-        table = table.merge(part, how="left", on="run_id")
-    table.loc[table[NOT_MEASURED] != "", "extra_bytes"] = float("nan")
+        cases = cases.merge(part, how="left", on="run_id")
+    cases.loc[cases[NOT_MEASURED] != "", "extra_bytes"] = float("nan")
     rates = calibration.set_index("figure")["value"]
-    table["accesses"] = table["optimizer"].map({name: sum(found.values()) for name, found in ACCESSES.items()})
-    table["moved_bytes"] = table["accesses"] * flops.FP32_BYTES * table["num_parameters"]
-    table["rate"] = table["moved_bytes"] / table["kernel_ns"]
-    table["of_copy"] = table["rate"] * 1e9 / rates.get("copy", float("nan"))
-    table["issue_ns"] = table["launches"] * rates.get("launch", float("nan")) * 1e9
-    table["busy_share"] = table["kernel_ns"] / table["time_ns"]
-    table["share"] = table["time_ns"] / table["step_ns"]
-    table["step_busy_share"] = table["step_busy_ns"] / table["step_ns"]
-    table["kernel_share"] = table["kernel_ns"] / table["step_busy_ns"]
-    table["extra_copies"] = table["extra_bytes"] / (flops.FP32_BYTES * table["num_parameters"])
-    clocks = [f"{clock}{end}_ns" for clock in CLOCKS for end in ("", "_min", "_max")]
+    launch = rates.get("launch", float("nan"))
+    weights = flops.FP32_BYTES * cases["num_parameters"]
+    cases["accesses"] = cases["optimizer"].map({name: sum(found.values()) for name, found in ACCESSES.items()})
+    cases["moved_bytes"] = cases["accesses"] * weights
+    cases["rate"] = cases["moved_bytes"] / cases["kernel_ns"]
+    cases["of_copy"] = cases["rate"] * 1e9 / rates.get("copy", float("nan"))
+    cases["issue_ns"] = cases["launches"] * launch * 1e9
+    cases["busy_share"] = cases["kernel_ns"] / cases["time_ns"]
+    cases["share"] = cases["time_ns"] / cases["step_ns"]
+    cases["step_busy_share"] = cases["step_busy_ns"] / cases["step_ns"]
+    cases["kernel_share"] = cases["kernel_ns"] / cases["step_busy_ns"]
+    cases["extra_copies"] = cases["extra_bytes"] / weights
+    cases = _against_base(cases)
+    return Frames(cases=cases, operations=_operations(kernels, cases), launch_ns=launch * 1e9)
+
+
+def _against_base(cases: pd.DataFrame) -> pd.DataFrame:
+    """`cases` with the values of AdamW written out beside them, and what each saves against it."""
+    times = [f"{clock}{end}_ns" for clock in CLOCKS for end in ("", "_min", "_max")]
     others = ["busy_share", "step_busy_share", "launches", "moved_bytes"]
-    table = run_grid.against(table, "optimizer", BASE, [*clocks, *others])
-    other = table["optimizer"] != BASE
+    table = run_grid.against(cases, "optimizer", BASE, [*times, *others])
     for clock in CLOCKS:
-        table[f"{clock}_speedup"] = (table[f"{clock}_ns_{BASE}"] / table[f"{clock}_ns"]).where(other)
+        speedup = table[f"{clock}_ns_{BASE}"] / table[f"{clock}_ns"]
+        table[f"{clock}_speedup"] = speedup.where(table["optimizer"] != BASE)
     table["fewer_bytes"] = table[f"moved_bytes_{BASE}"] / table["moved_bytes"]
     table["fewer_launches"] = table[f"launches_{BASE}"] / table["launches"]
-    operations = _operations(kernels, table)
+    return table
 
-    ok = table[(table[NOT_MEASURED] == "") & table["time_ns"].notna() & table["kernel_ns"].notna()]
-    faster, slower = (_beyond(ok, faster) for faster in (True, False))
-    compared = ok[ok["kernel_speedup"].notna()]
-    fused, foreach = (compared[compared["optimizer"] == name] for name in ("fused", "foreach"))
-    known = ok[ok["of_copy"].notna()]
-    kernel = ("kernel_ns", "kernel_min_ns", "kernel_max_ns", "kernel_speedup")
-    timer = ("time_ns", "time_min_ns", "time_max_ns", "time_speedup")
-    claims = [
+
+def _facts(calibration: pd.DataFrame) -> dict:
+    return {
+        "unfused": sum(ACCESSES[BASE].values()),
+        "fused": sum(ACCESSES["fused"].values()),
+        "launch_bound_share": timing.LAUNCH_BOUND_BUSY_SHARE,
+        "calibrated_on": calibrated_on(calibration),
+    }
+
+
+def _claims(frames: Frames) -> list[Claim]:
+    return [
+        *_fused_claims(frames),
+        *_unfused_claims(frames),
+        *_memory_claims(frames),
+        *_host_claims(frames),
+    ]
+
+
+def _fused_claims(frames: Frames) -> list[Claim]:
+    """What fusing saves, by kernel time and by the timer, and of which share of the step."""
+    fused, faster = frames.compared_of("fused"), _beyond(frames.measured, faster=True)
+    known = frames.measured[frames.measured["of_copy"].notna()]
+
+    def is_faster(rows: pd.DataFrame) -> pd.Series:
+        return rows["run_id"].isin(faster["run_id"])
+
+    return [
         Claim(
             "fused",
-            run_grid.only(fused, *kernel),
-            lambda rows: rows["run_id"].isin(faster["run_id"]).all(),
+            run_grid.only(fused, *KERNEL),
+            lambda rows: is_faster(rows).all(),
             lambda rows: {"speedup": span(rows["kernel_speedup"])},
         ),
         Claim(
             "fused_not_always",
-            run_grid.only(fused, *kernel),
-            lambda rows: not rows["run_id"].isin(faster["run_id"]).all(),
-            lambda rows: {"num_faster": rows["run_id"].isin(faster["run_id"]).sum()},
+            run_grid.only(fused, *KERNEL),
+            lambda rows: not is_faster(rows).all(),
+            lambda rows: {"num_faster": is_faster(rows).sum()},
         ),
         _gain("timer", "time", _steady(fused, "busy_share")),
         _gain("step", "step", _steady(fused, "step_busy_share")),
         Claim(
             "share",
-            run_grid.only(ok, "kernel_ns", "step_busy_ns", "kernel_share"),
+            run_grid.only(frames.measured, "kernel_ns", "step_busy_ns", "kernel_share"),
             lambda rows: {BASE, "fused"} <= set(rows["optimizer"]),
             lambda rows: {name: span(rows.loc[rows["optimizer"] == name, "kernel_share"]) for name in (BASE, "fused")},
         ),
@@ -111,83 +173,74 @@ def answer(
             lambda rows: {"fewer": rows["fewer_bytes"].max(), "speedup": span(rows["kernel_speedup"])},
         ),
         Claim("rate", run_grid.only(known, "rate", "of_copy"), lambda rows: (rows["of_copy"] > NEAR).all(), _rates),
+    ]
+
+
+def _unfused_claims(frames: Frames) -> list[Claim]:
+    """PyTorch's loop and its lists of tensors (foreach) against AdamW written out."""
+    differing = {how: _beyond(frames.measured, faster=how == "faster") for how in ("faster", "slower")}
+    shown = (*KERNEL, *TIMER, "busy_share", f"busy_share_{BASE}")
+    return [
         Claim(
             "foreach_launches",
-            run_grid.only(foreach, "launches", "fewer_launches"),
+            run_grid.only(frames.compared_of("foreach"), "launches", "fewer_launches"),
             lambda rows: (rows["fewer_launches"] > 1).all(),
             lambda rows: {"fewer": span(rows["fewer_launches"])},
         ),
         *(
             Claim(
                 f"{name}_{how}",
-                run_grid.only(rows[rows["optimizer"] == name], *kernel, *timer, "busy_share", f"busy_share_{BASE}"),
-                facts=_counted(compared, name),
+                run_grid.only(rows[rows["optimizer"] == name], *shown),
+                facts=out_of(frames.compared_of(name), _speedups),
             )
             for name in ("foreach", "loop")
-            for how, rows in (("faster", faster), ("slower", slower))
+            for how, rows in differing.items()
         ),
+    ]
+
+
+def _memory_claims(frames: Frames) -> list[Claim]:
+    """What the phase allocates beyond what it found."""
+    fused, foreach = (frames.compared_of(name) for name in ("fused", "foreach"))
+    return [
         Claim(
             "foreach_memory",
             run_grid.only(foreach[foreach["extra_copies"].notna()], "extra_bytes", "extra_copies"),
             lambda rows: (rows["extra_copies"] >= 1).all(),
-            lambda rows: {
-                "copies": span(rows["extra_copies"]),
-                "most": highest(rows, "extra_bytes"),
-            },
+            lambda rows: {"copies": span(rows["extra_copies"]), "most": highest(rows, "extra_bytes")},
         ),
         Claim(
             "fused_memory",
             run_grid.only(fused[fused["extra_copies"].notna()], "extra_bytes"),
             lambda rows: (rows["extra_bytes"] == 0).all(),
         ),
+    ]
+
+
+def _host_claims(frames: Frames) -> list[Claim]:
+    """Where the host sets the time of the phase."""
+    ok, launch_ns = frames.measured, frames.launch_ns
+    waits, issuing = ok[ok["busy_share"] < timing.LAUNCH_BOUND_BUSY_SHARE], ok[ok["issue_ns"] > ok["kernel_ns"]]
+
+    def longest(rows: pd.DataFrame) -> dict:
+        most = rows.loc[(rows["issue_ns"] / rows["kernel_ns"]).idxmax()]
+        return {"launch_ns": launch_ns, "most": most.to_dict()}
+
+    return [
         Claim(
             "launch_bound",
-            run_grid.only(ok[ok["busy_share"] < timing.LAUNCH_BOUND_BUSY_SHARE], "busy_share", "launches"),
-            facts=lambda rows: {"num_all": len(ok), "lowest": lowest(rows, "busy_share")},
+            run_grid.only(waits, "busy_share", "launches"),
+            facts=out_of(ok, lambda rows: {"lowest": lowest(rows, "busy_share")}),
         ),
-        Claim(
-            "issue",
-            run_grid.only(ok[ok["issue_ns"] > ok["kernel_ns"]], "issue_ns", "kernel_ns", "launches"),
-            facts=lambda rows: {
-                "num_all": len(ok),
-                "launch_ns": rates["launch"] * 1e9,
-                "most": rows.loc[(rows["issue_ns"] / rows["kernel_ns"]).idxmax()].to_dict(),
-            },
-        ),
+        Claim("issue", run_grid.only(issuing, "issue_ns", "kernel_ns", "launches"), facts=out_of(ok, longest)),
     ]
-    tables = _tables(table, operations)
-    labelled = ok.assign(clock=ok["optimizer"].map(LABELS), scope=ok["optimizer"].map(LABELS))
-    by, order = ["size"], list(LABELS.values())
-    charts = [
-        Chart(
-            "times",
-            "dumbbell",
-            "Kernel time of the optimizer phase",
-            labelled.drop(columns="time_ns").rename(columns={"kernel_ns": "time_ns"}),
-            {"order": order, "by": by},
-        ),
-        Chart(
-            "rates",
-            "grouped_bars",
-            "Rate at which the optimizer's kernels move bytes",
-            labelled.drop(columns="share").rename(columns={"of_copy": "share"}).dropna(subset="share"),
-            {"order": order, "by": by, "unit": "% of the rate of a copy"},
-        ),
-    ]
-    facts = {
-        "unfused": sum(ACCESSES[BASE].values()),
-        "fused": sum(ACCESSES["fused"].values()),
-        "launch_bound_share": timing.LAUNCH_BOUND_BUSY_SHARE,
-        "calibrated_on": calibrated_on(calibration),
-    }
-    return assemble(facts, claims, tables, charts)
 
 
-def _tables(
-    table: pd.DataFrame,
-    operations: pd.DataFrame,
-) -> list[Table]:
-    not_calibrated = "n/a: not calibrated"
+def _tables(frames: Frames) -> list[Table]:
+    return [*_time_tables(frames), *_detail_tables(frames)]
+
+
+def _time_tables(frames: Frames) -> list[Table]:
     return [
         Table(
             "cost",
@@ -201,9 +254,9 @@ def _tables(
                 Column("launches", "launches", "count"),
                 Column("moved_bytes", "moved", "bytes"),
                 Column("rate", "rate", "gbps"),
-                Column("of_copy", "of copy rate", "share", bar=True, absent=not_calibrated),
+                Column("of_copy", "of copy rate", "share", bar=True, absent=NOT_CALIBRATED),
             ),
-            table,
+            frames.cases,
         ),
         Table(
             "whole",
@@ -219,20 +272,25 @@ def _tables(
                 Column("extra_bytes", "extra in the phase", "bytes"),
                 Column("extra_copies", "extra ÷ weights", "ratio"),
             ),
-            table,
+            frames.cases,
         ),
+    ]
+
+
+def _detail_tables(frames: Frames) -> list[Table]:
+    return [
         Table(
             "host",
             "Host and GPU in the optimizer phase",
             (
                 *HEADINGS,
                 Column("launches", "launches", "count"),
-                Column("issue_ns", "issuing them, at least", "ms", absent=not_calibrated),
+                Column("issue_ns", "issuing them, at least", "ms", absent=NOT_CALIBRATED),
                 Column("kernel_ns", "kernel time", "ms"),
                 spread_column("time", "phase, unprofiled"),
                 Column("busy_share", "GPU busy", "share", bar=True),
             ),
-            table,
+            frames.cases,
         ),
         Table(
             "operations",
@@ -246,7 +304,25 @@ def _tables(
                 Column("kernel_ns", "kernel time", "ms"),
                 Column("rate", "rate", "gbps", absent="not counted"),
             ),
-            operations,
+            frames.operations,
+        ),
+    ]
+
+
+def _charts(frames: Frames) -> list[Chart]:
+    labels = frames.measured["optimizer"].map(LABELS)
+    labelled = frames.measured.assign(clock=labels, scope=labels)
+    times = labelled.drop(columns="time_ns").rename(columns={"kernel_ns": "time_ns"})
+    rates = labelled.drop(columns="share").rename(columns={"of_copy": "share"}).dropna(subset="share")
+    options = {"order": list(LABELS.values()), "by": ["size"]}
+    return [
+        Chart("times", "dumbbell", "Kernel time of the optimizer phase", times, options),
+        Chart(
+            "rates",
+            "grouped_bars",
+            "Rate at which the optimizer's kernels move bytes",
+            rates,
+            {**options, "unit": "% of the rate of a copy"},
         ),
     ]
 
@@ -332,22 +408,11 @@ def _gain(key: str, clock: str, rows: pd.DataFrame) -> Claim:
     )
 
 
-def _counted(of: pd.DataFrame, name: str):
-    num_all = int((of["optimizer"] == name).sum())
-
-    def facts(rows: pd.DataFrame) -> dict:
-        timed = _steady(rows, "busy_share")["time_speedup"]
-        return {
-            "num_all": num_all,
-            "speedup": span(rows["kernel_speedup"]),
-            "num_timed": len(timed),
-            "timer": span(timed),
-        }
-
-    return facts
+def _speedups(rows: pd.DataFrame) -> dict:
+    """Of kernel time, and of the timer where launches bound neither AdamW."""
+    timed = _steady(rows, "busy_share")["time_speedup"]
+    return {"speedup": span(rows["kernel_speedup"]), "num_timed": len(timed), "timer": span(timed)}
 
 
 def _rates(rows: pd.DataFrame) -> dict:
-    return {
-        "of": {LABELS[name]: span(part["of_copy"]) for name, part in rows.groupby("optimizer", sort=False)},
-    }
+    return {"of": {LABELS[name]: span(part["of_copy"]) for name, part in rows.groupby("optimizer", sort=False)}}

@@ -1,12 +1,14 @@
 """(j) What does lower precision buy, and what does it leave as it was?"""
 
+from dataclasses import dataclass
+
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.metrics import kernel_time, precisions, run_grid, timing
 from analysis.metrics.precisions import BASE, ELEMENTS, FRACTION_BITS, MODE, OPTIMIZER_BUSY, PHASES, SLOWER, UNCHANGED
 from analysis.pages.columns import case_headings, spread_column
-from analysis.pages.facts import calibrated_on, highest, lowest, span
+from analysis.pages.facts import calibrated_on, highest, lowest, out_of, span
 from analysis.reference import element_types, kernel_families
 
 SLUG = "precision"
@@ -15,6 +17,7 @@ STUDY = "precision"
 
 LABELS = {"fp32": "FP32", "tf32": "TF32", "bf16": "BF16"}
 PARTS = {"step": "step, unprofiled", "busy": "GPU busy", "products": "matrix products", "rest": "all other kernels"}
+TIMED = (*PARTS, *PHASES, OPTIMIZER_BUSY)
 HEADINGS = case_headings(["size", "context_length", "precision"], linked=False)
 
 
@@ -36,47 +39,142 @@ def answer(
     kernels whose name says that they convert. The difference of logits is over those of FP32 at the same weights, root
     mean square.
     """
+    frames = _frames(runs, steps, kernels, memops, figures, calibration)
+    return assemble(_facts(calibration), _claims(frames), _tables(frames), _charts(frames))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    """`cases`: one row per case and precision. `families`: kernel time by family in each precision, of which `others`
+    are all but GEMM. `paths`: GEMM kernels by math path. `numerics`: difference of logits and loss. `shares`: kernel
+    time of each measured case by family."""
+
+    cases: pd.DataFrame
+    families: pd.DataFrame
+    others: pd.DataFrame
+    paths: pd.DataFrame
+    numerics: pd.DataFrame
+    shares: pd.DataFrame
+
+    @property
+    def lower(self) -> pd.DataFrame:
+        """Measured cases in TF32 and BF16 that have FP32 beside them."""
+        found = _measured(self.cases)
+        return found[(found["precision"] != BASE) & found["step_speedup"].notna()]
+
+    @property
+    def autocast(self) -> pd.DataFrame:
+        return self.lower[self.lower["precision"] == "bf16"]
+
+    @property
+    def gaining(self) -> pd.DataFrame:
+        return self.others[self.others["apart"] & self.others["gains"]]
+
+    @property
+    def losing(self) -> pd.DataFrame:
+        return self.others[self.others["apart"] & self.others["loses"]]
+
+
+def _frames(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    figures: pd.DataFrame,
+    calibration: pd.DataFrame,
+) -> Frames:
     totals = kernel_time.kernel_totals(kernels)
-    cases = run_grid.cases_along(runs, MODE, "precision", list(FRACTION_BITS))
-    table = cases
+    grid = run_grid.cases_along(runs, MODE, "precision", list(FRACTION_BITS))
+    cases = grid
     for part in (
         precisions.phase_times(steps),
         precisions.gpu_times(kernels),
         precisions.contents(totals, memops, kernels),
     ):
-        table = table.merge(part, how="left", on="run_id")
-    table = table.merge(precisions.use_of(runs, table, calibration), how="left", on="run_id")
-    table["busy_share"] = table["busy_ns"] / table["step_ns"]
-    measured = [f"{name}_ns" for name in (*PARTS, *PHASES, OPTIMIZER_BUSY)]
-    measured += ["busy_share", "casts", "launches", "copied_bytes", "peak_memory_bytes"]
-    spreads = [f"step_{end}_ns" for end in ("min", "max")]
-    table = run_grid.against(table, "precision", BASE, measured + spreads)
-    for name in (*PARTS, *PHASES, OPTIMIZER_BUSY):
+        cases = cases.merge(part, how="left", on="run_id")
+    cases = cases.merge(precisions.use_of(runs, cases, calibration), how="left", on="run_id")
+    cases = _against_fp32(cases.assign(busy_share=cases["busy_ns"] / cases["step_ns"]))
+    families = precisions.families_of(totals, kernels, grid)
+    ok = _measured(cases)
+    shares = kernel_time.by_family(totals[totals["run_id"].isin(ok["run_id"])], ["run_id"])
+    return Frames(
+        cases=cases,
+        families=families,
+        others=precisions.other_families(families, grid),
+        paths=precisions.paths_of(totals, grid),
+        numerics=precisions.numerics_of(figures, grid),
+        shares=ok[["size", "precision", "run_id"]].merge(shares, on="run_id"),
+    )
+
+
+def _against_fp32(cases: pd.DataFrame) -> pd.DataFrame:
+    """`cases` with FP32's values beside them, and speed-ups over FP32."""
+    times = [f"{name}_ns" for name in TIMED]
+    spread = ["step_min_ns", "step_max_ns"]
+    others = ["busy_share", "casts", "launches", "copied_bytes", "peak_memory_bytes"]
+    table = run_grid.against(cases, "precision", BASE, [*times, *others, *spread])
+    for name in TIMED:
         table[f"{name}_speedup"] = (table[f"{name}_ns_fp32"] / table[f"{name}_ns"]).where(table["precision"] != BASE)
     table["optimizer_busy_share"] = table[f"{OPTIMIZER_BUSY}_ns"] / table["busy_ns"]
     table["memory_saved"] = 1 - table["peak_memory_bytes"] / table["peak_memory_bytes_fp32"]
     # No product can take less than no time: what the other kernels of FP32 leave.
     table["ceiling"] = (table["products_ns_fp32"] + table["rest_ns_fp32"]) / table["rest_ns_fp32"]
-    table = table.rename(columns={"step_min_ns_fp32": "base_min_ns", "step_max_ns_fp32": "base_max_ns"})
+    return table.rename(columns={"step_min_ns_fp32": "base_min_ns", "step_max_ns_fp32": "base_max_ns"})
 
-    paths = precisions.paths_of(totals, cases)
-    numerics = precisions.numerics_of(figures, cases)
-    families = precisions.families_of(totals, kernels, cases)
-    others = precisions.other_families(families, cases)
-    gaining, losing = (others[others["apart"] & found] for found in (others["gains"], others["loses"]))
-    ok = table[(table[NOT_MEASURED] == "") & table["step_ns"].notna()]
-    lower = ok[(ok["precision"] != BASE) & ok["step_speedup"].notna()]
-    autocast = lower[lower["precision"] == "bf16"]
+
+def _measured(cases: pd.DataFrame) -> pd.DataFrame:
+    return cases[(cases[NOT_MEASURED] == "") & cases["step_ns"].notna()]
+
+
+def _facts(calibration: pd.DataFrame) -> dict:
+    return {
+        "launch_bound_share": timing.LAUNCH_BOUND_BUSY_SHARE,
+        "unchanged": UNCHANGED - 1,
+        "calibrated_on": calibrated_on(calibration),
+    }
+
+
+def _claims(frames: Frames) -> list[Claim]:
+    return [
+        *_step_claims(frames),
+        *_kernel_claims(frames),
+        *_path_claims(frames),
+        *_unchanged_claims(frames),
+        *_use_claims(frames),
+        *_accuracy_claims(frames),
+    ]
+
+
+def _step_claims(frames: Frames) -> list[Claim]:
+    """What a training step gains by the unprofiled timer."""
+    lower = frames.lower
     least = lower[["busy_share", "busy_share_fp32"]].min(axis=1, skipna=False)
     waits, steady = lower[least < timing.LAUNCH_BOUND_BUSY_SHARE], lower[least >= timing.LAUNCH_BOUND_BUSY_SHARE]
     apart = timing.differ(steady, "step", "base") & (steady["step_speedup"] > 1)
-    gains = run_grid.only(lower, "products_ns", "products_speedup", "rest_ns", "rest_speedup")
-    claims = [
+    return [
         Claim(
             "faster",
             run_grid.only(steady[apart], "step_ns", "step_min_ns", "step_max_ns", "step_speedup"),
-            facts=lambda rows: {**_by_precision("step_speedup")(rows), "num_all": len(steady)},
+            facts=out_of(steady, _by_precision("step_speedup")),
         ),
+        Claim(
+            "not_faster",
+            run_grid.only(steady[~apart], "step_ns", "step_min_ns", "step_max_ns", "step_ns_fp32"),
+            facts=out_of(steady, lambda rows: {"first": rows.iloc[0].to_dict()}),
+        ),
+        Claim(
+            "launch_bound",
+            run_grid.only(waits, "busy_share", "busy_share_fp32", "launches"),
+            facts=out_of(lower, lambda rows: {"lowest": lowest(rows, "busy_share")}),
+        ),
+    ]
+
+
+def _kernel_claims(frames: Frames) -> list[Claim]:
+    """What GEMM and all other kernels gain, and the limit that this sets."""
+    lower, autocast = frames.lower, frames.autocast
+    gains = run_grid.only(lower, "products_ns", "products_speedup", "rest_ns", "rest_speedup")
+    return [
         Claim("rest_as_long", gains, lambda rows: _products_gain(rows) and not _rest_gains(rows)),
         Claim(
             "rest_too",
@@ -91,19 +189,9 @@ def answer(
             lambda rows: {"num_gaining": int((rows["products_speedup"] > 1).sum())},
         ),
         Claim(
-            "not_faster",
-            run_grid.only(steady[~apart], "step_ns", "step_min_ns", "step_max_ns", "step_ns_fp32"),
-            facts=lambda rows: {"num_all": len(steady), "first": rows.iloc[0].to_dict()},
-        ),
-        Claim(
-            "launch_bound",
-            run_grid.only(waits, "busy_share", "busy_share_fp32", "launches"),
-            facts=lambda rows: {"num_all": len(lower), "lowest": lowest(rows, "busy_share")},
-        ),
-        Claim(
             "products",
             run_grid.only(lower, "products_ns", "products_speedup"),
-            lambda rows: (rows["products_speedup"] > 1).all(),
+            _products_gain,
             _by_precision("products_speedup"),
         ),
         Claim(
@@ -112,27 +200,31 @@ def answer(
             lambda rows: rows["rest_speedup"].notna().all(),
             _by_precision("rest_speedup"),
         ),
-        *(
-            Claim(
-                key,
-                rows[rows["precision"] == "bf16"].drop(columns=["apart", "gains", "loses"]),
-                facts=lambda rows: _by_family(rows, len(autocast)),
-            )
-            for key, rows in (("families_faster", gaining), ("families_slower", losing))
-        ),
+        _family_claim("families_faster", frames.gaining, len(autocast)),
+        _family_claim("families_slower", frames.losing, len(autocast)),
         Claim(
             "ceiling",
             run_grid.only(autocast, "busy_speedup", "ceiling"),
             lambda rows: (rows["busy_speedup"] < rows["ceiling"]).all(),
-            lambda rows: {
-                "ceiling": span(rows["ceiling"]),
-                "reached": span(rows["busy_speedup"]),
-            },
+            lambda rows: {"ceiling": span(rows["ceiling"]), "reached": span(rows["busy_speedup"])},
         ),
-        Claim("proven", paths[paths["products"] > 0], _as_declared, _proof),
+    ]
+
+
+def _family_claim(key: str, families: pd.DataFrame, num_all: int) -> Claim:
+    rows = families[families["precision"] == "bf16"].drop(columns=["apart", "gains", "loses"])
+    return Claim(key, rows, facts=lambda rows: _by_family(rows, num_all))
+
+
+def _path_claims(frames: Frames) -> list[Claim]:
+    """Which unit multiplied, by the names of the kernels and by their rate."""
+    lower = frames.lower
+    paths = frames.paths[frames.paths["products"] > 0]
+    return [
+        Claim("proven", paths, _as_declared, _proof),
         Claim(
             "not_as_declared",
-            paths[(paths["products"] > 0) & (paths["path"] != paths["precision"])],
+            paths[paths["path"] != paths["precision"]],
             facts=lambda rows: {"num_runs": rows["run_id"].nunique()},
         ),
         Claim(
@@ -141,6 +233,16 @@ def answer(
             lambda rows: len(rows) == len(lower) and (rows["over_slower_peak"] > 1).all(),
             _by_precision("over_slower_peak", slower=SLOWER),
         ),
+    ]
+
+
+def _unchanged_claims(frames: Frames) -> list[Claim]:
+    """What stays in FP32, and what autocast adds."""
+    lower, autocast = frames.lower, frames.autocast
+    tf32, in_fp32 = lower[lower["precision"] == "tf32"], lower[lower["optimizer_fp32"].astype(bool)]
+    elements = [f"{key}_elements_ns" for key in ELEMENTS]
+    optimizer = [f"{OPTIMIZER_BUSY}_{name}" for name in ("ns", "speedup", "share")]
+    return [
         Claim(
             "casts",
             run_grid.only(autocast, "casts", "casts_fp32", "cast_ns", "cast_share", "launches", "launches_fp32"),
@@ -153,31 +255,18 @@ def answer(
         ),
         Claim(
             "elementwise",
-            run_grid.only(
-                autocast,
-                "fp32_elements_share",
-                "bf16_elements_share",
-                *(f"{key}_elements_ns" for key in ELEMENTS),
-            ),
+            run_grid.only(autocast, "fp32_elements_share", "bf16_elements_share", *elements),
             lambda rows: (rows["fp32_elements_share"] > 0).all(),
-            lambda rows: {
-                "fp32": span(rows["fp32_elements_share"]),
-                "bf16": span(rows["bf16_elements_share"]),
-            },
+            lambda rows: {"fp32": span(rows["fp32_elements_share"]), "bf16": span(rows["bf16_elements_share"])},
         ),
         Claim(
             "tf32_bytes",
-            run_grid.only(
-                lower[lower["precision"] == "tf32"], "copied_bytes", "copied_bytes_fp32", "casts", "rest_speedup"
-            ),
-            lambda rows: _only_multiplies(rows) and not rows["run_id"].isin(gaining["run_id"]).any(),
+            run_grid.only(tf32, "copied_bytes", "copied_bytes_fp32", "casts", "rest_speedup"),
+            lambda rows: _only_multiplies(rows) and not rows["run_id"].isin(frames.gaining["run_id"]).any(),
         ),
         Claim(
             "optimizer",
-            run_grid.only(
-                lower[lower["optimizer_fp32"].astype(bool)],
-                *(f"{OPTIMIZER_BUSY}_{name}" for name in ("ns", "speedup", "share")),
-            ),
+            run_grid.only(in_fp32, *optimizer),
             lambda rows: len(rows) == len(lower) and rows[f"{OPTIMIZER_BUSY}_speedup"].notna().all(),
             lambda rows: {
                 "speedup": span(rows[f"{OPTIMIZER_BUSY}_speedup"]),
@@ -190,15 +279,18 @@ def answer(
             lambda rows: (rows["memory_saved"] > 0).all(),
             lambda rows: {"saved": span(rows["memory_saved"])},
         ),
-        Claim(
-            "mfu",
-            run_grid.only(
-                ok[ok["mfu_measured"].notna() & (ok["busy_share"] >= timing.LAUNCH_BOUND_BUSY_SHARE)],
-                *("step_rate", "mfu_measured", "mfu_sheet"),
-            ),
-            _falls,
-            _best_use,
-        ),
+    ]
+
+
+def _use_claims(frames: Frames) -> list[Claim]:
+    ok = _measured(frames.cases)
+    busy = ok[ok["mfu_measured"].notna() & (ok["busy_share"] >= timing.LAUNCH_BOUND_BUSY_SHARE)]
+    return [Claim("mfu", run_grid.only(busy, "step_rate", "mfu_measured", "mfu_sheet"), _falls, _best_use)]
+
+
+def _accuracy_claims(frames: Frames) -> list[Claim]:
+    numerics = frames.numerics
+    return [
         Claim(
             "numerics",
             numerics[numerics["logits_ratio"].notna()],
@@ -206,40 +298,15 @@ def answer(
         ),
         Claim("coarser", precisions.coarser(numerics), lambda rows: (rows["times"] > 1).all(), _times_coarser),
     ]
-    tables = _tables(table, families, paths, numerics)
-    by = ["size", "precision"]
-    long = lower.melt([*by, "run_id"], [f"{part}_speedup" for part in PARTS], var_name="clock", value_name="value")
-    long["clock"] = long["clock"].str.removesuffix("_speedup").map(PARTS)
-    shares = kernel_time.by_family(totals[totals["run_id"].isin(ok["run_id"])], ["run_id"])
-    shares = ok[[*by, "run_id"]].merge(shares, on="run_id")
-    charts = [
-        Chart(
-            "speedup",
-            "dumbbell",
-            "Speed-up over FP32: the step, and its kernels",
-            long,
-            {"order": list(PARTS.values()), "by": by, "unit": "times as fast as FP32 (log scale)", "value": "value"},
-        ),
-        Chart(
-            "mix",
-            "stacked_shares",
-            "Kernel time of a step by family",
-            shares,
-            {"order": [key for key in kernel_families.FAMILIES if key in set(shares["family"])], "by": by},
-        ),
-    ]
-    facts = {"launch_bound_share": timing.LAUNCH_BOUND_BUSY_SHARE, "unchanged": UNCHANGED - 1}
-    facts["calibrated_on"] = calibrated_on(calibration)
-    return assemble(facts, claims, tables, charts)
 
 
-def _tables(
-    table: pd.DataFrame,
-    families: pd.DataFrame,
-    paths: pd.DataFrame,
-    numerics: pd.DataFrame,
-) -> list[Table]:
+def _tables(frames: Frames) -> list[Table]:
+    return [*_time_tables(frames), *_content_tables(frames), *_use_tables(frames)]
+
+
+def _time_tables(frames: Frames) -> list[Table]:
     speedups = [Column(f"{name}_speedup", name, "ratio", absent="base") for name in PHASES]
+    lower = [precision for precision in FRACTION_BITS if precision != BASE]
     return [
         Table(
             "speed",
@@ -251,7 +318,7 @@ def _tables(
                 *speedups,
                 Column("busy_share", "GPU busy", "share", bar=True),
             ),
-            table,
+            frames.cases,
         ),
         Table(
             "parts",
@@ -265,7 +332,7 @@ def _tables(
                 Column("busy_speedup", "GPU busy", "ratio", absent="base"),
                 Column("ceiling", "limit: products in no time", "ratio"),
             ),
-            table,
+            frames.cases,
         ),
         Table(
             "families",
@@ -275,14 +342,15 @@ def _tables(
                 Column("context_length", "context", "count"),
                 Column("family", "family", "family"),
                 *(Column(f"{precision}_ns", precision, "ms") for precision in FRACTION_BITS),
-                *(
-                    Column(f"{precision}_speedup", f"fp32 ÷ {precision}", "ratio")
-                    for precision in FRACTION_BITS
-                    if precision != BASE
-                ),
+                *(Column(f"{precision}_speedup", f"fp32 ÷ {precision}", "ratio") for precision in lower),
             ),
-            families,
+            frames.families,
         ),
+    ]
+
+
+def _content_tables(frames: Frames) -> list[Table]:
+    return [
         Table(
             "paths",
             "Math path of every matrix product of one step, from the names of its kernels",
@@ -295,7 +363,7 @@ def _tables(
                 Column("time_ns", "kernel time", "ms"),
                 Column("share", "of product time", "share", bar=True),
             ),
-            paths,
+            frames.paths,
         ),
         Table(
             "unchanged",
@@ -313,8 +381,13 @@ def _tables(
                 Column("copied_bytes", "copied on the device", "bytes"),
                 Column("peak_memory_bytes", "peak memory", "bytes"),
             ),
-            table,
+            frames.cases,
         ),
+    ]
+
+
+def _use_tables(frames: Frames) -> list[Table]:
+    return [
         Table(
             "use",
             "Model FLOPs over time, against what the machine can multiply",
@@ -326,7 +399,7 @@ def _tables(
                 Column("product_rate", "of the products alone", "tflops"),
                 Column("product_use", "of the measured peak", "share", bar=True, absent="n/a: not calibrated"),
             ),
-            table,
+            frames.cases,
         ),
         Table(
             "numerics",
@@ -339,7 +412,31 @@ def _tables(
                 Column("logits_millionths", "logits: typical difference, millionths", "count"),
                 Column("logits_max_millionths", "largest, millionths", "count"),
             ),
-            numerics,
+            frames.numerics,
+        ),
+    ]
+
+
+def _charts(frames: Frames) -> list[Chart]:
+    by = ["size", "precision"]
+    parts = {f"{part}_speedup": label for part, label in PARTS.items()}
+    speedups = frames.lower.melt([*by, "run_id"], list(parts), var_name="clock", value_name="value")
+    speedups["clock"] = speedups["clock"].map(parts)
+    families = set(frames.shares["family"])
+    return [
+        Chart(
+            "speedup",
+            "dumbbell",
+            "Speed-up over FP32: the step, and its kernels",
+            speedups,
+            {"order": list(PARTS.values()), "by": by, "unit": "times as fast as FP32 (log scale)", "value": "value"},
+        ),
+        Chart(
+            "mix",
+            "stacked_shares",
+            "Kernel time of a step by family",
+            frames.shares,
+            {"order": [key for key in kernel_families.FAMILIES if key in families], "by": by},
         ),
     ]
 

@@ -1,5 +1,7 @@
 """(s) How near is a written-out softmax to the memory's bandwidth?"""
 
+from dataclasses import dataclass
+
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
@@ -34,67 +36,106 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame)
     verdict is of scores beyond BEYOND_CACHE. Two
     kernels differ only where their minimum-to-maximum intervals do not overlap.
     """
-    by = run_grid.case_columns(runs)
-    bandwidth = calibration.set_index("figure")["value"].reindex(["read", "copy"]).astype(float)
-    fastest = calibration[calibration["figure"].isin(("read", "copy"))]["high"].astype(float).max()
+    frames = _frames(runs, kernels, calibration)
+    return assemble(_facts(frames, calibration), _claims(frames), _tables(frames), _charts(frames))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    """`every`: one row per case and kernel; `cases`: one row per case with the five kernels side by side. `by` names a
+    case."""
+
+    by: list[str]
+    every: pd.DataFrame
+    cases: pd.DataFrame
+
+    @property
+    def judged(self) -> pd.DataFrame:
+        """Kernels whose rate has a measured bandwidth beside it."""
+        return self.every[self.every["share"].notna()]
+
+    @property
+    def measured(self) -> pd.DataFrame:
+        """Cases whose five kernels were found."""
+        return self.cases[(self.cases[NOT_MEASURED] == "") & self.cases["chain_ns"].notna()]
+
+
+def _frames(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> Frames:
+    peaks = calibration[calibration["figure"].isin(("read", "copy"))]
+    bandwidth = peaks.set_index("figure")["value"].reindex(["read", "copy"]).astype(float)
     work, single = _work(runs), _single(kernels)
     single = single[single["run_id"].isin(work["run_id"])]
     grid = run_grid.cases(runs, "forward").merge(work, how="left", on="run_id")
-    grid.loc[(grid[NOT_MEASURED] == "") & ~grid["run_id"].isin(single["run_id"]), NOT_MEASURED] = (
-        "not these five kernels"
-    )
-    long = grid.merge(single, on="run_id")
-    long["bytes"] = [row[f"{row['kernel']}_bytes"] for row in long.to_dict("records")]
-    long["peak"] = long["kernel"].map(lambda name: "read" if name in READING else "copy")
-    long["rate"] = long["bytes"].astype(float) / long["time_ns"].astype(float)
-    long["share"] = long["rate"] * 1e9 / long["peak"].map(bandwidth).astype(float)
-    long["faster_than_memory"] = long["rate"] * 1e9 > fastest
-    wide = _wide(grid, long, bandwidth["copy"])
-    measured = wide[(wide[NOT_MEASURED] == "") & wide["chain_ns"].notna()]
+    unknown = (grid[NOT_MEASURED] == "") & ~grid["run_id"].isin(single["run_id"])
+    grid.loc[unknown, NOT_MEASURED] = "not these five kernels"
+    every = grid.merge(single, on="run_id")
+    every["bytes"] = [row[f"{row['kernel']}_bytes"] for row in every.to_dict("records")]
+    every["peak"] = every["kernel"].map(lambda name: "read" if name in READING else "copy")
+    every["rate"] = every["bytes"].astype(float) / every["time_ns"].astype(float)
+    every["share"] = every["rate"] * 1e9 / every["peak"].map(bandwidth).astype(float)
+    every["faster_than_memory"] = every["rate"] * 1e9 > peaks["high"].astype(float).max()
+    return Frames(by=run_grid.case_columns(runs), every=every, cases=_wide(grid, every, bandwidth["copy"]))
+
+
+def _facts(frames: Frames, calibration: pd.DataFrame) -> dict:
+    return {
+        "known": len(frames.measured) > 0,
+        "beyond_cache": BEYOND_CACHE,
+        "calibrated_on": calibrated_on(calibration),
+        "peaks": {row["figure"]: row for row in calibration.to_dict("records")},
+        "kernels": list(KERNELS),
+    }
+
+
+def _claims(frames: Frames) -> list[Claim]:
+    judged, measured = frames.judged, frames.measured
     bound = measured.dropna(subset="over_bound")
-    judged = long[long["share"].notna()]
-    claims = [
+    return [
         Claim("largest", _largest(judged), facts=extremes("share")),
         Claim("smallest", _smallest(judged), facts=extremes("share")),
         Claim("cache", judged[judged["faster_than_memory"]], facts=_cached(len(judged))),
         Claim("no_cache", judged, lambda rows: not rows["faster_than_memory"].any(), extremes("share")),
-        Claim("vectorised", _beside(long), _exp_is_faster, _vectorised),
+        Claim("vectorised", _beside(frames.every), _exp_is_faster, _vectorised),
         Claim("beyond_cache", bound[bound["score_bytes"] > BEYOND_CACHE], facts=extremes("over_bound")),
         Claim("small_only", bound, lambda rows: rows["score_bytes"].max() <= BEYOND_CACHE, extremes("over_bound")),
         Claim("bound", bound, facts=extremes("over_bound")),
         Claim("no_peaks", measured, lambda rows: rows["over_bound"].isna().all(), _rates),
         Claim("traffic", measured, facts=extremes("times_least")),
     ]
-    tables = [
+
+
+def _tables(frames: Frames) -> list[Table]:
+    headings = case_headings(frames.by)
+    return [
         Table(
             "kernels",
             "Each kernel's share of the measured bandwidth",
             (
-                *case_headings(by),
+                *headings,
                 Column("score_bytes", "scores, one layer", "mib"),
                 *(Column(f"{name}_share", name, "share", absent=NO_PEAK) for name in KERNELS),
                 Column("chain_rate", "all five", "gbps"),
             ),
-            wide,
+            frames.cases,
         ),
         Table(
             "bound",
             "Softmax of one forward pass, and the least for one pass over memory: a bound, not a measurement",
             (
-                *case_headings(by),
+                *headings,
                 Column("chain_bytes", "moved", "bytes"),
                 Column("least_bytes", "read and written once", "bytes"),
                 Column("chain_ns", "five kernels", "ms"),
                 Column("bound_ns", "one pass, bound", "ms", absent=NO_PEAK),
                 Column("over_bound", "measured ÷ bound", "ratio", absent=NO_PEAK),
             ),
-            wide,
+            frames.cases,
         ),
         Table(
             "every",
             "Every kernel of every case",
             (
-                *case_headings(by),
+                *headings,
                 Column("kernel", "kernel"),
                 Column("bytes", "moved", "mib"),
                 Column("time_ns", "time", "us", lower="time_min_ns", upper="time_max_ns"),
@@ -102,22 +143,16 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame)
                 Column("share", "of measured bandwidth", "share", absent=NO_PEAK),
                 Column("kernel_name", "name", "kernel"),
             ),
-            long.drop(columns=[f"{name}_bytes" for name in KERNELS]),
+            frames.every.drop(columns=[f"{name}_bytes" for name in KERNELS]),
         ),
     ]
-    groups = {"max": "max, sum", "sum": "max, sum", "exp": "exp", "subtract": "subtract, divide"}
-    charts = [
-        Chart(
-            "shares",
-            "grouped_bars",
-            "Share of the measured bandwidth",
-            judged.assign(scope=judged["kernel"].map(lambda name: groups.get(name, groups["subtract"]))),
-            {"order": list(dict.fromkeys(groups.values())), "by": by, "unit": "% of measured bandwidth"},
-        )
-    ]
-    facts = {"known": len(measured) > 0, "beyond_cache": BEYOND_CACHE, "calibrated_on": calibrated_on(calibration)}
-    facts |= {"peaks": {row["figure"]: row for row in calibration.to_dict("records")}, "kernels": list(KERNELS)}
-    return assemble(facts, claims, tables, charts)
+
+
+def _charts(frames: Frames) -> list[Chart]:
+    groups = {name: group for group in ("max, sum", "exp", "subtract, divide") for name in group.split(", ")}
+    rows = frames.judged.assign(scope=frames.judged["kernel"].map(groups))
+    options = {"order": list(dict.fromkeys(groups.values())), "by": frames.by, "unit": "% of measured bandwidth"}
+    return [Chart("shares", "grouped_bars", "Share of the measured bandwidth", rows, options)]
 
 
 def _work(runs: pd.DataFrame) -> pd.DataFrame:
@@ -179,7 +214,7 @@ def _wide(grid: pd.DataFrame, long: pd.DataFrame, copy: float) -> pd.DataFrame:
     return table
 
 
-# ---------------------------------------------------------------- claims
+# ---------------------------------------------------------------- facts of the claims
 
 
 def _rates(rows: pd.DataFrame) -> dict:

@@ -1,5 +1,6 @@
 """(k) How many steps does a number need?"""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -14,7 +15,6 @@ from jobs.contract import ranges
 SLUG = "warm-up"
 TITLE = "How many steps does a number need?"
 STUDY = "warm_up"
-
 
 SAME_GPU_TIME = 0.05
 """The first step's GPU time is called that of later ones within this part of it."""
@@ -36,63 +36,54 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: 
     the profiled steps: the mean of first steps and of all others, cut into CUDA calls by group and what lies outside
     any call.
     """
+    frames = _frames(runs, steps, kernels, api, main)
+    return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    """`warm_up` and `num_timed`: steps of the main recording. `timed`: every unprofiled step. Per case: `numbers` by
+    steps of warm-up, `needed` steps, `spreads`, and the main recording `beside` them; of the first step its `anatomy`,
+    its `phases` and its `kernels`."""
+
+    warm_up: int
+    num_timed: int
+    batch_sizes: list[str]
+    timed: pd.DataFrame
+    numbers: pd.DataFrame
+    needed: pd.DataFrame
+    spreads: pd.DataFrame
+    beside: pd.DataFrame
+    anatomy: pd.DataFrame
+    phases: pd.DataFrame
+    kernels: pd.DataFrame
+
+    @property
+    def known(self) -> pd.DataFrame:
+        """Cases with at least one step after the warm-up."""
+        return self.needed[self.needed["num_known"] > 0]
+
+
+def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame, main: Any) -> Frames:
     ok = run_grid.measured_runs(runs).astype({"run_id": str, **dict.fromkeys(CASE, str), "context_length": int})
     timed = first_steps.timed_steps(ok, steps)
     warm_up, num_timed = _settings(main)
-    numbers = first_steps.numbers_after(timed, num_timed)
     spreads = first_steps.spreads_of(timed)
-    needed = first_steps.steps_needed(timed, warm_up, num_timed)
-    known = needed[needed["num_known"] > 0]
     beside = spreads.merge(_in_main(ok, main), on=CASE)
-    beside["off"] = beside["main_ns"] / beside["median_ns"] - 1
-    outside = (beside["main_ns"] < beside["median_min_ns"]) | (beside["main_ns"] > beside["median_max_ns"])
-    tolerances, finest = first_steps.tolerances_kept(known), first_steps.finest_kept(known)
     anatomy = first_steps.anatomy_of(ok, steps, api)
-    extra = first_steps.first_kernels(ok, kernels)
-    phases = first_steps.first_by_phase(ok, steps)
-    parts = anatomy[anatomy["component"] != "whole"]
-    unlike = spreads[spreads["between"] > CHANCE * spreads["expected"]]
-    medians = numbers[numbers["statistic"] == "median"]
-    claims = [
-        Claim("answered", finest, facts=lambda rows: {"cases": rows.to_dict("records")}),
-        Claim("unanswered", known[known[first_steps.within_key(TOLERANCES[-1])].isna()], facts=_first_of(known)),
-        Claim("first", spreads, lambda rows: rows["first_ratio"].min() > 1, extremes("first_ratio")),
-        Claim("enough", first_steps.enough_warm_up(medians, spreads), facts=largest("warm_up")),
-        Claim("mean", _of(numbers, 0, "mean"), lambda rows: rows["error"].max() > TOLERANCES[0], extremes("error")),
-        Claim("median", _of(numbers, 0, "median"), lambda rows: rows["error"].notna().all(), extremes("error")),
-        Claim("processes", unlike, facts=_first_of(spreads)),
-        Claim("alike", spreads, lambda rows: not len(unlike) and rows["between"].notna().any(), extremes("within")),
-        Claim("between", spreads[spreads["between"] > spreads["within"]], facts=_first_of(spreads)),
-        Claim("within", spreads[spreads["between"] <= spreads["within"]], facts=_first_of(spreads)),
-        Claim("too_fine", tolerances[tolerances["num_steps"].isna()], facts=extremes("tolerance")),
-        Claim("main_number", needed[needed["main_error"].notna()], facts=largest("main_error")),
-        Claim("short_number", needed[needed["short_error"].notna()], facts=largest("short_error")),
-        Claim("main_outside", beside[outside], facts=_furthest(beside)),
-        Claim("main_inside", beside, lambda rows: not outside.any(), _furthest(beside)),
-        Claim("largest", parts, _slower_first, _largest),
-        Claim("called", parts[parts["component"] == "allocation"], _slower_first, extremes("share")),
-        Claim("unseen", parts[parts["component"] == "outside"], _slower_first, extremes("share")),
-        Claim("gpu_same", extra, lambda rows: _alike(rows["busy_ratio"]), extremes("busy_ratio")),
-        Claim("gpu_differs", extra, lambda rows: not _alike(rows["busy_ratio"]), extremes("busy_ratio")),
-        Claim("loading", extra, _first_launches_load, extremes("new_share")),
-        Claim("state", extra, _state_only, extremes("extra_kernels")),
-        Claim("no_tuning", extra, lambda rows: (rows["extra_products"] == 0).all(), extremes("extra_kernels")),
-    ]  # fmt: skip
-    with_main = spreads.merge(beside[[*CASE, "main_ns"]], how="left", on=CASE)
-    tables = _tables(numbers, needed, with_main, parts, phases, extra, warm_up, num_timed)
-    charts = [_step_by_step(timed), *_convergence(timed)]
-    facts = {
-        "processes": (int(spreads["processes"].min()), int(spreads["processes"].max())) if len(spreads) else (0, 0),
-        "batch_sizes": sorted(set(ok["batch_size"].astype(str))),
-        "known": len(known) > 0,
-        "coarsest": TOLERANCES[-1],
-        "warm_up": warm_up,
-        "num_timed": num_timed,
-        "short": SHORT,
-        "reference": WARM_UPS[-1],
-        "convergence": [chart.key for chart in charts[1:]],
-    }
-    return assemble(facts, claims, tables, charts)
+    return Frames(
+        warm_up=warm_up,
+        num_timed=num_timed,
+        batch_sizes=sorted(set(ok["batch_size"].astype(str))),
+        timed=timed,
+        numbers=first_steps.numbers_after(timed, num_timed),
+        needed=first_steps.steps_needed(timed, warm_up, num_timed),
+        spreads=spreads,
+        beside=beside.assign(off=beside["main_ns"] / beside["median_ns"] - 1),
+        anatomy=anatomy[anatomy["component"] != "whole"],
+        phases=first_steps.first_by_phase(ok, steps),
+        kernels=first_steps.first_kernels(ok, kernels),
+    )
 
 
 def _settings(main: Any) -> tuple[int, int]:
@@ -113,21 +104,86 @@ def _in_main(ok: pd.DataFrame, main: Any) -> pd.DataFrame:
     return same[["run_id", *CASE]].merge(timer, on="run_id")[[*CASE, "main_ns"]]
 
 
-def _tables(
-    numbers: pd.DataFrame,
-    needed: pd.DataFrame,
-    spreads: pd.DataFrame,
-    parts: pd.DataFrame,
-    phases: pd.DataFrame,
-    extra: pd.DataFrame,
-    warm_up: int,
-    num_timed: int,
-) -> list[Table]:
+def _facts(frames: Frames) -> dict:
+    processes = frames.spreads["processes"]
+    return {
+        "processes": (int(processes.min()), int(processes.max())) if len(processes) else (0, 0),
+        "batch_sizes": frames.batch_sizes,
+        "known": len(frames.known) > 0,
+        "coarsest": TOLERANCES[-1],
+        "warm_up": frames.warm_up,
+        "num_timed": frames.num_timed,
+        "short": SHORT,
+        "reference": WARM_UPS[-1],
+        "convergence": [chart.key for chart in _convergence(frames.timed)],
+    }
+
+
+def _claims(frames: Frames) -> list[Claim]:
+    return [*_number_claims(frames), *_process_claims(frames), *_first_step_claims(frames)]
+
+
+def _number_claims(frames: Frames) -> list[Claim]:
+    """How far off a number is, and how many steps it needs."""
+    numbers, needed, known = frames.numbers, frames.needed, frames.known
+    medians = numbers[numbers["statistic"] == "median"]
+    tolerances = first_steps.tolerances_kept(known)
+    answered = first_steps.finest_kept(known)
+    unanswered = known[known[first_steps.within_key(TOLERANCES[-1])].isna()]
+    return [
+        Claim("answered", answered, facts=lambda rows: {"cases": rows.to_dict("records")}),
+        Claim("unanswered", unanswered, facts=_first_of(known)),
+        Claim("enough", first_steps.enough_warm_up(medians, frames.spreads), facts=largest("warm_up")),
+        Claim("mean", _of(numbers, 0, "mean"), lambda rows: rows["error"].max() > TOLERANCES[0], extremes("error")),
+        Claim("median", _of(numbers, 0, "median"), lambda rows: rows["error"].notna().all(), extremes("error")),
+        Claim("too_fine", tolerances[tolerances["num_steps"].isna()], facts=extremes("tolerance")),
+        Claim("main_number", needed[needed["main_error"].notna()], facts=largest("main_error")),
+        Claim("short_number", needed[needed["short_error"].notna()], facts=largest("short_error")),
+    ]
+
+
+def _process_claims(frames: Frames) -> list[Claim]:
+    """How processes differ, and how the main recording does."""
+    spreads, beside = frames.spreads, frames.beside
+    unlike = spreads[spreads["between"] > CHANCE * spreads["expected"]]
+    outside = (beside["main_ns"] < beside["median_min_ns"]) | (beside["main_ns"] > beside["median_max_ns"])
+    return [
+        Claim("processes", unlike, facts=_first_of(spreads)),
+        Claim("alike", spreads, lambda rows: not len(unlike) and rows["between"].notna().any(), extremes("within")),
+        Claim("between", spreads[spreads["between"] > spreads["within"]], facts=_first_of(spreads)),
+        Claim("within", spreads[spreads["between"] <= spreads["within"]], facts=_first_of(spreads)),
+        Claim("main_outside", beside[outside], facts=_furthest(beside)),
+        Claim("main_inside", beside, lambda rows: not outside.any(), _furthest(beside)),
+    ]
+
+
+def _first_step_claims(frames: Frames) -> list[Claim]:
+    """How long the first step takes, on what, and what the GPU does in it."""
+    parts, kernels = frames.anatomy, frames.kernels
+    return [
+        Claim("first", frames.spreads, lambda rows: rows["first_ratio"].min() > 1, extremes("first_ratio")),
+        Claim("largest", parts, _slower_first, _largest),
+        Claim("called", parts[parts["component"] == "allocation"], _slower_first, extremes("share")),
+        Claim("unseen", parts[parts["component"] == "outside"], _slower_first, extremes("share")),
+        Claim("gpu_same", kernels, lambda rows: _alike(rows["busy_ratio"]), extremes("busy_ratio")),
+        Claim("gpu_differs", kernels, lambda rows: not _alike(rows["busy_ratio"]), extremes("busy_ratio")),
+        Claim("loading", kernels, _first_launches_load, extremes("new_share")),
+        Claim("state", kernels, _state_only, extremes("extra_kernels")),
+        Claim("no_tuning", kernels, lambda rows: (rows["extra_products"] == 0).all(), extremes("extra_kernels")),
+    ]
+
+
+def _tables(frames: Frames) -> list[Table]:
     case = case_headings(CASE[:2], linked=False)
+    return [*_number_tables(frames, case), *_first_step_tables(frames, case)]
+
+
+def _number_tables(frames: Frames, case: tuple[Column, ...]) -> list[Table]:
+    too_few = "too few recorded"
     return [
         Table(
             "numbers",
-            f"What {num_timed} steps would have said, over processes",
+            f"What {frames.num_timed} steps would have said, over processes",
             (
                 *case,
                 Column("warm_up", "warm-up steps", "count"),
@@ -135,23 +191,23 @@ def _tables(
                 spread_column("number", "number"),
                 Column("error", "furthest off", "share"),
             ),
-            numbers,
+            frames.numbers,
         ),
         Table(
             "needed",
-            f"Steps that a median needs after {warm_up} warm-up steps",
+            f"Steps that a median needs after {frames.warm_up} warm-up steps",
             (
                 *case,
                 *(
-                    Column(first_steps.within_key(part), f"until within {part:.0%}", "count", absent="too few recorded")
+                    Column(first_steps.within_key(part), f"until within {part:.0%}", "count", absent=too_few)
                     for part in TOLERANCES
                 ),
                 Column("num_known", "steps recorded", "count"),
-                Column("main_error", f"off with {num_timed}, at most", "share", absent="too few recorded"),
+                Column("main_error", f"off with {frames.num_timed}, at most", "share", absent=too_few),
                 Column("main_process", "in process", "count", absent="none"),
-                Column("short_error", "{1} after {0}, at most".format(*SHORT), "share", absent="too few recorded"),
+                Column("short_error", "{1} after {0}, at most".format(*SHORT), "share", absent=too_few),
             ),
-            needed,
+            frames.needed,
         ),
         Table(
             "spreads",
@@ -166,32 +222,29 @@ def _tables(
                 Column("expected", "between processes, if they were alike", "share"),
                 Column("between", "between processes", "share"),
             ),
-            spreads,
+            frames.spreads.merge(frames.beside[[*CASE, "main_ns"]], how="left", on=CASE),
         ),
+    ]
+
+
+def _first_step_tables(frames: Frames, case: tuple[Column, ...]) -> list[Table]:
+    times = (
+        Column("first_ns", "first step", "ms"),
+        Column("later_ns", "later step", "ms"),
+        Column("extra_ns", "extra", "ms"),
+    )
+    return [
         Table(
             "anatomy",
             "The first step under nsys against the later ones",
-            (
-                *case,
-                Column("label", "host time in"),
-                Column("first_ns", "first step", "ms"),
-                Column("later_ns", "later step", "ms"),
-                Column("extra_ns", "extra", "ms"),
-                Column("share", "of the extra", "share", bar=True),
-            ),
-            parts,
+            (*case, Column("label", "host time in"), *times, Column("share", "of the extra", "share", bar=True)),
+            frames.anatomy,
         ),
         Table(
             "phases",
             "The first step by phase, unprofiled",
-            (
-                *case,
-                Column("phase", "phase"),
-                Column("first_ns", "first step", "ms"),
-                Column("later_ns", "later step", "ms"),
-                Column("extra_ns", "extra", "ms"),
-            ),
-            phases,
+            (*case, Column("phase", "phase"), *times),
+            frames.phases,
         ),
         Table(
             "kernels",
@@ -205,48 +258,13 @@ def _tables(
                 Column("new_call_ns", "first launch of a kernel", "us"),
                 Column("other_call_ns", "other launches", "us"),
             ),
-            extra,
+            frames.kernels,
         ),
-    ]  # fmt: skip
+    ]
 
 
-# ---------------------------------------------------------------- facts and charts
-
-
-def _of(numbers: pd.DataFrame, warm_up: int, statistic: str) -> pd.DataFrame:
-    return numbers[(numbers["warm_up"] == warm_up) & (numbers["statistic"] == statistic)]
-
-
-def _first_of(every: pd.DataFrame):
-    return lambda rows: {**rows.iloc[0].to_dict(), **out_of(every)(rows)}
-
-
-def _furthest(every: pd.DataFrame):
-    return lambda rows: {**rows.loc[rows["off"].abs().idxmax()].to_dict(), **out_of(every)(rows)}
-
-
-def _slower_first(rows: pd.DataFrame) -> bool:
-    return bool((rows["extra_ns"] > 0).any())
-
-
-def _alike(ratio: pd.Series) -> bool:
-    return bool((ratio - 1).abs().max() < SAME_GPU_TIME)
-
-
-def _first_launches_load(rows: pd.DataFrame) -> bool:
-    return bool((rows["new_call_ns"] > 2 * rows["other_call_ns"]).all())
-
-
-def _state_only(rows: pd.DataFrame) -> bool:
-    return bool((rows["extra_kernels"] > 0).all() and (rows["extra_optimizer"] == rows["extra_kernels"]).all())
-
-
-def _largest(rows: pd.DataFrame) -> dict:
-    """The two components that cost most in the case with the longest extra time."""
-    case = rows.groupby(CASE)["extra_ns"].transform("sum")
-    of_case = rows[case == case.max()].sort_values("extra_ns", ascending=False)
-    first, second = of_case.iloc[0], of_case.iloc[1]
-    return {"first": first.to_dict(), "second": second.to_dict()}
+def _charts(frames: Frames) -> list[Chart]:
+    return [_step_by_step(frames.timed), *_convergence(frames.timed)]
 
 
 def _step_by_step(timed: pd.DataFrame) -> Chart:
@@ -285,3 +303,42 @@ def _convergence(timed: pd.DataFrame) -> list[Chart]:
         )
         charts.append(Chart(f"convergence-{len(charts)}", "traces", title, drawn[drawn["y"] > 0], options))
     return charts
+
+
+# ---------------------------------------------------------------- facts of the claims
+
+
+def _of(numbers: pd.DataFrame, warm_up: int, statistic: str) -> pd.DataFrame:
+    return numbers[(numbers["warm_up"] == warm_up) & (numbers["statistic"] == statistic)]
+
+
+def _first_of(every: pd.DataFrame):
+    return lambda rows: {**rows.iloc[0].to_dict(), **out_of(every)(rows)}
+
+
+def _furthest(every: pd.DataFrame):
+    return lambda rows: {**rows.loc[rows["off"].abs().idxmax()].to_dict(), **out_of(every)(rows)}
+
+
+def _slower_first(rows: pd.DataFrame) -> bool:
+    return bool((rows["extra_ns"] > 0).any())
+
+
+def _alike(ratio: pd.Series) -> bool:
+    return bool((ratio - 1).abs().max() < SAME_GPU_TIME)
+
+
+def _first_launches_load(rows: pd.DataFrame) -> bool:
+    return bool((rows["new_call_ns"] > 2 * rows["other_call_ns"]).all())
+
+
+def _state_only(rows: pd.DataFrame) -> bool:
+    return bool((rows["extra_kernels"] > 0).all() and (rows["extra_optimizer"] == rows["extra_kernels"]).all())
+
+
+def _largest(rows: pd.DataFrame) -> dict:
+    """The two components that cost most in the case with the longest extra time."""
+    case = rows.groupby(CASE)["extra_ns"].transform("sum")
+    of_case = rows[case == case.max()].sort_values("extra_ns", ascending=False)
+    first, second = of_case.iloc[0], of_case.iloc[1]
+    return {"first": first.to_dict(), "second": second.to_dict()}
