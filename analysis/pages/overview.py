@@ -1,6 +1,7 @@
 """The front page: key figures, a heat map of forward time, and what could not be measured."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -16,52 +17,74 @@ SLUG = "overview"
 def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, manifest: Mapping) -> Answer:
     """Runs finished, unfinished and never run, kernels recorded, machine and dates; forward time (timer, median) by
     size and context length."""
-    by = run_grid.case_columns(runs)
+    frames = _frames(runs, steps, manifest)
+    return assemble(_facts(runs, kernels, manifest, frames), _claims(frames), _tables(frames), _charts(runs, kernels))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    """`runs` in model order, of them those that did not finish (`unfinished`) and those of the sweep that were never
+    run (`not_run`); `heat`: forward time by case; `sizes`: one run of each size. `by` names a case."""
+
+    by: list[str]
+    runs: pd.DataFrame
+    unfinished: pd.DataFrame
+    not_run: pd.DataFrame
+    heat: pd.DataFrame
+    sizes: pd.DataFrame
+
+
+def _frames(runs: pd.DataFrame, steps: pd.DataFrame, manifest: Mapping) -> Frames:
+    ordered = run_grid.in_model_order(runs)
+    unfinished = ordered[ordered["status"].astype(str) != "ok"].reset_index(drop=True)
     times = timing.host_times(steps, "timer", "timer")
     forward = times[times["phase"] == "forward"].drop(columns="phase")
     heat = run_grid.cases(runs, "forward").merge(forward, how="left", on="run_id")
     heat.loc[heat[NOT_MEASURED] != "", ["timer_ns", "timer_min_ns", "timer_max_ns"]] = float("nan")
-    status = runs["status"].astype(str)
-    ordered = run_grid.in_model_order(runs)
-    unfinished = ordered[ordered["status"].astype(str) != "ok"].reset_index(drop=True)
-    unfinished = unfinished.assign(why=[run_grid.why_not_measured(row) for _, row in unfinished.iterrows()])
-    sizes = ordered.drop_duplicates("size").reset_index(drop=True)
-    not_run = pd.DataFrame({"run_id": pd.Series(manifest.get("not_run") or [], dtype=str)})
+    return Frames(
+        by=run_grid.case_columns(runs),
+        runs=ordered,
+        unfinished=unfinished.assign(why=[run_grid.why_not_measured(row) for _, row in unfinished.iterrows()]),
+        not_run=pd.DataFrame({"run_id": pd.Series(manifest.get("not_run") or [], dtype=str)}),
+        heat=heat,
+        sizes=ordered.drop_duplicates("size").reset_index(drop=True),
+    )
+
+
+def _facts(runs: pd.DataFrame, kernels: pd.DataFrame, manifest: Mapping, frames: Frames) -> dict:
     where = environment.answer(runs, manifest)
-    facts = {
+    peak = runs["peak_memory_bytes"].max()
+    return {
         "num_runs": len(runs),
-        "num_planned": len(runs) + len(not_run),
-        "num_ok": int((status == "ok").sum()),
+        "num_planned": len(runs) + len(frames.not_run),
+        "num_ok": len(runs) - len(frames.unfinished),
         "num_kernels": len(kernels),
         "num_kernel_names": kernels["kernel_name"].nunique(),
         "environment": where.facts,
         "one_environment": where.claims["same"].holds,
-        "num_sizes": len(sizes),
+        "num_sizes": len(frames.sizes),
         "num_contexts": int(runs["context_length"].nunique()),
         "modes": [label for mode, label in top_kernel.SCOPES.items() if (runs["mode"].astype(str) == mode).any()],
-        "by": by,
-        "peak": int(runs["peak_memory_bytes"].max()) if len(runs) and runs["peak_memory_bytes"].notna().any() else 0,
+        "by": frames.by,
+        "peak": 0 if pd.isna(peak) else int(peak),
     }
-    inner = beyond_gemm.answer(runs, kernels)
-    claims = [
-        Claim(
-            "unfinished",
-            unfinished,
-            lambda rows: (rows["status"].astype(str) != "ok").any(),
-        ),
-        Claim(
-            "all_finished",
-            runs,
-            lambda rows: (rows["status"].astype(str) == "ok").all() and not len(not_run),
-        ),
-        Claim("not_run", not_run),
+
+
+def _claims(frames: Frames) -> list[Claim]:
+    return [
+        Claim("unfinished", frames.unfinished),
+        Claim("all_finished", frames.runs, lambda rows: not len(frames.unfinished) and not len(frames.not_run)),
+        Claim("not_run", frames.not_run),
     ]
-    tables = [
+
+
+def _tables(frames: Frames) -> list[Table]:
+    return [
         Table(
             "heat",
             "Python timer, median over steps, ms; shaded by the logarithm",
-            (*case_headings(by), Column("timer_ns", "time", "ms")),
-            heat,
+            (*case_headings(frames.by), Column("timer_ns", "time", "ms")),
+            frames.heat,
         ),
         Table(
             "unfinished",
@@ -71,9 +94,9 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, manif
                 Column("why", "what happened"),
                 Column("status_message", "message"),
             ),
-            unfinished[["run_id", "status", "why", "status_phase", "status_message"]],
+            frames.unfinished[["run_id", "status", "why", "status_phase", "status_message"]],
         ),
-        Table("not_run", "Runs of the sweep that were never run", (Column("run_id", "run"),), not_run),
+        Table("not_run", "Runs of the sweep that were never run", (Column("run_id", "run"),), frames.not_run),
         Table(
             "models",
             "Models",
@@ -85,10 +108,10 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, manif
                 Column("num_heads", "heads", "count"),
                 Column("num_parameters", "parameters", "count"),
             ),
-            sizes[["size", "d_model", "d_ff", "num_layers", "num_heads", "num_parameters"]],
+            frames.sizes[["size", "d_model", "d_ff", "num_layers", "num_heads", "num_parameters"]],
         ),
     ]
-    charts = [
-        Chart("families", *(getattr(inner.charts["families"], part) for part in ("kind", "title", "rows", "options")))
-    ]
-    return assemble(facts, claims, tables, charts)
+
+
+def _charts(runs: pd.DataFrame, kernels: pd.DataFrame) -> list[Chart]:
+    return [beyond_gemm.answer(runs, kernels).charts["families"]]

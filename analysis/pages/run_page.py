@@ -1,6 +1,7 @@
 """One run: its timings by every clock, phases, kernel families, kernels, modules, memory and API calls."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -30,50 +31,82 @@ def answers(
     spread is given, means otherwise.
     """
     ordered = run_grid.in_model_order(runs)
-    frames = {
-        "times": _times(steps, kernels),
-        "totals": kernel_time.kernel_totals(kernels),
-        "api": _per_step(
-            api, ["phase", "name"], {"calls": "calls", "total_ns": "time_ns"}, kernel_time.num_profiled_steps(kernels)
-        ),
-        "memops": _memops(memops, kernel_time.num_profiled_steps(kernels)),
-        "memory": memory,
-        "checks": checks,
-    }
+    num_steps = kernel_time.num_profiled_steps(kernels)
+    totals = kernel_time.kernel_totals(kernels)
+    order = _family_order(totals)
     of_run = {
-        name: dict(iter(frame.groupby(frame["run_id"].astype(str), sort=False))) for name, frame in frames.items()
+        name: _by_run(rows)
+        for name, rows in {
+            "times": _times(steps, kernels),
+            "totals": totals,
+            "api": _per_step(api, ["phase", "name"], {"calls": "calls", "total_ns": "time_ns"}, num_steps),
+            "memops": _memops(memops, num_steps),
+            "memory": memory,
+            "checks": checks,
+        }.items()
     }
-    order = kernel_time.by_family(frames["totals"], ["run_id"]).groupby("family")["time_ns"].sum()
-    order = order.sort_values(ascending=False).index.tolist()
     for _, run in ordered.iterrows():
-        run_id = str(run["run_id"])
-        finished = str(run["status"]) == "ok"
-        parts = {
-            name: groups.get(run_id, frames[name].head(0)) if finished else frames[name].head(0)
-            for name, groups in of_run.items()
-        }
-        yield run_id, _answer(run, ordered, parts, order)
+        frames = _frames(**{name: rows_of(run) for name, rows_of in of_run.items()})
+        answer = assemble(_facts(run, ordered, frames), [], _tables(frames), _charts(frames, order))
+        yield str(run["run_id"]), answer
 
 
-def _answer(run: pd.Series, runs: pd.DataFrame, parts: dict[str, pd.DataFrame], order: list[str]) -> Answer:
-    totals = parts["totals"]
-    families = kernel_time.by_family(totals, ["phase"])
-    whole = kernel_time.by_family(totals.assign(scope=ranges.STEP), ["scope"])
-    per_phase = pd.concat([families, whole.rename(columns={"scope": "phase"})], ignore_index=True)
-    per_phase = sorted_by(per_phase, place(per_phase["phase"], ORDER), -per_phase["time_ns"])
-    names = kernel_time.by_kernel(totals.assign(scope=ranges.STEP), ["scope"]).drop(columns="scope")
-    modules = _modules(totals)
-    times = parts["times"]
-    facts = {
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    """One run: `times` by phase and clock, kernel time by phase and family (`families`), by kernel and by module, and
+    its memory, API calls, copies and checks."""
+
+    times: pd.DataFrame
+    families: pd.DataFrame
+    kernels: pd.DataFrame
+    modules: pd.DataFrame
+    memory: pd.DataFrame
+    api: pd.DataFrame
+    memops: pd.DataFrame
+    checks: pd.DataFrame
+
+
+def _frames(
+    times: pd.DataFrame,
+    totals: pd.DataFrame,
+    api: pd.DataFrame,
+    memops: pd.DataFrame,
+    memory: pd.DataFrame,
+    checks: pd.DataFrame,
+) -> Frames:
+    in_step = totals.assign(scope=ranges.STEP)
+    of_step = kernel_time.by_family(in_step, ["scope"]).rename(columns={"scope": "phase"})
+    families = pd.concat([kernel_time.by_family(totals, ["phase"]), of_step], ignore_index=True)
+    return Frames(
+        times=times.drop(columns="run_id"),
+        families=sorted_by(families, place(families["phase"], ORDER), -families["time_ns"]),
+        kernels=kernel_time.by_kernel(in_step, ["scope"]).drop(columns="scope"),
+        modules=_modules(totals),
+        memory=memory.drop(columns="run_id"),
+        api=api.drop(columns="run_id"),
+        memops=memops.drop(columns="run_id"),
+        checks=checks,
+    )
+
+
+def _facts(run: pd.Series, runs: pd.DataFrame, frames: Frames) -> dict:
+    return {
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
         "why": run_grid.why_not_measured(run),
         "axes": _axes(run, runs),
-        "num_kernels": len(names),
-        "mfu": _mfu(run, times),
+        "num_kernels": len(frames.kernels),
+        "mfu": _mfu(run, frames.times),
         "log": str(run["log"]).splitlines() if pd.notna(run.get("log")) else [],
         "top": TOP_KERNELS,
     }
-    tables = [
+
+
+def _tables(frames: Frames) -> list[Table]:
+    return [*_time_tables(frames), *_kernel_tables(frames), *_other_tables(frames)]
+
+
+def _time_tables(frames: Frames) -> list[Table]:
+    return [
         Table(
             "times",
             "Time by phase and clock: median, and minimum–maximum over steps",
@@ -88,7 +121,7 @@ def _answer(run: pd.Series, runs: pd.DataFrame, parts: dict[str, pd.DataFrame], 
                 Column("timer_n", "steps timed", "count"),
                 Column("host_n", "steps profiled", "count"),
             ),
-            times.drop(columns="run_id"),
+            frames.times,
         ),
         Table(
             "families",
@@ -100,8 +133,13 @@ def _answer(run: pd.Series, runs: pd.DataFrame, parts: dict[str, pd.DataFrame], 
                 Column("time_ns", "time", "ms"),
                 Column("calls", "calls", "count"),
             ),
-            per_phase,
+            frames.families,
         ),
+    ]
+
+
+def _kernel_tables(frames: Frames) -> list[Table]:
+    return [
         Table(
             "kernels",
             "Top kernels of the step",
@@ -113,7 +151,7 @@ def _answer(run: pd.Series, runs: pd.DataFrame, parts: dict[str, pd.DataFrame], 
                 Column("calls", "calls", "count"),
                 Column("modules", "launched by", "modules"),
             ),
-            names.head(TOP_KERNELS),
+            frames.kernels.head(TOP_KERNELS),
         ),
         Table(
             "modules",
@@ -125,8 +163,13 @@ def _answer(run: pd.Series, runs: pd.DataFrame, parts: dict[str, pd.DataFrame], 
                 Column("share", "of the step", "share", bar=True),
                 Column("calls", "kernels", "count"),
             ),
-            modules,
+            frames.modules,
         ),
+    ]
+
+
+def _other_tables(frames: Frames) -> list[Table]:
+    return [
         Table(
             "memory",
             "Memory of torch's allocator by phase",
@@ -137,7 +180,7 @@ def _answer(run: pd.Series, runs: pd.DataFrame, parts: dict[str, pd.DataFrame], 
                 Column("allocated_after_bytes", "allocated after", "bytes"),
                 Column("peak_reserved_bytes", "peak reserved", "bytes"),
             ),
-            parts["memory"].drop(columns="run_id"),
+            frames.memory,
         ),
         Table(
             "api",
@@ -148,7 +191,7 @@ def _answer(run: pd.Series, runs: pd.DataFrame, parts: dict[str, pd.DataFrame], 
                 Column("calls", "calls", "count"),
                 Column("time_ns", "host time", "ms"),
             ),
-            parts["api"].drop(columns="run_id"),
+            frames.api,
         ),
         Table(
             "memops",
@@ -160,7 +203,7 @@ def _answer(run: pd.Series, runs: pd.DataFrame, parts: dict[str, pd.DataFrame], 
                 Column("bytes", "size", "mib"),
                 Column("time_ns", "GPU time", "ms"),
             ),
-            parts["memops"].drop(columns="run_id"),
+            frames.memops,
         ),
         Table(
             "checks",
@@ -172,13 +215,27 @@ def _answer(run: pd.Series, runs: pd.DataFrame, parts: dict[str, pd.DataFrame], 
                 Column("at_most", "at most", "number"),
                 Column("passed", "result", "check"),
             ),
-            parts["checks"],
+            frames.checks,
         ),
     ]
-    charts = [
-        Chart("families", "stacked_shares", "Kernel time by family", per_phase, {"by": ["phase"], "order": order})
-    ]
-    return assemble(facts, [], tables, charts)
+
+
+def _charts(frames: Frames, order: list[str]) -> list[Chart]:
+    options = {"by": ["phase"], "order": order}
+    return [Chart("families", "stacked_shares", "Kernel time by family", frames.families, options)]
+
+
+def _by_run(rows: pd.DataFrame) -> Callable[[pd.Series], pd.DataFrame]:
+    """The part of `rows` that is of a run; none of a run that did not finish, whatever it left behind."""
+    groups = dict(iter(rows.groupby(rows["run_id"].astype(str), sort=False)))
+    empty = rows.head(0)
+    return lambda run: groups.get(str(run["run_id"]), empty) if str(run["status"]) == "ok" else empty
+
+
+def _family_order(totals: pd.DataFrame) -> list[str]:
+    """The families of all runs, the most time first: a family has one place in the charts of every run."""
+    times = kernel_time.by_family(totals, ["run_id"]).groupby("family")["time_ns"].sum()
+    return times.sort_values(ascending=False).index.tolist()
 
 
 def _mfu(run: pd.Series, times: pd.DataFrame) -> float | None:
