@@ -1,4 +1,4 @@
-"""The front page: key figures, a heat map of forward time, and what could not be measured."""
+"""The front page: key numbers, a heat map of forward time, and what could not be measured."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

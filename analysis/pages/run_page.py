@@ -114,9 +114,9 @@ def _time_tables(frames: Frames) -> list[Table]:
                 Column("phase", "phase"),
                 spread_column("timer", "Python timer"),
                 spread_column("host", "NVTX range"),
-                spread_column("projected", "GPU projected"),
+                spread_column("projected", "GPU span"),
                 spread_column("busy", "GPU busy"),
-                Column("busy_ratio", "busy ÷ timer", "share", bar=True),
+                Column("busy_ratio", "GPU busy ÷ timer", "share", bar=True),
                 Column("launches", "kernels", "count"),
                 Column("timer_n", "steps timed", "count"),
                 Column("host_n", "steps profiled", "count"),
@@ -172,7 +172,7 @@ def _other_tables(frames: Frames) -> list[Table]:
     return [
         Table(
             "memory",
-            "Memory of torch's allocator by phase",
+            "Memory of PyTorch's allocator by phase",
             (
                 Column("phase", "phase"),
                 Column("allocated_before_bytes", "allocated before", "bytes"),
@@ -195,7 +195,7 @@ def _other_tables(frames: Frames) -> list[Table]:
         ),
         Table(
             "memops",
-            "Memory copies and sets per step",
+            "Copies and fills per step",
             (
                 Column("phase", "phase"),
                 Column("operation", "operation"),
@@ -239,7 +239,8 @@ def _family_order(totals: pd.DataFrame) -> list[str]:
 
 
 def _mfu(run: pd.Series, times: pd.DataFrame) -> float | None:
-    """MFU of the unprofiled step; None where it was not timed or the GPU's peak is unknown."""
+    """MFU of the unprofiled step, over the data sheet's peak of its precision; None where it was not timed or the GPU
+    is unknown."""
     whole = times.loc[times["phase"] == ranges.STEP, "timer_ns"].dropna()
     reached = utilisation.mfu(run, float(whole.iloc[0])) if len(whole) else float("nan")
     return None if pd.isna(reached) else reached

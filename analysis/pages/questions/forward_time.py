@@ -15,7 +15,7 @@ TITLE = "How long does a forward pass take?"
 
 CLOCKS = {
     "busy": "GPU busy",
-    "projected": "GPU projected",
+    "projected": "GPU span",
     "host": "NVTX range (under nsys)",
     "timer": "Python timer",
 }
@@ -29,7 +29,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
     steps.
 
     timer: Python, unprofiled, device synchronised. host: the NVTX range `forward` on the host, under nsys. projected:
-    first kernel start to last kernel end on the GPU. busy: union of the kernels on the GPU. Ratios are to the timer's
+    GPU span, first kernel start to last kernel end. busy: union of the kernels on the GPU. Ratios are to the timer's
     median. Two clocks differ only where their minimum-to-maximum intervals do not overlap. A run is launch-bound where
     busy / timer < timing.LAUNCH_BOUND_BUSY_SHARE. The second table is the forward phase inside the other modes.
     """
@@ -99,11 +99,11 @@ def _tables(frames: Frames) -> list[Table]:
     clocks = (
         spread_column("timer", "Python timer"),
         spread_column("host", "NVTX range"),
-        spread_column("projected", "GPU projected"),
+        spread_column("projected", "GPU span"),
         spread_column("busy", "GPU busy"),
         Column("host_ratio", "NVTX ÷ timer", "ratio"),
-        Column("projected_ratio", "projected ÷ timer", "ratio"),
-        Column("busy_ratio", "busy ÷ timer", "share", bar=True),
+        Column("projected_ratio", "GPU span ÷ timer", "ratio"),
+        Column("busy_ratio", "GPU busy ÷ timer", "share", bar=True),
     )
     return [
         Table(
