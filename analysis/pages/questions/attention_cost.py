@@ -28,10 +28,10 @@ _RANGES = {
 
 
 def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
-    """Kernel time of QK^T, softmax and AV in a forward pass (mode `forward`, naive attention) against their FLOPs, for
+    """Kernel time of QK^T, softmax and AV in a forward pass (mode `forward`, eager attention) against their FLOPs, for
     every case.
 
-    QK^T is the gemm kernels launched inside the range `attention_scores` (its scaling and mask are not), AV those
+    QK^T is the GEMM kernels launched inside the range `attention_scores` (its scaling and mask are not), AV those
     inside `attention_output`, softmax all kernels inside `softmax`. FLOPs are of the whole forward pass, causal mask
     ignored, as the kernels compute them. Ratios are softmax to QK^T: in time, in FLOPs, and the first by the second
     (how many times more a softmax FLOP costs).

@@ -1,4 +1,4 @@
-"""(s) How near is a written-out softmax to the memory's bandwidth?"""
+"""(s) How near is the softmax of eager attention to the memory's bandwidth?"""
 
 from dataclasses import dataclass
 
@@ -26,15 +26,15 @@ little of its time."""
 
 
 def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> Answer:
-    """The five kernels inside the range `softmax` of forward (mode `forward`, attention written out, float32), told
+    """The five kernels inside the range `softmax` of forward (mode `forward`, eager attention, FP32 or TF32), told
     apart by the order of their launches: bytes by flops.softmax_kernels, time, rate, and rate over the bandwidth that
     `calibration` measured (read for max and sum, copy for the others).
 
     Time is the median over layers and steps, with minimum and maximum. A rate is faster than memory where it exceeds
-    every bandwidth measured: some of those bytes came from the L2 cache. The chain is all five; the bound is what
-    reading and writing the scores once would take at the median copy bandwidth: nobody measured a kernel that does; the
-    verdict is of scores beyond BEYOND_CACHE. Two
-    kernels differ only where their minimum-to-maximum intervals do not overlap.
+    every bandwidth measured: some of those bytes came from the L2 cache. The chain is all five. The bound is what
+    reading and writing the scores once would take at the median copy bandwidth; nobody measured a kernel that does. The
+    verdict is of scores beyond BEYOND_CACHE. Two kernels differ only where their minimum-to-maximum intervals do not
+    overlap.
     """
     frames = _frames(runs, kernels, calibration)
     return assemble(_facts(frames, calibration), _claims(frames), _tables(frames), _charts(frames))
