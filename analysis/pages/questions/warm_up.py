@@ -29,12 +29,11 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: 
     A number is the median, or the mean, of the timed steps after some warm-up steps; as many steps are taken as `main`
     times. To tell what warm-up does, it is compared with the median of all steps of its process after WARM_UPS' last.
     To tell how many steps a number needs, it is compared with the number of its case, which is the median over
-    processes of those medians, so that neither one disturbed step nor one disturbed process decides it: n steps after
-    the warm-up of `main` are enough where, in every process, the medians of n steps and of any more lie within a
-    tolerance of it. The spread between steps is the standard deviation within a process, the median over processes;
-    that between processes is the standard deviation of their medians; both are parts of the median. The anatomy is of
-    the profiled steps: the mean of first steps and of all others, cut into CUDA calls by group and what lies outside
-    any call.
+    processes of those medians, so that no outlier, be it a step or a process, decides it. n steps after the warm-up of
+    `main` are enough where, in every process, the medians of n steps and of any more lie within a tolerance of it. The
+    spread between steps is the standard deviation within a process, the median over processes; that between processes
+    is the standard deviation of their medians; both are parts of the median. The anatomy is of the profiled steps: the
+    mean of first steps and of all others, cut into CUDA calls by group and what lies outside any call.
     """
     frames = _frames(runs, steps, kernels, api, main)
     return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
@@ -251,10 +250,10 @@ def _first_step_tables(frames: Frames, case: tuple[Column, ...]) -> list[Table]:
             "The GPU in the first step under nsys",
             (
                 *case,
-                Column("first_busy_ns", "busy, first step", "ms"),
-                Column("later_busy_ns", "busy, later step", "ms"),
-                Column("extra_kernels", "kernels more", "count"),
-                Column("extra_products", "matrix products more", "count"),
+                Column("first_busy_ns", "GPU busy, first step", "ms"),
+                Column("later_busy_ns", "GPU busy, later step", "ms"),
+                Column("extra_kernels", "more kernels", "count"),
+                Column("extra_products", "more GEMMs", "count"),
                 Column("new_call_ns", "first launch of a kernel", "us"),
                 Column("other_call_ns", "other launches", "us"),
             ),
