@@ -17,7 +17,7 @@ TITLE = "What fills the memory, and which runs will not fit?"
 STUDY = "memory"
 
 ROUNDED_PARAMETER_BYTES = (16, 17)
-"""A parameter, its gradient and its two moments take 16 bytes in float32, and the allocator rounds up."""
+"""A parameter, its gradient and its two moments take 16 bytes in FP32, and the allocator rounds up."""
 
 
 def answer(
@@ -25,13 +25,14 @@ def answer(
 ) -> Answer:
     """Device memory of a training step, and what `jobs.memory` predicts of it from the shapes alone.
 
-    Measured, in a step after the first, of runs without a cap: the allocator's peak in each phase; the bytes of
+    Measured, in a step after the first, of runs without a cap: peak allocated in each phase; the bytes of
     parameters, gradients and Adam's state when the step has ended, from a snapshot of the allocator; activations, which
-    is what forward leaves allocated, by range. A range's bytes contain those of the ranges inside it.
+    is what the forward pass leaves allocated, by range. A range's bytes contain those of the ranges inside it.
 
-    Predicted: the peak, against every finished run of this study and of `main`, capped or not, and apart from these, of
-    the other `studies` by name, without compiled runs and those after them in their process; whether each cell fits
-    GPUs of GPU_SIZES; and, for runs with the allocator capped, the step and the phase in which they run out.
+    Predicted: peak allocated, against every finished run of this study and of `main`, capped or not, and apart from
+    these, of the other `studies` by name, without compiled runs and those after them in their process; whether each
+    cell fits GPUs of GPU_SIZES; and, for runs with the allocator capped, the step and the phase in which they run
+    out.
     """
     frames = _frames(runs, memory, module_memory, figures, main, studies)
     return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
@@ -117,7 +118,7 @@ def _claims(frames: Frames) -> list[Claim]:
 
 
 def _prediction_claims(frames: Frames) -> list[Claim]:
-    """How far the predicted peak is off."""
+    """How far predicted peak allocated is off."""
     return [
         Claim("exact", frames.errors, lambda rows: (rows["error"].abs() < TOLERANCE).all(), _worst),
         Claim("inexact", frames.errors, lambda rows: (rows["error"].abs() >= TOLERANCE).any(), _worst),
@@ -171,8 +172,8 @@ def _fit_tables(frames: Frames) -> list[Table]:
             "Predicted end of a training step on three GPUs, and how many of the runs tried ended so",
             (
                 *headings,
-                Column("predicted", "peak, predicted", "bytes"),
-                Column("peak", "peak, measured", "bytes"),
+                Column("predicted", "peak allocated, predicted", "bytes"),
+                Column("peak", "peak allocated, measured", "bytes"),
                 *(Column(f"predicted_{size}", f"in {size} GB") for size in GPU_SIZES),
                 Column("tried", "as predicted, of tried"),
             ),
@@ -180,7 +181,7 @@ def _fit_tables(frames: Frames) -> list[Table]:
         ),
         Table(
             "failures",
-            "Runs that went out of memory under a cap",
+            "Runs that ran out of memory under a cap",
             (
                 *headings,
                 Column("cap_bytes", "cap", "bytes"),
@@ -205,19 +206,19 @@ def _content_tables(frames: Frames) -> list[Table]:
     return [
         of_cells(
             "uses",
-            "At the end of a training step, and what forward keeps for backward",
+            "At the end of a training step, and what the forward pass keeps for the backward pass",
             *(Column(use, use.replace("_", " ").replace("optimizer", "Adam's"), "bytes") for use in USES),
             Column("parameter_bytes", "bytes a parameter", "count"),
             Column("activations", "activations", "bytes"),
-            Column("activations_share", "activations, of the peak", "share", bar=True, absent="gone by then"),
+            Column("activations_share", "activations, of peak allocated", "share", bar=True, absent="gone by then"),
         ),
         of_cells(
             "phases",
-            "Peak of each phase of a training step",
+            "Peak allocated in each phase of a training step",
             *(Column(f"{phase}_peak", phase, "bytes") for phase in ranges.PHASES),
             Column("highest", "highest in"),
-            Column("reserved", "reserved", "bytes"),
-            Column("reserved_ratio", "reserved ÷ allocated", "ratio"),
+            Column("reserved", "peak reserved", "bytes"),
+            Column("reserved_ratio", "peak reserved ÷ peak allocated", "ratio"),
         ),
         of_cells(
             "modules",
@@ -238,7 +239,7 @@ def _prediction_tables(frames: Frames) -> list[Table]:
     return [
         Table(
             "accuracy",
-            "How far the predicted peak is off, by recording",
+            "How far predicted peak allocated is off, by recording",
             (
                 Column("sweep", "sweep"),
                 Column("precision", "precision"),
@@ -251,7 +252,7 @@ def _prediction_tables(frames: Frames) -> list[Table]:
         ),
         Table(
             "errors",
-            "Predicted and measured peak of every finished run",
+            "Predicted and measured peak allocated of every finished run",
             (
                 Column("sweep", "sweep"),
                 *case_headings(["size", "context_length"], linked=False),
@@ -271,7 +272,9 @@ def _charts(frames: Frames) -> list[Chart]:
     parts = device_memory.parts_of_peak(frames.measured, frames.by)
     limits = {f"{size} GB": device_memory.limit_of(size) for size in GPU_SIZES}
     options = {"by": frames.by, "order": list(PARTS), "limits": limits}
-    return [Chart("peak", "stacked_bytes", "Peak memory of a training step, and what GPUs leave to it", parts, options)]
+    return [
+        Chart("peak", "stacked_bytes", "Peak allocated in a training step, and what GPUs leave to it", parts, options)
+    ]
 
 
 # ---------------------------------------------------------------- facts of the claims
