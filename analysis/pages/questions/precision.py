@@ -16,7 +16,7 @@ TITLE = "What does lower precision make faster?"
 STUDY = "precision"
 
 LABELS = {"fp32": "FP32", "tf32": "TF32", "bf16": "BF16"}
-PARTS = {"step": "step, unprofiled", "busy": "GPU busy", "products": "matrix products", "rest": "all other kernels"}
+PARTS = {"step": "step, unprofiled", "busy": "GPU busy", "products": "GEMM kernels", "rest": "all other kernels"}
 TIMED = (*PARTS, *PHASES, OPTIMIZER_BUSY)
 HEADINGS = case_headings(["size", "context_length", "precision"], linked=False)
 
@@ -32,10 +32,10 @@ def answer(
     """Training steps in TF32 and BF16 autocast against the same step in FP32.
 
     Speed-up is FP32's time over this one's: of the step and its phases by the unprofiled timer, of the GPU by busy
-    time, of matrix products and of all other kernels by kernel time. Where launches bound a step, or FP32's, the host
-    sets its unprofiled time: nothing is said of the step from those cases. The math path of a product is what the name
-    of its kernel says; where no documentation backs the name, it is inferred. MFU is the products' FLOPs over the
-    step's wall time, over the machine's measured rate for the precision and over the data sheet's. Casts are copy
+    time, of GEMM kernels and of all others by kernel time. Where a step, or FP32's, is launch-bound, the host sets its
+    unprofiled time: nothing is said of the step from those cases. The math path of a GEMM is what the name of its
+    kernel says; where no documentation backs the name, it is inferred. MFU is the FLOPs of the matmuls over the step's
+    wall time, over the machine's measured peak for the precision and over the data sheet's. Casts are copy
     kernels whose name says that they convert. The difference of logits is over those of FP32 at the same weights, root
     mean square.
     """
@@ -117,7 +117,7 @@ def _against_fp32(cases: pd.DataFrame) -> pd.DataFrame:
         table[f"{name}_speedup"] = (table[f"{name}_ns_fp32"] / table[f"{name}_ns"]).where(table["precision"] != BASE)
     table["optimizer_busy_share"] = table[f"{OPTIMIZER_BUSY}_ns"] / table["busy_ns"]
     table["memory_saved"] = 1 - table["peak_memory_bytes"] / table["peak_memory_bytes_fp32"]
-    # No product can take less than no time: what the other kernels of FP32 leave.
+    # No GEMM can take less than no time: what the other kernels of FP32 leave.
     table["ceiling"] = (table["products_ns_fp32"] + table["rest_ns_fp32"]) / table["rest_ns_fp32"]
     return table.rename(columns={"step_min_ns_fp32": "base_min_ns", "step_max_ns_fp32": "base_max_ns"})
 
@@ -322,15 +322,15 @@ def _time_tables(frames: Frames) -> list[Table]:
         ),
         Table(
             "parts",
-            "Kernel time of one step, and what the products can gain at most",
+            "Kernel time of one step, and what faster GEMM kernels can gain at most",
             (
                 *HEADINGS,
-                Column("products_ns", "matrix products", "ms"),
-                Column("products_speedup", "products", "ratio", absent="base"),
+                Column("products_ns", "GEMM kernels", "ms"),
+                Column("products_speedup", "GEMM kernels", "ratio", absent="base"),
                 Column("rest_ns", "all other kernels", "ms"),
                 Column("rest_speedup", "all others", "ratio", absent="base"),
                 Column("busy_speedup", "GPU busy", "ratio", absent="base"),
-                Column("ceiling", "limit: products in no time", "ratio"),
+                Column("ceiling", "limit: GEMM in no time", "ratio"),
             ),
             frames.cases,
         ),
@@ -341,8 +341,8 @@ def _time_tables(frames: Frames) -> list[Table]:
                 Column("size", "model"),
                 Column("context_length", "context", "count"),
                 Column("family", "family", "family"),
-                *(Column(f"{precision}_ns", precision, "ms") for precision in FRACTION_BITS),
-                *(Column(f"{precision}_speedup", f"fp32 ÷ {precision}", "ratio") for precision in lower),
+                *(Column(f"{precision}_ns", LABELS[precision], "ms") for precision in FRACTION_BITS),
+                *(Column(f"{precision}_speedup", f"FP32 ÷ {LABELS[precision]}", "ratio") for precision in lower),
             ),
             frames.families,
         ),
@@ -353,15 +353,15 @@ def _content_tables(frames: Frames) -> list[Table]:
     return [
         Table(
             "paths",
-            "Math path of every matrix product of one step, from the names of its kernels",
+            "Math path of every GEMM of one step, from the names of its kernels",
             (
                 *HEADINGS,
                 Column("math_path", "math path"),
-                Column("products", "products", "count"),
+                Column("products", "GEMMs", "count"),
                 Column("helpers", "kernels that add up parts", "count"),
                 Column("inferred_share", "of them by inference", "share", absent="says nothing"),
                 Column("time_ns", "kernel time", "ms"),
-                Column("share", "of product time", "share", bar=True),
+                Column("share", "of GEMM time", "share", bar=True),
             ),
             frames.paths,
         ),
@@ -379,7 +379,7 @@ def _content_tables(frames: Frames) -> list[Table]:
                 Column("cast_ns", "casts", "ms"),
                 Column("launches", "launches", "count"),
                 Column("copied_bytes", "copied on the device", "bytes"),
-                Column("peak_memory_bytes", "peak memory", "bytes"),
+                Column("peak_memory_bytes", "peak allocated", "bytes"),
             ),
             frames.cases,
         ),
@@ -394,10 +394,10 @@ def _use_tables(frames: Frames) -> list[Table]:
             (
                 *HEADINGS,
                 Column("step_rate", "of the step", "tflops"),
-                Column("mfu_measured", "MFU, measured peak", "share", absent="n/a: not calibrated"),
-                Column("mfu_sheet", "MFU, data sheet", "share", absent="n/a: GPU not listed"),
-                Column("product_rate", "of the products alone", "tflops"),
-                Column("product_use", "of the measured peak", "share", bar=True, absent="n/a: not calibrated"),
+                Column("mfu_measured", "MFU of measured peak", "share", absent="n/a: not calibrated"),
+                Column("mfu_sheet", "MFU of data sheet's peak", "share", absent="n/a: GPU not listed"),
+                Column("product_rate", "of GEMM alone", "tflops"),
+                Column("product_use", "GEMM, of measured peak", "share", bar=True, absent="n/a: not calibrated"),
             ),
             frames.cases,
         ),
