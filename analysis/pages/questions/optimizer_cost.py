@@ -17,7 +17,7 @@ TITLE = "What does AdamW cost, and does fusing it help?"
 STUDY = "optimizer"
 
 MODE = "train_step"
-LABELS = {"own": "written out", "loop": "torch, loop", "foreach": "torch, foreach", "fused": "torch, fused"}
+LABELS = {"own": "reference AdamW", "loop": "torch, loop", "foreach": "torch, foreach", "fused": "torch, fused"}
 BASE = "own"
 CLOCKS = ("kernel", "time", "step")
 ACCESSES = flops.ADAMW_ACCESSES
@@ -45,13 +45,13 @@ COUNTERS = "step counters"
 def answer(
     runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memory: pd.DataFrame, calibration: pd.DataFrame
 ) -> Answer:
-    """The optimizer phase of a training step with AdamW written out and with PyTorch's as a loop over the tensors, over
+    """The optimizer phase of a training step with reference AdamW and with PyTorch's as a loop over the tensors, over
     lists of them (foreach), and fused.
 
-    Kernel time is how long the GPU is busy in the phase, time the phase by the unprofiled timer, speed-up the time of
-    AdamW written out over this one's. Faster and slower are said of kernel time; of the timer only where launches bound
-    neither, for elsewhere the host sets it. Bytes are elements read and written as flops.ADAMW_ACCESSES counts them;
-    their rate is over kernel time and compared with the measured rate of a device copy. Issuing is launches times the
+    GPU busy (kernel_ns) is of the phase, time the phase by the unprofiled timer, speed-up the time of reference AdamW
+    over this one's. Faster and slower are said of GPU busy; of the timer only where neither is launch-bound, for
+    elsewhere the host sets it. Bytes are elements read and written as flops.ADAMW_ACCESSES counts them; their rate is
+    over GPU busy and compared with the measured rate of a device copy. Issuing is launches times the
     measured host time of one small operation: what the host needs at least. Extra memory is how far the phase raises
     the allocator's peak above what it held when the phase began.
     """
@@ -75,7 +75,7 @@ class Frames:
 
     @property
     def compared(self) -> pd.DataFrame:
-        """Cases with AdamW written out beside them."""
+        """Cases with reference AdamW beside them."""
         return self.measured[self.measured["kernel_speedup"].notna()]
 
     def compared_of(self, optimizer: str) -> pd.DataFrame:
@@ -107,7 +107,7 @@ def _frames(
 
 
 def _against_base(cases: pd.DataFrame) -> pd.DataFrame:
-    """`cases` with the values of AdamW written out beside them, and what each saves against it."""
+    """`cases` with the values of reference AdamW beside them, and what each saves against it."""
     times = [f"{clock}{end}_ns" for clock in CLOCKS for end in ("", "_min", "_max")]
     others = ["busy_share", "step_busy_share", "launches", "moved_bytes"]
     table = run_grid.against(cases, "optimizer", BASE, [*times, *others])
@@ -138,7 +138,7 @@ def _claims(frames: Frames) -> list[Claim]:
 
 
 def _fused_claims(frames: Frames) -> list[Claim]:
-    """What fusing saves, by kernel time and by the timer, and of which share of the step."""
+    """What fusing saves, by GPU busy and by the timer, and of which share of the step."""
     fused, faster = frames.compared_of("fused"), _beyond(frames.measured, faster=True)
     known = frames.measured[frames.measured["of_copy"].notna()]
 
@@ -177,7 +177,7 @@ def _fused_claims(frames: Frames) -> list[Claim]:
 
 
 def _unfused_claims(frames: Frames) -> list[Claim]:
-    """PyTorch's loop and its lists of tensors (foreach) against AdamW written out."""
+    """PyTorch's loop and its lists of tensors (foreach) against reference AdamW."""
     differing = {how: _beyond(frames.measured, faster=how == "faster") for how in ("faster", "slower")}
     shown = (*KERNEL, *TIMER, "busy_share", f"busy_share_{BASE}")
     return [
@@ -247,7 +247,7 @@ def _time_tables(frames: Frames) -> list[Table]:
             "The optimizer phase of one training step",
             (
                 *HEADINGS,
-                spread_column("kernel", "kernel time"),
+                spread_column("kernel", "GPU busy"),
                 Column("kernel_speedup", "speed-up", "ratio", absent="base"),
                 spread_column("time", "phase, unprofiled"),
                 Column("time_speedup", "speed-up", "ratio", absent="base"),
@@ -265,10 +265,10 @@ def _time_tables(frames: Frames) -> list[Table]:
                 *HEADINGS,
                 spread_column("step", "step, unprofiled"),
                 Column("step_speedup", "speed-up", "ratio", absent="base"),
-                Column("step_busy_share", "GPU busy", "share"),
+                Column("step_busy_share", "GPU busy ÷ step", "share"),
                 Column("share", "optimizer, of step", "share", bar=True),
-                Column("kernel_share", "of GPU busy time", "share", bar=True),
-                Column("peak_memory_bytes", "peak of the run", "bytes"),
+                Column("kernel_share", "optimizer, of GPU busy", "share", bar=True),
+                Column("peak_memory_bytes", "peak allocated", "bytes"),
                 Column("extra_bytes", "extra in the phase", "bytes"),
                 Column("extra_copies", "extra ÷ weights", "ratio"),
             ),
@@ -286,9 +286,9 @@ def _detail_tables(frames: Frames) -> list[Table]:
                 *HEADINGS,
                 Column("launches", "launches", "count"),
                 Column("issue_ns", "issuing them, at least", "ms", absent=NOT_CALIBRATED),
-                Column("kernel_ns", "kernel time", "ms"),
+                Column("kernel_ns", "GPU busy", "ms"),
                 spread_column("time", "phase, unprofiled"),
-                Column("busy_share", "GPU busy", "share", bar=True),
+                Column("busy_share", "GPU busy ÷ phase", "share", bar=True),
             ),
             frames.cases,
         ),
@@ -316,7 +316,7 @@ def _charts(frames: Frames) -> list[Chart]:
     rates = labelled.drop(columns="share").rename(columns={"of_copy": "share"}).dropna(subset="share")
     options = {"order": list(LABELS.values()), "by": ["size"]}
     return [
-        Chart("times", "dumbbell", "Kernel time of the optimizer phase", times, options),
+        Chart("times", "dumbbell", "GPU busy in the optimizer phase", times, options),
         Chart(
             "rates",
             "grouped_bars",
@@ -381,23 +381,23 @@ def _operations(kernels: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _apart(rows: pd.DataFrame, clock: str) -> pd.Series:
-    """True where the time lies outside the spread of AdamW written out."""
+    """True where the time lies outside the spread of reference AdamW."""
     renamed = rows.rename(columns={f"{clock}{end}_ns_{BASE}": f"base{end}_ns" for end in ("", "_min", "_max")})
     return timing.differ(renamed, clock, "base")
 
 
 def _beyond(rows: pd.DataFrame, faster: bool) -> pd.DataFrame:
-    """Rows whose kernels are faster, or slower, than those of AdamW written out, beyond the spread of both."""
+    """Rows whose kernels are faster, or slower, than those of reference AdamW, beyond the spread of both."""
     return rows[_apart(rows, "kernel") & ((rows["kernel_speedup"] > 1) == faster)]
 
 
 def _steady(rows: pd.DataFrame, busy: str) -> pd.DataFrame:
-    """Rows where launches bound neither this AdamW nor the one written out."""
+    """Rows where neither this AdamW nor the reference is launch-bound."""
     return rows[rows[[busy, f"{busy}_{BASE}"]].min(axis=1) >= timing.LAUNCH_BOUND_BUSY_SHARE]
 
 
 def _gain(key: str, clock: str, rows: pd.DataFrame) -> Claim:
-    """That all of the `rows` whose time by `clock` lies outside the spread of AdamW written out are faster."""
+    """That all of the `rows` whose time by `clock` lies outside the spread of reference AdamW are faster."""
     names = [f"{clock}_{end}" for end in ("ns", "min_ns", "max_ns", "speedup")]
     speedup = names[-1]
     return Claim(
@@ -409,7 +409,7 @@ def _gain(key: str, clock: str, rows: pd.DataFrame) -> Claim:
 
 
 def _speedups(rows: pd.DataFrame) -> dict:
-    """Of kernel time, and of the timer where launches bound neither AdamW."""
+    """Of GPU busy, and of the timer where neither AdamW is launch-bound."""
     timed = _steady(rows, "busy_share")["time_speedup"]
     return {"speedup": span(rows["kernel_speedup"]), "num_timed": len(timed), "timer": span(timed)}
 
