@@ -1,5 +1,7 @@
 """(c) What does a forward pass do besides matrix products?"""
 
+from dataclasses import dataclass
+
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
@@ -22,66 +24,78 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     gemm contains split-K and epilogue kernels: they are part of a product. Shares are of the kernel time of the whole
     forward pass, so that gemm and the rest add up to 100%.
     """
-    by = run_grid.case_columns(runs)
-    totals = kernel_time.kernel_totals(kernels)
+    frames = _frames(runs, kernels)
+    return assemble({"families": frames.order}, _claims(frames), _tables(frames), _charts(frames))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    by: list[str]
+    """Columns that name a case."""
+    order: list[str]
+    """Families by falling kernel time."""
+    long: pd.DataFrame
+    """Every family in every case, with its top kernel."""
+    wide: pd.DataFrame
+    """One row per case, a column for each family."""
+    kernels: pd.DataFrame
+    """The top kernels of each family over all cases."""
+
+
+def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
     grid = run_grid.cases(runs, "forward")
+    totals = kernel_time.kernel_totals(kernels)
     totals = totals[totals["run_id"].isin(grid["run_id"])]
     families = kernel_time.by_family(totals, ["run_id"])
     names = kernel_time.by_kernel(totals, ["run_id"])
     top = names.drop_duplicates(["run_id", "family"])[["run_id", "family", "kernel_name", "share", "modules"]]
     top = top.rename(columns={"share": "kernel_share"})
-    long = grid.merge(families, how="left", on="run_id").merge(top, how="left", on=["run_id", "family"])
-    rest = long[(long["family"] != GEMM) & ~((long[NOT_MEASURED] == "") & long["family"].isna())]
-    wide = _wide(grid, families)
-    measured = wide[(wide[NOT_MEASURED] == "") & wide["rest"].notna()]
-    per_family = long[long["family"].notna() & (long["family"] != GEMM) & (long[NOT_MEASURED] == "")]
     order = families.groupby("family")["time_ns"].sum().sort_values(ascending=False).index.tolist()
-    everywhere = _kernels_everywhere(names[names["family"] != GEMM], order)
-    claims = [
+    return Frames(
+        by=run_grid.case_columns(runs),
+        order=order,
+        long=grid.merge(families, how="left", on="run_id").merge(top, how="left", on=["run_id", "family"]),
+        wide=_wide(grid, families),
+        kernels=_kernels_everywhere(names[names["family"] != GEMM], order),
+    )
+
+
+def _claims(frames: Frames) -> list[Claim]:
+    wide = frames.wide
+    measured = wide[(wide[NOT_MEASURED] == "") & wide["rest"].notna()]
+    families = _measured(frames.long)
+    growth = _growth(measured, frames.by)
+    return [
         Claim("rest", measured, facts=extremes("rest")),
-        Claim(
-            "rest_leads",
-            measured[measured["rest"] > measured["gemm"]],
-            facts=out_of(measured),
-        ),
-        Claim(
-            "gemm_leads",
-            measured,
-            lambda rows: (rows["gemm"] >= rows["rest"]).all(),
-            extremes("rest"),
-        ),
-        Claim("leading_family", per_family, facts=_leading_family),
-        Claim(
-            "grows",
-            _growth(measured, by),
-            lambda rows: (rows["longest"] > rows["shortest"]).all(),
-            _growth_facts,
-        ),
-        Claim(
-            "shrinks",
-            _growth(measured, by),
-            lambda rows: (rows["longest"] < rows["shortest"]).all(),
-            _growth_facts,
-        ),
+        Claim("rest_leads", measured[measured["rest"] > measured["gemm"]], facts=out_of(measured)),
+        Claim("gemm_leads", measured, lambda rows: (rows["gemm"] >= rows["rest"]).all(), extremes("rest")),
+        Claim("leading_family", families[families["family"] != GEMM], facts=_leading_family),
+        Claim("grows", growth, lambda rows: (rows["longest"] > rows["shortest"]).all(), _growth_facts),
+        Claim("shrinks", growth, lambda rows: (rows["longest"] < rows["shortest"]).all(), _growth_facts),
     ]
-    tables = [
+
+
+def _tables(frames: Frames) -> list[Table]:
+    case, long = case_headings(frames.by), frames.long
+    launched_nothing = (long[NOT_MEASURED] == "") & long["family"].isna()
+    return [
         Table(
             "wide",
             "Shares of forward kernel time by family",
             (
-                *case_headings(by),
+                *case,
                 Column("kernel_ns", "kernel time", "ms"),
                 Column("gemm", "matrix products", "share"),
                 Column("rest", "all the rest", "share", bar=True),
-                *(Column(f"share_{family}", _label(family), "share") for family in order if family != GEMM),
+                *(Column(f"share_{family}", _label(family), "share") for family in frames.order if family != GEMM),
             ),
-            wide,
+            frames.wide,
         ),
         Table(
             "families",
             "Every family and its top kernel",
             (
-                *case_headings(by),
+                *case,
                 Column("family", "family", "family"),
                 Column("share", "of kernel time", "share", bar=True),
                 Column("time_ns", "time per forward", "ms"),
@@ -90,7 +104,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
                 Column("kernel_share", "its share", "share"),
                 Column("modules", "launched by", "modules"),
             ),
-            rest,
+            long[(long["family"] != GEMM) & ~launched_nothing],
         ),
         Table(
             "kernels",
@@ -103,20 +117,18 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
                 Column("high", "share, highest", "share", bar=True),
                 Column("modules", "launched by", "modules"),
             ),
-            everywhere,
+            frames.kernels,
         ),
     ]
-    chart_rows = long[long["family"].notna() & (long[NOT_MEASURED] == "")]
-    charts = [
-        Chart(
-            "families",
-            "stacked_shares",
-            "Forward kernel time by family",
-            chart_rows,
-            {"by": by, "order": order},
-        )
-    ]
-    return assemble({"families": order}, claims, tables, charts)
+
+
+def _charts(frames: Frames) -> list[Chart]:
+    options = {"by": frames.by, "order": frames.order}
+    return [Chart("families", "stacked_shares", "Forward kernel time by family", _measured(frames.long), options)]
+
+
+def _measured(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[rows["family"].notna() & (rows[NOT_MEASURED] == "")]
 
 
 def _label(family: str) -> str:

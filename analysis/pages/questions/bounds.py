@@ -1,5 +1,7 @@
 """(h) What bounds a step: launches, arithmetic or memory?"""
 
+from dataclasses import dataclass
+
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
@@ -31,97 +33,68 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
     memory: all other kernels do a few operations for each element. So is each phase of a training step.
     Backward to forward is within training steps.
     """
-    by = run_grid.case_columns(runs)
-    peaks = dict(zip(calibration["figure"], calibration["value"], strict=True))
+    frames = _frames(runs, steps, kernels, calibration)
+    facts, claims = _facts(runs, calibration), _claims(frames, runs, calibration)
+    return assemble(facts, claims, _tables(frames), _charts(frames))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    by: list[str]
+    """Columns that name a case."""
+    operations: pd.DataFrame
+    """Rates of each operation in each case."""
+    families: pd.DataFrame
+    """Rates of each kernel family in each case, phase by phase."""
+    whole: pd.DataFrame
+    """What bounds each run."""
+    phases: pd.DataFrame
+    """What bounds each phase of each training step."""
+    ratios: pd.DataFrame
+    """Backward to forward, of each training step."""
+
+
+def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> Frames:
     totals = roofline.by_range(kernel_time.kernel_totals(kernels))
-    costs = roofline.costs_of(run_grid.measured_runs(runs), peaks)
+    costs = roofline.costs_of(run_grid.measured_runs(runs), _peaks(calibration))
     timed = roofline.in_its_mode(totals.merge(costs, on=roofline.KEY), runs)
-    operations = roofline.rated(
-        timed.merge(roofline.named(), on=roofline.KEY[1:]), ["operation", "series", "phase"], runs
-    )
-    families = roofline.rated(timed, ["phase", "family"], runs)
+    named = timed.merge(roofline.named(), on=roofline.KEY[1:])
     judged = roofline.judged(steps, kernels, totals, costs)
+    in_phases = judged[judged["phase"].isin((ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER))]
     grid = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in modes.MODES])
-    whole = grid.merge(judged[judged["phase"] == ranges.STEP], how="left", on="run_id")
     training = run_grid.cases(runs, "train_step")
-    shown = judged[judged["phase"].isin((ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER))]
-    phases = training.merge(shown, how="left", on="run_id")
-    ratios = training.merge(roofline.backward_ratio(steps, totals), how="left", on="run_id")
-    roofs = roofline.roofs_over(operations)
-    facts = {
+    return Frames(
+        by=run_grid.case_columns(runs),
+        operations=roofline.rated(named, ["operation", "series", "phase"], runs),
+        families=roofline.rated(timed, ["phase", "family"], runs),
+        whole=grid.merge(judged[judged["phase"] == ranges.STEP], how="left", on="run_id"),
+        phases=training.merge(in_phases, how="left", on="run_id"),
+        ratios=training.merge(roofline.backward_ratio(steps, totals), how="left", on="run_id"),
+    )
+
+
+def _peaks(calibration: pd.DataFrame) -> dict[str, float]:
+    return dict(zip(calibration["figure"], calibration["value"], strict=True))
+
+
+def _facts(runs: pd.DataFrame, calibration: pd.DataFrame) -> dict:
+    ridges = roofline.ridges(runs, _peaks(calibration))
+    return {
         "launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE,
         "peaks": roofline.measured_peaks(runs, calibration),
         "calibrated_on": calibrated_on(calibration),
-        "ridges": [{"precision": name, "ridge": point} for name, point in roofline.ridges(runs, peaks).items()],
+        "ridges": [{"precision": name, "ridge": point} for name, point in ridges.items()],
     }
-    claims = [
-        *_claims_of_runs(whole),
-        *_claims_of_phases(phases),
-        *_claims_of_operations(operations, calibration),
-        *_claims_of_ratio(ratios, phases, by),
+
+
+def _claims(frames: Frames, runs: pd.DataFrame, calibration: pd.DataFrame) -> list[Claim]:
+    return [
+        *_claims_of_runs(frames.whole),
+        *_claims_of_phases(frames.phases),
+        *_claims_of_operations(frames.operations, calibration),
+        *_claims_of_ratio(frames.ratios, frames.phases, frames.by),
         Claim("unfused", roofline.traffic(runs), facts=extremes("times_least")),
     ]
-    tables = [
-        Table(
-            "operations",
-            "Operations under the roofs: median, and minimum–maximum over all cases",
-            (*_OPERATION, *_SUMMARY),
-            roofline.summary(operations),
-        ),
-        Table(
-            "families",
-            "Kernel families under the roofs: median, and minimum–maximum over all cases",
-            (Column("phase", "phase"), Column("family", "family", "family"), *_SUMMARY),
-            roofline.summary(families),
-        ),
-        Table("every", "Every operation of every case", (*case_headings(by), *_OPERATION, *_RATES), operations),
-        Table("runs", "What bounds each run", (*case_headings(by), Column("mode", "mode"), *_JUDGED), whole),
-        Table(
-            "phases",
-            "What bounds each phase of a training step",
-            (*case_headings(by), Column("phase", "phase"), *_JUDGED),
-            phases,
-        ),
-        Table(
-            "ratio",
-            "Backward ÷ forward in a training step",
-            (
-                *case_headings(by),
-                Column("timer_ratio", "Python timer", "ratio"),
-                Column("kernel_ratio", "kernel time", "ratio"),
-                Column("product_ratio", "kernel time of products", "ratio"),
-                Column("rest_ratio", "of all other kernels", "ratio"),
-            ),
-            ratios,
-        ),
-    ]
-    ends = operations.groupby("size", sort=False)["context_length"].agg(["min", "max"])
-    at_an_end = pd.concat([operations["size"].map(ends[end]) == operations["context_length"] for end in ends], axis=1)
-    points = operations[(operations["flops"] > 0) & at_an_end.any(axis=1)]
-    cases = [" · ".join(map(str, case)) for case in points[by].itertuples(index=False)]
-    points = points.assign(label=[f"{name}, {case}" for name, case in zip(points["operation"], cases, strict=True)])
-    clocks = {"product_ratio": "kernel time of products", "kernel_ratio": "kernel time", "timer_ratio": "Python timer"}
-    long = ratios[ratios["kernel_ratio"].notna()].melt([*by, "run_id"], list(clocks), "clock", "value")
-    charts = [
-        Chart(
-            "roofline",
-            "roofline",
-            "Rate reached against FLOPs per byte: each operation at the shortest and the longest context of each model",
-            points if len(roofs) else points.head(0),
-            {
-                "order": [LINEAR, ATTENTION, SOFTMAX, OTHER],
-                "roofs": roofs.to_dict("records"),
-            },
-        ),
-        Chart(
-            "ratio",
-            "dumbbell",
-            "Backward against forward",
-            long.assign(clock=long["clock"].map(clocks)).dropna(subset="value"),
-            {"order": list(clocks.values()), "by": by, "unit": "backward ÷ forward", "value": "value"},
-        ),
-    ]
-    return assemble(facts, claims, tables, charts)
 
 
 _OPERATION = (Column("operation", "operation"), Column("phase", "phase"))
@@ -148,6 +121,72 @@ _JUDGED = (
     Column("below", "below it", "share", absent=UNKNOWN),
     Column("bound", "bound by", absent=UNKNOWN),
 )
+_RATIOS = (
+    Column("timer_ratio", "Python timer", "ratio"),
+    Column("kernel_ratio", "kernel time", "ratio"),
+    Column("product_ratio", "kernel time of products", "ratio"),
+    Column("rest_ratio", "of all other kernels", "ratio"),
+)
+
+
+def _tables(frames: Frames) -> list[Table]:
+    case = case_headings(frames.by)
+    return [
+        Table(
+            "operations",
+            "Operations under the roofs: median, and minimum–maximum over all cases",
+            (*_OPERATION, *_SUMMARY),
+            roofline.summary(frames.operations),
+        ),
+        Table(
+            "families",
+            "Kernel families under the roofs: median, and minimum–maximum over all cases",
+            (Column("phase", "phase"), Column("family", "family", "family"), *_SUMMARY),
+            roofline.summary(frames.families),
+        ),
+        Table("every", "Every operation of every case", (*case, *_OPERATION, *_RATES), frames.operations),
+        Table("runs", "What bounds each run", (*case, Column("mode", "mode"), *_JUDGED), frames.whole),
+        Table(
+            "phases",
+            "What bounds each phase of a training step",
+            (*case, Column("phase", "phase"), *_JUDGED),
+            frames.phases,
+        ),
+        Table("ratio", "Backward ÷ forward in a training step", (*case, *_RATIOS), frames.ratios),
+    ]
+
+
+def _charts(frames: Frames) -> list[Chart]:
+    roofs = roofline.roofs_over(frames.operations)
+    points = _points(frames.operations, frames.by)
+    clocks = {"product_ratio": "kernel time of products", "kernel_ratio": "kernel time", "timer_ratio": "Python timer"}
+    known = frames.ratios[frames.ratios["kernel_ratio"].notna()]
+    long = known.melt([*frames.by, "run_id"], list(clocks), "clock", "value")
+    return [
+        Chart(
+            "roofline",
+            "roofline",
+            "Rate reached against FLOPs per byte: each operation at the shortest and the longest context of each model",
+            points if len(roofs) else points.head(0),
+            {"order": [LINEAR, ATTENTION, SOFTMAX, OTHER], "roofs": roofs.to_dict("records")},
+        ),
+        Chart(
+            "ratio",
+            "dumbbell",
+            "Backward against forward",
+            long.assign(clock=long["clock"].map(clocks)).dropna(subset="value"),
+            {"order": list(clocks.values()), "by": frames.by, "unit": "backward ÷ forward", "value": "value"},
+        ),
+    ]
+
+
+def _points(operations: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Operations with FLOPs at the shortest and the longest context of each model, with a label."""
+    ends = operations.groupby("size", sort=False)["context_length"].agg(["min", "max"])
+    at_an_end = pd.concat([operations["size"].map(ends[end]) == operations["context_length"] for end in ends], axis=1)
+    points = operations[(operations["flops"] > 0) & at_an_end.any(axis=1)]
+    cases = [" · ".join(map(str, case)) for case in points[by].itertuples(index=False)]
+    return points.assign(label=[f"{name}, {case}" for name, case in zip(points["operation"], cases, strict=True)])
 
 
 # ---------------------------------------------------------------- claims

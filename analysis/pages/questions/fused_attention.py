@@ -1,5 +1,7 @@
 """(f) What does fused attention save, and from which context on?"""
 
+from dataclasses import dataclass
+
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
@@ -38,32 +40,114 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
     executes is inferred, no profile counts it: masked pairs skipped, and one product more in backward. Rates are FLOPs
     over attention's kernel time; their share is of the measured rate of a large matrix product.
     """
+    frames = _frames(runs, steps, kernels, calibration)
+    facts, claims = _facts(frames, runs, calibration), _claims(frames, runs, kernels)
+    return assemble(facts, claims, _tables(frames, runs), _charts(frames))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    keys: list[str]
+    """Columns that name a case, without `attention`."""
+    table: pd.DataFrame
+    """Every case and mode, each attention: see `_steps`."""
+    compared: pd.DataFrame
+    """The rows of backends that have a step of `naive` beside them."""
+    trained: pd.DataFrame
+    """Those of them that are training steps."""
+    crossovers: pd.DataFrame
+    reference: pd.DataFrame
+    """The backends at the case that is looked at kernel by kernel."""
+    parts: pd.DataFrame
+    """Attention's kernel times and rates."""
+    forward: pd.DataFrame
+    """Attention's kernels in forward, at the reference."""
+    families: pd.DataFrame
+    """Families of backward, at the reference."""
+    backward: pd.DataFrame
+    """Kernels of backward whose number changes, at the reference."""
+
+
+def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> Frames:
     keys = [name for name in run_grid.case_columns(runs) if name != "attention"]
     totals = kernel_time.kernel_totals(kernels)
     table = _steps(runs, steps, kernels, keys)
-    parts = attention.parts_of(table, totals, runs, calibration, keys)
     compared = table[(table["attention"] != NAIVE) & table["speedup"].notna()]
     trained = compared[compared["mode"] == TRAIN]
-    crossovers = _crossovers(compared, [name for name in keys if name != "context_length"])
     reference = _reference(trained, keys)
-    forward = attention.forward_kernels(reference, totals, runs)
-    families, names = attention.backward_families(reference, totals), attention.backward_kernels(reference, totals)
-    at_reference = parts[parts["train_run_id"].isin(reference["run_id"])]
-    claims = [
+    return Frames(
+        keys=keys,
+        table=table,
+        compared=compared,
+        trained=trained,
+        crossovers=_crossovers(compared, [name for name in keys if name != "context_length"]),
+        reference=reference,
+        parts=attention.parts_of(table, totals, runs, calibration, keys),
+        forward=attention.forward_kernels(reference, totals, runs),
+        families=attention.backward_families(reference, totals),
+        backward=attention.backward_kernels(reference, totals),
+    )
+
+
+def _facts(frames: Frames, runs: pd.DataFrame, calibration: pd.DataFrame) -> dict:
+    of_reference = runs["run_id"].isin(frames.reference["run_id"])
+    return {
+        "reference": _named(frames.reference, frames.keys).removeprefix(", "),
+        "autocast": bool(runs.loc[of_reference, "precision"].eq("bf16").any()),
+        "launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE,
+        "calibrated_on": calibrated_on(calibration),
+        "num_trained": len(frames.trained),
+        "num_compared": len(frames.compared),
+        "num_forward_faster": int(frames.compared["faster"].sum()),
+        "num_before": int(frames.table[NOT_MEASURED].eq("OOM in build").sum()),
+        "sizes": list(dict.fromkeys(frames.table["size"])),
+    }
+
+
+# ---------------------------------------------------------------- claims
+
+
+def _claims(frames: Frames, runs: pd.DataFrame, kernels: pd.DataFrame) -> list[Claim]:
+    return [
+        *_claims_of_time(frames),
+        *_claims_of_memory(frames, runs),
+        *_claims_of_kernels(frames, runs, kernels),
+        *_claims_of_rates(frames),
+    ]
+
+
+def _claims_of_time(frames: Frames) -> list[Claim]:
+    trained, compared = frames.trained, frames.compared
+    return [
         Claim("always", trained, lambda rows: rows["faster"].all(), _gains),
         Claim("partly", trained, lambda rows: 0 < rows["faster"].sum() < len(rows), _gains),
         Claim("never", trained, lambda rows: not rows["faster"].any(), _gains),
         Claim("forward_only", compared[compared["faster"]], lambda rows: trained.empty, largest("speedup")),
         Claim("gain", trained[trained["faster"]], facts=largest("speedup")),
-        Claim("memory", trained[trained["memory_ratio"] > 1], facts=largest("memory_ratio")),
-        Claim("fits", _only_fused(table), facts=_fitting),
+        Claim("unseen", compared, lambda rows: _unseen(rows).any(), _unseen_facts),
+        Claim("fastest", _fastest(trained, frames.keys), lambda rows: rows["leads"].any(), _leader),
+    ]
+
+
+def _claims_of_memory(frames: Frames, runs: pd.DataFrame) -> list[Claim]:
+    smaller = frames.trained[frames.trained["memory_ratio"] > 1]
+    return [
+        Claim("memory", smaller, facts=largest("memory_ratio")),
+        Claim("fits", _only_fused(frames.table), facts=_fitting),
         Claim(
             "before",
-            _before(table, runs),
+            _before(frames.table, runs),
             lambda rows: (rows["predicted_bytes"] > rows["gpu_memory_bytes"]).all(),
             largest("predicted_bytes"),
         ),
-        Claim("unseen", compared, lambda rows: _unseen(rows).any(), _unseen_facts),
+    ]
+
+
+def _claims_of_kernels(frames: Frames, runs: pd.DataFrame, kernels: pd.DataFrame) -> list[Claim]:
+    reference, forward, parts = frames.reference, frames.forward, frames.parts
+    at_reference = parts[parts["train_run_id"].isin(reference["run_id"])]
+    gone = attention.products_gone(frames.compared, kernels, runs)
+    return [
         Claim("replaced", forward[forward["attention"] == NAIVE], facts=_written_out),
         Claim(
             "below_products",
@@ -71,9 +155,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
             lambda rows: (rows["forward_ns"] < rows["naive_products_ns"]).all(),
             extremes("forward_ns"),
         ),
-        Claim(
-            "inside", attention.products_gone(compared, kernels, runs), lambda rows: rows["as_expected"].all(), _gone
-        ),
+        Claim("inside", gone, lambda rows: rows["as_expected"].all(), _gone),
         Claim(
             "backward",
             at_reference,
@@ -81,70 +163,54 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
             extremes("backward_ns"),
         ),
         Claim("launches", reference, lambda rows: (rows["launches"] < rows["naive_launches"]).all(), _fewest),
-        Claim("cut", _cut(table), facts=lambda rows: {"low": rows.iloc[0], "high": rows.iloc[-1]}),
-        Claim("skips", parts[parts["full_of_any_peak"] > 1], facts=largest("full_of_any_peak")),
-        Claim(
-            "rate",
-            parts[(parts["attention"] != NAIVE) & parts["naive_forward_of_peak"].notna()],
-            lambda rows: rows["forward_of_peak"].notna().any(),
-            largest("forward_of_peak"),
-        ),
-        Claim("fastest", _fastest(trained, keys), lambda rows: rows["leads"].any(), _leader),
+        Claim("cut", _cut(frames.table), facts=lambda rows: {"low": rows.iloc[0], "high": rows.iloc[-1]}),
     ]
-    title = _named(reference, keys)
-    shown = [*keys[2:], *([] if runs["size"].nunique() == 1 else ["size"]), "context_length", "attention"]
-    case = case_headings(shown, linked=False)
-    tables = _tables(case, title, crossovers, table, parts, attention.work_of(runs), forward, families, names)
-    drawn = table[(table["mode"] == TRAIN) & _same(table, reference, keys[2:], ["size"])]
-    charts = [
-        _lines("time", f"GPU busy time of a training step{_named(reference, keys[2:])}", drawn, "busy_ns", "ms"),
-        _lines(
-            "peak", f"Peak memory of a training step{_named(reference, keys[2:])}", drawn, "peak_memory_bytes", "GiB"
-        ),
-    ]
-    facts = {
-        "reference": title.removeprefix(", "),
-        "autocast": bool(runs.loc[runs["run_id"].isin(reference["run_id"]), "precision"].eq("bf16").any()),
-        "launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE,
-        "calibrated_on": calibrated_on(calibration),
-        "num_trained": len(trained),
-        "num_compared": len(compared),
-        "num_forward_faster": int(compared["faster"].sum()),
-        "num_before": int(table[NOT_MEASURED].eq("OOM in build").sum()),
-        "sizes": list(dict.fromkeys(table["size"])),
-    }
-    return assemble(facts, claims, tables, charts)
 
 
-def _tables(
-    case: tuple[Column, ...],
-    where: str,
-    crossovers: pd.DataFrame,
-    table: pd.DataFrame,
-    parts: pd.DataFrame,
-    work: pd.DataFrame,
-    forward: pd.DataFrame,
-    families: pd.DataFrame,
-    names: pd.DataFrame,
-) -> list[Table]:
-    forms = [name.removesuffix("_ns") for name in families if name.endswith("_ns")]
+def _claims_of_rates(frames: Frames) -> list[Claim]:
+    parts = frames.parts
+    fused = parts[(parts["attention"] != NAIVE) & parts["naive_forward_of_peak"].notna()]
     return [
-        Table(
-            "crossover",
-            "The smallest context from which a backend is faster than written-out attention",
-            (
-                *(one for one in case if one.key != "context_length"),
-                Column("mode", "mode"),
-                Column("busy_from", "by GPU busy time", "count", absent="never"),
-                Column("timer_from", "by the timer", "count", absent="never"),
-                Column("context_length", "longest compared", "count"),
-                Column("speedup", "busy time there, naive ÷ fused", "ratio"),
-                Column("timer_speedup", "timer there, naive ÷ fused", "ratio"),
-                Column("memory_ratio", "peak memory there, naive ÷ fused", "ratio"),
-            ),
-            crossovers,
-        ),
-        *(_of_mode(mode, label, table, case) for mode, label in MODES.items()),
+        Claim("skips", parts[parts["full_of_any_peak"] > 1], facts=largest("full_of_any_peak")),
+        Claim("rate", fused, lambda rows: rows["forward_of_peak"].notna().any(), largest("forward_of_peak")),
+    ]
+
+
+# ---------------------------------------------------------------- tables and charts
+
+
+def _tables(frames: Frames, runs: pd.DataFrame) -> list[Table]:
+    one_size = runs["size"].nunique() == 1
+    shown = [*frames.keys[2:], *([] if one_size else ["size"]), "context_length", "attention"]
+    case = case_headings(shown, linked=False)
+    return [
+        _crossover_table(frames.crossovers, case),
+        *(_of_mode(mode, label, frames.table, case) for mode, label in MODES.items()),
+        *_kernel_tables(frames),
+        _work_table(attention.work_of(runs), case),
+        _rate_table(frames.parts, case),
+    ]
+
+
+def _crossover_table(rows: pd.DataFrame, case: tuple[Column, ...]) -> Table:
+    columns = (
+        *(column for column in case if column.key != "context_length"),
+        Column("mode", "mode"),
+        Column("busy_from", "by GPU busy time", "count", absent="never"),
+        Column("timer_from", "by the timer", "count", absent="never"),
+        Column("context_length", "longest compared", "count"),
+        Column("speedup", "busy time there, naive ÷ fused", "ratio"),
+        Column("timer_speedup", "timer there, naive ÷ fused", "ratio"),
+        Column("memory_ratio", "peak memory there, naive ÷ fused", "ratio"),
+    )
+    title = "The smallest context from which a backend is faster than written-out attention"
+    return Table("crossover", title, columns, rows)
+
+
+def _kernel_tables(frames: Frames) -> list[Table]:
+    where = _named(frames.reference, frames.keys)
+    forms = [name.removesuffix("_ns") for name in frames.families if name.endswith("_ns")]
+    return [
         Table(
             "forward_kernels",
             f"Attention's kernels in forward{where}",
@@ -156,17 +222,17 @@ def _tables(
                 Column("time_ns", "time a step", "ms"),
                 Column("share", "of attention", "share", bar=True),
             ),
-            forward,
+            frames.forward,
         ),
         Table(
             "families",
             f"Kernels of backward by family{where}",
             (
                 Column("family", "family", "family"),
-                *(Column(f"{one}_calls", f"{one}, launches", "count") for one in forms),
-                *(Column(f"{one}_ns", one, "ms") for one in forms),
+                *(Column(f"{form}_calls", f"{form}, launches", "count") for form in forms),
+                *(Column(f"{form}_ns", form, "ms") for form in forms),
             ),
-            families,
+            frames.families,
         ),
         Table(
             "backward_kernels",
@@ -179,37 +245,36 @@ def _tables(
                 Column("fused_ns", "fused", "ms"),
                 Column("saved_ns", "saved", "ms"),
             ),
-            names,
-        ),
-        Table(
-            "work",
-            "FLOPs of attention's products in one training step",
-            (
-                *(one for one in case if one.key in ("size", "context_length", "batch_size")),
-                Column("model_flops", "model", "gflop"),
-                Column("of_step", "of the step's products", "share", bar=True),
-                Column("naive_flops", "executed, naive", "gflop"),
-                Column("fused_flops", "executed, fused (inferred)", "gflop"),
-                Column("executed_ratio", "fused ÷ model", "ratio"),
-            ),
-            work,
-        ),
-        Table(
-            "rates",
-            "Kernel time of attention and the rate that it reaches: in a forward pass, and in the backward of a step",
-            (
-                *case,
-                Column("forward_ns", "forward", "ms"),
-                Column("full_rate", "full rate", "tflops"),
-                Column("forward_rate", "rate", "tflops"),
-                Column("forward_of_peak", "of peak", "share", absent="n/a"),
-                Column("backward_ns", "backward", "ms", absent="n/a"),
-                Column("backward_rate", "rate", "tflops", absent="n/a"),
-                Column("backward_of_peak", "of peak", "share", absent="n/a"),
-            ),
-            parts,
+            frames.backward,
         ),
     ]
+
+
+def _work_table(work: pd.DataFrame, case: tuple[Column, ...]) -> Table:
+    columns = (
+        *(column for column in case if column.key in ("size", "context_length", "batch_size")),
+        Column("model_flops", "model", "gflop"),
+        Column("of_step", "of the step's products", "share", bar=True),
+        Column("naive_flops", "executed, naive", "gflop"),
+        Column("fused_flops", "executed, fused (inferred)", "gflop"),
+        Column("executed_ratio", "fused ÷ model", "ratio"),
+    )
+    return Table("work", "FLOPs of attention's products in one training step", columns, work)
+
+
+def _rate_table(parts: pd.DataFrame, case: tuple[Column, ...]) -> Table:
+    columns = (
+        *case,
+        Column("forward_ns", "forward", "ms"),
+        Column("full_rate", "full rate", "tflops"),
+        Column("forward_rate", "rate", "tflops"),
+        Column("forward_of_peak", "of peak", "share", absent="n/a"),
+        Column("backward_ns", "backward", "ms", absent="n/a"),
+        Column("backward_rate", "rate", "tflops", absent="n/a"),
+        Column("backward_of_peak", "of peak", "share", absent="n/a"),
+    )
+    title = "Kernel time of attention and the rate that it reaches: in a forward pass, and in the backward of a step"
+    return Table("rates", title, columns, parts)
 
 
 def _of_mode(mode: str, label: str, table: pd.DataFrame, case: tuple[Column, ...]) -> Table:
@@ -225,6 +290,16 @@ def _of_mode(mode: str, label: str, table: pd.DataFrame, case: tuple[Column, ...
     )
     rows = table[table["mode"] == mode].reset_index(drop=True)
     return Table(mode, label, columns, rows)
+
+
+def _charts(frames: Frames) -> list[Chart]:
+    table, keys = frames.table, frames.keys
+    drawn = table[(table["mode"] == TRAIN) & _same(table, frames.reference, keys[2:], ["size"])]
+    where = _named(frames.reference, keys[2:])
+    return [
+        _lines("time", f"GPU busy time of a training step{where}", drawn, "busy_ns", "ms"),
+        _lines("peak", f"Peak memory of a training step{where}", drawn, "peak_memory_bytes", "GiB"),
+    ]
 
 
 def _lines(key: str, title: str, table: pd.DataFrame, value: str, unit: str) -> Chart:

@@ -1,5 +1,6 @@
 """(i) When does the GPU wait for the host, and what do torch.compile and CUDA graphs change?"""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -40,81 +41,168 @@ def answer(
     add to compile is judged by forward and backward together, without the optimizer: only the model is compiled. `main`
     is asked for the same causes in every training step of the grid.
     """
+    frames = _frames(runs, steps, kernels, memops, api, main)
+    charts = _charts(frames)
+    facts = _facts(frames, runs, kernels, charts[1:])
+    return assemble(facts, _claims(frames, kernels, api), _tables(frames), charts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    by: list[str]
+    """Columns that name a case, without `compile`."""
+    queued: pd.DataFrame
+    """Operations of the GPU, each with the queue that it waits in."""
+    table: pd.DataFrame
+    """Every run: see `_of_runs`."""
+    measured: pd.DataFrame
+    """The runs with a time of the unprofiled step."""
+    captured: pd.DataFrame
+    """Those of them that have steps under nsys, too."""
+    pairs: pd.DataFrame
+    """Each variant beside the run of the same case without compile."""
+    over_default: pd.DataFrame
+    """CUDA graphs beside compile without them."""
+    phases: pd.DataFrame
+    """Phases of the training steps."""
+    grid_by: list[str]
+    grid: pd.DataFrame
+    """The training steps of the main recording, and the columns that name a case there."""
+
+
+def _frames(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    api: pd.DataFrame,
+    main: Any,
+) -> Frames:
     by = [name for name in run_grid.case_columns(runs) if name != "compile"]
     queued = queue.placed(queue.operations(kernels, memops))
     table = _every_mode(runs).merge(_of_runs(runs, steps, kernels, api, queued), how="left", on="run_id")
     measured = table[(table[NOT_MEASURED] == "") & table["timer_ns"].notna()]
     captured = measured[measured["wall_ns"].notna()]
-    off = captured[captured["compile"] == OFF]
-    pairs = _pairs(measured, [*by, "mode"], OFF)
-    over_default = _over_default(measured, _compiled(steps), [*by, "mode"])
-    phases = _phases(captured, steps, kernels, by)
-    grid = _grid(main)
-    claims = [
-        Claim("helped", _helped(pairs), facts=lambda rows: rows.iloc[0].to_dict()),
-        Claim("idle", off, facts=extremes("idle_share")),
-        Claim("idle_only", off, lambda rows: not len(_helped(pairs)), extremes("idle_share")),
-        Claim("faster", pairs[pairs["differs"] & (pairs["ratio"] < 1)], facts=_speed(pairs)),
-        Claim("slower", pairs[pairs["differs"] & (pairs["ratio"] > 1)], facts=_speed(pairs)),
-        Claim("same", pairs[~pairs["differs"]], facts=_speed(pairs)),
-        Claim("saved", _saved(pairs), lambda rows: len(rows) > 1, extremes("host_part")),
-        Claim(
-            "graphs_add",
-            over_default,
-            lambda rows: (rows["differs"] & (rows["ratio"] < 1)).any(),
-            _graphs_add,
-        ),
-        Claim(
-            "graphs_add_nothing",
-            over_default,
-            lambda rows: not (rows["differs"] & (rows["ratio"] < 1)).any(),
-        ),
-        Claim("launches", _launches(captured, by), facts=lambda rows: rows.iloc[0].to_dict()),
-        Claim("left", _left(phases), lambda rows: rows["part"].min() > 0.5, extremes("part")),
-        Claim("cause", off, lambda rows: rows["launch_share"].max() > 0, extremes("launch_share")),
-        Claim("ahead", captured, lambda rows: rows["ahead_ns"].max() > 0, extremes("ahead_ns")),
-        Claim("no_allocation", _allocations(api, captured), lambda rows: not rows["calls"].sum(), _allocated),
-        Claim("allocation", _allocations(api, captured), lambda rows: rows["calls"].sum() > 0, _allocated),
-        Claim("profiler", captured, lambda rows: rows["profiler_ratio"].max() > 1, extremes("profiler_ratio")),
-        Claim("no_modules", _modules(kernels, captured), _lost, lambda rows: {}),
-        Claim("grid", grid, lambda rows: (rows["waits_share"] > 0).any(), extremes("waits_share")),
-        Claim("full", _full_queues(grid), lambda rows: rows["operations"].nunique() > 2, _full(grid)),
-    ]
-    tables = _tables(table, pairs, phases, grid, by, _case_columns(main))
-    charts = [_step_times(measured, by), *_queues(captured, queued, by)]
+    return Frames(
+        by=by,
+        queued=queued,
+        table=table,
+        measured=measured,
+        captured=captured,
+        pairs=_pairs(measured, [*by, "mode"], OFF),
+        over_default=_over_default(measured, _compiled(steps), [*by, "mode"]),
+        phases=_phases(captured, steps, kernels, by),
+        grid_by=_case_columns(main),
+        grid=_grid(main),
+    )
+
+
+def _facts(frames: Frames, runs: pd.DataFrame, kernels: pd.DataFrame, queues: list[Chart]) -> dict:
     clock = timing.clock_lead(timing.in_steps(kernels))
-    facts = {
-        "queues": [chart.key for chart in charts[1:]],
-        "known": len(off) > 0,
+    return {
+        "queues": [chart.key for chart in queues],
+        "known": bool((frames.captured["compile"] == OFF).any()),
         "batch_sizes": sorted(set(runs["batch_size"].astype(str))),
         "clock_lead_ns": max(0.0, clock["lead_ns"]),
         "clock_drift_ns": clock["drift_ns"],
     }
-    return assemble(facts, claims, tables, charts)
 
 
-def _tables(
-    table: pd.DataFrame,
-    pairs: pd.DataFrame,
-    phases: pd.DataFrame,
-    grid: pd.DataFrame,
-    by: list[str],
-    grid_by: list[str],
-) -> list[Table]:
-    headings = (Column("mode", "mode"), *case_headings(by, linked=False), Column("compile", "compile"))
-    shares = tuple(Column(f"{cause}_share", label, "share", bar=True) for cause, label in CAUSES.items())
-    ahead = (
-        Column("depth", "queue, mean", "count"),
-        Column("deepest", "queue, deepest", "count"),
-        Column("ahead_ns", "furthest ahead", "ms"),
-        Column("wait_ns", "host waits", "ms"),
-    )
+# ---------------------------------------------------------------- claims
+
+
+def _claims(frames: Frames, kernels: pd.DataFrame, api: pd.DataFrame) -> list[Claim]:
+    return [
+        *_claims_of_compile(frames),
+        *_claims_of_waiting(frames),
+        *_claims_of_profiling(frames.captured, kernels, api),
+        Claim("grid", frames.grid, lambda rows: (rows["waits_share"] > 0).any(), extremes("waits_share")),
+        Claim("full", _full_queues(frames.grid), lambda rows: rows["operations"].nunique() > 2, _full(frames.grid)),
+    ]
+
+
+def _claims_of_compile(frames: Frames) -> list[Claim]:
+    pairs, over_default = frames.pairs, frames.over_default
+    return [
+        Claim("helped", _helped(pairs), facts=lambda rows: rows.iloc[0].to_dict()),
+        Claim("faster", pairs[_are_faster(pairs)], facts=_speed(pairs)),
+        Claim("slower", pairs[pairs["differs"] & (pairs["ratio"] > 1)], facts=_speed(pairs)),
+        Claim("same", pairs[~pairs["differs"]], facts=_speed(pairs)),
+        Claim("saved", _saved(pairs), lambda rows: len(rows) > 1, extremes("host_part")),
+        Claim("graphs_add", over_default, lambda rows: _are_faster(rows).any(), _graphs_add),
+        Claim("graphs_add_nothing", over_default, lambda rows: not _are_faster(rows).any()),
+        Claim("launches", _launches(frames.captured, frames.by), facts=lambda rows: rows.iloc[0].to_dict()),
+        Claim("left", _left(frames.phases), lambda rows: rows["part"].min() > 0.5, extremes("part")),
+    ]
+
+
+def _claims_of_waiting(frames: Frames) -> list[Claim]:
+    captured = frames.captured
+    off = captured[captured["compile"] == OFF]
+    return [
+        Claim("idle", off, facts=extremes("idle_share")),
+        Claim("idle_only", off, lambda rows: not len(_helped(frames.pairs)), extremes("idle_share")),
+        Claim("cause", off, lambda rows: rows["launch_share"].max() > 0, extremes("launch_share")),
+        Claim("ahead", captured, lambda rows: rows["ahead_ns"].max() > 0, extremes("ahead_ns")),
+    ]
+
+
+def _claims_of_profiling(captured: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame) -> list[Claim]:
+    allocations = _allocations(api, captured)
+    return [
+        Claim("no_allocation", allocations, lambda rows: not rows["calls"].sum(), _allocated),
+        Claim("allocation", allocations, lambda rows: rows["calls"].sum() > 0, _allocated),
+        Claim("profiler", captured, lambda rows: rows["profiler_ratio"].max() > 1, extremes("profiler_ratio")),
+        Claim("no_modules", _modules(kernels, captured), _lost, lambda rows: {}),
+    ]
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _tables(frames: Frames) -> list[Table]:
+    case = (Column("mode", "mode"), *case_headings(frames.by, linked=False), Column("compile", "compile"))
+    return [
+        *_tables_of_steps(frames, case),
+        *_tables_under_nsys(frames, case),
+        Table(
+            "phases",
+            "Training step by phase, without the profiler",
+            (
+                *case[1:],
+                Column("phase", "phase"),
+                Column("timer_ns", "time", "ms"),
+                Column("busy_ns", "GPU busy", "ms"),
+                Column("idle_ns", "GPU idle", "ms"),
+                Column("launches", "kernels", "count"),
+            ),
+            frames.phases,
+        ),
+        Table(
+            "grid",
+            "Every training step of the main recording, under nsys",
+            (*case_headings(frames.grid_by, linked=False), *_SHARES, *_AHEAD[:3]),
+            frames.grid,
+        ),
+    ]
+
+
+_SHARES = tuple(Column(f"{cause}_share", label, "share", bar=True) for cause, label in CAUSES.items())
+_AHEAD = (
+    Column("depth", "queue, mean", "count"),
+    Column("deepest", "queue, deepest", "count"),
+    Column("ahead_ns", "furthest ahead", "ms"),
+    Column("wait_ns", "host waits", "ms"),
+)
+
+
+def _tables_of_steps(frames: Frames, case: tuple[Column, ...]) -> list[Table]:
     return [
         Table(
             "steps",
             "A step without the profiler, and what it launches",
             (
-                *headings,
+                *case,
                 spread_column("timer", "step"),
                 Column("busy_ns", "GPU busy", "ms"),
                 Column("idle_share", "GPU idle", "share", bar=True),
@@ -122,61 +210,76 @@ def _tables(
                 Column("calls", "launch calls", "count"),
                 Column("rate_ns", "step ÷ launch calls", "us"),
             ),
-            table,
+            frames.table,
         ),
         Table(
             "saved",
             "Time saved by compile, by where it comes from",
             (
-                *headings,
+                *case,
                 Column("saved_ns", "saved", "ms"),
                 Column("saved_busy_ns", "shorter GPU work", "ms"),
                 Column("saved_idle_ns", "less idling", "ms"),
                 Column("differs", "beyond the spread", "yes_no"),
             ),
-            pairs,
+            frames.pairs,
         ),
+    ]
+
+
+def _tables_under_nsys(frames: Frames, case: tuple[Column, ...]) -> list[Table]:
+    return [
         Table(
             "causes",
             "What the GPU does in a step under nsys",
-            (*headings, Column("wall_ns", "step", "ms"), *shares),
-            table,
+            (*case, Column("wall_ns", "step", "ms"), *_SHARES),
+            frames.table,
         ),
         Table(
             "ahead",
             "How far the host is ahead, under nsys",
             (
-                *headings,
+                *case,
                 Column("host_ns", "host time per launch call", "us"),
                 Column("call_ns", "of it inside the call", "us"),
-                *ahead,
+                *_AHEAD,
             ),
-            table,
-        ),
-        Table(
-            "phases",
-            "Training step by phase, without the profiler",
-            (
-                *headings[1:],
-                Column("phase", "phase"),
-                Column("timer_ns", "time", "ms"),
-                Column("busy_ns", "GPU busy", "ms"),
-                Column("idle_ns", "GPU idle", "ms"),
-                Column("launches", "kernels", "count"),
-            ),
-            phases,
-        ),
-        Table(
-            "grid",
-            "Every training step of the main recording, under nsys",
-            (
-                *case_headings(grid_by, linked=False),
-                *shares,
-                *ahead[:3],
-            ),
-            grid,
+            frames.table,
         ),
     ]
+
+
+# ---------------------------------------------------------------- charts
+
+
+def _charts(frames: Frames) -> list[Chart]:
+    return [_step_times(frames), *_queues(frames)]
+
+
+def _step_times(frames: Frames) -> Chart:
+    by, measured = frames.by, frames.measured
+    clocks = {"busy_ns": "GPU busy", "timer_ns": "step (Python timer)"}
+    rows = measured[measured["mode"] == TRAIN]
+    rows = rows.melt([*by, "compile"], list(clocks), var_name="clock", value_name="time_ns")
+    rows["clock"] = rows["clock"].map(clocks)
+    rows = rows.dropna(subset=["time_ns"]).sort_values(["context_length"], kind="stable")
+    options = {"order": list(clocks.values()), "by": [*by, "compile"]}
+    return Chart("times", "dumbbell", "Training step and the GPU's work in it", rows, options)
+
+
+def _queues(frames: Frames) -> list[Chart]:
+    """One chart a case: operations that wait in the queue over one training step, by `compile`."""
+    charts, captured, queued = [], frames.captured, frames.queued
+    for case, runs in captured[captured["mode"] == TRAIN].groupby(frames.by, sort=False):
+        parts = [
+            queue.sliced(queued[queued["run_id"] == run_id]).assign(series=name)
+            for run_id, name in zip(runs["run_id"], runs["compile"], strict=True)
+        ]
+        title = f"The queue during a training step: {' · '.join(map(str, case))}"
+        options = {"order": list(SERIES), "x_title": "ms since the first launch", "y_title": "operations in the queue"}
+        rows = pd.concat(parts, ignore_index=True)
+        charts.append(Chart(f"queue-{len(charts)}", "traces", title, rows, options))
+    return charts
 
 
 # ---------------------------------------------------------------- frames
@@ -336,15 +439,19 @@ def _grid(main: Any) -> pd.DataFrame:
     return table.assign(waits_share=table["launch_share"] + table["boundary_share"])
 
 
-# ---------------------------------------------------------------- facts and charts
+# ---------------------------------------------------------------- facts of claims
 
 
 def _speed(every: pd.DataFrame):
     return lambda rows: {**extremes("speedup")(rows), **out_of(every)(rows)}
 
 
+def _are_faster(rows: pd.DataFrame) -> pd.Series:
+    return rows["differs"] & (rows["ratio"] < 1)
+
+
 def _graphs_add(rows: pd.DataFrame) -> dict:
-    better = rows[rows["differs"] & (rows["ratio"] < 1)]
+    better = rows[_are_faster(rows)]
     return {"num_found": len(better), **extremes("speedup")(better)}
 
 
@@ -358,28 +465,3 @@ def _full(grid: pd.DataFrame):
         "deepest": rows["deepest"].iloc[0],
         "num_all": int(grid["deepest"].notna().sum()),
     }
-
-
-def _step_times(measured: pd.DataFrame, by: list[str]) -> Chart:
-    clocks = {"busy_ns": "GPU busy", "timer_ns": "step (Python timer)"}
-    rows = measured[measured["mode"] == TRAIN]
-    rows = rows.melt([*by, "compile"], list(clocks), var_name="clock", value_name="time_ns")
-    rows["clock"] = rows["clock"].map(clocks)
-    rows = rows.dropna(subset=["time_ns"]).sort_values(["context_length"], kind="stable")
-    options = {"order": list(clocks.values()), "by": [*by, "compile"]}
-    return Chart("times", "dumbbell", "Training step and the GPU's work in it", rows, options)
-
-
-def _queues(captured: pd.DataFrame, queued: pd.DataFrame, by: list[str]) -> list[Chart]:
-    """One chart a case: operations that wait in the queue over one training step, by `compile`."""
-    charts = []
-    for case, runs in captured[captured["mode"] == TRAIN].groupby(by, sort=False):
-        parts = [
-            queue.sliced(queued[queued["run_id"] == run_id]).assign(series=name)
-            for run_id, name in zip(runs["run_id"], runs["compile"], strict=True)
-        ]
-        title = f"The queue during a training step: {' · '.join(map(str, case))}"
-        options = {"order": list(SERIES), "x_title": "ms since the first launch", "y_title": "operations in the queue"}
-        rows = pd.concat(parts, ignore_index=True)
-        charts.append(Chart(f"queue-{len(charts)}", "traces", title, rows, options))
-    return charts

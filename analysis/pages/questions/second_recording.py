@@ -1,5 +1,6 @@
 """(m) Does a second recording say the same?"""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -47,49 +48,78 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, main:
     busy for less than timing.LAUNCH_BOUND_BUSY_SHARE of its unprofiled step; busy_share is the smaller of the two.
     Steps are apart where their minimum-to-maximum intervals do not overlap. A recording is not held against itself.
     """
-    by = run_grid.case_columns(runs)
-    table = _runs_of_both(main.runs, runs)[[*by, "mode", "run_id"]]
-    totals = {FIRST: kernel_time.kernel_totals(main.kernels), SECOND: kernel_time.kernel_totals(kernels)}
-    for side, timed, traced in ((FIRST, main.steps, main.kernels), (SECOND, steps, kernels)):
-        for part in (_timed(timed), _on_gpu(traced), _kernels_of(totals[side])):
-            part = part.rename(columns={name: f"{side}_{name}" for name in part if name != "run_id"})
-            table = table.merge(part, how="inner", on="run_id")
-        table[f"{side}_busy_share"] = table[f"{side}_busy_ns"] / table[f"{side}_step_ns"]
-        table[f"{side}_spread"] = table[f"{side}_step_max_ns"] / table[f"{side}_step_min_ns"] - 1
-    table["kernel_change"] = table["second_kernel_ns"] / table["first_kernel_ns"] - 1
-    table["kernel_apart"] = table["kernel_change"].abs()
-    table["gemm_apart"] = (table["second_gemm"] - table["first_gemm"]).abs()
-    table["step_ratio"] = table["second_step_ns"] / table["first_step_ns"]
-    table["busy_share"] = table[["first_busy_share", "second_busy_share"]].min(axis=1)
-    table["same_top"] = table["first_top"] == table["second_top"]
-    table = table.merge(_unlike(*totals.values()), how="left", on="run_id").fillna({"unlike": 0})
-    families = _families(totals).merge(table[[*by, "mode", "run_id"]], on="run_id")
-    settings = _settings(main.runs, runs, table["run_id"])
+    frames = _frames(runs, steps, kernels, main)
+    return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
 
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    by: list[str]
+    """Columns that name a case."""
+    table: pd.DataFrame
+    """The runs of both recordings: columns of the first (first_*), of the second (second_*), and how they differ."""
+    families: pd.DataFrame
+    """Shares of kernel time by family in both."""
+    settings: pd.DataFrame
+    """Machine and programs of both."""
+
+
+def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, main: Any) -> Frames:
+    by = run_grid.case_columns(runs)
+    totals = {FIRST: kernel_time.kernel_totals(main.kernels), SECOND: kernel_time.kernel_totals(kernels)}
+    table = _runs_of_both(main.runs, runs)[[*by, "mode", "run_id"]]
+    table = _with_side(table, FIRST, main.steps, main.kernels, totals[FIRST])
+    table = _with_side(table, SECOND, steps, kernels, totals[SECOND])
+    table = _compared(table).merge(_unlike(*totals.values()), how="left", on="run_id").fillna({"unlike": 0})
+    return Frames(
+        by=by,
+        table=table,
+        families=_families(totals).merge(table[[*by, "mode", "run_id"]], on="run_id"),
+        settings=_settings(main.runs, runs, table["run_id"]),
+    )
+
+
+def _facts(frames: Frames) -> dict:
+    settings = frames.settings
+    return {
+        "num_runs": len(frames.table),
+        "launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE,
+        "near": NEAR,
+        "changed": settings.loc[settings[FIRST] != settings[SECOND], "what"].tolist(),
+    }
+
+
+def _claims(frames: Frames) -> list[Claim]:
+    table = frames.table
     waits = table["busy_share"] < timing.LAUNCH_BOUND_BUSY_SHARE
     launched, steady = table[waits], table[~waits]
     apart = timing.differ(table.rename(columns=_intervals), FIRST, SECOND)
-    claims = [
+    ratios = out_of(table, extremes("step_ratio"))
+    same_top = table["same_top"]
+    return [
         Claim("same", table, _alike, _at_most("kernel_apart")),
         Claim("not_same", table, lambda rows: not _alike(rows), _not_alike),
-        Claim("host_differs", launched, lambda rows: apart[rows.index].any(), out_of(table, extremes("step_ratio"))),
-        Claim("host_same", launched, lambda rows: not apart[rows.index].any(), out_of(table, extremes("step_ratio"))),
-        Claim("steady", steady, facts=out_of(table, extremes("step_ratio"))),
+        Claim("host_differs", launched, lambda rows: apart[rows.index].any(), ratios),
+        Claim("host_same", launched, lambda rows: not apart[rows.index].any(), ratios),
+        Claim("steady", steady, facts=ratios),
         Claim("bound_counts", launched, _bound_in_one, _times_bound),
-        Claim("top", table[table["same_top"]], facts=out_of(table)),
-        Claim("top_differs", table[~table["same_top"]], facts=out_of(table, lambda rows: rows.iloc[0].to_dict())),
+        Claim("top", table[same_top], facts=out_of(table)),
+        Claim("top_differs", table[~same_top], facts=out_of(table, lambda rows: rows.iloc[0].to_dict())),
         Claim("gemm", table[table["gemm_apart"].notna()], facts=_at_most("gemm_apart")),
-        Claim("families", families, facts=largest("share_apart")),
+        Claim("families", frames.families, facts=largest("share_apart")),
         Claim("apart", table[apart], facts=out_of(table)),
         Claim("spread", table, facts=lambda rows: {side: largest(f"{side}_spread")(rows) for side in (FIRST, SECOND)}),
     ]
-    tables = [
+
+
+def _tables(frames: Frames) -> list[Table]:
+    case = (*case_headings(frames.by, linked=False), Column("mode", "mode"))
+    return [
         Table(
             "gpu",
             "What the GPU does in a step",
             (
-                *case_headings(by, linked=False),
-                Column("mode", "mode"),
+                *case,
                 Column("first_launches", "kernels", "count"),
                 Column("unlike", "launched otherwise in the second", "count"),
                 Column("first_kernel_ns", "kernel time, first", "ms"),
@@ -98,48 +128,46 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, main:
                 Column("first_gemm", "matrix products, first", "share"),
                 Column("second_gemm", "second", "share"),
             ),
-            table,
+            frames.table,
         ),
         Table(
             "host",
             "What the host sets: the unprofiled step",
             (
-                *case_headings(by, linked=False),
-                Column("mode", "mode"),
+                *case,
                 spread_column("first_step", "step, first"),
                 spread_column("second_step", "second"),
                 Column("step_ratio", "second ÷ first", "ratio"),
                 Column("first_busy_share", "GPU busy, first", "share", bar=True),
                 Column("second_busy_share", "second", "share", bar=True),
             ),
-            table,
+            frames.table,
         ),
         Table(
             "settings",
             "The two recordings",
             (Column("what", "what"), Column(FIRST, "first"), Column(SECOND, "second")),
-            settings,
+            frames.settings,
         ),
     ]
+
+
+def _charts(frames: Frames) -> list[Chart]:
     clocks = {"kernel_ratio": "kernel time", "step_ratio": "step, unprofiled"}
-    drawn = table.assign(kernel_ratio=table["kernel_change"] + 1)
-    drawn = drawn[drawn["mode"] == modes.MODES[-1]].melt([*by, "run_id"], list(clocks), "clock", "value")
-    charts = [
+    rows = frames.table.assign(kernel_ratio=frames.table["kernel_change"] + 1)
+    rows = rows[rows["mode"] == modes.MODES[-1]].melt([*frames.by, "run_id"], list(clocks), "clock", "value")
+    return [
         Chart(
             "ratios",
             "dumbbell",
             "A training step in the second recording against the first",
-            drawn.assign(clock=drawn["clock"].map(clocks)),
-            {"order": list(clocks.values()), "by": by, "unit": "second ÷ first (log scale)", "value": "value"},
+            rows.assign(clock=rows["clock"].map(clocks)),
+            {"order": list(clocks.values()), "by": frames.by, "unit": "second ÷ first (log scale)", "value": "value"},
         )
     ]
-    facts = {
-        "num_runs": len(table),
-        "launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE,
-        "near": NEAR,
-        "changed": settings.loc[settings[FIRST] != settings[SECOND], "what"].tolist(),
-    }
-    return assemble(facts, claims, tables, charts)
+
+
+# ---------------------------------------------------------------- frames
 
 
 def _runs_of_both(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
@@ -150,6 +178,30 @@ def _runs_of_both(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     both = ok.merge(before[[*SAME, "started_at"]], on=SAME, suffixes=("", "_before"))
     both = both[both["started_at"].astype(str) != both["started_at_before"].astype(str)]
     return sorted_by(both, place(both["run_id"], before["run_id"]))
+
+
+def _with_side(
+    table: pd.DataFrame, side: str, steps: pd.DataFrame, kernels: pd.DataFrame, totals: pd.DataFrame
+) -> pd.DataFrame:
+    """`table` with what one recording measured of its runs."""
+    for part in (_timed(steps), _on_gpu(kernels), _kernels_of(totals)):
+        part = part.rename(columns={name: f"{side}_{name}" for name in part if name != "run_id"})
+        table = table.merge(part, how="inner", on="run_id")
+    table[f"{side}_busy_share"] = table[f"{side}_busy_ns"] / table[f"{side}_step_ns"]
+    table[f"{side}_spread"] = table[f"{side}_step_max_ns"] / table[f"{side}_step_min_ns"] - 1
+    return table
+
+
+def _compared(table: pd.DataFrame) -> pd.DataFrame:
+    change = table["second_kernel_ns"] / table["first_kernel_ns"] - 1
+    return table.assign(
+        kernel_change=change,
+        kernel_apart=change.abs(),
+        gemm_apart=(table["second_gemm"] - table["first_gemm"]).abs(),
+        step_ratio=table["second_step_ns"] / table["first_step_ns"],
+        busy_share=table[["first_busy_share", "second_busy_share"]].min(axis=1),
+        same_top=table["first_top"] == table["second_top"],
+    )
 
 
 def _timed(steps: pd.DataFrame) -> pd.DataFrame:

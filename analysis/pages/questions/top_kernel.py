@@ -1,5 +1,7 @@
 """(b) Which kernel takes the most GPU time, and is it the same one in training?"""
 
+from dataclasses import dataclass
+
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
@@ -24,54 +26,70 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     time in a step (mean over the profiled steps), its share of all kernel time of that step, and the modules that
     launch it, by falling time. `same` says whether the kernel is also the top one of the forward pass of that case.
     """
+    frames = _frames(runs, kernels)
+    return assemble({"scopes": SCOPES}, _claims(frames), _tables(frames), _charts(frames))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    by: list[str]
+    """Columns that name a case."""
+    top: pd.DataFrame
+    """The top kernel of every case and mode, with that of the forward pass beside it."""
+    leaders: pd.DataFrame
+    """The top kernels of each forward pass."""
+
+
+def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
     by = run_grid.case_columns(runs)
     totals = kernel_time.by_kernel(kernel_time.kernel_totals(kernels), ["run_id"])
-    top = totals.drop_duplicates("run_id")
+    leaders = run_grid.cases(runs, "forward").merge(totals, on="run_id")
+    return Frames(
+        by=by,
+        top=_top(runs, totals.drop_duplicates("run_id"), by),
+        leaders=leaders.groupby("run_id", sort=False).head(TOP_OF_EACH),
+    )
+
+
+def _top(runs: pd.DataFrame, top: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     table = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in modes.MODES])
     table = table.merge(top, how="left", on="run_id")
     table = sorted_by(table, seen(table, by))
-    forward = table[table["mode"] == "forward"]
-    table = table.merge(
-        forward[[*by, "kernel_name"]].rename(columns={"kernel_name": "forward_kernel"}),
-        how="left",
-        on=by,
-    )
+    forward = table[table["mode"] == "forward"][[*by, "kernel_name"]]
+    table = table.merge(forward.rename(columns={"kernel_name": "forward_kernel"}), how="left", on=by)
     both = table["kernel_name"].notna() & table["forward_kernel"].notna()
     table["same"] = (table["kernel_name"] == table["forward_kernel"]).astype(object).where(both, None)
-    table["scope"] = table["mode"].map(SCOPES)
-    measured = table[(table[NOT_MEASURED] == "") & table["kernel_name"].notna()]
-    comparable = measured[measured["forward_kernel"].notna()]
-    in_training = comparable[comparable["mode"] == "train_step"]
-    leaders = run_grid.cases(runs, "forward").merge(totals, on="run_id")
-    leaders = leaders.groupby("run_id", sort=False).head(TOP_OF_EACH)
-    claims = [
-        Claim(
-            "most_frequent",
-            measured[measured["mode"] == "forward"],
-            facts=_most_frequent,
-        ),
-        Claim("share", measured[measured["mode"] == "forward"], facts=extremes("share")),
-        Claim("same", in_training, lambda rows: rows["same"].astype(bool).all(), _same),
-        Claim(
-            "partly_same",
-            in_training,
-            lambda rows: rows["same"].astype(bool).any() and not rows["same"].astype(bool).all(),
-            _same,
-        ),
-        Claim("other", in_training, lambda rows: not rows["same"].astype(bool).any(), _same),
+    return table.assign(scope=table["mode"].map(SCOPES))
+
+
+def _claims(frames: Frames) -> list[Claim]:
+    measured = _measured(frames.top)
+    forward = measured[measured["mode"] == "forward"]
+    training = measured[measured["forward_kernel"].notna() & (measured["mode"] == "train_step")]
+    others = measured[measured["family"] != "gemm"]
+    return [
+        Claim("most_frequent", forward, facts=_most_frequent),
+        Claim("share", forward, facts=extremes("share")),
+        Claim("same", training, lambda rows: _is_same(rows).all(), _same),
+        Claim("partly_same", training, lambda rows: _is_same(rows).any() and not _is_same(rows).all(), _same),
+        Claim("other", training, lambda rows: not _is_same(rows).any(), _same),
         Claim("gemm", measured, lambda rows: (rows["family"] == "gemm").all()),
         Claim(
             "not_gemm",
-            measured[measured["family"] != "gemm"],
+            others,
             facts=lambda rows: {"families": list(dict.fromkeys(rows["family"])), "num_all": len(measured)},
         ),
     ]
-    tables = [
+
+
+def _tables(frames: Frames) -> list[Table]:
+    case = case_headings(frames.by)
+    return [
         Table(
             "top",
             "The top kernel of each step",
             (
-                *case_headings(by),
+                *case,
                 Column("scope", "scope"),
                 Column("kernel_name", "kernel", "kernel"),
                 Column("calls", "calls per step", "count"),
@@ -80,32 +98,31 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
                 Column("modules", "launched by", "modules"),
                 Column("same", "same as forward", "yes_no"),
             ),
-            table.drop(columns=["forward_kernel"]),
+            frames.top.drop(columns=["forward_kernel"]),
         ),
         Table(
             "leaders",
             "The three top kernels of each forward pass",
             (
-                *case_headings(by),
+                *case,
                 Column("kernel_name", "kernel", "kernel"),
                 Column("calls", "calls per forward", "count"),
                 Column("time_ns", "time per forward", "ms"),
                 Column("share", "of kernel time", "share", bar=True),
                 Column("modules", "launched by", "modules"),
             ),
-            leaders,
+            frames.leaders,
         ),
     ]
-    charts = [
-        Chart(
-            "shares",
-            "grouped_bars",
-            "Share of the top kernel",
-            measured,
-            {"by": by, "order": list(SCOPES.values())},
-        )
-    ]
-    return assemble({"scopes": SCOPES}, claims, tables, charts)
+
+
+def _charts(frames: Frames) -> list[Chart]:
+    options = {"by": frames.by, "order": list(SCOPES.values())}
+    return [Chart("shares", "grouped_bars", "Share of the top kernel", _measured(frames.top), options)]
+
+
+def _measured(top: pd.DataFrame) -> pd.DataFrame:
+    return top[(top[NOT_MEASURED] == "") & top["kernel_name"].notna()]
 
 
 def _most_frequent(rows: pd.DataFrame) -> dict:
@@ -121,7 +138,9 @@ def _most_frequent(rows: pd.DataFrame) -> dict:
     }
 
 
+def _is_same(rows: pd.DataFrame) -> pd.Series:
+    return rows["same"].astype(bool)
+
+
 def _same(rows: pd.DataFrame) -> dict:
-    return {
-        "num_same": int(rows["same"].sum()),
-    }
+    return {"num_same": int(rows["same"].sum())}

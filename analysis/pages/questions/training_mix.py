@@ -1,5 +1,7 @@
 """(d) How does the mix of kernels change from a forward pass to a training step?"""
 
+from dataclasses import dataclass
+
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
@@ -25,114 +27,135 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     step's phases forward, loss, backward and optimizer. Every column of shares adds up to 100%. `change` is training
     minus forward, in points. Times are in the CSV.
     """
+    frames = _frames(runs, kernels)
+    return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    by: list[str]
+    """Columns that name a case."""
+    order: list[str]
+    """Families by falling kernel time."""
+    scopes: pd.DataFrame
+    """Families of a forward pass and of a training step, one below the other."""
+    compared: pd.DataFrame
+    """The same, side by side."""
+    phases: pd.DataFrame
+    """Families within each phase of a training step."""
+    wide: pd.DataFrame
+    """The same, a column for each family."""
+    phase_shares: pd.DataFrame
+    """Kernel time of a training step by phase."""
+
+
+def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
     by = run_grid.case_columns(runs)
     totals = kernel_time.kernel_totals(kernels)
-    order = (
-        kernel_time.by_family(totals, ["run_id"])
-        .groupby("family")["time_ns"]
-        .sum()
-        .sort_values(ascending=False)
-        .index.tolist()
+    order = _family_order(totals)
+    scopes = _scopes(runs, totals)
+    phases = _phases(runs, totals)
+    return Frames(
+        by=by,
+        order=order,
+        scopes=scopes,
+        compared=_compared(scopes, by),
+        phases=phases,
+        wide=_wide(phases, by, order),
+        phase_shares=_phase_shares(runs, totals),
     )
-    scopes = pd.concat(
-        [
-            _of_mode(runs, totals, "forward").assign(scope="forward"),
-            _of_mode(runs, totals, "train_step").assign(scope="train_step"),
-        ],
-        ignore_index=True,
-    )
-    compared = _compared(scopes, by)
-    phases = _phases(runs, totals, by)
-    wide = _wide(phases, by, order)
-    both = compared[compared["measured"]]
-    gemm = both[both["family"] == GEMM]
-    moves = both[both["family"] != GEMM]
-    measured_phases = phases[phases["family"].notna() & (phases[NOT_MEASURED] == "")]
-    optimizer = measured_phases[measured_phases["phase"] == "optimizer"].drop_duplicates("run_id")
-    phase_shares = _phase_shares(runs, totals, by)
-    whole = phase_shares.head(0)
-    if "in_backward" in phase_shares:
-        whole = phase_shares[phase_shares["in_backward"].notna()]
-    claims = [
+
+
+def _facts(frames: Frames) -> dict:
+    return {"families": frames.order, "num_pooled": _measured(frames.phases)["run_id"].nunique()}
+
+
+def _claims(frames: Frames) -> list[Claim]:
+    both = frames.compared[frames.compared["measured"]]
+    gemm, others = both[both["family"] == GEMM], both[both["family"] != GEMM]
+    phases = _measured(frames.phases)
+    optimizer = phases[phases["phase"] == ranges.OPTIMIZER].drop_duplicates("run_id")
+    return [
         Claim("gemm_falls", gemm, lambda rows: (rows["change"] < 0).all(), _change),
         Claim("gemm_rises", gemm, lambda rows: (rows["change"] > 0).all(), _change),
-        Claim(
-            "gemm_mixed",
-            gemm,
-            lambda rows: (rows["change"] > 0).any() and (rows["change"] < 0).any(),
-            _change,
-        ),
-        Claim("gains", moves[moves["change"] > 0], facts=largest("change")),
-        Claim(
-            "optimizer",
-            optimizer,
-            lambda rows: set(rows["family"]) == {"elementwise"},
-            _optimizer,
-        ),
-        Claim("backward", whole, facts=_backward),
+        Claim("gemm_mixed", gemm, lambda rows: (rows["change"] > 0).any() and (rows["change"] < 0).any(), _change),
+        Claim("gains", others[others["change"] > 0], facts=largest("change")),
+        Claim("optimizer", optimizer, lambda rows: set(rows["family"]) == {"elementwise"}, _optimizer),
+        Claim("backward", _with_backward(frames.phase_shares), facts=_backward),
     ]
-    tables = [
+
+
+def _tables(frames: Frames) -> list[Table]:
+    case = case_headings(frames.by)
+    shares, wide = frames.phase_shares, frames.wide
+    families = [family for family in frames.order if wide[f"share_{family}"].max() >= SEEN]
+    return [
         Table(
             "compared",
             "Share of kernel time: forward pass against training step",
             (
-                *case_headings(by),
+                *case,
                 Column("family", "family", "family"),
                 Column("forward", "forward pass", "share", bar=True),
                 Column("train_step", "training step", "share", bar=True),
                 Column("change", "change", "points"),
             ),
-            compared.drop(columns="measured"),
+            frames.compared.drop(columns="measured"),
         ),
         Table(
             "phase_shares",
             "Kernel time of a training step by phase",
             (
-                *case_headings(by),
+                *case,
                 Column("kernel_ns", "kernel time", "ms"),
-                *(Column(f"in_{phase}", phase, "share") for phase in ranges.PHASES if f"in_{phase}" in phase_shares),
+                *(Column(f"in_{phase}", phase, "share") for phase in ranges.PHASES if f"in_{phase}" in shares),
             ),
-            phase_shares,
+            shares,
         ),
         Table(
             "phases",
             "Families within each phase of a training step",
             (
-                *case_headings(by),
+                *case,
                 Column("phase", "phase"),
                 Column("time_ns", "kernel time", "ms"),
-                *(
-                    Column(f"share_{family}", family, "share")
-                    for family in order
-                    if wide[f"share_{family}"].max() >= SEEN
-                ),
+                *(Column(f"share_{family}", family, "share") for family in families),
             ),
             wide,
         ),
     ]
-    shown = scopes[scopes["family"].notna() & (scopes[NOT_MEASURED] == "")]
-    charts = [
+
+
+def _charts(frames: Frames) -> list[Chart]:
+    return [
         Chart(
             "scopes",
             "stacked_shares",
             "Forward pass and training step",
-            shown,
-            {"by": by, "order": order, "row": "scope"},
+            _measured(frames.scopes),
+            {"by": frames.by, "order": frames.order, "row": "scope"},
         ),
         Chart(
             "phases",
             "stacked_shares",
             "Phase by phase",
-            _pooled(measured_phases),
-            {"by": ["phase"], "order": order},
+            _pooled(_measured(frames.phases)),
+            {"by": ["phase"], "order": frames.order},
         ),
     ]
-    return assemble(
-        {"families": order, "num_pooled": measured_phases["run_id"].nunique()},
-        claims,
-        tables,
-        charts,
-    )
+
+
+# ---------------------------------------------------------------- frames
+
+
+def _family_order(totals: pd.DataFrame) -> list[str]:
+    time = kernel_time.by_family(totals, ["run_id"]).groupby("family")["time_ns"].sum()
+    return time.sort_values(ascending=False).index.tolist()
+
+
+def _scopes(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
+    parts = [_of_mode(runs, totals, mode).assign(scope=mode) for mode in ("forward", "train_step")]
+    return pd.concat(parts, ignore_index=True)
 
 
 def _of_mode(runs: pd.DataFrame, totals: pd.DataFrame, mode: str) -> pd.DataFrame:
@@ -141,46 +164,33 @@ def _of_mode(runs: pd.DataFrame, totals: pd.DataFrame, mode: str) -> pd.DataFram
 
 def _compared(scopes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Families side by side; a family that one of two measured scopes never launches has share 0 there."""
-    first, second = (scopes[scopes["scope"] == scope] for scope in ("forward", "train_step"))
-    keys = scopes[[*by, "family"]].drop_duplicates()
     cases = scopes[by].drop_duplicates().reset_index(drop=True)
-    families = keys.dropna(subset="family")
-    without = cases.merge(families, how="left", on=by)
-    columns = ["share", "time_ns"]
-    table = without
-    for name, rows in (("forward", first), ("train_step", second)):
-        values = rows.dropna(subset="family")[[*by, "family", *columns]]
-        table = table.merge(
-            values.rename(columns={"share": name, "time_ns": f"{name}_ns"}),
-            how="left",
-            on=[*by, "family"],
-        )
-        why = rows.drop_duplicates(by)[[*by, "run_id", NOT_MEASURED]]
-        table = table.merge(
-            why.rename(columns={"run_id": f"{name}_run", NOT_MEASURED: f"{name}_why"}),
-            how="left",
-            on=by,
-        )
-        sums = table[by].merge(
-            rows.groupby(by, sort=False)["share"].sum(min_count=1).rename("sum").reset_index(),
-            how="left",
-            on=by,
-        )
-        zero = sums["sum"].notna().to_numpy() & table[name].isna().to_numpy()
-        table.loc[zero, [name, f"{name}_ns"]] = 0.0
+    families = scopes[[*by, "family"]].drop_duplicates().dropna(subset="family")
+    table = cases.merge(families, how="left", on=by)
+    for name in ("forward", "train_step"):
+        table = _beside(table, scopes[scopes["scope"] == name], name, by)
     table["change"] = table["train_step"] - table["forward"]
     table["measured"] = table["forward"].notna() & table["train_step"].notna()
-    forward_why, training_why = (
-        table["forward_why"].fillna("not measured"),
-        table["train_step_why"].fillna("not measured"),
-    )
-    table[NOT_MEASURED] = forward_why.where(forward_why != "", training_why)
+    why, training_why = (table[f"{name}_why"].fillna("not measured") for name in ("forward", "train_step"))
+    table[NOT_MEASURED] = why.where(why != "", training_why)
     table["run_id"] = table["train_step_run"].where(table["train_step_run"] != "", table["forward_run"])
     table = sorted_by(table, seen(table, by), -table[["forward_ns", "train_step_ns"]].max(axis=1))
     return table.drop(columns=["forward_why", "train_step_why", "forward_run", "train_step_run"])
 
 
-def _phases(runs: pd.DataFrame, totals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+def _beside(table: pd.DataFrame, rows: pd.DataFrame, name: str, by: list[str]) -> pd.DataFrame:
+    """`table` with the shares and times of one scope (`name`, `name`_ns), its run and why that was not measured."""
+    values = rows.dropna(subset="family")[[*by, "family", "share", "time_ns"]]
+    table = table.merge(values.rename(columns={"share": name, "time_ns": f"{name}_ns"}), how="left", on=[*by, "family"])
+    why = rows.drop_duplicates(by)[[*by, "run_id", NOT_MEASURED]]
+    table = table.merge(why.rename(columns={"run_id": f"{name}_run", NOT_MEASURED: f"{name}_why"}), how="left", on=by)
+    sums = rows.groupby(by, sort=False)["share"].sum(min_count=1).rename("sum").reset_index()
+    measured = table[by].merge(sums, how="left", on=by)["sum"].notna().to_numpy()
+    table.loc[measured & table[name].isna().to_numpy(), [name, f"{name}_ns"]] = 0.0
+    return table
+
+
+def _phases(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
     """Families within each phase of the training step, phases in the order in which they run."""
     families = kernel_time.by_family(totals, ["run_id", "phase"])
     families = sorted_by(families, families["run_id"], place(families["phase"], ranges.PHASES))
@@ -199,7 +209,7 @@ def _wide(phases: pd.DataFrame, by: list[str], order: list[str]) -> pd.DataFrame
     return heads.merge(shares.reset_index(), how="left", on=["run_id", "phase"])
 
 
-def _phase_shares(runs: pd.DataFrame, totals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+def _phase_shares(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
     """Kernel time of a training step and each phase's part of it: kernel_ns and in_<phase>."""
     time = totals.pivot_table(index="run_id", columns="phase", values="time_ns", aggfunc="sum", fill_value=0.0)
     shares = time.div(time.sum(axis=1), axis=0)
@@ -209,11 +219,23 @@ def _phase_shares(runs: pd.DataFrame, totals: pd.DataFrame, by: list[str]) -> pd
     return run_grid.cases(runs, "train_step").merge(shares.reset_index(), how="left", on="run_id")
 
 
+def _measured(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[rows["family"].notna() & (rows[NOT_MEASURED] == "")]
+
+
+def _with_backward(phase_shares: pd.DataFrame) -> pd.DataFrame:
+    known = "in_backward" in phase_shares
+    return phase_shares[phase_shares["in_backward"].notna()] if known else phase_shares.head(0)
+
+
 def _pooled(rows: pd.DataFrame) -> pd.DataFrame:
     """Mean share of each family in each phase over the measured cases."""
     shares = rows.pivot_table(index=["run_id", "phase"], columns="family", values="share", fill_value=0.0)
     pooled = shares.groupby("phase").mean().stack().rename("share").reset_index()
     return sorted_by(pooled, place(pooled["phase"], ranges.PHASES), -pooled["share"])
+
+
+# ---------------------------------------------------------------- facts of claims
 
 
 def _change(rows: pd.DataFrame) -> dict:
