@@ -17,6 +17,15 @@ def answer(job: Mapping, reader: Mapping) -> Answer:
     whether it is met. gpu parts: wall times in seconds. Facts name the machines and dates; growth: how many times the
     time and the memory of the small capture the large one took, for each container.
     """
+    tables = _tables(job, reader)
+    names = {"machine": reader.get("machine"), "nsys_ai": reader.get("nsys_ai"), "read": reader.get("recorded")}
+    facts = {name: job.get(name) for name in ("whole", "process_per_run", "gpus")} | names
+    facts |= {"growth": reader.get("growth", [])}
+    facts |= {"nsys_stats": reader.get("nsys_stats"), "shown": [table.key for table in tables]}
+    return assemble(facts, [], tables, [])
+
+
+def _tables(job: Mapping, reader: Mapping) -> list[Table]:
     rows = pd.DataFrame(reader.get("results", []))
     promised = pd.DataFrame([*_job_targets(job), *reader.get("targets", [])])
     parts = [{"part": name, "seconds": value} for name, value in job.get("whole", {}).get("parts_s", {}).items()]
@@ -46,11 +55,7 @@ def answer(job: Mapping, reader: Mapping) -> Answer:
     if parts:
         columns = (Column("part", "part"), Column("seconds", "time", "seconds"))
         tables.append(Table("parts", "Parts of the whole job", columns, pd.DataFrame(parts)))
-    names = {"machine": reader.get("machine"), "nsys_ai": reader.get("nsys_ai"), "read": reader.get("recorded")}
-    facts = {name: job.get(name) for name in ("whole", "process_per_run", "gpus")} | names
-    facts |= {"growth": reader.get("growth", [])}
-    facts |= {"nsys_stats": reader.get("nsys_stats"), "shown": [table.key for table in tables]}
-    return assemble(facts, [], tables, [])
+    return tables
 
 
 def _unit(what: str) -> str:

@@ -22,23 +22,34 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: 
     Also, for each finished run and per profiled step: launches, host time in them, their mean, host time waiting in
     synchronisation, and both as shares of the step's NVTX range.
     """
+    calls = _in_steps(api)
+    table, host = _by_name(calls), _by_run(runs, steps, kernels, calls)
+    tables = [*_tables_of_calls(table), _table_of_runs(host, run_grid.case_columns(runs))]
+    facts = {"tables": [part.key for part in tables[:-1]], "num_calls": int(table["calls"].sum())}
+    return assemble(facts, _claims(calls, table, host, kernels), tables, [])
+
+
+def _in_steps(api: pd.DataFrame) -> pd.DataFrame:
+    """Calls of the steps by their names without version, with their groups."""
     calls = api[api["phase"].astype(str) != ""].astype({"run_id": str, "name": str})
     base = {name: cuda_api.base_name(name) for name in calls["name"].unique()}
     calls = calls.assign(name=calls["name"].map(base))
     groups = {name: cuda_api.group(name) or "" for name in calls["name"].unique()}
-    calls = calls.assign(group=calls["name"].map(groups))
-    table = _by_name(calls)
-    host = _by_run(runs, steps, kernels, calls)
+    return calls.assign(group=calls["name"].map(groups))
+
+
+def _claims(calls: pd.DataFrame, table: pd.DataFrame, host: pd.DataFrame, kernels: pd.DataFrame) -> list[Claim]:
     launching = host[host["launches"] > 0].sort_values("each_ns", kind="stable")
+    waiting = host.dropna(subset=["wait_share"]).sort_values("wait_share", kind="stable")
     num_launches = int(calls.loc[calls["group"] == "launch", "calls"].sum())
     pairs = pd.DataFrame({"launch_calls": [num_launches], "kernels": [len(timing.in_steps(kernels))]})
     graphs = table[table["name"].isin(["cudaGraphLaunch", "cuGraphLaunch"])]
-    claims = [
+    return [
         Claim(
             "queue",
             launching,
             lambda rows: rows["each_ns"].iloc[-1] > QUEUE_FULL * rows["each_ns"].iloc[0],
-            lambda rows: {"low": rows.iloc[0].to_dict(), "high": rows.iloc[-1].to_dict()},
+            _ends,
         ),
         Claim(
             "one_each",
@@ -46,16 +57,18 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: 
             lambda rows: (rows["launch_calls"] == rows["kernels"]).all() and rows["kernels"].iloc[0] > 0,
             lambda rows: rows.iloc[0].to_dict(),
         ),
-        Claim(
-            "waiting",
-            host.dropna(subset=["wait_share"]).sort_values("wait_share", kind="stable"),
-            lambda rows: rows["wait_share"].iloc[-1] > 0,
-            lambda rows: {"low": rows.iloc[0].to_dict(), "high": rows.iloc[-1].to_dict()},
-        ),
+        Claim("waiting", waiting, lambda rows: rows["wait_share"].iloc[-1] > 0, _ends),
         Claim("graphs", graphs, facts=lambda rows: {"calls": int(rows["calls"].sum())}),
         Claim("no_graphs", table, lambda rows: not len(graphs)),
     ]
-    present = [group for group in cuda_api.GROUPS if (table["group"] == group).any()]
+
+
+def _ends(rows: pd.DataFrame) -> dict:
+    """The first and the last of rows in rising order."""
+    return {"low": rows.iloc[0].to_dict(), "high": rows.iloc[-1].to_dict()}
+
+
+def _tables_of_calls(table: pd.DataFrame) -> list[Table]:
     columns = (
         Column("name", "call", "code"),
         Column("calls", "calls", "count"),
@@ -64,28 +77,29 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: 
         Column("num_runs", "runs", "count"),
         Column("explanation", "what it does and why it is there", "prose"),
     )
-    tables = [
-        Table(f"calls-{group}", cuda_api.GROUPS.get(group, "Not described yet"), columns, rows.reset_index(drop=True))
-        for group, rows in ((group, table[table["group"] == group]) for group in [*present, ""])
-        if len(rows)
-    ]
-    tables.append(
+    present = set(table["group"])
+    return [
         Table(
-            "host",
-            "Host time in launches and in waiting, per profiled step",
-            (
-                *case_headings(run_grid.case_columns(runs)),
-                Column("mode", "mode"),
-                Column("launches", "launches", "count"),
-                Column("each_ns", "host time per launch", "us"),
-                Column("launch_share", "launching, of the step", "share", bar=True),
-                Column("wait_share", "waiting, of the step", "share", bar=True),
-            ),
-            host,
+            f"calls-{group}",
+            cuda_api.GROUPS.get(group, "Not described yet"),
+            columns,
+            table[table["group"] == group].reset_index(drop=True),
         )
+        for group in [*cuda_api.GROUPS, ""]
+        if group in present
+    ]
+
+
+def _table_of_runs(host: pd.DataFrame, by: list[str]) -> Table:
+    columns = (
+        *case_headings(by),
+        Column("mode", "mode"),
+        Column("launches", "launches", "count"),
+        Column("each_ns", "host time per launch", "us"),
+        Column("launch_share", "launching, of the step", "share", bar=True),
+        Column("wait_share", "waiting, of the step", "share", bar=True),
     )
-    facts = {"tables": [one.key for one in tables[:-1]], "num_calls": int(table["calls"].sum())}
-    return assemble(facts, claims, tables, [])
+    return Table("host", "Host time in launches and in waiting, per profiled step", columns, host)
 
 
 def _by_name(calls: pd.DataFrame) -> pd.DataFrame:

@@ -50,7 +50,11 @@ def answer(runs: pd.DataFrame, manifest: Mapping) -> Answer:
         Claim("same", values, lambda rows: not len(others)),
         Claim("differ", others, facts=lambda rows: _differing(rows, len(ordered))),
     ]
-    tables = [
+    return assemble(facts, claims, _tables(counted, others), [])
+
+
+def _tables(counted: list[pd.DataFrame], others: pd.DataFrame) -> list[Table]:
+    return [
         Table(
             "environment",
             "What the runs were measured with",
@@ -69,7 +73,6 @@ def answer(runs: pd.DataFrame, manifest: Mapping) -> Answer:
             others,
         ),
     ]
-    return assemble(facts, claims, tables, [])
 
 
 def _words(name: str, column: pd.Series) -> pd.Series:

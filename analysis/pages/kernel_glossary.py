@@ -16,63 +16,72 @@ def answer(kernels: pd.DataFrame) -> Answer:
 
     Also the rules with the kernel time that each caught, and the share of all kernel time that no rule caught.
     """
+    names = _names(kernels)
+    families, rules = _families(names), _rules(names)
+    unclassified = rules.loc[rules["family"] == kernel_families.OTHER, "share"].sum()
+    facts = {"families": families, "num_names": len(names), "unclassified": float(unclassified)}
+    return assemble(facts, [], _tables(names, families, rules), [])
+
+
+def _names(kernels: pd.DataFrame) -> pd.DataFrame:
+    """One row per kernel name: family, num_runs, high, time_ns, modules, rule, part, name_says, explanation."""
     totals = kernel_time.by_kernel(kernel_time.kernel_totals(kernels), ["run_id"])
     names = totals.groupby(["family", "kernel_name"], sort=False).agg(
         num_runs=("run_id", "nunique"), high=("share", "max"), time_ns=("time_ns", "sum"), modules=("modules", _most)
     )
     names = names.reset_index().sort_values(["high", "kernel_name"], ascending=[False, True])
     found = [kernel_families.classify(name) for name in names["kernel_name"]]
-    names["rule"] = [one.rule for one in found]
-    names["part"] = [one.part for one in found]
-    names["name_says"] = [_name_says(name) for name in names["kernel_name"]]
-    names["explanation"] = [_explanation(one) for one in found]
-    families = []
-    tables = []
-    for key, family in kernel_families.FAMILIES.items():
-        of_family = names[names["family"] == key]
-        if not len(of_family):
-            continue
-        families.append(
-            {"key": key, "label": family.label, "explanation": family.explanation, "num_names": len(of_family)}
-        )
-        said = (Column("name_says", "what its name says", "prose"),) if key == "gemm" else ()
-        tables.append(
-            Table(
-                f"kernels-{key}",
-                f"{family.label} kernels seen, by their highest share of a step",
-                (
-                    Column("kernel_name", "kernel", "kernel_entry"),
-                    Column("explanation", "what it computes", "prose"),
-                    *said,
-                    Column("modules", "launched by", "modules"),
-                    Column("num_runs", "runs", "count"),
-                    Column("high", "highest share", "share", bar=True),
-                ),
-                of_family.reset_index(drop=True),
-            )
-        )
-    whole = names["time_ns"].sum()
+    return names.assign(
+        rule=[one.rule for one in found],
+        part=[one.part for one in found],
+        name_says=[_name_says(name) for name in names["kernel_name"]],
+        explanation=[_explanation(one) for one in found],
+    )
+
+
+def _rules(names: pd.DataFrame) -> pd.DataFrame:
+    """family, rule, num_names, time_ns, share of all kernel time; most time first."""
     rules = names.groupby(["family", "rule"], sort=False).agg(
         num_names=("kernel_name", "size"), time_ns=("time_ns", "sum")
     )
-    rules = rules.reset_index().assign(share=lambda rows: rows["time_ns"] / whole)
-    rules = rules.sort_values(["share", "rule"], ascending=[False, True], ignore_index=True)
-    tables.append(
-        Table(
-            "rules",
-            "Rules by the kernel time that they caught, all runs together",
-            (
-                Column("family", "family", "family"),
-                Column("rule", "rule"),
-                Column("num_names", "kernel names", "count"),
-                Column("share", "of kernel time", "share", bar=True),
-            ),
-            rules,
-        )
+    rules = rules.reset_index().assign(share=lambda rows: rows["time_ns"] / names["time_ns"].sum())
+    return rules.sort_values(["share", "rule"], ascending=[False, True], ignore_index=True)
+
+
+def _families(names: pd.DataFrame) -> list[dict]:
+    """The families that were seen, in the order of the taxonomy."""
+    counts = names["family"].value_counts()
+    return [
+        {"key": key, "label": family.label, "explanation": family.explanation, "num_names": int(counts[key])}
+        for key, family in kernel_families.FAMILIES.items()
+        if key in counts
+    ]
+
+
+def _tables(names: pd.DataFrame, families: list[dict], rules: pd.DataFrame) -> list[Table]:
+    columns = (
+        Column("family", "family", "family"),
+        Column("rule", "rule"),
+        Column("num_names", "kernel names", "count"),
+        Column("share", "of kernel time", "share", bar=True),
     )
-    unclassified = rules.loc[rules["family"] == kernel_families.OTHER, "share"].sum()
-    facts = {"families": families, "num_names": len(names), "unclassified": float(unclassified)}
-    return assemble(facts, [], tables, [])
+    return [
+        *(_family_table(family["key"], family["label"], names) for family in families),
+        Table("rules", "Rules by the kernel time that they caught, all runs together", columns, rules),
+    ]
+
+
+def _family_table(key: str, label: str, names: pd.DataFrame) -> Table:
+    columns = (
+        Column("kernel_name", "kernel", "kernel_entry"),
+        Column("explanation", "what it computes", "prose"),
+        *((Column("name_says", "what its name says", "prose"),) if key == "gemm" else ()),
+        Column("modules", "launched by", "modules"),
+        Column("num_runs", "runs", "count"),
+        Column("high", "highest share", "share", bar=True),
+    )
+    title = f"{label} kernels seen, by their highest share of a step"
+    return Table(f"kernels-{key}", title, columns, names[names["family"] == key].reset_index(drop=True))
 
 
 def _name_says(name: str) -> str:

@@ -39,28 +39,24 @@ def answer(
     of_studies = [
         checks_of(one.runs, one.steps, one.kernels, one.nsys_sums).assign(study=study) for study, one in studies.items()
     ]
-    everything = pd.concat([table.assign(study=""), *of_studies], ignore_index=True)
-    breaches = everything[~everything["passed"]].reset_index(drop=True)
-    summary = table.groupby("check", sort=True).agg(
-        num_runs=("passed", "size"), num_passed=("passed", "sum"), lowest=("found", "min"), highest=("found", "max")
-    )
-    summary = summary.reset_index().assign(passed=lambda rows: rows["num_runs"] == rows["num_passed"])
-    summary.insert(1, "meaning", summary["check"].map(MEANING))
-    by_study = everything[everything["study"] != ""].groupby("study", sort=True)
-    by_study = by_study.agg(num_runs=("run_id", "nunique"), num_checks=("passed", "size"), num_passed=("passed", "sum"))
+    every = pd.concat([table.assign(study=""), *of_studies], ignore_index=True)
+    breaches = every[~every["passed"]].reset_index(drop=True)
     claims = [
-        Claim("all_agree", everything, lambda rows: rows["passed"].all(), _count),
+        Claim("all_agree", every, lambda rows: rows["passed"].all(), _count),
         Claim("breaches", breaches, lambda rows: not rows["passed"].all(), _count),
     ]
+    return assemble({"num_breaches": len(breaches)}, claims, _tables(table, every, breaches), [])
+
+
+def _tables(table: pd.DataFrame, every: pd.DataFrame, breaches: pd.DataFrame) -> list[Table]:
     columns = (
-        Column("run", "run", "run"),
         Column("check", "check"),
         Column("found", "found", "number"),
         Column("at_least", "at least", "number"),
         Column("at_most", "at most", "number"),
         Column("passed", "result", "check"),
     )
-    tables = [
+    return [
         Table(
             "summary",
             "Checks",
@@ -73,7 +69,7 @@ def answer(
                 Column("highest", "highest", "number"),
                 Column("passed", "result", "check"),
             ),
-            summary,
+            _summary(table),
         ),
         Table(
             "studies",
@@ -85,17 +81,38 @@ def answer(
                 Column("num_passed", "agree", "count"),
                 Column("passed", "result", "check"),
             ),
-            by_study.assign(passed=by_study["num_checks"] == by_study["num_passed"]).reset_index(),
+            _by_study(every),
         ),
         Table(
             "breaches",
             "Breaches",
-            (Column("study", "study", absent="—"), Column("run_id", "run", "code"), *columns[1:]),
+            (Column("study", "study", absent="—"), Column("run_id", "run", "code"), *columns),
             breaches,
         ),
-        Table("checks", "Every check of every run", columns, table),
+        Table("checks", "Every check of every run", (Column("run", "run", "run"), *columns), table),
     ]
-    return assemble({"num_breaches": len(breaches)}, claims, tables, [])
+
+
+def _summary(table: pd.DataFrame) -> pd.DataFrame:
+    summary = table.groupby("check", sort=True).agg(
+        num_runs=("passed", "size"), num_passed=("passed", "sum"), lowest=("found", "min"), highest=("found", "max")
+    )
+    summary = summary.reset_index().assign(passed=lambda rows: rows["num_runs"] == rows["num_passed"])
+    summary.insert(1, "meaning", summary["check"].map(MEANING))
+    return summary
+
+
+def _by_study(every: pd.DataFrame) -> pd.DataFrame:
+    by_study = every[every["study"] != ""].groupby("study", sort=True)
+    by_study = by_study.agg(num_runs=("run_id", "nunique"), num_checks=("passed", "size"), num_passed=("passed", "sum"))
+    return by_study.assign(passed=by_study["num_checks"] == by_study["num_passed"]).reset_index()
+
+
+def _count(rows: pd.DataFrame) -> dict:
+    return {"num_runs": len(rows[["study", "run_id"]].drop_duplicates())}
+
+
+# ---------------------------------------------------------------- checks
 
 
 WHERE_KNOWN = ("forward_layouts", "backward_layouts", "math_path", "nsys_sums")
@@ -352,7 +369,3 @@ def _with_missing(table: pd.DataFrame, info: pd.DataFrame) -> pd.DataFrame:
     grid = pd.DataFrame(wanted, columns=["run_id", "check"])
     grid = grid.merge(table, how="left", on=["run_id", "check"])
     return pd.concat([grid, table[table["check"].isin(WHERE_KNOWN)]], ignore_index=True)
-
-
-def _count(rows: pd.DataFrame) -> dict:
-    return {"num_runs": len(rows[["study", "run_id"]].drop_duplicates())}

@@ -14,6 +14,22 @@ TITLE = "Runs"
 def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     """Every run in model order: status, unprofiled time of the step, GPU busy time, kernels launched in a step, peak
     memory."""
+    columns = (
+        *case_headings(run_grid.case_columns(runs)),
+        Column("mode", "mode"),
+        Column("status", "status", "status"),
+        Column("timer_ns", "step, Python timer", "ms", lower="timer_min_ns", upper="timer_max_ns"),
+        Column("busy_ns", "GPU busy", "ms"),
+        Column("busy_ratio", "busy ÷ timer", "share", bar=True),
+        Column("mfu", "MFU", "share", absent="n/a"),
+        Column("launches", "kernels a step", "count"),
+        Column("peak_memory_bytes", "peak memory", "bytes"),
+    )
+    table = Table("runs", "All runs", columns, _frame(runs, steps, kernels))
+    return assemble({"num_runs": len(runs)}, [], [table], [])
+
+
+def _frame(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     ordered = run_grid.in_model_order(runs).astype({"run_id": str})
     shown = [
         "run_id",
@@ -42,15 +58,4 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
     unfinished = table[NOT_MEASURED] != ""
     numbers = [column for column in table if column.endswith("_ns") or column in ("busy_ratio", "launches", "mfu")]
     table.loc[unfinished, [*numbers, "peak_memory_bytes"]] = float("nan")
-    columns = (
-        *case_headings(run_grid.case_columns(runs)),
-        Column("mode", "mode"),
-        Column("status", "status", "status"),
-        Column("timer_ns", "step, Python timer", "ms", lower="timer_min_ns", upper="timer_max_ns"),
-        Column("busy_ns", "GPU busy", "ms"),
-        Column("busy_ratio", "busy ÷ timer", "share", bar=True),
-        Column("mfu", "MFU", "share", absent="n/a"),
-        Column("launches", "kernels a step", "count"),
-        Column("peak_memory_bytes", "peak memory", "bytes"),
-    )
-    return assemble({"num_runs": len(runs)}, [], [Table("runs", "All runs", columns, table)], [])
+    return table
