@@ -84,9 +84,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("warmup_steps", "int64", "", "steps before measuring"),
         Column("measured_steps", "int64", "", "steps timed without a profiler"),
         Column("profiled_steps", "int64", "", "steps recorded under nsys"),
-        Column(
-            "peak_memory_bytes", "int64", "bytes", "largest memory that torch's allocator had handed out, any phase"
-        ),
+        Column("peak_memory_bytes", "int64", "bytes", "peak allocated by torch's allocator, over all phases"),
         Column("started_at", "string", "UTC", "when the run started, ISO 8601"),
         Column("wall_s", "float64", "s", "how long the whole run took, set-up included"),
         Column("log", "string", "", "last lines of what the run printed, without folders and hosts", optional=True),
@@ -167,12 +165,10 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "memory": (
         _RUN_ID,
         Column("phase", "category", "", "phase of the step, as in steps"),
-        Column(
-            "peak_allocated_bytes", "int64", "bytes", "largest memory handed out by torch's allocator during the phase"
-        ),
-        Column("peak_reserved_bytes", "int64", "bytes", "largest memory held by torch's allocator during the phase"),
-        Column("allocated_before_bytes", "int64", "bytes", "handed out when the phase began"),
-        Column("allocated_after_bytes", "int64", "bytes", "handed out when the phase ended"),
+        Column("peak_allocated_bytes", "int64", "bytes", "peak allocated by torch's allocator during the phase"),
+        Column("peak_reserved_bytes", "int64", "bytes", "peak reserved by torch's allocator during the phase"),
+        Column("allocated_before_bytes", "int64", "bytes", "allocated when the phase began"),
+        Column("allocated_after_bytes", "int64", "bytes", "allocated when the phase ended"),
     ),
     "module_memory": (
         _RUN_ID,

@@ -29,7 +29,7 @@ GROUPS = {
     "stream": "Streams",
     "graph": "CUDA graphs",
     "module": "Loading code",
-    "query": "Questions about kernels and devices",
+    "query": "Queries about kernels and devices",
     "profiler": "Profiler control and start-up",
 }
 """Groups of calls with their headings, in display order."""
@@ -41,14 +41,13 @@ API_CALLS = (
         r"cudaLaunchKernel",
         "Puts a kernel into a stream. While the stream has room for more, the call returns in a few microseconds, long "
         "before the kernel has run; when it is full, the call waits for the GPU. The kernel carries the same "
-        "correlation id. Where these calls fill the time line and the GPU has gaps, the host is the limit.",
+        "correlation id. Where these calls fill the timeline and the GPU has gaps, the step is host-bound.",
     ),
     ApiCall(
         "cudaLaunchKernelExC",
         "launch",
         r"cudaLaunchKernelEx\w*",
-        "cudaLaunchKernel with launch attributes, such as thread block clusters. cuBLAS launches matrix products "
-        "this way.",
+        "cudaLaunchKernel with launch attributes, such as thread block clusters. cuBLAS launches GEMMs this way.",
     ),
     ApiCall(
         "cuLaunchKernel",
@@ -73,23 +72,21 @@ API_CALLS = (
         "cudaLaunchHostFunc",
         "launch",
         r"cu(?:da)?LaunchHostFunc",
-        "Puts a function for the processor into a stream; it runs when everything before it is done.",
+        "Puts a function of the host into a stream; it runs when everything before it is done.",
     ),
     ApiCall(
         "cudaGraphLaunch",
         "launch",
         r"cu(?:da)?GraphLaunch",
-        "Starts a recorded graph of kernels with one call. Traced node by node its kernels are listed one by one; "
-        "traced as "
-        "a graph only the whole appears.",
+        "Starts a recorded graph of kernels with one call. Traced by node, its kernels are listed one by one; traced "
+        "as a graph, only the graph is.",
     ),
     ApiCall(
         "cudaDeviceSynchronize",
         "synchronisation",
         r"cudaDeviceSynchronize|cuCtxSynchronize",
         "The host waits until all streams are done: torch.cuda.synchronize(), and the boundaries of timed steps. "
-        "Its time is "
-        "the GPU's work still queued, not work of its own.",
+        "Its time is the GPU's work still queued, not work of its own.",
     ),
     ApiCall(
         "cudaStreamSynchronize",
@@ -123,8 +120,8 @@ API_CALLS = (
         "cudaMemsetAsync",
         "copy",
         r"cudaMemsetAsync|cuMemset\w*Async",
-        "Fills memory with a byte value in a stream: zeroed buffers, and the counters that split-K products and "
-        "scans start from.",
+        "Fills memory with a byte value in a stream: zeroed buffers, and the counters that split-K GEMMs and scans "
+        "start from.",
     ),
     ApiCall(
         "cudaMemset", "copy", r"cudaMemset(?!\w*Async)\w*|cuMemset(?!\w*Async)\w*", "Fills memory with a byte value."
@@ -171,7 +168,7 @@ API_CALLS = (
         "cudaMallocManaged",
         "allocation",
         r"cudaMallocManaged|cuMemAllocManaged",
-        "Unified memory that processor and GPU share; pages move when they are touched.",
+        "Unified memory that host and GPU share; pages move when they are touched.",
     ),
     ApiCall(
         "cuMemCreate",

@@ -1,10 +1,10 @@
-"""What the name of a matrix-product kernel says: library, architecture, math path, layout, tile, stages, split-K.
+"""What the name of a GEMM kernel says: library, architecture, math path, layout, tile, stages, split-K.
 
 CUTLASS documents its names. cuBLAS (`xmma`, `nvjet`, `ampere_sgemm`, ...) does not: what is read from those names is an
 inference from many of them and from launch counts, and each such field is listed in `GemmName.inferred`.
 
 Layouts are in BLAS terms, column-major, of the two operands in the order the library sees them: `t` transposed,
-`n` not. PyTorch's row-major tensors arrive there swapped, which makes a linear layer's forward product `tn`.
+`n` not. PyTorch's row-major tensors arrive there swapped, which makes a linear layer's forward matmul `tn`.
 """
 
 import re
@@ -35,7 +35,7 @@ EXPECTED_LAYOUTS = {
     "AV score gradient": "tn",
     "AV value gradient": "nt",
 }
-"""Layout each product of the workload is launched with when its operands are contiguous and weights are stored
+"""Layout each matmul of the workload is launched with when its operands are contiguous and weights are stored
 (out_features, in_features). Forward linears and QK^T multiply by a transpose; AV and input gradients do not."""
 
 

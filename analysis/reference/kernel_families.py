@@ -56,62 +56,53 @@ UNCLASSIFIED = Classification(OTHER, "", "", -1)
 _FAMILY_ROWS = (
     Family(
         "gemm",
-        "Matrix product",
-        "Dense matrix products: the linear layers, and QK^T and AV where attention is written out. A product may "
-        "need more "
-        "than one launch: split-K kernels that add up partial results and epilogue kernels that finish the output are "
-        "counted in its time, but not as further products.",
+        "GEMM",
+        "Dense matmuls: the linear layers, and QK^T and AV in eager attention. A matmul may need more than one launch: "
+        "split-K kernels that add up partial results and epilogue kernels that finish the output count in its time, "
+        "but not as further matmuls.",
     ),
     Family(
         "attention",
         "Fused attention",
-        "QK^T, scaling, mask, softmax and AV in one kernel (FlashAttention and its relatives), so that the scores "
-        "never "
-        "reach memory. The backward pass has helper kernels that belong to it.",
+        "QK^T, scaling, mask, softmax and AV in one kernel (FlashAttention and its relatives): the scores never reach "
+        "memory. The backward pass has helper kernels that belong to it.",
     ),
     Family(
         "convolution",
         "Convolution",
-        "Convolutions, most of them computed as implicit matrix products. Absent from a plain Transformer; patch "
-        "embeddings "
-        "and state-space layers launch them.",
+        "Convolutions, most of them computed as implicit GEMMs. A plain Transformer has none; patch embeddings and "
+        "state-space layers launch them.",
     ),
     Family(
         "elementwise",
         "Elementwise",
-        "One independent operation for each element: add, multiply, exp, sigmoid, where. They do almost no "
-        "arithmetic for "
-        "each byte they move, so memory bandwidth or launch overhead bounds them. A hand-written softmax, norm or "
-        "AdamW is "
-        "a chain of them.",
+        "One independent operation for each element: add, multiply, exp, sigmoid, where. They compute almost nothing "
+        "for each byte that they move, so they are memory-bound or launch-bound. A hand-written softmax or norm and "
+        "the reference AdamW are chains of them.",
     ),
     Family(
         "softmax",
         "Softmax",
         "Library softmax and log-softmax, forward and backward: inside cross-entropy, or in attention that calls the "
-        "library. A softmax written out as max, sub, exp, sum and div appears as reduce and elementwise kernels "
-        "instead.",
+        "library. A hand-written softmax (max, sub, exp, sum, div) appears as reduce and elementwise kernels instead.",
     ),
     Family(
         "norm",
         "Normalisation",
-        "Library LayerNorm, RMSNorm, BatchNorm and GroupNorm. A norm written out in tensor operations appears as "
-        "reduce and "
-        "elementwise kernels instead.",
+        "Library LayerNorm, RMSNorm, BatchNorm and GroupNorm. A hand-written norm appears as reduce and elementwise "
+        "kernels instead.",
     ),
     Family(
         "reduce",
         "Reduction",
         "Sums, means, maxima and norms along a dimension, and losses that end in one number: row statistics of "
-        "softmax and "
-        "norms, gradients of broadcast weights, gradient clipping.",
+        "softmax and norms, gradients of broadcast weights, gradient clipping.",
     ),
     Family(
         "copy",
         "Copy, cat, cast",
         "Moving elements without computing: making a tensor contiguous, concatenating, converting the data type, "
-        "changing "
-        "the layout. Mixed precision adds casts; splitting and merging heads adds copies.",
+        "changing the layout. Mixed precision adds casts; splitting and merging heads adds copies.",
     ),
     Family(
         "fill",
@@ -122,8 +113,7 @@ _FAMILY_ROWS = (
         "index",
         "Gather, scatter, index",
         "Reading or writing at computed positions: embedding lookup and its gradient, the target's logit in "
-        "cross-entropy, "
-        "rearranging tokens between experts.",
+        "cross-entropy, rearranging tokens between experts.",
     ),
     Family(
         "sort",
@@ -140,8 +130,7 @@ _FAMILY_ROWS = (
         "optimizer",
         "Optimizer",
         "Kernels made for optimizers: updates of many tensors at once and fused Adam. An optimizer written in plain "
-        "tensor "
-        "operations appears as elementwise kernels; the NVTX range tells.",
+        "tensor operations, like the reference AdamW, appears as elementwise kernels; the NVTX range tells.",
     ),
     Family(
         "triton",
@@ -170,7 +159,7 @@ FAMILIES: dict[str, Family] = {family.key: family for family in _FAMILY_ROWS}
 """Families by key, in display order."""
 
 GEMM_PRODUCT_PARTS = frozenset({"main", "gemv"})
-"""Parts of the gemm family that are a product; the others (splitk, epilogue) belong to the product launched before."""
+"""Parts of the gemm family that are a matmul; the others (splitk, epilogue) belong to the one launched before."""
 
 _SHARED = "recorded on an H200"
 _PYTORCH = "https://github.com/pytorch/pytorch"
@@ -224,7 +213,7 @@ _LEADING_RULES = (
         "main",
         r"^triton_tem_.*?(?:mm|bmm|matmul)|^triton_(?:mm|bmm)|^gemm_fusion_dot",
         "triton_tem_fused_bmm_7",
-        "A matrix product that torch.compile or XLA wrote in Triton after measuring it faster than the library's.",
+        "A GEMM that torch.compile or XLA generated in Triton after it measured faster than the library's.",
         "https://github.com/pytorch/pytorch (torch/_inductor)",
     ),
     Rule(
@@ -319,7 +308,7 @@ _LEADING_RULES = (
         r"|flash.*bwd.*(?:pre|post)process",
         "void cudnn::fusion::compute_dot_do_o_specialized<(bool)1, (int)64>(const void *, const void *, v"
         "oid *, void *, unsigned int",
-        "Around the backward of fused attention: row sums of dO times O before it, conversion of dQ after it.",
+        "Around the backward kernel of fused attention: row sums of dO times O before it, conversion of dQ after it.",
         _SHARED,
     ),
     Rule(
@@ -330,8 +319,7 @@ _LEADING_RULES = (
         "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float, cutlass::arch::Sm80, "
         "(bool)1, (int)64, (int)64, (int)64, (bool)1, (bool)1>::Params)",
         "Memory-efficient attention from CUTLASS, PyTorch's fused attention where FlashAttention does not apply "
-        "(fp32): "
-        "F is the forward pass, B the backward pass.",
+        "(FP32): F is the forward pass, B the backward pass.",
         _SHARED,
     ),
     Rule(
@@ -384,8 +372,7 @@ _LEADING_RULES = (
         r"|explicit)_convolve)",
         "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16_stage4_warpsize2x2x1_g1_"
         "tensor16x8x8",
-        "A convolution computed as a matrix product: fprop is the forward pass, dgrad the input's gradient, wgrad "
-        "the weight's.",
+        "A convolution computed as a GEMM: fprop is the forward pass, dgrad the input's gradient, wgrad the weight's.",
         "https://docs.nvidia.com/deeplearning/cudnn/",
     ),
     Rule(
@@ -400,7 +387,7 @@ _LEADING_RULES = (
         "Convolutions by other means: Winograd or Fourier transforms, direct and depthwise kernels.",
         "https://docs.nvidia.com/deeplearning/cudnn/",
     ),
-    # Matrix products: parts first, then products.
+    # GEMM: parts first, then the main kernels.
     Rule(
         "gemm-splitk-kernel",
         "gemm",
@@ -408,7 +395,7 @@ _LEADING_RULES = (
         r"execute_split_k_kernel",
         "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4"
         "_execute_split_k_kernel__5x_cublas",
-        "Second launch of a split-K product: adds the partial results that slices of K left in memory.",
+        "Second launch of a split-K GEMM: adds the partial results that slices of K left in memory.",
         _SHARED,
     ),
     Rule(
@@ -420,8 +407,8 @@ _LEADING_RULES = (
         "void cublasLt::splitKreduce_kernel<(int)32, (int)16, int, float, float, float, float, (bool)0, float, "
         "float, float, "
         "(bool)1, (bool)0, (bool)0, (bool)0>(cublasLt::cublasSplitKParams<T6>, const T4 *, const T10 *, T9 *, T5 *)",
-        "cuBLASLt adds the partial results of a split-K product and applies its epilogue. It reduces, but for a "
-        "product.",
+        "cuBLASLt adds the partial results of a split-K GEMM and applies its epilogue: a reduction that belongs to the "
+        "GEMM.",
         _SHARED,
     ),
     Rule(
@@ -432,8 +419,7 @@ _LEADING_RULES = (
         "void cublasLt::epilogue::impl::globalKernel<8, 32, float, float, float, true, true, 1>(int, int, long, "
         "float*, "
         "cublasLtEpilogue_t, int, float*, long, void*, long, long, long, float*, long, int*)",
-        "Finishes a product in a launch of its own where the product's kernel could not: bias, activation or their "
-        "gradients.",
+        "Finishes a GEMM in a launch of its own where the main kernel could not: bias, activation or their gradients.",
         "https://docs.nvidia.com/cuda/cublas/",
     ),
     Rule(
@@ -446,7 +432,7 @@ _LEADING_RULES = (
         "cublasGemvTensorStridedBatched<float>, float> >(cublasGemvParamsEx<int, "
         "cublasGemvTensorStridedBatched<float const>, "
         "cublasGemvTensorStridedBatched<float const>, cublasGemvTensorStridedBatched<float>, float>)",
-        "A product with a vector or with a very thin matrix, bound by reading the matrix: decoding one token at a "
+        "A matmul with a vector or a very thin matrix, memory-bound by reading the matrix: decoding one token at a "
         "time.",
         "https://docs.nvidia.com/cuda/cublas/",
     ),
@@ -456,7 +442,7 @@ _LEADING_RULES = (
         "main",
         r"nvjet",
         "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_NNT",
-        "cuBLAS's matrix products for Hopper and Blackwell tensor cores. The name is not documented.",
+        "cuBLAS's GEMMs for Hopper and Blackwell tensor cores. The name is not documented.",
         _SHARED,
     ),
     Rule(
@@ -466,7 +452,7 @@ _LEADING_RULES = (
         r"xmma_(?:sparse_)?gemm",
         "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4_execute_ker"
         "nel__5x_cublas",
-        "A cuBLAS matrix product; `ffma` means FP32 arithmetic on CUDA cores, no tensor cores.",
+        "A cuBLAS GEMM; `ffma` means FP32 on CUDA cores, no tensor cores.",
         _SHARED,
     ),
     Rule(
@@ -476,7 +462,7 @@ _LEADING_RULES = (
         r"cutlass_?(?:3x_)?(?:sm)?\d*_(?:simt|tensorop|wmma)|cutlass3x_|cutlass::.*?gemm|cutlass::(?:Kernel2?"
         r"|device_kernel)\b",
         "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(T1::Params)",
-        "A matrix product instantiated from CUTLASS templates: `simt` runs on CUDA cores, `tensorop` on tensor cores.",
+        "A GEMM instantiated from CUTLASS templates: `simt` runs on CUDA cores, `tensorop` on tensor cores.",
         _SHARED,
     ),
     Rule(
@@ -485,9 +471,8 @@ _LEADING_RULES = (
         "main",
         r"(?:kepler|maxwell|pascal|volta|turing|ampere|ada|hopper)_\w*gemm",
         "ampere_sgemm_128x64_tn",
-        "A hand-tuned cuBLAS matrix product named after the architecture it was written for: `sgemm` is FP32 on "
-        "CUDA cores, "
-        "`s16816gemm` a tensor core product.",
+        "A hand-tuned cuBLAS GEMM named after the architecture it was written for: `sgemm` is FP32 on CUDA cores, "
+        "`s16816gemm` runs on tensor cores.",
         "https://docs.nvidia.com/cuda/cublas/",
     ),
     Rule(
@@ -498,7 +483,7 @@ _LEADING_RULES = (
         r"|fp4_)?kernel|marlin"
         r"|grouped_fp[48]|_fp8_kernel|fused_moe_kernel|matrixMul|_logits_kernel|^Cijk_",
         "void magma_sgemmEx_kernel<float, float, float, (bool)1, (bool)0, (int)6, (int)4",
-        "A matrix product from another library or written by hand, known only by its name.",
+        "A GEMM from another library or written by hand, known only by its name.",
         "https://icl.utk.edu/magma/",
     ),
     # Optimizer, random: before elementwise.
@@ -740,7 +725,7 @@ _LEADING_RULES = (
         "void at::native::vectorized_elementwise_kernel<(int)8, "
         "at::native::bfloat16_copy_kernel_cuda(at::TensorIteratorBase &)"
         "::[lambda(float) (instance 1)], std::array<char *, (unsigned long)2>>(int, T2, T3)",
-        "Copies while converting the data type: weights and activations of mixed precision on their way to a product.",
+        "Copies while converting the data type: weights and activations of mixed precision on their way to a matmul.",
         _SHARED,
     ),
     Rule(
@@ -818,7 +803,7 @@ _LEADING_RULES = (
         "void at::native::reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float, at::native::MaxOps<float>, "
         "unsigned int, float, "
         "(int)4, (int)4>>(T3)",
-        "Largest or smallest value of each row, with its position or without: the first step of a written-out softmax.",
+        "Largest or smallest value of a row, with or without its position: the first step of a hand-written softmax.",
         _SHARED,
     ),
     Rule(
@@ -829,7 +814,7 @@ _LEADING_RULES = (
         "void at::native::reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float, at::native::MeanOps<float, "
         "float, float, float>, "
         "unsigned int, float, (int)4, (int)4>>(T3)",
-        "Mean of each row: the mean square inside a written-out RMSNorm, the mean of a loss.",
+        "Mean of each row: the mean square inside a hand-written RMSNorm, the mean of a loss.",
         _SHARED,
     ),
     Rule(
@@ -854,7 +839,7 @@ _LEADING_RULES = (
         "at::native::sum_functor<float, float, float>::operator ()(at::TensorIterator &)::[lambda(float, float) "
         "(instance 1)]>, "
         "unsigned int, float, (int)4, (int)4>>(T3)",
-        "Sum along a dimension: the denominator of a written-out softmax, gradients of broadcast weights.",
+        "Sum along a dimension: the denominator of a hand-written softmax, gradients of broadcast weights.",
         _SHARED,
     ),
     Rule(
@@ -865,7 +850,7 @@ _LEADING_RULES = (
         "void cub::DeviceReduceSingleTileKernel<cub::DeviceReducePolicy<int, int, int, thrust::plus<int>>"
         "::Policy600, int*, int*, int, thrust::plus<int>, int>(int, int, int, thrust::plus<int>, cub::Dev"
         "iceReducePolicy<int, int, int, thrust::plus<int>>::Policy600)",
-        "Another reduction: whether any or all elements are true, products; CUB, XLA and plain CUDA programs.",
+        "Another reduction: any, all, the product of all elements; CUB, XLA and plain CUDA programs.",
         "https://github.com/NVIDIA/cccl",
     ),
 )
@@ -928,7 +913,7 @@ _ELEMENTWISE_RULES = (
         "sigmoid",
         "sigmoid",
         _VEC + "sigmoid_kernel_cuda(at::TensorIteratorBase &)" + _FLOAT_LAMBDA + _TAIL2,
-        "1 / (1 + exp(-x)), forward or backward: gates, a written-out SiLU.",
+        "1 / (1 + exp(-x)), forward or backward: gates, a hand-written SiLU.",
         _SHARED,
     ),
     _functor(
@@ -961,7 +946,7 @@ _ELEMENTWISE_RULES = (
         "rsqrt",
         "rsqrt",
         _VEC + "rsqrt_kernel_cuda(at::TensorIteratorBase &)" + _FLOAT_LAMBDA + _TAIL2,
-        "1 / sqrt(x): the scale of a written-out RMSNorm.",
+        "1 / sqrt(x): the scale of a hand-written RMSNorm.",
         _SHARED,
     ),
     _functor(
@@ -986,21 +971,21 @@ _ELEMENTWISE_RULES = (
         "void at::native::vectorized_elementwise_kernel<(int)4, void "
         "at::native::<unnamed>::pow_tensor_scalar_kernel_impl<float, float>"
         "(at::TensorIteratorBase &, T2)::[lambda(float) (instance 1)]" + _TAIL2,
-        "Powers: squares inside a written-out RMSNorm.",
+        "Powers: squares inside a hand-written RMSNorm.",
         _SHARED,
     ),
     _functor(
         "exp",
         r"exp2?_kernel|expm1|ExpFunctor",
         _VEC + "exp_kernel_cuda(at::TensorIteratorBase &)" + _FLOAT_LAMBDA + _TAIL2,
-        "Exponential: the numerator of a written-out softmax.",
+        "Exponential: the numerator of a hand-written softmax.",
         _SHARED,
     ),
     _functor(
         "log",
         r"::log(?:2|10|1p)?_kernel|LogFunctor|(?<![a-z])log_kernel",
         "void at::native::vectorized_elementwise_kernel<(int)4, at::native::log_kernel_cuda(at::TensorIterat",
-        "Logarithm: a written-out cross-entropy.",
+        "Logarithm: a hand-written cross-entropy.",
     ),
     _functor(
         "sin and cos",
@@ -1050,7 +1035,7 @@ _ELEMENTWISE_RULES = (
         "at::native::gpu_kernel_impl_nocast<at::native::BinaryFunctor<float, "
         "float, float, at::native::binary_internal::DivFunctor<float>>>(at::TensorIteratorBase &, const T1 &)"
         "::[lambda(int) (instance 1)]>(int, T3)",
-        "Division: the last step of a written-out softmax.",
+        "Division: the last step of a hand-written softmax.",
         _SHARED,
     ),
     _functor(
@@ -1174,9 +1159,9 @@ def family(name: str, taxonomy: Taxonomy = BUILT_IN) -> str:
 
 
 def is_matrix_product(name: str, taxonomy: Taxonomy = BUILT_IN) -> bool:
-    """Whether kernel `name` is the main kernel of a matrix product: exactly one launch per product.
+    """Whether kernel `name` is the main kernel of a matmul: exactly one launch per matmul.
 
-    False for split-K and epilogue kernels, which belong to the product launched before them, and for fused attention.
+    False for split-K and epilogue kernels, which belong to the matmul launched before them, and for fused attention.
     """
     found = taxonomy.classify(name)
     return found.family == "gemm" and found.part in GEMM_PRODUCT_PARTS

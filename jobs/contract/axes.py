@@ -115,7 +115,7 @@ class Run(BaseModel):
             order=4,
             label="attention",
             default="naive",
-            meaning="naive (written out) | PyTorch's fused one: sdpa (as it chooses) | flash | efficient | cudnn",
+            meaning="naive (eager attention) | fused: sdpa (as PyTorch chooses) | flash | efficient | cudnn",
         ),
     ]
     compile: Annotated[
@@ -133,7 +133,7 @@ class Run(BaseModel):
             order=6,
             label="optimizer",
             token="adamw_{}".format,
-            meaning="own (written out) | torch.optim's loop | foreach | fused",
+            meaning="own (reference) | torch.optim's loop | foreach | fused",
         ),
     ] = "own"
     memory_limit_gib: Annotated[
@@ -144,7 +144,7 @@ class Run(BaseModel):
             token="limit{:g}".format,
             dtype="float64",
             unit="GiB",
-            meaning="most that torch's allocator was allowed to hold; 0 all",
+            meaning="most that torch's allocator may reserve; 0: all of it",
         ),
     ] = 0.0
     fresh_process: Annotated[
@@ -155,7 +155,7 @@ class Run(BaseModel):
             token=lambda value: "fresh",
             is_list=False,
             dtype="bool",
-            meaning="whether each pass had a process of its own",
+            meaning="whether timer and nsys had a process each",
         ),
     ] = False
     repeat: Annotated[
