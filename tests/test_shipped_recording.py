@@ -28,7 +28,7 @@ def test_every_check_of_every_finished_run_holds(loaded):
     assert breaches.empty, breaches[["run_id", "check", "found", "at_least", "at_most"]].to_string()
     checks = set(tables["checks"].rows["check"])
     if len(loaded.kernels):  # a sweep may be timed alone
-        assert {"forward_products", "in_phase", "in_module"} <= checks
+        assert {"forward_matmuls", "in_phase", "in_module"} <= checks
 
 
 def test_no_kernel_is_unclassified(loaded):

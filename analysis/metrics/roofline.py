@@ -11,7 +11,7 @@ from analysis.metrics.ordering import place, sorted_by
 from analysis.reference import flops
 from jobs.contract import ranges
 
-LAUNCHES, ARITHMETIC, MEMORY = "launches", "arithmetic", "memory"
+LAUNCHES, COMPUTE, MEMORY = "launches", "compute", "memory"
 LINEAR, ATTENTION, SOFTMAX, OTHER = "linear layers", "QKᵀ and AV", "softmax", "other kernels"
 PRODUCT = ("gemm",)
 REST = ("elementwise", "reduce", "copy", "index")
@@ -37,13 +37,13 @@ OPERATIONS = (
     Operation("AV", ATTENTION, (ranges.ATTENTION_OUTPUT,), PRODUCT),
     Operation("copies around AV", OTHER, (ranges.ATTENTION_OUTPUT, ranges.O_PROJ), REST),
     Operation("output projection", LINEAR, (ranges.O_PROJ,), PRODUCT),
-    Operation("feed-forward products", LINEAR, (ranges.FFN,), PRODUCT),
+    Operation("feed-forward matmuls", LINEAR, (ranges.FFN,), PRODUCT),
     Operation("SwiGLU gate", OTHER, (ranges.FFN,), REST),
     Operation("norms", OTHER, (ranges.NORM,), REST),
     Operation("residual additions", OTHER, ("block",), REST),
     Operation("embedding", OTHER, (ranges.EMBEDDING,), REST),
     Operation("head", LINEAR, (ranges.LM_HEAD,), PRODUCT),
-    Operation("all products of backward", LINEAR, ("",), PRODUCT, ranges.BACKWARD),
+    Operation("all matmuls of backward", LINEAR, ("",), PRODUCT, ranges.BACKWARD),
     Operation("AdamW", OTHER, ("",), REST, ranges.OPTIMIZER),
 )
 
@@ -128,9 +128,9 @@ def rated(rows: pd.DataFrame, by: list[str], runs: pd.DataFrame) -> pd.DataFrame
 
 
 def limit(rows: pd.DataFrame) -> pd.Series:
-    """`arithmetic` above the ridge point, `memory` below it, None where it is not known."""
+    """`compute` above the ridge point, `memory` below it, None where it is not known."""
     above = rows["flops"] / rows["bytes"] > rows["peak_flops"] / rows["peak_bytes"]
-    words = above.map({True: ARITHMETIC, False: MEMORY}).astype(object)
+    words = above.map({True: COMPUTE, False: MEMORY}).astype(object)
     return words.where(rows["peak_flops"].notna() & rows["peak_bytes"].notna(), None)
 
 
@@ -160,7 +160,9 @@ def ridges(runs: pd.DataFrame, peaks: Mapping[str, float]) -> dict[str, float]:
 
 def measured_peaks(runs: pd.DataFrame, calibration: pd.DataFrame) -> list[dict]:
     """The measured rates behind the roofs: label, value, unit."""
-    labels = {f"gemm_{name}": f"a large product in {name}" for name in sorted(runs["precision"].astype(str).unique())}
+    labels = {
+        f"gemm_{name}": f"a large matmul in {name.upper()}" for name in sorted(runs["precision"].astype(str).unique())
+    }
     labels |= {"copy": "copying", "read": "reading"}
     known = calibration[calibration["figure"].isin(labels)].to_dict("records")
     return [{"label": labels[row["figure"]], "value": row["value"], "unit": row["unit"]} for row in known]
@@ -180,7 +182,7 @@ def roofs_over(rows: pd.DataFrame) -> pd.DataFrame:
                     "roof": str(len(parts)),
                     "intensity": [low, middle, ridge, high],
                     "flop_rate": [low * width / 1e12, middle * width / 1e12, top, top],
-                    "label": ["", f"memory {width / 1e9:,.0f} GB/s", "", f"arithmetic {top:,.1f} TFLOP/s"],
+                    "label": ["", f"memory {width / 1e9:,.0f} GB/s", "", f"compute {top:,.1f} TFLOP/s"],
                 }
             )
         )
@@ -188,7 +190,7 @@ def roofs_over(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def traffic(runs: pd.DataFrame) -> pd.DataFrame:
-    """Bytes of forward outside matrix products, as written and with each operation in one kernel, by the shapes alone:
+    """Bytes of forward outside matmuls, as written and with each operation in one kernel, by the shapes alone:
     case columns, run_id, moved_bytes, least_bytes, times_least."""
     shape_of = {
         str(run["run_id"]): run_grid.shape_of(run)
@@ -205,7 +207,7 @@ def traffic(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def least_bytes(shape: flops.Shape) -> int:
-    """Traffic of a forward pass outside matrix products if each operation went through memory once."""
+    """Traffic of a forward pass outside matmuls if each operation went through memory once."""
     n, d = shape.num_tokens, shape.d_model
     layer = flops.softmax(shape) + flops.rope(shape) + flops.swiglu_gate(n, shape.d_ff) + flops.residual(n, d) * 2
     norms = flops.rms_norm(n, d) * (2 * shape.num_layers + 1)
@@ -219,7 +221,7 @@ def judged(steps: pd.DataFrame, kernels: pd.DataFrame, totals: pd.DataFrame, cos
     table = timing.host_times(steps, "timer", "timer").merge(busy, on=["run_id", "phase"])
     table["busy_share"] = table["busy_ns"] / table["timer_ns"]
     parts = totals.merge(costs.assign(limit=limit(costs)), how="left", on=KEY)
-    parts["above_ns"] = parts["time_ns"].where(parts["limit"] == ARITHMETIC, 0.0)
+    parts["above_ns"] = parts["time_ns"].where(parts["limit"] == COMPUTE, 0.0)
     parts = pd.concat([parts, parts.assign(phase=ranges.STEP)])
     sums = parts.groupby(["run_id", "phase"], sort=False)[["time_ns", "above_ns"]].sum()
     known = costs[costs["peak_flops"].notna() & costs["peak_bytes"].notna()]["run_id"].unique()
@@ -231,12 +233,12 @@ def judged(steps: pd.DataFrame, kernels: pd.DataFrame, totals: pd.DataFrame, cos
 
 
 def bound_by(row: Mapping) -> str | None:
-    """What bounds a phase of a run: LAUNCHES, ARITHMETIC or MEMORY; None where it is not known."""
+    """What bounds a phase of a run: LAUNCHES, COMPUTE or MEMORY; None where it is not known."""
     if row["busy_share"] < timing.LAUNCH_BOUND_BUSY_SHARE:
         return LAUNCHES
     if pd.isna(row["above"]):
         return None
-    return ARITHMETIC if row["above"] > 0.5 else MEMORY
+    return COMPUTE if row["above"] > 0.5 else MEMORY
 
 
 def backward_ratio(steps: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""How fast the job and the reader are, against what they promise: figures from the benchmarks' own files."""
+"""How fast the job and the reader are, against what they promise: numbers from the benchmarks' own files."""
 
 from collections.abc import Mapping
 
@@ -45,7 +45,7 @@ def _tables(job: Mapping, reader: Mapping) -> list[Table]:
             Column("container", "from"),
             Column("kernels", "kernels", "count"),
             Column("seconds", "time", "seconds"),
-            Column("peak_bytes", "peak memory", "bytes"),
+            Column("peak_bytes", "peak resident memory", "bytes"),
             Column("kernels_counted", "kernels counted", "count"),
         )
         if "problem" in rows:
@@ -72,7 +72,7 @@ def _job_targets(job: Mapping) -> list[dict]:
     part's `note` says that an earlier version of the job was measured."""
     promises = (
         ("whole", "gpu_busy_share", "share of the whole job in which the GPU is busy, at least"),
-        ("process_per_run", "process_per_run_ratio", "times the speed of a new process for each pass, at least"),
+        ("process_per_run", "process_per_run_ratio", "times the speed of a new process for each stage, at least"),
         ("gpus", "gpus_ratio", "times the throughput on two GPUs, at least"),
         ("gpus", "kernel_time_difference", "largest change of a run's kernel time on two GPUs, at most"),
     )

@@ -17,7 +17,7 @@ QUEUE_FULL = 4
 
 def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame) -> Answer:
     """Calls by name, without the version of the entry point, with the number of runs that have it, calls in all, and
-    mean host time of a call over all of them and in the cheapest and dearest run.
+    mean host time of a call over all of them and in the cheapest and the most expensive run.
 
     Also, for each finished run and per profiled step: launches, host time in them, their mean, host time waiting in
     synchronisation, and both as shares of the step's NVTX range.

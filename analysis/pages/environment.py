@@ -32,7 +32,7 @@ UNKNOWN = "not recorded"
 
 def answer(runs: pd.DataFrame, manifest: Mapping) -> Answer:
     """Every value of every property with the number of runs that have it, most first; and each run with a value that
-    is not that of most runs. torch's precision of matrix products follows the precision of a run, so there it is most
+    is not that of most runs. torch's precision of matmuls follows the precision of a run, so there it is most
     runs of the same precision. Dates span the
     runs' first start to the last end."""
     ordered = run_grid.in_model_order(runs).astype({"run_id": str})

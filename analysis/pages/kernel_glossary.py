@@ -85,7 +85,7 @@ def _family_table(key: str, label: str, names: pd.DataFrame) -> Table:
 
 
 def _name_says(name: str) -> str:
-    """What a matrix product's name says of it; fields that no documentation backs end in a question mark."""
+    """What a GEMM's name says of it; fields that no documentation backs end in a question mark."""
     read = gemm_names.parse(name)
     if read is None:
         return ""

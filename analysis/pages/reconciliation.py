@@ -116,13 +116,13 @@ def _count(rows: pd.DataFrame) -> dict:
 
 
 WHERE_KNOWN = ("forward_layouts", "backward_layouts", "math_path", "nsys_sums")
-"""Checks that are made only where the names of the matrix-product kernels say what they need, or where nsys's own
+"""Checks that are made only where the names of the GEMM kernels say what they need, or where nsys's own
 statistics were recorded."""
 
 OF_CAPTURE = (
     "profiled_steps",
-    "forward_products",
-    "backward_products",
+    "forward_matmuls",
+    "backward_matmuls",
     "profiler",
     "in_phase",
     "in_module",
@@ -134,11 +134,11 @@ MEANING = {
     "timed_steps": "steps timed, against steps to time",
     "profiled_steps": "steps with kernels in the profile, against steps to profile",
     "phase_sum": "phases of a step added up, over the step (unprofiled, worst step)",
-    "forward_products": "matrix products in each forward pass, against the architecture",
-    "backward_products": "matrix products in each backward pass, against the architecture",
-    "forward_layouts": "matrix products of each forward pass whose operand layout is not the expected one",
-    "backward_layouts": "matrix products of each backward pass whose operand layout is not the expected one",
-    "math_path": "share of matrix-product time on FP32 units, in runs declared fp32",
+    "forward_matmuls": "matmuls in each forward pass, against the architecture",
+    "backward_matmuls": "matmuls in each backward pass, against the architecture",
+    "forward_layouts": "matmuls of each forward pass whose operand layout is not the expected one",
+    "backward_layouts": "matmuls of each backward pass whose operand layout is not the expected one",
+    "math_path": "share of GEMM time on FP32 units, in runs declared FP32",
     "profiler": "fastest step under nsys (NVTX range), over the fastest unprofiled step",
     "in_phase": "share of kernel time inside steps that has a phase",
     "in_module": "share of forward kernel time that has a module",
@@ -151,12 +151,12 @@ def checks_of(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, ns
     """Checks of every finished run: run_id, check, found, at_least, at_most, passed.
 
     timed_steps, profiled_steps: as many as the run was to measure. phase_sum: the phases of a step against the step,
-    unprofiled, worst step. forward_products, backward_products: matrix products of each step, 9L+1 and 18L+2 with
-    attention written out, 7L+1 and 14L+2 with fused attention; split-K and epilogue kernels belong to their product.
+    unprofiled, worst step. forward_matmuls, backward_matmuls: matmuls of each step, 9L+1 and 18L+2 with eager
+    attention, 7L+1 and 14L+2 with fused attention; split-K and epilogue kernels belong to their matmul.
     profiler: fastest NVTX host range of the step over the fastest unprofiled step. in_phase: share of the steps' kernel
     time with a phase. in_module: share of forward kernel time with a module. busy: GPU busy time of a step over its
-    kernel time (at most 1). forward_layouts, backward_layouts: products whose layout, as their name has it, is not the
-    one that the operation should have. math_path: in fp32 runs, share of matrix-product time on FP32 units. nsys_sums:
+    kernel time (at most 1). forward_layouts, backward_layouts: matmuls whose layout, as their name has it, is not the
+    one that the operation should have. math_path: in fp32 runs, share of GEMM time on FP32 units. nsys_sums:
     largest difference, in ns or calls, from what nsys's own statistics say of any kernel in the step or a phase.
     """
     ordered = run_grid.measured_runs(runs)
@@ -227,12 +227,12 @@ def _products(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
         )
         distance = (of_phase["products"] - want.reindex(of_phase["run_id"]).to_numpy()).abs()
         worst = of_phase.assign(distance=distance).sort_values("distance").drop_duplicates("run_id", keep="last")
-        parts.append(_rows(f"{phase}_products", worst.set_index("run_id")["products"], want, want))
+        parts.append(_rows(f"{phase}_matmuls", worst.set_index("run_id")["products"], want, want))
     return pd.concat(parts)
 
 
 def _expected_layouts(run: pd.Series, phase: str) -> pd.Series:
-    """Number of products of each layout, from what the layouts of the operations should be."""
+    """Number of matmuls of each layout, from what the layouts of the operations should be."""
     layers = int(run["num_layers"])
     inside = layers if run["attention"] == "naive" else 0
     operations = {
@@ -251,7 +251,7 @@ def _expected_layouts(run: pd.Series, phase: str) -> pd.Series:
 
 
 def _layouts(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
-    """Products too many or too few of each layout, halved: the products that have another layout. Worst step."""
+    """Matmuls too many or too few of each layout, halved: the matmuls that have another layout. Worst step."""
     rows = timing.in_steps(kernels)
     names = rows["kernel_name"].astype("category")
     layouts = {
@@ -284,7 +284,7 @@ def _layouts(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
 
 
 def _math_path(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
-    """Of the time of products whose name tells the math path: the share on FP32 units. Undeclared TF32 shows here."""
+    """Of the time of GEMMs whose name tells the math path: the share on FP32 units. Undeclared TF32 shows here."""
     declared = info.index[info["precision"].astype(str) == "fp32"]
     totals = kernel_time.kernel_totals(kernels)
     totals = totals[(totals["family"] == "gemm") & totals["run_id"].isin(declared)]

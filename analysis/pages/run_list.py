@@ -13,7 +13,7 @@ TITLE = "Runs"
 
 def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     """Every run in model order: status, unprofiled time of the step, GPU busy time, kernels launched in a step, peak
-    memory."""
+    allocated."""
     columns = (
         *case_headings(run_grid.case_columns(runs)),
         Column("mode", "mode"),
@@ -21,9 +21,9 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
         Column("timer_ns", "step, Python timer", "ms", lower="timer_min_ns", upper="timer_max_ns"),
         Column("busy_ns", "GPU busy", "ms"),
         Column("busy_ratio", "busy ÷ timer", "share", bar=True),
-        Column("mfu", "MFU", "share", absent="n/a"),
+        Column("mfu", "MFU of data-sheet peak", "share", absent="n/a"),
         Column("launches", "kernels a step", "count"),
-        Column("peak_memory_bytes", "peak memory", "bytes"),
+        Column("peak_memory_bytes", "peak allocated", "bytes"),
     )
     table = Table("runs", "All runs", columns, _frame(runs, steps, kernels))
     return assemble({"num_runs": len(runs)}, [], [table], [])

@@ -59,12 +59,12 @@ def test_operations_and_families_are_the_same_time_and_work(shipped):
     assert (by_operation["num_runs"] == by_operation["num_runs"].max()).all()
 
 
-def test_products_are_limited_by_arithmetic_and_everything_else_by_memory(shipped):
+def test_matmuls_are_limited_by_compute_and_everything_else_by_memory(shipped):
     rows = shipped.tables["every"].rows
     products = rows["series"].isin((roofline.LINEAR, roofline.ATTENTION))
-    assert set(rows[products]["limit"]) == {roofline.ARITHMETIC}
+    assert set(rows[products]["limit"]) == {roofline.COMPUTE}
     assert set(rows[~products]["limit"]) == {roofline.MEMORY}
-    assert rows[products]["reached"].max() < 1.02, "no product is faster than the measured peak"
+    assert rows[products]["reached"].max() < 1.02, "no matmul is faster than the measured peak"
 
 
 def test_shares_of_a_run_add_up_and_decide_what_bounds_it(shipped):
@@ -74,7 +74,7 @@ def test_shares_of_a_run_add_up_and_decide_what_bounds_it(shipped):
     others = rows[rows["bound"] != roofline.LAUNCHES]
     assert (launches["busy_share"] < 0.8).all()
     assert (others["busy_share"] >= 0.8).all()
-    assert ((others["above"] > 0.5) == (others["bound"] == roofline.ARITHMETIC)).all()
+    assert ((others["above"] > 0.5) == (others["bound"] == roofline.COMPUTE)).all()
     assert rows["bound"].notna().all()
 
 
@@ -82,15 +82,15 @@ def test_the_verdict_counts_every_run(shipped):
     claim = shipped.claims["counts"]
     assert claim.holds
     found = claim.told
-    assert found["arithmetic"] + found["memory"] + found["launches"] == found["num_all"] == 60
+    assert found["compute"] + found["memory"] + found["launches"] == found["num_all"] == 60
 
 
-def test_without_measured_peaks_nothing_is_said_of_arithmetic_and_memory():
+def test_without_measured_peaks_nothing_is_said_of_compute_and_memory():
     answer = write_site.ask(bounds, made_up(oom={}), calibration=NONE)
     assert set(answer.tables["runs"].rows["bound"].dropna()) <= {roofline.LAUNCHES}
     assert answer.tables["operations"].rows[["limit", "reached"]].isna().all(axis=None)
     assert not len(answer.charts["roofline"].rows)
-    for key in ("counts", "arithmetic", "memory", "never_memory", "optimizer_memory", "linear", "from_cache"):
+    for key in ("counts", "compute", "memory", "never_memory", "optimizer_memory", "linear", "from_cache"):
         assert not answer.claims[key].holds, key
     assert answer.claims["counts_of_some"].holds
 
@@ -131,7 +131,7 @@ def test_the_roofline_is_a_valid_drawing_with_its_two_limits(shipped, width):
     assert charts.specification(chart.kind, chart.rows, charts._Palette(), width, **chart.options)
     svg = charts.render(chart.kind, chart.rows, "r", width, chart.title, **chart.options)
     rates = shipped_rates().set_index("figure")["value"]
-    assert f"arithmetic {rates['gemm_fp32'] / 1e12:.1f} TFLOP/s" in svg
+    assert f"compute {rates['gemm_fp32'] / 1e12:.1f} TFLOP/s" in svg
     assert f"memory {rates['copy'] / 1e9:,.0f} GB/s" in svg
     assert svg.count("var(--series-") >= 4
 

@@ -38,7 +38,7 @@ def shipped():
 
 @pytest.fixture(scope="module")
 def few(shipped):
-    """Written out and two backends at two contexts of one precision, without the forward runs of one context."""
+    """Eager and two backends at two contexts of one precision, without the forward runs of one context."""
     runs = shipped.runs
     chosen = runs["precision"].eq("bf16") & runs["context_length"].isin([128, 512])
     return with_runs(shipped, chosen & runs["attention"].isin(["naive", "flash", "efficient"]))
@@ -128,7 +128,7 @@ def test_kernels_of_attention_add_up_to_its_forward_time(shipped, answer):
     assert {"gemm", "elementwise", "reduce"} <= set(rows.loc[rows["attention"] == "naive", "family"])
 
 
-def test_products_that_vanish_are_two_a_layer_in_forward_and_four_in_backward(answer):
+def test_matmuls_that_vanish_are_two_a_layer_in_forward_and_four_in_backward(answer):
     assert answer.claims["inside"].holds
 
 
@@ -144,7 +144,7 @@ def test_families_of_backward_add_up_to_the_phase(shipped, answer):
     assert rows.set_index("family").loc["attention", f"{naive}_calls"] == 0
 
 
-def test_backward_of_written_out_attention_is_between_its_bounds(answer):
+def test_backward_of_eager_attention_is_between_its_bounds(answer):
     rows = rows_of(answer, "rates")
     known = rows[(rows["attention"] == "naive") & rows["backward_ns"].notna()]
     assert len(known)
@@ -152,7 +152,7 @@ def test_backward_of_written_out_attention_is_between_its_bounds(answer):
     assert (known["backward_ns"] <= known["backward_high_ns"]).all()
 
 
-def test_a_fused_step_executes_seven_half_products_for_six(answer):
+def test_a_fused_step_executes_seven_half_matmuls_for_six(answer):
     rows = rows_of(answer, "work")
     assert (rows["executed_ratio"] > 7 / 12).all() and (rows["executed_ratio"] < 7 / 12 * (1 + 2 / 128)).all()
     assert rows["of_step"].is_monotonic_increasing
@@ -237,7 +237,7 @@ def test_a_timer_that_agrees_leaves_nothing_unseen(few):
 
 
 @shipped_only
-def test_without_written_out_attention_nothing_is_compared(few, tmp_path):
+def test_without_eager_attention_nothing_is_compared(few, tmp_path):
     alone = with_runs(few, few.runs["attention"].eq("flash"))
     found = ask(alone)
     assert not holding(found) - {"rate"}
@@ -246,7 +246,7 @@ def test_without_written_out_attention_nothing_is_compared(few, tmp_path):
 
 
 @shipped_only
-def test_written_out_attention_that_never_fits_has_no_ratio(few, tmp_path):
+def test_eager_attention_that_never_fits_has_no_ratio(few, tmp_path):
     found = few
     for run in few.runs.loc[few.runs["attention"].eq("naive"), "run_id"].astype(str):
         found = out_of_memory(found, run)

@@ -1,4 +1,4 @@
-"""(c) What does a forward pass do besides matrix products?"""
+"""(c) What does a forward pass do besides matmuls?"""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from analysis.pages.facts import extremes, out_of
 from analysis.reference import kernel_families
 
 SLUG = "beyond-gemm"
-TITLE = "What does a forward pass do besides matrix products?"
+TITLE = "What does a forward pass do besides matmuls?"
 
 GEMM = "gemm"
 
@@ -21,7 +21,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     """Share of forward kernel time of every kernel family but gemm, with its top kernel, for every case (mode
     `forward`).
 
-    gemm contains split-K and epilogue kernels: they are part of a product. Shares are of the kernel time of the whole
+    gemm contains split-K and epilogue kernels: they are part of a matmul. Shares are of the kernel time of the whole
     forward pass, so that gemm and the rest add up to 100%.
     """
     frames = _frames(runs, kernels)
@@ -85,7 +85,7 @@ def _tables(frames: Frames) -> list[Table]:
             (
                 *case,
                 Column("kernel_ns", "kernel time", "ms"),
-                Column("gemm", "matrix products", "share"),
+                Column("gemm", "GEMM", "share"),
                 Column("rest", "all the rest", "share", bar=True),
                 *(Column(f"share_{family}", _label(family), "share") for family in frames.order if family != GEMM),
             ),

@@ -1,4 +1,4 @@
-"""(h) What bounds a step: launches, arithmetic or memory?"""
+"""(h) What bounds a step: launches, compute or memory?"""
 
 from dataclasses import dataclass
 
@@ -6,13 +6,13 @@ import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.metrics import kernel_time, roofline, run_grid, timing
-from analysis.metrics.roofline import ARITHMETIC, ATTENTION, LAUNCHES, LINEAR, MEMORY, OTHER, SOFTMAX
+from analysis.metrics.roofline import ATTENTION, COMPUTE, LAUNCHES, LINEAR, MEMORY, OTHER, SOFTMAX
 from analysis.pages.columns import case_headings, spread_column
 from analysis.pages.facts import calibrated_on, extremes, highest, out_of, span
 from jobs.contract import modes, ranges
 
 SLUG = "bounds"
-TITLE = "What bounds a step: launches, arithmetic or memory?"
+TITLE = "What bounds a step: launches, compute or memory?"
 STUDY = ""
 
 UNKNOWN = "no peak or no formula"
@@ -21,16 +21,16 @@ UNKNOWN = "no peak or no formula"
 def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> Answer:
     """Roofline of every operation and kernel family, and what bounds each run.
 
-    FLOPs and bytes are those of the kernels as the model is written, in float32 (flops.kernel_costs; backward does the
-    products of forward twice; AdamW is flops.adamw_unfused): runs in another precision, with fused attention or
-    compiled have none. The roofs are `calibration`: the product in the run's precision, and the copy. An operation with
-    more FLOPs a byte than their ratio, the ridge point, is limited by arithmetic, with fewer by memory; `reached` is
-    the time that this roof allows over the kernel time. Operations of forward are those of mode `forward`, the others
-    those of `train_step`.
+    FLOPs and bytes are those of the kernels as the model is written, in FP32 (flops.kernel_costs; backward does the
+    matmuls of forward twice; AdamW is flops.adamw_unfused). Runs in another precision, with fused attention or
+    compiled have none. The roofs are `calibration`: the matmul in the run's precision, and the copy. An operation with
+    more FLOPs a byte than their ratio, the ridge point, is limited by compute, with fewer by memory; `reached` is the
+    time that this roof allows over the kernel time. Operations of forward are those of mode `forward`, the others those
+    of `train_step`.
 
-    A run is bound by launches where the GPU is busy for less than timing.LAUNCH_BOUND_BUSY_SHARE of its unprofiled
-    step; otherwise by arithmetic where products above the ridge take more than half of its kernel time, and else by
-    memory: all other kernels do a few operations for each element. So is each phase of a training step.
+    A run is launch-bound where the GPU is busy for less than timing.LAUNCH_BOUND_BUSY_SHARE of its unprofiled step.
+    Otherwise it is compute-bound where matmuls above the ridge take more than half of its kernel time, and else
+    memory-bound: all other kernels do a few operations for each element. So is each phase of a training step.
     Backward to forward is within training steps.
     """
     frames = _frames(runs, steps, kernels, calibration)
@@ -124,8 +124,8 @@ _JUDGED = (
 _RATIOS = (
     Column("timer_ratio", "Python timer", "ratio"),
     Column("kernel_ratio", "kernel time", "ratio"),
-    Column("product_ratio", "kernel time of products", "ratio"),
-    Column("rest_ratio", "of all other kernels", "ratio"),
+    Column("product_ratio", "GEMM kernel time", "ratio"),
+    Column("rest_ratio", "kernel time of all others", "ratio"),
 )
 
 
@@ -159,7 +159,7 @@ def _tables(frames: Frames) -> list[Table]:
 def _charts(frames: Frames) -> list[Chart]:
     roofs = roofline.roofs_over(frames.operations)
     points = _points(frames.operations, frames.by)
-    clocks = {"product_ratio": "kernel time of products", "kernel_ratio": "kernel time", "timer_ratio": "Python timer"}
+    clocks = {"product_ratio": "GEMM kernel time", "kernel_ratio": "kernel time", "timer_ratio": "Python timer"}
     known = frames.ratios[frames.ratios["kernel_ratio"].notna()]
     long = known.melt([*frames.by, "run_id"], list(clocks), "clock", "value")
     return [
@@ -194,7 +194,7 @@ def _points(operations: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 def _claims_of_runs(whole: pd.DataFrame) -> list[Claim]:
     timed = whole[(whole[NOT_MEASURED] == "") & whole["busy_share"].notna()]
-    counts = {bound: int((timed["bound"] == bound).sum()) for bound in (ARITHMETIC, MEMORY, LAUNCHES)}
+    counts = {bound: int((timed["bound"] == bound).sum()) for bound in (COMPUTE, MEMORY, LAUNCHES)}
     known = sum(counts.values())
     counts |= {"num_known": known, "num_all": len(timed)}
 
@@ -202,12 +202,12 @@ def _claims_of_runs(whole: pd.DataFrame) -> list[Claim]:
         rows = timed[timed["bound"] == bound]
         return Claim(bound, rows, facts=lambda rows: extremes(value)(rows) | counts)
 
-    compared = timed[timed["bound"].isin((ARITHMETIC, MEMORY))]
+    compared = timed[timed["bound"].isin((COMPUTE, MEMORY))]
     return [
         Claim("counts", timed, lambda rows: known == len(rows), lambda rows: counts),
         Claim("counts_of_some", timed, lambda rows: known < len(rows), lambda rows: counts),
         of(LAUNCHES, "busy_share"),
-        of(ARITHMETIC, "above"),
+        of(COMPUTE, "above"),
         of(MEMORY, "below"),
         Claim("never_memory", compared, lambda rows: (rows["bound"] != MEMORY).all(), extremes("below")),
     ]
@@ -215,7 +215,7 @@ def _claims_of_runs(whole: pd.DataFrame) -> list[Claim]:
 
 def _claims_of_phases(phases: pd.DataFrame) -> list[Claim]:
     optimizer = phases[(phases["phase"] == ranges.OPTIMIZER) & phases["busy_share"].notna()]
-    bound = optimizer[optimizer["bound"].isin((ARITHMETIC, MEMORY))]
+    bound = optimizer[optimizer["bound"].isin((COMPUTE, MEMORY))]
     return [
         Claim(
             "optimizer_memory",
@@ -253,7 +253,7 @@ def _claims_of_operations(operations: pd.DataFrame, calibration: pd.DataFrame) -
 
 
 def _all_above(rows: pd.DataFrame) -> bool:
-    return bool((rows["limit"] == ARITHMETIC).all())
+    return bool((rows["limit"] == COMPUTE).all())
 
 
 def _claims_of_ratio(ratios: pd.DataFrame, phases: pd.DataFrame, by: list[str]) -> list[Claim]:

@@ -26,19 +26,19 @@ COMPARED = [
 
 
 def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> Answer:
-    """Attention written out (`naive`) against the backends of scaled_dot_product_attention, forward and in training.
+    """Eager attention (`naive`) against the backends of scaled_dot_product_attention, forward and in training.
 
     A step's time is its GPU busy time, with the unprofiled timer beside it. A backend is faster where its
     minimum-to-maximum interval lies below that of `naive`; the crossover is the smallest context from which it is so at
-    every longer one that both reached. Memory is the allocator's peak in a step.
+    every longer one that both reached. Memory is peak allocated in a step.
 
     Attention's kernel time is, in forward, that of all kernels launched in its ranges; in backward, where kernels have
     no range, that of the fused kernels, and for `naive` its backward less what the backends' backward takes outside the
     fused kernels (median over backends; lowest and highest beside it).
 
-    FLOPs are those of products with the T x T scores, all layers. Model FLOPs count every score. What a fused kernel
-    executes is inferred, no profile counts it: masked pairs skipped, and one product more in backward. Rates are FLOPs
-    over attention's kernel time; their share is of the measured rate of a large matrix product.
+    FLOPs are those of matmuls with the T x T scores, all layers. Model FLOPs count every score. What a fused kernel
+    executes is inferred, no profile counts it: masked pairs skipped, and one matmul more in backward. Rates are FLOPs
+    over attention's kernel time; their share is of the measured rate of a large matmul.
     """
     frames = _frames(runs, steps, kernels, calibration)
     facts, claims = _facts(frames, runs, calibration), _claims(frames, runs, kernels)
@@ -148,7 +148,7 @@ def _claims_of_kernels(frames: Frames, runs: pd.DataFrame, kernels: pd.DataFrame
     at_reference = parts[parts["train_run_id"].isin(reference["run_id"])]
     gone = attention.products_gone(frames.compared, kernels, runs)
     return [
-        Claim("replaced", forward[forward["attention"] == NAIVE], facts=_written_out),
+        Claim("replaced", forward[forward["attention"] == NAIVE], facts=_replaced),
         Claim(
             "below_products",
             at_reference,
@@ -199,11 +199,11 @@ def _crossover_table(rows: pd.DataFrame, case: tuple[Column, ...]) -> Table:
         Column("busy_from", "by GPU busy time", "count", absent="never"),
         Column("timer_from", "by the timer", "count", absent="never"),
         Column("context_length", "longest compared", "count"),
-        Column("speedup", "busy time there, naive ÷ fused", "ratio"),
-        Column("timer_speedup", "timer there, naive ÷ fused", "ratio"),
-        Column("memory_ratio", "peak memory there, naive ÷ fused", "ratio"),
+        Column("speedup", "GPU busy there, eager ÷ fused", "ratio"),
+        Column("timer_speedup", "timer there, eager ÷ fused", "ratio"),
+        Column("memory_ratio", "peak allocated there, eager ÷ fused", "ratio"),
     )
-    title = "The smallest context from which a backend is faster than written-out attention"
+    title = "The smallest context from which a backend is faster than eager attention"
     return Table("crossover", title, columns, rows)
 
 
@@ -236,12 +236,12 @@ def _kernel_tables(frames: Frames) -> list[Table]:
         ),
         Table(
             "backward_kernels",
-            f"Backward kernels whose number changes{where}: naive against the fastest backend",
+            f"Backward kernels whose number changes{where}: eager attention against the fastest backend",
             (
                 Column("kernel_name", "kernel", "kernel"),
-                Column("naive_calls", "naive, launches", "count"),
+                Column("naive_calls", "eager, launches", "count"),
                 Column("fused_calls", "fused, launches", "count"),
-                Column("naive_ns", "naive", "ms"),
+                Column("naive_ns", "eager", "ms"),
                 Column("fused_ns", "fused", "ms"),
                 Column("saved_ns", "saved", "ms"),
             ),
@@ -254,12 +254,12 @@ def _work_table(work: pd.DataFrame, case: tuple[Column, ...]) -> Table:
     columns = (
         *(column for column in case if column.key in ("size", "context_length", "batch_size")),
         Column("model_flops", "model", "gflop"),
-        Column("of_step", "of the step's products", "share", bar=True),
-        Column("naive_flops", "executed, naive", "gflop"),
+        Column("of_step", "of the step's matmuls", "share", bar=True),
+        Column("naive_flops", "executed, eager", "gflop"),
         Column("fused_flops", "executed, fused (inferred)", "gflop"),
         Column("executed_ratio", "fused ÷ model", "ratio"),
     )
-    return Table("work", "FLOPs of attention's products in one training step", columns, work)
+    return Table("work", "FLOPs of attention's matmuls in one training step", columns, work)
 
 
 def _rate_table(parts: pd.DataFrame, case: tuple[Column, ...]) -> Table:
@@ -282,10 +282,10 @@ def _of_mode(mode: str, label: str, table: pd.DataFrame, case: tuple[Column, ...
     columns = (
         *case,
         spread_column("busy", "GPU busy"),
-        Column("speedup", "naive ÷ fused", "ratio", absent="no naive time"),
+        Column("speedup", "eager ÷ fused", "ratio", absent="no eager time"),
         *(phases if mode == TRAIN else ()),
         spread_column("timer", "Python timer"),
-        Column("peak_memory_bytes", "peak memory", "bytes"),
+        Column("peak_memory_bytes", "peak allocated", "bytes"),
         Column("launches", "kernel launches", "count"),
     )
     rows = table[table["mode"] == mode].reset_index(drop=True)
@@ -298,7 +298,7 @@ def _charts(frames: Frames) -> list[Chart]:
     where = _named(frames.reference, keys[2:])
     return [
         _lines("time", f"GPU busy time of a training step{where}", drawn, "busy_ns", "ms"),
-        _lines("peak", f"Peak memory of a training step{where}", drawn, "peak_memory_bytes", "GiB"),
+        _lines("peak", f"Peak allocated memory of a training step{where}", drawn, "peak_memory_bytes", "GiB"),
     ]
 
 
@@ -405,7 +405,7 @@ def _gains(rows: pd.DataFrame) -> dict:
 
 
 def _only_fused(table: pd.DataFrame) -> pd.DataFrame:
-    """Finished steps of a backend where written-out attention ran out of memory in a phase of the step."""
+    """Finished steps of a backend where eager attention ran out of memory in a phase of the step."""
     stopped = _out_of_memory(table["naive_not_measured"])
     return table[(table[NOT_MEASURED] == "") & (table["mode"] == TRAIN) & stopped]
 
@@ -437,7 +437,7 @@ def _unseen_facts(rows: pd.DataFrame) -> dict:
     }
 
 
-def _written_out(rows: pd.DataFrame) -> dict:
+def _replaced(rows: pd.DataFrame) -> dict:
     share = rows.groupby("family")["share"].sum()
     return {
         "launches": rows["per_layer"].sum(),
@@ -457,7 +457,7 @@ def _fewest(rows: pd.DataFrame) -> dict:
 
 
 def _cut(table: pd.DataFrame) -> pd.DataFrame:
-    """Forward passes of written-out attention whose launches grow with the context, shortest and longest."""
+    """Forward passes of eager attention whose launches grow with the context, shortest and longest."""
     rows = table[(table["mode"] == "forward") & (table["attention"] == NAIVE) & table["launches"].notna()]
     rows = rows[_same(rows, rows, [name for name in run_grid.VARIANT_AXES if name in rows], ["size"])]
     rows = rows.sort_values("context_length")

@@ -34,7 +34,7 @@ def answer(
     """What the GPU does in a step by cause, how far the host is ahead of it, and step times by `compile`.
 
     A step under nsys is cut into time in which the GPU is busy (union of kernels, copies and fills) and idle time by
-    cause (`measures.queue` says how): it waits for a launch, it is idle between two phases, where the host
+    cause (`metrics.queue` says how): it waits for a launch, it is idle between two phases, where the host
     synchronises, or it takes up work that was there already. The four add up to the NVTX range of the step. The
     unprofiled step is the timer's; its idle share is 1 - busy / timer. Times saved are to the run without compile of
     the same case; a variant is faster or slower only where the minimum-to-maximum intervals do not overlap. What graphs
@@ -220,7 +220,7 @@ def _tables_of_steps(frames: Frames, case: tuple[Column, ...]) -> list[Table]:
                 Column("saved_ns", "saved", "ms"),
                 Column("saved_busy_ns", "shorter GPU work", "ms"),
                 Column("saved_idle_ns", "less idling", "ms"),
-                Column("differs", "beyond the spread", "yes_no"),
+                Column("differs", "intervals apart", "yes_no"),
             ),
             frames.pairs,
         ),

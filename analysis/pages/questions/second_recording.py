@@ -125,7 +125,7 @@ def _tables(frames: Frames) -> list[Table]:
                 Column("first_kernel_ns", "kernel time, first", "ms"),
                 Column("second_kernel_ns", "second", "ms"),
                 Column("kernel_change", "change", "share"),
-                Column("first_gemm", "matrix products, first", "share"),
+                Column("first_gemm", "GEMM, first", "share"),
                 Column("second_gemm", "second", "share"),
             ),
             frames.table,
@@ -218,7 +218,7 @@ def _on_gpu(kernels: pd.DataFrame) -> pd.DataFrame:
 
 
 def _kernels_of(totals: pd.DataFrame) -> pd.DataFrame:
-    """run_id, top (the kernel that takes most time) and gemm, the matrix products' share of kernel time."""
+    """run_id, top (the kernel that takes most time) and gemm, the share of GEMMs in kernel time."""
     top = kernel_time.by_kernel(totals, ["run_id"]).drop_duplicates("run_id")[["run_id", "kernel_name"]]
     shares = kernel_time.by_family(totals, ["run_id"])
     gemm = shares.loc[shares["family"] == GEMM, ["run_id", "share"]]

@@ -12,7 +12,7 @@ from analysis.pages.facts import extremes, highest, largest, span
 from jobs.contract import ranges
 
 SLUG = "training-mix"
-TITLE = "How does the mix change from forward to training?"
+TITLE = "How does the mix of kernels change from forward pass to training step?"
 
 GEMM = "gemm"
 SEEN = 0.002
