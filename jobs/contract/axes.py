@@ -52,6 +52,9 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._]*$", max_length=6
 """Of a model size; without a dash, which joins the parts of a run id."""
 Positive = Annotated[int, Field(gt=0), Number]
 Count = Annotated[int, Field(ge=0), Number]
+ContextLength = Annotated[
+    int, Field(gt=0, le=10_000_000), Number
+]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), Number]
 
 
@@ -84,7 +87,7 @@ class Run(BaseModel):
     num_heads: Annotated[Count, Detail(dtype="int64", meaning="attention heads of a block")] = 0
     vocab_size: Annotated[Count, Detail(dtype="int64", meaning="number of tokens")] = 0
     context_length: Annotated[
-        Positive,
+        ContextLength,
         Axis(
             order=1,
             label="context",

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import product
+from math import prod
 from pathlib import Path
 from reprlib import Repr
 from typing import Annotated, Any, Literal
@@ -26,6 +27,8 @@ from jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
 
 DEFAULT_SWEEP = Path(__file__).parents[1] / "sweep.yaml"
 LARGEST_FILE = 2**20  # bytes
+MOST_RUNS = 100_000
+MOST_PARAMETERS = 10**13
 
 HALF_PRECISION_ATTENTION = {"cudnn", "flash"}
 Study = Literal[("", *STUDIES)]
@@ -33,6 +36,9 @@ Study = Literal[("", *STUDIES)]
 
 SweepName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 LIKE_A_SHARD = re.compile(r"(^|-)shard-\d+-of-\d+$")  # the recording of a shard is <sweep>-shard-I-of-N
+# What a sweep file may ask for is bounded far above any GPU, so that a slip is not worked on for ever.
+Width = Annotated[int, Field(gt=0, le=2**20), Number]
+Steps = Annotated[int, Field(le=1_000_000), Number]
 
 
 class SweepError(ValueError):
@@ -42,16 +48,22 @@ class SweepError(ValueError):
 class CustomSize(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    d_model: Positive
-    d_ff: Positive
-    num_layers: Positive
-    num_heads: Positive
+    d_model: Width
+    d_ff: Width
+    num_layers: Annotated[int, Field(gt=0, le=1000), Number]
+    num_heads: Width
 
     @model_validator(mode="after")
-    def check_heads(self):
+    def check(self):
         if self.d_model % (2 * self.num_heads):
             raise ValueError(f"d_model must be a multiple of 2 x num_heads = {2 * self.num_heads}, not {self.d_model}")
+        if self.model_size.num_parameters(VOCAB_SIZE) > MOST_PARAMETERS:
+            raise ValueError(f"more than {MOST_PARAMETERS:,} parameters; choose a smaller d_model, d_ff or num_layers")
         return self
+
+    @property
+    def model_size(self) -> ModelSize:
+        return ModelSize(self.d_model, self.d_ff, self.num_layers, self.num_heads)
 
 
 def _axes_of_files() -> dict[str, Any]:
@@ -80,12 +92,12 @@ class Sweep(SweepAxes):
     fresh_process: bool = False
     calibrate: bool = False
     study: Study = ""
-    batch_size: Positive = default_of("batch_size")
+    batch_size: Annotated[int, Field(gt=0, le=1_000_000), Number] = default_of("batch_size")
     workload: Workload = default_of("workload")
     custom_sizes: Annotated[dict[Name, CustomSize], Field(default_factory=dict)]
-    warmup_steps: Annotated[int, Number] = Protocol.model_fields["warmup_steps"].default
-    measured_steps: Annotated[int, Number] = Protocol.model_fields["measured_steps"].default
-    profiled_steps: Annotated[int, Number] = Protocol.model_fields["profiled_steps"].default
+    warmup_steps: Steps = Protocol.model_fields["warmup_steps"].default
+    measured_steps: Steps = Protocol.model_fields["measured_steps"].default
+    profiled_steps: Steps = Protocol.model_fields["profiled_steps"].default
 
     @model_validator(mode="after")
     def check(self):
@@ -95,9 +107,13 @@ class Sweep(SweepAxes):
             raise ValueError(f"name: {self.name} reads like a shard of a sweep; any other ending is allowed")
         if self.workload != REFERENCE and self.custom_sizes:
             raise ValueError(f"custom_sizes: are those of the reference Transformer; {self.workload} knows its own")
-        unknown = [size for size in self.size if size not in self.sizes]
+        sizes = self.sizes
+        unknown = [size for size in self.size if size not in sizes]
         if unknown and self.workload == REFERENCE:
-            raise ValueError(f"size: unknown {', '.join(unknown)}; allowed: {', '.join(self.sizes)}")
+            raise ValueError(f"size: unknown {', '.join(unknown)}; allowed: {', '.join(sizes)}")
+        num_runs = prod(len(getattr(self, axis)) for axis in listed_axes()) * self.repeats
+        if num_runs > MOST_RUNS:
+            raise ValueError(f"{num_runs:,} runs: at most {MOST_RUNS:,} are allowed; shorten an axis or repeats")
         if self.warmup_steps < 2 and not self.fresh_process:
             raise ValueError("warmup_steps: should be at least 2, except with fresh_process: true")
         if set(self.attention) & HALF_PRECISION_ATTENTION and set(self.precision) != {"bf16"}:
@@ -109,7 +125,7 @@ class Sweep(SweepAxes):
 
     @property
     def sizes(self) -> dict[str, ModelSize]:
-        return MODEL_SIZES | {name: ModelSize(**size.model_dump()) for name, size in self.custom_sizes.items()}
+        return MODEL_SIZES | {name: size.model_size for name, size in self.custom_sizes.items()}
 
     @property
     def protocol(self) -> Protocol:
@@ -120,10 +136,11 @@ class Sweep(SweepAxes):
         """All runs in reading order, each repeated."""
         axes = listed_axes()
         fixed = {name: getattr(self, name) for name in ("batch_size", "fresh_process", "workload")}
+        shapes = {size: self._shape(size) for size in self.size}
         runs = []
         for *values, repeat in product(*(getattr(self, axis) for axis in axes), range(self.repeats)):
             point = dict(zip(axes, values))
-            runs.append(Run(**point, **self._shape(point["size"]), **fixed, repeat=repeat))
+            runs.append(Run(**point, **shapes[point["size"]], **fixed, repeat=repeat))
         return list(dict.fromkeys(runs))
 
     def _shape(self, size: str) -> dict[str, int]:

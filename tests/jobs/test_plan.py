@@ -10,6 +10,7 @@ from jobs.sweep.plan import DEFAULT_SWEEP, SweepError, load_sweep, select
 
 DEFAULT = load_sweep(DEFAULT_SWEEP)
 SMALLEST = {"name": "x", "size": ["small"], "context_length": [128], "mode": ["forward"]}
+ODD = {"d_model": 64, "d_ff": 64, "num_layers": 1, "num_heads": 2}
 
 
 def test_the_default_sweep_is_60_runs_in_the_order_of_its_axes():
@@ -87,13 +88,25 @@ def test_a_size_that_yaml_reads_as_a_number_is_a_name(load):
             ({key: True}, key, "should be a number, not True")
             for key in ("batch_size", "repeats", "warmup_steps", "measured_steps", "profiled_steps")
         ),
+        ({"context_length": [10_000_001]}, "context_length.0", "less than or equal to 10000000"),
+        ({"batch_size": 10**30}, "batch_size", "less than or equal to 1000000"),
+        ({"measured_steps": 10**30}, "measured_steps", "less than or equal to 1000000"),
+        ({"repeats": 100_001}, "100,001 runs", "at most 100,000 are allowed"),
+        ({"repeats": 10**30}, "runs", "at most 100,000 are allowed"),
+        ({"custom_sizes": {"odd": ODD | {"num_layers": 10**9}}}, "odd.num_layers", "less than or equal to 1000"),
+        ({"custom_sizes": {"odd": ODD | {"d_model": 2**40}}}, "odd.d_model", "less than or equal to 1048576"),
+        (
+            {"custom_sizes": {"odd": ODD | {"d_model": 2**20, "num_layers": 1000}}},
+            "custom_sizes.odd",
+            "more than 10,000,000,000,000 parameters",
+        ),
         ({7: 1}, "7", "string"),
         ({"a\nb": 1}, "a b", "allowed: name, size"),
         ({"custom_sizes": {"odd": {"d_model": 63, "d_ff": 1, "num_layers": 1, "num_heads": 2}}}, "odd", "multiple of"),
         ({"custom_sizes": {"odd": {"d_model": 64, "heads": 2}}}, "custom_sizes.odd.heads", "num_heads"),
         ({"custom_sizes": {"odd-one": {}}}, "custom_sizes.odd-one", "pattern"),
         (
-            {"custom_sizes": {"odd": {"d_model": 64, "d_ff": 1, "num_layers": True, "num_heads": 2}}},
+            {"custom_sizes": {"odd": ODD | {"num_layers": True}}},
             "custom_sizes.odd.num_layers",
             "should be a number, not True",
         ),
