@@ -52,9 +52,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._]*$", max_length=6
 """Of a model size; without a dash, which joins the parts of a run id."""
 Positive = Annotated[int, Field(gt=0), Number]
 Count = Annotated[int, Field(ge=0), Number]
-ContextLength = Annotated[
-    int, Field(gt=0, le=10_000_000), Number
-]
+ContextLength = Annotated[int, Field(gt=0, le=10_000_000), Number]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), Number]
 
 

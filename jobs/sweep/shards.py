@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from heapq import heapreplace
 from typing import NamedTuple
 
 from jobs.contract.axes import Run
@@ -88,11 +89,12 @@ def detect_shard(environment: Mapping[str, str] = os.environ) -> tuple[Shard, st
 
 def runs_of_shard(runs: Sequence[Run], shard: Shard, protocol: Protocol) -> list[Run]:
     """The runs of one shard, in the sweep's order: longest first, each to the shard with the least work so far."""
-    load = [0.0] * shard.count
-    mine = set()
-    for run in sorted(runs, key=lambda run: (-assumed_seconds(run, protocol), run.run_id)):
-        least = min(range(shard.count), key=load.__getitem__)
-        load[least] += assumed_seconds(run, protocol)
-        if least == shard.index - 1:
-            mine.add(run)
-    return [run for run in runs if run in mine]
+    longest_first = sorted((-assumed_seconds(run, protocol), run.run_id, place) for place, run in enumerate(runs))
+    loads = [(0.0, index) for index in range(1, shard.count + 1)]  # a heap: the least first
+    mine = []
+    for negative_s, _, place in longest_first:
+        load, least = loads[0]
+        heapreplace(loads, (load - negative_s, least))
+        if least == shard.index:
+            mine.append(place)
+    return [runs[place] for place in sorted(mine)]

@@ -1,6 +1,7 @@
 """Every machine finds the same split on its own, and learns its part from its batch engine."""
 
 import random
+import time
 
 import pytest
 
@@ -38,6 +39,23 @@ def test_the_split_does_not_depend_on_the_order_of_the_runs():
     shuffled = random.Random(0).sample(SWEEP.runs, len(SWEEP.runs))
     for straight, mixed in zip(split(SWEEP.runs, 4), split(shuffled, 4)):
         assert {run.run_id for run in straight} == {run.run_id for run in mixed}
+
+
+def test_a_run_goes_to_the_shard_with_the_least_work_so_far():
+    shards, loads = [[] for _ in range(7)], [0.0] * 7
+    for run in sorted(SWEEP.runs, key=lambda run: (-seconds([run]), run.run_id)):
+        least = loads.index(min(loads))
+        loads[least] += seconds([run])
+        shards[least].append(run)
+    for found, wanted in zip(split(SWEEP.runs, 7), shards):
+        assert {run.run_id for run in found} == {run.run_id for run in wanted}
+
+
+def test_a_large_sweep_is_split_over_many_shards_in_seconds():
+    sweep = SWEEP.model_copy(update={"repeats": 200})
+    started = time.process_time()
+    assert len(runs_of_shard(sweep.runs, Shard(1, len(sweep.runs)), sweep.protocol)) == 1
+    assert time.process_time() - started < 5
 
 
 def test_a_shard_keeps_the_order_of_the_sweep():
