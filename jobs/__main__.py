@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.progress import track
 
 from jobs.contract.axes import Run
 from jobs.executor.events import EventSink, JsonEvents, Meter, Output, Terminal, clock
@@ -20,9 +20,14 @@ from jobs.executor.preflight import RESULTS_OF_IMAGE, check_writable, checks, vi
 from jobs.executor.result_store import Locked, NoResults, Results
 from jobs.executor.sweep_runner import MixedVersions, Stopped, SweepRunner
 from jobs.follow_up import StepFailed, build_site, ingest, shipped_recordings
-from jobs.memory import allocator_limit_bytes, predicted_failure, predicted_memory_bytes
+from jobs.memory import (
+    QUICK_S,
+    is_predictable,
+    prediction_seconds,
+    shape_of,
+)
 from jobs.sweep.plan import DEFAULT_SWEEP, Sweep, SweepError, load_sweep, select
-from jobs.sweep.prediction import assumed_seconds
+from jobs.sweep.plan_table import PlanTable
 from jobs.sweep.shards import Shard, detect_shard, parse_shard, runs_of_shard
 
 # Exit codes, after sysexits.h where it has one.
@@ -88,33 +93,35 @@ def plan(
     gpu_memory: Annotated[
         float, typer.Option(min=0, help="Mark the runs that will not fit a GPU sold with so many GB, e.g. 80.")
     ] = 0,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Predict memory however long it takes; --gpu-memory does so, too.")
+    ] = False,
 ) -> None:
     """Print the runs of a sweep with their parameters, predicted memory and time. Needs no GPU and no torch."""
     sweep, runs, *_ = chosen(sweep, only, shard)
+    shapes = {shape_of(run) for run in runs if is_predictable(run)}
+    seconds = prediction_seconds(shapes)
+    with_memory = memory or gpu_memory > 0 or seconds <= QUICK_S
     limited = gpu_memory > 0 or any(run.memory_limit_gib for run in runs)
-    failures = [predicted_failure(run, allocator_limit_bytes(run, gpu_memory)) for run in runs]
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("run", min_width=max((len(run.run_id) for run in runs), default=0))
-    table.add_column("parameters", justify="right", min_width=13)
-    for name in ("batch", "memory (GiB)", "time (s)"):
-        table.add_column(name, justify="right")
-    if limited:
-        table.add_column("will not fit", no_wrap=True)
-    for run, failure in zip(runs, failures):
-        table.add_row(
-            run.run_id,
-            f"{run.num_parameters:,}",
-            str(run.batch_size),
-            "n/a" if (memory := predicted_memory_bytes(run)) is None else f"{memory / 2**30:.1f}",
-            f"{assumed_seconds(run, sweep.protocol):.0f}",
-            *([f"{('first', 'second')[failure.step]} step, {failure.phase}" if failure else ""] if limited else []),
-        )
-    out.print(table, crop=False)
-    total = sum(assumed_seconds(run, sweep.protocol) for run in runs)
-    out.print(f"{len(runs)} runs; memory and time are predictions, time (in all {clock(total)}) for a modest GPU")
-    if limited:
+    table = PlanTable(sweep.protocol, with_memory, limited, gpu_memory)
+    slow = f"the memory of {len(shapes)} different shapes takes about {clock(seconds)} to predict"
+    if with_memory and seconds > QUICK_S:
+        err.print(slow)
+    bar = track(runs, slow, console=err, transient=True, disable=not (err.is_terminal and seconds > QUICK_S))
+    heading, *rows = table.lines(bar)
+    out.print(heading, style="bold", soft_wrap=True)
+    for row in rows:
+        print(row)
+    out.print(
+        f"{len(runs)} runs; {'memory and time are predictions' if with_memory else 'time is a prediction'}, "
+        f"time (in all {clock(table.total_s)}) for a modest GPU",
+        soft_wrap=True,
+    )
+    if not with_memory:
+        out.print(f"{slow}, and is left out; --memory shows it all the same", soft_wrap=True)
+    elif limited:
         where = f"a GPU sold with {gpu_memory:g} GB" if gpu_memory else "the memory limit of the sweep"
-        out.print(f"{sum(map(bool, failures))} of {len(runs)} runs will not fit {where}")
+        out.print(f"{table.num_too_large} of {len(runs)} runs will not fit {where}", soft_wrap=True)
 
 
 @app.command()

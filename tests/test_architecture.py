@@ -15,7 +15,7 @@ ROOMS = {
     # The GPU side.
     "jobs.workloads": {"jobs.contract"},
     "jobs.memory": {"jobs.contract", "jobs.workloads"},
-    "jobs.sweep": {"jobs.contract", "jobs.workloads"},
+    "jobs.sweep": {"jobs.contract", "jobs.workloads", "jobs.memory"},
     "jobs.worker": {"jobs.contract", "jobs.workloads"},
     "jobs.executor": {"jobs.contract", "jobs.sweep", "jobs.memory"},
     "jobs.follow_up": {"jobs.executor"},

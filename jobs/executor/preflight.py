@@ -19,13 +19,14 @@ from jobs.executor.failures import CollectorError
 from jobs.executor.gpu_executor import NSYS_WORKERS
 from jobs.executor.nsys_cli import nsys
 from jobs.executor.result_store import Results
-from jobs.memory import CUDA_CONTEXT_BYTES, predicted_memory_bytes
+from jobs.memory import CUDA_CONTEXT_BYTES, is_predictable, most_demanding, predicted_memory_bytes, shape_of
 from jobs.sweep.prediction import predicted_export_bytes
 
 MIB, GIB = 2**20, 2**30
 LONGEST_TEMPORARY = 107 - len("/profiler-12345678/socket")  # bytes; Linux allows 107 for the path of a socket
 FILES_PER_CAPTURE = 2  # its export and its report, whose size nobody noted: it is taken to be as large
 BUSY_BYTES = 1 * GIB
+MOST_NAMED = 100  # runs in one line
 TORCH_TIMEOUT_S = 180
 
 # The default of --results; the image sets it.
@@ -188,13 +189,23 @@ def check_gpu_memory(runs: Sequence[Run], with_nsys: bool = True, gpus: int = 0)
         memory = [pynvml.nvmlDeviceGetMemoryInfo(handle) for handle in visible_handles(gpus)]
     if memory:
         least, used = min(info.free for info in memory), max(info.used for info in memory)
-        tight = [run.run_id for run in runs if (predicted_memory_bytes(run) or 0) + idle > least]
+        known = [run for run in runs if is_predictable(run)]
+        shapes = {shape_of(run) for run in known}
+        predicted = set(most_demanding(shapes))
+        tight = [
+            run.run_id
+            for run in known
+            if shape_of(run) in predicted and (predicted_memory_bytes(run) or 0) + idle > least
+        ]
         found = f"{least / GIB:.1f} GiB free"
         if used > BUSY_BYTES:
             fix = "stop the other programs on this GPU: they disturb the timings"
             return Check("GPU memory", "warning", f"{found}; {used / GIB:.1f} GiB in use by others", fix)
+        if len(predicted) < len(shapes):
+            found += f"; predicted for the {len(predicted)} most demanding of {len(shapes)} different shapes"
         if tight:
-            found += f"; predicted not to fit: {', '.join(tight)}"
+            more = f" and {len(tight) - MOST_NAMED} more" if len(tight) > MOST_NAMED else ""
+            found += f"; predicted not to fit: {', '.join(tight[:MOST_NAMED])}{more}"
             return Check("GPU memory", "warning", found, "they are tried all the same, and reported as oom")
         return Check("GPU memory", "ok", found)
     return Check("GPU memory", "failed", "unknown", "see GPU")

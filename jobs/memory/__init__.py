@@ -7,6 +7,7 @@ may be longer than its tensor. It is of the operations of the reference Transfor
 model keeps less. `run` is a `jobs.contract.axes.Run`, or a row of the `runs` table, which has the same fields.
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jobs.memory.caching_allocator import MIB, CachingAllocator, OutOfMemory
 from jobs.memory.simulated_step import Shape, Workload, shape_of
 from jobs.workloads import REFERENCE
+from jobs.workloads.transformer.sizes import ModelSize
 
 if TYPE_CHECKING:
     from jobs.contract.axes import Run
@@ -24,6 +26,11 @@ USABLE_GIB = {24: 22.5, 80: 79.1, 141: 139.8}
 """What a GPU sold with so many GB has for its processes. Of other sizes a sixteenth is set aside, as on 24 GB."""
 NUM_STEPS = 2
 """The first step has no Adam state yet; all later ones need what the second needs."""
+
+
+EFFORT_S = 0.3e-3
+"""Seconds to predict a layer of a forward pass, on a modest machine; with a backward pass it is four times that."""
+QUICK_S = 6
 
 
 class Failure(NamedTuple):
@@ -57,6 +64,33 @@ def outcome(shape: Shape, limit_bytes: float = inf) -> Outcome:
     except OutOfMemory:
         return Outcome(peaks, allocator.peak_reserved, Failure(step, phase))
     return Outcome(peaks, allocator.peak_reserved, None)
+
+
+def prediction_seconds(shapes: Iterable[Shape]) -> float:
+    """About how long it takes to predict the memory of these shapes."""
+    return EFFORT_S * sum(shape.num_layers * (1 if shape.mode == "forward" else 4) for shape in shapes)
+
+
+def most_demanding(shapes: Iterable[Shape]) -> list[Shape]:
+    """The shapes whose memory can be predicted in QUICK_S, those that seem to need most first."""
+    found, left_s = [], QUICK_S
+    for shape in sorted(shapes, key=rough_bytes, reverse=True):
+        left_s -= prediction_seconds([shape])
+        if left_s < 0:
+            break
+        found.append(shape)
+    return found
+
+
+def rough_bytes(shape: Shape) -> int:
+    """Something to sort by that grows as the memory does: parameters, what goes with them, and activations."""
+    size = ModelSize(shape.d_model, shape.d_ff, shape.num_layers, shape.num_heads)
+    scores = shape.num_heads * shape.context_length if shape.attention == "naive" else 0
+    kept_layers = 1 if shape.mode == "forward" else shape.num_layers
+    copies = {"forward": 1, "forward_backward": 2, "train_step": 4}[shape.mode]
+    activations = kept_layers * (20 * shape.d_model + 5 * shape.d_ff + 5 * scores) + 3 * shape.vocab_size
+    tokens = shape.batch_size * shape.context_length
+    return 4 * (copies * size.num_parameters(shape.vocab_size) + tokens * activations)
 
 
 def peaks(run: "Run", step: int) -> dict[str, int]:

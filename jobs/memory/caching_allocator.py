@@ -27,7 +27,7 @@ class Block:
 
     def __init__(self, address: int, size: int, pool: list, before: "Block | None" = None):
         self.address, self.size, self.pool = address, size, pool
-        self.before, self.after, self.free = before, None, False
+        self.before, self.after, self.free = before, None, True
 
 
 class CachingAllocator:
@@ -42,25 +42,27 @@ class CachingAllocator:
         self.limit = limit
         self.allocated = self.reserved = self.peak = self.peak_reserved = 0
         self.next_address = 0
-        self.blocks: dict[int, Block] = {}
-        # Sizes and addresses of free blocks, sorted.
-        self.small: list[tuple[int, int]] = []
-        self.large: list[tuple[int, int]] = []
+        # Size and address of each free block, and the block, sorted.
+        self.small: list[tuple[int, int, Block]] = []
+        self.large: list[tuple[int, int, Block]] = []
 
     def allocate(self, num_bytes: int) -> Block:
-        size = max(SMALLEST, -(-num_bytes // SMALLEST) * SMALLEST)
+        size = -(-num_bytes // SMALLEST) * SMALLEST or SMALLEST
         pool, least_rest = (self.small, SMALLEST) if size <= LARGEST_SMALL else (self.large, LARGEST_SMALL + 1)
-        place = bisect_left(pool, (size, 0))
-        block = self.blocks[pool.pop(place)[1]] if place < len(pool) else self.segment(size, pool)
-        if block.size - size >= least_rest:
-            rest = Block(block.address + size, block.size - size, pool, block)
+        place = bisect_left(pool, (size,))
+        block = pool.pop(place)[2] if place < len(pool) else self.segment(size, pool)
+        whole = block.size
+        if whole - size >= least_rest:
+            rest = Block(block.address + size, whole - size, pool, block)
             rest.after, block.after, block.size = block.after, rest, size
             if rest.after:
                 rest.after.before = rest
-            self.put_back(rest)
+            insort(pool, (rest.size, rest.address, rest))
+            whole = size
         block.free = False
-        self.allocated += block.size
-        self.peak = max(self.peak, self.allocated)
+        self.allocated += whole
+        if self.allocated > self.peak:
+            self.peak = self.allocated
         return block
 
     def segment(self, size: int, pool: list) -> Block:
@@ -71,44 +73,37 @@ class CachingAllocator:
             self.release_free_segments()
         if self.reserved + whole > self.limit:
             raise OutOfMemory
-        block = self.blocks[self.next_address] = Block(self.next_address, whole, pool)
+        block = Block(self.next_address, whole, pool)
         self.next_address += whole
         self.reserved += whole
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         return block
 
     def release_free_segments(self) -> None:
-        for block in [block for block in self.blocks.values() if block.free and not block.before and not block.after]:
-            self.take_out(block)
-            self.reserved -= block.size
-            del self.blocks[block.address]
+        for pool in (self.small, self.large):
+            for size, _, block in pool:
+                self.reserved -= 0 if block.before or block.after else size
+            pool[:] = [one for one in pool if one[2].before or one[2].after]
 
     def free(self, block: Block) -> None:
+        """Called for every tensor there ever was, so that all of it stands here."""
+        pool, before, after = block.pool, block.before, block.after
         self.allocated -= block.size
-        before, after = block.before, block.after
         if after and after.free:
-            self.take_out(after)
-            self.join(block, after)
+            pool.pop(bisect_left(pool, (after.size, after.address)))
+            block.size += after.size
+            block.after = after = after.after
+            if after:
+                after.before = block
         if before and before.free:
-            self.take_out(before)
-            self.join(before, block)
+            pool.pop(bisect_left(pool, (before.size, before.address)))
+            before.size += block.size
+            before.after = after
+            if after:
+                after.before = before
             block = before
-        self.put_back(block)
-
-    def join(self, block: Block, after: Block) -> None:
-        block.size += after.size
-        block.after = after.after
-        if block.after:
-            block.after.before = block
-        self.blocks.pop(after.address, None)
-
-    def put_back(self, block: Block) -> None:
         block.free = True
-        self.blocks[block.address] = block
-        insort(block.pool, (block.size, block.address))
-
-    def take_out(self, block: Block) -> None:
-        block.pool.pop(bisect_left(block.pool, (block.size, block.address)))
+        insort(pool, (block.size, block.address, block))
 
     def reset_peak(self) -> None:
         self.peak = self.allocated

@@ -7,6 +7,7 @@ autograd thread. As in PyTorch, a tensor lives as long as something refers to it
 left out, but for cuBLAS's workspace and the accumulators of fused attention.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES
@@ -23,7 +24,8 @@ ACCUMULATORS = 2  # a float32 gradient of q, counted in tensors of bf16
 
 
 class Shape(NamedTuple):
-    """All of a run that its memory depends on."""
+    """All of a run that its memory depends on. What needs the same is written the same: `precision` is fp32 or bf16,
+    `attention` naive, efficient (whose output needs no copy) or flash, `optimizer` own where none runs."""
 
     d_model: int
     d_ff: int
@@ -39,7 +41,14 @@ class Shape(NamedTuple):
 
 
 def shape_of(run: "Run") -> Shape:
-    return Shape(*(getattr(run, field) for field in Shape._fields))
+    shape = Shape(*(getattr(run, field) for field in Shape._fields))
+    precision = "bf16" if shape.precision == "bf16" else "fp32"
+    attention = shape.attention
+    if attention != "naive":
+        uncopied = attention == "efficient" or (attention == "sdpa" and precision == "fp32")
+        attention = "efficient" if uncopied else "flash"
+    optimizer = shape.optimizer if shape.mode == "train_step" else "own"
+    return shape._replace(precision=precision, attention=attention, optimizer=optimizer)
 
 
 class Storage:
@@ -240,9 +249,13 @@ class Workload:
         self.data = [self.device.new(self.tokens, INT64) for _ in ("tokens", "targets")]
         self.moments: list[list[Tensor]] = []
         self.logits = self.loss_value = None
-        optimize = self.optimize if shape.optimizer == "own" else self.torch_optimize
+
+    @property
+    def phases(self) -> dict[str, Callable[[], None]]:
+        """Made anew, lest the workload hold itself: then nothing would be given back before garbage is collected."""
+        optimize = self.optimize if self.shape.optimizer == "own" else self.torch_optimize
         work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: optimize}
-        self.phases = {phase: work[phase] for phase in PHASES[: NUM_PHASES[shape.mode]]}
+        return {phase: work[phase] for phase in PHASES[: NUM_PHASES[self.shape.mode]]}
 
     def parameter(self, size: int) -> Tensor:
         parameter = self.device.new(size)
@@ -334,7 +347,7 @@ class Workload:
         q, k, v = (device.view(device.linear(x, one, self.width), self.width, needs) for one, needs in weights)
         q, k = self.rotate(layer, q), self.rotate(layer, k)
         heads = self.attend(q, k, v) if naive else device.fused_attention(q, k, v, self.rows)
-        if not self.by_head or kind == "efficient" or (kind == "sdpa" and q.element == FP32):
+        if not self.by_head or kind == "efficient":
             return device.linear(heads, layer.o, self.width)
         needs = 0 if naive and self.shape.batch_size > 1 else PASSED
         return device.linear(device.copy(heads, needs), layer.o, self.width)

@@ -72,4 +72,4 @@ def test_blocks_never_overlap_and_their_sizes_add_up(calls):
     for block in live:
         allocator.free(block)
     allocator.release_free_segments()
-    assert allocator.reserved == 0 and not allocator.blocks and not allocator.small and not allocator.large
+    assert allocator.reserved == 0 and not allocator.small and not allocator.large

@@ -4,6 +4,7 @@ import inspect
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -12,10 +13,12 @@ from contextlib import contextmanager
 
 import pytest
 import typer.main
+import yaml
 from typer.testing import CliRunner
 
 from jobs.__main__ import app
 from jobs.executor.sweep_runner import SweepRunner
+from jobs.sweep.plan import DEFAULT_SWEEP
 from tests.jobs.conftest import ROOT, command, eventually, jobs
 from tests.jobs.test_runner import FIRST, RUNS, SECOND
 
@@ -400,6 +403,35 @@ def test_plan_needs_neither_gpu_nor_torch(tiny, tmp_path):
     assert "small-ctx128-fp32-naive-forward   " in done.stdout
     assert "128,625,408" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("12 runs; memory and time are predictions")
+
+
+@pytest.mark.parametrize("axes", [{"repeats": 200}, {"context_length": [*range(16, 12_816, 16)]}])
+def test_12000_runs_are_planned_in_seconds(tmp_path, axes):
+    sweep = tmp_path / "large.yaml"
+    sweep.write_text(yaml.safe_dump(yaml.safe_load(DEFAULT_SWEEP.read_text()) | axes))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    done = jobs("plan", "--sweep", sweep)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 10
+    assert "\n12000 runs; " in done.stdout
+    assert ("memory (GiB)" in done.stdout) == ("repeats" in axes)
+    assert ("the memory of 12000 different shapes takes about" in done.stdout) == ("repeats" not in axes)
+
+
+def test_memory_that_takes_long_to_predict_is_left_out_unless_it_is_asked_for(tiny, monkeypatch):
+    def plan(*options):
+        done = CliRunner().invoke(app, ["plan", "--sweep", str(tiny(memory_limit_gib=[1])), *options])
+        assert done.exit_code == 0
+        return done.stdout, done.stderr
+
+    quick = plan()
+    monkeypatch.setattr("jobs.__main__.QUICK_S", 0)
+    takes = "the memory of 4 different shapes takes about 0:00:00 to predict"
+    without, told = plan()
+    assert without.splitlines()[0].split() == ["run", "parameters", "batch", "time", "(s)"]
+    assert without.endswith(f"{takes}, and is left out; --memory shows it all the same\n") and not told
+    assert plan("--memory") == (quick[0], takes + "\n")
+    limited, told = plan("--gpu-memory", "24")
+    assert limited.endswith("0 of 4 runs will not fit a GPU sold with 24 GB\n") and told == takes + "\n"
 
 
 def test_the_whole_path_with_the_real_workload(tiny, tmp_path, stand_in_nsys):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,26 @@ def test_a_run_fits_what_it_reserves_and_not_less_than_its_peak():
     reserved = memory.outcome(memory.shape_of(run)).reserved
     assert memory.predicted_failure(run, reserved) is None
     assert memory.predicted_failure(run, memory.predicted_peak_bytes(run) - 1) is not None
+
+
+def test_runs_that_need_the_same_are_predicted_once():
+    run = next(run for run in SWEEP.runs if run.mode == "forward_backward")
+    for fields in ({"precision": "tf32"}, {"optimizer": "fused"}, {"repeat": 1}, {"compile": "default"}):
+        assert memory.shape_of(change(run, **fields)) == memory.shape_of(run)
+    of_bf16 = {a: memory.shape_of(change(run, precision="bf16", attention=a)) for a in ("sdpa", "flash", "cudnn")}
+    assert len(set(of_bf16.values())) == 1
+    fused = [memory.shape_of(change(run, attention=attention)) for attention in ("sdpa", "efficient")]
+    assert fused[0] == fused[1] != of_bf16["flash"]
+
+
+def test_the_runs_that_need_most_are_predicted_first():
+    shapes = [memory.shape_of(run) for run in SWEEP.runs]
+    first = memory.most_demanding(shapes)
+    assert set(first) == set(shapes)
+    assert first[0] == shapes[-1]
+    needed = [max(memory.outcome(shape).peaks[1].values()) for shape in first]
+    larger = [before / now for before, now in pairwise(needed)]
+    assert min(larger) > 0.5, "the order is about that of the memory"
 
 
 @pytest.mark.parametrize("run", SWEEP.runs[2::9], ids=lambda run: run.run_id)

@@ -1,5 +1,6 @@
 """The checks before a sweep: each one that fails says what to do."""
 
+import re
 import socket
 from contextlib import nullcontext
 from pathlib import Path
@@ -73,6 +74,20 @@ def test_runs_that_will_not_fit_are_named(monkeypatch):
     assert check.state == "warning"
     assert "2.7B-ctx1024-fp32-naive-train_step" in check.found
     assert "small" not in check.found
+
+
+def test_of_many_shapes_the_most_demanding_are_looked_at(monkeypatch):
+    monkeypatch.setattr("jobs.memory.QUICK_S", 0.2)
+    FakeNvml(monkeypatch, free=80 * GIB)
+    found = preflight.check_gpu_memory(RUNS).found
+    assert re.search(r"predicted for the [1-9]\d? most demanding of 60 different shapes; .* not to fit: ", found), found
+    assert "2.7B-ctx1024-fp32-naive-train_step" in found
+
+
+def test_of_many_runs_that_will_not_fit_some_are_named(monkeypatch):
+    monkeypatch.setattr(preflight, "MOST_NAMED", 2)
+    FakeNvml(monkeypatch, free=GIB)
+    assert preflight.check_gpu_memory(RUNS).found.endswith("small-ctx128-fp32-naive-forward_backward and 58 more")
 
 
 def test_idle_workers_of_nsys_take_memory_too(monkeypatch):

@@ -1,0 +1,51 @@
+"""The runs of a sweep as a table of text."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from jobs.contract.axes import Run
+from jobs.contract.layout import Protocol
+from jobs.memory import allocator_limit_bytes, predicted_failure, predicted_memory_bytes
+from jobs.sweep.prediction import predicted_seconds
+
+GAP = "  "
+UNKNOWN = "n/a"  # of a workload that predicts nothing
+
+
+class PlanTable:
+    """Parameters and predicted time of each run, its memory (`with_memory`) and where it will not fit a GPU sold with
+    `gpu_memory` GB or the run's own limit (`with_limits`). Predicting memory is what takes time."""
+
+    def __init__(self, protocol: Protocol, with_memory: bool, with_limits: bool, gpu_memory: float = 0):
+        self.protocol, self.with_memory, self.gpu_memory = protocol, with_memory, gpu_memory
+        self.with_limits = with_limits and with_memory
+        self.num_too_large, self.total_s = 0, 0.0
+        self.headings = ["run", "parameters", "batch"]
+        self.headings += ["memory (GiB)"] * with_memory + ["time (s)"] + ["will not fit"] * self.with_limits
+
+    def row(self, run: Run) -> list[str]:
+        seconds = predicted_seconds(run, self.protocol)
+        self.total_s += seconds or 0
+        row = [run.run_id, f"{run.num_parameters:,}", str(run.batch_size)]
+        if self.with_memory:
+            memory = predicted_memory_bytes(run)
+            row.append(UNKNOWN if memory is None else f"{memory / 2**30:.1f}")
+        row.append(UNKNOWN if seconds is None else f"{seconds:.0f}")
+        if self.with_limits:
+            failure = predicted_failure(run, allocator_limit_bytes(run, self.gpu_memory))
+            self.num_too_large += failure is not None
+            row.append(f"{('first', 'second')[failure.step]} step, {failure.phase}" if failure else "")
+        return row
+
+    def lines(self, runs: Iterable[Run]) -> Iterator[str]:
+        """The headings, then a line a run."""
+        rows = [self.headings, *map(self.row, runs)]
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        return (self.line(row, widths) for row in rows)
+
+    def line(self, row: Sequence[str], widths: Sequence[int]) -> str:
+        """Words to the left, numbers to the right."""
+        cells = [
+            cell.ljust(width) if heading in ("run", "will not fit") else cell.rjust(width)
+            for cell, width, heading in zip(row, widths, self.headings)
+        ]
+        return GAP.join(cells).rstrip()
