@@ -60,27 +60,52 @@ def publish(folders: list[Path], docs: Path) -> Published:
     """Write the report of the recordings in `folders` below `docs`. Those of one study are taken together, and so are
     those of none, which the report is about; a study alone is what its report is about. Raises RecordingError."""
     loaded = [store.load(folder) for folder in folders]
-    of_study: dict[str, list[store.Recording]] = {}
-    for one in loaded:
-        of_study.setdefault(one.manifest.get("study", ""), []).append(one)
-    studies = {study: together(parts) for study, parts in of_study.items()}
+    by_study: dict[str, dict[Path, store.Recording]] = {}
+    for folder, one in zip(folders, loaded):
+        by_study.setdefault(one.manifest.get("study", ""), {})[folder] = one
+    for parts in by_study.values():
+        _refuse_doubled_runs(parts)
+    studies = {study: together([*parts.values()]) for study, parts in by_study.items()}
     main = studies.pop("", None) or (next(iter(studies.values())) if len(studies) == 1 else None)
     if main is None:
-        raise store.RecordingError(f"{folders[0]} and the others are of studies: give the recording of a sweep, too")
+        raise store.RecordingError(
+            f"the recordings {_listed(folders)} are of several studies: give the recording of a sweep, too, or choose"
+            " those of one study with --recording"
+        )
     data = (docs / "data").resolve()
     downloads = {folder.name: one.manifest for folder, one in zip(folders, loaded) if folder.resolve().parent == data}
     return write(main, docs, studies, downloads=downloads if len(downloads) == len(folders) else {})
 
 
+def _refuse_doubled_runs(recordings: Mapping[Path, store.Recording]) -> None:
+    """Raises RecordingError, which names the recordings, where two of them hold the same run."""
+    holders: dict[str, list[Path]] = {}
+    for folder, one in recordings.items():
+        for run_id in one.runs["run_id"].astype(str):
+            holders.setdefault(run_id, []).append(folder)
+    doubled = {run_id: folders for run_id, folders in holders.items() if len(folders) > 1}
+    if doubled:
+        folders = dict.fromkeys(folder for run in doubled.values() for folder in run)
+        run_id = next(iter(doubled))
+        more = f" and {len(doubled) - 1} more" if len(doubled) > 1 else ""
+        raise store.RecordingError(
+            f"the recordings {_listed(folders)} hold the same runs ({run_id}{more}): choose one with --recording"
+        )
+
+
+def _listed(folders: Iterable[Path]) -> str:
+    """Their names, or their paths where names are the same."""
+    paths = list(folders)
+    names = {path.name for path in paths}
+    return ", ".join(path.name if len(names) == len(paths) else str(path) for path in paths)
+
+
 def together(recordings: list[store.Recording]) -> store.Recording:
-    """Several recordings as one. Raises RecordingError where two of them hold the same run."""
+    """Several recordings, no run in two of them, as one."""
     first, *others = recordings
     if not others:
         return first
     run_ids = pd.concat([one.runs["run_id"].astype(str) for one in recordings])
-    if run_ids.duplicated().any():
-        twice = run_ids[run_ids.duplicated()].iloc[0]
-        raise store.RecordingError(f"run {twice} is in two of the recordings: give only one of them")
     tables = {}
     for name in store.TABLES:
         frame = pd.concat([getattr(one, name) for one in recordings], ignore_index=True)

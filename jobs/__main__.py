@@ -19,7 +19,7 @@ from jobs.executor.failures import CollectorError
 from jobs.executor.preflight import RESULTS_OF_IMAGE, check_writable, checks, visible_gpus
 from jobs.executor.result_store import Locked, NoResults, Results
 from jobs.executor.sweep_runner import MixedVersions, Stopped, SweepRunner
-from jobs.follow_up import StepFailed, build_site, ingest, shipped_recordings
+from jobs.follow_up import StepFailed, build_site, ingest, own_recordings, shipped_recordings
 from jobs.memory import (
     QUICK_S,
     is_predictable,
@@ -256,7 +256,7 @@ def job(
         if not render_only and not can_measure(measured, planned, runs, device, gpus, retry, emit):
             raise fail(
                 "this machine cannot measure: see the checks that failed. The report of the recording that comes with "
-                "this program needs no GPU: `profiler-job render`",
+                "this program needs no GPU: `profiler-job render --shipped`",
                 CANNOT_MEASURE,
             )
         good = render_only or measure(measured, planned, runs, whole, device, gpus, retry, emit)
@@ -276,20 +276,42 @@ def job(
 def render(
     results: ResultsFolder = Path("results"),
     recording: Annotated[
-        list[Path] | None, typer.Option(help="Recording to show; repeat for several. Default: what comes with this.")
+        list[Path] | None,
+        typer.Option(help="Recording to show; repeat for several. Default: those in RESULTS/recordings."),
     ] = None,
+    shipped: Annotated[
+        bool, typer.Option("--shipped", help="Show the recordings that come with this program; replaces no report.")
+    ] = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Build the site of a recording in RESULTS/site. Needs no GPU.
+    """Build the site of the recordings in RESULTS/recordings, where `job` puts them, in RESULTS/site. Needs no GPU.
 
-    Exit code: 70 the site cannot be built, 74 it cannot be written, 75 another job makes its report there.
+    Exit code: 2 there is no recording, or --shipped would replace a report, 70 the site cannot be built, 74 it cannot
+    be written, 75 another job makes its report there.
     """
+    shown = recordings_to_show(results, recording or [], shipped)
     emit = JsonEvents() if log_format == "json" else Terminal()
     writable = check_writable(results, reports(results).folder, results / "site")
     if writable.state == "failed":
         raise fail(f"{writable.found}; {writable.fix}", CANNOT_WRITE)
     with reporting(reports(results), "check the recording with `python -m analysis report --recording`"):
-        build_site(recording or shipped_recordings(), results / "site", emit)
+        build_site(shown, results / "site", emit)
+
+
+def recordings_to_show(results: Path, named: list[Path], shipped: bool) -> list[Path]:
+    """Those named, the shipped ones on request, or else those of `results`. Ends the program where there are none, and
+    where the shipped ones would replace a report or hide what was measured."""
+    if not shipped:
+        if shown := named or own_recordings(results):
+            return shown
+        ways = "`job` makes one, --recording names another folder, --shipped shows those that come with this program"
+        raise fail(f"{results / 'recordings'} holds no recording: {ways}", USAGE)
+    if named:
+        raise fail("--shipped and --recording: give one of them", USAGE)
+    own = [*own_recordings(results), *filter(Path.exists, [results / "site"])]
+    if own:
+        raise fail(f"--shipped: {own[0]} is there already, which stays; give another --results", USAGE)
+    return shipped_recordings()
 
 
 def reports(results: Path) -> Results:

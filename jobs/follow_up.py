@@ -32,6 +32,12 @@ def shipped_recordings() -> list[Path]:
     return sorted(manifest.parent for manifest in (ROOT / "site" / "data").glob("*/manifest.json"))
 
 
+def own_recordings(results: Path) -> list[Path]:
+    """The recordings that jobs made below `results`; what a job that was killed left of one begins with a dot."""
+    found = (manifest.parent for manifest in (results / "recordings").glob("*/manifest.json"))
+    return sorted(folder for folder in found if not folder.name.startswith("."))
+
+
 def ingest(sweep: Path, recording: Path, emit: Emit) -> None:
     """Turn the results of a sweep into a recording, in place of an older one. Raises StepFailed."""
     draft = recording.absolute().parent / ".draft" / recording.name

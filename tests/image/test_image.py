@@ -76,12 +76,12 @@ def test_without_a_gpu_it_says_so_and_ends_with_69(container, results):
     assert code == 69
     assert "no NVIDIA GPU is visible" in said and "--gpus all" in said and "nvidia-container-toolkit" in said
     assert "nsys is not on PATH" in said
-    assert "`profiler-job render`" in said
+    assert "`profiler-job render --shipped`" in said
     assert not list(results.iterdir())
 
 
 def test_it_renders_the_shipped_recording_without_a_gpu_in_a_read_only_container(container, results):
-    code, _ = container(*READ_ONLY, "-v", f"{results}:/results", command=["render"])
+    code, _ = container(*READ_ONLY, "-v", f"{results}:/results", command=["render", "--shipped"])
     assert code == 0
     assert (results / "site" / "index.html").stat().st_uid == 1000
     shipped = {path.parent.name for path in (ROOT / "site" / "data").glob("*/manifest.json")}
@@ -99,11 +99,11 @@ def test_read_only_without_a_temporary_folder_says_what_to_add(container, result
 def test_a_folder_the_user_cannot_write_is_refused_with_the_fix(container, tmp_path):
     folder = tmp_path / "root-only"
     folder.mkdir(mode=0o755)
-    for command, code_wanted in ((), 69), (("render",), 74):
+    for command, code_wanted in ((), 69), (("render", "--shipped"), 74):
         code, said = container("-v", f"{folder}:/results", command=command)
         assert code == code_wanted
         assert "/results is not writable for user 1000:1000" in said and "--user $(id -u):$(id -g)" in said
-    code, _ = container("-v", f"{folder}:/results", "--user", "0:0", command=["render"])
+    code, _ = container("-v", f"{folder}:/results", "--user", "0:0", command=["render", "--shipped"])
     assert code == 0
 
 

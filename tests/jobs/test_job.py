@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -188,7 +189,7 @@ def test_a_machine_that_cannot_measure_is_told_of_the_render_command(tiny, tmp_p
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}
     done = jobs("job", "--sweep", tiny(), "--results", tmp_path / "results", env=environment)
     assert done.returncode == 69
-    assert "this machine cannot measure" in done.stderr and "`profiler-job render`" in done.stderr
+    assert "this machine cannot measure" in done.stderr and "`profiler-job render --shipped`" in done.stderr
     assert not (tmp_path / "results").exists()
 
 
@@ -203,9 +204,68 @@ def test_a_site_that_cannot_be_written_is_exit_74_with_the_fix(tmp_path):
     """The results folder comes from the environment here, as in the image."""
     file = tmp_path / "file"
     file.write_text("")
-    done = jobs("render", env=os.environ | {"PROFILER_RESULTS": str(file / "results")})
+    done = jobs("render", "--shipped", env=os.environ | {"PROFILER_RESULTS": str(file / "results")})
     assert done.returncode == 74
     assert f"{file} is not writable" in done.stderr and "--user" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_render_shows_what_jobs_recorded_and_not_the_shipped_recordings(arguments, mkdocs, tmp_path):
+    assert jobs(*arguments).returncode == 0
+    results = tmp_path / "results"
+    shutil.rmtree(results / "site")
+    shutil.copytree(results / "recordings" / "tiny", results / "recordings" / ".tiny.old")  # as a kill leaves it
+    mkdocs(None)
+    done = jobs("render", "--results", results)
+    assert done.returncode == 0, done.stderr
+    assert names(results / "site" / "data") == ["tiny"]
+    assert "tiny-ctx8-fp32-naive-forward" in (results / "site" / "report" / "runs.html").read_text()
+
+
+@pytest.mark.parametrize("kept", ["nothing", "a folder"])
+def test_render_without_a_recording_is_exit_2_and_creates_nothing(mkdocs, tmp_path, kept):
+    results = tmp_path / "results"
+    if kept != "nothing":
+        results.mkdir()
+    done = jobs("render", "--results", results)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"{results / 'recordings'} holds no recording" in line and "--recording" in line and "--shipped" in line
+    assert not list(results.iterdir()) if kept != "nothing" else not results.exists()
+
+
+def test_recordings_of_the_same_runs_are_named_and_one_can_be_chosen(arguments, mkdocs, tmp_path):
+    assert jobs(*arguments).returncode == 0
+    results = tmp_path / "results"
+    before = (results / "site" / "index.html").read_text()
+    recordings = results / "recordings"
+    shutil.copytree(recordings / "tiny", recordings / "older")
+    done = jobs("render", "--results", results)
+    assert done.returncode == 70
+    (line,) = [line for line in done.stderr.splitlines() if "tiny-ctx8" in line]
+    assert "recordings older, tiny hold the same runs" in line and "choose one with --recording" in line
+    assert (results / "site" / "index.html").read_text() == before
+    mkdocs(FAST_MKDOCS.replace("built", "built again"))
+    done = jobs("render", "--results", results, "--recording", recordings / "older")
+    assert done.returncode == 0, done.stderr
+    assert (results / "site" / "index.html").read_text() != before
+
+
+def test_shipped_recordings_are_shown_on_request_where_they_replace_nothing(mkdocs, monkeypatch, tmp_path):
+    """A function call, since all of what is shipped takes its time."""
+    built = []
+    monkeypatch.setattr("jobs.__main__.build_site", lambda recordings, site, report: built.append((recordings, site)))
+    render_command(tmp_path / "new", shipped=True)
+    assert built == [(shipped_recordings(), tmp_path / "new" / "site")]
+    for own in ("site", "recordings/mine"):
+        results = tmp_path / own.partition("/")[0]
+        (results / own).mkdir(parents=True)
+        (results / own / "manifest.json").touch()
+        done = jobs("render", "--shipped", "--results", results)
+        assert done.returncode == 2
+        assert f"--shipped: {results / own} is there already, which stays; give another --results" in done.stderr
+        assert names(results) == [own.partition("/")[0]]
+    done = jobs("render", "--shipped", "--recording", tmp_path, "--results", tmp_path / "both")
+    assert done.returncode == 2 and "give one of them" in done.stderr
 
 
 def test_a_recording_is_shipped():
@@ -238,5 +298,6 @@ def test_what_a_kill_left_aside_stays_until_the_new_folder_is_in_place(tmp_path)
 
 def test_exit_codes_are_documented():
     assert "70 when" in inspect.getdoc(job_command)
+    assert "2 there is no" in inspect.getdoc(render_command)
     assert "70 the site" in inspect.getdoc(render_command) and "74 it" in inspect.getdoc(render_command)
     assert all("75 " in inspect.getdoc(one) for one in (job_command, render_command))
