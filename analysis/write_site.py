@@ -234,7 +234,8 @@ def write_questions(
     reconciliation, too."""
     labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
     folder = Path(__file__).parent / "pages" / "questions"
-    site = Site(docs, (folder,), labels, tuple(run_grid.case_columns(rec.runs)))
+    notes = (environment.mix(rec.runs, is_main=True),)
+    site = Site(docs, (folder,), labels, tuple(run_grid.case_columns(rec.runs)), notes=notes)
     verdicts = [_write_question(site, letter, question, ask(question, rec)) for letter, question in QUESTIONS.items()]
     calibration = rates_of([*studies.values(), rec])
     beyond = []
@@ -244,11 +245,7 @@ def write_questions(
             answer, template = _not_recorded(question), "not_recorded.md"
             beyond.append(_write_question(site, letter, question, answer, template))
             continue
-        own = (
-            site
-            if found is rec
-            else dataclasses.replace(site, case_columns=tuple(run_grid.case_columns(found.runs)), run_pages=False)
-        )
+        own = site if found is rec else _site_of_study(site, found.runs, rec.runs)
         answer = ask(question, found, main=rec, calibration=calibration, studies=studies)
         beyond.append(_write_question(own, letter, question, answer))
     checked = ask(reconciliation, rec, studies=studies)
@@ -257,6 +254,14 @@ def write_questions(
     pages = {"questions": verdicts, "beyond": beyond, "agreement": agreement}
     site.write("index.md", "overview.md", ask(overview, rec), **pages)
     return site, checked
+
+
+def _site_of_study(site: Site, runs: pd.DataFrame, main: pd.DataFrame) -> Site:
+    """Where pages of a study with `runs` are written: they name its cases, and say where its runs are a mix, beside
+    what is said of `main`, which may be the same."""
+    notes = site.notes if runs is main else (*site.notes, environment.mix(runs, is_main=False))
+    columns = tuple(run_grid.case_columns(runs))
+    return dataclasses.replace(site, case_columns=columns, run_pages=False, notes=notes)
 
 
 def _not_recorded(question: ModuleType) -> Answer:

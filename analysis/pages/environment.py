@@ -6,6 +6,7 @@ import pandas as pd
 
 from analysis.answer import Answer, Claim, Column, Table, assemble
 from analysis.metrics import run_grid
+from jobs.contract.versions import COMPARED, differing
 
 SLUG = "environment"
 TITLE = "Environment"
@@ -75,6 +76,25 @@ def _tables(counted: list[pd.DataFrame], others: pd.DataFrame) -> list[Table]:
     ]
 
 
+def mix(runs: pd.DataFrame, is_main: bool) -> Answer:
+    """Whether the runs of one recording are a mix, as of `jobs.contract.versions`: what differs, each with its values
+    and their numbers of runs. `is_main`: the Environment page is about these runs."""
+    machines = runs[list(COMPARED)].astype(object)
+    different = differing(machines.where(machines.notna(), "").to_dict("records"))
+    rows = pd.DataFrame(
+        [(name, value, number) for name, runs_by_value in different.items() for value, number in runs_by_value.items()],
+        columns=["property", "value", "num_runs"],
+    )
+    words = rows.assign(property=rows["property"].map(PROPERTIES), value=rows["value"].replace("", UNKNOWN))
+    claim = Claim("mix", words, facts=lambda found: {"num_all": len(runs), "by": _by_property(found)})
+    return assemble({"is_main": is_main}, [claim], [], [])
+
+
+def _by_property(rows: pd.DataFrame) -> list[dict]:
+    grouped = rows.groupby("property", sort=False)
+    return [{"property": name, "values": of_one.to_dict("records")} for name, of_one in grouped]
+
+
 def _words(name: str, column: pd.Series) -> pd.Series:
     """A property's values as a reader says them."""
     if name == "gpu_memory_bytes":
@@ -90,10 +110,10 @@ def _counts(name: str, values: pd.Series) -> pd.DataFrame:
 
 
 def _others(runs: pd.DataFrame, name: str, values: pd.Series) -> pd.DataFrame:
-    """Runs whose value is known and not the usual one."""
+    """Runs whose value is not the usual one, and known unless it makes a mix: see `mix`."""
     alike = runs["precision"].astype(str) if name == "float32_matmul_precision" else pd.Series("", runs.index)
     usual = values.groupby(alike).transform(lambda of_some: of_some.value_counts().index[0])
-    found = (values != usual) & (values != UNKNOWN)
+    found = (values != usual) & ((values != UNKNOWN) | (name in COMPARED and name != "nsys"))
     rows = {"run_id": runs["run_id"], "property": PROPERTIES[name], "value": values, "usual": usual}
     return pd.DataFrame(rows)[found]
 

@@ -2,6 +2,7 @@
 Answer."""
 
 import posixpath
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from markupsafe import Markup
 from analysis.answer import Answer, Chart, Claim
 from analysis.render import charts, findings, tables, text
 
+HEADING = re.compile("^# .*\n", re.MULTILINE)
 TEMPLATES = Path(__file__).parents[1] / "pages"
 FILTERS = (
     "ms",
@@ -43,7 +45,8 @@ class Site:
     """Writes pages under `docs` (the MkDocs source folder): `index.md` and everything below `report/`.
 
     `families` are the labels of the kernel families by key; `case_columns` name a case in sentences, which link to the
-    run's page where there are `run_pages`.
+    run's page where there are `run_pages`. What the `notes` say, each with the template mix.md, stands at the top of
+    every page.
     """
 
     docs: Path
@@ -51,6 +54,7 @@ class Site:
     families: Mapping[str, str]
     case_columns: tuple[str, ...]
     run_pages: bool = True
+    notes: tuple[Answer, ...] = ()
     written: list[Path] = field(default_factory=list)
 
     def __post_init__(self):
@@ -75,8 +79,14 @@ class Site:
 
     def write(self, path: str, template: str, answer: Answer, **extra: Any) -> None:
         """Write the page `path` (below docs, with .md) and the CSV of each table it shows."""
+        page = self._render(path, template, answer, **extra)
+        if notes := "\n\n".join(filter(None, (self._render(path, "mix.md", note).strip() for note in self.notes))):
+            page = HEADING.sub(lambda heading: f"{heading[0]}\n{notes}\n", page, count=1)
+        self._put(path, page)
+
+    def _render(self, path: str, template: str, answer: Answer, **extra: Any) -> str:
         page = _Page(self, path, answer)
-        self._put(path, page.environment().get_template(template).render(page.context() | extra))
+        return page.environment().get_template(template).render(page.context() | extra)
 
     def block(self, path: str, template: str, answer: Answer, block: str, **extra: Any) -> Markup:
         """One block of a template as it would read on the page `path`, on one line: the verdict of a question, for the

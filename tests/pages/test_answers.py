@@ -181,10 +181,10 @@ def test_the_environment_names_the_runs_that_differ_and_in_what(rec):
     assert alike.claims["same"].holds and not alike.claims["differ"].holds
     runs = rec.runs.copy()
     runs.loc[0, ["driver", "warmup_steps"]] = ["590.0", 1]
-    runs.loc[1, "torch"] = None
+    runs.loc[1, "python"] = None
     answer = environment.answer(runs, rec.manifest)
     others = answer.tables["others"].rows
-    assert set(others["run_id"]) == {runs["run_id"][0]}, "what was not recorded is not said to differ"
+    assert set(others["run_id"]) == {runs["run_id"][0]}, "what was not recorded and makes no mix is not said to differ"
     assert list(zip(others["property"], others["value"], others["usual"])) == [
         ("driver", "590.0", "580.0"),
         ("warm-up steps", "1", "5"),

@@ -1,0 +1,75 @@
+"""Runs that were not measured with the same versions: every page of their report says so, and no other page."""
+
+import html
+import re
+from pathlib import Path
+
+import pytest
+
+from analysis import write_site
+from analysis.pages import environment
+from analysis.recording import store as reading
+from tests.synthetic import recording
+
+DATA = Path(__file__).parents[2] / "site" / "data"
+NOTE = re.compile(
+    r"^# .*\n\n(<div class=\"note\" data-search-exclude><strong>A mix:</strong> .*</div>)\n\n", re.MULTILINE
+)
+
+
+def a_mix():
+    """Three runs, of which two were measured with another torch, and one of these with a commit that is not known."""
+    rec = recording(("small",), (128, 256, 512), ("forward",))
+    rec.runs["torch"] = ["2.11", "<2.12>", "<2.12>"]
+    rec.runs.loc[2, "commit"] = None
+    return rec
+
+
+def notes(docs):
+    """What each page says of a mix below its heading."""
+    pages = {path.relative_to(docs).as_posix(): path.read_text() for path in docs.rglob("*.md")}
+    return {path: [html.unescape(note) for note in NOTE.findall(words)] for path, words in pages.items()}
+
+
+def test_every_page_says_which_facts_differ_in_how_many_runs(tmp_path):
+    write_site.write(a_mix(), tmp_path)
+    found = notes(tmp_path)
+    assert {"index.md", "report/runs.md", "report/methods.md", "report/forward-time.md"} < found.keys()
+    assert len([path for path in found if path.startswith("report/runs/")]) == 3
+    said = (
+        "the 3 runs of this recording were not measured with the same torch: <2.12> (2 runs), 2.11 (1 run); "
+        "commit of the job: 000000000000 (2 runs), not recorded (1 run)."
+    )
+    for path, of_page in found.items():
+        assert len(of_page) == 1 and said in of_page[0], path
+        assert f'href="{"../" * path.count("/")}report/environment.html"' in of_page[0]
+
+
+def test_the_environment_page_names_the_runs_of_a_mix():
+    rec = a_mix()
+    others = environment.answer(rec.runs, rec.manifest).tables["others"].rows
+    assert set(others["property"]) == {"torch", "commit of the job"}
+
+
+@pytest.mark.parametrize("different", ["python", "nsys"])
+def test_another_python_or_no_nsys_in_some_runs_is_no_mix(tmp_path, different):
+    rec = recording(("small",), (128, 256), ("forward",))
+    rec.runs.loc[0, different] = "" if different == "nsys" else "3.1"
+    write_site.write(rec, tmp_path)
+    assert not any(notes(tmp_path).values())
+
+
+def test_of_a_study_that_is_a_mix_its_page_says_so(tmp_path):
+    study = reading.load(DATA / "memory")
+    study.runs["driver"] = ["1"] + ["2"] * (len(study.runs) - 1)
+    write_site.write(recording(("small",), (128,)), tmp_path, {"memory": study})
+    found = {path: said for path, said in notes(tmp_path).items() if said}
+    assert list(found) == ["report/memory-use.md"]
+    assert "runs of this study were not measured with the same driver: 2 (59 runs), 1 (1 run)." in found.popitem()[1][0]
+
+
+def test_a_study_alone_says_so_once(tmp_path):
+    study = reading.load(DATA / "memory")
+    study.runs["driver"] = ["1"] + ["2"] * (len(study.runs) - 1)
+    write_site.write(study, tmp_path, {"memory": study})
+    assert {len(said) for said in notes(tmp_path).values()} == {1}
