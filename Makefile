@@ -10,6 +10,7 @@ RECORDED := build/recording
 RECORDINGS := build/recordings
 DEVICE ?= cuda
 STRICT ?=
+ALLOW_MIX ?=
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 ifeq ($(origin BIN),file)
@@ -56,13 +57,14 @@ run: $(TO_REPORT) ## The main job: sweep on a GPU with nsys, elsewhere render th
 
 sweep: $(TO_MEASURE) ## Measure the sweep (SWEEP=file) into results/; can be stopped and started again
 	$(BIN)/python -m jobs doctor --sweep $(SWEEP) --results $(RESULTS) --device $(DEVICE)
-	$(BIN)/python -m jobs run --sweep $(SWEEP) --results $(RESULTS) --device $(DEVICE)
+	$(BIN)/python -m jobs run --sweep $(SWEEP) --results $(RESULTS) --device $(DEVICE) $(if $(ALLOW_MIX),--allow-mix)
 
 studies: $(TO_MEASURE) ## Measure and ingest every sweep of jobs/sweeps, or SWEEPS="precision compile", one after another
 	$(BIN)/python -m jobs doctor --results $(RESULTS) --device $(DEVICE)
 	@failed=; for sweep in $(foreach one,$(SWEEPS),$(or $(wildcard jobs/sweeps/$(one).yaml),$(one))); do \
 	  echo "$$sweep:"; code=0; name=$$(awk '$$1 == "name:" {print $$2}' $$sweep); \
-	  $(BIN)/python -m jobs run --sweep $$sweep --results $(RESULTS) --device $(DEVICE) || code=$$?; \
+	  $(BIN)/python -m jobs run --sweep $$sweep --results $(RESULTS) --device $(DEVICE) $(if $(ALLOW_MIX),--allow-mix) \
+	    || code=$$?; \
 	  $(BIN)/python -m analysis ingest $(RESULTS)/$$name --out $(RECORDINGS)/$$name && test $$code = 0 \
 	    || failed="$$failed $$sweep"; \
 	  test $$code -lt 128 || break; \

@@ -50,6 +50,9 @@ Only = Annotated[str, typer.Option(help="Only these runs, e.g. size=small,mode=f
 ShardOption = Annotated[str, typer.Option("--shard", help="Part I/N of the sweep; detected from batch engines.")]
 Device = Annotated[Literal["cuda", "cpu"], typer.Option(help="cuda, or cpu to try things out without a GPU.")]
 Retry = Annotated[bool, typer.Option("--retry", help="Measure failed runs and timeouts again.")]
+AllowMix = Annotated[
+    bool, typer.Option("--allow-mix", help="Go on where finished runs were measured with other versions.")
+]
 Gpus = Annotated[int, typer.Option(min=0, help="How many GPUs to use; 0 for all visible ones.")]
 PricePerHour = Annotated[float | None, typer.Option(min=0, help="Price of the machine, to show the cost.")]
 LogFormat = Annotated[Literal["text", "json"], typer.Option(help="text or json (one event a line).")]
@@ -131,6 +134,7 @@ def run(
     only: Only = "",
     shard: ShardOption = "",
     retry: Retry = False,
+    allow_mix: AllowMix = False,
     device: Device = "cuda",
     gpus: Gpus = 0,
     price_per_hour: PricePerHour = None,
@@ -138,13 +142,14 @@ def run(
 ) -> None:
     """Measure the runs of a sweep that are not finished yet.
 
-    Exit code: 0 every run is ok or out of memory, 1 some run failed, 2 configuration, 69 this machine cannot measure,
+    Exit code: 0 every run is ok or out of memory, 1 some run failed, 2 configuration, or finished runs were measured
+    with other versions (GPU, driver, CUDA, torch, nsys, commit) than this machine has, 69 this machine cannot measure,
     74 results cannot be written, 75 another job holds the folder, 129 hung up, 130 interrupted, 143 terminated.
     """
     planned, runs, part, whole = chosen(sweep, only, shard)
     folder = Results(results, planned.name, part.folder)
     with telling(log_format, price_per_hour, len(gpus_to_use(device, gpus))) as emit:
-        if not measure(folder, planned, runs, whole, device, gpus, retry, emit):
+        if not measure(folder, planned, runs, whole, device, gpus, retry, allow_mix, emit):
             raise typer.Exit(SOME_RUNS_FAILED)
 
 
@@ -179,6 +184,7 @@ def measure(
     device: str,
     gpus: int,
     retry: bool,
+    allow_mix: bool,
     emit: EventSink,
 ) -> bool:
     """Measure what is not finished, and return whether every run is ok or out of memory. Ends the program where it
@@ -188,7 +194,7 @@ def measure(
         raise fail("no NVIDIA GPU is visible; `doctor` says what is missing", CANNOT_MEASURE)
     if gpus > len(used):
         raise fail(f"--gpus {gpus}: {len(used)} visible; give fewer, or 0 for all of them", USAGE)
-    options = {"device": device, "gpus": used, "retry": retry, "calibrate": sweep.calibrate}
+    options = {"device": device, "gpus": used, "retry": retry, "allow_mix": allow_mix, "calibrate": sweep.calibrate}
     runner = SweepRunner(folder, sweep.protocol, emit, **options)
     received: list[int] = []
 
@@ -239,6 +245,7 @@ def job(
     only: Only = "",
     shard: ShardOption = "",
     retry: Retry = False,
+    allow_mix: AllowMix = False,
     device: Device = "cuda",
     gpus: Gpus = 0,
     price_per_hour: PricePerHour = None,
@@ -259,7 +266,7 @@ def job(
                 "this program needs no GPU: `profiler-job render --shipped`",
                 CANNOT_MEASURE,
             )
-        good = render_only or measure(measured, planned, runs, whole, device, gpus, retry, emit)
+        good = render_only or measure(measured, planned, runs, whole, device, gpus, retry, allow_mix, emit)
         recording = results / "recordings" / "-".join(filter(None, (planned.name, part.folder)))
         kept = f"what was measured is kept in {measured.folder}; `profiler-job job --render-only` tries again"
         # Shards that end together have a recording each, and no site to share.

@@ -211,6 +211,24 @@ def test_a_wrong_option_is_exit_2(run, arguments, message):
     assert message in " ".join(done.stderr.split())
 
 
+def test_finished_runs_of_another_version_are_exit_2_or_allowed(run, tmp_path, monkeypatch):
+    folder = tmp_path / "results" / "tiny"
+    assert run().returncode == 0
+    (folder / FIRST / "run.json").unlink()
+    monkeypatch.setenv("PROFILER_COMMIT", "that")
+    refused = run("--log-format", "json")
+    assert refused.returncode == 2
+    (line,) = [line for line in refused.stderr.splitlines() if line]
+    what = f"{len(RUNS) - 1} of {len(RUNS) - 1} finished runs in {folder} were measured with other versions: "
+    assert f"error: {what}commit this ({len(RUNS) - 1} runs), here that; give another --results" in line
+    assert json.loads(refused.stdout.splitlines()[-1])["exit_code"] == 2
+    allowed = run("--log-format", "json", "--allow-mix")
+    assert allowed.returncode == 0
+    told = [one for one in map(json.loads, allowed.stdout.splitlines()) if one["event"] == "mixed_versions"]
+    assert [one["differences"] for one in told] == [{"commit": {"here": "that", "runs": {"this": len(RUNS) - 1}}}]
+    assert run().returncode == 0  # nothing is left to measure
+
+
 def test_a_wrong_sweep_is_exit_2_with_file_key_and_values(run):
     done = run(changes={"mode": ["training"]})
     assert done.returncode == 2

@@ -181,13 +181,15 @@ def test_what_nsys_says_is_no_markup(capsys, at):
     report = Terminal()
     report("sweep_started", runs=3, finished=1, timed=0, stages=6, predicted_s=PREDICTED)
     report("run_repeated", run="b", why="stop: lost [/] of [red]")
-    report("mixed_versions", runs=2, differences={"gpu_name": {"here": "C", "runs": {"A[/]": 2}}})
+    differences = {"gpu_name": {"here": "C", "runs": {"A[/]": 2, "B": 1}}, "commit": {"here": "", "runs": {"a": 3}}}
+    report("mixed_versions", runs=3, differences=differences)
     report("run_finished", run="b", status="failed", detail={"phase": "stop", "message": "[/] [red]"}, wall_s=1.0)
     report.close()
     out = capsys.readouterr().out
     assert "b  measured again: stop: lost [/] of [red]" in out
     assert "b  failed: stop: [/] [red]  1.0 s" in out
-    assert "a mix: finished runs that stay, measured with other versions: 2 (gpu_name A[/] (2 runs), here C)" in out
+    what = "gpu_name A[/] (2 runs), B (1 run), here C; commit a (3 runs), here unknown"
+    assert f"a mix: finished runs that stay, measured with other versions: 3 ({what}); every page" in out
 
 
 def test_a_terminal_gets_a_bar_with_run_phase_time_and_cost(monkeypatch):

@@ -18,7 +18,7 @@ from jobs.executor.collectors import Nsys, Timer
 from jobs.executor.failures import CollectorError
 from jobs.executor.nsys_cli import nsys
 from jobs.executor.result_store import Locked, Results
-from jobs.executor.sweep_runner import MixedVersions, Stopped
+from jobs.executor.sweep_runner import Stopped
 from tests.jobs.conftest import eventually
 
 RUNS = [f"tiny-ctx{t}-fp32-naive-{mode}" for t in (8, 16) for mode in ("forward", "train_step")]
@@ -486,21 +486,92 @@ def test_a_run_timed_on_another_machine_is_timed_again(session, killed_between_t
     assert again.record(SECOND)["machine"]["gpu_name"] == "none"
 
 
-def test_runs_finished_on_another_kind_of_gpu_are_refused_or_stay_and_are_told(session, killed_between_the_stages):
-    assert session().run() == dict.fromkeys(RUNS, "ok")
-    results = killed_between_the_stages.results
-    for run_id in RUNS[1:]:
-        path = results.folder / run_id / "run.json"
+def measure_elsewhere(folder, run_ids, **facts):
+    """As if finished runs had been measured on a machine with other facts."""
+    for run_id in run_ids:
+        path = folder / run_id / "run.json"
         record = json.loads(path.read_text())
-        path.write_text(json.dumps(record | {"machine": record["machine"] | {"gpu_name": "another"}}))
-    (results.folder / RUNS[0] / "run.json").unlink()
-    with pytest.raises(MixedVersions, match="gpu_name another"):
-        session().run()
+        path.write_text(json.dumps(record | {"machine": record["machine"] | facts}))
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+@pytest.mark.parametrize("fact", ["gpu_name", "driver", "cuda", "torch", "nsys", "commit"])
+def test_runs_finished_with_another_version_are_refused_before_anything_is_measured(session, fact):
+    first = session()
+    first.run()
+    folder = first.results.folder
+    measure_elsewhere(folder, RUNS[1:3], **{fact: "another"})
+    (folder / FIRST / "run.json").unlink()
+    before = contents(folder)
+    again = session()
+    with pytest.raises(sweep_runner.MixedVersions) as refused:
+        again.run()
+    here = first.record(LAST)["machine"][fact] or "unknown"
+    said = str(refused.value)
+    assert said.startswith(f"2 of 3 finished runs in {folder} were measured with other versions: ")
+    assert f"{fact} another (2 runs), here {here};" in said
+    assert all(way in said for way in ("another --results", "--allow-mix", "remove the folders of those runs"))
+    assert again.named("run_started") == again.named("run_repeated") == []
+    assert contents(folder) == before
+
+
+def test_a_mix_that_is_allowed_is_told(session):
+    first = session()
+    first.run()
+    folder = first.results.folder
+    measure_elsewhere(folder, RUNS[1:3], torch="1.0", gpu_name="another")
+    measure_elsewhere(folder, RUNS[3:], torch="2.0")
+    (folder / FIRST / "run.json").unlink()
     again = session(allow_mix=True)
     assert again.run() == dict.fromkeys(RUNS, "ok")
-    (mix,) = (one for one in again.events if one["event"] == "mixed_versions")
-    assert mix["runs"] == len(RUNS) - 1
-    assert mix["differences"] == {"gpu_name": {"here": "none", "runs": {"another": len(RUNS) - 1}}}
+    here = again.record(FIRST)["machine"]
+    differences = {
+        "gpu_name": {"here": "none", "runs": {"another": 2}},
+        "torch": {"here": here["torch"], "runs": {"1.0": 2, "2.0": 1}},
+    }
+    told = {"event": "mixed_versions", "runs": 3, "differences": differences}
+    assert [one for one in again.events if one["event"] == "mixed_versions"] == [told]
+    assert again.named("run_started") == [FIRST]
+
+
+def test_a_commit_that_is_not_known_equals_nothing_but_itself(session, monkeypatch):
+    first = session()
+    first.run()
+    folder = first.results.folder
+    measure_elsewhere(folder, RUNS[1:], commit="")
+    (folder / FIRST / "run.json").unlink()
+    with pytest.raises(sweep_runner.MixedVersions, match=r"commit unknown \(3 runs\), here this"):
+        session().run()
+    monkeypatch.setenv("PROFILER_COMMIT", "")
+    assert session().run() == dict.fromkeys(RUNS, "ok")
+
+
+@pytest.mark.parametrize("facts", [{"python": "3.1.1"}, {"gpu_memory_bytes": 1}])
+def test_python_and_the_bytes_of_memory_make_no_mix(session, facts):
+    first = session()
+    first.run()
+    measure_elsewhere(first.results.folder, RUNS[1:], **facts)
+    (first.results.folder / FIRST / "run.json").unlink()
+    assert session().run() == dict.fromkeys(RUNS, "ok")
+
+
+def test_where_nothing_is_left_to_measure_nothing_is_refused(session):
+    first = session()
+    first.run()
+    measure_elsewhere(first.results.folder, RUNS, torch="1.0")
+    assert session().run() == dict.fromkeys(RUNS, "ok")
+
+
+def test_failed_runs_that_are_measured_again_make_no_mix(session, fake_worker):
+    fake_worker.fail({f"{FIRST}/timer": ("warm-up", "failed")})
+    first = session()
+    first.run()
+    measure_elsewhere(first.results.folder, [FIRST], torch="1.0")
+    fake_worker.fail({})
+    assert session(retry=True).run() == dict.fromkeys(RUNS, "ok")
 
 
 def test_a_changed_protocol_times_again_what_was_only_timed(session, killed_between_the_stages):
