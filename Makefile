@@ -89,7 +89,7 @@ test: $(TO_DEVELOP) ## Set up everything and run all tests
 	$(BIN)/python -m pytest
 
 merge: $(TO_REPORT) ## Join the shards below SHARDS=folder into MERGED=results/merged
-	$(BIN)/python -m analysis merge $(SHARDS) --out $(or $(MERGED),results/merged)
+	$(BIN)/python -m analysis merge $(SHARDS) --out $(or $(MERGED),results/merged) $(if $(ALLOW_MIX),--allow-mix)
 
 publish-data: $(TO_REPORT) ## Show FROM=results or a recording, ask, and put it into site/data/NAME=name (STUDY=again)
 	$(BIN)/python -m analysis publish-data $(FROM) $(NAME) $(if $(STUDY),--study $(STUDY)) $(if $(YES),--yes)

@@ -47,13 +47,17 @@ def merge(
         list[Path], typer.Argument(metavar="SHARD...", help="Folders of shards, or the folder that holds them.")
     ],
     out: Annotated[Path, typer.Option(help="Results folder to write, for `ingest`.")],
+    allow_mix: Annotated[
+        bool, typer.Option("--allow-mix", help="Join shards that were measured with different versions, too.")
+    ] = False,
 ) -> None:
     """Join the results that several machines measured of one sweep.
 
-    Exit code: 0 every run is there, 1 runs are missing (the others are merged), 2 these folders cannot be merged.
+    Exit code: 0 every run is there, 1 runs are missing (the others are merged), 2 these folders cannot be merged, or
+    only with --allow-mix: runs were measured with different versions.
     """
     try:
-        merged = merging.merge(shards, out, report=ingesting.print_line)
+        merged = merging.merge(shards, out, report=ingesting.print_line, allow_mix=allow_mix)
     except ingesting.ResultsError as error:
         ingesting.print_line(f"error: {error}")
         raise typer.Exit(2) from error

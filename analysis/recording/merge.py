@@ -3,7 +3,6 @@
 import filecmp
 import json
 import shutil
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from jobs.contract.layout import (
     SHARDS,
     SWEEP,
 )
+from jobs.contract.versions import COMPARED, differing, listed
 
 
 @dataclass
@@ -33,13 +33,16 @@ class Merged:
     copies: dict[str, list[Path]] = field(default_factory=dict)
 
 
-def merge(folders: Sequence[Path], out: Path, report: Callable[[str], None] = lambda line: None) -> Merged:
+def merge(
+    folders: Sequence[Path], out: Path, report: Callable[[str], None] = lambda line: None, *, allow_mix: bool = False
+) -> Merged:
     """Join the shards in `folders` (shard folders, or folders that hold them) into the results folder `out`.
 
     The result equals what one machine writes: the same sweep.json, and the folder of each finished run. A run that
     no shard finished is missing; equal copies of a run are kept once. `report` gets a line for each of them, and for
-    machines that differ. Raises ResultsError where shards are of different sweeps, where two shards hold different
-    measurements of a run, and where `out` cannot be replaced.
+    facts in which machines differ. Raises ResultsError where shards are of different sweeps, where two shards hold
+    different measurements of a run, where runs were measured with different versions unless `allow_mix`, and where
+    `out` cannot be replaced.
     """
     shards = _shards(folders)
     _check_out(out, shards)
@@ -68,8 +71,7 @@ def merge(folders: Sequence[Path], out: Path, report: Callable[[str], None] = la
             _check_copies(run_id, places)
             merged.copies[run_id] = places
             report(f"{run_id}: {len(places)} equal copies, kept once ({_listed(places)})")
-    for name, values in _machines([found[run_id][0] for run_id in merged.runs]).items():
-        report(f"shards were measured with different {name}: {values}")
+    _compare_machines([found[run_id][0] for run_id in merged.runs], allow_mix, report)
     _write(out, plan, {run_id: found[run_id][0] for run_id in merged.runs}, shards)
     return merged
 
@@ -160,15 +162,18 @@ def _check_copies(run_id: str, places: list[Path]) -> None:
             )
 
 
-def _machines(runs: list[Path]) -> dict[str, str]:
-    """The facts of the machines that are not the same for all runs, each with its values and numbers of runs."""
+def _compare_machines(runs: list[Path], allow_mix: bool, report: Callable[[str], None]) -> None:
+    """Tell the facts of machines that are not the same for all runs. Raises ResultsError where they make a mix."""
     machines = [read_json(run / RECORD).get("machine") or {} for run in runs]
-    different = {}
-    for name in MACHINE_FIELDS:
-        values = Counter(str(machine.get(name)) for machine in machines)
-        if len(values) > 1:
-            different[name] = ", ".join(f"{value} ({number} runs)" for value, number in values.most_common())
-    return different
+    different = {name: f"{name}: {listed(values)}" for name, values in differing(machines, MACHINE_FIELDS).items()}
+    mixed = [words for name, words in different.items() if name in COMPARED]
+    if mixed and not allow_mix:
+        raise ResultsError(
+            f"shards were measured with different versions ({'; '.join(mixed)}): give shards of the same, or allow it"
+            " with --allow-mix, and every page says so"
+        )
+    for words in different.values():
+        report(f"shards were measured with different {words}")
 
 
 def _write(out: Path, plan: dict, runs: dict[str, Path], shards: list[Path]) -> None:

@@ -125,11 +125,30 @@ def test_shards_of_different_sweeps_do_not_merge(sweep, tmp_path):
         merge([sweep], tmp_path / "merged")
 
 
-def test_different_machines_are_told(sweep, tmp_path):
-    add_run(sweep / "shard-1-of-2", RUNS[0], machine={"gpu_name": "A100"})
+@pytest.mark.parametrize("fact", ["driver", "cuda", "torch", "nsys", "commit"])
+def test_shards_of_different_versions_are_refused_or_told(sweep, tmp_path, fact):
+    for run_id in RUNS[1:3]:
+        add_run(sweep / "shard-2-of-2", run_id, machine={"gpu_name": "A100", fact: "2"})
+    for run_id in (RUNS[0], RUNS[3]):
+        add_run(sweep / "shard-1-of-2", run_id, machine={"gpu_name": "H200", fact: "1"})
+    different = ["gpu_name: H200 (2 runs), A100 (2 runs)", f"{fact}: 1 (2 runs), 2 (2 runs)"]
+    with pytest.raises(ResultsError) as refused:
+        merge([sweep], tmp_path / "merged")
+    assert f"different versions ({'; '.join(different)})" in str(refused.value) and "--allow-mix" in str(refused.value)
+    assert not (tmp_path / "merged").exists()
     said = []
-    merge([sweep], tmp_path / "merged", said.append)
-    assert said == ["shards were measured with different gpu_name: H200 (3 runs), A100 (1 runs)"]
+    assert merge([sweep], tmp_path / "merged", said.append, allow_mix=True).runs == RUNS
+    assert said == [f"shards were measured with different {one}" for one in different]
+
+
+def test_several_machines_with_the_same_versions_are_no_mix(sweep, tmp_path):
+    add_run(sweep / "shard-1-of-2", RUNS[0], machine={"gpu_name": "H200", "python": "3.12.3", "gpu_memory_bytes": 1})
+    said = []
+    assert merge([sweep], tmp_path / "merged", said.append).runs == RUNS
+    assert said == [
+        "shards were measured with different gpu_memory_bytes: unknown (3 runs), 1 (1 run)",
+        "shards were measured with different python: unknown (3 runs), 3.12.3 (1 run)",
+    ]
 
 
 def test_only_what_a_merge_wrote_is_replaced(sweep, tmp_path):
@@ -144,12 +163,17 @@ def test_only_what_a_merge_wrote_is_replaced(sweep, tmp_path):
         merge([sweep], sweep)
 
 
-@pytest.mark.parametrize(("damage", "code"), [(None, 0), ("missing", 1), ("conflict", 2), ("nothing", 2)])
+@pytest.mark.parametrize(("damage", "code"), [(None, 0), ("missing", 1), ("conflict", 2), ("nothing", 2), ("mix", 2)])
 def test_exit_codes(sweep, tmp_path, damage, code):
     if damage == "missing":
         (sweep / "shard-1-of-2" / RUNS[0] / "run.json").unlink()
     if damage == "conflict":
         add_run(sweep / "shard-2-of-2", RUNS[0], wall_s=1)
+    if damage == "mix":
+        add_run(sweep / "shard-1-of-2", RUNS[0], machine={"gpu_name": "A100"})
     given = tmp_path if damage == "nothing" else sweep
     done = CliRunner().invoke(app, ["merge", str(given), "--out", str(tmp_path / "merged")])
     assert done.exit_code == code, done.output
+    if damage == "mix":
+        done = CliRunner().invoke(app, ["merge", str(given), "--out", str(tmp_path / "merged"), "--allow-mix"])
+        assert done.exit_code == 0, done.output
