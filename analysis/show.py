@@ -3,10 +3,11 @@
 The JSON form (`--format json`) is a stable interface: one object for one PROFILE, an array of them for several. Its
 keys:
 
-- `capture`: facts of the capture (source, nsys_version, schema_version, duration_ns, processes, num_gpus, num_kernels,
-  num_graph_executions, num_api_calls, num_ranges, num_open_ranges, kernel_ns, graph_ns (whole graph executions, whose
-  kernels are not visible), kernel_share (kernel_ns of kernel_ns and graph_ns together; null where both are 0),
-  unclassified_share)
+- `capture`: facts of the capture (source, nsys_version, schema_version, duration_ns (how long nsys collected; events_ns
+  where the export does not say), events_ns (from the start of the first GPU operation, API call, range or
+  synchronisation to the end of the last), processes, num_gpus, num_kernels, num_graph_executions, num_api_calls,
+  num_ranges, num_open_ranges, kernel_ns, graph_ns (whole graph executions, whose kernels are not visible), kernel_share
+  (kernel_ns of kernel_ns and graph_ns together; null where both are 0), unclassified_share)
 - `coverage`: {exact, phase, none}, shares of kernel time by how its phase is known; null where there are no kernels. It
   speaks of kernel_share of the GPU time, not of what graph executions hide
 - `launches`: launch latency (API start to kernel start) and queue depth over all kernels
@@ -65,6 +66,9 @@ _HEADINGS = {
     "kernel_calls": "kernels",
 }
 _NOTHING = "n/a"
+
+LONG_COLLECTION = 2
+"""A collection is named beside its events where it lasts more than this many times as long."""
 
 
 def show(
@@ -151,10 +155,9 @@ def _shown(column: str, value) -> str:
 def _facts(summary: Summary) -> list[str]:
     facts, coverage, launches = summary.capture, summary.coverage, summary.launches
     version, schema = (printable(facts[name]) or "unknown" for name in ("nsys_version", "schema_version"))
-    recorded = f"nsys {version}, schema {schema}"
     lines = [
-        f"{recorded}; {_time(facts['duration_ns'])} captured; {_counted(len(facts['processes']), 'process', 'es')}; "
-        f"{_counted(facts['num_gpus'], 'GPU')} used",
+        f"{_span(facts)}; {_counted(len(facts['processes']), 'process', 'es')}; "
+        f"{_counted(facts['num_gpus'], 'GPU')} used; nsys {version}, schema {schema}",
         f"{_counted(facts['num_kernels'], 'kernel')} ({_time(facts['kernel_ns'])}), "
         f"{_counted(facts['num_graph_executions'], 'graph execution')} ({_time(facts['graph_ns'])}), "
         f"{_counted(facts['num_api_calls'], 'API call')}, "
@@ -170,6 +173,15 @@ def _facts(summary: Summary) -> list[str]:
             f"{launches['queue_max']} at most"
         )
     return lines
+
+
+def _span(facts: dict) -> str:
+    """How long the events last, and how long nsys collected where that says something else: nsys may have waited long
+    for them, or gone on after them."""
+    events, collection = facts["events_ns"], facts["duration_ns"]
+    if collection <= LONG_COLLECTION * events:
+        return f"{_time(events)} of events"
+    return f"{_time(events)} of events in a collection of {_time(collection)}"
 
 
 def coverage_line(coverage: dict, facts: dict) -> str:

@@ -118,6 +118,8 @@ class Capture:
              style (PushPop | StartEnd)
     syncs:   start_ns, end_ns, process, device, stream, correlation, kind
     gpus:    facts of each GPU of the machine; gpu_of: (process id, device) -> id in gpus
+    events_ns: from the start of the first to the end of the last of the events above
+    duration_ns: how long nsys collected, which may be long before and after the events; events_ns where it does not say
     missing: table, column or event that is absent -> what cannot be said without it
     """
 
@@ -132,6 +134,7 @@ class Capture:
     schema_version: str = ""
     gpus: list[dict] = field(default_factory=list)
     gpu_of: dict[tuple[int, int], int] = field(default_factory=dict)
+    events_ns: int = 0
     duration_ns: int = 0
     missing: dict[str, str] = field(default_factory=dict)
 
@@ -780,6 +783,7 @@ def _capture(tables, path: Path, details: bool) -> Capture:
         schema_version=str(about.get("EXPORT_SCHEMA_VERSION", "")),
         gpus=_gpu_facts(tables),
         gpu_of=_gpu_of(tables),
+        events_ns=last - first,
         duration_ns=int(duration[0]) if duration and duration[0] else last - first,
         missing=missing,
     )

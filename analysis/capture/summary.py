@@ -134,6 +134,7 @@ def summarise(
         "nsys_version": capture.nsys_version,
         "schema_version": capture.schema_version,
         "duration_ns": int(capture.duration_ns),
+        "events_ns": int(capture.events_ns),
         "processes": sorted(process_id(one) for one in processes - {UNKNOWN_PROCESS}),
         "num_gpus": len(sections["gpus"]),
         "num_kernels": len(kernels),

@@ -23,6 +23,7 @@ _SCHEMA = {
     "TARGET_INFO_GPU": ("id", "name", "totalMemory", "memoryBandwidth", "clockRate", "smCount"),
     "TARGET_INFO_CUDA_DEVICE": ("gpuId", "cudaId", "pid"),
     "META_DATA_EXPORT": ("name", "value"),
+    "ANALYSIS_DETAILS": ("globalVid", "duration", "startTime", "stopTime"),
 }
 _TEXT = {"text", "value", "name"}
 
@@ -135,6 +136,11 @@ class Export:
     def domain(self, number, name, *, process=1):
         """An NVTX domain."""
         self.push(name, 0, None, process=process, domain=number, kind=DOMAIN_CREATE)
+
+    def collected(self, duration):
+        """How long nsys collected."""
+        row = {"globalVid": 1, "duration": duration, "startTime": 0, "stopTime": duration}
+        self.rows["ANALYSIS_DETAILS"].append(row)
 
     def gpu(self, name="NVIDIA Test GPU", number=0, *, process=None, device=0):
         """A GPU of the machine; `process` calls it `device`."""

@@ -86,6 +86,27 @@ def test_json_is_the_documented_interface(capture):
     assert found["missing"][0].keys() == {"what", "consequence"}
 
 
+@pytest.mark.parametrize(
+    ("collected", "expected"),
+    [
+        (119_440_000_000, "300.00 ms of events in a collection of 119.44 s"),
+        (350_000_000, "300.00 ms of events"),
+        (None, "300.00 ms of events"),
+    ],
+)
+def test_the_span_of_the_events_comes_first_and_a_long_collection_beside_it(tmp_path, collected, expected):
+    export = Export()
+    export.push("step", 5_000_000_000, None)  # left open: ends with the last event, not with the collection
+    export.launch(5_100_000_000, start=5_290_000_000, end=5_300_000_000)
+    if collected:
+        export.collected(collected)
+    path = export.sqlite(tmp_path / "x.sqlite")
+    first_fact = _show(path).stdout.splitlines()[1]
+    assert first_fact.strip().split("; ")[0] == expected
+    facts = json.loads(_show(path, "--format", "json").stdout)["capture"]
+    assert (facts["events_ns"], facts["duration_ns"]) == (300_000_000, collected or 300_000_000)
+
+
 @pytest.mark.parametrize("form", ["text", "md"])
 def test_coverage_says_of_how_much_gpu_time_it_speaks(tmp_path, form):
     export = Export()
