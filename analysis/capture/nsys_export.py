@@ -6,7 +6,6 @@ empty frames and neutral values, and are listed in `Capture.missing`; nothing is
 """
 
 import os
-import re
 import shutil
 import signal
 import sqlite3
@@ -23,6 +22,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from analysis.reference import cuda_api
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
@@ -113,7 +114,7 @@ class Capture:
     graphs:  start_ns, end_ns, process, device, context, stream, correlation, graph
              whole CUDA graph executions (traced with --cuda-graph-trace=graph: the kernels inside are not visible)
     memops:  start_ns, end_ns, process, device, context, stream, correlation, graph_node, operation, bytes
-    api:     start_ns, end_ns, process, thread, correlation, name; sorted by start
+    api:     start_ns, end_ns, process, thread, correlation, name (as cuda_api.base_name has it); sorted by start
     ranges:  start_ns, end_ns (an open range ends with the capture, `is_open`), process, thread, domain, name,
              style (PushPop | StartEnd)
     syncs:   start_ns, end_ns, process, device, stream, correlation, kind
@@ -599,15 +600,8 @@ def _api(tables, strings: _Strings, missing: dict[str, str]) -> pd.DataFrame:
     arrays["process"] = _process(arrays["thread"])
     arrays["thread"] = _neutral(arrays["thread"], UNKNOWN_THREAD)
     arrays["correlation"] = _neutral(arrays["correlation"], -1)
-    arrays["name"] = names.rename_categories(_api_names(names.categories)) if len(names.categories) else names
+    arrays["name"] = _categorical(names.codes, [cuda_api.base_name(name) for name in names.categories])
     return _sorted_frame(arrays)
-
-
-def _api_names(names: Sequence[str]) -> list[str]:
-    """API names as nsys prints them: without the version suffix of the oldest entry points (`_v3020`, `_v7000`), with
-    the five-digit ones, unless two functions would get one name."""
-    short = [re.sub(r"_v\d{4}$", "", name) for name in names]
-    return [one if short.count(one) == 1 else name for one, name in zip(short, names)]
 
 
 def _ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str]) -> pd.DataFrame:

@@ -49,7 +49,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "exact_share": "part of kernel_ns whose phase is known from the launching thread itself",
     },
     "api": {
-        "name": "CUDA runtime or driver function",
+        "name": "CUDA runtime or driver function, without the version of its entry point",
         "calls": "calls",
         "total_ns": "host time inside them",
         "launches": "kernels launched by them",

@@ -199,7 +199,7 @@ def anatomy_of(ok: pd.DataFrame, steps: pd.DataFrame, api: pd.DataFrame) -> pd.D
     walls = steps[(steps["collector"].astype(str) == "nsys") & (steps["phase"].astype(str) == ranges.STEP)]
     walls = cold.merge(walls.astype({"run_id": str})[["run_id", "step", "wall_ns"]], on="run_id")
     calls = api.astype({"run_id": str, "name": str})
-    groups = {name: cuda_api.group(cuda_api.base_name(name)) for name in calls["name"].unique()}
+    groups = {name: cuda_api.group(name) for name in calls["name"].unique()}
     known = set(COMPONENTS)
     calls["component"] = calls["name"].map({n: g if g in known else "rest" for n, g in groups.items()})
     sums = calls.pivot_table(

@@ -16,8 +16,8 @@ QUEUE_FULL = 4
 
 
 def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame) -> Answer:
-    """Calls by name, without the version of the entry point, with the number of runs that have it, calls in all, and
-    mean host time of a call over all of them and in the cheapest and the most expensive run.
+    """Calls by name, with the number of runs that have it, calls in all, and mean host time of a call over all of them
+    and in the cheapest and the most expensive run.
 
     Also, for each finished run and per profiled step: launches, host time in them, their mean, host time waiting in
     synchronisation, and both as shares of the step's NVTX range.
@@ -32,8 +32,6 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: 
 def _in_steps(api: pd.DataFrame) -> pd.DataFrame:
     """Calls of the steps by their names without version, with their groups."""
     calls = api[api["phase"].astype(str) != ""].astype({"run_id": str, "name": str})
-    base = {name: cuda_api.base_name(name) for name in calls["name"].unique()}
-    calls = calls.assign(name=calls["name"].map(base))
     groups = {name: cuda_api.group(name) or "" for name in calls["name"].unique()}
     return calls.assign(group=calls["name"].map(groups))
 

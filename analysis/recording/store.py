@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.reference import kernel_families
+from analysis.reference import cuda_api, kernel_families
 from jobs.contract import ranges
 from jobs.contract.axes import default_of, details
 from jobs.contract.layout import STATUSES
@@ -137,7 +137,12 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _RUN_ID,
         _STEP,
         _PHASE,
-        Column("name", "category", "", "CUDA runtime or driver function, as nsys prints it"),
+        Column(
+            "name",
+            "category",
+            "",
+            "CUDA runtime or driver function by its documented name; older files have a version after some",
+        ),
         Column("calls", "int64", "", "number of calls"),
         Column("total_ns", "int64", "ns", "host time inside them"),
     ),
@@ -364,7 +369,8 @@ def _write_table(name: str, frame: pd.DataFrame, file: Path) -> None:
 
 
 def load(folder: Path | str) -> Recording:
-    """Read a recording. Adds `family` to kernels, and nothing else.
+    """Read a recording. Adds `family` to kernels, and gives API functions the names that they are ingested with now,
+    whatever version of an entry point an older recording has in them.
 
     All tables share the order of run_id in `runs` as their categories. Raises RecordingError where a file is absent,
     unreadable, or lacks a column.
@@ -392,7 +398,19 @@ def load(folder: Path | str) -> Recording:
     code = kernels["kernel_name"].cat.codes.to_numpy()
     family = pd.Categorical.from_codes(codes[code] if families else code, pd.Index(categories, dtype=object))
     kernels.insert(kernels.columns.get_loc("kernel_name") + 1, "family", family)
+    tables["api"] = _named_alike(tables["api"])
     return Recording(manifest, **tables)
+
+
+def _named_alike(api: pd.DataFrame) -> pd.DataFrame:
+    """`api` with one row for each run, step, phase and function, called as `cuda_api.base_name` has it."""
+    names = api["name"].cat
+    base = pd.Series({name: cuda_api.base_name(str(name)) for name in names.categories}, dtype=object)
+    if (base == base.index).all():
+        return api
+    by = ["run_id", "step", "phase", "name"]
+    renamed = api.assign(name=api["name"].map(base).astype("category"))
+    return renamed.groupby(by, observed=True, sort=False, as_index=False)[["calls", "total_ns"]].sum()
 
 
 def _load_table(file: Path, name: str) -> pd.DataFrame:

@@ -2,8 +2,9 @@
 
 `cuda...` is the runtime API, which programs and PyTorch call; `cu...` is the driver API beneath it, called directly by
 Triton, by cuBLAS and cuDNN for some launches, and by the runtime for look-ups. nsys does not list the driver call
-inside a runtime call, so a launch is not counted twice. nsys appends the version of the entry point to a runtime call's
-name, as in `cudaLaunchKernel_v7000`.
+inside a runtime call, so a launch is not counted twice. A trace has the version of the entry point after many names
+(`cudaLaunchKernel_v7000`, `cuMemAlloc_v2`); nsys prints some of them with it and some without. Functions have their
+names from CUDA's documentation here, which has no versions.
 """
 
 import re
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 
 class ApiCall(NamedTuple):
-    """One row: `pattern` matches the whole name without its version suffix, `group` is a key of `GROUPS`."""
+    """One row: `pattern` matches the whole `base_name`, `group` is a key of `GROUPS`."""
 
     name: str
     group: str
@@ -105,7 +106,7 @@ API_CALLS = (
     ApiCall(
         "cudaMemcpyAsync",
         "copy",
-        r"cudaMemcpyAsync|cuMemcpy\w*Async(?:_v2)?",
+        r"cudaMemcpyAsync|cuMemcpy\w*Async",
         "Puts a copy into a stream: batches to the GPU, .to(), .item(). From ordinary (pageable) host memory it "
         "waits for the "
         "data to be read, and to the host until it has arrived, so it may take as long as the copy.",
@@ -135,7 +136,7 @@ API_CALLS = (
     ApiCall(
         "cudaMalloc",
         "allocation",
-        r"cudaMalloc|cuMemAlloc(?:_v2)?|cudaMallocPitch|cudaMalloc3D",
+        r"cudaMalloc|cuMemAlloc|cudaMallocPitch|cudaMalloc3D",
         "Takes memory from the driver, which is slow and may wait for the GPU. PyTorch's caching allocator keeps "
         "what it got, so "
         "after warm-up none should appear.",
@@ -143,7 +144,7 @@ API_CALLS = (
     ApiCall(
         "cudaFree",
         "allocation",
-        r"cudaFree|cuMemFree(?:_v2)?",
+        r"cudaFree|cuMemFree",
         "Returns memory to the driver and waits for the GPU. PyTorch frees only when it runs out or on "
         "empty_cache(). One call "
         "with nothing to free is a customary way to start CUDA.",
@@ -188,7 +189,7 @@ API_CALLS = (
     ApiCall(
         "cudaMemGetInfo",
         "query",
-        r"cu(?:da)?MemGetInfo(?:_v2)?",
+        r"cu(?:da)?MemGetInfo",
         "Asks how much device memory is free.",
     ),
     ApiCall(
@@ -325,17 +326,19 @@ API_CALLS = (
 """The calls in order; the first whose pattern matches wins."""
 
 _PATTERNS = [re.compile(call.pattern) for call in API_CALLS]
-_VERSION = re.compile(r"(?:_ptsz|_ptds)?_v\d{4,5}$|_pts[zd]$|_ptds$")
+_VERSION = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
 
 
 def base_name(name: str) -> str:
-    """`name` without the entry point's version: `cudaLaunchKernel_v7000` and `cudaLaunchKernel_ptsz_v7000` are one."""
+    """`name` as CUDA's documentation has it, without what tells its entry points apart: a version, and `_ptsz` or
+    `_ptds` where the default stream is one of each thread. `cudaLaunchKernel_v7000`, `cudaLaunchKernel_ptsz_v7000` and
+    `cudaLaunchKernel` are one."""
     return _VERSION.sub("", name)
 
 
 @lru_cache(maxsize=10_000)
 def explain(name: str) -> ApiCall | None:
-    """What the API call `name`, as nsys prints it, is; None for a call that is not described here."""
+    """What the API call `name`, with or without a version, is; None for a call that is not described here."""
     base = base_name(name)
     for call, pattern in zip(API_CALLS, _PATTERNS, strict=True):
         if pattern.fullmatch(base):

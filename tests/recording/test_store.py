@@ -76,6 +76,19 @@ def test_family_is_told_when_loading_and_never_stored(tmp_path):
     assert "family" not in pd.read_parquet(tmp_path / "kernels.parquet")
 
 
+def test_api_names_of_older_recordings_are_those_of_newer_ones(tmp_path):
+    tables = _tables(api__name="cudaGraphLaunch")
+    older = tables["api"].assign(name="cudaGraphLaunch_v10000", calls=3)
+    store.write(tmp_path, tables | {"api": pd.concat([tables["api"], older])}, {"name": "test"})
+    api = store.load(tmp_path).api
+    assert list(api["name"].cat.categories) == ["cudaGraphLaunch"]
+    assert api["calls"].tolist() == [1 + 3, 1 + 3]
+    assert api["run_id"].tolist() == list(RUNS)
+    assert list(api.columns) == [column.name for column in store.TABLES["api"]]
+    assert api.dtypes["calls"] == api.dtypes["total_ns"] == "int64"
+    assert api.dtypes["step"] == "int32"
+
+
 def test_an_older_recording_lacks_an_optional_column_and_no_other(tmp_path):
     tables = _tables()
     store.write(tmp_path, tables | {"runs": tables["runs"].drop(columns="log")}, {})

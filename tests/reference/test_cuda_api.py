@@ -54,9 +54,18 @@ def test_unknown_call_is_none():
 
 @pytest.mark.parametrize(
     ("name", "base"),
-    [("cudaMalloc_v3020", "cudaMalloc"), ("cuMemAlloc_v2", "cuMemAlloc_v2"), ("cuInit", "cuInit")],
+    [
+        ("cudaMalloc_v3020", "cudaMalloc"),
+        ("cudaLaunchKernelExC_v11060", "cudaLaunchKernelExC"),
+        ("cudaLaunchKernel_ptsz_v7000", "cudaLaunchKernel"),
+        ("cuMemAlloc_v2", "cuMemAlloc"),
+        ("cuMemcpyHtoDAsync_v2_ptsz", "cuMemcpyHtoDAsync"),
+        ("cudaStreamGetCaptureInfo_v2_v11030", "cudaStreamGetCaptureInfo"),
+        ("cudaMalloc3D", "cudaMalloc3D"),
+        ("cuInit", "cuInit"),
+    ],
 )
-def test_only_the_runtime_version_is_cut(name, base):
+def test_no_version_of_an_entry_point_is_left(name, base):
     assert base_name(name) == base
 
 

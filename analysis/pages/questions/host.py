@@ -318,7 +318,7 @@ def _of_runs(
 
 def _grouped(api: pd.DataFrame) -> pd.DataFrame:
     calls = api[api["phase"].astype(str) != ""].astype({"run_id": str, "name": str})
-    groups = {name: cuda_api.group(cuda_api.base_name(name)) or "" for name in calls["name"].unique()}
+    groups = {name: cuda_api.group(name) or "" for name in calls["name"].unique()}
     return calls.assign(group=calls["name"].map(groups))
 
 
