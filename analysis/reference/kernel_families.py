@@ -163,6 +163,7 @@ GEMM_PRODUCT_PARTS = frozenset({"main", "gemv"})
 
 _SHARED = "recorded on an H200"
 _PYTORCH = "https://github.com/pytorch/pytorch"
+_LLM_C = "https://github.com/karpathy/llm.c"
 
 
 def _functor(part: str, pattern: str, example: str, explanation: str, source: str = _PYTORCH) -> Rule:
@@ -334,6 +335,16 @@ _LEADING_RULES = (
         "FlashAttention: fwd is the forward pass, bwd the backward pass, splitkv the decoding variant.",
         "https://github.com/Dao-AILab/flash-attention",
     ),
+    # Before fused attention: one product of an attention in three kernels.
+    Rule(
+        "gemm-attention-product",
+        "gemm",
+        "main",
+        r"attention_(?:query_key|value)_kernel",
+        "attention_query_key_kernel1(float *, const float *, int, int, int, int)",
+        "QK^T or AV alone, written by hand, in an attention whose softmax is a kernel of its own.",
+        _LLM_C,
+    ),
     Rule(
         "attention-serving",
         "attention",
@@ -386,6 +397,17 @@ _LEADING_RULES = (
         "cudnn::reduced_divisor, bool, int2, int, int)",
         "Convolutions by other means: Winograd or Fourier transforms, direct and depthwise kernels.",
         "https://docs.nvidia.com/deeplearning/cudnn/",
+    ),
+    # Before gemm: a gradient that is part of a linear layer's backward pass and is no matmul.
+    Rule(
+        "reduce-bias-gradient",
+        "reduce",
+        "sum",
+        r"backward_bias_kernel",
+        "void matmul_backward_bias_kernel9<float, (bool)0>(T1 *, const __nv_bfloat16 *, int, int, int, "
+        "std::integral_constant<bool, T2>)",
+        "The gradient of a bias: the sum of the output's gradient over all tokens, column by column.",
+        _LLM_C,
     ),
     # GEMM: parts first, then the main kernels.
     Rule(
@@ -480,7 +502,7 @@ _LEADING_RULES = (
         "gemm",
         "main",
         r"gemm|mat_?mul|mul_mat|(?:^|[_:])(?:b?add)?b?mm_(?:kernel|[A-Z])|\bbmm_|sgmv|_linear_(?:fp8_"
-        r"|fp4_)?kernel|marlin"
+        r"|fp4_)?kernel|marlin|trimul_global"
         r"|grouped_fp[48]|_fp8_kernel|fused_moe_kernel|matrixMul|_logits_kernel|^Cijk_",
         "void magma_sgemmEx_kernel<float, float, float, (bool)1, (bool)0, (int)6, (int)4",
         "A GEMM from another library or written by hand, known only by its name.",
@@ -573,11 +595,21 @@ _LEADING_RULES = (
         _SHARED,
     ),
     Rule(
+        "softmax-classifier",
+        "softmax",
+        "softmax and loss",
+        r"fused_classifier",
+        "void fused_classifier_kernel5<(bool)1, (bool)0>(__nv_bfloat16 *, float *, __nv_bfloat16 *, float, "
+        "const int *, int, int, int, int, std::integral_constant<bool, T1>)",
+        "Softmax over the vocabulary, the loss, and the gradient of the logits, all in one kernel.",
+        _LLM_C,
+    ),
+    Rule(
         "reduce-loss",
         "reduce",
         "loss",
         r"nll_loss|ClassNLLCriterion|cross_?entropy|(?:mse|l1|smooth_l1|bce|kl_div|ctc)_(?:loss|kernel)"
-        r"|fused_classifier|_ce_(?:fwd|bwd)_kernel",
+        r"|_ce_(?:fwd|bwd)_kernel",
         "void at::native::<unnamed>::nll_loss_forward_reduce_cuda_kernel_2d<float, float, long>(T1 *, T1 *, const "
         "T1 *, const T3 *, "
         "const T1 *, bool, long, long, long, long)",
@@ -599,7 +631,7 @@ _LEADING_RULES = (
         "reduce-norm",
         "reduce",
         "norm",
-        r"reduce_kernel.*?Norm(?:Two|One|Zero)?Ops",
+        r"reduce_kernel.*?Norm(?:Two|One|Zero)?Ops|global_norm_(?:squared|aggregate)|\bnorm_kernel\d",
         "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::NormTwoOps<float, float>, "
         "unsigned int, "
         "float, 4> >(at::native::ReduceOp<float, at::native::NormTwoOps<float, float>, unsigned int, float, 4>)",
@@ -610,7 +642,7 @@ _LEADING_RULES = (
         "norm-layer",
         "norm",
         "layer norm",
-        r"layer_?norm|GammaBeta|RowwiseMoments|(?:^|[^a-z])ln_(?:fwd|bwd|parallel)",
+        r"layer_?norm|GammaBeta|RowwiseMoments|(?:^|[^a-z])ln_(?:fwd|bwd|parallel)|fused_residual_forward",
         "void at::native::<unnamed>::vectorized_layer_norm_kernel<float, float, (bool)0>(int, T2, const T1 *, const "
         "T1 *, const T1 *, "
         "T2 *, T2 *, T1 *)",
@@ -699,6 +731,16 @@ _LEADING_RULES = (
         "Reads or writes at positions given by another tensor: embedding lookup, the target's logit and its gradient.",
         _SHARED,
     ),
+    # Before indexing: its permutations are of tokens, by a table. A permutation of dimensions is a layout.
+    Rule(
+        "copy-heads",
+        "copy",
+        "layout",
+        r"^(?:un)?permute_kernel(?:_backward|_lowp)?(?:\(|$)",
+        "unpermute_kernel(__nv_bfloat16 *, __nv_bfloat16 *, int, int, int, int)",
+        "Splits queries, keys and values into heads, or merges the heads again.",
+        _LLM_C,
+    ),
     Rule(
         "index-select",
         "index",
@@ -721,6 +763,7 @@ _LEADING_RULES = (
         r"(?:bfloat16|half|float16|float8\w*|fp8\w*)_?copy_kernel"
         r"|unrolled_elementwise_kernel.*?copy_kernel.*?WithCast|gpu_kernel_impl<[^<]*?direct_copy"
         r"|(?:^|(?<!no)_)cast_?(?:GPU|kernel|transpose)|_convert_|convert_?(?:kernel|unary|fp)|cpy_f32_f16|dequantize"
+        r"|fp32_to_lowp|lowp_to_fp32|init_from_master|copy_to_dweight"
         r"|quantize|_quant_",
         "void at::native::vectorized_elementwise_kernel<(int)8, "
         "at::native::bfloat16_copy_kernel_cuda(at::TensorIteratorBase &)"
@@ -786,7 +829,7 @@ _LEADING_RULES = (
         "fill",
         "constant",
         r"FillFunctor|TensorFillOp|(?<!masked_)fill_(?:kernel|cuda|reverse)|(?<!masked_)fill_?kernel"
-        r"|RepeatBufferKernel|memset|zero_?(?:kernel|out|fill)|set_?(?:zero|value)|"
+        r"|RepeatBufferKernel|memset|zero_?(?:kernel|out|fill)|set_?(?:zero|value|vector)|"
         r"init_?kernel|broadcast_(?:kernel|in_dim)",
         "void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<float>, std::array<char *, "
         "(unsigned long)1>>"
@@ -810,7 +853,7 @@ _LEADING_RULES = (
         "reduce-mean",
         "reduce",
         "mean",
-        r"reduce_kernel.*?MeanOps",
+        r"reduce_kernel.*?MeanOps|^mean_kernel\b",
         "void at::native::reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float, at::native::MeanOps<float, "
         "float, float, float>, "
         "unsigned int, float, (int)4, (int)4>>(T3)",
@@ -821,7 +864,7 @@ _LEADING_RULES = (
         "reduce-variance",
         "reduce",
         "variance",
-        r"reduce_kernel.*?Welford|welford",
+        r"reduce_kernel.*?Welford|welford|^rstd_kernel\b",
         "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::WelfordOps<float,"
         " float, int, float, thrust::pair<float, float> >, unsigned int, float, 2> >(at::native::ReduceOp"
         "<float, at::native::WelfordOps<float, float, int, float, thrust::pair<float, float> >, unsigned "
@@ -833,7 +876,7 @@ _LEADING_RULES = (
         "reduce-sum",
         "reduce",
         "sum",
-        r"reduce_kernel.*?(?:sum_functor|SumOps|nansum)|sum_?(?:kernel|rows)|backward_bias_kernel",
+        r"reduce_kernel.*?(?:sum_functor|SumOps|nansum)|sum_?(?:kernel|rows)|sum_single_block",
         "void at::native::reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float, "
         "at::native::func_wrapper_t<float, "
         "at::native::sum_functor<float, float, float>::operator ()(at::TensorIterator &)::[lambda(float, float) "
@@ -1115,7 +1158,7 @@ _ELEMENTWISE_RULES = (
         "plain",
         r"vector_?add|saxpy|daxpy|axpy|(?:^|[_: ])(?:add|mul|sub|div|scale|sum|residual|bias)_?(?:\w*_)?(?:kernel"
         r"|forward|backward|arrays|f32|vec|vectors?)"
-        r"|bin_bcast|unary_op|scale_f32|bias_?(?:kernel|add)|residual_forward",
+        r"|bin_bcast|unary_op|scale_f32|bias_?(?:kernel|add)|\badd_bias\b|residual_forward",
         "vectorAdd(const float *, const float *, float *, int)",
         "An elementwise operation of a plain CUDA program.",
         "https://github.com/NVIDIA/cuda-samples",
