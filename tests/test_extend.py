@@ -4,6 +4,7 @@ import importlib.util
 import re
 from pathlib import Path
 
+from analysis.pages.questions import QUESTIONS, STUDIES
 from analysis.reference import gpus, kernel_families
 from analysis.render.site import Site
 from jobs.sweep.plan import load_sweep
@@ -17,6 +18,27 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
+def letter_of_the_question() -> str:
+    """Letter of the question that the page adds to QUESTIONS."""
+    return re.search(r'`"(\w)": peak_memory`', PAGE.read_text(encoding="utf-8"))[1]
+
+
+def test_letter_and_slug_of_the_new_question_are_free():
+    letter = letter_of_the_question()
+    source = blocks("python")[0]
+    assert source.startswith(f'"""({letter}) ')
+    registered = QUESTIONS | STUDIES
+    assert len(registered) == len(QUESTIONS) + len(STUDIES)
+    assert letter not in registered, f"({letter}) is {registered[letter].TITLE}"
+    slug = re.search(r'^SLUG = "(.+)"$', source, re.MULTILINE)[1]
+    assert slug not in {question.SLUG for question in registered.values()}
+
+
+def test_the_readme_lists_every_question():
+    listed = re.findall(r"^\| ([a-z]) \| ", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert listed == [*QUESTIONS, *STUDIES]
+
+
 def test_the_question_becomes_a_page(tmp_path):
     module, template = blocks("python")[0], blocks("jinja")[0]
     (tmp_path / "peak_memory.py").write_text(module)
@@ -27,7 +49,7 @@ def test_the_question_becomes_a_page(tmp_path):
     runs = synthetic.recording(("small", "2.7B"), (128, 1024)).runs
     site = Site(tmp_path / "docs", (tmp_path,), {}, ("size", "context_length"))
     page = f"report/{question.SLUG}.md"
-    site.write(page, "peak_memory.md", question.answer(runs), letter="f", title=question.TITLE)
+    site.write(page, "peak_memory.md", question.answer(runs), letter=letter_of_the_question(), title=question.TITLE)
     written = (tmp_path / "docs" / page).read_text()
     assert "A training step needs **" in written and "The highest peak is " in written
     assert "OOM in forward" in written, "a run that did not finish says so"
