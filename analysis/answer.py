@@ -72,7 +72,7 @@ class Chart:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Answer:
     facts: Mapping[str, Any]
     claims: Mapping[str, Claim]
@@ -88,6 +88,8 @@ def assemble(
 ) -> Answer:
     """Answer with its parts indexed by their keys."""
     return Answer(
-        facts,
-        *({part.key: part for part in parts} for parts in (claims, tables, charts)),
+        facts=facts,
+        claims={claim.key: claim for claim in claims},
+        tables={table.key: table for table in tables},
+        charts={chart.key: chart for chart in charts},
     )

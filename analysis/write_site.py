@@ -39,7 +39,7 @@ from analysis.render.text import file_name, inline
 NOTHING = assemble({}, [], [], [])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Published:
     """What was written; `breaches` are failed checks of the reconciliation."""
 
@@ -114,7 +114,7 @@ def together(recordings: list[store.Recording]) -> store.Recording:
         tables[name] = frame.astype(dict.fromkeys(categories, "category"))
     missing = dict.fromkeys(run for one in recordings for run in one.manifest.get("not_run", ()))
     not_run = [run for run in missing if run not in set(run_ids)]
-    return store.Recording(first.manifest | {"not_run": not_run}, **tables)
+    return store.Recording(manifest=first.manifest | {"not_run": not_run}, **tables)
 
 
 def of_finished_runs(rec: store.Recording) -> store.Recording:
@@ -199,7 +199,7 @@ def _draft(
         trace = traces.get(run_id)
         site.write(f"report/runs/{file_name(run_id)}.md", "run_page.md", answer, label=label, trace=trace)
     pages = sum(path.suffix == ".md" for path in site.written)
-    return Published(pages, len(site.written), checked.facts["num_breaches"])
+    return Published(pages=pages, files=len(site.written), breaches=checked.facts["num_breaches"])
 
 
 def _figures(file: Path) -> dict[str, Any]:

@@ -59,7 +59,7 @@ OOM = {
 }
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Recording:
     """Stands in for analysis.recording.store.Recording: the same tables as attributes."""
 

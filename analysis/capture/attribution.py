@@ -52,7 +52,7 @@ def is_step(name: str) -> bool:
     return _STEP_PATTERN.fullmatch(name.strip()) is not None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Attribution:
     """Ranges with their place, and the place of each operation; rows are in the order of the capture's frames.
 
@@ -112,7 +112,7 @@ def attribute(capture: Capture) -> Attribution:
     operations = {
         name: places.operations(getattr(capture, name), capture.api) for name in ("kernels", "memops", "graphs")
     }
-    return Attribution(ranges, **operations, nesting=nesting, _places=places, _calls=capture.api)
+    return Attribution(ranges=ranges, **operations, nesting=nesting, _places=places, _calls=capture.api)
 
 
 # ---------------------------------------------------------------------------------------------------- nesting of ranges

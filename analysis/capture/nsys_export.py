@@ -104,7 +104,7 @@ class ExportError(ValueError):
         self.problem = problem
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Capture:
     """What one nsys export holds. Times are int64 nanoseconds on the capture's own clock; `process` is the serialised
     process id (unique over machines of one capture), `thread` the serialised thread id that contains it.

@@ -79,7 +79,7 @@ SECTIONS: dict[str, dict[str, str]] = {
 }
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Summary:
     """capture: facts; coverage: shares of kernel time by attribution; sections: a frame for each of SECTIONS."""
 
@@ -147,7 +147,12 @@ def summarise(
         "kernel_share": total / (total + graph_ns) if total + graph_ns else None,
         "unclassified_share": _unclassified(sections["families"]),
     }
-    return Summary(facts, coverage, _launches(attribution, kernels, gpu), {name: sections[name] for name in SECTIONS})
+    return Summary(
+        capture=facts,
+        coverage=coverage,
+        launches=_launches(attribution, kernels, gpu),
+        sections={name: sections[name] for name in SECTIONS},
+    )
 
 
 # -------------------------------------------------------------------------------------------------------- union of time

@@ -23,7 +23,7 @@ from jobs.contract.layout import (
 from jobs.contract.versions import COMPARED, differing, listed
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Merged:
     """What `merge` did: `runs` in the order of the sweep; `missing` run_id -> why; `copies` kept once."""
 
@@ -48,7 +48,7 @@ def merge(
     _check_out(out, shards)
     plan = _common_plan(shards)
     found: dict[str, list[Path]] = {run_id: [] for run_id in plan["runs"]}
-    merged = Merged(plan["sweep"], [])
+    merged = Merged(sweep=plan["sweep"], runs=[])
     for shard in shards:
         for file in sorted(shard.glob(f"*/{RECORD}")):
             run_id = file.parent.name

@@ -28,7 +28,7 @@ class PublishError(ValueError):
     """A recording that cannot be published. The message says why and what to do."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """A text of the recording that looks private: `kind` of PRIVATE, where it is, and how it begins."""
 
@@ -53,7 +53,11 @@ def private_patterns(environment: Mapping[str, str] = os.environ) -> dict[str, r
 def scan(folder: Path, patterns: Mapping[str, re.Pattern]) -> list[Finding]:
     """What in the recording looks private: every distinct text of its tables, their metadata, and its manifest."""
     return [
-        Finding(kind, where, match.group()[: min(12, len(match.group()) // 2)] + "...")  # not the secret itself
+        Finding(
+            kind=kind,
+            where=where,
+            beginning=match.group()[: min(12, len(match.group()) // 2)] + "...",  # not the secret itself
+        )
         for where, text in _texts(folder)
         for kind, pattern in patterns.items()
         if (match := pattern.search(text))

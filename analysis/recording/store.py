@@ -225,7 +225,7 @@ class RecordingError(ValueError):
     """A folder that is not a whole recording. The message says which file, what is wrong and what to do."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Recording:
     """The tables of one recording, as `TABLES` describes them, and its manifest. `kernels` also has `family`."""
 
@@ -399,7 +399,7 @@ def load(folder: Path | str) -> Recording:
     family = pd.Categorical.from_codes(codes[code] if families else code, pd.Index(categories, dtype=object))
     kernels.insert(kernels.columns.get_loc("kernel_name") + 1, "family", family)
     tables["api"] = _named_alike(tables["api"])
-    return Recording(manifest, **tables)
+    return Recording(manifest=manifest, **tables)
 
 
 def _named_alike(api: pd.DataFrame) -> pd.DataFrame:

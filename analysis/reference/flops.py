@@ -26,7 +26,7 @@ PHASES = ("forward", "loss", "backward", "optimizer")
 ATTENTION = ("naive", "sdpa", "flash", "efficient", "cudnn")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Shape:
     """What determines the cost of a step. All counts, no units."""
 

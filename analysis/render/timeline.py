@@ -46,7 +46,7 @@ class Track(NamedTuple):
     slices: list[Slice]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Trace:
     """`shift` ns have been added to every time on the GPU, see `of_step`."""
 
@@ -82,7 +82,7 @@ def of_step(name: str, step: int, ranges: pd.DataFrame, kernels: pd.DataFrame, m
     shift = max(0, -int(min(waits, default=0)))
     late = {"start_ns": lambda rows: rows["start_ns"] + shift, "end_ns": lambda rows: rows["end_ns"] + shift}
     kernels, memops = kernels.assign(**late), memops.assign(**late)
-    trace = Trace(name, step, shift)
+    trace = Trace(name=name, step=step, shift=shift)
     numbers: dict[Frame, int] = {}
 
     def number(frame: Frame) -> int:

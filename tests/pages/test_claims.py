@@ -1,5 +1,6 @@
 """A sentence is printed only where the tables say so, whatever the tables say."""
 
+import dataclasses
 import inspect
 import re
 
@@ -14,7 +15,7 @@ from analysis.pages import overview
 from analysis.pages.questions import QUESTIONS, forward_time, top_kernel, training_mix
 from analysis.recording.store import TABLES
 from analysis.render import charts
-from tests.synthetic import Recording, recording
+from tests.synthetic import Recording, nsys_sums, recording
 
 BASE = recording(("small", "xl"), (128, 512), num_profiled=2, num_timed=3, oom={})
 RUNS = list(BASE.runs["run_id"])
@@ -44,7 +45,7 @@ def stretched(rec: Recording, factors: dict[str, float], wall: float) -> Recordi
     steps = rec.steps.copy()
     timer = steps["collector"] == "timer"
     steps["wall_ns"] = steps["wall_ns"].where(~timer, (steps["wall_ns"] * wall).astype(int))
-    return Recording(rec.runs, steps, rec.ranges, kernels, rec.api, rec.memops, rec.memory, rec.manifest)
+    return dataclasses.replace(rec, steps=steps, kernels=kernels, nsys_sums=nsys_sums(kernels))
 
 
 def ask(question, rec):

@@ -111,7 +111,7 @@ def test_shipped_cases_stand_beside_the_main_recording(shipped):
 def test_warmed_up_runs_say_nothing_of_first_steps():
     rec = write_site.of_finished_runs(store.load(DATA / "warm_up"))
     runs = rec.runs.assign(warmup_steps=3)
-    main = store.Recording(rec.manifest, **{name: store.empty(name) for name in store.TABLES})
+    main = store.Recording(manifest=rec.manifest, **{name: store.empty(name) for name in store.TABLES})
     found = warm_up.answer(runs=runs, steps=rec.steps, kernels=rec.kernels, api=rec.api, main=main)
     assert not [key for key, claim in found.claims.items() if claim.holds]
 

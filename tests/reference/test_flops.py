@@ -6,7 +6,7 @@ from analysis.reference import flops
 from analysis.reference.flops import Cost, Shape, matrix_product_flops, num_matrix_products, step_flops
 from jobs.contract import ranges
 
-SMALL = Shape(4, 512, 768, 3072, 12, 12, 10_000)
+SMALL = Shape(batch_size=4, context_length=512, d_model=768, d_ff=3072, num_layers=12, num_heads=12, vocab_size=10_000)
 TINY = Shape(batch_size=2, context_length=16, d_model=24, d_ff=40, num_layers=3, num_heads=4, vocab_size=50)
 
 
