@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from analysis import intervals
 from analysis.capture.attribution import Attribution, attribute, levels
 from analysis.capture.nsys_export import BLOCK, MOST_DEVICES, UNKNOWN_PROCESS, Capture, codes_of, process_id
 from analysis.reference import kernel_families
@@ -155,40 +156,15 @@ def summarise(
     )
 
 
-# -------------------------------------------------------------------------------------------------------- union of time
-
-
-def union_ns(start: np.ndarray, end: np.ndarray) -> int:
-    """Length of the union of the intervals, of which there is at least one."""
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
-    covered = np.r_[start[0], end[:-1]]
-    return int(np.maximum(end - np.maximum(start, covered), 0).sum())
-
-
-def _covered_before(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """For intervals sorted by group and start: the latest end among the earlier ones of the group (int64); for the
-    first of a group something before every start."""
-    low, last = int(start.min()), int(end.max())
-    step = last - low + 1
-    if step * (int(group[-1]) + 1) < 2**62:
-        # Each group lifted above the one before it, so that one running maximum serves them all.
-        lift = group.astype(np.int64)
-        lift *= step
-        latest = end - low
-        latest += lift
-        np.maximum.accumulate(latest, out=latest)
-        latest[1:] = latest[:-1] - lift[1:]
-        latest[0] = -1
-        latest += low
-        return latest
-    latest = pd.Series(end).groupby(group).cummax().groupby(group).shift(1)
-    return latest.fillna(low - 1).astype(np.int64).to_numpy()
+# ------------------------------------------------------------------------------------------------------------ busy time
 
 
 class _Overlaps:
-    """Which kernels run at the same time as another of their GPU. Time without overlap is a sum, which is fast for any
-    grouping. Kernels are given by start."""
+    """Which kernels run at the same time as another of their GPU. Kernels are given by start.
+
+    GPU busy is that of `intervals`, kernels only. Time without overlap is a sum, which is fast for any grouping, so
+    that only kernels which run beside others need the union.
+    """
 
     def __init__(self, gpu: np.ndarray, start: np.ndarray, end: np.ndarray):
         numbers, code = codes_of(gpu)
@@ -208,13 +184,6 @@ class _Overlaps:
             cuts = np.searchsorted(ends, np.arange(BLOCK, len(rows), BLOCK))
             self.blocks += [block for block in np.split(rows, ends[np.unique(cuts)]) if len(block)]
 
-    def busy(self, group: np.ndarray, rows: np.ndarray, num_groups: int) -> np.ndarray:
-        """Union of the kernels `rows`, ascending, in each group, summed over GPUs (int64)."""
-        busy = np.bincount(group, self.end[rows] - self.start[rows], num_groups).astype(np.int64)
-        shared = self.shared[rows]
-        self.discount(busy, group[shared], rows[shared])
-        return busy
-
     def discount(self, busy: np.ndarray, group: np.ndarray, rows: np.ndarray) -> None:
         """Take from the sums of each group, in place, the time that kernels of one group and GPU ran beside an earlier
         one. `rows`: all of the groups' kernels, or those of one block; by start on each GPU."""
@@ -224,7 +193,7 @@ class _Overlaps:
         order = np.argsort(key.astype(np.min_scalar_type(len(busy) * self.num_gpus)), kind="stable")  # 16 bits: radix
         key, rows = key[order], rows[order]
         start, end = self.start[rows], self.end[rows]
-        twice = np.clip(_covered_before(key, start, end) - start, 0, end - start)
+        twice = intervals.repeated_ns(key, start, end)
         first = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
         np.subtract.at(busy, key[first] // self.num_gpus, np.add.reduceat(twice, first))
 
@@ -324,7 +293,7 @@ def _outermost_of_name(ranges: pd.DataFrame, group: np.ndarray) -> np.ndarray:
     order = np.argsort(key, kind="stable")
     key, rows = key[order], rows[order]
     start, end = ranges["start_ns"].to_numpy()[rows], ranges["end_ns"].to_numpy()[rows]
-    outermost[rows] = start >= _covered_before(key, start, end)
+    outermost[rows] = start >= intervals.covered_before(key, start, end)
     return outermost
 
 
@@ -420,7 +389,7 @@ def _start_end_sums(capture: Capture, attribution: Attribution, group, rows, ove
         np.add.at(span, group[rows[mine]], _projected(start, end, low, high))
         order = np.lexsort((low, group[rows[mine]]))
         number, low, high = group[rows[mine]][order], low[order], high[order]
-        low = np.minimum(np.maximum(low, _covered_before(number, low, high)), high)
+        low = np.minimum(np.maximum(low, intervals.covered_before(number, low, high)), high)
         np.add.at(calls, number, high - low)
         until = np.r_[0, np.cumsum(end - start)]
         np.add.at(time, number, until[high] - until[low])
@@ -588,7 +557,9 @@ def _gpus(capture: Capture, kernel_gpu: np.ndarray, duration: np.ndarray) -> pd.
             np.concatenate([frame[name].to_numpy()[here] for frame, here in zip(frames, mine)])
             for name in ("start_ns", "end_ns")
         )
-        busy, span = union_ns(start, end), int(end.max() - start.min())
+        one_gpu = np.zeros(len(start), np.int8)
+        busy = int(intervals.busy_ns(one_gpu, one_gpu, start, end, 1)[0])
+        span = int(end.max() - start.min())
         rows.append(
             {name: fact.get(name) for name in ("name", "sm_count", "memory_bytes", "clock_hz")}
             | {

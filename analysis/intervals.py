@@ -1,0 +1,55 @@
+"""Unions of time intervals: what "GPU busy" means everywhere.
+
+A device is busy while at least one operation runs on it. Several devices are busy for the sum of what each of them is,
+so that the busy share of some devices is their busy time over (span x number of devices). Overlap on one device counts
+once, overlap across devices counts on each.
+"""
+
+import numpy as np
+import pandas as pd
+
+
+def busy_ns(group: np.ndarray, device: np.ndarray, start: np.ndarray, end: np.ndarray, num_groups: int) -> np.ndarray:
+    """GPU busy of each of the groups 0..num_groups-1: the union of its intervals on each device, summed over devices
+    (int64). Intervals may come in any order."""
+    busy = np.zeros(num_groups, np.int64)
+    if not len(start):
+        return busy
+    lane, devices = pd.factorize(device)
+    lane += group.astype(np.int64) * len(devices)
+    order = np.lexsort((start, lane))
+    lane, start, end = lane[order], start[order], end[order]
+    alone = end - start - repeated_ns(lane, start, end)
+    first = np.flatnonzero(np.r_[True, lane[1:] != lane[:-1]])
+    np.add.at(busy, lane[first] // len(devices), np.add.reduceat(alone, first))
+    return busy
+
+
+def repeated_ns(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The part of each interval that earlier ones of its group cover already: the union is the sum of durations less
+    the sum of these (int64). Intervals are sorted by group and start."""
+    return np.clip(covered_before(group, start, end) - start, 0, end - start)
+
+
+def covered_before(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """For intervals sorted by group and start: the latest end among the earlier ones of the group (int64); for the
+    first of a group something before every start."""
+    if not len(start):
+        return np.empty(0, np.int64)
+    low, last = int(start.min()), int(end.max())
+    if group[0] == group[-1]:
+        return np.r_[low - 1, np.maximum.accumulate(end[:-1])]
+    step = last - low + 1
+    if step * (int(group[-1]) + 1) < 2**62:
+        # Each group lifted above the one before it, so that one running maximum serves them all.
+        lift = group.astype(np.int64)
+        lift *= step
+        latest = end - low
+        latest += lift
+        np.maximum.accumulate(latest, out=latest)
+        latest[1:] = latest[:-1] - lift[1:]
+        latest[0] = -1
+        latest += low
+        return latest
+    latest = pd.Series(end).groupby(group).cummax().groupby(group).shift(1)
+    return latest.fillna(low - 1).astype(np.int64).to_numpy()

@@ -1,0 +1,33 @@
+"""A GPU is busy while anything runs on it."""
+
+import random
+
+import numpy as np
+import pytest
+
+from analysis import intervals
+
+
+def counted(rows, num_groups):
+    """Busy time of each group, one nanosecond at a time."""
+    covered = [set() for _ in range(num_groups)]
+    for group, device, start, end in rows:
+        covered[group].update((device, at) for at in range(start, end))
+    return [len(one) for one in covered]
+
+
+@pytest.mark.parametrize("unit", [1, 2**52])
+@pytest.mark.parametrize("seed", range(5))
+def test_busy_time_equals_a_plain_count(seed, unit):
+    """`unit`: of time, also so long that groups cannot be lifted above one another."""
+    rng = random.Random(seed)
+    rows = [(rng.randrange(3), rng.choice([0, 5]), start := rng.randrange(300), start + rng.randrange(40))
+            for _ in range(60)]  # fmt: skip
+    group, device, start, end = np.array(rows, np.int64).T
+    found = intervals.busy_ns(group, device, start * unit, end * unit, 4)
+    assert found.tolist() == [busy * unit for busy in counted(rows, 4)]
+
+
+def test_nothing_is_busy_for_no_time():
+    nothing = np.empty(0, np.int64)
+    assert intervals.busy_ns(nothing, nothing, nothing, nothing, 2).tolist() == [0, 0]
