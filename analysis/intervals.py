@@ -19,16 +19,15 @@ def busy_ns(group: np.ndarray, device: np.ndarray, start: np.ndarray, end: np.nd
     lane += group.astype(np.int64) * len(devices)
     order = np.lexsort((start, lane))
     lane, start, end = lane[order], start[order], end[order]
-    alone = end - start - repeated_ns(lane, start, end)
     first = np.flatnonzero(np.r_[True, lane[1:] != lane[:-1]])
-    np.add.at(busy, lane[first] // len(devices), np.add.reduceat(alone, first))
+    np.add.at(busy, lane[first] // len(devices), np.add.reduceat(new_ns(lane, start, end), first))
     return busy
 
 
-def repeated_ns(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """The part of each interval that earlier ones of its group cover already: the union is the sum of durations less
-    the sum of these (int64). Intervals are sorted by group and start."""
-    return np.clip(covered_before(group, start, end) - start, 0, end - start)
+def new_ns(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The part of each interval that no earlier one of its group covers: the union is the sum of these (int64).
+    Intervals are sorted by group and start."""
+    return np.maximum(end - np.maximum(start, covered_before(group, start, end)), 0)
 
 
 def covered_before(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:

@@ -101,6 +101,7 @@ def recording(
                         oom.get((size, context, mode)),
                     )
     frames = {name: pd.DataFrame(rows) for name, rows in tables.items()}
+    frames |= {name: frame.assign(rank=0) for name, frame in frames.items() if name != "runs"}
     frames["nsys_sums"] = nsys_sums(frames["kernels"])
     manifest = {
         "name": "synthetic",

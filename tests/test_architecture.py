@@ -1,7 +1,8 @@
-"""Imports run one way, in both packages: each room may import those that stand before it."""
+"""Imports run one way, in both packages: each room may import those that stand before it, and no two modules import
+each other in a circle."""
 
 import ast
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,11 @@ ROOMS = {
     "jobs.__main__": {"jobs.contract", "jobs.sweep", "jobs.memory", "jobs.executor", "jobs.follow_up"},
     # The side that needs no GPU.
     "analysis.answer": set(),
+    "analysis.intervals": set(),
     "analysis.reference": {"jobs.workloads"},
-    "analysis.capture": {"jobs.contract", "analysis.reference"},
-    "analysis.recording": {"jobs.contract", "analysis.reference", "analysis.capture", "analysis.pages"},
-    "analysis.metrics": {"jobs.contract", "jobs.memory", "analysis.answer", "analysis.reference"},
+    "analysis.capture": {"analysis.intervals", "jobs.contract", "analysis.reference"},
+    "analysis.recording": {"jobs.contract", "analysis.reference", "analysis.capture"},
+    "analysis.metrics": {"analysis.intervals", "jobs.contract", "jobs.memory", "analysis.answer", "analysis.reference"},
     "analysis.pages": {"jobs.contract", "jobs.memory", "analysis.answer", "analysis.reference", "analysis.metrics"},
     "analysis.render": {"jobs.contract", "analysis.answer"},
     "analysis.show": {"analysis.reference", "analysis.capture"},
@@ -83,6 +85,15 @@ def test_every_import_goes_down(path):
 
 def test_rooms_have_no_circle():
     assert list(TopologicalSorter(ROOMS).static_order())
+
+
+def test_modules_have_no_circle():
+    known = {module_of(path) for path in MODULES}
+    graph = {module_of(path): ours(imports_of(path)) & known - {module_of(path)} for path in MODULES}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"circle of imports: {' -> '.join(error.args[1])}")
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))

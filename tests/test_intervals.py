@@ -1,11 +1,16 @@
-"""A GPU is busy while anything runs on it."""
+"""A GPU is busy while anything runs on it, by one definition for captures and for recordings."""
 
 import random
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis import intervals
+from analysis.capture.nsys_export import read
+from analysis.capture.summary import summarise
+from analysis.metrics import timing
+from tests.capture.nsys_files import Export
 
 
 def counted(rows, num_groups):
@@ -31,3 +36,16 @@ def test_busy_time_equals_a_plain_count(seed, unit):
 def test_nothing_is_busy_for_no_time():
     nothing = np.empty(0, np.int64)
     assert intervals.busy_ns(nothing, nothing, nothing, nothing, 2).tolist() == [0, 0]
+
+
+def test_two_gpus_of_100_ns_are_busy_for_as_long_in_a_capture_as_in_a_recording(tmp_path):
+    export = Export()
+    export.push("forward", 0, 100)
+    for device in (0, 1):
+        export.launch(10 + device, start=20, end=120, device=device)
+    summary = summarise(read(export.sqlite(tmp_path / "x.sqlite")))
+    kernels = pd.DataFrame({"run_id": "r", "rank": 0, "step": 0, "phase": "forward", "device": [0, 1]})
+    recorded = timing.gpu_times(kernels.assign(start_ns=20, end_ns=120))
+    assert summary.sections["gpus"]["busy_ns"].tolist() == [100, 100]
+    assert summary.sections["phases"]["busy_ns"].tolist() == [200]
+    assert recorded["busy_ns"].tolist() == [200, 200]

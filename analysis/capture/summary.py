@@ -193,7 +193,7 @@ class _Overlaps:
         order = np.argsort(key.astype(np.min_scalar_type(len(busy) * self.num_gpus)), kind="stable")  # 16 bits: radix
         key, rows = key[order], rows[order]
         start, end = self.start[rows], self.end[rows]
-        twice = intervals.repeated_ns(key, start, end)
+        twice = end - start - intervals.new_ns(key, start, end)
         first = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
         np.subtract.at(busy, key[first] // self.num_gpus, np.add.reduceat(twice, first))
 

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED
-from analysis.metrics import run_grid
+from analysis.metrics import ranks, run_grid
 from jobs import memory as prediction
 from jobs.contract import ranges
 from jobs.memory.simulated_step import BF16
@@ -85,7 +85,7 @@ def excess_of(runs: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame:
     """By how many bytes each phase of the runs peaks higher than predicted."""
     rows = []
     for run in runs.itertuples():
-        memory = studies[run.sweep].memory.astype({"run_id": str, "phase": str})
+        memory = ranks.memory_by_phase(studies[run.sweep].memory)
         for row in memory[memory["run_id"] == run.run_id].itertuples():
             predicted = prediction.peaks(run, 1)[row.phase]
             peak = row.peak_allocated_bytes
@@ -100,8 +100,9 @@ def casts_kept(errors: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame
     for error in errors[(errors["precision"] == "bf16") & (errors["mode"] == "forward")].to_dict("records"):
         study = studies[error["sweep"]]
         run = study.runs[study.runs["run_id"].astype(str) == error["run_id"]].iloc[0]
-        modules = study.module_memory[study.module_memory["run_id"].astype(str) == error["run_id"]]
-        blocks = modules["module"].astype(str).isin([ranges.block(i) for i in range(int(run["num_layers"]))])
+        modules = ranks.kept_by_module(study.module_memory)
+        modules = modules[modules["run_id"] == error["run_id"]]
+        blocks = modules["module"].isin([ranges.block(i) for i in range(int(run["num_layers"]))])
         if blocks.any():
             layers = run["num_parameters"] - 2 * run["vocab_size"] * run["d_model"]
             rows.append(error | {"kept": modules.loc[blocks, "kept_bytes"].sum(), "casts": BF16 * layers})
@@ -172,12 +173,13 @@ def fits_of(table: pd.DataFrame, runs: pd.DataFrame, fates: pd.DataFrame) -> pd.
 
 def observed_in(memory: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
     """One row per run: peak of each phase, the highest and its phase, reserved, activations, and bytes by use."""
-    rows = memory.astype({"run_id": str, "phase": str})
+    rows = ranks.memory_by_phase(memory)
     peaks = rows.pivot(index="run_id", columns="phase", values="peak_allocated_bytes")
     peaks = peaks.reindex(columns=list(ranges.PHASES)).astype(float)
     forward = rows[rows["phase"] == ranges.FORWARD].set_index("run_id")
     reserved = rows.groupby("run_id")["peak_reserved_bytes"].max()
-    used = figures.astype({"run_id": str, "figure": str}).pivot(index="run_id", columns="figure", values="value")
+    used = ranks.largest_of_ranks(figures.astype({"run_id": str, "figure": str}), ["value"])
+    used = used.pivot(index="run_id", columns="figure", values="value")
     used = used.reindex(columns=[f"memory_{use}" for use in USES]).set_axis(list(USES), axis=1)
     found = peaks.add_suffix("_peak").assign(
         peak=peaks.max(axis=1),
@@ -193,7 +195,7 @@ def by_module(module_memory: pd.DataFrame) -> pd.DataFrame:
     """One row per run: bytes kept by attention, feed-forward and norms over all layers, by softmax (inside attention),
     by embedding and head, and what their callers freed or kept between them. Without softmax they add up to the
     activations."""
-    rows = module_memory.astype({"run_id": str, "module": str})
+    rows = ranks.kept_by_module(module_memory)
     name = rows["module"].str.rsplit("/", n=1).str[-1]
     ends = name.isin([ranges.EMBEDDING, ranges.LM_HEAD])
     parts = {part: name == part for part in (ranges.ATTENTION, ranges.SOFTMAX, ranges.FFN, ranges.NORM)} | {

@@ -28,9 +28,10 @@ COMPONENTS = {
 
 def timed_steps(ok: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """Unprofiled steps of runs without warm-up, in order: run_id, CASE, step (from 0), wall_ns."""
-    rows = steps[(steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == ranges.STEP)]
+    rows = timing.wall_times(steps, "timer")
+    rows = rows[rows["phase"] == ranges.STEP]
     cold = ok[ok["warmup_steps"] == 0][["run_id", *CASE]]
-    rows = cold.merge(rows.astype({"run_id": str})[["run_id", "step", "wall_ns"]], on="run_id")
+    rows = cold.merge(rows[["run_id", "step", "wall_ns"]], on="run_id")
     return sorted_by(rows, place(rows["run_id"], cold["run_id"]), rows["step"])
 
 
@@ -197,16 +198,15 @@ def anatomy_of(ok: pd.DataFrame, steps: pd.DataFrame, api: pd.DataFrame) -> pd.D
     its part of the extra time; the component `whole` is the step's NVTX range, which the others add up to."""
     cold = ok[ok["warmup_steps"] == 0][["run_id", *CASE]]
     walls = steps[(steps["collector"].astype(str) == "nsys") & (steps["phase"].astype(str) == ranges.STEP)]
-    walls = cold.merge(walls.astype({"run_id": str})[["run_id", "step", "wall_ns"]], on="run_id")
+    step = ["run_id", "rank", "step"]
+    walls = cold.merge(walls.astype({"run_id": str})[[*step, "wall_ns"]], on="run_id")
     calls = api.astype({"run_id": str, "name": str})
     groups = {name: cuda_api.group(name) for name in calls["name"].unique()}
     known = set(COMPONENTS)
     calls["component"] = calls["name"].map({n: g if g in known else "rest" for n, g in groups.items()})
-    sums = calls.pivot_table(
-        index=["run_id", "step"], columns="component", values="total_ns", aggfunc="sum", fill_value=0
-    )
+    sums = calls.pivot_table(index=step, columns="component", values="total_ns", aggfunc="sum", fill_value=0)
     names = [name for name in COMPONENTS if name != "outside"]
-    table = walls.merge(sums.reindex(columns=names, fill_value=0).reset_index(), how="left", on=["run_id", "step"])
+    table = walls.merge(sums.reindex(columns=names, fill_value=0).reset_index(), how="left", on=step)
     table[names] = table[names].fillna(0)
     table["outside"] = table["wall_ns"] - table[names].sum(axis=1)
     table = table.rename(columns={"wall_ns": "whole"})
@@ -224,23 +224,23 @@ def anatomy_of(ok: pd.DataFrame, steps: pd.DataFrame, api: pd.DataFrame) -> pd.D
 
 
 def first_kernels(ok: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
-    """Per case, mean over processes: the GPU's busy time in the first and in later profiled steps, kernels and
+    """Per case, mean over processes: GPU busy (kernels only) in the first and in later profiled steps, kernels and
     matrix products more in the first, and host time of a launch call in the first step: of the first launch of a kernel
     (new_call_ns) and of the others; new_share: the first launches' part of the time in launch calls."""
     cold = ok[ok["warmup_steps"] == 0][["run_id", *CASE]]
     rows = timing.in_steps(kernels)
     rows = rows[rows["run_id"].astype(str).isin(set(cold["run_id"]))]
     gpu = timing.gpu_times(rows)
-    gpu = gpu[gpu["phase"] == ranges.STEP].set_index(["run_id", "step"])
-    of_step = [rows["run_id"].astype(str), rows["step"]]
+    gpu = gpu[gpu["phase"] == ranges.STEP].set_index(["run_id", "rank", "step"])
+    of_step = [rows["run_id"].astype(str), rows["rank"], rows["step"]]
     gpu["products"] = (rows["family"].astype(str) == "gemm").groupby(of_step).sum()
     gpu["optimizer"] = (rows["phase"].astype(str) == ranges.OPTIMIZER).groupby(of_step).sum()
     gpu = gpu.reset_index()
-    first = gpu[gpu["step"] == 0].set_index("run_id")
-    later = gpu[gpu["step"] > 0].groupby("run_id")[["busy_ns", "launches", "products", "optimizer"]].mean()
+    numbers = ["busy_ns", "launches", "products", "optimizer"]
+    first, later = (gpu[of].groupby("run_id")[numbers].mean() for of in (gpu["step"] == 0, gpu["step"] > 0))
     opening = rows[rows["step"] == 0].sort_values("launch_ns", kind="stable")
     call = opening["launch_end_ns"] - opening["launch_ns"]
-    new = ~opening.astype({"run_id": str, "kernel_name": str}).duplicated(["run_id", "kernel_name"])
+    new = ~opening.astype({"run_id": str, "kernel_name": str}).duplicated(["run_id", "rank", "kernel_name"])
     run = opening["run_id"].astype(str)
     table = pd.DataFrame(
         {

@@ -16,10 +16,10 @@ def module_of(path: str) -> str:
 
 
 def kernel_totals(kernels: pd.DataFrame) -> pd.DataFrame:
-    """Kernel time of one step, averaged over the measured steps.
+    """Kernel time of one step of all ranks, averaged over the measured steps.
 
-    Columns: run_id, phase, module (module_of), family, kernel_name, calls (per step), time_ns (per step). A run's steps
-    are those in which it launched a kernel.
+    Columns: run_id, phase, module (module_of), family, kernel_name, calls (per step), time_ns (per step): sums over the
+    ranks. A run's steps are those in which it launched a kernel.
     """
     rows = in_steps(kernels)
     modules = {name: module_of(name) for name in rows["module"].astype("category").cat.categories}
@@ -41,8 +41,17 @@ def kernel_totals(kernels: pd.DataFrame) -> pd.DataFrame:
 
 
 def num_profiled_steps(kernels: pd.DataFrame) -> pd.Series:
-    """Measured steps with kernels, per run_id."""
+    """Measured steps with kernels, per run_id: steps of the same number in several ranks are one step."""
     counts = in_steps(kernels).groupby("run_id", observed=True)["step"].nunique()
+    counts.index = counts.index.astype(str)
+    return counts
+
+
+def num_steps_of_ranks(kernels: pd.DataFrame) -> pd.Series:
+    """Measured steps with kernels, per run_id, each counted in every rank: what divides a sum over steps and ranks
+    that is held against the wall time of one rank's step."""
+    steps = in_steps(kernels)[["run_id", "rank", "step"]].drop_duplicates()
+    counts = steps.groupby("run_id", observed=True).size()
     counts.index = counts.index.astype(str)
     return counts
 
@@ -82,7 +91,7 @@ def by_kernel(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
 
 
 def matrix_products(kernels: pd.DataFrame, is_matrix_product) -> pd.DataFrame:
-    """Matrix products launched by each phase of each step: run_id, step, phase, products.
+    """Matrix products launched by each phase of each step of each rank: run_id, rank, step, phase, products.
 
     `is_matrix_product(kernel_name)` is true for the main kernel of a product and false for its split-K and epilogue
     parts.
@@ -90,6 +99,7 @@ def matrix_products(kernels: pd.DataFrame, is_matrix_product) -> pd.DataFrame:
     rows = in_steps(kernels)
     names = rows["kernel_name"].astype("category")
     main = {name: bool(is_matrix_product(name)) for name in names.cat.categories}
-    counted = rows[["run_id", "step", "phase"]].assign(products=names.map(main).astype(int))
-    counts = counted.groupby(["run_id", "step", "phase"], sort=False, observed=True)["products"].sum().reset_index()
+    by = ["run_id", "rank", "step", "phase"]
+    counted = rows[by].assign(products=names.map(main).astype(int))
+    counts = counted.groupby(by, sort=False, observed=True)["products"].sum().reset_index()
     return counts.astype({"run_id": str, "phase": str})

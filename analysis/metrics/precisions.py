@@ -29,7 +29,8 @@ def phase_times(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def gpu_times(kernels: pd.DataFrame) -> pd.DataFrame:
-    """Busy time and launches of a step, median over steps: run_id, busy_ns, launches, {OPTIMIZER_BUSY}_ns."""
+    """Busy time and launches of a step of one rank, median over steps and ranks: run_id, busy_ns, launches,
+    {OPTIMIZER_BUSY}_ns."""
     times = timing.gpu_times(kernels).groupby(["phase", "run_id"], sort=False)[["busy_ns", "launches"]].median()
     times = times.reset_index()
     whole, optimizer = (times[times["phase"] == name] for name in (ranges.STEP, ranges.OPTIMIZER))
@@ -115,7 +116,8 @@ def families_of(totals: pd.DataFrame, kernels: pd.DataFrame, cases: pd.DataFrame
 
 
 def family_spread(kernels: pd.DataFrame) -> pd.DataFrame:
-    """Spread over the profiled steps of the kernel time of each family: run_id, family, time_min_ns, time_max_ns."""
+    """Spread over the profiled steps of the kernel time of each family, of all ranks: run_id, family, time_min_ns,
+    time_max_ns."""
     rows = timing.in_steps(kernels)[["run_id", "step", "family", "start_ns", "end_ns"]]
     rows = rows.assign(time_ns=rows["end_ns"] - rows["start_ns"])
     each = rows.groupby(["run_id", "step", "family"], observed=True)["time_ns"].sum().reset_index()
@@ -164,9 +166,11 @@ def paths_of(totals: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def numerics_of(figures: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
-    """Differences from FP32 at the same weights: columns of cases, loss, loss_fp32, loss_ratio, logits_ratio (of root
-    mean squares), loss_millionths, logits_millionths, logits_max_millionths (over the root mean square of FP32)."""
-    wide = figures.astype({"run_id": str, "figure": str}).pivot(index="run_id", columns="figure", values="value")
+    """Differences from FP32 at the same weights, of rank 0: columns of cases, loss, loss_fp32, loss_ratio, logits_ratio
+    (of root mean squares), loss_millionths, logits_millionths, logits_max_millionths (over the root mean square of
+    FP32)."""
+    wide = figures[figures["rank"] == 0].astype({"run_id": str, "figure": str})
+    wide = wide.pivot(index="run_id", columns="figure", values="value")
     wide = wide.reindex(columns=NUMERICS)
     wide["loss_ratio"] = (wide["loss"] - wide["loss_fp32"]).abs() / wide["loss_fp32"]
     wide["loss_millionths"] = 1e6 * wide["loss_ratio"]

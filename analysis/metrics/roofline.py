@@ -219,7 +219,7 @@ def judged(steps: pd.DataFrame, kernels: pd.DataFrame, totals: pd.DataFrame, cos
     busy_share, above and below (shares of kernel time), bound."""
     busy = timing.spread(timing.gpu_times(kernels), ["run_id", "phase"], "busy_ns", "busy")
     table = timing.host_times(steps, "timer", "timer").merge(busy, on=["run_id", "phase"])
-    table["busy_share"] = table["busy_ns"] / table["timer_ns"]
+    table["busy_share"] = timing.busy_share(table, kernels)
     parts = totals.merge(costs.assign(limit=limit(costs)), how="left", on=KEY)
     parts["above_ns"] = parts["time_ns"].where(parts["limit"] == COMPUTE, 0.0)
     parts = pd.concat([parts, parts.assign(phase=ranges.STEP)])

@@ -5,15 +5,21 @@ Four clocks, from the outside in:
 - timer: Python's clock around a phase, without a profiler, the device synchronised at both ends (`steps`, collector
   `timer`);
 - host range: the NVTX range of that phase under nsys, on the host (`steps`, collector `nsys`);
-- projected time: on the GPU, from the start of the phase's first kernel to the end of its last;
-- busy time: on the GPU, the union of the phase's kernels, so that gaps do not count and overlap counts once.
+- GPU span: on the GPU, from the start of the phase's first kernel to the end of its last (`projected_ns`);
+- busy time: on the GPU, the union of the phase's kernels (without copies and fills) on each device, summed over the
+  devices of the rank (`analysis.intervals`), so that gaps do not count and overlap counts once.
 
 Kernel time is the sum of kernel durations; without overlap it equals busy time.
+
+A run may have several ranks, which are processes; each numbers its steps and its devices from 0. Clocks are taken per
+rank, and never summed over ranks: see `analysis.metrics.ranks`.
 """
 
 import numpy as np
 import pandas as pd
 
+from analysis import intervals
+from analysis.metrics.ranks import largest_of_ranks
 from jobs.contract.ranges import STEP
 
 LAUNCH_BOUND_BUSY_SHARE = 0.8
@@ -34,10 +40,16 @@ def spread(samples: pd.DataFrame, by: list[str], value: str, prefix: str) -> pd.
     return table
 
 
+def wall_times(steps: pd.DataFrame, collector: str) -> pd.DataFrame:
+    """Wall time of each step and phase by `timer` or `nsys` (ranges), of the slowest rank: run_id, collector, step,
+    phase, wall_ns."""
+    rows = steps[steps["collector"].astype(str) == collector]
+    return largest_of_ranks(rows.astype({"run_id": str, "phase": str}), ["wall_ns"])
+
+
 def host_times(steps: pd.DataFrame, collector: str, prefix: str) -> pd.DataFrame:
-    """Spread of wall time over steps, per run and phase (`step` is a phase here), by `timer` or `nsys` (ranges)."""
-    rows = steps[steps["collector"].astype(str) == collector].astype({"run_id": str, "phase": str})
-    return spread(rows, ["run_id", "phase"], "wall_ns", prefix)
+    """Spread of `wall_times` over steps, per run and phase (`step` is a phase here)."""
+    return spread(wall_times(steps, collector), ["run_id", "phase"], "wall_ns", prefix)
 
 
 def differ(rows: pd.DataFrame, first: str, second: str) -> pd.Series:
@@ -51,38 +63,50 @@ def in_steps(kernels: pd.DataFrame) -> pd.DataFrame:
 
 
 def gpu_times(kernels: pd.DataFrame) -> pd.DataFrame:
-    """GPU time of each phase of each step, and of the whole step (phase `step`).
+    """GPU time of each phase of each step of each rank, and of the whole step (phase `step`): kernels only.
 
-    Columns: run_id, step, phase, launches, kernel_ns, busy_ns, projected_ns.
+    Columns: run_id, rank, step, phase, launches, kernel_ns, busy_ns (summed over the rank's devices; `busy_share` makes
+    a share of it), projected_ns.
     """
-    rows = in_steps(kernels)[["run_id", "step", "phase", "start_ns", "end_ns"]]
+    rows = in_steps(kernels)[["run_id", "rank", "step", "phase", "device", "start_ns", "end_ns"]]
     whole = rows.assign(phase=pd.Categorical.from_codes(np.zeros(len(rows), int), [STEP]))
     return pd.concat([_gpu_times(rows[rows["phase"] != ""]), _gpu_times(whole)], ignore_index=True)
 
 
 def _gpu_times(rows: pd.DataFrame) -> pd.DataFrame:
-    by = ["run_id", "step", "phase"]
+    by = ["run_id", "rank", "step", "phase"]
     group = rows.groupby(by, observed=True, sort=False).ngroup().to_numpy()
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    order = np.lexsort((start, group))
-    group, start, end = group[order], start[order], end[order]
-    by_group = pd.Series(end).groupby(group)
-    covered_until = by_group.cummax().groupby(group).shift(1).fillna(0).to_numpy(np.int64)
-    first = np.r_[True, group[1:] != group[:-1]] if len(group) else np.zeros(0, bool)
-    covered_until = np.where(first, start, covered_until)
-    busy = np.maximum(0, end - np.maximum(start, covered_until))
-    timed = pd.DataFrame({"start_ns": start, "end_ns": end, "kernel_ns": end - start, "busy_ns": busy})
+    timed = pd.DataFrame({"start_ns": start, "end_ns": end, "kernel_ns": end - start})
     totals = timed.groupby(group).agg(
         launches=("kernel_ns", "size"),
         kernel_ns=("kernel_ns", "sum"),
-        busy_ns=("busy_ns", "sum"),
         first=("start_ns", "min"),
         last=("end_ns", "max"),
     )
     # Names become text only here: there are a thousand times as many kernels as phases.
-    keys = rows.iloc[order[first]][by].reset_index(drop=True).astype({"run_id": str, "phase": str})
+    a_row = np.zeros(len(totals), np.int64)
+    a_row[group] = np.arange(len(group))
+    keys = rows.iloc[a_row][by].reset_index(drop=True).astype({"run_id": str, "phase": str})
+    totals["busy_ns"] = intervals.busy_ns(group, rows["device"].to_numpy(), start, end, len(totals))
     totals["projected_ns"] = totals["last"] - totals["first"]
     return keys.join(totals[["launches", "kernel_ns", "busy_ns", "projected_ns"]])
+
+
+def num_devices(kernels: pd.DataFrame) -> pd.Series:
+    """Devices that a rank runs kernels on, the most of any rank, per run_id."""
+    used = kernels[["run_id", "rank", "device"]].drop_duplicates().groupby(["run_id", "rank"], observed=True).size()
+    counts = used.groupby(level="run_id", observed=True).max()
+    counts.index = counts.index.astype(str)
+    return counts
+
+
+def busy_share(rows: pd.DataFrame, kernels: pd.DataFrame, busy: str = "busy_ns", wall: str = "timer_ns") -> pd.Series:
+    """Part of the time `wall` in which the GPUs of a rank are busy: `busy` over (`wall` x devices of the rank).
+
+    `rows` has run_id; `kernels` are those that `busy` was taken from.
+    """
+    return rows[busy] / (rows[wall] * num_devices(kernels).reindex(rows["run_id"]).to_numpy())
 
 
 def clock_lead(kernels: pd.DataFrame) -> dict[str, float]:
@@ -90,10 +114,11 @@ def clock_lead(kernels: pd.DataFrame) -> dict[str, float]:
     launch.
 
     share: of the kernels that seem to; lead_ns: by how much at most; drift_ns: the largest change of a step's lead
-    within one run.
+    within one rank of a run.
     """
     lead = kernels["launch_ns"] - kernels["start_ns"]
-    of_step = lead.groupby([kernels["run_id"].astype(str), kernels["step"]]).max().groupby(level=0)
+    of_step = lead.groupby([kernels["run_id"].astype(str), kernels["rank"], kernels["step"]]).max()
+    of_step = of_step.groupby(level=[0, 1])
     drift = of_step.max() - of_step.min()
     found = {"share": (lead > 0).mean(), "lead_ns": lead.max(), "drift_ns": drift.max()}
     return {name: float(value) if len(kernels) else 0.0 for name, value in found.items()}

@@ -118,8 +118,8 @@ def _by_name(calls: pd.DataFrame) -> pd.DataFrame:
 
 
 def _by_run(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
-    """Every finished run in model order with its launches and waits per profiled step."""
-    num_steps = kernel_time.num_profiled_steps(kernels)
+    """Every finished run in model order with its launches and waits per profiled step of a rank."""
+    num_steps = kernel_time.num_steps_of_ranks(kernels)
     table = run_grid.measured_runs(runs).astype({"run_id": str, "mode": str})
     table = table[["run_id", *run_grid.case_columns(runs), "mode"]]
     for group, number, time in (("launch", "launches", "launch_ns"), ("synchronisation", "waits", "wait_ns")):

@@ -206,7 +206,7 @@ def _counts(info: pd.DataFrame, steps: pd.DataFrame, gpu: pd.DataFrame) -> pd.Da
 
 def _phase_sum(steps: pd.DataFrame) -> pd.DataFrame:
     timed = steps[steps["collector"].astype(str) == "timer"].astype({"run_id": str, "phase": str})
-    wide = timed.pivot_table(index=["run_id", "step"], columns="phase", values="wall_ns", aggfunc="sum")
+    wide = timed.pivot_table(index=["run_id", "rank", "step"], columns="phase", values="wall_ns", aggfunc="sum")
     phases = wide[[phase for phase in ranges.PHASES if phase in wide]].sum(axis=1)
     quotient = phases / (wide[ranges.STEP] if ranges.STEP in wide else float("nan"))
     worst = quotient.dropna().groupby("run_id").agg(lambda values: values.loc[(values - 1).abs().idxmax()])
@@ -263,17 +263,18 @@ def _layouts(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     products = pd.DataFrame(
         {
             "run_id": rows["run_id"].astype(str),
+            "rank": rows["rank"],
             "step": rows["step"],
             "phase": rows["phase"].astype(str),
             "layout": names.map(layouts).astype(str),
         }
     )
     products = products[(products["layout"] != "") & products["run_id"].isin(info.index)]
-    counts = products.groupby(["run_id", "phase", "step", "layout"]).size().unstack("layout", fill_value=0)
+    counts = products.groupby(["run_id", "phase", "rank", "step", "layout"]).size().unstack("layout", fill_value=0)
     parts = []
     for phase in (ranges.FORWARD, ranges.BACKWARD):
         worst = {}
-        for (run_id, found_phase, _), found in counts.iterrows():
+        for (run_id, found_phase, *_), found in counts.iterrows():
             if found_phase != phase or found.get("unknown", 0):
                 continue
             expected = _expected_layouts(info.loc[run_id], phase)

@@ -51,7 +51,7 @@ def _frame(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> pd
     for part in parts:
         whole = part[part["phase"] == ranges.STEP].drop(columns="phase")
         table = table.merge(whole, how="left", on="run_id")
-    table["busy_ratio"] = table["busy_ns"] / table["timer_ns"]
+    table["busy_ratio"] = timing.busy_share(table, kernels)
     table["mfu"] = [
         utilisation.mfu(run, wall) for (_, run), wall in zip(ordered.iterrows(), table["timer_ns"], strict=True)
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.answer import Answer, Chart, Column, Table, assemble
-from analysis.metrics import kernel_time, run_grid, timing, utilisation
+from analysis.metrics import kernel_time, ranks, run_grid, timing, utilisation
 from analysis.metrics.ordering import place, sorted_by
 from analysis.pages.columns import spread_column
 from jobs.contract import ranges
@@ -82,7 +82,7 @@ def _frames(
         families=sorted_by(families, place(families["phase"], ORDER), -families["time_ns"]),
         kernels=kernel_time.by_kernel(in_step, ["scope"]).drop(columns="scope"),
         modules=_modules(totals),
-        memory=memory.drop(columns="run_id"),
+        memory=ranks.memory_by_phase(memory).drop(columns="run_id"),
         api=api.drop(columns="run_id"),
         memops=memops.drop(columns="run_id"),
         checks=checks,
@@ -255,7 +255,7 @@ def _times(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     parts.append(gpu.groupby(["run_id", "phase"], sort=False)["launches"].mean().reset_index())
     for part in parts:
         table = table.merge(part, how="outer", on=["run_id", "phase"])
-    table["busy_ratio"] = table["busy_ns"] / table["timer_ns"]
+    table["busy_ratio"] = timing.busy_share(table, kernels)
     return sorted_by(table, table["run_id"], place(table["phase"], ORDER))
 
 

@@ -151,13 +151,15 @@ def _judge(capture: Capture, attribution: Attribution, about: dict) -> tuple[str
     """Status of a run that says ok, by what its capture holds, and what is wrong with it."""
     if not len(capture.kernels):
         return "no_kernels", "the capture holds no kernels"
-    steps = attribution.ranges["step"]
-    num_steps = steps[steps >= 0].nunique()
+    placed = attribution.ranges[attribution.ranges["step"] >= 0]
+    num_steps = placed.groupby("process")["step"].nunique()
     expected = about.get("profiled_steps")
-    if not num_steps or (attribution.kernels["step"] < 0).all():
+    if not len(num_steps) or (attribution.kernels["step"] < 0).all():
         return "failed", f"no kernel of the capture lies in a range `{ranges.STEP}`"
-    if expected is not None and num_steps != expected:
-        return "failed", f"the capture holds {num_steps} steps, and {expected} were profiled"
+    if expected is not None and (num_steps != expected).any():
+        wrong = num_steps[num_steps != expected].iloc[0]
+        where = "" if len(num_steps) == 1 else f" of one of {len(num_steps)} processes"
+        return "failed", f"the capture holds {wrong} steps{where}, and {expected} were profiled"
     return "ok", ""
 
 
@@ -195,14 +197,14 @@ def _log(file: Path) -> str | None:
 
 def _timer_steps(timings: dict, run_id: str) -> pd.DataFrame:
     rows = [(run_id, "timer", one["step"], one["phase"], one["wall_ns"]) for one in timings.get("steps", [])]
-    return pd.DataFrame(rows, columns=["run_id", "collector", "step", "phase", "wall_ns"])
+    return pd.DataFrame(rows, columns=["run_id", "collector", "step", "phase", "wall_ns"]).assign(rank=0)
 
 
 def _rows(table: str, timings: dict, run_id: str) -> pd.DataFrame:
-    """What timings.json holds of a table of the same name."""
-    names = [column.name for column in store.TABLES[table]][1:]
-    rows = [[run_id, *(one[name] for name in names)] for one in timings.get(table, [])]
-    return pd.DataFrame(rows, columns=["run_id", *names])
+    """What timings.json, which is of one process, holds of a table of the same name."""
+    names = [column.name for column in store.TABLES[table] if column.name not in ("run_id", "rank")]
+    rows = [[run_id, 0, *(one[name] for name in names)] for one in timings.get(table, [])]
+    return pd.DataFrame(rows, columns=["run_id", "rank", *names])
 
 
 def _nsys_sums(file: Path, run_id: str) -> pd.DataFrame:
@@ -222,9 +224,14 @@ def _capture_tables(capture: Capture, attribution: Attribution, run_id: str) -> 
     placed = attribution.ranges
     first = placed.index[placed["step"] >= 0]
     origin = int(placed["start_ns"].to_numpy()[first].min())
-    phase = placed["phase"].astype(str).to_numpy()
+    processes = _by_rank(placed)
+
+    def rank(frame: pd.DataFrame):
+        return processes.get_indexer(frame["process"])
+
     ranges_table = pd.DataFrame(
         {
+            "rank": rank(placed),
             "range_id": range(len(placed)),
             "parent_id": placed["parent_id"],
             "step": placed["step"],
@@ -237,20 +244,20 @@ def _capture_tables(capture: Capture, attribution: Attribution, run_id: str) -> 
         }
     )
     place = attribution.kernels
-    kernels = capture.kernels.drop(columns=["process", "context", "correlation"])
+    kernels = capture.kernels.assign(rank=rank).drop(columns=["process", "context", "correlation"])
     kernels = kernels.assign(**{name: place[name] for name in ("range_id", "step", "phase", "module", "attribution")})
     kernels["launch_ns"], kernels["launch_end_ns"] = place["launch_ns"] - origin, place["launch_end_ns"] - origin
-    memops = capture.memops.drop(columns=["process", "context", "correlation", "graph_node"])
+    memops = capture.memops.assign(rank=rank).drop(columns=["process", "context", "correlation", "graph_node"])
     place = attribution.memops
     memops = memops.assign(**{name: place[name] for name in ("step", "phase", "module", "attribution")})
     memops["launch_ns"] = place["launch_ns"] - origin
     for frame in (kernels, memops):
         frame["start_ns"] -= origin
         frame["end_ns"] -= origin
-    api = _api_totals(capture, attribution)
+    api = _api_totals(capture, attribution, rank(capture.api))
     # A capture begins before the measured steps and ends after them; only what they launched is recorded.
     tables = {
-        "steps": _nsys_steps(placed, phase),
+        "steps": _nsys_steps(placed, rank(placed)),
         "ranges": ranges_table,
         "kernels": kernels[kernels["step"] >= 0],
         "memops": memops[memops["step"] >= 0],
@@ -259,15 +266,23 @@ def _capture_tables(capture: Capture, attribution: Attribution, run_id: str) -> 
     return {name: _with_run(name, frame, run_id) for name, frame in tables.items()}
 
 
+def _by_rank(placed: pd.DataFrame) -> pd.Index:
+    """The processes with ranges, by rank: those with steps first, then by their first range and by process id. What is
+    recorded lies in steps, so it is of these."""
+    ranges_of = placed.assign(outside=placed["step"] < 0).groupby("process", as_index=False)
+    first = ranges_of.agg(outside=("outside", "min"), start_ns=("start_ns", "min"))
+    return pd.Index(first.sort_values(["outside", "start_ns", "process"])["process"])
+
+
 def _with_run(name: str, frame: pd.DataFrame, run_id: str) -> pd.DataFrame:
     run = pd.Categorical.from_codes([0] * len(frame), [run_id])
     frame = frame.reset_index(drop=True)
     return frame.assign(run_id=run)[[column.name for column in store.TABLES[name]]]
 
 
-def _nsys_steps(placed: pd.DataFrame, phase) -> pd.DataFrame:
-    """Host time of each step and of each phase in it, from the outermost range of each."""
-    parent = placed["parent_id"].to_numpy()
+def _nsys_steps(placed: pd.DataFrame, rank) -> pd.DataFrame:
+    """Host time of each step of each rank, and of each phase in it, from the outermost range of each."""
+    phase, parent = placed["phase"].astype(str).to_numpy(), placed["parent_id"].to_numpy()
     has = parent >= 0
     step = placed["step"].to_numpy()
     phase_root = (step >= 0) & (phase != "") & ~(has & (phase[parent] != ""))
@@ -275,24 +290,25 @@ def _nsys_steps(placed: pd.DataFrame, phase) -> pd.DataFrame:
     wall = (placed["end_ns"] - placed["start_ns"]).to_numpy()
     rows = pd.concat(
         [
-            pd.DataFrame({"step": step[step_root], "phase": ranges.STEP, "wall_ns": wall[step_root]}),
-            pd.DataFrame({"step": step[phase_root], "phase": phase[phase_root], "wall_ns": wall[phase_root]}),
+            pd.DataFrame({"rank": rank[root], "step": step[root], "phase": names, "wall_ns": wall[root]})
+            for root, names in ((step_root, ranges.STEP), (phase_root, phase[phase_root]))
         ]
     )
-    totals = rows.groupby(["step", "phase"], as_index=False, sort=True)["wall_ns"].sum()
+    totals = rows.groupby(["rank", "step", "phase"], as_index=False, sort=True)["wall_ns"].sum()
     return totals.assign(collector="nsys")
 
 
-def _api_totals(capture: Capture, attribution: Attribution) -> pd.DataFrame:
+def _api_totals(capture: Capture, attribution: Attribution, rank) -> pd.DataFrame:
     calls = pd.DataFrame(
         {
+            "rank": rank,
             "step": attribution.api["step"],
             "phase": attribution.api["phase"],
             "name": capture.api["name"],
             "total_ns": capture.api["end_ns"] - capture.api["start_ns"],
         }
     )
-    grouped = calls.groupby(["step", "phase", "name"], observed=True, sort=True)["total_ns"]
+    grouped = calls.groupby(["rank", "step", "phase", "name"], observed=True, sort=True)["total_ns"]
     return grouped.agg(calls="size", total_ns="sum").reset_index()
 
 

@@ -39,7 +39,15 @@ class Column(NamedTuple):
 
 
 _RUN_ID = Column("run_id", "category", "", "the run, readable: size, context length, precision, attention, mode")
-_STEP = Column("step", "int32", "", "measured step, from 0; -1 outside every step")
+_RANK = Column(
+    "rank",
+    "int32",
+    "",
+    "number of the process among those of the run, from 0 by first range, those with steps first; 0 where there is one",
+    True,
+    0,
+)
+_STEP = Column("step", "int32", "", "measured step, from 0 in each rank; -1 outside every step")
 _PHASE = Column("phase", "category", "", f"{_PHASES}; empty outside every phase")
 _MODULE = Column(
     "module", "category", "", "path of the range below the phase (block_0/attention/softmax); empty at its top"
@@ -50,6 +58,7 @@ _ATTRIBUTION = Column(
     "",
     "how the phase is known: exact (the launching thread was in it) | phase (by time, across threads) | none",
 )
+_DEVICE = Column("device", "int32", "", "CUDA device as its rank numbers it: a GPU of the run is (rank, device)")
 _LAUNCH = Column(
     "launch_ns", "int64", "ns", "start of the API call that launched it (its own start where that is unknown)"
 )
@@ -91,6 +100,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
     "steps": (
         _RUN_ID,
+        _RANK,
         Column("collector", "category", "", "timer (unprofiled, device synchronised) | nsys (NVTX host range)"),
         _STEP,
         Column("phase", "category", "", f"{_PHASES} | {ranges.STEP} (the whole step)"),
@@ -98,6 +108,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
     "ranges": (
         _RUN_ID,
+        _RANK,
         Column("range_id", "int32", "", "number of the range in its run, by start"),
         Column("parent_id", "int32", "", "range_id of the range around it; -1 none"),
         _STEP,
@@ -110,6 +121,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
     "kernels": (
         _RUN_ID,
+        _RANK,
         Column("range_id", "int32", "", "innermost range it was launched in; -1 none"),
         _STEP,
         _PHASE,
@@ -120,7 +132,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("launch_end_ns", "int64", "ns", "end of the API call that launched it"),
         _START,
         _END,
-        Column("device", "int32", "", "CUDA device"),
+        _DEVICE,
         Column("stream", "int32", "", "CUDA stream"),
         Column("grid_x", "int32", "blocks", "grid size"),
         Column("grid_y", "int32", "blocks", "grid size"),
@@ -135,6 +147,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
     "api": (
         _RUN_ID,
+        _RANK,
         _STEP,
         _PHASE,
         Column(
@@ -148,6 +161,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
     "memops": (
         _RUN_ID,
+        _RANK,
         _STEP,
         _PHASE,
         _MODULE,
@@ -157,7 +171,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _LAUNCH,
         _START,
         _END,
-        Column("device", "int32", "", "CUDA device"),
+        _DEVICE,
         Column("stream", "int32", "", "CUDA stream"),
     ),
     "nsys_sums": (
@@ -169,6 +183,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
     "memory": (
         _RUN_ID,
+        _RANK,
         Column("phase", "category", "", "phase of the step, as in steps"),
         Column("peak_allocated_bytes", "int64", "bytes", "peak allocated by torch's allocator during the phase"),
         Column("peak_reserved_bytes", "int64", "bytes", "peak reserved by torch's allocator during the phase"),
@@ -177,12 +192,14 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
     "module_memory": (
         _RUN_ID,
+        _RANK,
         _PHASE,
         _MODULE,
         Column("kept_bytes", "int64", "bytes", "what the range left allocated: activations that backward needs"),
     ),
     "figures": (
         _RUN_ID,
+        _RANK,
         Column(
             "figure",
             "category",
@@ -201,11 +218,11 @@ OPTIONAL_TABLES = ("module_memory", "figures")
 FAMILY = Column("family", "category", "", "kernel family, told from the name when a recording is loaded; not stored")
 
 _SORT = {
-    "steps": ["collector", "step"],
+    "steps": ["collector", "rank", "step"],
     "ranges": ["range_id"],
-    "kernels": ["launch_ns", "start_ns"],
-    "api": ["step", "phase", "name"],
-    "memops": ["launch_ns", "start_ns"],
+    "kernels": ["rank", "launch_ns", "start_ns"],
+    "api": ["rank", "step", "phase", "name"],
+    "memops": ["rank", "launch_ns", "start_ns"],
     "nsys_sums": ["range", "kernel_name"],
     "memory": [],
     "module_memory": [],
@@ -428,7 +445,7 @@ def _load_table(file: Path, name: str) -> pd.DataFrame:
     frame = table.to_pandas(ignore_metadata=True)
     for column in TABLES[name]:
         if column.name not in frame:
-            frame[column.name] = pd.Series(column.before, index=frame.index, dtype=object).infer_objects()
+            frame[column.name] = _series(pd.Series(column.before, index=frame.index), column)
         if column.dtype == "category" and not isinstance(frame[column.name].dtype, pd.CategoricalDtype):
             frame[column.name] = frame[column.name].astype("category")
     return frame

@@ -62,11 +62,12 @@ class Trace:
 
 
 def median_step(ranges: pd.DataFrame) -> int | None:
-    """The measured step whose ranges last the median time, the shorter of two; None where no step has a range."""
-    spans = ranges[ranges["step"] >= 0].groupby("step").agg(start=("start_ns", "min"), end=("end_ns", "max"))
+    """The measured step whose ranges last the median time in its slowest rank, the shorter of two; None where no step
+    has a range."""
+    spans = ranges[ranges["step"] >= 0].groupby(["rank", "step"]).agg(start=("start_ns", "min"), end=("end_ns", "max"))
     if not len(spans):
         return None
-    lasting = (spans["end"] - spans["start"]).sort_values(kind="stable")
+    lasting = (spans["end"] - spans["start"]).groupby(level="step").max().sort_values(kind="stable")
     return int(lasting.index[(len(lasting) - 1) // 2])
 
 
@@ -90,11 +91,15 @@ def of_step(name: str, step: int, ranges: pd.DataFrame, kernels: pd.DataFrame, m
 
     times = [ranges["start_ns"], kernels["launch_ns"], kernels["start_ns"], memops["start_ns"]]
     zero = min((int(column.min()) for column in times if len(column)), default=0)
-    kernels = kernels.assign(launch=kernels.groupby(["launch_ns", "launch_end_ns"], sort=True).ngroup())
-    for process, label, slices in _gpu(kernels, memops, zero, number):
-        trace.tracks += _tracks(process, label, slices, nested=False, number=number)
-    for label, slices in _host(ranges, kernels, zero, number):
-        trace.tracks += _tracks("Host", label, slices, nested=True, number=number)
+    kernels = kernels.assign(launch=kernels.groupby(["rank", "launch_ns", "launch_end_ns"], sort=True).ngroup())
+    ranks = sorted({rank for frame in (ranges, kernels, memops) for rank in frame["rank"].tolist()})
+    for rank in ranks:
+        of_rank = f"rank {rank} · " if len(ranks) > 1 else ""
+        mine, launched, moved = (frame[frame["rank"] == rank] for frame in (ranges, kernels, memops))
+        for process, label, slices in _gpu(launched, moved, zero, number):
+            trace.tracks += _tracks(f"{of_rank}{process}", label, slices, nested=False, number=number)
+        for label, slices in _host(mine, launched, zero, number):
+            trace.tracks += _tracks(f"{of_rank}Host", label, slices, nested=True, number=number)
     trace.frames = list(numbers)
     return trace
 

@@ -4,14 +4,14 @@ import pandas as pd
 import pytest
 
 from analysis.answer import NOT_MEASURED
-from analysis.metrics import kernel_time, run_grid, timing
+from analysis.metrics import kernel_time, ranks, run_grid, timing
 from analysis.reference import kernel_families
 from tests.synthetic import NUM_LAYERS, recording
 
 
-def kernels(*spans, phase="forward", step=0):
+def kernels(*spans, phase="forward", step=0, rank=0, device=0):
     rows = [{"run_id": "r", "step": step, "phase": phase, "start_ns": start, "end_ns": end} for start, end in spans]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).assign(rank=rank, device=device)
 
 
 def times(frame, phase="forward"):
@@ -62,6 +62,7 @@ def test_a_kernel_before_its_launch_shows_that_the_clocks_differ():
     frame = pd.DataFrame(
         {
             "run_id": ["a", "a", "a", "b"],
+            "rank": 0,
             "step": [0, 0, 1, 0],
             "launch_ns": [100, 200, 300, 10],
             "start_ns": [90, 205, 270, 15],
@@ -69,6 +70,40 @@ def test_a_kernel_before_its_launch_shows_that_the_clocks_differ():
     )
     assert timing.clock_lead(frame) == {"share": 0.5, "lead_ns": 30.0, "drift_ns": 20.0}
     assert timing.clock_lead(frame.head(0)) == {"share": 0.0, "lead_ns": 0.0, "drift_ns": 0.0}
+
+
+def test_a_rank_has_a_clock_of_its_own():
+    frame = pd.DataFrame({"run_id": "a", "rank": [0, 1], "step": 0, "launch_ns": 100, "start_ns": [90, 50]})
+    assert timing.clock_lead(frame) == {"share": 1.0, "lead_ns": 50.0, "drift_ns": 0.0}
+
+
+def test_two_gpus_of_a_process_are_busy_for_the_sum_of_both():
+    frame = pd.concat([kernels((0, 100)), kernels((0, 60), (50, 100), device=1)])
+    assert (times(frame)["kernel_ns"], times(frame)["busy_ns"], times(frame)["projected_ns"]) == (210, 200, 100)
+    table = timing.gpu_times(frame).assign(timer_ns=100)
+    assert timing.busy_share(table, frame).tolist() == [1.0, 1.0]
+
+
+def test_two_ranks_of_100_ns_are_a_step_of_100_ns_each():
+    frame = pd.concat([kernels((0, 100)), kernels((0, 100), rank=1)])
+    table = timing.gpu_times(frame)
+    assert table["rank"].tolist() == [0, 1, 0, 1]
+    assert table["busy_ns"].tolist() == table["kernel_ns"].tolist() == [100] * 4
+    assert timing.busy_share(table.assign(timer_ns=100), frame).tolist() == [1.0] * 4
+    assert (kernel_time.num_profiled_steps(frame)["r"], kernel_time.num_steps_of_ranks(frame)["r"]) == (1, 2)
+
+
+def test_the_slowest_rank_sets_the_wall_time_of_a_step():
+    steps = pd.DataFrame({"run_id": "r", "rank": [0, 1, 0, 1], "collector": "timer", "step": [0, 0, 1, 1]})
+    found = timing.host_times(steps.assign(phase="step", wall_ns=[100, 90, 80, 120]), "timer", "timer").iloc[0]
+    assert (found["timer_n"], found["timer_min_ns"], found["timer_max_ns"]) == (2, 100, 120)
+
+
+def test_the_fullest_rank_sets_the_memory():
+    memory = pd.DataFrame({"run_id": "r", "rank": [0, 1], "phase": "forward", "peak_allocated_bytes": [5, 7]})
+    assert ranks.memory_by_phase(memory)["peak_allocated_bytes"].tolist() == [7]
+    kept = pd.DataFrame({"run_id": "r", "rank": [0, 0, 1], "phase": "forward", "module": "norm"})
+    assert ranks.kept_by_module(kept.assign(kept_bytes=[3, 4, 6]))["kept_bytes"].tolist() == [7]
 
 
 @pytest.mark.parametrize("within", [["run_id"], ["run_id", "phase"]])

@@ -17,11 +17,12 @@ DATA = Path(__file__).parents[2] / "site" / "data"
 def operations(*rows, phase="forward") -> pd.DataFrame:
     """(launch, start, end) or (launch, start, end, phase): one step."""
     frame = pd.DataFrame([(*row, phase)[:4] for row in rows], columns=["launch_ns", "start_ns", "end_ns", "phase"])
-    return frame.assign(run_id="r", step=0, launch_end_ns=frame["launch_ns"] + 4)
+    return frame.assign(run_id="r", rank=0, device=0, step=0, launch_end_ns=frame["launch_ns"] + 4)
 
 
 def walls(wall_ns: int) -> pd.DataFrame:
-    return pd.DataFrame({"run_id": ["r"], "collector": "nsys", "step": 0, "phase": "step", "wall_ns": wall_ns})
+    rows = {"run_id": ["r"], "rank": 0, "collector": "nsys", "step": 0, "phase": "step", "wall_ns": wall_ns}
+    return pd.DataFrame(rows)
 
 
 def test_a_gap_before_a_late_launch_is_the_hosts_and_one_before_an_early_launch_the_gpus():
@@ -54,6 +55,16 @@ def test_the_four_causes_add_up_to_the_step():
 def test_the_queue_is_as_deep_as_what_was_launched_and_has_not_begun():
     ops = queue.placed(operations((0, 10, 100), (1, 100, 200), (2, 200, 300), (3, 300, 400)))
     assert queue.depths(ops)["depth"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("column", ["device", "rank"])
+def test_a_gpu_that_is_busy_fills_no_gap_of_another(column):
+    one, other = operations((0, 10, 50), (90, 100, 150)), operations((0, 10, 150)).assign(**{column: 1})
+    ops = queue.placed(pd.concat([one, other], ignore_index=True))
+    assert (list(ops["gap_ns"]), list(ops["busy_ns"])) == ([0, 50, 0], [40, 50, 140])
+    found = queue.causes(ops, pd.concat([walls(200), walls(200).assign(rank=1)])).iloc[0]
+    assert (found["busy_captured_ns"], found["busy_share"], found["wall_ns"]) == (115, 115 / 200, 200)
+    assert sum(found[f"{cause}_share"] for cause in queue.CAUSES) == pytest.approx(1)
 
 
 def test_no_kernels_no_causes():
@@ -105,7 +116,7 @@ def test_what_graphs_add_is_judged_without_the_optimizer():
     phases = [("forward", 10), ("backward", 20)]
     rows = [("a", name, wall) for name, wall in [*phases, ("optimizer", 90), ("step", 120)]]
     rows += [("b", name, wall) for name, wall in [*phases, ("optimizer", 50), ("step", 80)]]
-    steps = pd.DataFrame(rows, columns=["run_id", "phase", "wall_ns"]).assign(collector="timer", step=0)
+    steps = pd.DataFrame(rows, columns=["run_id", "phase", "wall_ns"]).assign(rank=0, collector="timer", step=0)
     measured = pd.DataFrame({"run_id": ["a", "b"], "compile": [host.DEFAULT, host.GRAPHS], "size": "small"})
     measured = measured.assign(timer_ns=[120, 80], timer_min_ns=[120, 80], timer_max_ns=[120, 80])
     pair = host._over_default(measured, host._compiled(steps), ["size"]).iloc[0]

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from analysis.__main__ import app
+from analysis.metrics import timing
 from analysis.recording import store
 from analysis.recording.ingest import ResultsError, ingest
 from jobs.contract.privacy import scrub_text
@@ -177,6 +178,57 @@ def test_a_new_field_of_run_and_only_known_fields_of_the_machine(results, tmp_pa
     assert "secret-host" not in written
 
 
+def _two_ranks(steps_of_second=2) -> Export:
+    """Two processes with a GPU each and steps of 100 ns side by side; process 2 begins first, but not with a step."""
+    export = Export()
+    export.push("set-up", 900, 950, process=2)
+    for process, steps in ((2, 2), (9, steps_of_second)):
+        for i in range(steps):
+            at = 1000 * (i + 1) + process
+            export.push("step", at, at + 100, process=process)
+            export.push("forward", at, at + 90, process=process)
+            export.launch(at + 10, start=at + 20, end=at + 70, process=process)
+            export.copy(at + 70, at + 80, export.call(at + 30, at + 35, process=process), process=process)
+    return export
+
+
+def test_two_ranks_of_100_ns_are_no_step_of_200_ns(results, tmp_path):
+    found, said = _ingested(results(capture=_two_ranks()), tmp_path)
+    assert said == []
+    steps = found.steps[(found.steps["collector"].astype(str) == "nsys") & (found.steps["phase"].astype(str) == "step")]
+    assert list(zip(steps["rank"], steps["step"], steps["wall_ns"])) == [
+        (0, 0, 100),
+        (0, 1, 100),
+        (1, 0, 100),
+        (1, 1, 100),
+    ]
+    for name in ("kernels", "memops"):
+        rows = getattr(found, name)
+        assert list(zip(rows["rank"], rows["step"])) == [(0, 0), (0, 1), (1, 0), (1, 1)], name
+    launched = found.api.groupby(["rank", "step"])["calls"].sum()
+    assert launched.tolist() == [2] * 4
+    assert found.memory["rank"].tolist() == [0, 0]
+    gpu = timing.gpu_times(found.kernels)
+    assert gpu["busy_ns"].tolist() == [50] * 8
+    assert timing.host_times(found.steps, "nsys", "host").set_index("phase")["host_max_ns"]["step"] == 100
+
+
+def test_ranges_are_numbered_through_all_ranks_of_a_run(results, tmp_path):
+    ranges = _ingested(results(capture=_two_ranks()), tmp_path)[0].ranges.set_index("range_id")
+    assert ranges.index.is_unique
+    inside = ranges[ranges["parent_id"] >= 0]
+    assert (ranges["rank"][inside["parent_id"]].to_numpy() == inside["rank"].to_numpy()).all()
+    assert sorted(inside["rank"]) == [0, 0, 1, 1]
+
+
+def test_a_process_without_steps_is_not_rank_0(results, tmp_path):
+    capture = _capture()
+    capture.push("data loader", 1, 9000, process=7)
+    ranges = _ingested(results(capture=capture), tmp_path)[0].ranges
+    assert set(ranges["rank"][ranges["step"] >= 0]) == {0}
+    assert ranges["rank"][ranges["name"].astype(str) == "data loader"].tolist() == [1]
+
+
 @pytest.mark.parametrize(
     ("capture", "about", "status", "message"),
     [
@@ -184,6 +236,7 @@ def test_a_new_field_of_run_and_only_known_fields_of_the_machine(results, tmp_pa
         (_capture(kernels=False), {}, "failed", "no kernel of the capture lies in a range `step`"),
         (_capture(steps=0), {}, "failed", "no kernel of the capture lies in a range `step`"),
         (_capture(steps=1), {}, "failed", "the capture holds 1 steps, and 2 were profiled"),
+        (_two_ranks(1), {}, "failed", "the capture holds 1 steps of one of 2 processes, and 2 were profiled"),
     ],
 )
 def test_a_run_that_says_ok_is_checked_against_its_capture(results, tmp_path, capture, about, status, message):

@@ -105,7 +105,12 @@ def test_an_older_recording_has_what_every_run_had_before_a_column_or_table_came
     runs = pd.read_parquet(tmp_path / "runs.parquet")
     later = [column.name for column in store.TABLES["runs"] if column.before is not None]
     runs.drop(columns=later, errors="ignore").to_parquet(tmp_path / "runs.parquet")
+    ranked = [name for name, columns in store.TABLES.items() if "rank" in {column.name for column in columns}]
+    for file in (tmp_path / f"{name}.parquet" for name in ranked if name not in store.OPTIONAL_TABLES):
+        pd.read_parquet(file).drop(columns="rank").to_parquet(file)
     found = store.load(tmp_path)
+    for name in ranked:
+        assert set(getattr(found, name)["rank"]) <= {0} and getattr(found, name)["rank"].dtype == "int32", name
     assert set(found.runs["compile"]) == {"off"}
     assert set(found.runs["optimizer"]) == {"own"}
     assert set(found.runs["memory_limit_gib"]) == {0.0}

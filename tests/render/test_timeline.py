@@ -134,6 +134,7 @@ def test_slices_of_a_track_nest_or_follow_one_another(run):
 
 def test_the_step_of_median_length_is_shown():
     steps = pd.DataFrame({"step": [-1, 0, 1, 1, 2, 3], "start_ns": [0, 0, 0, 2, 0, 0], "end_ns": [9, 7, 5, 3, 6, 8]})
+    steps["rank"] = 0
     assert timeline.median_step(steps) == 2
     assert timeline.median_step(steps[steps["step"] < 0]) is None
 
@@ -142,16 +143,46 @@ def kernel(start, end, name="k", stream=7, launch=0, attribution="exact", range_
     sizes = dict.fromkeys(("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"), 1)
     shared = dict.fromkeys(("registers", "static_shared_bytes", "dynamic_shared_bytes"), 0)
     return {
-        "step": 0, "range_id": range_id, "phase": "forward", "module": "ffn", "attribution": attribution,
+        "rank": 0, "step": 0, "range_id": range_id, "phase": "forward", "module": "ffn", "attribution": attribution,
         "kernel_name": name, "family": "other", "launch_ns": launch, "launch_end_ns": launch + 1,
         "start_ns": start, "end_ns": end, "device": 0, "stream": stream, **sizes, **shared,
     }  # fmt: skip
 
 
-RANGE = {"range_id": 1, "parent_id": -1, "step": 0, "phase": "", "path": "step", "thread": 0}
+RANGE = {"rank": 0, "range_id": 1, "parent_id": -1, "step": 0, "phase": "", "path": "step", "thread": 0}
 NO_MEMOPS = pd.DataFrame(
-    columns=["step", "phase", "module", "operation", "bytes", "launch_ns", "start_ns", "end_ns", "device", "stream"]
+    columns=[
+        "rank",
+        "step",
+        "phase",
+        "module",
+        "operation",
+        "bytes",
+        "launch_ns",
+        "start_ns",
+        "end_ns",
+        "device",
+        "stream",
+    ],
 )
+
+
+def test_device_0_of_another_rank_is_another_gpu():
+    other = RANGE | {"rank": 1, "range_id": 2, "thread": 1, "name": "step", "start_ns": 0, "end_ns": 100}
+    trace = trace_of([kernel(10, 50), kernel(20, 60, range_id=2) | {"rank": 1}], [other])
+    assert [(track.process, track.name) for track in trace.tracks] == [
+        ("rank 0 · GPU 0", "stream 7 (kernels under their ranges)"),
+        ("rank 0 · Host", "thread 0 (NVTX)"),
+        ("rank 1 · GPU 0", "stream 7 (kernels under their ranges)"),
+        ("rank 1 · Host", "thread 1 (NVTX)"),
+    ]
+    launches = [one for track in trace.tracks for one in track.slices if trace.frames[one.frame].name == "launch"]
+    assert len(launches) == 2  # at one time, and still two calls
+
+
+def test_the_slowest_rank_says_how_long_a_step_lasts():
+    steps = pd.DataFrame({"rank": [0, 0, 0, 1, 1, 1], "step": [0, 1, 2] * 2, "start_ns": [0, 10, 20, 5, 15, 25]})
+    assert timeline.median_step(steps.assign(end_ns=[4, 13, 22, 6, 24, 28])) == 0
 
 
 def trace_of(kernels, ranges=()):

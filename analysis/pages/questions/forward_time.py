@@ -141,8 +141,9 @@ def forward_times(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     parts += [timing.spread(gpu, ["run_id", "phase"], f"{clock}_ns", clock) for clock in ("projected", "busy")]
     for part in parts:
         table = table.merge(of_forward(part), how="outer", on="run_id")
-    for clock in ("host", "projected", "busy"):
+    for clock in ("host", "projected"):
         table[f"{clock}_ratio"] = table[f"{clock}_ns"] / table["timer_ns"]
+    table["busy_ratio"] = timing.busy_share(table, kernels)
     return table.assign(launch_bound=table["busy_ratio"] < timing.LAUNCH_BOUND_BUSY_SHARE)
 
 

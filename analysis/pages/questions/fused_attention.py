@@ -350,7 +350,7 @@ def _steps(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, keys:
         table[ratio] = table[f"naive_{value}"] / table[value]
     table["faster"] = timing.differ(table, "busy", "naive_busy") & (table["speedup"] > 1)
     table["timer_faster"] = timing.differ(table, "timer", "naive_timer") & (table["timer_speedup"] > 1)
-    table["launch_bound"] = table["busy_ns"] / table["timer_ns"] < timing.LAUNCH_BOUND_BUSY_SHARE
+    table["launch_bound"] = timing.busy_share(table, kernels) < timing.LAUNCH_BOUND_BUSY_SHARE
     variant, fused = [table[key] for key in keys[2:]], table["attention"] != NAIVE
     return sorted_by(table, *variant, seen(table, ["size"]), table["context_length"], fused, table["attention"])
 

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import kernel_time, queue, run_grid, timing
+from analysis.metrics import kernel_time, queue, ranks, run_grid, timing
 from analysis.metrics.ordering import place, seen, sorted_by
 from analysis.metrics.queue import CAUSES
 from analysis.pages.columns import case_headings, spread_column
@@ -296,11 +296,11 @@ def _every_mode(runs: pd.DataFrame) -> pd.DataFrame:
 def _of_runs(
     runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame, queued: pd.DataFrame
 ) -> pd.DataFrame:
-    """One row per run: timer_ns with its spread, `causes`, calls and host time per step."""
+    """One row per run: timer_ns with its spread, `causes`, calls and host time per step of a rank."""
     timer = timing.host_times(steps, "timer", "timer")
     table = timer[timer["phase"] == ranges.STEP].drop(columns="phase")
     table = table.merge(queue.causes(queued, steps), how="left", on="run_id")
-    num_steps = kernel_time.num_profiled_steps(kernels)
+    num_steps = kernel_time.num_steps_of_ranks(kernels)
     calls = _grouped(api)
     for group, number, time in (("launch", "calls", "calling_ns"), ("synchronisation", "waits", "wait_ns")):
         sums = calls[calls["group"] == group].groupby("run_id")[["calls", "total_ns"]].sum()
@@ -344,7 +344,8 @@ def _compiled(steps: pd.DataFrame) -> pd.DataFrame:
     """Spread over unprofiled steps of forward and backward together, per run: run_id, timer_ns, _min_ns, _max_ns."""
     rows = steps[steps["collector"].astype(str) == "timer"].astype({"run_id": str, "phase": str})
     rows = rows[rows["phase"].isin((ranges.FORWARD, ranges.BACKWARD))]
-    rows = rows.groupby(["run_id", "step"], sort=False)["wall_ns"].sum().reset_index()
+    rows = rows.groupby(["run_id", "rank", "step"], sort=False)["wall_ns"].sum().reset_index()
+    rows = ranks.largest_of_ranks(rows, ["wall_ns"])
     return timing.spread(rows, ["run_id"], "wall_ns", "timer").drop(columns="timer_n")
 
 
@@ -381,13 +382,15 @@ def _launches(captured: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def _phases(captured: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Phases of the training steps: timer_ns, busy_ns (kernels), idle_ns, launches (kernels per step)."""
+    """Phases of the training steps: timer_ns, busy_ns (kernels), idle_ns (of all devices of a rank), launches (kernels
+    per step)."""
     rows = captured[captured["mode"] == TRAIN][["run_id", *by, "compile"]]
     timer = timing.host_times(steps, "timer", "timer")
     gpu = timing.gpu_times(kernels).groupby(["run_id", "phase"])[["busy_ns", "launches"]].median().reset_index()
     rows = rows.merge(timer[timer["phase"] != ranges.STEP], on="run_id").merge(gpu, how="left", on=["run_id", "phase"])
     rows = sorted_by(rows, seen(rows, ["run_id"]), place(rows["phase"], ranges.PHASES))
-    return rows.assign(idle_ns=rows["timer_ns"] - rows["busy_ns"])
+    num_devices = timing.num_devices(kernels).reindex(rows["run_id"]).to_numpy()
+    return rows.assign(idle_ns=rows["timer_ns"] * num_devices - rows["busy_ns"])
 
 
 def _left(phases: pd.DataFrame) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import kernel_time, run_grid, timing
+from analysis.metrics import kernel_time, ranks, run_grid, timing
 from analysis.pages.columns import case_headings, spread_column
 from analysis.pages.facts import calibrated_on, highest, lowest, out_of, span
 from analysis.reference import flops
@@ -97,9 +97,9 @@ def _frames(
     cases["rate"] = cases["moved_bytes"] / cases["kernel_ns"]
     cases["of_copy"] = cases["rate"] * 1e9 / rates.get("copy", float("nan"))
     cases["issue_ns"] = cases["launches"] * launch * 1e9
-    cases["busy_share"] = cases["kernel_ns"] / cases["time_ns"]
+    cases["busy_share"] = timing.busy_share(cases, kernels, "kernel_ns", "time_ns")
     cases["share"] = cases["time_ns"] / cases["step_ns"]
-    cases["step_busy_share"] = cases["step_busy_ns"] / cases["step_ns"]
+    cases["step_busy_share"] = timing.busy_share(cases, kernels, "step_busy_ns", "step_ns")
     cases["kernel_share"] = cases["kernel_ns"] / cases["step_busy_ns"]
     cases["extra_copies"] = cases["extra_bytes"] / weights
     cases = _against_base(cases)
@@ -353,7 +353,8 @@ def _on_gpu(kernels: pd.DataFrame) -> pd.DataFrame:
 
 def _memory(runs: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:
     """run_id, num_parameters, peak_memory_bytes of the run, extra_bytes of the optimizer phase over what it found."""
-    rows = memory[memory["phase"].astype(str) == ranges.OPTIMIZER].astype({"run_id": str})
+    rows = ranks.memory_by_phase(memory)
+    rows = rows[rows["phase"] == ranges.OPTIMIZER]
     extra = rows.assign(extra_bytes=rows["peak_allocated_bytes"] - rows["allocated_before_bytes"])
     known = run_grid.measured_runs(runs).astype({"run_id": str})[["run_id", "num_parameters", "peak_memory_bytes"]]
     return known.merge(extra[["run_id", "extra_bytes"]], how="left", on="run_id")

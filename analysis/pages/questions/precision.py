@@ -93,7 +93,7 @@ def _frames(
     ):
         cases = cases.merge(part, how="left", on="run_id")
     cases = cases.merge(precisions.use_of(runs, cases, calibration), how="left", on="run_id")
-    cases = _against_fp32(cases.assign(busy_share=cases["busy_ns"] / cases["step_ns"]))
+    cases = _against_fp32(cases.assign(busy_share=timing.busy_share(cases, kernels, wall="step_ns")))
     families = precisions.families_of(totals, kernels, grid)
     ok = _measured(cases)
     shares = kernel_time.by_family(totals[totals["run_id"].isin(ok["run_id"])], ["run_id"])

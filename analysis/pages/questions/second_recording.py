@@ -187,7 +187,7 @@ def _with_side(
     for part in (_timed(steps), _on_gpu(kernels), _kernels_of(totals)):
         part = part.rename(columns={name: f"{side}_{name}" for name in part if name != "run_id"})
         table = table.merge(part, how="inner", on="run_id")
-    table[f"{side}_busy_share"] = table[f"{side}_busy_ns"] / table[f"{side}_step_ns"]
+    table[f"{side}_busy_share"] = timing.busy_share(table, kernels, f"{side}_busy_ns", f"{side}_step_ns")
     table[f"{side}_spread"] = table[f"{side}_step_max_ns"] / table[f"{side}_step_min_ns"] - 1
     return table
 
@@ -211,7 +211,7 @@ def _timed(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _on_gpu(kernels: pd.DataFrame) -> pd.DataFrame:
-    """run_id, kernel_ns, busy_ns and launches of a step, the median over steps."""
+    """run_id, kernel_ns, busy_ns and launches of a step of one rank, the median over steps and ranks."""
     times = timing.gpu_times(kernels)
     whole = times[times["phase"] == ranges.STEP]
     return whole.groupby("run_id")[["kernel_ns", "busy_ns", "launches"]].median().reset_index()

@@ -177,8 +177,9 @@ def _single(kernels: pd.DataFrame) -> pd.DataFrame:
     modules = rows["module"].astype("category")
     inside = [name for name in modules.cat.categories if name.rsplit("/", 1)[-1] == ranges.SOFTMAX]
     rows = rows[modules.isin(inside)].astype({"run_id": str, "module": str, "kernel_name": str})
-    rows = rows.sort_values(["run_id", "step", "module", "launch_ns"], kind="stable")
-    instance = rows.groupby(["run_id", "step", "module"], sort=False)["launch_ns"]
+    of_range = ["run_id", "rank", "step", "module"]
+    rows = rows.sort_values([*of_range, "launch_ns"], kind="stable")
+    instance = rows.groupby(of_range, sort=False)["launch_ns"]
     rows = rows.assign(position=instance.cumcount(), number=instance.transform("size"))
     five = rows.groupby("run_id")["number"].transform(lambda numbers: (numbers == len(KERNELS)).all())
     rows = rows[five.astype(bool)]
@@ -192,7 +193,7 @@ def _single(kernels: pd.DataFrame) -> pd.DataFrame:
         launches=("time_ns", "size"),
     )
     table = table.rename(columns={"median": "time_ns"}).reset_index()
-    steps = kernel_time.num_profiled_steps(kernels).reindex(table["run_id"]).to_numpy()
+    steps = kernel_time.num_steps_of_ranks(kernels).reindex(table["run_id"]).to_numpy()
     return table.assign(total=table["total"] / steps).drop(columns="position")
 
 
