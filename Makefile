@@ -65,16 +65,16 @@ studies: $(TO_MEASURE) ## Measure and ingest every sweep of jobs/sweeps, or SWEE
 	  echo "$$sweep:"; code=0; name=$$(awk '$$1 == "name:" {print $$2}' $$sweep); \
 	  $(BIN)/python -m jobs run --sweep $$sweep --results $(RESULTS) --device $(DEVICE) $(if $(ALLOW_MIX),--allow-mix) \
 	    || code=$$?; \
-	  $(BIN)/python -m analysis ingest $(RESULTS)/$$name --out $(RECORDINGS)/$$name && test $$code = 0 \
+	  $(BIN)/python -m jobs ingest $(RESULTS)/$$name --out $(RECORDINGS)/$$name && test $$code = 0 \
 	    || failed="$$failed $$sweep"; \
 	  test $$code -lt 128 || break; \
 	done; test -z "$$failed" || { echo "not whole:$$failed" >&2; exit 1; }
 
 ingest: $(TO_REPORT) ## Turn results/ into a recording in build/recording
-	$(BIN)/python -m analysis ingest $(RESULTS)/$$(awk '$$1 == "name:" {print $$2}' $(SWEEP)) --out $(RECORDED)
+	$(BIN)/python -m jobs ingest $(RESULTS)/$$(awk '$$1 == "name:" {print $$2}' $(SWEEP)) --out $(RECORDED)
 
 report: $(TO_REPORT) ## Write the report's pages from the recording (RECORDING=folder, STRICT=1 to fail on a breach)
-	$(BIN)/python -m analysis report $(if $(RECORDING),--recording $(RECORDING)) $(if $(STRICT),--strict)
+	$(BIN)/python -m jobs report $(if $(RECORDING),--recording $(RECORDING)) $(if $(STRICT),--strict)
 
 site: report ## Build the site into build/html
 	$(BIN)/mkdocs build --strict --quiet
@@ -82,17 +82,17 @@ site: report ## Build the site into build/html
 serve: report ## Preview the site on http://127.0.0.1:8000; a change of template, code or data writes the pages anew
 	@$(BIN)/watchmedo shell-command --recursive --drop --ignore-directories \
 	  --patterns '**/*.py;**/*.md;**/*.html;**/*.toml;**/*.json;**/*.parquet' \
-	  --command '$(BIN)/python -m analysis report $(if $(RECORDING),--recording $(RECORDING))' analysis site/data & \
+	  --command '$(BIN)/python -m jobs report $(if $(RECORDING),--recording $(RECORDING))' analysis site/data & \
 	watcher=$$!; trap "kill $$watcher" EXIT INT TERM; $(BIN)/mkdocs serve $(SERVE)
 
 test: $(TO_DEVELOP) ## Set up everything and run all tests
 	$(BIN)/python -m pytest
 
 merge: $(TO_REPORT) ## Join the shards below SHARDS=folder into MERGED=results/merged
-	$(BIN)/python -m analysis merge $(SHARDS) --out $(or $(MERGED),results/merged) $(if $(ALLOW_MIX),--allow-mix)
+	$(BIN)/python -m jobs merge $(SHARDS) --out $(or $(MERGED),results/merged) $(if $(ALLOW_MIX),--allow-mix)
 
 publish-data: $(TO_REPORT) ## Show FROM=results or a recording, ask, and put it into site/data/NAME=name (STUDY=again)
-	$(BIN)/python -m analysis publish-data $(FROM) $(NAME) $(if $(STUDY),--study $(STUDY)) $(if $(YES),--yes)
+	$(BIN)/python -m jobs publish-data $(FROM) $(NAME) $(if $(STUDY),--study $(STUDY)) $(if $(YES),--yes)
 
 offline: report ## Build the variant that works from a folder, into build/offline
 	$(BIN)/mkdocs build --strict --quiet -f mkdocs.offline.yml

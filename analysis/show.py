@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from analysis.capture import nsys_reports
 from analysis.capture.nsys_export import ExportError, read
 from analysis.capture.summary import Summary, summarise
 from analysis.reference import kernel_families
@@ -111,6 +112,21 @@ def show(
     elif form == "csv" and found:
         out(as_csv(found))
     return 0 if len(found) == len(profiles) else 2
+
+
+def show_report(profiles: Sequence[Path], report: str, out: Callable[[str], None], err: Callable[[str], None]) -> int:
+    """Give a table of `nsys stats` to `out` for each profile, as CSV with nsys's columns; names and numbers as of
+    `analysis.capture.nsys_reports`. Errors and exit code as of `show`."""
+    failed = False
+    for profile in profiles:
+        try:
+            table = nsys_reports.REPORTS[report](read(profile))
+        except ExportError as error:
+            err(printable(f"error: {error}"))
+            failed = True
+        else:
+            out(table.to_csv(index=False, float_format="%.1f").rstrip("\n"))
+    return 2 if failed else 0
 
 
 def printable(text: str) -> str:

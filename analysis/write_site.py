@@ -52,7 +52,7 @@ def recordings_in(folder: Path) -> list[Path]:
     """The recordings below `folder`. Raises RecordingError where there is none."""
     found = sorted(manifest.parent for manifest in folder.glob("*/manifest.json"))
     if not found:
-        raise store.RecordingError(f"{folder} holds no recording: make one with `python -m analysis ingest`")
+        raise store.RecordingError(f"{folder} holds no recording: make one with `profiler-job ingest`")
     return found
 
 

@@ -1,412 +1,73 @@
-"""Command line of the GPU side: job does everything; plan, doctor, run, status and render are its parts."""
+"""Find out where the GPU time of a Transformer goes: measure a sweep under Nsight Systems, read any capture, publish.
 
-import errno
-import signal
+One command for both sides. What a subcommand needs is imported when it runs: help needs neither torch nor pandas.
+"""
+
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from importlib import import_module
+from typing import Any
 
 import typer
-from rich.console import Console
-from rich.progress import track
+from typer.core import TyperCommand, TyperGroup
 
-from jobs.contract.axes import Run
-from jobs.executor.events import EventSink, JsonEvents, Meter, Output, Terminal, clock
-from jobs.executor.failures import CollectorError
-from jobs.executor.preflight import RESULTS_OF_IMAGE, check_writable, checks, visible_gpus
-from jobs.executor.result_store import Locked, NoResults, Results
-from jobs.executor.sweep_runner import MixedVersions, Stopped, SweepRunner
-from jobs.follow_up import StepFailed, build_site, ingest, own_recordings, shipped_recordings
-from jobs.memory import (
-    QUICK_S,
-    is_predictable,
-    prediction_seconds,
-    shape_of,
+from jobs.output import Output
+
+COMMANDS = {
+    "show": ("analysis.commands:show", "Summarise nsys profiles of any program."),
+    "doctor": ("jobs.commands:doctor", "Check that this machine can measure: GPU, torch, nsys, memory, disk."),
+    "plan": ("jobs.commands:plan", "Print the runs of a sweep with their parameters, predicted memory and time."),
+    "run": ("jobs.commands:run", "Measure the runs of a sweep that are not finished yet."),
+    "status": ("jobs.commands:status", "Show how far a running or finished sweep is."),
+    "job": ("jobs.commands:job", "Everything: check this machine, measure the sweep, make its recording and the site."),
+    "merge": ("analysis.commands:merge", "Join the results that several machines measured of one sweep."),
+    "ingest": ("analysis.commands:ingest", "Turn the results of a sweep into a recording."),
+    "report": ("analysis.commands:report", "Write the pages of a recording; `mkdocs build` then makes the site."),
+    "render": ("jobs.commands:render", "Build the site of the recordings in RESULTS, in RESULTS/site."),
+    "publish-data": (
+        "analysis.commands:publish_data",
+        "Put a recording into site/data, after showing all of it.",
+    ),
+}
+"""Subcommands in the order of the help: the function of each, and its line there."""
+
+
+class Subcommand(TyperCommand):
+    """A command that is imported when it is called."""
+
+    def __init__(self, name: str, function: str, help: str):
+        super().__init__(name, help=help)
+        self.function = function
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> typer.Context:
+        return self.load().make_context(info_name, args, parent, **extra)
+
+    def load(self) -> TyperCommand:
+        module, _, name = self.function.partition(":")
+        subcommand = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        subcommand.command(self.name)(getattr(import_module(module), name))
+        return typer.main.get_command(subcommand)
+
+
+class Subcommands(TyperGroup):
+    def list_commands(self, ctx: typer.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> Subcommand | None:
+        return Subcommand(cmd_name, *COMMANDS[cmd_name]) if cmd_name in COMMANDS else None
+
+
+app = typer.Typer(
+    cls=Subcommands, no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False
 )
-from jobs.sweep.plan import DEFAULT_SWEEP, Sweep, SweepError, load_sweep, select
-from jobs.sweep.plan_table import PlanTable
-from jobs.sweep.shards import Shard, detect_shard, parse_shard, runs_of_shard
-
-# Exit codes, after sysexits.h where it has one.
-SOME_RUNS_FAILED = 1
-USAGE = 2
-CANNOT_MEASURE = 69
-CANNOT_REPORT = 70
-CANNOT_WRITE = 74
-LOCKED = 75
-REPORT_S = 600  # another job makes its report in seconds to minutes
-
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
-out, err = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
-
-SweepFile = Annotated[Path, typer.Option("--sweep", help="Sweep file.", show_default="jobs/sweep.yaml")]
-ResultsFolder = Annotated[
-    Path, typer.Option("--results", envvar=RESULTS_OF_IMAGE, help="Folder that receives the results.")
-]
-Only = Annotated[str, typer.Option(help="Only these runs, e.g. size=small,mode=forward; repeat a key for more values.")]
-ShardOption = Annotated[str, typer.Option("--shard", help="Part I/N of the sweep; detected from batch engines.")]
-Device = Annotated[Literal["cuda", "cpu"], typer.Option(help="cuda, or cpu to try things out without a GPU.")]
-Retry = Annotated[bool, typer.Option("--retry", help="Measure failed runs and timeouts again.")]
-AllowMix = Annotated[
-    bool, typer.Option("--allow-mix", help="Go on where finished runs were measured with other versions.")
-]
-Gpus = Annotated[int, typer.Option(min=0, help="How many GPUs to use; 0 for all visible ones.")]
-PricePerHour = Annotated[float | None, typer.Option(min=0, help="Price of the machine, to show the cost.")]
-LogFormat = Annotated[Literal["text", "json"], typer.Option(help="text or json (one event a line).")]
 
 
 @app.callback()
-def whatever_command() -> None:
+def go_on_unread() -> None:
     """A job goes on when nobody reads what it prints."""
     if sys.stdout is not None:  # as where a shell closed it
         sys.stdout = Output(sys.stdout)
     if sys.stderr is not None:
         sys.stderr = Output(sys.stderr)
-
-
-def fail(message: str, code: int) -> typer.Exit:
-    err.print(f"error: {message}", style="red", markup=False)
-    return typer.Exit(code)
-
-
-def chosen(sweep_file: Path, only: str, shard_text: str) -> tuple[Sweep, list[Run], Shard, list[Run] | None]:
-    """The sweep, its runs after --only and --shard, the shard, and those of all shards if there are several. Ends the
-    program on a configuration error."""
-    try:
-        sweep = load_sweep(sweep_file)
-        shard, engine = (parse_shard(shard_text), "") if shard_text else detect_shard()
-        if engine:
-            err.print(f"shard {shard.index} of {shard.count}, assigned by {engine}")
-        whole = select(sweep.runs, only)
-        return sweep, runs_of_shard(whole, shard, sweep.protocol), shard, whole if shard.count > 1 else None
-    except SweepError as error:
-        for line in str(error).splitlines():
-            err.print(line, style="red", markup=False)
-        raise typer.Exit(USAGE) from None
-
-
-@app.command()
-def plan(
-    sweep: SweepFile = DEFAULT_SWEEP,
-    only: Only = "",
-    shard: ShardOption = "",
-    gpu_memory: Annotated[
-        float, typer.Option(min=0, help="Mark the runs that will not fit a GPU sold with so many GB, e.g. 80.")
-    ] = 0,
-    memory: Annotated[
-        bool, typer.Option("--memory", help="Predict memory however long it takes; --gpu-memory does so, too.")
-    ] = False,
-) -> None:
-    """Print the runs of a sweep with their parameters, predicted memory and time. Needs no GPU and no torch."""
-    sweep, runs, *_ = chosen(sweep, only, shard)
-    shapes = {shape_of(run) for run in runs if is_predictable(run)}
-    seconds = prediction_seconds(shapes)
-    with_memory = memory or gpu_memory > 0 or seconds <= QUICK_S
-    limited = gpu_memory > 0 or any(run.memory_limit_gib for run in runs)
-    table = PlanTable(sweep.protocol, with_memory, limited, gpu_memory)
-    slow = f"the memory of {len(shapes)} different shapes takes about {clock(seconds)} to predict"
-    if with_memory and seconds > QUICK_S:
-        err.print(slow)
-    bar = track(runs, slow, console=err, transient=True, disable=not (err.is_terminal and seconds > QUICK_S))
-    heading, *rows = table.lines(bar)
-    out.print(heading, style="bold", soft_wrap=True)
-    for row in rows:
-        print(row)
-    out.print(
-        f"{len(runs)} runs; {'memory and time are predictions' if with_memory else 'time is a prediction'}, "
-        f"time (in all {clock(table.total_s)}) for a modest GPU",
-        soft_wrap=True,
-    )
-    if not with_memory:
-        out.print(f"{slow}, and is left out; --memory shows it all the same", soft_wrap=True)
-    elif limited:
-        where = f"a GPU sold with {gpu_memory:g} GB" if gpu_memory else "the memory limit of the sweep"
-        out.print(f"{table.num_too_large} of {len(runs)} runs will not fit {where}", soft_wrap=True)
-
-
-@app.command()
-def run(
-    sweep: SweepFile = DEFAULT_SWEEP,
-    results: ResultsFolder = Path("results"),
-    only: Only = "",
-    shard: ShardOption = "",
-    retry: Retry = False,
-    allow_mix: AllowMix = False,
-    device: Device = "cuda",
-    gpus: Gpus = 0,
-    price_per_hour: PricePerHour = None,
-    log_format: LogFormat = "text",
-) -> None:
-    """Measure the runs of a sweep that are not finished yet.
-
-    Exit code: 0 every run is ok or out of memory, 1 some run failed, 2 configuration, or finished runs were measured
-    with other versions (GPU, driver, CUDA, torch, nsys, commit) than this machine has, 69 this machine cannot measure,
-    74 results cannot be written, 75 another job holds the folder, 129 hung up, 130 interrupted, 143 terminated.
-    """
-    planned, runs, part, whole = chosen(sweep, only, shard)
-    folder = Results(results, planned.name, part.folder)
-    with telling(log_format, price_per_hour, len(gpus_to_use(device, gpus))) as emit:
-        if not measure(folder, planned, runs, whole, device, gpus, retry, allow_mix, emit):
-            raise typer.Exit(SOME_RUNS_FAILED)
-
-
-@contextmanager
-def telling(log_format: str, price_per_hour: float | None, num_gpus: int) -> Iterator[EventSink]:
-    """The report of a job, from its start; last of all it tells how the job ended, how long it took and its cost."""
-    meter = Meter(price_per_hour)
-    emit = JsonEvents() if log_format == "json" else Terminal(meter, num_gpus)
-
-    def terminate(number: int, frame) -> None:
-        raise fail("terminated before it began to measure", 128 + number)
-
-    try:
-        when_terminated(terminate)
-        yield emit
-    except typer.Exit as ended:
-        emit("job_finished", exit_code=ended.exit_code, **meter.read())
-        raise
-    emit("job_finished", exit_code=0, **meter.read())
-
-
-def gpus_to_use(device: str, gpus: int) -> list[int]:
-    """Their indices; fewer than `gpus` where fewer are visible."""
-    return (visible_gpus() if device == "cuda" else [0])[: gpus or None]
-
-
-def measure(
-    folder: Results,
-    sweep: Sweep,
-    runs: list[Run],
-    whole: list[Run] | None,
-    device: str,
-    gpus: int,
-    retry: bool,
-    allow_mix: bool,
-    emit: EventSink,
-) -> bool:
-    """Measure what is not finished, and return whether every run is ok or out of memory. Ends the program where it
-    cannot go on."""
-    used = gpus_to_use(device, gpus)
-    if not used:
-        raise fail("no NVIDIA GPU is visible; `doctor` says what is missing", CANNOT_MEASURE)
-    if gpus > len(used):
-        raise fail(f"--gpus {gpus}: {len(used)} visible; give fewer, or 0 for all of them", USAGE)
-    options = {"device": device, "gpus": used, "retry": retry, "allow_mix": allow_mix, "calibrate": sweep.calibrate}
-    runner = SweepRunner(folder, sweep.protocol, emit, **options)
-    received: list[int] = []
-
-    def terminate(number: int, frame) -> None:
-        received.append(number)
-        runner.stop()
-
-    when_terminated(terminate)
-    try:
-        with folder.lock():
-            folder.save_sweep(sweep, runs, whole)
-            statuses = runner.run(runs)
-    except Locked as error:
-        raise fail(f"{error}; wait for it, or choose another --results", LOCKED) from None
-    except Stopped:
-        raise typer.Exit(128 + received[0]) from None
-    except MixedVersions as error:
-        raise fail(str(error), USAGE) from None
-    except CollectorError as error:
-        raise fail(f"{error}; what was measured so far is kept", CANNOT_MEASURE) from None
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        writable = check_writable(*folder.written)
-        advice = "free some space" if full else writable.fix or "mend this"
-        message = f"{error.filename or folder.folder}: {error.strerror or error}{' (disk full)' if full else ''}"
-        kept = f"what was measured so far is kept. To resume, {advice} and run again"
-        raise fail(f"{message}; {kept}", CANNOT_WRITE) from None
-    finally:
-        emit.close()
-    if received:
-        raise typer.Exit(128 + received[0])
-    return all(status in ("ok", "oom") for status in statuses.values())
-
-
-def when_terminated(handler: Callable[[int, Any], None]) -> None:
-    """Have `handler` called when this program is told to end. A hang-up that is ignored stays so: nohup asks for it."""
-    numbers = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    for number in numbers:
-        signal.signal(number, handler)
-
-
-@app.command()
-def job(
-    sweep: SweepFile = DEFAULT_SWEEP,
-    results: ResultsFolder = Path("results"),
-    only: Only = "",
-    shard: ShardOption = "",
-    retry: Retry = False,
-    allow_mix: AllowMix = False,
-    device: Device = "cuda",
-    gpus: Gpus = 0,
-    price_per_hour: PricePerHour = None,
-    log_format: LogFormat = "text",
-    render_only: Annotated[bool, typer.Option("--render-only", help="Only the report of what was measured.")] = False,
-) -> None:
-    """Everything: check this machine, measure the sweep, make its recording and the site, all below --results.
-
-    Exit code: as of `run`; 70 when everything was measured and the recording or the site could not be made; 75 also
-    when another job makes its report there, which one that has measured waits for.
-    """
-    planned, runs, part, whole = chosen(sweep, only, shard)
-    with telling(log_format, price_per_hour, len(gpus_to_use(device, gpus))) as emit:
-        measured = Results(results, planned.name, part.folder)
-        if not render_only and not can_measure(measured, planned, runs, device, gpus, retry, emit):
-            raise fail(
-                "this machine cannot measure: see the checks that failed. The report of the recording that comes with "
-                "this program needs no GPU: `profiler-job render --shipped`",
-                CANNOT_MEASURE,
-            )
-        good = render_only or measure(measured, planned, runs, whole, device, gpus, retry, allow_mix, emit)
-        recording = results / "recordings" / "-".join(filter(None, (planned.name, part.folder)))
-        kept = f"what was measured is kept in {measured.folder}; `profiler-job job --render-only` tries again"
-        # Shards that end together have a recording each, and no site to share.
-        held, wait_s = (measured, 0) if part.count > 1 else (reports(results), 0 if render_only else REPORT_S)
-        with reporting(held, kept, wait_s):
-            ingest(measured.folder, recording, emit)
-            if part.count == 1:
-                build_site([recording], results / "site", emit)
-        if not good:
-            raise typer.Exit(SOME_RUNS_FAILED)
-
-
-@app.command()
-def render(
-    results: ResultsFolder = Path("results"),
-    recording: Annotated[
-        list[Path] | None,
-        typer.Option(help="Recording to show; repeat for several. Default: those in RESULTS/recordings."),
-    ] = None,
-    shipped: Annotated[
-        bool, typer.Option("--shipped", help="Show the recordings that come with this program; replaces no report.")
-    ] = False,
-    log_format: LogFormat = "text",
-) -> None:
-    """Build the site of the recordings in RESULTS/recordings, where `job` puts them, in RESULTS/site. Needs no GPU.
-
-    Exit code: 2 there is no recording, or --shipped would replace a report, 70 the site cannot be built, 74 it cannot
-    be written, 75 another job makes its report there.
-    """
-    shown = recordings_to_show(results, recording or [], shipped)
-    emit = JsonEvents() if log_format == "json" else Terminal()
-    writable = check_writable(results, reports(results).folder, results / "site")
-    if writable.state == "failed":
-        raise fail(f"{writable.found}; {writable.fix}", CANNOT_WRITE)
-    with reporting(reports(results), "check the recording with `python -m analysis report --recording`"):
-        build_site(shown, results / "site", emit)
-
-
-def recordings_to_show(results: Path, named: list[Path], shipped: bool) -> list[Path]:
-    """Those named, the shipped ones on request, or else those of `results`. Ends the program where there are none, and
-    where the shipped ones would replace a report or hide what was measured."""
-    if not shipped:
-        if shown := named or own_recordings(results):
-            return shown
-        ways = "`job` makes one, --recording names another folder, --shipped shows those that come with this program"
-        raise fail(f"{results / 'recordings'} holds no recording: {ways}", USAGE)
-    if named:
-        raise fail("--shipped and --recording: give one of them", USAGE)
-    own = [*own_recordings(results), *filter(Path.exists, [results / "site"])]
-    if own:
-        raise fail(f"--shipped: {own[0]} is there already, which stays; give another --results", USAGE)
-    return shipped_recordings()
-
-
-def reports(results: Path) -> Results:
-    """What a job holds while it makes the recording and the site."""
-    return Results(results, "recordings")
-
-
-@contextmanager
-def reporting(held: Results, advice: str, wait_s: float = 0) -> Iterator[None]:
-    """Holds a folder, which it waits for, while the report is made, and turns what can go wrong into a message and an
-    exit code."""
-
-    def terminate(number: int, frame) -> None:
-        raise fail(f"terminated while the report was made; {advice}", 128 + number)
-
-    when_terminated(terminate)
-    try:
-        if wait_s and held.is_locked():
-            err.print("another job makes its report there: waiting for it")
-        with held.lock(wait_s):
-            yield
-    except Locked as error:
-        raise fail(f"{error}; wait for it, then run this again: what was measured is kept", LOCKED) from None
-    except StepFailed as error:
-        raise fail(f"{error}; {advice}", CANNOT_REPORT) from None
-    except OSError as error:
-        raise fail(f"{error.filename}: {error.strerror}; {advice}", CANNOT_REPORT) from None
-
-
-@app.command()
-def doctor(
-    sweep: SweepFile = DEFAULT_SWEEP,
-    results: ResultsFolder = Path("results"),
-    only: Only = "",
-    shard: ShardOption = "",
-    retry: Retry = False,
-    device: Device = "cuda",
-    gpus: Gpus = 0,
-) -> None:
-    """Check that this machine can measure: GPU, torch, nsys, memory, disk. Exit code 69 if it cannot."""
-    planned, runs, part, _ = chosen(sweep, only, shard)
-    if not can_measure(Results(results, planned.name, part.folder), planned, runs, device, gpus, retry, Terminal()):
-        raise typer.Exit(CANNOT_MEASURE)
-
-
-def can_measure(
-    folder: Results, sweep: Sweep, runs: list[Run], device: str, gpus: int, retry: bool, emit: EventSink
-) -> bool:
-    left = [run for run in runs if folder.final(run, sweep.protocol, retry) is None]
-    found = checks(folder, left, sweep.protocol, device, gpus)
-    for check in found:
-        emit("check", **check._asdict())
-    return all(check.state != "failed" for check in found)
-
-
-@app.command()
-def status(
-    sweep: SweepFile = DEFAULT_SWEEP,
-    results: ResultsFolder = Path("results"),
-    only: Only = "",
-    shard: ShardOption = "",
-) -> None:
-    """Show how far a running or finished sweep is. Exit code 2 where no job wrote results of it."""
-    sweep, runs, part, _ = chosen(sweep, only, shard)
-    folder = Results(results, sweep.name, part.folder)
-    try:
-        folder.check_exists()
-    except NoResults as error:
-        raise fail(str(error), USAGE) from None
-    counts: Counter[str] = Counter()
-    reached = Counter(timed=0, profiled=0, finished=0)
-    for one in runs:
-        record = folder.finished(one, sweep.protocol)
-        timed = folder.timed(one, sweep.protocol)
-        state = record.status if record else folder.in_flight(one) or ("timed" if timed else "waiting")
-        counts[state] += 1
-        known = record or timed
-        seconds = known.seconds if known else {}
-        reached.update(timed="timer" in seconds, profiled="export" in seconds, finished=record is not None)
-        detail = record.status_detail if record else None
-        why = f"  {detail.phase or ''}: {detail.message}" if detail else ""
-        took = f"  {record.wall_s:.1f} s" if record else ""
-        out.print(f"{one.run_id:44} {state}{took}{why}", markup=False, soft_wrap=True)
-    running = "a job is writing here" if folder.is_locked() else "no job is writing here"
-    if not folder.is_locked() and not counts.keys() - {"waiting"}:
-        running = "the sweep has not begun"
-    out.print(f"{', '.join(f'{number} {state}' for state, number in counts.most_common())}; {running}")
-    out.print(f"of {len(runs)} runs {', '.join(f'{number} {what}' for what, number in reached.items())}")
 
 
 if __name__ == "__main__":

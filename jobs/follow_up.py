@@ -41,7 +41,7 @@ def own_recordings(results: Path) -> list[Path]:
 def ingest(sweep: Path, recording: Path, emit: Emit) -> None:
     """Turn the results of a sweep into a recording, in place of an older one. Raises StepFailed."""
     draft = recording.absolute().parent / ".draft" / recording.name
-    _step("recording", ["analysis", "ingest", sweep.absolute(), "--out", draft], emit)
+    _step("recording", ["jobs", "ingest", sweep.absolute(), "--out", draft], emit)
     replace(draft, recording)
     with suppress(OSError):  # not empty: a job of another sweep makes its recording, or was killed when it did
         draft.parent.rmdir()
@@ -61,7 +61,7 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit) -> None:
         shutil.copytree(ROOT / "site", docs, ignore=shutil.ignore_patterns("data"))
         for recording in recordings:
             shutil.copytree(recording, docs / "data" / recording.name)
-        _step("pages", ["analysis", "report", "--docs", docs], emit)
+        _step("pages", ["jobs", "report", "--docs", docs], emit)
         draft = site.absolute().with_name(f".{site.name}.draft")
         build = ["mkdocs", "build", "--quiet", "--config-file", work / "mkdocs.yml", "--site-dir", draft]
         _step("site", build, emit)

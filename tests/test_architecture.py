@@ -20,7 +20,9 @@ ROOMS = {
     "jobs.worker": {"jobs.contract", "jobs.workloads"},
     "jobs.executor": {"jobs.contract", "jobs.sweep", "jobs.memory"},
     "jobs.follow_up": {"jobs.executor"},
-    "jobs.__main__": {"jobs.contract", "jobs.sweep", "jobs.memory", "jobs.executor", "jobs.follow_up"},
+    "jobs.output": set(),
+    "jobs.commands": {"jobs.contract", "jobs.sweep", "jobs.memory", "jobs.executor", "jobs.follow_up"},
+    "jobs.__main__": {"jobs.output"},
     # The side that needs no GPU.
     "analysis.answer": set(),
     "analysis.intervals": set(),
@@ -39,7 +41,7 @@ ROOMS = {
         "analysis.pages",
         "analysis.render",
     },
-    "analysis.__main__": {"analysis.show", "analysis.recording", "analysis.write_site"},
+    "analysis.commands": {"analysis.show", "analysis.capture", "analysis.recording", "analysis.write_site"},
 }
 """What each room may import from the others. A room is a package or a module beside them."""
 

@@ -10,11 +10,11 @@ import pytest
 import typer.main
 from markdown.extensions.toc import slugify
 
-import analysis.__main__
-import jobs.__main__
 from analysis.capture.nsys_export import read
 from analysis.capture.nsys_reports import REPORTS
 from analysis.capture.summary import SECTIONS, summarise
+from jobs import commands as gpu_commands
+from jobs.__main__ import app
 from jobs.contract import axes
 
 ROOT = Path(__file__).parents[1]
@@ -25,9 +25,9 @@ MEASURE, SHOW = (ROOT / "site" / "guide" / name for name in ("measure.md", "show
 EXAMPLES = {"analysis/pages/questions/peak_memory.py", "analysis/pages/questions/peak_memory.md"}
 """Files that a reader of *Extend* makes."""
 
-NOT_YET = {"--allow-mix", "--shipped", "--report", "mixed_versions"}
+NOT_YET: set[str] = set()
 """Documented, and not in the program yet."""
-NO_MORE = {"other_gpus"}
+NO_MORE: set[str] = set()
 """In the program, and about to go."""
 
 COMMAND = re.compile(r"(?<![\w/.-])(?:\.venv/bin/)?profiler-job ([a-z][a-z-]*)([^|;&#`\n]*)")
@@ -36,8 +36,8 @@ READING = [pytest.param(page, id=page.name) for page in PAGES]
 
 def commands() -> dict[str, click.Command]:
     """The subcommands of `profiler-job` by name."""
-    apps = (jobs.__main__.app, analysis.__main__.app)
-    return {name: command for app in apps for name, command in typer.main.get_command(app).commands.items()}
+    group = typer.main.get_command(app)
+    return {name: group.get_command(None, name).load() for name in group.list_commands(None)}
 
 
 def options_of(command: click.Command) -> set[str]:
@@ -113,7 +113,7 @@ def test_options_are_said_to_belong_to_the_commands_that_have_them():
 
 def test_the_exit_codes_are_those_of_the_program():
     documented = {int(code) for row in rows_below(MEASURE, "exit code") for code in row[0].split(", ")}
-    constants = {value for name, value in vars(jobs.__main__).items() if name.isupper() and isinstance(value, int)}
+    constants = {value for name, value in vars(gpu_commands).items() if name.isupper() and isinstance(value, int)}
     signals = {129, 130, 143}
     assert documented == {0} | signals | {code for code in constants if code < 128}
 

@@ -420,12 +420,12 @@ def load(folder: Path | str) -> Recording:
 
 
 def _named_alike(api: pd.DataFrame) -> pd.DataFrame:
-    """`api` with one row for each run, step, phase and function, called as `cuda_api.base_name` has it."""
+    """`api` with one row for each run, rank, step, phase and function, called as `cuda_api.base_name` has it."""
     names = api["name"].cat
     base = pd.Series({name: cuda_api.base_name(str(name)) for name in names.categories}, dtype=object)
     if (base == base.index).all():
         return api
-    by = ["run_id", "step", "phase", "name"]
+    by = ["run_id", "rank", "step", "phase", "name"]
     renamed = api.assign(name=api["name"].map(base).astype("category"))
     return renamed.groupby(by, observed=True, sort=False, as_index=False)[["calls", "total_ns"]].sum()
 

@@ -1,16 +1,13 @@
 """What a running sweep tells: a bar in a terminal, plain lines elsewhere, or JSON events."""
 
-import errno
 import json
-import os
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from statistics import StatisticsError, linear_regression
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.markup import escape
@@ -32,35 +29,6 @@ class EventSink(Protocol):
 
 MARKS = {"ok": "[green]ok[/]", "oom": "[yellow]oom[/]"}
 CHECK_COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
-
-
-class Output:
-    """A standard stream whose reader may go away, such as a terminal or a log shipper: the rest goes nowhere."""
-
-    def __init__(self, stream: TextIO):
-        self.stream = stream
-
-    def __getattr__(self, name: str):
-        return getattr(self.stream, name)
-
-    def write(self, text: str) -> int:
-        with self._read_or_not():
-            self.stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with self._read_or_not():
-            self.stream.flush()
-
-    @contextmanager
-    def _read_or_not(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EIO):
-                raise
-            with open(os.devnull, "w") as nowhere:
-                os.dup2(nowhere.fileno(), self.stream.fileno())
 
 
 class Meter:

@@ -9,15 +9,16 @@ import subprocess
 import sys
 from contextlib import closing
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from analysis import show
-from analysis.__main__ import app
 from analysis.capture.summary import SECTIONS
+from jobs.__main__ import app
 
 from .nsys_files import Export
-from .profiles import profile
+from .profiles import nsys_csv, profile
 
 _KEYS = {"capture", "coverage", "launches", *SECTIONS}
 
@@ -320,7 +321,32 @@ def test_facts_are_whole_numbers_beside_a_gpu_without_facts(tmp_path):
 
 
 def test_a_terminal_of_another_encoding_gets_the_summary_too(capture):
-    command = [sys.executable, "-m", "analysis", "show", str(capture)]
+    command = [sys.executable, "-m", "jobs", "show", str(capture)]
     done = subprocess.run(command, check=False, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"NVTX ranges" in done.stdout
+
+
+@pytest.mark.parametrize("report", ["nvtx_kern_sum", "cuda_gpu_kern_sum", "cuda_api_sum"])
+def test_a_report_of_nsys_is_printed_with_its_columns_and_numbers(report):
+    printed = _show("--report", report, profile("train")).stdout
+    ours, theirs = pd.read_csv(io.StringIO(printed)), pd.read_csv(nsys_csv("train", report))
+    assert list(ours) == list(theirs)
+    assert len(ours) == len(theirs)
+    assert ours["Total Time (ns)"].sum() == theirs["Total Time (ns)"].sum()
+
+
+def test_a_report_of_what_is_no_profile_is_an_error(tmp_path):
+    done = _show("--report", "nvtx_kern_sum", tmp_path / "none.sqlite")
+    assert done.exit_code == 2
+    assert "does not exist" in done.stderr
+
+
+def test_help_imports_neither_torch_nor_pandas():
+    program = (
+        "import sys\nfrom jobs.__main__ import app\nsys.argv = ['profiler-job', '--help']\n"
+        "try: app()\nexcept SystemExit: pass\n"
+        "print([one for one in ('torch', 'pandas', 'numpy', 'pyarrow', 'pydantic') if one in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -155,7 +155,7 @@ def test_random_kills_lose_no_run_and_double_none(tiny, tmp_path, stand_in_nsys)
     print(f"{len(expected)} runs, {len(harms)} sessions harmed, {sum(map(len, started.values()))} starts of runs")
 
     recording = tmp_path / "recording"
-    ingest = [sys.executable, "-m", "analysis", "ingest", sweep.results, "--out", recording]
+    ingest = [sys.executable, "-m", "jobs", "ingest", sweep.results, "--out", recording]
     subprocess.run(ingest, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     assert sorted(pandas.read_parquet(recording / "runs.parquet")["run_id"]) == sorted(expected)
 

@@ -442,7 +442,7 @@ def test_memory_that_takes_long_to_predict_is_left_out_unless_it_is_asked_for(ti
         return done.stdout, done.stderr
 
     quick = plan()
-    monkeypatch.setattr("jobs.__main__.QUICK_S", 0)
+    monkeypatch.setattr("jobs.commands.QUICK_S", 0)
     takes = "the memory of 4 different shapes takes about 0:00:00 to predict"
     without, told = plan()
     assert without.splitlines()[0].split() == ["run", "parameters", "batch", "time", "(s)"]

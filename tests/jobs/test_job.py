@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.__main__ import job as job_command
-from jobs.__main__ import render as render_command
+from jobs.commands import job as job_command
+from jobs.commands import render as render_command
 from jobs.executor.result_store import Results
 from jobs.follow_up import replace, shipped_recordings
 from tests.jobs.conftest import ROOT, command, eventually, jobs
@@ -253,7 +253,7 @@ def test_recordings_of_the_same_runs_are_named_and_one_can_be_chosen(arguments, 
 def test_shipped_recordings_are_shown_on_request_where_they_replace_nothing(mkdocs, monkeypatch, tmp_path):
     """A function call, since all of what is shipped takes its time."""
     built = []
-    monkeypatch.setattr("jobs.__main__.build_site", lambda recordings, site, report: built.append((recordings, site)))
+    monkeypatch.setattr("jobs.commands.build_site", lambda recordings, site, report: built.append((recordings, site)))
     render_command(tmp_path / "new", shipped=True)
     assert built == [(shipped_recordings(), tmp_path / "new" / "site")]
     for own in ("site", "recordings/mine"):

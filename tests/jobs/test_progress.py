@@ -13,7 +13,8 @@ from rich.console import Console
 
 from analysis.recording import store
 from jobs.executor import events
-from jobs.executor.events import Estimate, JsonEvents, Meter, Output, Terminal, clock
+from jobs.executor.events import Estimate, JsonEvents, Meter, Terminal, clock
+from jobs.output import Output
 from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from jobs.sweep.prediction import predicted_seconds
 

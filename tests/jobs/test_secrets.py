@@ -90,7 +90,7 @@ def test_no_secret_and_no_name_reaches_results_or_recording(fake_worker, tiny, t
     assert occurrences(results / "raw", words) == []
     assert not [word for word in words if word in done.stdout + done.stderr]
 
-    ingest = [sys.executable, "-m", "analysis", "ingest", results / "tiny", "--out", recording]
+    ingest = [sys.executable, "-m", "jobs", "ingest", results / "tiny", "--out", recording]
     ingested = subprocess.run(ingest, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert ingested.returncode == 0, ingested.stderr
     assert occurrences(recording, names | {str(results)}) == []

@@ -6,10 +6,10 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from analysis.__main__ import app
 from analysis.metrics import timing
 from analysis.recording import store
 from analysis.recording.ingest import ResultsError, ingest
+from jobs.__main__ import app
 from jobs.contract.privacy import scrub_text
 from tests.capture.nsys_files import Export
 from tests.capture.profiles import profile

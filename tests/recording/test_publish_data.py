@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from analysis.__main__ import app
 from analysis.recording import publish_data, store
 from analysis.recording.ingest import ingest
 from analysis.recording.publish_data import PublishError
+from jobs.__main__ import app
 
 RUN = "small-ctx128-fp32-naive-forward"
 SHIPPED = sorted(path.parent for path in (Path(__file__).parents[1] / "site" / "data").glob("*/manifest.json"))

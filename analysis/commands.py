@@ -1,7 +1,5 @@
-"""The command line of the analysis: `python -m analysis COMMAND`. Each command only calls the function that does the
-work."""
+"""The commands of the side that needs no GPU. Each only calls the function that does the work."""
 
-import io
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -10,21 +8,15 @@ from typing import Annotated
 import typer
 
 from analysis import show as showing
+from analysis.capture import nsys_reports
 from analysis.recording import ingest as ingesting
 from analysis.recording import merge as merging
 from analysis.recording.store import RecordingError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-
-Form = StrEnum("Form", showing.FORMATS)
-
-
-@app.callback()
-def _commands() -> None:
-    """Analyse what the profiling job measured; needs no GPU and no torch."""
+Form = StrEnum("Form", list(showing.FORMATS))
+NsysReport = StrEnum("NsysReport", list(nsys_reports.REPORTS))
 
 
-@app.command()
 def ingest(
     results: Annotated[Path, typer.Argument(help="Results folder of one sweep, as the profiling job wrote it.")],
     out: Annotated[Path, typer.Option(help="Folder of the recording to write.")],
@@ -41,7 +33,6 @@ def ingest(
     print(f"{out}: {len(manifest['runs'])} runs, {num_ok} ok, {kernels} kernels, {size / 2**20:.1f} MiB")
 
 
-@app.command()
 def merge(
     shards: Annotated[
         list[Path], typer.Argument(metavar="SHARD...", help="Folders of shards, or the folder that holds them.")
@@ -65,7 +56,6 @@ def merge(
     raise typer.Exit(1 if merged.missing else 0)
 
 
-@app.command()
 def show(
     profiles: Annotated[
         list[Path], typer.Argument(metavar="PROFILE...", help=".nsys-rep, .sqlite, or a parquetdir export (a folder).")
@@ -73,17 +63,22 @@ def show(
     form: Annotated[Form, typer.Option("--format", help="How to print it.")] = Form.text,
     top: Annotated[int, typer.Option(min=0, help="Rows of a section in text and md; 0 for all.")] = 20,
     rules: Annotated[Path | None, typer.Option(help="TOML file with your own rules for kernel families.")] = None,
+    report: Annotated[
+        NsysReport | None, typer.Option(help="Instead, this table of `nsys stats`, as CSV with nsys's columns.")
+    ] = None,
 ) -> None:
     """Summarise nsys profiles of any program: kernels, ranges, phases, API calls, copies, and what is missing."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+        if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal of another encoding still shows the rest
-    code = showing.show(profiles, form.value, top, print, ingesting.print_line, rules)
+    if report:
+        code = showing.show_report(profiles, report.value, print, ingesting.print_line)
+    else:
+        code = showing.show(profiles, form.value, top, print, ingesting.print_line, rules)
     if code:
         raise typer.Exit(code)
 
 
-@app.command()
 def report(
     recording: Annotated[
         list[Path] | None, typer.Option(help="Folder of a recording; repeat for several. Default: those in site/data.")
@@ -103,7 +98,6 @@ def report(
     raise typer.Exit(1 if strict and published.breaches else 0)
 
 
-@app.command("publish-data")
 def publish_data(
     source: Annotated[Path, typer.Argument(metavar="RESULTS", help="Results folder of a sweep, or a recording.")],
     name: Annotated[str, typer.Argument(help="Name of the recording, such as h100-bf16.")],
@@ -128,7 +122,3 @@ def publish_data(
         ingesting.print_line("nothing was published")
         raise typer.Exit(1)
     print(f"{folder} is ready: commit it, and the site shows it after the next push")
-
-
-if __name__ == "__main__":
-    app()

@@ -1,0 +1,36 @@
+"""Standard streams whose reader may go away."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+
+class Output:
+    """A standard stream whose reader may go away, such as a terminal or a log shipper: the rest goes nowhere."""
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+
+    def __getattr__(self, name: str):
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        with self._read_or_not():
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._read_or_not():
+            self.stream.flush()
+
+    @contextmanager
+    def _read_or_not(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
+            with open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), self.stream.fileno())
