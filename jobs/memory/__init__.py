@@ -30,7 +30,7 @@ NUM_STEPS = 2
 
 EFFORT_S = 0.3e-3
 """Seconds to predict a layer of a forward pass, on a modest machine; with a backward pass it is four times that."""
-QUICK_S = 6
+QUICK_S = 6.0
 
 
 class Failure(NamedTuple):
