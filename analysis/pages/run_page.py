@@ -10,6 +10,7 @@ from analysis.metrics import kernel_time, ranks, run_grid, timing, utilisation
 from analysis.metrics.ordering import place, sorted_by
 from analysis.pages.columns import spread_column
 from jobs.contract import ranges
+from jobs.contract.axes import label_of_value
 
 TOP_KERNELS = 20
 AXES = (*run_grid.CASE_AXES, "mode", *run_grid.VARIANT_AXES)
@@ -91,6 +92,7 @@ def _frames(
 
 def _facts(run: pd.Series, runs: pd.DataFrame, frames: Frames) -> dict:
     return {
+        "attention": label_of_value("attention", run["attention"]),
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
         "why": run_grid.why_not_measured(run),
         "axes": _axes(run, runs),

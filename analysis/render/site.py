@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from analysis.answer import Answer, Chart, Claim
 from analysis.render import charts, findings, tables, text
+from jobs.contract.axes import label_of_value
 
 HEADING = re.compile("^# .*\n", re.MULTILINE)
 TEMPLATES = Path(__file__).parents[1] / "pages"
@@ -265,7 +266,8 @@ class _Page:
 
     def case(self, row: Mapping[str, Any]) -> Markup:
         """A case in a sentence, linked to its run: small · 128."""
-        label = text.inline(" · ".join(str(row[name]) for name in self.site.case_columns if name in row))
+        words = (str(label_of_value(name, row[name])) for name in self.site.case_columns if name in row)
+        label = text.inline(" · ".join(words))
         run = row.get("run_id")
         if not isinstance(run, str) or not run or not self.site.run_pages:
             return Markup('<span class="case">{}</span>').format(label)

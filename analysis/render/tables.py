@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from analysis.answer import NOT_MEASURED, Column, Table
 from analysis.render import text
+from jobs.contract.axes import label_of_value
 
 SCALE = {"ms": 1e6, "us": 1e3, "gflop": 1e9, "bytes": 2**30, "mib": 2**20, "share": 0.01, "points": 0.01}
 UNIT = {
@@ -218,6 +219,7 @@ def _cell(
         width = f"{min(100.0, max(0.0, 100 * value)):.1f}"
         bar = Markup(' class="bar" style="--bar:{}%"').format(width) if column.bar else Markup("")
         return Markup("<td{}{}>{}</td>").format(_raw(value, shown), bar, shown)
+    value = label_of_value(column.key, value)
     if column.kind == "run":
         run = row.get("run_id")
         label = text.escape(value)
@@ -250,7 +252,7 @@ def _cell(
 
 
 def _case_word(column: Column, row: dict) -> str:
-    value = row[column.key]
+    value = label_of_value(column.key, row[column.key])
     return f"{column.label} {value}" if column.kind in NUMERIC else str(value)
 
 

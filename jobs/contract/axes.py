@@ -115,6 +115,7 @@ class Run(BaseModel):
         Axis(
             order=4,
             label="attention",
+            labels={"naive": "eager"},
             default="naive",
             meaning="naive (eager attention) | fused: sdpa (as PyTorch chooses) | flash | efficient | cudnn",
         ),
@@ -133,6 +134,7 @@ class Run(BaseModel):
         Axis(
             order=6,
             label="optimizer",
+            labels={"own": "reference"},
             token="adamw_{}".format,
             meaning="own (reference) | torch.optim's loop | foreach | fused",
         ),
@@ -224,6 +226,11 @@ def listed_axes() -> list[str]:
 def label_of(name: str) -> str:
     """Heading of an axis on pages; any other name is its own."""
     return AXES[name].label if name in AXES else name
+
+
+def label_of_value(name: str, value: Any) -> Any:
+    """What pages call a value of an axis: the value itself, or its label. Of any other name, the value."""
+    return AXES[name].labels.get(value, value) if name in AXES else value
 
 
 def type_of(name: str) -> Any:

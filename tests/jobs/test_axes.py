@@ -1,0 +1,87 @@
+"""An axis of the sweep stands in one place: run ids, sweep files, columns and labels derive from it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from analysis.recording.store import TABLES
+from jobs.contract import axes
+from jobs.contract.axes import AXES, Run, default_of, label_of_value, listed_axes, reading_order
+from jobs.sweep.plan import Sweep
+
+ROOT = Path(__file__).parents[2]
+RUN = Run(size="small", context_length=128, mode="forward", precision="fp32", attention="naive")
+
+NEW_AXIS = """
+    activation: Annotated[
+        Literal["swiglu", "relu"],
+        Axis(order=11, label="activation", token="act_{}".format, meaning="swiglu | relu"),
+    ] = "swiglu"
+"""
+
+
+def test_a_run_at_its_defaults_is_named_by_its_case():
+    assert RUN.run_id == "small-ctx128-fp32-naive-forward"
+
+
+def test_what_is_not_at_its_default_is_named_once():
+    changed = {"batch_size": 8, "compile": "default", "optimizer": "fused", "memory_limit_gib": 22.5, "repeat": 2}
+    run = RUN.model_copy(update=changed | {"fresh_process": True, "workload": "my.models:build"})
+    assert run.run_id == (
+        "small-ctx128-fp32-naive-forward-batch8-compile_default-adamw_fused-limit22.5-fresh-repeat2-my.models.build"
+    )
+
+
+def test_every_field_of_a_run_is_a_column_with_its_meaning():
+    columns = {column.name: column for column in TABLES["runs"]}
+    assert set(Run.model_fields) <= set(columns)
+    assert all(columns[name].meaning for name in Run.model_fields)
+    assert all(columns[name].before == default_of(name) for name in Run.model_fields)
+
+
+def test_every_listed_axis_is_a_list_in_a_sweep_file():
+    assert set(listed_axes()) <= set(Sweep.model_fields)
+
+
+def test_orders_are_unique_and_modes_come_innermost():
+    orders = [axis.order for axis in AXES.values() if axis.order is not None]
+    assert len(set(orders)) == len(orders)
+    assert reading_order()[0] == "size" and reading_order()[-1] == "mode"
+
+
+def test_pages_call_values_by_their_labels_and_recordings_keep_them():
+    assert label_of_value("attention", "naive") == "eager"
+    assert label_of_value("optimizer", "own") == "reference"
+    assert label_of_value("attention", "flash") == "flash"
+    assert label_of_value("kernel_name", "naive") == "naive"
+
+
+def test_a_new_axis_is_one_field_and_everything_but_the_work_follows(tmp_path):
+    """The contract with one field more, in a process of its own: run ids, sweep files, --only, columns and headings."""
+    source = Path(axes.__file__).read_text()
+    folder = tmp_path / "jobs" / "contract"
+    for path in (ROOT / "jobs").rglob("*.py"):
+        target = tmp_path / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(path.read_text())
+    (folder / "axes.py").write_text(
+        source.replace("    num_parameters: Annotated[Count", NEW_AXIS + "    num_parameters: Annotated[Count", 1)
+    )
+    program = (
+        "from jobs.sweep.plan import Sweep, select\n"
+        "from jobs.contract.axes import label_of\n"
+        "from analysis.recording.store import TABLES\n"
+        "from analysis.metrics.run_grid import VARIANT_AXES\n"
+        "sweep = Sweep.model_validate({'name': 'x', 'size': ['small'], 'context_length': [8], 'mode': ['forward'],"
+        " 'activation': ['swiglu', 'relu']})\n"
+        "print([run.run_id for run in sweep.runs], [run.run_id for run in select(sweep.runs, 'activation=relu')],"
+        " label_of('activation'), 'activation' in [one.name for one in TABLES['runs']], 'activation' in VARIANT_AXES)"
+    )
+    paths = f"{tmp_path}:{ROOT}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={"PYTHONPATH": paths}, cwd=tmp_path
+    )
+    assert done.stdout.strip() == (
+        "['small-ctx8-fp32-naive-forward', 'small-ctx8-fp32-naive-forward-act_relu'] "
+        "['small-ctx8-fp32-naive-forward-act_relu'] activation True True"
+    ), done.stderr

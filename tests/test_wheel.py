@@ -1,0 +1,71 @@
+"""The built wheel works on its own: in an environment that has its dependencies and not this checkout."""
+
+import shutil
+import site
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.capture.profiles import NAMES, profile
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel, built from a copy: a build leaves files behind."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    for name in ("jobs", "analysis"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder / "dist", folder]
+    subprocess.run(command, check=True)
+    (found,) = (folder / "dist").glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def command(wheel, tmp_path_factory):
+    """profiler-job as installed from the wheel; the dependencies are those that run this test."""
+    folder = tmp_path_factory.mktemp("clean")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    install = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "--quiet", "--no-deps"]
+    subprocess.run([*install, wheel], check=True)
+    # Only this path: what is installed there in development mode is not followed.
+    (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n")
+    return folder / "bin" / "profiler-job"
+
+
+def run(command, *arguments, folder):
+    return subprocess.run([command, *map(str, arguments)], capture_output=True, text=True, cwd=folder)
+
+
+def test_every_package_and_every_template_is_in_the_wheel(wheel):
+    held = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {
+        str(path.relative_to(ROOT))
+        for side in ("jobs", "analysis")
+        for path in (ROOT / side).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert not wanted - held
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_installed_program_shows_a_real_export(command, tmp_path, name):
+    done = run(command, "show", profile(name), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Kernel families" in done.stdout
+
+
+def test_the_installed_program_is_the_wheels_and_plans_the_default_sweep(command, tmp_path):
+    where = run(command.with_name("python"), "-c", "import jobs, analysis; print(jobs.__file__)", folder=tmp_path)
+    assert str(command.parents[1]) in where.stdout
+    done = run(command, "plan", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "60 runs" in done.stdout
