@@ -50,9 +50,14 @@ def tiny(tmp_path) -> "callable":
 
 
 @pytest.fixture
-def stand_in_nsys(monkeypatch):
-    """The stand-in for nsys is the first on PATH."""
-    monkeypatch.setenv("PATH", f"{STAND_IN}{os.pathsep}{os.environ['PATH']}")
+def stand_in_nsys(tmp_path, monkeypatch):
+    """The stand-in for nsys is the first on PATH, run by this Python: a `python3` that is a shim takes ten times as
+    long to start, and a tiny sweep has dozens of nsys's commands."""
+    path = tmp_path / "stand_in" / "nsys"
+    path.parent.mkdir()
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{STAND_IN / "nsys"}" "$@"\n')
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.fixture
