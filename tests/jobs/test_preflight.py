@@ -221,7 +221,7 @@ def test_no_nsys_says_what_to_install(monkeypatch):
 def test_a_torch_without_cuda_is_found_out():
     torch = pytest.importorskip("torch")
     if torch.version.cuda:
-        pytest.skip("this torch is built for CUDA")
+        pytest.skip("needs a torch that is built without CUDA")
     check = preflight.check_torch()
     assert check.state == "failed"
     assert "without CUDA" in check.found
