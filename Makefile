@@ -13,6 +13,8 @@ STRICT ?=
 ALLOW_MIX ?=
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+IN_PARALLEL := $(BIN)/python -m pytest -q --numprocesses auto --dist worksteal
+
 ifeq ($(origin BIN),file)
 TO_REPORT  := $(VENV)/report.stamp
 TO_MEASURE := $(VENV)/gpu.stamp
@@ -22,8 +24,8 @@ endif
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-image test-chaos serve sweep studies ingest merge publish-data report site offline notebook
-.PHONY: screenshots image bench lint format clean
+.PHONY: help run test test-all test-image test-chaos serve sweep studies ingest merge publish-data report site offline
+.PHONY: notebook screenshots image bench lint format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -85,8 +87,11 @@ serve: report ## Preview the site on http://127.0.0.1:8000; a change of template
 	  --command '$(BIN)/python -m jobs report $(if $(RECORDING),--recording $(RECORDING))' analysis site/data & \
 	watcher=$$!; trap "kill $$watcher" EXIT INT TERM; $(BIN)/mkdocs serve $(SERVE)
 
-test: $(TO_DEVELOP) ## Set up everything and run all tests
-	$(BIN)/python -m pytest
+test: $(TO_DEVELOP) ## Set up everything and run the tests, the long ones left out (minutes)
+	$(IN_PARALLEL)
+
+test-all: $(TO_DEVELOP) ## Run all tests: all pages in the browser, Slurm, all fuzzing, all kills
+	$(IN_PARALLEL) --all
 
 merge: $(TO_REPORT) ## Join the shards below SHARDS=folder into MERGED=results/merged
 	$(BIN)/python -m jobs merge $(SHARDS) --out $(or $(MERGED),results/merged) $(if $(ALLOW_MIX),--allow-mix)
@@ -112,7 +117,7 @@ screenshots: $(TO_DEVELOP) ## Take the README's pictures of the report, light an
 	$(BIN)/python -m tests.browser.screenshots
 
 test-chaos: $(TO_DEVELOP) ## Twenty kill -9 and five SIGTERM over a sweep on the CPU (minutes)
-	CHAOS=1 $(BIN)/python -m pytest -s tests/jobs/test_chaos.py
+	$(BIN)/python -m pytest --all -s tests/jobs/test_chaos.py
 
 bench: $(TO_DEVELOP) ## Measure the reader on generated captures of up to 5 M kernels
 	$(BIN)/python -m tests.bench --out site/data/benchmarks/reader.json

@@ -8,7 +8,10 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 from analysis import write_site
+from tests.browser.serving import BASE_PATH
+from tests.synthetic import recording as made_up
 
+SITE_URL = f"https://example.org{BASE_PATH}"
 ROOT = Path(__file__).parents[1]
 GENERATED = ("report", "index.md")
 
@@ -31,3 +34,12 @@ def build_site(folder: Path, recording=None, site_url: str = "", config: str = "
     finally:
         loaded.plugins.run_event("shutdown")
     return html
+
+
+def build_small_site(folder: Path) -> Path:
+    """As `build_site`, of a made-up recording, which takes a tenth of the time of the shipped ones."""
+    rec = made_up(("small", "2.7B"), (128, 512, 1024))
+    for table in ("kernels", "ranges"):
+        frame = getattr(rec, table)
+        frame["run_id"] = frame["run_id"].astype("category")
+    return build_site(folder, rec, site_url=SITE_URL)

@@ -56,7 +56,7 @@ def test_every_package_and_every_template_is_in_the_wheel(wheel):
     assert not wanted - held
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[1:])])
 def test_the_installed_program_shows_a_real_export(command, tmp_path, name):
     done = run(command, "show", profile(name), folder=tmp_path)
     assert done.returncode == 0, done.stderr

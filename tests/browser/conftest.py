@@ -5,26 +5,26 @@ import pytest
 
 from tests.browser import chromium
 from tests.browser.hostile import hostile_recording
-from tests.browser.serving import BASE_PATH, serving
-from tests.site_builder import build_site
-
-SITE_URL = f"https://example.org{BASE_PATH}"
+from tests.browser.serving import serving
+from tests.site_builder import SITE_URL, build_site, build_small_site
 
 
 @pytest.fixture(scope="session")
-def shipped(tmp_path_factory):
-    """Folder of the HTML of the shipped recording's report, built for a base path."""
-    return build_site(tmp_path_factory.mktemp("shipped"), site_url=SITE_URL)
+def built(request, built_once):
+    """Folder of the HTML of a report, built for a base path: with --all that of the shipped recordings."""
+    if request.config.getoption("all"):
+        return built_once("shipped", lambda folder: build_site(folder, site_url=SITE_URL))
+    return built_once("small", build_small_site)
 
 
 @pytest.fixture(scope="session")
-def hostile(tmp_path_factory):
+def hostile(built_once):
     """Folder of the HTML of a small report whose names come from an enemy."""
-    return build_site(tmp_path_factory.mktemp("hostile"), hostile_recording(), site_url=SITE_URL)
+    return built_once("hostile", lambda folder: build_site(folder, hostile_recording(), site_url=SITE_URL))
 
 
 @pytest.fixture(scope="package")
-def browser(shipped, hostile):
+def browser(built, hostile):
     if why := chromium.missing():
         pytest.skip(why)
     with chromium.launched() as launched:
@@ -32,8 +32,8 @@ def browser(shipped, hostile):
 
 
 @pytest.fixture(scope="package")
-def address(shipped):
-    with serving(shipped) as found:
+def address(built):
+    with serving(built) as found:
         yield found
 
 

@@ -63,6 +63,7 @@ def test_rows_without_a_number_come_last_whatever_the_order(page, hostile_addres
         assert last.locator(".why").count() and "OOM" in last.inner_text()
 
 
+@pytest.mark.long  # a table of the shipped recording is long enough
 def test_the_heading_stays_in_sight_while_a_long_table_scrolls(page, address):
     page.goto(f"{address}report/runs.html")
     script = """(figure) => {
@@ -190,9 +191,10 @@ def test_the_menu_opens_on_a_phone(browser, address):
     context.close()
 
 
-def test_tables_are_no_wider_than_the_page(page, address, shipped):
+@pytest.mark.long  # the tables of the shipped recordings
+def test_tables_are_no_wider_than_the_page(page, address, built):
     """Those behind findings, too, and of the pages of runs one: these are alike."""
-    paths = [path for path in pages_of(shipped) if "/runs/" not in path]
+    paths = [path for path in pages_of(built) if "/runs/" not in path]
     wide = []
     for path in [*paths, "report/runs/small-ctx512-fp32-naive-train_step.html"]:
         page.goto(address + path)

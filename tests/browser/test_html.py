@@ -65,7 +65,7 @@ class Page(HTMLParser):
             self.idrefs += re.findall(r"url\(#([^)]+)\)", value)
 
 
-@pytest.fixture(scope="module", params=["shipped", "hostile"])
+@pytest.fixture(scope="module", params=["built", "hostile"])
 def site(request):
     return request.getfixturevalue(request.param)
 
@@ -130,10 +130,10 @@ def test_each_page_says_what_it_is(site, pages):
             assert wanted in html, f"{path.relative_to(site)}: {wanted}"
 
 
-def test_the_base_path_is_in_the_404_page_and_nowhere_else_needed(shipped):
-    lost = (shipped / "404.html").read_text(encoding="utf-8")
+def test_the_base_path_is_in_the_404_page_and_nowhere_else_needed(built):
+    lost = (built / "404.html").read_text(encoding="utf-8")
     assert f'href="{BASE_PATH}index.html"' in lost and f'href="{BASE_PATH}assets/report.css"' in lost
-    page = (shipped / "report" / "runs.html").read_text(encoding="utf-8")
+    page = (built / "report" / "runs.html").read_text(encoding="utf-8")
     assert f'rel="canonical" href="https://example.org{BASE_PATH}report/runs.html"' in page
     assert f'"{BASE_PATH}' not in page
 

@@ -9,6 +9,8 @@ import pytest
 from tests.browser.chromium import watched
 from tests.site_builder import ROOT
 
+pytestmark = pytest.mark.long
+
 RUN = "report/runs/small-ctx512-fp32-naive-train_step.html"
 PAGES = ("index.html", "report/forward-time.html", "report/kernels.html", RUN, "notebooks/ask-the-recording.html")
 BUILD = """

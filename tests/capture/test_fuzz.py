@@ -26,6 +26,7 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 DATA = Path(__file__).parents[1] / "data"
 BATCHES, BATCH = 25, 20
+FIRST_LOOK = 2  # batches of the default dose
 LIMIT_S = 20
 TABLES = {
     "CUPTI_ACTIVITY_KIND_KERNEL": "num_kernels",
@@ -266,7 +267,9 @@ def _check_csv(text: str, found: dict) -> None:
     assert len(list(csv.DictReader(io.StringIO(text)))) == sum(len(row) for rows in sections for row in rows)
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.parametrize(
+    "batch", [*range(FIRST_LOOK), *(pytest.param(one, marks=pytest.mark.long) for one in range(FIRST_LOOK, BATCHES))]
+)
 def test_damaged_exports_give_a_right_summary_or_one_clear_line(originals, tmp_path, batch):
     files, folders = originals
     answers = []

@@ -62,6 +62,7 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 """
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.slurm,
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (apt install slurm-wlm munge)"),
     pytest.mark.skipif(os.getuid() != 0, reason="slurmd starts jobs for their users, which only root may"),

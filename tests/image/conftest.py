@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import leave_out
 from tests.image.engine import Engine, NoEngine, an_engine, shown
 
 ROOT = Path(__file__).parents[2]
@@ -24,11 +25,8 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    if "image" in config.option.markexpr:
-        return
-    left_out = [item for item in items if item.get_closest_marker("image")]
-    items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=left_out)
+    if "image" not in config.option.markexpr:
+        leave_out(config, items, "image", "tests of the image were not run: make test-image runs them")
 
 
 @pytest.fixture(scope="session")

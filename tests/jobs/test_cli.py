@@ -453,7 +453,7 @@ def test_memory_that_takes_long_to_predict_is_left_out_unless_it_is_asked_for(ti
 
 
 def test_the_whole_path_with_the_real_workload(tiny, tmp_path, stand_in_nsys):
-    sweep = tiny(context_length=[8], precision=["fp32", "bf16"])
+    sweep = tiny(context_length=[8], mode=["train_step"], precision=["fp32", "bf16"])
     done = jobs("run", "--device", "cpu", "--sweep", sweep, "--results", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     timings = json.loads((tmp_path / "tiny" / SECOND / "timings.json").read_text())

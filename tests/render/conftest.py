@@ -2,14 +2,18 @@
 
 import pytest
 
-from tests.site_builder import build_site
-from tests.synthetic import recording
+from analysis.render import charts
+from tests.site_builder import build_small_site
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory):
-    rec = recording(("small", "2.7B"), (128, 512, 1024))
-    for table in ("kernels", "ranges"):
-        frame = getattr(rec, table)
-        frame["run_id"] = frame["run_id"].astype("category")
-    return build_site(tmp_path_factory.mktemp("site"), rec)
+def site(built_once):
+    return built_once("small", build_small_site)
+
+
+@pytest.fixture(scope="module")
+def undrawn():
+    """In place of each chart an empty drawing, for tests of words and files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(charts, "render", lambda *arguments, **options: "<svg></svg>")
+        yield

@@ -1,5 +1,7 @@
 """Writing a report over an older one: only what changed is touched, and a report that fails changes nothing."""
 
+import shutil
+
 import pytest
 
 from analysis import write_site
@@ -16,35 +18,45 @@ def rec():
     return recording(("small",), (128, 256), ("forward",))
 
 
-def test_files_that_did_not_change_keep_their_time(tmp_path, rec):
-    write_site.write(rec, tmp_path)
-    before = files(tmp_path)
-    (tmp_path / "report" / "runs.md").write_text("old")
-    write_site.write(rec, tmp_path)
-    after = files(tmp_path)
+@pytest.fixture(scope="module")
+def written(rec, undrawn, tmp_path_factory):
+    docs = tmp_path_factory.mktemp("written")
+    write_site.write(rec, docs)
+    return docs
+
+
+@pytest.fixture
+def docs(written, tmp_path):
+    """A folder with a report of `rec`."""
+    return shutil.copytree(written, tmp_path / "docs")
+
+
+def test_files_that_did_not_change_keep_their_time(docs, rec):
+    before = files(docs)
+    (docs / "report" / "runs.md").write_text("old")
+    write_site.write(rec, docs)
+    after = files(docs)
     assert before.keys() == after.keys()
     changed = {str(path) for path in before if before[path] != after[path]}
     assert changed == {"report/runs.md"}
 
 
-def test_pages_of_runs_that_are_gone_go_too(tmp_path, rec):
-    write_site.write(rec, tmp_path)
-    (tmp_path / "report" / "csv" / "old").mkdir()
-    (tmp_path / "report" / "csv" / "old" / "old.csv").write_text("")
-    (tmp_path / "extend.md").write_text("written by hand")
-    write_site.write(rec, tmp_path)
-    assert not (tmp_path / "report" / "csv" / "old").exists()
-    assert (tmp_path / "extend.md").is_file()
+def test_pages_of_runs_that_are_gone_go_too(docs, rec):
+    (docs / "report" / "csv" / "old").mkdir()
+    (docs / "report" / "csv" / "old" / "old.csv").write_text("")
+    (docs / "extend.md").write_text("written by hand")
+    write_site.write(rec, docs)
+    assert not (docs / "report" / "csv" / "old").exists()
+    assert (docs / "extend.md").is_file()
 
 
-def test_a_report_that_fails_leaves_the_last_one_as_it_is(tmp_path, rec, monkeypatch):
-    write_site.write(rec, tmp_path)
-    before = files(tmp_path)
+def test_a_report_that_fails_leaves_the_last_one_as_it_is(docs, rec, monkeypatch):
+    before = files(docs)
 
     def answer(runs):
         raise ZeroDivisionError
 
     monkeypatch.setattr(run_list, "answer", answer)
     with pytest.raises(ZeroDivisionError):
-        write_site.write(rec, tmp_path)
-    assert files(tmp_path) == before
+        write_site.write(rec, docs)
+    assert files(docs) == before

@@ -1,6 +1,7 @@
 """A recording of little: one run, or one mode, or a sweep with a run missing. Its pages read as sentences and say what
 is not there."""
 
+import functools
 import html
 import re
 
@@ -40,39 +41,54 @@ def a_run_missing():
     return rec
 
 
-@pytest.mark.parametrize(
-    "rec",
-    [one_run("forward"), one_run("forward_backward"), one_run("train_step"), train_steps_only(), a_run_missing()],
-    ids=["forward", "forward_backward", "train_step", "train steps only", "a run missing"],
-)
-def test_one_is_not_many_and_none_is_not_zero_steps(rec, tmp_path):
-    write_site.write(rec, tmp_path)
-    wrong = [f"{page}: …{text[m.start() - 30 : m.end() + 20]}…" for page, text in words(tmp_path).items()
+SMALL = {
+    "forward": lambda: one_run("forward"),
+    "forward_backward": lambda: one_run("forward_backward"),
+    "train_step": lambda: one_run("train_step"),
+    "train steps only": train_steps_only,
+    "a run missing": a_run_missing,
+}
+
+
+@pytest.fixture(scope="module")
+def written(undrawn, tmp_path_factory):
+    """written(name): the folder of the report of a recording of SMALL."""
+
+    @functools.cache
+    def write(name):
+        docs = tmp_path_factory.mktemp("small")
+        write_site.write(SMALL[name](), docs)
+        return docs
+
+    return write
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_one_is_not_many_and_none_is_not_zero_steps(written, name):
+    wrong = [f"{page}: …{text[m.start() - 30 : m.end() + 20]}…" for page, text in words(written(name)).items()
              for m in BAD.finditer(text)]  # fmt: skip
     assert not wrong, "\n".join(wrong)
 
 
-def test_one_forward_pass_has_no_shortest_and_no_longest(tmp_path):
-    write_site.write(one_run("forward"), tmp_path)
-    pages = words(tmp_path)
+def test_one_forward_pass_has_no_shortest_and_no_longest(written):
+    pages = words(written("forward"))
     said = pages["report/forward-time.md"].partition("How this was measured")[0]
     assert "A forward pass takes 0.631" in said and "shortest" not in said and "median of" not in said
     assert pages["index.md"].count("1 run of a Transformer language model, 1 size at 1 context length (forward)") == 1
 
 
-def test_without_forward_passes_their_question_says_so(tmp_path):
-    write_site.write(train_steps_only(), tmp_path)
-    pages = words(tmp_path)
+def test_without_forward_passes_their_question_says_so(written):
+    pages = words(written("train steps only"))
     assert "Not measured." in pages["report/forward-time.md"]
     assert re.search(r"How long does a forward pass take\? Not measured\.", pages["index.md"])
 
 
-def test_runs_of_the_sweep_that_were_never_run_are_named(tmp_path):
-    write_site.write(a_run_missing(), tmp_path)
-    text = (tmp_path / "index.md").read_text()
+def test_runs_of_the_sweep_that_were_never_run_are_named(written):
+    docs = written("a run missing")
+    text = (docs / "index.md").read_text()
     assert "1 run of the sweep was never run." in text and "4 of 5" in text
     assert "medium-ctx128-fp32-naive-forward" in text
-    assert "finished." not in words(tmp_path)["index.md"]
+    assert "finished." not in words(docs)["index.md"]
 
 
 def test_several_recordings_miss_only_what_none_of_them_has():

@@ -39,14 +39,29 @@ def test_every_drawing_of_a_study_keeps_to_the_schema(shipped, letter):
             assert charts.specification(chart.kind, chart.rows, charts._Palette(), width, **chart.options)
 
 
-@pytest.mark.parametrize("name", ["compile", "memory", "optimizer"])
+@pytest.fixture(scope="module")
+def memory_alone(tmp_path_factory):
+    """(folder of the report of the study `memory` alone, what was published)"""
+    docs = tmp_path_factory.mktemp("memory")
+    shutil.copytree(DATA / "memory", docs / "data" / "memory")
+    return docs, write_site.publish([docs / "data" / "memory"], docs)
+
+
+def test_the_study_of_memory_alone_makes_a_report(memory_alone):
+    docs, published = memory_alone
+    assert published.breaches == 0
+    assert (docs / "index.md").is_file()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["compile", "optimizer"])
 def test_a_study_alone_makes_a_report(tmp_path, name):
     assert write_site.publish([DATA / name], tmp_path).breaches == 0
     assert (tmp_path / "index.md").is_file()
 
 
 @pytest.fixture(scope="module")
-def pages(shipped, tmp_path_factory):
+def pages(shipped, undrawn, tmp_path_factory):
     """Folder of the pages of questions and studies."""
     docs = tmp_path_factory.mktemp("pages")
     write_site.write_questions(shipped[""], docs, {study: one for study, one in shipped.items() if study})
@@ -85,21 +100,19 @@ def test_studies_without_a_main_recording_need_one(tmp_path):
         write_site.publish([DATA / "compile", DATA / "memory"], tmp_path)
 
 
-def test_a_study_that_was_not_recorded_says_how_to_record_it(tmp_path):
-    write_site.publish([DATA / "memory"], tmp_path)
+def test_a_study_that_was_not_recorded_says_how_to_record_it(memory_alone):
+    docs, _ = memory_alone
     missing = [question for question in STUDIES.values() if question.STUDY not in ("", "memory")]
     for question in missing:
-        page = (tmp_path / "report" / f"{question.SLUG}.md").read_text()
+        page = (docs / "report" / f"{question.SLUG}.md").read_text()
         assert "Not measured in this recording." in page
         by_what = f"STUDY={question.STUDY}" if question is second_recording else f"study: {question.STUDY}"
         assert by_what.replace("_", "&#95;") in page
 
 
-def test_of_a_recording_made_without_nsys_every_page_says_so(tmp_path):
-    data = tmp_path / "data"
-    shutil.copytree(DATA / "memory", data / "memory")
-    write_site.publish([data / "memory"], tmp_path)
-    pages = {path.stem: path.read_text() for path in tmp_path.rglob("*.md")}
+def test_of_a_recording_made_without_nsys_every_page_says_so(memory_alone):
+    docs, _ = memory_alone
+    pages = {path.stem: path.read_text() for path in docs.rglob("*.md")}
     assert "<dt>Nsight Systems</dt><dd>not recorded</dd>" in pages["index"]
     assert " without Nsight Systems, by commit" in pages["data"]
     assert ", no Nsight Systems; started" in pages["small-ctx128-fp32-naive-train_step"]
@@ -124,7 +137,10 @@ def draft_of(kind, rows, name, width, title, **options):
 
 
 @pytest.mark.parametrize("change", [timed_only, none_finished], ids=lambda change: change.__name__)
-@pytest.mark.parametrize("name", ["h200-fp32", "compile", "optimizer", "precision"])
+@pytest.mark.parametrize(
+    "name",
+    ["h200-fp32", "precision", *(pytest.param(name, marks=pytest.mark.long) for name in ("compile", "optimizer"))],
+)
 def test_without_a_capture_only_what_was_timed_is_told(name, change, tmp_path, monkeypatch):
     monkeypatch.setattr(charts, "render", draft_of)
     rec = change(store.load(DATA / name))

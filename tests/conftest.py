@@ -1,0 +1,85 @@
+"""The doses of the suite, and what several workers share.
+
+`make test` runs the default dose. With `--all` (`make test-all`) tests marked `long` run, too, every page is visited
+in the browser, and property tests get more examples. What a dose leaves out is said in the last lines.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers of the suite share the cores
+MOST_WORKERS = 8  # each has pandas and torch in memory
+
+hypothesis.settings.register_profile("default", max_examples=5, deadline=None)
+hypothesis.settings.register_profile("all", max_examples=25, deadline=None)
+
+NOT_RUN = pytest.StashKey[dict[str, int]]()
+"""How many tests are left out, by what is said of them."""
+
+
+def pytest_addoption(parser):
+    parser.addoption("--all", action="store_true", help="run long tests, too, and everything at full dose")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: takes long and runs with --all only (make test-all)")
+    hypothesis.settings.load_profile("all" if config.getoption("all") else "default")
+    config.stash[NOT_RUN] = {}
+
+
+def leave_out(config, items: list[pytest.Item], marker: str, said: str) -> None:
+    """Take the tests with a marker from `items`; the last lines tell their number, and what is `said` of them."""
+    left_out = [item for item in items if item.get_closest_marker(marker)]
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+        config.stash[NOT_RUN][said] = len(left_out)
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("all"):
+        leave_out(config, items, "long", "long tests were not run, pages and examples were few: make test-all runs all")
+
+
+def pytest_xdist_auto_num_workers(config) -> int:
+    return min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):  # a worker tells the process that prints
+        session.config.workeroutput["not_run"] = session.config.stash[NOT_RUN]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    node.config.stash[NOT_RUN] |= getattr(node, "workeroutput", {}).get("not_run", {})  # in every worker the same
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    for said, num_tests in config.stash[NOT_RUN].items():
+        terminalreporter.line(f"{num_tests} {said}")
+
+
+@pytest.fixture(scope="session")
+def built_once(tmp_path_factory) -> Callable[[str, Callable[[Path], Path]], Path]:
+    """built_once(name, build): what `build(folder)` gives, a path below `folder`; of several workers that ask for a
+    name the first builds, and the others wait and take the same."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+
+    def once(name: str, build: Callable[[Path], Path]) -> Path:
+        folder, built = shared / f"built-{name}", shared / f"built-{name}.path"
+        with open(shared / f"built-{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not built.exists():
+                folder.mkdir(exist_ok=True)
+                built.write_text(str(build(folder)))
+        return Path(built.read_text())
+
+    return once
