@@ -1,5 +1,7 @@
 """Attention's kernels, time, arithmetic and rates, written out and fused."""
 
+from collections import defaultdict
+
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED
@@ -32,10 +34,11 @@ def runs_of(reference: pd.DataFrame) -> dict[str, str]:
 
 
 def forward_kernels(reference: pd.DataFrame, totals: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Kernels launched in attention's ranges: attention, range, kernel_name, family, per_layer, time_ns, share."""
+    """Kernels launched in attention's ranges: attention, range, kernel_name, family, per_layer (NaN where the layers
+    are not known), time_ns, share."""
     forms = runs_of(reference)
     rows = inside_attention(totals[totals["run_id"].isin(forms)])
-    layers = runs.astype({"run_id": str}).set_index("run_id")["num_layers"]
+    layers = layers_of(runs)
     rows = rows.assign(
         attention=rows["run_id"].map(forms),
         per_layer=rows["calls"] / rows["run_id"].map(layers).astype(float),
@@ -45,6 +48,11 @@ def forward_kernels(reference: pd.DataFrame, totals: pd.DataFrame, runs: pd.Data
     )
     rows = rows.sort_values(["_run", "_range", "time_ns"], ascending=[True, True, False], ignore_index=True)
     return rows[["attention", "range", "kernel_name", "family", "per_layer", "time_ns", "share"]]
+
+
+def layers_of(runs: pd.DataFrame) -> pd.Series:
+    """Number of layers by run_id, of the runs whose workload says it."""
+    return run_grid.of_known_shape(runs).astype({"run_id": str}).set_index("run_id")["num_layers"]
 
 
 def inside_attention(totals: pd.DataFrame) -> pd.DataFrame:
@@ -138,7 +146,8 @@ def naive_backward(parts: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 def rates_of(parts: pd.DataFrame, runs: pd.DataFrame, calibration: pd.DataFrame) -> pd.DataFrame:
     """TFLOP/s of attention and their share of the measured rate of a large product, NaN where that was not measured.
 
-    Kernels fused in fp32 have no share: no name tells whether they multiply on tensor cores.
+    Kernels fused in fp32 have no share: no name tells whether they multiply on tensor cores. Runs whose shape is not
+    known have neither.
     """
     measured = calibration.set_index("figure")["value"].astype(float) / 1e12
     of_run = {str(run["run_id"]): run for run in runs.to_dict("records")}
@@ -146,7 +155,8 @@ def rates_of(parts: pd.DataFrame, runs: pd.DataFrame, calibration: pd.DataFrame)
     for part in parts.to_dict("records"):
         run = pd.Series(of_run[part["train_run_id"] or part["run_id"]])
         form = NAIVE if part["attention"] == NAIVE else "fused"
-        work = attention_flops(run_grid.shape_of(run))
+        known = run_grid.has_known_shape(run)
+        work = attention_flops(run_grid.shape_of(run)) if known else defaultdict(lambda: float("nan"))
         told = form == NAIVE or run["precision"] != "fp32"
         peak = measured.get(f"gemm_{run['precision']}", float("nan")) if told else float("nan")
         rates = {
@@ -173,8 +183,9 @@ def attention_flops(shape: flops.Shape) -> dict[tuple[str, str], float]:
 
 
 def work_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """Model FLOPs of attention in one training step against those executed, for every shape."""
-    shapes = run_grid.in_model_order(runs[runs["mode"].astype(str) == TRAIN])
+    """Model FLOPs of attention in one training step against those executed, for every shape that is known."""
+    known = run_grid.of_known_shape(runs)
+    shapes = run_grid.in_model_order(known[known["mode"].astype(str) == TRAIN])
     rows = []
     for run in shapes.drop_duplicates(["size", "context_length", "batch_size"]).to_dict("records"):
         shape = run_grid.shape_of(pd.Series(run))
@@ -194,11 +205,12 @@ def work_of(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def products_gone(compared: pd.DataFrame, kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Matrix products that naive launches and a backend does not: forward_gone and backward_gone, per layer."""
+    """Matrix products that naive launches and a backend does not: forward_gone and backward_gone, per layer. Without
+    the runs whose layers are not known."""
     counts = kernel_time.matrix_products(kernels, kernel_families.is_matrix_product)
     counts = counts.groupby(["run_id", "phase"])["products"].median().unstack()
-    layers = runs.astype({"run_id": str}).set_index("run_id")["num_layers"]
-    rows = compared[compared["mode"] == TRAIN]
+    layers = layers_of(runs)
+    rows = compared[(compared["mode"] == TRAIN) & compared["run_id"].isin(layers.index)]
     rows = rows[[name for name in rows if not name.endswith("_ns")]]
     for phase in (ranges.FORWARD, ranges.BACKWARD):
         count = counts[phase] if phase in counts else pd.Series(dtype=float)

@@ -25,12 +25,14 @@ MEMORY_THEN = ("status_total_bytes", "status_free_bytes", "status_reserved_bytes
 BINARY = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 # What a recording from before these axes has in all its runs.
 DEFAULTS = {"compile": "off", "optimizer": "own", "fresh_process": False, CAP: 0.0, "status_step": float("nan")}
+DEFAULTS |= {"workload": run_grid.REFERENCE}
 
 
 def plain_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Runs as plain text and numbers, with the axes that older recordings lack; compiled ones, of which nothing is
     predicted, left out."""
     names = ("run_id", "status", "status_phase", "size", "mode", "precision", "attention", "compile", "optimizer")
+    names += ("workload",)
     known = runs.assign(**{name: value for name, value in DEFAULTS.items() if name not in runs})
     known = known.astype({name: object for name in names})
     return known[known["compile"] == "off"]
@@ -47,8 +49,10 @@ def place_of(failure) -> str:
 
 
 def errors_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """Predicted against measured peak of every finished run, and the smallest of GPU_SIZES that it fits."""
-    done = runs[(runs["status"] == "ok") & runs["peak_memory_bytes"].notna()]
+    """Predicted against measured peak of every finished run with a prediction, and the smallest of GPU_SIZES that it
+    fits."""
+    known = run_grid.of_known_shape(runs)
+    done = known[(known["status"] == "ok") & known["peak_memory_bytes"].notna()]
     rows = [*done.itertuples()]
     predicted = [prediction.predicted_peak_bytes(row) for row in rows]
     found = done[["sweep", "run_id", "size", "context_length", "precision", "mode"]].assign(
@@ -84,7 +88,7 @@ def accuracy(errors: pd.DataFrame) -> pd.DataFrame:
 def excess_of(runs: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame:
     """By how many bytes each phase of the runs peaks higher than predicted."""
     rows = []
-    for run in runs.itertuples():
+    for run in run_grid.of_known_shape(runs).itertuples():
         memory = ranks.memory_by_phase(studies[run.sweep].memory)
         for row in memory[memory["run_id"] == run.run_id].itertuples():
             predicted = prediction.peaks(run, 1)[row.phase]
@@ -110,8 +114,10 @@ def casts_kept(errors: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame
 
 
 def fates_of(runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Runs with the allocator capped: where they ran out of memory, and where they were predicted to."""
-    capped = run_grid.in_model_order(runs[(runs[CAP] > 0) & runs["status"].isin(["ok", "oom"])])
+    """Runs with the allocator capped: where they ran out of memory, and where they were predicted to. Without those
+    that have no prediction."""
+    known = run_grid.of_known_shape(runs)
+    capped = run_grid.in_model_order(known[(known[CAP] > 0) & known["status"].isin(["ok", "oom"])])
     capped = capped.assign(**{name: float("nan") for name in MEMORY_THEN if name not in capped})
     said = capped["status_message"].astype(object)
     rows = [*capped.itertuples()]
@@ -146,7 +152,7 @@ def bytes_said(messages: pd.Series, pattern: str) -> pd.Series:
 def fits_of(table: pd.DataFrame, runs: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
     """Per cell the predicted peak, and for each of GPU_SIZES the predicted fate and that of a run that had its memory:
     under a cap, or on such a GPU."""
-    rows = {row.run_id: row for row in runs.itertuples()}
+    rows = {row.run_id: row for row in run_grid.of_known_shape(runs).itertuples()}
     cells = [rows.get(run_id) for run_id in table["run_id"]]
     table = table.assign(predicted=[prediction.predicted_peak_bytes(row) if row else float("nan") for row in cells])
     tried = pd.concat(

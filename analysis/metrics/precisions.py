@@ -71,13 +71,14 @@ def contents(totals: pd.DataFrame, memops: pd.DataFrame, kernels: pd.DataFrame) 
 def use_of(runs: pd.DataFrame, table: pd.DataFrame, calibration: pd.DataFrame) -> pd.DataFrame:
     """How much of what the machine can multiply is used, per run_id: step_rate and product_rate (model TFLOP/s),
     mfu_measured, mfu_sheet, product_use (shares), over_slower_peak (the products' rate over the measured one of
-    SLOWER) and peak_memory_bytes. NaN where a peak is not known."""
+    SLOWER) and peak_memory_bytes. NaN where a peak or the FLOPs of the workload are not known."""
     peaks = calibration.set_index("figure")["value"]
     of_run = runs.astype({"run_id": str}).set_index("run_id")
     found = []
     for row in table[table["step_ns"].notna()].to_dict("records"):
         run = of_run.loc[row["run_id"]]
-        work = flops.step_flops(run_grid.shape_of(run), MODE)
+        known = run_grid.has_known_shape(run)
+        work = flops.step_flops(run_grid.shape_of(run), MODE) if known else float("nan")
         peak = peaks.get(f"gemm_{run['precision']}", float("nan"))
         step, products = work / row["step_ns"], work / row["products_ns"] if row["products_ns"] else float("nan")
         found.append(

@@ -71,7 +71,8 @@ def costs_of(runs: pd.DataFrame, peaks: Mapping[str, float]) -> pd.DataFrame:
 
 def has_formula(run: Mapping) -> bool:
     """Whether the kernels of a run are those that `flops.kernel_costs` counts."""
-    return run["attention"] == "naive" and run["precision"] in ("fp32", "tf32") and run.get("compile", "off") == "off"
+    as_written = run["attention"] == "naive" and run.get("compile", "off") == "off"
+    return as_written and run["precision"] in ("fp32", "tf32") and run_grid.has_known_shape(run)
 
 
 def costs_of_run(run: Mapping) -> dict[tuple[str, str, str], flops.Cost]:

@@ -1,15 +1,19 @@
 """Runs in model order, and the grid of cases that a sweep spans."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED
 from analysis.metrics.ordering import place, seen, sorted_by
 from analysis.reference import flops
-from jobs.contract.axes import reading_order
+from jobs.contract.axes import default_of, reading_order
 from jobs.contract.modes import MODES
 
+REFERENCE = default_of("workload")
+"""The workload whose shape and operations the formulas are of."""
 CASE_AXES = ("size", "context_length")
 VARIANT_AXES = (*(name for name in reading_order() if name not in (*CASE_AXES, "mode")), "gpu_name")
 """What else tells two runs of one mode apart, in reading order."""
@@ -101,6 +105,17 @@ def measured_runs(runs: pd.DataFrame) -> pd.DataFrame:
     return in_model_order(runs[runs["status"].astype(str) == "ok"])
 
 
-def shape_of(run: pd.Series) -> flops.Shape:
-    """The sizes of a run's model and batch, for the formulas."""
+def has_known_shape(run: Mapping[str, Any]) -> bool:
+    """Whether a run is one of the reference Transformer: of any other workload, parameters are counted and nothing else
+    is known, so that no formula holds. A run without a workload is older than the axis."""
+    return run.get("workload", REFERENCE) == REFERENCE
+
+
+def of_known_shape(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that `has_known_shape`."""
+    return runs[pd.Series([has_known_shape(run) for run in runs.to_dict("records")], index=runs.index, dtype=bool)]
+
+
+def shape_of(run: Mapping[str, Any]) -> flops.Shape:
+    """The sizes of a run's model and batch, for the formulas; only for a run that `has_known_shape`."""
     return flops.Shape(**{name.name: int(run[name.name]) for name in dataclasses.fields(flops.Shape)})

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from analysis.metrics.run_grid import shape_of
+from analysis.metrics.run_grid import has_known_shape, shape_of
 from analysis.reference import flops, gpus
 
 
@@ -10,8 +10,10 @@ def mfu(run: pd.Series, wall_ns: float) -> float:
     """Model FLOPs utilisation: matrix-product FLOPs of the step over its wall time, over the GPU's dense peak for the
     run's precision.
 
-    NaN where the GPU is not in knowledge/gpus.py.
+    NaN where the GPU is not in analysis/reference/gpus.py, or the FLOPs of the workload are not known.
     """
+    if not has_known_shape(run):
+        return float("nan")
     gpu = gpus.lookup(str(run["gpu_name"]))
     peak = gpu.peak_flops(str(run["precision"])) if gpu else None
     reached = flops.utilisation(flops.step_flops(shape_of(run), str(run["mode"])), wall_ns / 1e9, peak)

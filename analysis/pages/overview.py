@@ -12,6 +12,7 @@ from analysis.pages.columns import case_headings
 from analysis.pages.questions import beyond_gemm, top_kernel
 
 SLUG = "overview"
+SHAPE = ("d_model", "d_ff", "num_layers", "num_heads")
 
 
 def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, manifest: Mapping) -> Answer:
@@ -24,7 +25,8 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, manif
 @dataclass(frozen=True, kw_only=True)
 class Frames:
     """`runs` in model order, of them those that did not finish (`unfinished`) and those of the sweep that were never
-    run (`not_run`); `heat`: forward time by case; `sizes`: one run of each size. `by` names a case."""
+    run (`not_run`); `heat`: forward time by case; `sizes`: one run of each size of each workload, NaN for what is not
+    known of it. `by` names a case."""
 
     by: list[str]
     runs: pd.DataFrame
@@ -47,8 +49,18 @@ def _frames(runs: pd.DataFrame, steps: pd.DataFrame, manifest: Mapping) -> Frame
         unfinished=unfinished.assign(why=[run_grid.why_not_measured(row) for _, row in unfinished.iterrows()]),
         not_run=pd.DataFrame({"run_id": pd.Series(manifest.get("not_run") or [], dtype=str)}),
         heat=heat,
-        sizes=ordered.drop_duplicates("size").reset_index(drop=True),
+        sizes=_sizes(ordered),
     )
+
+
+def _sizes(ordered: pd.DataFrame) -> pd.DataFrame:
+    by = [name for name in ("workload", "size") if name in ordered]
+    # Of another workload than the reference only a run that was measured knows its parameters.
+    counted = ordered.groupby(by, sort=False, observed=True)["num_parameters"].transform("max")
+    sizes = ordered.assign(num_parameters=counted.where(counted > 0)).drop_duplicates(by).reset_index(drop=True)
+    known = sizes["run_id"].isin(run_grid.of_known_shape(sizes)["run_id"])
+    shape = sizes[list(SHAPE)]
+    return sizes.assign(**shape if known.all() else shape.where(known))
 
 
 def _facts(runs: pd.DataFrame, kernels: pd.DataFrame, manifest: Mapping, frames: Frames) -> dict:
@@ -63,6 +75,7 @@ def _facts(runs: pd.DataFrame, kernels: pd.DataFrame, manifest: Mapping, frames:
         "environment": where.facts,
         "one_environment": where.claims["same"].holds,
         "num_sizes": len(frames.sizes),
+        "num_reference": len(run_grid.of_known_shape(runs)),
         "num_contexts": int(runs["context_length"].nunique()),
         "modes": [label for mode, label in top_kernel.SCOPES.items() if (runs["mode"].astype(str) == mode).any()],
         "by": frames.by,
@@ -102,13 +115,13 @@ def _tables(frames: Frames) -> list[Table]:
             "Models",
             (
                 Column("size", "model"),
-                Column("d_model", "d_model", "count"),
-                Column("d_ff", "d_ff", "count"),
-                Column("num_layers", "layers", "count"),
-                Column("num_heads", "heads", "count"),
-                Column("num_parameters", "parameters", "count"),
+                Column("d_model", "d_model", "count", absent="n/a"),
+                Column("d_ff", "d_ff", "count", absent="n/a"),
+                Column("num_layers", "layers", "count", absent="n/a"),
+                Column("num_heads", "heads", "count", absent="n/a"),
+                Column("num_parameters", "parameters", "count", absent="not measured"),
             ),
-            frames.sizes[["size", "d_model", "d_ff", "num_layers", "num_heads", "num_parameters"]],
+            frames.sizes[["size", *SHAPE, "num_parameters"]],
         ),
     ]
 

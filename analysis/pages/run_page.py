@@ -94,6 +94,7 @@ def _facts(run: pd.Series, runs: pd.DataFrame, frames: Frames) -> dict:
     return {
         "attention": label_of_value("attention", run["attention"]),
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
+        "has_shape": run_grid.has_known_shape(run),
         "why": run_grid.why_not_measured(run),
         "axes": _axes(run, runs),
         "num_kernels": len(frames.kernels),

@@ -1,6 +1,8 @@
 """(e) Does attention's softmax cost what its arithmetic says?"""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -43,29 +45,32 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
 @dataclass(frozen=True, kw_only=True)
 class Frames:
     """`cases`: one row per case with the times, FLOPs and ratios of the three operations; `measured`: those that have
-    them. `by` names a case; `softmax_operations` is FLOPs of softmax per element of the scores."""
+    them. `by` names a case; `softmax_operations` is FLOPs of softmax per element of the scores, None without a known
+    shape."""
 
     by: list[str]
     cases: pd.DataFrame
     measured: pd.DataFrame
-    softmax_operations: float
+    softmax_operations: float | None
 
 
 def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
     table = run_grid.cases(runs, "forward").merge(_times(kernel_time.kernel_totals(kernels)), how="left", on="run_id")
-    work = runs.astype({"run_id": str}).set_index("run_id").apply(_flops, axis=1, result_type="expand")
-    table = table.merge(work.drop(columns="softmax_operations").reset_index(), how="left", on="run_id")
+    work = _work(runs)
+    table = table.merge(work.drop(columns="softmax_operations"), how="left", on="run_id")
     table["time_ratio"] = table["softmax_ns"] / table["scores_ns"]
     table["flop_ratio"] = table["softmax_flops"] / table["scores_flops"]
     table["cost_ratio"] = table["time_ratio"] / table["flop_ratio"]
     for scope in SCOPES:
         table[f"{scope}_rate"] = table[f"{scope}_flops"] / table[f"{scope}_ns"] / 1e3
-    table.loc[(table[NOT_MEASURED] == "") & table["time_ratio"].isna(), NOT_MEASURED] = "no such ranges"
+    finished = table[NOT_MEASURED] == ""
+    table.loc[finished & table["time_ratio"].isna(), NOT_MEASURED] = "no such ranges"
+    table.loc[finished & ~table["run_id"].isin(work["run_id"]), NOT_MEASURED] = "FLOPs not known"
     return Frames(
         by=run_grid.case_columns(runs),
         cases=table,
         measured=table[(table[NOT_MEASURED] == "") & table["time_ratio"].notna()],
-        softmax_operations=work["softmax_operations"].max(),
+        softmax_operations=work["softmax_operations"].max() if len(work) else None,
     )
 
 
@@ -137,7 +142,13 @@ def _times(totals: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(softmax_share=frame["softmax_ns"] / whole).reset_index()
 
 
-def _flops(run: pd.Series) -> dict:
+def _work(runs: pd.DataFrame) -> pd.DataFrame:
+    """FLOPs of the runs whose shape is known: run_id and what `_flops` gives."""
+    rows = [{"run_id": str(run["run_id"]), **_flops(run)} for run in run_grid.of_known_shape(runs).to_dict("records")]
+    return pd.DataFrame(rows, columns=["run_id", *(f"{scope}_flops" for scope in SCOPES), "softmax_operations"])
+
+
+def _flops(run: Mapping[str, Any]) -> dict[str, float]:
     """FLOPs of the three operations in one forward pass, all layers."""
     shape = run_grid.shape_of(run)
     layers = shape.num_layers

@@ -148,7 +148,7 @@ def _claims_of_kernels(frames: Frames, runs: pd.DataFrame, kernels: pd.DataFrame
     at_reference = parts[parts["train_run_id"].isin(reference["run_id"])]
     gone = attention.products_gone(frames.compared, kernels, runs)
     return [
-        Claim("replaced", forward[forward["attention"] == NAIVE], facts=_replaced),
+        Claim("replaced", forward[(forward["attention"] == NAIVE) & forward["per_layer"].notna()], facts=_replaced),
         Claim(
             "below_products",
             at_reference,
@@ -218,7 +218,7 @@ def _kernel_tables(frames: Frames) -> list[Table]:
                 Column("attention", "attention"),
                 Column("range", "range", "code"),
                 Column("kernel_name", "kernel", "kernel"),
-                Column("per_layer", "launches a layer", "count"),
+                Column("per_layer", "launches a layer", "count", absent="n/a"),
                 Column("time_ns", "time a step", "ms"),
                 Column("share", "of attention", "share", bar=True),
             ),
@@ -266,8 +266,8 @@ def _rate_table(parts: pd.DataFrame, case: tuple[Column, ...]) -> Table:
     columns = (
         *case,
         Column("forward_ns", "forward", "ms"),
-        Column("full_rate", "full rate", "tflops"),
-        Column("forward_rate", "rate", "tflops"),
+        Column("full_rate", "full rate", "tflops", absent="n/a"),
+        Column("forward_rate", "rate", "tflops", absent="n/a"),
         Column("forward_of_peak", "of peak", "share", absent="n/a"),
         Column("backward_ns", "backward", "ms", absent="n/a"),
         Column("backward_rate", "rate", "tflops", absent="n/a"),
@@ -417,7 +417,8 @@ def _fitting(rows: pd.DataFrame) -> dict:
 def _before(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Runs that ended before their first step: predicted_bytes, what a step would need at its peak, and what the GPU
     has."""
-    of_run = {str(run.run_id): run for run in device_memory.plain_runs(runs).itertuples()}
+    known = run_grid.of_known_shape(device_memory.plain_runs(runs))
+    of_run = {str(run.run_id): run for run in known.itertuples()}
     rows = table[table[NOT_MEASURED].eq("OOM in build") & table["run_id"].isin(of_run)]
     cases = [of_run[run_id] for run_id in rows["run_id"]]
     predicted = [float(memory.predicted_memory_bytes(run)) for run in cases]

@@ -91,7 +91,8 @@ def _frames(
     cases.loc[cases[NOT_MEASURED] != "", "extra_bytes"] = float("nan")
     rates = calibration.set_index("figure")["value"]
     launch = rates.get("launch", float("nan"))
-    weights = flops.FP32_BYTES * cases["num_parameters"]
+    known = cases["run_id"].isin(run_grid.of_known_shape(runs)["run_id"].astype(str))
+    weights = flops.FP32_BYTES * cases["num_parameters"].where(known)  # of another workload the type is not known
     cases["accesses"] = cases["optimizer"].map({name: sum(found.values()) for name, found in ACCESSES.items()})
     cases["moved_bytes"] = cases["accesses"] * weights
     cases["rate"] = cases["moved_bytes"] / cases["kernel_ns"]
@@ -103,7 +104,7 @@ def _frames(
     cases["kernel_share"] = cases["kernel_ns"] / cases["step_busy_ns"]
     cases["extra_copies"] = cases["extra_bytes"] / weights
     cases = _against_base(cases)
-    return Frames(cases=cases, operations=_operations(kernels, cases), launch_ns=launch * 1e9)
+    return Frames(cases=cases, operations=_operations(kernels, cases[known]), launch_ns=launch * 1e9)
 
 
 def _against_base(cases: pd.DataFrame) -> pd.DataFrame:
@@ -168,7 +169,9 @@ def _fused_claims(frames: Frames) -> list[Claim]:
         ),
         Claim(
             "bytes",
-            run_grid.only(fused, "fewer_bytes", "kernel_speedup", "moved_bytes", "kernel_ns"),
+            run_grid.only(
+                fused[fused["moved_bytes"].notna()], "fewer_bytes", "kernel_speedup", "moved_bytes", "kernel_ns"
+            ),
             lambda rows: (rows["kernel_speedup"] < rows["fewer_bytes"]).all(),
             lambda rows: {"fewer": rows["fewer_bytes"].max(), "speedup": span(rows["kernel_speedup"])},
         ),
@@ -252,8 +255,8 @@ def _time_tables(frames: Frames) -> list[Table]:
                 spread_column("time", "phase, unprofiled"),
                 Column("time_speedup", "speed-up", "ratio", absent="base"),
                 Column("launches", "launches", "count"),
-                Column("moved_bytes", "moved", "bytes"),
-                Column("rate", "rate", "gbps"),
+                Column("moved_bytes", "moved", "bytes", absent="n/a"),
+                Column("rate", "rate", "gbps", absent="n/a"),
                 Column("of_copy", "of copy rate", "share", bar=True, absent=NOT_CALIBRATED),
             ),
             frames.cases,
@@ -270,7 +273,7 @@ def _time_tables(frames: Frames) -> list[Table]:
                 Column("kernel_share", "optimizer, of GPU busy", "share", bar=True),
                 Column("peak_memory_bytes", "peak allocated", "bytes"),
                 Column("extra_bytes", "extra in the phase", "bytes"),
-                Column("extra_copies", "extra ÷ weights", "ratio"),
+                Column("extra_copies", "extra ÷ weights", "ratio", absent="n/a"),
             ),
             frames.cases,
         ),
@@ -361,9 +364,9 @@ def _memory(runs: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:
 
 
 def _operations(kernels: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """Kernels of the optimizer phase of the last model of `table` by operation: size, optimizer, operation, accesses,
-    launches, kernel_ns (of one step) and rate in GB/s."""
-    of_model = table[table["size"] == table["size"].iloc[-1]][["size", "optimizer", "run_id", "num_parameters"]]
+    """Kernels of the optimizer phase of the last model of `table`, if any, by operation: size, optimizer, operation,
+    accesses, launches, kernel_ns (of one step) and rate in GB/s."""
+    of_model = table[table["size"].isin(table["size"].tail(1))][["size", "optimizer", "run_id", "num_parameters"]]
     totals = kernel_time.kernel_totals(kernels)
     rows = of_model.merge(totals[totals["phase"] == ranges.OPTIMIZER], on="run_id")
     rows["operation"] = rows["kernel_name"].map(operation_of)

@@ -159,7 +159,7 @@ def _work(runs: pd.DataFrame) -> pd.DataFrame:
     """Bytes of one layer's scores and of each kernel, and layers, of the runs that the formulas are for: run_id,
     num_layers, score_bytes, {kernel}_bytes."""
     rows = []
-    for run in run_grid.measured_runs(runs).to_dict("records"):
+    for run in run_grid.of_known_shape(run_grid.measured_runs(runs)).to_dict("records"):
         if run["attention"] == "naive" and run["precision"] in PRECISIONS:
             shape = run_grid.shape_of(run)
             costs = flops.softmax_kernels(shape)

@@ -1,0 +1,145 @@
+"""Runs of a workload of which nothing is known but what was measured: the pages are there, and nothing on them is
+computed from a shape that nobody gave."""
+
+import re
+
+import pandas as pd
+import pytest
+
+from analysis import write_site
+from analysis.metrics import run_grid
+from analysis.pages import overview, reconciliation, run_list
+from analysis.pages.questions import (
+    attention_cost,
+    bounds,
+    fused_attention,
+    memory_use,
+    optimizer_cost,
+    precision,
+    softmax_detail,
+)
+from tests.synthetic import recording
+
+FOREIGN = "my_models:build"
+SHAPE = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
+MODES = ("forward", "train_step")
+STUDIES = ("attention", "memory", "optimizer", "precision")
+RATES = pd.DataFrame(
+    [
+        {"figure": figure, "unit": unit, "value": value, "low": value, "high": value, "repeats": 3, "gpu_name": "H200"}
+        for figure, unit, value in (
+            ("gemm_fp32", "FLOP/s", 5e13),
+            ("copy", "B/s", 4e12),
+            ("read", "B/s", 4e12),
+            ("launch", "s", 3e-6),
+        )
+    ]
+)
+
+
+def foreign(sizes=("small", "medium")):
+    """What no formula may touch, and one run without even its number of parameters."""
+    rec = recording(sizes, (128, 256), MODES, oom={("small", 256, "train_step"): "backward"})
+    for table in ("runs", "steps", "ranges", "kernels", "api", "memops", "memory", "nsys_sums"):
+        frame = getattr(rec, table)
+        setattr(rec, table, frame.assign(run_id=frame["run_id"] + "-my_models.build"))
+    rec.runs = rec.runs.assign(workload=FOREIGN, **dict.fromkeys(SHAPE, 0))
+    rec.runs.loc[rec.runs["status"] != "ok", "num_parameters"] = 0
+    return rec
+
+
+def mixed():
+    """The same sizes of the reference, in runs that say nothing of a workload as old ones, beside foreign ones."""
+    rec, other = recording(("small", "medium"), (128, 256), MODES, oom={}), foreign()
+    rec.runs["workload"] = "transformer"
+    for table in ("runs", "steps", "ranges", "kernels", "api", "memops", "memory", "nsys_sums"):
+        setattr(rec, table, pd.concat([getattr(rec, table), getattr(other, table)], ignore_index=True))
+    return rec
+
+
+@pytest.fixture(scope="module", params=[foreign, mixed], ids=["foreign", "mixed"])
+def rec(request):
+    return request.param()
+
+
+def answers(rec):
+    """Answers of every question that has a formula."""
+    given = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "memops", "memory", "module_memory")}
+    given |= {"figures": rec.figures, "calibration": RATES, "main": rec, "studies": {"memory": rec}}
+    asked = (attention_cost, bounds, fused_attention, memory_use, optimizer_cost, precision, softmax_detail)
+    return {question: write_site.ask(question, rec, **given) for question in asked}
+
+
+def of_foreign(rows):
+    return rows[rows["run_id"].astype(str).str.endswith("my_models.build")]
+
+
+def test_every_page_is_written(rec, tmp_path):
+    write_site.write(rec, tmp_path, dict.fromkeys(STUDIES, rec))
+    pages = {path.name: path.read_text() for path in tmp_path.rglob("*.md")}
+    assert len([name for name in pages if name.endswith("my_models.build.md")]) == 8
+    assert not [name for name, text in pages.items() if re.search(r"\b(nan|inf|NaN|None)\b", text)]
+    page = pages["small-ctx128-fp32-naive-forward-my_models.build.md"]
+    assert FOREIGN in page and "layers × width" not in page and "MFU" not in page
+    assert "<dt>parameters</dt>" not in pages["small-ctx256-fp32-naive-train_step-my_models.build.md"]
+
+
+def test_the_models_have_no_made_up_sizes(rec):
+    sizes = overview.answer(rec.runs, rec.steps, rec.kernels, rec.manifest).tables["models"].rows
+    assert len(sizes) == len(rec.runs[["workload", "size"]].drop_duplicates())
+    assert not (sizes == 0).any(axis=None) and sizes["num_parameters"].notna().all()
+
+
+def test_there_is_no_mfu_of_unknown_flops(rec):
+    table = run_list.answer(rec.runs, rec.steps, rec.kernels).tables["runs"].rows
+    assert of_foreign(table)["mfu"].isna().all()
+    known = table[~table["run_id"].isin(of_foreign(table)["run_id"])]
+    assert known["mfu"].gt(0).all()
+
+
+NEEDS_A_SHAPE = {
+    attention_cost: ("dearer", "cheaper_somewhere", "time", "longer", "never_longer"),
+    bounds: ("compute", "memory", "linear", "attention", "adamw", "unfused"),
+    fused_attention: ("replaced", "inside", "skips", "rate", "before"),
+    memory_use: ("exact", "inexact", "elsewhere", "foreseen", "unforeseen", "casts"),
+    optimizer_cost: ("bytes", "rate"),
+    precision: ("mfu",),
+    softmax_detail: ("largest", "smallest", "bound", "traffic"),
+}
+
+
+def test_claims_from_shapes_do_not_hold_of_foreign_runs():
+    found = answers(foreign())
+    held = [(one.SLUG, key) for one, keys in NEEDS_A_SHAPE.items() for key in keys if found[one].claims[key].holds]
+    assert not held
+
+
+def test_claims_from_shapes_are_of_the_others():
+    """What is said of both together is what is said of the reference alone."""
+    rec = mixed()
+    alone = recording(("small", "medium"), (128, 256), MODES, oom={})
+    together, apart = answers(rec), answers(alone)
+    for question, keys in NEEDS_A_SHAPE.items():
+        for key in keys:
+            claim, expected = together[question].claims[key], apart[question].claims[key]
+            assert claim.holds == expected.holds, (question.SLUG, key)
+            if claim.holds and "run_id" in claim.rows:
+                assert not len(of_foreign(claim.rows)), (question.SLUG, key)
+    assert sum(together[question].claims[key].holds for question, keys in NEEDS_A_SHAPE.items() for key in keys) > 5
+
+
+def test_matmuls_are_counted_against_the_reference_only(rec):
+    checks = reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.nsys_sums).tables["checks"].rows
+    of_shape = {"forward_matmuls", "backward_matmuls", "forward_layouts", "backward_layouts", "in_module"}
+    theirs = of_foreign(checks)
+    assert len(theirs) and not of_shape & set(theirs["check"]) and theirs["passed"].all()
+    others = checks[~checks["run_id"].isin(theirs["run_id"])]
+    assert not len(others) or of_shape <= set(others["check"])
+    assert others["passed"].all()
+
+
+def test_runs_without_a_workload_are_of_the_reference():
+    runs = recording(("small",), (128,)).runs
+    assert "workload" not in runs
+    assert run_grid.of_known_shape(runs).equals(runs)
+    assert run_grid.has_known_shape(runs.iloc[0])
