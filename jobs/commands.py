@@ -103,11 +103,12 @@ def plan(
     out.print(heading, style="bold", soft_wrap=True)
     for row in rows:
         print(row)
-    out.print(
-        f"{len(runs)} runs; {'memory and time are predictions' if with_memory else 'time is a prediction'}, "
-        f"time (in all {clock(table.total_s)}) for a modest GPU",
-        soft_wrap=True,
-    )
+    if shapes or not runs:
+        predicted = "memory and time are predictions" if with_memory else "time is a prediction"
+        predicted += f", time (in all {clock(table.total_s)}) for a modest GPU"
+    else:
+        predicted = f"of workload {sweep.workload} neither memory nor time is known before"
+    out.print(f"{len(runs)} runs; {predicted}", soft_wrap=True)
     if not with_memory:
         out.print(f"{slow}, and is left out; --memory shows it all the same", soft_wrap=True)
     elif limited:

@@ -5,11 +5,12 @@ them: the keys of sweep files and of `--only`, run ids, the columns of the `runs
 pages. A new axis is one field here, and the code of the worker that acts on it.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 
@@ -56,7 +57,13 @@ ContextLength = Annotated[int, Field(gt=0, le=10_000_000), Number]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), Number]
 
 
-Workload = Annotated[str, Field(pattern=r"^(transformer|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$", max_length=200)]
+def _check_workload(value: str) -> str:
+    if not re.fullmatch(r"transformer|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", value, re.ASCII):
+        raise ValueError("should be transformer, or MODULE:FUNCTION such as my_models:build")
+    return value
+
+
+Workload = Annotated[str, Field(max_length=200), AfterValidator(_check_workload)]
 """`transformer`, or a function by its dotted path."""
 
 

@@ -138,12 +138,21 @@ def check_disk(folder: Path, runs: Sequence[Run], protocol: Protocol) -> Check:
     sizes = [predicted_export_bytes(run, protocol) for run in runs]
     needed = FILES_PER_CAPTURE * sum(size for size in sizes if size is not None)
     free = shutil.disk_usage(existing_parent(folder)).free
-    found = f"{amount(free)} free in {folder}, at most {amount(needed)} predicted"
-    if unknown := sizes.count(None):
-        found += f" for {len(runs) - unknown} of {len(runs)} runs; the workload of the others predicts nothing"
+    found = f"{amount(free)} free in {folder}"
+    if known := len(sizes) - sizes.count(None):
+        found += f", at most {amount(needed)} predicted" + (
+            f" for {known} of {len(runs)} runs" if None in sizes else ""
+        )
+    if None in sizes:
+        found += f"; nothing is predicted for workload {', '.join(unpredicted(runs))}"
     if free < needed:
         return Check("disk", "failed", found, "free some space, or choose another folder with --results")
     return Check("disk", "ok", found)
+
+
+def unpredicted(runs: Sequence[Run]) -> list[str]:
+    """The workloads of runs of which nothing is predicted."""
+    return list(dict.fromkeys(run.workload for run in runs if not is_predictable(run)))
 
 
 def check_writable(folder: Path, *below: Path) -> Check:
@@ -198,6 +207,8 @@ def check_gpu_memory(runs: Sequence[Run], with_nsys: bool = True, gpus: int = 0)
             if shape_of(run) in predicted and (predicted_memory_bytes(run) or 0) + idle > least
         ]
         found = f"{least / GIB:.1f} GiB free"
+        if others := unpredicted(runs):
+            found += f"; nothing is predicted for workload {', '.join(others)}"
         if used > BUSY_BYTES:
             fix = "stop the other programs on this GPU: they disturb the timings"
             return Check("GPU memory", "warning", f"{found}; {used / GIB:.1f} GiB in use by others", fix)

@@ -8,7 +8,7 @@ from jobs.memory import allocator_limit_bytes, predicted_failure, predicted_memo
 from jobs.sweep.prediction import predicted_seconds
 
 GAP = "  "
-UNKNOWN = "n/a"  # of a workload that predicts nothing
+UNKNOWN = "n/a"  # of a workload that says and predicts nothing
 
 
 class PlanTable:
@@ -25,7 +25,7 @@ class PlanTable:
     def row(self, run: Run) -> list[str]:
         seconds = predicted_seconds(run, self.protocol)
         self.total_s += seconds or 0
-        row = [run.run_id, f"{run.num_parameters:,}", str(run.batch_size)]
+        row = [run.run_id, f"{run.num_parameters:,}" if run.num_parameters else UNKNOWN, str(run.batch_size)]
         if self.with_memory:
             memory = predicted_memory_bytes(run)
             row.append(UNKNOWN if memory is None else f"{memory / 2**30:.1f}")

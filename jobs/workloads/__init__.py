@@ -33,11 +33,13 @@ Build = Callable[[Mapping[str, Any], "torch.device"], Built]
 
 
 def find_build(workload: str) -> Build:
-    """The function that a workload's name stands for. Raises ValueError where it cannot be imported."""
+    """The function that a workload's name stands for. Raises ValueError where it cannot be imported, whatever its
+    module raises."""
     path = BUILD_OF_REFERENCE if workload == REFERENCE else workload
     module, _, name = path.partition(":")
     try:
         build = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"workload {workload}: {error}; give an importable MODULE:FUNCTION") from error
+    except Exception as error:
+        fix = "give MODULE:FUNCTION, with the module in the folder where the job is started or on PYTHONPATH"
+        raise ValueError(f"workload {workload}: cannot be imported ({type(error).__name__}: {error}); {fix}") from error
     return build

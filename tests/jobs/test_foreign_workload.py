@@ -1,0 +1,89 @@
+"""A workload that is not the reference Transformer, from the sweep file to the recording: that of the *Extend* page."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from analysis.recording import store
+from tests.jobs.conftest import ROOT
+from tests.test_extend import blocks
+
+MODULE = next(block for block in blocks("python") if "def build(run, device)" in block)
+SWEEP = yaml.safe_load(next(block for block in blocks("yaml") if "workload:" in block))
+SHORT = {"context_length": [8], "warmup_steps": 2, "measured_steps": 2, "profiled_steps": 3}
+RUN = "base-ctx8-fp32-naive-forward-my_models.build"
+
+
+@pytest.fixture
+def started_in(tmp_path, stand_in_nsys):
+    """Runs a program of the project in a folder that has `my_models.py`, on the sweep with changes."""
+    (tmp_path / "my_models.py").write_text(MODULE)
+
+    def start(*arguments, module="jobs", **changes):
+        (tmp_path / "mine.yaml").write_text(yaml.safe_dump(SWEEP | SHORT | changes))
+        if module == "jobs":
+            arguments = (*arguments, "--sweep", "mine.yaml")
+        program = [sys.executable, "-m", module, *arguments]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        return subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+
+    return start
+
+
+def measure(started_in, **changes):
+    return started_in("run", "--device", "cpu", "--results", "results", **changes)
+
+
+def test_it_is_measured_and_ingested(started_in, tmp_path):
+    done = measure(started_in)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = started_in("ingest", "results/my-models", "--out", "recording", module="analysis")
+    assert done.returncode == 0, done.stderr
+    runs = store.load(tmp_path / "recording").runs
+    assert set(runs["run_id"]) == {RUN, RUN.replace("forward", "train_step")}
+    assert set(runs["status"]) == {"ok"} and set(runs["workload"]) == {"my_models:build"}
+    assert set(runs["num_parameters"]) == {64 * 256 + 256 + 256 * 64 + 64}
+    assert set(runs["d_model"]) == set(runs["num_layers"]) == {0}
+
+
+def test_the_plan_and_the_doctor_say_that_nothing_is_predicted(started_in):
+    planned = started_in("plan").stdout
+    heading, *rows = (line.split() for line in planned.splitlines()[:3])
+    assert heading == ["run", "parameters", "batch", "memory", "(GiB)", "time", "(s)"]
+    assert [row[1:] for row in rows] == 2 * [["n/a", "4", "n/a", "n/a"]]
+    assert "predict" not in planned and "0:00:00" not in planned
+    done = started_in("doctor", "--device", "cpu", "--results", "results")
+    assert done.returncode == 0
+    assert "nothing is predicted for workload my_models:build" in " ".join(done.stdout.split())
+    assert "at most" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "workload, problem",
+    [
+        ("nowhere.models:build", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("my_models:absent", "AttributeError: module 'my_models' has no attribute 'absent'"),
+        ("broken:build", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_one_that_cannot_be_imported_fails_and_says_why(started_in, tmp_path, workload, problem):
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    done = measure(started_in, workload=workload, mode=["forward"])
+    assert done.returncode == 1, done.stdout + done.stderr
+    record = json.loads(next((tmp_path / "results").glob("my-models/*/run.json")).read_text())
+    assert record["status"] == "failed" and record["status_detail"]["phase"] == "build"
+    message = record["status_detail"]["message"]
+    assert f"workload {workload}: cannot be imported ({problem}" in message
+    assert "give MODULE:FUNCTION, with the module in the folder where the job is started or on PYTHONPATH" in message
+
+
+@pytest.mark.parametrize("workload", ["nonsense", "a/b:build", "models:", ":build", "a..b:build", "a.b:c.d", "a:b\n"])
+def test_one_that_is_no_path_is_refused_before_anything_runs(started_in, workload):
+    done = started_in("plan", workload=workload)
+    assert done.returncode == 2
+    said = " ".join(done.stderr.split())
+    assert "workload: should be transformer, or MODULE:FUNCTION such as my_models:build, not" in said
