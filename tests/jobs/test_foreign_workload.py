@@ -23,11 +23,10 @@ def started_in(tmp_path, stand_in_nsys):
     """Runs a program of the project in a folder that has `my_models.py`, on the sweep with changes."""
     (tmp_path / "my_models.py").write_text(MODULE)
 
-    def start(*arguments, module="jobs", **changes):
+    def start(command, *arguments, **changes):
         (tmp_path / "mine.yaml").write_text(yaml.safe_dump(SWEEP | SHORT | changes))
-        if module == "jobs":
-            arguments = (*arguments, "--sweep", "mine.yaml")
-        program = [sys.executable, "-m", module, *arguments]
+        of_sweep = () if command == "ingest" else ("--sweep", "mine.yaml")
+        program = [sys.executable, "-m", "jobs", command, *arguments, *of_sweep]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         return subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
 
@@ -41,7 +40,7 @@ def measure(started_in, **changes):
 def test_it_is_measured_and_ingested(started_in, tmp_path):
     done = measure(started_in)
     assert done.returncode == 0, done.stdout + done.stderr
-    done = started_in("ingest", "results/my-models", "--out", "recording", module="analysis")
+    done = started_in("ingest", "results/my-models", "--out", "recording")
     assert done.returncode == 0, done.stderr
     runs = store.load(tmp_path / "recording").runs
     assert set(runs["run_id"]) == {RUN, RUN.replace("forward", "train_step")}

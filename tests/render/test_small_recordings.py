@@ -48,6 +48,7 @@ SMALL = {
     "train steps only": train_steps_only,
     "a run missing": a_run_missing,
 }
+ALIKE = ("forward_backward", "train_step")  # to one forward pass
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,9 @@ def written(undrawn, tmp_path_factory):
     return write
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in ALIKE else []) for name in SMALL]
+)
 def test_one_is_not_many_and_none_is_not_zero_steps(written, name):
     wrong = [f"{page}: …{text[m.start() - 30 : m.end() + 20]}…" for page, text in words(written(name)).items()
              for m in BAD.finditer(text)]  # fmt: skip

@@ -40,7 +40,7 @@ def test_every_drawing_of_a_study_keeps_to_the_schema(shipped, letter):
 
 
 @pytest.fixture(scope="module")
-def memory_alone(tmp_path_factory):
+def memory_alone(undrawn, tmp_path_factory):
     """(folder of the report of the study `memory` alone, what was published)"""
     docs = tmp_path_factory.mktemp("memory")
     shutil.copytree(DATA / "memory", docs / "data" / "memory")
@@ -139,7 +139,7 @@ def draft_of(kind, rows, name, width, title, **options):
 @pytest.mark.parametrize("change", [timed_only, none_finished], ids=lambda change: change.__name__)
 @pytest.mark.parametrize(
     "name",
-    ["h200-fp32", "precision", *(pytest.param(name, marks=pytest.mark.long) for name in ("compile", "optimizer"))],
+    ["h200-fp32", *(pytest.param(name, marks=pytest.mark.long) for name in ("compile", "optimizer", "precision"))],
 )
 def test_without_a_capture_only_what_was_timed_is_told(name, change, tmp_path, monkeypatch):
     monkeypatch.setattr(charts, "render", draft_of)
