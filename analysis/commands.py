@@ -1,7 +1,6 @@
 """The commands of the side that needs no GPU. Each only calls the function that does the work."""
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,9 +11,6 @@ from analysis.capture import nsys_reports
 from analysis.recording import ingest as ingesting
 from analysis.recording import merge as merging
 from analysis.recording.store import RecordingError
-
-Form = StrEnum("Form", list(showing.FORMATS))
-NsysReport = StrEnum("NsysReport", list(nsys_reports.REPORTS))
 
 
 def ingest(
@@ -60,11 +56,12 @@ def show(
     profiles: Annotated[
         list[Path], typer.Argument(metavar="PROFILE...", help=".nsys-rep, .sqlite, or a parquetdir export (a folder).")
     ],
-    form: Annotated[Form, typer.Option("--format", help="How to print it.")] = Form.text,
+    form: Annotated[showing.Format, typer.Option("--format", help="How to print it.")] = "text",
     top: Annotated[int, typer.Option(min=0, help="Rows of a section in text and md; 0 for all.")] = 20,
     rules: Annotated[Path | None, typer.Option(help="TOML file with your own rules for kernel families.")] = None,
     report: Annotated[
-        NsysReport | None, typer.Option(help="Instead, this table of `nsys stats`, as CSV with nsys's columns.")
+        nsys_reports.ReportName | None,
+        typer.Option(help="Instead, this table of `nsys stats`, as CSV with nsys's columns."),
     ] = None,
 ) -> None:
     """Summarise nsys profiles of any program: kernels, ranges, phases, API calls, copies, and what is missing."""
@@ -72,9 +69,9 @@ def show(
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal of another encoding still shows the rest
     if report:
-        code = showing.show_report(profiles, report.value, print, ingesting.print_line)
+        code = showing.show_report(profiles, report, print, ingesting.print_line)
     else:
-        code = showing.show(profiles, form.value, top, print, ingesting.print_line, rules)
+        code = showing.show(profiles, form, top, print, ingesting.print_line, rules)
     if code:
         raise typer.Exit(code)
 

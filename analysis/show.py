@@ -26,6 +26,7 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 import pandas as pd
 from rich.console import Console
@@ -37,7 +38,8 @@ from analysis.capture.nsys_export import ExportError, read
 from analysis.capture.summary import Summary, summarise
 from analysis.reference import kernel_families
 
-FORMATS = ("text", "json", "csv", "md")
+Format = Literal["text", "json", "csv", "md"]
+FORMATS: tuple[Format, ...] = get_args(Format)
 
 TITLES = {
     "gpus": "GPUs",

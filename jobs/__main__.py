@@ -5,7 +5,7 @@ One command for both sides. What a subcommand needs is imported when it runs: he
 
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -31,6 +31,10 @@ COMMANDS = {
 """Subcommands in the order of the help: the function of each, and its line there."""
 
 
+Context = Any
+"""The context of a command, whose class typer does not export."""
+
+
 class Subcommand(TyperCommand):
     """A command that is imported when it is called."""
 
@@ -38,21 +42,21 @@ class Subcommand(TyperCommand):
         super().__init__(name, help=help)
         self.function = function
 
-    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> typer.Context:
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Context:
         return self.load().make_context(info_name, args, parent, **extra)
 
     def load(self) -> TyperCommand:
         module, _, name = self.function.partition(":")
         subcommand = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         subcommand.command(self.name)(getattr(import_module(module), name))
-        return typer.main.get_command(subcommand)
+        return cast(TyperCommand, typer.main.get_command(subcommand))  # of one function: no group
 
 
 class Subcommands(TyperGroup):
-    def list_commands(self, ctx: typer.Context) -> list[str]:
+    def list_commands(self, ctx: Context) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: typer.Context, cmd_name: str) -> Subcommand | None:
+    def get_command(self, ctx: Context, cmd_name: str) -> Subcommand | None:
         return Subcommand(cmd_name, *COMMANDS[cmd_name]) if cmd_name in COMMANDS else None
 
 

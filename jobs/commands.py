@@ -89,12 +89,12 @@ def plan(
     ] = False,
 ) -> None:
     """Print the runs of a sweep with their parameters, predicted memory and time. Needs no GPU and no torch."""
-    sweep, runs, *_ = chosen(sweep, only, shard)
+    planned, runs, *_ = chosen(sweep, only, shard)
     shapes = {shape_of(run) for run in runs if is_predictable(run)}
     seconds = prediction_seconds(shapes)
     with_memory = memory or gpu_memory > 0 or seconds <= QUICK_S
     limited = gpu_memory > 0 or any(run.memory_limit_gib for run in runs)
-    table = PlanTable(sweep.protocol, with_memory, limited, gpu_memory)
+    table = PlanTable(planned.protocol, with_memory, limited, gpu_memory)
     slow = f"the memory of {len(shapes)} different shapes takes about {clock(seconds)} to predict"
     if with_memory and seconds > QUICK_S:
         err.print(slow)
@@ -145,7 +145,7 @@ def run(
 def telling(log_format: str, price_per_hour: float | None, num_gpus: int) -> Iterator[EventSink]:
     """The report of a job, from its start; last of all it tells how the job ended, how long it took and its cost."""
     meter = Meter(price_per_hour)
-    emit = JsonEvents() if log_format == "json" else Terminal(meter, num_gpus)
+    emit: EventSink = JsonEvents() if log_format == "json" else Terminal(meter, num_gpus)
 
     def terminate(number: int, frame) -> None:
         raise fail("terminated before it began to measure", 128 + number)
@@ -182,8 +182,16 @@ def measure(
         raise fail("no NVIDIA GPU is visible; `doctor` says what is missing", CANNOT_MEASURE)
     if gpus > len(used):
         raise fail(f"--gpus {gpus}: {len(used)} visible; give fewer, or 0 for all of them", USAGE)
-    options = {"device": device, "gpus": used, "retry": retry, "allow_mix": allow_mix, "calibrate": sweep.calibrate}
-    runner = SweepRunner(folder, sweep.protocol, emit, **options)
+    runner = SweepRunner(
+        folder,
+        sweep.protocol,
+        emit,
+        device=device,
+        gpus=used,
+        retry=retry,
+        allow_mix=allow_mix,
+        calibrate=sweep.calibrate,
+    )
     received: list[int] = []
 
     def terminate(number: int, frame) -> None:
@@ -366,8 +374,8 @@ def status(
     shard: ShardOption = "",
 ) -> None:
     """Show how far a running or finished sweep is. Exit code 2 where no job wrote results of it."""
-    sweep, runs, part, _ = chosen(sweep, only, shard)
-    folder = Results(results, sweep.name, part.folder)
+    planned, runs, part, _ = chosen(sweep, only, shard)
+    folder = Results(results, planned.name, part.folder)
     try:
         folder.check_exists()
     except NoResults as error:
@@ -375,8 +383,8 @@ def status(
     counts: Counter[str] = Counter()
     reached = Counter(timed=0, profiled=0, finished=0)
     for one in runs:
-        record = folder.finished(one, sweep.protocol)
-        timed = folder.timed(one, sweep.protocol)
+        record = folder.finished(one, planned.protocol)
+        timed = folder.timed(one, planned.protocol)
         state = record.status if record else folder.in_flight(one) or ("timed" if timed else "waiting")
         counts[state] += 1
         known = record or timed

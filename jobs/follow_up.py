@@ -41,7 +41,7 @@ def own_recordings(results: Path) -> list[Path]:
 def ingest(sweep: Path, recording: Path, emit: Emit) -> None:
     """Turn the results of a sweep into a recording, in place of an older one. Raises StepFailed."""
     draft = recording.absolute().parent / ".draft" / recording.name
-    _step("recording", ["jobs", "ingest", sweep.absolute(), "--out", draft], emit)
+    _step("recording", ["jobs", "ingest", str(sweep.absolute()), "--out", str(draft)], emit)
     replace(draft, recording)
     with suppress(OSError):  # not empty: a job of another sweep makes its recording, or was killed when it did
         draft.parent.rmdir()
@@ -61,10 +61,10 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit) -> None:
         shutil.copytree(ROOT / "site", docs, ignore=shutil.ignore_patterns("data"))
         for recording in recordings:
             shutil.copytree(recording, docs / "data" / recording.name)
-        _step("pages", ["jobs", "report", "--docs", docs], emit)
+        _step("pages", ["jobs", "report", "--docs", str(docs)], emit)
         draft = site.absolute().with_name(f".{site.name}.draft")
-        build = ["mkdocs", "build", "--quiet", "--config-file", work / "mkdocs.yml", "--site-dir", draft]
-        _step("site", build, emit)
+        options = ["--config-file", str(work / "mkdocs.yml"), "--site-dir", str(draft)]
+        _step("site", ["mkdocs", "build", "--quiet", *options], emit)
     replace(draft, site)
     emit("site_built", path=str(site / "index.html"))
 
@@ -84,13 +84,13 @@ def replace(draft: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _step(name: str, module: Sequence[str | Path], emit: Emit) -> None:
+def _step(name: str, module: Sequence[str], emit: Emit) -> None:
     """Run a Python module; what it prints goes to standard error, which leaves standard output to the events. It goes
     through a pipe, since the module would fail where nobody reads standard error."""
     emit("step_started", step=name)
     started = time.monotonic()
     with subprocess.Popen(
-        [sys.executable, "-m", *map(str, module)],
+        [sys.executable, "-m", *module],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -99,6 +99,7 @@ def _step(name: str, module: Sequence[str | Path], emit: Emit) -> None:
         errors="replace",
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
     ) as process:
+        assert process.stdout is not None  # a pipe
         try:
             for line in process.stdout:
                 sys.stderr.write(line)

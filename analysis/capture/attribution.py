@@ -130,7 +130,8 @@ class Nesting:
         domain_codes, domain = np.unique(ranges["domain"].cat.codes.to_numpy()[pushed], return_inverse=True)
         self.domains = [ranges["domain"].cat.categories[code] for code in domain_codes]
         self._times = np.sort(np.concatenate([self._start[pushed], self._end[pushed]]))
-        self._keys, self._current = [], []
+        self._keys: list[np.ndarray] = []
+        self._current: list[np.ndarray] = []
         for code in range(len(domain_codes)):
             mine = domain == code
             self._add_stacks(pushed[mine], thread[mine])

@@ -225,8 +225,7 @@ def _run(command: Sequence[str], log: Path, limit_s: float) -> tuple[int, str]:
     """Exit code of a program without input, and the end of what it said on one line. Where it is not done in `limit_s`
     seconds (subprocess.TimeoutExpired) or the user interrupts, it ends with all that it has started."""
     with log.open("wb") as said:  # a file, because a pipe stays open as long as any process that the program started
-        streams = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": said}
-        process = subprocess.Popen(command, **streams, process_group=0)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, process_group=0)
         try:
             code = process.wait(limit_s)
         except BaseException:
@@ -358,7 +357,9 @@ def _arrow_integers(column: pa.Array, table: str) -> np.ndarray:
         raise ValueError(f"{table} has a value that is no whole number") from error
 
 
-def _gathered(table: str, columns: Sequence[str], rows: int, chunks: Iterable[Sequence[np.ndarray]]):
+def _gathered(
+    table: str, columns: Sequence[str], rows: int, chunks: Iterable[np.ndarray | Sequence[np.ndarray]]
+) -> list[np.ndarray]:
     """Whole columns of `rows` values from chunks of them. Raises ValueError where there are more or fewer rows."""
     arrays = [np.empty(rows, np.int64) for _ in columns]
     low = 0

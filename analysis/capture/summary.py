@@ -85,7 +85,7 @@ class Summary:
     """capture: facts; coverage: shares of kernel time by attribution; sections: a frame for each of SECTIONS."""
 
     capture: dict
-    coverage: dict[str, float]
+    coverage: dict[str, float | None]
     launches: dict
     sections: dict[str, pd.DataFrame] = field(default_factory=dict)
 

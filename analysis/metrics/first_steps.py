@@ -119,7 +119,7 @@ def steps_needed(timed: pd.DataFrame, warm_up: int, num_timed: int) -> pd.DataFr
         for name, (before, num) in {"main": (warm_up, num_timed), "short": SHORT}.items():
             known = errors_by_steps(processes, before)[:, num - 1 : num].ravel()
             found[f"{name}_error"] = known.max() if len(known) else float("nan")
-            found[f"{name}_process"] = known.argmax() + 1 if len(known) else float("nan")
+            found[f"{name}_process"] = int(known.argmax()) + 1 if len(known) else float("nan")
         rows.append({**case, **found})
     ends = [f"{name}_{what}" for name in ("main", "short") for what in ("error", "process")]
     return pd.DataFrame(rows, columns=[*CASE, *map(within_key, TOLERANCES), "num_known", *ends])

@@ -1,6 +1,7 @@
 """What every operation does and what the machine allows: FLOPs, bytes and kernel time under the roofs."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import NamedTuple
 
 import pandas as pd
@@ -64,7 +65,7 @@ def costs_of(runs: pd.DataFrame, peaks: Mapping[str, float]) -> pd.DataFrame:
         roofs = {"peak_flops": peaks.get(f"gemm_{run['precision']}"), "peak_bytes": peaks.get("copy")}
         for (phase, module, family), cost in costs_of_run(run).items():
             key = {"run_id": str(run["run_id"]), "phase": phase, "module": module, "family": family}
-            rows.append(key | cost._asdict() | roofs)
+            rows.append(key | asdict(cost) | roofs)
     columns = [*KEY, "flops", "bytes", "peak_flops", "peak_bytes"]
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[4:], float))
 
@@ -173,7 +174,7 @@ def roofs_over(rows: pd.DataFrame) -> pd.DataFrame:
     """Corners of the roofs over `rows`: roof, intensity (FLOP/byte), flop_rate (TFLOP/s), label (or "")."""
     known = rows[rows["ridge"].notna() & (rows["flops"] > 0)]
     low, high = known["intensity"].min() / 1.5, known["intensity"].max() * 1.5
-    parts = []
+    parts: list[pd.DataFrame] = []
     for peak, width in known[["peak_flops", "peak_bytes"]].drop_duplicates().itertuples(index=False):
         top, ridge = peak / 1e12, peak / width
         middle = (low * ridge) ** 0.5

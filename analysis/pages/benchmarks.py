@@ -30,6 +30,7 @@ def _tables(job: Mapping, reader: Mapping) -> list[Table]:
     promised = pd.DataFrame([*_job_targets(job), *reader.get("targets", [])])
     parts = [{"part": name, "seconds": value} for name, value in job.get("whole", {}).get("parts_s", {}).items()]
     tables = []
+    columns: tuple[Column, ...]
     if len(promised):
         promised["unit"] = promised["what"].map(_unit)
         columns = (

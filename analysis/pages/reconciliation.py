@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.answer import Answer, Claim, Column, Table, assemble
@@ -193,7 +194,7 @@ def _rows(check: str, found: pd.Series, at_least, at_most) -> pd.DataFrame:
     return rows.assign(at_least=_bound(at_least, found), at_most=_bound(at_most, found))
 
 
-def _bound(bound: object, found: pd.Series) -> object:
+def _bound(bound: pd.Series | float, found: pd.Series) -> np.ndarray | float:
     return bound.reindex(found.index).to_numpy(float) if isinstance(bound, pd.Series) else float(bound)
 
 
@@ -279,7 +280,7 @@ def _layouts(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     counts = products.groupby(["run_id", "phase", "rank", "step", "layout"]).size().unstack("layout", fill_value=0)
     parts = []
     for phase in (ranges.FORWARD, ranges.BACKWARD):
-        worst = {}
+        worst: dict[str, float] = {}
         for (run_id, found_phase, *_), found in counts.iterrows():
             if found_phase != phase or found.get("unknown", 0):
                 continue

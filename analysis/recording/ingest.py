@@ -347,8 +347,8 @@ def _ended(about: dict) -> str:
         if ended_at := about.get("ended_at"):
             end = datetime.fromisoformat(ended_at)
         else:
-            end = datetime.fromisoformat(str(about.get("started_at"))) + timedelta(seconds=float(about.get("wall_s")))
-    except (TypeError, ValueError):
+            end = datetime.fromisoformat(str(about.get("started_at"))) + timedelta(seconds=float(about["wall_s"]))
+    except (KeyError, TypeError, ValueError):
         return ""
     return end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 

@@ -153,7 +153,7 @@ def _draft(source: Path, draft: Path) -> Path:
     return draft
 
 
-def _write_manifest(folder: Path, changed: Mapping[str, str]) -> None:
+def _write_manifest(folder: Path, changed: dict[str, str]) -> None:
     text = json.dumps(_manifest(folder) | changed, indent=2, ensure_ascii=False)
     (folder / "manifest.json").write_text(text + "\n", encoding="utf-8")
 

@@ -14,7 +14,6 @@ V vocab_size. Source of the formulas: the shapes of the operands; for the model'
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from jobs.workloads.transformer.sizes import ModelSize
 
@@ -52,7 +51,8 @@ class Shape:
         return self.batch_size * self.num_heads * self.context_length**2
 
 
-class Cost(NamedTuple):
+@dataclass(frozen=True)
+class Cost:
     """Operations and least memory traffic in bytes."""
 
     flops: int

@@ -137,7 +137,7 @@ def _xmma(name: str) -> GemmName | None:
             architecture=architecture,
             math_path=_TYPE_PATHS[multiply],
             layout=layout and layout[1],
-            tile=tile and tuple(int(size) for size in tile.groups()),
+            tile=tile and (int(tile[1]), int(tile[2]), int(tile[3])),
             stages=stages and int(stages[1]),
             split_k=split_k,
         )

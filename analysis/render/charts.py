@@ -8,7 +8,8 @@ become <title> elements, save in the drawing for phones; ids get the chart's pre
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Literal
 from xml.etree import ElementTree
 
 import altair as alt
@@ -29,7 +30,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 class _Palette:
     """Stand-in colours for CSS variables: one hex code each."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.codes: dict[str, str] = {}
 
     def __getitem__(self, variable: str) -> str:
@@ -143,11 +144,7 @@ def stacked_shares(rows: pd.DataFrame, palette: _Palette, width: int, by, order,
         title=None,
         axis=_category_axis(palette),
     )
-    x = {
-        "stack": "zero",
-        "title": "% of kernel time",
-        "scale": alt.Scale(domain=[0, 1]),
-    }
+    title, scale = "% of kernel time", alt.Scale(domain=[0, 1])
     axis = alt.Axis(**{**_value_axis(palette, "%", 5).to_dict(), "labelExpr": "format(datum.value * 100, '.3~g')"})
     base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
     bars = base.mark_bar(
@@ -156,7 +153,7 @@ def stacked_shares(rows: pd.DataFrame, palette: _Palette, width: int, by, order,
         strokeWidth=0.75,
     ).encode(
         y=y,
-        x=alt.X("share:Q", axis=axis, **x),
+        x=alt.X("share:Q", axis=axis, stack="zero", title=title, scale=scale),
         color=alt.Color("family:N", scale=colours, legend=None),
         order="position:Q",
         description="title:N",
@@ -164,7 +161,7 @@ def stacked_shares(rows: pd.DataFrame, palette: _Palette, width: int, by, order,
     on_colours = alt.Scale(domain=list(order), range=[palette[f"--on-{family}"] for family in order])
     text = base.mark_text(fontSize=10).encode(
         y=y,
-        x=alt.X("share:Q", bandPosition=0.5, axis=axis, **x),
+        x=alt.X("share:Q", bandPosition=0.5, axis=axis, stack="zero", title=title, scale=scale),
         order="position:Q",
         text="text:N",
         color=alt.Color("family:N", scale=on_colours, legend=None),
@@ -246,7 +243,7 @@ def lines(
         .mark_text(align="left", dx=9, fontSize=11, color=palette[TEXT])
         .encode(x=along, y=alt.Y("label:Q", scale=up, title=unit, axis=beside), text="text:N")
     )
-    return strokes + dots + names
+    return alt.LayerChart(layer=[strokes, dots, names])
 
 
 def _apart(ends: pd.DataFrame, height: int, low: float, high: float, gap: int = 14) -> pd.Series:
@@ -281,14 +278,13 @@ def traces(
         left = _log_axis(palette, [low, high], 8, orient="left")
         scale = alt.Scale(type="log", nice=False, domain=[low, high])
     base = alt.Chart(data, width=width - LABEL_SLACK - 64, height=220 if width > 500 else 180)
-    return alt.layer(
-        base.mark_line(strokeWidth=1.5).encode(
-            x=alt.X("x:Q", scale=alt.Scale(nice=False), axis=alt.Axis(**below), title=x_title),
-            y=alt.Y("y:Q", scale=scale, axis=left, title=y_title),
-            color=alt.Color("series:N", scale=colours, legend=None),
-            detail="line:N",
-        )
+    strokes = base.mark_line(strokeWidth=1.5).encode(
+        x=alt.X("x:Q", scale=alt.Scale(nice=False), axis=alt.Axis(**below), title=x_title),
+        y=alt.Y("y:Q", scale=scale, axis=left, title=y_title),
+        color=alt.Color("series:N", scale=colours, legend=None),
+        detail="line:N",
     )
+    return alt.LayerChart(layer=[strokes])
 
 
 def roofline(rows: pd.DataFrame, palette: _Palette, width: int, order, roofs) -> alt.LayerChart:
@@ -305,7 +301,7 @@ def roofline(rows: pd.DataFrame, palette: _Palette, width: int, order, roofs) ->
     roofs = pd.DataFrame(roofs)
     colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
     shapes = alt.Scale(domain=list(order), range=["circle", "square", "triangle-up", "diamond"][: len(order)])
-    size = {"width": width - LABEL_SLACK - 70, "height": 360 if width > NARROW else 300}
+    wide, high = width - LABEL_SLACK - 70, 360 if width > NARROW else 300
 
     def axes(title_x: str, title_y: str) -> dict:
         scale = alt.Scale(type="log", nice=False, padding=8)
@@ -319,23 +315,23 @@ def roofline(rows: pd.DataFrame, palette: _Palette, width: int, order, roofs) ->
         }
 
     titles = ("FLOP per byte (log scale)", "TFLOP/s (log scale)")
-    lines = alt.Chart(roofs, **size).mark_line(strokeWidth=1.5, color=palette[TEXT])
+    lines = alt.Chart(roofs, width=wide, height=high).mark_line(strokeWidth=1.5, color=palette[TEXT])
     lines = lines.encode(**axes(*titles), detail="roof:N", order="intensity:Q")
     last = ~roofs.duplicated("roof", keep="last")
-    words = [
-        alt.Chart(roofs[part & (roofs["label"] != "")], **size)
-        .mark_text(fontSize=11, color=palette[TEXT], align=align, dx=dx, dy=dy)
-        .encode(**axes(*titles), text="label:N")
-        for part, align, dx, dy in ((last, "right", -4, -9), (~last, "left", 8, 8))
-    ]
-    marks = alt.Chart(data, **size).mark_point(filled=True, size=26, opacity=1)
+
+    def words(part: pd.Series, align: Literal["left", "right"], dx: int, dy: int) -> alt.Chart:
+        named = alt.Chart(roofs[part & (roofs["label"] != "")], width=wide, height=high)
+        named = named.mark_text(fontSize=11, color=palette[TEXT], align=align, dx=dx, dy=dy)
+        return named.encode(**axes(*titles), text="label:N")
+
+    marks = alt.Chart(data, width=wide, height=high).mark_point(filled=True, size=26, opacity=1)
     marks = marks.encode(
         **axes(*titles),
         color=alt.Color("series:N", scale=colours, legend=None),
         shape=alt.Shape("series:N", scale=shapes, legend=None),
         description="title:N",
     )
-    return alt.layer(lines, marks, *words)
+    return alt.LayerChart(layer=[lines, marks, words(last, "right", -4, -9), words(~last, "left", 8, 8)])
 
 
 def stacked_bytes(rows: pd.DataFrame, palette: _Palette, width: int, by, order, limits) -> alt.LayerChart:
@@ -363,7 +359,7 @@ def stacked_bytes(rows: pd.DataFrame, palette: _Palette, width: int, by, order, 
     return bars + rules + names.encode(x=at, y=alt.value(0), text="name:N")
 
 
-KINDS = {
+KINDS: dict[str, Callable[..., alt.LayerChart]] = {
     "dumbbell": dumbbell,
     "stacked_shares": stacked_shares,
     "grouped_bars": grouped_bars,
@@ -492,7 +488,7 @@ def _finish(svg: str, prefix: str, palette: _Palette, label: str, hover: bool) -
             title = ElementTree.SubElement(element, f"{{{SVG}}}title")
             title.text = said
     _slim(root)
-    width, height = (float(root.get(side)) for side in ("width", "height"))
+    width, height = (float(root.attrib[side]) for side in ("width", "height"))
     root.set("viewBox", f"0 0 {width:g} {height:g}")
     root.set("width", f"{width:g}")
     root.set("height", f"{height:g}")
@@ -519,7 +515,9 @@ def _slim(element: ElementTree.Element) -> None:
         return
     for name in _INHERITED:
         values = {child.get(name) for child in element}
-        if len(element) > 1 and len(values) == 1 and None not in values and element.get(name) is None:
-            element.set(name, values.pop())
+        if len(element) < 2 or len(values) > 1 or element.get(name) is not None:
+            continue
+        if (value := values.pop()) is not None:
+            element.set(name, value)
             for child in element:
                 del child.attrib[name]

@@ -261,8 +261,9 @@ class _Page:
     def extremes(self, low: Mapping[str, Any], high: Mapping[str, Any], key: str, form: str) -> Markup:
         """`6.98 ms (small · 128) to 742 ms (2.7B · 1024)`: values of `key` by the filter `form`; one where it is one
         row."""
-        low, high = (Markup("{} ({})").format(getattr(text, form)(row[key]), self.case(row)) for row in (low, high))
-        return low if low == high else low + Markup(" to ") + high
+        ends = (Markup("{} ({})").format(getattr(text, form)(row[key]), self.case(row)) for row in (low, high))
+        first, last = ends
+        return first if first == last else first + Markup(" to ") + last
 
     def case(self, row: Mapping[str, Any]) -> Markup:
         """A case in a sentence, linked to its run: small · 128."""

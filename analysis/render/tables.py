@@ -256,7 +256,7 @@ def _case_word(column: Column, row: dict) -> str:
     return f"{column.label} {value}" if column.kind in NUMERIC else str(value)
 
 
-def _raw(value: object, shown: str) -> Markup:
+def _raw(value: float, shown: str) -> Markup:
     """The unrounded value as an attribute, which also marks the cell as a number; empty where it reads as shown."""
     exact = repr(float(value)) if isinstance(value, float) and not float(value).is_integer() else str(int(value))
     return Markup(" data-v") if exact == shown else Markup(' data-v="{}"').format(exact)

@@ -5,6 +5,7 @@ import hashlib
 import html
 import math
 import re
+from collections.abc import Callable
 
 import pandas as pd
 from markupsafe import Markup
@@ -116,7 +117,7 @@ def percent_span(pair: tuple[float, float], decimals: int = 1) -> Markup:
     return _span(pair, lambda fraction: percent(fraction, decimals))
 
 
-def _span(pair: tuple[float, float], form) -> Markup:
+def _span(pair: tuple[float, float], form: Callable[[float], Markup]) -> Markup:
     """`low to high`, or one number where both read the same."""
     low, high = map(form, pair)
     return low if low == high else low + Markup(" to ") + high
@@ -138,7 +139,7 @@ def size(value: float) -> Markup:
 
 def quantity(value: float, unit: str) -> Markup:
     """A number whose unit its row names: s, bytes, share, ratio, or none."""
-    forms = {"s": seconds, "bytes": size, "share": percent, "ratio": ratio}
+    forms: dict[str, Callable[[float], Markup]] = {"s": seconds, "bytes": size, "share": percent, "ratio": ratio}
     scales = {"FLOP/s": (1e12, "TFLOP/s"), "bytes/s": (1e9, "GB/s"), "FLOP/byte": (1, "FLOP/byte")}
     if unit in scales:
         scale, shown = scales[unit]

@@ -193,7 +193,8 @@ def _grouped(operations: Iterable[tuple[Slice, str]], number) -> list[Slice]:
     """Operations of one lane, with a slice around each run of neighbours from the same range: its time on the GPU."""
     slices: list = []
     around: list[int] = []
-    before, names = "", []
+    before = ""
+    names: list[str] = []
 
     def close(depth: int, end: int) -> None:
         for position in around[depth:]:

@@ -30,8 +30,10 @@ ENVIRONMENT = (
 )
 
 
-KEPT_TABLES = ("CUPTI_", "CUDA_GRAPH", "ENUM_", "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_")
-KEPT_TABLES += ("TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "ANALYSIS_DETAILS", "PROFILER_OVERHEAD")
+KEPT_TABLES = (
+    *("CUPTI_", "CUDA_GRAPH", "ENUM_", "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_"),
+    *("TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "ANALYSIS_DETAILS", "PROFILER_OVERHEAD"),
+)
 STRING_COLUMNS = ("demangledName", "shortName", "mangledName", "nameId", "textId", "name")
 GPU_IDS = {"uuid", "busLocation", "luid", "ctxswDevPath", "ctrlDevPath"}
 """An export of nsys keeps tables whose names begin so, the strings that their columns refer to, and of a GPU everything

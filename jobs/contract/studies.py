@@ -1,3 +1,6 @@
 """The studies: questions beyond those of the default sweep, each answered from recordings of sweeps that name it."""
 
-STUDIES = ("again", "attention", "host", "memory", "optimizer", "precision", "warm_up")
+from typing import Literal, get_args
+
+Study = Literal["again", "attention", "host", "memory", "optimizer", "precision", "warm_up"]
+STUDIES: tuple[Study, ...] = get_args(Study)

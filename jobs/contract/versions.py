@@ -3,20 +3,30 @@ allowed and then told on every page. The jobs, the merge of shards and the pages
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import TypedDict
 
 COMPARED = ("gpu_name", "driver", "cuda", "torch", "nsys", "commit")
 """Facts of a machine, as in the record of a run. Left out are Python, which changes no kernel and often has a new
 patch release, and the bytes of GPU memory, which settings change on GPUs of one name. Several machines with the same
 facts are no mix."""
 
+Machine = Mapping[str, object]
 
-def value(machine: Mapping, name: str) -> str:
+
+class Difference(TypedDict):
+    """A fact `here`, and the number of `runs` by the value that they have instead."""
+
+    here: str
+    runs: dict[str, int]
+
+
+def value(machine: Machine, name: str) -> str:
     """A fact of a machine. One that is not known, such as the commit where there is no git, is "": it equals nothing
     but itself."""
     return str(machine.get(name) or "")
 
 
-def differing(machines: Iterable[Mapping], names: Iterable[str] = COMPARED) -> dict[str, dict[str, int]]:
+def differing(machines: Iterable[Machine], names: Iterable[str] = COMPARED) -> dict[str, dict[str, int]]:
     """The facts that are not the same for all runs, each with the number of runs by value, most first; `machines` are
     those of the runs. No nsys is no difference: it was not used."""
     machines = list(machines)
@@ -24,10 +34,11 @@ def differing(machines: Iterable[Mapping], names: Iterable[str] = COMPARED) -> d
     return {name: dict(counts.most_common()) for name, counts in counted.items() if len(counts) > 1}
 
 
-def differences(machines: Iterable[Mapping], here: Mapping) -> dict[str, dict]:
+def differences(machines: Iterable[Machine], here: Machine) -> dict[str, Difference]:
     """The compared facts in which machines of runs differ from the machine `here`, each with its value `here` and the
     number of other `runs` by value, most first."""
-    machines, found = list(machines), {}
+    machines = list(machines)
+    found: dict[str, Difference] = {}
     for name in COMPARED:
         mine = value(here, name)
         runs = Counter(theirs for one in machines if (theirs := value(one, name)) != mine)
@@ -36,7 +47,7 @@ def differences(machines: Iterable[Mapping], here: Mapping) -> dict[str, dict]:
     return found
 
 
-def described(found: Mapping[str, Mapping]) -> str:
+def described(found: Mapping[str, Difference]) -> str:
     """What `differences` found: `torch 2.10 (12 runs), here 2.11; commit abc (3 runs), here unknown`."""
     return "; ".join(f"{name} {listed(one['runs'])}, here {one['here'] or 'unknown'}" for name, one in found.items())
 

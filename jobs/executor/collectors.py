@@ -48,10 +48,15 @@ class Collector:
         self.fresh = True
 
     @property
+    def running(self) -> WorkerProcess:
+        """The worker of a collector that has been started."""
+        assert self.worker is not None
+        return self.worker
+
+    @property
     def facts(self) -> dict:
         """What the worker says of its machine. The collector has been started."""
-        assert self.worker is not None
-        return self.worker.facts
+        return self.running.facts
 
     @property
     def complaints(self) -> list[str]:
@@ -110,7 +115,7 @@ class Collector:
         try:
             if self.cancelled():
                 raise RunFailed("failed", message="the sweep was stopped")
-            self.worker.send(
+            self.running.send(
                 {
                     "collector": self.name,
                     "run": run.model_dump(),
@@ -120,15 +125,15 @@ class Collector:
                     "log": str(folder / LOG),
                 }
             )
-            answer = self.worker.receive(deadline - time.monotonic())
+            answer = self.running.receive(deadline - time.monotonic())
             if answer["event"] == "ready":
                 reached = "measured steps"
                 when_quiet()
-                self.worker.send("go")
-                answer = self.worker.receive(deadline - time.monotonic())
+                self.running.send("go")
+                answer = self.running.receive(deadline - time.monotonic())
             if answer["event"] != "measured":
                 raise RunFailed(answer.pop("event"), **answer)
-            self.worker.receive(deadline - time.monotonic())  # released
+            self.running.receive(deadline - time.monotonic())  # released
             return answer
         except RunFailed as error:
             failure = error
@@ -145,7 +150,7 @@ class Collector:
 
     def _released(self) -> bool:
         try:
-            return self.worker.receive(RELEASE_TIMEOUT_S)["event"] == "released"
+            return self.running.receive(RELEASE_TIMEOUT_S)["event"] == "released"
         except RunFailed:
             return False
 
@@ -161,9 +166,9 @@ class Timer(Collector):
         try:
             self.start()
             self.fresh = False
-            self.worker.send({"calibrate": True, "log": str(log.absolute())})
-            rates = self.worker.receive(CALIBRATE_TIMEOUT_S)["rates"]
-            self.worker.receive(RELEASE_TIMEOUT_S)
+            self.running.send({"calibrate": True, "log": str(log.absolute())})
+            rates = self.running.receive(CALIBRATE_TIMEOUT_S)["rates"]
+            self.running.receive(RELEASE_TIMEOUT_S)
         except RunFailed as failure:
             raise CollectorError(f"the machine's rates cannot be measured: {failure} (see {log})") from None
         return rates
@@ -186,6 +191,12 @@ class Nsys(Collector):
     def complaints(self) -> list[str]:
         return self.log.complaints if self.log else []
 
+    @property
+    def open_log(self) -> NsysLog:
+        """The log of the run whose capture has begun."""
+        assert self.log is not None
+        return self.log
+
     def prepare(self) -> None:
         if shutil.which("nsys") is None:
             raise CollectorError(NSYS_MISSING)
@@ -201,12 +212,12 @@ class Nsys(Collector):
 
     def control(self, command: str, *options: str, **settings) -> None:
         """Run an nsys command on the session; `settings` as of `nsys`."""
-        nsys(command, f"--session={self.session}", *options, environment=self.worker.environment, **settings)
+        nsys(command, f"--session={self.session}", *options, environment=self.running.environment, **settings)
 
     @property
     def report(self) -> Path:
         """Where nsys leaves the report of a capture, whichever run it will be for."""
-        return self.worker.home / REPORT
+        return self.running.home / REPORT
 
     def begin_capture(self, folder: Path) -> None:
         """Begin to collect for the run of `folder`, where NSYS_LOG gets what nsys says. Raises CaptureLost; the worker
@@ -229,9 +240,9 @@ class Nsys(Collector):
                 raise CollectorError("nsys stop left no report")
         except CollectorError as error:
             raise self._lost("end of capture", str(error)) from None
-        report = shutil.move(self.report, self.log.path.parent)
+        report = shutil.move(self.report, self.open_log.path.parent)
         try:
-            return export(Path(report), self.worker.environment, self.log)
+            return export(Path(report), self.running.environment, self.open_log)
         except CollectorError as error:
             raise CaptureLost("export", str(error)) from None
 
@@ -243,8 +254,8 @@ class Nsys(Collector):
 
     def _lost(self, phase: str, message: str) -> CaptureLost:
         """Stop the worker, and keep what there is of the capture beside the run."""
-        self.log("launch", (self.worker.home / "log.txt").read_text(errors="replace"))
-        for left in self.worker.home.glob(f"{self.report.stem}.*"):
-            shutil.move(left, self.log.path.parent)
+        self.open_log("launch", (self.running.home / "log.txt").read_text(errors="replace"))
+        for left in self.running.home.glob(f"{self.report.stem}.*"):
+            shutil.move(left, self.open_log.path.parent)
         self.stop()
         return CaptureLost(phase, message)

@@ -5,18 +5,21 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Mapping
 from statistics import StatisticsError, linear_regression
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from jobs.contract.versions import described
+from jobs.contract.versions import Difference, described
 
 Emit = Callable[..., None]
 """Is told what happens: emit(event, **fields)."""
+
+RunStage = tuple[str, str]
+"""A run and one of its stages."""
 
 
 class EventSink(Protocol):
@@ -57,12 +60,12 @@ class Estimate:
     `predicted_s` holds, by run and stage, the seconds of those to be done.
     """
 
-    def __init__(self, predicted_s: dict[Hashable, float], num_gpus: int = 1):
+    def __init__(self, predicted_s: Mapping[RunStage, float], num_gpus: int = 1):
         self.open, self.num_gpus = dict(predicted_s), num_gpus
         self.started = time.monotonic()
         self.done: list[tuple[float, float]] = []  # predicted and measured seconds of each finished stage
 
-    def finish(self, one: Hashable, wall_s: float) -> None:
+    def finish(self, one: RunStage, wall_s: float) -> None:
         if one in self.open:
             self.done.append((self.open.pop(one), wall_s))
 
@@ -104,7 +107,7 @@ class JsonEvents:
     def __init__(self):
         self.lock = threading.Lock()
 
-    def __call__(self, event: str, **fields) -> None:
+    def __call__(self, event: str, /, **fields: Any) -> None:
         with self.lock:
             print(json.dumps({"event": event, "time": round(time.time(), 3)} | fields), flush=True)
 
@@ -131,9 +134,9 @@ class Terminal:
         self.stages: dict[str, str] = {}
         self.estimate = Estimate({})
         self.num_stages = 0
-        self.task = None
+        self.task: TaskID | None = None
 
-    def __call__(self, event: str, **fields) -> None:
+    def __call__(self, event: str, /, **fields: Any) -> None:
         with self.lock:
             getattr(self, event)(**fields)
             if self.task is not None:
@@ -177,14 +180,14 @@ class Terminal:
         why = escape(f": {detail.get('phase', '')}: {detail['message']}") if detail else ""
         self.print_done(f"{run}  {MARKS.get(status, f'[red]{status}[/]')}{why}  {wall_s:.1f} s")
 
-    def open_stages(self, run: str) -> list[Hashable]:
+    def open_stages(self, run: str) -> list[RunStage]:
         return [one for one in self.estimate.open if one[0] == run]
 
     def print_done(self, what: str) -> None:
         left = "" if self.console.is_terminal else f"  ({clock(self.meter.wall_s)} elapsed, {self.left()})"
         self.console.print(rf"\[{self.num_done}/{self.num_stages}] {what}{left}")
 
-    def mixed_versions(self, runs: int, differences: dict[str, dict]) -> None:
+    def mixed_versions(self, runs: int, differences: dict[str, Difference]) -> None:
         kept = f"finished runs that stay, measured with other versions: {runs} ({escape(described(differences))})"
         self.console.print(f"[yellow]a mix[/]: {kept}; every page will say so")
 

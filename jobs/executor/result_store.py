@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from pydantic import ValidationError
 
@@ -49,6 +49,9 @@ class NoResults(ValueError):
     """There is no such folder of results; the message says what there is instead."""
 
 
+Kind = TypeVar("Kind", dict, list)
+
+
 def write_json(path: Path, content: dict | list) -> None:
     """Write atomically: whoever reads sees the old file or the whole new one."""
     draft = path.with_name(path.name + ".draft")
@@ -59,8 +62,8 @@ def write_json(path: Path, content: dict | list) -> None:
     os.replace(draft, path)
 
 
-def read_json(path: Path, kind: type = dict) -> dict | list | None:
-    """The object, or the list, in a JSON file; None where it is missing, cut short or of another kind."""
+def read_json(path: Path, kind: type[Kind]) -> Kind | None:
+    """The object (dict), or the list, in a JSON file; None where it is missing, cut short or of another kind."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -70,7 +73,7 @@ def read_json(path: Path, kind: type = dict) -> dict | list | None:
 
 def read_record(path: Path) -> RunRecord | None:
     """The record in a file; None where it is missing, cut short or not one."""
-    content = read_json(path)
+    content = read_json(path, dict)
     try:
         return None if content is None else RunRecord.model_validate(content)
     except ValidationError:
@@ -185,7 +188,7 @@ class Results:
     def timed(self, run: Run, protocol: Protocol) -> RunRecord | None:
         """The record so far of a run that was timed with these very parameters and not finished, else None."""
         folder = self.folder / run.run_id
-        if "steps" not in (read_json(folder / TIMINGS) or {}):
+        if "steps" not in (read_json(folder / TIMINGS, dict) or {}):
             return None
         record = read_record(folder / TIMED)
         return record if record and record.is_of(run, protocol) else None
@@ -253,7 +256,7 @@ class Results:
 
     def in_flight(self, run: Run) -> str | None:
         """`running` or `interrupted` for a run that was begun and not finished."""
-        mark = read_json(self.folder / run.run_id / IN_FLIGHT)
+        mark = read_json(self.folder / run.run_id / IN_FLIGHT, dict)
         if mark is None or self.record(run) is not None:
             return None
         return "running" if mark["state"] == "running" and self.is_locked() else "interrupted"

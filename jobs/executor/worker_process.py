@@ -49,7 +49,6 @@ class WorkerProcess:
     ):
         self.home = Path(tempfile.mkdtemp(prefix="profiler-"))
         self.pid: int | None = None
-        self.connection: Connection | None = None
         address = self.home / "socket"
         command = [*launcher, sys.executable, "-m", "jobs.worker", str(address), "--device", device]
         self.environment = environment = allowed_environment(os.environ, self.home, gpu, compiled)
@@ -67,17 +66,17 @@ class WorkerProcess:
                 env=environment,
                 start_new_session=True,
             )
-            self.connection = self._accept(listener, cancelled)
+            self._connection = self._accept(listener, cancelled)
         try:
-            hello = self.connection and self.receive(START_TIMEOUT_S)
+            hello = self._connection and self.receive(START_TIMEOUT_S)
         except RunFailed:
             hello = None
         if not hello:
-            log = (self.home / "log.txt").read_text(errors="replace").strip().splitlines()
+            said = (self.home / "log.txt").read_text(errors="replace").strip().splitlines()
             self.kill()
             if cancelled():
                 raise RunFailed("failed", message="the sweep was stopped")
-            raise CollectorError("the worker process did not start: " + (log[-1] if log else "it said nothing"))
+            raise CollectorError("the worker process did not start: " + (said[-1] if said else "it said nothing"))
         self.pid, self.facts = hello["pid"], hello["facts"]
 
     def _accept(self, listener: socket.socket, cancelled: Callable[[], bool]) -> Connection | None:
@@ -90,7 +89,13 @@ class WorkerProcess:
                 break
         return None
 
-    def send(self, message) -> None:
+    @property
+    def connection(self) -> Connection:
+        """The socket to a worker that has started."""
+        assert self._connection is not None
+        return self._connection
+
+    def send(self, message: object) -> None:
         with suppress(OSError):  # a dead worker is noticed when its answer is read
             self.connection.send(message)
 
@@ -115,7 +120,7 @@ class WorkerProcess:
         return True
 
     def kill_processes(self) -> None:
-        for pid in {self.pid, self.process.pid} - {None}:
+        for pid in filter(None, {self.pid, self.process.pid}):
             with suppress(OSError):
                 os.kill(pid, SIGKILL)
 
@@ -123,6 +128,6 @@ class WorkerProcess:
         self.kill_processes()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
-        if self.connection:
-            self.connection.close()
+        if self._connection:
+            self._connection.close()
         shutil.rmtree(self.home, ignore_errors=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 GIB = 1024 * MIB
 CUDA_CONTEXT_BYTES = 689 * MIB  # context and loaded kernels of one process, as seen on an H200
-USABLE_GIB = {24: 22.5, 80: 79.1, 141: 139.8}
+USABLE_GIB: dict[float, float] = {24: 22.5, 80: 79.1, 141: 139.8}
 """What a GPU sold with so many GB has for its processes. Of other sizes a sixteenth is set aside, as on 24 GB."""
 NUM_STEPS = 2
 """The first step has no Adam state yet; all later ones need what the second needs."""

@@ -27,7 +27,8 @@ class Block:
 
     def __init__(self, address: int, size: int, pool: list, before: "Block | None" = None):
         self.address, self.size, self.pool = address, size, pool
-        self.before, self.after, self.free = before, None, True
+        self.before, self.free = before, True
+        self.after: Block | None = None
 
 
 class CachingAllocator:

@@ -78,7 +78,7 @@ class Leaf:
 
     __slots__ = ("gradient",)
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.gradient: Tensor | None = None
 
 
@@ -100,7 +100,7 @@ class Device:
         self.allocator = allocator
         self.has_backward = self.autocast = False
         self.nodes: list[Node] = []
-        self.weight_casts: dict[Leaf, Tensor] = {}
+        self.weight_casts: dict[Tensor, Tensor] = {}
 
     def new(self, size: int, element: int = FP32) -> Tensor:
         return Tensor(Storage(self.allocator, self.allocator.allocate(size * element)), size, element)
@@ -168,9 +168,9 @@ class Device:
     def linear(self, x: Tensor, weight: Tensor, size: int) -> Tensor:
         """Autocast keeps the cast of a weight until its context ends."""
         if self.autocast:
-            if weight.node not in self.weight_casts:
-                self.weight_casts[weight.node] = self.cast(weight, BF16)
-            weight = self.weight_casts[weight.node]
+            if weight not in self.weight_casts:
+                self.weight_casts[weight] = self.cast(weight, BF16)
+            weight = self.weight_casts[weight]
         return self.matmul(x, weight, size)
 
     def fused_attention(self, q: Tensor, k: Tensor, v: Tensor, rows: int) -> Tensor:
@@ -243,12 +243,14 @@ class Workload:
         self.width, self.hidden, self.vocabulary = (self.tokens * one for one in (d, f, shape.vocab_size))
         self.workspace = self.device.new(WORKSPACE_BYTES, BYTE)
         self.parameters: list[Tensor] = []
+        self.leaves: list[Leaf] = []
         self.embedding = self.parameter(shape.vocab_size * d)
         self.layers = [self.layer(d, f) for _ in range(shape.num_layers)]
         self.final_norm, self.lm_head = self.parameter(d), self.parameter(shape.vocab_size * d)
         self.data = [self.device.new(self.tokens, INT64) for _ in ("tokens", "targets")]
         self.moments: list[list[Tensor]] = []
-        self.logits = self.loss_value = None
+        self.logits: Tensor | None = None
+        self.loss_value: Tensor | None = None
 
     @property
     def phases(self) -> dict[str, Callable[[], None]]:
@@ -259,22 +261,24 @@ class Workload:
 
     def parameter(self, size: int) -> Tensor:
         parameter = self.device.new(size)
-        parameter.node = Leaf()
+        parameter.node = leaf = Leaf()
         self.parameters.append(parameter)
+        self.leaves.append(leaf)
         return parameter
 
     def layer(self, d: int, f: int) -> Layer:
         device, context = self.device, self.shape.context_length
-        attention = [self.parameter(size) for size in (d, d * d, d * d, d * d, d * d)]
+        attention_norm, q, k, v, o = (self.parameter(size) for size in (d, d * d, d * d, d * d, d * d))
         angle = device.new(context * (d // self.shape.num_heads // 2))
         cos, sin = device.map(angle), device.map(angle)
         del angle
         future = device.copy(device.new(context**2, BYTE))
-        return Layer(*attention, cos, sin, future, *(self.parameter(size) for size in (d, d * f, d * f, d * f)))
+        ffn_norm, w1, w2, w3 = (self.parameter(size) for size in (d, d * f, d * f, d * f))
+        return Layer(attention_norm, q, k, v, o, cos, sin, future, ffn_norm, w1, w2, w3)
 
     def zero_grad(self) -> None:
-        for parameter in self.parameters:
-            parameter.node.gradient = None
+        for leaf in self.leaves:
+            leaf.gradient = None
 
     def forward(self) -> None:
         self.logits = None
@@ -285,11 +289,13 @@ class Workload:
         self.device.weight_casts.clear()
 
     def loss(self) -> None:
+        assert self.logits is not None  # forward came before
         logits = self.device.cast(self.logits, FP32)
         self.loss_value = self.device.cross_entropy(logits)
         self.logits = None
 
     def backward(self) -> None:
+        assert self.loss_value is not None  # loss came before
         self.device.backward(self.loss_value)
         self.loss_value = None
 

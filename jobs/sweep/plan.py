@@ -7,7 +7,8 @@ from itertools import product
 from math import prod
 from pathlib import Path
 from reprlib import Repr
-from typing import Annotated, Any, Literal
+from types import GenericAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 from pydantic import (
@@ -18,10 +19,11 @@ from pydantic import (
     create_model,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 
 from jobs.contract.axes import Name, Number, Positive, Run, Workload, default_of, listed_axes, type_of
 from jobs.contract.layout import RESERVED_NAMES, Protocol
-from jobs.contract.studies import STUDIES
+from jobs.contract.studies import Study
 from jobs.workloads import REFERENCE
 from jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
 
@@ -31,8 +33,6 @@ MOST_RUNS = 100_000
 MOST_PARAMETERS = 10**13
 
 HALF_PRECISION_ATTENTION = {"cudnn", "flash"}
-Study = Literal[("", *STUDIES)]
-
 
 SweepName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 LIKE_A_SHARD = re.compile(r"(^|-)shard-\d+-of-\d+$")  # the recording of a shard is <sweep>-shard-I-of-N
@@ -70,13 +70,20 @@ def _axes_of_files() -> dict[str, Any]:
     """The name of a sweep and the axes that its file lists, as fields: name -> type and default."""
     fields: dict[str, Any] = {"name": (SweepName, ...)}
     for name in listed_axes():
-        values = Annotated[list[type_of(name)], Field(min_length=1)]
         default = default_of(name)
-        fields[name] = (values, ... if default is None else [default])
+        some = Field(... if default is None else [default], min_length=1)
+        fields[name] = (GenericAlias(list, type_of(name)), some)
     return fields
 
 
-SweepAxes = create_model("SweepAxes", __config__=ConfigDict(extra="forbid"), **_axes_of_files())
+if TYPE_CHECKING:
+
+    class SweepAxes(BaseModel):
+        """What is known of them before the program runs; `Sweep.values_of` reads an axis."""
+
+        name: SweepName
+else:
+    SweepAxes = create_model("SweepAxes", __config__=ConfigDict(extra="forbid"), **_axes_of_files())
 
 
 class Sweep(SweepAxes):
@@ -91,7 +98,7 @@ class Sweep(SweepAxes):
     repeats: Positive = 1
     fresh_process: bool = False
     calibrate: bool = False
-    study: Study = ""
+    study: Literal["", Study] = ""
     batch_size: Annotated[int, Field(gt=0, le=1_000_000), Number] = default_of("batch_size")
     workload: Workload = default_of("workload")
     custom_sizes: Annotated[dict[Name, CustomSize], Field(default_factory=dict)]
@@ -108,20 +115,25 @@ class Sweep(SweepAxes):
         if self.workload != REFERENCE and self.custom_sizes:
             raise ValueError(f"custom_sizes: are those of the reference Transformer; {self.workload} knows its own")
         sizes = self.sizes
-        unknown = [size for size in self.size if size not in sizes]
+        unknown = [size for size in self.values_of("size") if size not in sizes]
         if unknown and self.workload == REFERENCE:
             raise ValueError(f"size: unknown {', '.join(unknown)}; allowed: {', '.join(sizes)}")
-        num_runs = prod(len(getattr(self, axis)) for axis in listed_axes()) * self.repeats
+        num_runs = prod(len(self.values_of(axis)) for axis in listed_axes()) * self.repeats
         if num_runs > MOST_RUNS:
             raise ValueError(f"{num_runs:,} runs: at most {MOST_RUNS:,} are allowed; shorten an axis or repeats")
         if self.warmup_steps < 2 and not self.fresh_process:
             raise ValueError("warmup_steps: should be at least 2, except with fresh_process: true")
-        if set(self.attention) & HALF_PRECISION_ATTENTION and set(self.precision) != {"bf16"}:
+        half_precision = HALF_PRECISION_ATTENTION.intersection(self.values_of("attention"))
+        if half_precision and set(self.values_of("precision")) != {"bf16"}:
             raise ValueError(
                 f"attention: {' and '.join(sorted(HALF_PRECISION_ATTENTION))} exist for precision bf16 only"
             )
         self.protocol  # noqa: B018  raises on a bad step count
         return self
+
+    def values_of(self, axis: str) -> list[Any]:
+        """The values of one of `listed_axes`."""
+        return getattr(self, axis)
 
     @property
     def sizes(self) -> dict[str, ModelSize]:
@@ -136,11 +148,11 @@ class Sweep(SweepAxes):
         """All runs in reading order, each repeated."""
         axes = listed_axes()
         fixed = {name: getattr(self, name) for name in ("batch_size", "fresh_process", "workload")}
-        shapes = {size: self._shape(size) for size in self.size}
+        shapes = {size: self._shape(size) for size in self.values_of("size")}
         runs = []
-        for *values, repeat in product(*(getattr(self, axis) for axis in axes), range(self.repeats)):
+        for *values, repeat in product(*map(self.values_of, axes), range(self.repeats)):
             point = dict(zip(axes, values))
-            runs.append(Run(**point, **shapes[point["size"]], **fixed, repeat=repeat))
+            runs.append(Run.model_validate(point | shapes[point["size"]] | fixed | {"repeat": repeat}))
         return list(dict.fromkeys(runs))
 
     def _shape(self, size: str) -> dict[str, int]:
@@ -206,7 +218,7 @@ def load_sweep(path: Path) -> Sweep:
         raise SweepError("\n".join(f"{path}: {_explain(detail)}" for detail in error.errors())) from None
 
 
-def _explain(detail: dict) -> str:
+def _explain(detail: ErrorDetails) -> str:
     key = " ".join(".".join(map(str, detail["loc"])).split())
     if detail["type"] == "extra_forbidden":
         allowed = (CustomSize if detail["loc"][0] == "custom_sizes" else Sweep).model_fields

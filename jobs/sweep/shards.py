@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heapreplace
-from typing import NamedTuple
 
 from jobs.contract.axes import Run
 from jobs.contract.layout import Protocol, shard_folder
@@ -11,7 +11,8 @@ from jobs.sweep.plan import SweepError
 from jobs.sweep.prediction import assumed_seconds
 
 
-class Shard(NamedTuple):
+@dataclass(frozen=True)
+class Shard:
     """Part `index` (from 1) of `count`."""
 
     index: int
@@ -22,7 +23,8 @@ class Shard(NamedTuple):
         return shard_folder(self.index, self.count)
 
 
-class Engine(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Engine:
     """How a batch engine tells a task its number: the variables of its index, of the number of tasks and, where tasks
     are not numbered 0, 1, 2..., of the first index and the distance between two."""
 
@@ -35,17 +37,17 @@ class Engine(NamedTuple):
 
 ENGINES = (
     Engine(
-        "Slurm array",
-        "SLURM_ARRAY_TASK_ID",
-        "SLURM_ARRAY_TASK_COUNT",
+        name="Slurm array",
+        index="SLURM_ARRAY_TASK_ID",
+        count="SLURM_ARRAY_TASK_COUNT",
         first="SLURM_ARRAY_TASK_MIN",
         step="SLURM_ARRAY_TASK_STEP",
     ),
-    Engine("AWS Batch array", "AWS_BATCH_JOB_ARRAY_INDEX", "AWS_BATCH_JOB_ARRAY_SIZE"),
-    Engine("Google Batch", "BATCH_TASK_INDEX", "BATCH_TASK_COUNT"),
-    Engine("SkyPilot", "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES"),
+    Engine(name="AWS Batch array", index="AWS_BATCH_JOB_ARRAY_INDEX", count="AWS_BATCH_JOB_ARRAY_SIZE"),
+    Engine(name="Google Batch", index="BATCH_TASK_INDEX", count="BATCH_TASK_COUNT"),
+    Engine(name="SkyPilot", index="SKYPILOT_NODE_RANK", count="SKYPILOT_NUM_NODES"),
     # Kubernetes sets the index of an Indexed Job only; the job's manifest adds the count.
-    Engine("Kubernetes Indexed Job", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),
+    Engine(name="Kubernetes Indexed Job", index="JOB_COMPLETION_INDEX", count="JOB_COMPLETIONS"),
 )
 
 

@@ -7,6 +7,7 @@ cache, after a warm-up.
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -33,7 +34,7 @@ def rates(device: torch.device) -> list[dict]:
         torch.set_float32_matmul_precision(precision)
         a, b = (torch.randn(shape, device=device).to(dtype) for _ in range(2))
         out = torch.empty_like(a)
-        seconds = timed(lambda a=a, b=b, out=out: torch.mm(a, b, out=out))
+        seconds = timed(partial(torch.mm, a, b, out=out))
         rows.append(row(name, "FLOP/s", [flops / one for one in seconds]))
     source = torch.randn(COPY_BYTES // 4, device=device)
     target = torch.empty_like(source)

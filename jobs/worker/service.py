@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing.connection import Client, Connection
 
@@ -25,7 +25,7 @@ from jobs.contract.modes import MODE_PHASES
 from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, STEP
 from jobs.worker import calibration, probes
 from jobs.workloads import annotation, find_build
-from jobs.workloads.adamw import optimizer_of
+from jobs.workloads.adamw import AdamW, optimizer_of
 from jobs.workloads.annotation import annotate
 
 SEED = 0
@@ -54,7 +54,8 @@ class Workload:
         self.optimizer = optimizer_of(run["optimizer"], self.model.parameters())
         work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: self.optimizer.step}
         self.phases = [(name, work[name]) for name in MODE_PHASES[run["mode"]]]
-        self.output = self.loss_value = None
+        self.output: torch.Tensor | None = None
+        self.loss_value: torch.Tensor | None = None
 
     def forward(self) -> None:
         self.output = None
@@ -67,6 +68,7 @@ class Workload:
         self.output = None
 
     def backward(self) -> None:
+        assert self.loss_value is not None  # loss came before
         self.loss_value.backward()
         self.loss_value = None
 
@@ -92,8 +94,12 @@ class Workload:
 
     def optimizer_state(self) -> Iterator[torch.Tensor]:
         """The tensors that the optimizer keeps on the device."""
-        own = getattr(self.optimizer, "moments", None)
-        states = own.values() if own is not None else (state.values() for state in self.optimizer.state.values())
+        optimizer = self.optimizer
+        states: Iterable[Iterable[torch.Tensor]]
+        if isinstance(optimizer, AdamW):
+            states = optimizer.moments.values()
+        else:
+            states = (state.values() for state in optimizer.state.values())
         return (tensor for state in states for tensor in state if tensor.device.type == self.device.type)
 
     def step(self, observe: Callable[[str, Callable[[], None]], None] | None = None) -> dict[str, int]:
@@ -197,7 +203,7 @@ def perform(task: dict, device: torch.device, connection: Connection) -> None:
         workload = Workload(task["run"], device)
         workload.synchronize()
         built = time.perf_counter()
-        observed = {"memory": [], "figures": []}
+        observed: dict[str, list[dict]] = {"memory": [], "figures": []}
         if task["observe"]:
             of_run = {"figure": "allocated_before_build", "unit": "bytes"}
             observed["figures"] += [of_run | {"value": value} for value in before.values()]

@@ -2,6 +2,7 @@
 in some names of API functions are left out."""
 
 import functools
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -59,3 +60,7 @@ def test_agrees_with_nsys_to_the_nanosecond(name, report):
     path = nsys_csv(name, report)
     capture, attribution = _read(profile(name))
     assert_agrees(nsys_reports.REPORTS[report](capture, attribution), pd.read_csv(path))
+
+
+def test_the_command_line_offers_every_report():
+    assert get_args(nsys_reports.ReportName) == tuple(nsys_reports.REPORTS)

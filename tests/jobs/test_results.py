@@ -83,7 +83,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr(results_module.os, "fsync", full)
     with pytest.raises(OSError):
         write_json(path, {"a": 2})
-    assert read_json(path) == {"a": 1}
+    assert read_json(path, dict) == {"a": 1}
 
 
 def write_forever(path):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
@@ -421,7 +422,7 @@ def _before(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     of_run = {str(run.run_id): run for run in known.itertuples()}
     rows = table[table[NOT_MEASURED].eq("OOM in build") & table["run_id"].isin(of_run)]
     cases = [of_run[run_id] for run_id in rows["run_id"]]
-    predicted = [float(memory.predicted_memory_bytes(run)) for run in cases]
+    predicted = np.array([memory.predicted_memory_bytes(run) for run in cases], float)  # NaN: not predicted
     return rows.assign(predicted_bytes=predicted, gpu_memory_bytes=[float(run.gpu_memory_bytes) for run in cases])
 
 

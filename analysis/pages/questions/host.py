@@ -269,7 +269,8 @@ def _step_times(frames: Frames) -> Chart:
 
 def _queues(frames: Frames) -> list[Chart]:
     """One chart a case: operations that wait in the queue over one training step, by `compile`."""
-    charts, captured, queued = [], frames.captured, frames.queued
+    charts: list[Chart] = []
+    captured, queued = frames.captured, frames.queued
     for case, runs in captured[captured["mode"] == TRAIN].groupby(frames.by, sort=False):
         parts = [
             queue.sliced(queued[queued["run_id"] == run_id]).assign(series=name)

@@ -449,7 +449,7 @@ def _by_precision(*names: str, slower: dict[str, str] | None = None):
     one."""
 
     def facts(rows: pd.DataFrame) -> dict:
-        found = {}
+        found: dict[str, dict[str, tuple[float, float] | str]] = {}
         for precision, part in rows.groupby("precision", sort=False):
             found[LABELS[precision]] = {name: span(part[name]) for name in names}
             if slower:

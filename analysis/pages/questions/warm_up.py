@@ -283,7 +283,7 @@ def _after(warm_up: int) -> str:
 
 def _convergence(timed: pd.DataFrame) -> list[Chart]:
     """One chart a case: how far the worst process's median is off its case's number, over the steps in it."""
-    charts = []
+    charts: list[Chart] = []
     for case, processes in first_steps.processes_of(timed):
         rows = [
             {"series": _after(warm_up), "x": n + 1, "y": 100 * error}
