@@ -122,9 +122,10 @@ test-chaos: $(TO_DEVELOP) ## Twenty kill -9 and five SIGTERM over a sweep on the
 bench: $(TO_DEVELOP) ## Measure the reader on generated captures of up to 5 M kernels
 	$(BIN)/python -m tests.bench --out site/data/benchmarks/reader.json
 
-lint: $(TO_DEVELOP) ## Check style
+lint: $(TO_DEVELOP) ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 format: $(TO_DEVELOP) ## Apply style
 	$(BIN)/ruff check --fix .
