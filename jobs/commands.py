@@ -107,7 +107,7 @@ def plan(
         predicted = "memory and time are predictions" if with_memory else "time is a prediction"
         predicted += f", time (in all {clock(table.total_s)}) for a modest GPU"
     else:
-        predicted = f"of workload {sweep.workload} neither memory nor time is known before"
+        predicted = f"of workload {planned.workload} neither memory nor time is known before"
     out.print(f"{len(runs)} runs; {predicted}", soft_wrap=True)
     if not with_memory:
         out.print(f"{slow}, and is left out; --memory shows it all the same", soft_wrap=True)

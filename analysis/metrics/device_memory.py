@@ -31,8 +31,8 @@ DEFAULTS |= {"workload": run_grid.REFERENCE}
 def plain_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Runs as plain text and numbers, with the axes that older recordings lack; compiled ones, of which nothing is
     predicted, left out."""
-    names = ("run_id", "status", "status_phase", "size", "mode", "precision", "attention", "compile", "optimizer")
-    names += ("workload",)
+    names = ["run_id", "status", "status_phase", "size", "mode", "precision", "attention", "compile", "optimizer"]
+    names.append("workload")
     known = runs.assign(**{name: value for name, value in DEFAULTS.items() if name not in runs})
     known = known.astype({name: object for name in names})
     return known[known["compile"] == "off"]
