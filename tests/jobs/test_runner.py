@@ -13,7 +13,7 @@ import pytest
 
 from jobs.contract import privacy
 from jobs.contract.layout import Machine
-from jobs.executor import attempt, collectors, gpu_executor, nsys_cli, sweep_runner
+from jobs.executor import attempt, collectors, gpu_executor, nsys_cli, sweep_runner, sweep_state
 from jobs.executor.collectors import Nsys, Timer
 from jobs.executor.failures import CollectorError
 from jobs.executor.nsys_cli import nsys
@@ -202,7 +202,7 @@ def test_a_capture_that_stays_incomplete_fails_in_the_end(session, monkeypatch):
     with OnGpu(one):
         assert one.run() == {FIRST: "failed"}
     assert one.record(FIRST)["status_detail"]["message"] == "nsys recorded 2 of 3 steps (see nsys.log)"
-    assert len(one.named("run_repeated")) == sweep_runner.MAX_REPEATS
+    assert len(one.named("run_repeated")) == sweep_state.MAX_REPEATS
     assert len(one.stages("timer")) == 1
 
 
@@ -211,7 +211,7 @@ def test_a_capture_without_kernels_says_so(session, monkeypatch):
     one = session({"mode": ["forward"], "context_length": [8]})
     with OnGpu(one):
         assert one.run() == {FIRST: "no_kernels"}
-    assert len(one.named("run_repeated")) == sweep_runner.MAX_REPEATS  # a capture may be lost
+    assert len(one.named("run_repeated")) == sweep_state.MAX_REPEATS  # a capture may be lost
     assert "no kernel" in one.record(FIRST)["status_detail"]["message"]
 
 
@@ -220,7 +220,7 @@ def test_where_no_capture_is_ever_whole_not_every_run_is_repeated(session, monke
     one = session()
     with OnGpu(one):
         assert one.run() == dict.fromkeys(RUNS, "no_kernels")
-    assert len(one.named("run_repeated")) == sweep_runner.MAX_REPEATS
+    assert len(one.named("run_repeated")) == sweep_state.MAX_REPEATS
 
 
 @pytest.fixture
@@ -424,7 +424,7 @@ def test_a_worker_that_always_dies_under_nsys_fails_its_run_and_keeps_what_nsys_
     fake_worker.fail({f"{SECOND}/nsys": ("measured", "segfault")})
     one = session()
     assert one.run() == dict.fromkeys(RUNS, "ok") | {SECOND: "failed"}
-    assert one.named("run_repeated") == [SECOND] * sweep_runner.MAX_REPEATS
+    assert one.named("run_repeated") == [SECOND] * sweep_state.MAX_REPEATS
     assert (one.results.folder / SECOND / "nsys.log").read_text().count("launch: the target aborted") == 3
     assert (one.results.raw / f"{SECOND}.lost.qdstrm").read_text() == "half a report"
     assert "worker process died" in one.results.record(one.sweep.runs[RUNS.index(SECOND)])["status_detail"]["message"]

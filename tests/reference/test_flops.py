@@ -5,6 +5,7 @@ import pytest
 from analysis.reference import flops
 from analysis.reference.flops import Cost, Shape, matrix_product_flops, num_matrix_products, step_flops
 from jobs.contract import ranges
+from jobs.workloads import annotation
 
 SMALL = Shape(batch_size=4, context_length=512, d_model=768, d_ff=3072, num_layers=12, num_heads=12, vocab_size=10_000)
 TINY = Shape(batch_size=2, context_length=16, d_model=24, d_ff=40, num_layers=3, num_heads=4, vocab_size=50)
@@ -217,7 +218,7 @@ def test_kernels_of_a_forward_pass_move_what_the_model_really_reads_and_writes(t
             return result
 
     tokens = torch.randint(TINY.vocab_size, (TINY.batch_size, TINY.context_length))
-    with torch.no_grad(), ranges.opened_by(open_range), Traffic():
+    with torch.no_grad(), annotation.opened_by(open_range), Traffic():
         model(tokens)
     formula = {}
     for (module, _), cost in flops.kernel_costs(TINY).items():
