@@ -45,7 +45,7 @@ class SweepRunner:
         calibrate: bool = False,
     ):
         self.state = SweepState(results, protocol, emit, device)
-        self.results, self.protocol, self.emit, self.device = results, protocol, emit, device
+        self.results, self.protocol, self.emit = results, protocol, emit
         self.gpus, self.retry, self.allow_mix, self.calibrate = gpus, retry, allow_mix, calibrate
         self.executors: list[GpuExecutor] = []
         self.kept: list[Machine] = []  # of runs that were finished before
@@ -94,7 +94,7 @@ class SweepRunner:
     def _drive(self, pending: Sequence[Run]) -> None:
         self.state.num_nsys_workers = min(NSYS_WORKERS, len(pending)) if self.protocol.profiled_steps else 0
         with TemporaryDirectory(prefix="profiler-compiled-", ignore_cleanup_errors=True) as self.state.compiled:
-            self.executors = [GpuExecutor(self.state, gpu if self.device == "cuda" else None) for gpu in self.gpus]
+            self.executors = [GpuExecutor(self.state, gpu if self.state.device == "cuda" else None) for gpu in self.gpus]
             try:
                 with ThreadPoolExecutor(len(self.executors), thread_name_prefix="gpu") as pool:
                     self._run_stages(pool, pending)
@@ -168,7 +168,7 @@ class SweepRunner:
 
     def _calibrate(self, executor: GpuExecutor) -> None:
         """Measure the peak rates of a GPU, unless those in the results are of a GPU of this name."""
-        if not self.calibrate or self.device != "cuda":
+        if not self.calibrate or self.state.device != "cuda":
             return
         file = self.results.folder / CALIBRATION
         if {one.get("gpu_name") for one in read_json(file, list) or []} != {executor.machine.gpu_name}:
