@@ -83,7 +83,7 @@ def report(
     docs: Annotated[Path, typer.Option(help="MkDocs source folder to write the pages into.")] = Path("site"),
     strict: Annotated[bool, typer.Option(help="Exit with 1 where a check of the reconciliation page fails.")] = False,
 ) -> None:
-    """Write the report's pages from a recording; `mkdocs build` then makes the site."""
+    """Write the pages of a recording; `mkdocs build` then makes the site."""
     from analysis import write_site
 
     try:

@@ -22,10 +22,10 @@ COMMANDS = {
     "merge": ("analysis.commands:merge", "Join the results that several machines measured of one sweep."),
     "ingest": ("analysis.commands:ingest", "Turn the results of a sweep into a recording."),
     "report": ("analysis.commands:report", "Write the pages of a recording; `mkdocs build` then makes the site."),
-    "render": ("jobs.commands:render", "Build the site of the recordings in RESULTS, in RESULTS/site."),
+    "render": ("jobs.commands:render", "Build the site of the recordings in RESULTS/recordings."),
     "publish-data": (
         "analysis.commands:publish_data",
-        "Put a recording into site/data, after showing all of it.",
+        "Put a recording into site/data, after showing what becomes public.",
     ),
 }
 """Subcommands in the order of the help: the function of each, and its line there."""

@@ -1,5 +1,6 @@
 """The built wheel works on its own: in an environment that has its dependencies and not this checkout."""
 
+import os
 import shutil
 import site
 import subprocess
@@ -42,7 +43,8 @@ def command(wheel, tmp_path_factory):
 
 
 def run(command, *arguments, folder):
-    return subprocess.run([command, *map(str, arguments)], capture_output=True, text=True, cwd=folder)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run([command, *map(str, arguments)], capture_output=True, text=True, cwd=folder, env=environment)
 
 
 def test_every_package_and_every_template_is_in_the_wheel(wheel):

@@ -94,7 +94,9 @@ class SweepRunner:
     def _drive(self, pending: Sequence[Run]) -> None:
         self.state.num_nsys_workers = min(NSYS_WORKERS, len(pending)) if self.protocol.profiled_steps else 0
         with TemporaryDirectory(prefix="profiler-compiled-", ignore_cleanup_errors=True) as self.state.compiled:
-            self.executors = [GpuExecutor(self.state, gpu if self.state.device == "cuda" else None) for gpu in self.gpus]
+            self.executors = [
+                GpuExecutor(self.state, gpu if self.state.device == "cuda" else None) for gpu in self.gpus
+            ]
             try:
                 with ThreadPoolExecutor(len(self.executors), thread_name_prefix="gpu") as pool:
                     self._run_stages(pool, pending)

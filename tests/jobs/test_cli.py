@@ -12,23 +12,22 @@ from collections import Counter
 from contextlib import contextmanager
 
 import pytest
-import typer.main
 import yaml
 from typer.testing import CliRunner
 
-from jobs.__main__ import app
+from jobs import commands
+from jobs.__main__ import COMMANDS, Subcommand
 from jobs.executor.sweep_runner import SweepRunner
 from jobs.sweep.plan import DEFAULT_SWEEP
 from tests.jobs.conftest import ROOT, command, eventually, jobs
 from tests.jobs.test_runner import FIRST, RUNS, SECOND
 
-COMMANDS = {info.callback.__name__: info.callback for info in app.registered_commands}
-
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_and_option_has_help(name):
-    command_ = typer.main.get_command(app).commands[name]
-    assert command_.help
+    function, line = COMMANDS[name]
+    command_ = Subcommand(name, function, line).load()
+    assert " ".join(command_.help.split()).startswith(line.removesuffix("."))
     assert all(parameter.help for parameter in command_.params if parameter.name != "help")
 
 
@@ -38,7 +37,7 @@ def test_help_lists_every_command():
 
 
 def test_every_exit_code_of_run_is_documented():
-    text = " ".join(inspect.getdoc(COMMANDS["run"]).split())
+    text = " ".join(inspect.getdoc(commands.run).split())
     for code in ("0 every", "1 some", "2 configuration", "69 ", "74 ", "75 ", "129 ", "130 ", "143 "):
         assert code in text
 
@@ -138,7 +137,7 @@ def test_status_says_that_a_sweep_has_not_begun(tiny, tmp_path, folder, options)
 def test_json_events_are_one_object_a_line_and_nothing_else(run):
     done = run("--log-format", "json", "--only", "mode=forward", "--price-per-hour", "3600")
     events = [json.loads(line) for line in done.stdout.splitlines()]
-    counts = Counter(event["event"] for event in events if event["event"] != "phase")
+    counts = Counter(event["event"] for event in events if event["event"] != "stage_started")
     assert counts == {
         "sweep_started": 1,
         "run_started": 2,
@@ -287,7 +286,7 @@ def test_a_signal_in_mid_sweep_marks_the_run_and_keeps_the_rest(
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, err) == (code, "")
-    assert f"{SECOND}  interrupted: this pass will be measured again" in out
+    assert f"{SECOND}  interrupted: this stage will be measured again" in out
     assert "1 interrupted" in jobs(*status).stdout
     fake_worker.fail({})
     assert "4 runs, 1 of them already finished, 3 timed" in run().stdout

@@ -31,7 +31,7 @@ def arguments(tiny, tmp_path, fake_worker):
 
 
 NO_PAGES = """
-if sys.orig_argv[1:4] == ['-m', 'analysis', 'report']:
+if sys.orig_argv[1:4] == ['-m', 'jobs', 'report']:
     import os
     os._exit(0)
 """
@@ -157,7 +157,7 @@ def test_a_second_report_is_refused_with_75_and_the_first_is_whole(arguments, mk
         assert "wait for it, then run this again" in done.stderr
         assert (results / "site" / "index.html").exists()
         (fake / "go").touch()
-        assert "the report: " in first.communicate(timeout=60)[0]
+        assert "the site: " in first.communicate(timeout=60)[0]
     assert first.returncode == 0
     assert names(results) == ["raw", "recordings", "site", "tiny"]
     assert (results / "site" / "index.html").exists()
@@ -218,12 +218,12 @@ def test_a_site_that_cannot_be_written_is_exit_74_with_the_fix(tmp_path):
     assert f"{file} is not writable" in done.stderr and "--user" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_render_shows_what_jobs_recorded_and_not_the_shipped_recordings(arguments, mkdocs, tmp_path):
+@pytest.mark.long  # two real sites
+def test_render_shows_what_jobs_recorded_and_not_the_shipped_recordings(arguments, tmp_path):
     assert jobs(*arguments).returncode == 0
     results = tmp_path / "results"
     shutil.rmtree(results / "site")
     shutil.copytree(results / "recordings" / "tiny", results / "recordings" / ".tiny.old")  # as a kill leaves it
-    mkdocs(None)
     done = jobs("render", "--results", results)
     assert done.returncode == 0, done.stderr
     assert names(results / "site" / "data") == ["tiny"]

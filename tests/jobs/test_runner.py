@@ -427,7 +427,7 @@ def test_a_worker_that_always_dies_under_nsys_fails_its_run_and_keeps_what_nsys_
     assert one.named("run_repeated") == [SECOND] * sweep_state.MAX_REPEATS
     assert (one.results.folder / SECOND / "nsys.log").read_text().count("launch: the target aborted") == 3
     assert (one.results.raw / f"{SECOND}.lost.qdstrm").read_text() == "half a report"
-    assert "worker process died" in one.results.record(one.sweep.runs[RUNS.index(SECOND)])["status_detail"]["message"]
+    assert "worker process died" in one.record(SECOND)["status_detail"]["message"]
 
 
 class Killed(BaseException):
@@ -722,15 +722,15 @@ def stop_when(one, condition):
     return ended[0]
 
 
-def in_phase(run, phase):
-    return lambda one: {"event": "phase", "run": run, "phase": phase} in one.events
+def in_stage(run, stage):
+    return lambda one: {"event": "stage_started", "run": run, "stage": stage} in one.events
 
 
 @pytest.mark.parametrize("collector", ["timer", "nsys"])
 def test_a_stop_marks_the_run_in_flight_and_keeps_the_others(session, fake_worker, collector):
     fake_worker.fail({f"{THIRD}/{collector}": ("measured", "hang")})
     one = session()
-    assert isinstance(stop_when(one, in_phase(THIRD, collector)), Stopped)
+    assert isinstance(stop_when(one, in_stage(THIRD, collector)), Stopped)
     assert one.named("run_interrupted") == [THIRD]
     states = [one.results.in_flight(run) for run in one.sweep.runs]
     assert states == [None, None, "interrupted", None]
