@@ -16,7 +16,7 @@ import yaml
 from typer.testing import CliRunner
 
 from jobs import commands
-from jobs.__main__ import COMMANDS, Subcommand
+from jobs.__main__ import COMMANDS, Subcommand, app
 from jobs.executor.sweep_runner import SweepRunner
 from jobs.sweep.plan import DEFAULT_SWEEP
 from tests.jobs.conftest import ROOT, command, eventually, jobs

@@ -242,7 +242,8 @@ def test_render_without_a_recording_is_exit_2_and_creates_nothing(mkdocs, tmp_pa
     assert not list(results.iterdir()) if kept != "nothing" else not results.exists()
 
 
-def test_recordings_of_the_same_runs_are_named_and_one_can_be_chosen(arguments, mkdocs, tmp_path):
+@pytest.mark.long  # real sites
+def test_recordings_of_the_same_runs_are_named_and_one_can_be_chosen(arguments, tmp_path):
     assert jobs(*arguments).returncode == 0
     results = tmp_path / "results"
     before = (results / "site" / "index.html").read_text()
