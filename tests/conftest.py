@@ -46,8 +46,11 @@ def pytest_collection_modifyitems(config, items):
         leave_out(config, items, "long", "long tests were not run, pages and examples were few: make test-all runs all")
 
 
-def pytest_xdist_auto_num_workers(config) -> int:
-    return min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """A worker for each core that this process may use; pytest-xdist would count those of the machine."""
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(MOST_WORKERS, num_cores)
 
 
 def pytest_sessionfinish(session):
@@ -67,19 +70,19 @@ def pytest_terminal_summary(terminalreporter, config):
 
 @pytest.fixture(scope="session")
 def built_once(tmp_path_factory) -> Callable[[str, Callable[[Path], Path]], Path]:
-    """built_once(name, build): what `build(folder)` gives, a path below `folder`; of several workers that ask for a
-    name the first builds, and the others wait and take the same."""
+    """built_once(name, build): the path that `build(folder)` gives; of several workers that ask for a name the first
+    builds, and the others wait and take the same."""
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
 
     def once(name: str, build: Callable[[Path], Path]) -> Path:
-        folder, built = shared / f"built-{name}", shared / f"built-{name}.path"
-        with open(shared / f"built-{name}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not built.exists():
-                folder.mkdir(exist_ok=True)
-                built.write_text(str(build(folder)))
-        return Path(built.read_text())
+        with open(shared / f"{name}.built", "a+") as built:
+            fcntl.flock(built, fcntl.LOCK_EX)
+            built.seek(0)
+            if not (path := built.read()):
+                path = str(build(tmp_path_factory.mktemp(name)))
+                built.write(path)
+        return Path(path)
 
     return once

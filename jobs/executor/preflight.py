@@ -139,11 +139,11 @@ def check_disk(folder: Path, runs: Sequence[Run], protocol: Protocol) -> Check:
     needed = FILES_PER_CAPTURE * sum(size for size in sizes if size is not None)
     free = shutil.disk_usage(existing_parent(folder)).free
     found = f"{amount(free)} free in {folder}"
-    if known := len(sizes) - sizes.count(None):
-        found += f", at most {amount(needed)} predicted" + (
-            f" for {known} of {len(runs)} runs" if None in sizes else ""
-        )
+    known = len(sizes) - sizes.count(None)
+    if known or not sizes:
+        found += f", at most {amount(needed)} predicted"
     if None in sizes:
+        found += f" for {known} of {len(runs)} runs" if known else ""
         found += f"; nothing is predicted for workload {', '.join(unpredicted(runs))}"
     if free < needed:
         return Check("disk", "failed", found, "free some space, or choose another folder with --results")
