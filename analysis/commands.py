@@ -16,10 +16,13 @@ from analysis.recording.store import RecordingError
 def ingest(
     results: Annotated[Path, typer.Argument(help="Results folder of one sweep, as the profiling job wrote it.")],
     out: Annotated[Path, typer.Option(help="Folder of the recording to write.")],
+    label: Annotated[
+        str, typer.Option(help="Tells it from other recordings of the same runs. Default: the folder's name.")
+    ] = "",
 ) -> None:
     """Turn the results of a sweep into a recording: tidy Parquet tables and a manifest."""
     try:
-        manifest = ingesting.ingest(results, out, report=ingesting.print_line)
+        manifest = ingesting.ingest(results, out, report=ingesting.print_line, label=label)
     except (ingesting.ResultsError, RecordingError) as error:
         ingesting.print_line(f"error: {error}")
         raise typer.Exit(2) from error

@@ -24,8 +24,11 @@ class ResultsError(ValueError):
     """A results folder that cannot be ingested. The message says where, what is wrong and what to do."""
 
 
-def ingest(results: Path | str, out: Path | str, report: Callable[[str], None] = lambda line: None) -> dict:
-    """Turn the sweep in `results` into a recording in `out`; returns its manifest.
+def ingest(
+    results: Path | str, out: Path | str, report: Callable[[str], None] = lambda line: None, label: str = ""
+) -> dict:
+    """Turn the sweep in `results` into a recording in `out`; returns its manifest. `label` tells it from other
+    recordings of the same runs; by default it is the name of `out`.
 
     A run that says ok, and whose capture is missing, broken, without kernels or without its steps, is recorded as
     what it is. `report` gets one line for each run that is not ok. Raises ResultsError when there is no sweep to
@@ -52,7 +55,9 @@ def ingest(results: Path | str, out: Path | str, report: Callable[[str], None] =
     for run_id in not_run:
         report(f"{run_id}: in the sweep, and not run")
     tables = {name: _concat(name, frames) for name, frames in parts.items()}
-    manifest = _manifest(Path(out).name, str(sweep.get("sweep", folder.name)), tables["runs"], schemas, not_run)
+    manifest = _manifest(
+        label or Path(out).name, str(sweep.get("sweep", folder.name)), tables["runs"], schemas, not_run
+    )
     ends = [end for one in run_ids if (end := _ended(read_json(folder / one / RECORD)))]
     manifest["recorded_to"] = max(ends, default=manifest["recorded_from"])
     manifest |= {"study": str(sweep.get("study", "")), "calibration": _calibration(folder / CALIBRATION)}

@@ -6,7 +6,7 @@ nanoseconds and bytes; times count from the start of a run's first step.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -257,6 +257,28 @@ class Recording:
     memory: pd.DataFrame
     module_memory: pd.DataFrame
     figures: pd.DataFrame
+
+    @property
+    def label(self) -> str:
+        """What tells it from other recordings of the same runs."""
+        return str(self.manifest.get("name", ""))
+
+
+def side_by_side(recordings: Sequence[Recording]) -> dict[str, pd.DataFrame]:
+    """The tables of several recordings, each with the column `label` first: (label, run_id) names a run among them.
+
+    Raises RecordingError where two have one label.
+    """
+    labels = [one.label for one in recordings]
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise RecordingError(f"two recordings are called {twice[0]}: ingest one of them again with another --label")
+    tables: dict[str, pd.DataFrame] = {}
+    for name in TABLES:
+        parts = [getattr(one, name).astype({"run_id": str}) for one in recordings]
+        labelled = [part.assign(label=one.label) for one, part in zip(recordings, parts)]
+        joined = pd.concat(labelled, ignore_index=True)
+        tables[name] = joined[["label", *(column for column in joined if column != "label")]]
+    return tables
 
 
 def empty(table: str) -> pd.DataFrame:

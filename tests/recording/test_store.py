@@ -8,6 +8,7 @@ import pytest
 from analysis.recording import store
 from analysis.recording.store import RecordingError
 from analysis.reference import kernel_families
+from tests import synthetic
 
 RUNS = ("small-ctx128-fp32-naive-train_step", "small-ctx256-fp32-naive-forward")
 _VALUES = {"category": "x", "string": "x", "int32": 1, "int64": 1, "float64": 1.0, "bool": False}
@@ -194,3 +195,16 @@ def test_the_dictionary_explains_every_column():
 def test_the_manifest_is_kept(tmp_path):
     store.write(tmp_path, _tables(), {"name": "größe", "gpu": "H200"})
     assert json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))["name"] == "größe"
+
+
+def test_two_recordings_of_the_same_runs_stand_side_by_side_by_label():
+    made = synthetic.recording(("small",), (128,))
+    tables = {name: getattr(made, name) for name in store.TABLES}
+    first, second = (store.Recording(manifest={"name": name}, **tables) for name in ("before", "after"))
+    tables = store.side_by_side([first, second])
+    assert len(tables["kernels"]) == 2 * len(first.kernels)
+    assert not tables["runs"].duplicated(["label", "run_id"]).any()
+    assert tables["runs"]["run_id"].duplicated().any()
+    second.manifest["name"] = "before"
+    with pytest.raises(store.RecordingError, match="two recordings are called before"):
+        store.side_by_side([first, second])

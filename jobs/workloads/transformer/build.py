@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -9,7 +10,8 @@ import torch
 from jobs.workloads import Built
 from jobs.workloads.transformer.model import TransformerLM, loss_of
 
-SHAPE = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length", "attention")
+SHAPE = tuple(signature(TransformerLM).parameters)
+"""Fields of a run that the model is made from."""
 
 
 def build(run: Mapping[str, Any], device: torch.device) -> Built:
