@@ -114,7 +114,7 @@ class Run(BaseModel):
         ),
     ] = 4
     mode: Annotated[
-        Mode, Axis(order=10, label="mode", meaning="forward (no gradients) | forward_backward | train_step")
+        Mode, Axis(order=100, label="mode", meaning="forward (no gradients) | forward_backward | train_step")
     ]
     precision: Annotated[Precision, Axis(order=3, label="precision", default="fp32", meaning="fp32 | tf32 | bf16")]
     attention: Annotated[
