@@ -106,14 +106,14 @@ def whole(results: Path, events: Path) -> dict:
     Busy time of a step comes from the capture; every step of both passes counts, and nothing else does. A run without
     a capture adds nothing.
     """
-    sweep = read_json(results / "sweep.json")
+    sweep = read_json(results / "sweep.json", dict)
     told = [json.loads(line) for line in events.read_text().splitlines() if line.startswith("{")]
     at = {event["event"]: event["time"] for event in told}
     parts_s = {"sweep": at["sweep_finished"] - at["sweep_started"]}
     parts_s |= {event["step"]: event["wall_s"] for event in told if event["event"] == "step_finished"}
     busy_s = 0.0
     for run_id in sweep["runs"]:
-        record = read_json(results / run_id / "run.json")
+        record = read_json(results / run_id / "run.json", dict)
         if record["status"] != "ok" or not record["profiled_steps"]:
             continue
         kernels = kernels_in_steps(results / run_id / "profile.sqlite")
@@ -263,7 +263,7 @@ def main() -> None:
     else:
         figures = process_per_run(runs, sweep.protocol, arguments.device)
     told = ["--only", arguments.only] if arguments.only else []
-    content = read_json(arguments.out) or {"targets": TARGETS}
+    content = read_json(arguments.out, dict) or {"targets": TARGETS}
     part = arguments.part.replace("-", "_")
     content[part] = {
         "recorded": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jobs.sweep.shards import detect_shard
+from jobs.sweep.shards import Shard, detect_shard
 
 FILE = Path(__file__).parents[2] / "jobs" / "engines" / "skypilot.yaml"
 TASK = yaml.safe_load(FILE.read_text())
@@ -50,7 +50,7 @@ def test_each_node_finds_its_shard_inside_the_container():
         assert f"--env {name}" in TASK["run"]
     for rank in range(TASK["num_nodes"]):
         environment = {"SKYPILOT_NODE_RANK": str(rank), "SKYPILOT_NUM_NODES": str(TASK["num_nodes"])}
-        assert detect_shard(environment) == ((rank + 1, TASK["num_nodes"]), "SkyPilot")
+        assert detect_shard(environment) == (Shard(rank + 1, TASK["num_nodes"]), "SkyPilot")
 
 
 def test_results_go_to_the_bucket():
