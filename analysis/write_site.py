@@ -29,12 +29,13 @@ from analysis.pages import (
     run_list,
     run_page,
 )
-from analysis.pages.questions import QUESTIONS, STUDIES, second_recording
+from analysis.pages.questions import QUESTIONS, STUDIES
 from analysis.recording import store
 from analysis.reference import kernel_families
 from analysis.render import timeline
 from analysis.render.site import Site
 from analysis.render.text import file_name, inline
+from jobs.contract.studies import AGAIN
 
 NOTHING = assemble({}, [], [], [])
 
@@ -265,7 +266,7 @@ def _site_of_study(site: Site, runs: pd.DataFrame, main: pd.DataFrame) -> Site:
 
 
 def _not_recorded(question: ModuleType) -> Answer:
-    return assemble({"study": question.STUDY, "same_runs": question is second_recording}, [], [], [])
+    return assemble({"study": question.STUDY, "same_runs": question.STUDY == AGAIN}, [], [], [])
 
 
 def _write_question(

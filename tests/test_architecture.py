@@ -34,6 +34,7 @@ ROOMS = {
     "analysis.render": {"jobs.contract", "analysis.answer"},
     "analysis.show": {"analysis.reference", "analysis.capture"},
     "analysis.write_site": {
+        "jobs.contract",
         "analysis.answer",
         "analysis.reference",
         "analysis.recording",

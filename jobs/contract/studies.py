@@ -3,4 +3,7 @@
 from typing import Literal, get_args
 
 Study = Literal["again", "attention", "host", "memory", "optimizer", "precision", "warm_up"]
+AGAIN = "again"
+"""The study that measures the runs of the default sweep once more."""
+
 STUDIES: tuple[Study, ...] = get_args(Study)
