@@ -24,7 +24,7 @@ custom_sizes: {tiny: {d_model: 64, d_ff: 128, num_layers: 2, num_heads: 4}}
 """
 READ_ONLY = ("--read-only", "--tmpfs", "/tmp:exec")
 STAND_IN = (
-    *("-v", f"{ROOT / 'tests' / 'stand_in'}:/stand-in/bin:ro", "-v", f"{ROOT / 'tests' / 'data'}:/stand-in/data:ro"),
+    *("-v", f"{ROOT / 'tests' / 'fake_nsys'}:/stand-in/bin:ro", "-v", f"{ROOT / 'tests' / 'data'}:/stand-in/data:ro"),
     *("-e", "PATH=/stand-in/bin:/opt/venv/bin:/usr/local/bin:/usr/bin:/bin"),
 )
 
