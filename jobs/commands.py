@@ -303,6 +303,8 @@ def recordings_to_show(results: Path, named: list[Path], shipped: bool) -> list[
     """Those named, the shipped ones on request, or else those of `results`. Ends the program where there are none, and
     where the shipped ones would replace a report or hide what was measured."""
     if not shipped:
+        if absent := [folder for folder in named if not (folder / "manifest.json").is_file()]:
+            raise fail(f"--recording {absent[0]}: no recording is there; `ingest` makes one", USAGE)
         if shown := named or own_recordings(results):
             return shown
         ways = "`job` makes one, --recording names another folder, --shipped shows those that come with this program"

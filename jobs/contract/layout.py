@@ -128,7 +128,3 @@ class RunRecord(Protocol, Settings):
     def is_of(self, run: Run, protocol: Protocol) -> bool:
         """Whether it is of these very parameters."""
         return self.run == run and all(getattr(self, name) == value for name, value in protocol)
-
-    @property
-    def is_finished(self) -> bool:
-        return self.status != "timed"
