@@ -254,10 +254,9 @@ def test_recordings_of_the_same_runs_are_named_and_one_can_be_chosen(arguments, 
     (line,) = [line for line in done.stderr.splitlines() if "tiny-ctx8" in line]
     assert "recordings older, tiny hold the same runs" in line and "choose one with --recording" in line
     assert (results / "site" / "index.html").read_text() == before
-    mkdocs(FAST_MKDOCS.replace("built", "built again"))
     done = jobs("render", "--results", results, "--recording", recordings / "older")
     assert done.returncode == 0, done.stderr
-    assert (results / "site" / "index.html").read_text() != before
+    assert names(results / "site" / "data") == ["older"]
 
 
 def test_shipped_recordings_are_shown_on_request_where_they_replace_nothing(mkdocs, monkeypatch, tmp_path):
