@@ -240,10 +240,10 @@ def _host_claims(frames: Frames) -> list[Claim]:
 
 
 def _tables(frames: Frames) -> list[Table]:
-    return [*_time_tables(frames), *_detail_tables(frames)]
+    return [*_main_tables(frames), *_detail_tables(frames)]
 
 
-def _time_tables(frames: Frames) -> list[Table]:
+def _main_tables(frames: Frames) -> list[Table]:
     return [
         Table(
             "cost",
@@ -263,7 +263,7 @@ def _time_tables(frames: Frames) -> list[Table]:
         ),
         Table(
             "whole",
-            "The whole training step, and memory",
+            "The whole training step",
             (
                 *HEADINGS,
                 spread_column("step", "step, unprofiled"),
@@ -271,6 +271,14 @@ def _time_tables(frames: Frames) -> list[Table]:
                 Column("step_busy_share", "GPU busy ÷ step", "share"),
                 Column("share", "optimizer, of step", "share", bar=True),
                 Column("kernel_share", "optimizer, of GPU busy", "share", bar=True),
+            ),
+            frames.cases,
+        ),
+        Table(
+            "memory",
+            "Memory of the training step",
+            (
+                *HEADINGS,
                 Column("peak_memory_bytes", "peak allocated", "bytes"),
                 Column("extra_bytes", "extra in the phase", "bytes"),
                 Column("extra_copies", "extra ÷ weights", "ratio", absent="n/a"),
