@@ -1,6 +1,7 @@
 """Serves a built site below a base path, as a project site of GitHub Pages does, 404 page included."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -27,10 +28,23 @@ class _Handler(SimpleHTTPRequestHandler):
         pass
 
 
+class _SlowHandler(_Handler):
+    """Pages arrive in pieces, as over a slow line: the browser paints between them."""
+
+    def copyfile(self, source, outputfile):
+        if not self.path.endswith(".html"):
+            return super().copyfile(source, outputfile)
+        while piece := source.read(4000):
+            outputfile.write(piece)
+            outputfile.flush()
+            time.sleep(0.06)
+
+
 @contextmanager
-def serving(html: Path) -> Iterator[str]:
+def serving(html: Path, *, slowly: bool = False) -> Iterator[str]:
     """Address of the site in the folder `html`, with its trailing slash, while the context lasts."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), lambda *args: _Handler(*args, directory=str(html)))
+    handler = _SlowHandler if slowly else _Handler
+    server = ThreadingHTTPServer(("127.0.0.1", 0), lambda *args: handler(*args, directory=str(html)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}{BASE_PATH}"
