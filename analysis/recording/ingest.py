@@ -12,7 +12,19 @@ from analysis.capture.attribution import Attribution, attribute
 from analysis.capture.nsys_export import Capture, ExportError, read
 from analysis.recording import store
 from jobs.contract import ranges
-from jobs.contract.layout import CALIBRATION, CAPTURE, LOG, MACHINE_FIELDS, NSYS_SUMS_FILE, RECORD, SWEEP, TIMINGS
+from jobs.contract.layout import (
+    CALIBRATION,
+    CAPTURE,
+    LOG,
+    MACHINE_FIELDS,
+    NSYS_SUMS_FILE,
+    RECORD,
+    SWEEP,
+    TIMINGS,
+    FinishedRecord,
+    RecordError,
+    read_record,
+)
 from jobs.contract.privacy import PRIVATE_LINE, scrub_text
 
 _ABOUT_RUN = ("autograd_multithreading", "float32_matmul_precision", "warmup_steps", "measured_steps", "profiled_steps")
@@ -41,10 +53,11 @@ def ingest(
     if not found:
         raise ResultsError(f"{folder} has no run: it should hold <run_id>/run.json; give the folder of one sweep")
     run_ids = [one for one in order if one in found] + [one for one in found if one not in order]
+    records = {run_id: read_finished(folder / run_id) for run_id in run_ids}
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in store.TABLES}
     schemas: set[str] = set()
-    for run_id in run_ids:
-        tables, schema = _run_tables(folder / run_id, run_id)
+    for run_id, record in records.items():
+        tables, schema = _run_tables(folder / run_id, run_id, record)
         schemas |= {schema} - {""}
         for name, frame in tables.items():
             parts[name].append(frame)
@@ -58,7 +71,7 @@ def ingest(
     manifest = _manifest(
         label or Path(out).name, str(sweep.get("sweep", folder.name)), tables["runs"], schemas, not_run
     )
-    ends = [end for one in run_ids if (end := _ended(read_json(folder / one / RECORD)))]
+    ends = [end for record in records.values() if (end := _ended(record))]
     manifest["recorded_to"] = max(ends, default=manifest["recorded_from"])
     manifest |= {"study": str(sweep.get("study", "")), "calibration": _calibration(folder / CALIBRATION)}
     store.write(out, tables, manifest)
@@ -102,6 +115,14 @@ def read_json(file: Path) -> dict:
     return data
 
 
+def read_finished(run: Path) -> FinishedRecord:
+    """The record of the finished run in a folder. Raises ResultsError."""
+    try:
+        return read_record(run / RECORD, FinishedRecord)
+    except RecordError as error:
+        raise ResultsError(str(error)) from error
+
+
 def _concat(name: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
     frames = [frame for frame in frames if len(frame)]
     if not frames:
@@ -122,22 +143,23 @@ def _concat(name: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
 # -------------------------------------------------------------------------------------------------------------- one run
 
 
-def _run_tables(folder: Path, run_id: str) -> tuple[dict[str, pd.DataFrame], str]:
+def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict[str, pd.DataFrame], str]:
     """The tables of one run, and the schema version of its capture ("" without one)."""
-    about = read_json(folder / RECORD)
     timings = read_json(folder / TIMINGS) if (folder / TIMINGS).is_file() else {}
     tables: dict[str, pd.DataFrame] = {}
     tables["steps"] = _timer_steps(timings, run_id)
     tables["memory"] = _rows("memory", timings, run_id)
-    status, detail, schema = str(about.get("status", "failed")), about.get("status_detail") or {}, ""
+    status: str = record.status
+    detail = record.status_detail.model_dump(exclude_unset=True) if record.status_detail else {}
+    schema = ""
     tables["module_memory"] = _rows("module_memory", timings, run_id)
     tables["figures"] = _rows("figures", timings, run_id)
     tables["nsys_sums"] = _nsys_sums(folder / NSYS_SUMS_FILE, run_id)
-    if status == "ok" and about.get("profiled_steps") != 0:
+    if status == "ok" and record.profiled_steps != 0:
         try:
             capture = read(folder / CAPTURE)
             schema = capture.schema_version
-            status, problem = _judge(capture, attribution := attribute(capture), about)
+            status, problem = _judge(capture, attribution := attribute(capture), record.profiled_steps)
             if status == "ok" and tables["steps"].empty:
                 status, problem = "failed", "timings.json holds no steps"
         except ExportError as error:
@@ -148,17 +170,16 @@ def _run_tables(folder: Path, run_id: str) -> tuple[dict[str, pd.DataFrame], str
             tables |= captured
         else:
             detail = {"phase": "reading the capture", "message": problem}
-    tables["runs"] = _run_row(about, run_id, status, detail, tables["memory"]).assign(log=_log(folder / LOG))
+    tables["runs"] = _run_row(record, run_id, status, detail, tables["memory"]).assign(log=_log(folder / LOG))
     return tables, schema
 
 
-def _judge(capture: Capture, attribution: Attribution, about: dict) -> tuple[str, str]:
-    """Status of a run that says ok, by what its capture holds, and what is wrong with it."""
+def _judge(capture: Capture, attribution: Attribution, expected: int | None) -> tuple[str, str]:
+    """Status of a run that says ok and profiled `expected` steps, by what its capture holds, and what is wrong."""
     if not len(capture.kernels):
         return "no_kernels", "the capture holds no kernels"
     placed = attribution.ranges[attribution.ranges["step"] >= 0]
     num_steps = placed.groupby("process")["step"].nunique()
-    expected = about.get("profiled_steps")
     if not len(num_steps) or (attribution.kernels["step"] < 0).all():
         return "failed", f"no kernel of the capture lies in a range `{ranges.STEP}`"
     if expected is not None and (num_steps != expected).any():
@@ -168,21 +189,21 @@ def _judge(capture: Capture, attribution: Attribution, about: dict) -> tuple[str
     return "ok", ""
 
 
-def _run_row(about: dict, run_id: str, status: str, detail: dict, memory: pd.DataFrame) -> pd.DataFrame:
-    machine = about.get("machine") or {}
+def _run_row(record: FinishedRecord, run_id: str, status: str, detail: dict, memory: pd.DataFrame) -> pd.DataFrame:
+    machine = record.machine.model_dump(exclude_unset=True)
     peak = memory["peak_allocated_bytes"].max() if len(memory) else None
     row = {
         "run_id": run_id,
         "status": status,
         "status_phase": detail.get("phase"),
         "status_message": detail.get("message"),
-        **(about.get("run") or {}),
-        **({"num_parameters": count} if (count := about.get("num_parameters")) else {}),
+        **record.run,
+        **({"num_parameters": record.num_parameters} if record.num_parameters else {}),
         **{name: machine.get(name) for name in MACHINE_FIELDS},
-        **{name: about.get(name) for name in _ABOUT_RUN},
+        **{name: getattr(record, name) for name in _ABOUT_RUN},
         "peak_memory_bytes": peak,
-        "started_at": about.get("started_at"),
-        "wall_s": about.get("wall_s"),
+        "started_at": record.started_at,
+        "wall_s": record.wall_s,
         **{f"status_{key}": value for key, value in detail.items() if isinstance(value, int | float)},
     }
     for column in store.TABLES["runs"]:
@@ -346,14 +367,17 @@ def _manifest(name: str, sweep: str, runs: pd.DataFrame, schemas: set[str], not_
     }
 
 
-def _ended(about: dict) -> str:
-    """When a run ended. Its passes may lie far apart, so that only older records end `wall_s` after their start."""
+def _ended(record: FinishedRecord) -> str:
+    """When a run ended, "" if its record does not say. Its stages may lie far apart, so that only older records end
+    `wall_s` after their start."""
     try:
-        if ended_at := about.get("ended_at"):
-            end = datetime.fromisoformat(ended_at)
+        if record.ended_at:
+            end = datetime.fromisoformat(record.ended_at)
+        elif record.started_at and record.wall_s is not None:
+            end = datetime.fromisoformat(record.started_at) + timedelta(seconds=record.wall_s)
         else:
-            end = datetime.fromisoformat(str(about.get("started_at"))) + timedelta(seconds=float(about["wall_s"]))
-    except (KeyError, TypeError, ValueError):
+            return ""
+    except ValueError:
         return ""
     return end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 

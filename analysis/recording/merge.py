@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analysis.recording.ingest import ResultsError, read_json
+from analysis.recording.ingest import ResultsError, read_finished, read_json
 from jobs.contract.layout import (
     ALL_RUNS,
     CALIBRATION,
@@ -19,6 +19,8 @@ from jobs.contract.layout import (
     RECORD,
     SHARDS,
     SWEEP,
+    FinishedRecord,
+    Machine,
 )
 from jobs.contract.versions import COMPARED, differing, listed
 
@@ -48,18 +50,20 @@ def merge(
     _check_out(out, shards)
     plan = _common_plan(shards)
     found: dict[str, list[Path]] = {run_id: [] for run_id in plan["runs"]}
+    machines: dict[str, Machine] = {}
     merged = Merged(sweep=plan["sweep"], runs=[])
     for shard in shards:
         for file in sorted(shard.glob(f"*/{RECORD}")):
             run_id = file.parent.name
             if run_id not in found:
                 report(f"{run_id}: in {shard}, but not in the sweep; left out")
-            elif difference := _other_parameters(record := read_json(file), plan):
+            elif difference := _other_parameters(record := read_finished(file.parent), plan):
                 merged.missing[run_id] = f"{shard} measured it with another {difference}"
             elif _lost_its_capture(record, file.parent):
                 merged.missing[run_id] = f"{shard} finished it, but its {CAPTURE} is not there; copy it again"
             else:
                 found[run_id].append(file.parent)
+                machines.setdefault(run_id, record.machine)
     for run_id, places in found.items():
         if not places:
             merged.missing.setdefault(run_id, _why_missing(run_id, shards))
@@ -71,7 +75,7 @@ def merge(
             _check_copies(run_id, places)
             merged.copies[run_id] = places
             report(f"{run_id}: {len(places)} equal copies, kept once ({_listed(places)})")
-    _compare_machines([found[run_id][0] for run_id in merged.runs], allow_mix, report)
+    _compare_machines([machines[run_id] for run_id in merged.runs], allow_mix, report)
     _write(out, plan, {run_id: found[run_id][0] for run_id in merged.runs}, shards)
     return merged
 
@@ -123,11 +127,10 @@ def _common_plan(shards: list[Path]) -> dict:
     return first
 
 
-def _other_parameters(record: dict, plan: dict) -> str:
+def _other_parameters(record: FinishedRecord, plan: dict) -> str:
     """What a run was measured with that the sweep does not ask for: left over from an earlier sweep; "" if nothing."""
-    run = record.get("run") or {}
-    wanted = plan | plan.get("custom_sizes", {}).get(run.get("size"), {})
-    measured = record | run
+    wanted = plan | plan.get("custom_sizes", {}).get(record.run.get("size"), {})
+    measured = record.parameters()
     for name in measured.keys() & wanted.keys():
         allowed = wanted[name] if isinstance(wanted[name], list) else [wanted[name]]
         if measured[name] not in allowed:
@@ -135,9 +138,9 @@ def _other_parameters(record: dict, plan: dict) -> str:
     return ""
 
 
-def _lost_its_capture(record: dict, run: Path) -> bool:
+def _lost_its_capture(record: FinishedRecord, run: Path) -> bool:
     """As where a copy was cut short."""
-    return record.get("status") == "ok" and record.get("profiled_steps", 0) > 0 and not (run / CAPTURE).is_file()
+    return record.status == "ok" and (record.profiled_steps or 0) > 0 and not (run / CAPTURE).is_file()
 
 
 def _why_missing(run_id: str, shards: list[Path]) -> str:
@@ -162,10 +165,10 @@ def _check_copies(run_id: str, places: list[Path]) -> None:
             )
 
 
-def _compare_machines(runs: list[Path], allow_mix: bool, report: Callable[[str], None]) -> None:
+def _compare_machines(machines: list[Machine], allow_mix: bool, report: Callable[[str], None]) -> None:
     """Tell the facts of machines that are not the same for all runs. Raises ResultsError where they make a mix."""
-    machines = [read_json(run / RECORD).get("machine") or {} for run in runs]
-    different = {name: f"{name}: {listed(values)}" for name, values in differing(machines, MACHINE_FIELDS).items()}
+    found = differing([machine.model_dump() for machine in machines], MACHINE_FIELDS)
+    different = {name: f"{name}: {listed(values)}" for name, values in found.items()}
     mixed = [words for name, words in different.items() if name in COMPARED]
     if mixed and not allow_mix:
         raise ResultsError(

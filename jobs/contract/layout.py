@@ -11,9 +11,11 @@ RESULTS/raw/<sweep>/<run_id>.nsys-rep the report of nsys itself; holds the machi
 RESULTS/recordings/, RESULTS/site/    what is made of them
 """
 
-from typing import Annotated, Any, Literal
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from jobs.contract.axes import Count, Number, Run
 
@@ -105,7 +107,20 @@ class Detail(BaseModel):
     message: str = ""
 
 
-class RunRecord(Protocol, Settings):
+class _Record(Settings):
+    """What records of any version of this program have in common."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    schema_version: int = 0
+    run_id: str = ""
+    status_detail: Detail | None = None
+    machine: Machine = Field(default_factory=Machine)
+    started_at: str | None = None
+    ended_at: str | None = None
+
+
+class RunRecord(Protocol, _Record):
     """What is known of a run: timed.json after the timer's stage, run.json in the end.
 
     `status` is `timed` until the run is finished. Times are UTC, ISO 8601; `wall_s` is what the run took in all, and
@@ -114,17 +129,49 @@ class RunRecord(Protocol, Settings):
 
     model_config = ConfigDict(extra="ignore")
 
-    schema_version: int = 0
     run_id: str
     status: Status | Literal["timed"]
-    status_detail: Detail | None = None
     run: Run
-    machine: Machine = Field(default_factory=Machine)
-    started_at: str | None = None
-    ended_at: str | None = None
     wall_s: float = 0.0
     seconds: dict[str, Any] = Field(default_factory=dict)
 
     def is_of(self, run: Run, protocol: Protocol) -> bool:
         """Whether it is of these very parameters."""
         return self.run == run and all(getattr(self, name) == value for name, value in protocol)
+
+
+class FinishedRecord(_Record):
+    """The run.json of any version of this program, for whoever reads results and measures nothing. It is lenient here
+    and nowhere else: `run` may have axes that this version does not know, or lack some, and None is what the record
+    does not say."""
+
+    status: Status
+    run: dict[str, Any]
+    wall_s: float | None = None
+    warmup_steps: int | None = None
+    measured_steps: int | None = None
+    profiled_steps: int | None = None
+
+    def parameters(self) -> dict[str, Any]:
+        """What it says of how the run was measured: its axes, sizes and steps, by name."""
+        said = self.model_dump(include=set(Protocol.model_fields), exclude_none=True)
+        return said | self.run
+
+
+class RecordError(ValueError):
+    """A file that holds no record of a run. The message names the file, what is wrong, and what to do."""
+
+
+AnyRecord = TypeVar("AnyRecord", RunRecord, FinishedRecord)
+
+
+def read_record(file: Path, kind: type[AnyRecord]) -> AnyRecord:
+    """The record in a file. Raises RecordError."""
+    try:
+        return kind.model_validate(json.loads(file.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    raise RecordError(f"{file} is no record of a run ({reason}): remove its folder and run the sweep again")

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TypeVar
 
-from pydantic import ValidationError
-
 from jobs.contract.axes import Run
 from jobs.contract.layout import (
     IN_FLIGHT,
@@ -31,7 +29,9 @@ from jobs.contract.layout import (
     TIMED,
     TIMINGS,
     Protocol,
+    RecordError,
     RunRecord,
+    read_record,
 )
 from jobs.sweep.plan import Sweep
 
@@ -71,12 +71,11 @@ def read_json(path: Path, kind: type[Kind]) -> Kind | None:
     return content if isinstance(content, kind) else None
 
 
-def read_record(path: Path) -> RunRecord | None:
+def find_record(path: Path) -> RunRecord | None:
     """The record in a file; None where it is missing, cut short or not one."""
-    content = read_json(path, dict)
     try:
-        return None if content is None else RunRecord.model_validate(content)
-    except ValidationError:
+        return read_record(path, RunRecord)
+    except RecordError:
         return None
 
 
@@ -173,7 +172,7 @@ class Results:
         write_json(self.folder / PLAN, plan)
 
     def record(self, run: Run) -> RunRecord | None:
-        return read_record(self.folder / run.run_id / RECORD)
+        return find_record(self.folder / run.run_id / RECORD)
 
     def finished(self, run: Run, protocol: Protocol) -> RunRecord | None:
         """The record of a run if it was finished with these very parameters, else None."""
@@ -190,7 +189,7 @@ class Results:
         folder = self.folder / run.run_id
         if "steps" not in (read_json(folder / TIMINGS, dict) or {}):
             return None
-        record = read_record(folder / TIMED)
+        record = find_record(folder / TIMED)
         return record if record and record.is_of(run, protocol) else None
 
     def begin(self, run: Run) -> Path:

@@ -178,6 +178,29 @@ def test_a_new_field_of_run_and_only_known_fields_of_the_machine(results, tmp_pa
     assert "secret-host" not in written
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "Expecting value"),
+        ('{"status": "ok"', "Expecting"),
+        ("[]", "should be a valid dictionary"),
+        ('{"run": {}}', "status: Field required"),
+        ('{"status": "ok"}', "run: Field required"),
+        ('{"status": "ok", "run": {}, "machine": "H200"}', "machine: "),
+        ('{"status": "ok", "run": {}, "wall_s": "long"}', "wall_s: "),
+    ],
+)
+def test_a_file_that_is_no_record_is_one_line_with_its_path_and_what_to_do(results, tmp_path, content, reason):
+    file = results() / RUN / "run.json"
+    file.write_text(content)
+    done = CliRunner().invoke(app, ["ingest", str(tmp_path / "results"), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 2
+    [line] = done.output.splitlines()
+    assert line.startswith(f"error: {file} is no record of a run (") and reason in line
+    assert line.endswith(": remove its folder and run the sweep again")
+    assert not (tmp_path / "out").exists()
+
+
 def _two_ranks(steps_of_second=2) -> Export:
     """Two processes with a GPU each and steps of 100 ns side by side; process 2 begins first, but not with a step."""
     export = Export()

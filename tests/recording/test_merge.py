@@ -111,6 +111,17 @@ def test_a_run_left_over_from_an_earlier_sweep_is_missing(sweep, tmp_path):
     assert "another warmup_steps" in merged.missing[RUNS[0]]
 
 
+def test_a_record_of_another_version_merges_and_a_file_that_is_none_is_named(sweep, tmp_path):
+    file = sweep / "shard-1-of-2" / RUNS[0] / "run.json"
+    record = json.loads(file.read_text())
+    write(file, record | {"run": record["run"] | {"sliding_window": 64}, "a_new_key": 1})
+    assert merge([sweep], tmp_path / "merged").runs == RUNS
+    write(file, {"run": {}})
+    with pytest.raises(ResultsError) as raised:
+        merge([sweep], tmp_path / "merged")
+    assert str(file) in str(raised.value) and "status: Field required" in str(raised.value)
+
+
 def test_a_run_outside_the_sweep_is_left_out_and_told(sweep, tmp_path):
     add_run(sweep / "shard-1-of-2", "small-ctx512-forward")
     said = []
