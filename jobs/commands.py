@@ -249,13 +249,16 @@ def job(
 ) -> None:
     """Everything: check this machine, measure the sweep, make its recording and the site, all below --results.
 
-    Exit code: as of `run`; 70 when everything was measured and the recording or the site could not be made; 75 also
-    when another job makes its report there, which one that has measured waits for.
+    Exit code: as of `run`; 2 also when there are no results for --render-only; 70 when everything was measured and the
+    recording or the site could not be made; 75 also when another job makes its report there, which one that has
+    measured waits for.
     """
     planned, runs, part, whole = chosen(sweep, only, shard)
     with telling(log_format, price_per_hour, len(gpus_to_use(device, gpus))) as emit:
         measured = Results(results, planned.name, part.folder)
-        if not render_only and not can_measure(measured, planned, runs, device, gpus, retry, emit):
+        if render_only:
+            check_measured(measured)
+        elif not can_measure(measured, planned, runs, device, gpus, retry, emit):
             raise fail(
                 "this machine cannot measure: see the checks that failed. The report of the recording that comes with "
                 "this program needs no GPU: `profiler-job render --shipped`",
@@ -369,6 +372,14 @@ def can_measure(
     return all(check.state != "failed" for check in found)
 
 
+def check_measured(folder: Results) -> None:
+    """Ends the program where no job wrote results."""
+    try:
+        folder.check_exists()
+    except NoResults as error:
+        raise fail(str(error), USAGE) from None
+
+
 def status(
     sweep: SweepFile = DEFAULT_SWEEP,
     results: ResultsFolder = Path("results"),
@@ -378,10 +389,7 @@ def status(
     """Show how far a running or finished sweep is. Exit code 2 where no job wrote results of it."""
     planned, runs, part, _ = chosen(sweep, only, shard)
     folder = Results(results, planned.name, part.folder)
-    try:
-        folder.check_exists()
-    except NoResults as error:
-        raise fail(str(error), USAGE) from None
+    check_measured(folder)
     counts: Counter[str] = Counter()
     reached = Counter(timed=0, profiled=0, finished=0)
     for one in runs:

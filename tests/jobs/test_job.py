@@ -202,11 +202,16 @@ def test_a_machine_that_cannot_measure_is_told_of_the_render_command(tiny, tmp_p
     assert not (tmp_path / "results").exists()
 
 
-def test_nothing_measured_cannot_be_rendered(arguments, tmp_path):
+@pytest.mark.parametrize("kept", ["nothing", "a folder"])
+def test_nothing_measured_cannot_be_rendered_and_nothing_is_created(arguments, tmp_path, kept):
+    results = tmp_path / "results"
+    if kept != "nothing":
+        results.mkdir()
     done = jobs(*arguments, "--render-only")
-    assert done.returncode == 70
-    assert "the step `recording` failed" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: {results}: ")
+    assert not list(results.iterdir()) if kept != "nothing" else not results.exists()
 
 
 def test_a_site_that_cannot_be_written_is_exit_74_with_the_fix(tmp_path):
