@@ -290,8 +290,8 @@ def render(
 ) -> None:
     """Build the site of the recordings in RESULTS/recordings, where `job` puts them, in RESULTS/site. Needs no GPU.
 
-    Exit code: 2 there is no recording, or --shipped would replace a report, 70 the site cannot be built, 74 it cannot
-    be written, 75 another job makes its report there.
+    Exit code: 2 there is no recording, two have one name, or --shipped would replace a report, 70 the site cannot be
+    built, 74 it cannot be written, 75 another job makes its report there.
     """
     shown = recordings_to_show(results, recording or [], shipped)
     emit = JsonEvents() if log_format == "json" else Terminal()
@@ -303,11 +303,15 @@ def render(
 
 
 def recordings_to_show(results: Path, named: list[Path], shipped: bool) -> list[Path]:
-    """Those named, the shipped ones on request, or else those of `results`. Ends the program where there are none, and
-    where the shipped ones would replace a report or hide what was measured."""
+    """Those named, the shipped ones on request, or else those of `results`. Ends the program where there are none,
+    where two have one name, and where the shipped ones would replace a report or hide what was measured."""
     if not shipped:
         if absent := [folder for folder in named if not (folder / "manifest.json").is_file()]:
             raise fail(f"--recording {absent[0]}: no recording is there; `ingest` makes one", USAGE)
+        by_name = {folder.name: folder for folder in named}
+        if same := [folder for folder in named if by_name[folder.name] is not folder]:
+            both = f"--recording {same[0]} and {by_name[same[0].name]}"
+            raise fail(f"{both}: a site holds one recording of a name; rename one of the folders", USAGE)
         if shown := named or own_recordings(results):
             return shown
         ways = "`job` makes one, --recording names another folder, --shipped shows those that come with this program"

@@ -13,10 +13,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 from jobs.executor.events import Emit
 
@@ -59,9 +60,10 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit) -> None:
         shutil.copy(ROOT / "mkdocs.yml", work)
         (work / "analysis").symlink_to(ROOT / "analysis")  # mkdocs.yml may name a file of it, relative to itself
         shutil.copytree(ROOT / "site", docs, ignore=shutil.ignore_patterns("data"))
-        for recording in recordings:
-            shutil.copytree(recording, docs / "data" / recording.name)
-        _step("pages", ["jobs", "report", "--docs", str(docs)], emit)
+        copies = {docs / "data" / recording.name: recording for recording in recordings}
+        for copy, recording in copies.items():
+            shutil.copytree(recording, copy)
+        _step("pages", ["jobs", "report", "--docs", str(docs)], emit, copies)
         draft = site.absolute().with_name(f".{site.name}.draft")
         options = ["--config-file", str(work / "mkdocs.yml"), "--site-dir", str(draft)]
         _step("site", ["mkdocs", "build", "--quiet", *options], emit)
@@ -84,9 +86,10 @@ def replace(draft: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _step(name: str, module: Sequence[str], emit: Emit) -> None:
+def _step(name: str, module: Sequence[str], emit: Emit, copies: Mapping[Path, Path] = MappingProxyType({})) -> None:
     """Run a Python module; what it prints goes to standard error, which leaves standard output to the events. It goes
-    through a pipe, since the module would fail where nobody reads standard error."""
+    through a pipe, since the module would fail where nobody reads standard error. Of `copies` that it names, the
+    originals are named."""
     emit("step_started", step=name)
     started = time.monotonic()
     with subprocess.Popen(
@@ -102,6 +105,8 @@ def _step(name: str, module: Sequence[str], emit: Emit) -> None:
         assert process.stdout is not None  # a pipe
         try:
             for line in process.stdout:
+                for copy in sorted(copies, reverse=True):  # that of `tiny-2` before that of `tiny`
+                    line = line.replace(str(copy), str(copies[copy]))
                 sys.stderr.write(line)
         except BaseException:
             process.kill()

@@ -264,6 +264,32 @@ def test_recordings_of_the_same_runs_are_named_and_one_can_be_chosen(arguments, 
     assert names(results / "site" / "data") == ["older"]
 
 
+def test_two_recordings_of_one_name_are_exit_2_and_both_are_named(tmp_path):
+    given = [tmp_path / "mine" / "h200", tmp_path / "yours" / "h200", tmp_path / "yours" / "h100"]
+    for folder in given:
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").touch()
+    options = [word for folder in given for word in ("--recording", folder)]
+    done = jobs("render", "--results", tmp_path / "results", *options)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert str(given[0]) in line and str(given[1]) in line and "rename one" in line
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_damaged_recording_is_named_by_its_own_folder(tmp_path):
+    given = [tmp_path / "mine" / "tiny", tmp_path / "mine" / "tiny-2"]
+    for folder, manifest in zip(given, ("{}", "{")):
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(manifest)
+    for folder in given:
+        done = jobs("render", "--results", tmp_path / "results", "--recording", folder)
+        assert done.returncode == 70
+        assert f"error: {folder}/" in done.stderr and "profiler-site-" not in done.stderr
+    done = jobs("render", "--results", tmp_path / "results", *("--recording", given[0], "--recording", given[1]))
+    assert f"error: {given[0]}/" in done.stderr and "profiler-site-" not in done.stderr
+
+
 def test_shipped_recordings_are_shown_on_request_where_they_replace_nothing(mkdocs, monkeypatch, tmp_path):
     """A function call, since all of what is shipped takes its time."""
     built = []
