@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
@@ -28,6 +29,7 @@ FILES_PER_CAPTURE = 2  # its export and its report, whose size nobody noted: it 
 BUSY_BYTES = 1 * GIB
 MOST_NAMED = 100  # runs in one line
 TORCH_TIMEOUT_S = 180
+IMPORT_TIMEOUT_S = 180
 
 # The default of --results; the image sets it.
 RESULTS_OF_IMAGE = "PROFILER_RESULTS"
@@ -108,6 +110,29 @@ def check_torch() -> Check:
     if "No module named" in reason:
         fix = "pip install '.[gpu]'"
     return Check("torch", "failed", reason, fix)
+
+
+def check_workload(workload: str) -> Check:
+    """Whether a workload that is not this program's can be imported; tried in a process of its own, as workers do."""
+    program = (
+        "import sys\n"
+        "from jobs.workloads import find_build\n"
+        "try: find_build(sys.argv[1])\n"
+        "except ValueError as error: sys.exit(' '.join(str(error).split()))\n"
+    )
+    command = [sys.executable, "-c", program, workload]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        found = f"{workload}: its module is not imported within {IMPORT_TIMEOUT_S} s"
+        return Check("workload", "failed", found, "let the module do its work in the function")
+    if done.returncode == 0:
+        return Check("workload", "ok", workload)
+    said = (done.stderr.strip().splitlines() or ["no reason given"])[-1].removeprefix("workload ")
+    found, _, fix = said.rpartition("; ")
+    return Check(
+        "workload", "failed", found or f"{workload}: {said}", fix if found else "import it in Python to see why"
+    )
 
 
 def check_nsys() -> Check:
@@ -256,6 +281,7 @@ def checks(
         lambda: check_writable(*results.written),
         lambda: check_disk(results.root, runs, protocol),
         *([check_nsys] if with_nsys else []),
+        *(partial(check_workload, workload) for workload in unpredicted(runs)),
     ]
     on_gpu = [
         check_gpu,

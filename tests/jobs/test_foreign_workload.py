@@ -80,6 +80,18 @@ def test_one_that_cannot_be_imported_fails_and_says_why(started_in, tmp_path, wo
     assert "give MODULE:FUNCTION, with the module in the folder where the job is started or on PYTHONPATH" in message
 
 
+def test_the_doctor_tries_to_import_it_and_says_what_is_missing(started_in):
+    doctor = ("doctor", "--device", "cpu", "--results", "results")
+    assert "ok       workload: my_models:build" in started_in(*doctor).stdout
+    done = started_in(*doctor, workload="nowhere.models:build")
+    assert done.returncode == 69
+    lines = done.stdout.splitlines()
+    place = next(number for number, line in enumerate(lines) if "failed" in line)
+    problem = "cannot be imported (ModuleNotFoundError: No module named 'nowhere')"
+    assert lines[place] == f"failed   workload: nowhere.models:build: {problem}"
+    assert lines[place + 1].strip().startswith("-> give MODULE:FUNCTION")
+
+
 @pytest.mark.parametrize("workload", ["nonsense", "a/b:build", "models:", ":build", "a..b:build", "a.b:c.d", "a:b\n"])
 def test_one_that_is_no_path_is_refused_before_anything_runs(started_in, workload):
     done = started_in("plan", workload=workload)
