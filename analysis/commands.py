@@ -56,6 +56,7 @@ def merge(
 
 
 def show(
+    context: typer.Context,
     profiles: Annotated[
         list[Path], typer.Argument(metavar="PROFILE...", help=".nsys-rep, .sqlite, or a parquetdir export (a folder).")
     ],
@@ -72,11 +73,22 @@ def show(
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal of another encoding still shows the rest
     if report:
+        of_summaries = {"form": "--format", "top": "--top", "rules": "--rules"}
+        given = [option for name, option in of_summaries.items() if is_given(context, name)]
+        if given:
+            ingesting.print_line(f"error: {given[0]} is of summaries, and --report prints nsys's CSV: leave one out")
+            raise typer.Exit(2)
         code = showing.show_report(profiles, report, print, ingesting.print_line)
     else:
         code = showing.show(profiles, form, top, print, ingesting.print_line, rules)
     if code:
         raise typer.Exit(code)
+
+
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether a parameter of the command was given, and not left at its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
 
 
 def report(

@@ -118,17 +118,20 @@ def show(
 
 def show_report(profiles: Sequence[Path], report: str, out: Callable[[str], None], err: Callable[[str], None]) -> int:
     """Give a table of `nsys stats` to `out` for each profile, as CSV with nsys's columns; names and numbers as of
-    `analysis.capture.nsys_reports`. Errors and exit code as of `show`."""
-    failed = False
+    `analysis.capture.nsys_reports`. Of several profiles, a line before each table says what it is, and an empty line
+    comes between two. Errors and exit code as of `show`."""
+    num_read = 0
     for profile in profiles:
         try:
             table = nsys_reports.REPORTS[report](read(profile))
         except ExportError as error:
             err(printable(f"error: {error}"))
-            failed = True
-        else:
-            out(table.to_csv(index=False, float_format="%.1f").rstrip("\n"))
-    return 2 if failed else 0
+            continue
+        if len(profiles) > 1:
+            out("\n" * (num_read > 0) + printable(f"# {report} of {profile}"))
+        out(table.to_csv(index=False, float_format="%.1f").rstrip("\n"))
+        num_read += 1
+    return 0 if num_read == len(profiles) else 2
 
 
 def printable(text: str) -> str:

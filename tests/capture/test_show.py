@@ -336,6 +336,24 @@ def test_a_report_of_nsys_is_printed_with_its_columns_and_numbers(report):
     assert ours["Total Time (ns)"].sum() == theirs["Total Time (ns)"].sum()
 
 
+def test_of_several_profiles_a_line_before_each_report_says_what_it_is(capture, tmp_path):
+    other = tmp_path / "other.sqlite"
+    other.write_bytes(capture.read_bytes())
+    table = _show("--report", "nvtx_kern_sum", capture).stdout
+    assert table.startswith("NVTX Range,")
+    done = _show("--report", "nvtx_kern_sum", capture, tmp_path / "none.sqlite", other)
+    assert done.stdout == f"# nvtx_kern_sum of {capture}\n{table}\n# nvtx_kern_sum of {other}\n{table}"
+    assert done.exit_code == 2 and "none.sqlite" in done.stderr
+
+
+@pytest.mark.parametrize("option", [("--format", "json"), ("--top", "3"), ("--rules", "mine.toml")])
+def test_an_option_of_summaries_is_refused_beside_a_report(capture, option):
+    done = _show("--report", "nvtx_kern_sum", *option, capture)
+    assert (done.exit_code, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: {option[0]} ") and "--report" in line
+
+
 def test_a_report_of_what_is_no_profile_is_an_error(tmp_path):
     done = _show("--report", "nvtx_kern_sum", tmp_path / "none.sqlite")
     assert done.exit_code == 2
