@@ -11,6 +11,7 @@ from analysis.capture import nsys_reports
 from analysis.recording import ingest as ingesting
 from analysis.recording import merge as merging
 from analysis.recording.store import RecordingError
+from jobs.contract.words import counted
 
 
 def ingest(
@@ -29,7 +30,8 @@ def ingest(
     size = sum(table["bytes"] for table in manifest["tables"].values())
     num_ok = sum(run["status"] == "ok" for run in manifest["runs"])
     kernels = manifest["tables"]["kernels"]["rows"]
-    print(f"{out}: {len(manifest['runs'])} runs, {num_ok} ok, {kernels} kernels, {size / 2**20:.1f} MiB")
+    num_runs, num_kernels = counted(len(manifest["runs"]), "run"), counted(kernels, "kernel")
+    print(f"{out}: {num_runs}, {num_ok} ok, {num_kernels}, {size / 2**20:.1f} MiB")
 
 
 def merge(
@@ -51,7 +53,8 @@ def merge(
     except ingesting.ResultsError as error:
         ingesting.print_line(f"error: {error}")
         raise typer.Exit(2) from error
-    print(f"{out}: {len(merged.runs)} runs, {len(merged.missing)} missing, {len(merged.copies)} held more than once")
+    num_runs = counted(len(merged.runs), "run")
+    print(f"{out}: {num_runs}, {len(merged.missing)} missing, {len(merged.copies)} held more than once")
     raise typer.Exit(1 if merged.missing else 0)
 
 
@@ -106,7 +109,8 @@ def report(
     except RecordingError as error:
         ingesting.print_line(f"error: {error}")
         raise typer.Exit(2) from error
-    print(f"{docs}: {published.pages} pages, {published.files} files, {published.breaches} breaches of the checks")
+    pages, files = counted(published.pages, "page"), counted(published.files, "file")
+    print(f"{docs}: {pages}, {files}, {counted(published.breaches, 'breach', 'es')} of the checks")
     raise typer.Exit(1 if strict and published.breaches else 0)
 
 

@@ -37,6 +37,7 @@ from analysis.capture import nsys_reports
 from analysis.capture.nsys_export import ExportError, read
 from analysis.capture.summary import Summary, summarise
 from analysis.reference import kernel_families
+from jobs.contract.words import counted
 
 Format = Literal["text", "json", "csv", "md"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -177,12 +178,12 @@ def _facts(summary: Summary) -> list[str]:
     facts, coverage, launches = summary.capture, summary.coverage, summary.launches
     version, schema = (printable(facts[name]) or "unknown" for name in ("nsys_version", "schema_version"))
     lines = [
-        f"{_span(facts)}; {_counted(len(facts['processes']), 'process', 'es')}; "
-        f"{_counted(facts['num_gpus'], 'GPU')} used; nsys {version}, schema {schema}",
-        f"{_counted(facts['num_kernels'], 'kernel')} ({_time(facts['kernel_ns'])}), "
-        f"{_counted(facts['num_graph_executions'], 'graph execution')} ({_time(facts['graph_ns'])}), "
-        f"{_counted(facts['num_api_calls'], 'API call')}, "
-        f"{_counted(facts['num_ranges'], 'range')} ({facts['num_open_ranges']} left open)",
+        f"{_span(facts)}; {counted(len(facts['processes']), 'process', 'es')}; "
+        f"{counted(facts['num_gpus'], 'GPU')} used; nsys {version}, schema {schema}",
+        f"{counted(facts['num_kernels'], 'kernel')} ({_time(facts['kernel_ns'])}), "
+        f"{counted(facts['num_graph_executions'], 'graph execution')} ({_time(facts['graph_ns'])}), "
+        f"{counted(facts['num_api_calls'], 'API call')}, "
+        f"{counted(facts['num_ranges'], 'range')} ({facts['num_open_ranges']} left open)",
         coverage_line(coverage, facts),
     ]
     if facts["unclassified_share"] is not None:
@@ -216,10 +217,6 @@ def coverage_line(coverage: dict, facts: dict) -> str:
     if facts["graph_ns"]:
         line += f" (kernel time is {_shown('share', facts['kernel_share'])} of GPU time; graphs hide the rest)"
     return line
-
-
-def _counted(number: int, noun: str, plural: str = "s") -> str:
-    return f"{number} {noun}{'' if number == 1 else plural}"
 
 
 def _sections(summary: Summary, top: int):

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import track
 
 from jobs.contract.axes import Run
+from jobs.contract.words import counted
 from jobs.executor.events import EventSink, JsonEvents, Meter, Terminal, clock
 from jobs.executor.failures import CollectorError
 from jobs.executor.preflight import RESULTS_OF_IMAGE, check_writable, checks, visible_gpus
@@ -95,7 +96,7 @@ def plan(
     with_memory = memory or gpu_memory > 0 or seconds <= QUICK_S
     limited = gpu_memory > 0 or any(run.memory_limit_gib for run in runs)
     table = PlanTable(planned.protocol, with_memory, limited, gpu_memory)
-    slow = f"the memory of {len(shapes)} different shapes takes about {clock(seconds)} to predict"
+    slow = f"the memory of {counted(len(shapes), 'different shape')} takes about {clock(seconds)} to predict"
     if with_memory and seconds > QUICK_S:
         err.print(slow)
     bar = track(runs, slow, console=err, transient=True, disable=not (err.is_terminal and seconds > QUICK_S))
@@ -108,12 +109,12 @@ def plan(
         predicted += f", time (in all {clock(table.total_s)}) for a modest GPU"
     else:
         predicted = f"of workload {planned.workload} neither memory nor time is known before"
-    out.print(f"{len(runs)} runs; {predicted}", soft_wrap=True)
+    out.print(f"{counted(len(runs), 'run')}; {predicted}", soft_wrap=True)
     if not with_memory:
         out.print(f"{slow}, and is left out; --memory shows it all the same", soft_wrap=True)
     elif limited:
         where = f"a GPU sold with {gpu_memory:g} GB" if gpu_memory else "the memory limit of the sweep"
-        out.print(f"{table.num_too_large} of {len(runs)} runs will not fit {where}", soft_wrap=True)
+        out.print(f"{table.num_too_large} of {counted(len(runs), 'run')} will not fit {where}", soft_wrap=True)
 
 
 def run(
@@ -412,4 +413,4 @@ def status(
     if not folder.is_locked() and not counts.keys() - {"waiting"}:
         running = "the sweep has not begun"
     out.print(f"{', '.join(f'{number} {state}' for state, number in counts.most_common())}; {running}")
-    out.print(f"of {len(runs)} runs {', '.join(f'{number} {what}' for what, number in reached.items())}")
+    out.print(f"of {counted(len(runs), 'run')} {', '.join(f'{number} {what}' for what, number in reached.items())}")

@@ -32,7 +32,7 @@ ROOMS = {
     "analysis.metrics": {"analysis.intervals", "jobs.contract", "jobs.memory", "analysis.answer", "analysis.reference"},
     "analysis.pages": {"jobs.contract", "jobs.memory", "analysis.answer", "analysis.reference", "analysis.metrics"},
     "analysis.render": {"jobs.contract", "analysis.answer"},
-    "analysis.show": {"analysis.reference", "analysis.capture"},
+    "analysis.show": {"jobs.contract", "analysis.reference", "analysis.capture"},
     "analysis.write_site": {
         "jobs.contract",
         "analysis.answer",
@@ -42,7 +42,13 @@ ROOMS = {
         "analysis.pages",
         "analysis.render",
     },
-    "analysis.commands": {"analysis.show", "analysis.capture", "analysis.recording", "analysis.write_site"},
+    "analysis.commands": {
+        "jobs.contract",
+        "analysis.show",
+        "analysis.capture",
+        "analysis.recording",
+        "analysis.write_site",
+    },
 }
 """What each room may import from the others. A room is a package or a module beside them."""
 

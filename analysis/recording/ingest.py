@@ -26,6 +26,7 @@ from jobs.contract.layout import (
     read_record,
 )
 from jobs.contract.privacy import PRIVATE_LINE, scrub_text
+from jobs.contract.words import counted
 
 _ABOUT_RUN = ("autograd_multithreading", "float32_matmul_precision", "warmup_steps", "measured_steps", "profiled_steps")
 LOG_LINES = 12
@@ -185,7 +186,7 @@ def _judge(capture: Capture, attribution: Attribution, expected: int | None) -> 
     if expected is not None and (num_steps != expected).any():
         wrong = num_steps[num_steps != expected].iloc[0]
         where = "" if len(num_steps) == 1 else f" of one of {len(num_steps)} processes"
-        return "failed", f"the capture holds {wrong} steps{where}, and {expected} were profiled"
+        return "failed", f"the capture holds {counted(wrong, 'step')}{where}, and {expected} were profiled"
     return "ok", ""
 
 

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TypedDict
 
+from jobs.contract.words import counted
+
 COMPARED = ("gpu_name", "driver", "cuda", "torch", "nsys", "commit")
 """Facts of a machine, as in the record of a run. Left out are Python, which changes no kernel and often has a new
 patch release, and the bytes of GPU memory, which settings change on GPUs of one name. Several machines with the same
@@ -54,4 +56,4 @@ def described(found: Mapping[str, Difference]) -> str:
 
 def listed(runs: Mapping[str, int]) -> str:
     """Numbers of runs by value: `2.11 (12 runs), unknown (1 run)`."""
-    return ", ".join(f"{name or 'unknown'} ({number} run{'s' * (number != 1)})" for name, number in runs.items())
+    return ", ".join(f"{name or 'unknown'} ({counted(number, 'run')})" for name, number in runs.items())

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from jobs.contract.versions import Difference, described
+from jobs.contract.words import counted
 
 Emit = Callable[..., None]
 """Is told what happens: emit(event, **fields)."""
@@ -156,7 +157,7 @@ class Terminal:
         by_stage = {(run, collector): s for run, each in predicted_s.items() for collector, s in each.items()}
         self.num_stages, self.estimate = stages, Estimate(by_stage, self.num_gpus)
         more = f", {timed} timed" if timed else ""
-        self.console.print(f"{runs} runs, {finished} of them already finished{more}")
+        self.console.print(f"{counted(runs, 'run')}, {finished} of them already finished{more}")
         self.task = self.progress.add_task("sweep", total=stages, completed=self.num_done, left="")
         self.progress.tasks[0].start_time = self.meter.started
         self.progress.start()

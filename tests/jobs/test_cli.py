@@ -422,6 +422,8 @@ def test_plan_needs_neither_gpu_nor_torch(tiny, tmp_path):
     assert "small-ctx128-fp32-naive-forward   " in done.stdout
     assert "128,625,408" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("12 runs; memory and time are predictions")
+    done = jobs("plan", "--only", "size=small,mode=forward,context_length=128")
+    assert done.stdout.splitlines()[-1].startswith("1 run; memory and time are predictions")
 
 
 @pytest.mark.parametrize("axes", [{"repeats": 200}, {"context_length": [*range(16, 12_816, 16)]}])

@@ -258,8 +258,8 @@ def test_a_process_without_steps_is_not_rank_0(results, tmp_path):
         (False, {}, "failed", "profile.sqlite does not exist"),
         (_capture(kernels=False), {}, "failed", "no kernel of the capture lies in a range `step`"),
         (_capture(steps=0), {}, "failed", "no kernel of the capture lies in a range `step`"),
-        (_capture(steps=1), {}, "failed", "the capture holds 1 steps, and 2 were profiled"),
-        (_two_ranks(1), {}, "failed", "the capture holds 1 steps of one of 2 processes, and 2 were profiled"),
+        (_capture(steps=1), {}, "failed", "the capture holds 1 step, and 2 were profiled"),
+        (_two_ranks(1), {}, "failed", "the capture holds 1 step of one of 2 processes, and 2 were profiled"),
     ],
 )
 def test_a_run_that_says_ok_is_checked_against_its_capture(results, tmp_path, capture, about, status, message):
@@ -388,7 +388,7 @@ def test_the_command_reports_what_it_wrote(results, tmp_path):
     folder = results()
     done = CliRunner().invoke(app, ["ingest", str(folder), "--out", str(tmp_path / "x")])
     assert done.exit_code == 0
-    assert re.search(r"1 runs, 1 ok, 4 kernels, \d+\.\d MiB", done.output)
+    assert re.search(r"1 run, 1 ok, 4 kernels, \d+\.\d MiB", done.output)
     done = CliRunner().invoke(app, ["ingest", str(tmp_path / "nothing"), "--out", str(tmp_path / "y")])
     assert done.exit_code == 2
     assert "Traceback" not in done.output
