@@ -13,7 +13,7 @@ from analysis.recording.publish_data import PublishError
 from jobs.__main__ import app
 
 RUN = "small-ctx128-fp32-naive-forward"
-SHIPPED = sorted(path.parent for path in (Path(__file__).parents[1] / "site" / "data").glob("*/manifest.json"))
+SHIPPED = sorted(path.parent for path in (Path(__file__).parents[2] / "site" / "data").glob("*/manifest.json"))
 
 
 def results(folder, message="out of memory", run_id=RUN):
