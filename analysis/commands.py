@@ -21,7 +21,11 @@ def ingest(
         str, typer.Option(help="Tells it from other recordings of the same runs. Default: the folder's name.")
     ] = "",
 ) -> None:
-    """Turn the results of a sweep into a recording: tidy Parquet tables and a manifest."""
+    """Turn the results of a sweep into a recording: tidy Parquet tables and a manifest.
+
+    Exit code: 0 every run that was measured is in it, 1 files of some are damaged (it names them, and the others are
+    in it), 2 there is nothing to ingest.
+    """
     try:
         manifest = ingesting.ingest(results, out, report=ingesting.print_line, label=label)
     except (ingesting.ResultsError, RecordingError) as error:
@@ -32,6 +36,9 @@ def ingest(
     kernels = manifest["tables"]["kernels"]["rows"]
     num_runs, num_kernels = counted(len(manifest["runs"]), "run"), counted(kernels, "kernel")
     print(f"{out}: {num_runs}, {num_ok} ok, {num_kernels}, {size / 2**20:.1f} MiB")
+    if lost := ingesting.lost_runs(manifest):
+        ingesting.print_line(f"error: {len(lost)} of {num_runs} cannot be read any more, see above")
+        raise typer.Exit(1)
 
 
 def merge(
@@ -56,6 +63,28 @@ def merge(
     num_runs = counted(len(merged.runs), "run")
     print(f"{out}: {num_runs}, {len(merged.missing)} missing, {len(merged.copies)} held more than once")
     raise typer.Exit(1 if merged.missing else 0)
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(help="Results folder of jobs, or one of its sweeps, or a recording.")],
+) -> None:
+    """Check that results and recordings are what was written: every file of finished runs, every table.
+
+    Exit code: 0 all are, 1 some are damaged (it names them), 2 there is no run and no recording.
+    """
+    from analysis.recording import verify as verifying
+
+    verified = verifying.verify(folder)
+    if not verified.num_runs and not verified.num_recordings:
+        ingesting.print_line(f"error: {folder} holds no finished run and no recording")
+        raise typer.Exit(2)
+    for place, damage in verified.damage.items():
+        print(f"{place}: {damage}")
+    for place in verified.unsealed:
+        print(f"{place}: cannot be checked: an older version wrote it, without SHA-256")
+    looked_at = f"{counted(verified.num_runs, 'finished run')} and {counted(verified.num_recordings, 'recording')}"
+    print(f"{looked_at}: {len(verified.damage)} damaged, {len(verified.unsealed)} cannot be checked")
+    raise typer.Exit(1 if verified.damage else 0)
 
 
 def show(

@@ -20,6 +20,7 @@ COMMANDS = {
     "status": ("jobs.commands:status", "Show how far a running or finished sweep is."),
     "job": ("jobs.commands:job", "Everything: check this machine, measure the sweep, make its recording and the site."),
     "merge": ("analysis.commands:merge", "Join the results that several machines measured of one sweep."),
+    "verify": ("analysis.commands:verify", "Check that results and recordings are what was written."),
     "ingest": ("analysis.commands:ingest", "Turn the results of a sweep into a recording."),
     "report": ("analysis.commands:report", "Write the pages of a recording; `mkdocs build` then makes the site."),
     "render": ("jobs.commands:render", "Build the site of the recordings in RESULTS/recordings."),

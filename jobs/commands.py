@@ -271,7 +271,7 @@ def job(
         # Shards that end together have a recording each, and no site to share.
         held, wait_s = (measured, 0) if part.count > 1 else (reports(results), 0 if render_only else REPORT_S)
         with reporting(held, kept, wait_s):
-            ingest(measured.folder, recording, emit)
+            good &= ingest(measured.folder, recording, emit)
             if part.count == 1:
                 build_site([recording], results / "site", emit)
         if not good:
@@ -400,13 +400,15 @@ def status(
     for one in runs:
         record = folder.finished(one, planned.protocol)
         timed = folder.timed(one, planned.protocol)
-        state = record.status if record else folder.in_flight(one) or ("timed" if timed else "waiting")
+        damage = "" if record else folder.damage(one)
+        begun = folder.in_flight(one) or ("timed" if timed else "waiting")
+        state = record.status if record else "damaged" if damage else begun
         counts[state] += 1
         known = record or timed
         seconds = known.seconds if known else {}
         reached.update(timed="timer" in seconds, profiled="export" in seconds, finished=record is not None)
         detail = record.status_detail if record else None
-        why = f"  {detail.phase or ''}: {detail.message}" if detail else ""
+        why = f"  {detail.phase or ''}: {detail.message}" if detail else f"  {damage}" if damage else ""
         took = f"  {record.wall_s:.1f} s" if record else ""
         out.print(f"{one.run_id:44} {state}{took}{why}", markup=False, soft_wrap=True)
     running = "a job is writing here" if folder.is_locked() else "no job is writing here"

@@ -19,9 +19,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
+from jobs.contract.integrity import replace
 from jobs.executor.events import Emit
 
 ROOT = Path(__file__).resolve().parents[1]
+
+SOME_LOST = 1  # exit code of `ingest` where results of some runs are damaged
 
 
 class StepFailed(Exception):
@@ -39,13 +42,16 @@ def own_recordings(results: Path) -> list[Path]:
     return sorted(folder for folder in found if not folder.name.startswith("."))
 
 
-def ingest(sweep: Path, recording: Path, emit: Emit) -> None:
-    """Turn the results of a sweep into a recording, in place of an older one. Raises StepFailed."""
+def ingest(sweep: Path, recording: Path, emit: Emit) -> bool:
+    """Turn the results of a sweep into a recording, in place of an older one, and return whether every run that was
+    measured is in it. Raises StepFailed."""
     draft = recording.absolute().parent / ".draft" / recording.name
-    _step("recording", ["jobs", "ingest", str(sweep.absolute()), "--out", str(draft)], emit)
+    command = ["jobs", "ingest", str(sweep.absolute()), "--out", str(draft)]
+    code = _step("recording", command, emit, allowed=(0, SOME_LOST))
     replace(draft, recording)
     with suppress(OSError):  # not empty: a job of another sweep makes its recording, or was killed when it did
         draft.parent.rmdir()
+    return code == 0
 
 
 def build_site(recordings: Sequence[Path], site: Path, emit: Emit) -> None:
@@ -63,7 +69,7 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit) -> None:
         copies = {docs / "data" / recording.name: recording for recording in recordings}
         for copy, recording in copies.items():
             shutil.copytree(recording, copy)
-        _step("pages", ["jobs", "report", "--docs", str(docs)], emit, copies)
+        _step("pages", ["jobs", "report", "--docs", str(docs)], emit, copies=copies)
         draft = site.absolute().with_name(f".{site.name}.draft")
         options = ["--config-file", str(work / "mkdocs.yml"), "--site-dir", str(draft)]
         _step("site", ["mkdocs", "build", "--quiet", *options], emit)
@@ -71,25 +77,17 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit) -> None:
     emit("site_built", path=str(site / "index.html"))
 
 
-def replace(draft: Path, target: Path) -> None:
-    """Put the folder `draft` in the place of `target`, which stays if that fails. Raises OSError."""
-    old = target.with_name(f".{target.name}.old")
-    try:
-        if target.exists():
-            shutil.rmtree(old, ignore_errors=True)
-            target.rename(old)
-        draft.rename(target)
-    except BaseException:  # a signal, too
-        if old.exists() and not target.exists():
-            old.rename(target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _step(name: str, module: Sequence[str], emit: Emit, copies: Mapping[Path, Path] = MappingProxyType({})) -> None:
-    """Run a Python module; what it prints goes to standard error, which leaves standard output to the events. It goes
-    through a pipe, since the module would fail where nobody reads standard error. Of `copies` that it names, the
-    originals are named."""
+def _step(
+    name: str,
+    module: Sequence[str],
+    emit: Emit,
+    *,
+    copies: Mapping[Path, Path] = MappingProxyType({}),
+    allowed: Sequence[int] = (0,),
+) -> int:
+    """Run a Python module and return its exit code, which is one of those `allowed`. What it prints goes to standard
+    error, which leaves standard output to the events, through a pipe, since the module would fail where nobody reads
+    standard error. Of `copies` that it names, the originals are named."""
     emit("step_started", step=name)
     started = time.monotonic()
     with subprocess.Popen(
@@ -111,6 +109,7 @@ def _step(name: str, module: Sequence[str], emit: Emit, copies: Mapping[Path, Pa
         except BaseException:
             process.kill()
             raise
-    if code := process.returncode:
+    if (code := process.returncode) not in allowed:
         raise StepFailed(f"the step `{name}` failed ({module[0]} {module[1]}, exit {code}), see above")
     emit("step_finished", step=name, wall_s=round(time.monotonic() - started, 1))
+    return code

@@ -19,7 +19,7 @@ ROOMS = {
     "jobs.sweep": {"jobs.contract", "jobs.workloads", "jobs.memory"},
     "jobs.worker": {"jobs.contract", "jobs.workloads"},
     "jobs.executor": {"jobs.contract", "jobs.sweep", "jobs.memory"},
-    "jobs.follow_up": {"jobs.executor"},
+    "jobs.follow_up": {"jobs.contract", "jobs.executor"},
     "jobs.output": set(),
     "jobs.commands": {"jobs.contract", "jobs.sweep", "jobs.memory", "jobs.executor", "jobs.follow_up"},
     "jobs.__main__": {"jobs.output"},

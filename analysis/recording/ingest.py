@@ -12,6 +12,7 @@ from analysis.capture.attribution import Attribution, attribute
 from analysis.capture.nsys_export import Capture, ExportError, read
 from analysis.recording import store
 from jobs.contract import ranges
+from jobs.contract.integrity import find_damage
 from jobs.contract.layout import (
     CALIBRATION,
     CAPTURE,
@@ -30,6 +31,8 @@ from jobs.contract.words import counted
 
 _ABOUT_RUN = ("autograd_multithreading", "float32_matmul_precision", "warmup_steps", "measured_steps", "profiled_steps")
 LOG_LINES = 12
+READING_FILES, READING_CAPTURE = "reading the files", "reading the capture"
+"""Phases of runs that were measured well, and of which no recording can be made."""
 CALIBRATED = ("figure", "unit", "value", "low", "high", "repeats")
 
 
@@ -43,9 +46,9 @@ def ingest(
     """Turn the sweep in `results` into a recording in `out`; returns its manifest. `label` tells it from other
     recordings of the same runs; by default it is the name of `out`.
 
-    A run that says ok, and whose capture is missing, broken, without kernels or without its steps, is recorded as
-    what it is. `report` gets one line for each run that is not ok. Raises ResultsError when there is no sweep to
-    read.
+    A run whose files are not what was written, or that says ok and whose capture is missing, broken, without kernels
+    or without its steps, is recorded as what it is; `lost_runs` names these. `report` gets one line for each run that
+    is not ok. Raises ResultsError when there is no sweep to read.
     """
     folder = _sweep_folder(Path(results))
     sweep = read_json(folder / SWEEP) if (folder / SWEEP).is_file() else {}
@@ -77,6 +80,11 @@ def ingest(
     manifest |= {"study": str(sweep.get("study", "")), "calibration": _calibration(folder / CALIBRATION)}
     store.write(out, tables, manifest)
     return json.loads((Path(out) / "manifest.json").read_text(encoding="utf-8"))
+
+
+def lost_runs(manifest: dict) -> list[str]:
+    """The runs of a recording that were measured well, and whose results cannot be read any more."""
+    return [run["run_id"] for run in manifest["runs"] if run["phase"] in (READING_FILES, READING_CAPTURE)]
 
 
 def _calibration(file: Path) -> list[dict]:
@@ -146,6 +154,11 @@ def _concat(name: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
 
 def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict[str, pd.DataFrame], str]:
     """The tables of one run, and the schema version of its capture ("" without one)."""
+    damage = find_damage(folder, record.files)
+    if damage:
+        detail = {"phase": READING_FILES, "message": f"{damage}; run the sweep again, which measures it anew"}
+        empty = {name: store.empty(name) for name in store.TABLES}
+        return empty | {"runs": _run_row(record, run_id, "failed", detail, empty["memory"]).assign(log=None)}, ""
     timings = read_json(folder / TIMINGS) if (folder / TIMINGS).is_file() else {}
     tables: dict[str, pd.DataFrame] = {}
     tables["steps"] = _timer_steps(timings, run_id)
@@ -170,7 +183,7 @@ def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict
             tables["steps"] = pd.concat([tables["steps"], captured.pop("steps")], ignore_index=True)
             tables |= captured
         else:
-            detail = {"phase": "reading the capture", "message": problem}
+            detail = {"phase": READING_CAPTURE, "message": problem}
     tables["runs"] = _run_row(record, run_id, status, detail, tables["memory"]).assign(log=_log(folder / LOG))
     return tables, schema
 

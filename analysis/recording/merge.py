@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from analysis.recording.ingest import ResultsError, read_finished, read_json
+from jobs.contract.integrity import find_damage, replace
 from jobs.contract.layout import (
     ALL_RUNS,
     CALIBRATION,
@@ -59,6 +60,8 @@ def merge(
                 report(f"{run_id}: in {shard}, but not in the sweep; left out")
             elif difference := _other_parameters(record := read_finished(file.parent), plan):
                 merged.missing[run_id] = f"{shard} measured it with another {difference}"
+            elif damage := find_damage(file.parent, record.files):
+                merged.missing[run_id] = f"{shard} finished it, but {damage}; copy it again, or run that shard again"
             elif _lost_its_capture(record, file.parent):
                 merged.missing[run_id] = f"{shard} finished it, but its {CAPTURE} is not there; copy it again"
             else:
@@ -190,8 +193,7 @@ def _write(out: Path, plan: dict, runs: dict[str, Path], shards: list[Path]) -> 
         shutil.copy(calibration, draft / CALIBRATION)
     (draft / SWEEP).write_text(json.dumps(plan, indent=1), encoding="utf-8")
     (draft / MERGED).write_text(json.dumps({"shards": [shard.name for shard in shards]}), encoding="utf-8")
-    shutil.rmtree(out, ignore_errors=True)
-    draft.rename(out)
+    replace(draft, out)
 
 
 def _listed(places: list[Path]) -> str:

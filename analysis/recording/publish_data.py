@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.recording import ingest, store
+from jobs.contract.integrity import replace
 from jobs.contract.privacy import PRIVATE, SECRET_VARIABLE
 from jobs.contract.studies import STUDIES
 
@@ -136,15 +137,16 @@ def publish_data(
         there = f" in place of the recording of {_created(data / name)}" if (data / name).exists() else ""
         if not confirm(f"Put this into {data / name}{there}, to be published with the site?"):
             return None
-        shutil.rmtree(data / name, ignore_errors=True)
-        folder.rename(data / name)
+        replace(folder, data / name)
     return data / name
 
 
 def _draft(source: Path, draft: Path) -> Path:
     if not (source / "manifest.json").is_file():
-        ingest.ingest(source, draft, report=ingest.print_line)
+        if lost := ingest.lost_runs(ingest.ingest(source, draft, report=ingest.print_line)):
+            raise PublishError(f"{source}: {', '.join(lost)} cannot be read any more: run the sweep again")
         return draft
+    store.check_files(source, store.read_manifest(source))
     draft.mkdir()
     for file in (*(f"{table}.parquet" for table in store.TABLES), "manifest.json"):
         if (source / file).is_file():  # what is missing, loading says
@@ -154,12 +156,11 @@ def _draft(source: Path, draft: Path) -> Path:
 
 
 def _write_manifest(folder: Path, changed: dict[str, str]) -> None:
-    text = json.dumps(_manifest(folder) | changed, indent=2, ensure_ascii=False)
-    (folder / "manifest.json").write_text(text + "\n", encoding="utf-8")
+    store.write_manifest(folder, store.read_manifest(folder) | changed)
 
 
 def _created(folder: Path) -> str:
-    return _manifest(folder).get("created", "an unknown time")
+    return store.read_manifest(folder).get("created", "an unknown time")
 
 
 def _manifest(folder: Path) -> dict:

@@ -6,6 +6,7 @@ nanoseconds and bytes; times count from the start of a run's first step.
 """
 
 import json
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 from analysis.reference import cuda_api, kernel_families
 from jobs.contract import ranges
 from jobs.contract.axes import default_of, details
+from jobs.contract.integrity import DIGEST, FileFacts, file_facts, find_damage, is_intact, replace, with_digest
 from jobs.contract.layout import STATUSES
 
 _PHASES = " | ".join(ranges.PHASES)
@@ -238,6 +240,11 @@ _ARROW = {
 }
 
 
+MANIFEST = "manifest.json"
+FILES = {MANIFEST, *(f"{name}.parquet" for name in TABLES)}
+"""All that a recording holds."""
+
+
 class RecordingError(ValueError):
     """A folder that is not a whole recording. The message says which file, what is wrong and what to do."""
 
@@ -298,21 +305,71 @@ def dictionary() -> pd.DataFrame:
 
 
 def write(folder: Path | str, tables: Mapping[str, pd.DataFrame], manifest: dict) -> None:
-    """Write a recording into `folder`, sorted, and its manifest with rows and bytes of each table.
+    """Write a recording, sorted, and its manifest with rows, bytes and SHA-256 of each table, in place of the one that
+    may be in `folder`: as a whole, or not at all.
 
-    Raises RecordingError where the tables break what `TABLES` promises.
+    Raises RecordingError where the tables break what `TABLES` promises, where `folder` holds anything else, and where
+    it cannot be written.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = Path(folder).absolute()
+    if others := [file.name for file in files_of(folder) if file.name not in FILES]:
+        raise RecordingError(f"{folder} holds {others[0]}, which is of no recording: give another folder")
     run_ids = list(tables["runs"]["run_id"].astype(str))
-    sizes = {}
-    for name in TABLES:
-        frame = _checked(name, _ordered(name, tables[name], run_ids))
+    checked = {name: _checked(name, _ordered(name, tables[name], run_ids)) for name in TABLES}
+    draft = folder.with_name(f".{folder.name}.draft")
+    try:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        written = {}
+        for name, frame in checked.items():
+            _write_table(name, frame, file := draft / f"{name}.parquet")
+            written[name] = {"rows": len(frame), **file_facts(file).model_dump()}
+        write_manifest(draft, manifest | {"tables": written})
+        replace(draft, folder)
+    except OSError as error:
+        raise RecordingError(f"{folder} cannot be written ({error.strerror or error})") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def files_of(folder: Path) -> list[Path]:
+    """What there is in a folder, which need not exist."""
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def write_manifest(folder: Path, manifest: dict) -> None:
+    """Write the manifest of a recording, with a digest of itself."""
+    text = json.dumps(with_digest(manifest), indent=2, ensure_ascii=False)
+    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> dict:
+    """The manifest of a recording. Raises RecordingError where there is none, and where it is not what was written."""
+    file = folder / MANIFEST
+    if not file.is_file():
+        raise RecordingError(f"{folder} is not a recording: it has no {MANIFEST}; make one with `ingest`")
+    try:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(manifest, dict):
+            raise ValueError(f"it is a {type(manifest).__name__}")
+    except (OSError, ValueError) as error:
+        raise RecordingError(f"{file} is not a manifest ({error}); ingest again") from error
+    if DIGEST in manifest and not is_intact(manifest):
+        raise RecordingError(f"{file} is not what was written (its digest differs); ingest again")
+    return manifest
+
+
+def check_files(folder: Path, manifest: dict) -> None:
+    """Raises RecordingError where a table is not the one that the manifest tells of. Older manifests tell its bytes."""
+    for name, written in manifest.get("tables", {}).items():
         file = folder / f"{name}.parquet"
-        _write_table(name, frame, file)
-        sizes[name] = {"rows": len(frame), "bytes": file.stat().st_size}
-    text = json.dumps(manifest | {"tables": sizes}, indent=2, ensure_ascii=False)
-    (folder / "manifest.json").write_text(text + "\n", encoding="utf-8")
+        damage = ""
+        if "sha256" in written:
+            damage = find_damage(folder, {file.name: FileFacts.model_validate(written)})
+        elif file.is_file() and file.stat().st_size != written.get("bytes"):  # a missing one is told when it is read
+            damage = f"{file.name} has not the {written.get('bytes')} bytes that were written"
+        if damage:
+            raise RecordingError(f"{folder}: {damage}; the recording is not whole: ingest again")
 
 
 def _ordered(name: str, frame: pd.DataFrame, run_ids: list[str]) -> pd.DataFrame:
@@ -412,16 +469,11 @@ def load(folder: Path | str) -> Recording:
     whatever version of an entry point an older recording has in them.
 
     All tables share the order of run_id in `runs` as their categories. Raises RecordingError where a file is absent,
-    unreadable, or lacks a column.
+    unreadable, not what was written, or lacks a column.
     """
     folder = Path(folder)
-    manifest_file = folder / "manifest.json"
-    if not manifest_file.is_file():
-        raise RecordingError(f"{folder} is not a recording: it has no manifest.json; make one with `ingest`")
-    try:
-        manifest = json.loads(manifest_file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RecordingError(f"{manifest_file} is not JSON ({error}); ingest again") from error
+    manifest = read_manifest(folder)
+    check_files(folder, manifest)
     tables = {name: _load_table(folder / f"{name}.parquet", name) for name in TABLES}
     run_ids = list(tables["runs"]["run_id"].astype(str))
     for name, frame in tables.items():

@@ -3,7 +3,8 @@
 RESULTS/<sweep>/sweep.json            the sweep as planned
                /lock                  held by the job that writes, with its pid and host
                /calibration.json      peak rates of the GPU, where the sweep asks for them
-               /<run_id>/run.json     the record, written last: a run without it is not finished
+               /<run_id>/run.json     the record, written last: a run without it is not finished; it has the size and
+                                      SHA-256 of each file beside it, and a digest of itself
                         /timed.json   the record so far, when only the timer has measured; removed in the end
                         /timings.json tables that the worker measured; profile.sqlite, log.txt, nsys.log beside it
 RESULTS/raw/<sweep>/<run_id>.nsys-rep the report of nsys itself; holds the machine's names, never published
@@ -18,9 +19,12 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from jobs.contract.axes import Count, Number, Run
+from jobs.contract.integrity import FileFacts, is_intact
 
-SCHEMA_VERSION = 1
-"""Of the results folder; a record says which it was written with (0: before there was a number)."""
+SCHEMA_VERSION = 2
+"""Of the results folder; a record says which it was written with (0: before there was a number). From VERIFIED on it
+has a digest of itself and the facts of its files."""
+VERIFIED = 2
 
 SWEEP = "sweep.json"
 LOCK = "lock"
@@ -107,12 +111,15 @@ class Detail(BaseModel):
     message: str = ""
 
 
-class _Record(Settings):
-    """What records of any version of this program have in common."""
+class AnyRecord(Settings):
+    """What records of any version of this program have in common. `files` are those beside it, as they were when it was
+    written."""
 
     model_config = ConfigDict(extra="ignore")
 
     schema_version: int = 0
+    files: dict[str, FileFacts] = Field(default_factory=dict)
+    digest: str = ""
     run_id: str = ""
     status_detail: Detail | None = None
     machine: Machine = Field(default_factory=Machine)
@@ -120,7 +127,7 @@ class _Record(Settings):
     ended_at: str | None = None
 
 
-class RunRecord(Protocol, _Record):
+class RunRecord(Protocol, AnyRecord):
     """What is known of a run: timed.json after the timer's stage, run.json in the end.
 
     `status` is `timed` until the run is finished. Times are UTC, ISO 8601; `wall_s` is what the run took in all, and
@@ -140,7 +147,7 @@ class RunRecord(Protocol, _Record):
         return self.run == run and all(getattr(self, name) == value for name, value in protocol)
 
 
-class FinishedRecord(_Record):
+class FinishedRecord(AnyRecord):
     """The run.json of any version of this program, for whoever reads results and measures nothing. It is lenient here
     and nowhere else: `run` may have axes that this version does not know, or lack some, and None is what the record
     does not say."""
@@ -159,19 +166,27 @@ class FinishedRecord(_Record):
 
 
 class RecordError(ValueError):
-    """A file that holds no record of a run. The message names the file, what is wrong, and what to do."""
+    """A file that holds no record of a run. The message names the file, what is wrong (`reason`), and what to do."""
+
+    def __init__(self, file: Path, reason: str):
+        super().__init__(f"{file} is no record of a run ({reason}): run the sweep again, which measures it anew")
+        self.reason = reason
 
 
-AnyRecord = TypeVar("AnyRecord", RunRecord, FinishedRecord)
+Kind = TypeVar("Kind", bound=AnyRecord)
 
 
-def read_record(file: Path, kind: type[AnyRecord]) -> AnyRecord:
-    """The record in a file. Raises RecordError."""
+def read_record(file: Path, kind: type[Kind]) -> Kind:
+    """The record in a file. Raises RecordError, also where it is not what was written."""
     try:
-        return kind.model_validate(json.loads(file.read_text(encoding="utf-8")))
+        content = json.loads(file.read_text(encoding="utf-8"))
+        record = kind.model_validate(content)
+        if (record.schema_version >= VERIFIED or record.digest) and not is_intact(content):
+            raise ValueError("its digest differs: it is not what was written")
+        return record
     except ValidationError as error:
         first = error.errors()[0]
         reason = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
     except (OSError, ValueError) as error:
         reason = str(error)
-    raise RecordError(f"{file} is no record of a run ({reason}): remove its folder and run the sweep again")
+    raise RecordError(file, reason)

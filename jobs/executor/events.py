@@ -196,6 +196,9 @@ class Terminal:
         self.stages.pop(run, None)
         self.console.print(f"{run}  [yellow]measured again[/]: {escape(why)}")
 
+    def run_damaged(self, run: str, why: str) -> None:
+        self.console.print(f"{run}  [red]damaged[/], measured again: {escape(why)}")
+
     def run_interrupted(self, run: str) -> None:
         self.stages.pop(run, None)
         self.console.print(f"{run}  [red]interrupted[/]: this stage will be measured again when the sweep is resumed")

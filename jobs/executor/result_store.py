@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from jobs.contract.axes import Run
+from jobs.contract.integrity import facts_of, find_damage, sync, with_digest
 from jobs.contract.layout import (
     IN_FLIGHT,
     LOCK,
@@ -28,6 +29,7 @@ from jobs.contract.layout import (
     SITE,
     TIMED,
     TIMINGS,
+    AnyRecord,
     Protocol,
     RecordError,
     RunRecord,
@@ -38,6 +40,7 @@ from jobs.sweep.plan import Sweep
 PLAN = "sweep.json"
 LEAST_FREE_BYTES = 32 * 2**20  # less, and a failed run failed for lack of space
 FULL = ("No space left on device", "disk is full", "Disk quota exceeded")  # what programs say of it
+DRAFT = ".draft"  # ending of a file that is being written
 LOCK_S = 1.0  # `is_locked` holds the lock for an instant, too
 
 
@@ -54,12 +57,13 @@ Kind = TypeVar("Kind", dict, list)
 
 def write_json(path: Path, content: dict | list) -> None:
     """Write atomically: whoever reads sees the old file or the whole new one."""
-    draft = path.with_name(path.name + ".draft")
+    draft = path.with_name(path.name + DRAFT)
     with open(draft, "w") as file:
         json.dump(content, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
     os.replace(draft, path)
+    sync(path.parent)
 
 
 def read_json(path: Path, kind: type[Kind]) -> Kind | None:
@@ -174,10 +178,21 @@ class Results:
     def record(self, run: Run) -> RunRecord | None:
         return find_record(self.folder / run.run_id / RECORD)
 
+    def damage(self, run: Run) -> str:
+        """What is wrong with the files of a run that was finished, or timed; "" where nothing is."""
+        folder = self.folder / run.run_id
+        for file in (folder / RECORD, folder / TIMED):
+            try:
+                if file.exists() and (damage := find_damage(folder, read_record(file, AnyRecord).files)):
+                    return damage
+            except RecordError as error:
+                return f"{file.name} is no record of a run ({error.reason})"
+        return ""
+
     def finished(self, run: Run, protocol: Protocol) -> RunRecord | None:
-        """The record of a run if it was finished with these very parameters, else None."""
+        """The record of a run if it was finished with these very parameters and its files are whole, else None."""
         record = self.record(run)
-        return record if record and record.is_of(run, protocol) else None
+        return record if record and record.is_of(run, protocol) and not self.damage(run) else None
 
     def final(self, run: Run, protocol: Protocol, retry: bool) -> RunRecord | None:
         """The record of a finished run that is not to be measured again: with `retry` failed ones are."""
@@ -187,10 +202,10 @@ class Results:
     def timed(self, run: Run, protocol: Protocol) -> RunRecord | None:
         """The record so far of a run that was timed with these very parameters and not finished, else None."""
         folder = self.folder / run.run_id
-        if "steps" not in (read_json(folder / TIMINGS, dict) or {}):
-            return None
         record = find_record(folder / TIMED)
-        return record if record and record.is_of(run, protocol) else None
+        if record is None or not record.is_of(run, protocol) or find_damage(folder, record.files):
+            return None
+        return record if "steps" in (read_json(folder / TIMINGS, dict) or {}) else None
 
     def begin(self, run: Run) -> Path:
         """A folder for a run, marked as in flight. What an earlier attempt left there is removed."""
@@ -210,7 +225,7 @@ class Results:
     def keep_timed(self, run: Run, record: RunRecord) -> None:
         """From here on the run, whose timings are written, is timed."""
         folder = self.folder / run.run_id
-        write_json(folder / TIMED, record.model_dump())
+        self._write_record(folder / TIMED, record, [folder / TIMINGS])
         (folder / IN_FLIGHT).unlink(missing_ok=True)
 
     def begin_profile(self, run: Run) -> Path:
@@ -247,11 +262,19 @@ class Results:
         if report.exists():
             self.raw.mkdir(parents=True, exist_ok=True)
             shutil.move(report, self.raw / f"{run.run_id}{report.suffix}")
-        write_json(folder / RECORD, record.model_dump())
+        beside = [path for path in folder.iterdir() if path.name not in (RECORD, TIMED, IN_FLIGHT) and path.is_file()]
+        self._write_record(folder / RECORD, record, [path for path in beside if path.suffix != DRAFT])
         if record.status == "ok":
             self.forget_lost_captures(run)
         for name in (IN_FLIGHT, TIMED):
             (folder / name).unlink(missing_ok=True)
+
+    def _write_record(self, path: Path, record: RunRecord, files: Iterable[Path]) -> None:
+        """Write a record with the facts of files beside it, after they are on the disk."""
+        known = facts_of(files)
+        for name in known:
+            sync(path.parent / name)
+        write_json(path, with_digest(record.model_copy(update={"files": known}).model_dump(mode="json")))
 
     def in_flight(self, run: Run) -> str | None:
         """`running` or `interrupted` for a run that was begun and not finished."""

@@ -83,6 +83,8 @@ class SweepRunner:
         for run in runs:
             record = self.results.final(run, self.protocol, self.retry)
             if record is None:
+                if damage := self.results.damage(run):
+                    self.emit("run_damaged", run=run.run_id, why=damage)
                 pending.append(run)
                 if timed := self.results.timed(run, self.protocol):
                     self.state.timed[run.run_id] = timed

@@ -21,7 +21,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from jobs.contract.axes import Name, Number, Positive, Run, Workload, default_of, listed_axes, type_of
+from jobs.contract.axes import AXES, Name, Number, Positive, Run, Workload, default_of, listed_axes, type_of
 from jobs.contract.layout import RESERVED_NAMES, Protocol
 from jobs.contract.studies import Study
 from jobs.workloads import REFERENCE
@@ -121,6 +121,11 @@ class Sweep(SweepAxes):
         num_runs = prod(len(self.values_of(axis)) for axis in listed_axes()) * self.repeats
         if num_runs > MOST_RUNS:
             raise ValueError(f"{num_runs:,} runs: at most {MOST_RUNS:,} are allowed; shorten an axis or repeats")
+        for axis in listed_axes():
+            named: dict[str, Any] = {}
+            for value in self.values_of(axis):
+                if named.setdefault(token := AXES[axis].token(value), value) != value:
+                    raise ValueError(f"{axis}: {named[token]!r} and {value!r} are both called {token}; choose one")
         if self.warmup_steps < 2 and not self.fresh_process:
             raise ValueError("warmup_steps: should be at least 2, except with fresh_process: true")
         half_precision = HALF_PRECISION_ATTENTION.intersection(self.values_of("attention"))

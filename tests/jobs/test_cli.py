@@ -21,6 +21,7 @@ from jobs.executor.sweep_runner import SweepRunner
 from jobs.sweep.plan import DEFAULT_SWEEP
 from tests.jobs.conftest import ROOT, command, eventually, jobs
 from tests.jobs.test_runner import FIRST, RUNS, SECOND
+from tests.records import rewrite
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -98,6 +99,14 @@ def test_plain_lines_without_a_terminal_then_status(run, tiny, tmp_path):
         "4 ok; no job is writing here",
         "of 4 runs 4 timed, 4 profiled, 4 finished",
     ]
+
+
+def test_status_names_a_damaged_run(run, tiny, tmp_path):
+    run()
+    (tmp_path / "results" / "tiny" / RUNS[0] / "timings.json").unlink()
+    lines = jobs("status", "--sweep", tiny(), "--results", tmp_path / "results").stdout.splitlines()
+    assert lines[0].split(maxsplit=1) == [RUNS[0], "damaged  timings.json is missing"]
+    assert lines[4] == "3 ok, 1 damaged; no job is writing here"
 
 
 @pytest.mark.parametrize(
@@ -327,7 +336,7 @@ def test_only_what_is_left_to_measure_needs_room(run, tiny, tmp_path):
     run()
     assert predicted() == predicted("--retry") == "0 MiB" != fresh
     for path in tmp_path.glob("results/*/*/run.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "failed"}))
+        rewrite(path, status="failed")
     assert predicted() == "0 MiB" and predicted("--retry") == fresh
 
 

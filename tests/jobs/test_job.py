@@ -99,6 +99,17 @@ def test_a_failed_run_is_reported_and_still_exit_1(arguments, mkdocs, fake_worke
     assert (tmp_path / "results" / "site" / "index.html").exists()
 
 
+def test_a_run_that_cannot_be_read_when_the_recording_is_made_is_exit_1(arguments, mkdocs, tmp_path):
+    mkdocs(FAST_MKDOCS)
+    assert jobs(*arguments).returncode == 0
+    next((tmp_path / "results").glob("tiny/*/profile.sqlite")).write_bytes(b"")
+    done = jobs(*arguments, "--render-only")
+    assert done.returncode == 1
+    assert "profile.sqlite has 0 bytes" in done.stderr and "1 of 1 run cannot be read any more" in done.stderr
+    manifest = json.loads((tmp_path / "results" / "recordings" / "tiny" / "manifest.json").read_text())
+    assert [run["status"] for run in manifest["runs"]] == ["failed"]
+
+
 def test_what_a_killed_job_left_of_another_recording_does_no_harm(arguments, mkdocs, tmp_path):
     left = tmp_path / "results" / "recordings" / ".draft" / "another"
     left.mkdir(parents=True)

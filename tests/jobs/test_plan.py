@@ -231,3 +231,9 @@ def test_the_sweeps_of_the_studies_are_valid(file):
     assert sweep.name == file.stem
     assert sweep.study
     assert len({run.run_id for run in sweep.runs}) == len(sweep.runs)
+
+
+def test_two_values_that_would_be_one_run_are_refused(load):
+    with pytest.raises(SweepError, match=r"memory_limit_gib: 20\.0000001 and 20\.0000002 are both called limit20"):
+        load(SMALLEST | {"memory_limit_gib": [20.0000001, 20.0000002]})
+    assert len(load(SMALLEST | {"memory_limit_gib": [20, 20.5]}).runs) == 2

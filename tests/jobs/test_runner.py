@@ -20,6 +20,7 @@ from jobs.executor.nsys_cli import nsys
 from jobs.executor.result_store import Locked, Results
 from jobs.executor.sweep_runner import Stopped
 from tests.jobs.conftest import eventually
+from tests.records import rewrite
 
 RUNS = [f"tiny-ctx{t}-fp32-naive-{mode}" for t in (8, 16) for mode in ("forward", "train_step")]
 FIRST, SECOND, THIRD, LAST = RUNS
@@ -94,6 +95,21 @@ def test_a_run_cut_short_is_measured_again(session):
     again = session()
     assert again.run() == dict.fromkeys(RUNS, "ok")
     assert again.named("run_started") == [SECOND, THIRD]
+
+
+def test_damaged_results_are_named_and_measured_again(session):
+    first = session()
+    first.run()
+    (first.results.folder / SECOND / "timings.json").write_text("{}")
+    with open(first.results.folder / THIRD / "profile.sqlite", "ab") as capture:
+        capture.write(b"more")
+    again = session()
+    assert again.run() == dict.fromkeys(RUNS, "ok")
+    assert again.named("run_damaged") == again.named("run_started") == [SECOND, THIRD]
+    whys = [event["why"] for event in again.events if event["event"] == "run_damaged"]
+    assert whys[0].startswith("timings.json has 2 bytes, and ")
+    assert whys[1].startswith("profile.sqlite has ")
+    assert session().run() == dict.fromkeys(RUNS, "ok")
 
 
 def workers(fake_worker, collector):
@@ -479,7 +495,7 @@ def test_a_run_whose_timings_are_cut_short_is_timed_again(session, killed_betwee
 def test_a_run_timed_on_another_machine_is_timed_again(session, killed_between_the_stages):
     path = killed_between_the_stages.results.folder / SECOND / "timed.json"
     timed = json.loads(path.read_text())
-    path.write_text(json.dumps(timed | {"machine": timed["machine"] | {"gpu_name": "another"}}))
+    rewrite(path, machine=timed["machine"] | {"gpu_name": "another"})
     again = session()
     assert again.run() == dict.fromkeys(RUNS, "ok")
     assert again.stages("timer") == again.named("run_repeated") == [SECOND]
@@ -490,8 +506,7 @@ def measure_elsewhere(folder, run_ids, **facts):
     """As if finished runs had been measured on a machine with other facts."""
     for run_id in run_ids:
         path = folder / run_id / "run.json"
-        record = json.loads(path.read_text())
-        path.write_text(json.dumps(record | {"machine": record["machine"] | facts}))
+        rewrite(path, machine=json.loads(path.read_text())["machine"] | facts)
 
 
 def contents(folder):

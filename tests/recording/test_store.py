@@ -70,6 +70,11 @@ def test_kernels_are_sorted_by_launch(tmp_path):
     assert list(store.load(tmp_path).kernels["launch_ns"]) == [3, 5, 9] * 2
 
 
+def _written_by_an_older_version(folder):
+    """Its manifest tells no SHA-256 of its tables."""
+    store.write_manifest(folder, {"name": "older"})
+
+
 def test_family_is_told_when_loading_and_never_stored(tmp_path):
     name = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_execute_kernel__5x_cublas"
     found = _written(tmp_path, kernels__kernel_name=name)
@@ -101,6 +106,7 @@ def test_an_older_recording_lacks_an_optional_column_and_no_other(tmp_path):
 def test_an_older_recording_has_what_every_run_had_before_a_column_or_table_came(tmp_path):
     tables = _tables()
     store.write(tmp_path, tables, {})
+    _written_by_an_older_version(tmp_path)
     for name in store.OPTIONAL_TABLES:
         (tmp_path / f"{name}.parquet").unlink()
     runs = pd.read_parquet(tmp_path / "runs.parquet")
@@ -163,6 +169,7 @@ def test_a_folder_that_is_no_recording_says_so(tmp_path):
     with pytest.raises(RecordingError, match=r"has no manifest\.json"):
         store.load(tmp_path)
     _written(tmp_path)
+    _written_by_an_older_version(tmp_path)
     (tmp_path / "api.parquet").write_bytes(b"broken")
     with pytest.raises(RecordingError, match=r"api\.parquet cannot be read"):
         store.load(tmp_path)
@@ -170,12 +177,13 @@ def test_a_folder_that_is_no_recording_says_so(tmp_path):
     with pytest.raises(RecordingError, match=r"api\.parquet is missing"):
         store.load(tmp_path)
     (tmp_path / "manifest.json").write_text("{")
-    with pytest.raises(RecordingError, match=r"manifest\.json is not JSON"):
+    with pytest.raises(RecordingError, match=r"manifest\.json is not a manifest"):
         store.load(tmp_path)
 
 
 def test_a_column_of_an_older_recording_is_named(tmp_path):
     _written(tmp_path)
+    _written_by_an_older_version(tmp_path)
     frame = pd.read_parquet(tmp_path / "kernels.parquet").drop(columns="graph_node")
     frame.to_parquet(tmp_path / "kernels.parquet")
     with pytest.raises(RecordingError, match="lacks column graph_node"):

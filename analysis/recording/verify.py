@@ -1,0 +1,56 @@
+"""Are results and recordings still what was written?"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from analysis.recording import store
+from jobs.contract.integrity import find_damage
+from jobs.contract.layout import RAW, RECORD, VERIFIED, FinishedRecord, RecordError, read_record
+
+
+@dataclass(kw_only=True)
+class Verified:
+    """What `verify` looked at, finished runs and recordings: what is wrong with which, and those that are `unsealed`:
+    an older version wrote them, without SHA-256 of their files."""
+
+    num_runs: int = 0
+    num_recordings: int = 0
+    damage: dict[Path, str] = field(default_factory=dict)
+    unsealed: list[Path] = field(default_factory=list)
+
+
+def verify(folder: Path) -> Verified:
+    """Compare every finished run and every recording in `folder`, or below it, with what its record says of it."""
+    verified = Verified()
+    for file in sorted(folder.rglob(RECORD)):
+        if RAW not in file.relative_to(folder).parts[:1]:
+            verified.num_runs += 1
+            _verify_run(file, verified)
+    for file in sorted(folder.rglob(store.MANIFEST)):
+        verified.num_recordings += 1
+        _verify_recording(file.parent, verified)
+    return verified
+
+
+def _verify_run(file: Path, verified: Verified) -> None:
+    try:
+        record = read_record(file, FinishedRecord)
+    except RecordError as error:
+        verified.damage[file.parent] = f"{file.name} is no record of a run ({error.reason})"
+        return
+    if damage := find_damage(file.parent, record.files):
+        verified.damage[file.parent] = damage
+    elif record.schema_version < VERIFIED:
+        verified.unsealed.append(file.parent)
+
+
+def _verify_recording(folder: Path, verified: Verified) -> None:
+    try:
+        manifest = store.read_manifest(folder)
+        store.check_files(folder, manifest)
+        store.load(folder)
+    except store.RecordingError as error:
+        verified.damage[folder] = str(error)
+    else:
+        if any("sha256" not in table for table in manifest.get("tables", {}).values()):
+            verified.unsealed.append(folder)

@@ -1,0 +1,99 @@
+"""Whether files are still what was written: a record holds the size and SHA-256 of each file beside it, and a digest
+of itself. And how a folder of files takes the place of another as a whole.
+
+It is proof against accidents (a copy cut short, a bit that flipped, a number edited by hand), not against somebody who
+computes the digests anew.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+DIGEST = "digest"
+"""Key of the digest of a record: the SHA-256 of the rest, as JSON with sorted keys and without spaces."""
+
+
+class FileFacts(BaseModel):
+    """A file when it was written."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    bytes: int
+    sha256: str
+
+
+def file_facts(file: Path) -> FileFacts:
+    """Of the file as it is now. Raises OSError."""
+    with open(file, "rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        return FileFacts(bytes=opened.tell(), sha256=digest)
+
+
+def facts_of(files: Iterable[Path]) -> dict[str, FileFacts]:
+    """By name. Raises OSError."""
+    return {file.name: file_facts(file) for file in sorted(files)}
+
+
+def find_damage(folder: Path, files: Mapping[str, FileFacts]) -> str:
+    """The first file of `folder` that is not what it was, and how; "" where all are."""
+    for name, written in files.items():
+        try:
+            found = file_facts(folder / name)
+        except FileNotFoundError:
+            return f"{name} is missing"
+        except OSError as error:
+            return f"{name} cannot be read ({error.strerror})"
+        if found.bytes != written.bytes:
+            return f"{name} has {found.bytes} bytes, and {written.bytes} were written"
+        if found != written:
+            return f"{name} is not what was written (its SHA-256 differs)"
+    return ""
+
+
+def with_digest(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A record that is plain JSON, with its digest as the last key."""
+    rest = {key: value for key, value in content.items() if key != DIGEST}
+    return rest | {DIGEST: _digest(rest)}
+
+
+def is_intact(content: Mapping[str, Any]) -> bool:
+    """Whether a record is what its digest says. One without a digest is not."""
+    return content.get(DIGEST) == _digest({key: value for key, value in content.items() if key != DIGEST})
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk. Raises OSError."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def replace(draft: Path, target: Path) -> None:
+    """Put the folder `draft` in the place of `target`, which stays if that fails: nobody sees a part of both. Raises
+    OSError."""
+    old = target.with_name(f".{target.name}.old")
+    try:
+        for path in (*draft.iterdir(), draft):
+            sync(path)
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            target.rename(old)
+        draft.rename(target)
+        sync(target.parent)
+    except BaseException:  # a signal, too
+        if old.exists() and not target.exists():
+            old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

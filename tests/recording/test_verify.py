@@ -1,0 +1,209 @@
+"""Every fault that a file of results or of a recording can have is named, and nothing damaged passes as good."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from analysis.recording import ingest, merge, publish_data, store
+from analysis.recording.verify import verify
+from jobs.__main__ import app
+from jobs.contract.axes import Run
+from jobs.contract.layout import CAPTURE, LOG, RECORD, SWEEP, TIMINGS, Machine, Protocol, RunRecord
+from jobs.executor.result_store import Results, write_json
+from tests.recording.test_ingest import _TIMINGS, _capture
+
+RUNS = [
+    Run(
+        size="tiny",
+        d_model=16,
+        d_ff=32,
+        num_layers=1,
+        num_heads=2,
+        context_length=length,
+        mode="train_step",
+        precision="fp32",
+        attention="naive",
+    )
+    for length in (16, 32)
+]
+FIRST, SECOND = (run.run_id for run in RUNS)
+PROTOCOL = Protocol(profiled_steps=3)
+
+
+@pytest.fixture
+def results(tmp_path) -> Results:
+    """Two finished runs, as a job writes them."""
+    results = Results(tmp_path / "results", "tiny")
+    for run in RUNS:
+        folder = results.begin(run)
+        facts = PROTOCOL.model_dump() | {"machine": Machine(gpu_name="H200"), "schema_version": 2}
+        record = RunRecord(run_id=run.run_id, status="timed", run=run, started_at="2026-11-22T07:00:00+00:00", **facts)
+        results.keep_timings(run, _TIMINGS)
+        results.keep_timed(run, record)
+        results.begin_profile(run)
+        (folder / LOG).write_text("what the run printed\n")
+        _capture(steps=3).sqlite(folder / CAPTURE)
+        results.finish(run, record.model_copy(update={"status": "ok"}))
+    write_json(results.folder / SWEEP, {"sweep": "tiny", "runs": [FIRST, SECOND]})
+    return results
+
+
+@pytest.fixture
+def recording(results, tmp_path) -> Path:
+    ingest.ingest(results.folder, tmp_path / "recordings" / "tiny")
+    return tmp_path / "recordings" / "tiny"
+
+
+def flip_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def change_last_digit(file: Path) -> None:
+    text = file.read_bytes()
+    at = max(text.rfind(digit) for digit in b"123456789")
+    file.write_bytes(text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :])
+
+
+FAULTS = {
+    "truncated": lambda file: file.write_bytes(file.read_bytes()[:-2]),
+    "empty": lambda file: file.write_bytes(b""),
+    "deleted": Path.unlink,
+    "a bit flipped": flip_bit,
+    "longer": lambda file: file.write_bytes(file.read_bytes() + b"\0"),
+    "a digit changed": change_last_digit,
+}
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(one) for one in arguments])
+
+
+def test_whole_results_and_recordings_are_verified(results, recording, tmp_path):
+    verified = verify(tmp_path)
+    assert (verified.num_runs, verified.num_recordings, verified.damage, verified.unsealed) == (2, 1, {}, [])
+    shown = run("verify", tmp_path)
+    assert shown.exit_code == 0
+    assert shown.output == "2 finished runs and 1 recording: 0 damaged, 0 cannot be checked\n"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", [CAPTURE, TIMINGS, LOG])
+def test_a_damaged_file_of_a_run_is_named_by_everything_that_reads_it(results, tmp_path, name, fault):
+    FAULTS[fault](results.folder / FIRST / name)
+    assert results.finished(RUNS[0], PROTOCOL) is None  # so that it is measured again
+    assert results.damage(RUNS[0]).startswith(name)
+    assert results.finished(RUNS[1], PROTOCOL) is not None and not results.damage(RUNS[1])
+
+    shown = run("verify", results.root)
+    assert shown.exit_code == 1 and f"{results.folder / FIRST}: {name}" in shown.output
+
+    out = tmp_path / "recording"
+    shown = run("ingest", results.folder, "--out", out)
+    assert shown.exit_code == 1
+    assert f"{FIRST}: failed reading the files {name}" in shown.output
+    assert "1 of 2 runs cannot be read any more" in shown.output
+    recorded = store.load(out)
+    assert recorded.runs["status"].tolist() == ["failed", "ok"]
+    assert set(recorded.kernels["run_id"].astype(str)) == set(recorded.steps["run_id"].astype(str)) == {SECOND}
+
+    merged = merge.merge([results.folder], tmp_path / "merged")
+    assert merged.runs == [SECOND] and f"finished it, but {name}" in merged.missing[FIRST]
+
+    with pytest.raises(publish_data.PublishError, match=f"{FIRST} cannot be read any more"):
+        publish_data.publish_data(results.folder, "tiny", tmp_path / "data", lambda text: True)
+    assert not (tmp_path / "data" / "tiny").exists()
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "deleted"])
+def test_a_damaged_record_is_no_record(results, tmp_path, fault):
+    FAULTS[fault](results.folder / FIRST / RECORD)
+    assert results.finished(RUNS[0], PROTOCOL) is None
+    assert results.damage(RUNS[0]).startswith("run.json is no record of a run")
+    assert verify(results.root).damage.keys() == {results.folder / FIRST}
+    with pytest.raises(ingest.ResultsError, match="run the sweep again, which measures it anew"):
+        ingest.ingest(results.folder, tmp_path / "recording")
+    assert not (tmp_path / "recording").exists()
+
+
+def test_a_digest_that_was_removed_is_damage(results):
+    file = results.folder / FIRST / RECORD
+    content = json.loads(file.read_text())
+    del content["digest"]
+    file.write_text(json.dumps(content))
+    assert "its digest differs" in results.damage(RUNS[0])
+
+
+def test_damaged_timings_of_a_timed_run_are_measured_again(results):
+    folder = results.begin(RUNS[0])
+    record = RunRecord(run_id=FIRST, status="timed", run=RUNS[0], schema_version=2, **PROTOCOL.model_dump())
+    results.keep_timings(RUNS[0], _TIMINGS)
+    results.keep_timed(RUNS[0], record)
+    assert results.timed(RUNS[0], PROTOCOL) is not None
+    change_last_digit(folder / TIMINGS)
+    assert results.timed(RUNS[0], PROTOCOL) is None
+    assert results.damage(RUNS[0]).startswith(TIMINGS)
+
+
+def test_a_run_of_an_older_version_cannot_be_checked(results):
+    file = results.folder / FIRST / RECORD
+    content = {key: value for key, value in json.loads(file.read_text()).items() if key not in ("digest", "files")}
+    file.write_text(json.dumps(content | {"schema_version": 1}))
+    verified = verify(results.root)
+    assert (verified.damage, verified.unsealed) == ({}, [results.folder / FIRST])
+    assert results.finished(RUNS[0], PROTOCOL) is not None
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", [f"{name}.parquet" for name in store.TABLES])
+def test_a_damaged_table_is_named_and_not_loaded(recording, tmp_path, name, fault):
+    FAULTS[fault](recording / name)
+    with pytest.raises(store.RecordingError, match=f"{name}.*ingest again"):
+        store.load(recording)
+    shown = run("verify", recording)
+    assert shown.exit_code == 1 and name in shown.output
+    with pytest.raises(store.RecordingError, match=name):
+        publish_data.publish_data(recording, "tiny", tmp_path / "data", lambda text: True)
+    assert not (tmp_path / "data" / "tiny").exists()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_damaged_manifest_is_named_and_not_loaded(recording, fault):
+    FAULTS[fault](recording / "manifest.json")
+    with pytest.raises(store.RecordingError, match=r"manifest\.json"):
+        store.load(recording)
+
+
+def test_a_recording_mixed_from_two_does_not_load(results, recording, tmp_path):
+    shutil.rmtree(results.folder / SECOND)
+    other = tmp_path / "recordings" / "other"
+    ingest.ingest(results.folder, other)
+    shutil.copy(other / "steps.parquet", recording / "steps.parquet")
+    with pytest.raises(store.RecordingError, match=r"steps\.parquet has .* bytes"):
+        store.load(recording)
+
+
+def test_a_recording_takes_the_place_of_another_as_a_whole(results, recording, monkeypatch):
+    before = {file.name: file.read_bytes() for file in recording.iterdir()}
+    monkeypatch.setattr(store, "write_manifest", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+    with pytest.raises(store.RecordingError, match=r"cannot be written \(No space left\)"):
+        ingest.ingest(results.folder, recording)
+    assert {file.name: file.read_bytes() for file in recording.iterdir()} == before
+    assert [one.name for one in recording.parent.iterdir()] == [recording.name]
+
+
+def test_a_folder_with_other_files_is_not_replaced(results, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("all my work")
+    shown = run("ingest", results.folder, "--out", tmp_path / "mine")
+    assert shown.exit_code == 2 and "thesis.tex" in shown.output
+    assert [one.name for one in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_without_results_is_an_error(tmp_path):
+    shown = run("verify", tmp_path / "missing")
+    assert shown.exit_code == 2 and "holds no finished run and no recording" in shown.output
