@@ -63,7 +63,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing of `rows` as they are: `kind` names a function of report/charts.py, `options` its arguments."""
+    """A drawing of `rows` as they are: `kind` names a function of render/charts.py, `options` its arguments."""
 
     key: str
     kind: str

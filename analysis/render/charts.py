@@ -1,7 +1,7 @@
 """Frames to inline SVG, by Altair at build time. Charts compute nothing: they draw the rows that they are given.
 
 Colours are CSS variables (`--family-gemm`, `--series-0`, `--chart-text` ...), so that a drawing follows the reader's
-light or dark palette: the specification is drawn with stand-in colours, which `render` then replaces. Hover texts
+light or dark palette: the specification is drawn with placeholder colours, which `render` then replaces. Hover texts
 become <title> elements, save in the drawing for phones; ids get the chart's prefix.
 """
 
@@ -28,7 +28,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 class _Palette:
-    """Stand-in colours for CSS variables: one hex code each."""
+    """Placeholder colours for CSS variables: one hex code each."""
 
     def __init__(self) -> None:
         self.codes: dict[str, str] = {}
@@ -48,7 +48,7 @@ def render(kind: str, rows: pd.DataFrame, prefix: str, width: int, label: str = 
 
 
 def specification(kind: str, rows: pd.DataFrame, palette: _Palette, width: int, **options) -> dict:
-    """What Vega-Lite draws, with stand-in colours of `palette`."""
+    """What Vega-Lite draws, with placeholder colours of `palette`."""
     chart = KINDS[kind](rows, palette, width, **options).configure(
         background="transparent",
         font="sans-serif",

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import pandas as pd
 from markupsafe import Markup
 
 from analysis.answer import Answer, Chart, Claim
 from analysis.render import charts, findings, tables, text
-from jobs.contract.axes import label_of_value
+from jobs.contract.axes import AXES, label_of_value
 
 HEADING = re.compile("^# .*\n", re.MULTILINE)
 TEMPLATES = Path(__file__).parents[1] / "pages"
@@ -125,6 +126,12 @@ def path_markup(path: str) -> Markup:
     return Markup("/").join(file_markup(part) for part in path.split("/"))
 
 
+def _with_labels(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a chart, with the values of axes as tables call them."""
+    labelled = [name for name in rows if name in AXES and AXES[name].labels]
+    return rows.assign(**{name: [label_of_value(name, value) for value in rows[name]] for name in labelled})
+
+
 def verdict(words: str) -> Markup:
     """One line, or that nothing was measured."""
     return Markup(" ".join(str(words).split()) or "Not measured.")
@@ -225,10 +232,11 @@ class _Page:
         found = self.answer.charts[key]
         if not len(found.rows):
             return Markup('<p class="why">{}: not measured</p>').format(text.escape(found.title))
+        rows = _with_labels(found.rows)
         drawings = [
             Markup('<div class="{}">{}</div>').format(
                 name,
-                Markup(charts.render(found.kind, found.rows, f"{key}-{name}", width, found.title, **found.options)),
+                Markup(charts.render(found.kind, rows, f"{key}-{name}", width, found.title, **found.options)),
             )
             for name, width in (("wide", charts.WIDE), ("narrow", charts.NARROW))
         ]

@@ -177,7 +177,7 @@ def ends(answer):
 
 
 def test_a_line_ends_with_a_word_where_memory_ran_out_in_a_step(answer):
-    assert ends(answer)["naive"] == ", then OOM"
+    assert ends(answer)["eager"] == ", then OOM"
 
 
 def test_no_line_ends_with_a_word_about_a_run_that_ended_before_its_first_step(unbuilt):
@@ -277,7 +277,7 @@ def test_a_line_ends_with_out_of_memory_only_where_its_next_longer_context_ran_o
     lost = runs["attention"].eq("efficient") & runs["mode"].eq("train_step") & runs["context_length"].eq(context)
     (run_id,) = runs.loc[lost, "run_id"].astype(str)
     found = ends(ask(out_of_memory(few, run_id, phase)))
-    assert found == {"naive": "", "flash": "", "efficient": said}
+    assert found == {"eager": "", "flash": "", "efficient": said}
 
 
 @shipped_only

@@ -16,6 +16,15 @@ def ticks(low, high, width=charts.WIDE):
     return drawing["layer"][0]["encoding"]["x"]["axis"].get("values")
 
 
+def drawn(chart, tmp_path):
+    """A page with nothing but the chart."""
+    folder = tmp_path / "templates"
+    folder.mkdir()
+    (folder / "page.md").write_text(f"{{{{ chart('{chart.key}') }}}}")
+    Site(tmp_path, (folder,), {}, ("size",)).write("page.md", "page.md", assemble({}, [], [], [chart]))
+    return (tmp_path / "page.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
     [
@@ -37,14 +46,19 @@ def test_where_round_numbers_are_too_few_the_library_chooses():
     assert ticks(1.6, 2.2) is None
 
 
+def test_a_drawing_calls_the_values_of_axes_as_tables_do(tmp_path):
+    by = ["size", "attention", "optimizer"]
+    rows = pd.DataFrame([["small", "naive", "own"], ["small", "flash", "own"]], columns=by).assign(clock="x", ratio=1.0)
+    chart = Chart("one", "dumbbell", "One", rows, {"order": ["x"], "by": by, "value": "ratio"})
+    drawing = drawn(chart, tmp_path)
+    assert ">small · eager · reference<" in drawing and ">small · flash · reference<" in drawing
+    assert "naive" not in drawing and "own" not in drawing
+
+
 @pytest.mark.parametrize(("kind", "shown"), [("traces", "line"), ("lines", "point")])
 def test_a_legend_shows_lines_where_lines_are_drawn_without_points(tmp_path, kind, shown):
     rows = pd.DataFrame({"series": "one", "clock": "one", "note": "", "context_length": [1, 2], "time_ns": [1e6, 2e6]})
     options = {"x_title": "x", "y_title": "y"} if kind == "traces" else {}
     rows = rows.assign(x=rows["context_length"], y=rows["time_ns"])
     chart = Chart("one", kind, "One", rows, {"order": ["one"], **options})
-    folder = tmp_path / "templates"
-    folder.mkdir()
-    (folder / "page.md").write_text("{{ chart('one') }}")
-    Site(tmp_path, (folder,), {}, ("size",)).write("page.md", "page.md", assemble({}, [], [], [chart]))
-    assert f'class="series {shown} series-0"' in (tmp_path / "page.md").read_text()
+    assert f'class="series {shown} series-0"' in drawn(chart, tmp_path)

@@ -13,6 +13,7 @@ from analysis.pages.columns import case_headings, spread_column
 from analysis.pages.facts import calibrated_on, extremes, largest
 from jobs import memory
 from jobs.contract import ranges
+from jobs.contract.axes import label_of_value
 
 SLUG = "fused-attention"
 TITLE = "What does fused attention save, and from which context on?"
@@ -211,6 +212,7 @@ def _crossover_table(rows: pd.DataFrame, case: tuple[Column, ...]) -> Table:
 def _kernel_tables(frames: Frames) -> list[Table]:
     where = _named(frames.reference, frames.keys)
     forms = [name.removesuffix("_ns") for name in frames.families if name.endswith("_ns")]
+    labels = {form: label_of_value("attention", form) for form in forms}
     return [
         Table(
             "forward_kernels",
@@ -230,8 +232,8 @@ def _kernel_tables(frames: Frames) -> list[Table]:
             f"Kernels of backward by family{where}",
             (
                 Column("family", "family", "family"),
-                *(Column(f"{form}_calls", f"{form}, launches", "count") for form in forms),
-                *(Column(f"{form}_ns", form, "ms") for form in forms),
+                *(Column(f"{form}_calls", f"{label}, launches", "count") for form, label in labels.items()),
+                *(Column(f"{form}_ns", label, "ms") for form, label in labels.items()),
             ),
             frames.families,
         ),
@@ -308,6 +310,7 @@ def _lines(key: str, title: str, table: pd.DataFrame, value: str, unit: str) -> 
     rows = table.sort_values("context_length", kind="stable").rename(columns={"attention": "clock"})
     then = _out_of_memory(rows[NOT_MEASURED]).groupby(rows["clock"]).shift(-1, fill_value=False)
     rows = rows[["context_length", "clock", "size", value]].assign(note=then.map({True: ", then OOM", False: ""}))
+    rows["clock"] = [label_of_value("attention", name) for name in rows["clock"]]
     order = list(dict.fromkeys(rows["clock"]))
     return Chart(
         key,
@@ -392,7 +395,7 @@ def _same(table: pd.DataFrame, rows: pd.DataFrame, *columns: list[str]) -> pd.Se
 
 
 def _named(rows: pd.DataFrame, keys: list[str]) -> str:
-    return ", " + " · ".join(str(rows.iloc[0][name]) for name in keys) if len(rows) else ""
+    return ", " + " · ".join(str(label_of_value(name, rows.iloc[0][name])) for name in keys) if len(rows) else ""
 
 
 # ---------------------------------------------------------------- facts of claims
