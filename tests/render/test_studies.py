@@ -148,4 +148,4 @@ def test_without_a_capture_only_what_was_timed_is_told(name, change, tmp_path, m
     write_site.write_questions(rec, tmp_path, {study: rec} if study else {})
     words = "".join(path.read_text() for path in tmp_path.rglob("*.md"))
     assert "launch-bound in" not in words and "is launch-bound: the GPU" not in words
-    assert "agree within their spread" not in words and "nan" not in words.split()
+    assert "unprofiled timer overlap" not in words and "nan" not in words.split()

@@ -210,7 +210,7 @@ def _number_tables(frames: Frames, case: tuple[Column, ...]) -> list[Table]:
         ),
         Table(
             "spreads",
-            "Spread between steps and between processes, standard deviations",
+            "Standard deviations between steps and between processes",
             (
                 *case,
                 Column("processes", "processes", "count"),
