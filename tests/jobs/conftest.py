@@ -80,7 +80,7 @@ def said_in(log: Path) -> list[str]:
 
 
 class FakeWorker:
-    """Where the faults of `tests/jobs/fake_workload.py` are written and its tasks are read."""
+    """Where the faults of `tests/jobs/fake_worker.py` are written and its tasks are read."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -106,14 +106,14 @@ class FakeWorker:
 
 @pytest.fixture
 def fake_worker(tmp_path, monkeypatch, stand_in_nsys) -> FakeWorker:
-    """Workers are `tests/jobs/fake_workload.py`: Python imports sitecustomize before `-m jobs.worker`."""
+    """Workers are `tests/jobs/fake_worker.py`: Python imports sitecustomize before `-m jobs.worker`."""
     folder = tmp_path / "fake_worker"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(
         "import sys\n"
         "if sys.orig_argv[1:3] == ['-m', 'jobs.worker']:\n"
         "    import importlib.util, pathlib\n"
-        f"    spec = importlib.util.spec_from_file_location('fake', {str(ROOT / 'tests/jobs/fake_workload.py')!r})\n"
+        f"    spec = importlib.util.spec_from_file_location('fake', {str(ROOT / 'tests/jobs/fake_worker.py')!r})\n"
         "    fake = importlib.util.module_from_spec(spec)\n"
         "    spec.loader.exec_module(fake)\n"
         "    sys.argv = sys.orig_argv\n"

@@ -20,7 +20,7 @@ from jobs.__main__ import COMMANDS, Subcommand, app
 from jobs.executor.sweep_runner import SweepRunner
 from jobs.sweep.plan import DEFAULT_SWEEP
 from tests.jobs.conftest import ROOT, command, eventually, jobs
-from tests.jobs.test_runner import FIRST, RUNS, SECOND
+from tests.jobs.test_sweep_runner import FIRST, RUNS, SECOND
 from tests.records import rewrite
 
 

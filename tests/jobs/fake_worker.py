@@ -28,7 +28,7 @@ class Abandoned(Exception):
     """The task ends here."""
 
 
-class FakeWorkload:
+class FakeService:
     def __init__(self, connection, folder: Path):
         self.connection, self.folder = connection, folder
         self.fault = None
@@ -125,7 +125,7 @@ class FakeWorkload:
 def main(folder: Path) -> None:
     try:
         with Client(sys.argv[sys.argv.index("jobs.worker") + 1]) as connection:
-            FakeWorkload(connection, folder).serve()
+            FakeService(connection, folder).serve()
     except SystemExit:
         os._exit(1)
     os._exit(0)

@@ -1,4 +1,4 @@
-"""The dry run allocates and gives back what the model does, in the same order."""
+"""The simulated step allocates and gives back what the model does, in the same order."""
 
 import weakref
 from unittest import mock

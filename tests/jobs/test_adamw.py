@@ -1,4 +1,4 @@
-"""The written-out AdamW against PyTorch's."""
+"""Reference AdamW against PyTorch's."""
 
 import pytest
 import torch
