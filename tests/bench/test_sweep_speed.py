@@ -1,4 +1,4 @@
-"""The benchmark of the job says which runs were lost, and reports all the same: workers are fake, nsys the stand-in."""
+"""The benchmark of the job says which runs were lost, and reports all the same: workers are fake, nsys is, too."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from jobs.executor.failures import CaptureLost
 from jobs.sweep.plan import load_sweep, select
 from tests.bench import sweep_speed
-from tests.jobs.conftest import fake_nsys, fake_worker, stand_in_nsys, tiny  # noqa: F401  fixtures
+from tests.jobs.conftest import fake_nsys, fake_worker, tiny  # noqa: F401  fixtures
 
 FIRST, SECOND = "tiny-ctx8-fp32-naive-forward", "tiny-ctx8-fp32-naive-train_step"
 
@@ -84,7 +84,7 @@ def test_a_process_profiled_by_hand_ends_in_its_own_time_and_leaves_nsys_its_tem
     tiny,  # noqa: F811
     tmp_path,
     monkeypatch,
-    stand_in_nsys,  # noqa: F811
+    fake_nsys,  # noqa: F811
 ):
     (tmp_path / "sitecustomize.py").write_text("import atexit, time\natexit.register(time.sleep, 0.5)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

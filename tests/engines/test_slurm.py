@@ -171,8 +171,8 @@ def test_a_sweep_over_four_tasks_with_three_interruptions_equals_one_machine(slu
     one_core = tmp_path / "profiler"  # a core a task: eight workers with a thread for each core are in each other's way
     one_core.write_text(f'#!/bin/sh\nexec taskset -c $((${{SLURM_ARRAY_TASK_ID:-0}} % $(nproc))) {JOBS} "$@"\n')
     one_core.chmod(0o755)
-    stand_in = f"{ROOT / 'tests' / 'fake_nsys'}{os.pathsep}{os.environ['PATH']}"
-    tools = {"PATH": stand_in, "PROFILER": str(one_core), "PROFILER_COMMIT": "this"}
+    fake_nsys = f"{ROOT / 'tests' / 'fake_nsys'}{os.pathsep}{os.environ['PATH']}"
+    tools = {"PATH": fake_nsys, "PROFILER": str(one_core), "PROFILER_COMMIT": "this"}
     job = slurm("sbatch", "--parsable", f"--output={tmp_path}/%a.log", str(SCRIPT), *arguments, **tools)
 
     def logs():

@@ -1,4 +1,4 @@
-"""A signed package repository with a stand-in for NVIDIA's nsys package, to run the step of the Dockerfile that
+"""A signed package repository with a fake of NVIDIA's nsys package, to run the step of the Dockerfile that
 installs it."""
 
 import gzip
@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 
 PACKAGE = "nsight-systems-cli-0.0.0"
-NSYS = "#!/bin/sh\necho 'NVIDIA Nsight Systems version 0.0.0 (stand-in)'\n"
+NSYS = "#!/bin/sh\necho 'NVIDIA Nsight Systems version 0.0.0 (fake)'\n"
 CONTROL = f"""Package: {PACKAGE}
 Version: 0.0.0
 Architecture: all
 Maintainer: Nobody <nobody@example.org>
-Description: stand-in for nsys, which measures nothing
+Description: fake nsys, which measures nothing
 """
 
 

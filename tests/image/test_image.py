@@ -1,5 +1,5 @@
 """The image, built and run by a real engine. There is no GPU here: where a sweep runs, it runs on the CPU, with the
-stand-in for nsys mounted into the container."""
+fake nsys mounted into the container."""
 
 import json
 import os
@@ -23,9 +23,9 @@ mode: [forward, train_step]
 custom_sizes: {tiny: {d_model: 64, d_ff: 128, num_layers: 2, num_heads: 4}}
 """
 READ_ONLY = ("--read-only", "--tmpfs", "/tmp:exec")
-STAND_IN = (
-    *("-v", f"{ROOT / 'tests' / 'fake_nsys'}:/stand-in/bin:ro", "-v", f"{ROOT / 'tests' / 'data'}:/stand-in/data:ro"),
-    *("-e", "PATH=/stand-in/bin:/opt/venv/bin:/usr/local/bin:/usr/bin:/bin"),
+FAKE_NSYS = (
+    *("-v", f"{ROOT / 'tests' / 'fake_nsys'}:/fake-nsys/bin:ro", "-v", f"{ROOT / 'tests' / 'data'}:/fake-nsys/data:ro"),
+    *("-e", "PATH=/fake-nsys/bin:/opt/venv/bin:/usr/local/bin:/usr/bin:/bin"),
 )
 
 
@@ -116,15 +116,15 @@ def test_results_that_would_be_lost_with_the_container_are_pointed_out(container
 def test_the_whole_job_with_the_stand_in_for_nsys_as_any_user_in_a_read_only_container(container, results, sweep):
     os.chown(results, 4321, 4321)
     user = ("--user", "4321:4321", "--cap-drop=ALL", "--security-opt=no-new-privileges")
-    options = (*READ_ONLY, *user, *STAND_IN, *sweep, "-v", f"{results}:/results")
+    options = (*READ_ONLY, *user, *FAKE_NSYS, *sweep, "-v", f"{results}:/results")
     code, said = container(*options, command=(*JOB_ON_CPU, "--only", "context_length=16"))
     assert code == 0
-    assert "(stand-in)" in said
+    assert "(fake)" in said
     assert list(statuses(results).values()) == ["ok"] * 2
     assert len(list((results / "raw" / "tiny").glob("*.nsys-rep"))) == 2
     manifest = json.loads((results / "recordings" / "tiny" / "manifest.json").read_text())
     assert len(manifest["runs"]) == 2 and manifest["commit"] == "0123456789ab"
-    assert "stand-in" in manifest["nsys"]
+    assert "(fake)" in manifest["nsys"]
     assert (results / "site" / "index.html").is_file()
     assert (results / "site" / "data" / "tiny" / "kernels.parquet").is_file()
     assert sorted(path.name for path in results.iterdir()) == ["raw", "recordings", "site", "tiny"]
@@ -143,7 +143,7 @@ def test_termination_in_mid_sweep_keeps_what_is_finished_and_marks_the_run_in_fl
     contexts = list(range(16, 176, 16))  # enough that some are left when the engine has been told to stop
     (tmp_path / "sweep.yaml").write_text(SWEEP.replace("context_length: [16, 32, 48]", f"context_length: {contexts}"))
     num_runs = 2 * len(contexts)
-    options = (*READ_ONLY, *STAND_IN, *sweep, "-v", f"{results}:/results")
+    options = (*READ_ONLY, *FAKE_NSYS, *sweep, "-v", f"{results}:/results")
     name = engine.output("run", "--detach", "--network=none", *options, image, *JOB_ON_CPU)
     try:
         wait_until(lambda: len(statuses(results)) >= 2, engine, name)
@@ -169,7 +169,7 @@ def test_termination_in_mid_sweep_keeps_what_is_finished_and_marks_the_run_in_fl
 def test_a_report_that_fails_leaves_the_measurements(container, results, sweep, tmp_path):
     broken = tmp_path / "mkdocs.yml"
     broken.write_text("site_name: [")
-    options = (*READ_ONLY, *STAND_IN, *sweep, "-v", f"{results}:/results")
+    options = (*READ_ONLY, *FAKE_NSYS, *sweep, "-v", f"{results}:/results")
     code, said = container(
         *options, "-v", f"{broken}:/app/mkdocs.yml:ro", command=(*JOB_ON_CPU, "--only", "context_length=16")
     )
@@ -187,7 +187,7 @@ def test_nsys_comes_from_a_signed_repository_and_the_build_fails_without_its_imp
     with package_repository(tmp_path, importer=importer) as (package, url):
         code, said = build(engine, base_image, "profiler-job:nsys", NSYS_PACKAGE=package, NSYS_REPOSITORY=url)
     assert (code == 0) == built
-    assert "NVIDIA Nsight Systems version 0.0.0 (stand-in)" in said
+    assert "NVIDIA Nsight Systems version 0.0.0 (fake)" in said
     assert built or "has no QdstrmImporter" in said
 
 

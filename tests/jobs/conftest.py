@@ -1,4 +1,4 @@
-"""A tiny sweep, a labelled stand-in for nsys and a worker that fails on demand."""
+"""A tiny sweep, a labelled fake nsys and a worker that fails on demand."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from jobs.executor.sweep_runner import SweepRunner
 from jobs.sweep.plan import Sweep, load_sweep
 
 ROOT = Path(__file__).parents[2]
-STAND_IN = ROOT / "tests" / "fake_nsys"
+FAKE_NSYS = ROOT / "tests" / "fake_nsys"
 
 TINY = {
     "name": "tiny",
@@ -50,19 +50,19 @@ def tiny(tmp_path) -> "callable":
 
 
 @pytest.fixture
-def stand_in_nsys(tmp_path, monkeypatch):
-    """The stand-in for nsys is the first on PATH, run by this Python: a `python3` that is a shim takes ten times as
+def fake_nsys(tmp_path, monkeypatch):
+    """The fake nsys is the first on PATH, run by this Python: a `python3` that is a shim takes ten times as
     long to start, and a tiny sweep has dozens of nsys's commands."""
-    path = tmp_path / "stand_in" / "nsys"
+    path = tmp_path / "fake_nsys" / "nsys"
     path.parent.mkdir()
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{STAND_IN / "nsys"}" "$@"\n')
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{FAKE_NSYS / "nsys"}" "$@"\n')
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.fixture
-def fake_nsys(tmp_path, monkeypatch):
-    """Writes a program called nsys."""
+def scripted_nsys(tmp_path, monkeypatch):
+    """Writes a program called nsys that does what the test says."""
 
     def write(body: str) -> None:
         path = tmp_path / "bin" / "nsys"
@@ -105,7 +105,7 @@ class FakeWorker:
 
 
 @pytest.fixture
-def fake_worker(tmp_path, monkeypatch, stand_in_nsys) -> FakeWorker:
+def fake_worker(tmp_path, monkeypatch, fake_nsys) -> FakeWorker:
     """Workers are `tests/jobs/fake_worker.py`: Python imports sitecustomize before `-m jobs.worker`."""
     folder = tmp_path / "fake_worker"
     folder.mkdir()

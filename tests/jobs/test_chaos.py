@@ -99,7 +99,7 @@ class Sweep:
 
 
 @pytest.mark.parametrize("harms", [FEW, pytest.param(MANY, marks=pytest.mark.long)], ids=["few", "many"])
-def test_random_kills_lose_no_run_and_double_none(tiny, tmp_path, stand_in_nsys, harms):
+def test_random_kills_lose_no_run_and_double_none(tiny, tmp_path, fake_nsys, harms):
     chance = random.Random(SEED)
     harms = [*harms]
     chance.shuffle(harms)
@@ -160,7 +160,7 @@ def test_random_kills_lose_no_run_and_double_none(tiny, tmp_path, stand_in_nsys,
     assert sorted(pandas.read_parquet(recording / "runs.parquet")["run_id"]) == sorted(expected)
 
 
-def test_a_worker_stuck_in_a_step_ends_with_its_runner(tiny, tmp_path, stand_in_nsys):
+def test_a_worker_stuck_in_a_step_ends_with_its_runner(tiny, tmp_path, fake_nsys):
     """The real workload, in a forward pass that never ends."""
     sweep = Sweep(tiny(context_length=[8], mode=["forward"]), tmp_path)
     (sweep.mark / "sitecustomize.py").write_text(

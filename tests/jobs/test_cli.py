@@ -412,7 +412,7 @@ def test_a_full_disk_stops_the_sweep_and_keeps_what_was_measured(run, mount, fak
     assert all((folder / "tiny" / one / "run.json").read_text() == text for one, text in finished.items())
 
 
-def test_doctor_says_what_to_do(tiny, tmp_path, stand_in_nsys):
+def test_doctor_says_what_to_do(tiny, tmp_path, fake_nsys):
     arguments = ["--sweep", tiny(), "--results", tmp_path / "results"]
     assert jobs("doctor", "--device", "cpu", *arguments).returncode == 0
     environment = os.environ | {"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""}
@@ -464,7 +464,7 @@ def test_memory_that_takes_long_to_predict_is_left_out_unless_it_is_asked_for(ti
     assert limited.endswith("0 of 4 runs will not fit a GPU sold with 24 GB\n") and told == takes + "\n"
 
 
-def test_the_whole_path_with_the_real_workload(tiny, tmp_path, stand_in_nsys):
+def test_the_whole_path_with_the_real_workload(tiny, tmp_path, fake_nsys):
     sweep = tiny(context_length=[8], mode=["train_step"], precision=["fp32", "bf16"])
     done = jobs("run", "--device", "cpu", "--sweep", sweep, "--results", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -472,4 +472,4 @@ def test_the_whole_path_with_the_real_workload(tiny, tmp_path, stand_in_nsys):
     assert [row["phase"] for row in timings["steps"]] == 2 * ["forward", "loss", "backward", "optimizer", "step"]
     record = json.loads((tmp_path / "tiny" / SECOND / "run.json").read_text())
     assert record["autograd_multithreading"] is False
-    assert "stand-in" in record["machine"]["nsys"]
+    assert "(fake)" in record["machine"]["nsys"]

@@ -59,12 +59,12 @@ report = pathlib.Path(noted.read_text())
 
 
 @pytest.fixture
-def nsys_worker(fake_nsys, tmp_path):
+def nsys_worker(scripted_nsys, tmp_path):
     """nsys_worker(body): a worker whose nsys does `body`, where `report` is the path it was given."""
     workers = []
 
     def start(body: str) -> Nsys:
-        fake_nsys(f"import pathlib; noted = pathlib.Path({str(tmp_path / 'noted')!r})\n{LAUNCHES}\n{body}")
+        scripted_nsys(f"import pathlib; noted = pathlib.Path({str(tmp_path / 'noted')!r})\n{LAUNCHES}\n{body}")
         workers.append(Nsys("cpu"))
         workers[0].start()
         return workers[0]

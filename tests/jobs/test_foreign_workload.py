@@ -19,7 +19,7 @@ RUN = "base-ctx8-fp32-naive-forward-my_models.build"
 
 
 @pytest.fixture
-def started_in(tmp_path, stand_in_nsys):
+def started_in(tmp_path, fake_nsys):
     """Runs a program of the project in a folder that has `my_models.py`, on the sweep with changes."""
     (tmp_path / "my_models.py").write_text(MODULE)
 

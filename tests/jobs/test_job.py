@@ -1,4 +1,4 @@
-"""The whole job: from the checks to the site. Workers are fake, nsys is the stand-in."""
+"""The whole job: from the checks to the site. Workers and nsys are fake."""
 
 import inspect
 import json
@@ -130,9 +130,9 @@ def test_termination_while_the_report_is_made_ends_at_once_with_143(arguments, m
     assert not (tmp_path / "results" / "site").exists()
 
 
-def test_termination_during_the_checks_ends_with_143_and_says_so_last(arguments, fake_nsys, tmp_path):
+def test_termination_during_the_checks_ends_with_143_and_says_so_last(arguments, scripted_nsys, tmp_path):
     begun = tmp_path / "begun"
-    fake_nsys(f"import pathlib; pathlib.Path({str(begun)!r}).touch(); time.sleep(60)")
+    scripted_nsys(f"import pathlib; pathlib.Path({str(begun)!r}).touch(); time.sleep(60)")
     options = {"cwd": ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command(*arguments, "--log-format", "json"), **options) as process:
         eventually(begun.exists, 60)

@@ -11,38 +11,38 @@ from jobs.executor.nsys_cli import NsysLog, count_kernels_and_steps, export, nsy
 from tests.jobs.conftest import said_in
 
 
-def test_an_error_of_nsys_is_its_last_line(fake_nsys):
-    fake_nsys("sys.exit('Collecting...\\nNo space left on device')")
+def test_an_error_of_nsys_is_its_last_line(scripted_nsys):
+    scripted_nsys("sys.exit('Collecting...\\nNo space left on device')")
     with pytest.raises(CollectorError, match=r"nsys stop failed \(exit 1\): No space left on device"):
         nsys("stop", "--session=x")
 
 
-def test_an_nsys_that_says_nothing_shows_its_exit_code(fake_nsys):
-    fake_nsys("sys.exit(7)")
+def test_an_nsys_that_says_nothing_shows_its_exit_code(scripted_nsys):
+    scripted_nsys("sys.exit(7)")
     with pytest.raises(CollectorError, match=r"nsys export failed \(exit 7\)$"):
         nsys("export")
 
 
-def test_an_nsys_that_hangs_is_given_up(fake_nsys):
-    fake_nsys("time.sleep(60)")
+def test_an_nsys_that_hangs_is_given_up(scripted_nsys):
+    scripted_nsys("time.sleep(60)")
     with pytest.raises(CollectorError, match=r"nsys stop did not end within 0\.3 s"):
         nsys("stop", timeout_s=0.3)
 
 
-def test_what_an_nsys_that_hangs_said_is_kept(fake_nsys, tmp_path):
-    fake_nsys("print('Generating', flush=True); time.sleep(60)")
+def test_what_an_nsys_that_hangs_said_is_kept(scripted_nsys, tmp_path):
+    scripted_nsys("print('Generating', flush=True); time.sleep(60)")
     with pytest.raises(CollectorError):
         nsys("stop", log=NsysLog(tmp_path / "nsys.log"), timeout_s=1.0)
     assert said_in(tmp_path / "nsys.log") == ["stop: Generating", "stop: did not end within 1 s"]
 
 
-def test_an_nsys_that_speaks_no_utf8_is_understood_all_the_same(fake_nsys):
-    fake_nsys("sys.stdout.buffer.write(b'caf\\xe9')")
+def test_an_nsys_that_speaks_no_utf8_is_understood_all_the_same(scripted_nsys):
+    scripted_nsys("sys.stdout.buffer.write(b'caf\\xe9')")
     assert nsys("--version").startswith("caf")
 
 
-def test_an_export_that_is_no_database_is_an_error_of_the_collector(fake_nsys, tmp_path):
-    fake_nsys(
+def test_an_export_that_is_no_database_is_an_error_of_the_collector(scripted_nsys, tmp_path):
+    scripted_nsys(
         "[output] = [a.split('=', 1)[1] for a in sys.argv if a.startswith('--output=')]\n"
         "open(output, 'w').write('junk' * 999)"
     )

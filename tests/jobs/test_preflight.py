@@ -199,9 +199,9 @@ def test_a_folder_of_the_sweep_that_cannot_be_written_is_named(monkeypatch, tmp_
     assert check.state == "failed" and f"{tmp_path / 'raw'} is not writable" in check.found
 
 
-def test_nsys_is_asked_to_make_a_report(stand_in_nsys):
+def test_nsys_is_asked_to_make_a_report(fake_nsys):
     check = preflight.check_nsys()
-    assert (check.state, "stand-in" in check.found) == ("ok", True)
+    assert (check.state, "(fake)" in check.found) == ("ok", True)
 
 
 def test_an_nsys_without_importer_is_found_out(monkeypatch):
@@ -236,7 +236,7 @@ def test_a_cuda_that_does_not_answer_is_given_up(monkeypatch):
     assert "nvidia-smi" in check.fix
 
 
-def test_on_a_cpu_nothing_of_a_gpu_is_checked(stand_in_nsys, tmp_path):
+def test_on_a_cpu_nothing_of_a_gpu_is_checked(fake_nsys, tmp_path):
     names = {check.name for check in preflight.checks(Results(tmp_path, "default"), RUNS[:1], PROTOCOL, "cpu")}
     assert names >= {"results folder", "disk", "nsys"}
     assert not names & {"GPU", "torch", "GPU memory", "other processes"}

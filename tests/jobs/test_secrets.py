@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.conftest import ROOT, STAND_IN, jobs
+from tests.jobs.conftest import FAKE_NSYS, ROOT, jobs
 
 SECRETS = {
     "AWS_SECRET_ACCESS_KEY": "planted-aws-wJalrXUtnFEMI",
@@ -19,27 +19,27 @@ SECRETS = {
 }
 NAMES = {"USER": "planted-user", "LOGNAME": "planted-user", "HOSTNAME": "planted-host", "HOME": "/home/planted-user"}
 
-# As the real one, this stand-in stores the environment it is called with, the host and the user.
+# As the real one, this fake stores the environment it is called with, the host and the user.
 LEAKY_NSYS = """
 import importlib.machinery, importlib.util, json, os, sqlite3, sys
 sys.dont_write_bytecode = True
 from pathlib import Path
 
-loader = importlib.machinery.SourceFileLoader("stand_in", STAND_IN)
-stand_in = importlib.util.module_from_spec(importlib.util.spec_from_loader("stand_in", loader))
-loader.exec_module(stand_in)
+loader = importlib.machinery.SourceFileLoader("fake_nsys", FAKE_NSYS)
+fake_nsys = importlib.util.module_from_spec(importlib.util.spec_from_loader("fake_nsys", loader))
+loader.exec_module(fake_nsys)
 command, *arguments = sys.argv[1:]
 seen = dict(os.environ)
 if command == "launch":
     Path(os.environ["HOME"], "launched").write_text(json.dumps(seen))
 if command == "stop":
-    report = Path(stand_in.session_file(arguments).read_text())
-code = stand_in.main(command, *arguments)
+    report = Path(fake_nsys.session_file(arguments).read_text())
+code = fake_nsys.main(command, *arguments)
 if command == "stop":
     print("Generated:", chr(9), "/home/planted-user/reports/" + report.name)
     report.write_text(Path(os.environ["HOME"], "launched").read_text() + chr(10) + json.dumps(seen))
 if command == "export":
-    database = stand_in.option(arguments, "output")
+    database = fake_nsys.option(arguments, "output")
     stored = [item for line in Path(arguments[-1]).read_text().splitlines() for item in json.loads(line).items()]
     stored += [*seen.items(), ("HostName", "planted-host"), ("User", "planted-user")]
     with sqlite3.connect(database) as connection:
@@ -57,7 +57,7 @@ sys.exit(code)
 def leaky_nsys(tmp_path, monkeypatch):
     path = tmp_path / "leaky" / "nsys"
     path.parent.mkdir()
-    path.write_text(f"#!{sys.executable}\nSTAND_IN = {str(STAND_IN / 'nsys')!r}\n{LEAKY_NSYS}")
+    path.write_text(f"#!{sys.executable}\nFAKE_NSYS = {str(FAKE_NSYS / 'nsys')!r}\n{LEAKY_NSYS}")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path.parent
 
@@ -96,7 +96,7 @@ def test_no_secret_and_no_name_reaches_results_or_recording(fake_worker, tiny, t
     assert occurrences(recording, names | {str(results)}) == []
 
 
-def test_the_leaky_stand_in_leaks_what_it_is_given(fake_worker, tiny, tmp_path, leaky_nsys, monkeypatch):
+def test_the_leaky_fake_nsys_leaks_what_it_is_given(fake_worker, tiny, tmp_path, leaky_nsys, monkeypatch):
     """Guards the test above: without the allow-list and the scrubbing everything would be found."""
     from jobs.executor import nsys_cli, worker_process
     from tests.jobs.conftest import Session

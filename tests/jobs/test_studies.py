@@ -1,4 +1,4 @@
-"""`make studies`: sweep after sweep, each with its recording. Workers are fake, nsys is the stand-in."""
+"""`make studies`: sweep after sweep, each with its recording. Workers and nsys are fake."""
 
 import json
 import shutil

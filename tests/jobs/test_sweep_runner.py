@@ -1,4 +1,4 @@
-"""Order, isolation, statuses and resume, with a worker that computes nothing and the stand-in for nsys."""
+"""Order, isolation, statuses and resume, with a worker that computes nothing and the fake nsys."""
 
 import errno
 import json
