@@ -132,7 +132,7 @@ def nsys_sums(kernels: pd.DataFrame) -> pd.DataFrame:
 
 
 def forward_kernels(size: str, context: int) -> list[tuple[str, str, int]]:
-    """(module, kernel name, ns) of one forward pass: 9L+1 matrix products, one of them with a split-K part."""
+    """(module, kernel name, ns) of one forward pass: 9L+1 matmuls, one of them with a split-K part."""
     s = MODEL_SIZES[size]
     tokens = 4 * context
     linear = max(2_000, int(2 * tokens * s.d_model * s.d_model / 40_000))

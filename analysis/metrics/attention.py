@@ -1,4 +1,4 @@
-"""Attention's kernels, time, arithmetic and rates, written out and fused."""
+"""Attention's kernels, time, arithmetic and rates, eager and fused."""
 
 from collections import defaultdict
 
@@ -15,7 +15,7 @@ FUSED = "attention"
 """Family of the fused kernels and of their helpers."""
 RANGES = (ranges.ATTENTION_SCORES, ranges.SOFTMAX, ranges.ATTENTION_OUTPUT, ranges.FUSED_ATTENTION)
 BACKWARD = {NAIVE: 4 / 2, "fused": 5 / 2}
-"""Products of backward over the two of forward, QK^T and AV: two gradients of each, and QK^T again where its result
+"""Matmuls of backward over the two of forward, QK^T and AV: two gradients of each, and QK^T again where its result
 was not kept."""
 
 
@@ -103,7 +103,7 @@ def parts_of(
     table: pd.DataFrame, totals: pd.DataFrame, runs: pd.DataFrame, calibration: pd.DataFrame, keys: list[str]
 ) -> pd.DataFrame:
     """Attention alone, a row for each case: kernel time in a forward pass and in the backward of a training step, the
-    products' part of the former, FLOPs over time, and what `naive` has of them (naive_*)."""
+    matmuls' part of the former, FLOPs over time, and what `naive` has of them (naive_*)."""
     inside = inside_attention(totals)
     forward = pd.DataFrame(
         {
@@ -144,7 +144,7 @@ def naive_backward(parts: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def rates_of(parts: pd.DataFrame, runs: pd.DataFrame, calibration: pd.DataFrame) -> pd.DataFrame:
-    """TFLOP/s of attention and their share of the measured rate of a large product, NaN where that was not measured.
+    """TFLOP/s of attention and their share of the measured rate of a large matmul, NaN where that was not measured.
 
     Kernels fused in fp32 have no share: no name tells whether they multiply on tensor cores. Runs whose shape is not
     known have neither.
@@ -173,7 +173,7 @@ def rates_of(parts: pd.DataFrame, runs: pd.DataFrame, calibration: pd.DataFrame)
 
 
 def attention_flops(shape: flops.Shape) -> dict[tuple[str, str], float]:
-    """FLOPs of attention's products, all layers, by form and phase; those of a fused kernel are inferred."""
+    """FLOPs of attention's matmuls, all layers, by form and phase; those of a fused kernel are inferred."""
     forward = {
         form: shape.num_layers * flops.fused_attention(shape, skip_masked=form != NAIVE).flops for form in BACKWARD
     }
@@ -204,10 +204,10 @@ def work_of(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*columns, "naive_flops", "fused_flops", "executed_ratio"])
 
 
-def products_gone(compared: pd.DataFrame, kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Matrix products that naive launches and a backend does not: forward_gone and backward_gone, per layer. Without
+def count_matmuls_gone(compared: pd.DataFrame, kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Matmuls that naive launches and a backend does not: forward_gone and backward_gone, per layer. Without
     the runs whose layers are not known."""
-    counts = kernel_time.matrix_products(kernels, kernel_families.is_matrix_product)
+    counts = kernel_time.count_gemms(kernels, kernel_families.is_main_gemm)
     counts = counts.groupby(["run_id", "phase"])["products"].median().unstack()
     layers = layers_of(runs)
     rows = compared[(compared["mode"] == TRAIN) & compared["run_id"].isin(layers.index)]

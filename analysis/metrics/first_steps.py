@@ -225,7 +225,7 @@ def anatomy_of(ok: pd.DataFrame, steps: pd.DataFrame, api: pd.DataFrame) -> pd.D
 
 def first_kernels(ok: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """Per case, mean over processes: GPU busy (kernels only) in the first and in later profiled steps, kernels and
-    matrix products more in the first, and host time of a launch call in the first step: of the first launch of a kernel
+    matmuls more in the first, and host time of a launch call in the first step: of the first launch of a kernel
     (new_call_ns) and of the others; new_share: the first launches' part of the time in launch calls."""
     cold = ok[ok["warmup_steps"] == 0][["run_id", *CASE]]
     rows = timing.in_steps(kernels)

@@ -90,15 +90,15 @@ def by_kernel(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
     return rows.sort_values(order, ascending=[True] * len(within) + [False, True], ignore_index=True)
 
 
-def matrix_products(kernels: pd.DataFrame, is_matrix_product) -> pd.DataFrame:
-    """Matrix products launched by each phase of each step of each rank: run_id, rank, step, phase, products.
+def count_gemms(kernels: pd.DataFrame, is_main_gemm) -> pd.DataFrame:
+    """GEMMs launched by each phase of each step of each rank: run_id, rank, step, phase, products.
 
-    `is_matrix_product(kernel_name)` is true for the main kernel of a product and false for its split-K and epilogue
+    `is_main_gemm(kernel_name)` is true for the main kernel of a GEMM and false for its split-K and epilogue
     parts.
     """
     rows = in_steps(kernels)
     names = rows["kernel_name"].astype("category")
-    main = {name: bool(is_matrix_product(name)) for name in names.cat.categories}
+    main = {name: bool(is_main_gemm(name)) for name in names.cat.categories}
     by = ["run_id", "rank", "step", "phase"]
     counted = rows[by].assign(products=names.map(main).astype(int))
     counts = counted.groupby(by, sort=False, observed=True)["products"].sum().reset_index()

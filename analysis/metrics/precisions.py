@@ -41,7 +41,7 @@ def gpu_times(kernels: pd.DataFrame) -> pd.DataFrame:
 def contents(totals: pd.DataFrame, memops: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """What the kernels of one step are, per run_id.
 
-    products_ns, rest_ns: kernel time of matrix products and of all others. {fp32, bf16, mixed}_elements_ns: elementwise
+    products_ns, rest_ns: kernel time of GEMMs and of all others. {fp32, bf16, mixed}_elements_ns: elementwise
     kernels outside the optimizer by the type in their name, {}_elements_share of all of these. casts, cast_ns and
     cast_share of kernel time. optimizer_fp32: every kernel of the optimizer says FP32. copied_bytes: by copies from
     device to device.
@@ -70,7 +70,7 @@ def contents(totals: pd.DataFrame, memops: pd.DataFrame, kernels: pd.DataFrame) 
 
 def use_of(runs: pd.DataFrame, table: pd.DataFrame, calibration: pd.DataFrame) -> pd.DataFrame:
     """How much of what the machine can multiply is used, per run_id: step_rate and product_rate (model TFLOP/s),
-    mfu_measured, mfu_sheet, product_use (shares), over_slower_peak (the products' rate over the measured one of
+    mfu_measured, mfu_sheet, product_use (shares), over_slower_peak (the GEMMs' rate over the measured one of
     SLOWER) and peak_memory_bytes. NaN where a peak or the FLOPs of the workload are not known."""
     peaks = calibration.set_index("figure")["value"]
     of_run = runs.astype({"run_id": str}).set_index("run_id")
@@ -127,8 +127,8 @@ def family_spread(kernels: pd.DataFrame) -> pd.DataFrame:
 
 
 def other_families(families: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
-    """Families other than matrix products in a lower precision, one row each: columns of cases, family, speedup,
-    time_ns and base_ns with _min_ns and _max_ns; apart: the two spreads do; gains, loses: by more than UNCHANGED."""
+    """Families other than GEMMs in a lower precision, one row each: columns of cases, family, speedup, time_ns and
+    base_ns with _min_ns and _max_ns; apart: these intervals do not overlap; gains, loses: by more than UNCHANGED."""
     parts = []
     for precision in FRACTION_BITS:
         names = {f"{precision}_{end}": f"time_{end}" for end in ("ns", "min_ns", "max_ns")}
@@ -143,15 +143,15 @@ def other_families(families: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def paths_of(totals: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
-    """Math paths of the matrix products of each run, the most time first.
+    """Math paths of the GEMMs of each run, the most time first.
 
     Columns: those of cases, path (key of gemm_names.MATH_PATHS, "" not said), math_path (its label), products, helpers
-    (launches that add up the parts of a product), inferred_share (of the launches, where no documentation backs the
-    name), time_ns, share of the time of all products.
+    (launches that add up the parts of a GEMM), inferred_share (of the launches, where no documentation backs the
+    name), time_ns, share of the time of all GEMMs.
     """
     rows = totals[totals["family"] == GEMM]
     names = rows["kernel_name"].map(gemm_names.parse)
-    main = rows["kernel_name"].map(kernel_families.is_matrix_product).astype(bool)
+    main = rows["kernel_name"].map(kernel_families.is_main_gemm).astype(bool)
     rows = rows.assign(
         path=[(name and name.math_path) or "" for name in names],
         inferred_calls=rows["calls"].where([bool(name and "math_path" in name.inferred) for name in names], 0),

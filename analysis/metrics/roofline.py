@@ -14,7 +14,7 @@ from jobs.contract import ranges
 
 LAUNCHES, COMPUTE, MEMORY = "launches", "compute", "memory"
 LINEAR, ATTENTION, SOFTMAX, OTHER = "linear layers", "QKᵀ and AV", "softmax", "other kernels"
-PRODUCT = ("gemm",)
+GEMM = ("gemm",)
 REST = ("elementwise", "reduce", "copy", "index")
 KEY = ["run_id", "phase", "module", "family"]
 
@@ -30,21 +30,21 @@ class Operation(NamedTuple):
 
 
 OPERATIONS = (
-    Operation("Q, K and V projections", LINEAR, (ranges.QKV_PROJ,), PRODUCT),
+    Operation("Q, K and V projections", LINEAR, (ranges.QKV_PROJ,), GEMM),
     Operation("RoPE", OTHER, (ranges.ROPE,), REST),
-    Operation("QKᵀ", ATTENTION, (ranges.ATTENTION_SCORES,), PRODUCT),
+    Operation("QKᵀ", ATTENTION, (ranges.ATTENTION_SCORES,), GEMM),
     Operation("scale and mask", OTHER, (ranges.ATTENTION_SCORES,), REST),
     Operation("softmax", SOFTMAX, (ranges.SOFTMAX,), REST),
-    Operation("AV", ATTENTION, (ranges.ATTENTION_OUTPUT,), PRODUCT),
+    Operation("AV", ATTENTION, (ranges.ATTENTION_OUTPUT,), GEMM),
     Operation("copies around AV", OTHER, (ranges.ATTENTION_OUTPUT, ranges.O_PROJ), REST),
-    Operation("output projection", LINEAR, (ranges.O_PROJ,), PRODUCT),
-    Operation("feed-forward matmuls", LINEAR, (ranges.FFN,), PRODUCT),
+    Operation("output projection", LINEAR, (ranges.O_PROJ,), GEMM),
+    Operation("feed-forward matmuls", LINEAR, (ranges.FFN,), GEMM),
     Operation("SwiGLU gate", OTHER, (ranges.FFN,), REST),
     Operation("norms", OTHER, (ranges.NORM,), REST),
     Operation("residual additions", OTHER, ("block",), REST),
     Operation("embedding", OTHER, (ranges.EMBEDDING,), REST),
-    Operation("head", LINEAR, (ranges.LM_HEAD,), PRODUCT),
-    Operation("all matmuls of backward", LINEAR, ("",), PRODUCT, ranges.BACKWARD),
+    Operation("head", LINEAR, (ranges.LM_HEAD,), GEMM),
+    Operation("all matmuls of backward", LINEAR, ("",), GEMM, ranges.BACKWARD),
     Operation("AdamW", OTHER, ("",), REST, ranges.OPTIMIZER),
 )
 
@@ -80,7 +80,7 @@ def costs_of_run(run: Mapping) -> dict[tuple[str, str, str], flops.Cost]:
     """Costs of one step by phase, innermost range and family, as far as there is a formula."""
     shape = run_grid.shape_of(run)
     forward = flops.kernel_costs(shape)
-    products = sum((cost for (_, family), cost in forward.items() if family in PRODUCT), flops.Cost(0, 0))
+    products = sum((cost for (_, family), cost in forward.items() if family in GEMM), flops.Cost(0, 0))
     costs = {(ranges.FORWARD, *key): cost for key, cost in forward.items()}
     costs[ranges.BACKWARD, "", "gemm"] = products * 2
     if run.get("optimizer", "own") == "own":
@@ -203,7 +203,7 @@ def traffic(runs: pd.DataFrame) -> pd.DataFrame:
     rows = rows[rows["run_id"].isin(shape_of)].reset_index(drop=True)
     shapes = [shape_of[run_id] for run_id in rows["run_id"]]
     costs = [flops.kernel_costs(shape) for shape in shapes]
-    moved = [sum(c.bytes for (_, family), c in cost.items() if family not in PRODUCT) for cost in costs]
+    moved = [sum(c.bytes for (_, family), c in cost.items() if family not in GEMM) for cost in costs]
     table = rows.assign(moved_bytes=moved, least_bytes=[least_bytes(shape) for shape in shapes])
     return table.assign(times_least=table["moved_bytes"] / table["least_bytes"])
 
@@ -255,7 +255,7 @@ def backward_ratio(steps: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
             "timer_ratio_max": backward["timer_max_ns"] / forward["timer_min_ns"],
         }
     ).dropna()
-    products = totals["family"].isin(PRODUCT)
+    products = totals["family"].isin(GEMM)
     for name, rows in (("kernel", totals), ("product", totals[products]), ("rest", totals[~products])):
         of_phase = {p: rows[rows["phase"] == p].groupby("run_id")["time_ns"].sum() for p in ranges.PHASES}
         table[f"{name}_ratio"] = of_phase[ranges.BACKWARD] / of_phase[ranges.FORWARD]

@@ -53,7 +53,7 @@ def host_times(steps: pd.DataFrame, collector: str, prefix: str) -> pd.DataFrame
 
 
 def differ(rows: pd.DataFrame, first: str, second: str) -> pd.Series:
-    """True where two times differ by more than their spread: their minimum-to-maximum intervals do not overlap."""
+    """True where two times differ: their minimum-to-maximum intervals do not overlap."""
     return (rows[f"{first}_min_ns"] > rows[f"{second}_max_ns"]) | (rows[f"{second}_min_ns"] > rows[f"{first}_max_ns"])
 
 

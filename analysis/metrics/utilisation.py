@@ -7,7 +7,7 @@ from analysis.reference import flops, gpus
 
 
 def mfu(run: pd.Series, wall_ns: float) -> float:
-    """Model FLOPs utilisation: matrix-product FLOPs of the step over its wall time, over the GPU's dense peak for the
+    """Model FLOPs utilisation: matmul FLOPs of the step over its wall time, over the GPU's dense peak for the
     run's precision.
 
     NaN where the GPU is not in analysis/reference/gpus.py, or the FLOPs of the workload are not known.

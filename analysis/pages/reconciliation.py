@@ -221,13 +221,13 @@ def _phase_sum(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _products(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
-    counted = kernel_time.matrix_products(kernels, kernel_families.is_matrix_product)
+    counted = kernel_time.count_gemms(kernels, kernel_families.is_main_gemm)
     parts = []
     for phase in (ranges.FORWARD, ranges.BACKWARD):
         of_phase = counted[(counted["phase"] == phase) & counted["run_id"].isin(info.index)]
         want = pd.Series(
             {
-                run_id: flops.num_matrix_products(run_grid.shape_of(run), phase, run["attention"])
+                run_id: flops.num_matmuls(run_grid.shape_of(run), phase, run["attention"])
                 for run_id, run in info.iterrows()
             },
             dtype=float,
@@ -263,7 +263,7 @@ def _layouts(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     names = rows["kernel_name"].astype("category")
     layouts = {
         name: (getattr(gemm_names.parse(name), "layout", None) or "unknown")
-        if kernel_families.is_matrix_product(name)
+        if kernel_families.is_main_gemm(name)
         else ""
         for name in names.cat.categories
     }

@@ -5,8 +5,8 @@ Conventions, the same everywhere:
   eps, one logarithm a token) are left out.
 - `bytes` is the least traffic with device memory: every operand read once, every result written once. An unfused
   sequence of kernels moves more; a cache may move less.
-- Attention is counted in full, T x T scores, as the written-out form computes it. A fused causal kernel may skip nearly
-  half; `torch.utils.flop_counter` counts it in full too, and counts everything but products as 0.
+- Attention is counted in full, T x T scores, as eager attention computes it. A fused causal kernel may skip nearly
+  half; `torch.utils.flop_counter` counts it in full too, and counts everything but matmuls as 0.
 
 Shapes: B batch_size, T context_length, N = B T tokens, D d_model, F d_ff, H num_heads, K = D / H, L num_layers,
 V vocab_size. Source of the formulas: the shapes of the operands; for the model's total also Kaplan et al. 2020
@@ -74,7 +74,7 @@ class Cost:
 
 
 def linear(num_tokens: int, in_features: int, out_features: int, element_bytes: int = FP32_BYTES) -> Cost:
-    """[N, I] @ [I, O] -> [N, O]: 2 N I O. Its gradients for input and weight are two products of the same cost."""
+    """[N, I] @ [I, O] -> [N, O]: 2 N I O. Its gradients for input and weight are two matmuls of the same cost."""
     elements = num_tokens * in_features + in_features * out_features + num_tokens * out_features
     return Cost(2 * num_tokens * in_features * out_features, elements * element_bytes)
 
@@ -93,7 +93,7 @@ def attention_value(shape: Shape, element_bytes: int = FP32_BYTES) -> Cost:
 def fused_attention(shape: Shape, element_bytes: int = FP32_BYTES, skip_masked: bool = False) -> Cost:
     """Q K^T, softmax and A V of one layer with the scores kept on chip: reads Q, K, V, writes the output.
 
-    Only the two products are counted as operations. `skip_masked` counts the T (T + 1) / 2 pairs that the causal mask
+    Only the two matmuls are counted as operations. `skip_masked` counts the T (T + 1) / 2 pairs that the causal mask
     leaves, which is what a fused kernel has to compute.
     """
     pairs = shape.num_scores
@@ -109,7 +109,7 @@ def softmax(shape: Shape, element_bytes: int = FP32_BYTES) -> Cost:
 
 
 def softmax_kernels(shape: Shape, element_bytes: int = FP32_BYTES) -> dict[str, Cost]:
-    """Softmax of one layer written out as five kernels, in the order of their launches: each goes once through the
+    """Softmax of one layer as five kernels, in the order of their launches: each goes once through the
     scores and once through one number a row; `max` writes the position of the maximum, too."""
     scores, rows = shape.num_scores, shape.num_scores // shape.context_length
 
@@ -188,7 +188,7 @@ ADAMW_ACCESSES = {
 }
 """Reads and writes of an element for each parameter by the operations of an AdamW step, all kernels of one operation
 together. An operation reads each of its operands once (addcmul its gradient, which it squares) and writes its result;
-`add` adds eps. Written out and PyTorch's loop have one kernel a tensor, foreach one for a list of tensors: the same
+`add` adds eps. Reference AdamW and PyTorch's loop have one kernel a tensor, foreach one for a list of tensors: the same
 accesses. They move 20 elements a parameter as `adamw_unfused`, fused 7 as `adamw`."""
 
 
@@ -200,17 +200,17 @@ def num_parameters(shape: Shape) -> int:
     return size.num_parameters(shape.vocab_size)
 
 
-def num_matrix_products(shape: Shape, phase: str, attention: str = "naive") -> int:
-    """Matrix products that `phase` launches: forward 9 L + 1 (seven linears, Q K^T and A V a layer, and the head),
-    backward twice that. With fused attention the two products of each layer are inside its kernel: 7 L + 1."""
-    forward = (9 if _written_out(attention) else 7) * shape.num_layers + 1
+def num_matmuls(shape: Shape, phase: str, attention: str = "naive") -> int:
+    """Matmuls that `phase` launches: forward 9 L + 1 (seven linears, Q K^T and A V a layer, and the head),
+    backward twice that. With fused attention the two matmuls of each layer are inside its kernel: 7 L + 1."""
+    forward = (9 if _is_eager(attention) else 7) * shape.num_layers + 1
     return {"forward": forward, "loss": 0, "backward": 2 * forward, "optimizer": 0}[_checked(phase)]
 
 
-def matrix_product_flops(shape: Shape, phase: str) -> int:
-    """Operations of all products of `phase`, those inside fused attention included, counted in full.
+def matmul_flops(shape: Shape, phase: str) -> int:
+    """Operations of all matmuls of `phase`, those inside fused attention included, counted in full.
 
-    Forward 2 N (L (4 D^2 + 3 D F) + D V) + 4 L B T^2 D. Backward exactly twice that: each product has one gradient for
+    Forward 2 N (L (4 D^2 + 3 D F) + D V) + 4 L B T^2 D. Backward exactly twice that: each matmul has one gradient for
     each operand, of the same cost. What a fused backward kernel recomputes is not counted. The numerator of MFU.
     """
     d = shape.d_model
@@ -221,7 +221,7 @@ def matrix_product_flops(shape: Shape, phase: str) -> int:
 
 
 def step_flops(shape: Shape, mode: str) -> int:
-    """Operations of all matrix products of one step of `mode`: forward, forward_backward or train_step."""
+    """Operations of all matmuls of one step of `mode`: forward, forward_backward or train_step."""
     phases = {
         "forward": ("forward",),
         "forward_backward": ("forward", "backward"),
@@ -229,7 +229,7 @@ def step_flops(shape: Shape, mode: str) -> int:
     }
     if mode not in phases:
         raise ValueError(f"mode {mode!r} is unknown; choose one of {', '.join(phases)}")
-    return sum(matrix_product_flops(shape, phase) for phase in phases[mode])
+    return sum(matmul_flops(shape, phase) for phase in phases[mode])
 
 
 def forward_costs(shape: Shape, attention: str = "naive", element_bytes: int = FP32_BYTES) -> dict[str, Cost]:
@@ -240,7 +240,7 @@ def forward_costs(shape: Shape, attention: str = "naive", element_bytes: int = F
     n, d, f, layers = shape.num_tokens, shape.d_model, shape.d_ff, shape.num_layers
     projection = linear(n, d, d, element_bytes)
     scaling = Cost(shape.num_scores, 0)
-    if _written_out(attention):
+    if _is_eager(attention):
         attend = {
             "attention_scores": query_key(shape, element_bytes) + scaling,
             "softmax": softmax(shape, element_bytes),
@@ -266,7 +266,7 @@ def forward_costs(shape: Shape, attention: str = "naive", element_bytes: int = F
 
 
 def kernel_costs(shape: Shape) -> dict[tuple[str, str], Cost]:
-    """Cost of one float32 forward pass as the model is written, attention written out and nothing fused: by innermost
+    """Cost of one float32 forward pass as the model is written, attention eager and nothing fused: by innermost
     NVTX range and kernel family, summed over the layers.
 
     Each kernel reads its operands once and writes its result once, so that whatever passes from kernel to kernel goes
@@ -321,7 +321,7 @@ def _checked(phase: str) -> str:
     return phase
 
 
-def _written_out(attention: str) -> bool:
+def _is_eager(attention: str) -> bool:
     if attention not in ATTENTION:
         raise ValueError(f"attention {attention!r} is unknown; choose one of {', '.join(ATTENTION)}")
     return attention == "naive"

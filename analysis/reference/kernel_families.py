@@ -158,7 +158,7 @@ _FAMILY_ROWS = (
 FAMILIES: dict[str, Family] = {family.key: family for family in _FAMILY_ROWS}
 """Families by key, in display order."""
 
-GEMM_PRODUCT_PARTS = frozenset({"main", "gemv"})
+MAIN_GEMM_PARTS = frozenset({"main", "gemv"})
 """Parts of the gemm family that are a matmul; the others (splitk, epilogue) belong to the one launched before."""
 
 _SHARED = "recorded on an H200"
@@ -1201,13 +1201,13 @@ def family(name: str, taxonomy: Taxonomy = BUILT_IN) -> str:
     return taxonomy.classify(name).family
 
 
-def is_matrix_product(name: str, taxonomy: Taxonomy = BUILT_IN) -> bool:
+def is_main_gemm(name: str, taxonomy: Taxonomy = BUILT_IN) -> bool:
     """Whether kernel `name` is the main kernel of a matmul: exactly one launch per matmul.
 
     False for split-K and epilogue kernels, which belong to the matmul launched before them, and for fused attention.
     """
     found = taxonomy.classify(name)
-    return found.family == "gemm" and found.part in GEMM_PRODUCT_PARTS
+    return found.family == "gemm" and found.part in MAIN_GEMM_PARTS
 
 
 def rule(classification: Classification, taxonomy: Taxonomy = BUILT_IN) -> Rule | None:

@@ -300,7 +300,7 @@ class Workload:
         self.loss_value = None
 
     def optimize(self) -> None:
-        """The written-out AdamW."""
+        """Reference AdamW."""
         device = self.device
         for i, parameter in enumerate(self.parameters):
             if i == len(self.moments):

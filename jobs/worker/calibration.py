@@ -20,7 +20,7 @@ LAUNCHES = 1000  # fewer than the queue holds, so that the host never waits for 
 def rates(device: torch.device) -> list[dict]:
     """Rows of figure, unit, value (median), low, high, repeats and gpu_name.
 
-    gemm_*: FLOP/s of a square product of GEMM_SIZE; copy: bytes read and written per second by a device copy; read:
+    gemm_*: FLOP/s of a square matmul of GEMM_SIZE; copy: bytes read and written per second by a device copy; read:
     bytes read per second by a sum; launch: seconds of host time for one small PyTorch operation.
     """
     rows = []

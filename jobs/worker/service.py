@@ -30,7 +30,7 @@ from jobs.workloads.annotation import annotate
 
 SEED = 0
 
-# "high" lets float32 products use TF32 tensor cores, "highest" forbids it.
+# "high" lets float32 matmuls use TF32 tensor cores, "highest" forbids it.
 MATMUL_PRECISION = {"fp32": "highest", "tf32": "high", "bf16": "highest"}
 
 COMPILE_MODE = {"default": "default", "cudagraphs": "reduce-overhead"}

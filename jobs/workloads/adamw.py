@@ -1,4 +1,4 @@
-"""AdamW (Loshchilov & Hutter 2019, algorithm 2): written out, a handful of unfused kernels for every tensor, and
+"""AdamW (Loshchilov & Hutter 2019, algorithm 2): the reference, a handful of unfused kernels for every tensor, and
 PyTorch's own in its three implementations."""
 
 from collections.abc import Iterable

@@ -14,7 +14,7 @@ from jobs.workloads.transformer.model import RotaryEmbedding, TransformerLM, los
 from jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
 
 SHAPE = {"d_model": 32, "d_ff": 48, "num_layers": 3, "num_heads": 4, "vocab_size": 50, "context_length": 12}
-MATRIX_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}
+MATMULS = {"mm", "bmm", "addmm", "baddbmm"}
 
 
 @pytest.fixture(params=["naive", "sdpa"])
@@ -136,20 +136,20 @@ class Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
     @property
-    def matrix_products(self) -> int:
-        return sum(self.counts[name] for name in MATRIX_PRODUCTS)
+    def num_matmuls(self) -> int:
+        return sum(self.counts[name] for name in MATMULS)
 
 
 @pytest.mark.parametrize("num_layers", [1, 2, 5])
-def test_forward_has_9l_plus_1_matrix_products_and_backward_18l_plus_2(num_layers):
+def test_forward_has_9l_plus_1_matmuls_and_backward_18l_plus_2(num_layers):
     model, tokens = build(num_layers=num_layers)
     with Operations() as forward:
         logits = model(tokens[:, :-1])
     loss = loss_of(logits, tokens[:, 1:])
     with Operations() as backward:
         loss.backward()
-    assert forward.matrix_products == 9 * num_layers + 1
-    assert backward.matrix_products == 18 * num_layers + 2
+    assert forward.num_matmuls == 9 * num_layers + 1
+    assert backward.num_matmuls == 18 * num_layers + 2
 
 
 @pytest.mark.parametrize("vocab_size", [VOCAB_SIZE, 50_257])

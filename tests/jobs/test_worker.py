@@ -75,7 +75,7 @@ def test_a_mode_runs_its_phases_only(mode, phases, opened):
     assert list(wall) == [*phases, "step"]
     assert [name for name in opened if name in ranges.PHASES] == phases
     assert opened[0] == "step"
-    assert operations.matrix_products == (9 * 2 + 1) + (18 * 2 + 2 if "backward" in phases else 0)
+    assert operations.num_matmuls == (9 * 2 + 1) + (18 * 2 + 2 if "backward" in phases else 0)
     has_gradient = {parameter.grad is not None for parameter in one.model.parameters()}
     assert has_gradient == {"backward" in phases}
     changed = any(not torch.equal(a, b) for a, b in zip(before, one.model.parameters()))

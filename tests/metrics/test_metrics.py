@@ -114,7 +114,7 @@ def test_family_shares_add_up_to_one(within):
 
 def test_a_split_k_part_is_not_a_product_of_its_own():
     rec = recording(("small",), (128,), ("train_step",))
-    counted = kernel_time.matrix_products(rec.kernels, kernel_families.is_matrix_product)
+    counted = kernel_time.count_gemms(rec.kernels, kernel_families.is_main_gemm)
     per_phase = counted.groupby("phase")["products"].unique().map(list).to_dict()
     assert per_phase["forward"] == [9 * NUM_LAYERS + 1]
     assert per_phase["backward"] == [18 * NUM_LAYERS + 2]

@@ -108,7 +108,7 @@ def test_operations_add_up_to_the_phase(answer):
         np.testing.assert_allclose(sums, costs.loc[sums.index, name], rtol=0.01)
 
 
-def test_written_out_launches_eight_kernels_for_each_tensor(shipped, answer):
+def test_reference_adamw_launches_eight_kernels_for_each_tensor(shipped, answer):
     rows = answer.tables["cost"].rows.set_index("run_id")
     layers = shipped.runs.astype({"run_id": str}).set_index("run_id")["num_layers"]
     for run_id, row in rows[rows["optimizer"].isin(["own", "loop"])].iterrows():
@@ -188,7 +188,7 @@ def test_a_run_out_of_memory_keeps_its_place_and_gives_no_number(tmp_path, shipp
     assert "OOM in optimizer" in page(tmp_path, answer)
 
 
-def test_without_adamw_written_out_there_is_nothing_to_compare(tmp_path, of_small, rates):
+def test_without_reference_adamw_there_is_nothing_to_compare(tmp_path, of_small, rates):
     answer = ask(with_runs(of_small, of_small.runs["optimizer"].astype(str) == "fused"), rates)
     assert not {"fused", "fused_not_always", "step", "share", "bytes"} & held(answer)
     page(tmp_path, answer)

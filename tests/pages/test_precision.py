@@ -95,7 +95,7 @@ def held(answer):
     return {key for key, claim in answer.claims.items() if claim.holds}
 
 
-def test_every_matrix_product_has_a_math_path_and_none_is_missing(shipped, answer):
+def test_every_matmul_has_a_math_path_and_none_is_missing(shipped, answer):
     paths = answer.tables["paths"].rows
     products = paths.groupby("run_id")["products"].sum()
     layers = shipped.runs.astype({"run_id": str}).set_index("run_id")["num_layers"]

@@ -3,7 +3,7 @@
 import pytest
 
 from analysis.reference import flops
-from analysis.reference.flops import Cost, Shape, matrix_product_flops, num_matrix_products, step_flops
+from analysis.reference.flops import Cost, Shape, matmul_flops, num_matmuls, step_flops
 from jobs.contract import ranges
 from jobs.workloads import annotation
 
@@ -23,12 +23,12 @@ def test_softmax_is_51_times_less_arithmetic_than_its_products():
 
 @pytest.mark.parametrize(("attention", "forward"), [("naive", 9 * 12 + 1), ("sdpa", 7 * 12 + 1)])
 def test_number_of_products(attention, forward):
-    counts = [num_matrix_products(SMALL, phase, attention) for phase in flops.PHASES]
+    counts = [num_matmuls(SMALL, phase, attention) for phase in flops.PHASES]
     assert counts == [forward, 0, 2 * forward, 0]
 
 
 def test_products_of_a_step_add_up():
-    forward = matrix_product_flops(SMALL, "forward")
+    forward = matmul_flops(SMALL, "forward")
     assert step_flops(SMALL, "forward") == forward
     assert step_flops(SMALL, "train_step") == step_flops(SMALL, "forward_backward") == 3 * forward
     # six operations a weight and token (the embedding does no arithmetic), and attention's scores on top
@@ -46,7 +46,7 @@ def test_costs_by_module_hold_all_products_of_the_forward_pass():
             products += 12 * 2 * flops.query_key(SMALL).flops
         else:
             products += costs["fused_attention"].flops
-        assert products == matrix_product_flops(SMALL, "forward")
+        assert products == matmul_flops(SMALL, "forward")
 
 
 @pytest.mark.parametrize("attention", ["naive", "sdpa"])
@@ -74,8 +74,8 @@ def test_utilisation_is_none_without_a_peak():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: matrix_product_flops(SMALL, "forwards"),
-        lambda: num_matrix_products(SMALL, "forward", "paged"),
+        lambda: matmul_flops(SMALL, "forwards"),
+        lambda: num_matmuls(SMALL, "forward", "paged"),
         lambda: step_flops(SMALL, "train"),
     ],
 )
@@ -121,7 +121,7 @@ def test_forward_agrees_with_torchs_counter(torch, model):
 
     with sdpa_kernel([SDPBackend.MATH]), FlopCounterMode(display=False) as counter:
         run(torch, model, backward=False)
-    assert counter.get_total_flops() == matrix_product_flops(TINY, "forward")
+    assert counter.get_total_flops() == matmul_flops(TINY, "forward")
 
 
 def test_backward_agrees_with_torchs_counter(torch, model):
@@ -135,12 +135,12 @@ def test_backward_agrees_with_torchs_counter(torch, model):
 
 @pytest.mark.parametrize("model", ["naive"], indirect=True)  # fused attention hides its products
 def test_products_are_launched_as_often_as_counted(torch, model):
-    assert count_products(torch, model, backward=False) == num_matrix_products(TINY, "forward")
-    both = num_matrix_products(TINY, "forward") + num_matrix_products(TINY, "backward")
-    assert count_products(torch, model, backward=True) == both
+    assert count_matmuls(torch, model, backward=False) == num_matmuls(TINY, "forward")
+    both = num_matmuls(TINY, "forward") + num_matmuls(TINY, "backward")
+    assert count_matmuls(torch, model, backward=True) == both
 
 
-def count_products(torch, model, backward):
+def count_matmuls(torch, model, backward):
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Count(TorchDispatchMode):

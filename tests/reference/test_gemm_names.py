@@ -9,7 +9,7 @@ import pytest
 
 from analysis.reference.gemm_names import EXPECTED_LAYOUTS, MATH_PATHS, GemmName, parse
 from analysis.reference.gpus import PRECISIONS
-from analysis.reference.kernel_families import is_matrix_product
+from analysis.reference.kernel_families import is_main_gemm
 
 READ = [  # name, library, architecture, math path, layout, tile, stages, split-K
     (
@@ -188,4 +188,4 @@ def products(path: Path) -> list[str]:
         "SELECT s.value FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName"
     ).fetchall()
     connection.close()
-    return [name for (name,) in rows if is_matrix_product(name)]
+    return [name for (name,) in rows if is_main_gemm(name)]

@@ -20,7 +20,7 @@ from analysis.reference.kernel_families import (
     UNCLASSIFIED,
     classify,
     family,
-    is_matrix_product,
+    is_main_gemm,
     load_user_rules,
     with_user_rules,
 )
@@ -73,7 +73,7 @@ def test_families_have_labels_and_explanations_in_a_stable_order():
 def test_unknown_name_is_other(name):
     assert classify(name) == UNCLASSIFIED
     assert family(name) == OTHER
-    assert not is_matrix_product(name)
+    assert not is_main_gemm(name)
     assert kernel_families.rule(classify(name)) is None
 
 
@@ -87,11 +87,11 @@ def test_hand_written_softmax_and_norm_cannot_be_told_from_names():
 
 def test_split_k_kernels_are_not_products_of_their_own():
     main = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_execute_{}__5x_cublas"
-    assert is_matrix_product(main.format("kernel"))
-    assert not is_matrix_product(main.format("split_k_kernel"))
+    assert is_main_gemm(main.format("kernel"))
+    assert not is_main_gemm(main.format("split_k_kernel"))
     assert family(main.format("split_k_kernel")) == "gemm"
     # nvjet's own splitK is one kernel and is the product
-    assert is_matrix_product("nvjet_sm90_tst_96x128_64x6_2x1_v_bz_splitK_NNN")
+    assert is_main_gemm("nvjet_sm90_tst_96x128_64x6_2x1_v_bz_splitK_NNN")
 
 
 def test_spelling_of_nsys_and_of_the_pytorch_profiler_agree():
@@ -139,7 +139,7 @@ def test_no_kernel_time_of_the_shared_profiles_is_unclassified(shared_profiles):
 )
 def test_products_are_counted_as_the_architecture_has_them(shared_profiles, profile, products):
     kernels = kernels_of(shared_profiles / f"{profile}.sqlite")
-    assert sum(is_matrix_product(name) for name, _ in kernels) == products
+    assert sum(is_main_gemm(name) for name, _ in kernels) == products
 
 
 def test_every_split_k_kernel_directly_follows_its_product(shared_profiles):
@@ -148,7 +148,7 @@ def test_every_split_k_kernel_directly_follows_its_product(shared_profiles):
     kernels = [name for name, _ in kernels_of(shared_profiles / "train.sqlite")]
     pairs = [(before, name) for before, name in pairwise(kernels) if classify(name).part == "splitk"]
     assert Counter("splitKreduce" in name for _, name in pairs) == {False: 312, True: 50}
-    assert all(is_matrix_product(before) for before, _ in pairs)
+    assert all(is_main_gemm(before) for before, _ in pairs)
     own = [(before, name) for before, name in pairs if "split_k_kernel" in name]
     assert all(name.replace("split_k_kernel", "kernel") == before for before, name in own)
 
@@ -164,7 +164,7 @@ def test_user_rules_come_before_the_built_in_ones(tmp_path):
     assert family("my_special_gemm_kernel", mine) == "attention"
     assert family("my_special_gemm_kernel") == "gemm"
     assert classify("duplicateWithKeys(int)", mine) == ("norm", "", "mine", 1)
-    assert not is_matrix_product("my_special_gemm_kernel", mine)
+    assert not is_main_gemm("my_special_gemm_kernel", mine)
     assert family("ampere_sgemm_128x64_tn", mine) == "gemm"
 
 

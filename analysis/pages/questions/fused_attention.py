@@ -148,7 +148,7 @@ def _claims_of_memory(frames: Frames, runs: pd.DataFrame) -> list[Claim]:
 def _claims_of_kernels(frames: Frames, runs: pd.DataFrame, kernels: pd.DataFrame) -> list[Claim]:
     reference, forward, parts = frames.reference, frames.forward, frames.parts
     at_reference = parts[parts["train_run_id"].isin(reference["run_id"])]
-    gone = attention.products_gone(frames.compared, kernels, runs)
+    gone = attention.count_matmuls_gone(frames.compared, kernels, runs)
     return [
         Claim("replaced", forward[(forward["attention"] == NAIVE) & forward["per_layer"].notna()], facts=_replaced),
         Claim(

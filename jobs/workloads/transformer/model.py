@@ -1,8 +1,8 @@
-"""Transformer language model of Stanford CS336: pre-norm blocks, RMSNorm, RoPE, causal attention written out, SwiGLU,
+"""Transformer language model of Stanford CS336: pre-norm blocks, RMSNorm, RoPE, eager causal attention, SwiGLU,
 no biases, untied embedding and head.
 
 Written operation by operation, as a student writes it, so that each kernel can be seen. Separate Q, K, V and output
-projections: a forward pass launches 9L + 1 matrix products (seven linears, QK^T and AV a layer, and the head).
+projections: a forward pass launches 9L + 1 matmuls (seven linears, QK^T and AV a layer, and the head).
 
 Shapes: B batch_size, T context_length, D d_model, H num_heads, K = D / H, F d_ff, V vocab_size.
 """
