@@ -121,7 +121,7 @@ class Collector:
                     "run": run.model_dump(),
                     "warmup_steps": warmup_steps,
                     "steps": steps,
-                    "observe": self.probes,
+                    "probe": self.probes,
                     "log": str(folder / LOG),
                 }
             )

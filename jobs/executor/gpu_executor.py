@@ -34,7 +34,7 @@ class GpuExecutor:
         self.collectors: list[Collector] = [self.timer, *self.free]
         self.nsys: Nsys | None = None  # the one in use
         self.exports: set[Future[Nsys]] = set()
-        self.disturbed_at = -math.inf  # when a capture last began or began to end, on the clock of time.monotonic
+        self.cooling_since = -math.inf  # when a capture last began or began to end, on the clock of time.monotonic
         self.machine = Machine()
 
     def start(self) -> None:
@@ -84,7 +84,7 @@ class GpuExecutor:
 
     def cool_down(self) -> None:
         """Wait until no capture of this GPU disturbs measured steps."""
-        time.sleep(max(0.0, self.disturbed_at + self.state.cooldown_s - time.monotonic()))
+        time.sleep(max(0.0, self.cooling_since + self.state.cooldown_s - time.monotonic()))
 
     def time(self, run: Run) -> None:
         """Measure a run without a profiler. Whatever happens to it becomes its record; only a broken machine raises."""
@@ -107,14 +107,14 @@ class GpuExecutor:
                 nsys.renew()
             nsys.start()
             nsys.begin_capture(attempt.folder)
-            self.disturbed_at = time.monotonic()
+            self.cooling_since = time.monotonic()
             attempt.measure(self.state.protocol.profiled_steps, when_quiet=self.cool_down)
         except RunFailed as failure:  # and the worker was stopped, its capture with it
             self.free.append(nsys)
             attempt.fail(failure)
         else:
             self.exports.add(pool.submit(self.export, attempt, nsys))
-        self.disturbed_at = time.monotonic()
+        self.cooling_since = time.monotonic()
         self.nsys = None
 
     def export(self, attempt: Attempt, nsys: Nsys) -> Nsys:

@@ -13,7 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from jobs.memory.caching_allocator import MIB, CachingAllocator, OutOfMemory
-from jobs.memory.simulated_step import Shape, Workload, shape_of
+from jobs.memory.simulated_step import Shape, SimulatedStepper, shape_of
 from jobs.workloads import REFERENCE
 from jobs.workloads.transformer.sizes import ModelSize
 
@@ -54,10 +54,10 @@ def outcome(shape: Shape, limit_bytes: float = inf) -> Outcome:
     peaks: list[dict[str, int]] = [{} for _ in range(NUM_STEPS)]
     step, phase = 0, "build"
     try:
-        workload = Workload(shape, allocator)
+        stepper = SimulatedStepper(shape, allocator)
         for step in range(NUM_STEPS):
-            workload.zero_grad()
-            for phase, work in workload.phases.items():
+            stepper.zero_grad()
+            for phase, work in stepper.phases.items():
                 allocator.reset_peak()
                 work()
                 peaks[step][phase] = allocator.peak

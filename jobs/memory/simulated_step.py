@@ -1,7 +1,7 @@
 """Steps of the model on tensors that have a size and nothing else: what PyTorch would allocate and give back, and in
 which order. No GPU, no torch.
 
-`Workload` follows `jobs/workloads/transformer/model.py`, `jobs/workloads/adamw.py` and `jobs/worker/service.py`
+`SimulatedStepper` follows `jobs/workloads/transformer/model.py`, `jobs/workloads/adamw.py` and `jobs/worker/service.py`
 operation by operation. `Device` has the operations: what they keep for backward, and what they need in it, with one
 autograd thread. As in PyTorch, a tensor lives as long as something refers to it. What libraries take inside a kernel is
 left out, but for cuBLAS's workspace and the accumulators of fused attention.
@@ -231,8 +231,8 @@ class Layer(NamedTuple):
     w3: Tensor
 
 
-class Workload:
-    """A model with its data and optimizer, ready to run steps, as `jobs.worker.service.Workload`."""
+class SimulatedStepper:
+    """A model with its data and optimizer, ready to run steps, as `jobs.worker.service.Stepper`."""
 
     def __init__(self, shape: Shape, allocator: CachingAllocator):
         self.shape, self.device = shape, Device(allocator)
@@ -254,7 +254,7 @@ class Workload:
 
     @property
     def phases(self) -> dict[str, Callable[[], None]]:
-        """Made anew, lest the workload hold itself: then nothing would be given back before garbage is collected."""
+        """Made anew, lest this hold itself: then nothing would be given back before garbage is collected."""
         optimize = self.optimize if self.shape.optimizer == "own" else self.torch_optimize
         work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: optimize}
         return {phase: work[phase] for phase in PHASES[: NUM_PHASES[self.shape.mode]]}

@@ -1,4 +1,4 @@
-"""What is observed of a workload outside its timed steps: device memory by phase, by module and by use, and how far its
+"""What is probed of a workload outside its timed steps: device memory by phase, by module and by use, and how far its
 arithmetic is from float32."""
 
 from collections.abc import Callable, Iterator
@@ -11,24 +11,24 @@ from jobs.contract.ranges import FORWARD
 from jobs.workloads import annotation
 
 
-def observe(workload) -> dict[str, list[dict]]:
-    """Observations of one more step of a `jobs.worker.service.Workload`, without CUDA only the empty list of `memory`.
+def probe_memory(stepper) -> dict[str, list[dict]]:
+    """Memory in one more step of a `jobs.worker.service.Stepper`, without CUDA only the empty list of `memory`.
 
     memory: allocator's peaks and levels in bytes, a row for each phase. module_memory: bytes that each range of forward
     left allocated, its activations. figures: bytes in use when the step has ended, by use.
     """
-    if workload.device.type != "cuda":
+    if stepper.device.type != "cuda":
         return {"memory": []}
-    kept = KeptBytes(workload.device)
+    kept = KeptBytes(stepper.device)
     phases: list[dict] = []
 
     def of_phase(phase: str, work: Callable[[], None]) -> None:
-        device = workload.device
+        device = stepper.device
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         with annotation.opened_by(kept.open) if phase == FORWARD else annotation.no_ranges():
             work()
-        workload.synchronize()
+        stepper.synchronize()
         phases.append(
             {
                 "phase": phase,
@@ -39,8 +39,8 @@ def observe(workload) -> dict[str, list[dict]]:
             }
         )
 
-    workload.step(of_phase)
-    return {"memory": phases, "module_memory": kept.rows, "figures": memory_by_use(workload)}
+    stepper.step(of_phase)
+    return {"memory": phases, "module_memory": kept.rows, "figures": memory_by_use(stepper)}
 
 
 class KeptBytes:
@@ -62,7 +62,7 @@ class KeptBytes:
         self.path.pop()
 
 
-def memory_by_use(workload) -> list[dict]:
+def memory_by_use(stepper) -> list[dict]:
     """Bytes of the allocator's blocks that hold parameters, gradients and optimizer state, and of all others, from a
     snapshot of the allocator."""
     blocks = {
@@ -71,11 +71,11 @@ def memory_by_use(workload) -> list[dict]:
         for block in segment["blocks"]
         if block["state"] == "active_allocated"
     }
-    parameters = list(workload.model.parameters())
+    parameters = list(stepper.model.parameters())
     uses = {
         "parameters": parameters,
         "gradients": [one.grad for one in parameters if one.grad is not None],
-        "optimizer_state": list(workload.optimizer_state()),
+        "optimizer_state": list(stepper.optimizer_state()),
     }
     rows, told = [], 0
     for use, tensors in uses.items():
@@ -86,11 +86,11 @@ def memory_by_use(workload) -> list[dict]:
     return rows
 
 
-def numerics(workload) -> list[dict]:
+def numerics(stepper) -> list[dict]:
     """Loss, and output where it is one tensor (logits), of one forward pass in the run's precision against the same
     weights in float32."""
-    output, loss = outputs(workload, workload.run["precision"])
-    exact, exact_loss = outputs(workload, "fp32")
+    output, loss = outputs(stepper, stepper.run["precision"])
+    exact, exact_loss = outputs(stepper, "fp32")
     figures = {"loss": loss, "loss_fp32": exact_loss}
     if output is not None and exact is not None:
         difference = output - exact
@@ -102,15 +102,15 @@ def numerics(workload) -> list[dict]:
     return [{"figure": figure, "unit": "", "value": value} for figure, value in figures.items()]
 
 
-def outputs(workload, precision: str) -> tuple[Tensor | None, float]:
+def outputs(stepper, precision: str) -> tuple[Tensor | None, float]:
     """Output in float64 (None where it is no tensor) and loss of one forward pass in a precision."""
-    workload.where = FORWARD
-    with workload.in_precision(precision), annotation.no_ranges():
-        workload.forward()
-        output = workload.output.detach().double() if isinstance(workload.output, Tensor) else None
-        workload.loss()
-        loss = workload.loss_value.item()
-    workload.loss_value = None
+    stepper.where = FORWARD
+    with stepper.in_precision(precision), annotation.no_ranges():
+        stepper.forward()
+        output = stepper.output.detach().double() if isinstance(stepper.output, Tensor) else None
+        stepper.loss()
+        loss = stepper.loss_value.item()
+    stepper.loss_value = None
     return output, loss
 
 

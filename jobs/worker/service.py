@@ -36,7 +36,7 @@ MATMUL_PRECISION = {"fp32": "highest", "tf32": "high", "bf16": "highest"}
 COMPILE_MODE = {"default": "default", "cudagraphs": "reduce-overhead"}
 
 
-class Workload:
+class Stepper:
     """A model with its data, ready to run steps.
 
     `run` holds the fields of `jobs.contract.axes.Run`. `where` names the phase in progress, in which a failure happens.
@@ -102,10 +102,10 @@ class Workload:
             states = (state.values() for state in optimizer.state.values())
         return (tensor for state in states for tensor in state if tensor.device.type == self.device.type)
 
-    def step(self, observe: Callable[[str, Callable[[], None]], None] | None = None) -> dict[str, int]:
+    def step(self, around: Callable[[str, Callable[[], None]], None] | None = None) -> dict[str, int]:
         """One step, its phases separated by device synchronisation so that none leaks into the next.
 
-        Returns the wall time of each phase and of the step in nanoseconds. `observe(phase, work)` may wrap each phase.
+        Returns the wall time of each phase and of the step in nanoseconds. `around(phase, work)` may wrap each phase.
         """
         wall = {}
         step_start = time.perf_counter_ns()
@@ -117,7 +117,7 @@ class Workload:
                 self.where = name
                 start = time.perf_counter_ns()
                 with annotate(name):
-                    observe(name, work) if observe else work()
+                    around(name, work) if around else work()
                     self.synchronize()
                 wall[name] = time.perf_counter_ns() - start
         wall[STEP] = time.perf_counter_ns() - step_start
@@ -184,7 +184,7 @@ def settings() -> dict:
 
 
 def compares_with_fp32(run: dict) -> bool:
-    """Whether numerics are observed: fused attention has backends without float32, a compiled model would compile
+    """Whether numerics are probed: fused attention has backends without float32, a compiled model would compile
     again."""
     return run["precision"] != "fp32" and run["attention"] == "naive" and run["compile"] == "off"
 
@@ -196,36 +196,36 @@ def perform(task: dict, device: torch.device, connection: Connection) -> None:
     first measured step is the first of all. A failure is sent as `oom` or `failed` with the phase, the step (from 0,
     warm-up included) and memory in bytes.
     """
-    workload = None
+    stepper = None
     started = time.perf_counter()
     before = allocated_before(device)
     try:
-        workload = Workload(task["run"], device)
-        workload.synchronize()
+        stepper = Stepper(task["run"], device)
+        stepper.synchronize()
         built = time.perf_counter()
-        observed: dict[str, list[dict]] = {"memory": [], "figures": []}
-        if task["observe"]:
+        probed: dict[str, list[dict]] = {"memory": [], "figures": []}
+        if task["probe"]:
             of_run = {"figure": "allocated_before_build", "unit": "bytes"}
-            observed["figures"] += [of_run | {"value": value} for value in before.values()]
+            probed["figures"] += [of_run | {"value": value} for value in before.values()]
         with annotation.no_ranges():
-            observe = task["observe"] and task["warmup_steps"] > 0
-            if observe and compares_with_fp32(task["run"]):
-                observed["figures"] += probes.numerics(workload)
+            has_probes = task["probe"] and task["warmup_steps"] > 0
+            if has_probes and compares_with_fp32(task["run"]):
+                probed["figures"] += probes.numerics(stepper)
             for _ in range(task["warmup_steps"] - 1):
-                workload.step()
-            if observe:
-                for name, rows in probes.observe(workload).items():
-                    observed[name] = observed.get(name, []) + rows
+                stepper.step()
+            if has_probes:
+                for name, rows in probes.probe_memory(stepper).items():
+                    probed[name] = probed.get(name, []) + rows
         warm = time.perf_counter()
         connection.send({"event": "ready"})
         if connection.recv() != "go":
             return
         if task["warmup_steps"]:  # the last one comes after the wait, in which the GPU was idle
             with annotation.no_ranges():
-                workload.step()
-        workload.synchronize()
+                stepper.step()
+        stepper.synchronize()
         measuring = time.perf_counter()
-        walls = [workload.step() for _ in range(task["steps"])]
+        walls = [stepper.step() for _ in range(task["steps"])]
         connection.send(
             {
                 "event": "measured",
@@ -234,8 +234,8 @@ def perform(task: dict, device: torch.device, connection: Connection) -> None:
                     for step, wall in enumerate(walls)
                     for phase, wall_ns in wall.items()
                 ],
-                **observed,
-                "settings": settings() | {"num_parameters": count_parameters(workload.model)},
+                **probed,
+                "settings": settings() | {"num_parameters": count_parameters(stepper.model)},
                 "seconds": {
                     "build": built - started,
                     "warm_up": warm - built,
@@ -250,8 +250,8 @@ def perform(task: dict, device: torch.device, connection: Connection) -> None:
         connection.send(
             {
                 "event": "oom" if out_of_memory else "failed",
-                "phase": workload.where if workload else "build",
-                "step": workload.num_steps if workload else 0,
+                "phase": stepper.where if stepper else "build",
+                "step": stepper.num_steps if stepper else 0,
                 "message": str(error).split("\n")[0] if out_of_memory else f"{type(error).__name__}: {error}",
                 "settings": settings(),
                 **(memory_state(device) | before if out_of_memory else {}),
@@ -276,7 +276,7 @@ def facts(device: torch.device) -> dict:
 
 def serve(connection: Connection, device: torch.device) -> None:
     """Answer tasks until one is None or the connection closes: each is a dict with `log` (file that receives this
-    process's output) and either `calibrate` or `run`, `warmup_steps`, `steps` and `observe` (memory and numerics,
+    process's output) and either `calibrate` or `run`, `warmup_steps`, `steps` and `probe` (memory and numerics,
     too?). When `released` is sent, the run has left nothing behind."""
     connection.send({"event": "hello", "pid": os.getpid(), "facts": facts(device)})
     while True:

@@ -118,7 +118,7 @@ def whole(results: Path, events: Path) -> dict:
             continue
         kernels = kernels_in_steps(results / run_id / "profile.sqlite")
         step_ns = union_ns(kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()) / record["profiled_steps"]
-        warmup = record["warmup_steps"]  # and once more, unprofiled, for what is observed
+        warmup = record["warmup_steps"]  # and once more, unprofiled, for the probes
         num_steps = 2 * warmup + (warmup > 0) + record["measured_steps"] + record["profiled_steps"]
         busy_s += step_ns * num_steps / 1e9
     wall_s = told[-1]["time"] - told[0]["time"]

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from jobs.contract.axes import Run
 from jobs.memory import simulated_step
 from jobs.memory.caching_allocator import CachingAllocator
-from jobs.worker.service import Workload
+from jobs.worker.service import Stepper
 from jobs.workloads import annotation
 from jobs.workloads.transformer import model
 
@@ -94,10 +94,10 @@ def measured(run: Run, num_steps: int) -> list:
     torch.autograd.set_multithreading_enabled(False)
     try:
         with mock.patch.object(model.torch, "exp", exp_on_cuda), annotation.no_ranges(), Events() as seen:
-            workload = Workload(run.model_dump(), torch.device("cpu"))
+            stepper = Stepper(run.model_dump(), torch.device("cpu"))
             seen.events.clear()
             for _ in range(num_steps):
-                workload.step()
+                stepper.step()
             events = list(seen.events)
     finally:
         torch.autograd.set_multithreading_enabled(before)
@@ -106,11 +106,11 @@ def measured(run: Run, num_steps: int) -> list:
 
 def predicted(run: Run, num_steps: int) -> list:
     allocator = Replay()
-    workload = simulated_step.Workload(simulated_step.shape_of(run), allocator)
+    stepper = simulated_step.SimulatedStepper(simulated_step.shape_of(run), allocator)
     allocator.events.clear()
     for _ in range(num_steps):
-        workload.zero_grad()
-        for work in workload.phases.values():
+        stepper.zero_grad()
+        for work in stepper.phases.values():
             work()
     return in_order(list(allocator.events))
 

@@ -13,7 +13,7 @@ import torch
 from jobs.contract import ranges
 from jobs.contract.axes import Run
 from jobs.worker import probes, service
-from jobs.worker.service import Workload, perform
+from jobs.worker.service import Stepper, perform
 from jobs.workloads import annotation
 from tests.jobs.test_model import Operations
 
@@ -40,8 +40,8 @@ def settings_of_torch():
     torch.set_float32_matmul_precision(precision)
 
 
-def make(**changes) -> Workload:
-    return Workload(FIELDS | changes, CPU)
+def make(**changes) -> Stepper:
+    return Stepper(FIELDS | changes, CPU)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ class FakeConnection:
 
 
 def task(**changes):
-    return {"run": FIELDS | changes, "warmup_steps": 2, "steps": 3, "observe": True}
+    return {"run": FIELDS | changes, "warmup_steps": 2, "steps": 3, "probe": True}
 
 
 def test_measured_steps_are_annotated_and_warm_up_steps_are_not(opened):
@@ -149,7 +149,7 @@ def test_measured_steps_are_annotated_and_warm_up_steps_are_not(opened):
 
 @pytest.mark.parametrize("phase", ["forward", "loss", "backward", "optimizer"])
 def test_out_of_memory_names_phase_step_and_bytes_and_leaves_the_process_usable(monkeypatch, phase):
-    method = {"optimizer": "jobs.workloads.adamw.AdamW.step"}.get(phase, f"jobs.worker.service.Workload.{phase}")
+    method = {"optimizer": "jobs.workloads.adamw.AdamW.step"}.get(phase, f"jobs.worker.service.Stepper.{phase}")
 
     def fail(self):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nand so on")
@@ -165,14 +165,14 @@ def test_out_of_memory_names_phase_step_and_bytes_and_leaves_the_process_usable(
 
 
 def test_memory_can_run_out_in_the_second_step(monkeypatch):
-    step = Workload.forward
+    step = Stepper.forward
 
     def second(self):
         if self.num_steps == 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
         step(self)
 
-    monkeypatch.setattr(Workload, "forward", second)
+    monkeypatch.setattr(Stepper, "forward", second)
     connection = FakeConnection()
     perform(task(), CPU, connection)
     assert (connection.sent[-1]["event"], connection.sent[-1]["step"]) == ("oom", 1)
@@ -189,7 +189,7 @@ def test_an_error_that_may_have_broken_the_context_ends_the_process(monkeypatch,
     def fail(self):
         raise RuntimeError(error)
 
-    monkeypatch.setattr(Workload, "backward", fail)
+    monkeypatch.setattr(Stepper, "backward", fail)
     connection = FakeConnection()
     with pytest.raises(SystemExit):
         perform(task(), CPU, connection)
@@ -222,8 +222,8 @@ def test_the_process_ends_with_its_runner_and_leaves_no_folder(tmp_path):
 
 def test_without_warm_up_the_first_step_of_all_is_measured(monkeypatch):
     numbers = []
-    step = Workload.step
-    monkeypatch.setattr(Workload, "step", lambda self, *observe: numbers.append(self.num_steps) or step(self, *observe))
+    step = Stepper.step
+    monkeypatch.setattr(Stepper, "step", lambda self, *around: numbers.append(self.num_steps) or step(self, *around))
     connection = FakeConnection()
     perform(task() | {"warmup_steps": 0}, CPU, connection)
     assert connection.sent[-1]["event"] == "measured"
@@ -271,14 +271,14 @@ def test_a_compiled_run_leaves_nothing_behind(monkeypatch):
     compiler, backend = torch.compile, HoldsMemory()
     monkeypatch.setattr(torch, "compile", lambda model, **options: compiler(model, backend=backend))
     kept = []
-    step = Workload.step
+    step = Stepper.step
 
-    def keep(self, *observe):
-        wall = step(self, *observe)
+    def keep(self, *around):
+        wall = step(self, *around)
         kept[:] = map(weakref.ref, [self, self.model, *self.model.parameters(), *self.optimizer_state()])
         return wall
 
-    monkeypatch.setattr(Workload, "step", keep)
+    monkeypatch.setattr(Stepper, "step", keep)
     perform(task(compile="default"), CPU, FakeConnection())
     assert len(kept) > 20
     assert backend.held and all(pool() is not None for pool in backend.held)
@@ -315,7 +315,7 @@ def test_what_was_allocated_before_a_run_was_built_is_a_figure_of_it(monkeypatch
     figure = {"figure": "allocated_before_build", "unit": "bytes", "value": 7}
     assert connection.sent[-1]["figures"] == [figure]
     connection = FakeConnection()
-    perform(task() | {"observe": False}, CPU, connection)
+    perform(task() | {"probe": False}, CPU, connection)
     assert connection.sent[-1]["figures"] == []
 
 
@@ -323,7 +323,7 @@ def test_a_run_out_of_memory_says_what_was_allocated_before_it(monkeypatch):
     def fail(self):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Workload, "forward", fail)
+    monkeypatch.setattr(Stepper, "forward", fail)
     monkeypatch.setattr(service, "allocated_before", lambda device: {"allocated_before_bytes": 7})
     connection = FakeConnection()
     perform(task(), CPU, connection)
