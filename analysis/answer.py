@@ -43,7 +43,7 @@ class Table:
 class Claim:
     """A sentence's right to be printed: it holds if there are rows and `predicate(rows)` is true of them.
 
-    The sentence itself stands in the question's template under the same key. Its numbers are `told`, nothing else.
+    The sentence itself stands in the question's template under the same key. Its numbers are `values`, nothing else.
     """
 
     key: str
@@ -56,7 +56,7 @@ class Claim:
         return len(self.rows) > 0 and bool(self.predicate(self.rows))
 
     @property
-    def told(self) -> Mapping[str, Any]:
+    def values(self) -> Mapping[str, Any]:
         """`facts(rows)` and their number, num_rows. Only for a claim that holds."""
         return {"num_rows": len(self.rows), **self.facts(self.rows)}
 

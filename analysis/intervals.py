@@ -15,12 +15,12 @@ def busy_ns(group: np.ndarray, device: np.ndarray, start: np.ndarray, end: np.nd
     busy = np.zeros(num_groups, np.int64)
     if not len(start):
         return busy
-    lane, devices = pd.factorize(device)
-    lane += group.astype(np.int64) * len(devices)
-    order = np.lexsort((start, lane))
-    lane, start, end = lane[order], start[order], end[order]
-    first = np.flatnonzero(np.r_[True, lane[1:] != lane[:-1]])
-    np.add.at(busy, lane[first] // len(devices), np.add.reduceat(new_ns(lane, start, end), first))
+    group_on_device, devices = pd.factorize(device)
+    group_on_device += group.astype(np.int64) * len(devices)
+    order = np.lexsort((start, group_on_device))
+    group_on_device, start, end = group_on_device[order], start[order], end[order]
+    first = np.flatnonzero(np.r_[True, group_on_device[1:] != group_on_device[:-1]])
+    np.add.at(busy, group_on_device[first] // len(devices), np.add.reduceat(new_ns(group_on_device, start, end), first))
     return busy
 
 

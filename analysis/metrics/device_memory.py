@@ -177,7 +177,7 @@ def fits_of(table: pd.DataFrame, runs: pd.DataFrame, fates: pd.DataFrame) -> pd.
     return table.assign(tried=[f"{r} of {t}" if t else "not tried" for r, t in zip(right, tried)])
 
 
-def observed_in(memory: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
+def read_probes(memory: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
     """One row per run: peak of each phase, the highest and its phase, reserved, activations, and bytes by use."""
     rows = ranks.memory_by_phase(memory)
     peaks = rows.pivot(index="run_id", columns="phase", values="peak_allocated_bytes")

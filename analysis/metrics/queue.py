@@ -34,19 +34,19 @@ def placed(ops: pd.DataFrame) -> pd.DataFrame:
     whether it is the first of its phase. All nodes of a CUDA graph have one launch: they are ready when that call ends,
     and gaps inside the graph are the GPU's own.
     """
-    lane = ops.groupby(QUEUE, sort=False).ngroup()
+    queue = ops.groupby(QUEUE, sort=False).ngroup()
     call = [*QUEUE, "launch_ns"]
     node, repeated = ops.duplicated(call, keep=False), ops.duplicated(call)
     lag = ops["start_ns"] - ops["launch_ns"]
-    least = lag.where(~node).groupby(lane).transform("min")
-    least = least.fillna((ops["start_ns"] - ops["launch_end_ns"]).where(~repeated).groupby(lane).transform("min"))
+    least = lag.where(~node).groupby(queue).transform("min")
+    least = least.fillna((ops["start_ns"] - ops["launch_end_ns"]).where(~repeated).groupby(queue).transform("min"))
     ready = ops["launch_ns"].where(~node, ops["launch_end_ns"]) + least
     ready = np.minimum(ready, ops["start_ns"])
-    times = (lane.to_numpy(), ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy())
-    covered = pd.Series(intervals.covered_before(*times), ops.index).where(lane.duplicated())
+    times = (queue.to_numpy(), ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy())
+    covered = pd.Series(intervals.covered_before(*times), ops.index).where(queue.duplicated())
     gap = (ops["start_ns"] - covered).clip(lower=0).fillna(0)
     late = np.minimum((ready - covered).clip(lower=0).fillna(0), gap).where(~repeated, 0)
-    first = ops["phase"] != ops["phase"].groupby(lane).shift(1)
+    first = ops["phase"] != ops["phase"].groupby(queue).shift(1)
     busy = intervals.new_ns(*times)
     return ops.assign(ready_ns=ready, gap_ns=gap, late_ns=late, first=first, busy_ns=busy)
 

@@ -181,7 +181,7 @@ class _Page:
 
     def _said(self, claim: Claim, caller, read: findings.Read) -> Markup:
         """The sentence; `read` gains the facts in it, by their names."""
-        return Markup(caller(findings.noted(claim.told, read))).strip() + Markup(" ") if claim.holds else Markup("")
+        return Markup(caller(findings.noted(claim.values, read))).strip() + Markup(" ") if claim.holds else Markup("")
 
     def claim(self, key: str, caller) -> Markup:
         """A finding: the sentence and a link to the rows behind it."""

@@ -81,7 +81,7 @@ def test_shares_of_a_run_add_up_and_decide_what_bounds_it(shipped):
 def test_the_verdict_counts_every_run(shipped):
     claim = shipped.claims["counts"]
     assert claim.holds
-    found = claim.told
+    found = claim.values
     assert found["compute"] + found["memory"] + found["launches"] == found["num_all"] == 60
 
 

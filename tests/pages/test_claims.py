@@ -84,12 +84,12 @@ def test_counts_in_sentences_agree_with_the_table_beside_them(rec):
     measured = table[(table[NOT_MEASURED] == "") & table["timer_ns"].notna()]
     claim = timed.claims["launch_bound"]
     if claim.holds:
-        assert claim.told["num_bound"] == (measured["busy_ns"] < 0.8 * measured["timer_ns"]).sum()
+        assert claim.values["num_bound"] == (measured["busy_ns"] < 0.8 * measured["timer_ns"]).sum()
     slows = timed.claims["profiler_slows"]
     apart = measured["host_min_ns"] > measured["timer_max_ns"]
     assert slows.holds == apart.any()
     if slows.holds:
-        assert slows.told["num_rows"] == apart.sum()
+        assert slows.values["num_rows"] == apart.sum()
     assert timed.claims["profiler_agrees"].holds == bool(
         len(measured) and (~apart & (measured["timer_min_ns"] <= measured["host_max_ns"])).all()
     )

@@ -42,7 +42,7 @@ def test_launches_that_cost_the_same_everywhere_did_not_wait_for_the_queue(rec):
     rec.api.loc[slow, "total_ns"] *= 10
     claim = ask(rec).claims["queue"]
     assert claim.holds
-    assert claim.told["high"]["run_id"] == RUN
+    assert claim.values["high"]["run_id"] == RUN
 
 
 def test_unknown_calls_are_said_to_be(rec):

@@ -190,10 +190,10 @@ def test_no_line_ends_with_a_word_about_a_run_that_ended_before_its_first_step(u
 def test_a_step_that_was_never_reached_is_said_to_be_predicted_where_it_would_not_fit(unbuilt, tmp_path):
     answer = ask(unbuilt)
     before = answer.claims["before"]
-    assert before.holds and before.told["mode"] == "train_step" and before.told["attention"] == "naive"
-    assert before.told["predicted_bytes"] > before.told["gpu_memory_bytes"]
+    assert before.holds and before.values["mode"] == "train_step" and before.values["attention"] == "naive"
+    assert before.values["predicted_bytes"] > before.values["gpu_memory_bytes"]
     assert "Predicted from the shapes, the step itself would not fit" in page(answer, unbuilt, tmp_path)
-    larger = unbuilt.runs.assign(gpu_memory_bytes=2 * int(before.told["predicted_bytes"]))
+    larger = unbuilt.runs.assign(gpu_memory_bytes=2 * int(before.values["predicted_bytes"]))
     assert "before" not in holding(ask(dataclasses.replace(unbuilt, runs=larger)))
 
 

@@ -125,5 +125,5 @@ def test_what_graphs_add_is_judged_without_the_optimizer():
 
 def test_shipped_reasons_are_those_of_most_of_the_idle_time(shipped):
     helped, left = shipped.claims["helped"], shipped.claims["left"]
-    assert helped.told["base_launch_part"] > 0.5
+    assert helped.values["base_launch_part"] > 0.5
     assert left.holds and (left.rows["part"] > 0.5).all()

@@ -51,7 +51,7 @@ def test_every_finished_run_is_in_the_table_of_errors_and_within_three_percent(a
 @pytest.mark.parametrize("key", ["exact", "elsewhere"])
 def test_no_run_is_further_off_than_the_bound_that_is_printed(answer, key):
     claim = answer.claims[key]
-    printed = float(text.percent(claim.told["bound"], 2).removesuffix("%")) / 100
+    printed = float(text.percent(claim.values["bound"], 2).removesuffix("%")) / 100
     assert claim.rows["error"].abs().max() <= printed < claim.rows["error"].abs().max() + 2e-4
 
 

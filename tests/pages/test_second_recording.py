@@ -64,7 +64,7 @@ def test_every_number_is_that_of_its_own_recording(first, second):
 def test_a_bound_is_never_below_what_it_bounds(first, second):
     claims = compared(first, second).claims
     for key, value in (("same", "kernel_apart"), ("gemm", "gemm_apart")):
-        assert claims[key].told["at_most"] >= claims[key].rows[value].max()
+        assert claims[key].values["at_most"] >= claims[key].rows[value].max()
 
 
 def test_a_recording_is_not_held_against_itself(first):
@@ -102,14 +102,14 @@ def test_a_kernel_under_another_name_is_launched_otherwise(first, second):
     answer = compared(first, dataclasses.replace(second, kernels=kernels))
     assert row_of(answer)["unlike"] == pytest.approx(2 / 3)  # in one step of three: one is missing, one too many
     assert not answer.claims["same"].holds
-    assert answer.claims["not_same"].told["num_unlike"] == 1
+    assert answer.claims["not_same"].values["num_unlike"] == 1
 
 
 def test_kernels_that_take_longer_are_not_the_same(first, second):
     kernels = second.kernels.assign(end_ns=second.kernels["end_ns"] + (second.kernels["run_id"] == ONE) * 10**6)
     claims = compared(first, dataclasses.replace(second, kernels=kernels)).claims
     assert not claims["same"].holds
-    assert claims["not_same"].told["run_id"] == ONE
+    assert claims["not_same"].values["run_id"] == ONE
 
 
 def test_steps_within_the_spread_of_both_do_not_differ(first, second):
@@ -120,7 +120,7 @@ def test_steps_within_the_spread_of_both_do_not_differ(first, second):
 
 def test_launches_are_said_to_bound_other_runs_only_where_they_do(first, second):
     claim = compared(first, second).claims["bound_counts"]
-    assert claim.holds and claim.told["first"] < claim.told["second"]
+    assert claim.holds and claim.values["first"] < claim.values["second"]
     alike = compared(dataclasses.replace(first, steps=second.steps), second).claims["bound_counts"]
     assert len(alike.rows) == len(claim.rows) and not alike.holds
 

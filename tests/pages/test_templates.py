@@ -33,7 +33,7 @@ def answered(question, recorded):
 def told(claim):
     """Names of the numbers; None where a claim that does not hold has none."""
     try:
-        return set(claim.told)
+        return set(claim.values)
     except (LookupError, ValueError):
         assert not claim.holds
         return None

@@ -89,9 +89,9 @@ def _cells(
     known: pd.DataFrame, memory: pd.DataFrame, module_memory: pd.DataFrame, figures: pd.DataFrame
 ) -> pd.DataFrame:
     """Every case of the runs without a cap, with its peaks, its activations by module, and their shares."""
-    observed = device_memory.observed_in(memory, figures)
-    observed = observed.merge(device_memory.by_module(module_memory), how="outer", on="run_id")
-    cells = run_grid.cases(known[known[CAP] == 0], "train_step").merge(observed, how="left", on="run_id")
+    probed = device_memory.read_probes(memory, figures)
+    probed = probed.merge(device_memory.by_module(module_memory), how="outer", on="run_id")
+    cells = run_grid.cases(known[known[CAP] == 0], "train_step").merge(probed, how="left", on="run_id")
     cells = cells.merge(known[["run_id", "num_parameters"]], how="left", on="run_id")
     fixed = cells[list(USES[:3])].sum(axis=1, min_count=3)
     cells["parameter_bytes"] = fixed / cells["num_parameters"]
