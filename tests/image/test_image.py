@@ -113,7 +113,7 @@ def test_results_that_would_be_lost_with_the_container_are_pointed_out(container
     assert "lost with this container" in said
 
 
-def test_the_whole_job_with_the_stand_in_for_nsys_as_any_user_in_a_read_only_container(container, results, sweep):
+def test_the_whole_job_with_the_fake_nsys_as_any_user_in_a_read_only_container(container, results, sweep):
     os.chown(results, 4321, 4321)
     user = ("--user", "4321:4321", "--cap-drop=ALL", "--security-opt=no-new-privileges")
     options = (*READ_ONLY, *user, *FAKE_NSYS, *sweep, "-v", f"{results}:/results")
