@@ -1,7 +1,9 @@
 """The commands of the GPU side: job does everything; plan, doctor, run, status and render are its parts."""
 
 import errno
+import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from jobs.executor.failures import CollectorError
 from jobs.executor.preflight import RESULTS_OF_IMAGE, check_writable, checks, visible_gpus
 from jobs.executor.result_store import Locked, NoResults, Results
 from jobs.executor.sweep_runner import MixedVersions, Stopped, SweepRunner
+from jobs.executor.sweep_state import SIGNAL_S
 from jobs.follow_up import StepFailed, build_site, ingest, own_recordings, shipped_recordings
 from jobs.memory import (
     QUICK_S,
@@ -194,8 +197,15 @@ def measure(
         calibrate=sweep.calibrate,
     )
     received: list[int] = []
+    first_at = 0.0
 
     def terminate(number: int, frame) -> None:
+        nonlocal first_at
+        if not received:
+            first_at = time.monotonic()
+        elif time.monotonic() - first_at > SIGNAL_S:  # whoever asks again cannot wait
+            runner.kill()
+            os._exit(128 + number)
         received.append(number)
         runner.stop()
 

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from jobs.contract.axes import Run
 from jobs.contract.layout import LOG, NSYS_LOG, REPORT
 from jobs.executor.failures import CaptureLost, CollectorError, RunFailed, WorkerDied
 from jobs.executor.nsys_cli import NSYS_MISSING, NsysLog, export, nsys
+from jobs.executor.stop import CAPTURE_S, SHUTDOWN_S, Stop
 from jobs.executor.worker_process import WorkerProcess
 
 RELEASE_TIMEOUT_S = 60
@@ -40,10 +42,10 @@ class Collector:
         self,
         device: str,
         gpu: int | None = None,
-        cancelled: Callable[[], bool] = lambda: False,
+        stopping: Stop | None = None,
         compiled: str = "",
     ):
-        self.device, self.gpu, self.cancelled, self.compiled = device, gpu, cancelled, compiled
+        self.device, self.gpu, self.stopping, self.compiled = device, gpu, stopping or Stop(), compiled
         self.worker: WorkerProcess | None = None
         self.fresh = True
 
@@ -69,7 +71,7 @@ class Collector:
             self.stop()
         if self.worker is None:
             self.prepare()
-            how = (self.annotate, self.launcher, self.cancelled, self.compiled)
+            how = (self.annotate, self.launcher, self.stopping.is_set, self.compiled)
             self.worker = WorkerProcess(self.device, self.gpu, *how)
             self.fresh = True
 
@@ -88,9 +90,14 @@ class Collector:
         self.start()
 
     def abandon(self) -> None:
-        """Called from another thread after `cancelled` has become true: the run being measured fails at once."""
+        """Called from another thread after `stopping` was set: the run being measured fails at once."""
         if (worker := self.worker) is not None:
             worker.kill_processes()
+
+    def kill(self) -> None:
+        """Called from another thread: kill everything, and leave the rest as it is."""
+        if (worker := self.worker) is not None:
+            worker.kill_all()
 
     def measure(
         self,
@@ -113,7 +120,7 @@ class Collector:
         deadline = time.monotonic() + timeout_s
         reached = "build or warm-up"
         try:
-            if self.cancelled():
+            if self.stopping.is_set():
                 raise RunFailed("failed", message="the sweep was stopped")
             self.running.send(
                 {
@@ -206,13 +213,14 @@ class Nsys(Collector):
     def stop(self) -> None:
         if self.worker is not None:
             with suppress(CollectorError):
-                self.control("shutdown", "--kill=sigkill", timeout_s=SHUTDOWN_TIMEOUT_S)
+                self.control("shutdown", "--kill=sigkill", allowed_s=SHUTDOWN_S, timeout_s=SHUTDOWN_TIMEOUT_S)
             self.capturing = False
         super().stop()
 
-    def control(self, command: str, *options: str, **settings) -> None:
-        """Run an nsys command on the session; `settings` as of `nsys`."""
-        nsys(command, f"--session={self.session}", *options, environment=self.running.environment, **settings)
+    def control(self, command: str, *options: str, allowed_s: float = 0.0, **settings) -> None:
+        """Run an nsys command on the session, which may go on for `allowed_s` after a stop; `settings` as of `nsys`."""
+        settings |= {"environment": self.running.environment, "left_s": partial(self.stopping.left, allowed_s)}
+        nsys(command, f"--session={self.session}", *options, **settings)
 
     @property
     def report(self) -> Path:
@@ -234,7 +242,7 @@ class Nsys(Collector):
         """Stop collecting, move the report into the folder of the run, and export it there, as of `export`. Raises
         CaptureLost; unless only the export failed, the worker is then stopped."""
         try:
-            self.control("stop", log=self.log)
+            self.control("stop", allowed_s=CAPTURE_S, log=self.log)
             self.capturing = False
             if not self.report.exists():
                 raise CollectorError("nsys stop left no report")
@@ -242,7 +250,8 @@ class Nsys(Collector):
             raise self._lost("end of capture", str(error)) from None
         report = shutil.move(self.report, self.open_log.path.parent)
         try:
-            return export(Path(report), self.running.environment, self.open_log)
+            left_s = partial(self.stopping.left, CAPTURE_S)
+            return export(Path(report), self.running.environment, self.open_log, left_s)
         except CollectorError as error:
             raise CaptureLost("export", str(error)) from None
 

@@ -28,7 +28,7 @@ class GpuExecutor:
 
     def __init__(self, state: SweepState, gpu: int | None):
         self.state, self.gpu = state, gpu
-        worker = (state.device, gpu, state.stopping.is_set, state.compiled)
+        worker = (state.device, gpu, state.stopping, state.compiled)
         self.timer = Timer(*worker)
         self.free = deque(Nsys(*worker) for _ in range(state.num_nsys_workers))
         self.collectors: list[Collector] = [self.timer, *self.free]
@@ -54,6 +54,11 @@ class GpuExecutor:
         for collector in (self.timer, self.nsys):
             if collector is not None:
                 collector.abandon()
+
+    def kill(self) -> None:
+        """Kill whatever was started, at once."""
+        for collector in self.collectors:
+            collector.kill()
 
     def time_runs(self) -> None:
         """The first stage."""

@@ -1,11 +1,15 @@
 """nsys's commands, what they say, and what an export of its report may keep."""
 
+import math
+import os
 import sqlite3
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from signal import SIGKILL
 
 from jobs.contract.layout import NSYS_SUMS, NSYS_SUMS_FILE
 from jobs.contract.privacy import FOLDERS, GPU_IDS, KEPT_TABLES, STRING_COLUMNS
@@ -13,6 +17,7 @@ from jobs.contract.ranges import STEP
 from jobs.executor.failures import CollectorError
 
 TIMEOUT_S = 300  # of a command that writes or reads a report
+POLL_S = 0.5
 NSYS_MISSING = "nsys is not on PATH: install the Nsight Systems command line (nsight-systems-cli)"
 
 
@@ -52,23 +57,39 @@ def nsys(
     environment: Mapping[str, str] | None = None,
     log: NsysLog | None = None,
     timeout_s: float = TIMEOUT_S,
+    left_s: Callable[[], float] = lambda: math.inf,
 ) -> str:
     """Run an nsys command and return what it printed; `log` is told, too. It finds sessions only in the environment
-    they were started in.
+    they were started in. It is killed after `timeout_s`, and when `left_s()` is 0.
 
     Raises CollectorError with nsys's last line.
     """
     command, failure = arguments[0], ""
     try:
-        done = subprocess.run(["nsys", *arguments], capture_output=True, env=environment, timeout=timeout_s)
+        # In a session of its own: what it started ends with it, and a signal to this program's group is not to it.
+        process = subprocess.Popen(
+            ["nsys", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
     except FileNotFoundError:
         raise CollectorError(NSYS_MISSING) from None
-    except subprocess.TimeoutExpired as late:
-        outputs, failure = (late.stdout or b"", late.stderr or b""), f"did not end within {timeout_s:g} s"
-    else:
-        outputs = done.stdout, done.stderr
-        if done.returncode:
-            failure = f"failed (exit {done.returncode})"
+    with process:
+        deadline = time.monotonic() + timeout_s
+        outputs = _outputs(process, POLL_S)
+        while outputs is None and not failure:
+            if (rest := min(deadline - time.monotonic(), left_s())) > 0:
+                outputs = _outputs(process, min(rest, POLL_S))
+            else:
+                late = time.monotonic() >= deadline
+                failure = f"did not end within {timeout_s:g} s" if late else "was killed, as the sweep stops"
+                kill_group(process.pid)
+        outputs = outputs or _outputs(process, POLL_S) or (b"", b"")
+        if not failure and process.returncode:
+            failure = f"failed (exit {process.returncode})"
     printed, complained = (output.decode(errors="replace") for output in outputs)
     if log:
         log(command, f"{printed}\n{complained}\n{failure or 'done'}")
@@ -78,22 +99,43 @@ def nsys(
     return printed
 
 
-def export(report: Path, environment: Mapping[str, str] | None = None, log: NsysLog | None = None) -> Path:
+def _outputs(process: subprocess.Popen, timeout_s: float) -> tuple[bytes, bytes] | None:
+    """What a process printed until its end; None if that does not come in time."""
+    with suppress(subprocess.TimeoutExpired):
+        return process.communicate(timeout=timeout_s)
+    return None
+
+
+def kill_group(pid: int) -> None:
+    """Kill a process that leads a group, and the others in it."""
+    with suppress(OSError):
+        os.killpg(pid, SIGKILL)
+
+
+def export(
+    report: Path,
+    environment: Mapping[str, str] | None = None,
+    log: NsysLog | None = None,
+    left_s: Callable[[], float] = lambda: math.inf,
+) -> Path:
     """Export a report to SQLite beside it, without what names the machine, and what nsys's own statistics say, for the
-    reconciliation. Raises CollectorError."""
+    reconciliation. `left_s` as of `nsys`. Raises CollectorError."""
     database = report.with_suffix(".sqlite")
     options = ["--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={database}"]
-    nsys("export", *options, str(report), environment=environment, log=log)
+    nsys("export", *options, str(report), environment=environment, log=log, left_s=left_s)
     if log:
         log.diagnose(database)
     try:
         scrub(database)
     except sqlite3.Error as error:
         raise CollectorError(f"the export of nsys cannot be used: {error}") from None
-    with suppress(CollectorError):  # an nsys without its statistics scripts still measures
-        options = ["--quiet", f"--report={NSYS_SUMS}", "--format=csv", "--output=-"]
-        sums = nsys("stats", *options, str(database), environment=environment)
+    options = ["--quiet", f"--report={NSYS_SUMS}", "--format=csv", "--output=-"]
+    try:
+        sums = nsys("stats", *options, str(database), environment=environment, left_s=left_s)
         report.with_name(NSYS_SUMS_FILE).write_text(sums)
+    except CollectorError:  # an nsys without its statistics scripts still measures
+        if left_s() <= 0:  # the sweep stops: in the next job the run has its statistics
+            raise
     return database
 
 

@@ -179,7 +179,12 @@ class SweepRunner:
             write_json(file, executor.timer.calibrate(file.with_suffix(".log")))
 
     def stop(self) -> None:
-        """Stop soon: runs in flight are abandoned and marked as interrupted, finished ones stay."""
+        """Stop within `jobs.executor.stop.STOP_S`: runs in flight are abandoned and marked as interrupted."""
         self.state.stopping.set()
         for executor in self.executors:
             executor.abandon()
+
+    def kill(self) -> None:
+        """Kill whatever was started, at once: the program is about to end."""
+        for executor in self.executors:
+            executor.kill()

@@ -1,6 +1,5 @@
 """What the GPU executors of a sweep share: what is left to do, what is done, and whether to stop."""
 
-import threading
 from collections import Counter
 from queue import Empty, SimpleQueue
 
@@ -8,6 +7,7 @@ from jobs.contract.axes import Run
 from jobs.contract.layout import Protocol, RunRecord
 from jobs.executor.events import Emit
 from jobs.executor.result_store import Results
+from jobs.executor.stop import Stop
 
 MAX_REPEATS = 2
 SIGNAL_S = 1.0  # batch engines signal every process of a job: a worker's death may be noticed before the own signal
@@ -25,7 +25,7 @@ class SweepState:
         self.num_nsys_workers = 0
         self.compiled = ""
         self.cooldown_s = COOLDOWN_S if device == "cuda" else 0.0
-        self.stopping = threading.Event()
+        self.stopping = Stop()
         self.queue: SimpleQueue[Run] = SimpleQueue()
         self.timed: dict[str, RunRecord] = {}
         self.statuses: dict[str, str] = {}

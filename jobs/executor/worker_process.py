@@ -35,6 +35,16 @@ def allowed_environment(
     return allowed
 
 
+def processes_at_home(home: Path) -> list[int]:
+    """Those whose temporary folder is the home of a worker, which no other process has."""
+    found, mark = [], f"TMPDIR={home}".encode()
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if mark in environment.read_bytes().split(b"\0"):
+                found.append(int(environment.parent.name))
+    return found
+
+
 class WorkerProcess:
     """A process that runs `jobs.worker.service`, spoken to over a socket. `cancelled` ends the wait for its start."""
 
@@ -68,7 +78,7 @@ class WorkerProcess:
             )
             self._connection = self._accept(listener, cancelled)
         try:
-            hello = self._connection and self.receive(START_TIMEOUT_S)
+            hello = self._connection and self._hear(cancelled)
         except RunFailed:
             hello = None
         if not hello:
@@ -88,6 +98,14 @@ class WorkerProcess:
             if self.process.poll() is not None:
                 break
         return None
+
+    def _hear(self, cancelled: Callable[[], bool]) -> dict | None:
+        """The worker's first message; None when `cancelled`. Raises as `receive`."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self.connection.poll(0.2) and time.monotonic() < deadline:
+            if cancelled():
+                return None
+        return self.receive(0)
 
     @property
     def connection(self) -> Connection:
@@ -124,8 +142,15 @@ class WorkerProcess:
             with suppress(OSError):
                 os.kill(pid, SIGKILL)
 
-    def kill(self) -> None:
+    def kill_all(self) -> None:
+        """Kill the worker, too, and whatever was started for it: nsys's own processes outlive their command."""
         self.kill_processes()
+        for pid in processes_at_home(self.home):
+            with suppress(OSError):
+                os.kill(pid, SIGKILL)
+
+    def kill(self) -> None:
+        self.kill_all()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
         if self._connection:

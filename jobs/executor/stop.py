@@ -1,0 +1,38 @@
+"""How a sweep stops: measuring at once, a capture that is being ended within seconds, and all of it within STOP_S.
+
+The engines that stop a job give it 30 s or more before they kill it.
+"""
+
+import math
+import threading
+import time
+
+CAPTURE_S = 8.0
+"""What nsys gets to end and export a capture: on an H200 it needs 3 to 6 s. A capture that is not ended is lost."""
+SHUTDOWN_S = 12.0
+"""When, after a stop, the last session of nsys is given up and its processes are killed."""
+STOP_S = 25.0
+"""The most that a stop may take, whatever hangs."""
+
+
+class Stop:
+    """Whether the sweep was told to stop, and how long what goes on may still take."""
+
+    def __init__(self):
+        self._event, self._at = threading.Event(), math.inf
+
+    def set(self) -> None:
+        if not self._event.is_set():
+            self._at = time.monotonic()
+            self._event.set()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for it, and return whether it came."""
+        return self._event.wait(timeout_s)
+
+    def left(self, allowed_s: float) -> float:
+        """Seconds left to something that may go on for `allowed_s` after a stop; without end before one."""
+        return max(0.0, self._at + allowed_s - time.monotonic()) if self.is_set() else math.inf
