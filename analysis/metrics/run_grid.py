@@ -46,6 +46,7 @@ def why_not_measured(run: pd.Series) -> str:
         "timeout": "timed out",
         "failed": "failed",
         "no_kernels": "no kernels captured",
+        "machine": "the machine failed",
     }[status]
     phase = run.get("status_phase")
     return f"{words} in {phase}" if words and isinstance(phase, str) and phase else words

@@ -75,7 +75,7 @@ def _family_table(key: str, label: str, names: pd.DataFrame) -> Table:
     columns = (
         Column("kernel_name", "kernel", "kernel_entry"),
         Column("explanation", "what it computes", "prose"),
-        *((Column("name_says", "what its name says", "prose"),) if key == "gemm" else ()),
+        *((Column("name_says", "name says", "prose"),) if key == "gemm" else ()),
         Column("modules", "launched by", "modules"),
         Column("num_runs", "runs", "count"),
         Column("high", "highest share", "share", bar=True),

@@ -33,7 +33,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 EXPLAINED = {"kernel_entry", "prose"}
 """Kinds of a glossary's columns: such a table is in the search index, rows of numbers are not."""
 UNSEARCHED = Markup(" data-search-exclude")
-SHORT_LABEL = 18
+SHORT_LABEL = 12
 """Characters of a heading over words that stays on one line."""
 FILTERED_ROWS = 6
 """Shorter tables get no filter."""

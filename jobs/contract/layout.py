@@ -14,7 +14,7 @@ RESULTS/recordings/, RESULTS/site/    what is made of them
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -49,8 +49,10 @@ ALL_RUNS = "runs_of_all_shards"  # key of a shard's sweep.json
 MERGED = "merged.json"
 """Says that a folder was written by `merge`, so that merging again may replace it."""
 
-Status = Literal["ok", "oom", "timeout", "failed", "no_kernels"]
-STATUSES: tuple[Status, ...] = ("ok", "oom", "timeout", "failed", "no_kernels")
+Status = Literal["ok", "oom", "timeout", "failed", "no_kernels", "machine"]
+"""How a run ended; `machine`: what failed was the machine (a lost GPU, a killed process), so another job measures it
+again."""
+STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 def shard_folder(index: int, count: int) -> str:
@@ -109,6 +111,7 @@ class Detail(BaseModel):
 
     phase: str | None = None
     message: str = ""
+    collector: str | None = None
 
 
 class AnyRecord(Settings):

@@ -133,7 +133,7 @@ class Attempt:
 
     def finish(self, status: Status, detail: Detail | None = None) -> None:
         """Write the run's record. Raises OSError when the run failed because the disk is full: so would all others."""
-        if status == "failed" and detail is not None:
+        if status in ("failed", "machine") and detail is not None:
             self.state.results.check_space(detail.message)
         wall_s = self.add_wall()
         self.update(status=status, status_detail=detail, ended_at=now())
@@ -143,6 +143,7 @@ class Attempt:
             self.emit_stage_finished(wall_s)
         shown = {"status": status, "detail": detail and detail.model_dump(), "wall_s": self.record.wall_s}
         self.state.emit("run_finished", run=self.run.run_id, **shown)
+        self.state.count_machine_failures(self.collector.gpu, status, detail.message if detail else "")
 
 
 def now() -> str:

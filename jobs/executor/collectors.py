@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jobs.contract.axes import Run
 from jobs.contract.layout import LOG, NSYS_LOG, REPORT
-from jobs.executor.failures import CaptureLost, CollectorError, RunFailed, WorkerDied
+from jobs.executor.failures import CaptureLost, CollectorError, RunFailed, WorkerDied, status_of
 from jobs.executor.nsys_cli import NSYS_MISSING, NsysLog, export, nsys
 from jobs.executor.stop import CAPTURE_S, SHUTDOWN_S, Stop
 from jobs.executor.worker_process import WorkerProcess
@@ -139,7 +139,7 @@ class Collector:
                 self.running.send("go")
                 answer = self.running.receive(deadline - time.monotonic())
             if answer["event"] != "measured":
-                raise RunFailed(answer.pop("event"), **answer)
+                raise RunFailed(status_of(answer.pop("event"), answer["message"]), **answer)
             self.running.receive(deadline - time.monotonic())  # released
             return answer
         except RunFailed as error:

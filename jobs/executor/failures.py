@@ -26,3 +26,24 @@ class CaptureLost(RunFailed):
 
 class CollectorError(Exception):
     """The collector itself cannot work on this machine; no later run would fare better."""
+
+
+LOST_GPU = (
+    "GPU is lost",
+    "uncorrectable ECC",
+    "uncorrectable NVLink",
+    "device(s) is/are busy or unavailable",
+    "no CUDA-capable device",
+    "driver shutting down",
+    "CUDA driver initialization failed",
+    "CUDA error: unknown error",
+    "CUDA error: initialization error",
+)
+"""What CUDA says where no run can go on. Other errors of its context, such as an illegal memory access, are a run's."""
+
+
+def status_of(event: str, message: str) -> Status:
+    """The status of a run whose worker told that it ended as `event` (oom or failed)."""
+    if event == "oom":
+        return "oom"
+    return "machine" if any(sign in message for sign in LOST_GPU) else "failed"

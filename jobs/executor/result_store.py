@@ -195,9 +195,20 @@ class Results:
         return record if record and record.is_of(run, protocol) and not self.damage(run) else None
 
     def final(self, run: Run, protocol: Protocol, retry: bool) -> RunRecord | None:
-        """The record of a finished run that is not to be measured again: with `retry` failed ones are."""
+        """The record of a finished run that is not to be measured again: those that the machine failed always are, with
+        `retry` all that failed."""
         record = self.finished(run, protocol)
-        return None if record and retry and record.status not in ("ok", "oom") else record
+        again = record and (record.status == "machine" or (retry and record.status not in ("ok", "oom")))
+        return None if again else record
+
+    def reopen(self, run: Run, protocol: Protocol) -> None:
+        """Make a run that failed under nsys a timed one again: what the timer measured stays."""
+        folder = self.folder / run.run_id
+        record = self.finished(run, protocol)
+        detail = record and record.status_detail
+        if record and detail and detail.collector == "nsys" and TIMINGS in record.files:
+            self.keep_timed(run, record.model_copy(update={"status": "timed", "status_detail": None, "ended_at": None}))
+            (folder / RECORD).unlink()
 
     def timed(self, run: Run, protocol: Protocol) -> RunRecord | None:
         """The record so far of a run that was timed with these very parameters and not finished, else None."""

@@ -86,6 +86,7 @@ class SweepRunner:
                 if damage := self.results.damage(run):
                     self.emit("run_damaged", run=run.run_id, why=damage)
                 pending.append(run)
+                self.results.reopen(run, self.protocol)
                 if timed := self.results.timed(run, self.protocol):
                     self.state.timed[run.run_id] = timed
             else:

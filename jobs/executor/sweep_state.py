@@ -6,10 +6,12 @@ from queue import Empty, SimpleQueue
 from jobs.contract.axes import Run
 from jobs.contract.layout import Protocol, RunRecord
 from jobs.executor.events import Emit
+from jobs.executor.failures import CollectorError
 from jobs.executor.result_store import Results
 from jobs.executor.stop import Stop
 
 MAX_REPEATS = 2
+MAX_MACHINE_FAILURES = 3  # in a row: then the machine is broken, and every other run would fail, too
 SIGNAL_S = 1.0  # batch engines signal every process of a job: a worker's death may be noticed before the own signal
 # For tenths of a second after a capture began or began to end, nsys slows the host: on an H200, launch-bound steps of
 # any process took up to half as long again. Kernels take no longer.
@@ -30,6 +32,7 @@ class SweepState:
         self.timed: dict[str, RunRecord] = {}
         self.statuses: dict[str, str] = {}
         self.repeats: Counter[str] = Counter()
+        self.machine_failures: Counter[int | None] = Counter()  # in a row, by GPU
 
     def next_run(self) -> Run | None:
         """None when the queue is empty or the sweep was told to stop."""
@@ -52,5 +55,11 @@ class SweepState:
         return True
 
     def is_stopping(self, status: str) -> bool:
-        """Whether the sweep was told to stop, or is within SIGNAL_S of something that ended as `failed`."""
-        return self.stopping.wait(SIGNAL_S if status == "failed" else 0)
+        """Whether the sweep was told to stop, or is within SIGNAL_S of a run that did not fail by itself, perhaps."""
+        return self.stopping.wait(SIGNAL_S if status in ("failed", "machine") else 0)
+
+    def count_machine_failures(self, gpu: int | None, status: str, message: str) -> None:
+        """Raises CollectorError when the machine failed MAX_MACHINE_FAILURES runs of a GPU in a row."""
+        self.machine_failures[gpu] = self.machine_failures[gpu] + 1 if status == "machine" else 0
+        if self.machine_failures[gpu] >= MAX_MACHINE_FAILURES:
+            raise CollectorError(f"the machine failed {MAX_MACHINE_FAILURES} runs in a row, the last one: {message}")

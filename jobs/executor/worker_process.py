@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGKILL, SIGTERM
 
 from jobs.contract.privacy import COMPILED, ENVIRONMENT
 from jobs.executor.failures import CollectorError, RunFailed, WorkerDied
 
 START_TIMEOUT_S = 180
+KILLED = (-SIGKILL, -SIGTERM)  # exit codes of a process that did not fail by itself
 
 
 def allowed_environment(
@@ -43,6 +44,14 @@ def processes_at_home(home: Path) -> list[int]:
             if mark in environment.read_bytes().split(b"\0"):
                 found.append(int(environment.parent.name))
     return found
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped from outside, as by SIGSTOP or a frozen container."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
 
 
 class WorkerProcess:
@@ -120,16 +129,22 @@ class WorkerProcess:
     def receive(self, timeout_s: float) -> dict:
         """The worker's next message.
 
-        Raises RunFailed with status `timeout`, or WorkerDied.
+        Raises RunFailed with status `timeout`, or `machine` where somebody stopped the process, or WorkerDied.
         """
         if not self.connection.poll(max(timeout_s, 0)):
+            if self.pid is not None and is_stopped(self.pid):
+                raise RunFailed("machine", phase="", message="somebody stopped the worker process (SIGSTOP)")
             raise RunFailed("timeout", phase="", message=f"no answer within {timeout_s:.0f} s")
         try:
             return self.connection.recv()
         except (EOFError, OSError):
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(5)
-            raise WorkerDied("failed", phase="", message=f"worker process died (exit {self.process.poll()})") from None
+            code = self.process.poll()
+            message = f"worker process died (exit {code})"
+            if code in KILLED:
+                message += ": somebody, or the system for lack of memory, killed it"
+            raise WorkerDied("machine" if code in KILLED else "failed", phase="", message=message) from None
 
     def died(self) -> bool:
         """Whether an idle worker is gone: it has nothing to say before it is asked, and then closes the connection."""

@@ -53,6 +53,20 @@ class FakeService:
             mark.touch()
             self.segfault()
 
+    def killed(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def killed_once(self):
+        mark = self.folder / "killed"
+        if not mark.exists():
+            mark.touch()
+            self.killed()
+
+    def lost_gpu(self):
+        told = {"event": "failed", "phase": "forward", "step": 0, "settings": SETTINGS}
+        self.connection.send(told | {"message": "RuntimeError: CUDA error: uncorrectable ECC error encountered"})
+        raise SystemExit
+
     def oom(self):
         message = {
             "event": "oom",

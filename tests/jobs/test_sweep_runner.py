@@ -165,6 +165,48 @@ def test_a_hang_becomes_a_timeout_and_only_its_worker_is_killed(session, fake_wo
     assert collector == "timer" or len(workers(fake_worker, "timer")) == 1
 
 
+@pytest.mark.parametrize("fault", ["killed_once", "lost_gpu"])
+def test_what_the_machine_failed_is_measured_again_when_the_sweep_is_resumed(session, fake_worker, fault):
+    fake_worker.fail({f"{SECOND}/timer": ("measured", fault)})
+    first = session()
+    assert first.run() == dict.fromkeys(RUNS, "ok") | {SECOND: "machine"}
+    said = first.record(SECOND)["status_detail"]["message"]
+    assert "killed it" in said if fault == "killed_once" else "uncorrectable ECC" in said
+    fake_worker.fail({})
+    again = session()
+    assert again.run() == dict.fromkeys(RUNS, "ok")
+    assert again.named("run_started") == [SECOND]
+
+
+def test_a_machine_that_fails_run_after_run_ends_the_sweep(session, fake_worker):
+    fake_worker.fail({f"{run}/timer": ("measured", "killed") for run in RUNS[:3]})
+    one = session()
+    with pytest.raises(CollectorError, match="the machine failed 3 runs in a row, the last one: worker process died"):
+        one.run()
+    assert one.stages("timer") == RUNS[:3]
+    fake_worker.fail({})
+    assert session().run() == dict.fromkeys(RUNS, "ok")
+
+
+def test_machine_failures_between_good_runs_do_not_end_the_sweep(session, fake_worker):
+    fake_worker.fail({f"{run}/timer": ("measured", "killed") for run in (FIRST, SECOND, LAST)})
+    assert session().run() == {FIRST: "machine", SECOND: "machine", THIRD: "ok", LAST: "machine"}
+
+
+def test_retry_keeps_what_the_timer_measured_where_only_nsys_failed(session, fake_worker):
+    fake_worker.fail({f"{SECOND}/nsys": ("measured", "failed"), f"{THIRD}/timer": ("measured", "failed")})
+    first = session()
+    assert first.run() == {FIRST: "ok", SECOND: "failed", THIRD: "failed", LAST: "ok"}
+    timings = (first.results.folder / SECOND / "timings.json").read_bytes()
+    fake_worker.fail({})
+    again = session(retry=True)
+    assert again.run() == dict.fromkeys(RUNS, "ok")
+    assert again.stages("timer") == [THIRD]
+    assert sorted(again.stages("nsys")) == sorted([SECOND, THIRD])
+    assert (first.results.folder / SECOND / "timings.json").read_bytes() == timings
+    assert again.record(SECOND)["status_detail"] is None
+
+
 def test_retry_measures_failures_again_and_keeps_results(session, fake_worker):
     fake_worker.fail({f"{FIRST}/timer": ("warm-up", "oom"), f"{SECOND}/timer": ("warm-up", "exit")})
     session().run()
