@@ -65,6 +65,7 @@ def test_the_installed_program_shows_a_real_export(command, tmp_path, name):
     assert "Kernel families" in done.stdout
 
 
+@pytest.mark.long
 def test_the_installed_program_is_the_wheels_and_plans_the_default_sweep(command, tmp_path):
     where = run(command.with_name("python"), "-c", "import jobs, analysis; print(jobs.__file__)", folder=tmp_path)
     assert str(command.parents[1]) in where.stdout

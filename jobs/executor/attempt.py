@@ -73,6 +73,7 @@ class Attempt:
             self.state.results.keep_timed(self.run, self.record)
             self.state.timed[self.run.run_id] = self.record
             self.emit_stage_finished(wall_s)
+            self.state.count_machine_failures(self.collector.gpu, "timed")
         else:
             self.finish("ok")
 

@@ -79,15 +79,18 @@ def nsys(
         raise CollectorError(NSYS_MISSING) from None
     with process:
         deadline = time.monotonic() + timeout_s
-        outputs = _outputs(process, POLL_S)
-        while outputs is None and not failure:
-            if (rest := min(deadline - time.monotonic(), left_s())) > 0:
+        try:
+            outputs = _outputs(process, POLL_S)
+            while outputs is None and (rest := min(deadline - time.monotonic(), left_s())) > 0:
                 outputs = _outputs(process, min(rest, POLL_S))
-            else:
-                late = time.monotonic() >= deadline
-                failure = f"did not end within {timeout_s:g} s" if late else "was killed, as the sweep stops"
-                kill_group(process.pid)
-        outputs = outputs or _outputs(process, POLL_S) or (b"", b"")
+        except BaseException:  # this program is told to end
+            kill_group(process.pid)
+            raise
+        if outputs is None:
+            late = time.monotonic() >= deadline
+            failure = f"did not end within {timeout_s:g} s" if late else "was killed, as the sweep stops"
+            kill_group(process.pid)
+            outputs = _outputs(process, POLL_S) or (b"", b"")
         if not failure and process.returncode:
             failure = f"failed (exit {process.returncode})"
     printed, complained = (output.decode(errors="replace") for output in outputs)

@@ -58,7 +58,7 @@ class SweepState:
         """Whether the sweep was told to stop, or is within SIGNAL_S of a run that did not fail by itself, perhaps."""
         return self.stopping.wait(SIGNAL_S if status in ("failed", "machine") else 0)
 
-    def count_machine_failures(self, gpu: int | None, status: str, message: str) -> None:
+    def count_machine_failures(self, gpu: int | None, status: str, message: str = "") -> None:
         """Raises CollectorError when the machine failed MAX_MACHINE_FAILURES runs of a GPU in a row."""
         self.machine_failures[gpu] = self.machine_failures[gpu] + 1 if status == "machine" else 0
         if self.machine_failures[gpu] >= MAX_MACHINE_FAILURES:

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from analysis.capture.attribution import attribute
 from analysis.capture.nsys_export import read
@@ -39,6 +40,7 @@ def test_every_kernel_lies_in_one_block(tmp_path):
     assert blocks["kernel_calls"].sum() == 20_000
 
 
+@pytest.mark.long
 def test_peak_memory_is_of_the_measured_process_alone(tmp_path):
     write_sqlite(tables(100), tmp_path / "x.sqlite")
     ballast = np.ones(2**27)  # a gigabyte here must not show there

@@ -38,6 +38,7 @@ def test_the_command_to_repeat_names_the_runs_that_were_chosen(bench):
     assert bench("process-per-run")["command"].endswith("sweep_speed process-per-run --only size=tiny")
 
 
+@pytest.mark.long
 def test_what_a_part_showed_before_stays(bench):
     first, second = bench("gpus"), bench("gpus")
     assert first["earlier"] == []
@@ -58,6 +59,7 @@ def test_unless_told_otherwise_it_measures_the_runs_of_the_targets():
     }
 
 
+@pytest.mark.long
 def test_a_lost_run_is_named_with_its_reason_on_both_sides(bench, fake_worker):  # noqa: F811
     fake_worker.fail({f"{SECOND}/nsys": ("measured", "segfault")})
     figures = bench("process-per-run")
@@ -80,6 +82,7 @@ def test_a_run_that_is_lost_counts_for_no_throughput():
     assert two.throughput / one.throughput == pytest.approx(0.75)
 
 
+@pytest.mark.long
 def test_a_process_profiled_by_hand_ends_in_its_own_time_and_leaves_nsys_its_temporary_folder(
     tiny,  # noqa: F811
     tmp_path,

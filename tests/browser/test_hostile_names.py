@@ -20,7 +20,7 @@ def squeezed(text: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"[\x00-\x08\x0b-\x1f\ufffd]", "?", re.sub(r"[\r\n\t]", " ", text))).strip()
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1280, pytest.param(390, marks=pytest.mark.long)])
 def test_nothing_runs_nothing_is_added_and_nothing_moves(browser, hostile, hostile_address, width):
     context = browser.new_context(viewport={"width": width, "height": 900}, reduced_motion="reduce")
     context.add_init_script(WATCH_SHIFTS)
@@ -79,6 +79,7 @@ def test_csv_has_every_name_and_no_formula(page, hostile, hostile_address):
     assert not [cell for cell in visible if re.match(r"[=+@\t\r]|-(?![\d.])", cell)]
 
 
+@pytest.mark.long
 def test_drawings_hold_no_markup_of_a_name(page, hostile, hostile_address):
     allowed = {"svg", "g", "path", "text", "title", "rect", "line", "defs", "clipPath", "tspan"}
     for path in pages_of(hostile):

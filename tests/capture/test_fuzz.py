@@ -267,6 +267,7 @@ def _check_csv(text: str, found: dict) -> None:
     assert len(list(csv.DictReader(io.StringIO(text)))) == sum(len(row) for rows in sections for row in rows)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "batch", [*range(FIRST_LOOK), *(pytest.param(one, marks=pytest.mark.long) for one in range(FIRST_LOOK, BATCHES))]
 )

@@ -101,6 +101,7 @@ def test_plain_lines_without_a_terminal_then_status(run, tiny, tmp_path):
     ]
 
 
+@pytest.mark.long
 def test_status_names_a_damaged_run(run, tiny, tmp_path):
     run()
     (tmp_path / "results" / "tiny" / RUNS[0] / "timings.json").unlink()
@@ -221,6 +222,7 @@ def test_a_wrong_option_is_exit_2(run, arguments, message):
     assert message in " ".join(done.stderr.split())
 
 
+@pytest.mark.long
 def test_finished_runs_of_another_version_are_exit_2_or_allowed(run, tmp_path, monkeypatch):
     folder = tmp_path / "results" / "tiny"
     assert run().returncode == 0
@@ -279,6 +281,7 @@ def hang_ups(handler: signal.Handlers):
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_in_mid_sweep_marks_the_run_and_keeps_the_rest(
     run, started, fake_worker, tiny, tmp_path, number, code
@@ -327,6 +330,7 @@ def test_a_stream_that_is_closed_from_the_start_stops_nothing(run, tiny, tmp_pat
     assert done.returncode == code
 
 
+@pytest.mark.long
 def test_only_what_is_left_to_measure_needs_room(run, tiny, tmp_path):
     def predicted(*options):
         told = jobs("doctor", "--device", "cpu", "--sweep", tiny(), "--results", tmp_path / "results", *options).stdout
@@ -390,6 +394,7 @@ def test_what_cannot_be_written_for_another_reason_is_not_called_a_full_disk(run
     assert "AF_UNIX path too long; what was measured so far is kept. To resume, mend this and run again" in done.stderr
 
 
+@pytest.mark.long
 def test_a_full_disk_stops_the_sweep_and_keeps_what_was_measured(run, mount, fake_worker):
     """After one run there is room for an export or none, not for three; then there is room again."""
     folder = mount("size=6m")
@@ -412,6 +417,7 @@ def test_a_full_disk_stops_the_sweep_and_keeps_what_was_measured(run, mount, fak
     assert all((folder / "tiny" / one / "run.json").read_text() == text for one, text in finished.items())
 
 
+@pytest.mark.long
 def test_doctor_says_what_to_do(tiny, tmp_path, fake_nsys):
     arguments = ["--sweep", tiny(), "--results", tmp_path / "results"]
     assert jobs("doctor", "--device", "cpu", *arguments).returncode == 0
@@ -435,6 +441,7 @@ def test_plan_needs_neither_gpu_nor_torch(tiny, tmp_path):
     assert done.stdout.splitlines()[-1].startswith("1 run; memory and time are predictions")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("axes", [{"repeats": 200}, {"context_length": [*range(16, 12_816, 16)]}])
 def test_12000_runs_are_planned_in_seconds(tmp_path, axes):
     sweep = tmp_path / "large.yaml"
@@ -464,6 +471,7 @@ def test_memory_that_takes_long_to_predict_is_left_out_unless_it_is_asked_for(ti
     assert limited.endswith("0 of 4 runs will not fit a GPU sold with 24 GB\n") and told == takes + "\n"
 
 
+@pytest.mark.long
 def test_the_whole_path_with_the_real_workload(tiny, tmp_path, fake_nsys):
     sweep = tiny(context_length=[8], mode=["train_step"], precision=["fp32", "bf16"])
     done = jobs("run", "--device", "cpu", "--sweep", sweep, "--results", tmp_path)

@@ -125,6 +125,7 @@ def test_a_real_worker_starts_says_what_it_is_and_leaves_nothing():
         os.kill(pid, 0)
 
 
+@pytest.mark.long
 def test_a_worker_that_died_idle_is_replaced():
     timer = Timer("cpu")
     timer.start()

@@ -25,6 +25,7 @@ def descendants(pid):
     return found[1:]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment_s", [pytest.param(0.0, marks=pytest.mark.long), 0.2])
 def test_a_signal_to_workers_first_interrupts_and_fails_nothing(tiny, tmp_path, fake_nsys, moment_s):
     arguments = [

@@ -49,6 +49,7 @@ def test_it_is_measured_and_ingested(started_in, tmp_path):
     assert set(runs["d_model"]) == set(runs["num_layers"]) == {0}
 
 
+@pytest.mark.long
 def test_the_plan_and_the_doctor_say_that_nothing_is_predicted(started_in):
     planned = started_in("plan").stdout
     heading, *rows = (line.split() for line in planned.splitlines()[:3])
@@ -61,6 +62,7 @@ def test_the_plan_and_the_doctor_say_that_nothing_is_predicted(started_in):
     assert "at most" not in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "workload, problem",
     [
@@ -80,6 +82,7 @@ def test_one_that_cannot_be_imported_fails_and_says_why(started_in, tmp_path, wo
     assert "give MODULE:FUNCTION, with the module in the folder where the job is started or on PYTHONPATH" in message
 
 
+@pytest.mark.long
 def test_the_doctor_tries_to_import_it_and_says_what_is_missing(started_in):
     doctor = ("doctor", "--device", "cpu", "--results", "results")
     assert "ok       workload: my_models:build" in started_in(*doctor).stdout

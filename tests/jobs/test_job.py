@@ -75,6 +75,7 @@ def test_one_command_measures_and_makes_the_recording_and_the_site(arguments, tm
     assert last["cost"] == pytest.approx(last["wall_s"], abs=0.1)
 
 
+@pytest.mark.long
 def test_a_report_that_fails_leaves_the_measurements_and_the_last_site_and_is_exit_70(arguments, mkdocs, tmp_path):
     assert jobs(*arguments).returncode == 0
     site = tmp_path / "results" / "site" / "index.html"
@@ -91,6 +92,7 @@ def test_a_report_that_fails_leaves_the_measurements_and_the_last_site_and_is_ex
     assert site.read_text() != before
 
 
+@pytest.mark.long
 def test_a_failed_run_is_reported_and_still_exit_1(arguments, mkdocs, fake_worker, tmp_path):
     fake_worker.fail({"tiny-ctx8-fp32-naive-forward/timer": ("warm-up", "failed")})
     assert jobs(*arguments).returncode == 1
@@ -99,6 +101,7 @@ def test_a_failed_run_is_reported_and_still_exit_1(arguments, mkdocs, fake_worke
     assert (tmp_path / "results" / "site" / "index.html").exists()
 
 
+@pytest.mark.long
 def test_a_run_that_cannot_be_read_when_the_recording_is_made_is_exit_1(arguments, mkdocs, tmp_path):
     mkdocs(FAST_MKDOCS)
     assert jobs(*arguments).returncode == 0
@@ -119,6 +122,7 @@ def test_what_a_killed_job_left_of_another_recording_does_no_harm(arguments, mkd
     assert left.exists()
 
 
+@pytest.mark.long
 def test_termination_while_the_report_is_made_ends_at_once_with_143(arguments, mkdocs, tmp_path):
     mkdocs("import pathlib, time\npathlib.Path(__file__).with_name('begun').touch()\ntime.sleep(60)")
     process = subprocess.Popen(command(*arguments), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -152,6 +156,7 @@ while not here.with_name("go").exists():
 {FAST_MKDOCS}"""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("second", ["job --render-only", "render"])
 def test_a_second_report_is_refused_with_75_and_the_first_is_whole(arguments, mkdocs, tmp_path, second):
     """The first job begins with a site in place, which must be there all the time."""
@@ -174,6 +179,7 @@ def test_a_second_report_is_refused_with_75_and_the_first_is_whole(arguments, mk
     assert (results / "site" / "index.html").exists()
 
 
+@pytest.mark.long
 def test_a_job_that_has_measured_waits_for_the_report_of_another(arguments, mkdocs, tmp_path):
     results = tmp_path / "results"
     report = Results(results, "recordings").lock()
@@ -184,6 +190,7 @@ def test_a_job_that_has_measured_waits_for_the_report_of_another(arguments, mkdo
     assert (results / "site" / "index.html").exists()
 
 
+@pytest.mark.long
 def test_shards_that_end_together_do_not_wait_for_each_other(arguments, tmp_path):
     results = tmp_path / "results"
     with Results(results, "tiny", "shard-2-of-2").lock(), Results(results, "recordings").lock():
@@ -191,6 +198,7 @@ def test_shards_that_end_together_do_not_wait_for_each_other(arguments, tmp_path
     assert done.returncode == 0 and "waiting" not in done.stderr
 
 
+@pytest.mark.long
 def test_the_report_is_made_when_nobody_reads_what_it_says(arguments, mkdocs, tmp_path):
     mkdocs(FAST_MKDOCS + "print('a warning', flush=True)\n")
     with subprocess.Popen(command(*arguments), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
@@ -199,12 +207,14 @@ def test_the_report_is_made_when_nobody_reads_what_it_says(arguments, mkdocs, tm
     assert (tmp_path / "results" / "site" / "index.html").exists()
 
 
+@pytest.mark.long
 def test_a_shard_makes_its_recording_and_leaves_the_site_to_the_merge(arguments, tmp_path):
     assert jobs(*arguments, "--shard", "1/2").returncode == 0
     assert names(tmp_path / "results") == ["raw", "recordings", "tiny"]
     assert names(tmp_path / "results" / "recordings") == ["tiny-shard-1-of-2"]
 
 
+@pytest.mark.long
 def test_a_machine_that_cannot_measure_is_told_of_the_render_command(tiny, tmp_path):
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}
     done = jobs("job", "--sweep", tiny(), "--results", tmp_path / "results", env=environment)
@@ -288,6 +298,7 @@ def test_two_recordings_of_one_name_are_exit_2_and_both_are_named(tmp_path):
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.long
 def test_a_damaged_recording_is_named_by_its_own_folder(tmp_path):
     given = [tmp_path / "mine" / "tiny", tmp_path / "mine" / "tiny-2"]
     for folder, manifest in zip(given, ("{}", "{")):

@@ -51,6 +51,7 @@ def finished(runs) -> list:
 PREDICTED = [name for name in RECORDINGS if len(finished(runs_of_recording(name)))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PREDICTED)
 def test_the_predicted_peak_is_within_one_percent_of_every_finished_run(name):
     rows = finished(load(name).runs)
@@ -75,6 +76,7 @@ def test_the_predicted_peak_of_every_phase_is_within_one_percent(name):
             assert predicted == pytest.approx(row.peak_allocated_bytes, rel=0.01), (row.run_id, row.phase)
 
 
+@pytest.mark.long
 def test_what_ran_out_on_a_whole_gpu_was_predicted_to():
     rows = [row for name in RECORDINGS for row in load(name).runs.itertuples() if row.status == "oom"]
     rows = [row for row in rows if not row.memory_limit_gib]

@@ -73,6 +73,7 @@ def occurrences(folder: Path, words) -> list[str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["ok", "failed"])
 def test_no_secret_and_no_name_reaches_results_or_recording(fake_worker, tiny, tmp_path, leaky_nsys, how):
     if how == "failed":

@@ -50,6 +50,7 @@ def test_every_sweep_becomes_a_recording(studies):
     }
 
 
+@pytest.mark.long
 def test_a_sweep_that_fails_does_not_keep_the_others_from_being_measured(studies, tmp_path, fake_worker):
     """The one that has a failed run is recorded all the same; the one that could not be read is not."""
     fake_worker.fail({f"{FIRST}/timer": ("warm-up", "exit")})

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import queue
 import re
 import sqlite3
 import threading
@@ -150,6 +151,7 @@ def test_a_crash_is_a_result_and_the_next_run_has_a_new_worker(session, fake_wor
     assert collector == "timer" or len(workers(fake_worker, "timer")) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("collector", ["timer", "nsys"])
 def test_a_hang_becomes_a_timeout_and_only_its_worker_is_killed(session, fake_worker, monkeypatch, collector):
     """The timeout is that of the run: here it is short for the runs that hang."""
@@ -178,6 +180,7 @@ def test_what_the_machine_failed_is_measured_again_when_the_sweep_is_resumed(ses
     assert again.named("run_started") == [SECOND]
 
 
+@pytest.mark.long
 def test_a_machine_that_fails_run_after_run_ends_the_sweep(session, fake_worker):
     fake_worker.fail({f"{run}/timer": ("measured", "killed") for run in RUNS[:3]})
     one = session()
@@ -188,11 +191,13 @@ def test_a_machine_that_fails_run_after_run_ends_the_sweep(session, fake_worker)
     assert session().run() == dict.fromkeys(RUNS, "ok")
 
 
+@pytest.mark.long
 def test_machine_failures_between_good_runs_do_not_end_the_sweep(session, fake_worker):
     fake_worker.fail({f"{run}/timer": ("measured", "killed") for run in (FIRST, SECOND, LAST)})
     assert session().run() == {FIRST: "machine", SECOND: "machine", THIRD: "ok", LAST: "machine"}
 
 
+@pytest.mark.long
 def test_retry_keeps_what_the_timer_measured_where_only_nsys_failed(session, fake_worker):
     fake_worker.fail({f"{SECOND}/nsys": ("measured", "failed"), f"{THIRD}/timer": ("measured", "failed")})
     first = session()
@@ -207,6 +212,7 @@ def test_retry_keeps_what_the_timer_measured_where_only_nsys_failed(session, fak
     assert again.record(SECOND)["status_detail"] is None
 
 
+@pytest.mark.long
 def test_retry_measures_failures_again_and_keeps_results(session, fake_worker):
     fake_worker.fail({f"{FIRST}/timer": ("warm-up", "oom"), f"{SECOND}/timer": ("warm-up", "exit")})
     session().run()
@@ -237,6 +243,7 @@ class OnGpu:
         gpu_executor.GpuExecutor.__init__ = self.init
 
 
+@pytest.mark.long
 def test_an_incomplete_capture_is_measured_again(session, monkeypatch):
     steps = {SECOND: iter([2])}
     monkeypatch.setattr(
@@ -254,6 +261,7 @@ def test_an_incomplete_capture_is_measured_again(session, monkeypatch):
     assert Counter(one.named("stage_finished")) == Counter(2 * RUNS)
 
 
+@pytest.mark.long
 def test_a_capture_that_stays_incomplete_fails_in_the_end(session, monkeypatch):
     monkeypatch.setattr(attempt, "count_kernels_and_steps", lambda _: (100, 2))
     one = session({"mode": ["forward"], "context_length": [8]})
@@ -305,6 +313,7 @@ def losing_nsys(monkeypatch):
     return lose
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["start", "stop", "export"])
 def test_a_lost_capture_is_repeated_with_its_reason_and_its_report_kept_until_then(session, losing_nsys, command):
     losing_nsys(command, SECOND, 1)
@@ -328,6 +337,7 @@ def test_a_lost_capture_is_repeated_with_its_reason_and_its_report_kept_until_th
     assert len(one.stages("timer")) == len(RUNS)
 
 
+@pytest.mark.long
 def test_a_capture_that_stays_lost_says_what_nsys_said_and_keeps_its_report(session, losing_nsys):
     losing_nsys("stop", FIRST, 9)
     one = session()
@@ -355,6 +365,7 @@ def test_a_capture_lost_while_the_sweep_stops_is_interrupted_and_not_repeated(se
     assert session().run() == dict.fromkeys(RUNS, "ok")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["stop", "export"])
 def test_a_full_disk_is_not_taken_for_a_lost_capture(session, losing_nsys, command):
     losing_nsys(command, FIRST, 1, "No space left on device")
@@ -391,6 +402,7 @@ def nsys_calls(monkeypatch):
     return NsysCalls(monkeypatch)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("gpus", [(0,), (0, 1)])
 def test_nsys_does_nothing_while_unprofiled_steps_are_measured(session, fake_worker, monkeypatch, gpus):
     """The first run is the slow one: the other GPU has nothing left to time, and waits."""
@@ -429,6 +441,7 @@ def test_a_capture_ends_while_the_next_run_is_measured(session, fake_worker, nsy
     assert stop_began < fake_worker.measured_at[f"{SECOND}/nsys"] < stop_ended
 
 
+@pytest.mark.long
 def test_measured_steps_wait_until_a_capture_has_settled(session, fake_worker, nsys_calls):
     one = session()
     one.runner.state.cooldown_s = 0.4
@@ -456,6 +469,7 @@ def test_a_worker_that_fails_in_a_capture_is_replaced_with_its_session(session, 
     assert (one.results.folder / FIRST / "timings.json").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", ["warm-up", "measured"])
 def test_a_worker_that_dies_under_nsys_takes_its_capture_with_it_and_the_run_is_profiled_again(
     session, fake_worker, moment
@@ -470,6 +484,7 @@ def test_a_worker_that_dies_under_nsys_takes_its_capture_with_it_and_the_run_is_
     assert "about to segfault" in (one.results.folder / SECOND / "log.txt").read_text()
 
 
+@pytest.mark.long
 def test_a_worker_that_always_dies_under_nsys_fails_its_run_and_keeps_what_nsys_left(session, fake_worker, monkeypatch):
     begin_capture = Nsys.begin_capture
 
@@ -622,6 +637,7 @@ def test_where_nothing_is_left_to_measure_nothing_is_refused(session):
     assert session().run() == dict.fromkeys(RUNS, "ok")
 
 
+@pytest.mark.long
 def test_failed_runs_that_are_measured_again_make_no_mix(session, fake_worker):
     fake_worker.fail({f"{FIRST}/timer": ("warm-up", "failed")})
     first = session()
@@ -637,6 +653,7 @@ def test_a_changed_protocol_times_again_what_was_only_timed(session, killed_betw
     assert again.stages("timer") == RUNS
 
 
+@pytest.mark.long
 def test_an_export_that_fails_while_the_next_run_is_measured_fails_its_run_alone(session, fake_worker, monkeypatch):
     scrub = nsys_cli.scrub
 
@@ -868,6 +885,14 @@ def test_gpus_of_several_kinds_are_refused(session, monkeypatch):
 
 
 def test_several_gpus_take_the_longest_run_first(session):
+    queued = []
+
+    class Queue(queue.SimpleQueue):
+        def put(self, run):
+            queued.append(run.run_id)
+            super().put(run)
+
     one = session({"context_length": [8, 512]}, gpus=(0, 1))
+    one.runner.state.queue = Queue()
     one.run()
-    assert "tiny-ctx512-fp32-naive-train_step" in one.named("run_started")[:2]
+    assert queued[0] == queued[len(one.sweep.runs)] == "tiny-ctx512-fp32-naive-train_step"

@@ -64,6 +64,7 @@ recordings = st.builds(
 )
 
 
+@pytest.mark.long
 @modest
 @given(recordings)
 def test_at_most_one_of_opposite_claims_holds(rec):
@@ -143,6 +144,7 @@ def forward_only(words):
     return words(keep(BASE, [run for run in RUNS if run.endswith("-forward")]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "lost", [run if run.startswith("small-ctx128") else pytest.param(run, marks=pytest.mark.long) for run in RUNS]
 )
@@ -168,6 +170,7 @@ def test_failed_runs_everywhere_still_make_a_report(words):
     assert not re.search(r"\d (ms|%)", re.sub(r"<[^>]+>", "", pages["forward-time"].split("How this was measured")[0]))
 
 
+@pytest.mark.long
 def test_no_number_comes_from_a_run_that_ran_out_of_memory_even_where_some_were_recorded(tmp_path):
     runs = [run for run in RUNS if not run.endswith("forward_backward")]
     lost = "xl-ctx512-fp32-naive-train_step"

@@ -73,6 +73,7 @@ def test_a_recording_is_not_held_against_itself(first):
     assert not [key for key, claim in answer.claims.items() if claim.holds]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("others", [[], ["h200-fp32"]], ids=["alone", "beside the first"])
 def test_a_page_with_nothing_to_compare_shows_nothing(tmp_path, others, first):
     """A second recording alone, or with no capture."""

@@ -108,12 +108,14 @@ NEEDS_A_SHAPE = {
 }
 
 
+@pytest.mark.long
 def test_claims_from_shapes_do_not_hold_of_foreign_runs():
     found = answers(foreign())
     held = [(one.SLUG, key) for one, keys in NEEDS_A_SHAPE.items() for key in keys if found[one].claims[key].holds]
     assert not held
 
 
+@pytest.mark.long
 def test_claims_from_shapes_are_of_the_others():
     """What is said of both together is what is said of the reference alone."""
     rec = mixed()

@@ -51,6 +51,7 @@ def test_the_environment_page_names_the_runs_of_a_mix():
     assert set(others["property"]) == {"torch", "commit of the job"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("different", ["python", "nsys"])
 def test_another_python_or_no_nsys_in_some_runs_is_no_mix(tmp_path, different):
     rec = recording(("small",), (128, 256), ("forward",))
@@ -59,6 +60,7 @@ def test_another_python_or_no_nsys_in_some_runs_is_no_mix(tmp_path, different):
     assert not any(notes(tmp_path).values())
 
 
+@pytest.mark.long
 def test_of_a_study_that_is_a_mix_its_page_says_so(tmp_path):
     study = reading.load(DATA / "memory")
     study.runs["driver"] = ["1"] + ["2"] * (len(study.runs) - 1)
@@ -68,6 +70,7 @@ def test_of_a_study_that_is_a_mix_its_page_says_so(tmp_path):
     assert "runs of this study were not measured with the same driver: 2 (59 runs), 1 (1 run)." in found.popitem()[1][0]
 
 
+@pytest.mark.long
 def test_a_study_alone_says_so_once(tmp_path):
     study = reading.load(DATA / "memory")
     study.runs["driver"] = ["1"] + ["2"] * (len(study.runs) - 1)

@@ -30,6 +30,7 @@ def shown(notebook):
     return [[one.get("text") or dict(one["data"]) for one in cell.outputs] for cell in cells]
 
 
+@pytest.mark.long
 def test_stored_outputs_are_what_it_gives_now(notebook, monkeypatch):
     if not list((ROOT / "site" / "data").glob("*/manifest.json")):
         pytest.skip("no recording is here")

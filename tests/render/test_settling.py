@@ -31,6 +31,7 @@ def docs(written, tmp_path):
     return shutil.copytree(written, tmp_path / "docs")
 
 
+@pytest.mark.long
 def test_files_that_did_not_change_keep_their_time(docs, rec):
     before = files(docs)
     (docs / "report" / "runs.md").write_text("old")
@@ -50,6 +51,7 @@ def test_pages_of_runs_that_are_gone_go_too(docs, rec):
     assert (docs / "extend.md").is_file()
 
 
+@pytest.mark.long
 def test_a_report_that_fails_leaves_the_last_one_as_it_is(docs, rec, monkeypatch):
     before = files(docs)
 

@@ -56,6 +56,7 @@ def test_where_nothing_is_to_be_told_a_sentence_says_so(site):
     assert "No kernel of this recording begins before the call" in words["methods"]
 
 
+@pytest.mark.long
 def test_a_run_shows_its_log_and_one_without_has_no_heading(tmp_path):
     from analysis import write_site
     from tests.synthetic import recording

@@ -64,6 +64,7 @@ def written(undrawn, tmp_path_factory):
     return write
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.long] if name in ALIKE else []) for name in SMALL]
 )

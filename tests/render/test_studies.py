@@ -28,6 +28,7 @@ def shipped():
     return {study: write_site.of_finished_runs(write_site.together(parts)) for study, parts in of_study.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("letter", STUDIES)
 def test_every_drawing_of_a_study_keeps_to_the_schema(shipped, letter):
     question = STUDIES[letter]
@@ -136,6 +137,7 @@ def draft_of(kind, rows, name, width, title, **options):
     return "<svg></svg>"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", [timed_only, none_finished], ids=lambda change: change.__name__)
 @pytest.mark.parametrize(
     "name",

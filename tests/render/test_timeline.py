@@ -80,6 +80,7 @@ def test_every_kernel_is_there_with_its_time_grid_and_full_name(run):
     assert sorted(found) == sorted(expected)
 
 
+@pytest.mark.long
 def test_speedscope_has_the_same_kernels_under_their_ranges(run):
     trace, (_, kernels, memops) = run
     document = json.loads(timeline.speedscope(trace))
