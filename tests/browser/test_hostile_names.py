@@ -9,7 +9,7 @@ import pytest
 from tests.browser.hostile import MESSAGE, MODULE, NAMES
 from tests.browser.serving import pages_of
 from tests.browser.test_behaviour import downloaded
-from tests.browser.test_every_page import EXCESS, SHIFTED, STEADY, WATCH_SHIFTS
+from tests.browser.test_every_page import EXCESS, STEADY, WATCH_SHIFTS, least_shift
 
 RUN = "report/runs/small-ctx128-fp32-naive-forward.html"
 FAILED = "report/runs/2.7B-ctx1024-fp32-naive-train_step.html"
@@ -36,7 +36,7 @@ def test_nothing_runs_nothing_is_added_and_nothing_moves(browser, hostile, hosti
             problems.append(f"{path}: a name became an element")
         if page.locator("article a[href^='javascript']").count():
             problems.append(f"{path}: a name became a link")
-        if page.evaluate(EXCESS) > 0 or page.evaluate(SHIFTED) > STEADY:
+        if page.evaluate(EXCESS) > 0 or least_shift(page) > STEADY:
             problems.append(f"{path}: a name moved the page")
     assert not problems
     assert all(url.startswith(hostile_address) for url in asked)
