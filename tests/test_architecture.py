@@ -2,6 +2,7 @@
 each other in a circle."""
 
 import ast
+import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -17,7 +18,8 @@ ROOMS = {
     "jobs.workloads": {"jobs.contract"},
     "jobs.memory": {"jobs.contract", "jobs.workloads"},
     "jobs.sweep": {"jobs.contract", "jobs.workloads", "jobs.memory"},
-    "jobs.worker": {"jobs.contract", "jobs.workloads"},
+    "jobs.injected": set(),
+    "jobs.worker": {"jobs.contract", "jobs.workloads", "jobs.injected"},
     "jobs.executor": {"jobs.contract", "jobs.sweep", "jobs.memory"},
     "jobs.follow_up": {"jobs.contract", "jobs.executor"},
     "jobs.output": set(),
@@ -62,7 +64,7 @@ def room_of(module):
 
 
 def imports_of(path, at_run_time_only=False):
-    """Modules and names that a file imports, relative imports left out: there are none."""
+    """Modules and names that a file imports. What is relative, in `jobs.injected` alone, has no package before it."""
     tree = ast.parse(path.read_text())
     hidden = set()
     if at_run_time_only:
@@ -107,8 +109,7 @@ def test_modules_have_no_circle():
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_torch_is_imported_where_it_is_measured_and_nowhere_else(path):
-    measured = path.is_relative_to(ROOT / "jobs" / "worker") or path.is_relative_to(ROOT / "jobs" / "workloads")
-    if not measured:
+    if not any(path.is_relative_to(ROOT / "jobs" / room) for room in ("worker", "workloads", "injected")):
         assert "torch" not in {name.split(".")[0] for name in imports_of(path)}
 
 
@@ -116,6 +117,17 @@ def test_torch_is_imported_where_it_is_measured_and_nowhere_else(path):
 def test_the_contract_imports_neither_torch_nor_pandas(path):
     tops = {name.split(".")[0] for name in imports_of(path)}
     assert not tops & {"torch", "pandas", "numpy", "pyarrow", "yaml"}
+
+
+INJECTED = sorted((ROOT / "jobs" / "injected").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", INJECTED, ids=lambda path: path.name)
+def test_what_is_injected_into_scripts_needs_torch_and_nothing_else(path):
+    """A script's own project may have packages called `jobs` and `analysis`, and none of ours."""
+    beside = {one.stem for one in INJECTED}
+    tops = {name.split(".")[0] for name in imports_of(path) if name} - beside - {""}
+    assert tops <= {"torch", *sys.stdlib_module_names}
 
 
 PAGES = sorted((ROOT / "analysis" / "pages").rglob("*.py"))

@@ -25,17 +25,21 @@ from jobs.contract import ranges as vocabulary
 
 ATTRIBUTIONS = ("exact", "phase", "none")
 EXACT, PHASE, NONE = range(3)
-_NO_PHASE = len(vocabulary.PHASES)
-_FORWARD, _LOSS, _BACKWARD = (
-    vocabulary.PHASES.index(p) for p in (vocabulary.FORWARD, vocabulary.LOSS, vocabulary.BACKWARD)
+_NO_PHASE = len(vocabulary.ALL_PHASES)
+_FORWARD, _LOSS, _BACKWARD, _ZERO_GRAD = map(
+    vocabulary.ALL_PHASES.index,
+    (vocabulary.FORWARD, vocabulary.LOSS, vocabulary.BACKWARD, vocabulary.ZERO_GRAD),
 )
-_PHASE_CATEGORIES = [*vocabulary.PHASES, ""]
+_PHASE_CATEGORIES = [*vocabulary.ALL_PHASES, ""]
 
-# Names that other people's programs give to the four phases and to a step.
+# Names that other people's programs give to the phases and to a step.
 _PHASE_NAMES = {
+    vocabulary.DATA: r"data|data[ _]?load(er|ing)?",
     vocabulary.FORWARD: r"(model[ _.])?(forward|fwd)([ _]?(pass|step))?",
     vocabulary.LOSS: r"loss|compute[ _]loss|criterion",
     vocabulary.BACKWARD: r"(loss[ _.])?(backward|bwd)([ _]?(pass|step))?",
+    vocabulary.CLIP: r"clip|(clip[ _])?grad(ient)?[ _](clip(ping)?|norm)",
+    vocabulary.ZERO_GRAD: r"(optimizer\.)?zero[ _]grad(#.*)?",
     vocabulary.OPTIMIZER: r"optimi[sz]er|opt(imi[sz]er)?[ _.]step|optimizer\.step#.*",
 }
 _PHASE_PATTERNS = [(phase, re.compile(pattern, re.IGNORECASE)) for phase, pattern in _PHASE_NAMES.items()]
@@ -43,8 +47,17 @@ _STEP_PATTERN = re.compile(r"(train(ing)?[ _]?)?(step|iter|iteration|ProfilerSte
 
 
 def phase_of(name: str) -> str:
-    """The phase that a range called `name` marks: forward, loss, backward, optimizer, or "" when it marks none."""
+    """The phase that a range called `name` marks, one of ALL_PHASES, or "" when it marks none."""
+    if name.startswith(vocabulary.FOLLOWED):
+        phase = name.removeprefix(vocabulary.FOLLOWED).partition("/")[0]
+        return phase if phase in vocabulary.ALL_PHASES else ""
     return next((phase for phase, pattern in _PHASE_PATTERNS if pattern.fullmatch(name.strip())), "")
+
+
+def module_named(name: str) -> str | None:
+    """The whole path of a module that a range of a followed step has in its name; None for other ranges."""
+    phase, slash, path = name.removeprefix(vocabulary.FOLLOWED).partition("/")
+    return path if slash and name.startswith(vocabulary.FOLLOWED) and phase in vocabulary.ALL_PHASES else None
 
 
 def is_step(name: str) -> bool:
@@ -56,9 +69,10 @@ def is_step(name: str) -> bool:
 class Attribution:
     """Ranges with their place, and the place of each operation; rows are in the order of the capture's frames.
 
-    ranges: the capture's columns and parent_id (-1 none; row number of the parent), depth, path, step (-1 none), phase,
-            module (path below the phase); both end in an ellipsis after a hundred names. Start/end ranges take no part
-            in the nesting: they have no parent.
+    ranges: the capture's columns and parent_id (-1 none; row number of the parent), depth, path, step (-1 none),
+            is_step (whether it is the outermost range of its step), phase, module (path below the phase); path and
+            module end in an ellipsis after a hundred names. Start/end ranges take no part in the nesting: they have no
+            parent.
     kernels, memops, graphs: api (row of the launch, -1 not in the capture), launch_ns, launch_end_ns (start_ns where
             the launch is not in the capture), thread, range_id (-1 none), step, phase, module, attribution
     api:    range_id, step, phase, attribution
@@ -227,6 +241,9 @@ def _place_ranges(ranges: pd.DataFrame, nesting: Nesting) -> pd.DataFrame:
     names = [str(one) for one in ranges["name"].cat.categories]
     own_phase = np.array([_PHASE_CATEGORIES.index(phase_of(one)) for one in names], np.int8)[name]
     own_step = np.array([is_step(one) for one in names], bool)[name]
+    own_module = [module_named(one) for one in names]
+    has_own_module = np.array([one is not None for one in own_module], bool)[name]
+    below_phase = [one if own is None else own for one, own in zip(names, own_module)]
 
     depth = np.zeros(count, np.int32)
     path, module = np.zeros(count, np.int64), np.full(count, -1, np.int64)
@@ -240,7 +257,10 @@ def _place_ranges(ranges: pd.DataFrame, nesting: Nesting) -> pd.DataFrame:
         inherited = np.where(has, phase[above], _NO_PHASE)
         below = inherited != _NO_PHASE
         phase[rows] = np.where(below, inherited, own_phase[rows])
-        module[rows[below]] = modules.join(module[above[below]], name[rows[below]])
+        named = has_own_module[rows]
+        below |= named
+        outer = np.where(has & ~named, module[above], -1)
+        module[rows[below]] = modules.join(outer[below], name[rows[below]])
         outer_step = np.where(has, in_step[above], -1)
         in_step[rows] = np.where(outer_step >= 0, outer_step, np.where(own_step[rows], rows, -1))
 
@@ -248,10 +268,29 @@ def _place_ranges(ranges: pd.DataFrame, nesting: Nesting) -> pd.DataFrame:
     placed["parent_id"] = parent.astype(np.int32)
     placed["depth"] = depth
     placed["path"] = paths.categorical(path, names)
-    placed["step"] = _number_steps(ranges, in_step)
+    placed["step"] = _number_steps(ranges, _in_started_steps(ranges, in_step))
+    placed["is_step"] = in_step == np.arange(count)
     placed["phase"] = pd.Categorical.from_codes(phase, _PHASE_CATEGORIES)
-    placed["module"] = modules.categorical(module, names)
+    placed["module"] = modules.categorical(module, below_phase)
     return placed
+
+
+def _in_started_steps(ranges: pd.DataFrame, in_step: np.ndarray) -> np.ndarray:
+    """`in_step` with the step of what lies in one that is a start/end range: it holds what its process pushes in it,
+    and is no part of a stack."""
+    start, end, process = (ranges[column].to_numpy() for column in ("start_ns", "end_ns", "process"))
+    steps = np.flatnonzero((ranges["style"] == "StartEnd").to_numpy() & (in_step == np.arange(len(ranges))))
+    if not len(steps):
+        return in_step
+    found = in_step.copy()
+    for one in np.unique(process[steps]):
+        mine = steps[process[steps] == one]
+        mine = mine[np.argsort(start[mine], kind="stable")]
+        rows = np.flatnonzero((in_step < 0) & (process == one))
+        last = mine[np.maximum(np.searchsorted(start[mine], start[rows], side="right") - 1, 0)]
+        inside = (start[last] <= start[rows]) & (end[rows] <= end[last])
+        found[rows[inside]] = last[inside]
+    return found
 
 
 def _number_steps(ranges: pd.DataFrame, in_step: np.ndarray) -> np.ndarray:
@@ -322,7 +361,7 @@ class _Places:
         has = parent >= 0
         # The outermost range of a phase (of a step), on each thread: these are what other threads are looked up in.
         self._phase_roots = (self._phase != _NO_PHASE) & ~(has & (self._phase[parent] != _NO_PHASE))
-        self._step_roots = (self._step >= 0) & ~(has & (self._step[parent] >= 0))
+        self._step_roots = ranges["is_step"].to_numpy()
         self._has_phases = bool(self._phase_roots.any())
         self._losses = _implied_losses(ranges, self._phase, self._phase_roots)
 
@@ -406,8 +445,8 @@ class _Places:
 
 def _implied_losses(ranges: pd.DataFrame, phase: np.ndarray, roots: np.ndarray) -> tuple[np.ndarray, ...]:
     """Process, start and end of the times between a forward range and the backward range that follows it as the next
-    phase of the same thread and step."""
-    rows = np.flatnonzero(roots & (ranges["step"].to_numpy() >= 0))
+    phase of the same thread and step; gradients may be set to zero between the two."""
+    rows = np.flatnonzero(roots & (ranges["step"].to_numpy() >= 0) & (phase != _ZERO_GRAD))
     process, thread = ranges["process"].to_numpy(), ranges["thread"].to_numpy()
     start, end, step = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy(), ranges["step"].to_numpy()
     rows = rows[np.lexsort((start[rows], thread[rows], process[rows]))]

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from analysis import intervals
-from analysis.capture.attribution import Attribution, attribute, levels
+from analysis.capture.attribution import Attribution, attribute, levels, module_named
 from analysis.capture.nsys_export import BLOCK, MOST_DEVICES, UNKNOWN_PROCESS, Capture, codes_of, process_id
 from analysis.reference import kernel_families
-from jobs.contract.ranges import PHASES
+from jobs.contract.ranges import ALL_PHASES
 
 SECTIONS: dict[str, dict[str, str]] = {
     "kernels": {
@@ -41,7 +41,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "host_ns": "from the start to the end of the range on the host, summed over instances",
     },
     "phases": {
-        "phase": "forward, loss, backward, optimizer; empty for kernels of no phase",
+        "phase": f"{', '.join(ALL_PHASES)}; empty for kernels of no phase",
         "kernel_calls": "kernels",
         "kernel_ns": "sum of their durations",
         "share": "of all kernel time",
@@ -435,7 +435,7 @@ def _projected(start: np.ndarray, end: np.ndarray, low: np.ndarray, high: np.nda
 
 def _phases(attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps) -> pd.DataFrame:
     place, ranges = attribution.kernels, attribution.ranges
-    code, names = place["phase"].cat.codes.to_numpy(), [*PHASES, ""]
+    code, names = place["phase"].cat.codes.to_numpy(), [*ALL_PHASES, ""]
     if not (ranges["phase"] != "").any():
         return pd.DataFrame(columns=list(SECTIONS["phases"]))
     num = len(names)
@@ -446,7 +446,12 @@ def _phases(attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps)
     for rows in overlaps.blocks:
         overlaps.discount(busy, code[rows], rows)
     phase, parent = ranges["phase"].cat.codes.to_numpy(), ranges["parent_id"].to_numpy()
-    root = (phase < len(PHASES)) & ~((parent >= 0) & (phase[parent] < len(PHASES)))
+    of_module = np.array([module_named(str(one)) is not None for one in ranges["name"].cat.categories], bool)
+    root = (
+        (phase < len(ALL_PHASES))
+        & ~of_module[ranges["name"].cat.codes]
+        & ~((parent >= 0) & (phase[parent] < len(ALL_PHASES)))
+    )
     host = np.bincount(phase[root], (ranges["end_ns"] - ranges["start_ns"]).to_numpy()[root], num).astype(np.int64)
     columns = {
         "phase": names,

@@ -14,7 +14,7 @@ from jobs.contract.axes import label_of_value
 
 TOP_KERNELS = 20
 AXES = (*run_grid.CASE_AXES, "mode", *run_grid.VARIANT_AXES)
-ORDER = (*ranges.PHASES, ranges.STEP)
+ORDER = (*ranges.ALL_PHASES, ranges.STEP)
 
 
 def answers(

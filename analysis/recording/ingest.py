@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.capture import modules
 from analysis.capture.attribution import Attribution, attribute
 from analysis.capture.nsys_export import Capture, ExportError, read
 from analysis.recording import store
@@ -61,7 +62,7 @@ def ingest(
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in store.TABLES}
     schemas: set[str] = set()
     for run_id, record in records.items():
-        tables, schema = _run_tables(folder / run_id, run_id, record)
+        tables, schema = _run_tables(folder / run_id, run_id, record, report)
         schemas |= {schema} - {""}
         for name, frame in tables.items():
             parts[name].append(frame)
@@ -152,7 +153,9 @@ def _concat(name: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
 # -------------------------------------------------------------------------------------------------------------- one run
 
 
-def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict[str, pd.DataFrame], str]:
+def _run_tables(
+    folder: Path, run_id: str, record: FinishedRecord, report: Callable[[str], None]
+) -> tuple[dict[str, pd.DataFrame], str]:
     """The tables of one run, and the schema version of its capture ("" without one)."""
     damage = find_damage(folder, record.files)
     if damage:
@@ -179,7 +182,7 @@ def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict
         except ExportError as error:
             status, problem = "failed", f"{CAPTURE} {error.problem}"
         if status == "ok":
-            captured = _capture_tables(capture, attribution, run_id)
+            captured = _capture_tables(capture, attribution, run_id, report)
             tables["steps"] = pd.concat([tables["steps"], captured.pop("steps")], ignore_index=True)
             tables |= captured
         else:
@@ -260,7 +263,9 @@ def _nsys_sums(file: Path, run_id: str) -> pd.DataFrame:
     return _with_run("nsys_sums", totals, run_id)
 
 
-def _capture_tables(capture: Capture, attribution: Attribution, run_id: str) -> dict[str, pd.DataFrame]:
+def _capture_tables(
+    capture: Capture, attribution: Attribution, run_id: str, report: Callable[[str], None]
+) -> dict[str, pd.DataFrame]:
     placed = attribution.ranges
     first = placed.index[placed["step"] >= 0]
     origin = int(placed["start_ns"].to_numpy()[first].min())
@@ -285,11 +290,16 @@ def _capture_tables(capture: Capture, attribution: Attribution, run_id: str) -> 
     )
     place = attribution.kernels
     kernels = capture.kernels.assign(rank=rank).drop(columns=["process", "context", "correlation"])
-    kernels = kernels.assign(**{name: place[name] for name in ("range_id", "step", "phase", "module", "attribution")})
+    links = modules.link(capture, attribution)
+    for line in links.problems.itertuples(index=False):
+        report(f"{run_id}: modules of {line.phase}, step {line.step}, are unknown: {line.reason}")
+    kernels = kernels.assign(**{name: place[name] for name in ("range_id", "step", "phase", "attribution")})
+    kernels = kernels.assign(**{name: links.kernels[name] for name in links.kernels})
     kernels["launch_ns"], kernels["launch_end_ns"] = place["launch_ns"] - origin, place["launch_end_ns"] - origin
     memops = capture.memops.assign(rank=rank).drop(columns=["process", "context", "correlation", "graph_node"])
     place = attribution.memops
-    memops = memops.assign(**{name: place[name] for name in ("step", "phase", "module", "attribution")})
+    memops = memops.assign(**{name: place[name] for name in ("step", "phase", "attribution")})
+    memops = memops.assign(**{name: links.memops[name] for name in links.memops})
     memops["launch_ns"] = place["launch_ns"] - origin
     for frame in (kernels, memops):
         frame["start_ns"] -= origin
@@ -298,7 +308,7 @@ def _capture_tables(capture: Capture, attribution: Attribution, run_id: str) -> 
     # A capture begins before the measured steps and ends after them; only what they launched is recorded.
     tables = {
         "steps": _nsys_steps(placed, rank(placed)),
-        "ranges": ranges_table,
+        "ranges": ranges_table[~modules.is_followed(placed)],
         "kernels": kernels[kernels["step"] >= 0],
         "memops": memops[memops["step"] >= 0],
         "api": api[api["step"] >= 0],
@@ -326,7 +336,7 @@ def _nsys_steps(placed: pd.DataFrame, rank) -> pd.DataFrame:
     has = parent >= 0
     step = placed["step"].to_numpy()
     phase_root = (step >= 0) & (phase != "") & ~(has & (phase[parent] != ""))
-    step_root = (step >= 0) & ~(has & (step[parent] >= 0))
+    step_root = placed["is_step"].to_numpy()
     wall = (placed["end_ns"] - placed["start_ns"]).to_numpy()
     rows = pd.concat(
         [

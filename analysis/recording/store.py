@@ -23,7 +23,7 @@ from jobs.contract.axes import default_of, details
 from jobs.contract.integrity import DIGEST, FileFacts, file_facts, find_damage, is_intact, replace, with_digest
 from jobs.contract.layout import STATUSES
 
-_PHASES = " | ".join(ranges.PHASES)
+_PHASES = " | ".join(ranges.ALL_PHASES)
 
 
 class Column(NamedTuple):
@@ -53,6 +53,15 @@ _STEP = Column("step", "int32", "", "measured step, from 0 in each rank; -1 outs
 _PHASE = Column("phase", "category", "", f"{_PHASES}; empty outside every phase")
 _MODULE = Column(
     "module", "category", "", "path of the range below the phase (block_0/attention/softmax); empty at its top"
+)
+_MODULE_BY = Column(
+    "module_by",
+    "category",
+    "",
+    "how the module is known: launch (the range around it) | linked (the same launch in a step in which modules were "
+    "followed through backward and optimizer); empty where it is not",
+    True,
+    "",
 )
 _ATTRIBUTION = Column(
     "attribution",
@@ -128,6 +137,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _STEP,
         _PHASE,
         _MODULE,
+        _MODULE_BY,
         _ATTRIBUTION,
         Column("kernel_name", "category", "", "full demangled name"),
         _LAUNCH,
@@ -167,6 +177,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _STEP,
         _PHASE,
         _MODULE,
+        _MODULE_BY,
         _ATTRIBUTION,
         Column("operation", "category", "", "memcpy with its direction, or memset"),
         Column("bytes", "int64", "bytes", "bytes copied or set"),

@@ -19,6 +19,19 @@ Ranges nest like this (a step of mode `forward` has only the forward phase, `for
       loss
       backward
       optimizer
+
+After the measured steps comes one in which modules are followed through backward and the optimizer, too (see
+`jobs.injected.module_ranges`). It is there to tell which module launches which kernel; it is slower, so its outermost
+ranges have other names, and no time is taken from it:
+
+    modules:step
+      modules:forward
+        ...                             (as above)
+      modules:loss
+      modules:backward
+        modules:backward/block_0/ffn    (the module whose forward made the node)
+      modules:optimizer
+        modules:optimizer/block_0/ffn   (the module that uses the parameter)
 """
 
 STEP = "step"
@@ -28,6 +41,23 @@ LOSS = "loss"
 BACKWARD = "backward"
 OPTIMIZER = "optimizer"
 PHASES = (FORWARD, LOSS, BACKWARD, OPTIMIZER)
+"""The phases of a sweep's steps."""
+
+DATA, CLIP, ZERO_GRAD = "data", "clip", "zero_grad"
+ALL_PHASES = (DATA, FORWARD, LOSS, BACKWARD, CLIP, OPTIMIZER, ZERO_GRAD)
+"""Those of anyone's training script, too: waiting for the next batch, clipping of gradients, and setting them to
+zero."""
+
+FOLLOWED = "modules:"
+"""Begins the names of the outermost ranges of a step in which modules are followed."""
+FOLLOWED_STEP = f"{FOLLOWED}{STEP}"
+
+LOSS_MODULE = "(loss)"
+ACCUMULATION = "(gradient accumulation)"
+RECOMPUTED = "(recomputed)"
+ALL_PARAMETERS = "(all parameters)"
+"""What stands for a module where none launched a kernel: the loss in backward; sums of gradients where branches join;
+the parts of forward that backward computes again, before their path; and updates of many parameters at once."""
 
 EMBEDDING = "embedding"
 NORM = "norm"

@@ -15,20 +15,23 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing.connection import Client, Connection
 
 import torch
 
 from jobs.contract.modes import MODE_PHASES
-from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, STEP
+from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES, STEP
+from jobs.injected.module_ranges import ModuleRanges
 from jobs.worker import calibration, probes
-from jobs.workloads import annotation, find_build
+from jobs.workloads import REFERENCE, annotation, find_build
 from jobs.workloads.adamw import AdamW, optimizer_of
 from jobs.workloads.annotation import annotate
 
 SEED = 0
+
+OUTERMOST = (STEP, *PHASES)
 
 # "high" lets float32 matmuls use TF32 tensor cores, "highest" forbids it.
 MATMUL_PRECISION = {"fp32": "highest", "tf32": "high", "bf16": "highest"}
@@ -94,13 +97,14 @@ class Stepper:
 
     def optimizer_state(self) -> Iterator[torch.Tensor]:
         """The tensors that the optimizer keeps on the device."""
-        optimizer = self.optimizer
-        states: Iterable[Iterable[torch.Tensor]]
-        if isinstance(optimizer, AdamW):
-            states = optimizer.moments.values()
-        else:
-            states = (state.values() for state in optimizer.state.values())
+        states = (self.state_of(parameter) for parameter in self.model.parameters())
         return (tensor for state in states for tensor in state if tensor.device.type == self.device.type)
+
+    def state_of(self, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, ...]:
+        """What the optimizer keeps of a parameter; nothing before its first step."""
+        if isinstance(self.optimizer, AdamW):
+            return self.optimizer.moments.get(parameter, ())
+        return tuple(self.optimizer.state[parameter].values()) if parameter in self.optimizer.state else ()
 
     def step(self, around: Callable[[str, Callable[[], None]], None] | None = None) -> dict[str, int]:
         """One step, its phases separated by device synchronisation so that none leaks into the next.
@@ -123,6 +127,36 @@ class Stepper:
         wall[STEP] = time.perf_counter_ns() - step_start
         self.num_steps += 1
         return wall
+
+    def follow_modules(self, ranges: ModuleRanges) -> None:
+        """One more step, which opens the range of a module in backward and in the optimizer, too, and in forward where
+        the workload opens none. That costs time on the host, so the step has other names: it tells which module
+        launches which kernel, and not how long that takes."""
+
+        def open_range(name: str) -> AbstractContextManager:
+            if name in OUTERMOST:
+                return ranges.outermost(name, "" if name == FORWARD else None)
+            return ranges.range(name)
+
+        def follow(phase: str, work: Callable[[], None]) -> None:
+            if phase == BACKWARD:
+                assert self.loss_value is not None  # loss came before
+                with ranges.labelling([self.loss_value]):
+                    work()
+            elif phase == OPTIMIZER:
+                with ranges.of_optimizer(
+                    (p, p.grad, *self.state_of(p)) for p in self.model.parameters() if p.grad is not None
+                ):
+                    work()
+            else:
+                work()
+
+        ranges.forget()
+        if self.run["workload"] != REFERENCE:
+            ranges.follow_calls()
+        with annotation.opened_by(open_range):
+            self.step(follow)
+        ranges.unfollow_calls()
 
     def synchronize(self) -> None:
         if self.device.type == "cuda":
@@ -189,12 +223,12 @@ def compares_with_fp32(run: dict) -> bool:
     return run["precision"] != "fp32" and run["attention"] == "naive" and run["compile"] == "off"
 
 
-def perform(task: dict, device: torch.device, connection: Connection) -> None:
+def perform(task: dict, device: torch.device, connection: Connection, followed_by: ModuleRanges | None = None) -> None:
     """Carry out one task: warm up, send `ready`, wait for `go`, run `steps` steps, send `measured`.
 
     Warm-up steps have no ranges: a capture may be open, and only what lies in a `step` counts. Without warm-up the
-    first measured step is the first of all. A failure is sent as `oom` or `failed` with the phase, the step (from 0,
-    warm-up included) and memory in bytes.
+    first measured step is the first of all. With `followed_by` comes one more step, as of `Stepper.follow_modules`.
+    A failure is sent as `oom` or `failed` with the phase, the step (from 0, warm-up included) and memory in bytes.
     """
     stepper = None
     started = time.perf_counter()
@@ -226,6 +260,9 @@ def perform(task: dict, device: torch.device, connection: Connection) -> None:
         stepper.synchronize()
         measuring = time.perf_counter()
         walls = [stepper.step() for _ in range(task["steps"])]
+        measured = time.perf_counter()
+        if followed_by and task["run"]["compile"] == "off":
+            stepper.follow_modules(followed_by)
         connection.send(
             {
                 "event": "measured",
@@ -239,7 +276,7 @@ def perform(task: dict, device: torch.device, connection: Connection) -> None:
                 "seconds": {
                     "build": built - started,
                     "warm_up": warm - built,
-                    "measure": time.perf_counter() - measuring,
+                    "measure": measured - measuring,
                 },
             }
         )
@@ -274,7 +311,7 @@ def facts(device: torch.device) -> dict:
     }
 
 
-def serve(connection: Connection, device: torch.device) -> None:
+def serve(connection: Connection, device: torch.device, followed_by: ModuleRanges | None = None) -> None:
     """Answer tasks until one is None or the connection closes: each is a dict with `log` (file that receives this
     process's output) and either `calibrate` or `run`, `warmup_steps`, `steps` and `probe` (memory and numerics,
     too?). When `released` is sent, the run has left nothing behind."""
@@ -292,7 +329,7 @@ def serve(connection: Connection, device: torch.device) -> None:
         os.close(log)
         if run := task.get("run"):
             print(f"{task['collector']}: {json.dumps(run)}", flush=True)
-            perform(task, device, connection)
+            perform(task, device, connection, followed_by)
         else:
             connection.send({"event": "calibrated", "rates": calibration.rates(device)})
         release(device, was_compiled=bool(run) and run["compile"] != "off")
@@ -322,9 +359,11 @@ def main() -> None:
     arguments = parser.parse_args()
     # Backward on the thread that runs forward, so that its kernels are launched inside the `backward` range.
     torch.autograd.set_multithreading_enabled(False)
+    followed_by = None
     if arguments.annotate and arguments.device == "cuda":
         annotation.use(torch.cuda.nvtx.range)
+        followed_by = ModuleRanges(torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop)
     device = torch.device(arguments.device, 0) if arguments.device == "cuda" else torch.device("cpu")
     with Client(arguments.address) as connection:
         end_with_runner(connection, os.path.dirname(arguments.address))
-        serve(connection, device)
+        serve(connection, device, followed_by)

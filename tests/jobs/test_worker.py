@@ -9,12 +9,15 @@ from multiprocessing.connection import Connection
 
 import pytest
 import torch
+from torch import nn
 
 from jobs.contract import ranges
 from jobs.contract.axes import Run
+from jobs.injected.module_ranges import ModuleRanges
 from jobs.worker import probes, service
 from jobs.worker.service import Stepper, perform
 from jobs.workloads import annotation
+from tests.injected.range_log import Log
 from tests.jobs.test_model import Operations
 
 CPU = torch.device("cpu")
@@ -145,6 +148,36 @@ def test_measured_steps_are_annotated_and_warm_up_steps_are_not(opened):
     assert [row["phase"] for row in measured["steps"][:5]] == ["forward", "loss", "backward", "optimizer", "step"]
     assert {row["step"] for row in measured["steps"]} == {0, 1, 2}
     assert measured["memory"] == []
+
+
+def test_modules_are_followed_in_one_more_step_with_names_of_its_own(opened):
+    log = Log()
+    perform(task(), CPU, FakeConnection(), ModuleRanges(log.push, log.pop))
+    assert opened.count("step") == 3
+    step = "modules:step"
+    assert log.names()[0] == step
+    forward = [name.removeprefix(f"{step}/modules:forward/") for name in log.names() if "modules:forward/" in name]
+    measured = opened[opened.index("forward") + 1 : opened.index("loss")]
+    assert [name.rsplit("/")[-1] for name in forward] == measured
+    assert "block_1/attention/softmax" in forward
+    modules = set(log.backward())
+    assert {"(loss)", "(gradient accumulation)", "embedding", "block_0/attention/qkv_proj", "lm_head"} <= modules
+    assert {label for label in modules if not label.startswith("(")} == {name for name in forward if name in modules}
+    optimizer = {name.rsplit("modules:optimizer/")[-1] for name in log.names() if "modules:optimizer/" in name}
+    assert optimizer == {"embedding", "norm", "lm_head"} | {
+        f"block_{i}/{name}" for i in (0, 1) for name in ("norm", "attention/qkv_proj", "attention/o_proj", "ffn")
+    }
+
+
+def test_a_workload_without_ranges_has_the_names_of_its_modules():
+    log = Log()
+    run = {"workload": "tests.injected.workload:build", "mode": "forward_backward"}
+    perform(task(**run), CPU, FakeConnection(), ModuleRanges(log.push, log.pop))
+    forward = [name.rsplit("modules:forward/")[-1] for name in log.names() if "modules:forward/" in name]
+    assert forward == ["Sequential", "Sequential/0", "Sequential/1", "Sequential/2"]
+    modules = [label for label in log.backward() if not label.startswith("(")]
+    assert list(dict.fromkeys(modules)) == ["Sequential/2", "Sequential/1", "Sequential/0"]
+    assert nn.Module.__call__ is nn.Module._wrapped_call_impl
 
 
 @pytest.mark.parametrize("phase", ["forward", "loss", "backward", "optimizer"])

@@ -1,0 +1,125 @@
+"""Says which module launched an operation of a measured step, from a step in which modules were followed.
+
+Following modules (see `jobs.injected.module_ranges`) slows the host, so the steps that say how long are others. What
+both launch is the same: in each phase, thread by thread, an operation of a measured step is linked to the one at its
+place in a followed step, provided that all of them are the same there, in the same order. Where they are not, none of
+that phase is linked.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from analysis.capture.attribution import Attribution
+from analysis.capture.nsys_export import Capture
+from jobs.contract import ranges as vocabulary
+
+LAUNCH, LINKED, UNKNOWN = "launch", "linked", ""
+MODULE_BY = (LAUNCH, LINKED, UNKNOWN)
+"""How a module is known: from the range around the launch | from the same launch in a followed step | not at all."""
+
+_PLACE = ["process", "thread", "phase"]
+_SAME = {
+    "kernels": ["kernel_name", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"],
+    "memops": ["operation", "bytes"],
+}
+
+
+class Links(NamedTuple):
+    """Modules of the kernels and memops of a capture, in their order: module, module_by. problems: process, thread,
+    phase, step and reason of each sequence that could not be linked."""
+
+    kernels: pd.DataFrame
+    memops: pd.DataFrame
+    problems: pd.DataFrame
+
+
+def link(capture: Capture, attribution: Attribution) -> Links:
+    """The module of each operation: that of its own range, or else of the operation at its place in a followed step."""
+    followed = _followed_steps(attribution.ranges)
+    problems: list[dict] = []
+    linked: dict[str, pd.DataFrame] = {}
+    for kind, same in _SAME.items():
+        place = getattr(attribution, kind)
+        module = place["module"].astype(str).to_numpy(dtype=object)
+        by = np.where(module != "", LAUNCH, UNKNOWN).astype(object)
+        if len(followed):
+            operations = getattr(capture, kind)
+            compared = [column for column in same if column in operations]
+            placed = place[["thread", "launch_ns", "step", "phase"]].assign(module=module)
+            placed[["process", "start_ns", *compared]] = operations[["process", "start_ns", *compared]]
+            problems += _link(placed, followed, compared, module, by)
+        linked[kind] = pd.DataFrame(
+            {"module": pd.Categorical(module), "module_by": pd.Categorical(by, list(MODULE_BY))}, index=place.index
+        )
+    return Links(**linked, problems=pd.DataFrame(problems, columns=[*_PLACE, "step", "reason"]))
+
+
+def is_followed(ranges: pd.DataFrame) -> np.ndarray:
+    """Which ranges are of followed steps."""
+    paths = ranges["path"].cat
+    inside = np.array([str(one).startswith(vocabulary.FOLLOWED) for one in paths.categories], bool)
+    return inside[paths.codes.to_numpy()] if len(ranges) else np.zeros(0, bool)
+
+
+def _followed_steps(ranges: pd.DataFrame) -> pd.DataFrame:
+    """Process, start and end of each followed step."""
+    steps = ranges[ranges["name"].astype(str) == vocabulary.FOLLOWED_STEP]
+    return steps[["process", "start_ns", "end_ns"]].sort_values("start_ns")
+
+
+def _link(
+    operations: pd.DataFrame, followed: pd.DataFrame, same: list[str], module: np.ndarray, by: np.ndarray
+) -> list[dict]:
+    """Fill `module` and `by` in place where no range says the module. Returns what could not be linked, and why."""
+    rows = operations.assign(row=np.arange(len(operations))).sort_values(["launch_ns", "start_ns"], kind="stable")
+    known: dict[tuple, list[pd.DataFrame]] = {}
+    for process, start, end in followed.itertuples(index=False):
+        inside = (rows["process"] == process) & (rows["launch_ns"] >= start) & (rows["launch_ns"] < end)
+        for place, sequence in rows[inside].groupby(_PLACE, observed=True, sort=False):
+            known.setdefault(place, []).append(sequence.assign(module=_named(sequence, same[0])))
+    problems = []
+    measured = rows[rows["step"] >= 0]
+    for (*place, step), sequence in measured.groupby([*_PLACE, "step"], observed=True, sort=False):
+        if (by[sequence["row"]] != UNKNOWN).all():
+            continue
+        reason = "no followed step has this phase"
+        for other in known.get(tuple(place), []):
+            if not (reason := _difference(sequence, other, same)):
+                row, found = sequence["row"].to_numpy(), other["module"].to_numpy()
+                fill = (by[row] == UNKNOWN) & (found != "")
+                module[row[fill]], by[row[fill]] = found[fill], LINKED
+                break
+        if reason:
+            problems.append(dict(zip(_PLACE, place)) | {"step": step, "reason": reason})
+    return problems
+
+
+def _named(sequence: pd.DataFrame, name: str) -> np.ndarray:
+    """The modules of a followed step's operations. Autograd launches some of backward outside its nodes: first the
+    gradient of the loss, on the thread of the script, and later the sums where branches of the graph join."""
+    module = sequence["module"].to_numpy(dtype=object).copy()
+    if len(module) and str(sequence["phase"].iloc[0]) == vocabulary.BACKWARD:
+        between = module == ""
+        first = len(module) if between.all() else int((~between).argmax())
+        adds = sequence[name].astype(str).str.contains("CUDAFunctor_add|CUDAFunctorOnSelf_add|AddFunctor").to_numpy()
+        module[between & adds] = vocabulary.ACCUMULATION
+        module[:first][between[:first]] = vocabulary.LOSS_MODULE
+    return module
+
+
+def _difference(sequence: pd.DataFrame, other: pd.DataFrame, same: list[str]) -> str:
+    """Where two sequences of operations differ; "" where they are the same."""
+    shorter = min(len(sequence), len(other))
+    differs = np.zeros(shorter, bool)
+    for column in same:
+        differs |= sequence[column].to_numpy()[:shorter] != other[column].to_numpy()[:shorter]
+    if differs.any():
+        first = int(differs.argmax())
+        names = [str(rows[same[0]].iloc[first])[:60] for rows in (sequence, other)]
+        what = f"{names[0]} here, {names[1]} there" if names[0] != names[1] else f"another shape of {names[0]}"
+        return f"operation {first + 1} differs: {what}"
+    if len(sequence) != len(other):
+        return f"{len(sequence)} operations here, {len(other)} there"
+    return ""
