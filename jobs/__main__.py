@@ -14,6 +14,10 @@ from jobs.output import Output
 
 COMMANDS = {
     "show": ("analysis.commands:show", "Summarise nsys profiles of any program."),
+    "profile": (
+        "jobs.profile:profile",
+        "Profile a training script as it is: which module each kernel is of, backward included.",
+    ),
     "doctor": ("jobs.commands:doctor", "Check that this machine can measure: GPU, torch, nsys, memory, disk."),
     "plan": ("jobs.commands:plan", "Print the runs of a sweep with their parameters, predicted memory and time."),
     "run": ("jobs.commands:run", "Measure the runs of a sweep that are not finished yet."),

@@ -40,6 +40,9 @@ NSYS_LOG = "nsys.log"  # what nsys said of its captures
 NSYS_SUMS = "nvtx_kern_sum"  # nsys's own statistics of kernel time by NVTX range and kernel name
 NSYS_SUMS_FILE = f"{NSYS_SUMS}.csv"
 
+SCRIPT = "script"
+"""Key of sweep.json and of a manifest, where somebody's own script was measured; and its workload."""
+
 RAW, RECORDINGS, SITE = "raw", "recordings", "site"
 RESERVED_NAMES = (RAW, RECORDINGS, SITE)
 """Folders beside those of the sweeps in a results folder."""

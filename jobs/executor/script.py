@@ -1,0 +1,241 @@
+"""Measures somebody's own training script: starts it as it is, follows it from inside (see `jobs.injected.follow`),
+and captures some of its steps with nsys. What it leaves is that of a sweep of one run, so that everything which reads
+results reads these, too."""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jobs.contract.integrity import facts_of, replace, sync, with_digest
+from jobs.contract.layout import (
+    CAPTURE,
+    NSYS_LOG,
+    RAW,
+    RECORD,
+    REPORT,
+    SCHEMA_VERSION,
+    SCRIPT,
+    SWEEP,
+    TIMINGS,
+    FinishedRecord,
+)
+from jobs.executor.collectors import NOT_SAMPLED, TRACED
+from jobs.executor.failures import CollectorError
+from jobs.executor.machine import machine_facts
+from jobs.executor.nsys_cli import NSYS_MISSING, NsysLog, count_kernels_and_steps, export
+from jobs.executor.stop import SHUTDOWN_S
+
+INJECTED = Path(__file__).resolve().parents[1] / "injected"
+FOLLOW = "PROFILER_JOB_FOLLOW"
+FOLLOWED = "followed.json"
+FOLLOWED_STEPS = 2
+"""The first of them may differ from the measured steps, as where it loads what only following needs."""
+
+DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float64": "fp64"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """command: as given. name: of its results. The rest is as of `jobs.injected.follow.Plan`."""
+
+    command: Sequence[str]
+    name: str
+    skip: int
+    steps: int
+    step: str
+    goes_on: bool
+
+    @property
+    def num_needed(self) -> int:
+        return self.skip + 2 * self.steps + FOLLOWED_STEPS
+
+
+class ScriptFailed(Exception):
+    """Nothing can be recorded of a script. The message says why, and what to do."""
+
+
+def measure(script: Script, results: Path) -> tuple[Path, dict]:
+    """Run the script and leave RESULTS/<name> as a sweep of one run, in place of an older one. Returns that folder, and
+    what was noted of the script, with `exit_code`.
+
+    Raises ScriptFailed, CollectorError without nsys, KeyboardInterrupt when told to end, and OSError.
+    """
+    if shutil.which("nsys") is None:
+        raise CollectorError(NSYS_MISSING)
+    draft = results / f".{script.name}.draft"
+    shutil.rmtree(draft, ignore_errors=True)
+    run = draft / script.name
+    run.mkdir(parents=True)
+    started, began = datetime.now(UTC), time.monotonic()
+    code = run_under_nsys(script, run)
+    noted = read_noted(run / FOLLOWED)
+    explain_shortage(script, run, noted, code)
+    log = NsysLog(run / NSYS_LOG)
+    try:
+        database = export(run / REPORT, log=log)
+    except CollectorError as error:
+        raise ScriptFailed(f"the capture cannot be read: {error} (see {run / NSYS_LOG})") from None
+    num_kernels, num_steps = count_kernels_and_steps(database)
+    if not num_kernels:
+        raise ScriptFailed(f"nsys recorded no kernel: on {noted['gpu_name']} the script launched none in its steps")
+    write_json(run / TIMINGS, timings_of(noted))
+    keep_report(run / REPORT, results / RAW / script.name)
+    (run / FOLLOWED).unlink()
+    record = FinishedRecord(
+        schema_version=SCHEMA_VERSION,
+        run_id=script.name,
+        status="ok",
+        run=run_of(script, noted),
+        machine=machine_facts({name: noted[name] for name in MACHINE}, with_nsys=True),
+        started_at=started.isoformat(timespec="seconds"),
+        ended_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        wall_s=round(time.monotonic() - began, 3),
+        warmup_steps=script.skip,
+        measured_steps=len(noted["steps"]),
+        profiled_steps=num_steps,
+        num_parameters=noted["num_parameters"],
+        autograd_multithreading=noted["autograd_multithreading"],
+        float32_matmul_precision=noted["float32_matmul_precision"],
+        files=facts_of(file for file in run.iterdir() if file.is_file()),
+    )
+    write_json(run / RECORD, with_digest(record.model_dump(mode="json")))
+    write_json(draft / SWEEP, {"sweep": script.name, SCRIPT: True, "runs": [script.name]})
+    replace(draft, results / script.name)
+    return results / script.name, noted | {"exit_code": code}
+
+
+MACHINE = ("gpu_name", "gpu_memory_bytes", "cuda", "torch", "python")
+
+
+def run_under_nsys(script: Script, folder: Path) -> int:
+    """Run the script in a capture that it begins and ends itself; its exit code. What it prints goes where this
+    program's output goes."""
+    plan = {
+        "out": str((folder / FOLLOWED).absolute()),
+        "skip": script.skip,
+        "steps": script.steps,
+        "followed": FOLLOWED_STEPS,
+        "step": script.step,
+        "goes_on": script.goes_on,
+    }
+    path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {FOLLOW: json.dumps(plan), "PYTHONPATH": path}
+    ranged = ("--capture-range=cudaProfilerApi", "--capture-range-end=stop")
+    output = ("--force-overwrite=true", f"--output={(folder / REPORT).absolute()}")
+    # A session of its own: a signal to this program's group reaches the script once, from here.
+    process = subprocess.Popen(
+        ["nsys", "profile", *TRACED, *NOT_SAMPLED, *ranged, *output, *script.command],
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        return process.wait()
+    except BaseException:
+        end_group(process)
+        raise
+
+
+def end_group(process: subprocess.Popen) -> None:
+    """Have nsys and the script end, or else kill them."""
+    for number, patience_s in ((signal.SIGINT, SHUTDOWN_S), (signal.SIGKILL, None)):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(patience_s)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue
+
+
+def read_noted(file: Path) -> dict:
+    """What was noted inside the script; empty where nothing was."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def explain_shortage(script: Script, run: Path, noted: dict, code: int) -> None:
+    """Raises ScriptFailed where there is no capture to read, with the reason."""
+    command = shlex.join(script.command)
+    ended = f"exit code {code}" if code else "no error"
+    if not noted:
+        raise ScriptFailed(
+            f"`{command}` ended ({ended}) and took no step that PyTorch knows of: no optimizer stepped and no model was "
+            "called in a Python that reads PYTHONPATH (not with -I or -E); --step NAME takes an NVTX range of the script"
+        )
+    if noted["stage"] in ("skipped", "timed") or not (run / REPORT).is_file():
+        raise ScriptFailed(
+            f"`{command}` ended ({ended}) after {noted['seen']} steps, and {script.num_needed} are needed: {script.skip} "
+            f"skipped, {script.steps} timed, {script.steps} captured, {FOLLOWED_STEPS} with modules; let it run longer, "
+            "or give smaller --skip and --steps"
+        )
+
+
+def timings_of(noted: dict) -> dict[str, list[dict]]:
+    """The tables of timings.json."""
+    steps = [{"step": i, "phase": "step", "wall_ns": step["wall_ns"]} for i, step in enumerate(noted["steps"])]
+    sequences, tokens = batch_of(noted)
+    scalars = {"sequences_per_step": sequences, "tokens_per_step": tokens, "forwards_per_step": noted["forwards"]}
+    figures = [{"figure": name, "unit": "", "value": value} for name, value in scalars.items() if value]
+    memory: dict[str, dict] = {}
+    for row in noted["memory"]:  # a phase may come several times in a step, as where gradients are accumulated
+        known = memory.setdefault(row["phase"], row)
+        for name in ("peak_allocated_bytes", "peak_reserved_bytes"):
+            known[name] = max(known[name], row[name])
+        known["allocated_after_bytes"] = row["allocated_after_bytes"]
+    return {"steps": steps, "memory": list(memory.values()), "figures": figures}
+
+
+def batch_of(noted: dict) -> tuple[int, int]:
+    """Sequences (or samples) and tokens of one step: of the model's first input, in all its calls. 0 where that is not
+    known; tokens are known of inputs of whole numbers, [sequences, tokens]."""
+    shape = noted["inputs"][0]["shape"] if noted["inputs"] else []
+    if not shape:
+        return 0, 0
+    is_text = "int" in noted["inputs"][0]["dtype"] and len(shape) == 2
+    return shape[0] * noted["forwards"], shape[0] * shape[1] * noted["forwards"] if is_text else 0
+
+
+def run_of(script: Script, noted: dict) -> dict[str, Any]:
+    """The axes of a run, as far as the script tells them."""
+    sequences, tokens = batch_of(noted)
+    trains = "train_step" if noted["optimizers"] else "forward_backward"
+    return {
+        "size": noted["model"],
+        "context_length": tokens // sequences if sequences else 0,
+        "batch_size": sequences,
+        "mode": trains if noted["training"] else "forward",
+        "precision": precision_of(noted),
+        "attention": "",
+        "compile": "default" if noted["compiled"] else "off",
+        "optimizer": ", ".join(noted["optimizers"]),
+        "num_parameters": noted["num_parameters"],
+        "workload": SCRIPT,
+    }
+
+
+def precision_of(noted: dict) -> str:
+    """That of autocast, or else of most parameters."""
+    dtypes = noted["parameter_dtypes"]
+    dtype = noted["autocast"] or max(dtypes, key=dtypes.__getitem__, default="")
+    plain = "fp32" if noted["float32_matmul_precision"] == "highest" else "tf32"
+    return DTYPES.get(dtype, plain)
+
+
+def keep_report(report: Path, raw: Path) -> None:
+    """Move nsys's own report to where nothing is published from: it holds the script's environment and arguments."""
+    raw.mkdir(parents=True, exist_ok=True)
+    shutil.move(report, raw / f"{raw.name}{report.suffix}")
+
+
+def write_json(path: Path, content: dict) -> None:
+    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    sync(path)

@@ -1,0 +1,52 @@
+"""Python runs this before any script that is started with this folder on PYTHONPATH. It has `follow` loaded as soon as
+the script imports torch, and leaves everything else as it would be: this folder is taken off the path, so that none of
+its names hides the script's own, and a `sitecustomize` of the user's own runs as ever."""
+
+import sys
+from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec, module_from_spec
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+PACKAGE = "profiler_job_injected"
+"""What this folder is called in the script: a name that none of its own modules has."""
+
+
+def run_own_sitecustomize() -> None:
+    sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != HERE]
+    spec = PathFinder.find_spec("sitecustomize")
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(module_from_spec(spec))
+
+
+class AfterTorch:
+    """Finds torch as everyone else does, and has the script followed once it is imported."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            import_torch = spec.loader.exec_module
+
+            def import_and_follow(module):
+                import_torch(module)
+                follow()
+
+            spec.loader.exec_module = import_and_follow  # type: ignore[method-assign]
+        return spec
+
+
+def follow() -> None:
+    package = ModuleSpec(PACKAGE, None, is_package=True)
+    package.submodule_search_locations = [str(HERE)]
+    sys.modules[PACKAGE] = module_from_spec(package)
+    import_module(f"{PACKAGE}.follow").install_from_environment()
+
+
+run_own_sitecustomize()
+sys.meta_path.insert(0, AfterTorch())

@@ -1,0 +1,100 @@
+"""The command `profile`: a training script as it is, from its steps to a site."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jobs.commands import (
+    CANNOT_MEASURE,
+    CANNOT_WRITE,
+    LOCKED,
+    SOME_RUNS_FAILED,
+    USAGE,
+    ResultsFolder,
+    err,
+    fail,
+    reporting,
+    reports,
+    when_terminated,
+)
+from jobs.contract.layout import RESERVED_NAMES
+from jobs.executor import script
+from jobs.executor.events import Terminal
+from jobs.executor.failures import CollectorError
+from jobs.executor.result_store import Locked, Results
+from jobs.follow_up import build_site, ingest
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def profile(
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND...", help="The script as you start it: python train.py --any args.")
+    ],
+    results: ResultsFolder = Path("results"),
+    name: Annotated[str, typer.Option(help="Name of its results. Default: that of the script.")] = "",
+    skip: Annotated[int, typer.Option(min=1, help="Steps before the first timed one.")] = 10,
+    steps: Annotated[int, typer.Option(min=2, help="Steps that are timed, and steps that are captured.")] = 5,
+    step: Annotated[
+        str, typer.Option(help="What ends a step: auto, optimizer, forward, or the name of an NVTX range.")
+    ] = "auto",
+    go_on: Annotated[bool, typer.Option("--go-on", help="Let the script go on afterwards.")] = False,
+) -> None:
+    """Profile a training script as it is: its steps, and which module each kernel is of, backward included.
+
+    Exit code: 1 the script ended before enough steps or launched no kernel, 2 usage, 69 nsys is missing, 70 the
+    recording or the site could not be made, 74 results cannot be written, 75 another job holds the folder, 130
+    interrupted, 143 terminated.
+    """
+    chosen = name or default_name(command)
+    if not NAME.fullmatch(chosen) or chosen in RESERVED_NAMES:
+        raise fail(f"--name {chosen}: letters, digits, dots and dashes make a name; not {', '.join(RESERVED_NAMES)}", USAGE)
+    followed = script.Script(command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=go_on)
+    folder, noted = measure(followed, results)
+    emit = Terminal()
+    recording = results / "recordings" / chosen
+    advice = f"what was measured is kept in {folder}"
+    with reporting(reports(results), advice, wait_s=600):
+        good = ingest(folder, recording, emit)
+        build_site([recording], results / "site", emit)
+    emit.close()
+    if code := noted["exit_code"]:
+        err.print(f"the script ended with exit code {code}, after its steps were captured", style="yellow")
+    if not good:
+        raise typer.Exit(SOME_RUNS_FAILED)
+
+
+def measure(followed: script.Script, results: Path) -> tuple[Path, dict]:
+    """As `script.measure`; ends the program where it cannot."""
+    received: list[int] = []
+
+    def terminate(number: int, frame) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    when_terminated(terminate)
+    try:
+        with Results(results, f".{followed.name}").lock():
+            return script.measure(followed, results)
+    except KeyboardInterrupt:
+        raise typer.Exit(128 + (received or [2])[0]) from None
+    except Locked as error:
+        raise fail(f"{error}; wait for it, or choose another --name", LOCKED) from None
+    except CollectorError as error:
+        raise fail(str(error), CANNOT_MEASURE) from None
+    except script.ScriptFailed as error:
+        raise fail(str(error), SOME_RUNS_FAILED) from None
+    except FileNotFoundError as error:
+        raise fail(f"{error.filename}: {error.strerror}", USAGE) from None
+    except OSError as error:
+        raise fail(f"{error.filename or results}: {error.strerror or error}", CANNOT_WRITE) from None
+
+
+def default_name(command: list[str]) -> str:
+    """That of the script: train of `python -u path/train.py --lr 1`, package of `python -m package`."""
+    for word in command[1:] or command:
+        if not word.startswith("-"):
+            return Path(word).stem
+    return Path(command[0]).stem
