@@ -24,8 +24,8 @@ endif
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-image test-chaos serve sweep studies ingest merge publish-data report site offline
-.PHONY: notebook screenshots image bench lint format clean
+.PHONY: help run test test-all test-image test-chaos serve sweep studies ingest merge publish-data report site
+.PHONY: check-public offline notebook screenshots image bench lint format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -98,6 +98,9 @@ merge: $(TO_REPORT) ## Join the shards below SHARDS=folder into MERGED=results/m
 
 publish-data: $(TO_REPORT) ## Show FROM=results or a recording, ask, and put it into site/data/NAME=name (STUDY=again)
 	$(BIN)/python -m jobs publish-data $(FROM) $(NAME) $(if $(STUDY),--study $(STUDY)) $(if $(YES),--yes)
+
+check-public: $(TO_REPORT) ## Look for anything private and for broken links in site/data and build/html
+	$(BIN)/python -m jobs check-public site/data build/html
 
 offline: report ## Build the variant that works from a folder, into build/offline
 	$(BIN)/mkdocs build --strict --quiet -f mkdocs.offline.yml

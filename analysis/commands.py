@@ -1,8 +1,10 @@
 """The commands of the side that needs no GPU. Each only calls the function that does the work."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -167,3 +169,29 @@ def publish_data(
         ingesting.print_line("nothing was published")
         raise typer.Exit(1)
     print(f"{folder} is ready: commit it, and the site shows it after the next push")
+
+
+def check_public(
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Recordings, or a built site.")],
+) -> None:
+    """Check folders that are to become public: nothing in them looks private, and no link of a page leads nowhere.
+
+    Links that begin with / are those of SITE_URL. Exit code: 0 all is well, 1 something was found, 2 a folder is
+    missing or a file in it cannot be read.
+    """
+    from analysis.recording import scan
+    from analysis.render import links
+
+    num_found = 0
+    for folder in folders:
+        try:
+            found = [str(finding) for finding in scan.scan_public(folder)]
+        except (OSError, ValueError) as error:
+            ingesting.print_line(f"error: {folder} cannot be checked: {error}")
+            raise typer.Exit(2) from error
+        broken = links.check_links(folder, urlsplit(os.environ.get("SITE_URL", "")).path or "/")
+        for line in [*found, *(f"link that leads nowhere in {link}" for link in broken)]:
+            print(f"{folder}: {line}")
+        num_found += len(found) + len(broken)
+    print(f"{counted(len(folders), 'folder')}: {num_found} found that must not become public")
+    raise typer.Exit(1 if num_found else 0)

@@ -32,6 +32,10 @@ COMMANDS = {
         "analysis.commands:publish_data",
         "Put a recording into site/data, after showing what becomes public.",
     ),
+    "check-public": (
+        "analysis.commands:check_public",
+        "Check that folders can become public: nothing private, no broken link.",
+    ),
 }
 """Subcommands in the order of the help: the function of each, and its line there."""
 

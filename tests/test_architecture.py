@@ -49,6 +49,7 @@ ROOMS = {
         "analysis.show",
         "analysis.capture",
         "analysis.recording",
+        "analysis.render",
         "analysis.write_site",
     },
 }

@@ -66,5 +66,8 @@ def test_the_tests_on_push_are_those_of_continuous_integration_here():
 
 def test_what_is_deployed_is_what_mkdocs_writes():
     steps = yaml.safe_load((ROOT / ".github/workflows/pages.yml").read_text())["jobs"]["build"]["steps"]
+    order = [step.get("run") or step["uses"].partition("@")[0] for step in steps]
+    checked, uploaded = order.index("make check-public"), order.index("actions/upload-pages-artifact")
+    assert order.index("make site STRICT=1") < checked < uploaded
     [artifact] = [step for step in steps if "upload-pages-artifact" in step.get("uses", "")]
     assert f"site_dir: {artifact['with']['path']}\n" in (ROOT / "mkdocs.yml").read_text()

@@ -12,6 +12,7 @@ from analysis.capture import modules
 from analysis.capture.attribution import Attribution, attribute
 from analysis.capture.nsys_export import Capture, ExportError, read
 from analysis.recording import store
+from analysis.recording.scan import HASHED_NAMES
 from jobs.contract import ranges
 from jobs.contract.integrity import find_damage
 from jobs.contract.layout import (
@@ -27,7 +28,7 @@ from jobs.contract.layout import (
     RecordError,
     read_record,
 )
-from jobs.contract.privacy import PRIVATE_LINE, scrub_text
+from jobs.contract.privacy import PRIVATE_LINE, find_name, find_private, scrub_text
 from jobs.contract.words import counted
 
 _ABOUT_RUN = ("autograd_multithreading", "float32_matmul_precision", "warmup_steps", "measured_steps", "profiled_steps")
@@ -79,6 +80,7 @@ def ingest(
     ends = [end for record in records.values() if (end := _ended(record))]
     manifest["recorded_to"] = max(ends, default=manifest["recorded_from"])
     manifest |= {"study": str(sweep.get("study", "")), "calibration": _calibration(folder / CALIBRATION)}
+    manifest[HASHED_NAMES] = sorted({name for record in records.values() for name in record.hashed_names})
     store.write(out, tables, manifest)
     return json.loads((Path(out) / "manifest.json").read_text(encoding="utf-8"))
 
@@ -187,7 +189,9 @@ def _run_tables(
             tables |= captured
         else:
             detail = {"phase": READING_CAPTURE, "message": problem}
-    tables["runs"] = _run_row(record, run_id, status, detail, tables["memory"]).assign(log=_log(folder / LOG))
+    tables["runs"] = _run_row(record, run_id, status, detail, tables["memory"]).assign(
+        log=_log(folder / LOG, record.hashed_names)
+    )
     return tables, schema
 
 
@@ -229,13 +233,20 @@ def _run_row(record: FinishedRecord, run_id: str, status: str, detail: dict, mem
     return pd.DataFrame({name: [value] for name, value in row.items()}, dtype=object)
 
 
-def _log(file: Path) -> str | None:
-    """The last lines of what the run printed, scrubbed, without any that may hold a secret; None where none is left."""
+def _log(file: Path, hashed_names: list[str]) -> str | None:
+    """The last lines of what the run printed, scrubbed, without any that may hold a secret or a name of the machine;
+    None where none is left."""
     if not file.is_file():
         return None
     lines = file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    kept = [scrub_text(line) for line in lines if not PRIVATE_LINE.search(line)]
-    return "\n".join(kept[-LOG_LINES:]) or None
+    kept: list[str] = []
+    for line in reversed(lines):
+        scrubbed = scrub_text(line)
+        private = PRIVATE_LINE.search(line) or find_private(scrubbed) or find_name(scrubbed, hashed_names)
+        kept = kept if private else [scrubbed, *kept]
+        if len(kept) == LOG_LINES:
+            break
+    return "\n".join(kept) or None
 
 
 def _timer_steps(timings: dict, run_id: str) -> pd.DataFrame:

@@ -333,7 +333,7 @@ def write(folder: Path | str, tables: Mapping[str, pd.DataFrame], manifest: dict
         draft.mkdir(parents=True)
         written = {}
         for name, frame in checked.items():
-            _write_table(name, frame, file := draft / f"{name}.parquet")
+            write_table(name, _arrow(name, frame), file := draft / f"{name}.parquet")
             written[name] = {"rows": len(frame), **file_facts(file).model_dump()}
         write_manifest(draft, manifest | {"tables": written})
         replace(draft, folder)
@@ -438,9 +438,9 @@ def _lacking(name: str, found: Iterable[str]) -> list[str]:
     return [column.name for column in TABLES[name] if not column.optional and column.name not in found]
 
 
-def _write_table(name: str, frame: pd.DataFrame, file: Path) -> None:
+def _arrow(name: str, frame: pd.DataFrame) -> pa.Table:
     arrays, fields = [], []
-    types = {column.name: _ARROW[column.dtype] for column in TABLES[name]}
+    types = arrow_types(name)
     for column in frame.columns:
         kind = types.get(column)
         values = frame[column]
@@ -454,18 +454,29 @@ def _write_table(name: str, frame: pd.DataFrame, file: Path) -> None:
             array = pa.array(values, type=kind, from_pandas=True)
         arrays.append(array)
         fields.append(pa.field(column, array.type))
-    table = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def arrow_types(name: str) -> dict[str, pa.DataType]:
+    """How the columns of a table are stored."""
+    return {column.name: _ARROW[column.dtype] for column in TABLES[name]}
+
+
+def write_table(name: str, table: pa.Table, file: Path) -> None:
+    """Write the Parquet file of a table. Raises OSError."""
     # Times grow along a run, so their differences are small numbers; everything else repeats and is best as a
     # dictionary.
     times = (
-        [c for c in frame.columns if c.endswith("_ns") and c not in ("wall_ns", "total_ns")] if name != "runs" else []
+        [c for c in table.column_names if c.endswith("_ns") and c not in ("wall_ns", "total_ns")]
+        if name != "runs"
+        else []
     )
     pq.write_table(
         table,
         file,
         compression="zstd",
         compression_level=12,
-        use_dictionary=[c for c in frame.columns if c not in times],
+        use_dictionary=[c for c in table.column_names if c not in times],
         column_encoding={c: "DELTA_BINARY_PACKED" for c in times} or None,
         row_group_size=1 << 20,
         write_statistics=False,

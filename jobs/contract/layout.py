@@ -119,7 +119,8 @@ class Detail(BaseModel):
 
 class AnyRecord(Settings):
     """What records of any version of this program have in common. `files` are those beside it, as they were when it was
-    written."""
+    written; `hashed_names` is what the machines that measured it are called, and their users, as of
+    `privacy.hash_names`, so that what is published can be searched for them anywhere."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -129,6 +130,7 @@ class AnyRecord(Settings):
     run_id: str = ""
     status_detail: Detail | None = None
     machine: Machine = Field(default_factory=Machine)
+    hashed_names: list[str] = Field(default_factory=list)
     started_at: str | None = None
     ended_at: str | None = None
 

@@ -5,7 +5,14 @@ allow-listed tables. Text that is recorded loses folders, users and hosts. What 
 that looks private.
 """
 
+import getpass
+import hmac
+import os
 import re
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
 
 # nsys stores the environment of the profiled process in every report, so the process gets only what it needs.
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"  # a folder that workers share: what one compiled, the others find
@@ -45,19 +52,66 @@ FOLDERS = re.compile(r"(?<![\w.])/(?:[\w.+@-]+/)+")
 PRIVATE_LINE = re.compile(r"(?i:secret|token|passw|credential|api_?key|access_?key|private key)|\b[A-Z][A-Z0-9_]+=\S")
 """A line of a log that may hold a secret, and is left out."""
 
-_SECRET = r"(?:secret|token|passw(?:or)?d|credential|api_?key|access_?key)"
+_SECRET = r"(?:secret|token|passw(?:or)?d|credential|api_?key|access_?key|account_?key|client_?secret)"
+
+_PATH = (
+    r"(?<![\w.)>/\\])(?:~[\w.-]*)?/(?:[\w.+@%-]+/)+[\w.+@%-]"  # not a relative path, an operator, the address of a page
+    r"|(?<![\w~])~[\w.-]*/\w|file:/+\w"
+    r"|(?<!\w)[A-Za-z]:[/\\](?![/\\])(?:[\w.+@%-]+[/\\])*\w|(?<!\\)\\\\[\w.-]+\\\w"
+)
+
+_HEX = "[0-9a-fA-F]"
+_DOMAINS = "com|org|net|edu|gov|mil|io|ai|cloud|dev|ac|de|fr|ch|eu|uk|us|cn|jp|in|nl|se|it|es|ca|au|kr|tw"
+_INTERNAL = "local|localdomain|internal|intranet|lan|corp|home|consul|svc|hpc"
+_KNOWN_SITES = (
+    "(?:pytorch|python|github|nvidia|huggingface|numpy|triton-lang|llvm|apache|readthedocs|pypi|gnu|kernel|perfetto|w3"
+    "|sitemaps)"
+)
 
 PRIVATE = {
-    "AWS key": r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",
-    "token": r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[abprs]-)[\w-]{16,}",
-    "private key": r"-----BEGIN [A-Z ]*PRIVATE KEY",
+    "AWS key": r"\b(?:AKIA|ASIA|ABIA|ACCA|AGPA|AIDA|AIPA|ANPA|ANVA|AROA)[A-Z0-9]{16}\b",
+    "AWS secret": r"(?<![\w/+-])(?=[a-zA-Z/+]*\d)(?=[A-Z\d/+]*[a-z])(?=[a-z\d/+]*[A-Z])[A-Za-z\d/+]{40}(?![\w/+=-])",
+    "Google key": r"\bAIza[\w-]{30,}|\bGOCSPX-[\w-]{20,}|\bya29\.[\w-]{16,}|\b1//0[\w-]{20,}",
+    "Azure key": r"(?i)\b(?:Account|SharedAccess)(?:Key|Signature)=\S+|[?&;]sig=[\w%/+-]{20,}|\b\w{3}8Q~[\w.~-]{30,}",
+    "Slack token": r"\bxox[a-z](?:\.xox[a-z])?-[\w-]{10,}|\bxapp-[\w-]{10,}|hooks\.slack\.com/\S+",
+    "npm token": r"\bnpm_[A-Za-z0-9]{16,}|_authToken=\S+",
+    "Docker token": r"\bdckr_(?:pat|oat)_[\w-]{16,}",
+    "PyPI token": r"\bpypi-[\w-]{16,}",
+    "Stripe key": r"\b(?:[spr]k_(?:live|test)_|whsec_)[A-Za-z0-9]{10,}",
+    "token": r"\b(?:hf_|api_org_|gh[pousr]_|github_pat_|gl[a-z]{2,5}-|sk-|nvapi-|r8_|dop_v1_|SG\.|xai-|gsk_)"
+    r"[\w.-]{16,}",
+    "JWT": r"\beyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?",
+    "authorization": r"(?i)\bbearer\s+(?:(?=\S*[\d=+/_])[\w.~+/=-]{10,}|[\w.~+/=-]{20,})"
+    r"|\bauthorization['\"]?\s*[=:]\s*\S+",
+    "user and password": r"\b[a-z][\w+.-]*://[^\s/@:]*:[^\s/@]+@",
+    "private key": r"-----BEGIN [A-Z ]*PRIVATE KEY|\bPuTTY-User-Key-File",
     "secret": rf"(?i)\w*{_SECRET}\w*['\"]?\s*[=:]\s*['\"]?[^\s'\",}}\]]+",
-    "environment variable": r"\b[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+=\S+",
-    "path": r"(?<![\w/.:)>])(?:~|[A-Za-z]:)?[/\\](?:[\w.+@-]+[/\\])+[\w.+@-]+",
-    "address": r"\b(?!0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}\b(?!\.\d)",
+    "environment variable": r"\b(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|HOME|HOST|HOSTNAME|LOGNAME|PWD|USER|USERNAME)"
+    r"=(?!\.\.\.|\"?\$)\S",
+    "path": _PATH,
+    "cloud storage": r"(?i)\b(?:s3[an]?|gs|gcs|az|abfss?|wasbs?|hdfs|dbfs|nfs|smb|afp|ssh|sftp|scp)://\w\S*",
+    "cloud resource": r"\barn:[\w-]+:[\w-]*:\S+|(?i:/subscriptions/)[\w-]{8,}",
+    "IPv4": r"(?<![\w.])(?<!==)(?!0\.0\.0\.0|127\.)(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}"
+    r"(?:25[0-5]|2[0-4]\d|1?\d?\d)(?!\w|\.\d)",
+    "IPv6": rf"(?<![\w:.])(?:(?:{_HEX}{{1,4}}:){{7}}{_HEX}{{1,4}}"
+    rf"|(?:fe[89ab]{_HEX}|f[cd]{_HEX}{{2}}|[23]{_HEX}{{3}})(?::{_HEX}{{1,4}}){{0,6}}::(?:{_HEX}{{1,4}}:){{0,6}}(?:{_HEX}{{1,4}})?"
+    r"|::ffff:[\d.]{7,})(?![\w:])",
+    "MAC": rf"(?<![\w:-])(?:{_HEX}{{2}}[:-]){{5,7}}{_HEX}{{2}}(?![\w:-])",
+    "GPU UUID": rf"(?i)(?:\b(?:GPU|MIG)-)?\b{_HEX}{{8}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}}\b",
+    "PCI address": rf"(?<![\w:.])(?:{_HEX}{{4}}|{_HEX}{{8}}):{_HEX}{{2}}:{_HEX}{{2}}\.[0-7](?!\w)",
+    "host": rf"(?i)(?<![\w.-])(?:ip-\d+-\d+-\d+-\d+|(?:[\w-]+\.)+(?:{_INTERNAL})(?![\w.-]*[\w(])"
+    rf"|(?!(?:[\w-]+\.)*{_KNOWN_SITES}\.)[a-z0-9-]+(?:\.[a-z0-9-]+){{1,5}}\.(?:{_DOMAINS})(?![\w.-]*[\w(]))",
     "user and host": r"\b[\w.-]+@[\w-]+(?:\.[\w-]+)*",
 }
 """What never belongs into a recording, as patterns over its text."""
+
+_PATTERNS = {kind: re.compile(pattern) for kind, pattern in PRIVATE.items()}
+
+
+def find_private(text: str) -> dict[str, str]:
+    """What in `text` looks private: by kind of PRIVATE the first match."""
+    return {kind: match.group() for kind, pattern in _PATTERNS.items() if (match := pattern.search(text))}
+
 
 SECRET_VARIABLE = re.compile(_SECRET, re.IGNORECASE)
 """Name of an environment variable whose value is a secret."""
@@ -67,6 +121,64 @@ def scrub_text(text: str) -> str:
     """`text` without what tells of the machine it came from: folders, and user@host; and without PyTorch's advice on
     its environment variables after an out of memory; at most 1000 characters."""
     text = text.partition(" If reserved but unallocated memory is large")[0]
-    text = re.sub(r"(?<![\w/:.])(?:~|[A-Za-z]:)?[/\\](?:[\w.+@-]+[/\\])*(?=[\w.+@-])", "", text)
+    text = re.sub(r"(?<![\w/.])(?:file:/*|(?:~[\w.-]*|[A-Za-z]:)?)[/\\](?:[\w.+@-]+[/\\])*(?=[\w.+@-])", "", text)
     text = re.sub(r"[\w.-]+@[\w-]+(\.[\w-]+)*", "...", text)
     return text if len(text) <= 1000 else text[:997] + "..."
+
+
+# ---------------------------------------------------------------------------------------------------------------- names
+
+NAME_VARIABLES = ("USER", "LOGNAME", "SUDO_USER", "SLURM_JOB_USER", "HOSTNAME", "SLURMD_NODENAME", "NODE_NAME")
+"""Environment variables that name the user or the host."""
+
+_GENERIC = (
+    "root admin administrator user users nobody daemon guest test tester dev build builder runner ci jenkins "
+    "gitlab github ubuntu debian centos fedora rocky alma opc azureuser ec2-user ec2 docker container podman "
+    "jovyan coder vscode slurm ray kube kubernetes localhost localdomain local host hostname server node worker "
+    "master head login compute gpu cpu cuda nvidia dgx hgx box vm home tmp app job jobs work workspace profiler "
+    "max min sum mean norm grad flash small medium large naive"
+)
+GENERIC_NAMES = frozenset(_GENERIC.split())
+"""Names of users and hosts that tell nothing of anybody, or that are words of kernels and runs."""
+
+_LONGEST_NAME = 12  # pieces: a name cannot have more and be found, which bounds the search in long texts
+
+
+def names_of_machine(environment: Mapping[str, str] = os.environ) -> set[str]:
+    """What this machine and its user are called, in small letters; without GENERIC_NAMES and names of less than three
+    letters, also where a number follows them (node12, gpu-3, h200)."""
+    host = socket.gethostname()
+    names = {host, host.partition(".")[0], os.path.basename(os.path.expanduser("~"))}
+    names |= {environment.get(variable, "") for variable in NAME_VARIABLES}
+    with suppress(KeyError, OSError):  # a user of a container, whom no file names
+        names.add(getpass.getuser())
+    names = {name.lower() for name in names}
+    stems = {name: re.sub(r"[-_.]?\d+$", "", name) for name in names}
+    return {name for name, stem in stems.items() if len(stem) > 2 and stem not in GENERIC_NAMES}
+
+
+def hash_names(names: Iterable[str], salt: str) -> list[str]:
+    """The names as SALT:HASH. Whoever guesses a name can confirm it, so they are never published."""
+    return sorted(f"{salt}:{_hash(name, salt)}" for name in names)
+
+
+def find_name(text: str, hashed: Iterable[str]) -> str:
+    """The first name in `text` that is among those `hashed`; "" where none is. A name stands alone, or is joined to
+    other words by dots, dashes and underscores."""
+    known = set(hashed)
+    salts = sorted({one.partition(":")[0] for one in known})
+    return next(
+        (name for name in _possible_names(text) for salt in salts if f"{salt}:{_hash(name, salt)}" in known), ""
+    )
+
+
+@lru_cache(1 << 18)  # the words of a recording come again and again
+def _hash(name: str, salt: str) -> str:
+    return hmac.digest(salt.encode(), name.lower().encode(), "sha256").hex()
+
+
+def _possible_names(text: str) -> Iterator[str]:
+    for word in dict.fromkeys(re.findall(r"\w[\w.-]*", text)):
+        pieces = [(one.start(), one.end()) for one in re.finditer(r"[^\W_]+", word)]
+        for i, (start, _) in enumerate(pieces):
+            yield from (word[start:end] for _, end in pieces[i : i + _LONGEST_NAME])

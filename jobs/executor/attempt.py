@@ -12,6 +12,7 @@ from jobs.contract.layout import NSYS_LOG, SCHEMA_VERSION, Detail, Machine, RunR
 from jobs.contract.privacy import FOLDERS
 from jobs.executor.collectors import Collector
 from jobs.executor.failures import CaptureLost, RunFailed
+from jobs.executor.machine import hashed_names
 from jobs.executor.nsys_cli import count_kernels_and_steps
 from jobs.executor.sweep_state import SweepState
 from jobs.sweep.prediction import timeout_seconds
@@ -22,6 +23,7 @@ class Attempt:
 
     def __init__(self, state: SweepState, run: Run, collector: Collector, folder: Path, record: RunRecord):
         self.state, self.run, self.collector, self.folder, self.record = state, run, collector, folder, record
+        self.update(hashed_names=sorted({*record.hashed_names, *hashed_names()}))  # its stages may have a machine each
         self.started = time.monotonic()
         state.emit("stage_started", run=run.run_id, stage=collector.name)
 

@@ -1,10 +1,13 @@
 """What is recorded of the machine and the programs that measure. No host, user or path."""
 
 import os
+import secrets
 import subprocess
+from functools import cache
 from pathlib import Path
 
 from jobs.contract.layout import Machine
+from jobs.contract.privacy import hash_names, names_of_machine
 from jobs.executor.nsys_cli import nsys
 
 
@@ -40,3 +43,9 @@ def commit() -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
+
+
+@cache
+def hashed_names() -> list[str]:
+    """Names of this machine and its user, hashed with a salt of this process."""
+    return hash_names(names_of_machine(), secrets.token_hex(8))

@@ -3,35 +3,17 @@
 import re
 import shutil
 import subprocess
-from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote, urldefrag, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 
+from analysis.render import links
 from tests.browser.serving import BASE_PATH, pages_of
 
 LARGEST_PAGE = 300 * 1000
 LARGEST_SITE = 40 * 1000 * 1000
 REFERENCES = {"for", "aria-labelledby", "aria-describedby", "aria-controls", "aria-owns", "list", "form"}
-LOADING = {
-    ("script", "src"),
-    ("img", "src"),
-    ("img", "srcset"),
-    ("source", "src"),
-    ("source", "srcset"),
-    ("iframe", "src"),
-    ("object", "data"),
-    ("embed", "src"),
-    ("video", "src"),
-    ("audio", "src"),
-    ("use", "href"),
-    ("image", "href"),
-    ("link", "href"),
-}
-POINTING = {"canonical", "prev", "next", "alternate"}
-"""Relations of a <link> that name a page and load nothing."""
-
 THEME = {
     # Material's two switches, so that Firefox forgets their state on reload.
     "Attribute “autocomplete” is only allowed when the input type is": 2,
@@ -41,28 +23,19 @@ THEME = {
 """What the checker says of markup that the theme itself writes, and how often on each page. Nothing else may appear."""
 
 
-class Page(HTMLParser):
-    """Ids, links, and what a page loads."""
+class Page(links.Page):
+    """As the links of a page, and the ids that its elements refer to."""
 
     def __init__(self, path: Path):
-        super().__init__()
-        self.ids, self.links, self.loads, self.idrefs = [], [], [], []
-        self.feed(path.read_text(encoding="utf-8"))
+        self.idrefs = []
+        super().__init__(path)
 
     def handle_starttag(self, tag, attrs):
-        values = {name: value or "" for name, value in attrs}
-        if "id" in values:
-            self.ids.append(values["id"])
-        if tag == "a" and "href" in values:
-            self.links.append(values["href"])
-        if tag == "a" and "name" in values:
-            self.ids.append(values["name"])
-        for name, value in values.items():
-            if (tag, name.removeprefix("xlink:")) in LOADING and values.get("rel") not in POINTING:
-                self.loads.append(value)
+        super().handle_starttag(tag, attrs)
+        for name, value in attrs:
             if name in REFERENCES:
-                self.idrefs += value.split()
-            self.idrefs += re.findall(r"url\(#([^)]+)\)", value)
+                self.idrefs += (value or "").split()
+            self.idrefs += re.findall(r"url\(#([^)]+)\)", value or "")
 
 
 @pytest.fixture(scope="module", params=["built", "hostile"])
@@ -76,27 +49,13 @@ def pages(site):
 
 
 def test_every_link_image_and_anchor_leads_somewhere(site, pages):
-    broken = []
-    for path, page in pages.items():
-        for link in page.links + page.loads:
-            target, anchor = urldefrag(link)
-            parts = urlsplit(target)
-            if parts.scheme or parts.netloc:
-                continue
-            base = BASE_PATH if target.startswith(BASE_PATH) else "/"
-            inside = unquote(parts.path)
-            file = site / inside.removeprefix(base) if inside.startswith("/") else path.parent / inside
-            file = (file if inside else path).resolve()
-            file = file / "index.html" if file.is_dir() else file
-            lost = anchor and file in pages and unquote(anchor) not in pages[file].ids
-            if not file.is_file() or not file.is_relative_to(site) or lost:
-                broken.append(f"{path.relative_to(site)}: {link}")
+    broken = links.broken_links(site, pages, BASE_PATH)
     assert not broken, "\n".join(broken[:20])
 
 
 def test_links_have_no_scheme_that_runs_code(pages):
-    links = {urlsplit(link).scheme for page in pages.values() for link in page.links}
-    assert links <= {"", "http", "https", "mailto"}
+    schemes = {urlsplit(link).scheme for page in pages.values() for link in page.links}
+    assert schemes <= {"", "http", "https", "mailto"}
 
 
 def test_ids_are_unique_and_references_meet_them(site, pages):

@@ -157,7 +157,7 @@ def measured(results):
     for run_id in json.loads((results / "sweep.json").read_text())["runs"]:
         record = json.loads((results / run_id / "run.json").read_text())
         timings = json.loads((results / run_id / "timings.json").read_text())
-        changing = ("started_at", "ended_at", "wall_s", "seconds", "files", "digest")
+        changing = ("started_at", "ended_at", "wall_s", "seconds", "files", "digest", "hashed_names")
         records[run_id] = {name: value for name, value in record.items() if name not in changing}
         records[run_id]["timed"] = [(one["step"], one["phase"]) for one in timings["steps"]]
     return records

@@ -1,6 +1,7 @@
 """Secrets and names in the environment of `jobs run` reach neither the results nor the recording, although nsys stores
 the environment of what it profiles in every report."""
 
+import json
 import os
 import socket
 import stat
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.contract.privacy import find_name
 from tests.jobs.conftest import FAKE_NSYS, ROOT, jobs
 
 SECRETS = {
@@ -95,6 +97,8 @@ def test_no_secret_and_no_name_reaches_results_or_recording(fake_worker, tiny, t
     ingested = subprocess.run(ingest, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert ingested.returncode == 0, ingested.stderr
     assert occurrences(recording, names | {str(results)}) == []
+    hashed = json.loads((recording / "manifest.json").read_text())["hashed_names"]  # so that publishing finds them
+    assert all(find_name(f"on {NAMES[name]}.", hashed) == NAMES[name] for name in ("USER", "HOSTNAME"))
 
 
 def test_the_leaky_fake_nsys_leaks_what_it_is_given(fake_worker, tiny, tmp_path, leaky_nsys, monkeypatch):

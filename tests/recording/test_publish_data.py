@@ -4,19 +4,28 @@ import json
 import socket
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from analysis.recording import publish_data, store
+from analysis.recording import allowed, publish_data, store
 from analysis.recording.ingest import ingest
 from analysis.recording.publish_data import PublishError
+from analysis.recording.scan import texts_of
 from jobs.__main__ import app
+from jobs.contract.integrity import file_facts
+from jobs.contract.privacy import hash_names
+from tests.recording.planted import ALL, NAMES, PLANTED
 
 RUN = "small-ctx128-fp32-naive-forward"
 SHIPPED = sorted(path.parent for path in (Path(__file__).parents[2] / "site" / "data").glob("*/manifest.json"))
 
 
-def results(folder, message="out of memory", run_id=RUN):
+HASHED = hash_names(NAMES, "salt")
+
+
+def results(folder, message="out of memory", run_id=RUN, hashed_names=()):
     """The results folder of a sweep with one run that went out of memory, and with what nobody should publish."""
     about = {
         "run_id": run_id,
@@ -24,6 +33,7 @@ def results(folder, message="out of memory", run_id=RUN):
         "status_detail": {"phase": "forward", "message": message},
         "run": {"size": "small", "d_model": 8, "context_length": 128, "mode": "forward"},
         "machine": {"gpu_name": "NVIDIA H200", "hostname": "planted-host"},
+        "hashed_names": list(hashed_names),
         "started_at": "2026-11-21T07:00:00Z",
         "wall_s": 1.5,
     }
@@ -100,31 +110,163 @@ SECRET = "s3cr3t-of-this-test-0123456789"
         "{'api_key': 'abc'}",
         "WORLD_SIZE_X=4 is wrong",
         "no route to 10.1.2.3",
-        f"{socket.gethostname()} is down",
+        "box-of-ada is down",
         f"it printed {SECRET} and died",
         "-----BEGIN RSA PRIVATE KEY",
     ],
 )
 def test_nothing_private_is_published_and_the_message_does_not_repeat_it(tmp_path, monkeypatch, message):
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
-    with pytest.raises(PublishError, match=r"(?s)look private.*runs\.parquet, status_message") as raised:
+    monkeypatch.setattr(socket, "gethostname", lambda: "box-of-ada")
+    with pytest.raises(PublishError, match=r"(?s)look private.*runs\.parquet, column status_message") as raised:
         publish(results(tmp_path / "results", message), tmp_path / "data")
     assert SECRET not in str(raised.value) and "hf_abcdefghijkl" not in str(raised.value)
     assert list((tmp_path / "data").iterdir()) == []
 
 
-def test_paths_and_hosts_in_the_manifest_are_found(tmp_path):
+def test_nothing_private_of_a_log_is_recorded(tmp_path):
+    folder = results(tmp_path / "results", hashed_names=HASHED)
+    lines = [line for text in ALL for line in (text, f"[rank0] it said '{text}'")]
+    (folder / RUN / "log.txt").write_text("\n".join([*lines, "Error: it died"]))
+    publish(folder, tmp_path / "data")
+    log = store.load(tmp_path / "data" / "h200").runs["log"].iloc[0].splitlines()
+    assert log[-1] == "Error: it died"
+    assert not [text for text in ALL for line in log if text in line]
+    assert published_of(tmp_path / "data" / "h200", ALL) == []
+
+
+def published_of(folder, planted):
+    """Which of the texts are in the published files, as texts or as bytes."""
+    texts = "\n".join(text for file in sorted(folder.iterdir()) for _, text in texts_of(file))
+    content = b"".join(file.read_bytes() for file in folder.iterdir())
+    return [text for text in planted if text in texts or text.encode() in content]
+
+
+@pytest.mark.parametrize("text", [texts[0] for texts in PLANTED.values()], ids=PLANTED)
+def test_what_a_recording_says_is_refused_if_private(tmp_path, text):
+    folder = tmp_path / "recording"
+    ingest(results(tmp_path / "results", hashed_names=HASHED), folder)
+    manifest = store.read_manifest(folder)
+    runs = pq.read_table(folder / "runs.parquet")
+    planted = runs.set_column(runs.column_names.index("log"), "log", pa.array([f"it said\n{text}"], pa.large_string()))
+    pq.write_table(planted, folder / "runs.parquet")
+    manifest["tables"]["runs"] |= file_facts(folder / "runs.parquet").model_dump()
+    store.write_manifest(folder, manifest | {"sweep": f"of {text}"})
+    with pytest.raises(PublishError, match=r"(?s)look private.*runs\.parquet, column log") as raised:
+        publish(folder, tmp_path / "data")
+    assert "manifest.json, sweep" in str(raised.value) and text not in str(raised.value)
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+UNKNOWN = {
+    "string": pa.array(["\n".join(ALL)]),
+    "large_string": pa.array(["\n".join(ALL)], pa.large_string()),
+    "binary": pa.array(["\n".join(ALL).encode()]),
+    "list": pa.array([ALL]),
+    "struct": pa.array([{text: text for text in ALL}]),
+    "map": pa.array([list(zip(ALL, ALL))], pa.map_(pa.string(), pa.string())),
+    "dictionary": pa.DictionaryArray.from_arrays(pa.array([0]), pa.array(ALL)),
+}
+
+
+def test_what_no_recording_has_stays_behind(tmp_path):
+    folder = tmp_path / "recording"
+    ingest(results(tmp_path / "results", hashed_names=HASHED), folder)
+    manifest = store.read_manifest(folder)
+    told = {f"key {number}": text for number, text in enumerate(ALL)} | {text: "x" for text in ALL}
+    for name in store.TABLES:
+        table = pq.read_table(folder / f"{name}.parquet")
+        for kind, values in UNKNOWN.items():
+            table = table.append_column(f"x_{kind}", values if len(table) else values.slice(1))
+        table = table.append_column(ALL[0], pa.nulls(len(table)))
+        fields = [field.with_metadata(told) for field in table.schema]
+        pq.write_table(table.cast(pa.schema(fields, told)), folder / f"{name}.parquet")
+        manifest["tables"][name] |= file_facts(folder / f"{name}.parquet").model_dump()
+    manifest["runs"][0] |= told
+    store.write_manifest(folder, manifest | {"told": told})
+    assert len(published_of(folder, ALL)) == len(ALL)
+
+    _, shown, _ = publish(folder, tmp_path / "data")
+    published = tmp_path / "data" / "h200"
+    assert published_of(published, ALL) == [] and published_of(published, HASHED) == []
+    assert "left out, since no recording has it: runs.parquet: column x_struct" in shown
+    assert "left out, since no recording has it: manifest.json: told" in shown
+    for name, columns in store.TABLES.items():
+        schema = pq.read_schema(published / f"{name}.parquet")
+        assert schema.names == [column.name for column in columns] and not schema.metadata
+        assert schema.types == list(store.arrow_types(name).values())
+        assert not any(field.metadata for field in schema)
+
+
+def test_a_word_that_no_row_uses_stays_behind(tmp_path):
+    folder = tmp_path / "recording"
+    ingest(results(tmp_path / "results"), folder)
+    manifest = store.read_manifest(folder)
+    runs = pq.read_table(folder / "runs.parquet")
+    words = pa.DictionaryArray.from_arrays(pa.array([1], pa.int8()), pa.array([ALL[0], "H200"], pa.large_string()))
+    pq.write_table(runs.set_column(runs.column_names.index("gpu_name"), "gpu_name", words), folder / "runs.parquet")
+    manifest["tables"]["runs"] |= file_facts(folder / "runs.parquet").model_dump()
+    store.write_manifest(folder, manifest)
+    publish(folder, tmp_path / "data")
+    assert published_of(tmp_path / "data" / "h200", ALL) == []
+    assert store.load(tmp_path / "data" / "h200").runs["gpu_name"].tolist() == ["H200"]
+
+
+@pytest.mark.parametrize("column", ["log", "gpu_name", "repeat"])
+@pytest.mark.parametrize("kind", ["binary", "list", "struct", "map"])
+def test_a_column_of_another_type_is_refused(tmp_path, column, kind):
+    folder = tmp_path / "recording"
+    ingest(results(tmp_path / "results"), folder)
+    manifest = store.read_manifest(folder)
+    runs = pq.read_table(folder / "runs.parquet")
+    pq.write_table(runs.set_column(runs.column_names.index(column), column, UNKNOWN[kind]), folder / "runs.parquet")
+    manifest["tables"]["runs"] |= file_facts(folder / "runs.parquet").model_dump()
+    store.write_manifest(folder, manifest)
+    with pytest.raises(store.RecordingError, match=rf"runs\.parquet: column {column} is {kind}.*, and should be"):
+        publish(folder, tmp_path / "data")
+
+
+def test_a_field_of_another_type_is_refused(tmp_path):
     ingest(results(tmp_path / "results"), tmp_path / "recording")
-    manifest = tmp_path / "recording" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace("NVIDIA H200", "/home/someone/gpu of someone@gpu-box"))
-    found = publish_data.scan(tmp_path / "recording", publish_data.private_patterns({}))
-    assert {one.kind for one in found if "manifest.json" in one.where} == {"path", "user and host"}
+    manifest = store.read_manifest(tmp_path / "recording")
+    store.write_manifest(tmp_path / "recording", manifest | {"driver": {"told": ALL[0]}})
+    with pytest.raises(store.RecordingError, match=r"manifest\.json: driver: .*string"):
+        publish(tmp_path / "recording", tmp_path / "data")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("folder", SHIPPED, ids=lambda folder: folder.name)
-def test_nothing_of_the_shipped_recordings_looks_private(folder):
-    everywhere = {kind: one for kind, one in publish_data.private_patterns({}).items() if kind in publish_data.PRIVATE}
-    assert publish_data.scan(folder, everywhere) == []
+def test_the_shipped_recordings_lose_nothing(tmp_path, folder):
+    manifest = store.read_manifest(folder)
+    assert allowed.rewrite(folder, tmp_path / "new", manifest) == []
+    written = store.read_manifest(tmp_path / "new")
+    changing = {"tables", "digest"}
+    assert {key: written[key] for key in written if key not in changing} == {
+        key: manifest[key] for key in manifest if key not in changing
+    }
+    for file in folder.glob("*.parquet"):
+        assert pq.read_table(tmp_path / "new" / file.name).equals(pq.read_table(file)), file.name
+
+
+def test_the_log_is_shown_before_the_question(tmp_path):
+    folder = results(tmp_path / "results")
+    (folder / RUN / "log.txt").write_text("it began\n\x1b[2Jand \x1b[31mdied\n")
+    shown = []
+
+    def confirm(text):
+        assert f"log of {RUN}:\n  it began\n   [2Jand  [31mdied" in "\n".join(shown)
+        return False
+
+    publish_data.publish_data(folder, "h200", tmp_path / "data", confirm, shown.append)
+
+
+def test_a_damaged_recording_can_be_replaced(tmp_path):
+    publish(results(tmp_path / "results"), tmp_path / "data")
+    manifest = tmp_path / "data" / "h200" / "manifest.json"
+    manifest.write_text(manifest.read_text()[:-20])
+    _, _, asked = publish(tmp_path / "results", tmp_path / "data")
+    assert "in place of the recording of an unknown time" in asked[0]
+    assert len(store.load(tmp_path / "data" / "h200").runs) == 1
 
 
 def test_runs_cannot_be_on_the_site_twice(tmp_path):

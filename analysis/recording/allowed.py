@@ -1,0 +1,136 @@
+"""Of a recording what may be published, written anew: the columns and types of `store.TABLES` and the fields of a
+manifest. Whatever else its files hold (metadata of pandas, of tables and columns, of the files) stays behind."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from analysis.recording import store
+from analysis.recording.scan import HASHED_NAMES, is_text
+from analysis.recording.store import RecordingError
+from jobs.contract.integrity import DIGEST, file_facts
+
+STATUS_NUMBER = re.compile(r"status_[a-z]+(_[a-z]+)*")
+"""Columns of `runs` that only some failures have (`status_step`, bytes of an out of memory): numbers."""
+
+
+_NOT_SAID = {"tables", DIGEST, HASHED_NAMES}
+"""Fields that are written anew, or that nobody misses."""
+
+
+class _Allowed(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class RunStatus(_Allowed):
+    run_id: str
+    status: str
+    phase: str | None = None
+    message: str | None = None
+
+
+class Rate(_Allowed):
+    figure: str
+    unit: str
+    value: float
+    low: float
+    high: float
+    repeats: int
+    gpu_name: str = ""
+
+
+class Manifest(_Allowed):
+    """What a published manifest tells, beside its tables. Older ones tell less."""
+
+    name: str
+    created: str = ""
+    gpu: str = ""
+    driver: str = ""
+    cuda: str = ""
+    torch: str = ""
+    nsys: str = ""
+    python: str = ""
+    commit: str = ""
+    recorded_from: str = ""
+    recorded_to: str = ""
+    sweep: str = ""
+    study: str = ""
+    nsys_schema: str = ""
+    not_run: list[str] = []
+    calibration: list[Rate] = []
+    runs: list[RunStatus] = []
+
+
+def rewrite(source: Path, target: Path, manifest: dict) -> list[str]:
+    """Write what may be published of the recording `source` into the folder `target`, which holds nothing else then;
+    returns a line for each thing that was left out.
+
+    Raises RecordingError where a table is missing or cannot be read, where a column that belongs there has a type that
+    it cannot have, and where a field of the manifest has.
+    """
+    try:
+        allowed = Manifest.model_validate(manifest).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise RecordingError(f"{source / store.MANIFEST}: {key}: {first['msg']}; ingest again") from error
+    left_out = [f"{store.MANIFEST}: {key}" for key in manifest if key not in {*Manifest.model_fields, *_NOT_SAID}]
+    tables = {}
+    target.mkdir()
+    for name in store.TABLES:
+        file = source / f"{name}.parquet"
+        if not file.is_file() and name in store.OPTIONAL_TABLES:
+            continue
+        table = _read(file)
+        kept = {column: _kept(table, name, column, file) for column in table.column_names}
+        left_out += [f"{file.name}: column {column}" for column, values in kept.items() if values is None]
+        written = pa.table({column: values for column, values in kept.items() if values is not None})
+        store.write_table(name, written, target / file.name)
+        tables[name] = {"rows": table.num_rows, **file_facts(target / file.name).model_dump()}
+    store.write_manifest(target, allowed | {"tables": tables})
+    return left_out
+
+
+def _read(file: Path) -> pa.Table:
+    if not file.is_file():
+        raise RecordingError(f"{file} is missing: the recording is not whole; ingest again")
+    try:
+        table = pq.read_table(file)
+    except (pa.ArrowException, OSError) as error:
+        raise RecordingError(f"{file} cannot be read ({' '.join(str(error).split())[:200]}); ingest again") from error
+    if len(set(table.column_names)) < table.num_columns:
+        raise RecordingError(f"{file} has two columns of one name: ingest again")
+    return table
+
+
+def _kept(table: pa.Table, name: str, column: str, file: Path) -> pa.Array | None:
+    """The values of a column in the type that it is to have; None for a column that is not allowed."""
+    values = table[column].unify_dictionaries().combine_chunks()
+    kind = store.arrow_types(name).get(column)
+    if kind is None:
+        number = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
+        return values if name == "runs" and number and STATUS_NUMBER.fullmatch(column) else None
+    try:
+        return _cast(values, kind)
+    except (pa.ArrowException, TypeError) as error:
+        raise RecordingError(f"{file}: column {column} is {values.type}, and should be {kind}: ingest again") from error
+
+
+def _cast(values: Any, kind: pa.DataType) -> pa.Array:
+    """`values` as `kind`. Raises TypeError where text is to become of what is no text, or the other way round."""
+    stored = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    wanted = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if is_text(stored) != is_text(wanted) and not pa.types.is_null(stored):
+        raise TypeError(stored)
+    if not pa.types.is_dictionary(kind):
+        return (values.dictionary_decode() if pa.types.is_dictionary(values.type) else values).cast(kind)
+    if not pa.types.is_dictionary(values.type):
+        return values.cast(kind.value_type).dictionary_encode()
+    used = pc.unique(values.indices).drop_null().sort()  # a word that no row uses would be stored, too
+    indices = pc.index_in(values.indices, value_set=used).cast(kind.index_type)
+    return pa.DictionaryArray.from_arrays(indices, values.dictionary.take(used).cast(kind.value_type))

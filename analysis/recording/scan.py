@@ -1,0 +1,254 @@
+"""Searches what is to become public for anything private: by the rules of `jobs.contract.privacy`, by those of
+detect-secrets, for secrets in the environment, and for names of the machines that measured and of this one."""
+
+import csv
+import gzip
+import html
+import json
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jobs.contract.privacy import SECRET_VARIABLE, find_name, find_private, hash_names, names_of_machine
+
+HASHED_NAMES = "hashed_names"
+"""Key of a manifest, which is never published: names of the machines that measured, and of their users."""
+
+DETECTORS = {
+    "artifactory": "ArtifactoryDetector",
+    "aws": "AWSKeyDetector",
+    "azure_storage_key": "AzureStorageKeyDetector",
+    "basic_auth": "BasicAuthDetector",
+    "cloudant": "CloudantDetector",
+    "discord": "DiscordBotTokenDetector",
+    "github_token": "GitHubTokenDetector",
+    "gitlab_token": "GitLabTokenDetector",
+    "ibm_cloud_iam": "IbmCloudIamDetector",
+    "ibm_cos_hmac": "IbmCosHmacDetector",
+    "jwt": "JwtTokenDetector",
+    "keyword": "KeywordDetector",
+    "mailchimp": "MailchimpDetector",
+    "npm": "NpmDetector",
+    "openai": "OpenAIDetector",
+    "private_key": "PrivateKeyDetector",
+    "pypi_token": "PypiTokenDetector",
+    "sendgrid": "SendGridDetector",
+    "slack": "SlackDetector",
+    "softlayer": "SoftlayerDetector",
+    "square_oauth": "SquareOAuthDetector",
+    "stripe": "StripeDetector",
+    "telegram_token": "TelegramBotTokenDetector",
+    "twilio": "TwilioKeyDetector",
+}
+"""Detectors of detect-secrets. Not its entropy: run ids and digests have as much of it as passwords. Not its public
+addresses: ours finds private ones, too."""
+
+KNOWN = re.compile(r"/opt/conda/bin|ALLOW_MIX=1|(?:/[\w.-]+)?/assets/javascripts/[\w./-]+")
+"""What the guide and the theme say themselves."""
+
+OF_OTHERS = tuple(f"assets/{name}/" for name in ("javascripts", "stylesheets", "images", "iframe-worker", "speedscope"))
+"""Folders of a built site with code of the theme and of a viewer: no recording comes into them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A text that looks private: of which kind, where it is first, and how it begins."""
+
+    kind: str
+    where: str
+    beginning: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} in {self.where}" + (f": {self.beginning}" if self.beginning else "")
+
+
+class Scanner:
+    """Knows what is private here: names that records keep hashed, those of this machine, and the secrets in its
+    environment."""
+
+    def __init__(self, hashed_names: Iterable[str] = (), environment: Mapping[str, str] = os.environ):
+        self.hashed_names = {*hashed_names, *hash_names(names_of_machine(environment), secrets.token_hex(8))}
+        self.values = {
+            f"value of {name}": value
+            for name, value in environment.items()
+            if SECRET_VARIABLE.search(name) and len(value) >= 8
+        }
+
+    def search(self, text: str) -> dict[str, str]:
+        """What in `text` looks private: by kind the first match."""
+        text = KNOWN.sub("", text)
+        found = {kind: value for kind, value in self.values.items() if value in text}
+        found |= {kind: match for kind, detect in _detectors().items() for match in list(detect(text))[:1]}
+        found |= find_private(text)
+        if name := find_name(text, self.hashed_names):
+            found["name of a host or a user"] = name
+        return found
+
+    def scan(self, folder: Path) -> list[Finding]:
+        """What in the files below a folder looks private, their names included; each distinct text once."""
+        first: dict[str, str] = {}
+        for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+            name = file.relative_to(folder).as_posix()
+            if name.startswith(OF_OTHERS):
+                continue
+            first.setdefault(name, "a file's name")
+            for place, text in texts_of(file):
+                first.setdefault(text, f"{name}, {place}")
+        return [
+            Finding(kind=kind, where=where, beginning=match[: min(4, len(match) // 2)] + "...")  # not the secret itself
+            for text, where in first.items()
+            for kind, match in self.search(text).items()
+        ]
+
+
+def scan_public(folder: Path) -> list[Finding]:
+    """What looks private in a folder that is to become public; manifests know what the machines are called, and by
+    that must not become public themselves. Raises OSError, and ValueError for a file that cannot be read."""
+    if not folder.is_dir():
+        raise FileNotFoundError("no such folder")
+    found, hashed = [], set()
+    for file in sorted(folder.rglob("manifest.json")):
+        if names := json.loads(file.read_text(encoding="utf-8")).get(HASHED_NAMES):
+            hashed.update(names)
+            where = file.relative_to(folder).as_posix()
+            found.append(Finding(kind="hashed names, which publish-data leaves out", where=where, beginning=""))
+    return found + Scanner(hashed).scan(folder)
+
+
+@cache
+def _detectors() -> dict[str, Callable[[str], Iterable[str]]]:
+    """By the kind of secret. Imported when something is published: nothing else needs them."""
+    plugins = [getattr(import_module(f"detect_secrets.plugins.{module}"), name)() for module, name in DETECTORS.items()]
+    return {plugin.secret_type: plugin.analyze_string for plugin in plugins}
+
+
+# ---------------------------------------------------------------------------------------------------------------- texts
+
+_NUMBER = re.compile(r"\s*[+-]?[\d,]*\.?\d*(?:e[+-]?\d+)?\s*%?\s*").fullmatch
+"""Numbers are most of what there is."""
+
+
+def texts_of(file: Path) -> Iterator[tuple[str, str]]:
+    """Every text in a file, with its place there: of a table whatever its types and metadata hold, of JSON its keys and
+    values, of HTML what is read and the values of attributes, of anything else its lines."""
+    if file.suffix == ".parquet":
+        yield from _texts_of_table(file)
+        return
+    content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    kind = Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
+    if b"\0" in content[:8192]:
+        printable = re.findall(rb"[\t -~]{16,}", content)  # shorter ones are noise
+        yield from (("its bytes", text.decode()) for text in printable)
+        return
+    text = content.decode(errors="replace")
+    if kind in (".json", ".ipynb", ".map"):
+        try:
+            yield from _texts_of_json(json.loads(text), "")
+            return
+        except ValueError:
+            pass
+    if kind == ".csv":
+        yield from (("a cell", cell) for row in csv.reader(text.splitlines()) for cell in row if not _NUMBER(cell))
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        if kind in (".html", ".svg", ".xml"):
+            yield from ((f"line {number}", one) for one in _texts_of_markup(line))
+        elif line.strip():
+            yield f"line {number}", line
+
+
+def _texts_of_markup(line: str) -> Iterator[str]:
+    values = re.findall(r"\b(?!d=)[\w:-]+=\"/?([^\"]*)\"", line)  # not the points of a drawing; of a link no root
+    for text in (re.sub(r"</?\w[^>]*>", "", line), *values):
+        if text.strip():
+            yield html.unescape(text).strip()
+
+
+def _texts_of_json(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    key = place.rpartition(".")[2]
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield place or "a key", str(name)
+            yield from _texts_of_json(inner, f"{place}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts_of_json(inner, place)
+    elif isinstance(value, str):
+        for line in value.splitlines():
+            if not _NUMBER(line):
+                yield place, f"{key}: {line}" if key else line
+    elif SECRET_VARIABLE.search(key):
+        yield place, f"{key}: {value}"
+
+
+def _texts_of_table(file: Path) -> Iterator[tuple[str, str]]:
+    with pq.ParquetFile(file) as opened:
+        footer, table = opened.metadata, opened.read()
+    yield "its writer", footer.created_by or ""
+    for key, value in (footer.metadata or {}).items():
+        if key != b"ARROW:schema":  # the schema itself, in base64
+            yield "metadata", f"{_decoded(key)}: {_decoded(value)}"
+    for key, value in (table.schema.metadata or {}).items():
+        yield "metadata", f"{_decoded(key)}: {_decoded(value)}"
+    for field, column in zip(table.schema, table.columns):
+        yield from _texts_of_field(field)
+        for chunk in column.chunks:
+            yield from ((f"column {field.name}", text) for text in _texts_of_values(chunk))
+
+
+def _texts_of_field(field: pa.Field) -> Iterator[tuple[str, str]]:
+    yield "a column's name", field.name
+    for key, value in (field.metadata or {}).items():
+        yield f"metadata of column {field.name}", f"{_decoded(key)}: {_decoded(value)}"
+    for i in range(field.type.num_fields):
+        yield from _texts_of_field(field.type.field(i))
+
+
+def _texts_of_values(values: pa.Array) -> Iterator[str]:
+    kind = values.type
+    if isinstance(values, pa.ExtensionArray):
+        yield from _texts_of_values(values.storage)
+    elif pa.types.is_dictionary(kind):
+        yield from _texts_of_values(values.dictionary)  # what is stored, also where no row uses it
+    elif is_text(kind) or is_bytes(kind):
+        for value in values.unique().to_pylist():
+            yield from (_decoded(value) if isinstance(value, bytes) else value or "").splitlines()
+    elif kind.num_fields:  # lists, structs, maps: not flattened, so that nothing of a null is left out
+        for text in {str(leaf) for row in values.to_pylist() for leaf in _leaves(row)}:
+            yield from text.splitlines()
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(key)
+            yield from _leaves(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _leaves(inner)
+    elif isinstance(value, bytes):
+        yield _decoded(value)
+    elif isinstance(value, str):
+        yield value
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+    return any(test(kind) for test in tests)
+
+
+def _decoded(value: bytes) -> str:
+    return value.decode(errors="replace")

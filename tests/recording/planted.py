@@ -1,0 +1,69 @@
+"""Secrets that nobody has, of each kind that must not be published. A | breaks each that a scanner of git hosts would
+take for a real one."""
+
+_HEX = "0123456789abcdef"
+
+PLANTED = {
+    kind: [text.replace("|", "") for text in texts]
+    for kind, texts in {
+        "AWS key": ["AK|IAIOSFODNN7EXAMPLE was refused", "key AS|IAIOSFODNN7EXAMPLE"],
+        "AWS secret": ["signed with wJalrXUtnFEMI|/K7MDENG/bPxRfiCYEXAMPLEKEY", "AWS_SECRET_ACCESS_KEY=wJalr|XUtnFEMI"],
+        "Google": [
+            "AI|zaSyA1234567890abcdefghijklmnopqrstuv",
+            "GOC|SPX-abcdefghijklmnopqrstuvwx",
+            "ya|29.a0AfH6SMBabcdefgh",
+        ],
+        "Azure": [
+            "DefaultEndpointsProtocol=https;Account|Key=abcdefgh0123456789+/abcd==",
+            "https://x.blob.core.windows.net/c?sv=2025&si|g=abcdefghijklmnopqrstuvwx%3D",
+            "abc8|Q~abcdefghijklmnopqrstuvwxyz012345678",
+        ],
+        "Slack": ["xo|xb-123456789012-abcdefghijkl", "https://hooks.sl|ack.com/services/T000/B000/XXXX"],
+        "npm": ["np|m_abcdefghijklmnopqrstuvwxyz0123456789", "//registry.npmjs.org/:_auth|Token=abcdef"],
+        "Docker": ["dck|r_pat_abcdefghijklmnopqrstuvwxyz", "dck|r_oat_abcdefghijklmnopqrstuvwxyz"],
+        "PyPI": ["py|pi-AgEIcHlwaS5vcmcCJGFiY2RlZmdo"],
+        "Stripe": [
+            "s|k_live_abcdefghijklmnopqrstuvwx",
+            "r|k_test_abcdefghijklmnopqrstuvwx",
+            "wh|sec_abcdefghijklmnopqrs",
+        ],
+        "JWT": ["ey|JhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcdefghijk"],
+        "Bearer": ["Bea|rer abcdef0123456789", "Authorization: Ba|sic dXNlcjpwYXNz"],
+        "Hugging Face": ["h|f_abcdefghijklmnopqrstuvwx"],
+        "GitHub": ["gh|p_abcdefghijklmnopqrstuvwxyz0123456789", "github|_pat_11ABCDEFG0abcdefghijklmn"],
+        "GitLab": ["gl|pat-abcdefghijklmnopqrst"],
+        "language models": [
+            "s|k-proj-abcdefghijklmnopqrstuvwxyz",
+            "s|k-ant-api03-abcdefghijklmnop",
+            "nva|pi-abcdefghijklmnopqrst",
+        ],
+        "private key": ["-----BE|GIN RSA PRIVATE KEY", "-----BE|GIN OPENSSH PRIVATE KEY-----"],
+        "password": ["https://ada:lovelace@example.org/x", "pass|word: hunter2", "{'api_|key': 'abc'}"],
+        "environment": ["WORLD_SIZE_X=4 is wrong", "HOME=home-of-ada"],
+        "path": [
+            "file:///home/x",
+            "error:/home/x/y.py",
+            "host:/export/scratch/ada",
+            "in /home/ada/model.py:12",
+            "~ada/run.py",
+            r"C:\Users\ada\model.py",
+            r"\\server\share\ada",
+        ],
+        "cloud storage": ["s3://adas-bucket/run", "gs://adas-bucket/run", "arn:aws:iam::123456789012:role/ada"],
+        "IPv4": ["no route to 10.1.2.3", "tcp://192.168.4.17:29500", "peer=172.16.0.9"],
+        "IPv6": ["fe80::1ff:fe23:4567:890a%eth0", "[2001:db8::8a2e:370:7334]:29500", "fd12:3456:789a:1:0:0:0:1"],
+        "MAC": ["eth0 0c:42:a1:9f:be:01", "0C-42-A1-9F-BE-01"],
+        "GPU UUID": [
+            f"GPU-{_HEX[:8]}-{_HEX[:4]}-{_HEX[4:8]}-{_HEX[8:12]}-{_HEX[:12]}",
+            f"MIG-{_HEX[:8]}-{_HEX[:4]}-{_HEX[4:8]}-{_HEX[8:12]}-{_HEX[:12]}",
+        ],
+        "host": ["box-7.internal is down", "ip-10-1-2-3", "gpu17.cs.example.edu", "db.corp:5432"],
+        "user and host": ["ada@box-7", "ada@example.org"],
+        "name of the machine": ["lost BOX-OF-ADA", "box-of-ada.cluster:29500", "/ada.lovelace", "job_ada.lovelace_3"],
+    }.items()
+}
+
+NAMES = ("box-of-ada", "ada.lovelace")
+"""What the machine that measured is called, and its user."""
+
+ALL = [text for texts in PLANTED.values() for text in texts]

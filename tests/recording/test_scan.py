@@ -1,0 +1,185 @@
+"""What looks private is found wherever a file can hold it, and nothing else is."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from analysis.recording import scan
+from analysis.recording.scan import HASHED_NAMES, Scanner, scan_public
+from jobs.__main__ import app
+from jobs.contract import privacy
+from tests.recording.planted import ALL, NAMES, PLANTED
+
+DATA = Path(__file__).parents[2] / "site" / "data"
+SECRET = "no route to 10.1.2.3"
+HASHED = privacy.hash_names(NAMES, "salt")
+SCANNER = Scanner(HASHED, environment={})
+
+
+def test_there_are_enough_of_them():
+    assert len(ALL) == len(set(ALL)) >= 60 and len(PLANTED) >= 25
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_each_kind_is_found(text):
+    assert SCANNER.search(text)
+    assert SCANNER.search(f"RuntimeError: it said '{text}', then died")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char *, 1>>(int)",
+        "step/forward/block_34/attention/qkv_proj",
+        "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT",
+        "CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 139.72 GiB",
+        "2026-11-21T17:43:08+00:00",
+        "2025.3.1.0",
+        "see https://pytorch.org/docs/stable/notes/cuda.html",
+        "http://127.0.0.1:8000",
+        "3d5196a9b761b1ee301559ff67a93d20b6e54c573dbf1491c20c8242dfdc4f2e",
+        "10de93255e5e",
+    ],
+)
+def test_what_recordings_are_full_of_is_not(text):
+    assert SCANNER.search(text) == {}
+
+
+def test_nothing_of_the_shipped_recordings_looks_private():
+    assert scan_public(DATA) == []
+
+
+def test_every_detector_that_is_named_exists():
+    assert len(scan._detectors()) == len(scan.DETECTORS)
+
+
+def write(table: pa.Table, file: Path) -> Path:
+    pq.write_table(table, file)
+    return file
+
+
+COLUMNS = {
+    "string": pa.array([SECRET]),
+    "large_string": pa.array([SECRET], pa.large_string()),
+    "string_view": pa.array([SECRET], pa.string_view()),
+    "binary": pa.array([SECRET.encode()]),
+    "large_binary": pa.array([SECRET.encode()], pa.large_binary()),
+    "fixed_size_binary": pa.array([SECRET.encode()], pa.binary(len(SECRET))),
+    "dictionary": pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([SECRET])),
+    "unused word of a dictionary": pa.DictionaryArray.from_arrays(pa.array([0]), pa.array(["x", SECRET])),
+    "list": pa.array([["x", SECRET]]),
+    "large_list": pa.array([[SECRET]], pa.large_list(pa.string())),
+    "struct": pa.array([{"x": {"y": SECRET}}]),
+    "map": pa.array([[(SECRET, 1)]], pa.map_(pa.string(), pa.int64())),
+    "list of structs": pa.array([[{"x": SECRET.encode()}]]),
+}
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_every_type_of_a_column_is_read(tmp_path, kind):
+    texts = dict(map(reversed, scan.texts_of(write(pa.table({"x": COLUMNS[kind]}), tmp_path / "t.parquet"))))
+    assert texts[SECRET] == "column x"
+
+
+@pytest.mark.parametrize("where", ["table", "column", "inner column", "name", "inner name", "pandas"])
+def test_metadata_and_names_are_read(tmp_path, where):
+    told = {"told": SECRET}
+    inner = pa.field("inner", pa.int64(), metadata=told if where == "inner column" else None)
+    inner = inner.with_name(SECRET) if where == "inner name" else inner
+    field = pa.field("x", pa.struct([inner]), metadata=told if where == "column" else None)
+    field = field.with_name(SECRET) if where == "name" else field
+    table = pa.table([pa.array([None], field.type)], schema=pa.schema([field], told if where == "table" else None))
+    if where == "pandas":
+        table = pa.Table.from_pandas(table.to_pandas().rename_axis(SECRET))
+    write(table, tmp_path / "t.parquet")
+    assert {one.kind for one in SCANNER.scan(tmp_path)} == {"IPv4"}
+
+
+FILES = {
+    "a.json": json.dumps({"a": [{"b": f"first\n{SECRET}"}]}),
+    "key.json": json.dumps({SECRET: 1}),
+    "cut.json": f'{{"a": "{SECRET}',
+    "a.csv": f'x,y\n1,"a, {SECRET}"\n',
+    "a.html": "<p>no route to 10.<b>1</b>.2&#46;3</p>",
+    "attribute.html": f'<p title="{SECRET}">x</p>',
+    "comment.html": f"<!-- {SECRET} -->",
+    "a.js": f"// {SECRET}",
+    "a.json.gz": gzip.compress(json.dumps([SECRET]).encode()),
+    "a.png": b"\x89PNG\0\0" + f"tEXtComment {SECRET}".encode(),
+    "10.1.2.3.txt": "x",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_is_read(tmp_path, name):
+    content = FILES[name]
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    [found] = SCANNER.scan(tmp_path)
+    assert found.kind == "IPv4" and found.beginning == "10.1..."
+
+
+def test_a_text_is_told_once_with_its_first_place(tmp_path):
+    (tmp_path / "b.txt").write_text(f"{SECRET}\n{SECRET}\n")
+    (tmp_path / "a.txt").write_text(f"fine\n{SECRET}\n")
+    assert [str(one) for one in SCANNER.scan(tmp_path)] == ["IPv4 in a.txt, line 2: 10.1..."]
+
+
+def test_secrets_of_the_environment_are_found_and_not_repeated(tmp_path):
+    (tmp_path / "a.txt").write_text("it printed s3cr3t-of-this-test and died")
+    [found] = Scanner(environment={"WANDB_API_KEY": "s3cr3t-of-this-test"}).scan(tmp_path)
+    assert found.kind == "value of WANDB_API_KEY" and found.beginning == "s3cr..."
+
+
+def test_names_are_hashed_without_those_that_tell_nothing(monkeypatch):
+    monkeypatch.setattr(privacy.socket, "gethostname", lambda: "Box-Of-Ada.example.org")
+    monkeypatch.setattr(privacy.getpass, "getuser", lambda: "root")
+    monkeypatch.setattr(privacy.os.path, "expanduser", lambda path: "/home/ada.lovelace")
+    generic = {"USER": "ubuntu", "SUDO_USER": "ab", "HOSTNAME": "node012", "SLURMD_NODENAME": "gpu-3"}
+    assert privacy.names_of_machine(generic) == {"box-of-ada.example.org", "box-of-ada", "ada.lovelace"}
+
+
+def test_a_user_whom_no_file_names_is_no_error(monkeypatch):
+    monkeypatch.setattr(privacy.getpass, "getuser", lambda: {}["uid 4711"])
+    assert privacy.names_of_machine({}) >= set()
+
+
+def test_hashes_tell_no_name_and_differ_by_salt():
+    assert not any(name in one for name in NAMES for one in HASHED)
+    assert not set(HASHED) & set(privacy.hash_names(NAMES, "other"))
+    assert privacy.find_name("on Box-of-Ada.", [*HASHED, *privacy.hash_names(["x"], "other")]) == "Box-of-Ada"
+    assert privacy.find_name("boxes-of-ada lovelace", HASHED) == ""
+
+
+def check(*folders):
+    return CliRunner().invoke(app, ["check-public", *map(str, folders)])
+
+
+def test_the_command_finds_what_is_private_and_links_that_lead_nowhere(tmp_path):
+    (tmp_path / "index.html").write_text('<a href="there.html#x">a</a> <a href="lost.html">b</a> <a href="#y">c</a>')
+    (tmp_path / "there.html").write_text('<p id="x">x</p>')
+    done = check(tmp_path)
+    assert done.exit_code == 1 and "2 found" in done.output
+    assert "index.html: lost.html" in done.output and "index.html: #y" in done.output
+    (tmp_path / "index.html").write_text(f'<a href="there.html#x">a</a> {SECRET}')
+    done = check(tmp_path)
+    assert done.exit_code == 1 and "IPv4 in index.html, line 1" in done.output and "10.1.2.3" not in done.output
+    (tmp_path / "index.html").write_text('<a href="there.html#x">a</a>')
+    assert check(tmp_path).exit_code == 0
+
+
+def test_the_command_refuses_a_manifest_that_was_not_published(tmp_path):
+    (tmp_path / "manifest.json").write_text(json.dumps({HASHED_NAMES: HASHED, "gpu": "of box-of-ada"}))
+    done = check(tmp_path)
+    assert done.exit_code == 1 and "which publish-data leaves out" in done.output
+    assert "name of a host or a user in manifest.json, gpu" in done.output
+
+
+def test_the_command_says_what_cannot_be_checked(tmp_path):
+    assert check(tmp_path / "missing").exit_code == 2
+    (tmp_path / "t.parquet").write_bytes(b"no table")
+    assert check(tmp_path).exit_code == 2
