@@ -31,7 +31,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 def profile(
     command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND...", help="The script as you start it: python train.py --any args.")
+        list[str],
+        typer.Argument(metavar="-- COMMAND...", help="The script as you start it: python train.py ..."),
     ],
     results: ResultsFolder = Path("results"),
     name: Annotated[str, typer.Option(help="Name of its results. Default: that of the script.")] = "",
@@ -50,7 +51,9 @@ def profile(
     """
     chosen = name or default_name(command)
     if not NAME.fullmatch(chosen) or chosen in RESERVED_NAMES:
-        raise fail(f"--name {chosen}: letters, digits, dots and dashes make a name; not {', '.join(RESERVED_NAMES)}", USAGE)
+        raise fail(
+            f"--name {chosen}: letters, digits, dots and dashes make a name; not {', '.join(RESERVED_NAMES)}", USAGE
+        )
     followed = script.Script(command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=go_on)
     folder, noted = measure(followed, results)
     emit = Terminal()

@@ -7,12 +7,15 @@ import pandas as pd
 from analysis.metrics.timing import in_steps
 from jobs.contract import ranges
 
+OUTSIDE = "(outside modules)"
 _BLOCK = re.compile(rf"\b{ranges.BLOCK_PREFIX}\d+\b")
+_LISTED = re.compile(r"\.\d+(?=/| |$)")
 
 
 def module_of(path: str) -> str:
-    """Module of a range path without its block number: block_7/attention/softmax -> block/attention/softmax."""
-    return _BLOCK.sub("block", path)
+    """Module of a range path without the numbers of blocks, and of modules in lists: block_7/attention/softmax ->
+    block/attention/softmax, GPT/h.3/mlp -> GPT/h.*/mlp."""
+    return _LISTED.sub(".*", _BLOCK.sub("block", path))
 
 
 def kernel_totals(kernels: pd.DataFrame) -> pd.DataFrame:
@@ -103,3 +106,52 @@ def count_gemms(kernels: pd.DataFrame, is_main_gemm) -> pd.DataFrame:
     counted = rows[by].assign(products=names.map(main).astype(int))
     counts = counted.groupby(by, sort=False, observed=True)["products"].sum().reset_index()
     return counts.astype({"run_id": str, "phase": str})
+
+
+def by_module(totals: pd.DataFrame) -> pd.DataFrame:
+    """Kernel time of each module, what is inside it included, by phase: run_id, module, depth (0 outermost), {phase}_ns
+    for each phase, other_ns (outside phases), time_ns, share (of the step), ratio (backward over forward; NaN where
+    forward has none), is_leaf (nothing is inside it).
+
+    A module comes before those inside it, the largest first. What backward computes again and what is of no module have
+    names in brackets; kernels outside every module are `OUTSIDE`.
+    """
+    phases = [phase for phase in (*ranges.ALL_PHASES, "") if phase in set(totals["phase"])]
+    rows = totals.groupby(["run_id", "module", "phase"], sort=False)["time_ns"].sum().reset_index()
+    top = rows["phase"].map({ranges.LOSS: ranges.LOSS_MODULE}).fillna(OUTSIDE)
+    parts = [path.split("/") for path in rows["module"].where(rows["module"] != "", top)]
+    nested = pd.DataFrame(
+        [
+            (run_id, "/".join(names[: depth + 1]), depth, phase, time_ns)
+            for run_id, names, phase, time_ns in zip(rows["run_id"], parts, rows["phase"], rows["time_ns"])
+            for depth in range(len(names))
+        ],
+        columns=["run_id", "module", "depth", "phase", "time_ns"],
+    )
+    table = nested.pivot_table(
+        index=["run_id", "module", "depth"], columns="phase", values="time_ns", aggfunc="sum", fill_value=0.0
+    )
+    table = table.reindex(columns=phases, fill_value=0.0).rename(columns=lambda phase: f"{phase or 'other'}_ns")
+    table["time_ns"] = table.sum(axis=1)
+    table = table.reset_index()
+    table.columns.name = None
+    table["share"] = table["time_ns"] / table["run_id"].map(totals.groupby("run_id")["time_ns"].sum())
+    known = {"forward_ns", "backward_ns"} <= set(table)
+    ratio = table["backward_ns"] / table["forward_ns"].where(table["forward_ns"] > 0) if known else float("nan")
+    table["ratio"] = ratio
+    outer = set(zip(table["run_id"], table["module"].str.rpartition("/")[0]))
+    table["is_leaf"] = [key not in outer for key in zip(table["run_id"], table["module"])]
+    return table.iloc[_tree_order(table)].reset_index(drop=True)
+
+
+def _tree_order(table: pd.DataFrame) -> list[int]:
+    """Rows so that each module is followed by those inside it, siblings by falling time."""
+    time = {(run, path): ns for run, path, ns in zip(table["run_id"], table["module"], table["time_ns"])}
+    order = {run_id: i for i, run_id in enumerate(dict.fromkeys(table["run_id"]))}
+
+    def key(row: int) -> list:
+        run, names = table["run_id"].iat[row], table["module"].iat[row].split("/")
+        above = ["/".join(names[: i + 1]) for i in range(len(names))]
+        return [order[run], *((-time[run, path], path) for path in above)]
+
+    return sorted(range(len(table)), key=key)

@@ -9,6 +9,7 @@ from analysis.answer import Answer, Chart, Column, Table, assemble
 from analysis.metrics import kernel_time, ranks, run_grid, timing, utilisation
 from analysis.metrics.ordering import place, sorted_by
 from analysis.pages.columns import spread_column
+from analysis.pages.module_costs import module_table, module_tree
 from jobs.contract import ranges
 from jobs.contract.axes import label_of_value
 
@@ -61,6 +62,7 @@ class Frames:
     families: pd.DataFrame
     kernels: pd.DataFrame
     modules: pd.DataFrame
+    tree: pd.DataFrame
     memory: pd.DataFrame
     api: pd.DataFrame
     memops: pd.DataFrame
@@ -83,6 +85,7 @@ def _frames(
         families=sorted_by(families, place(families["phase"], ORDER), -families["time_ns"]),
         kernels=kernel_time.by_kernel(in_step, ["scope"]).drop(columns="scope"),
         modules=_modules(totals),
+        tree=module_tree(totals).drop(columns="run_id"),
         memory=ranks.memory_by_phase(memory).drop(columns="run_id"),
         api=api.drop(columns="run_id"),
         memops=memops.drop(columns="run_id"),
@@ -168,6 +171,7 @@ def _kernel_tables(frames: Frames) -> list[Table]:
             ),
             frames.modules,
         ),
+        module_table(frames.tree),
     ]
 
 
@@ -265,7 +269,7 @@ def _times(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
 def _modules(totals: pd.DataFrame) -> pd.DataFrame:
     rows = totals.groupby(["phase", "module"], sort=False)[["time_ns", "calls"]].sum().reset_index()
     rows["share"] = rows["time_ns"] / rows["time_ns"].sum()
-    rows["module"] = rows["module"].where(rows["module"] != "", "(outside modules)")
+    rows["module"] = rows["module"].where(rows["module"] != "", kernel_time.OUTSIDE)
     return rows.sort_values(["time_ns", "module"], ascending=[False, True], ignore_index=True)
 
 

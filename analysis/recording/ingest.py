@@ -22,6 +22,7 @@ from jobs.contract.layout import (
     MACHINE_FIELDS,
     NSYS_SUMS_FILE,
     RECORD,
+    SCRIPT,
     SWEEP,
     TIMINGS,
     FinishedRecord,
@@ -79,6 +80,8 @@ def ingest(
     )
     ends = [end for record in records.values() if (end := _ended(record))]
     manifest["recorded_to"] = max(ends, default=manifest["recorded_from"])
+    if sweep.get(SCRIPT):
+        manifest[SCRIPT] = True
     manifest |= {"study": str(sweep.get("study", "")), "calibration": _calibration(folder / CALIBRATION)}
     manifest[HASHED_NAMES] = sorted({name for record in records.values() for name in record.hashed_names})
     store.write(out, tables, manifest)

@@ -17,7 +17,6 @@ from typing import Any
 
 from jobs.contract.integrity import facts_of, replace, sync, with_digest
 from jobs.contract.layout import (
-    CAPTURE,
     NSYS_LOG,
     RAW,
     RECORD,
@@ -164,18 +163,17 @@ def read_noted(file: Path) -> dict:
 
 def explain_shortage(script: Script, run: Path, noted: dict, code: int) -> None:
     """Raises ScriptFailed where there is no capture to read, with the reason."""
-    command = shlex.join(script.command)
-    ended = f"exit code {code}" if code else "no error"
+    ended = f"`{shlex.join(script.command)}` ended ({f'exit code {code}' if code else 'no error'})"
     if not noted:
         raise ScriptFailed(
-            f"`{command}` ended ({ended}) and took no step that PyTorch knows of: no optimizer stepped and no model was "
-            "called in a Python that reads PYTHONPATH (not with -I or -E); --step NAME takes an NVTX range of the script"
+            f"{ended} and took no step that PyTorch knows of: no optimizer stepped and no model was called, or its Python "
+            "does not read PYTHONPATH (options -I and -E); --step NAME takes an NVTX range of the script as a step"
         )
     if noted["stage"] in ("skipped", "timed") or not (run / REPORT).is_file():
+        parts = f"{script.skip} skipped, {script.steps} timed, {script.steps} captured, {FOLLOWED_STEPS} with modules"
         raise ScriptFailed(
-            f"`{command}` ended ({ended}) after {noted['seen']} steps, and {script.num_needed} are needed: {script.skip} "
-            f"skipped, {script.steps} timed, {script.steps} captured, {FOLLOWED_STEPS} with modules; let it run longer, "
-            "or give smaller --skip and --steps"
+            f"{ended} after {noted['seen']} steps, and {script.num_needed} are needed ({parts}): let it run longer, or "
+            "give smaller --skip and --steps"
         )
 
 

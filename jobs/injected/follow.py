@@ -67,7 +67,7 @@ class Follower:
         self.open_step: Any = None
         self.update: Any = None  # the ranges of parameters while an optimizer steps
         self.memory: list[dict] = []
-        self.facts: dict[str, Any] = {"optimizers": [], "steps": [], "stage": "", "seen": 0}
+        self.facts: dict[str, Any] = {"optimizers": [], "steps": [], "memory": [], "stage": "skipped", "seen": 0}
         self.forwards = 0
         self.is_last = False  # of the followed steps
         self.uncalled: Callable | None = None
@@ -347,7 +347,7 @@ class Follower:
 
     def write(self) -> None:
         """Keep what is known: for whoever started the script, in one file."""
-        if self.process != os.getpid() or not self.facts["stage"]:
+        if self.process != os.getpid() or not self.facts["seen"]:
             return
         draft = Path(f"{self.plan.out}.{self.process}")
         draft.write_text(json.dumps(self.facts | machine()), encoding="utf-8")

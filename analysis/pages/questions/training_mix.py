@@ -9,6 +9,7 @@ from analysis.metrics import kernel_time, run_grid
 from analysis.metrics.ordering import place, seen, sorted_by
 from analysis.pages.columns import case_headings
 from analysis.pages.facts import extremes, highest, largest, span
+from analysis.pages.module_costs import module_table, module_tree
 from jobs.contract import ranges
 
 SLUG = "training-mix"
@@ -17,6 +18,8 @@ TITLE = "How does the mix of kernels change from forward pass to training step?"
 GEMM = "gemm"
 SEEN = 0.002
 """A family that takes less than this of every phase has its column in the CSV alone."""
+SMALL = 0.01
+"""Of a module that takes less of a step than this, no ratio of its passes is told."""
 
 
 def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
@@ -47,6 +50,8 @@ class Frames:
     """The same, a column for each family."""
     phase_shares: pd.DataFrame
     """Kernel time of a training step by phase."""
+    modules: pd.DataFrame
+    """What each module costs in a training step in which modules were followed."""
 
 
 def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
@@ -63,6 +68,7 @@ def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
         phases=phases,
         wide=_wide(phases, by, order),
         phase_shares=_phase_shares(runs, totals),
+        modules=_modules(runs, totals),
     )
 
 
@@ -82,6 +88,8 @@ def _claims(frames: Frames) -> list[Claim]:
         Claim("gains", others[others["change"] > 0], facts=largest("change")),
         Claim("optimizer", optimizer, lambda rows: set(rows["family"]) == {"elementwise"}, _optimizer),
         Claim("backward", _with_backward(frames.phase_shares), facts=_backward),
+        Claim("top_module", _top_modules(frames.modules), facts=_most_frequent_module),
+        Claim("module_ratio", _of_both_passes(frames.modules), facts=extremes("ratio")),
     ]
 
 
@@ -123,6 +131,7 @@ def _tables(frames: Frames) -> list[Table]:
             ),
             wide,
         ),
+        module_table(frames.modules, case),
     ]
 
 
@@ -219,6 +228,11 @@ def _phase_shares(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
     return run_grid.cases(runs, "train_step").merge(shares.reset_index(), how="left", on="run_id")
 
 
+def _modules(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
+    cases = run_grid.cases(runs, "train_step")
+    return cases[cases[NOT_MEASURED] == ""].merge(module_tree(totals), on="run_id")
+
+
 def _measured(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["family"].notna() & (rows[NOT_MEASURED] == "")]
 
@@ -236,6 +250,24 @@ def _pooled(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 # ---------------------------------------------------------------- facts of claims
+
+
+def _top_modules(modules: pd.DataFrame) -> pd.DataFrame:
+    """Of each case the module that costs most, of those with none inside."""
+    leaves = modules[modules["is_leaf"].astype(bool)]
+    return leaves.sort_values("time_ns", ascending=False, kind="stable").drop_duplicates("run_id").sort_index()
+
+
+def _most_frequent_module(rows: pd.DataFrame) -> dict:
+    counts = rows["module"].value_counts()
+    module = min(counts[counts == counts.max()].index)
+    of_module = rows[rows["module"] == module]
+    return {"module": module, "num_cases": len(of_module), "share": span(of_module["share"])}
+
+
+def _of_both_passes(modules: pd.DataFrame) -> pd.DataFrame:
+    """Modules with none inside that take at least SMALL of the step."""
+    return modules[modules["is_leaf"].astype(bool) & modules["ratio"].notna() & (modules["share"] >= SMALL)]
 
 
 def _change(rows: pd.DataFrame) -> dict:

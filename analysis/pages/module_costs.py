@@ -1,0 +1,31 @@
+"""What each module costs in a step, backward and optimizer included, as the pages of runs and questions show it."""
+
+import pandas as pd
+
+from analysis.answer import Column, Table
+from analysis.metrics import kernel_time
+from jobs.contract import ranges
+
+
+def module_tree(totals: pd.DataFrame) -> pd.DataFrame:
+    """`kernel_time.by_module` of runs in whose backward pass modules were followed; no rows of others."""
+    followed = totals[(totals["phase"] != ranges.FORWARD) & (totals["module"] != "")]["run_id"].unique()
+    return kernel_time.by_module(totals[totals["run_id"].isin(followed)])
+
+
+def module_table(tree: pd.DataFrame, case: tuple[Column, ...] = ()) -> Table:
+    """What each module costs in a step, by phase."""
+    phases = [f"{phase}_ns" for phase in ranges.ALL_PHASES if f"{phase}_ns" in tree]
+    return Table(
+        "tree",
+        "What each module costs in a step, with what is inside it",
+        (
+            *case,
+            Column("module", "module", "code"),
+            Column("time_ns", "time", "ms"),
+            Column("share", "of the step", "share", bar=True),
+            *(Column(name, name.removesuffix("_ns"), "ms") for name in phases),
+            Column("ratio", "backward ÷ forward", "ratio", absent="—"),
+        ),
+        tree,
+    )
