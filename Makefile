@@ -31,7 +31,7 @@ export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all test-image test-chaos serve sweep studies ingest merge publish-data report site offline
-.PHONY: notebook screenshots image lock bench lint format clean
+.PHONY: notebook screenshots image pin-base-image sbom lock bench lint format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -119,6 +119,14 @@ notebook: $(TO_REPORT) ## Run the notebook again and store its outputs
 image: ## Build the container image
 	DOCKER_BUILDKIT=1 docker build -f docker/Dockerfile -t profiler-job \
 	  --build-arg PROFILER_COMMIT=$$(git rev-parse --short=12 HEAD) .
+
+pin-base-image: ## Write the digest that the base image's tag has now into the Dockerfile (needs docker with buildx)
+	docker/pin_base_image.sh
+
+sbom: ## Write what the image is made of to build/sbom.cdx.json (CycloneDX)
+	@mkdir -p build
+	docker run --rm --network=none --entrypoint cat profiler-job /usr/share/profiler-job/sbom.cdx.json >build/sbom.cdx.json
+	@echo "The software bill of materials: build/sbom.cdx.json"
 
 lock: ## Write requirements/: all packages with versions and hashes (UPGRADE=1: the newest ones)
 	$(PYTHON) -m venv build/lock
