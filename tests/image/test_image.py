@@ -235,11 +235,11 @@ def test_the_service_of_compose_does_the_job_without_any_privilege(compose, imag
     services = {"profiler-job": service, "rights": service | {"entrypoint": ["cat", "/proc/self/status"]}}
     file = tmp_path / "compose.yaml"
     file.write_text(yaml.safe_dump({"version": "2.4", "services": services}))
-    code, said = compose(file, "run", "--rm", "rights")
+    code, said = compose(file, "run", "--rm", "-T", "rights")
     rights = dict(line.split(":\t") for line in said.splitlines() if line.startswith(("Cap", "NoNewPrivs")))
     assert code == 0 and rights.pop("NoNewPrivs") == "1"
     assert len(rights) == 5 and {int(held, 16) for held in rights.values()} == {0}
-    code, _ = compose(file, "run", "--rm", "profiler-job")
+    code, _ = compose(file, "run", "--rm", "-T", "profiler-job")
     assert code == 0 and list(statuses(results).values()) == ["ok"] * 2
 
 
