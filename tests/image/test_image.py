@@ -232,13 +232,14 @@ def test_the_service_of_compose_does_the_job_without_any_privilege(compose, imag
     service |= {"image": image, "network_mode": "none", "command": [*JOB_ON_CPU, "--only", "context_length=16"]}
     service["volumes"] = [f"{results}:/results", *(option for option in (*FAKE_NSYS, *sweep) if ":ro" in option)]
     service["environment"] = [option for option in FAKE_NSYS if option.startswith("PATH=")]
-    services = {"profiler-job": service, "rights": service | {"entrypoint": ["cat", "/proc/self/status"]}}
+    rights = service | {"entrypoint": ["cat"], "command": ["/proc/self/status"]}
+    services = {"profiler-job": service, "rights": rights}
     file = tmp_path / "compose.yaml"
     file.write_text(yaml.safe_dump({"version": "2.4", "services": services}))
     code, said = compose(file, "run", "--rm", "-T", "rights")
-    rights = dict(line.split(":\t") for line in said.splitlines() if line.startswith(("Cap", "NoNewPrivs")))
-    assert code == 0 and rights.pop("NoNewPrivs") == "1"
-    assert len(rights) == 5 and {int(held, 16) for held in rights.values()} == {0}
+    held = dict(line.split(":\t") for line in said.splitlines() if line.startswith(("Cap", "NoNewPrivs")))
+    assert code == 0 and held.pop("NoNewPrivs") == "1"
+    assert len(held) == 5 and {int(capabilities, 16) for capabilities in held.values()} == {0}
     code, _ = compose(file, "run", "--rm", "-T", "profiler-job")
     assert code == 0 and list(statuses(results).values()) == ["ok"] * 2
 
