@@ -11,7 +11,13 @@ RECORDINGS := build/recordings
 DEVICE ?= cuda
 STRICT ?=
 ALLOW_MIX ?=
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+HASHED_TORCH ?=
+UPGRADE ?=
+UV     := uv==0.13.9
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# What requirements/ locks is installed first, by hash; then this project, which must find all it needs there.
+LOCKED := $(PIP) --require-hashes
+EDITABLE := $(PIP) --no-build-isolation --editable
 
 IN_PARALLEL := $(BIN)/python -m pytest -q --numprocesses auto --dist worksteal
 
@@ -24,8 +30,8 @@ endif
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-image test-chaos serve sweep studies ingest merge publish-data report site
-.PHONY: check-public offline notebook screenshots image bench lint format clean
+.PHONY: help run test test-all test-image test-chaos serve sweep studies ingest merge publish-data report site offline
+.PHONY: check-public notebook screenshots image pin-base-image sbom lock bench lint format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -34,18 +40,22 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/report.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/report.stamp: pyproject.toml requirements/report.txt | $(VENV)/bin/python
 	@echo "installing what the report needs into $(VENV)"
-	$(PIP) --editable .
+	$(LOCKED) --requirement requirements/report.txt
+	$(EDITABLE) . --no-deps
 	@touch $@
 
-$(VENV)/gpu.stamp: $(VENV)/report.stamp
+# torch by its version alone, unless HASHED_TORCH=1 asks for PyPI's, with its CUDA libraries: which build of it pip finds
+# (CUDA 13, an older CUDA, CPU only) depends on the indexes it knows here, and each build has other hashes.
+$(VENV)/gpu.stamp: $(VENV)/report.stamp requirements/gpu.txt requirements/torch.txt
 	@echo "installing torch into $(VENV) (on Linux with its CUDA libraries: some gigabytes)"
-	$(PIP) --editable '.[gpu]'
+	$(LOCKED) --requirement requirements/gpu.txt $(if $(HASHED_TORCH),--requirement requirements/torch.txt)
+	$(EDITABLE) '.[gpu]'
 	@touch $@
 
-$(VENV)/dev.stamp: $(VENV)/gpu.stamp
-	$(PIP) --editable '.[dev]'
+$(VENV)/dev.stamp: $(VENV)/gpu.stamp requirements/dev.txt
+	$(LOCKED) --requirement requirements/dev.txt
 	@touch $@
 
 run: $(TO_REPORT) ## The main job: sweep on a GPU with nsys, elsewhere render the shipped recording; site in build/html
@@ -112,6 +122,19 @@ notebook: $(TO_REPORT) ## Run the notebook again and store its outputs
 image: ## Build the container image
 	DOCKER_BUILDKIT=1 docker build -f docker/Dockerfile -t profiler-job \
 	  --build-arg PROFILER_COMMIT=$$(git rev-parse --short=12 HEAD) .
+
+pin-base-image: ## Write the digest that the base image's tag has now into the Dockerfile (needs docker with buildx)
+	docker/pin_base_image.sh
+
+sbom: ## Write what the image is made of to build/sbom.cdx.json (CycloneDX)
+	@mkdir -p build
+	docker run --rm --network=none --entrypoint cat profiler-job /usr/share/profiler-job/sbom.cdx.json >build/sbom.cdx.json
+	@echo "The software bill of materials: build/sbom.cdx.json"
+
+lock: ## Write requirements/: all packages with versions and hashes (UPGRADE=1: the newest ones)
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet --disable-pip-version-check $(UV)
+	PATH="$(CURDIR)/build/lock/bin:$$PATH" UPGRADE=$(UPGRADE) requirements/lock
 
 test-image: $(TO_DEVELOP) ## Build and run the image with a real container engine (starts one if root may)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -m image -s tests/image

@@ -2,6 +2,8 @@
 
 `make test` runs the default dose. With `--all` (`make test-all`) tests marked `long` run, too, every page is visited
 in the browser, and property tests get more examples. What a dose leaves out is said in the last lines.
+
+With CI set, as in continuous integration, a test fails that skips for another reason than `allowed_skips` names.
 """
 
 import fcntl
@@ -11,6 +13,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tests.allowed_skips import is_allowed
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers of the suite share the cores
 MOST_WORKERS = 8  # each has pandas and torch in memory
@@ -44,6 +48,17 @@ def leave_out(config, items: list[pytest.Item], marker: str, said: str) -> None:
 def pytest_collection_modifyitems(config, items):
     if not config.getoption("all"):
         leave_out(config, items, "long", "long tests were not run, pages and examples were few: make test-all runs all")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport():
+    report = yield
+    if os.environ.get("CI") and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        if not is_allowed(reason):
+            report.outcome = "failed"
+            report.longrepr = f"skipped, which tests/allowed_skips.py does not allow: {reason}"
+    return report
 
 
 @pytest.hookimpl(optionalhook=True)

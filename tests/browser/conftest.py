@@ -47,5 +47,6 @@ def hostile_address(hostile):
 def page(browser):
     """A fresh page, wide and light."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    context.set_default_timeout(120_000)  # Playwright's own is tight on a busy machine
     yield context.new_page()
     context.close()

@@ -144,7 +144,7 @@ def test_search_finds_kernels_and_calls(page, address, words, where):
     page.goto(address)
     page.locator(".md-search__input").click()
     page.locator(".md-search__input").press_sequentially(words)
-    page.locator(".md-search-result__link").first.wait_for(timeout=20_000)
+    page.locator(".md-search-result__link").first.wait_for(timeout=120_000)
     links = page.locator(".md-search-result__link").evaluate_all("(all) => all.map((link) => link.href)")
     found = [link for link in links if re.search(f"/report/({where})", link)]
     assert found, links[:5]

@@ -59,7 +59,7 @@ def test_search_finds_pages(page, address):
     page.goto(address + "index.html")
     page.locator(".md-search__input").click()
     page.locator(".md-search__input").press_sequentially("reduction")
-    page.locator(".md-search-result__link").first.wait_for(timeout=20_000)
+    page.locator(".md-search-result__link").first.wait_for(timeout=120_000)
     assert not complaints
     assert not [url for url in requests if not url.startswith((address, "data:", "blob:", "about:"))]
 

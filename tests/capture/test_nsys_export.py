@@ -5,7 +5,6 @@ import os
 import shutil
 import sqlite3
 import subprocess
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 
 from analysis.capture import nsys_export
 from analysis.capture.nsys_export import ExportError, read
+from tests.waiting import eventually
 
 from .nsys_files import Export
 from .profiles import NAMES, profile
@@ -350,17 +350,13 @@ def test_an_nsys_that_hangs_is_ended_with_what_it_started(tmp_path, monkeypatch)
     assert "nsys had not exported it after 0.5 s" in _problem(report)
     child = int((tmp_path / "child").read_text())
     state = Path(f"/proc/{child}/stat")
-    for _ in range(100):  # a signal that was sent is acted upon when the process is next to run
-        if not state.exists() or state.read_text().split()[2] == "Z":
-            return
-        time.sleep(0.1)
-    pytest.fail("what nsys had started runs on")
+    eventually(lambda: not state.exists() or state.read_text().split()[2] == "Z", "what nsys had started runs on")
 
 
 def test_what_nsys_leaves_running_is_not_waited_for(export, tmp_path, monkeypatch):
     made = export.sqlite(tmp_path / "made.sqlite")
-    monkeypatch.setattr(nsys_export, "EXPORT_LIMIT_S", 20)
-    report = _fake_nsys(tmp_path, monkeypatch, f'sleep 30 & {_TO_OUTPUT} cp {made} "$2"')
+    monkeypatch.setattr(nsys_export, "EXPORT_LIMIT_S", 100)
+    report = _fake_nsys(tmp_path, monkeypatch, f'sleep 120 & {_TO_OUTPUT} cp {made} "$2"')
     assert len(read(report).kernels) == 5
 
 

@@ -51,4 +51,4 @@ def test_it_gets_one_gpu_and_no_privilege():
     assert CONTAINER["resources"]["limits"]["nvidia.com/gpu"] == 1
     assert POD["securityContext"]["runAsNonRoot"] and CONTAINER["securityContext"]["capabilities"]["drop"] == ["ALL"]
     results = next(mount["mountPath"] for mount in CONTAINER["volumeMounts"] if mount["name"] == "results")
-    assert CONTAINER["args"] == ["run", "--results", results]
+    assert CONTAINER["args"] == ["job", "--results", results]

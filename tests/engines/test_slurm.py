@@ -9,12 +9,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 
 from analysis.recording import ingest, merge, store
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "jobs" / "engines" / "slurm.sbatch"
@@ -23,8 +23,6 @@ MISSING = [name for name in COMMANDS if not shutil.which(name)]
 JOBS = f"{sys.executable} -m jobs"
 NUM_SHARDS = 4
 ENDED = {"COMPLETED", "FAILED", "CANCELLED"}
-PATIENCE_S = 420
-START_S = 60
 
 SWEEP = """
 name: tiny
@@ -67,14 +65,6 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (apt install slurm-wlm munge)"),
     pytest.mark.skipif(os.getuid() != 0, reason="slurmd starts jobs for their users, which only root may"),
 ]
-
-
-def wait_until(condition, logs, seconds=PATIENCE_S):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"waited {seconds} s in vain\n{logs()}")
-        time.sleep(0.05)
 
 
 def free_ports(count):
@@ -122,12 +112,22 @@ def slurm():
         done = subprocess.run(["sinfo", "-h", "-o", "%T"], env=environment, capture_output=True, text=True)
         return done.stdout.strip() == "idle"
 
+    def up(condition):
+        """`condition`, for as long as all daemons live."""
+
+        def holds():
+            ended = [daemon.args[0] for daemon in daemons if daemon.poll() is not None]
+            assert not ended, f"ended by themselves: {ended}\n{logs()}"
+            return condition()
+
+        return holds
+
     try:
         start("munged", *munge)
-        wait_until(Path(files["socket"]).exists, logs, START_S)
+        eventually(up(Path(files["socket"]).exists), "the socket of munged", logs)
         start("slurmctld", "-D", "-i")
         start("slurmd", "-D", "-N", host)
-        wait_until(idle, logs, START_S)
+        eventually(up(idle), "an idle node", logs)
         yield run
         run("scancel", "--full", "--user=root")
     finally:
@@ -182,13 +182,14 @@ def test_a_sweep_over_four_tasks_with_three_interruptions_equals_one_machine(slu
         return sharded / f"shard-{index}-of-{NUM_SHARDS}"
 
     for index in (2, 3, 4):
-        wait_until(lambda: in_the_middle(shard(index)), logs)  # noqa: B023
+        eventually(lambda: in_the_middle(shard(index)), f"shard {index} in the middle", logs)  # noqa: B023
         done_before = {file: file.read_bytes() for file in shard(index).glob("*/run.json")}
         if index == 2:  # preempted, or its node is drained: SIGTERM to every process of the task
             slurm("scontrol", "requeue", f"{job}_{index}")
         elif index == 3:  # its node is lost: everything dies at once
             slurm("scancel", "--full", "--signal=KILL", f"{job}_{index}")
-            wait_until(lambda: task(slurm, f"{job}_{index}")["JobState"] in ENDED, logs)  # noqa: B023
+            ended = lambda: task(slurm, f"{job}_{index}")["JobState"] in ENDED  # noqa: B023, E731
+            eventually(ended, f"the end of task {index}", logs)
             slurm("scontrol", "requeue", f"{job}_{index}")
         else:  # its time is nearly up: the script is told, stops and queues itself again
             slurm("scancel", "--batch", "--signal=USR1", f"{job}_{index}")
@@ -199,9 +200,13 @@ def test_a_sweep_over_four_tasks_with_three_interruptions_equals_one_machine(slu
     def states():
         return [task(slurm, f"{job}_{index}") for index in range(1, NUM_SHARDS + 1)]
 
-    wait_until(lambda: {one["JobState"] for one in states()} <= ENDED, logs)
+    eventually(lambda: {one["JobState"] for one in states()} <= ENDED, "the end of all tasks", logs)
     assert [one["JobState"] for one in states()] == ["COMPLETED"] * NUM_SHARDS, logs()
     assert [one["Restarts"] for one in states()] == ["0", "1", "1", "1"]
+
+    for index in range(1, NUM_SHARDS + 1):  # the whole job: checks first, and a recording of the shard
+        assert "nsys: NVIDIA Nsight Systems" in (tmp_path / f"{index}.log").read_text()
+        assert (results / "recordings" / f"tiny-shard-{index}-of-{NUM_SHARDS}" / "manifest.json").is_file()
 
     said = []
     merged = merge.merge([results], tmp_path / "merged" / "tiny", said.append)

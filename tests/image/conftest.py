@@ -5,7 +5,6 @@ import os
 import platform
 import shutil
 import sys
-import tomllib
 from importlib import metadata
 from pathlib import Path
 
@@ -70,15 +69,14 @@ def base_image(engine: Engine) -> str:
 
 def download_wheels(target: Path) -> None:
     """What the image installs, for the Python of this machine's Debian; torch as this environment has it."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    requirements = project["dependencies"] + project["optional-dependencies"]["gpu"]
     kept = CACHE / "wheels"
     _, version = shown([str(SYSTEM_PYTHON), "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"])
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"]
-    command += ["--python-version", version.strip(), "--constraint", str(ROOT / "constraints.txt")]
-    command += ["--find-links", str(kept), "--dest", str(kept), *requirements, f"torch=={metadata.version('torch')}"]
-    code, said = shown(command)
-    assert code == 0, said
+    download = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--no-deps"]
+    download += ["--python-version", version.strip(), "--find-links", str(kept), "--dest", str(kept)]
+    locked = [f"--requirement={ROOT / 'requirements' / name}.txt" for name in ("report", "gpu")]
+    for wanted in (["--require-hashes", *locked], [f"torch=={metadata.version('torch')}"]):
+        code, said = shown([*download, *wanted])
+        assert code == 0, said
     shutil.copytree(kept, target)
 
 
@@ -92,7 +90,7 @@ def build(engine: Engine, base_image: str, tag: str, **arguments: str) -> tuple[
 @pytest.fixture(scope="session")
 def image(engine: Engine, base_image: str) -> str:
     """The image, without nsys (NVIDIA's repository need not be reachable) and with whatever torch this machine has."""
-    code, _ = build(engine, base_image, IMAGE, NSYS_PACKAGE="", PROFILER_COMMIT="0123456789ab")
+    code, _ = build(engine, base_image, IMAGE, TORCH="torch", NSYS_PACKAGE="", PROFILER_COMMIT="0123456789ab")
     assert code == 0
     engine("image", "ls", IMAGE)
     engine("history", IMAGE)

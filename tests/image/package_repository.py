@@ -28,9 +28,9 @@ Description: fake nsys, which measures nothing
 
 
 @contextmanager
-def package_repository(folder: Path, importer: bool) -> Iterator[tuple[str, str]]:
-    """Serve a repository whose only package has nsys, and its importer if asked; gives the package's name and the
-    address."""
+def package_repository(folder: Path, importer: bool) -> Iterator[dict[str, str]]:
+    """Serve a repository whose only package has nsys, and its importer if asked; gives the build arguments that install
+    it."""
     missing = [tool for tool in ("dpkg-deb", "gpg") if not shutil.which(tool)]
     if missing:
         pytest.skip(f"{', '.join(missing)} not installed, so no package repository can be made")
@@ -40,11 +40,12 @@ def package_repository(folder: Path, importer: bool) -> Iterator[tuple[str, str]
     repository = folder / "repository" / distribution / architecture
     repository.mkdir(parents=True)
     write_package(folder / "package", repository / "nsys.deb", importer)
-    write_index(repository)
+    fingerprint = write_index(repository)
     handler = partial(SimpleHTTPRequestHandler, directory=str(folder / "repository"))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield PACKAGE, f"http://127.0.0.1:{server.server_port}"
+        address = f"http://127.0.0.1:{server.server_port}"
+        yield {"NSYS_PACKAGE": PACKAGE, "NSYS_REPOSITORY": address, "NSYS_KEY": fingerprint}
         server.shutdown()
 
 
@@ -63,8 +64,8 @@ def write_package(tree: Path, package: Path, importer: bool) -> None:
     subprocess.run(["dpkg-deb", "--build", "--root-owner-group", tree, package], check=True)
 
 
-def write_index(repository: Path) -> None:
-    """Packages, Release, its signature and the key, as in NVIDIA's repository."""
+def write_index(repository: Path) -> str:
+    """Packages, Release, its signature and the key, as in NVIDIA's repository. Returns the key's fingerprint."""
     package = (repository / "nsys.deb").read_bytes()
     entry = f"{CONTROL}Filename: ./nsys.deb\nSize: {len(package)}\nSHA256: {hashlib.sha256(package).hexdigest()}\n"
     (repository / "Packages").write_text(entry)
@@ -79,4 +80,6 @@ def write_index(repository: Path) -> None:
         gpg(["gpg", "--batch", "--quick-gen-key", "--passphrase", "", "test <test@example.org>", "rsa2048", "sign"])
         gpg(["gpg", "--batch", "--armor", "--output", repository / "nvidia.pub", "--export"])
         gpg(["gpg", "--batch", "--clearsign", "--output", repository / "InRelease", repository / "Release"])
+        listed = gpg(["gpg", "--batch", "--with-colons", "--fingerprint"], capture_output=True, text=True).stdout
         subprocess.run(["gpgconf", "--kill", "all"], env=os.environ | {"GNUPGHOME": home})
+    return next(line.split(":")[9] for line in listed.splitlines() if line.startswith("fpr:"))

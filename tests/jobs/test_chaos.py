@@ -16,6 +16,7 @@ import pytest
 from jobs.executor.result_store import Results
 from jobs.sweep.plan import load_sweep
 from tests.jobs.conftest import ROOT, command, eventually
+from tests.waiting import HANGS_S
 
 FEW = ["tree"]
 MANY = ["tree"] * 10 + ["runner"] * 10 + ["SIGTERM"] * 5
@@ -76,7 +77,7 @@ class Sweep:
 
     def check(self) -> None:
         """After every session: nothing runs, every record is whole, no pass kept before was lost or measured again."""
-        eventually(lambda: not processes(str(self.mark)), 10, "processes are left behind")
+        eventually(lambda: not processes(str(self.mark)), "processes are left behind")
         records = {path.parent.name: path.read_bytes() for path in self.results.glob("*/run.json")}
         for run, record in records.items():
             assert json.loads(record)["status"] == "ok", record
@@ -114,7 +115,7 @@ def test_random_kills_lose_no_run_and_double_none(tiny, tmp_path, fake_nsys, har
         # the start of workers or of the first passes.
         goal = 2 * len(expected) * 9 // 10 * number // (len(harms) + 1)
         late = sweep.num_passes() >= goal
-        eventually(lambda goal=goal: sweep.num_passes() >= goal, 60)
+        eventually(lambda goal=goal: sweep.num_passes() >= goal, "passes of the sweep")
         time.sleep(chance.uniform(0, 6 if late else 0.5))
         assert process.poll() is None, "the sweep ended before it was harmed"
         struck = time.monotonic()
@@ -122,7 +123,7 @@ def test_random_kills_lose_no_run_and_double_none(tiny, tmp_path, fake_nsys, har
             process.terminate()
         else:
             kill(processes(str(sweep.mark)) if harm == "tree" else [process.pid])
-        code = process.wait(30)
+        code = process.wait(HANGS_S)
         ended = time.monotonic() - struck
         # A signal that comes before Python has loaded the program ends it at once: 143 too, as shells count.
         assert code in ((143, -signal.SIGTERM) if harm == "SIGTERM" else (-signal.SIGKILL,))
@@ -176,8 +177,8 @@ def test_a_worker_stuck_in_a_step_ends_with_its_runner(tiny, tmp_path, fake_nsys
         "    jobs.workloads.transformer.model.TransformerLM.forward = stuck\n"
     )
     process = sweep.start()
-    eventually(lambda: (tmp_path / "stuck").exists(), 60)
+    eventually(lambda: (tmp_path / "stuck").exists())
     assert len(processes(str(sweep.mark))) > 1
     process.kill()
     process.wait()
-    eventually(lambda: not processes(str(sweep.mark)), 5, "a stuck worker is left behind")
+    eventually(lambda: not processes(str(sweep.mark)), "a stuck worker is left behind")

@@ -22,6 +22,7 @@ from jobs.sweep.plan import DEFAULT_SWEEP
 from tests.jobs.conftest import ROOT, command, eventually, jobs
 from tests.jobs.test_sweep_runner import FIRST, RUNS, SECOND
 from tests.records import rewrite
+from tests.waiting import HANGS_S
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -296,7 +297,7 @@ def test_a_signal_in_mid_sweep_marks_the_run_and_keeps_the_rest(
         "of 4 runs 4 timed, 1 profiled, 1 finished",
     ]
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=HANGS_S)
     assert (process.returncode, err) == (code, "")
     assert f"{SECOND}  interrupted: this stage will be measured again" in out
     assert "1 interrupted" in jobs(*status).stdout

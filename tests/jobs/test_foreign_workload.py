@@ -11,6 +11,7 @@ import yaml
 from analysis.recording import store
 from tests.jobs.conftest import ROOT
 from tests.test_extend import blocks
+from tests.waiting import HANGS_S
 
 MODULE = next(block for block in blocks("python") if "def build(run, device)" in block)
 SWEEP = yaml.safe_load(next(block for block in blocks("yaml") if "workload:" in block))
@@ -28,7 +29,7 @@ def started_in(tmp_path, fake_nsys):
         of_sweep = () if command == "ingest" else ("--sweep", "mine.yaml")
         program = [sys.executable, "-m", "jobs", command, *arguments, *of_sweep]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        return subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        return subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=HANGS_S)
 
     return start
 

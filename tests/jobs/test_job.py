@@ -15,6 +15,7 @@ from jobs.commands import render as render_command
 from jobs.executor.result_store import Results
 from jobs.follow_up import replace, shipped_recordings
 from tests.jobs.conftest import ROOT, command, eventually, jobs
+from tests.waiting import HANGS_S
 
 ONE_RUN = {"context_length": [8], "mode": ["forward"]}
 FAST_MKDOCS = """
@@ -124,11 +125,11 @@ def test_what_a_killed_job_left_of_another_recording_does_no_harm(arguments, mkd
 
 @pytest.mark.long
 def test_termination_while_the_report_is_made_ends_at_once_with_143(arguments, mkdocs, tmp_path):
-    mkdocs("import pathlib, time\npathlib.Path(__file__).with_name('begun').touch()\ntime.sleep(60)")
+    mkdocs("import pathlib, time\npathlib.Path(__file__).with_name('begun').touch()\ntime.sleep(3600)")
     process = subprocess.Popen(command(*arguments), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    eventually((tmp_path / "fake_worker" / "begun").exists, 60)
+    eventually((tmp_path / "fake_worker" / "begun").exists)
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 143
     assert "terminated while the report was made; what was measured is kept in" in err
     assert not (tmp_path / "results" / "site").exists()
@@ -136,12 +137,12 @@ def test_termination_while_the_report_is_made_ends_at_once_with_143(arguments, m
 
 def test_termination_during_the_checks_ends_with_143_and_says_so_last(arguments, scripted_nsys, tmp_path):
     begun = tmp_path / "begun"
-    scripted_nsys(f"import pathlib; pathlib.Path({str(begun)!r}).touch(); time.sleep(60)")
+    scripted_nsys(f"import pathlib; pathlib.Path({str(begun)!r}).touch(); time.sleep(3600)")
     options = {"cwd": ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command(*arguments, "--log-format", "json"), **options) as process:
-        eventually(begun.exists, 60)
+        eventually(begun.exists)
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 143 and "terminated before it began to measure" in err
     last = json.loads(out.splitlines()[-1])
     assert (last["event"], last["exit_code"]) == ("job_finished", 143)
@@ -164,7 +165,7 @@ def test_a_second_report_is_refused_with_75_and_the_first_is_whole(arguments, mk
     mkdocs(WAITING_MKDOCS)
     fake, results = tmp_path / "fake_worker", tmp_path / "results"
     with subprocess.Popen(command(*arguments), cwd=ROOT, stdout=subprocess.PIPE, text=True) as first:
-        eventually((fake / "begun").exists, 60)
+        eventually((fake / "begun").exists)
         name, *options = second.split()
         given = ["--results", results] if name == "render" else arguments[1:]
         done = jobs(name, *given, *options)
@@ -173,7 +174,7 @@ def test_a_second_report_is_refused_with_75_and_the_first_is_whole(arguments, mk
         assert "wait for it, then run this again" in done.stderr
         assert (results / "site" / "index.html").exists()
         (fake / "go").touch()
-        assert "the site: " in first.communicate(timeout=60)[0]
+        assert "the site: " in first.communicate(timeout=HANGS_S)[0]
     assert first.returncode == 0
     assert names(results) == ["raw", "recordings", "site", "tiny"]
     assert (results / "site" / "index.html").exists()

@@ -13,8 +13,8 @@ from jobs.executor import stop
 from jobs.executor.nsys_cli import POLL_S
 from jobs.executor.sweep_state import SIGNAL_S
 from tests.jobs.conftest import ROOT, command, eventually, jobs
+from tests.waiting import HANGS_S
 
-PATIENCE_S = 120
 """Far more than a stop takes, and less than the 300 s that nsys gets when nothing stops."""
 
 
@@ -78,10 +78,10 @@ def started(tiny, tmp_path):
 def test_a_stop_ends_while_a_command_of_nsys_hangs(hanging_nsys, started, tmp_path, name, monkeypatch):
     began = hanging_nsys(name)
     process = started()
-    eventually(began.exists, PATIENCE_S)
+    eventually(began.exists)
     eventually(lambda: len(began.read_text().split()) >= 2)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=PATIENCE_S)
+    out, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 143, out + err
     hung = [int(pid) for pid in began.read_text().split()]
     eventually(lambda: not any(map(is_running, hung)))
@@ -97,9 +97,9 @@ def test_a_stop_ends_while_a_command_of_nsys_hangs(hanging_nsys, started, tmp_pa
 def test_a_stop_ends_while_the_shutdown_of_nsys_hangs(hanging_nsys, started):
     began = hanging_nsys("shutdown")
     process = started()
-    eventually(began.exists, PATIENCE_S)
+    eventually(began.exists)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=PATIENCE_S)
+    process.communicate(timeout=HANGS_S)
     assert process.returncode in (0, 143)
     eventually(lambda: not any(is_running(int(pid)) for pid in began.read_text().split()))
 
@@ -107,13 +107,13 @@ def test_a_stop_ends_while_the_shutdown_of_nsys_hangs(hanging_nsys, started):
 def test_a_second_signal_ends_it_at_once(hanging_nsys, started):
     began = hanging_nsys("stop")
     process = started()
-    eventually(lambda: began.exists() and len(began.read_text().split()) >= 2, PATIENCE_S)
+    eventually(lambda: began.exists() and len(began.read_text().split()) >= 2)
     process.send_signal(signal.SIGTERM)
     line = ""
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(SIGNAL_S + 0.5)  # the stop waits for the capture, for some seconds
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=PATIENCE_S)
+    process.communicate(timeout=HANGS_S)
     assert process.returncode == 143, line
     eventually(lambda: not any(is_running(int(pid)) for pid in began.read_text().split()))
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.jobs.conftest import ROOT, TINY
+from tests.waiting import HANGS_S
 
 FIRST = "tiny-ctx8-fp32-naive-forward"
 
@@ -34,7 +35,7 @@ def studies(tmp_path, fake_worker):
             "RECORDINGS": recordings,
         }
         command = ["make", "studies", *(f"{name}={value}" for name, value in settings.items())]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANGS_S)
         manifests = {file.parent.name: json.loads(file.read_text()) for file in recordings.glob("*/manifest.json")}
         return done.returncode, done.stdout + done.stderr, manifests
 

@@ -22,6 +22,7 @@ from jobs.executor.result_store import Locked, Results
 from jobs.executor.sweep_runner import Stopped
 from tests.jobs.conftest import eventually
 from tests.records import rewrite
+from tests.waiting import HANGS_S
 
 RUNS = [f"tiny-ctx{t}-fp32-naive-{mode}" for t in (8, 16) for mode in ("forward", "train_step")]
 FIRST, SECOND, THIRD, LAST = RUNS
@@ -156,7 +157,7 @@ def test_a_crash_is_a_result_and_the_next_run_has_a_new_worker(session, fake_wor
 def test_a_hang_becomes_a_timeout_and_only_its_worker_is_killed(session, fake_worker, monkeypatch, collector):
     """The timeout is that of the run: here it is short for the runs that hang."""
     hangs = {FIRST: "warm-up", SECOND: "measured", THIRD: "released"}
-    monkeypatch.setattr(attempt, "timeout_seconds", lambda run, protocol: 1.0 if run.run_id in hangs else 60)
+    monkeypatch.setattr(attempt, "timeout_seconds", lambda run, protocol: 1.0 if run.run_id in hangs else HANGS_S)
     fake_worker.fail({f"{run}/{collector}": (moment, "hang") for run, moment in hangs.items()})
     one = session()
     assert one.run() == {FIRST: "timeout", SECOND: "timeout", THIRD: "timeout", LAST: "ok"}
@@ -791,8 +792,8 @@ def stop_when(one, condition):
     thread.start()
     eventually(lambda: condition(one))
     one.runner.stop()
-    thread.join(20)
-    assert not thread.is_alive()
+    thread.join(HANGS_S)
+    assert not thread.is_alive(), f"the sweep does not stop within {HANGS_S} s"
     return ended[0]
 
 
@@ -824,7 +825,7 @@ def test_a_stop_lets_the_export_in_progress_finish(session, fake_worker, monkeyp
     stopped = threading.Event()
 
     def slow(self):
-        stopped.wait(20)
+        assert stopped.wait(HANGS_S)
         time.sleep(1)
         assert self.worker.process.poll() is None
         return end_capture(self)
@@ -846,7 +847,7 @@ def test_a_stop_while_a_worker_starts_does_not_wait_for_it(session, fake_worker)
         "import pathlib, sys, time\n"
         "if sys.orig_argv[1:3] == ['-m', 'jobs.worker']:\n"
         f"    pathlib.Path({str(fake_worker.folder)!r}, 'starting').touch()\n"
-        "    time.sleep(600)\n"
+        "    time.sleep(3600)\n"
     )
     one = session()
     assert isinstance(stop_when(one, lambda _: (fake_worker.folder / "starting").exists()), Stopped)

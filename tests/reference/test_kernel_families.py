@@ -112,10 +112,10 @@ def test_any_text_gets_a_known_family(name):
 
 def test_long_hostile_names_take_no_time():
     names = ["elementwise_kernel" * 250, "a" * 4000, "reduce_kernel" * 300, "multi_tensor_apply" * 220, "<" * 4000]
-    started = time.perf_counter()
+    started = time.process_time()  # not the clock on the wall: the machine may be busy with something else
     for name in names:
         BUILT_IN.classify(name)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_no_kernel_time_of_the_shared_profiles_is_unclassified(shared_profiles):

@@ -10,6 +10,7 @@ from nbclient import NotebookClient
 from analysis.metrics import run_grid
 from analysis.render.site import Site
 from tests import synthetic
+from tests.waiting import HANGS_S
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "site" / "notebooks" / "ask-the-recording.ipynb"
@@ -38,7 +39,7 @@ def test_stored_outputs_are_what_it_gives_now(notebook, monkeypatch):
     stored = shown(notebook)
     assert any(stored)
     resources = {"metadata": {"path": str(NOTEBOOK.parent)}}
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
+    NotebookClient(notebook, timeout=HANGS_S, kernel_name="python3", resources=resources).execute()
     assert shown(notebook) == stored, f"the stored outputs are old; {AGAIN}"
 
 

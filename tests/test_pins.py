@@ -1,0 +1,72 @@
+"""Whatever is installed is pinned by what it holds, and the lock files agree with pyproject.toml."""
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+LOCKED = {file.stem: file.read_text() for file in sorted((ROOT / "requirements").glob("*.txt"))}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+DEPENDENCIES = PROJECT["project"]["dependencies"] + PROJECT["build-system"]["requires"]
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+
+
+def locked(name: str) -> dict[str, str]:
+    """The versions of a lock file."""
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", LOCKED[name], re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", LOCKED)
+def test_every_package_has_hashes(name):
+    entries = re.sub(r"\s*\\\n\s+", " ", LOCKED[name]).splitlines()
+    packages = [entry for entry in entries if not entry.lstrip().startswith("#")]
+    assert packages
+    assert not [entry for entry in packages if not re.search(r"--hash=sha256:[0-9a-f]{64}\b", entry)]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("report", DEPENDENCIES), ("torch", EXTRAS["gpu"]), ("dev", DEPENDENCIES + EXTRAS["dev"])],
+)
+def test_what_pyproject_asks_for_is_locked_in_a_version_it_allows(name, wanted):
+    for requirement in map(Requirement, wanted):
+        version = locked(name).get(canonicalize_name(requirement.name))
+        assert version and version in requirement.specifier, f"{requirement}: {version} is locked; run make lock"
+
+
+def test_the_lock_files_agree():
+    for name in ("report", "gpu"):
+        assert locked(name).items() <= locked("dev").items()
+    assert not locked("torch").keys() & locked("dev").keys()
+
+
+def test_the_base_image_is_pinned_by_digest_and_the_key_of_nsys_by_fingerprint():
+    arguments = dict(re.findall(r"^ARG (\w+)=(.*)", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE))
+    assert re.fullmatch(r"nvidia/cuda:[\w.-]+@sha256:[0-9a-f]{64}", arguments["BASE_IMAGE"])
+    assert re.fullmatch(r"[0-9A-F]{40}", arguments["NSYS_KEY"])
+
+
+@pytest.mark.parametrize(("answer", "pinned"), [(f"sha256:{'a' * 64}", True), ("", False)], ids=["digest", "nothing"])
+def test_the_digest_that_the_registry_gives_is_written_into_the_dockerfile(tmp_path, answer, pinned):
+    for name in ("Dockerfile", "pin_base_image.sh"):
+        shutil.copy(ROOT / "docker" / name, tmp_path)
+    before = (tmp_path / "Dockerfile").read_text()
+    docker = tmp_path / "docker"
+    docker.write_text(f'#!/bin/sh\necho "$*" >"$0.asked"\necho "{answer}"\n')
+    docker.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [tmp_path / "pin_base_image.sh"], env=os.environ | {"PATH": path}, capture_output=True, text=True
+    )
+    tag = re.search(r"^ARG BASE_IMAGE=(.+)@", before, re.MULTILINE)[1]
+    assert (tmp_path / "docker.asked").read_text().endswith(f" {tag}\n")
+    assert (done.returncode == 0) == pinned
+    expected = re.sub(r"^(ARG BASE_IMAGE=.+@).*", rf"\g<1>{answer}", before, flags=re.MULTILINE) if pinned else before
+    assert (tmp_path / "Dockerfile").read_text() == expected
