@@ -28,6 +28,7 @@ from analysis.pages import (
     reconciliation,
     run_list,
     run_page,
+    script_page,
 )
 from analysis.pages.questions import QUESTIONS, STUDIES
 from analysis.recording import store
@@ -35,6 +36,7 @@ from analysis.reference import kernel_families
 from analysis.render import timeline
 from analysis.render.site import Site
 from analysis.render.text import file_name, inline
+from jobs.contract.layout import SCRIPT
 from jobs.contract.studies import AGAIN
 
 NOTHING = assemble({}, [], [], [])
@@ -181,7 +183,12 @@ def _draft(
     """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
     published, rec = rec, of_finished_runs(rec)
     studies = {study: of_finished_runs(one) for study, one in studies.items()}
-    site, checked = write_questions(rec, docs, studies)
+    if rec.manifest.get(SCRIPT):
+        site, checked = write_overview_of_script(rec, docs)
+    else:
+        site, checked = write_questions(rec, docs, studies)
+        figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader")}
+        site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
     site.write("report/runs.md", "run_list.md", ask(run_list, rec))
     site.write("report/kernels.md", "kernel_glossary.md", ask(kernel_glossary, rec))
     site.write(f"report/{cuda_calls.SLUG}.md", "cuda_calls.md", ask(cuda_calls, rec))
@@ -191,8 +198,6 @@ def _draft(
     site.write("report/environment.md", "environment.md", ask(environment, rec))
     checks = checked.tables["checks"].rows
     tables = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "api", "memops", "memory")}
-    figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader")}
-    site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
     traces = write_timelines(rec, site)
     for run_id, answer in run_page.answers(**tables, checks=checks):
         run = answer.facts["run"]
@@ -233,10 +238,7 @@ def write_questions(
 ) -> tuple[Site, Answer]:
     """Write the pages of questions and studies, the reconciliation, and the overview with their verdicts; gives the
     reconciliation, too."""
-    labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
-    folder = Path(__file__).parent / "pages" / "questions"
-    notes = (environment.mix(rec.runs, is_main=True),)
-    site = Site(docs, (folder,), labels, tuple(run_grid.case_columns(rec.runs)), notes=notes)
+    site = _site_of(rec, docs)
     verdicts = [_write_question(site, letter, question, ask(question, rec)) for letter, question in QUESTIONS.items()]
     calibration = rates_of([*studies.values(), rec])
     beyond = []
@@ -255,6 +257,23 @@ def write_questions(
     pages = {"questions": verdicts, "beyond": beyond, "agreement": agreement}
     site.write("index.md", "overview.md", ask(overview, rec), **pages)
     return site, checked
+
+
+def write_overview_of_script(rec: store.Recording, docs: Path) -> tuple[Site, Answer]:
+    """Write the first page of the report on a script, and the reconciliation, which is given, too."""
+    site = _site_of(rec, docs)
+    checked = ask(reconciliation, rec, studies={})
+    site.write("report/reconciliation.md", "reconciliation.md", checked)
+    site.write("index.md", "script_page.md", ask(script_page, rec))
+    return site, checked
+
+
+def _site_of(rec: store.Recording, docs: Path) -> Site:
+    """Where the pages of the main recording are written."""
+    labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
+    folder = Path(__file__).parent / "pages" / "questions"
+    notes = (environment.mix(rec.runs, is_main=True),)
+    return Site(docs, (folder,), labels, tuple(run_grid.case_columns(rec.runs)), notes=notes)
 
 
 def _site_of_study(site: Site, runs: pd.DataFrame, main: pd.DataFrame) -> Site:

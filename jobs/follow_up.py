@@ -8,7 +8,9 @@ Each step is a process of its own and puts its result in place only when it is w
 nothing with it. Nothing else is written but temporary files, so the program's folder may be read-only.
 """
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,9 +22,13 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
 from jobs.contract.integrity import replace
+from jobs.contract.layout import SCRIPT
 from jobs.executor.events import Emit
 
 ROOT = Path(__file__).resolve().parents[1]
+
+NAV_PAGE = re.compile(r": (\S+\.(?:md|ipynb))$", re.MULTILINE)
+"""The page of an entry of the navigation in mkdocs.yml."""
 
 SOME_LOST = 1  # exit code of `ingest` where results of some runs are damaged
 
@@ -63,18 +69,44 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit) -> None:
         raise StepFailed(f"{ROOT} has no mkdocs.yml; run from a checkout of this project, or in its image")
     with TemporaryDirectory(prefix="profiler-site-") as folder:
         work, docs = Path(folder), Path(folder, "site")
-        shutil.copy(ROOT / "mkdocs.yml", work)
         (work / "analysis").symlink_to(ROOT / "analysis")  # mkdocs.yml may name a file of it, relative to itself
-        shutil.copytree(ROOT / "site", docs, ignore=shutil.ignore_patterns("data"))
+        # The report on a script has no questions, so the guide, which speaks of them, stays out.
+        of_scripts = all(is_of_script(recording) for recording in recordings)
+        left_out = ("data", *(("guide", "notebooks", "extend.md") if of_scripts else ()))
+        shutil.copytree(ROOT / "site", docs, ignore=shutil.ignore_patterns(*left_out))
         copies = {docs / "data" / recording.name: recording for recording in recordings}
         for copy, recording in copies.items():
             shutil.copytree(recording, copy)
         _step("pages", ["jobs", "report", "--docs", str(docs)], emit, copies=copies)
+        settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+        (work / "mkdocs.yml").write_text(without_missing_pages(settings, docs), encoding="utf-8")
         draft = site.absolute().with_name(f".{site.name}.draft")
         options = ["--config-file", str(work / "mkdocs.yml"), "--site-dir", str(draft)]
         _step("site", ["mkdocs", "build", "--quiet", *options], emit)
     replace(draft, site)
     emit("site_built", path=str(site / "index.html"))
+
+
+def is_of_script(recording: Path) -> bool:
+    """Whether a recording is of somebody's own script."""
+    try:
+        return bool(json.loads((recording / "manifest.json").read_text(encoding="utf-8")).get(SCRIPT))
+    except (OSError, ValueError, AttributeError):
+        return False  # `report` says what is wrong with it
+
+
+def without_missing_pages(settings: str, docs: Path) -> str:
+    """The text of mkdocs.yml without the entries of its navigation that have no page below `docs`, and without
+    headings that none is left below."""
+    before, nav, after = settings.partition("\nnav:\n")
+    kept: list[str] = []
+    for line in reversed(after.splitlines(keepends=True)):
+        indent = len(line) - len(line.lstrip())
+        page = NAV_PAGE.search(line)
+        below = len(kept[-1]) - len(kept[-1].lstrip()) if kept else 0
+        if (docs / page[1]).is_file() if page else below > indent:
+            kept.append(line)
+    return before + nav + "".join(reversed(kept))
 
 
 def _step(

@@ -60,6 +60,7 @@ class Manifest(_Allowed):
     recorded_to: str = ""
     sweep: str = ""
     study: str = ""
+    script: bool = False
     nsys_schema: str = ""
     not_run: list[str] = []
     calibration: list[Rate] = []

@@ -166,8 +166,8 @@ def explain_shortage(script: Script, run: Path, noted: dict, code: int) -> None:
     ended = f"`{shlex.join(script.command)}` ended ({f'exit code {code}' if code else 'no error'})"
     if not noted:
         raise ScriptFailed(
-            f"{ended} and took no step that PyTorch knows of: no optimizer stepped and no model was called, or its Python "
-            "does not read PYTHONPATH (options -I and -E); --step NAME takes an NVTX range of the script as a step"
+            f"{ended} and took no step that PyTorch knows of: no optimizer stepped and no model was called, or its "
+            "Python does not read PYTHONPATH (options -I, -E); --step NAME takes an NVTX range of the script as a step"
         )
     if noted["stage"] in ("skipped", "timed") or not (run / REPORT).is_file():
         parts = f"{script.skip} skipped, {script.steps} timed, {script.steps} captured, {FOLLOWED_STEPS} with modules"

@@ -16,7 +16,7 @@ start = time.perf_counter()
 with torch.inference_mode():
     for step in range(60):
         logits = model(input_ids=tokens).logits
-        value = logits.float().sum().item()
+        value = logits[:, -1].float().sum().item()
         now = time.perf_counter()
         print(f"step {step} loss {value.hex()} ms {(now - start) * 1e3:.3f}", flush=True)
         start = now

@@ -1,0 +1,136 @@
+"""The first page of the report on somebody's own script: how long a step takes, whether the GPU is busy, and which
+phase and module cost most."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
+from analysis.metrics import kernel_time, queue, timing
+from analysis.metrics.ordering import place, sorted_by
+from analysis.pages.columns import spread_column
+from analysis.pages.module_costs import module_table, module_tree
+from jobs.contract import ranges
+
+OUTSIDE_PHASES = "other"
+
+
+def answer(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, figures: pd.DataFrame
+) -> Answer:
+    """Of one run: its step by the clock of the GPU's events without a profiler, GPU time by phase and module, and what
+    the GPU waited for. Times are per step."""
+    run = runs.iloc[0]
+    frames = _frames(steps, kernels, memops)
+    facts = {
+        "run": {key: None if pd.isna(value) else value for key, value in run.items()},
+        "figures": dict(zip(figures["figure"].astype(str), figures["value"])),
+        "has_modules": len(frames.tree) > 0,
+    }
+    return assemble(facts, _claims(frames, facts["figures"]), _tables(frames), _charts(frames))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    step: pd.DataFrame
+    """One row: the unprofiled step (timer_ns, its spread), GPU busy time of a captured one, and its share of that."""
+    phases: pd.DataFrame
+    """Kernel time and host time of each phase in a captured step."""
+    idle: pd.DataFrame
+    """One row: idle time of the GPU within a captured step, and the part in which it waited for a launch."""
+    tree: pd.DataFrame
+    families: pd.DataFrame
+    kernels: pd.DataFrame
+
+
+def _frames(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> Frames:
+    totals = kernel_time.kernel_totals(kernels)
+    in_step = totals.assign(scope=ranges.STEP)
+    families = kernel_time.by_family(totals.assign(phase=totals["phase"].replace("", OUTSIDE_PHASES)), ["phase"])
+    return Frames(
+        step=_step(steps, kernels),
+        phases=_phases(totals, steps),
+        idle=_idle(kernels, memops),
+        tree=module_tree(totals),
+        families=sorted_by(families, place(families["phase"], (*ranges.ALL_PHASES, OUTSIDE_PHASES))),
+        kernels=kernel_time.by_kernel(in_step, ["scope"]),
+    )
+
+
+def _step(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    times = timing.host_times(steps, "timer", "timer")
+    gpu = timing.spread(timing.gpu_times(kernels), ["run_id", "phase"], "busy_ns", "busy")
+    rows = times.merge(gpu, on=["run_id", "phase"])
+    rows = rows[rows["phase"] == ranges.STEP]
+    return rows.assign(busy_share=timing.busy_share(rows, kernels))
+
+
+def _phases(totals: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """Phases in the order of a step; `other` is what was launched outside them."""
+    rows = totals.groupby("phase", sort=False)[["time_ns", "calls"]].sum()
+    rows["share"] = rows["time_ns"] / rows["time_ns"].sum()
+    host = timing.host_times(steps, "nsys", "host").set_index("phase")[["host_ns", "host_min_ns", "host_max_ns"]]
+    rows = rows.join(host.drop(index=ranges.STEP, errors="ignore"), how="outer").reset_index(names="phase")
+    rows = rows.fillna({"time_ns": 0.0, "calls": 0.0, "share": 0.0})
+    rows["phase"] = rows["phase"].replace("", OUTSIDE_PHASES)
+    return sorted_by(rows, place(rows["phase"], (*ranges.ALL_PHASES, OUTSIDE_PHASES)))
+
+
+def _idle(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+    placed = queue.placed(queue.operations(kernels, memops))
+    if placed.empty:
+        return pd.DataFrame(columns=["idle_ns", "launch_ns", "launch_share"])
+    num_steps = placed[queue.STEP].drop_duplicates().shape[0]
+    idle, late = placed["gap_ns"].sum() / num_steps, placed["late_ns"].sum() / num_steps
+    return pd.DataFrame({"idle_ns": [idle], "launch_ns": [late], "launch_share": [late / idle if idle else 0.0]})
+
+
+def _claims(frames: Frames, figures: dict[str, float]) -> list[Claim]:
+    phases = frames.phases[frames.phases["time_ns"] > 0].sort_values("time_ns", ascending=False)
+    leaves = frames.tree[frames.tree["is_leaf"].astype(bool)] if len(frames.tree) else frames.tree
+    listed = leaves[~leaves["module"].astype(str).str.startswith("(")] if len(leaves) else leaves
+    is_idle = frames.step["busy_share"] < timing.LAUNCH_BOUND_BUSY_SHARE
+    return [
+        Claim("step", frames.step, facts=lambda rows: rows.iloc[0].to_dict()),
+        Claim("tokens", frames.step[[bool(figures.get("tokens_per_step"))] * len(frames.step)], facts=_rate(figures)),
+        Claim("idle", frames.step[is_idle], facts=lambda rows: rows.iloc[0].to_dict()),
+        Claim("busy", frames.step[~is_idle], facts=lambda rows: rows.iloc[0].to_dict()),
+        Claim("launches", frames.idle[frames.idle["idle_ns"] > 0], facts=lambda rows: rows.iloc[0].to_dict()),
+        Claim("phases", phases, facts=lambda rows: {"phases": rows[["phase", "share"]].to_dict("records")}),
+        Claim(
+            "module",
+            listed.nlargest(1, "time_ns") if len(listed) else listed,
+            facts=lambda rows: rows.iloc[0].to_dict(),
+        ),
+        Claim("kernel", frames.kernels.head(1), facts=lambda rows: rows.iloc[0].to_dict()),
+    ]
+
+
+def _rate(figures: dict[str, float]):
+    """Facts of a claim: tokens of a second of unprofiled steps."""
+    return lambda rows: {"tokens": figures["tokens_per_step"] / (float(rows["timer_ns"].iloc[0]) / 1e9)}
+
+
+def _tables(frames: Frames) -> list[Table]:
+    return [
+        Table(
+            "phases",
+            "Phases of a captured step",
+            (
+                Column("phase", "phase"),
+                Column("time_ns", "kernel time", "ms"),
+                Column("share", "of kernel time", "share", bar=True),
+                Column("calls", "kernels", "count"),
+                spread_column("host", "host, under nsys"),
+            ),
+            frames.phases.assign(not_measured="no range of its own"),
+        ),
+        module_table(frames.tree),
+    ]
+
+
+def _charts(frames: Frames) -> list[Chart]:
+    order = frames.families.groupby("family")["time_ns"].sum().sort_values(ascending=False).index.tolist()
+    return [
+        Chart("families", "stacked_shares", "Kernel time by family", frames.families, {"by": ["phase"], "order": order})
+    ]
