@@ -139,7 +139,7 @@ def by_module(totals: pd.DataFrame) -> pd.DataFrame:
     known = {"forward_ns", "backward_ns"} <= set(table)
     ratio = table["backward_ns"] / table["forward_ns"].where(table["forward_ns"] > 0) if known else float("nan")
     table["ratio"] = ratio
-    outer = set(zip(table["run_id"], table["module"].str.rpartition("/")[0]))
+    outer = {(run_id, path.rpartition("/")[0]) for run_id, path in zip(table["run_id"], table["module"])}
     table["is_leaf"] = [key not in outer for key in zip(table["run_id"], table["module"])]
     return table.iloc[_tree_order(table)].reset_index(drop=True)
 

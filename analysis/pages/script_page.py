@@ -9,7 +9,7 @@ from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
 from analysis.metrics import kernel_time, queue, timing
 from analysis.metrics.ordering import place, sorted_by
 from analysis.pages.columns import spread_column
-from analysis.pages.module_costs import module_table, module_tree
+from analysis.pages.module_costs import module_table
 from jobs.contract import ranges
 
 OUTSIDE_PHASES = "other"
@@ -51,7 +51,7 @@ def _frames(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) ->
         step=_step(steps, kernels),
         phases=_phases(totals, steps),
         idle=_idle(kernels, memops),
-        tree=module_tree(totals),
+        tree=kernel_time.by_module(totals if (totals["module"] != "").any() else totals.head(0)),
         families=sorted_by(families, place(families["phase"], (*ranges.ALL_PHASES, OUTSIDE_PHASES))),
         kernels=kernel_time.by_kernel(in_step, ["scope"]),
     )
