@@ -19,6 +19,9 @@ LAUNCH, LINKED, UNKNOWN = "launch", "linked", ""
 MODULE_BY = (LAUNCH, LINKED, UNKNOWN)
 """How a module is known: from the range around the launch | from the same launch in a followed step | not at all."""
 
+_WITH_MODULES = (vocabulary.FORWARD, vocabulary.BACKWARD, vocabulary.OPTIMIZER)
+"""Phases in which modules launch: what is launched in others seldom has one, and need not be the same in every step."""
+
 _PLACE = ["process", "thread", "phase"]
 _SAME = {
     "kernels": ["kernel_name", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"],
@@ -91,7 +94,7 @@ def _link(
                 fill = (by[row] == UNKNOWN) & (found != "")
                 module[row[fill]], by[row[fill]] = found[fill], LINKED
                 break
-        if reason:
+        if reason and place[-1] in _WITH_MODULES:
             problems.append(dict(zip(_PLACE, place)) | {"step": step, "reason": reason})
     return problems
 

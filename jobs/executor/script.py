@@ -29,7 +29,7 @@ from jobs.contract.layout import (
 )
 from jobs.executor.collectors import NOT_SAMPLED, TRACED
 from jobs.executor.failures import CollectorError
-from jobs.executor.machine import machine_facts
+from jobs.executor.machine import hashed_names, machine_facts
 from jobs.executor.nsys_cli import NSYS_MISSING, NsysLog, count_kernels_and_steps, export
 from jobs.executor.stop import SHUTDOWN_S
 
@@ -104,6 +104,7 @@ def measure(script: Script, results: Path) -> tuple[Path, dict]:
         num_parameters=noted["num_parameters"],
         autograd_multithreading=noted["autograd_multithreading"],
         float32_matmul_precision=noted["float32_matmul_precision"],
+        hashed_names=hashed_names(),
         files=facts_of(file for file in run.iterdir() if file.is_file()),
     )
     write_json(run / RECORD, with_digest(record.model_dump(mode="json")))

@@ -1,0 +1,111 @@
+"""Training scripts that know nothing of this program, as they were profiled on an H200: an HF GPT-2 loop, an HF Llama
+under the Trainer (gradient accumulation, checkpointing), a Lightning module, and inference. The scripts are those of
+tests/injected/scripts."""
+
+import lzma
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.metrics import kernel_time
+from analysis.recording import store
+from analysis.recording.ingest import ingest
+from analysis.write_site import publish
+from jobs.contract import ranges
+
+SCRIPTS = sorted(Path(__file__).parents[1].joinpath("data", "h200_scripts").iterdir())
+TRAINING = [script for script in SCRIPTS if script.name != "infer"]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Gives the recording of a script, and what `ingest` had to say of it."""
+
+    @cache
+    def record(script: Path) -> tuple[store.Recording, list[str]]:
+        folder = tmp_path_factory.mktemp("scripts")
+        results, said = folder / "results", []
+        shutil.copytree(script, results)
+        for file in results.rglob("*.xz"):
+            file.with_suffix("").write_bytes(lzma.decompress(file.read_bytes()))
+            file.unlink()
+        ingest(results, folder / script.name, report=said.append)
+        return store.load(folder / script.name), said
+
+    return record
+
+
+def time_of(kernels: pd.DataFrame) -> int:
+    return int((kernels["end_ns"] - kernels["start_ns"]).sum())
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_nearly_all_kernel_time_has_a_phase(recorded, script):
+    recording, said = recorded(script)
+    assert said == []
+    kernels = recording.kernels
+    assert kernels["step"].nunique() == 3
+    assert time_of(kernels[kernels["phase"] != ""]) / time_of(kernels) > 0.997
+
+
+@pytest.mark.parametrize("script", TRAINING, ids=lambda script: script.name)
+def test_all_of_backward_has_a_module_or_is_a_sum_of_gradients(recorded, script):
+    """And what has a module was launched by autograd's own thread, which no range of the script reaches."""
+    backward = recorded(script)[0].kernels.query("phase == 'backward'")
+    assert (backward["module"] != "").all()
+    assert set(backward["module_by"]) == {"linked"}
+    assert time_of(backward[backward["module"].astype(str).str.startswith("(")]) / time_of(backward) < 0.40
+
+
+@pytest.mark.parametrize("script", TRAINING, ids=lambda script: script.name)
+def test_gradients_are_clipped_in_a_phase_of_its_own(recorded, script):
+    """Lightning does so, and runs forward and backward, within the optimizer's step: in a closure."""
+    totals = kernel_time.kernel_totals(recorded(script)[0].kernels).groupby("phase")["time_ns"].sum()
+    assert totals["backward"] > totals["forward"] > totals["optimizer"] > totals["clip"] > 0
+
+
+def test_what_backward_computes_again_is_told_apart(recorded):
+    script = next(one for one in SCRIPTS if one.name == "llama")
+    tree = kernel_time.by_module(kernel_time.kernel_totals(recorded(script)[0].kernels)).set_index("module")
+    again, first = f"{ranges.RECOMPUTED}/LlamaForCausalLM/model/layers.*", "LlamaForCausalLM/model/layers.*"
+    assert tree["backward_ns"][again] == pytest.approx(tree["forward_ns"][first], rel=0.08)
+    assert 0.15 < tree["share"][ranges.RECOMPUTED] < 0.25
+
+
+def test_the_backward_of_a_linear_layer_takes_twice_its_forward(recorded):
+    script = next(one for one in SCRIPTS if one.name == "llama")
+    tree = kernel_time.by_module(kernel_time.kernel_totals(recorded(script)[0].kernels)).set_index("module")
+    layers = "LlamaForCausalLM/model/layers.*"
+    for name in ("self_attn/q_proj", "self_attn/o_proj", "mlp/gate_proj", "mlp/up_proj", "mlp/down_proj"):
+        assert tree["ratio"][f"{layers}/{name}"] == pytest.approx(2, abs=0.3)
+
+
+def test_a_step_without_an_optimizer_is_one_call_of_the_model(recorded):
+    script = next(one for one in SCRIPTS if one.name == "infer")
+    recording, _ = recorded(script)
+    assert set(recording.kernels["phase"]) == {"forward", ""}
+    assert list(recording.runs["mode"]) == ["forward"]
+    scalars = dict(zip(recording.figures["figure"].astype(str), recording.figures["value"]))
+    assert scalars == {"sequences_per_step": 8, "tokens_per_step": 8 * 512, "forwards_per_step": 1}
+
+
+def test_gradient_accumulation_makes_one_step_of_several_batches(recorded):
+    script = next(one for one in SCRIPTS if one.name == "llama")
+    recording, _ = recorded(script)
+    scalars = dict(zip(recording.figures["figure"].astype(str), recording.figures["value"]))
+    assert scalars == {"sequences_per_step": 8, "tokens_per_step": 8 * 512, "forwards_per_step": 2}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_its_report_has_an_overview_of_the_script_and_no_breach(recorded, script, tmp_path):
+    recording, _ = recorded(script)
+    folder = tmp_path / "recordings" / script.name
+    store.write(folder, {name: getattr(recording, name) for name in store.TABLES}, recording.manifest)
+    published = publish([folder], tmp_path / "docs")
+    assert published.breaches == 0
+    page = (tmp_path / "docs" / "index.md").read_text()
+    assert "A step takes" in page and "costs most" in page and "No module is known" not in page
+    assert not list((tmp_path / "docs" / "report").glob("*-*.md")) or (tmp_path / "docs/report/cuda-calls.md").is_file()
