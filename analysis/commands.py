@@ -23,8 +23,8 @@ def ingest(
 ) -> None:
     """Turn the results of a sweep into a recording: tidy Parquet tables and a manifest.
 
-    Exit code: 0 every run that was measured is in it, 1 files of some are damaged (it names them, and the others are
-    in it), 2 there is nothing to ingest.
+    Exit code: 0 every run that was measured is in it, 1 files of some are damaged or their captures cannot be used (it
+    names them, and the others are in it), 2 there is nothing to ingest.
     """
     try:
         manifest = ingesting.ingest(results, out, report=ingesting.print_line, label=label)
@@ -37,7 +37,9 @@ def ingest(
     num_runs, num_kernels = counted(len(manifest["runs"]), "run"), counted(kernels, "kernel")
     print(f"{out}: {num_runs}, {num_ok} ok, {num_kernels}, {size / 2**20:.1f} MiB")
     if lost := ingesting.lost_runs(manifest):
-        ingesting.print_line(f"error: {len(lost)} of {num_runs} cannot be read any more, see above")
+        ingesting.print_line(
+            f"error: {len(lost)} of {num_runs} {'was' if len(lost) == 1 else 'were'} measured and cannot be recorded, see above"
+        )
         raise typer.Exit(1)
 
 
@@ -139,7 +141,7 @@ def report(
         ingesting.print_line(f"error: {error}")
         raise typer.Exit(2) from error
     pages, files = counted(published.pages, "page"), counted(published.files, "file")
-    print(f"{docs}: {pages}, {files}, {counted(published.breaches, 'breach', 'es')} of the checks")
+    print(f"{docs}: {pages}, {files}, {counted(published.breaches, 'breach')} of the checks")
     raise typer.Exit(1 if strict and published.breaches else 0)
 
 

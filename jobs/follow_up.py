@@ -46,8 +46,11 @@ def ingest(sweep: Path, recording: Path, emit: Emit) -> bool:
     """Turn the results of a sweep into a recording, in place of an older one, and return whether every run that was
     measured is in it. Raises StepFailed."""
     draft = recording.absolute().parent / ".draft" / recording.name
+    shutil.rmtree(draft, ignore_errors=True)  # of a job that was killed
     command = ["jobs", "ingest", str(sweep.absolute()), "--out", str(draft)]
     code = _step("recording", command, emit, allowed=(0, SOME_LOST))
+    if not draft.is_dir():  # 1 is also what a crash of Python gives
+        raise StepFailed(f"the step `recording` failed (jobs ingest, exit {code}) and left no recording, see above")
     replace(draft, recording)
     with suppress(OSError):  # not empty: a job of another sweep makes its recording, or was killed when it did
         draft.parent.rmdir()

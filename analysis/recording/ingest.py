@@ -79,11 +79,11 @@ def ingest(
     manifest["recorded_to"] = max(ends, default=manifest["recorded_from"])
     manifest |= {"study": str(sweep.get("study", "")), "calibration": _calibration(folder / CALIBRATION)}
     store.write(out, tables, manifest)
-    return json.loads((Path(out) / "manifest.json").read_text(encoding="utf-8"))
+    return store.read_manifest(Path(out))
 
 
 def lost_runs(manifest: dict) -> list[str]:
-    """The runs of a recording that were measured well, and whose results cannot be read any more."""
+    """The runs of a recording that were measured, and whose files are damaged or whose capture cannot be used."""
     return [run["run_id"] for run in manifest["runs"] if run["phase"] in (READING_FILES, READING_CAPTURE)]
 
 

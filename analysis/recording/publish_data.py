@@ -144,7 +144,7 @@ def publish_data(
 def _draft(source: Path, draft: Path) -> Path:
     if not (source / "manifest.json").is_file():
         if lost := ingest.lost_runs(ingest.ingest(source, draft, report=ingest.print_line)):
-            raise PublishError(f"{source}: {', '.join(lost)} cannot be read any more: run the sweep again")
+            raise PublishError(f"{source}: measured and cannot be recorded, see above: {', '.join(lost)}")
         return draft
     store.check_files(source, store.read_manifest(source))
     draft.mkdir()

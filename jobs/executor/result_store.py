@@ -27,6 +27,7 @@ from jobs.contract.layout import (
     RECORDINGS,
     REPORT,
     SITE,
+    SWEEP,
     TIMED,
     TIMINGS,
     AnyRecord,
@@ -37,7 +38,6 @@ from jobs.contract.layout import (
 )
 from jobs.sweep.plan import Sweep
 
-PLAN = "sweep.json"
 LEAST_FREE_BYTES = 32 * 2**20  # less, and a failed run failed for lack of space
 FULL = ("No space left on device", "disk is full", "Disk quota exceeded")  # what programs say of it
 DRAFT = ".draft"  # ending of a file that is being written
@@ -94,12 +94,12 @@ def try_lock(file: IO, how: int) -> bool:
 
 def sweeps_in(root: Path) -> list[str]:
     """Names of the sweeps that a results folder has something of."""
-    return sorted(folder.name for folder in root.iterdir() if (folder / PLAN).exists() or shards_in(folder))
+    return sorted(folder.name for folder in root.iterdir() if (folder / SWEEP).exists() or shards_in(folder))
 
 
 def shards_in(folder: Path) -> list[str]:
     """Names of the folders of shards in the folder of a sweep."""
-    names = [plan.parent.name for plan in folder.glob(f"shard-*-of-*/{PLAN}")]
+    names = [plan.parent.name for plan in folder.glob(f"shard-*-of-*/{SWEEP}")]
     return sorted(names, key=lambda name: (len(name), name))
 
 
@@ -149,7 +149,7 @@ class Results:
                 others = ", ".join(others_in(parent))
                 there = f"it has {others}" if others else "no job has begun there"
                 raise NoResults(f"{parent}: has no results of {name}; {there}")
-        if (shards := shards_in(self.folder)) and not (self.folder / PLAN).exists():
+        if (shards := shards_in(self.folder)) and not (self.folder / SWEEP).exists():
             raise NoResults(f"{self.folder}: measured in shards; give --shard I/N; it has {', '.join(shards)}")
 
     def is_locked(self) -> bool:
@@ -173,7 +173,7 @@ class Results:
         plan = {"sweep": sweep.name, **sweep.model_dump(exclude={"name"}), "runs": [run.run_id for run in runs]}
         if whole is not None:
             plan["runs_of_all_shards"] = [run.run_id for run in whole]
-        write_json(self.folder / PLAN, plan)
+        write_json(self.folder / SWEEP, plan)
 
     def record(self, run: Run) -> RunRecord | None:
         return find_record(self.folder / run.run_id / RECORD)

@@ -279,6 +279,15 @@ def test_a_capture_without_kernels_is_no_kernels(results, tmp_path):
     assert found.runs["status"].astype(str).tolist() == ["no_kernels"]
 
 
+def test_a_capture_that_cannot_be_used_is_not_called_unreadable(results, tmp_path):
+    folder = results(capture=_capture(steps=1))
+    done = CliRunner().invoke(app, ["ingest", str(folder), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 1
+    reason, error = [line for line in done.output.splitlines() if RUN in line or "error" in line]
+    assert "the capture holds 1 step, and 2 were profiled" in reason
+    assert error == "error: 1 of 1 run was measured and cannot be recorded, see above"
+
+
 def test_a_truncated_capture_is_a_failed_run(results, tmp_path):
     folder = results()
     path = folder / RUN / "profile.sqlite"

@@ -106,7 +106,7 @@ def test_a_damaged_file_of_a_run_is_named_by_everything_that_reads_it(results, t
     shown = run("ingest", results.folder, "--out", out)
     assert shown.exit_code == 1
     assert f"{FIRST}: failed reading the files {name}" in shown.output
-    assert "1 of 2 runs cannot be read any more" in shown.output
+    assert "1 of 2 runs was measured and cannot be recorded, see above" in shown.output
     recorded = store.load(out)
     assert recorded.runs["status"].tolist() == ["failed", "ok"]
     assert set(recorded.kernels["run_id"].astype(str)) == set(recorded.steps["run_id"].astype(str)) == {SECOND}
@@ -114,7 +114,7 @@ def test_a_damaged_file_of_a_run_is_named_by_everything_that_reads_it(results, t
     merged = merge.merge([results.folder], tmp_path / "merged")
     assert merged.runs == [SECOND] and f"finished it, but {name}" in merged.missing[FIRST]
 
-    with pytest.raises(publish_data.PublishError, match=f"{FIRST} cannot be read any more"):
+    with pytest.raises(publish_data.PublishError, match=f"measured and cannot be recorded, see above: {FIRST}"):
         publish_data.publish_data(results.folder, "tiny", tmp_path / "data", lambda text: True)
     assert not (tmp_path / "data" / "tiny").exists()
 
