@@ -37,9 +37,8 @@ def ingest(
     num_runs, num_kernels = counted(len(manifest["runs"]), "run"), counted(kernels, "kernel")
     print(f"{out}: {num_runs}, {num_ok} ok, {num_kernels}, {size / 2**20:.1f} MiB")
     if lost := ingesting.lost_runs(manifest):
-        ingesting.print_line(
-            f"error: {len(lost)} of {num_runs} {'was' if len(lost) == 1 else 'were'} measured and cannot be recorded, see above"
-        )
+        were = "was" if len(lost) == 1 else "were"
+        ingesting.print_line(f"error: {len(lost)} of {num_runs} {were} measured and cannot be recorded, see above")
         raise typer.Exit(1)
 
 

@@ -16,11 +16,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
-from jobs.contract.integrity import replace
+from jobs.contract.integrity import clear, replace
 from jobs.executor.events import Emit
+from jobs.executor.temporary import remove_abandoned, temporary_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -46,7 +46,7 @@ def ingest(sweep: Path, recording: Path, emit: Emit) -> bool:
     """Turn the results of a sweep into a recording, in place of an older one, and return whether every run that was
     measured is in it. Raises StepFailed."""
     draft = recording.absolute().parent / ".draft" / recording.name
-    shutil.rmtree(draft, ignore_errors=True)  # of a job that was killed
+    clear(draft)  # of a job that was killed
     command = ["jobs", "ingest", str(sweep.absolute()), "--out", str(draft)]
     code = _step("recording", command, emit, allowed=(0, SOME_LOST))
     if not draft.is_dir():  # 1 is also what a crash of Python gives
@@ -64,8 +64,9 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit) -> None:
     """
     if not (ROOT / "mkdocs.yml").is_file():
         raise StepFailed(f"{ROOT} has no mkdocs.yml; run from a checkout of this project, or in its image")
-    with TemporaryDirectory(prefix="profiler-site-") as folder:
-        work, docs = Path(folder), Path(folder, "site")
+    remove_abandoned()
+    with temporary_folder("site-") as work:
+        docs = work / "site"
         shutil.copy(ROOT / "mkdocs.yml", work)
         (work / "analysis").symlink_to(ROOT / "analysis")  # mkdocs.yml may name a file of it, relative to itself
         shutil.copytree(ROOT / "site", docs, ignore=shutil.ignore_patterns("data"))
@@ -74,6 +75,7 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit) -> None:
             shutil.copytree(recording, copy)
         _step("pages", ["jobs", "report", "--docs", str(docs)], emit, copies=copies)
         draft = site.absolute().with_name(f".{site.name}.draft")
+        clear(draft)  # of a job that was killed
         options = ["--config-file", str(work / "mkdocs.yml"), "--site-dir", str(draft)]
         _step("site", ["mkdocs", "build", "--quiet", *options], emit)
     replace(draft, site)

@@ -1,6 +1,7 @@
 """From the results folder of a sweep to a recording."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -30,7 +31,7 @@ from jobs.contract.privacy import PRIVATE_LINE, scrub_text
 from jobs.contract.words import counted
 
 _ABOUT_RUN = ("autograd_multithreading", "float32_matmul_precision", "warmup_steps", "measured_steps", "profiled_steps")
-LOG_LINES = 12
+LOG_LINES, LOG_BYTES = 12, 2**20  # of the end of a log: what is kept, and where that is looked for
 READING_FILES, READING_CAPTURE = "reading the files", "reading the capture"
 """Phases of runs that were measured well, and of which no recording can be made."""
 CALIBRATED = ("figure", "unit", "value", "low", "high", "repeats")
@@ -75,7 +76,7 @@ def ingest(
     manifest = _manifest(
         label or Path(out).name, str(sweep.get("sweep", folder.name)), tables["runs"], schemas, not_run
     )
-    ends = [end for record in records.values() if (end := _ended(record))]
+    ends = [end for run_id, record in records.items() if (end := _ended(run_id, record, report))]
     manifest["recorded_to"] = max(ends, default=manifest["recorded_from"])
     manifest |= {"study": str(sweep.get("study", "")), "calibration": _calibration(folder / CALIBRATION)}
     store.write(out, tables, manifest)
@@ -230,7 +231,13 @@ def _log(file: Path) -> str | None:
     """The last lines of what the run printed, scrubbed, without any that may hold a secret; None where none is left."""
     if not file.is_file():
         return None
-    lines = file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    with open(file, "rb") as opened:
+        start = max(0, opened.seek(0, os.SEEK_END) - LOG_BYTES)
+        opened.seek(start)
+        lines = opened.read(LOG_BYTES).decode(errors="replace").splitlines()
+    if start:  # of the first line the beginning is not there, and what it would have told of a secret
+        lines = lines[1:] or [f"(a line of more than {LOG_BYTES} bytes is left out)"]
+    lines = "\n".join(lines).strip().splitlines()
     kept = [scrub_text(line) for line in lines if not PRIVATE_LINE.search(line)]
     return "\n".join(kept[-LOG_LINES:]) or None
 
@@ -381,19 +388,19 @@ def _manifest(name: str, sweep: str, runs: pd.DataFrame, schemas: set[str], not_
     }
 
 
-def _ended(record: FinishedRecord) -> str:
+def _ended(run_id: str, record: FinishedRecord, report: Callable[[str], None]) -> str:
     """When a run ended, "" if its record does not say. Its stages may lie far apart, so that only older records end
-    `wall_s` after their start."""
+    `wall_s` after their start, and those whose clock was set back, which is told."""
     try:
-        if record.ended_at:
-            end = datetime.fromisoformat(record.ended_at)
-        elif record.started_at and record.wall_s is not None:
-            end = datetime.fromisoformat(record.started_at) + timedelta(seconds=record.wall_s)
-        else:
-            return ""
-    except ValueError:
+        start = datetime.fromisoformat(record.started_at) if record.started_at else None
+        end = datetime.fromisoformat(record.ended_at) if record.ended_at else None
+        if start and end and end < start:
+            report(f"{run_id}: ended before it began, by the clock of its machine; it took {record.wall_s or 0:.1f} s")
+        if start and record.wall_s is not None and (end is None or end < start):
+            end = start + timedelta(seconds=record.wall_s)
+    except (ValueError, TypeError, OverflowError):  # no times, or one of them without its time zone
         return ""
-    return end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if end else ""
 
 
 def print_line(line: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from analysis.recording.ingest import ResultsError, read_finished, read_json
-from jobs.contract.integrity import find_damage, replace
+from jobs.contract.integrity import clear, find_damage, replace
 from jobs.contract.layout import (
     ALL_RUNS,
     CALIBRATION,
@@ -185,7 +185,7 @@ def _compare_machines(machines: list[Machine], allow_mix: bool, report: Callable
 def _write(out: Path, plan: dict, runs: dict[str, Path], shards: list[Path]) -> None:
     """Write to a draft beside `out` first, so that `out` is whole or not there."""
     draft = out.with_name(out.name + ".draft")
-    shutil.rmtree(draft, ignore_errors=True)
+    clear(draft)
     draft.mkdir(parents=True)
     for run_id, folder in runs.items():
         shutil.copytree(folder, draft / run_id, ignore=shutil.ignore_patterns(IN_FLIGHT, "*.draft"))

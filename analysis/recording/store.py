@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from analysis.reference import cuda_api, kernel_families
 from jobs.contract import ranges
 from jobs.contract.axes import default_of, details
-from jobs.contract.integrity import DIGEST, FileFacts, file_facts, find_damage, is_intact, replace, with_digest
+from jobs.contract.integrity import DIGEST, FileFacts, clear, file_facts, find_damage, is_intact, replace, with_digest
 from jobs.contract.layout import STATUSES
 
 _PHASES = " | ".join(ranges.PHASES)
@@ -318,7 +318,7 @@ def write(folder: Path | str, tables: Mapping[str, pd.DataFrame], manifest: dict
     checked = {name: _checked(name, _ordered(name, tables[name], run_ids)) for name in TABLES}
     draft = folder.with_name(f".{folder.name}.draft")
     try:
-        shutil.rmtree(draft, ignore_errors=True)
+        clear(draft)
         draft.mkdir(parents=True)
         written = {}
         for name, frame in checked.items():

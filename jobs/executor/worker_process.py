@@ -1,11 +1,9 @@
 """The measured process, seen from outside: started with an allow-listed environment, spoken to over a socket."""
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,10 +11,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
+from jobs.contract.excerpt import read_excerpt
 from jobs.contract.privacy import COMPILED, ENVIRONMENT
 from jobs.executor.failures import CollectorError, RunFailed, WorkerDied
+from jobs.executor.temporary import TemporaryFolder
 
 START_TIMEOUT_S = 180
+KEPT_OF_OUTPUT = 2**16  # bytes of the beginning, and of the end, of what a worker prints before its first run
 KILLED = (-SIGKILL, -SIGTERM)  # exit codes of a process that did not fail by itself
 
 
@@ -66,7 +67,8 @@ class WorkerProcess:
         cancelled: Callable[[], bool],
         compiled: str,
     ):
-        self.home = Path(tempfile.mkdtemp(prefix="profiler-"))
+        self._folder = TemporaryFolder()
+        self.home = self._folder.path
         self.pid: int | None = None
         address = self.home / "socket"
         command = [*launcher, sys.executable, "-m", "jobs.worker", str(address), "--device", device]
@@ -91,7 +93,7 @@ class WorkerProcess:
         except RunFailed:
             hello = None
         if not hello:
-            said = (self.home / "log.txt").read_text(errors="replace").strip().splitlines()
+            said = read_excerpt(self.home / "log.txt", KEPT_OF_OUTPUT).strip().splitlines()
             self.kill()
             if cancelled():
                 raise RunFailed("failed", message="the sweep was stopped")
@@ -170,4 +172,4 @@ class WorkerProcess:
             self.process.wait(10)
         if self._connection:
             self._connection.close()
-        shutil.rmtree(self.home, ignore_errors=True)
+        self._folder.remove()
