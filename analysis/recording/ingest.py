@@ -15,6 +15,7 @@ from analysis.recording import store
 from jobs.contract import ranges
 from jobs.contract.integrity import find_damage
 from jobs.contract.layout import (
+    ALL_RUNS,
     CALIBRATION,
     CAPTURE,
     LOG,
@@ -52,7 +53,7 @@ def ingest(
     is not ok. Raises ResultsError when there is no sweep to read.
     """
     folder = _sweep_folder(Path(results))
-    sweep = read_json(folder / SWEEP) if (folder / SWEEP).is_file() else {}
+    sweep = read_plan(folder / SWEEP) if (folder / SWEEP).is_file() else {}
     order = [str(one) for one in sweep.get("runs", [])]
     found = sorted(file.parent.name for file in folder.glob(f"*/{RECORD}"))
     if not found:
@@ -125,10 +126,21 @@ def read_json(file: Path) -> dict:
     return data
 
 
+def read_plan(file: Path) -> dict:
+    """A sweep as planned. Raises ResultsError."""
+    plan = read_json(file)
+    for key in (key for key in ("runs", ALL_RUNS) if not isinstance(plan.get(key, []), list)):
+        raise ResultsError(f"{file}: {key} is no list of run ids: run the sweep again")
+    return plan
+
+
 def read_finished(run: Path) -> FinishedRecord:
     """The record of the finished run in a folder. Raises ResultsError."""
     try:
-        return read_record(run / RECORD, FinishedRecord)
+        record = read_record(run / RECORD, FinishedRecord)
+        if misfit := store.find_misfit("runs", pd.DataFrame({name: [value] for name, value in record.run.items()})):
+            raise RecordError(run / RECORD, f"run.{misfit}")
+        return record
     except RecordError as error:
         raise ResultsError(str(error)) from error
 
@@ -156,19 +168,21 @@ def _concat(name: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
 def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict[str, pd.DataFrame], str]:
     """The tables of one run, and the schema version of its capture ("" without one)."""
     damage = find_damage(folder, record.files)
+    tables: dict[str, pd.DataFrame] = {}
+    if not damage:
+        timings = read_json(folder / TIMINGS) if (folder / TIMINGS).is_file() else {}
+        try:
+            tables["steps"] = _rows("steps", timings, run_id, collector="timer")
+            tables |= {name: _rows(name, timings, run_id) for name in ("memory", "module_memory", "figures")}
+        except ValueError as error:
+            damage = f"{TIMINGS}: {error}"
     if damage:
         detail = {"phase": READING_FILES, "message": f"{damage}; run the sweep again, which measures it anew"}
         empty = {name: store.empty(name) for name in store.TABLES}
         return empty | {"runs": _run_row(record, run_id, "failed", detail, empty["memory"]).assign(log=None)}, ""
-    timings = read_json(folder / TIMINGS) if (folder / TIMINGS).is_file() else {}
-    tables: dict[str, pd.DataFrame] = {}
-    tables["steps"] = _timer_steps(timings, run_id)
-    tables["memory"] = _rows("memory", timings, run_id)
     status: str = record.status
     detail = record.status_detail.model_dump(exclude_unset=True) if record.status_detail else {}
     schema = ""
-    tables["module_memory"] = _rows("module_memory", timings, run_id)
-    tables["figures"] = _rows("figures", timings, run_id)
     tables["nsys_sums"] = _nsys_sums(folder / NSYS_SUMS_FILE, run_id)
     if status == "ok" and record.profiled_steps != 0:
         try:
@@ -242,16 +256,17 @@ def _log(file: Path) -> str | None:
     return "\n".join(kept[-LOG_LINES:]) or None
 
 
-def _timer_steps(timings: dict, run_id: str) -> pd.DataFrame:
-    rows = [(run_id, "timer", one["step"], one["phase"], one["wall_ns"]) for one in timings.get("steps", [])]
-    return pd.DataFrame(rows, columns=["run_id", "collector", "step", "phase", "wall_ns"]).assign(rank=0)
-
-
-def _rows(table: str, timings: dict, run_id: str) -> pd.DataFrame:
-    """What timings.json, which is of one process, holds of a table of the same name."""
-    names = [column.name for column in store.TABLES[table] if column.name not in ("run_id", "rank")]
-    rows = [[run_id, 0, *(one[name] for name in names)] for one in timings.get(table, [])]
-    return pd.DataFrame(rows, columns=["run_id", "rank", *names])
+def _rows(table: str, timings: dict, run_id: str, **known: str) -> pd.DataFrame:
+    """What timings.json, which is of one process, holds of a table of the same name; `known` is the same in each row.
+    Raises ValueError where it is not of the table's types."""
+    names = [column.name for column in store.TABLES[table] if column.name not in ("run_id", "rank", *known)]
+    rows = timings.get(table, [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= set(names) for row in rows):
+        raise ValueError(f"{table} is no list of rows with {', '.join(names)}")
+    frame = pd.DataFrame([[row[name] for name in names] for row in rows], columns=names, dtype=object)
+    if misfit := store.find_misfit(table, frame):
+        raise ValueError(f"{table}: {misfit}")
+    return frame.infer_objects().assign(run_id=run_id, rank=0, **known)
 
 
 def _nsys_sums(file: Path, run_id: str) -> pd.DataFrame:

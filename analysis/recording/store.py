@@ -400,6 +400,25 @@ def _series(values: pd.Series, column: Column) -> pd.Series:
     return values.astype(column.dtype)
 
 
+def find_misfit(table: str, frame: pd.DataFrame) -> str:
+    """The first column with a value that is not of its type, and that value; "" where there is none."""
+    columns = {column.name: column for column in TABLES[table]}
+    for name, values in frame.items():
+        column = columns.get(str(name))
+        for value in values:
+            try:
+                if isinstance(value, list | dict):
+                    raise TypeError("not a value of a column")
+                if column and value is None and table != "runs":
+                    raise TypeError("a row without it")
+                if column:
+                    _series(pd.Series([value], dtype=object), column)
+            except (TypeError, ValueError, OverflowError):
+                wanted = column.dtype if column else "number or text"
+                return f"{name} is {json.dumps(value)[:100]}, where {wanted} should be"
+    return ""
+
+
 def _checked(name: str, frame: pd.DataFrame) -> pd.DataFrame:
     columns = TABLES[name]
     lacking = _lacking(name, frame.columns)

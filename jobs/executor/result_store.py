@@ -307,4 +307,4 @@ class Results:
         mark = read_json(self.folder / run.run_id / IN_FLIGHT, dict)
         if mark is None or self.record(run) is not None:
             return None
-        return "running" if mark["state"] == "running" and self.is_locked() else "interrupted"
+        return "running" if mark.get("state") == "running" and self.is_locked() else "interrupted"

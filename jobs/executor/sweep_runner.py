@@ -179,7 +179,8 @@ class SweepRunner:
         if not self.calibrate or self.state.device != "cuda":
             return
         file = self.results.folder / CALIBRATION
-        if {one.get("gpu_name") for one in read_json(file, list) or []} != {executor.machine.gpu_name}:
+        rates = read_json(file, list) or [{}]
+        if any(not isinstance(one, dict) or one.get("gpu_name") != executor.machine.gpu_name for one in rates):
             write_json(file, executor.timer.calibrate(file.with_suffix(".log")))
 
     def stop(self) -> None:

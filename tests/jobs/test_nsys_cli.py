@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.executor import nsys_cli
 from jobs.executor.failures import CollectorError
 from jobs.executor.nsys_cli import NsysLog, count_kernels_and_steps, export, nsys, scrub
 from tests.jobs.conftest import said_in
