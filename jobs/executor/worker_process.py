@@ -17,6 +17,7 @@ from jobs.executor.failures import CollectorError, RunFailed, WorkerDied
 from jobs.executor.temporary import TemporaryFolder
 
 START_TIMEOUT_S = 180
+LOOK_S = 1.0  # how often it is looked whether the process was stopped
 KEPT_OF_OUTPUT = 2**16  # bytes of the beginning, and of the end, of what a worker prints before its first run
 KILLED = (-SIGKILL, -SIGTERM)  # exit codes of a process that did not fail by itself
 
@@ -129,14 +130,20 @@ class WorkerProcess:
             self.connection.send(message)
 
     def receive(self, timeout_s: float) -> dict:
-        """The worker's next message.
+        """The worker's next message. A process that is stopped is not waited for: steps that it measures after somebody
+        lets it go on would be as long as the stop.
 
         Raises RunFailed with status `timeout`, or `machine` where somebody stopped the process, or WorkerDied.
         """
-        if not self.connection.poll(max(timeout_s, 0)):
-            if self.pid is not None and is_stopped(self.pid):
+        deadline = time.monotonic() + timeout_s
+        was_stopped = False
+        while not self.connection.poll(max(0.0, min(LOOK_S, deadline - time.monotonic()))):
+            stopped, late = self.pid is not None and is_stopped(self.pid), time.monotonic() >= deadline
+            if stopped and (was_stopped or late):
                 raise RunFailed("machine", phase="", message="somebody stopped the worker process (SIGSTOP)")
-            raise RunFailed("timeout", phase="", message=f"no answer within {timeout_s:.0f} s")
+            if late:
+                raise RunFailed("timeout", phase="", message=f"no answer within {timeout_s:.0f} s")
+            was_stopped = stopped
         try:
             return self.connection.recv()
         except (EOFError, OSError):

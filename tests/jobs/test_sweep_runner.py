@@ -180,6 +180,21 @@ def test_what_the_machine_failed_is_measured_again_when_the_sweep_is_resumed(ses
     assert again.named("run_started") == [SECOND]
 
 
+@pytest.mark.parametrize("collector", ["timer", pytest.param("nsys", marks=pytest.mark.long)])
+def test_a_worker_that_somebody_stopped_is_not_waited_for(session, fake_worker, collector):
+    fake_worker.fail({f"{FIRST}/{collector}": ("measured", "stopped")})
+    first = session({"mode": ["forward"]})
+    started = time.monotonic()
+    assert first.run() == {FIRST: "machine", THIRD: "ok"}
+    assert time.monotonic() - started < 20  # a run has minutes until its timeout
+    said = first.record(FIRST)["status_detail"]
+    assert said["message"] == "somebody stopped the worker process (SIGSTOP)" and said["phase"] == "measured steps"
+    fake_worker.fail({})
+    again = session({"mode": ["forward"]})
+    assert again.run() == {FIRST: "ok", THIRD: "ok"}
+    assert again.named("run_finished") == [FIRST]
+
+
 @pytest.mark.long
 def test_a_machine_that_fails_run_after_run_ends_the_sweep(session, fake_worker):
     fake_worker.fail({f"{run}/timer": ("measured", "killed") for run in RUNS[:3]})
