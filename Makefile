@@ -119,6 +119,9 @@ screenshots: $(TO_DEVELOP) ## Take the README's pictures of the report, light an
 test-chaos: $(TO_DEVELOP) ## Twenty kill -9 and five SIGTERM over a sweep on the CPU (minutes)
 	$(BIN)/python -m pytest --all -s tests/jobs/test_chaos.py
 
+test-faults: $(TO_DEVELOP) ## A fault at each change of a file by sweep, ingest and publication (an hour)
+	FAULTS_OUT=site/data/benchmarks/faults.json $(BIN)/python -m pytest --all -s tests/jobs/test_faults.py
+
 bench: $(TO_DEVELOP) ## Measure the reader on generated captures of up to 5 M kernels
 	$(BIN)/python -m tests.bench --out site/data/benchmarks/reader.json
 

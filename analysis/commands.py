@@ -28,8 +28,8 @@ def ingest(
     """
     try:
         manifest = ingesting.ingest(results, out, report=ingesting.print_line, label=label)
-    except (ingesting.ResultsError, RecordingError) as error:
-        ingesting.print_line(f"error: {error}")
+    except (ingesting.ResultsError, RecordingError, OSError) as error:
+        ingesting.print_line(f"error: {told(error)}")
         raise typer.Exit(2) from error
     size = sum(table["bytes"] for table in manifest["tables"].values())
     num_ok = sum(run["status"] == "ok" for run in manifest["runs"])
@@ -40,6 +40,13 @@ def ingest(
         were = "was" if len(lost) == 1 else "were"
         ingesting.print_line(f"error: {len(lost)} of {num_runs} {were} measured and cannot be recorded, see above")
         raise typer.Exit(1)
+
+
+def told(error: Exception) -> str:
+    """What an error says; of one of the operating system which file, why and what to do."""
+    if not isinstance(error, OSError):
+        return str(error)
+    return f"{error.filename or 'a file'}: {error.strerror or error}; mend this (free some space?) and run it again"
 
 
 def merge(
@@ -58,8 +65,8 @@ def merge(
     """
     try:
         merged = merging.merge(shards, out, report=ingesting.print_line, allow_mix=allow_mix)
-    except ingesting.ResultsError as error:
-        ingesting.print_line(f"error: {error}")
+    except (ingesting.ResultsError, OSError) as error:
+        ingesting.print_line(f"error: {told(error)}")
         raise typer.Exit(2) from error
     num_runs = counted(len(merged.runs), "run")
     print(f"{out}: {num_runs}, {len(merged.missing)} missing, {len(merged.copies)} held more than once")
@@ -161,8 +168,8 @@ def publish_data(
 
     try:
         folder = publishing.publish_data(source, name, data, lambda text: yes or typer.confirm(text), study=study)
-    except (publishing.PublishError, ingesting.ResultsError, RecordingError) as error:
-        ingesting.print_line(f"error: {error}")
+    except (publishing.PublishError, ingesting.ResultsError, RecordingError, OSError) as error:
+        ingesting.print_line(f"error: {told(error)}")
         raise typer.Exit(2) from error
     if folder is None:
         ingesting.print_line("nothing was published")

@@ -191,7 +191,7 @@ def _draft(
     site.write("report/environment.md", "environment.md", ask(environment, rec))
     checks = checked.tables["checks"].rows
     tables = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "api", "memops", "memory")}
-    figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader")}
+    figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader", "faults")}
     site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
     traces = write_timelines(rec, site)
     for run_id, answer in run_page.answers(**tables, checks=checks):
