@@ -17,9 +17,10 @@ def answer(job: Mapping, reader: Mapping, faults: Mapping = MappingProxyType({})
     """What `tests.bench`, `tests.bench.sweep_speed` and `tests.faults` wrote; a part that was not run is absent, not
     estimated.
 
-    faults: one row for each step, with its points by kind and how the strikes ended. reader: one row for each tool, container and size. targets: every promise with its limit, what was measured and
-    whether it is met. gpu parts: wall times in seconds. Facts name the machines and dates; growth: how many times the
-    time and the memory of the small capture the large one took, for each container.
+    faults: one row for each step, with its points by kind and how the strikes ended. reader: one row for each tool,
+    container and size. targets: every promise with its limit, what was measured and whether it is met. gpu parts: wall
+    times in seconds. Facts name the machines and dates; growth: how many times the time and the memory of the small
+    capture the large one took, for each container.
     """
     tables = [*_tables(job, reader), *_fault_tables(faults.get("steps", {}))]
     names = {"machine": reader.get("machine"), "nsys_ai": reader.get("nsys_ai"), "read": reader.get("recorded")}

@@ -106,15 +106,15 @@ class Step:
         assert code == 0, seen.read_text()
         return seen.read_text()
 
-    def check(self, every: int) -> dict:
-        """Strike every `every`th point, in each mode. Returns the counts, and what was wrong."""
+    def check(self) -> dict:
+        """Strike the chosen points, in each mode. Returns the counts, and what was wrong."""
         before = self.state()
         code, kinds = self.do(0, COUNT)
         assert code == 0, self.log.read_text()
         whole = self.state()
         outcomes: Counter[str] = Counter()
         wrong = []
-        for at in chosen(kinds)[::every]:
+        for at in chosen(kinds):
             for name, mode in MODES.items():
                 self.reset()
                 code, _ = self.do(at, mode)
@@ -171,19 +171,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, help="to work in")
     parser.add_argument("--sweep", type=Path, required=True, help="of two runs; one is finished before the faults")
-    parser.add_argument("--steps", default="run,ingest,publish-data")
-    parser.add_argument("--every", type=int, default=1, help="strike every so many points")
+    parser.add_argument("--step", choices=("run", "ingest", "publish-data"), required=True)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    folder, sweep, steps = arguments.folder.resolve(), arguments.sweep, arguments.steps.split(",")
+    folder, sweep = arguments.folder.resolve(), arguments.sweep
     results, recordings, data = (folder / name for name in ("results", "recordings", "data"))
     started, run = time.monotonic(), ["run", "--device", "cpu", "--sweep", sweep, "--results", results]
     first = load_sweep(sweep).runs[0]
     assert in_fork(lambda: app([*map(str, run), "--only", f"mode={first.mode}"]), folder / "first.txt") == 0
     found = {}
     step = Step("run", results, run, look_at_results(sweep))
-    if "run" in steps:
-        found["run"] = step.check(arguments.every)
+    if arguments.step == "run":
+        found["run"] = step.check()
     step.do()
     for name, root, command in (
         ("ingest", recordings, ["ingest", results / "tiny", "--out", recordings / "tiny"]),
@@ -192,12 +191,11 @@ def main() -> int:
         root.mkdir()
         if in_fork(lambda command=command: app([str(word) for word in command]), folder / "first.txt"):  # in its place
             sys.exit((folder / "first.txt").read_text())
-        if name in steps:
-            found[name] = Step(name, root, command, look_at_recording).check(arguments.every)
+        if name == arguments.step:
+            found[name] = Step(name, root, command, look_at_recording).check()
     about = {
         "recorded": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "commit": commit(),
-        "every": arguments.every,
         "steps": found,
     }
     arguments.out.write_text(json.dumps(about, indent=1) + "\n")
