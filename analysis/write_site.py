@@ -50,8 +50,9 @@ class Published:
 
 
 def recordings_in(folder: Path) -> list[Path]:
-    """The recordings below `folder`. Raises RecordingError where there is none."""
-    found = sorted(manifest.parent for manifest in folder.glob("*/manifest.json"))
+    """The recordings below `folder`; what a killed program left of one begins with a dot. Raises RecordingError where
+    there is none."""
+    found = sorted(manifest.parent for manifest in folder.glob("[!.]*/manifest.json"))
     if not found:
         raise store.RecordingError(f"{folder} holds no recording: make one with `profiler-job ingest`")
     return found

@@ -33,7 +33,7 @@ class StepFailed(Exception):
 
 def shipped_recordings() -> list[Path]:
     """The recordings that come with the program."""
-    return sorted(manifest.parent for manifest in (ROOT / "site" / "data").glob("*/manifest.json"))
+    return sorted(manifest.parent for manifest in (ROOT / "site" / "data").glob("[!.]*/manifest.json"))
 
 
 def own_recordings(results: Path) -> list[Path]:

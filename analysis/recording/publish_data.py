@@ -182,7 +182,7 @@ def _check(folder: Path, run_ids: set[str], target: Path) -> None:
             " most: measure fewer runs"
         )
     study = _manifest(folder).get("study", "")
-    for other in sorted(manifest.parent for manifest in target.parent.glob("*/manifest.json")):
+    for other in sorted(manifest.parent for manifest in target.parent.glob("[!.]*/manifest.json")):
         manifest = _manifest(other)
         others = {run["run_id"] for run in manifest["runs"]}
         if other.name != target.name and manifest.get("study", "") == study and run_ids & others:

@@ -290,10 +290,14 @@ class Results:
             trim(folder / log, KEPT_OF_LOG)
         beside = [path for path in folder.iterdir() if path.name not in (RECORD, TIMED, IN_FLIGHT) and path.is_file()]
         self._write_record(folder / RECORD, record, [path for path in beside if path.suffix != DRAFT])
+        self.tidy(run, record)
+
+    def tidy(self, run: Run, record: RunRecord) -> None:
+        """Remove what a finished run has no more use for, and a job that ended right after its record may have left."""
         if record.status == "ok":
             self.forget_lost_captures(run)
         for name in (IN_FLIGHT, TIMED):
-            (folder / name).unlink(missing_ok=True)
+            (self.folder / run.run_id / name).unlink(missing_ok=True)
 
     def _write_record(self, path: Path, record: RunRecord, files: Iterable[Path]) -> None:
         """Write a record with the facts of files beside it, after they are on the disk."""

@@ -90,6 +90,7 @@ class SweepRunner:
                 if timed := self.results.timed(run, self.protocol):
                     self.state.timed[run.run_id] = timed
             else:
+                self.results.tidy(run, record)
                 self.state.statuses[run.run_id] = record.status
                 self.kept.append(record.machine)
         return pending

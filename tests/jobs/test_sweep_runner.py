@@ -72,6 +72,16 @@ def test_a_finished_sweep_starts_nothing(session, fake_worker):
     assert again.named("run_started") == []
 
 
+def test_what_a_job_left_that_ended_right_after_a_record_is_removed(session):
+    first = session({"mode": ["forward"], "context_length": [8]})
+    first.run()
+    names = {path.name for path in (first.results.folder / FIRST).iterdir()}
+    for name in ("in_flight.json", "timed.json"):
+        (first.results.folder / FIRST / name).write_text("{}")
+    assert session({"mode": ["forward"], "context_length": [8]}).run() == {FIRST: "ok"}
+    assert {path.name for path in (first.results.folder / FIRST).iterdir()} == names
+
+
 def test_a_changed_sweep_measures_only_what_changed(session):
     session().run()
     longer = session({"context_length": [8, 16, 32]})

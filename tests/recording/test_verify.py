@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from analysis.recording import ingest, merge, publish_data, store
 from analysis.recording.verify import verify
+from analysis.write_site import recordings_in
 from jobs.__main__ import app
 from jobs.contract.axes import Run
 from jobs.contract.layout import CAPTURE, LOG, RECORD, SWEEP, TIMINGS, Machine, Protocol, RunRecord
@@ -194,6 +195,15 @@ def test_a_recording_takes_the_place_of_another_as_a_whole(results, recording, m
         ingest.ingest(results.folder, recording)
     assert {file.name: file.read_bytes() for file in recording.iterdir()} == before
     assert [one.name for one in recording.parent.iterdir()] == [recording.name]
+
+
+def test_what_a_killed_publication_left_is_no_recording(recording, tmp_path):
+    """It was refused as one with the same runs."""
+    data = tmp_path / "data"
+    for _ in range(2):
+        publish_data.publish_data(recording, "tiny", data, lambda text: True)
+        shutil.copytree(data / "tiny", data / ".tiny.old", dirs_exist_ok=True)
+    assert recordings_in(data) == [data / "tiny"]
 
 
 def test_a_folder_with_other_files_is_not_replaced(results, tmp_path):
