@@ -26,7 +26,6 @@ def answer(job: Mapping, reader: Mapping, faults: Mapping = MappingProxyType({})
     names = {"machine": reader.get("machine"), "nsys_ai": reader.get("nsys_ai"), "read": reader.get("recorded")}
     facts = {name: job.get(name) for name in ("whole", "process_per_run", "gpus")} | names
     facts |= {"growth": reader.get("growth", [])}
-    facts |= {"faults": faults}
     facts |= {"nsys_stats": reader.get("nsys_stats"), "shown": [table.key for table in tables]}
     return assemble(facts, [], tables, [])
 
@@ -70,7 +69,7 @@ def _fault_tables(steps: Mapping) -> list[Table]:
     rows = [
         {"step": step, **{kind: one["points"].get(kind, 0) for kind in kinds}, "struck": one["struck"]}
         | {outcome: one["outcomes"].get(outcome, 0) for outcome in OUTCOMES}
-        | {"wrong": len(one["wrong"])}
+        | {"wrong": len(one["wrong"]), "recorded": one["recorded"][:10], "commit": one["commit"]}
         for step, one in steps.items()
     ]
     columns = (
@@ -79,6 +78,8 @@ def _fault_tables(steps: Mapping) -> list[Table]:
         Column("struck", "faults", "count"),
         *(Column(outcome, words, "count") for outcome, words in OUTCOMES.items()),
         Column("wrong", "not whole in the end", "count"),
+        Column("recorded", "measured"),
+        Column("commit", "at commit"),
     )
     return [Table("faults", "Faults by step", columns, pd.DataFrame(rows))] if rows else []
 

@@ -193,11 +193,8 @@ def main() -> int:
             sys.exit((folder / "first.txt").read_text())
         if name == arguments.step:
             found[name] = Step(name, root, command, look_at_recording).check()
-    about = {
-        "recorded": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "commit": commit(),
-        "steps": found,
-    }
+    about = {"recorded": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": commit()}
+    about = {"steps": {step: about | one for step, one in found.items()}}
     arguments.out.write_text(json.dumps(about, indent=1) + "\n")
     print(f"{sum(one['struck'] for one in found.values())} faults in {time.monotonic() - started:.0f} s")
     return int(any(one["wrong"] for one in found.values()))
