@@ -31,7 +31,7 @@ export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all test-image test-chaos serve sweep studies ingest merge publish-data report site offline
-.PHONY: check-public notebook screenshots image pin-base-image sbom lock bench lint format clean
+.PHONY: check-public test-faults notebook screenshots image pin-base-image sbom lock bench lint format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -144,6 +144,9 @@ screenshots: $(TO_DEVELOP) ## Take the README's pictures of the report, light an
 
 test-chaos: $(TO_DEVELOP) ## Twenty kill -9 and five SIGTERM over a sweep on the CPU (minutes)
 	$(BIN)/python -m pytest --all -s tests/jobs/test_chaos.py
+
+test-faults: $(TO_DEVELOP) ## A fault at each change of a file by sweep, ingest and publication (half an hour)
+	FAULTS_OUT=site/data/benchmarks/faults.json $(BIN)/python -m pytest --all -s tests/jobs/test_faults.py
 
 bench: $(TO_DEVELOP) ## Measure the reader on generated captures of up to 5 M kernels
 	$(BIN)/python -m tests.bench --out site/data/benchmarks/reader.json

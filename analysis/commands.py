@@ -25,13 +25,13 @@ def ingest(
 ) -> None:
     """Turn the results of a sweep into a recording: tidy Parquet tables and a manifest.
 
-    Exit code: 0 every run that was measured is in it, 1 files of some are damaged (it names them, and the others are
-    in it), 2 there is nothing to ingest.
+    Exit code: 0 every run that was measured is in it, 1 files of some are damaged or their captures cannot be used (it
+    names them, and the others are in it), 2 there is nothing to ingest.
     """
     try:
         manifest = ingesting.ingest(results, out, report=ingesting.print_line, label=label)
-    except (ingesting.ResultsError, RecordingError) as error:
-        ingesting.print_line(f"error: {error}")
+    except (ingesting.ResultsError, RecordingError, OSError) as error:
+        ingesting.print_line(f"error: {told(error)}")
         raise typer.Exit(2) from error
     size = sum(table["bytes"] for table in manifest["tables"].values())
     num_ok = sum(run["status"] == "ok" for run in manifest["runs"])
@@ -39,8 +39,16 @@ def ingest(
     num_runs, num_kernels = counted(len(manifest["runs"]), "run"), counted(kernels, "kernel")
     print(f"{out}: {num_runs}, {num_ok} ok, {num_kernels}, {size / 2**20:.1f} MiB")
     if lost := ingesting.lost_runs(manifest):
-        ingesting.print_line(f"error: {len(lost)} of {num_runs} cannot be read any more, see above")
+        were = "was" if len(lost) == 1 else "were"
+        ingesting.print_line(f"error: {len(lost)} of {num_runs} {were} measured and cannot be recorded, see above")
         raise typer.Exit(1)
+
+
+def told(error: Exception) -> str:
+    """What an error says; of one of the operating system which file, why and what to do."""
+    if not isinstance(error, OSError):
+        return str(error)
+    return f"{error.filename or 'a file'}: {error.strerror or error}; mend this (free some space?) and run it again"
 
 
 def merge(
@@ -59,8 +67,8 @@ def merge(
     """
     try:
         merged = merging.merge(shards, out, report=ingesting.print_line, allow_mix=allow_mix)
-    except ingesting.ResultsError as error:
-        ingesting.print_line(f"error: {error}")
+    except (ingesting.ResultsError, OSError) as error:
+        ingesting.print_line(f"error: {told(error)}")
         raise typer.Exit(2) from error
     num_runs = counted(len(merged.runs), "run")
     print(f"{out}: {num_runs}, {len(merged.missing)} missing, {len(merged.copies)} held more than once")
@@ -141,7 +149,7 @@ def report(
         ingesting.print_line(f"error: {error}")
         raise typer.Exit(2) from error
     pages, files = counted(published.pages, "page"), counted(published.files, "file")
-    print(f"{docs}: {pages}, {files}, {counted(published.breaches, 'breach', 'es')} of the checks")
+    print(f"{docs}: {pages}, {files}, {counted(published.breaches, 'breach')} of the checks")
     raise typer.Exit(1 if strict and published.breaches else 0)
 
 
@@ -162,8 +170,8 @@ def publish_data(
 
     try:
         folder = publishing.publish_data(source, name, data, lambda text: yes or typer.confirm(text), study=study)
-    except (publishing.PublishError, ingesting.ResultsError, RecordingError) as error:
-        ingesting.print_line(f"error: {error}")
+    except (publishing.PublishError, ingesting.ResultsError, RecordingError, OSError) as error:
+        ingesting.print_line(f"error: {told(error)}")
         raise typer.Exit(2) from error
     if folder is None:
         ingesting.print_line("nothing was published")

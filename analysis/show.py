@@ -178,7 +178,7 @@ def _facts(summary: Summary) -> list[str]:
     facts, coverage, launches = summary.capture, summary.coverage, summary.launches
     version, schema = (printable(facts[name]) or "unknown" for name in ("nsys_version", "schema_version"))
     lines = [
-        f"{_span(facts)}; {counted(len(facts['processes']), 'process', 'es')}; "
+        f"{_span(facts)}; {counted(len(facts['processes']), 'process')}; "
         f"{counted(facts['num_gpus'], 'GPU')} used; nsys {version}, schema {schema}",
         f"{counted(facts['num_kernels'], 'kernel')} ({_time(facts['kernel_ns'])}), "
         f"{counted(facts['num_graph_executions'], 'graph execution')} ({_time(facts['graph_ns'])}), "

@@ -52,8 +52,9 @@ class Published:
 
 
 def recordings_in(folder: Path) -> list[Path]:
-    """The recordings below `folder`. Raises RecordingError where there is none."""
-    found = sorted(manifest.parent for manifest in folder.glob("*/manifest.json"))
+    """The recordings below `folder`; what a killed program left of one begins with a dot. Raises RecordingError where
+    there is none."""
+    found = sorted(manifest.parent for manifest in folder.glob("[!.]*/manifest.json"))
     if not found:
         raise store.RecordingError(f"{folder} holds no recording: make one with `profiler-job ingest`")
     return found
@@ -187,7 +188,7 @@ def _draft(
         site, checked = write_overview_of_script(rec, docs)
     else:
         site, checked = write_questions(rec, docs, studies)
-        figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader")}
+        figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader", "faults")}
         site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
     site.write("report/runs.md", "run_list.md", ask(run_list, rec))
     site.write("report/kernels.md", "kernel_glossary.md", ask(kernel_glossary, rec))

@@ -319,6 +319,7 @@ def recordings_to_show(results: Path, named: list[Path], shipped: bool) -> list[
     if not shipped:
         if absent := [folder for folder in named if not (folder / "manifest.json").is_file()]:
             raise fail(f"--recording {absent[0]}: no recording is there; `ingest` makes one", USAGE)
+        named = [Path(os.path.abspath(folder)) for folder in named]  # `.` has no name
         by_name = {folder.name: folder for folder in named}
         if same := [folder for folder in named if by_name[folder.name] is not folder]:
             both = f"--recording {same[0]} and {by_name[same[0].name]}"

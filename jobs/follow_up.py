@@ -18,12 +18,12 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
-from jobs.contract.integrity import replace
+from jobs.contract.integrity import clear, replace
 from jobs.contract.layout import SCRIPT
 from jobs.executor.events import Emit
+from jobs.executor.temporary import remove_abandoned, temporary_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -39,7 +39,7 @@ class StepFailed(Exception):
 
 def shipped_recordings() -> list[Path]:
     """The recordings that come with the program."""
-    return sorted(manifest.parent for manifest in (ROOT / "site" / "data").glob("*/manifest.json"))
+    return sorted(manifest.parent for manifest in (ROOT / "site" / "data").glob("[!.]*/manifest.json"))
 
 
 def own_recordings(results: Path) -> list[Path]:
@@ -52,8 +52,11 @@ def ingest(sweep: Path, recording: Path, emit: Emit) -> bool:
     """Turn the results of a sweep into a recording, in place of an older one, and return whether every run that was
     measured is in it. Raises StepFailed."""
     draft = recording.absolute().parent / ".draft" / recording.name
+    clear(draft)  # of a job that was killed
     command = ["jobs", "ingest", str(sweep.absolute()), "--out", str(draft)]
     code = _step("recording", command, emit, allowed=(0, SOME_LOST))
+    if not draft.is_dir():  # 1 is also what a crash of Python gives
+        raise StepFailed(f"the step `recording` failed (jobs ingest, exit {code}) and left no recording, see above")
     replace(draft, recording)
     with suppress(OSError):  # not empty: a job of another sweep makes its recording, or was killed when it did
         draft.parent.rmdir()
@@ -67,8 +70,9 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit) -> None:
     """
     if not (ROOT / "mkdocs.yml").is_file():
         raise StepFailed(f"{ROOT} has no mkdocs.yml; run from a checkout of this project, or in its image")
-    with TemporaryDirectory(prefix="profiler-site-") as folder:
-        work, docs = Path(folder), Path(folder, "site")
+    remove_abandoned()
+    with temporary_folder("site-") as work:
+        docs = work / "site"
         (work / "analysis").symlink_to(ROOT / "analysis")  # mkdocs.yml may name a file of it, relative to itself
         # The report on a script has no questions, so the guide, which speaks of them, stays out.
         of_scripts = all(is_of_script(recording) for recording in recordings)
@@ -81,6 +85,7 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit) -> None:
         settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
         (work / "mkdocs.yml").write_text(without_missing_pages(settings, docs), encoding="utf-8")
         draft = site.absolute().with_name(f".{site.name}.draft")
+        clear(draft)  # of a job that was killed
         options = ["--config-file", str(work / "mkdocs.yml"), "--site-dir", str(draft)]
         _step("site", ["mkdocs", "build", "--quiet", *options], emit)
     replace(draft, site)

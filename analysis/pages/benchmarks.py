@@ -1,6 +1,7 @@
 """How fast the job and the reader are, against what they promise: numbers from the benchmarks' own files."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import pandas as pd
 
@@ -8,16 +9,20 @@ from analysis.answer import Answer, Column, Table, assemble
 
 SLUG = "benchmarks"
 TITLE = "Benchmarks"
+OUTCOMES = {"whole": "went on, whole", "told": "told the error", "killed": "killed"}
+"""How a step that met a fault ended."""
 
 
-def answer(job: Mapping, reader: Mapping) -> Answer:
-    """What `tests.bench` and `tests.bench.sweep_speed` wrote; a part that was not run is absent, not estimated.
+def answer(job: Mapping, reader: Mapping, faults: Mapping = MappingProxyType({})) -> Answer:
+    """What `tests.bench`, `tests.bench.sweep_speed` and `tests.faults` wrote; a part that was not run is absent, not
+    estimated.
 
-    reader: one row for each tool, container and size. targets: every promise with its limit, what was measured and
-    whether it is met. gpu parts: wall times in seconds. Facts name the machines and dates; growth: how many times the
-    time and the memory of the small capture the large one took, for each container.
+    faults: one row for each step, with its points by kind and how the strikes ended. reader: one row for each tool,
+    container and size. targets: every promise with its limit, what was measured and whether it is met. gpu parts: wall
+    times in seconds. Facts name the machines and dates; growth: how many times the time and the memory of the small
+    capture the large one took, for each container.
     """
-    tables = _tables(job, reader)
+    tables = [*_tables(job, reader), *_fault_tables(faults.get("steps", {}))]
     names = {"machine": reader.get("machine"), "nsys_ai": reader.get("nsys_ai"), "read": reader.get("recorded")}
     facts = {name: job.get(name) for name in ("whole", "process_per_run", "gpus")} | names
     facts |= {"growth": reader.get("growth", [])}
@@ -57,6 +62,26 @@ def _tables(job: Mapping, reader: Mapping) -> list[Table]:
         columns = (Column("part", "part"), Column("seconds", "time", "seconds"))
         tables.append(Table("parts", "Parts of the whole job", columns, pd.DataFrame(parts)))
     return tables
+
+
+def _fault_tables(steps: Mapping) -> list[Table]:
+    kinds = list(dict.fromkeys(kind for one in steps.values() for kind in one["points"]))
+    rows = [
+        {"step": step, **{kind: one["points"].get(kind, 0) for kind in kinds}, "struck": one["struck"]}
+        | {outcome: one["outcomes"].get(outcome, 0) for outcome in OUTCOMES}
+        | {"wrong": len(one["wrong"]), "recorded": one["recorded"][:10], "commit": one["commit"]}
+        for step, one in steps.items()
+    ]
+    columns = (
+        Column("step", "step"),
+        *(Column(kind, kind, "count") for kind in kinds),
+        Column("struck", "faults", "count"),
+        *(Column(outcome, words, "count") for outcome, words in OUTCOMES.items()),
+        Column("wrong", "not whole in the end", "count"),
+        Column("recorded", "measured"),
+        Column("commit", "at commit"),
+    )
+    return [Table("faults", "Faults by step", columns, pd.DataFrame(rows))] if rows else []
 
 
 def _unit(what: str) -> str:

@@ -22,12 +22,12 @@ def answer(
     the GPU waited for. Times are per step."""
     run = runs.iloc[0]
     frames = _frames(steps, kernels, memops)
+    scalars = dict(zip(figures["figure"].astype(str), figures["value"]))
     facts = {
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
-        "figures": dict(zip(figures["figure"].astype(str), figures["value"])),
         "has_modules": len(frames.tree) > 0,
     }
-    return assemble(facts, _claims(frames, facts["figures"]), _tables(frames), _charts(frames))
+    return assemble(facts, _claims(frames, scalars), _tables(frames), _charts(frames))
 
 
 @dataclass(frozen=True, kw_only=True)

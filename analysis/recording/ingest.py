@@ -1,6 +1,7 @@
 """From the results folder of a sweep to a recording."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from analysis.recording.scan import HASHED_NAMES
 from jobs.contract import ranges
 from jobs.contract.integrity import find_damage
 from jobs.contract.layout import (
+    ALL_RUNS,
     CALIBRATION,
     CAPTURE,
     LOG,
@@ -33,7 +35,7 @@ from jobs.contract.privacy import PRIVATE_LINE, find_name, find_private, scrub_t
 from jobs.contract.words import counted
 
 _ABOUT_RUN = ("autograd_multithreading", "float32_matmul_precision", "warmup_steps", "measured_steps", "profiled_steps")
-LOG_LINES = 12
+LOG_LINES, LOG_BYTES = 12, 2**20  # of the end of a log: what is kept, and where that is looked for
 READING_FILES, READING_CAPTURE = "reading the files", "reading the capture"
 """Phases of runs that were measured well, and of which no recording can be made."""
 CALIBRATED = ("figure", "unit", "value", "low", "high", "repeats")
@@ -54,7 +56,7 @@ def ingest(
     is not ok. Raises ResultsError when there is no sweep to read.
     """
     folder = _sweep_folder(Path(results))
-    sweep = read_json(folder / SWEEP) if (folder / SWEEP).is_file() else {}
+    sweep = read_plan(folder / SWEEP) if (folder / SWEEP).is_file() else {}
     order = [str(one) for one in sweep.get("runs", [])]
     found = sorted(file.parent.name for file in folder.glob(f"*/{RECORD}"))
     if not found:
@@ -78,18 +80,18 @@ def ingest(
     manifest = _manifest(
         label or Path(out).name, str(sweep.get("sweep", folder.name)), tables["runs"], schemas, not_run
     )
-    ends = [end for record in records.values() if (end := _ended(record))]
+    ends = [end for run_id, record in records.items() if (end := _ended(run_id, record, report))]
     manifest["recorded_to"] = max(ends, default=manifest["recorded_from"])
     if sweep.get(SCRIPT):
         manifest[SCRIPT] = True
     manifest |= {"study": str(sweep.get("study", "")), "calibration": _calibration(folder / CALIBRATION)}
     manifest[HASHED_NAMES] = sorted({name for record in records.values() for name in record.hashed_names})
     store.write(out, tables, manifest)
-    return json.loads((Path(out) / "manifest.json").read_text(encoding="utf-8"))
+    return store.read_manifest(Path(out))
 
 
 def lost_runs(manifest: dict) -> list[str]:
-    """The runs of a recording that were measured well, and whose results cannot be read any more."""
+    """The runs of a recording that were measured, and whose files are damaged or whose capture cannot be used."""
     return [run["run_id"] for run in manifest["runs"] if run["phase"] in (READING_FILES, READING_CAPTURE)]
 
 
@@ -130,10 +132,21 @@ def read_json(file: Path) -> dict:
     return data
 
 
+def read_plan(file: Path) -> dict:
+    """A sweep as planned. Raises ResultsError."""
+    plan = read_json(file)
+    for key in (key for key in ("runs", ALL_RUNS) if not isinstance(plan.get(key, []), list)):
+        raise ResultsError(f"{file}: {key} is no list of run ids: run the sweep again")
+    return plan
+
+
 def read_finished(run: Path) -> FinishedRecord:
     """The record of the finished run in a folder. Raises ResultsError."""
     try:
-        return read_record(run / RECORD, FinishedRecord)
+        record = read_record(run / RECORD, FinishedRecord)
+        if misfit := store.find_misfit("runs", pd.DataFrame({name: [value] for name, value in record.run.items()})):
+            raise RecordError(run / RECORD, f"run.{misfit}")
+        return record
     except RecordError as error:
         raise ResultsError(str(error)) from error
 
@@ -163,19 +176,21 @@ def _run_tables(
 ) -> tuple[dict[str, pd.DataFrame], str]:
     """The tables of one run, and the schema version of its capture ("" without one)."""
     damage = find_damage(folder, record.files)
+    tables: dict[str, pd.DataFrame] = {}
+    if not damage:
+        timings = read_json(folder / TIMINGS) if (folder / TIMINGS).is_file() else {}
+        try:
+            tables["steps"] = _rows("steps", timings, run_id, collector="timer")
+            tables |= {name: _rows(name, timings, run_id) for name in ("memory", "module_memory", "figures")}
+        except ValueError as error:
+            damage = f"{TIMINGS}: {error}"
     if damage:
         detail = {"phase": READING_FILES, "message": f"{damage}; run the sweep again, which measures it anew"}
         empty = {name: store.empty(name) for name in store.TABLES}
         return empty | {"runs": _run_row(record, run_id, "failed", detail, empty["memory"]).assign(log=None)}, ""
-    timings = read_json(folder / TIMINGS) if (folder / TIMINGS).is_file() else {}
-    tables: dict[str, pd.DataFrame] = {}
-    tables["steps"] = _timer_steps(timings, run_id)
-    tables["memory"] = _rows("memory", timings, run_id)
     status: str = record.status
     detail = record.status_detail.model_dump(exclude_unset=True) if record.status_detail else {}
     schema = ""
-    tables["module_memory"] = _rows("module_memory", timings, run_id)
-    tables["figures"] = _rows("figures", timings, run_id)
     tables["nsys_sums"] = _nsys_sums(folder / NSYS_SUMS_FILE, run_id)
     if status == "ok" and record.profiled_steps != 0:
         try:
@@ -241,7 +256,13 @@ def _log(file: Path, hashed_names: list[str]) -> str | None:
     None where none is left."""
     if not file.is_file():
         return None
-    lines = file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    with open(file, "rb") as opened:
+        start = max(0, opened.seek(0, os.SEEK_END) - LOG_BYTES)
+        opened.seek(start)
+        lines = opened.read(LOG_BYTES).decode(errors="replace").splitlines()
+    if start:  # of the first line the beginning is not there, and what it would have told of a secret
+        lines = lines[1:] or [f"(a line of more than {LOG_BYTES} bytes is left out)"]
+    lines = "\n".join(lines).strip().splitlines()
     kept: list[str] = []
     for line in reversed(lines):
         scrubbed = scrub_text(line)
@@ -252,16 +273,17 @@ def _log(file: Path, hashed_names: list[str]) -> str | None:
     return "\n".join(kept) or None
 
 
-def _timer_steps(timings: dict, run_id: str) -> pd.DataFrame:
-    rows = [(run_id, "timer", one["step"], one["phase"], one["wall_ns"]) for one in timings.get("steps", [])]
-    return pd.DataFrame(rows, columns=["run_id", "collector", "step", "phase", "wall_ns"]).assign(rank=0)
-
-
-def _rows(table: str, timings: dict, run_id: str) -> pd.DataFrame:
-    """What timings.json, which is of one process, holds of a table of the same name."""
-    names = [column.name for column in store.TABLES[table] if column.name not in ("run_id", "rank")]
-    rows = [[run_id, 0, *(one[name] for name in names)] for one in timings.get(table, [])]
-    return pd.DataFrame(rows, columns=["run_id", "rank", *names])
+def _rows(table: str, timings: dict, run_id: str, **known: str) -> pd.DataFrame:
+    """What timings.json, which is of one process, holds of a table of the same name; `known` is the same in each row.
+    Raises ValueError where it is not of the table's types."""
+    names = [column.name for column in store.TABLES[table] if column.name not in ("run_id", "rank", *known)]
+    rows = timings.get(table, [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= set(names) for row in rows):
+        raise ValueError(f"{table} is no list of rows with {', '.join(names)}")
+    frame = pd.DataFrame([[row[name] for name in names] for row in rows], columns=names, dtype=object)
+    if misfit := store.find_misfit(table, frame):
+        raise ValueError(f"{table}: {misfit}")
+    return frame.infer_objects().assign(run_id=run_id, rank=0, **known)
 
 
 def _nsys_sums(file: Path, run_id: str) -> pd.DataFrame:
@@ -405,19 +427,19 @@ def _manifest(name: str, sweep: str, runs: pd.DataFrame, schemas: set[str], not_
     }
 
 
-def _ended(record: FinishedRecord) -> str:
+def _ended(run_id: str, record: FinishedRecord, report: Callable[[str], None]) -> str:
     """When a run ended, "" if its record does not say. Its stages may lie far apart, so that only older records end
-    `wall_s` after their start."""
+    `wall_s` after their start, and those whose clock was set back, which is told."""
     try:
-        if record.ended_at:
-            end = datetime.fromisoformat(record.ended_at)
-        elif record.started_at and record.wall_s is not None:
-            end = datetime.fromisoformat(record.started_at) + timedelta(seconds=record.wall_s)
-        else:
-            return ""
-    except ValueError:
+        start = datetime.fromisoformat(record.started_at) if record.started_at else None
+        end = datetime.fromisoformat(record.ended_at) if record.ended_at else None
+        if start and end and end < start:
+            report(f"{run_id}: ended before it began, by the clock of its machine; it took {record.wall_s or 0:.1f} s")
+        if start and record.wall_s is not None and (end is None or end < start):
+            end = start + timedelta(seconds=record.wall_s)
+    except (ValueError, TypeError, OverflowError):  # no times, or one of them without its time zone
         return ""
-    return end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if end else ""
 
 
 def print_line(line: str) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analysis.recording.ingest import ResultsError, read_finished, read_json
-from jobs.contract.integrity import find_damage, replace
+from analysis.recording.ingest import ResultsError, read_finished, read_plan
+from jobs.contract.integrity import clear, find_damage, replace
 from jobs.contract.layout import (
     ALL_RUNS,
     CALIBRATION,
@@ -116,7 +116,7 @@ def _check_out(out: Path, shards: list[Path]) -> None:
 
 def _common_plan(shards: list[Path]) -> dict:
     """The sweep that all shards are part of, as one machine would write it to sweep.json."""
-    first, *others = plans = [read_json(shard / SWEEP) for shard in shards]
+    first, *others = plans = [read_plan(shard / SWEEP) for shard in shards]
     for plan in plans:
         mine = plan.pop("runs", [])
         plan["runs"] = plan.pop(ALL_RUNS, mine)
@@ -151,7 +151,7 @@ def _why_missing(run_id: str, shards: list[Path]) -> str:
         if (shard / run_id).is_dir():
             return f"{shard} began it and did not finish; run that shard again"
     for shard in shards:
-        if run_id in read_json(shard / SWEEP).get("runs", []):
+        if run_id in read_plan(shard / SWEEP).get("runs", []):
             return f"{shard} has not begun it; run that shard again"
     return "no folder given has it; give the shard that does, or run it"
 
@@ -185,7 +185,7 @@ def _compare_machines(machines: list[Machine], allow_mix: bool, report: Callable
 def _write(out: Path, plan: dict, runs: dict[str, Path], shards: list[Path]) -> None:
     """Write to a draft beside `out` first, so that `out` is whole or not there."""
     draft = out.with_name(out.name + ".draft")
-    shutil.rmtree(draft, ignore_errors=True)
+    clear(draft)
     draft.mkdir(parents=True)
     for run_id, folder in runs.items():
         shutil.copytree(folder, draft / run_id, ignore=shutil.ignore_patterns(IN_FLIGHT, "*.draft"))

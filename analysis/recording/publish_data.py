@@ -100,7 +100,7 @@ def _recording(source: Path, draft: Path) -> Path:
     """`source` itself, or the recording in `draft` that is made of its results."""
     if not (source / store.MANIFEST).is_file():
         if lost := ingest.lost_runs(ingest.ingest(source, draft, report=ingest.print_line)):
-            raise PublishError(f"{source}: {', '.join(lost)} cannot be read any more: run the sweep again")
+            raise PublishError(f"{source}: measured and cannot be recorded, see above: {', '.join(lost)}")
         return draft
     store.check_files(source, store.read_manifest(source))
     return source
@@ -129,7 +129,7 @@ def _check(folder: Path, scanner: Scanner, run_ids: set[str], target: Path) -> N
             " most: measure fewer runs"
         )
     study = store.read_manifest(folder).get("study", "")
-    for other in sorted(manifest.parent for manifest in target.parent.glob(f"*/{store.MANIFEST}")):
+    for other in sorted(manifest.parent for manifest in target.parent.glob(f"[!.]*/{store.MANIFEST}")):
         if other.name == target.name:
             continue
         manifest = store.read_manifest(other)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from analysis.reference import cuda_api, kernel_families
 from jobs.contract import ranges
 from jobs.contract.axes import default_of, details
-from jobs.contract.integrity import DIGEST, FileFacts, file_facts, find_damage, is_intact, replace, with_digest
+from jobs.contract.integrity import DIGEST, FileFacts, clear, file_facts, find_damage, is_intact, replace, with_digest
 from jobs.contract.layout import STATUSES
 
 _PHASES = " | ".join(ranges.ALL_PHASES)
@@ -329,7 +329,7 @@ def write(folder: Path | str, tables: Mapping[str, pd.DataFrame], manifest: dict
     checked = {name: _checked(name, _ordered(name, tables[name], run_ids)) for name in TABLES}
     draft = folder.with_name(f".{folder.name}.draft")
     try:
-        shutil.rmtree(draft, ignore_errors=True)
+        clear(draft)
         draft.mkdir(parents=True)
         written = {}
         for name, frame in checked.items():
@@ -409,6 +409,25 @@ def _series(values: pd.Series, column: Column) -> pd.Series:
             {"int32": "Int32", "int64": "Int64", "float64": "float64", "bool": "boolean"}[column.dtype]
         )
     return values.astype(column.dtype)
+
+
+def find_misfit(table: str, frame: pd.DataFrame) -> str:
+    """The first column with a value that is not of its type, and that value; "" where there is none."""
+    columns = {column.name: column for column in TABLES[table]}
+    for name, values in frame.items():
+        column = columns.get(str(name))
+        for value in values:
+            try:
+                if isinstance(value, list | dict):
+                    raise TypeError("not a value of a column")
+                if column and value is None and table != "runs":
+                    raise TypeError("a row without it")
+                if column:
+                    _series(pd.Series([value], dtype=object), column)
+            except (TypeError, ValueError, OverflowError):
+                wanted = column.dtype if column else "number or text"
+                return f"{name} is {json.dumps(value)[:100]}, where {wanted} should be"
+    return ""
 
 
 def _checked(name: str, frame: pd.DataFrame) -> pd.DataFrame:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 import pandas as pd
 from markupsafe import Markup
 
+from jobs.contract.words import noun_of
+
 MINUS, TIMES, THIN = "\u2212", "\u00d7", "\u202f"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ufdd0\ufffe\uffff\ud800-\udfff]")
 _MARKDOWN = re.compile(r"[^0-9A-Za-z .,;:/·…×−–%÷\u0080-\U0010ffff]")
@@ -159,8 +161,7 @@ def day(moment: object) -> Markup:
 
 def counted(number: float, noun: str) -> Markup:
     """`1 run`, `12 runs`, `2 passes`."""
-    plural = "" if number == 1 else "es" if noun.endswith("s") else "s"
-    return count(number) + Markup(f" {noun}{plural}")
+    return count(number) + Markup(f" {noun_of(number, noun)}")
 
 
 def part_of(part: int, whole: int, noun: str) -> Markup:

@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -80,6 +80,22 @@ def sync(path: Path) -> None:
         os.close(opened)
 
 
+def create(path: Path) -> IO[str]:
+    """A new text file, to be written. Whatever has its name is removed before; a link is not followed. Raises
+    OSError."""
+    path.unlink(missing_ok=True)
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    return open(opened, "w", encoding="utf-8")
+
+
+def clear(path: Path) -> None:
+    """Remove a folder with all that it holds, or a file; of a link the link alone, wherever it leads."""
+    if path.is_symlink() or path.is_file():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def replace(draft: Path, target: Path) -> None:
     """Put the folder `draft` in the place of `target`, which stays if that fails: nobody sees a part of both. Raises
     OSError."""
@@ -88,7 +104,7 @@ def replace(draft: Path, target: Path) -> None:
         for path in (*draft.iterdir(), draft):
             sync(path)
         if target.exists():
-            shutil.rmtree(old, ignore_errors=True)
+            clear(old)
             target.rename(old)
         draft.rename(target)
         sync(target.parent)

@@ -122,7 +122,8 @@ def scrub_text(text: str) -> str:
     its environment variables after an out of memory; at most 1000 characters."""
     text = text.partition(" If reserved but unallocated memory is large")[0]
     text = re.sub(r"(?<![\w/.])(?:file:/*|(?:~[\w.-]*|[A-Za-z]:)?)[/\\](?:[\w.+@-]+[/\\])*(?=[\w.+@-])", "", text)
-    text = re.sub(r"[\w.-]+@[\w-]+(\.[\w-]+)*", "...", text)
+    # Each word is read once, with a user in it or not: to look for the @ from each of its letters takes their square.
+    text = re.sub(r"[\w.-]+(@[\w-]+(?:\.[\w-]+)*)?", lambda word: "..." if word[1] else word[0], text)
     return text if len(text) <= 1000 else text[:997] + "..."
 
 

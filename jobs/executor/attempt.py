@@ -13,7 +13,7 @@ from jobs.contract.privacy import FOLDERS
 from jobs.executor.collectors import Collector
 from jobs.executor.failures import CaptureLost, RunFailed
 from jobs.executor.machine import hashed_names
-from jobs.executor.nsys_cli import count_kernels_and_steps
+from jobs.executor.nsys_cli import LONGEST_DIAGNOSTIC, count_kernels_and_steps
 from jobs.executor.sweep_state import SweepState
 from jobs.sweep.prediction import timeout_seconds
 
@@ -120,7 +120,7 @@ class Attempt:
         whose capture was lost is profiled again."""
         lost = isinstance(failure, CaptureLost)
         if lost:
-            said = " ".join(self.collector.complaints)
+            said = " ".join(self.collector.complaints)[:LONGEST_DIAGNOSTIC]
             message = FOLDERS.sub("", failure.detail["message"]) + (f"; nsys said: {said}" if said else "")
             failure.detail["message"] = f"{message} (see {NSYS_LOG})"
             self.state.results.set_capture_aside(self.run)

@@ -11,11 +11,12 @@ from itertools import count
 from pathlib import Path
 
 from jobs.contract.axes import Run
+from jobs.contract.excerpt import read_excerpt
 from jobs.contract.layout import LOG, NSYS_LOG, REPORT
 from jobs.executor.failures import CaptureLost, CollectorError, RunFailed, WorkerDied, status_of
 from jobs.executor.nsys_cli import NSYS_MISSING, NsysLog, export, nsys
 from jobs.executor.stop import CAPTURE_S, SHUTDOWN_S, Stop
-from jobs.executor.worker_process import WorkerProcess
+from jobs.executor.worker_process import KEPT_OF_OUTPUT, WorkerProcess
 
 RELEASE_TIMEOUT_S = 60
 CALIBRATE_TIMEOUT_S = 300
@@ -263,7 +264,7 @@ class Nsys(Collector):
 
     def _lost(self, phase: str, message: str) -> CaptureLost:
         """Stop the worker, and keep what there is of the capture beside the run."""
-        self.open_log("launch", (self.running.home / "log.txt").read_text(errors="replace"))
+        self.open_log("launch", read_excerpt(self.running.home / "log.txt", KEPT_OF_OUTPUT))
         for left in self.running.home.glob(f"{self.report.stem}.*"):
             shutil.move(left, self.open_log.path.parent)
         self.stop()

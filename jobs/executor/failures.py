@@ -29,17 +29,22 @@ class CollectorError(Exception):
 
 
 LOST_GPU = (
-    "GPU is lost",
-    "uncorrectable ECC",
-    "uncorrectable NVLink",
-    "device(s) is/are busy or unavailable",
-    "no CUDA-capable device",
-    "driver shutting down",
-    "CUDA driver initialization failed",
-    "CUDA error: unknown error",
-    "CUDA error: initialization error",
+    "GPU is lost",  # NVML_ERROR_GPU_IS_LOST
+    "uncorrectable ECC",  # cudaErrorECCUncorrectable
+    "uncorrectable NVLink",  # cudaErrorNvlinkUncorrectable
+    "device(s) is/are busy or unavailable",  # cudaErrorDevicesUnavailable
+    "no CUDA-capable device",  # cudaErrorNoDevice
+    "driver shutting down",  # cudaErrorCudartUnloading
+    "CUDA driver initialization failed",  # PyTorch's own words for cudaErrorInitializationError when it counts devices
+    "CUDA error: unknown error",  # cudaErrorUnknown, behind PyTorch's prefix: alone the words say too little
+    "CUDA error: initialization error",  # cudaErrorInitializationError, the same
 )
-"""What CUDA says where no run can go on. Other errors of its context, such as an illegal memory access, are a run's."""
+"""What is said where no run can go on. Other errors of CUDA's context, such as an illegal memory access, are a run's.
+
+Each is part of a message that was looked up: those of `cuda...` are what cudaGetErrorString of CUDA 13.0 returns (its
+codes are in the CUDA Runtime API, Data types, cudaError), which PyTorch puts behind `CUDA error: `
+(c10/cuda/CUDAException.cpp); NVML's is what nvmlErrorString returns, as in nvidia-ml-py; PyTorch's own is in
+c10/cuda/CUDAFunctions.cpp."""
 
 
 def status_of(event: str, message: str) -> Status:

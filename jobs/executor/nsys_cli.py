@@ -2,6 +2,7 @@
 
 import math
 import os
+import selectors
 import sqlite3
 import subprocess
 import time
@@ -10,7 +11,9 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from signal import SIGKILL
+from typing import IO, cast
 
+from jobs.contract.excerpt import Excerpt, shorten
 from jobs.contract.layout import NSYS_SUMS, NSYS_SUMS_FILE
 from jobs.contract.privacy import FOLDERS, GPU_IDS, KEPT_TABLES, STRING_COLUMNS
 from jobs.contract.ranges import STEP
@@ -18,6 +21,9 @@ from jobs.executor.failures import CollectorError
 
 TIMEOUT_S = 300  # of a command that writes or reads a report
 POLL_S = 0.5
+MOST_PRINTED = 32 * 2**20  # bytes kept of the beginning, and of the end, of what a command prints
+KEPT_OF_COMMAND = 2**17  # the same, in the log
+MOST_DIAGNOSTICS, LONGEST_DIAGNOSTIC = 100, 1000  # texts of a capture about itself, and characters of one
 NSYS_MISSING = "nsys is not on PATH: install the Nsight Systems command line (nsight-systems-cli)"
 
 
@@ -37,14 +43,16 @@ class NsysLog:
     def __call__(self, command: str, said: str) -> None:
         """Append what `command` said until now, a line each; of a progress bar its end."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        lines = [line.strip().rpartition("\r")[2] for line in FOLDERS.sub("", said).split("\n")]
+        said = FOLDERS.sub("", shorten(said, KEPT_OF_COMMAND))
+        lines = [line.strip().rpartition("\r")[2] for line in said.split("\n")]
         with open(self.path, "a") as file:
             file.writelines(f"{now} {command}: {line}\n" for line in lines if line)
 
     def diagnose(self, database: Path) -> None:
         """Append what an export says of its own capture: how many events were produced and collected, and what may be
         missing. An export without the table says nothing."""
-        query = "SELECT severity, text FROM DIAGNOSTIC_EVENT GROUP BY severity, text ORDER BY min(timestamp)"
+        query = f"""SELECT severity, substr(text, 1, {LONGEST_DIAGNOSTIC}) AS said FROM DIAGNOSTIC_EVENT
+                    GROUP BY severity, said ORDER BY min(timestamp) LIMIT {MOST_DIAGNOSTICS}"""
         with suppress(sqlite3.Error), closing(sqlite3.connect(database)) as connection:
             for severity, text in connection.execute(query).fetchall():
                 self(SEVERITIES.get(severity, "information"), text)
@@ -78,22 +86,25 @@ def nsys(
     except FileNotFoundError:
         raise CollectorError(NSYS_MISSING) from None
     with process:
+        outputs = {pipe: Excerpt(MOST_PRINTED) for pipe in (process.stdout, process.stderr) if pipe}
         deadline = time.monotonic() + timeout_s
         try:
-            outputs = _outputs(process, POLL_S)
-            while outputs is None and (rest := min(deadline - time.monotonic(), left_s())) > 0:
-                outputs = _outputs(process, min(rest, POLL_S))
+            ended = _read(process, outputs, POLL_S)
+            while not ended and (rest := min(deadline - time.monotonic(), left_s())) > 0:
+                ended = _read(process, outputs, min(rest, POLL_S))
         except BaseException:  # this program is told to end
             kill_group(process.pid)
             raise
-        if outputs is None:
+        if not ended:
             late = time.monotonic() >= deadline
             failure = f"did not end within {timeout_s:g} s" if late else "was killed, as the sweep stops"
             kill_group(process.pid)
-            outputs = _outputs(process, POLL_S) or (b"", b"")
+            _read(process, outputs, POLL_S)
         if not failure and process.returncode:
             failure = f"failed (exit {process.returncode})"
-    printed, complained = (output.decode(errors="replace") for output in outputs)
+    printed, complained = (output.text for output in outputs.values())
+    if not failure and not log and any(output.is_cut for output in outputs.values()):
+        failure = f"printed more than {2 * MOST_PRINTED >> 20} MiB"
     if log:
         log(command, f"{printed}\n{complained}\n{failure or 'done'}")
     if failure:
@@ -102,11 +113,23 @@ def nsys(
     return printed
 
 
-def _outputs(process: subprocess.Popen, timeout_s: float) -> tuple[bytes, bytes] | None:
-    """What a process printed until its end; None if that does not come in time."""
+def _read(process: subprocess.Popen, outputs: Mapping[IO[bytes], Excerpt], timeout_s: float) -> bool:
+    """Read what a process prints, and return whether it ended in time, and so did all that has its outputs."""
+    deadline = time.monotonic() + timeout_s
+    with selectors.DefaultSelector() as selector:
+        for pipe in outputs:
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map():
+            if (rest := deadline - time.monotonic()) <= 0:
+                return False
+            for key, _ in selector.select(rest):
+                if chunk := os.read(key.fd, 2**16):
+                    outputs[cast(IO[bytes], key.fileobj)].add(chunk)
+                else:
+                    selector.unregister(key.fileobj)
     with suppress(subprocess.TimeoutExpired):
-        return process.communicate(timeout=timeout_s)
-    return None
+        process.wait(max(0.0, deadline - time.monotonic()))
+    return process.returncode is not None
 
 
 def kill_group(pid: int) -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from jobs.contract.axes import Run
-from jobs.contract.integrity import facts_of, find_damage, sync, with_digest
+from jobs.contract.excerpt import trim
+from jobs.contract.integrity import clear, create, facts_of, find_damage, sync, with_digest
 from jobs.contract.layout import (
     IN_FLIGHT,
     LOCK,
@@ -27,6 +28,7 @@ from jobs.contract.layout import (
     RECORDINGS,
     REPORT,
     SITE,
+    SWEEP,
     TIMED,
     TIMINGS,
     AnyRecord,
@@ -37,9 +39,9 @@ from jobs.contract.layout import (
 )
 from jobs.sweep.plan import Sweep
 
-PLAN = "sweep.json"
 LEAST_FREE_BYTES = 32 * 2**20  # less, and a failed run failed for lack of space
 FULL = ("No space left on device", "disk is full", "Disk quota exceeded")  # what programs say of it
+KEPT_OF_LOG = 2 * 2**20  # bytes of its beginning, and as many of its end
 DRAFT = ".draft"  # ending of a file that is being written
 LOCK_S = 1.0  # `is_locked` holds the lock for an instant, too
 
@@ -58,7 +60,7 @@ Kind = TypeVar("Kind", dict, list)
 def write_json(path: Path, content: dict | list) -> None:
     """Write atomically: whoever reads sees the old file or the whole new one."""
     draft = path.with_name(path.name + DRAFT)
-    with open(draft, "w") as file:
+    with create(draft) as file:
         json.dump(content, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
@@ -83,6 +85,17 @@ def find_record(path: Path) -> RunRecord | None:
         return None
 
 
+def open_lock(path: Path) -> IO[str]:
+    """The file to lock, made where it is missing. Raises OSError, also where it is a link: a job empties its lock."""
+    try:
+        opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "is a symbolic link, which no job makes", str(path)) from None
+        raise
+    return open(opened, "r+")
+
+
 def try_lock(file: IO, how: int) -> bool:
     """Take a lock on a file (fcntl.LOCK_EX or LOCK_SH) without waiting for it; False where another holds it."""
     try:
@@ -94,12 +107,12 @@ def try_lock(file: IO, how: int) -> bool:
 
 def sweeps_in(root: Path) -> list[str]:
     """Names of the sweeps that a results folder has something of."""
-    return sorted(folder.name for folder in root.iterdir() if (folder / PLAN).exists() or shards_in(folder))
+    return sorted(folder.name for folder in root.iterdir() if (folder / SWEEP).exists() or shards_in(folder))
 
 
 def shards_in(folder: Path) -> list[str]:
     """Names of the folders of shards in the folder of a sweep."""
-    names = [plan.parent.name for plan in folder.glob(f"shard-*-of-*/{PLAN}")]
+    names = [plan.parent.name for plan in folder.glob(f"shard-*-of-*/{SWEEP}")]
     return sorted(names, key=lambda name: (len(name), name))
 
 
@@ -124,7 +137,7 @@ class Results:
         Raises Locked naming the holder, OSError where the folder cannot be written.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / LOCK, "a+") as file:
+        with open_lock(self.folder / LOCK) as file:
             deadline = time.monotonic() + max(LOCK_S, wait_s)
             while not try_lock(file, fcntl.LOCK_EX):
                 if time.monotonic() > deadline:
@@ -149,15 +162,15 @@ class Results:
                 others = ", ".join(others_in(parent))
                 there = f"it has {others}" if others else "no job has begun there"
                 raise NoResults(f"{parent}: has no results of {name}; {there}")
-        if (shards := shards_in(self.folder)) and not (self.folder / PLAN).exists():
+        if (shards := shards_in(self.folder)) and not (self.folder / SWEEP).exists():
             raise NoResults(f"{self.folder}: measured in shards; give --shard I/N; it has {', '.join(shards)}")
 
     def is_locked(self) -> bool:
-        try:
-            with open(self.folder / LOCK) as file:
-                return not try_lock(file, fcntl.LOCK_SH)
-        except FileNotFoundError:
+        lock = self.folder / LOCK
+        if lock.is_symlink() or not lock.is_file():
             return False
+        with open(lock) as file:
+            return not try_lock(file, fcntl.LOCK_SH)
 
     def check_space(self, said: str = "") -> None:
         """Raises OSError (ENOSPC) naming the folder when the results or the temporary files have no room left, or with
@@ -173,7 +186,7 @@ class Results:
         plan = {"sweep": sweep.name, **sweep.model_dump(exclude={"name"}), "runs": [run.run_id for run in runs]}
         if whole is not None:
             plan["runs_of_all_shards"] = [run.run_id for run in whole]
-        write_json(self.folder / PLAN, plan)
+        write_json(self.folder / SWEEP, plan)
 
     def record(self, run: Run) -> RunRecord | None:
         return find_record(self.folder / run.run_id / RECORD)
@@ -221,7 +234,7 @@ class Results:
     def begin(self, run: Run) -> Path:
         """A folder for a run, marked as in flight. What an earlier attempt left there is removed."""
         folder = self.folder / run.run_id
-        shutil.rmtree(folder, ignore_errors=True)
+        clear(folder)
         (self.raw / f"{run.run_id}{Path(REPORT).suffix}").unlink(missing_ok=True)
         self.forget_lost_captures(run)
         folder.mkdir(parents=True, exist_ok=True)  # a shared folder may keep files that somebody has open
@@ -243,8 +256,8 @@ class Results:
         """The folder of a timed run, marked as in flight. What an earlier capture left there is removed."""
         folder = self.folder / run.run_id
         for path in folder.iterdir():
-            if path.name not in (TIMED, TIMINGS, LOG, NSYS_LOG):
-                path.unlink()
+            if path.name not in (TIMED, TIMINGS, LOG, NSYS_LOG) or path.is_symlink():
+                clear(path)
         self.mark(run, "running")
         return folder
 
@@ -273,12 +286,18 @@ class Results:
         if report.exists():
             self.raw.mkdir(parents=True, exist_ok=True)
             shutil.move(report, self.raw / f"{run.run_id}{report.suffix}")
+        for log in (LOG, NSYS_LOG):
+            trim(folder / log, KEPT_OF_LOG)
         beside = [path for path in folder.iterdir() if path.name not in (RECORD, TIMED, IN_FLIGHT) and path.is_file()]
         self._write_record(folder / RECORD, record, [path for path in beside if path.suffix != DRAFT])
+        self.tidy(run, record)
+
+    def tidy(self, run: Run, record: RunRecord) -> None:
+        """Remove what a finished run has no more use for, and a job that ended right after its record may have left."""
         if record.status == "ok":
             self.forget_lost_captures(run)
         for name in (IN_FLIGHT, TIMED):
-            (folder / name).unlink(missing_ok=True)
+            (self.folder / run.run_id / name).unlink(missing_ok=True)
 
     def _write_record(self, path: Path, record: RunRecord, files: Iterable[Path]) -> None:
         """Write a record with the facts of files beside it, after they are on the disk."""
@@ -292,4 +311,4 @@ class Results:
         mark = read_json(self.folder / run.run_id / IN_FLIGHT, dict)
         if mark is None or self.record(run) is not None:
             return None
-        return "running" if mark["state"] == "running" and self.is_locked() else "interrupted"
+        return "running" if mark.get("state") == "running" and self.is_locked() else "interrupted"

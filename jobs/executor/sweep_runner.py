@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from tempfile import TemporaryDirectory
 
 from jobs.contract.axes import Run
 from jobs.contract.layout import CALIBRATION, Machine, Protocol
@@ -13,6 +12,7 @@ from jobs.executor.failures import CollectorError, RunFailed
 from jobs.executor.gpu_executor import NSYS_WORKERS, GpuExecutor
 from jobs.executor.result_store import Results, read_json, write_json
 from jobs.executor.sweep_state import SweepState
+from jobs.executor.temporary import remove_abandoned, temporary_folder
 from jobs.sweep.prediction import assumed_stages
 
 
@@ -90,13 +90,16 @@ class SweepRunner:
                 if timed := self.results.timed(run, self.protocol):
                     self.state.timed[run.run_id] = timed
             else:
+                self.results.tidy(run, record)
                 self.state.statuses[run.run_id] = record.status
                 self.kept.append(record.machine)
         return pending
 
     def _drive(self, pending: Sequence[Run]) -> None:
         self.state.num_nsys_workers = min(NSYS_WORKERS, len(pending)) if self.protocol.profiled_steps else 0
-        with TemporaryDirectory(prefix="profiler-compiled-", ignore_cleanup_errors=True) as self.state.compiled:
+        remove_abandoned()
+        with temporary_folder("compiled-") as compiled:
+            self.state.compiled = str(compiled)
             self.executors = [
                 GpuExecutor(self.state, gpu if self.state.device == "cuda" else None) for gpu in self.gpus
             ]
@@ -106,6 +109,7 @@ class SweepRunner:
             finally:
                 with ThreadPoolExecutor(len(self.executors)) as pool:
                     list(pool.map(GpuExecutor.stop, self.executors))
+        remove_abandoned()
 
     def _run_stages(self, pool: ThreadPoolExecutor, pending: Sequence[Run]) -> None:
         """No capture opens before the last executor has ended the first stage: the start and the end of one disturb the
@@ -176,7 +180,8 @@ class SweepRunner:
         if not self.calibrate or self.state.device != "cuda":
             return
         file = self.results.folder / CALIBRATION
-        if {one.get("gpu_name") for one in read_json(file, list) or []} != {executor.machine.gpu_name}:
+        rates = read_json(file, list) or [{}]
+        if any(not isinstance(one, dict) or one.get("gpu_name") != executor.machine.gpu_name for one in rates):
             write_json(file, executor.timer.calibrate(file.with_suffix(".log")))
 
     def stop(self) -> None:

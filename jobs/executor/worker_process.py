@@ -1,11 +1,9 @@
 """The measured process, seen from outside: started with an allow-listed environment, spoken to over a socket."""
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,10 +11,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
+from jobs.contract.excerpt import read_excerpt
 from jobs.contract.privacy import COMPILED, ENVIRONMENT
 from jobs.executor.failures import CollectorError, RunFailed, WorkerDied
+from jobs.executor.temporary import TemporaryFolder
 
 START_TIMEOUT_S = 180
+LOOK_S = 1.0  # how often it is looked whether the process was stopped
+KEPT_OF_OUTPUT = 2**16  # bytes of the beginning, and of the end, of what a worker prints before its first run
 KILLED = (-SIGKILL, -SIGTERM)  # exit codes of a process that did not fail by itself
 
 
@@ -66,7 +68,8 @@ class WorkerProcess:
         cancelled: Callable[[], bool],
         compiled: str,
     ):
-        self.home = Path(tempfile.mkdtemp(prefix="profiler-"))
+        self._folder = TemporaryFolder()
+        self.home = self._folder.path
         self.pid: int | None = None
         address = self.home / "socket"
         command = [*launcher, sys.executable, "-m", "jobs.worker", str(address), "--device", device]
@@ -91,7 +94,7 @@ class WorkerProcess:
         except RunFailed:
             hello = None
         if not hello:
-            said = (self.home / "log.txt").read_text(errors="replace").strip().splitlines()
+            said = read_excerpt(self.home / "log.txt", KEPT_OF_OUTPUT).strip().splitlines()
             self.kill()
             if cancelled():
                 raise RunFailed("failed", message="the sweep was stopped")
@@ -127,14 +130,20 @@ class WorkerProcess:
             self.connection.send(message)
 
     def receive(self, timeout_s: float) -> dict:
-        """The worker's next message.
+        """The worker's next message. A process that is stopped is not waited for: steps that it measures after somebody
+        lets it go on would be as long as the stop.
 
         Raises RunFailed with status `timeout`, or `machine` where somebody stopped the process, or WorkerDied.
         """
-        if not self.connection.poll(max(timeout_s, 0)):
-            if self.pid is not None and is_stopped(self.pid):
+        deadline = time.monotonic() + timeout_s
+        was_stopped = False
+        while not self.connection.poll(max(0.0, min(LOOK_S, deadline - time.monotonic()))):
+            stopped, late = self.pid is not None and is_stopped(self.pid), time.monotonic() >= deadline
+            if stopped and (was_stopped or late):
                 raise RunFailed("machine", phase="", message="somebody stopped the worker process (SIGSTOP)")
-            raise RunFailed("timeout", phase="", message=f"no answer within {timeout_s:.0f} s")
+            if late:
+                raise RunFailed("timeout", phase="", message=f"no answer within {timeout_s:.0f} s")
+            was_stopped = stopped
         try:
             return self.connection.recv()
         except (EOFError, OSError):
@@ -170,4 +179,4 @@ class WorkerProcess:
             self.process.wait(10)
         if self._connection:
             self._connection.close()
-        shutil.rmtree(self.home, ignore_errors=True)
+        self._folder.remove()

@@ -39,7 +39,7 @@ def find_build(workload: str) -> Build:
     module, _, name = path.partition(":")
     try:
         build = getattr(import_module(module), name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that ends when it is imported
         fix = "give MODULE:FUNCTION, with the module in the folder where the job is started or on PYTHONPATH"
         raise ValueError(f"workload {workload}: cannot be imported ({type(error).__name__}: {error}); {fix}") from error
     return build

@@ -62,6 +62,9 @@ class FakeService:
             mark.touch()
             self.killed()
 
+    def stopped(self):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
     def lost_gpu(self):
         told = {"event": "failed", "phase": "forward", "step": 0, "settings": SETTINGS}
         self.connection.send(told | {"message": "RuntimeError: CUDA error: uncorrectable ECC error encountered"})

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from analysis.recording import store
+from jobs.workloads import find_build
 from tests.jobs.conftest import ROOT
 from tests.test_extend import blocks
 from tests.waiting import HANGS_S
@@ -81,6 +82,13 @@ def test_one_that_cannot_be_imported_fails_and_says_why(started_in, tmp_path, wo
     message = record["status_detail"]["message"]
     assert f"workload {workload}: cannot be imported ({problem}" in message
     assert "give MODULE:FUNCTION, with the module in the folder where the job is started or on PYTHONPATH" in message
+
+
+def test_a_module_that_ends_its_process_cannot_be_imported(tmp_path, monkeypatch):
+    (tmp_path / "script.py").write_text("raise SystemExit(2)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"workload script:build: cannot be imported \(SystemExit: 2\)"):
+        find_build("script:build")
 
 
 @pytest.mark.long

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from jobs import follow_up
 from jobs.commands import job as job_command
+from jobs.commands import recordings_to_show
 from jobs.commands import render as render_command
 from jobs.executor.result_store import Results
 from jobs.follow_up import replace, shipped_recordings
@@ -109,7 +111,10 @@ def test_a_run_that_cannot_be_read_when_the_recording_is_made_is_exit_1(argument
     next((tmp_path / "results").glob("tiny/*/profile.sqlite")).write_bytes(b"")
     done = jobs(*arguments, "--render-only")
     assert done.returncode == 1
-    assert "profile.sqlite has 0 bytes" in done.stderr and "1 of 1 run cannot be read any more" in done.stderr
+    assert (
+        "profile.sqlite has 0 bytes" in done.stderr
+        and "1 of 1 run was measured and cannot be recorded, see above" in done.stderr
+    )
     manifest = json.loads((tmp_path / "results" / "recordings" / "tiny" / "manifest.json").read_text())
     assert [run["status"] for run in manifest["runs"]] == ["failed"]
 
@@ -297,6 +302,26 @@ def test_two_recordings_of_one_name_are_exit_2_and_both_are_named(tmp_path):
     (line,) = done.stderr.splitlines()
     assert str(given[0]) in line and str(given[1]) in line and "rename one" in line
     assert not (tmp_path / "results").exists()
+
+
+def test_the_folder_that_one_is_in_is_a_recording_with_a_name(tmp_path, monkeypatch):
+    folder = tmp_path / "h200"
+    folder.mkdir()
+    (folder / "manifest.json").touch()
+    monkeypatch.chdir(folder)
+    assert recordings_to_show(tmp_path / "results", [Path(".")], shipped=False) == [folder]
+
+
+def test_a_crash_while_the_recording_is_made_keeps_the_last_one_and_is_told(tmp_path, monkeypatch):
+    """Python's own exit code after a crash is that of `ingest` where results are damaged."""
+    recording, left = tmp_path / "recordings" / "tiny", tmp_path / "recordings" / ".draft" / "tiny"
+    for folder in (recording, left):  # a draft that a killed job left
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(folder.parent.name)
+    monkeypatch.setattr(follow_up, "_step", lambda *arguments, **options: follow_up.SOME_LOST)
+    with pytest.raises(follow_up.StepFailed, match="left no recording, see above"):
+        follow_up.ingest(tmp_path, recording, lambda event, **fields: None)
+    assert (recording / "manifest.json").read_text() == "recordings"
 
 
 @pytest.mark.long

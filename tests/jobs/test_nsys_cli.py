@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.executor import nsys_cli
 from jobs.executor.failures import CollectorError
 from jobs.executor.nsys_cli import NsysLog, count_kernels_and_steps, export, nsys, scrub
 from tests.jobs.conftest import said_in
@@ -129,3 +130,29 @@ def test_an_export_that_says_nothing_of_its_capture_is_no_error(tmp_path):
     log = NsysLog(tmp_path / "nsys.log")
     log.diagnose(tmp_path / "profile.sqlite")
     assert log.complaints == []
+
+
+def test_of_much_that_a_command_prints_both_ends_are_kept(scripted_nsys, tmp_path, monkeypatch):
+    """1.1 GB lay in nsys.log."""
+    monkeypatch.setattr(nsys_cli, "MOST_PRINTED", 10_000)
+    monkeypatch.setattr(nsys_cli, "KEPT_OF_COMMAND", 100)
+    scripted_nsys("for number in range(100_000): print('line', number)\nprint('an error', file=sys.stderr)")
+    log = NsysLog(tmp_path / "nsys.log")
+    printed = nsys("stop", log=log)
+    assert len(printed) < 20_100 and printed.startswith("line 0\n") and printed.endswith("line 99999\n")
+    said = said_in(log.path)
+    assert said[0] == "stop: line 0" and said[-2:] == ["stop: an error", "stop: done"]
+    assert len(said) < 30 and len([line for line in said if "bytes were cut here" in line]) == 1
+    with pytest.raises(CollectorError, match="nsys stats printed more than"):
+        nsys("stats")
+
+
+def test_of_many_texts_of_a_capture_about_itself_some_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(nsys_cli, "MOST_DIAGNOSTICS", 3)
+    with closing(sqlite3.connect(tmp_path / "profile.sqlite")) as connection, connection:
+        connection.execute("CREATE TABLE DIAGNOSTIC_EVENT (severity, text, timestamp)")
+        rows = [(2, f"{number} {'x' * 5000}", number) for number in range(100)]
+        connection.executemany("INSERT INTO DIAGNOSTIC_EVENT VALUES (?, ?, ?)", rows)
+    log = NsysLog(tmp_path / "nsys.log")
+    log.diagnose(tmp_path / "profile.sqlite")
+    assert [len(line) for line in log.complaints] == [1000, 1000, 1000]

@@ -170,3 +170,56 @@ def test_a_folder_that_cannot_be_emptied_is_begun_all_the_same(results, monkeypa
     monkeypatch.setattr(results_module.shutil, "rmtree", lambda folder, ignore_errors: None)
     assert results.begin(RUN) == folder
     assert results.finished(RUN, SWEEP.protocol) is None and results.in_flight(RUN) == "interrupted"
+
+
+@pytest.fixture
+def victim(tmp_path):
+    """A file of somebody else, to which a planted link leads."""
+    path = tmp_path / "victim"
+    path.write_text("precious")
+    yield path
+    assert path.read_text() == "precious"
+
+
+def test_a_planted_link_is_no_lock(results, victim):
+    results.folder.mkdir(parents=True)
+    (results.folder / "lock").symlink_to(victim)
+    with pytest.raises(OSError, match="is a symbolic link, which no job makes") as raised, results.lock():
+        pass
+    assert raised.value.filename == str(results.folder / "lock")
+    assert not results.is_locked()
+
+
+def test_nothing_is_written_through_a_planted_link(results, victim, tmp_path):
+    (tmp_path / "run.json.draft").symlink_to(victim)
+    write_json(tmp_path / "run.json", {"a": 1})
+    assert read_json(tmp_path / "run.json", dict) == {"a": 1}
+    folder = results.begin(RUN)
+    results.keep_timings(RUN, {"steps": []})
+    results.keep_timed(RUN, RECORD.model_copy(update={"status": "timed"}))
+    (folder / "nsys.log").symlink_to(victim)
+    results.begin_profile(RUN)
+    assert not (folder / "nsys.log").is_symlink()
+
+
+def test_a_planted_folder_of_a_run_is_left_alone(results, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "run.json").write_text("precious")
+    results.folder.mkdir(parents=True)
+    (results.folder / RUN.run_id).symlink_to(elsewhere)
+    assert not results.begin(RUN).is_symlink()
+    assert [file.read_text() for file in elsewhere.iterdir()] == ["precious"]
+
+
+def test_of_long_logs_both_ends_are_kept(results, monkeypatch):
+    monkeypatch.setattr(results_module, "KEPT_OF_LOG", 100)
+    folder = results.begin(RUN)
+    for name in ("log.txt", "nsys.log"):
+        (folder / name).write_text("".join(f"{number}\n" for number in range(10_000)))
+    results.finish(RUN, RECORD)
+    for name in ("log.txt", "nsys.log"):
+        lines = (folder / name).read_text().splitlines()
+        assert lines[0] == "0" and lines[-1] == "9999" and len(lines) < 100
+        assert len([line for line in lines if "bytes were cut here" in line]) == 1
+    assert results.finished(RUN, SWEEP.protocol) is not None

@@ -109,12 +109,11 @@ def test_a_second_signal_ends_it_at_once(hanging_nsys, started):
     process = started()
     eventually(lambda: began.exists() and len(began.read_text().split()) >= 2)
     process.send_signal(signal.SIGTERM)
-    line = ""
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(SIGNAL_S + 0.5)  # the stop waits for the capture, for some seconds
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=HANGS_S)
-    assert process.returncode == 143, line
+    out, err = process.communicate(timeout=HANGS_S)
+    assert process.returncode == 143, out + err
     eventually(lambda: not any(is_running(int(pid)) for pid in began.read_text().split()))
 
 

@@ -73,6 +73,16 @@ def test_a_finished_sweep_starts_nothing(session, fake_worker):
     assert again.named("run_started") == []
 
 
+def test_what_a_job_left_that_ended_right_after_a_record_is_removed(session):
+    first = session({"mode": ["forward"], "context_length": [8]})
+    first.run()
+    names = {path.name for path in (first.results.folder / FIRST).iterdir()}
+    for name in ("in_flight.json", "timed.json"):
+        (first.results.folder / FIRST / name).write_text("{}")
+    assert session({"mode": ["forward"], "context_length": [8]}).run() == {FIRST: "ok"}
+    assert {path.name for path in (first.results.folder / FIRST).iterdir()} == names
+
+
 def test_a_changed_sweep_measures_only_what_changed(session):
     session().run()
     longer = session({"context_length": [8, 16, 32]})
@@ -179,6 +189,21 @@ def test_what_the_machine_failed_is_measured_again_when_the_sweep_is_resumed(ses
     again = session()
     assert again.run() == dict.fromkeys(RUNS, "ok")
     assert again.named("run_started") == [SECOND]
+
+
+@pytest.mark.parametrize("collector", ["timer", pytest.param("nsys", marks=pytest.mark.long)])
+def test_a_worker_that_somebody_stopped_is_not_waited_for(session, fake_worker, collector):
+    fake_worker.fail({f"{FIRST}/{collector}": ("measured", "stopped")})
+    first = session({"mode": ["forward"]})
+    started = time.monotonic()
+    assert first.run() == {FIRST: "machine", THIRD: "ok"}
+    assert time.monotonic() - started < 20  # a run has minutes until its timeout
+    said = first.record(FIRST)["status_detail"]
+    assert said["message"] == "somebody stopped the worker process (SIGSTOP)" and said["phase"] == "measured steps"
+    fake_worker.fail({})
+    again = session({"mode": ["forward"]})
+    assert again.run() == {FIRST: "ok", THIRD: "ok"}
+    assert again.named("run_finished") == [FIRST]
 
 
 @pytest.mark.long

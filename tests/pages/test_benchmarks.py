@@ -74,3 +74,16 @@ def test_why_a_tool_was_not_measured_stands_beside_it():
     assert "problem" in {column.key for column in reader.columns}
     without = benchmarks.answer({}, {"results": [ours]}).tables["reader"]
     assert "problem" not in {column.key for column in without.columns}
+
+
+def test_faults_are_counted_by_kind_and_by_how_they_ended(tmp_path):
+    step = {"points": {"write": 3, "rename": 1}, "struck": 12, "outcomes": {"told": 8, "killed": 4}, "wrong": ["one"]}
+    faults = {"steps": {"ingest": step | {"recorded": "2026-01-02T00:00:00Z", "commit": "abc"}}}
+    answer = benchmarks.answer({}, {}, faults)
+    row = {"step": "ingest", "write": 3, "rename": 1, "struck": 12, "whole": 0, "told": 8, "killed": 4, "wrong": 1}
+    row |= {"recorded": "2026-01-02", "commit": "abc"}
+    assert answer.tables["faults"].rows.to_dict("records") == [row]
+    site = Site(tmp_path, (), {}, ("size",))
+    site.write("benchmarks.md", "benchmarks.md", answer)
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert "was ended at every point at which it changes files" in page and "abc" in page

@@ -2,11 +2,13 @@
 
 import json
 import re
+import time
 
 import pytest
 from typer.testing import CliRunner
 
 from analysis.metrics import timing
+from analysis.recording import ingest as ingesting
 from analysis.recording import store
 from analysis.recording.ingest import ResultsError, ingest
 from jobs.__main__ import app
@@ -279,6 +281,15 @@ def test_a_capture_without_kernels_is_no_kernels(results, tmp_path):
     assert found.runs["status"].astype(str).tolist() == ["no_kernels"]
 
 
+def test_a_capture_that_cannot_be_used_is_not_called_unreadable(results, tmp_path):
+    folder = results(capture=_capture(steps=1))
+    done = CliRunner().invoke(app, ["ingest", str(folder), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 1
+    reason, error = [line for line in done.output.splitlines() if RUN in line or "error" in line]
+    assert "the capture holds 1 step, and 2 were profiled" in reason
+    assert error == "error: 1 of 1 run was measured and cannot be recorded, see above"
+
+
 def test_a_truncated_capture_is_a_failed_run(results, tmp_path):
     folder = results()
     path = folder / RUN / "profile.sqlite"
@@ -377,6 +388,35 @@ def test_the_last_lines_of_the_log_are_kept_without_the_machine(results, tmp_pat
     log = store.load(tmp_path / "out").runs["log"].iloc[0]
     assert log.splitlines()[-2:] == ['  File "model.py", line 3', "Error: <b>"]
     assert len(log.splitlines()) == 12 and "plain" not in log and "Token" not in log
+
+
+def test_a_long_word_of_a_log_takes_no_time(results, tmp_path):
+    """Of 60 kB it took 29 s."""
+    folder = results()
+    (folder / RUN / "log.txt").write_text("x" * 200_000)
+    started = time.process_time()
+    ingest(folder, tmp_path / "out")
+    assert time.process_time() - started < 3
+    assert len(store.load(tmp_path / "out").runs["log"].iloc[0]) == 1000
+
+
+@pytest.mark.parametrize(
+    ("end", "last"),
+    [("the end", "the end"), ("x" * 200, "(a line of more than 100 bytes is left out)")],
+)
+def test_of_a_long_log_the_end_is_read(results, tmp_path, monkeypatch, end, last):
+    monkeypatch.setattr(ingesting, "LOG_BYTES", 100)
+    folder = results()
+    (folder / RUN / "log.txt").write_text(f"{'much ' * 1000}\n{'KEY_ID=plain' * 9}\n{end}\n")
+    ingest(folder, tmp_path / "out")
+    assert store.load(tmp_path / "out").runs["log"].iloc[0] == last
+
+
+def test_a_clock_that_was_set_back_is_told_and_no_run_ends_before_it_begins(results, tmp_path):
+    about = _about(started_at="2026-11-21T07:00:00+00:00", ended_at="2026-11-21T06:00:00+00:00")
+    found, said = _ingested(results(about=about), tmp_path)
+    assert said == [f"{RUN}: ended before it began, by the clock of its machine; it took 90.5 s"]
+    assert found.manifest["recorded_to"] == "2026-11-21T07:01:30Z"
 
 
 def test_a_run_without_a_log_has_none(results, tmp_path):

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from analysis.recording import ingest, merge, publish_data, store
 from analysis.recording.verify import verify
+from analysis.write_site import recordings_in
 from jobs.__main__ import app
 from jobs.contract.axes import Run
 from jobs.contract.layout import CAPTURE, LOG, RECORD, SWEEP, TIMINGS, Machine, Protocol, RunRecord
@@ -106,7 +107,7 @@ def test_a_damaged_file_of_a_run_is_named_by_everything_that_reads_it(results, t
     shown = run("ingest", results.folder, "--out", out)
     assert shown.exit_code == 1
     assert f"{FIRST}: failed reading the files {name}" in shown.output
-    assert "1 of 2 runs cannot be read any more" in shown.output
+    assert "1 of 2 runs was measured and cannot be recorded, see above" in shown.output
     recorded = store.load(out)
     assert recorded.runs["status"].tolist() == ["failed", "ok"]
     assert set(recorded.kernels["run_id"].astype(str)) == set(recorded.steps["run_id"].astype(str)) == {SECOND}
@@ -114,7 +115,7 @@ def test_a_damaged_file_of_a_run_is_named_by_everything_that_reads_it(results, t
     merged = merge.merge([results.folder], tmp_path / "merged")
     assert merged.runs == [SECOND] and f"finished it, but {name}" in merged.missing[FIRST]
 
-    with pytest.raises(publish_data.PublishError, match=f"{FIRST} cannot be read any more"):
+    with pytest.raises(publish_data.PublishError, match=f"measured and cannot be recorded, see above: {FIRST}"):
         publish_data.publish_data(results.folder, "tiny", tmp_path / "data", lambda text: True)
     assert not (tmp_path / "data" / "tiny").exists()
 
@@ -194,6 +195,15 @@ def test_a_recording_takes_the_place_of_another_as_a_whole(results, recording, m
         ingest.ingest(results.folder, recording)
     assert {file.name: file.read_bytes() for file in recording.iterdir()} == before
     assert [one.name for one in recording.parent.iterdir()] == [recording.name]
+
+
+def test_what_a_killed_publication_left_is_no_recording(recording, tmp_path):
+    """It was refused as one with the same runs."""
+    data = tmp_path / "data"
+    for _ in range(2):
+        publish_data.publish_data(recording, "tiny", data, lambda text: True)
+        shutil.copytree(data / "tiny", data / ".tiny.old", dirs_exist_ok=True)
+    assert recordings_in(data) == [data / "tiny"]
 
 
 def test_a_folder_with_other_files_is_not_replaced(results, tmp_path):
