@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import intervals
-from analysis.capture.attribution import Attribution, attribute, levels
+from analysis.capture.attribution import NO_CALL, Attribution, attribute, levels
 from analysis.capture.nsys_export import BLOCK, MOST_DEVICES, UNKNOWN_PROCESS, Capture, codes_of, process_id
 from analysis.reference import kernel_families
 from jobs.contract.ranges import PHASES
@@ -76,6 +76,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "span_ns": "from the start of its first operation to the end of its last",
         "idle_share": "part of span_ns in which nothing ran",
     },
+    "problems": {"what": "what is wrong with the capture", "consequence": "what was made of it"},
     "missing": {"what": "table, column or event that the capture lacks", "consequence": "what cannot be said for it"},
 }
 
@@ -121,6 +122,7 @@ def summarise(
         "gpus": _gpus(capture, gpu, duration),
     }
     sections["families"] = _families(sections["kernels"])
+    sections["problems"] = _problems(capture, attribution)
     sections["missing"] = _missing(capture, attribution)
     total = int(duration.sum())
     codes = attribution.kernels["attribution"].cat.codes.to_numpy()
@@ -575,10 +577,20 @@ def _gpus(capture: Capture, kernel_gpu: np.ndarray, duration: np.ndarray) -> pd.
     return pd.DataFrame(rows, columns=list(SECTIONS["gpus"])).astype(whole)
 
 
+def _problems(capture: Capture, attribution: Attribution) -> pd.DataFrame:
+    problems = capture.problems | attribution.problems
+    place = attribution.kernels
+    lead = (place["launch_ns"] - capture.kernels["start_ns"]).to_numpy()
+    if num_early := int((lead > 0).sum()):
+        what = f"{num_early} of {len(lead)} kernels begin before the call that launched them, by up to {lead.max()} ns"
+        problems[what] = "the clocks of host and GPU are that far apart, and latencies and queues as uncertain"
+    return pd.DataFrame(list(problems.items()), columns=list(SECTIONS["problems"]))
+
+
 def _missing(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     missing = dict(capture.missing)
     if len(capture.kernels) and len(capture.api):
-        lost = int((attribution.kernels["api"] < 0).sum())
+        lost = int((attribution.kernels["api"] == NO_CALL).sum())
         if lost:
             missing[f"the launches of {lost} of {len(capture.kernels)} kernels"] = "they cannot be attributed to ranges"
     if len(capture.ranges) and not (attribution.ranges["phase"] != "").any():

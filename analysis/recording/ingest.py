@@ -51,6 +51,7 @@ def ingest(
     is not ok. Raises ResultsError when there is no sweep to read.
     """
     folder = _sweep_folder(Path(results))
+    _check_files_only(folder)
     sweep = read_json(folder / SWEEP) if (folder / SWEEP).is_file() else {}
     order = [str(one) for one in sweep.get("runs", [])]
     found = sorted(file.parent.name for file in folder.glob(f"*/{RECORD}"))
@@ -80,6 +81,13 @@ def ingest(
     manifest |= {"study": str(sweep.get("study", "")), "calibration": _calibration(folder / CALIBRATION)}
     store.write(out, tables, manifest)
     return json.loads((Path(out) / "manifest.json").read_text(encoding="utf-8"))
+
+
+def _check_files_only(folder: Path) -> None:
+    """Raises ResultsError where a sweep holds anything but folders and files: reading a pipe may never end."""
+    for path in (*folder.glob("*"), *folder.glob("*/*")):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise ResultsError(f"{path} is no file (a pipe, a socket or a device): remove it")
 
 
 def lost_runs(manifest: dict) -> list[str]:
