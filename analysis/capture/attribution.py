@@ -387,9 +387,10 @@ class _Places:
         launched = row >= 0
         start = operations["start_ns"].to_numpy()
         if len(api):
-            launch = np.where(launched, api["start_ns"].to_numpy()[row], start)
-            launch_end = np.where(launched, api["end_ns"].to_numpy()[row], start)
-            thread = np.where(launched, api["thread"].to_numpy()[row], UNKNOWN_THREAD)
+            call = np.where(launched, row, 0)
+            launch = np.where(launched, api["start_ns"].to_numpy()[call], start)
+            launch_end = np.where(launched, api["end_ns"].to_numpy()[call], start)
+            thread = np.where(launched, api["thread"].to_numpy()[call], UNKNOWN_THREAD)
         else:
             launch, launch_end, thread = start, start, np.full(len(row), UNKNOWN_THREAD)
         found = self.at(operations["process"], thread, launch, launched)
@@ -512,7 +513,8 @@ def _shares_launch(row: np.ndarray, api: pd.DataFrame) -> np.ndarray:
     names = api["name"].cat
     single = np.array([_LAUNCHES_ONE.fullmatch(str(name)) is not None for name in names.categories], bool)
     times = np.bincount(row[row >= 0], minlength=len(api))
-    return (row >= 0) & (times[row] > 1) & single[names.codes.to_numpy()[row]]
+    call = np.where(row >= 0, row, 0)
+    return (row >= 0) & (times[call] > 1) & single[names.codes.to_numpy()[call]]
 
 
 def launches(operations: pd.DataFrame, api: pd.DataFrame) -> np.ndarray:

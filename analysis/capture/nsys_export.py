@@ -770,8 +770,9 @@ def _ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str]) ->
 
 def _range_names(texts: list, text_ids: np.ndarray, strings: _Strings) -> pd.Categorical:
     """Names of ranges: their own text where there is one, else the registered string."""
-    codes, values = pd.factorize(np.array(texts, dtype=object)) if texts else (np.empty(0, np.int64), [])
-    values = [str(value) for value in values]
+    places: dict = {}  # not pandas, which hashes a long text again in every row
+    codes = np.array([-1 if text is None else places.setdefault(text, len(places)) for text in texts], np.int64)
+    values = [str(value) for value in places]
     limits.check_names(values, "a range")
     bare = np.flatnonzero(codes < 0)
     if len(bare):

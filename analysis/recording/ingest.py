@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.capture.attribution import Attribution, attribute
+from analysis.capture.attribution import NOT_BELIEVED, Attribution, attribute
 from analysis.capture.nsys_export import Capture, ExportError, read
 from analysis.recording import store
 from jobs.contract import ranges
@@ -48,7 +48,8 @@ def ingest(
 
     A run whose files are not what was written, or that says ok and whose capture is missing, broken, without kernels
     or without its steps, is recorded as what it is; `lost_runs` names these. `report` gets one line for each run that
-    is not ok. Raises ResultsError when there is no sweep to read.
+    is not ok, and for what is wrong with the capture of one that is; the manifest has these under `problems`. Raises
+    ResultsError when there is no sweep to read.
     """
     folder = _sweep_folder(Path(results))
     _check_files_only(folder)
@@ -61,8 +62,12 @@ def ingest(
     records = {run_id: read_finished(folder / run_id) for run_id in run_ids}
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in store.TABLES}
     schemas: set[str] = set()
+    problems: dict[str, list[str]] = {}
     for run_id, record in records.items():
-        tables, schema = _run_tables(folder / run_id, run_id, record)
+        tables, schema, wrong = _run_tables(folder / run_id, run_id, record)
+        for problem in wrong:
+            report(f"{run_id}: {problem}")
+            problems.setdefault(run_id, []).append(problem)
         schemas |= {schema} - {""}
         for name, frame in tables.items():
             parts[name].append(frame)
@@ -78,6 +83,7 @@ def ingest(
     )
     ends = [end for record in records.values() if (end := _ended(record))]
     manifest["recorded_to"] = max(ends, default=manifest["recorded_from"])
+    manifest |= {"problems": problems} if problems else {}
     manifest |= {"study": str(sweep.get("study", "")), "calibration": _calibration(folder / CALIBRATION)}
     store.write(out, tables, manifest)
     return json.loads((Path(out) / "manifest.json").read_text(encoding="utf-8"))
@@ -160,20 +166,20 @@ def _concat(name: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
 # -------------------------------------------------------------------------------------------------------------- one run
 
 
-def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict[str, pd.DataFrame], str]:
-    """The tables of one run, and the schema version of its capture ("" without one)."""
+def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict[str, pd.DataFrame], str, list[str]]:
+    """The tables of one run, the schema version of its capture ("" without one), and what is wrong with the capture."""
     damage = find_damage(folder, record.files)
     if damage:
         detail = {"phase": READING_FILES, "message": f"{damage}; run the sweep again, which measures it anew"}
         empty = {name: store.empty(name) for name in store.TABLES}
-        return empty | {"runs": _run_row(record, run_id, "failed", detail, empty["memory"]).assign(log=None)}, ""
+        return empty | {"runs": _run_row(record, run_id, "failed", detail, empty["memory"]).assign(log=None)}, "", []
     timings = read_json(folder / TIMINGS) if (folder / TIMINGS).is_file() else {}
     tables: dict[str, pd.DataFrame] = {}
     tables["steps"] = _timer_steps(timings, run_id)
     tables["memory"] = _rows("memory", timings, run_id)
     status: str = record.status
     detail = record.status_detail.model_dump(exclude_unset=True) if record.status_detail else {}
-    schema = ""
+    schema, problems = "", []
     tables["module_memory"] = _rows("module_memory", timings, run_id)
     tables["figures"] = _rows("figures", timings, run_id)
     tables["nsys_sums"] = _nsys_sums(folder / NSYS_SUMS_FILE, run_id)
@@ -187,19 +193,23 @@ def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict
         except ExportError as error:
             status, problem = "failed", f"{CAPTURE} {error.problem}"
         if status == "ok":
+            wrong = capture.problems | attribution.problems
+            problems = [f"{what}: {consequence}" for what, consequence in wrong.items()]
             captured = _capture_tables(capture, attribution, run_id)
             tables["steps"] = pd.concat([tables["steps"], captured.pop("steps")], ignore_index=True)
             tables |= captured
         else:
             detail = {"phase": READING_CAPTURE, "message": problem}
     tables["runs"] = _run_row(record, run_id, status, detail, tables["memory"]).assign(log=_log(folder / LOG))
-    return tables, schema
+    return tables, schema, problems
 
 
 def _judge(capture: Capture, attribution: Attribution, expected: int | None) -> tuple[str, str]:
     """Status of a run that says ok and profiled `expected` steps, by what its capture holds, and what is wrong."""
     if not len(capture.kernels):
         return "no_kernels", "the capture holds no kernels"
+    if (attribution.kernels["api"] == NOT_BELIEVED).mean() > 0.5:
+        return "failed", f"the launches of most kernels are not to be believed ({'; '.join(attribution.problems)})"
     placed = attribution.ranges[attribution.ranges["step"] >= 0]
     num_steps = placed.groupby("process")["step"].nunique()
     if not len(num_steps) or (attribution.kernels["step"] < 0).all():
