@@ -368,8 +368,8 @@ def _counted_ranges(parent: np.ndarray, outermost: np.ndarray) -> tuple[np.ndarr
     return counted, innermost
 
 
-_MOST_PAIRS = 20_000_000  # of kernel and range, worked out at once
-_MOST_PARTS = 20
+_MOST_PAIRS = 5_000_000  # of kernel and range, worked out at once: half a GiB
+_MOST_PARTS = 4  # more than a second each
 
 
 def _start_end_sums(capture: Capture, attribution: Attribution, group, rows, overlaps: _Overlaps):
@@ -401,10 +401,14 @@ def _start_end_sums(capture: Capture, attribution: Attribution, group, rows, ove
     busy = time.astype("float64")
     number, low, high = map(np.concatenate, zip(*beside))
     pairs = np.bincount(number, high - low, num_groups)
-    busy[pairs > _MOST_PAIRS] = np.nan
-    part = (np.cumsum(np.where(pairs > _MOST_PAIRS, 0, pairs)) // _MOST_PAIRS)[number]
+    ascending = np.argsort(pairs, kind="stable")
+    too_many = np.zeros(num_groups, bool)
+    too_many[ascending] = np.cumsum(pairs[ascending]) > _MOST_PARTS * _MOST_PAIRS
+    too_many |= pairs > _MOST_PAIRS
+    busy[too_many] = np.nan
+    part = (np.cumsum(np.where(too_many, 0, pairs)) // _MOST_PAIRS)[number]
     for one in np.unique(part[high > low]):
-        here = np.flatnonzero((part == one) & (pairs[number] <= _MOST_PAIRS))
+        here = np.flatnonzero((part == one) & ~too_many[number])
         kernel, held_in = shared[_slices(low[here], high[here])], np.repeat(number[here], (high - low)[here])
         order = np.argsort(kernel, kind="stable")
         counted = np.zeros(num_groups, np.int64)
