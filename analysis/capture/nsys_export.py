@@ -9,8 +9,10 @@ import os
 import shutil
 import signal
 import sqlite3
+import stat
 import subprocess
 import tempfile
+import time
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,8 +23,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from analysis.capture import limits, parquet_pages
 from analysis.reference import cuda_api
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -45,6 +49,10 @@ CONSEQUENCES = {
     SYNC: "no synchronisation events: either none happened or they were not traced",
     "TARGET_INFO_GPU": "no GPU facts: name, SMs, memory and clocks are unknown",
 }
+
+_FACTS = ("META_DATA_EXPORT", "ANALYSIS_DETAILS", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE")
+READ = (*dict.fromkeys((*CONSEQUENCES, GRAPH, *_FACTS)),)
+"""The tables that are looked at; of others not even the damage matters."""
 
 PUSH_POP, START_END, DOMAIN_CREATE = 59, 60, 75
 MOST_DEVICES = 1024  # of one process, so that process and device fit into one number
@@ -122,9 +130,12 @@ class Capture:
     events_ns: from the start of the first to the end of the last of the events above
     duration_ns: how long nsys collected, which may be long before and after the events; events_ns where it does not say
     missing: table, column or event that is absent -> what cannot be said without it
+    problems: what is wrong with what is there -> what was made of it
+    path: the export or report itself
     """
 
     source: str
+    path: Path = Path()
     kernels: pd.DataFrame
     graphs: pd.DataFrame
     memops: pd.DataFrame
@@ -138,6 +149,7 @@ class Capture:
     events_ns: int = 0
     duration_ns: int = 0
     missing: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
 
 
 def read(path: Path | str, *, details: bool = True) -> Capture:
@@ -153,10 +165,17 @@ def read(path: Path | str, *, details: bool = True) -> Capture:
             return _capture(source, path, details)
     except ExportError:
         raise
+    except limits.LimitError as error:
+        raise beyond_limits(path, error) from error
     except (sqlite3.Error, pa.ArrowException, OSError) as error:
         raise ExportError(path, f"is damaged or unreadable ({_one_line(error)})", _EXPORT_AGAIN) from error
     except (ValueError, TypeError, OverflowError, KeyError, IndexError, MemoryError) as error:
         raise ExportError(path, f"holds values that no nsys writes ({_one_line(error)})", _EXPORT_AGAIN) from error
+
+
+def beyond_limits(path: Path, error: limits.LimitError) -> ExportError:
+    """The error for a user whose capture is beyond a limit."""
+    return ExportError(path, str(error), "record less at once: the guide's page on `show` lists what is read")
 
 
 _EXPORT_AGAIN = "export the report again with `nsys export --type sqlite --force-overwrite=true REPORT.nsys-rep`"
@@ -242,14 +261,23 @@ class _SqliteTables:
     """Columns of an export in SQLite. Python's own sqlite3, read in flat chunks: 1 M rows of seven columns take a
     second."""
 
-    CHUNK = 1 << 12
+    CHUNK = 1 << 9  # what is no number takes memory until it is refused: half a GiB of limits.ROW_BYTES
 
-    def __init__(self, connection: sqlite3.Connection):
+    def __init__(self, connection: sqlite3.Connection, shown: Path):
         self._connection = connection
-        # Text that is not UTF-8 must not stop the reading of everything else.
-        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        self._columns = {name: [row[1] for row in connection.execute(f'PRAGMA table_info("{name}")')] for name in names}
+        self._names = limits.Names()
+        connection.text_factory = self._text
+        (num_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        limits.TABLES.check(num_tables)
+        self._columns = {table: columns for table in READ if (columns := self._plain_columns(table, shown))}
+        # One by one: what lies in other tables is nothing to us, and costs what their author wants.
+        for table in self._columns:
+            verdict = connection.execute(f'PRAGMA quick_check("{table}")').fetchone()
+            if verdict is None or verdict[0] != "ok":
+                problem = f"is damaged ({_one_line(ValueError(verdict))})"
+                raise ExportError(shown, problem, _EXPORT_AGAIN)
+        counts = {table: connection.execute(f'SELECT count(*) FROM "{table}" NOT INDEXED') for table in self._columns}
+        self._num_rows = {table: count.fetchone()[0] for table, count in counts.items()}
 
     @classmethod
     @contextmanager
@@ -258,13 +286,35 @@ class _SqliteTables:
         # immutable: the file may lie on a read-only disk, and nothing else writes it
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
         try:
-            verdict = connection.execute("PRAGMA quick_check(1)").fetchone()
-            if verdict is None or verdict[0] != "ok":
-                problem = f"is damaged ({_one_line(ValueError(verdict))})"
-                raise ExportError(shown, problem, _EXPORT_AGAIN)
-            yield cls(connection)
+            _limit(connection)
+            deadline = time.monotonic() + limits.CHECK_S + path.stat().st_size / limits.CHECK_BYTES_PER_S
+            connection.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
+            try:
+                tables = cls(connection, shown)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+                    raise
+                raise ExportError(shown, "takes too long to check for damage", _EXPORT_AGAIN) from error
+            connection.set_progress_handler(None, 0)
+            yield tables
         finally:
             connection.close()
+
+    def _text(self, raw: bytes) -> str:
+        return self._names(raw.decode("utf-8", "replace"))  # what is not UTF-8 must not stop all the rest
+
+    def _plain_columns(self, table: str, shown: Path) -> list[str]:
+        """Names of the columns; none where there is no such table. What computes is refused: a view, a virtual table,
+        a generated column."""
+        query = "SELECT type, rootpage FROM sqlite_master WHERE name = ? COLLATE NOCASE AND type IN ('table', 'view')"
+        kind, root = self._connection.execute(query, (table,)).fetchone() or ("", 0)
+        if not kind:
+            return []
+        columns = self._connection.execute(f'PRAGMA table_xinfo("{table}")').fetchall()
+        if kind == "view" or not root or any(column[6] for column in columns):
+            kind = "view" if kind == "view" else "table with computed columns" if root else "virtual table"
+            raise ExportError(shown, f"has {table} as a {kind}, which nsys never writes", _EXPORT_AGAIN)
+        return [column[1] for column in columns]
 
     def names(self) -> set[str]:
         return set(self._columns)
@@ -272,11 +322,14 @@ class _SqliteTables:
     def columns(self, table: str) -> list[str]:
         return self._columns.get(table, [])
 
+    def num_rows(self, table: str) -> int:
+        return self._num_rows[table]
+
     def integers(self, table: str, columns: Sequence[str]) -> list[np.ndarray]:
         """The named columns as int64 arrays, NULL as _NO_VALUE, in the table's own order."""
-        (rows,) = self._connection.execute(f'SELECT count(*) FROM "{table}"').fetchone()
         wanted = ", ".join(f'COALESCE("{column}", {_NO_VALUE})' for column in columns)
-        return _gathered(table, columns, rows, self._chunks(table, f'SELECT {wanted} FROM "{table}"', len(columns)))
+        query = f'SELECT {wanted} FROM "{table}" NOT INDEXED'
+        return _gathered(table, columns, self.num_rows(table), self._chunks(table, query, len(columns)))
 
     def _chunks(self, table: str, query: str, num_columns: int) -> Iterator[np.ndarray]:
         cursor = self._connection.execute(query)
@@ -290,8 +343,24 @@ class _SqliteTables:
     def objects(self, table: str, columns: Sequence[str]) -> list[list]:
         """The named columns as lists of Python values, in the table's own order."""
         wanted = ", ".join(f'"{column}"' for column in columns)
-        rows = self._connection.execute(f'SELECT {wanted} FROM "{table}"').fetchall()
-        return [_texts(column) for column in zip(*rows)] if rows else [[] for _ in columns]
+        found: list[list] = [[] for _ in columns]
+        for row in self._connection.execute(f'SELECT {wanted} FROM "{table}" NOT INDEXED'):
+            for values, value in zip(found, row):
+                values.append(self._text(value) if isinstance(value, bytes) else value)
+        return found
+
+
+def _limit(connection: sqlite3.Connection) -> None:
+    """Let nothing but plain tables of usual sizes be read."""
+    for kind, most in (
+        (sqlite3.SQLITE_LIMIT_LENGTH, limits.ROW_BYTES.most),
+        (sqlite3.SQLITE_LIMIT_SQL_LENGTH, limits.DEFINITION_BYTES.most),
+        (sqlite3.SQLITE_LIMIT_COLUMN, limits.COLUMNS.most),
+        (sqlite3.SQLITE_LIMIT_ATTACHED, 0),
+    ):
+        connection.setlimit(kind, most)
+    for setting in ("trusted_schema = OFF", "cell_size_check = ON", "ignore_check_constraints = ON", "mmap_size = 0"):
+        connection.execute(f"PRAGMA {setting}")
 
 
 def _check_sqlite_file(path: Path, shown: Path) -> None:
@@ -319,31 +388,77 @@ class _ParquetTables:
     """Columns of an export in a folder with one Parquet file a table, named as the SQLite tables are."""
 
     def __init__(self, folder: Path):
-        self._files = {file.stem: file for file in folder.glob("*.parquet")}
-        if not self._files:
+        if next(folder.glob("*.parquet"), None) is None:
             raise ExportError(folder, "is a folder without .parquet files", "give the folder that nsys export wrote")
-        self._columns = {name: pq.read_schema(file).names for name, file in self._files.items()}
+        files = {table: folder / f"{table}.parquet" for table in READ}
+        self._files = {table: file for table, file in files.items() if file.exists()}
+        self._names = limits.Names()
+        self._about = {table: _parquet_metadata(file, table, folder) for table, file in self._files.items()}
 
     def names(self) -> set[str]:
         return set(self._files)
 
     def columns(self, table: str) -> list[str]:
-        return self._columns.get(table, [])
+        about = self._about.get(table)
+        return [about.schema.column(i).path for i in range(about.num_columns)] if about else []
+
+    def num_rows(self, table: str) -> int:
+        return self._about[table].num_rows
 
     def integers(self, table: str, columns: Sequence[str]) -> list[np.ndarray]:
+        self._check(table, columns, _NUMBERS)
         with pq.ParquetFile(self._files[table]) as file:
             batches = file.iter_batches(BLOCK, columns=list(columns))
             chunks = ([_arrow_integers(batch.column(name), table) for name in columns] for batch in batches)
-            return _gathered(table, columns, file.metadata.num_rows, chunks)
+            return _gathered(table, columns, self.num_rows(table), chunks)
 
     def objects(self, table: str, columns: Sequence[str]) -> list[list]:
-        data = pq.read_table(self._files[table], columns=list(columns))
-        return [_texts(data.column(name).to_pylist()) for name in columns]
+        self._check(table, columns, (*_NUMBERS, "BYTE_ARRAY"))
+        # Strings stay with their numbers: one string under a million rows is one string.
+        with pq.ParquetFile(self._files[table], read_dictionary=list(columns)) as file:
+            data = file.read(columns=list(columns))
+        return [[value for chunk in data.column(name).chunks for value in self._values(chunk)] for name in columns]
+
+    def _values(self, chunk: pa.Array) -> Iterable:
+        if not pa.types.is_dictionary(chunk.type):
+            return chunk.to_pylist()
+        limits.NAMES_BYTES.check(chunk.dictionary.nbytes)
+        values = [*map(self._object, chunk.dictionary.to_pylist()), None]
+        return (values[i] for i in pc.fill_null(chunk.indices, -1).to_pylist())
+
+    def _object(self, value):
+        value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        return self._names(value) if isinstance(value, str) else value
+
+    def _check(self, table: str, columns: Sequence[str], kinds: Sequence[str]) -> None:
+        """Raises ValueError where the columns are not plain ones of these physical types, or their pages are beyond
+        the limits."""
+        about = self._about[table]
+        numbers = [i for i in range(about.num_columns) if about.schema.column(i).path in columns]
+        for column in map(about.schema.column, numbers):
+            if column.physical_type not in kinds or column.max_repetition_level or column.max_definition_level > 1:
+                raise ValueError(f"{table} has a value that is no whole number in column {column.path}")
+        with self._files[table].open("rb") as file:
+            parquet_pages.check(file, about, numbers, table)
 
 
-def _texts(values: Iterable) -> list:
-    """The values, with bytes as the text that they stand for."""
-    return [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in values]
+_NUMBERS = ("INT32", "INT64", "BOOLEAN", "FLOAT", "DOUBLE")
+
+
+def _parquet_metadata(file: Path, table: str, folder: Path) -> pq.FileMetaData:
+    """What a table's footer says. Raises ExportError for what is no file, and LimitError."""
+    if not stat.S_ISREG(file.stat().st_mode):
+        raise ExportError(folder, f"holds {file.name}, which is no file", "give the folder that nsys export wrote")
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        opened.seek(max(size - 8, 0))
+        footer, magic = int.from_bytes(opened.read(4), "little"), opened.read(4)
+    if magic == b"PAR1" and footer < size:
+        limits.FOOTER_BYTES.check(footer, table)
+    about = pq.read_metadata(file)
+    limits.COLUMNS.check(about.num_columns, table)
+    limits.check_density(about.num_rows, size, table)
+    return about
 
 
 def _arrow_integers(column: pa.Array, table: str) -> np.ndarray:
@@ -399,6 +514,7 @@ class _Strings:
         """Categorical of the names of `ids`. Raises ValueError for an id that a present string table does not have."""
         unique, inverse = codes_of(ids)
         values = [self[int(one)] for one in unique]
+        limits.check_names(filter(None, values), f"a {what}" if what == "kernel" else f"an {what}")
         if self.known and None in values:
             raise ValueError(f"{what} refers to string {unique[values.index(None)]}, which {STRINGS} does not have")
         return _categorical(inverse, [value or f"<unnamed {what} {one}>" for value, one in zip(values, unique)])
@@ -560,7 +676,9 @@ def _kernels(tables, strings: _Strings, details: bool, missing: dict[str, str]) 
         arrays["graph_node"] = _neutral(arrays["graph_node"])
     for column in _KERNEL_DETAILS if details else ():
         arrays[column] = _small(arrays[column])
-    arrays["kernel_name"] = strings.names(names, "kernel")
+    kernel_names = strings.names(names, "kernel")
+    limits.KERNEL_NAMES.check(len(kernel_names.categories))
+    arrays["kernel_name"] = kernel_names
     return _sorted_frame(arrays)
 
 
@@ -652,8 +770,10 @@ def _ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str]) ->
 
 def _range_names(texts: list, text_ids: np.ndarray, strings: _Strings) -> pd.Categorical:
     """Names of ranges: their own text where there is one, else the registered string."""
-    codes, values = pd.factorize(np.array(texts, dtype=object)) if texts else (np.empty(0, np.int64), [])
-    values = [str(value) for value in values]
+    places: dict = {}  # not pandas, which hashes a long text again in every row
+    codes = np.array([-1 if text is None else places.setdefault(text, len(places)) for text in texts], np.int64)
+    values = [str(value) for value in places]
+    limits.check_names(values, "a range")
     bare = np.flatnonzero(codes < 0)
     if len(bare):
         unique, inverse = np.unique(text_ids[bare], return_inverse=True)
@@ -663,6 +783,7 @@ def _range_names(texts: list, text_ids: np.ndarray, strings: _Strings) -> pd.Cat
             if name is None and strings.known:
                 raise ValueError(f"{NVTX} refers to string {one}, which {STRINGS} does not have")
             values.append(name if name is not None else f"<unnamed range {one}>")
+            limits.check_names(values[-1:], "a range")
     return _categorical(codes, values)
 
 
@@ -675,6 +796,7 @@ def _domains(process: np.ndarray, domain: np.ndarray, names: dict) -> pd.Categor
     for pair in pairs.tolist():
         owner, number = int(of_process[pair // len(of_domain)]), int(of_domain[pair % len(of_domain)])
         values.append(names.get((owner, number), "" if number == 0 else f"domain {number}"))
+    limits.DOMAINS.check(len(set(values)))
     return _categorical(inverse, values)
 
 
@@ -689,8 +811,12 @@ def _syncs(tables, missing: dict[str, str]) -> pd.DataFrame:
 
 
 def _fill_process(operations: Sequence[pd.DataFrame], hosts: Sequence[pd.DataFrame], missing: dict[str, str]) -> None:
-    """Operations whose process the export does not say belong to the capture's only process, where it has only one."""
+    """Operations whose process the export does not say belong to the capture's only process, where it has only one.
+    Raises LimitError where it has too many, or too many GPUs."""
     known = {int(one) for frame in (*operations, *hosts) for one in frame["process"].unique()} - {UNKNOWN_PROCESS}
+    limits.PROCESSES.check(len(known))
+    gpus = [pd.unique(frame["process"].to_numpy() * MOST_DEVICES + frame["device"].to_numpy()) for frame in operations]
+    limits.GPUS.check(len(np.unique(np.concatenate(gpus))))
     if len(known) != 1:
         return
     (only,) = known
@@ -738,12 +864,26 @@ def _gpu_of(tables) -> dict[tuple[int, int], int]:
     return {(int(p), int(d)): int(g) for p, d, g in zip(process, device, gpu) if g is not None}
 
 
+def _duration(tables, events_ns: int) -> tuple[int, dict[str, str]]:
+    """How long nsys collected, and what is wrong with what it says of it."""
+    table = "ANALYSIS_DETAILS"
+    said = tables.integers(table, ["duration"])[0] if "duration" in tables.columns(table) else []
+    if not len(said) or said[0] in (0, _NO_VALUE):
+        return events_ns, {}
+    if said[0] < 0:
+        return events_ns, {f"a collection of {said[0]} ns": "how long nsys collected is unknown"}
+    return int(said[0]), {}
+
+
 def _capture(tables, path: Path, details: bool) -> Capture:
     known = set(CONSEQUENCES) & tables.names()
     if not known:
-        problem = "has none of the tables of an nsys export" if tables.names() else "has no tables"
+        problem = "has none of the tables of an nsys export"
         raise ExportError(path, problem, "give an export that nsys wrote (2022 or newer)")
     missing = {table: text for table, text in CONSEQUENCES.items() if table not in known}
+    for table in tables.names() & set(_FACTS):
+        limits.FACT_ROWS.check(tables.num_rows(table), table)
+    limits.ROWS.check(sum(tables.num_rows(table) for table in tables.names()))
     strings = _Strings(tables)
     kernels = _kernels(tables, strings, details, missing)
     graphs = _graphs(tables, missing)
@@ -752,7 +892,6 @@ def _capture(tables, path: Path, details: bool) -> Capture:
     syncs = _syncs(tables, missing)
     frames = [frame for frame in (kernels, graphs, memops, api, syncs) if len(frame)]
     last = max((int(frame["end_ns"].max()) for frame in frames), default=0)
-    duration = tables.objects("ANALYSIS_DETAILS", ["duration"])[0] if tables.columns("ANALYSIS_DETAILS") else []
     ranges = _ranges(tables, strings, last, missing)
     _fill_process((kernels, graphs, memops, syncs), (api, ranges), missing)
     frames += [ranges] if len(ranges) else []
@@ -761,6 +900,7 @@ def _capture(tables, path: Path, details: bool) -> Capture:
     first, last = min(int(f["start_ns"].min()) for f in frames), max(int(f["end_ns"].max()) for f in frames)
     if last - first > _MOST_EXACT:
         raise ValueError("the first and the last event are years apart")
+    duration, problems = _duration(tables, last - first)
     if len(graphs):
         missing[f"kernels inside {len(graphs)} CUDA graph executions"] = (
             "graphs were traced as a whole: record with --cuda-graph-trace=node to see their kernels"
@@ -768,6 +908,7 @@ def _capture(tables, path: Path, details: bool) -> Capture:
     about = _key_values(tables, "META_DATA_EXPORT", "name", "value")
     return Capture(
         source=path.name,
+        path=path,
         kernels=kernels,
         graphs=graphs,
         memops=memops,
@@ -779,6 +920,7 @@ def _capture(tables, path: Path, details: bool) -> Capture:
         gpus=_gpu_facts(tables),
         gpu_of=_gpu_of(tables),
         events_ns=last - first,
-        duration_ns=int(duration[0]) if duration and duration[0] else last - first,
+        duration_ns=duration,
         missing=missing,
+        problems=problems,
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import intervals
-from analysis.capture.attribution import Attribution, attribute, levels, module_named
+from analysis.capture.attribution import NO_CALL, Attribution, attribute, levels, module_named
 from analysis.capture.nsys_export import BLOCK, MOST_DEVICES, UNKNOWN_PROCESS, Capture, codes_of, process_id
 from analysis.reference import kernel_families
 from jobs.contract.ranges import ALL_PHASES
@@ -76,6 +76,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "span_ns": "from the start of its first operation to the end of its last",
         "idle_share": "part of span_ns in which nothing ran",
     },
+    "problems": {"what": "what is wrong with the capture", "consequence": "what was made of it"},
     "missing": {"what": "table, column or event that the capture lacks", "consequence": "what cannot be said for it"},
 }
 
@@ -121,6 +122,7 @@ def summarise(
         "gpus": _gpus(capture, gpu, duration),
     }
     sections["families"] = _families(sections["kernels"])
+    sections["problems"] = _problems(capture, attribution)
     sections["missing"] = _missing(capture, attribution)
     total = int(duration.sum())
     codes = attribution.kernels["attribution"].cat.codes.to_numpy()
@@ -366,8 +368,8 @@ def _counted_ranges(parent: np.ndarray, outermost: np.ndarray) -> tuple[np.ndarr
     return counted, innermost
 
 
-_MOST_PAIRS = 20_000_000  # of kernel and range, worked out at once
-_MOST_PARTS = 20
+_MOST_PAIRS = 5_000_000  # of kernel and range, worked out at once: half a GiB
+_MOST_PARTS = 4  # more than a second each
 
 
 def _start_end_sums(capture: Capture, attribution: Attribution, group, rows, overlaps: _Overlaps):
@@ -399,10 +401,14 @@ def _start_end_sums(capture: Capture, attribution: Attribution, group, rows, ove
     busy = time.astype("float64")
     number, low, high = map(np.concatenate, zip(*beside))
     pairs = np.bincount(number, high - low, num_groups)
-    busy[pairs > _MOST_PAIRS] = np.nan
-    part = (np.cumsum(np.where(pairs > _MOST_PAIRS, 0, pairs)) // _MOST_PAIRS)[number]
+    ascending = np.argsort(pairs, kind="stable")
+    too_many = np.zeros(num_groups, bool)
+    too_many[ascending] = np.cumsum(pairs[ascending]) > _MOST_PARTS * _MOST_PAIRS
+    too_many |= pairs > _MOST_PAIRS
+    busy[too_many] = np.nan
+    part = (np.cumsum(np.where(too_many, 0, pairs)) // _MOST_PAIRS)[number]
     for one in np.unique(part[high > low]):
-        here = np.flatnonzero((part == one) & (pairs[number] <= _MOST_PAIRS))
+        here = np.flatnonzero((part == one) & ~too_many[number])
         kernel, held_in = shared[_slices(low[here], high[here])], np.repeat(number[here], (high - low)[here])
         order = np.argsort(kernel, kind="stable")
         counted = np.zeros(num_groups, np.int64)
@@ -580,10 +586,20 @@ def _gpus(capture: Capture, kernel_gpu: np.ndarray, duration: np.ndarray) -> pd.
     return pd.DataFrame(rows, columns=list(SECTIONS["gpus"])).astype(whole)
 
 
+def _problems(capture: Capture, attribution: Attribution) -> pd.DataFrame:
+    problems = capture.problems | attribution.problems
+    place = attribution.kernels
+    lead = (place["launch_ns"] - capture.kernels["start_ns"]).to_numpy()
+    if num_early := int((lead > 0).sum()):
+        what = f"{num_early} of {len(lead)} kernels begin before the call that launched them, by up to {lead.max()} ns"
+        problems[what] = "the clocks of host and GPU are that far apart, and latencies and queues as uncertain"
+    return pd.DataFrame(list(problems.items()), columns=list(SECTIONS["problems"]))
+
+
 def _missing(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     missing = dict(capture.missing)
     if len(capture.kernels) and len(capture.api):
-        lost = int((attribution.kernels["api"] < 0).sum())
+        lost = int((attribution.kernels["api"] == NO_CALL).sum())
         if lost:
             missing[f"the launches of {lost} of {len(capture.kernels)} kernels"] = "they cannot be attributed to ranges"
     if len(capture.ranges) and not (attribution.ranges["phase"] != "").any():

@@ -61,6 +61,7 @@ class Manifest(_Allowed):
     sweep: str = ""
     study: str = ""
     script: bool = False
+    problems: dict[str, list[str]] = {}
     nsys_schema: str = ""
     not_run: list[str] = []
     calibration: list[Rate] = []

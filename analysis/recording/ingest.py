@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.capture import modules
-from analysis.capture.attribution import Attribution, attribute
+from analysis.capture.attribution import NOT_BELIEVED, Attribution, attribute
 from analysis.capture.nsys_export import Capture, ExportError, read
 from analysis.recording import store
 from analysis.recording.scan import HASHED_NAMES
@@ -53,9 +53,11 @@ def ingest(
 
     A run whose files are not what was written, or that says ok and whose capture is missing, broken, without kernels
     or without its steps, is recorded as what it is; `lost_runs` names these. `report` gets one line for each run that
-    is not ok. Raises ResultsError when there is no sweep to read.
+    is not ok, and for what is wrong with the capture of one that is; the manifest has these under `problems`. Raises
+    ResultsError when there is no sweep to read.
     """
     folder = _sweep_folder(Path(results))
+    _check_files_only(folder)
     sweep = read_plan(folder / SWEEP) if (folder / SWEEP).is_file() else {}
     order = [str(one) for one in sweep.get("runs", [])]
     found = sorted(file.parent.name for file in folder.glob(f"*/{RECORD}"))
@@ -65,8 +67,12 @@ def ingest(
     records = {run_id: read_finished(folder / run_id) for run_id in run_ids}
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in store.TABLES}
     schemas: set[str] = set()
+    problems: dict[str, list[str]] = {}
     for run_id, record in records.items():
-        tables, schema = _run_tables(folder / run_id, run_id, record, report)
+        tables, schema, wrong = _run_tables(folder / run_id, run_id, record)
+        for problem in wrong:
+            report(f"{run_id}: {problem}")
+            problems.setdefault(run_id, []).append(problem)
         schemas |= {schema} - {""}
         for name, frame in tables.items():
             parts[name].append(frame)
@@ -82,12 +88,20 @@ def ingest(
     )
     ends = [end for run_id, record in records.items() if (end := _ended(run_id, record, report))]
     manifest["recorded_to"] = max(ends, default=manifest["recorded_from"])
+    manifest |= {"problems": problems} if problems else {}
     if sweep.get(SCRIPT):
         manifest[SCRIPT] = True
     manifest |= {"study": str(sweep.get("study", "")), "calibration": _calibration(folder / CALIBRATION)}
     manifest[HASHED_NAMES] = sorted({name for record in records.values() for name in record.hashed_names})
     store.write(out, tables, manifest)
     return store.read_manifest(Path(out))
+
+
+def _check_files_only(folder: Path) -> None:
+    """Raises ResultsError where a sweep holds anything but folders and files: reading a pipe may never end."""
+    for path in (*folder.glob("*"), *folder.glob("*/*")):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise ResultsError(f"{path} is no file (a pipe, a socket or a device): remove it")
 
 
 def lost_runs(manifest: dict) -> list[str]:
@@ -171,10 +185,8 @@ def _concat(name: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
 # -------------------------------------------------------------------------------------------------------------- one run
 
 
-def _run_tables(
-    folder: Path, run_id: str, record: FinishedRecord, report: Callable[[str], None]
-) -> tuple[dict[str, pd.DataFrame], str]:
-    """The tables of one run, and the schema version of its capture ("" without one)."""
+def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict[str, pd.DataFrame], str, list[str]]:
+    """The tables of one run, the schema version of its capture ("" without one), and what is wrong with the capture."""
     damage = find_damage(folder, record.files)
     tables: dict[str, pd.DataFrame] = {}
     if not damage:
@@ -187,10 +199,10 @@ def _run_tables(
     if damage:
         detail = {"phase": READING_FILES, "message": f"{damage}; run the sweep again, which measures it anew"}
         empty = {name: store.empty(name) for name in store.TABLES}
-        return empty | {"runs": _run_row(record, run_id, "failed", detail, empty["memory"]).assign(log=None)}, ""
+        return empty | {"runs": _run_row(record, run_id, "failed", detail, empty["memory"]).assign(log=None)}, "", []
     status: str = record.status
     detail = record.status_detail.model_dump(exclude_unset=True) if record.status_detail else {}
-    schema = ""
+    schema, problems = "", []
     tables["nsys_sums"] = _nsys_sums(folder / NSYS_SUMS_FILE, run_id)
     if status == "ok" and record.profiled_steps != 0:
         try:
@@ -202,7 +214,14 @@ def _run_tables(
         except ExportError as error:
             status, problem = "failed", f"{CAPTURE} {error.problem}"
         if status == "ok":
-            captured = _capture_tables(capture, attribution, run_id, report)
+            wrong = capture.problems | attribution.problems
+            problems = [f"{what}: {consequence}" for what, consequence in wrong.items()]
+            links = modules.link(capture, attribution)
+            problems += [
+                f"modules of {line.phase}, step {line.step}: unknown, {line.reason}"
+                for line in links.problems.itertuples(index=False)
+            ]
+            captured = _capture_tables(capture, attribution, links, run_id)
             tables["steps"] = pd.concat([tables["steps"], captured.pop("steps")], ignore_index=True)
             tables |= captured
         else:
@@ -210,13 +229,15 @@ def _run_tables(
     tables["runs"] = _run_row(record, run_id, status, detail, tables["memory"]).assign(
         log=_log(folder / LOG, record.hashed_names)
     )
-    return tables, schema
+    return tables, schema, problems
 
 
 def _judge(capture: Capture, attribution: Attribution, expected: int | None) -> tuple[str, str]:
     """Status of a run that says ok and profiled `expected` steps, by what its capture holds, and what is wrong."""
     if not len(capture.kernels):
         return "no_kernels", "the capture holds no kernels"
+    if (attribution.kernels["api"] == NOT_BELIEVED).mean() > 0.5:
+        return "failed", f"the launches of most kernels are not to be believed ({'; '.join(attribution.problems)})"
     placed = attribution.ranges[attribution.ranges["step"] >= 0]
     num_steps = placed.groupby("process")["step"].nunique()
     if not len(num_steps) or (attribution.kernels["step"] < 0).all():
@@ -300,7 +321,7 @@ def _nsys_sums(file: Path, run_id: str) -> pd.DataFrame:
 
 
 def _capture_tables(
-    capture: Capture, attribution: Attribution, run_id: str, report: Callable[[str], None]
+    capture: Capture, attribution: Attribution, links: modules.Links, run_id: str
 ) -> dict[str, pd.DataFrame]:
     placed = attribution.ranges
     first = placed.index[placed["step"] >= 0]
@@ -326,9 +347,6 @@ def _capture_tables(
     )
     place = attribution.kernels
     kernels = capture.kernels.assign(rank=rank).drop(columns=["process", "context", "correlation"])
-    links = modules.link(capture, attribution)
-    for line in links.problems.itertuples(index=False):
-        report(f"{run_id}: modules of {line.phase}, step {line.step}, are unknown: {line.reason}")
     kernels = kernels.assign(**{name: place[name] for name in ("range_id", "step", "phase", "attribution")})
     kernels = kernels.assign(**{name: links.kernels[name] for name in links.kernels})
     kernels["launch_ns"], kernels["launch_end_ns"] = place["launch_ns"] - origin, place["launch_end_ns"] - origin

@@ -7,7 +7,7 @@ from analysis.capture.nsys_export import read
 from analysis.capture.summary import summarise
 
 from .nsys_files import Export
-from .profiles import profile
+from .profiles import NAMES, profile
 
 
 @pytest.fixture
@@ -365,3 +365,79 @@ def test_autograds_own_threads_lose_nothing():
     assert backward == pytest.approx(expected, rel=0.03)
     assert set(found["attribution"][found["phase"] == "backward"]) == {"exact", "phase"}
     assert set(reference["attribution"][reference["phase"] == "backward"]) == {"exact"}
+
+
+def _problems(export, tmp_path):
+    summary = summarise(*_attributed(export, tmp_path))
+    return summary, list(summary.sections["problems"]["what"])
+
+
+def test_a_correlation_id_of_several_calls_attributes_nothing(tmp_path, export):
+    export.push("forward", 0, 400)
+    export.push("backward", 500, 900)
+    for at in (10, 20, 600):
+        export.launch(at, correlation=5)
+    export.launch(30)
+    export.launch(700, correlation=7)
+    summary, problems = _problems(export, tmp_path)
+    assert summary.coverage == {"exact": 0.4, "phase": 0, "none": 0.6}
+    assert problems == ["3 of 5 kernels have the correlation id of several API calls"]
+    assert not len(summary.sections["missing"]) or "launches" not in "".join(summary.sections["missing"]["what"])
+
+
+def test_correlation_ids_far_apart_are_checked_as_well(tmp_path, export):
+    export.push("forward", 0, 400)
+    for at in (10, 20):
+        export.launch(at, correlation=5)
+    export.launch(30, correlation=2**31)
+    summary, problems = _problems(export, tmp_path)
+    assert summary.coverage["exact"] == pytest.approx(1 / 3)
+    assert problems == ["2 of 3 kernels have the correlation id of several API calls"]
+
+
+def test_kernels_that_share_the_launch_of_one_are_not_attributed(tmp_path, export):
+    export.push("forward", 0, 400)
+    launch = export.launch(10)
+    export.kernel(100, 105, launch)
+    export.launch(30)
+    summary, problems = _problems(export, tmp_path)
+    assert summary.coverage["exact"] == pytest.approx(1 / 3)
+    assert problems == [
+        "2 of 3 kernels have the correlation id of a call that launches one kernel, as other kernels do"
+    ]
+
+
+def test_kernels_long_before_their_launch_are_not_attributed(tmp_path, export):
+    export.push("forward", 0, 20_000_000)
+    export.push("later", 20_000_000, 100_000_000)
+    export.launch(15_000_000, start=9_999_999, end=10_000_004)
+    export.launch(15_000_000, start=10_000_001, end=10_000_006)
+    summary, problems = _problems(export, tmp_path)
+    assert summary.coverage == {"exact": 0.5, "phase": 0, "none": 0.5}
+    early, clocks = problems
+    assert early == "1 of 2 kernels begin more than 5 ms before the call that launched them"
+    assert clocks == "1 of 2 kernels begin before the call that launched them, by up to 4999999 ns"
+    assert summary.launches["kernels"] == 1
+
+
+def test_in_a_short_capture_no_clock_is_that_wrong(tmp_path, export):
+    export.push("forward", 0, 1000)
+    export.launch(500, start=300)
+    summary, problems = _problems(export, tmp_path)
+    assert summary.coverage["exact"] == 0
+    assert problems == ["1 of 1 kernels begin more than 0.0001 ms before the call that launched them"]
+
+
+def test_copies_of_a_doubtful_launch_are_not_attributed(tmp_path, export):
+    export.push("forward", 0, 1000)
+    for at in (10, 20):
+        export.copy(at + 50, at + 60, export.call(at, at + 2, correlation=5, name="cudaMemcpyAsync_v3020"))
+    _, found = _attributed(export, tmp_path)
+    assert list(found.memops["attribution"]) == ["none", "none"]
+    assert list(found.problems) == ["2 of 2 copies and sets have the correlation id of several API calls"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_wrong_with_real_captures(name):
+    capture = read(profile(name))
+    assert not len(summarise(capture).sections["problems"])

@@ -150,7 +150,7 @@ def test_json_of_several_is_an_array_and_of_one_an_object(capture):
 def test_csv_is_one_long_table(capture):
     rows = list(csv.DictReader(io.StringIO(_show(capture, capture, "--format", "csv").stdout)))
     assert list(rows[0]) == ["profile", "section", "row", "column", "value"]
-    assert {row["section"] for row in rows} == _KEYS - {"missing"} | {"missing"}
+    assert {row["section"] for row in rows} == _KEYS - {"problems"}, "nothing is wrong with it"
     totals = [row["value"] for row in rows if row["section"] == "kernels" and row["column"] == "total_ns"]
     assert totals == ["5", "5"] * 2
 
@@ -368,3 +368,18 @@ def test_help_imports_neither_torch_nor_pandas():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_what_is_wrong_is_said_beside_the_coverage(tmp_path):
+    export = Export()
+    export.push("forward", 0, 100)
+    for at in (10, 20):
+        export.launch(at, correlation=5)
+    export.collected(-5)
+    path = export.sqlite(tmp_path / "x.sqlite")
+    text = _show(path).stdout
+    assert "0.0% of kernel time attributed exactly, 0.0% to a phase by time, 100.0% not attributed" in text
+    assert "Wrong: a collection of -5 ns; how long nsys collected is unknown" in text
+    assert "Wrong: 2 of 2 kernels have the correlation id of several API calls; their launch is not believed" in text
+    facts = json.loads(_show(path, "--format", "json").stdout)["capture"]
+    assert facts["duration_ns"] == facts["events_ns"]

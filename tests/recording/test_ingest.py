@@ -441,3 +441,31 @@ def test_a_real_capture_costs_few_bytes_a_kernel(results, tmp_path):
     found, _ = _ingested(folder, tmp_path)
     assert len(found.kernels) == 5848
     assert found.manifest["tables"]["kernels"]["bytes"] / 5848 < 20
+
+
+def _with_doubtful_launches(number: int) -> Export:
+    export = _capture()
+    for i in range(number):
+        export.launch(1040 + i, correlation=900, name="doubtful")
+    return export
+
+
+def test_launches_that_are_not_believed_are_told_and_recorded(results, tmp_path):
+    said = []
+    manifest = ingest(results(capture=_with_doubtful_launches(2)), tmp_path / "recording", said.append)
+    problem = "2 of 7 kernels have the correlation id of several API calls"
+    assert said[0].startswith(f"{RUN}: {problem}")
+    assert manifest["problems"][RUN][0].startswith(problem)
+    assert "doubtful" not in set(store.load(tmp_path / "recording").kernels["kernel_name"])
+
+
+def test_a_run_most_of_whose_launches_are_not_believed_failed(results, tmp_path):
+    said = []
+    manifest = ingest(results(capture=_with_doubtful_launches(20)), tmp_path / "recording", said.append)
+    (run,) = manifest["runs"]
+    assert (run["status"], run["phase"]) == ("failed", "reading the capture")
+    assert "the launches of most kernels are not to be believed (20 of 25 kernels" in run["message"]
+
+
+def test_a_sound_recording_tells_of_no_problems(results, tmp_path):
+    assert "problems" not in ingest(results(), tmp_path / "recording")

@@ -1,0 +1,122 @@
+"""What a capture may hold at most: captures come from anybody, and one that is beyond these is refused with a line.
+
+Each limit lies far beyond what nsys writes (5 M kernels with 10 M API calls, 90,432 ranges of `autograd-nvtx`, names of
+several kB, paths 40 deep) and is checked before the memory or the time is spent. The guide's page about `show` lists
+them; a test compares the two.
+"""
+
+import sys
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class LimitError(ValueError):
+    """A capture that is beyond a limit. The message says of what it has how much, and how much is read."""
+
+
+class Limit(NamedTuple):
+    """`what` is the guide's and the message's name of what is counted."""
+
+    what: str
+    most: int
+
+    def check(self, found: int, where: str = "") -> None:
+        """Raises LimitError where `found` is more."""
+        if found > self.most:
+            of = f" of {where}" if where else ""
+            raise LimitError(f"has {found:,} {self.what}{of}, and at most {self.most:,} are read")
+
+
+ROWS = Limit("rows in the tables that are read", 50_000_000)
+"""Three times those of a capture of 5 M kernels (15.8 M), which takes 1.5 GB."""
+
+FACT_ROWS = Limit("rows in a table of facts", 100_000)
+"""GPUs, their numbers in each process, facts of the export: tens in reality."""
+
+TABLES = Limit("tables, indexes and views", 2_000)
+"""SQLite parses the definition of each before it answers anything; nsys writes some 40."""
+
+COLUMNS = Limit("columns in a table", 200)
+"""nsys writes 41 at most."""
+
+DEFINITION_BYTES = Limit("bytes in the definition of a table", 64 << 10)
+"""nsys's longest has 4,373, comments included."""
+
+ROW_BYTES = Limit("bytes in a row", 1 << 20)
+"""Some hundreds lie in memory at once. The payloads of NVTX events are the longest values that nsys writes."""
+
+NAME_BYTES = Limit("bytes in one name", 64 << 10)
+"""The longest names are those of kernels that are templates of templates: several kB."""
+
+NAMES_BYTES = Limit("bytes of different strings", 256 << 20)
+"""As they lie in memory. PyTorch's own ranges have names of one instance: 90 bytes each, for 3 M ranges."""
+
+KERNEL_NAMES = Limit("different kernel names", 50_000)
+"""Each is looked up in the taxonomy; a model that is compiled has some thousands."""
+
+DEPTH = Limit("ranges open inside each other", 20_000)
+"""Each level is a round of work. A push that is never popped nests all that follow it, so real captures reach
+thousands."""
+
+PATH_BYTES = Limit("bytes in the path of a range", 1 << 20)
+"""A path holds the names of all ranges that hold it: 40 of several kB are a fifth of this."""
+
+PATHS_BYTES = Limit("bytes of different paths", 512 << 20)
+"""90,432 ranges of `autograd-nvtx`, ten deep, have 40 MB."""
+
+DOMAINS = Limit("NVTX domains", 100)
+"""Each has a stack of its own that every kernel is looked up in; each library that marks ranges has one."""
+
+PROCESSES = Limit("processes", 1_024)
+"""Each is a round of work; the ranks and data loaders of a node are hundreds."""
+
+GPUS = Limit("GPUs, counted in each process", 1_024)
+"""Each is a round of work; a node has 16 at most."""
+
+HELD_IN = Limit("pairs of an operation and a range that holds it", 50_000_000)
+"""What the tables of ranges of `--report` are made from: 5 M kernels ten deep."""
+
+FOOTER_BYTES = Limit("bytes in the footer of a Parquet file", 4 << 20)
+"""It is parsed before anything else is known: 14 kB for 5 M rows."""
+
+PAGES = Limit("pages in the Parquet columns that are read", 100_000)
+"""A page of writers of today has 20,000 rows or 1 MiB."""
+
+PAGE_BYTES = Limit("bytes in a page of a Parquet file", 16 << 20)
+"""Unpacked: one page of each column lies in memory at a time. Writers make pages of 1 MiB."""
+
+FREE_ROWS, FEWEST_ROW_BYTES = 20_000, 4
+"""Of more than so many rows each has at least so many bytes in a Parquet file. nsys needs 12 and more, because no two
+events have the same times; equal rows would be a billion in 26 KB."""
+
+CHECK_S, CHECK_BYTES_PER_S = 5, 10_000_000
+"""The check of an SQLite file for damage ends after so many seconds, and one more for so many bytes: 80 s for the 750
+MB of 5 M kernels, which take 10."""
+
+
+def check_density(rows: int, file_bytes: int, table: str) -> None:
+    """Raises LimitError where a Parquet file is too small for the rows that it says it has."""
+    if rows > FREE_ROWS + file_bytes // FEWEST_ROW_BYTES:
+        raise LimitError(f"has {rows:,} rows of {table} in {file_bytes:,} bytes, and a row needs {FEWEST_ROW_BYTES}")
+
+
+class Names:
+    """The different strings of a capture, each once. Raises LimitError where they are too much memory."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, str] = {}
+        self._bytes = 0
+
+    def __call__(self, text: str) -> str:
+        kept = self._seen.setdefault(text, text)
+        if kept is text:
+            self._bytes += sys.getsizeof(text)
+            NAMES_BYTES.check(self._bytes)
+        return kept
+
+
+def check_names(names: Iterable[str], what: str) -> None:
+    """Raises LimitError for a name that is too long; `what` has these names."""
+    for name in names:
+        if len(name) * 4 > NAME_BYTES.most:  # most are far shorter, and need no encoding
+            NAME_BYTES.check(len(name.encode("utf-8", "replace")), what)
