@@ -312,7 +312,7 @@ def _nsys_sums(file: Path, run_id: str) -> pd.DataFrame:
     try:
         printed = pd.read_csv(file)
         printed["range"] = printed["NVTX Range"].fillna("").str.removeprefix(":")
-        printed = printed[printed["range"].isin((ranges.STEP, *ranges.PHASES))]
+        printed = printed[printed["range"].isin((ranges.STEP, *ranges.ALL_PHASES))]
         totals = printed.groupby(["range", "Kernel Name"], as_index=False)[["Kern Inst", "Total Time (ns)"]].sum()
     except (OSError, ValueError, KeyError):
         return store.empty("nsys_sums")

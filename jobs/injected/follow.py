@@ -67,7 +67,14 @@ class Follower:
         self.open_step: Any = None
         self.update: Any = None  # the ranges of parameters while an optimizer steps
         self.memory: list[dict] = []
-        self.facts: dict[str, Any] = {"optimizers": [], "steps": [], "memory": [], "stage": "skipped", "seen": 0}
+        self.facts: dict[str, Any] = {
+            "optimizers": [],
+            "steps": [],
+            "memory": [],
+            "stage": "skipped",
+            "seen": 0,
+            "autocast": "",
+        }
         self.forwards = 0
         self.is_last = False  # of the followed steps
         self.uncalled: Callable | None = None
@@ -230,6 +237,8 @@ class Follower:
             return called(module, *args, **options)
         run = functools.partial(self.ranges.call, called) if self.stage is Stage.FOLLOWED else called_plainly(called)
         if self.depth or self.in_backward:
+            if self.stage is Stage.CAPTURED and not self.facts["autocast"]:
+                self.facts["autocast"] = autocast_dtype()  # opened inside the model, as accelerate does
             return run(module, args, options)
         self.depth += 1
         is_loss = isinstance(module, nn.modules.loss._Loss)
@@ -252,15 +261,13 @@ class Follower:
         named = [*((str(i), value) for i, value in enumerate(args)), *options.items()]
         shapes = [(name, [list(one.shape), str(one.dtype)]) for name, value in named for one in tensors_in([value])]
         parameters = list(module.parameters())
-        device = "cuda" if torch.cuda.is_initialized() else "cpu"
-        autocast = torch.is_autocast_enabled(device)
         self.facts |= {
             "model": type(getattr(module, "_orig_mod", module)).__name__,
             "compiled": any(is_compiled(part) for part in module.modules()),
             "inputs": [{"name": name, "shape": shape, "dtype": dtype} for name, (shape, dtype) in shapes],
             "num_parameters": sum(parameter.numel() for parameter in parameters),
             "parameter_dtypes": dict(Counter(str(parameter.dtype) for parameter in parameters)),
-            "autocast": str(torch.get_autocast_dtype(device)) if autocast else "",
+            "autocast": autocast_dtype(),
             "training": torch.is_grad_enabled(),
         }
 
@@ -352,6 +359,12 @@ class Follower:
         draft = Path(f"{self.plan.out}.{self.process}")
         draft.write_text(json.dumps(self.facts | machine()), encoding="utf-8")
         draft.replace(self.plan.out)
+
+
+def autocast_dtype() -> str:
+    """The type that autocast computes in here; "" where it is off."""
+    device = "cuda" if torch.cuda.is_initialized() else "cpu"
+    return str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else ""
 
 
 def called_plainly(called: Callable) -> Callable:
