@@ -34,7 +34,7 @@ COMMANDS = {
     ),
     "check-public": (
         "analysis.commands:check_public",
-        "Check that folders can become public: nothing private, no broken link.",
+        "Check folders that are to become public: nothing in them looks private, and no link of a page leads nowhere.",
     ),
 }
 """Subcommands in the order of the help: the function of each, and its line there."""

@@ -43,7 +43,7 @@ def profile(
     ] = "auto",
     go_on: Annotated[bool, typer.Option("--go-on", help="Let the script go on afterwards.")] = False,
 ) -> None:
-    """Profile a training script as it is: its steps, and which module each kernel is of, backward included.
+    """Profile a training script as it is: which module each kernel is of, backward included.
 
     Exit code: 1 the script ended before enough steps or launched no kernel, 2 usage, 69 nsys is missing, 70 the
     recording or the site could not be made, 74 results cannot be written, 75 another job holds the folder, 130
@@ -97,7 +97,8 @@ def measure(followed: script.Script, results: Path) -> tuple[Path, dict]:
 
 def default_name(command: list[str]) -> str:
     """That of the script: train of `python -u path/train.py --lr 1`, package of `python -m package`."""
-    for word in command[1:] or command:
+    words = command[1:] or command
+    for before, word in zip(["", *words], words):
         if not word.startswith("-"):
-            return Path(word).stem
+            return word if before == "-m" else Path(word).stem
     return Path(command[0]).stem

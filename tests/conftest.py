@@ -22,6 +22,9 @@ MOST_WORKERS = 8  # each has pandas and torch in memory
 hypothesis.settings.register_profile("default", max_examples=5, deadline=None)
 hypothesis.settings.register_profile("all", max_examples=25, deadline=None)
 
+IN_BROWSER = Path(__file__).parent / "browser"
+"""Tests of built sites: to build them takes a minute, so all of them are long."""
+
 NOT_RUN = pytest.StashKey[dict[str, int]]()
 """How many tests are left out, by what is said of them."""
 
@@ -46,6 +49,9 @@ def leave_out(config, items: list[pytest.Item], marker: str, said: str) -> None:
 
 
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if IN_BROWSER in item.path.parents:
+            item.add_marker("long")
     if not config.getoption("all"):
         leave_out(config, items, "long", "long tests were not run, pages and examples were few: make test-all runs all")
 
@@ -63,9 +69,10 @@ def pytest_runtest_makereport():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """A worker for each core that this process may use; pytest-xdist would count those of the machine."""
+    """One worker more than cores that this process may use, since many tests wait for processes; pytest-xdist would
+    count the cores of the machine."""
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(MOST_WORKERS, num_cores)
+    return min(MOST_WORKERS, num_cores + 1)
 
 
 def pytest_sessionfinish(session):

@@ -24,6 +24,7 @@ ROOMS = {
     "jobs.follow_up": {"jobs.contract", "jobs.executor"},
     "jobs.output": set(),
     "jobs.commands": {"jobs.contract", "jobs.sweep", "jobs.memory", "jobs.executor", "jobs.follow_up"},
+    "jobs.profile": {"jobs.contract", "jobs.executor", "jobs.follow_up", "jobs.commands"},
     "jobs.__main__": {"jobs.output"},
     # The side that needs no GPU.
     "analysis.answer": set(),

@@ -3,6 +3,8 @@ columns is so, and nothing of it is left unsaid."""
 
 import ast
 import re
+import shlex
+import sys
 from pathlib import Path
 
 import click
@@ -81,6 +83,7 @@ def test_targets_of_make_that_are_named_exist(page):
 def test_commands_and_their_options_exist(file):
     for name, rest in COMMAND.findall(code_of(file) if file in PAGES else file.read_text()):
         assert name in commands(), f"{file.name}: profiler-job {name}"
+        rest, *_ = rest.split(" -- ")  # what follows is somebody else's command
         unknown = set(re.findall(r"--[a-z][a-z-]*", rest)) - options_of(commands()[name]) - NOT_YET
         assert not unknown, f"{file.name}: profiler-job {name} has no {', '.join(unknown)}"
 
@@ -106,7 +109,7 @@ def test_options_are_said_to_belong_to_the_commands_that_have_them():
     assert shared == {
         option: {name for name, one in commands().items() if option in options_of(one)} for option in shared
     }
-    with_options_of_their_own = {"show", "publish-data"}
+    with_options_of_their_own = {"profile", "show", "publish-data"}
     for name in set(commands()) - with_options_of_their_own:
         assert options_of(commands()[name]) <= {"--help", *shared}, name
 
@@ -192,3 +195,25 @@ def test_every_page_of_the_guide_is_in_the_navigation_and_in_the_readme():
     nav = re.findall(r": (guide/\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     linked = re.findall(r"\]\(site/(guide/\S+\.md)\)", (ROOT / "README.md").read_text())
     assert set(nav) == set(linked) == {f"guide/{page.name}" for page in GUIDE}
+
+
+def test_every_command_of_the_page_on_scripts_can_be_given(monkeypatch):
+    """Each line of its blocks reaches `profile` as the page means it."""
+    page = ROOT / "site" / "guide" / "profile.md"
+    lines = re.findall(r"^profiler-job (profile .*?)(?:\s+#.*)?$", page.read_text(), re.MULTILINE)
+    assert len(lines) == 6
+    given = []
+    monkeypatch.setattr("jobs.profile.measure", lambda script, results: given.append(script) or sys.exit(0))
+    for line in lines:
+        with pytest.raises(SystemExit):
+            typer.main.get_command(app)(shlex.split(line), standalone_mode=False)
+    assert [(one.name, one.skip, one.steps, one.step, one.goes_on) for one in given] == [
+        ("train", 10, 5, "auto", False),
+        ("train", 50, 10, "auto", False),
+        ("generate", 10, 5, "forward", False),
+        ("train", 10, 5, "my_step", False),
+        ("train", 10, 5, "auto", True),
+        ("bigger-batch", 10, 5, "auto", False),
+    ]
+    assert list(given[0].command) == ["python", "train.py", "--any", "args"]
+    assert f"After {given[0].num_needed} steps" in page.read_text()

@@ -33,6 +33,10 @@ from .module_ranges import ModuleRanges, is_compiled, tensors_in
 FOLLOW = "PROFILER_JOB_FOLLOW"
 """Environment variable with a `Plan` as JSON."""
 
+SELDOM = 10
+"""An optimizer that has not stepped while another did so this many times as often as steps are skipped is not waited
+for."""
+
 Stage = Enum("Stage", "SKIPPED TIMED CAPTURED FOLLOWED DONE")
 
 
@@ -335,20 +339,20 @@ class Follower:
         if self.plan.step not in ("auto", "optimizer"):
             return
         if self.optimizer is None:
-            self.note_optimizer(optimizer)
+            if not self.steps_of[id(optimizer)]:
+                self.facts["optimizers"].append(type(optimizer).__name__)
             self.steps_of[id(optimizer)] += 1
-            if min(self.steps_of.values()) < self.plan.skip or self.steps_of[id(optimizer)] < self.plan.skip:
-                self.facts["seen"] = max(self.facts["seen"], min(self.steps_of.values()))
+            stepped = [count for count in self.steps_of.values() if count]
+            # One that has never stepped may step seldom, or not at all.
+            waits = len(stepped) < len(self.steps_of) and max(stepped) < SELDOM * self.plan.skip
+            if waits or min(stepped) < self.plan.skip or self.steps_of[id(optimizer)] > min(stepped):
+                self.facts["seen"] = max(self.facts["seen"], min(stepped))
                 return
             self.optimizer = id(optimizer)
             self.num_steps = self.plan.skip - 1
             self.facts["seen"] = self.plan.skip - 1
         if self.optimizer == id(optimizer):
             self.end_step()
-
-    def note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        if id(optimizer) not in self.steps_of:
-            self.facts["optimizers"].append(type(optimizer).__name__)
 
     # ---------------------------------------------------------------------------------------------- what is kept
 
@@ -411,11 +415,12 @@ def install(plan: Plan, push: Callable | None = None, pop: Callable | None = Non
 
         return around
 
-    def constructed(called: Callable, *args: Any, **options: Any) -> Any:
+    def constructed(called: Callable, made: torch.optim.Optimizer, *args: Any, **options: Any) -> Any:
+        follower.steps_of.setdefault(id(made), 0)
         if follower.stage is Stage.SKIPPED and plan.step == "auto":
             follower.has_optimizer = True
             follower.unwatch_calls()  # before the model is compiled: a call that changes later compiles it again
-        return called(*args, **options)
+        return called(made, *args, **options)
 
     wrapped(torch.autograd, "backward", follower.backward)
     wrapped(optimizer.Optimizer, "__init__", constructed)

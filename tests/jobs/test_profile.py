@@ -1,0 +1,265 @@
+"""`profile`: somebody's own script on the CPU, with the fake nsys. What is captured was recorded elsewhere; what is
+noted inside the script is its own."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analysis.recording import store
+from jobs.executor import script
+from jobs.profile import default_name
+from tests.jobs.conftest import ROOT
+from tests.waiting import HANGS_S
+
+HEAD = """
+import sys
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+"""
+TRAIN = (
+    HEAD
+    + """
+from torch.nn.utils import clip_grad_norm_
+from torch.utils.data import DataLoader, TensorDataset
+optimizer = torch.optim.AdamW(model.parameters())
+data = TensorDataset(torch.randn(240, 8), torch.randint(0, 4, (240,)))
+for step, (x, y) in enumerate(DataLoader(data, batch_size=8, num_workers=WORKERS)):
+    loss = nn.functional.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    print("loss", step, loss.item().hex(), flush=True)
+print("the end")
+"""
+)
+
+
+def losses(printed: str) -> list[str]:
+    return re.findall(r"^loss (.*)$", printed, re.MULTILINE)
+
+
+@pytest.fixture
+def followed(tmp_path):
+    """Runs a script as `profile` does, without nsys: what it printed, its exit code, and what was noted."""
+
+    def run(source: str, *python: str, arguments: tuple[str, ...] = (), **plan) -> tuple[str, int, dict]:
+        (tmp_path / "train.py").write_text(source)
+        out = tmp_path / "noted.json"
+        plan = {"out": str(out), "skip": 3, "steps": 3, "followed": 2, "step": "auto", "goes_on": False} | plan
+        environment = os.environ | {"PYTHONPATH": str(script.INJECTED), script.FOLLOW: json.dumps(plan)}
+        command = [sys.executable, *python, "train.py", *arguments]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+        )
+        return done.stdout + done.stderr, done.returncode, script.read_noted(out)
+
+    return run
+
+
+@pytest.fixture
+def profile(tmp_path, fake_nsys):
+    """Starts `profile` of a script in a folder of its own."""
+
+    def start(source: str, *options: str) -> subprocess.Popen:
+        (tmp_path / "train.py").write_text(source)
+        command = [sys.executable, "-m", "jobs", "profile", "--results", "results", *options]
+        return subprocess.Popen(
+            [*command, "--", sys.executable, "train.py", "--lr", "1e-3"],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    return start
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or only waits for its parent to look."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def ended(process: subprocess.Popen) -> tuple[str, int]:
+    printed, _ = process.communicate(timeout=HANGS_S)
+    return printed, process.returncode
+
+
+def test_a_script_ends_with_its_recording_and_its_site(profile, tmp_path):
+    printed, code = ended(profile(TRAIN.replace("WORKERS", "2"), "--skip", "3", "--steps", "3"))
+    assert code == 0, printed
+    assert "11 steps were followed, the script ends here" in printed and "the end" not in printed
+    runs = store.load(tmp_path / "results" / "recordings" / "train").runs
+    assert list(runs["run_id"]) == ["train"]
+    assert runs.iloc[0][["size", "mode", "precision", "workload", "optimizer"]].tolist() == [
+        "Sequential",
+        "train_step",
+        "fp32",
+        "script",
+        "AdamW",
+    ]
+    assert runs["num_parameters"].tolist() == [8 * 16 + 16 + 16 * 4 + 4]
+    page = (tmp_path / "results" / "site" / "index.html").read_text()
+    assert "A step takes" in page and "Question" not in page
+    kept = b"".join(file.read_bytes() for file in (tmp_path / "results" / "train").rglob("*") if file.is_file())
+    assert b"--lr" not in kept, "arguments stay in nsys's own report"
+    assert (tmp_path / "results" / "raw" / "train" / "train.nsys-rep").is_file()
+
+
+def test_losses_are_the_same_to_the_bit(followed, tmp_path):
+    printed, code, noted = followed(TRAIN.replace("WORKERS", "0"), goes_on=True)
+    assert code == 0 and printed.rstrip().endswith("the end") and noted["stage"] == "done"
+    bare = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert losses(printed) == losses(bare.stdout) and len(losses(printed)) == 30
+
+
+def test_a_project_may_have_packages_of_our_names(followed, tmp_path):
+    for name in ("jobs", "analysis", "follow", "module_ranges"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("mine = True")
+    source = "import jobs, analysis, follow, module_ranges\nassert jobs.mine and follow.mine\n" + TRAIN
+    printed, code, noted = followed(source.replace("WORKERS", "0"))
+    assert code == 0, printed
+    assert noted["stage"] == "done" and len(noted["steps"]) == 3
+
+
+@pytest.mark.long
+def test_a_sitecustomize_of_the_users_own_runs_as_ever(followed, tmp_path, monkeypatch):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("import sys; sys.mine = True")
+    monkeypatch.setattr(script, "INJECTED", f"{script.INJECTED}{os.pathsep}{tmp_path / 'own'}")
+    printed, code, noted = followed("import sys\nassert sys.mine\n" + TRAIN.replace("WORKERS", "0"))
+    assert code == 0 and noted["stage"] == "done", printed
+
+
+@pytest.mark.long
+def test_workers_of_a_data_loader_are_not_followed(followed):
+    printed, code, noted = followed(TRAIN.replace("WORKERS", "2"))
+    assert code == 0, printed
+    assert noted["seen"] == 11 and noted["optimizers"] == ["AdamW"]
+
+
+@pytest.mark.long
+def test_several_optimizers_make_a_step_of_the_one_that_steps_least(followed):
+    source = (
+        HEAD
+        + """
+often = torch.optim.SGD(model[0].parameters(), lr=0.1)
+seldom = torch.optim.Adam(model[2].parameters())
+for step in range(40):
+    for _ in range(3):
+        model(torch.randn(4, 8)).sum().backward()
+        often.step()
+    model(torch.randn(4, 8)).sum().backward()
+    seldom.step()
+    print("loss", step)
+"""
+    )
+    printed, code, noted = followed(source)
+    assert code == 0 and len(losses(printed)) == 10, printed
+    assert noted["optimizers"] == ["SGD", "Adam"] and noted["forwards"] == 4
+
+
+@pytest.mark.long
+def test_a_closure_is_no_part_of_the_optimizer(followed):
+    source = (
+        HEAD
+        + """
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+def closure():
+    optimizer.zero_grad()
+    loss = model(torch.ones(4, 8)).square().sum()
+    loss.backward()
+    return loss
+for step in range(40):
+    print("loss", step, float(optimizer.step(closure)).hex(), flush=True)
+"""
+    )
+    printed, code, noted = followed(source)
+    assert code == 0 and noted["stage"] == "done" and noted["forwards"] >= 1, printed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step, expected", [("auto", 11), ("forward", 11)])
+def test_without_an_optimizer_a_step_is_a_call_of_the_model(followed, step, expected):
+    source = (
+        HEAD + "with torch.inference_mode():\n    for i in range(60): print('loss', i, model(torch.ones(2, 8)).sum())"
+    )
+    printed, code, noted = followed(source, step=step)
+    assert code == 0 and noted["stage"] == "done" and noted["seen"] == expected, printed
+    assert noted["optimizers"] == [] and noted["training"] is False
+
+
+@pytest.mark.long
+def test_a_script_that_crashes_says_how_far_it_came(profile, tmp_path):
+    source = TRAIN.replace("WORKERS", "0").replace("    loss.backward()", "    assert step < 3\n    loss.backward()")
+    printed, code = ended(profile(source))
+    assert code == 1
+    assert "AssertionError" in printed, "what the script prints is seen"
+    assert "ended (exit code 1) after 3 steps, and 22 are needed" in " ".join(printed.split())
+    assert not (tmp_path / "results" / "train").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "source", ["print('hello')", HEAD + "print(model[0].weight.sum())"], ids=["no torch", "no call"]
+)
+def test_a_script_that_never_calls_a_module_is_told_so(profile, source):
+    printed, code = ended(profile(source))
+    assert code == 1
+    assert "took no step that PyTorch knows of" in " ".join(printed.split())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_what_is_interrupted_leaves_no_process_and_keeps_the_last_profile(profile, tmp_path, number, code):
+    kept = tmp_path / "results" / "train" / "kept"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("")
+    endless = TRAIN.replace("WORKERS", "0").replace(
+        "    optimizer.step()", "    import os, time; print(os.getpid(), flush=True); time.sleep(9999)"
+    )
+    process = profile(endless)
+    pid = int(next(line for line in process.stdout if line.strip().isdigit()))
+    process.send_signal(number)
+    printed, found = ended(process)
+    assert found == code, printed
+    assert has_ended(pid)
+    assert kept.exists()
+
+
+def test_nsys_is_needed(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs", "profile", "--results", str(tmp_path), "--", "python", "train.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 69 and "nsys is not on PATH" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command, name",
+    [
+        (["python", "train.py", "--name", "x"], "train"),
+        (["python", "-u", "src/run_clm.py"], "run_clm"),
+        (["python", "-m", "nanochat.train"], "nanochat.train"),
+        (["torchrun", "--nproc-per-node=1", "train.py"], "train"),
+        (["./train.sh"], "train"),
+    ],
+)
+def test_results_are_named_after_the_script(command, name):
+    assert default_name(command) == name
