@@ -9,6 +9,7 @@ from typing import Any
 
 from jobs.contract.axes import Run
 from jobs.contract.layout import NSYS_LOG, SCHEMA_VERSION, Detail, Machine, RunRecord, Status
+from jobs.contract.messages import Measured
 from jobs.contract.privacy import FOLDERS
 from jobs.executor.collectors import Collector
 from jobs.executor.failures import CaptureLost, RunFailed
@@ -49,7 +50,7 @@ class Attempt:
         folder = state.results.begin_profile(run)
         return cls(state, run, collector, folder, state.timed[run.run_id].model_copy(deep=True))
 
-    def measure(self, steps: int, **options: Any) -> dict:
+    def measure(self, steps: int, **options: Any) -> Measured:
         """Measure with the collector, as of `Collector.measure`, and note the settings and how long it took."""
         protocol = self.state.protocol
         measured = self.collector.measure(

@@ -13,6 +13,7 @@ from pathlib import Path
 from jobs.contract.axes import Run
 from jobs.contract.excerpt import read_excerpt
 from jobs.contract.layout import LOG, NSYS_LOG, REPORT
+from jobs.contract.messages import GO, Facts, Failed, Measured, Rate
 from jobs.executor.failures import CaptureLost, CollectorError, RunFailed, WorkerDied, status_of
 from jobs.executor.nsys_cli import NSYS_MISSING, NsysLog, export, nsys
 from jobs.executor.stop import CAPTURE_S, SHUTDOWN_S, Stop
@@ -57,7 +58,7 @@ class Collector:
         return self.worker
 
     @property
-    def facts(self) -> dict:
+    def facts(self) -> Facts:
         """What the worker says of its machine. The collector has been started."""
         return self.running.facts
 
@@ -109,7 +110,7 @@ class Collector:
         folder: Path,
         timeout_s: float,
         when_quiet: Callable[[], None] = lambda: None,
-    ) -> dict:
+    ) -> Measured:
         """Measure `steps` steps of a run; the worker's output goes to `folder/log.txt`. `when_quiet` is called between
         warm-up and measured steps and returns when nothing disturbs the machine.
 
@@ -137,10 +138,11 @@ class Collector:
             if answer["event"] == "ready":
                 reached = "measured steps"
                 when_quiet()
-                self.running.send("go")
+                self.running.send(GO)
                 answer = self.running.receive(deadline - time.monotonic())
-            if answer["event"] != "measured":
-                raise RunFailed(status_of(answer.pop("event"), answer["message"]), **answer)
+            if answer["event"] == "oom" or answer["event"] == "failed":
+                raise failure_of(answer)
+            assert answer["event"] == "measured"
             self.running.receive(deadline - time.monotonic())  # released
             return answer
         except RunFailed as error:
@@ -163,23 +165,30 @@ class Collector:
             return False
 
 
+def failure_of(failed: Failed) -> RunFailed:
+    """How a run ended whose worker said so."""
+    detail = {name: value for name, value in failed.items() if name != "event"}
+    return RunFailed(status_of(failed["event"], failed["message"]), **detail)
+
+
 class Timer(Collector):
     """Measures without a profiler: Python's clock, device synchronised at phase boundaries."""
 
     name = "timer"
     probes = True
 
-    def calibrate(self, log: Path) -> list[dict]:
+    def calibrate(self, log: Path) -> list[Rate]:
         """The GPU's peak rates, as of `jobs.worker.calibration.rates`. Raises CollectorError."""
         try:
             self.start()
             self.fresh = False
             self.running.send({"calibrate": True, "log": str(log.absolute())})
-            rates = self.running.receive(CALIBRATE_TIMEOUT_S)["rates"]
+            answer = self.running.receive(CALIBRATE_TIMEOUT_S)
+            assert answer["event"] == "calibrated"
             self.running.receive(RELEASE_TIMEOUT_S)
         except RunFailed as failure:
             raise CollectorError(f"the machine's rates cannot be measured: {failure} (see {log})") from None
-        return rates
+        return answer["rates"]
 
 
 class Nsys(Collector):

@@ -3,15 +3,17 @@
 import os
 import secrets
 import subprocess
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jobs.contract.layout import Machine
 from jobs.contract.privacy import hash_names, names_of_machine
 from jobs.executor.nsys_cli import nsys
 
 
-def machine_facts(worker_facts: dict, *, with_nsys: bool) -> Machine:
+def machine_facts(worker_facts: Mapping[str, Any], *, with_nsys: bool) -> Machine:
     """GPU, driver, CUDA, torch, nsys (empty where it is not used), Python and the commit of this program.
 
     Raises CollectorError where nsys is missing.

@@ -12,6 +12,7 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
 from jobs.contract.excerpt import read_excerpt
+from jobs.contract.messages import Answer, Hello, Task
 from jobs.contract.privacy import COMPILED, ENVIRONMENT
 from jobs.executor.failures import CollectorError, RunFailed, WorkerDied
 from jobs.executor.temporary import TemporaryFolder
@@ -90,10 +91,10 @@ class WorkerProcess:
             )
             self._connection = self._accept(listener, cancelled)
         try:
-            hello = self._connection and self._hear(cancelled)
+            hello = self._hear(cancelled) if self._connection else None
         except RunFailed:
             hello = None
-        if not hello:
+        if hello is None:
             said = read_excerpt(self.home / "log.txt", KEPT_OF_OUTPUT).strip().splitlines()
             self.kill()
             if cancelled():
@@ -111,13 +112,15 @@ class WorkerProcess:
                 break
         return None
 
-    def _hear(self, cancelled: Callable[[], bool]) -> dict | None:
+    def _hear(self, cancelled: Callable[[], bool]) -> Hello | None:
         """The worker's first message; None when `cancelled`. Raises as `receive`."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self.connection.poll(0.2) and time.monotonic() < deadline:
             if cancelled():
                 return None
-        return self.receive(0)
+        hello = self.receive(0)
+        assert hello["event"] == "hello"
+        return hello
 
     @property
     def connection(self) -> Connection:
@@ -125,11 +128,11 @@ class WorkerProcess:
         assert self._connection is not None
         return self._connection
 
-    def send(self, message: object) -> None:
+    def send(self, message: Task | str) -> None:
         with suppress(OSError):  # a dead worker is noticed when its answer is read
             self.connection.send(message)
 
-    def receive(self, timeout_s: float) -> dict:
+    def receive(self, timeout_s: float) -> Answer:
         """The worker's next message. A process that is stopped is not waited for: steps that it measures after somebody
         lets it go on would be as long as the stop.
 

@@ -11,13 +11,15 @@ from functools import partial
 
 import torch
 
+from jobs.contract.messages import Rate
+
 GEMM_SIZE = 8192
 COPY_BYTES = 2**31
 REPEATS = 10
 LAUNCHES = 1000  # fewer than the queue holds, so that the host never waits for the device
 
 
-def rates(device: torch.device) -> list[dict]:
+def rates(device: torch.device) -> list[Rate]:
     """Rows of figure, unit, value (median), low, high, repeats and gpu_name.
 
     gemm_*: FLOP/s of a square matmul of GEMM_SIZE; copy: bytes read and written per second by a device copy; read:
@@ -43,10 +45,10 @@ def rates(device: torch.device) -> list[dict]:
     small = torch.zeros(1, device=device)
     rows.append(row("launch", "s", host_seconds(lambda: small.add_(1))))
     name = torch.cuda.get_device_name(device)
-    return [one | {"gpu_name": name} for one in rows]
+    return [{**rate, "gpu_name": name} for rate in rows]
 
 
-def row(figure: str, unit: str, values: list[float]) -> dict:
+def row(figure: str, unit: str, values: list[float]) -> Rate:
     middle = statistics.median(values)
     return {
         "figure": figure,

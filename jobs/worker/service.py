@@ -21,6 +21,7 @@ from multiprocessing.connection import Client, Connection
 
 import torch
 
+from jobs.contract.messages import GO, Answer, Facts, Failed, MemoryOf, Settings
 from jobs.contract.modes import MODE_PHASES
 from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES, STEP
 from jobs.injected.module_ranges import ModuleRanges
@@ -186,13 +187,13 @@ def limit_memory(limit_gib: float, device: torch.device) -> None:
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit_gib * 2**30 / total) if limit_gib else 1.0, device)
 
 
-def allocated_before(device: torch.device) -> dict[str, int]:
+def allocated_before(device: torch.device) -> MemoryOf:
     """Bytes that earlier runs left allocated, asked for before a run is built: the workspace that cuBLAS keeps, or else
     they outlived their run. {} without CUDA."""
     return {"allocated_before_bytes": torch.cuda.memory_allocated(device)} if device.type == "cuda" else {}
 
 
-def memory_state(device: torch.device) -> dict:
+def memory_state(device: torch.device) -> MemoryOf:
     """Allocated, reserved, free and total device memory in bytes ({} without CUDA)."""
     if device.type != "cuda":
         return {}
@@ -209,7 +210,7 @@ def count_parameters(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def settings() -> dict:
+def settings() -> Settings:
     """PyTorch's global settings in force that change what is launched."""
     return {
         "autograd_multithreading": torch.autograd.is_multithreading_enabled(),
@@ -251,8 +252,8 @@ def perform(task: dict, device: torch.device, connection: Connection, followed_b
                 for name, rows in probes.probe_memory(stepper).items():
                     probed[name] = probed.get(name, []) + rows
         warm = time.perf_counter()
-        connection.send({"event": "ready"})
-        if connection.recv() != "go":
+        answer(connection, {"event": "ready"})
+        if connection.recv() != GO:
             return
         if task["warmup_steps"]:  # the last one comes after the wait, in which the GPU was idle
             with annotation.no_ranges():
@@ -263,7 +264,8 @@ def perform(task: dict, device: torch.device, connection: Connection, followed_b
         measured = time.perf_counter()
         if followed_by and task["run"]["compile"] == "off":
             stepper.follow_modules(followed_by)
-        connection.send(
+        answer(
+            connection,
             {
                 "event": "measured",
                 "steps": [
@@ -271,35 +273,39 @@ def perform(task: dict, device: torch.device, connection: Connection, followed_b
                     for step, wall in enumerate(walls)
                     for phase, wall_ns in wall.items()
                 ],
-                **probed,
+                "memory": probed["memory"],
+                "figures": probed["figures"],
+                "module_memory": probed.get("module_memory", []),
                 "settings": settings() | {"num_parameters": count_parameters(stepper.model)},
                 "seconds": {
                     "build": built - started,
                     "warm_up": warm - built,
                     "measure": measured - measuring,
                 },
-            }
+            },
         )
     except Exception as error:
         traceback.print_exc()
         allocator = isinstance(error, torch.OutOfMemoryError)
         out_of_memory = allocator or any(sign in str(error) for sign in ("out of memory", "ALLOC_FAILED"))
-        connection.send(
-            {
-                "event": "oom" if out_of_memory else "failed",
-                "phase": stepper.where if stepper else "build",
-                "step": stepper.num_steps if stepper else 0,
-                "message": str(error).split("\n")[0] if out_of_memory else f"{type(error).__name__}: {error}",
-                "settings": settings(),
-                **(memory_state(device) | before if out_of_memory else {}),
-            }
-        )
+        failed: Failed = {
+            "event": "oom" if out_of_memory else "failed",
+            "phase": stepper.where if stepper else "build",
+            "step": stepper.num_steps if stepper else 0,
+            "message": str(error).split("\n")[0] if out_of_memory else f"{type(error).__name__}: {error}",
+            "settings": settings(),
+        }
+        answer(connection, failed | (memory_state(device) | before if out_of_memory else {}))
         # Any error but the allocator's own may have broken the CUDA context for good.
         if not allocator:
             sys.exit(1)
 
 
-def facts(device: torch.device) -> dict:
+def answer(connection: Connection, message: Answer) -> None:
+    connection.send(message)
+
+
+def facts(device: torch.device) -> Facts:
     """What this process knows of the machine."""
     cuda = device.type == "cuda"
     return {
@@ -315,7 +321,7 @@ def serve(connection: Connection, device: torch.device, followed_by: ModuleRange
     """Answer tasks until one is None or the connection closes: each is a dict with `log` (file that receives this
     process's output) and either `calibrate` or `run`, `warmup_steps`, `steps` and `probe` (memory and numerics,
     too?). When `released` is sent, the run has left nothing behind."""
-    connection.send({"event": "hello", "pid": os.getpid(), "facts": facts(device)})
+    answer(connection, {"event": "hello", "pid": os.getpid(), "facts": facts(device)})
     while True:
         try:
             task = connection.recv()
@@ -331,10 +337,10 @@ def serve(connection: Connection, device: torch.device, followed_by: ModuleRange
             print(f"{task['collector']}: {json.dumps(run)}", flush=True)
             perform(task, device, connection, followed_by)
         else:
-            connection.send({"event": "calibrated", "rates": calibration.rates(device)})
+            answer(connection, {"event": "calibrated", "rates": calibration.rates(device)})
         release(device, was_compiled=bool(run) and run["compile"] != "off")
         sys.stdout.flush()
-        connection.send({"event": "released"})
+        answer(connection, {"event": "released"})
 
 
 def end_with_runner(connection: Connection, home: str) -> None:

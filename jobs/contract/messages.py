@@ -1,0 +1,137 @@
+"""What the job and its worker say to each other over their socket. The worker speaks first, with `Hello`.
+
+    job                                  worker
+                                         Hello
+    RunTask                              Ready, when it is warm
+    GO                                   Measured, or Failed (at any time), and then RELEASED
+    CalibrateTask                        Calibrated, and then RELEASED
+    None, or the connection closes       ends
+
+Plain dictionaries, since the worker imports torch and the standard library, and nothing else.
+"""
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+GO = "go"
+
+
+class RunTask(TypedDict):
+    """Measure `steps` steps of a run. run: the fields of `jobs.contract.axes.Run`. probe: whether memory and numerics
+    are looked at, too. log: the file that receives what the worker prints."""
+
+    collector: str
+    run: dict[str, Any]
+    warmup_steps: int
+    steps: int
+    probe: bool
+    log: str
+
+
+class CalibrateTask(TypedDict):
+    """Measure the peak rates of the GPU."""
+
+    calibrate: Literal[True]
+    log: str
+
+
+Task = RunTask | CalibrateTask
+
+
+class Facts(TypedDict):
+    """What a worker knows of its machine; fields of `jobs.contract.layout.Machine`."""
+
+    gpu_name: str
+    gpu_memory_bytes: int
+    cuda: str
+    torch: str
+    python: str
+
+
+class Hello(TypedDict):
+    event: Literal["hello"]
+    pid: int
+    facts: Facts
+
+
+class Ready(TypedDict):
+    event: Literal["ready"]
+
+
+class Settings(TypedDict, total=False):
+    """Fields of `jobs.contract.layout.Settings`."""
+
+    autograd_multithreading: bool
+    float32_matmul_precision: str
+    num_parameters: int
+
+
+class StepTime(TypedDict):
+    """Wall time of a phase of a step, or of the step."""
+
+    step: int
+    phase: str
+    wall_ns: int
+
+
+class Seconds(TypedDict):
+    build: float
+    warm_up: float
+    measure: float
+
+
+class Measured(TypedDict):
+    """A run was measured. Its tables are those of timings.json."""
+
+    event: Literal["measured"]
+    steps: list[StepTime]
+    memory: list[dict[str, Any]]
+    figures: list[dict[str, Any]]
+    module_memory: list[dict[str, Any]]
+    settings: Settings
+    seconds: Seconds
+
+
+class MemoryOf(TypedDict, total=False):
+    """Bytes of the device's memory, said of an out of memory."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    free_bytes: int
+    total_bytes: int
+    allocated_before_bytes: int
+
+
+class Failed(MemoryOf):
+    """A run could not be measured. step: from 0, warm-up included."""
+
+    event: Literal["oom", "failed"]
+    phase: str
+    step: int
+    message: str
+    settings: Settings
+
+
+class Rate(TypedDict):
+    """A peak rate: median, lowest and highest of its repetitions."""
+
+    figure: str
+    unit: str
+    value: float
+    low: float
+    high: float
+    repeats: int
+    gpu_name: NotRequired[str]
+
+
+class Calibrated(TypedDict):
+    event: Literal["calibrated"]
+    rates: list[Rate]
+
+
+class Released(TypedDict):
+    """What a task held is given back: the worker waits for the next."""
+
+    event: Literal["released"]
+
+
+Answer = Hello | Ready | Measured | Failed | Calibrated | Released
