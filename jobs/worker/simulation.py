@@ -19,14 +19,22 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.nn.functional import dropout, scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
+from torch.utils._pytree import tree_iter, tree_map_only
 
 from jobs.worker.service import Stepper, count_parameters
 from jobs.workloads import OptionError
 
 NUM_STEPS = 2
 """The first has no optimizer state yet; all later ones need what the second needs."""
+
+IN_FP32 = {
+    *("pow", "__pow__", "rsqrt", "exp", "log", "softmax", "log_softmax", "layer_norm", "group_norm", "norm", "sum"),
+    *("cumsum", "prod", "cross_entropy", "nll_loss", "mse_loss", "cosine_similarity", "softplus"),
+}
+"""Operations that autocast computes in FP32 on CUDA, and in BF16 on the CPU."""
 
 NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
@@ -61,11 +69,41 @@ class LiveBytes(TorchDispatchMode):
         self.peak = max(self.peak, self.live)
 
 
+class AsOnGpu(TorchFunctionMode):
+    """Has operations keep what their CUDA kernels keep, where those of the CPU differ: fused attention with dropout
+    stores no scores, dropout keeps a mask of bytes, and autocast has the operations of IN_FP32 compute so.
+
+    On an H200, training steps of GPT-2 (124 M) and of a Llama (207 M) at 4 x 512 tokens peak within 1.4% of what is
+    simulated, in both precisions and with either attention; but for the Llama in FP32 with sdpa, which needs 15% more:
+    with fewer heads of keys than of queries there is no fused kernel for it.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is scaled_dot_product_attention:
+            return self.attention(*args, **kwargs)
+        if func is dropout:
+            return self.dropout(*args, **kwargs)
+        if torch.is_autocast_enabled("cpu") and func.__name__ in IN_FP32:
+            args, kwargs = tree_map_only(torch.Tensor, in_fp32, (args, kwargs))
+        return func(*args, **kwargs)
+
+    def attention(self, query, key, value, attn_mask=None, dropout_p=0.0, **options) -> torch.Tensor:
+        return scaled_dot_product_attention(query, key, value, attn_mask, 0.0, **options)
+
+    def dropout(self, input, p=0.5, training=True, inplace=False) -> torch.Tensor:
+        return torch.native_dropout(input, p, True)[0] if training and p else input
+
+
+def in_fp32(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.is_floating_point() else tensor
+
+
 def simulate(run: dict) -> dict:
     """Peaks in bytes by phase of each step, and the number of parameters. As written: a compiled model is not compiled
     here."""
     peaks: list[dict[str, int]] = []
-    with FakeTensorMode(), LiveBytes() as counted:
+    with FakeTensorMode(), AsOnGpu(), LiveBytes() as counted:
 
         def around(phase: str, work: Callable[[], None]) -> None:
             counted.peak = counted.live
