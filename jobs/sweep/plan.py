@@ -148,7 +148,7 @@ class Sweep(SweepAxes):
             raise ValueError("workload_axes: the reference Transformer has none; give workload: MODULE:FUNCTION")
         if self.workload == HUGGING_FACE:
             self._check_hugging_face()
-        if taken := [name for name in self.options if name in Run.model_fields]:
+        if taken := [name for name in self.options if name in AXES]:
             raise ValueError(f"{taken[0]}: an axis of every sweep has this name; rename the parameter of the workload")
         sizes = self.sizes
         unknown = [size for size in self.values_of("size") if size not in sizes]
@@ -312,6 +312,6 @@ def select(runs: Sequence[Run], only: str | None) -> list[Run]:
 
 def _said_of(run: Run, key: str) -> str:
     """The value of an axis, or of an option of the workload, as a filter says it."""
-    if key in Run.model_fields:
+    if key in AXES:
         return str(getattr(run, key))
     return format_options({"": parse_options(run.workload_options)[key]}).removeprefix("=")

@@ -16,8 +16,10 @@ import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.nn.functional import dropout, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
@@ -99,11 +101,23 @@ def in_fp32(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.is_floating_point() else tensor
 
 
+def convert(module: nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
+    """In place of `nn.Module._apply`, on which `to` is built and which cannot put one tensor without data in the place
+    of another: here the module gets the new one."""
+    for part in module.modules() if recurse else [module]:
+        for name, parameter in part._parameters.items():
+            if parameter is not None and (changed := change(parameter.detach())).dtype != parameter.dtype:
+                part._parameters[name] = nn.Parameter(changed, parameter.requires_grad)
+        for name, buffer in part._buffers.items():
+            part._buffers[name] = None if buffer is None else change(buffer)
+    return module
+
+
 def simulate(run: dict) -> dict:
     """Peaks in bytes by phase of each step, and the number of parameters. As written: a compiled model is not compiled
     here."""
     peaks: list[dict[str, int]] = []
-    with FakeTensorMode(), AsOnGpu(), LiveBytes() as counted:
+    with patch.object(nn.Module, "_apply", convert), FakeTensorMode(), AsOnGpu(), LiveBytes() as counted:
 
         def around(phase: str, work: Callable[[], None]) -> None:
             counted.peak = counted.live

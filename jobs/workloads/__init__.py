@@ -95,4 +95,4 @@ def check_type(key: str, value: Option, wanted: Any, where: str) -> None:
     accepted: dict[str, set[type]] = {"bool": {bool}, "int": {int}, "float": {int, float}, "str": {str}}
     kind = wanted if isinstance(wanted, str) else getattr(wanted, "__name__", "")
     if kind in accepted and type(value) not in accepted[kind]:
-        raise OptionError(f"{key}: should be {kind}, as {where} says, not {value!r}")
+        raise OptionError(f"{key}: should be {kind}, as {where} says, not {value!r}; change the value")
