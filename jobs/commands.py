@@ -41,7 +41,6 @@ CANNOT_MEASURE = 69
 CANNOT_REPORT = 70
 CANNOT_WRITE = 74
 LOCKED = 75
-SIMULATION_S, SIMULATION_PATIENT_S = 60, 600  # for the memory of somebody's own models in a plan
 REPORT_S = 600  # another job makes its report in seconds to minutes
 
 out, err = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
@@ -101,7 +100,7 @@ def plan(
     seconds = prediction_seconds(shapes)
     with_memory = memory or gpu_memory > 0 or seconds <= QUICK_S
     limited = gpu_memory > 0 or any(run.memory_limit_gib for run in runs)
-    simulated = simulate_own(runs, SIMULATION_PATIENT_S if memory or gpu_memory else SIMULATION_S)
+    simulated = simulate_own(runs, patient=memory or gpu_memory > 0)
     table = PlanTable(planned.protocol, with_memory, limited, gpu_memory, simulated)
     slow = f"the memory of {counted(len(shapes), 'different shape')} takes about {clock(seconds)} to predict"
     if with_memory and seconds > QUICK_S:
@@ -129,12 +128,12 @@ def plan(
         out.print(f"{table.num_too_large} of {counted(len(runs), 'run')} will not fit {where}", soft_wrap=True)
 
 
-def simulate_own(runs: list[Run], limit_s: float) -> dict[Run, Simulation]:
+def simulate_own(runs: list[Run], patient: bool) -> dict[Run, Simulation]:
     """The simulations of runs that are not of the reference Transformer. Ends the program where the workload does not
     take what the sweep says."""
     own = [run for run in runs if not is_predictable(run)]
     try:
-        return dict(zip(own, simulate_runs(own, limit_s))) if own else {}
+        return dict(zip(own, simulate_runs(own, patient))) if own else {}
     except Refused as error:
         raise fail(str(error), USAGE) from None
 
