@@ -3,6 +3,7 @@ simulation of their memory against tensors that are there."""
 
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,9 +12,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from analysis.recording import store
 from jobs.contract.options import format_options, parse_options
 from jobs.sweep.plan import Sweep, SweepError, load_sweep, select
 from tests.jobs.conftest import ROOT
+from tests.test_extend import blocks
+from tests.waiting import HANGS_S
 
 EXAMPLES = ROOT / "site" / "examples"
 SHORT = {"context_length": [16], "precision": ["fp32"], "mode": ["train_step"]}
@@ -180,6 +184,40 @@ def test_the_examples_run_and_need_what_is_simulated(folder, one_thread, example
             assert simulated[step] == pytest.approx(peaks, rel=within), (run.run_id, step)
 
 
+def start(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    known = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "400", "PYTHONDONTWRITEBYTECODE": "1"} | environment
+    program = [sys.executable, "-m", "jobs", *arguments]
+    return subprocess.run(program, cwd=folder, env=known, capture_output=True, text=True, timeout=HANGS_S)
+
+
+def test_the_sweep_on_the_page_is_the_example():
+    assert (EXAMPLES / "hugging_face.yaml").read_text() in blocks("yaml")
+
+
+@pytest.mark.long
+def test_the_page_s_commands_plan_the_examples_as_they_are():
+    """With their memory: none is n/a. What the page measures needs a GPU."""
+    commands = [line.split() for line in next(b for b in blocks("console") if "hugging_face" in b).splitlines()]
+    assert commands[0] == ["cd", "site/examples"]
+    for _, command, *arguments in commands[1:]:
+        planned = start(EXAMPLES, "plan", *arguments[: -2 if command == "run" else None])
+        assert planned.returncode == 0, planned.stderr
+        assert "memory is the peak allocated of a simulation" in planned.stdout and "is n/a" not in planned.stdout
+
+
+@pytest.mark.long
+def test_hugging_face_models_are_measured_and_ingested(folder, fake_nsys):
+    hugging_face(folder, warmup_steps=2, measured_steps=2, profiled_steps=3, attention=["sdpa"])
+    done = start(folder, "run", "--sweep", "changed.yaml", "--device", "cpu", "--results", "results")
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = start(folder, "ingest", "results/hugging-face", "--out", "recording")
+    assert done.returncode == 0, done.stderr
+    runs = store.load(folder / "recording").runs
+    assert set(runs["run_id"]) == {f"{model}-ctx16-fp32-sdpa-train_step-hf" for model in ("gpt2", "llama")}
+    assert set(runs["status"]) == {"ok"} and set(runs["workload"]) == {"hf"} and set(runs["workload_options"]) == {""}
+    assert all(said.startswith(f"{size}.json sha256:") for size, said in zip(runs["size"], runs["workload_config"]))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "changes, problem",
@@ -190,12 +228,7 @@ def test_the_examples_run_and_need_what_is_simulated(folder, one_thread, example
 )
 def test_a_change_that_a_configuration_does_not_have_is_refused(folder, changes, problem):
     hugging_face(folder, **changes)
-    done = subprocess.run(
-        [sys.executable, "-m", "jobs", "plan", "--sweep", "changed.yaml"],
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(ROOT), "COLUMNS": "400"},
-    )
+    done = start(folder, "plan", "--sweep", "changed.yaml")
     assert done.returncode == 2
     assert re.search(problem, " ".join(done.stderr.split()))
 
@@ -204,11 +237,6 @@ def test_a_change_that_a_configuration_does_not_have_is_refused(folder, changes,
 def test_without_transformers_one_line_says_what_to_install(folder):
     (folder / "transformers.py").write_text("raise ModuleNotFoundError(\"No module named 'transformers'\")")
     hugging_face(folder)
-    done = subprocess.run(
-        [sys.executable, "-m", "jobs", "plan", "--sweep", "changed.yaml"],
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(ROOT)},
-    )
+    done = start(folder, "plan", "--sweep", "changed.yaml")
     said = " ".join(done.stdout.split())
     assert done.returncode == 0 and "No module named 'transformers'); pip install 'profiler-job[hf]'" in said
