@@ -29,6 +29,7 @@ from jobs.memory import (
     prediction_seconds,
     shape_of,
 )
+from jobs.memory.own_models import Refused, Simulation, simulate_runs
 from jobs.sweep.plan import DEFAULT_SWEEP, Sweep, SweepError, load_sweep, select
 from jobs.sweep.plan_table import PlanTable
 from jobs.sweep.shards import Shard, detect_shard, parse_shard, runs_of_shard
@@ -92,13 +93,15 @@ def plan(
         bool, typer.Option("--memory", help="Predict memory however long it takes; --gpu-memory does so, too.")
     ] = False,
 ) -> None:
-    """Print the runs of a sweep with their parameters, predicted memory and time. Needs no GPU and no torch."""
+    """Print the runs of a sweep with their parameters, predicted memory and time. Needs no GPU and no torch; the
+    memory of models of your own is simulated, and that needs torch."""
     planned, runs, *_ = chosen(sweep, only, shard)
     shapes = {shape_of(run) for run in runs if is_predictable(run)}
     seconds = prediction_seconds(shapes)
     with_memory = memory or gpu_memory > 0 or seconds <= QUICK_S
     limited = gpu_memory > 0 or any(run.memory_limit_gib for run in runs)
-    table = PlanTable(planned.protocol, with_memory, limited, gpu_memory)
+    simulated = simulate_own(runs, patient=memory or gpu_memory > 0)
+    table = PlanTable(planned.protocol, with_memory, limited, gpu_memory, simulated)
     slow = f"the memory of {counted(len(shapes), 'different shape')} takes about {clock(seconds)} to predict"
     if with_memory and seconds > QUICK_S:
         err.print(slow)
@@ -110,14 +113,29 @@ def plan(
     if shapes or not runs:
         predicted = "memory and time are predictions" if with_memory else "time is a prediction"
         predicted += f", time (in all {clock(table.total_s)}) for a modest GPU"
+    elif any(one.peaks for one in simulated.values()):
+        predicted = "memory is the peak allocated of a simulation, without the allocator's rounding and the CUDA "
+        predicted += f"context; of workload {planned.workload} no time is known before"
     else:
         predicted = f"of workload {planned.workload} neither memory nor time is known before"
     out.print(f"{counted(len(runs), 'run')}; {predicted}", soft_wrap=True)
+    for problem, number in Counter(one.problem for one in simulated.values() if one.problem).items():
+        out.print(f"memory is n/a for {counted(number, 'run')}: {problem}", markup=False, soft_wrap=True)
     if not with_memory:
         out.print(f"{slow}, and is left out; --memory shows it all the same", soft_wrap=True)
     elif limited:
         where = f"a GPU sold with {gpu_memory:g} GB" if gpu_memory else "the memory limit of the sweep"
         out.print(f"{table.num_too_large} of {counted(len(runs), 'run')} will not fit {where}", soft_wrap=True)
+
+
+def simulate_own(runs: list[Run], patient: bool) -> dict[Run, Simulation]:
+    """The simulations of runs that are not of the reference Transformer. Ends the program where the workload does not
+    take what the sweep says."""
+    own = [run for run in runs if not is_predictable(run)]
+    try:
+        return dict(zip(own, simulate_runs(own, patient))) if own else {}
+    except Refused as error:
+        raise fail(str(error), USAGE) from None
 
 
 def run(

@@ -54,10 +54,13 @@ def _frames(runs: pd.DataFrame, steps: pd.DataFrame, manifest: Mapping) -> Frame
 
 
 def _sizes(ordered: pd.DataFrame) -> pd.DataFrame:
-    by = [name for name in ("workload", "size") if name in ordered]
+    by = [name for name in ("workload", "size", "workload_options") if name in ordered]
     # Of another workload than the reference only a run that was measured knows its parameters.
     counted = ordered.groupby(by, sort=False, observed=True)["num_parameters"].transform("max")
     sizes = ordered.assign(num_parameters=counted.where(counted > 0)).drop_duplicates(by).reset_index(drop=True)
+    if "workload_options" in sizes:  # a model of somebody's own has other sizes with other options
+        named = sizes["size"].astype(str) + ", " + sizes["workload_options"].astype(str)
+        sizes["size"] = named.str.removesuffix(", ")
     known = sizes["run_id"].isin(run_grid.of_known_shape(sizes)["run_id"])
     shape = sizes[list(SHAPE)]
     return sizes.assign(**shape if known.all() else shape.where(known))

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
+from jobs.contract.options import token_of
+
 
 @dataclass(frozen=True, kw_only=True)
 class Detail:
@@ -58,13 +60,13 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), Number]
 
 
 def _check_workload(value: str) -> str:
-    if not re.fullmatch(r"transformer|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", value, re.ASCII):
+    if not re.fullmatch(r"transformer|hf|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", value, re.ASCII):
         raise ValueError("should be transformer, or MODULE:FUNCTION such as my_models:build")
     return value
 
 
 Workload = Annotated[str, Field(max_length=200), AfterValidator(_check_workload)]
-"""`transformer`, or a function by its dotted path."""
+"""`transformer`, `hf` (which a sweep file says by its key hf), or a function by its dotted path."""
 
 
 def _read_off(value: object) -> object:
@@ -187,9 +189,23 @@ class Run(BaseModel):
             label="workload",
             token=lambda value: value.replace(":", "."),
             is_list=False,
-            meaning="transformer (the reference Transformer) | MODULE:FUNCTION that builds another",
+            meaning="transformer (the reference Transformer) | hf (Hugging Face, by configuration) | MODULE:FUNCTION",
         ),
     ] = "transformer"
+    workload_options: Annotated[
+        str,
+        Axis(
+            order=10,
+            label="options",
+            token=token_of,
+            is_list=False,
+            dtype="string",
+            meaning="what the run says to its workload, such as width=64, dropout=0.1",
+        ),
+    ] = ""
+    workload_config: Annotated[
+        str, Detail(dtype="string", meaning="configuration of a Hugging Face model: its file, and its SHA-256 (part)")
+    ] = ""
 
     @property
     def run_id(self) -> str:

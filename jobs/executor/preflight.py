@@ -112,15 +112,20 @@ def check_torch() -> Check:
     return Check("torch", "failed", reason, fix)
 
 
-def check_workload(workload: str) -> Check:
-    """Whether a workload that is not this program's can be imported; tried in a process of its own, as workers do."""
+def check_workload(workload: str, options: Sequence[str] = ("",)) -> Check:
+    """Whether a workload that is not this program's can be imported, and takes the options of its runs; tried in a
+    process of its own, as workers do."""
     program = (
         "import sys\n"
-        "from jobs.workloads import find_build\n"
-        "try: find_build(sys.argv[1])\n"
+        "from jobs.contract.options import parse_options\n"
+        "from jobs.workloads import check_options, find_build\n"
+        "name, *said = sys.argv[1:]\n"
+        "try:\n"
+        "    build = find_build(name)\n"
+        "    for options in said: check_options(build, parse_options(options), name)\n"
         "except ValueError as error: sys.exit(' '.join(str(error).split()))\n"
     )
-    command = [sys.executable, "-c", program, workload]
+    command = [sys.executable, "-c", program, workload, *options]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -173,6 +178,11 @@ def check_disk(folder: Path, runs: Sequence[Run], protocol: Protocol) -> Check:
     if free < needed:
         return Check("disk", "failed", found, "free some space, or choose another folder with --results")
     return Check("disk", "ok", found)
+
+
+def options_of(workload: str, runs: Sequence[Run]) -> list[str]:
+    """The different options of the runs of a workload."""
+    return list(dict.fromkeys(run.workload_options for run in runs if run.workload == workload))
 
 
 def unpredicted(runs: Sequence[Run]) -> list[str]:
@@ -281,7 +291,7 @@ def checks(
         lambda: check_writable(*results.written),
         lambda: check_disk(results.root, runs, protocol),
         *([check_nsys] if with_nsys else []),
-        *(partial(check_workload, workload) for workload in unpredicted(runs)),
+        *(partial(check_workload, workload, options_of(workload, runs)) for workload in unpredicted(runs)),
     ]
     on_gpu = [
         check_gpu,

@@ -21,10 +21,23 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from jobs.contract.axes import AXES, Name, Number, Positive, Run, Workload, default_of, listed_axes, type_of
+from jobs.contract.axes import (
+    AXES,
+    Name,
+    Number,
+    Positive,
+    Run,
+    Workload,
+    default_of,
+    listed_axes,
+    reading_order,
+    type_of,
+)
 from jobs.contract.layout import RESERVED_NAMES, Protocol
+from jobs.contract.options import Option, format_options, parse_options
 from jobs.contract.studies import Study
-from jobs.workloads import REFERENCE
+from jobs.sweep.own_models import HuggingFace, OptionAxes, name_of_config
+from jobs.workloads import HUGGING_FACE, REFERENCE
 from jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
 
 DEFAULT_SWEEP = Path(__file__).parents[1] / "sweep.yaml"
@@ -33,6 +46,7 @@ MOST_RUNS = 100_000
 MOST_PARAMETERS = 10**13
 
 HALF_PRECISION_ATTENTION = {"cudnn", "flash"}
+HUGGING_FACE_ATTENTION = {"naive", "sdpa"}
 
 SweepName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 LIKE_A_SHARD = re.compile(r"(^|-)shard-\d+-of-\d+$")  # the recording of a shard is <sweep>-shard-I-of-N
@@ -90,7 +104,8 @@ class Sweep(SweepAxes):
     """A sweep file: axes as lists, the rest as single values.
 
     `study` names the question beyond the default sweep's that the runs are for; `calibrate` measures the machine's peak
-    rates first.
+    rates first. `workload_axes` are the keyword arguments of a workload by their values; `hf` says the models of
+    workload hf, each of which is a size.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -101,10 +116,25 @@ class Sweep(SweepAxes):
     study: Literal["", Study] = ""
     batch_size: Annotated[int, Field(gt=0, le=1_000_000), Number] = default_of("batch_size")
     workload: Workload = default_of("workload")
+    workload_axes: OptionAxes = Field(default_factory=dict)
+    hf: HuggingFace | None = None
     custom_sizes: Annotated[dict[Name, CustomSize], Field(default_factory=dict)]
     warmup_steps: Steps = Protocol.model_fields["warmup_steps"].default
     measured_steps: Steps = Protocol.model_fields["measured_steps"].default
     profiled_steps: Steps = Protocol.model_fields["profiled_steps"].default
+
+    @model_validator(mode="before")
+    @classmethod
+    def name_models(cls, content: Any) -> Any:
+        """The models of `hf` are the sizes, so a file says neither size nor workload beside it."""
+        if not isinstance(content, dict) or content.get("hf") is None:
+            return content
+        if beside := [key for key in ("size", "workload", "workload_axes") if key in content]:
+            raise ValueError(f"{beside[0]}: is said by hf, whose configurations are the sizes; leave it out")
+        said = content["hf"].get("config") if isinstance(content["hf"], dict) else None
+        files = said if isinstance(said, list) else [said]
+        sizes = [name_of_config(file) for file in files if isinstance(file, str)]
+        return content | {"size": sizes or [HUGGING_FACE], "workload": HUGGING_FACE}
 
     @model_validator(mode="after")
     def check(self):
@@ -114,14 +144,21 @@ class Sweep(SweepAxes):
             raise ValueError(f"name: {self.name} reads like a shard of a sweep; any other ending is allowed")
         if self.workload != REFERENCE and self.custom_sizes:
             raise ValueError(f"custom_sizes: are those of the reference Transformer; {self.workload} knows its own")
+        if self.workload == REFERENCE and self.workload_axes:
+            raise ValueError("workload_axes: the reference Transformer has none; give workload: MODULE:FUNCTION")
+        if self.workload == HUGGING_FACE:
+            self._check_hugging_face()
+        if taken := [name for name in self.options if name in AXES]:
+            raise ValueError(f"{taken[0]}: an axis of every sweep has this name; rename the parameter of the workload")
         sizes = self.sizes
         unknown = [size for size in self.values_of("size") if size not in sizes]
         if unknown and self.workload == REFERENCE:
             raise ValueError(f"size: unknown {', '.join(unknown)}; allowed: {', '.join(sizes)}")
-        num_runs = prod(len(self.values_of(axis)) for axis in listed_axes()) * self.repeats
+        lists = [*map(self.values_of, listed_axes()), *self.options.values()]
+        num_runs = prod(map(len, lists)) * self.repeats
         if num_runs > MOST_RUNS:
             raise ValueError(f"{num_runs:,} runs: at most {MOST_RUNS:,} are allowed; shorten an axis or repeats")
-        for axis in listed_axes():
+        for axis in (*listed_axes(), "workload_options"):
             named: dict[str, Any] = {}
             for value in self.values_of(axis):
                 if named.setdefault(token := AXES[axis].token(value), value) != value:
@@ -136,9 +173,23 @@ class Sweep(SweepAxes):
         self.protocol  # noqa: B018  raises on a bad step count
         return self
 
+    def _check_hugging_face(self) -> None:
+        if self.hf is None:
+            raise ValueError("workload: hf needs the key hf, such as hf: {config: gpt2.json}")
+        if others := set(self.values_of("attention")) - HUGGING_FACE_ATTENTION:
+            allowed = "naive (called eager there) and sdpa"
+            raise ValueError(f"attention: Hugging Face models have {allowed}, not {', '.join(sorted(others))}")
+
     def values_of(self, axis: str) -> list[Any]:
-        """The values of one of `listed_axes`."""
+        """The values of one of `listed_axes`, or of `workload_options`."""
+        if axis == "workload_options":
+            return [format_options(dict(zip(self.options, values))) for values in product(*self.options.values())]
         return getattr(self, axis)
+
+    @property
+    def options(self) -> dict[str, list[Option]]:
+        """The axes of the workload itself."""
+        return self.hf.changes if self.hf else self.workload_axes
 
     @property
     def sizes(self) -> dict[str, ModelSize]:
@@ -151,7 +202,7 @@ class Sweep(SweepAxes):
     @cached_property
     def runs(self) -> list[Run]:
         """All runs in reading order, each repeated."""
-        axes = listed_axes()
+        axes = [name for name in reading_order() if AXES[name].is_list or name == "workload_options"]
         fixed = {name: getattr(self, name) for name in ("batch_size", "fresh_process", "workload")}
         shapes = {size: self._shape(size) for size in self.values_of("size")}
         runs = []
@@ -160,8 +211,11 @@ class Sweep(SweepAxes):
             runs.append(Run.model_validate(point | shapes[point["size"]] | fixed | {"repeat": repeat}))
         return list(dict.fromkeys(runs))
 
-    def _shape(self, size: str) -> dict[str, int]:
-        """Sizes of a model of the reference Transformer; of other workloads nothing is known."""
+    def _shape(self, size: str) -> dict[str, Any]:
+        """Sizes of a model of the reference Transformer, and the configuration of one of Hugging Face; of other
+        workloads nothing is known."""
+        if self.hf:
+            return {"workload_config": self.hf.configs[size]}
         if self.workload != REFERENCE:
             return {}
         shape = self.sizes[size]
@@ -218,7 +272,7 @@ def load_sweep(path: Path) -> Sweep:
     if isinstance(content.get("size"), list):
         content["size"] = [str(size) if isinstance(size, (int, float)) else size for size in content["size"]]
     try:
-        return Sweep.model_validate(content)
+        return Sweep.model_validate(content, context={"folder": path.parent})
     except ValidationError as error:
         raise SweepError("\n".join(f"{path}: {_explain(detail)}" for detail in error.errors())) from None
 
@@ -242,15 +296,22 @@ def select(runs: Sequence[Run], only: str | None) -> list[Run]:
     Raises SweepError for an unknown key or a value that no run has.
     """
     wanted: dict[str, set[str]] = {}
+    axes = [*listed_axes(), "batch_size", "repeat", *(parse_options(runs[0].workload_options) if runs else {})]
     for part in (only or "").split(","):
         if not part:
             continue
         key, _, value = part.partition("=")
-        axes = [*listed_axes(), "batch_size", "repeat"]
         if key not in axes:
             raise SweepError(f"--only {part}: unknown key {key!r}; allowed: {', '.join(axes)}")
-        values = list(dict.fromkeys(str(getattr(run, key)) for run in runs))
+        values = list(dict.fromkeys(_said_of(run, key) for run in runs))
         if value not in values:
             raise SweepError(f"--only {part}: no run has this {key}; this sweep has: {', '.join(values)}")
         wanted.setdefault(key, set()).add(value)
-    return [run for run in runs if all(str(getattr(run, key)) in values for key, values in wanted.items())]
+    return [run for run in runs if all(_said_of(run, key) in values for key, values in wanted.items())]
+
+
+def _said_of(run: Run, key: str) -> str:
+    """The value of an axis, or of an option of the workload, as a filter says it."""
+    if key in AXES:
+        return str(getattr(run, key))
+    return format_options({"": parse_options(run.workload_options)[key]}).removeprefix("=")

@@ -1,22 +1,38 @@
 """The runs of a sweep as a table of text."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from jobs.contract.axes import Run
 from jobs.contract.layout import Protocol
-from jobs.memory import allocator_limit_bytes, predicted_failure, predicted_memory_bytes
+from jobs.memory import Failure, allocator_limit_bytes, predicted_failure, predicted_memory_bytes
+from jobs.memory.own_models import Simulation
 from jobs.sweep.prediction import predicted_seconds
 
 GAP = "  "
 UNKNOWN = "n/a"  # of a workload that says and predicts nothing
 
 
+def in_gib(num_bytes: int) -> str:
+    """To a tenth, and smaller ones to two digits."""
+    gib = num_bytes / 2**30
+    return f"{gib:.1f}" if gib >= 0.1 else f"{gib:.2g}"
+
+
 class PlanTable:
     """Parameters and predicted time of each run, its memory (`with_memory`) and where it will not fit a GPU sold with
-    `gpu_memory` GB or the run's own limit (`with_limits`). Predicting memory is what takes time."""
+    `gpu_memory` GB or the run's own limit (`with_limits`). Predicting memory is what takes time. `simulated` has the
+    runs of which it was simulated elsewhere."""
 
-    def __init__(self, protocol: Protocol, with_memory: bool, with_limits: bool, gpu_memory: float = 0):
+    def __init__(
+        self,
+        protocol: Protocol,
+        with_memory: bool,
+        with_limits: bool,
+        gpu_memory: float = 0,
+        simulated: Mapping[Run, Simulation] | None = None,
+    ):
         self.protocol, self.with_memory, self.gpu_memory = protocol, with_memory, gpu_memory
+        self.simulated = simulated or {}
         self.with_limits = with_limits and with_memory
         self.num_too_large, self.total_s = 0, 0.0
         self.headings = ["run", "parameters", "batch"]
@@ -25,16 +41,23 @@ class PlanTable:
     def row(self, run: Run) -> list[str]:
         seconds = predicted_seconds(run, self.protocol)
         self.total_s += seconds or 0
-        row = [run.run_id, f"{run.num_parameters:,}" if run.num_parameters else UNKNOWN, str(run.batch_size)]
+        simulated = self.simulated.get(run)
+        num_parameters = run.num_parameters or (simulated.num_parameters if simulated else 0)
+        row = [run.run_id, f"{num_parameters:,}" if num_parameters else UNKNOWN, str(run.batch_size)]
         if self.with_memory:
-            memory = predicted_memory_bytes(run)
-            row.append(UNKNOWN if memory is None else f"{memory / 2**30:.1f}")
+            memory = simulated.peak_bytes if simulated else predicted_memory_bytes(run)
+            row.append(UNKNOWN if memory is None else in_gib(memory))
         row.append(UNKNOWN if seconds is None else f"{seconds:.0f}")
         if self.with_limits:
-            failure = predicted_failure(run, allocator_limit_bytes(run, self.gpu_memory))
+            failure = self.failure(run)
             self.num_too_large += failure is not None
             row.append(f"{('first', 'second')[failure.step]} step, {failure.phase}" if failure else "")
         return row
+
+    def failure(self, run: Run) -> Failure | None:
+        limit_bytes = allocator_limit_bytes(run, self.gpu_memory)
+        simulated = self.simulated.get(run)
+        return simulated.failure(limit_bytes) if simulated else predicted_failure(run, limit_bytes)
 
     def lines(self, runs: Iterable[Run]) -> Iterator[str]:
         """The headings, then a line a run."""

@@ -26,7 +26,7 @@ from jobs.contract.modes import MODE_PHASES
 from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES, STEP
 from jobs.injected.module_ranges import ModuleRanges
 from jobs.worker import calibration, probes
-from jobs.workloads import REFERENCE, annotation, find_build
+from jobs.workloads import REFERENCE, annotation, build_workload
 from jobs.workloads.adamw import AdamW, optimizer_of
 from jobs.workloads.annotation import annotate
 
@@ -53,7 +53,7 @@ class Stepper:
         torch.manual_seed(SEED)
         self.set_precision(run["precision"])
         limit_memory(run["memory_limit_gib"], device)
-        self.model, self.batch, self.loss_of = find_build(run["workload"])(run, device)
+        self.model, self.batch, self.loss_of = build_workload(run, device)
         self.apply = compiled(self.model, run["compile"])
         self.optimizer = optimizer_of(run["optimizer"], self.model.parameters())
         work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: self.optimizer.step}

@@ -1,15 +1,20 @@
-"""What can be measured: a workload is a function `build(run, device)` that gives a model, its batch and its loss.
+"""What can be measured: a workload is a function `build(run, device, **options)` that gives a model, its batch and its
+loss.
 
 `run` holds the fields of `jobs.contract.axes.Run`; its `workload` names the function: `transformer` is the reference
-Transformer, and `my_package.models:build` any other that the worker can import. What a workload predicts of itself, its
-costs, is optional: see `jobs.workloads.costs`.
+Transformer, `hf` a model of Hugging Face by its configuration, and `my_package.models:build` any other that the worker
+can import. Its `workload_options` are the keyword arguments. What a workload predicts of itself, its costs, is
+optional: see `jobs.workloads.costs`.
 
 Importing this package imports no torch: planning needs none.
 """
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jobs.contract.options import Option, parse_options
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +22,17 @@ if TYPE_CHECKING:
 REFERENCE = "transformer"
 """The workload that comes with this program."""
 
-BUILD_OF_REFERENCE = "jobs.workloads.transformer.build:build"
+HUGGING_FACE = "hf"
+"""Any causal language model that Hugging Face's transformers build from a configuration."""
+
+BUILDS = {
+    REFERENCE: "jobs.workloads.transformer.build:build",
+    HUGGING_FACE: "jobs.workloads.hugging_face:build",
+}
+
+
+class OptionError(ValueError):
+    """A workload cannot take an option; the message says which and why."""
 
 
 class Built(NamedTuple):
@@ -29,17 +44,55 @@ class Built(NamedTuple):
     loss: "Callable[[Any], torch.Tensor]"
 
 
-Build = Callable[[Mapping[str, Any], "torch.device"], Built]
+Build = Callable[..., Built]
+
+
+def build_workload(run: Mapping[str, Any], device: "torch.device") -> Built:
+    """The workload of a run on a device. Raises ValueError where it cannot be imported, OptionError where it does not
+    take the run's options."""
+    build = find_build(run["workload"])
+    options = parse_options(run["workload_options"])
+    check_options(build, options, run["workload"])
+    return Built(*build(run, device, **options))
 
 
 def find_build(workload: str) -> Build:
     """The function that a workload's name stands for. Raises ValueError where it cannot be imported, whatever its
     module raises."""
-    path = BUILD_OF_REFERENCE if workload == REFERENCE else workload
-    module, _, name = path.partition(":")
+    module, _, name = BUILDS.get(workload, workload).partition(":")
     try:
         build = getattr(import_module(module), name)
     except (Exception, SystemExit) as error:  # a script that ends when it is imported
         fix = "give MODULE:FUNCTION, with the module in the folder where the job is started or on PYTHONPATH"
+        if workload == HUGGING_FACE:
+            fix = "pip install 'profiler-job[hf]'"
         raise ValueError(f"workload {workload}: cannot be imported ({type(error).__name__}: {error}); {fix}") from error
     return build
+
+
+def check_options(build: Build, options: Mapping[str, Option], workload: str) -> None:
+    """Raises OptionError where `build` does not take one of the options or its type, or needs one that is missing. A
+    type is known where the parameter is annotated with bool, int, float or str."""
+    parameters = list(signature(build).parameters.values())[2:]
+    known = {
+        one.name: one for one in parameters if one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    }
+    takes_any = any(one.kind == Parameter.VAR_KEYWORD for one in parameters)
+    for name, value in options.items():
+        if name in known:
+            check_type(f"workload_axes.{name}", value, known[name].annotation, workload)
+        elif not takes_any:
+            allowed = f"it takes {', '.join(known)}" if known else "it takes no options"
+            raise OptionError(f"workload_axes.{name}: {workload} has no such parameter; {allowed}")
+    missing = [one.name for one in known.values() if one.default is Parameter.empty and one.name not in options]
+    if missing:
+        raise OptionError(f"workload_axes: {workload} needs {', '.join(missing)}; give a list of values for each")
+
+
+def check_type(key: str, value: Option, wanted: Any, where: str) -> None:
+    """Raises OptionError where `value` is not of the type `wanted`, itself or by its name; any other annotation says
+    nothing."""
+    accepted: dict[str, set[type]] = {"bool": {bool}, "int": {int}, "float": {int, float}, "str": {str}}
+    kind = wanted if isinstance(wanted, str) else getattr(wanted, "__name__", "")
+    if kind in accepted and type(value) not in accepted[kind]:
+        raise OptionError(f"{key}: should be {kind}, as {where} says, not {value!r}; change the value")

@@ -14,10 +14,11 @@ from tests.jobs.conftest import ROOT
 from tests.test_extend import blocks
 from tests.waiting import HANGS_S
 
-MODULE = next(block for block in blocks("python") if "def build(run, device)" in block)
+MODULE = next(block for block in blocks("python") if "def build(run, device" in block)
 SWEEP = yaml.safe_load(next(block for block in blocks("yaml") if "workload:" in block))
-SHORT = {"context_length": [8], "warmup_steps": 2, "measured_steps": 2, "profiled_steps": 3}
-RUN = "base-ctx8-fp32-naive-forward-my_models.build"
+ONE = {"workload_axes": {"width": [64], "dropout": [0.0]}}
+SHORT = ONE | {"context_length": [8], "warmup_steps": 2, "measured_steps": 2, "profiled_steps": 3}
+RUN = "base-ctx8-fp32-naive-forward-my_models.build-width64-dropout0.0"
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def started_in(tmp_path, fake_nsys):
     (tmp_path / "my_models.py").write_text(MODULE)
 
     def start(command, *arguments, **changes):
-        (tmp_path / "mine.yaml").write_text(yaml.safe_dump(SWEEP | SHORT | changes))
+        (tmp_path / "mine.yaml").write_text(yaml.safe_dump(SWEEP | SHORT | changes, sort_keys=False))
         of_sweep = () if command == "ingest" else ("--sweep", "mine.yaml")
         program = [sys.executable, "-m", "jobs", command, *arguments, *of_sweep]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -47,21 +48,54 @@ def test_it_is_measured_and_ingested(started_in, tmp_path):
     runs = store.load(tmp_path / "recording").runs
     assert set(runs["run_id"]) == {RUN, RUN.replace("forward", "train_step")}
     assert set(runs["status"]) == {"ok"} and set(runs["workload"]) == {"my_models:build"}
+    assert set(runs["workload_options"]) == {"width=64, dropout=0.0"}
     assert set(runs["num_parameters"]) == {64 * 256 + 256 + 256 * 64 + 64}
     assert set(runs["d_model"]) == set(runs["num_layers"]) == {0}
 
 
 @pytest.mark.long
-def test_the_plan_and_the_doctor_say_that_nothing_is_predicted(started_in):
-    planned = started_in("plan").stdout
-    heading, *rows = (line.split() for line in planned.splitlines()[:3])
+def test_the_plan_simulates_its_memory_and_nothing_else_is_predicted(started_in):
+    done = started_in("plan", workload_axes={"width": [64, 256]})
+    heading, *rows = (line.split() for line in done.stdout.splitlines()[:5])
     assert heading == ["run", "parameters", "batch", "memory", "(GiB)", "time", "(s)"]
-    assert [row[1:] for row in rows] == 2 * [["n/a", "4", "n/a", "n/a"]]
-    assert "predict" not in planned and "0:00:00" not in planned
+    assert [row[1] for row in rows] == ["33,088", "33,088", "525,568", "525,568"], done.stderr
+    assert all(float(row[3]) > 0 and row[4] == "n/a" for row in rows)
+    said = " ".join(done.stdout.split())
+    assert "memory is the peak allocated of a simulation, without the allocator's rounding" in said
+    assert "of workload my_models:build no time is known before" in said
     done = started_in("doctor", "--device", "cpu", "--results", "results")
     assert done.returncode == 0
     assert "nothing is predicted for workload my_models:build" in " ".join(done.stdout.split())
     assert "at most" not in done.stdout
+
+
+@pytest.mark.long
+def test_the_plan_says_where_memory_cannot_be_simulated(started_in, tmp_path):
+    source = MODULE.replace("output.square().mean()", "output.mean() if output.mean() > 0 else output.sum()")
+    (tmp_path / "uneven.py").write_text(source)
+    done = started_in("plan", workload="uneven:build", mode=["train_step"])
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[1].split()[1:] == ["n/a", "4", "n/a", "n/a"]
+    assert "memory is n/a for 1 run: it needs the values of tensors" in " ".join(done.stdout.split())
+    done = started_in("plan", workload="nowhere.models:build")
+    said = " ".join(done.stdout.split())
+    assert "memory is n/a for 2 runs: workload nowhere.models:build: cannot be imported" in said
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "options, problem",
+    [
+        ({"widht": [64]}, "workload_axes.widht: my_models:build has no such parameter; it takes width, dropout"),
+        ({"width": [64, 0.5]}, "workload_axes.width: should be int, as my_models:build says, not 0.5"),
+        ({"dropout": ["much"]}, "workload_axes.dropout: should be float, as my_models:build says, not 'much'"),
+    ],
+)
+def test_an_option_that_it_does_not_take_is_refused(started_in, options, problem):
+    done = started_in("plan", workload_axes=options)
+    assert done.returncode == 2 and problem in " ".join(done.stderr.split())
+    done = started_in("doctor", "--device", "cpu", "--results", "results", workload_axes=options)
+    assert done.returncode == 69 and problem in " ".join(done.stdout.split()).replace(" ->", ";")
 
 
 @pytest.mark.long

@@ -90,6 +90,16 @@ def test_the_models_have_no_made_up_sizes(rec):
     assert not (sizes == 0).any(axis=None) and sizes["num_parameters"].notna().all()
 
 
+def test_options_tell_models_and_cases_apart():
+    rec = foreign(("small",))
+    wide = rec.runs.assign(workload_options="width=256", run_id=rec.runs["run_id"] + "-width256", num_parameters=99)
+    runs = pd.concat([rec.runs.assign(workload_options="width=64"), wide], ignore_index=True)
+    sizes = overview.answer(runs, rec.steps, rec.kernels, rec.manifest).tables["models"].rows
+    assert set(sizes["size"]) == {"small, width=64", "small, width=256"} and sizes["num_parameters"].nunique() == 2
+    assert run_grid.case_columns(runs) == ["size", "context_length", "workload_options"]
+    assert len(run_grid.cases(runs, "forward")) == 4
+
+
 def test_there_is_no_mfu_of_unknown_flops(rec):
     table = run_list.answer(rec.runs, rec.steps, rec.kernels).tables["runs"].rows
     assert of_foreign(table)["mfu"].isna().all()
