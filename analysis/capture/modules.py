@@ -39,7 +39,7 @@ class Links(NamedTuple):
 
 
 def link(capture: Capture, attribution: Attribution) -> Links:
-    """The module of each operation: that of its own range, or else of the operation at its place in a followed step."""
+    """The module of each operation: that of the operation at its place in a followed step, or else of its own range."""
     followed = _followed_steps(attribution.ranges)
     problems: list[dict] = []
     linked: dict[str, pd.DataFrame] = {}
@@ -75,7 +75,8 @@ def _followed_steps(ranges: pd.DataFrame) -> pd.DataFrame:
 def _link(
     operations: pd.DataFrame, followed: pd.DataFrame, same: list[str], module: np.ndarray, by: np.ndarray
 ) -> list[dict]:
-    """Fill `module` and `by` in place where no range says the module. Returns what could not be linked, and why."""
+    """Fill `module` and `by` in place where a followed step says another module, or the only one: a range inside
+    backward may be of a library. Returns what could not be linked, and why."""
     rows = operations.assign(row=np.arange(len(operations))).sort_values(["launch_ns", "start_ns"], kind="stable")
     known: dict[tuple, list[pd.DataFrame]] = {}
     for process, start, end in followed.itertuples(index=False):
@@ -85,16 +86,14 @@ def _link(
     problems = []
     measured = rows[rows["step"] >= 0]
     for (*place, step), sequence in measured.groupby([*_PLACE, "step"], observed=True, sort=False):
-        if (by[sequence["row"]] != UNKNOWN).all():
-            continue
         reason = "no followed step has this phase"
         for other in known.get(tuple(place), []):
             if not (reason := _difference(sequence, other, same)):
                 row, found = sequence["row"].to_numpy(), other["module"].to_numpy()
-                fill = (by[row] == UNKNOWN) & (found != "")
+                fill = (found != "") & (found != module[row])
                 module[row[fill]], by[row[fill]] = found[fill], LINKED
                 break
-        if reason and place[-1] in _WITH_MODULES:
+        if reason and place[-1] in _WITH_MODULES and (by[sequence["row"]] == UNKNOWN).any():
             problems.append(dict(zip(_PLACE, place)) | {"step": step, "reason": reason})
     return problems
 

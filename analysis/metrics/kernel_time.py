@@ -110,7 +110,7 @@ def count_gemms(kernels: pd.DataFrame, is_main_gemm) -> pd.DataFrame:
 
 def by_module(totals: pd.DataFrame) -> pd.DataFrame:
     """Kernel time of each module, what is inside it included, by phase: run_id, module, depth (0 outermost), {phase}_ns
-    for each phase, other_ns (outside phases), time_ns, share (of the step), ratio (backward over forward; NaN where
+    for each phase, other_ns (outside phases), total_ns, step_share, ratio (backward over forward; NaN where
     forward has none), is_leaf (nothing is inside it).
 
     A module comes before those inside it, the largest first. What backward computes again and what is of no module have
@@ -132,10 +132,10 @@ def by_module(totals: pd.DataFrame) -> pd.DataFrame:
         index=["run_id", "module", "depth"], columns="phase", values="time_ns", aggfunc="sum", fill_value=0.0
     )
     table = table.reindex(columns=phases, fill_value=0.0).rename(columns=lambda phase: f"{phase or 'other'}_ns")
-    table["time_ns"] = table.sum(axis=1)
+    table["total_ns"] = table.sum(axis=1)
     table = table.reset_index()
     table.columns.name = None
-    table["share"] = table["time_ns"] / table["run_id"].map(totals.groupby("run_id")["time_ns"].sum())
+    table["step_share"] = table["total_ns"] / table["run_id"].map(totals.groupby("run_id")["time_ns"].sum())
     known = {"forward_ns", "backward_ns"} <= set(table)
     ratio = table["backward_ns"] / table["forward_ns"].where(table["forward_ns"] > 0) if known else float("nan")
     table["ratio"] = ratio
@@ -146,7 +146,7 @@ def by_module(totals: pd.DataFrame) -> pd.DataFrame:
 
 def _tree_order(table: pd.DataFrame) -> list[int]:
     """Rows so that each module is followed by those inside it, siblings by falling time."""
-    time = {(run, path): ns for run, path, ns in zip(table["run_id"], table["module"], table["time_ns"])}
+    time = {(run, path): ns for run, path, ns in zip(table["run_id"], table["module"], table["total_ns"])}
     order = {run_id: i for i, run_id in enumerate(dict.fromkeys(table["run_id"]))}
 
     def key(row: int) -> list:

@@ -8,8 +8,9 @@ from jobs.contract import ranges
 
 
 def module_tree(totals: pd.DataFrame) -> pd.DataFrame:
-    """`kernel_time.by_module` of runs in whose backward pass modules were followed; no rows of others."""
-    followed = totals[(totals["phase"] != ranges.FORWARD) & (totals["module"] != "")]["run_id"].unique()
+    """`kernel_time.by_module` of runs in whose backward pass modules were followed; no rows of others. Libraries open
+    ranges of their own in backward: what tells a followed one is the gradient of the loss."""
+    followed = totals.query("phase == @ranges.BACKWARD and module == @ranges.LOSS_MODULE")["run_id"].unique()
     return kernel_time.by_module(totals[totals["run_id"].isin(followed)])
 
 
@@ -22,8 +23,8 @@ def module_table(tree: pd.DataFrame, case: tuple[Column, ...] = ()) -> Table:
         (
             *case,
             Column("module", "module", "code"),
-            Column("time_ns", "time", "ms"),
-            Column("share", "of the step", "share", bar=True),
+            Column("total_ns", "time", "ms"),
+            Column("step_share", "of the step", "share", bar=True),
             *(Column(name, name.removesuffix("_ns"), "ms") for name in phases),
             Column("ratio", "backward ÷ forward", "ratio", absent="—"),
         ),

@@ -99,7 +99,7 @@ def _claims(frames: Frames, figures: dict[str, float]) -> list[Claim]:
         Claim("phases", phases, facts=lambda rows: {"phases": rows[["phase", "share"]].to_dict("records")}),
         Claim(
             "module",
-            listed.nlargest(1, "time_ns") if len(listed) else listed,
+            listed.nlargest(1, "total_ns") if len(listed) else listed,
             facts=lambda rows: rows.iloc[0].to_dict(),
         ),
         Claim("kernel", frames.kernels.head(1), facts=lambda rows: rows.iloc[0].to_dict()),

@@ -51,9 +51,9 @@ def test_what_no_module_launches_in_backward_is_the_loss_and_sums_of_gradients(k
     assert set(rows["module"]) == {ranges.LOSS_MODULE, ranges.ACCUMULATION}
     totals = kernel_time.kernel_totals(kernels)
     tree = kernel_time.by_module(totals).set_index("module")
-    assert tree["share"][ranges.ACCUMULATION] == pytest.approx(0.03, abs=0.01)
+    assert tree["step_share"][ranges.ACCUMULATION] == pytest.approx(0.03, abs=0.01)
     assert tree["ratio"]["block/ffn"] == pytest.approx(2, abs=0.05)
-    assert tree.loc["block", "time_ns"] == pytest.approx(tree.query("depth == 1")["time_ns"].sum(), rel=0.02)
+    assert tree.loc["block", "total_ns"] == pytest.approx(tree.query("depth == 1")["total_ns"].sum(), rel=0.02)
 
 
 def test_times_are_of_measured_steps_alone(kernels):

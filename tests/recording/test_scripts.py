@@ -72,7 +72,7 @@ def test_what_backward_computes_again_is_told_apart(recorded):
     tree = kernel_time.by_module(kernel_time.kernel_totals(recorded(script)[0].kernels)).set_index("module")
     again, first = f"{ranges.RECOMPUTED}/LlamaForCausalLM/model/layers.*", "LlamaForCausalLM/model/layers.*"
     assert tree["backward_ns"][again] == pytest.approx(tree["forward_ns"][first], rel=0.08)
-    assert 0.15 < tree["share"][ranges.RECOMPUTED] < 0.25
+    assert 0.15 < tree["step_share"][ranges.RECOMPUTED] < 0.25
 
 
 def test_the_backward_of_a_linear_layer_takes_twice_its_forward(recorded):

@@ -255,19 +255,19 @@ def _pooled(rows: pd.DataFrame) -> pd.DataFrame:
 def _top_modules(modules: pd.DataFrame) -> pd.DataFrame:
     """Of each case the module that costs most, of those with none inside."""
     leaves = modules[modules["is_leaf"].astype(bool)]
-    return leaves.sort_values("time_ns", ascending=False, kind="stable").drop_duplicates("run_id").sort_index()
+    return leaves.sort_values("total_ns", ascending=False, kind="stable").drop_duplicates("run_id").sort_index()
 
 
 def _most_frequent_module(rows: pd.DataFrame) -> dict:
     counts = rows["module"].value_counts()
     module = min(counts[counts == counts.max()].index)
     of_module = rows[rows["module"] == module]
-    return {"module": module, "num_cases": len(of_module), "share": span(of_module["share"])}
+    return {"module": module, "num_cases": len(of_module), "share": span(of_module["step_share"])}
 
 
 def _of_both_passes(modules: pd.DataFrame) -> pd.DataFrame:
     """Modules with none inside that take at least SMALL of the step."""
-    return modules[modules["is_leaf"].astype(bool) & modules["ratio"].notna() & (modules["share"] >= SMALL)]
+    return modules[modules["is_leaf"].astype(bool) & modules["ratio"].notna() & (modules["step_share"] >= SMALL)]
 
 
 def _change(rows: pd.DataFrame) -> dict:
