@@ -148,6 +148,8 @@ def report(
     except RecordingError as error:
         ingesting.print_line(f"error: {error}")
         raise typer.Exit(2) from error
+    if published.verdict:
+        print(published.verdict)
     pages, files = counted(published.pages, "page"), counted(published.files, "file")
     print(f"{docs}: {pages}, {files}, {counted(published.breaches, 'breach')} of the checks")
     raise typer.Exit(1 if strict and published.breaches else 0)

@@ -35,7 +35,7 @@ from analysis.recording import store
 from analysis.reference import kernel_families
 from analysis.render import timeline
 from analysis.render.site import Site
-from analysis.render.text import file_name, inline
+from analysis.render.text import file_name, inline, plain
 from jobs.contract.layout import SCRIPT
 from jobs.contract.studies import AGAIN
 
@@ -44,11 +44,13 @@ NOTHING = assemble({}, [], [], [])
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """What was written; `breaches` are failed checks of the reconciliation."""
+    """What was written. breaches: failed checks of the reconciliation. verdict: what a script comes to, in plain
+    text."""
 
     pages: int
     files: int
     breaches: int
+    verdict: str = ""
 
 
 def recordings_in(folder: Path) -> list[Path]:
@@ -184,8 +186,9 @@ def _draft(
     """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
     published, rec = rec, of_finished_runs(rec)
     studies = {study: of_finished_runs(one) for study, one in studies.items()}
+    verdict = ""
     if rec.manifest.get(SCRIPT):
-        site, checked = write_overview_of_script(rec, docs)
+        site, checked, verdict = write_overview_of_script(rec, docs)
     else:
         site, checked = write_questions(rec, docs, studies)
         figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader", "faults")}
@@ -206,7 +209,8 @@ def _draft(
         trace = traces.get(run_id)
         site.write(f"report/runs/{file_name(run_id)}.md", "run_page.md", answer, label=label, trace=trace)
     pages = sum(path.suffix == ".md" for path in site.written)
-    return Published(pages=pages, files=len(site.written), breaches=checked.facts["num_breaches"])
+    breaches = checked.facts["num_breaches"]
+    return Published(pages=pages, files=len(site.written), breaches=breaches, verdict=verdict)
 
 
 def _figures(file: Path) -> dict[str, Any]:
@@ -260,13 +264,14 @@ def write_questions(
     return site, checked
 
 
-def write_overview_of_script(rec: store.Recording, docs: Path) -> tuple[Site, Answer]:
-    """Write the first page of the report on a script, and the reconciliation, which is given, too."""
+def write_overview_of_script(rec: store.Recording, docs: Path) -> tuple[Site, Answer, str]:
+    """Write the first page of the report on a script, and the reconciliation; gives that and the page's verdict."""
     site = _site_of(rec, docs)
     checked = ask(reconciliation, rec, studies={})
     site.write("report/reconciliation.md", "reconciliation.md", checked)
-    site.write("index.md", "script_page.md", ask(script_page, rec))
-    return site, checked
+    overview = ask(script_page, rec)
+    site.write("index.md", "script_page.md", overview)
+    return site, checked, plain(site.block("index.md", "script_page.md", overview, "verdict"))
 
 
 def _site_of(rec: store.Recording, docs: Path) -> Site:

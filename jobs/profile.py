@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import typer
@@ -15,6 +16,7 @@ from jobs.commands import (
     ResultsFolder,
     err,
     fail,
+    out,
     reporting,
     reports,
     when_terminated,
@@ -56,6 +58,7 @@ def profile(
         )
     followed = script.Script(command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=go_on)
     folder, noted = measure(followed, results)
+    out.print(overhead(noted), soft_wrap=True)
     emit = Terminal()
     recording = results / "recordings" / chosen
     advice = f"what was measured is kept in {folder}"
@@ -93,6 +96,14 @@ def measure(followed: script.Script, results: Path) -> tuple[Path, dict]:
         raise fail(f"{error.filename}: {error.strerror}", USAGE) from None
     except OSError as error:
         raise fail(f"{error.filename or results}: {error.strerror or error}", CANNOT_WRITE) from None
+
+
+def overhead(noted: dict) -> str:
+    """What following costs: a step of the script alone, captured, and with its modules followed, on the host."""
+    alone = median(step["host_ns"] for step in noted["steps"])
+    kinds = {"captured": noted["captured_ns"], "with its modules followed": noted["followed_ns"]}
+    slower = [f"{median(walls) / 1e6:.1f} ms {kind}" for kind, walls in kinds.items() if walls]
+    return f"a step takes the host {', '.join([f'{alone / 1e6:.1f} ms alone', *slower])}"
 
 
 def default_name(command: list[str]) -> str:

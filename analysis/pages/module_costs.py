@@ -17,6 +17,7 @@ def module_tree(totals: pd.DataFrame) -> pd.DataFrame:
 def module_table(tree: pd.DataFrame, case: tuple[Column, ...] = ()) -> Table:
     """What each module costs in a step, by phase."""
     phases = [f"{phase}_ns" for phase in ranges.ALL_PHASES if f"{phase}_ns" in tree]
+    shown = tree.assign(**{name: tree[name].where(tree[name] > 0) for name in phases})
     return Table(
         "tree",
         "What each module costs in a step, with what is inside it",
@@ -25,8 +26,8 @@ def module_table(tree: pd.DataFrame, case: tuple[Column, ...] = ()) -> Table:
             Column("module", "module", "code"),
             Column("total_ns", "time", "ms"),
             Column("step_share", "of the step", "share", bar=True),
-            *(Column(name, name.removesuffix("_ns"), "ms") for name in phases),
+            *(Column(name, name.removesuffix("_ns"), "ms", absent="—") for name in phases),
             Column("ratio", "backward ÷ forward", "ratio", absent="—"),
         ),
-        tree,
+        shown,
     )

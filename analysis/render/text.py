@@ -234,3 +234,10 @@ def _cut(text: str, length: int) -> str:
     """Both ends of a long text: the end of a GEMM's name says whether it is a split-K part."""
     half = (length - 1) // 2
     return text if len(text) <= length else f"{text[:half]}…{text[-half:]}"
+
+
+def plain(words: Markup) -> str:
+    """A sentence of a page as a terminal shows it."""
+    return re.sub(r"\*\*|`", "", html.unescape(re.sub(r"<[^>]+>", "", str(words)))).replace(
+        "\N{NARROW NO-BREAK SPACE}", " "
+    )

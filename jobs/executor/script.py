@@ -170,7 +170,7 @@ def explain_shortage(script: Script, run: Path, noted: dict, code: int) -> None:
             f"{ended} and took no step that PyTorch knows of: no optimizer stepped and no model was called, or its "
             "Python does not read PYTHONPATH (options -I, -E); --step NAME takes an NVTX range of the script as a step"
         )
-    if noted["stage"] in ("skipped", "timed") or not (run / REPORT).is_file():
+    if not noted["captured_ns"] or not (run / REPORT).is_file():
         parts = f"{script.skip} skipped, {script.steps} timed, {script.steps} captured, {FOLLOWED_STEPS} with modules"
         raise ScriptFailed(
             f"{ended} after {noted['seen']} steps, and {script.num_needed} are needed ({parts}): let it run longer, or "

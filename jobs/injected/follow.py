@@ -69,16 +69,11 @@ class Follower:
         self.in_backward = 0
         self.clock: list[tuple[int, Any]] = []
         self.open_step: Any = None
+        self.opened_at = 0
         self.update: Any = None  # the ranges of parameters while an optimizer steps
         self.memory: list[dict] = []
-        self.facts: dict[str, Any] = {
-            "optimizers": [],
-            "steps": [],
-            "memory": [],
-            "stage": "skipped",
-            "seen": 0,
-            "autocast": "",
-        }
+        self.facts: dict[str, Any] = {"stage": "skipped", "seen": 0, "forwards": 0, "autocast": ""}
+        self.facts |= {name: [] for name in ("optimizers", "steps", "captured_ns", "followed_ns", "memory")}
         self.forwards = 0
         self.is_last = False  # of the followed steps
         self.uncalled: Callable | None = None
@@ -104,12 +99,12 @@ class Follower:
                     torch.cuda.profiler.start()
                 self.open_range()
         elif self.stage is Stage.CAPTURED:
-            self.close_range()
+            self.close_range("captured_ns")
             if self.num_steps == self.plan.steps:
                 self.begin(Stage.FOLLOWED)
             self.open_range()
         elif self.stage is Stage.FOLLOWED:
-            self.close_range()
+            self.close_range("followed_ns")
             if self.num_steps == self.plan.followed:
                 self.finish()
             else:
@@ -148,10 +143,13 @@ class Follower:
             self.ranges.forget()
             self.is_last = self.num_steps == self.plan.followed - 1
         self.forwards = 0
+        self.opened_at = time.perf_counter_ns()
         if torch.cuda.is_initialized():
             self.open_step = torch.cuda.nvtx.range_start("modules:step" if self.stage is Stage.FOLLOWED else "step")
 
-    def close_range(self) -> None:
+    def close_range(self, kind: str) -> None:
+        """End the range of a step, and note how long the host took for it."""
+        self.facts[kind].append(time.perf_counter_ns() - self.opened_at)
         if self.open_step is not None:
             torch.cuda.nvtx.range_end(self.open_step)
         self.facts["forwards"] = self.forwards
