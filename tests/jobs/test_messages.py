@@ -1,0 +1,24 @@
+"""The messages between the job and its worker are those of the contract, whoever sends them."""
+
+import ast
+from pathlib import Path
+from typing import get_args
+
+from jobs.contract import messages
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_event_that_the_worker_sends_is_one_of_the_contract():
+    known = {value for kind in get_args(messages.Answer) for value in get_args(kind.__annotations__["event"])}
+    tree = ast.parse((ROOT / "jobs" / "worker" / "service.py").read_text())
+    dictionaries = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+    sent = {
+        constant.value
+        for node in dictionaries
+        for key, value in zip(node.keys, node.values)
+        if isinstance(key, ast.Constant) and key.value == "event"
+        for constant in ast.walk(value)
+        if isinstance(constant, ast.Constant) and isinstance(constant.value, str)
+    }
+    assert sent == known
