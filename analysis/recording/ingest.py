@@ -15,7 +15,7 @@ from analysis.capture.nsys_export import Capture, ExportError, read
 from analysis.recording import store
 from analysis.recording.scan import HASHED_NAMES
 from jobs.contract import ranges
-from jobs.contract.integrity import find_damage
+from jobs.contract.integrity import find_damage, read_text
 from jobs.contract.layout import (
     ALL_RUNS,
     CALIBRATION,
@@ -115,7 +115,7 @@ def _calibration(file: Path) -> list[dict]:
     if not file.is_file():
         return []
     try:
-        rates = json.loads(file.read_text(encoding="utf-8"))
+        rates = json.loads(read_text(file))
         if not isinstance(rates, list):
             raise TypeError(f"it is a {type(rates).__name__}")
         return [{name: one[name] for name in CALIBRATED} | {"gpu_name": one.get("gpu_name", "")} for one in rates]
@@ -138,7 +138,7 @@ def _sweep_folder(results: Path) -> Path:
 def read_json(file: Path) -> dict:
     """The object in a JSON file. Raises ResultsError."""
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(read_text(file))
     except (OSError, ValueError) as error:
         raise ResultsError(f"{file} cannot be read ({error}): run the sweep again") from error
     if not isinstance(data, dict):

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from jobs.contract.axes import Count, Number, Run
-from jobs.contract.integrity import FileFacts, is_intact
+from jobs.contract.integrity import FileFacts, is_intact, read_text
 
 SCHEMA_VERSION = 2
 """Of the results folder; a record says which it was written with (0: before there was a number). From VERIFIED on it
@@ -187,7 +187,7 @@ Kind = TypeVar("Kind", bound=AnyRecord)
 def read_record(file: Path, kind: type[Kind]) -> Kind:
     """The record in a file. Raises RecordError, also where it is not what was written."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_text(file))
         record = kind.model_validate(content)
         if (record.schema_version >= VERIFIED or record.digest) and not is_intact(content):
             raise ValueError("its digest differs: it is not what was written")
