@@ -87,7 +87,7 @@ class Scanner:
         """What in `text` looks private: by kind the first match."""
         text = KNOWN.sub("", text)
         found = {kind: value for kind, value in self.values.items() if value in text}
-        found |= {kind: match for kind, detect in _detectors().items() for match in list(detect(text))[:1]}
+        found |= {kind: match for kind, detect in _detectors().items() for match in _detected(detect, text)}
         found |= find_private(text)
         if name := find_name(text, self.hashed_names):
             found["name of a host or a user"] = name
@@ -124,6 +124,16 @@ def scan_public(folder: Path) -> list[Finding]:
     return found + Scanner(hashed).scan(folder)
 
 
+_PIECE, _OVERLAP = 1024, 256
+
+
+def _detected(detect: Callable[[str], Iterable[str]], text: str) -> list[str]:
+    """The first match of a detector, if there is one. Some take the square of a text's length, so a long one comes in
+    pieces that overlap."""
+    pieces = (text[i : i + _PIECE] for i in range(0, max(len(text) - _OVERLAP, 1), _PIECE - _OVERLAP))
+    return next((found[:1] for piece in pieces if (found := list(detect(piece)))), [])
+
+
 @cache
 def _detectors() -> dict[str, Callable[[str], Iterable[str]]]:
     """By the kind of secret. Imported when something is published: nothing else needs them."""
@@ -133,7 +143,7 @@ def _detectors() -> dict[str, Callable[[str], Iterable[str]]]:
 
 # ---------------------------------------------------------------------------------------------------------------- texts
 
-_NUMBER = re.compile(r"\s*[+-]?[\d,]*\.?\d*(?:e[+-]?\d+)?\s*%?\s*").fullmatch
+_NUMBER = re.compile(r"\s*[+-]?[\d,]*+(?:\.\d*)?(?:e[+-]?\d+)?\s*%?\s*").fullmatch
 """Numbers are most of what there is."""
 
 
@@ -167,7 +177,8 @@ def texts_of(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def _texts_of_markup(line: str) -> Iterator[str]:
-    values = re.findall(r"\b(?!d=)[\w:-]+=\"/?([^\"]*)\"", line)  # not the points of a drawing; of a link no root
+    # Not the points of a drawing; of a link no root.
+    values = re.findall(r"(?<![\w:-])(?!d=)[\w:-]+=\"/?([^\"]*)\"", line)
     for text in (re.sub(r"</?\w[^>]*>", "", line), *values):
         if text.strip():
             yield html.unescape(text).strip()
