@@ -21,7 +21,17 @@ from pydantic import BaseModel, ValidationError
 from analysis.reference import cuda_api, kernel_families
 from jobs.contract import ranges
 from jobs.contract.axes import default_of, details
-from jobs.contract.integrity import DIGEST, FileFacts, clear, file_facts, find_damage, is_intact, replace, with_digest
+from jobs.contract.integrity import (
+    DIGEST,
+    FileFacts,
+    clear,
+    file_facts,
+    find_damage,
+    is_intact,
+    load_json,
+    replace,
+    with_digest,
+)
 from jobs.contract.layout import STATUSES
 
 _PHASES = " | ".join(ranges.ALL_PHASES)
@@ -376,7 +386,7 @@ def read_manifest(folder: Path) -> dict:
     if not file.is_file():
         raise RecordingError(f"{folder} is not a recording: it has no {MANIFEST}; make one with `ingest`")
     try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
+        manifest = load_json(file)
         if not isinstance(manifest, dict):
             raise ValueError(f"it is a {type(manifest).__name__}")
         _Parts.model_validate(manifest)

@@ -30,10 +30,15 @@ class FileFacts(BaseModel):
     sha256: str
 
 
-def read_text(file: Path) -> str:
-    """Of a regular file. Raises OSError, also for a pipe, which may never end, and ValueError where it is no text."""
+def load_json(file: Path) -> Any:
+    """The value in a regular file. Raises OSError, also for a pipe, which may never end, and ValueError where it is no
+    JSON or has text that cannot be written again (half of a surrogate pair)."""
     _check_is_file(file)
-    return file.read_text(encoding="utf-8")
+    text = file.read_text(encoding="utf-8")
+    value = json.loads(text)
+    if "\\ud" in text.lower():
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 def _check_is_file(file: Path) -> None:
