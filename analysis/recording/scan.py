@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from jobs.contract.integrity import load_json
 from jobs.contract.privacy import SECRET_VARIABLE, find_name, find_private, hash_names, names_of_machine
 
 HASHED_NAMES = "hashed_names"
@@ -116,8 +117,14 @@ def scan_public(folder: Path) -> list[Finding]:
     if not folder.is_dir():
         raise FileNotFoundError("no such folder")
     found, hashed = [], set()
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):  # a web server may follow what is not searched
+            where = path.relative_to(folder).as_posix()
+            found.append(Finding(kind="a link or a pipe, where only files belong", where=where, beginning=""))
+    if found:
+        return found
     for file in sorted(folder.rglob("manifest.json")):
-        if names := json.loads(file.read_text(encoding="utf-8")).get(HASHED_NAMES):
+        if names := load_json(file).get(HASHED_NAMES):
             hashed.update(names)
             where = file.relative_to(folder).as_posix()
             found.append(Finding(kind="hashed names, which publish-data leaves out", where=where, beginning=""))

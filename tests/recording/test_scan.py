@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import time
 from pathlib import Path
 
@@ -178,6 +179,14 @@ def test_the_command_refuses_a_manifest_that_was_not_published(tmp_path):
     done = check(tmp_path)
     assert done.exit_code == 1 and "which publish-data leaves out" in done.output
     assert "name of a host or a user in manifest.json, gpu" in done.output
+
+
+@pytest.mark.parametrize("plant", [lambda path: path.symlink_to("/etc"), os.mkfifo], ids=["link", "pipe"])
+@pytest.mark.parametrize("name", ["x", "manifest.json"])
+def test_the_command_finds_what_it_cannot_search(tmp_path, plant, name):
+    plant(tmp_path / name)
+    done = check(tmp_path)
+    assert done.exit_code == 1 and f"a link or a pipe, where only files belong in {name}" in done.output
 
 
 def test_the_command_says_what_cannot_be_checked(tmp_path):
