@@ -21,11 +21,11 @@ from jobs.commands import (
     reports,
     when_terminated,
 )
-from jobs.contract.layout import RESERVED_NAMES
+from jobs.contract.layout import RESERVED_NAMES, SCRIPT, SWEEP
 from jobs.executor import script
 from jobs.executor.events import Terminal
 from jobs.executor.failures import CollectorError
-from jobs.executor.result_store import Locked, Results
+from jobs.executor.result_store import Locked, Results, read_json
 from jobs.follow_up import build_site, ingest
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -56,6 +56,8 @@ def profile(
         raise fail(
             f"--name {chosen}: letters, digits, dots and dashes make a name; not {', '.join(RESERVED_NAMES)}", USAGE
         )
+    if not may_replace(results / chosen):
+        raise fail(f"{results / chosen} holds what no `profile` wrote: choose another --name, or another folder", USAGE)
     followed = script.Script(command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=go_on)
     folder, noted = measure(followed, results)
     out.print(overhead(noted), soft_wrap=True)
@@ -104,6 +106,12 @@ def overhead(noted: dict) -> str:
     kinds = {"captured": noted["captured_ns"], "with its modules followed": noted["followed_ns"]}
     slower = [f"{median(walls) / 1e6:.1f} ms {kind}" for kind, walls in kinds.items() if walls]
     return f"a step takes the host {', '.join([f'{alone / 1e6:.1f} ms alone', *slower])}"
+
+
+def may_replace(folder: Path) -> bool:
+    """Whether nothing is lost with a folder but an older profile: a sweep may have the name of a script."""
+    is_script = (read_json(folder / SWEEP, dict) or {}).get(SCRIPT)
+    return bool(is_script) or not folder.exists() or not any(folder.iterdir())
 
 
 def default_name(command: list[str]) -> str:

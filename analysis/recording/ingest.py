@@ -1,13 +1,14 @@
 """From the results folder of a sweep to a recording."""
 
-import json
 import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+from pydantic import BaseModel, ValidationError
 
 from analysis.capture import modules
 from analysis.capture.attribution import NOT_BELIEVED, Attribution, attribute
@@ -15,9 +16,8 @@ from analysis.capture.nsys_export import Capture, ExportError, read
 from analysis.recording import store
 from analysis.recording.scan import HASHED_NAMES
 from jobs.contract import ranges
-from jobs.contract.integrity import find_damage
+from jobs.contract.integrity import find_damage, load_json
 from jobs.contract.layout import (
-    ALL_RUNS,
     CALIBRATION,
     CAPTURE,
     LOG,
@@ -115,7 +115,7 @@ def _calibration(file: Path) -> list[dict]:
     if not file.is_file():
         return []
     try:
-        rates = json.loads(file.read_text(encoding="utf-8"))
+        rates = load_json(file)
         if not isinstance(rates, list):
             raise TypeError(f"it is a {type(rates).__name__}")
         return [{name: one[name] for name in CALIBRATED} | {"gpu_name": one.get("gpu_name", "")} for one in rates]
@@ -138,7 +138,7 @@ def _sweep_folder(results: Path) -> Path:
 def read_json(file: Path) -> dict:
     """The object in a JSON file. Raises ResultsError."""
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = load_json(file)
     except (OSError, ValueError) as error:
         raise ResultsError(f"{file} cannot be read ({error}): run the sweep again") from error
     if not isinstance(data, dict):
@@ -146,11 +146,24 @@ def read_json(file: Path) -> dict:
     return data
 
 
+class _Plan(BaseModel):
+    """What of a sweep is read here and by `merge`."""
+
+    sweep: Any = ""
+    runs: list[str] = []
+    runs_of_all_shards: list[str] = []
+    custom_sizes: dict[str, dict[str, Any]] = {}
+
+
 def read_plan(file: Path) -> dict:
     """A sweep as planned. Raises ResultsError."""
     plan = read_json(file)
-    for key in (key for key in ("runs", ALL_RUNS) if not isinstance(plan.get(key, []), list)):
-        raise ResultsError(f"{file}: {key} is no list of run ids: run the sweep again")
+    try:
+        _Plan.model_validate(plan)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ResultsError(f"{file}: {where} is not what a sweep has ({first['msg']}): run the sweep again") from error
     return plan
 
 

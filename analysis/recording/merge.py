@@ -117,7 +117,9 @@ def _check_out(out: Path, shards: list[Path]) -> None:
 def _common_plan(shards: list[Path]) -> dict:
     """The sweep that all shards are part of, as one machine would write it to sweep.json."""
     first, *others = plans = [read_plan(shard / SWEEP) for shard in shards]
-    for plan in plans:
+    for shard, plan in zip(shards, plans):
+        if "sweep" not in plan:
+            raise ResultsError(f"{shard / SWEEP} names no sweep: run the sweep again")
         mine = plan.pop("runs", [])
         plan["runs"] = plan.pop(ALL_RUNS, mine)
     for shard, plan in zip(shards[1:], others):

@@ -1,8 +1,8 @@
 """Puts a recording into site/data, after showing all that becomes public by it and looking for what must not."""
 
 import re
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from analysis.recording import allowed, ingest, store
 from analysis.recording.scan import HASHED_NAMES, Scanner
-from jobs.contract.integrity import replace
+from jobs.contract.integrity import clear, replace
 from jobs.contract.studies import STUDIES
 
 LARGEST_BYTES = 25 * 2**20
@@ -42,12 +42,12 @@ def contents(folder: Path) -> list[str]:
 
 
 def _logs(runs: pd.DataFrame) -> list[str]:
-    """The text of logs, each distinct one once; nothing in it moves the terminal's cursor."""
+    """The text of logs, each distinct one once."""
     lines = []
     for log, run_ids in runs.groupby("log", sort=False)["run_id"]:
         others = f" and {len(run_ids) - 1} more" if len(run_ids) > 1 else ""
         lines += ["", f"log of {run_ids.iloc[0]}{others}:"]
-        lines += ["  " + "".join(one if one.isprintable() else " " for one in line) for line in log.splitlines()]
+        lines += [f"  {line}" for line in log.splitlines()]
     return lines
 
 
@@ -77,15 +77,15 @@ def publish_data(
     if study is not None and study not in STUDIES:
         raise PublishError(f"no question is about a study {study}: choose one of {', '.join(STUDIES)}")
     data.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".publish-", dir=data) as draft:
-        recording = _recording(source, Path(draft) / "ingested")
+    with _draft(data / f".{name}.draft") as draft:
+        recording = _recording(source, draft / "ingested")
         manifest = store.read_manifest(recording)
-        folder = Path(draft) / name
+        folder = draft / name
         changed = {"name": name} | ({} if study is None else {"study": study})
         left_out = allowed.rewrite(recording, folder, manifest | changed)
         run_ids = set(store.load(folder).runs["run_id"].astype(str))
         for line in contents(folder):
-            show(line)
+            show("".join(one if one.isprintable() else " " for one in line))  # nothing moves the terminal's cursor
         for what in left_out:
             show(f"left out, since no recording has it: {what}")
         _check(folder, Scanner(manifest.get(HASHED_NAMES, ())), run_ids, data / name)
@@ -94,6 +94,17 @@ def publish_data(
             return None
         replace(folder, data / name)
     return data / name
+
+
+@contextmanager
+def _draft(folder: Path) -> Iterator[Path]:
+    """A folder to write in, which is removed in the end; and before, since a killed publication leaves it."""
+    clear(folder)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        clear(folder)
 
 
 def _recording(source: Path, draft: Path) -> Path:

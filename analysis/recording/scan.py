@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from jobs.contract.integrity import load_json
 from jobs.contract.privacy import SECRET_VARIABLE, find_name, find_private, hash_names, names_of_machine
 
 HASHED_NAMES = "hashed_names"
@@ -87,7 +88,7 @@ class Scanner:
         """What in `text` looks private: by kind the first match."""
         text = KNOWN.sub("", text)
         found = {kind: value for kind, value in self.values.items() if value in text}
-        found |= {kind: match for kind, detect in _detectors().items() for match in list(detect(text))[:1]}
+        found |= {kind: match for kind, detect in _detectors().items() for match in _detected(detect, text)}
         found |= find_private(text)
         if name := find_name(text, self.hashed_names):
             found["name of a host or a user"] = name
@@ -116,12 +117,28 @@ def scan_public(folder: Path) -> list[Finding]:
     if not folder.is_dir():
         raise FileNotFoundError("no such folder")
     found, hashed = [], set()
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):  # a web server may follow what is not searched
+            where = path.relative_to(folder).as_posix()
+            found.append(Finding(kind="a link or a pipe, where only files belong", where=where, beginning=""))
+    if found:
+        return found
     for file in sorted(folder.rglob("manifest.json")):
-        if names := json.loads(file.read_text(encoding="utf-8")).get(HASHED_NAMES):
+        if names := load_json(file).get(HASHED_NAMES):
             hashed.update(names)
             where = file.relative_to(folder).as_posix()
             found.append(Finding(kind="hashed names, which publish-data leaves out", where=where, beginning=""))
     return found + Scanner(hashed).scan(folder)
+
+
+_PIECE, _OVERLAP = 1024, 256
+
+
+def _detected(detect: Callable[[str], Iterable[str]], text: str) -> list[str]:
+    """The first match of a detector, if there is one. Some take the square of a text's length, so a long one comes in
+    pieces that overlap."""
+    pieces = (text[i : i + _PIECE] for i in range(0, max(len(text) - _OVERLAP, 1), _PIECE - _OVERLAP))
+    return next((found[:1] for piece in pieces if (found := list(detect(piece)))), [])
 
 
 @cache
@@ -133,7 +150,7 @@ def _detectors() -> dict[str, Callable[[str], Iterable[str]]]:
 
 # ---------------------------------------------------------------------------------------------------------------- texts
 
-_NUMBER = re.compile(r"\s*[+-]?[\d,]*\.?\d*(?:e[+-]?\d+)?\s*%?\s*").fullmatch
+_NUMBER = re.compile(r"\s*[+-]?[\d,]*+(?:\.\d*)?(?:e[+-]?\d+)?\s*%?\s*").fullmatch
 """Numbers are most of what there is."""
 
 
@@ -167,7 +184,8 @@ def texts_of(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def _texts_of_markup(line: str) -> Iterator[str]:
-    values = re.findall(r"\b(?!d=)[\w:-]+=\"/?([^\"]*)\"", line)  # not the points of a drawing; of a link no root
+    # Not the points of a drawing; of a link no root.
+    values = re.findall(r"(?<![\w:-])(?!d=)[\w:-]+=\"/?([^\"]*)\"", line)
     for text in (re.sub(r"</?\w[^>]*>", "", line), *values):
         if text.strip():
             yield html.unescape(text).strip()

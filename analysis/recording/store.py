@@ -10,17 +10,28 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import BaseModel, ValidationError
 
 from analysis.reference import cuda_api, kernel_families
 from jobs.contract import ranges
 from jobs.contract.axes import default_of, details
-from jobs.contract.integrity import DIGEST, FileFacts, clear, file_facts, find_damage, is_intact, replace, with_digest
+from jobs.contract.integrity import (
+    DIGEST,
+    FileFacts,
+    clear,
+    file_facts,
+    find_damage,
+    is_intact,
+    load_json,
+    replace,
+    with_digest,
+)
 from jobs.contract.layout import STATUSES
 
 _PHASES = " | ".join(ranges.ALL_PHASES)
@@ -354,15 +365,35 @@ def write_manifest(folder: Path, manifest: dict) -> None:
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
+class _Written(BaseModel):
+    """A table, as a manifest tells of it. Older ones have no SHA-256."""
+
+    rows: int
+    bytes: int
+    sha256: str = ""
+
+
+class _Parts(BaseModel):
+    """What of a manifest is read before its tables are."""
+
+    tables: dict[str, _Written] = {}
+    runs: list[dict[str, Any]] = []
+
+
 def read_manifest(folder: Path) -> dict:
     """The manifest of a recording. Raises RecordingError where there is none, and where it is not what was written."""
     file = folder / MANIFEST
     if not file.is_file():
         raise RecordingError(f"{folder} is not a recording: it has no {MANIFEST}; make one with `ingest`")
     try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
+        manifest = load_json(file)
         if not isinstance(manifest, dict):
             raise ValueError(f"it is a {type(manifest).__name__}")
+        _Parts.model_validate(manifest)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RecordingError(f"{file} is not a manifest ({where}: {first['msg']}); ingest again") from error
     except (OSError, ValueError) as error:
         raise RecordingError(f"{file} is not a manifest ({error}); ingest again") from error
     if DIGEST in manifest and not is_intact(manifest):

@@ -5,10 +5,12 @@ It is proof against accidents (a copy cut short, a bit that flipped, a number ed
 computes the digests anew.
 """
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -28,8 +30,25 @@ class FileFacts(BaseModel):
     sha256: str
 
 
+def load_json(file: Path) -> Any:
+    """The value in a regular file. Raises OSError, also for a pipe, which may never end, and ValueError where it is no
+    JSON or has text that cannot be written again (half of a surrogate pair)."""
+    _check_is_file(file)
+    text = file.read_text(encoding="utf-8")
+    value = json.loads(text)
+    if "\\ud" in text.lower():
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _check_is_file(file: Path) -> None:
+    if not stat.S_ISREG(file.stat().st_mode):
+        raise OSError(errno.EINVAL, "is no regular file", str(file))
+
+
 def file_facts(file: Path) -> FileFacts:
-    """Of the file as it is now. Raises OSError."""
+    """Of the file as it is now. Raises OSError, also for a pipe."""
+    _check_is_file(file)
     with open(file, "rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
         return FileFacts(bytes=opened.tell(), sha256=digest)

@@ -12,14 +12,13 @@ RESULTS/raw/<sweep>/<run_id>.nsys-rep the report of nsys itself; holds the machi
 RESULTS/recordings/, RESULTS/site/    what is made of them
 """
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from jobs.contract.axes import Count, Number, Run
-from jobs.contract.integrity import FileFacts, is_intact
+from jobs.contract.integrity import FileFacts, is_intact, load_json
 
 SCHEMA_VERSION = 2
 """Of the results folder; a record says which it was written with (0: before there was a number). From VERIFIED on it
@@ -187,7 +186,7 @@ Kind = TypeVar("Kind", bound=AnyRecord)
 def read_record(file: Path, kind: type[Kind]) -> Kind:
     """The record in a file. Raises RecordError, also where it is not what was written."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = load_json(file)
         record = kind.model_validate(content)
         if (record.schema_version >= VERIFIED or record.digest) and not is_intact(content):
             raise ValueError("its digest differs: it is not what was written")

@@ -17,7 +17,7 @@ from typing import IO, TypeVar
 
 from jobs.contract.axes import Run
 from jobs.contract.excerpt import trim
-from jobs.contract.integrity import clear, create, facts_of, find_damage, sync, with_digest
+from jobs.contract.integrity import clear, create, facts_of, find_damage, load_json, sync, with_digest
 from jobs.contract.layout import (
     IN_FLIGHT,
     LOCK,
@@ -71,7 +71,7 @@ def write_json(path: Path, content: dict | list) -> None:
 def read_json(path: Path, kind: type[Kind]) -> Kind | None:
     """The object (dict), or the list, in a JSON file; None where it is missing, cut short or of another kind."""
     try:
-        content = json.loads(path.read_text())
+        content = load_json(path)
     except (OSError, ValueError):
         return None
     return content if isinstance(content, kind) else None

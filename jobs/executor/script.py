@@ -10,12 +10,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from jobs.contract.integrity import facts_of, replace, sync, with_digest
+from jobs.contract.integrity import clear, facts_of, replace, sync, with_digest
 from jobs.contract.layout import (
     NSYS_LOG,
     RAW,
@@ -30,7 +31,7 @@ from jobs.contract.layout import (
 from jobs.executor.collectors import NOT_SAMPLED, TRACED
 from jobs.executor.failures import CollectorError
 from jobs.executor.machine import hashed_names, machine_facts
-from jobs.executor.nsys_cli import NSYS_MISSING, NsysLog, count_kernels_and_steps, export
+from jobs.executor.nsys_cli import NSYS_MISSING, NsysLog, count_kernels_and_steps, export, kill_group
 from jobs.executor.stop import SHUTDOWN_S
 
 INJECTED = Path(__file__).resolve().parents[1] / "injected"
@@ -71,7 +72,7 @@ def measure(script: Script, results: Path) -> tuple[Path, dict]:
     if shutil.which("nsys") is None:
         raise CollectorError(NSYS_MISSING)
     draft = results / f".{script.name}.draft"
-    shutil.rmtree(draft, ignore_errors=True)
+    clear(draft)
     run = draft / script.name
     run.mkdir(parents=True)
     started, began = datetime.now(UTC), time.monotonic()
@@ -145,13 +146,14 @@ def run_under_nsys(script: Script, folder: Path) -> int:
 
 
 def end_group(process: subprocess.Popen) -> None:
-    """Have nsys and the script end, or else kill them."""
-    for number, patience_s in ((signal.SIGINT, SHUTDOWN_S), (signal.SIGKILL, None)):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(patience_s)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
+    """Have nsys and the script end, or else kill them; at once where a second signal comes."""
+    try:
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, signal.SIGINT)
+            process.wait(SHUTDOWN_S)
+    finally:
+        kill_group(process.pid)
+        process.wait()
 
 
 def read_noted(file: Path) -> dict:

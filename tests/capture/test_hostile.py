@@ -20,6 +20,7 @@ from analysis.capture import limits
 from analysis.capture.attribution import attribute
 from analysis.capture.nsys_export import KERNEL, NVTX, ExportError, read
 from analysis.recording.ingest import ResultsError, ingest
+from analysis.show import show_report
 
 from .nsys_files import PUSH_POP, Export, global_tid
 
@@ -442,6 +443,42 @@ def test_as_many_ranges_as_autograd_writes_are_read(tmp_path, show_limited):
     answer = show_limited(_with_ranges(path, rows()))
     assert answer["code"] == 0, answer
     assert answer["peak_bytes"] < GIB
+
+
+def _small(monkeypatch, limit: str, most: int) -> str:
+    """Set a limit that a test cannot reach in time; what is said of it then."""
+    known = getattr(limits, limit)
+    monkeypatch.setattr(limits, limit, known._replace(most=most))
+    return rf"{known.what}.*at most {most} are read"
+
+
+@pytest.mark.parametrize(("limit", "most"), [("ROWS", 5), ("FACT_ROWS", 1), ("PAGES", 3)])
+def test_what_takes_millions_to_reach_is_limited(tmp_path, monkeypatch, limit, most):
+    folder = _export().parquetdir(tmp_path / "x")
+    read(folder)
+    said = _small(monkeypatch, limit, most)
+    with pytest.raises(ExportError, match=said):
+        read(folder)
+
+
+def test_what_the_tables_of_ranges_are_made_from_is_limited(tmp_path, monkeypatch):
+    export = _export()
+    export.push("inner", 1, 99)
+    path = export.sqlite(tmp_path / "x.sqlite")
+    said = _small(monkeypatch, "HELD_IN", 1)  # the launch is in two ranges
+    err: list[str] = []
+    assert show_report([path], "nvtx_kern_sum", lambda line: None, err.append) == 2
+    assert re.search(said, err[0])
+
+
+def test_a_check_that_takes_too_long_is_ended(tmp_path, monkeypatch):
+    export = _export()
+    for i in range(2000):  # more than the steps of SQLite between two looks at the clock
+        export.push("x", i, i + 1)
+    path = export.sqlite(tmp_path / "x.sqlite")
+    monkeypatch.setattr(limits, "CHECK_S", -1)
+    with pytest.raises(ExportError, match="takes too long to check for damage"):
+        read(path)
 
 
 def test_the_guide_lists_the_limits():

@@ -228,6 +228,7 @@ def test_what_is_interrupted_leaves_no_process_and_keeps_the_last_profile(profil
     kept = tmp_path / "results" / "train" / "kept"
     kept.parent.mkdir(parents=True)
     kept.write_text("")
+    (kept.parent / "sweep.json").write_text('{"script": true}')
     endless = TRAIN.replace("WORKERS", "0").replace(
         "    optimizer.step()", "    import os, time; print(os.getpid(), flush=True); time.sleep(9999)"
     )
@@ -238,6 +239,44 @@ def test_what_is_interrupted_leaves_no_process_and_keeps_the_last_profile(profil
     assert found == code, printed
     assert has_ended(pid)
     assert kept.exists()
+
+
+def test_a_second_signal_kills_nsys_and_the_script_at_once(tmp_path, monkeypatch):
+    """One that ends on no other signal."""
+    source = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('ready', flush=True)"
+    command = [sys.executable, "-c", f"{source}; time.sleep(9999)"]
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+
+    def interrupted(patience_s=None):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(process, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        script.end_group(process)
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_a_sweep_of_the_name_is_not_replaced(profile, tmp_path):
+    kept = tmp_path / "results" / "train" / "shard-1-of-2" / "sweep.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{}")
+    printed, code = ended(profile(TRAIN))
+    assert code == 2 and "choose another --name" in " ".join(printed.split())
+    assert kept.exists()
+
+
+def test_a_planted_link_is_not_followed(tmp_path, monkeypatch):
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / ".train.draft").symlink_to(tmp_path / "victim")
+    monkeypatch.setattr(script.shutil, "which", lambda name: name)
+    monkeypatch.setattr(script, "run_under_nsys", lambda followed, folder: 1)
+    followed = script.Script(command=["train"], name="train", skip=1, steps=2, step="auto", goes_on=False)
+    with pytest.raises(script.ScriptFailed):
+        script.measure(followed, tmp_path / "results")
+    assert not any((tmp_path / "victim").iterdir())
 
 
 def test_nsys_is_needed(tmp_path, monkeypatch):

@@ -28,9 +28,20 @@ PLANTED = {
             "wh|sec_abcdefghijklmnopqrs",
         ],
         "JWT": ["ey|JhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcdefghijk"],
-        "Bearer": ["Bea|rer abcdef0123456789", "Authorization: Ba|sic dXNlcjpwYXNz"],
+        "Bearer": [
+            "Bea|rer abcdef0123456789",
+            "Authorization: Ba|sic dXNlcjpwYXNz",
+            "?X-Amz-Sig|nature=0123456789abcdef",
+        ],
         "Hugging Face": ["h|f_abcdefghijklmnopqrstuvwx"],
         "GitHub": ["gh|p_abcdefghijklmnopqrstuvwxyz0123456789", "github|_pat_11ABCDEFG0abcdefghijklmn"],
+        "further services": [
+            "tsk|ey-auth-kABCDEF1CNTRL-abcdefghijklmnop",
+            "hv|s.CAESIJ-abcdefghijklmnopqrstuvw",
+            "da|pi0123456789abcdef0123456789abcdef",
+            "gl|sa_abcdefghijklmnopqrstuvwxyz012345_01234567",
+            "pp|lx-abcdefghijklmnopqrstuvwxyz",
+        ],
         "GitLab": ["gl|pat-abcdefghijklmnopqrst"],
         "language models": [
             "s|k-proj-abcdefghijklmnopqrstuvwxyz",
@@ -38,7 +49,12 @@ PLANTED = {
             "nva|pi-abcdefghijklmnopqrst",
         ],
         "private key": ["-----BE|GIN RSA PRIVATE KEY", "-----BE|GIN OPENSSH PRIVATE KEY-----"],
-        "password": ["https://ada:lovelace@example.org/x", "pass|word: hunter2", "{'api_|key': 'abc'}"],
+        "password": [
+            "https://ada:lovelace@example.org/x",
+            "pass|word: hunter2",
+            "{'api_|key': 'abc'}",
+            "train.py --api-tok|en hunter2",
+        ],
         "environment": ["WORLD_SIZE_X=4 is wrong", "HOME=home-of-ada"],
         "path": [
             "file:///home/x",

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import subprocess
 from pathlib import Path
 
 import pyarrow as pa
@@ -258,6 +259,25 @@ def test_the_log_is_shown_before_the_question(tmp_path):
         return False
 
     publish_data.publish_data(folder, "h200", tmp_path / "data", confirm, shown.append)
+
+
+def test_nothing_that_is_shown_moves_the_cursor(tmp_path):
+    _, shown, _ = publish(results(tmp_path / "results", message="it \x1b[2J\x1b]0;died"), tmp_path / "data")
+    assert "it  [2J ]0;died" in shown and "\x1b" not in shown
+
+
+def test_what_a_killed_publication_left_is_removed(tmp_path):
+    (tmp_path / "data" / ".h200.draft").mkdir(parents=True)
+    (tmp_path / "data" / ".h200.draft" / "private.txt").write_text("x")
+    publish(results(tmp_path / "results"), tmp_path / "data")
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["h200"]
+
+
+def test_git_takes_nothing_that_a_killed_publication_left():
+    root = Path(__file__).parents[2]
+    names = ("site/data/.h200.draft/ingested/runs.parquet", "site/data/.h200.old/runs.parquet")
+    done = subprocess.run(["git", "check-ignore", *names], cwd=root, capture_output=True, text=True)
+    assert done.stdout.split() == list(names)
 
 
 def test_a_damaged_recording_can_be_replaced(tmp_path):

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -179,7 +181,40 @@ def test_the_command_refuses_a_manifest_that_was_not_published(tmp_path):
     assert "name of a host or a user in manifest.json, gpu" in done.output
 
 
+@pytest.mark.parametrize("plant", [lambda path: path.symlink_to("/etc"), os.mkfifo], ids=["link", "pipe"])
+@pytest.mark.parametrize("name", ["x", "manifest.json"])
+def test_the_command_finds_what_it_cannot_search(tmp_path, plant, name):
+    plant(tmp_path / name)
+    done = check(tmp_path)
+    assert done.exit_code == 1 and f"a link or a pipe, where only files belong in {name}" in done.output
+
+
 def test_the_command_says_what_cannot_be_checked(tmp_path):
     assert check(tmp_path / "missing").exit_code == 2
     (tmp_path / "t.parquet").write_bytes(b"no table")
     assert check(tmp_path).exit_code == 2
+
+
+@pytest.mark.parametrize("unit", ["x", "x.", "x-", "x:", "secret", "secret_", "1", 'x="'])
+def test_a_long_text_takes_no_time(unit):
+    """The tables of a recording may hold names of 60 kB: one word of them took minutes."""
+    text = (unit * 60_000)[:60_000]
+    started = time.process_time()
+    for kind, pattern in privacy._PATTERNS.items():
+        assert not pattern.search(text), kind
+    assert not scan._NUMBER(text + "x")
+    list(scan._texts_of_markup(text))
+    assert time.process_time() - started < 2
+
+
+def test_a_secret_is_found_wherever_it_is_in_a_long_text():
+    assert all(SCANNER.search("x " * at + "k 0123456789abcdef0123456789abcdef-us12") for at in range(300, 600))
+
+
+def test_hand_written_pages_pass():
+    """The site is searched before it is deployed; a page that would not pass is to fail sooner."""
+    site = DATA.parent
+    pages = [*site.glob("*.md"), *(site / "guide").glob("*.md"), *(site / "notebooks").glob("*.ipynb")]
+    texts = [(page.name, place, text) for page in pages for place, text in scan.texts_of(page)]
+    found = [(name, place, what) for name, place, text in texts if (what := Scanner(environment={}).search(text))]
+    assert len(pages) > 7 and not found

@@ -1,6 +1,7 @@
 """Every fault that a file of results or of a recording can have is named, and nothing damaged passes as good."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -217,3 +218,48 @@ def test_a_folder_with_other_files_is_not_replaced(results, tmp_path):
 def test_a_folder_without_results_is_an_error(tmp_path):
     shown = run("verify", tmp_path / "missing")
     assert shown.exit_code == 2 and "holds no finished run and no recording" in shown.output
+
+
+@pytest.mark.parametrize("name", ["run.json", TIMINGS, CAPTURE])
+def test_a_pipe_among_the_files_of_a_run_hangs_nothing(results, name):
+    (results.folder / FIRST / name).unlink()
+    os.mkfifo(results.folder / FIRST / name)
+    assert "is no regular file" in run("verify", results.root).output.replace("cannot be read (", "")
+    assert results.finished(RUNS[0], PROTOCOL) is None
+
+
+def test_a_pipe_in_place_of_a_table_hangs_nothing(recording):
+    (recording / "kernels.parquet").unlink()
+    os.mkfifo(recording / "kernels.parquet")
+    with pytest.raises(store.RecordingError, match=r"kernels\.parquet cannot be read"):
+        store.load(recording)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("tables", [1], "tables: "),
+        ("tables", {"kernels": "x"}, "tables.kernels: "),
+        ("tables", {"kernels": {"rows": 1}}, "tables.kernels.bytes: "),
+        ("runs", {"x": 1}, "runs: "),
+        ("runs", ["x"], "runs.0: "),
+    ],
+)
+def test_a_manifest_of_wrong_types_is_named(recording, key, value, said):
+    change_manifest(recording, key, value)
+    shown = run("verify", recording)
+    assert shown.exit_code == 1 and f"manifest.json is not a manifest ({said}" in shown.output
+
+
+def change_manifest(recording: Path, key: str, value: object) -> None:
+    """As by hand: without a digest, as older manifests are."""
+    file = recording / "manifest.json"
+    told = json.loads(file.read_text()) | {key: value}
+    del told["digest"]
+    file.write_text(json.dumps(told))
+
+
+def test_a_recording_whose_manifest_does_not_tell_of_its_tables_is_not_called_whole(recording):
+    change_manifest(recording, "tables", {})
+    verified = verify(recording)
+    assert verified.unsealed == [recording] and not verified.damage

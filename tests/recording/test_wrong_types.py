@@ -54,6 +54,8 @@ def ingest(results, out):  # noqa: F811
     done = CliRunner().invoke(app, ["ingest", str(results.folder), "--out", str(out)])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     assert done.exit_code in (0, 1, 2)
+    merged = CliRunner().invoke(app, ["merge", str(results.folder), "--out", str(out.with_name("merged"))])
+    assert merged.exception is None or isinstance(merged.exception, SystemExit), merged.exception
     return done
 
 
@@ -70,7 +72,10 @@ def ingest(results, out):  # noqa: F811
         (TIMINGS, ("memory",), None, "timings.json: memory is no list of rows with "),
         (TIMINGS, ("memory", 0), 1, "timings.json: memory is no list of rows with "),
         (TIMINGS, ("memory", 0, "peak_allocated_bytes"), "x", 'peak_allocated_bytes is "x", where int64 should be'),
-        (SWEEP, ("runs",), None, "sweep.json: runs is no list of run ids"),
+        (SWEEP, ("runs",), None, "sweep.json: runs is not what a sweep has"),
+        (SWEEP, ("runs", 0), 1.5, "sweep.json: runs.0 is not what a sweep has"),
+        (SWEEP, ("runs", 0), "\ud800", "sweep.json cannot be read ('utf-8' codec can't encode"),
+        (RECORD, ("run", "attention"), "\ud800", "run.json is no record of a run ('utf-8' codec can't encode"),
     ],
 )
 def test_a_wrong_type_is_told_by_file_and_key(results, tmp_path, name, at, value, said):  # noqa: F811
