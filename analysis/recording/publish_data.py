@@ -47,7 +47,7 @@ def _logs(runs: pd.DataFrame) -> list[str]:
     for log, run_ids in runs.groupby("log", sort=False)["run_id"]:
         others = f" and {len(run_ids) - 1} more" if len(run_ids) > 1 else ""
         lines += ["", f"log of {run_ids.iloc[0]}{others}:"]
-        lines += ["  " + "".join(one if one.isprintable() else " " for one in line) for line in log.splitlines()]
+        lines += ["  " + "".join(char if char.isprintable() else " " for char in line) for line in log.splitlines()]
     return lines
 
 
@@ -115,11 +115,11 @@ def _created(folder: Path) -> str:
 
 
 def _check(folder: Path, scanner: Scanner, run_ids: set[str], target: Path) -> None:
-    found = scanner.scan(folder)
-    if found:
-        listed = "\n".join(f"  {one}" for one in found[:20])
+    findings = scanner.scan(folder)
+    if findings:
+        listed = "\n".join(f"  {finding}" for finding in findings[:20])
         raise PublishError(
-            f"{len(found)} texts look private, so nothing was published:\n{listed}\n"
+            f"{len(findings)} texts look private, so nothing was published:\n{listed}\n"
             "Remove them at their source (the sweep's name, a status message, a run's log) and ingest again"
         )
     size = sum(file.stat().st_size for file in folder.iterdir())

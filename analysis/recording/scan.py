@@ -86,12 +86,12 @@ class Scanner:
     def search(self, text: str) -> dict[str, str]:
         """What in `text` looks private: by kind the first match."""
         text = KNOWN.sub("", text)
-        found = {kind: value for kind, value in self.values.items() if value in text}
-        found |= {kind: match for kind, detect in _detectors().items() for match in list(detect(text))[:1]}
-        found |= find_private(text)
+        matches = {kind: value for kind, value in self.values.items() if value in text}
+        matches |= {kind: match for kind, detect in _detectors().items() for match in list(detect(text))[:1]}
+        matches |= find_private(text)
         if name := find_name(text, self.hashed_names):
-            found["name of a host or a user"] = name
-        return found
+            matches["name of a host or a user"] = name
+        return matches
 
     def scan(self, folder: Path) -> list[Finding]:
         """What in the files below a folder looks private, their names included; each distinct text once."""
@@ -115,13 +115,13 @@ def scan_public(folder: Path) -> list[Finding]:
     that must not become public themselves. Raises OSError, and ValueError for a file that cannot be read."""
     if not folder.is_dir():
         raise FileNotFoundError("no such folder")
-    found, hashed = [], set()
+    findings, hashed = [], set()
     for file in sorted(folder.rglob("manifest.json")):
         if names := json.loads(file.read_text(encoding="utf-8")).get(HASHED_NAMES):
             hashed.update(names)
             where = file.relative_to(folder).as_posix()
-            found.append(Finding(kind="hashed names, which publish-data leaves out", where=where, beginning=""))
-    return found + Scanner(hashed).scan(folder)
+            findings.append(Finding(kind="hashed names, which publish-data leaves out", where=where, beginning=""))
+    return findings + Scanner(hashed).scan(folder)
 
 
 @cache
@@ -161,7 +161,7 @@ def texts_of(file: Path) -> Iterator[tuple[str, str]]:
         return
     for number, line in enumerate(text.splitlines(), 1):
         if kind in (".html", ".svg", ".xml"):
-            yield from ((f"line {number}", one) for one in _texts_of_markup(line))
+            yield from ((f"line {number}", words) for words in _texts_of_markup(line))
         elif line.strip():
             yield f"line {number}", line
 

@@ -35,15 +35,15 @@ def rates(device: torch.device) -> list[dict]:
         a, b = (torch.randn(shape, device=device).to(dtype) for _ in range(2))
         out = torch.empty_like(a)
         seconds = timed(partial(torch.mm, a, b, out=out))
-        rows.append(row(name, "FLOP/s", [flops / one for one in seconds]))
+        rows.append(row(name, "FLOP/s", [flops / wall_s for wall_s in seconds]))
     source = torch.randn(COPY_BYTES // 4, device=device)
     target = torch.empty_like(source)
-    rows.append(row("copy", "bytes/s", [2 * COPY_BYTES / one for one in timed(lambda: target.copy_(source))]))
-    rows.append(row("read", "bytes/s", [COPY_BYTES / one for one in timed(lambda: source.sum())]))
+    rows.append(row("copy", "bytes/s", [2 * COPY_BYTES / wall_s for wall_s in timed(lambda: target.copy_(source))]))
+    rows.append(row("read", "bytes/s", [COPY_BYTES / wall_s for wall_s in timed(lambda: source.sum())]))
     small = torch.zeros(1, device=device)
     rows.append(row("launch", "s", host_seconds(lambda: small.add_(1))))
     name = torch.cuda.get_device_name(device)
-    return [one | {"gpu_name": name} for one in rows]
+    return [rate | {"gpu_name": name} for rate in rows]
 
 
 def row(figure: str, unit: str, values: list[float]) -> dict:
