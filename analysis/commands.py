@@ -31,7 +31,7 @@ def ingest(
     try:
         manifest = ingesting.ingest(results, out, report=ingesting.print_line, label=label)
     except (ingesting.ResultsError, RecordingError, OSError) as error:
-        ingesting.print_line(f"error: {told(error)}")
+        ingesting.print_line(f"error: {describe_error(error)}")
         raise typer.Exit(2) from error
     size = sum(table["bytes"] for table in manifest["tables"].values())
     num_ok = sum(run["status"] == "ok" for run in manifest["runs"])
@@ -44,7 +44,7 @@ def ingest(
         raise typer.Exit(1)
 
 
-def told(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """What an error says; of one of the operating system which file, why and what to do."""
     if not isinstance(error, OSError):
         return str(error)
@@ -68,7 +68,7 @@ def merge(
     try:
         merged = merging.merge(shards, out, report=ingesting.print_line, allow_mix=allow_mix)
     except (ingesting.ResultsError, OSError) as error:
-        ingesting.print_line(f"error: {told(error)}")
+        ingesting.print_line(f"error: {describe_error(error)}")
         raise typer.Exit(2) from error
     num_runs = counted(len(merged.runs), "run")
     print(f"{out}: {num_runs}, {len(merged.missing)} missing, {len(merged.copies)} held more than once")
@@ -173,7 +173,7 @@ def publish_data(
     try:
         folder = publishing.publish_data(source, name, data, lambda text: yes or typer.confirm(text), study=study)
     except (publishing.PublishError, ingesting.ResultsError, RecordingError, OSError) as error:
-        ingesting.print_line(f"error: {told(error)}")
+        ingesting.print_line(f"error: {describe_error(error)}")
         raise typer.Exit(2) from error
     if folder is None:
         ingesting.print_line("nothing was published")
@@ -195,13 +195,13 @@ def check_public(
     num_found = 0
     for folder in folders:
         try:
-            found = [str(finding) for finding in scan.scan_public(folder)]
+            findings = [str(finding) for finding in scan.scan_public(folder)]
         except (OSError, ValueError) as error:
             ingesting.print_line(f"error: {folder} cannot be checked: {error}")
             raise typer.Exit(2) from error
         broken = links.check_links(folder, urlsplit(os.environ.get("SITE_URL", "")).path or "/")
-        for line in [*found, *(f"link that leads nowhere in {link}" for link in broken)]:
+        for line in [*findings, *(f"link that leads nowhere in {link}" for link in broken)]:
             print(f"{folder}: {line}")
-        num_found += len(found) + len(broken)
+        num_found += len(findings) + len(broken)
     print(f"{counted(len(folders), 'folder')}: {num_found} found that must not become public")
     raise typer.Exit(1 if num_found else 0)

@@ -93,7 +93,7 @@ def show(
     except ValueError as error:
         err(printable(f"error: {error}"))
         return 2
-    found: list[Summary] = []
+    summaries: list[Summary] = []
     for profile in profiles:
         try:
             summary = summarise(read(profile, details=False), taxonomy=taxonomy)
@@ -105,16 +105,16 @@ def show(
             what = f"could not be summarised ({type(error).__name__}: {error})"
             err(printable(f"error: {profile}: {what}; please report it, with the profile if you can"))
             continue
-        found.append(summary)
+        summaries.append(summary)
         if text is not None:
             out(text)
     if form == "json" and len(profiles) > 1:
-        out(json.dumps([one.as_json() for one in found], indent=2))
-    elif form == "json" and found:
-        out(json.dumps(found[0].as_json(), indent=2))
-    elif form == "csv" and found:
-        out(as_csv(found))
-    return 0 if len(found) == len(profiles) else 2
+        out(json.dumps([summary.as_json() for summary in summaries], indent=2))
+    elif form == "json" and summaries:
+        out(json.dumps(summaries[0].as_json(), indent=2))
+    elif form == "csv" and summaries:
+        out(as_csv(summaries))
+    return 0 if len(summaries) == len(profiles) else 2
 
 
 def show_report(profiles: Sequence[Path], report: str, out: Callable[[str], None], err: Callable[[str], None]) -> int:
@@ -255,7 +255,7 @@ def as_text(summary: Summary, top: int = 20) -> str:
         )
         columns = sorted(frame.columns, key=lambda column: column == "name")  # long, so that it comes last
         cells = [[_shown(column, value) for value in frame[column]] for column in columns]
-        taken = sum(max(map(len, [_heading(c), *texts])) + 2 for c, texts in zip(columns, cells) if c != "name")
+        used = sum(max(map(len, [_heading(c), *texts])) + 2 for c, texts in zip(columns, cells) if c != "name")
         for column, texts in zip(columns, cells):
             long = column == "consequence"
             table.add_column(
@@ -265,7 +265,7 @@ def as_text(summary: Summary, top: int = 20) -> str:
                 no_wrap=not long,
             )
             if column == "name":
-                texts[:] = [_shortened(text, max(width - taken, 40)) for text in texts]
+                texts[:] = [_shortened(text, max(width - used, 40)) for text in texts]
         for row in zip(*cells):
             table.add_row(*map(Text, row))
         console.print()

@@ -56,10 +56,10 @@ class Published:
 def recordings_in(folder: Path) -> list[Path]:
     """The recordings below `folder`; what a killed program left of one begins with a dot. Raises RecordingError where
     there is none."""
-    found = sorted(manifest.parent for manifest in folder.glob("[!.]*/manifest.json"))
-    if not found:
+    folders = sorted(manifest.parent for manifest in folder.glob("[!.]*/manifest.json"))
+    if not folders:
         raise store.RecordingError(f"{folder} holds no recording: make one with `profiler-job ingest`")
-    return found
+    return folders
 
 
 def publish(folders: list[Path], docs: Path) -> Published:
@@ -67,8 +67,8 @@ def publish(folders: list[Path], docs: Path) -> Published:
     those of none, which the report is about; a study alone is what its report is about. Raises RecordingError."""
     loaded = [store.load(folder) for folder in folders]
     by_study: dict[str, dict[Path, store.Recording]] = {}
-    for folder, one in zip(folders, loaded):
-        by_study.setdefault(one.manifest.get("study", ""), {})[folder] = one
+    for folder, rec in zip(folders, loaded):
+        by_study.setdefault(rec.manifest.get("study", ""), {})[folder] = rec
     for parts in by_study.values():
         _refuse_doubled_runs(parts)
     studies = {study: together([*parts.values()]) for study, parts in by_study.items()}
@@ -79,15 +79,15 @@ def publish(folders: list[Path], docs: Path) -> Published:
             " those of one study with --recording"
         )
     data = (docs / "data").resolve()
-    downloads = {folder.name: one.manifest for folder, one in zip(folders, loaded) if folder.resolve().parent == data}
+    downloads = {folder.name: rec.manifest for folder, rec in zip(folders, loaded) if folder.resolve().parent == data}
     return write(main, docs, studies, downloads=downloads if len(downloads) == len(folders) else {})
 
 
 def _refuse_doubled_runs(recordings: Mapping[Path, store.Recording]) -> None:
     """Raises RecordingError, which names the recordings, where two of them hold the same run."""
     holders: dict[str, list[Path]] = {}
-    for folder, one in recordings.items():
-        for run_id in one.runs["run_id"].astype(str):
+    for folder, rec in recordings.items():
+        for run_id in rec.runs["run_id"].astype(str):
             holders.setdefault(run_id, []).append(folder)
     doubled = {run_id: folders for run_id, folders in holders.items() if len(folders) > 1}
     if doubled:
@@ -111,14 +111,14 @@ def together(recordings: list[store.Recording]) -> store.Recording:
     first, *others = recordings
     if not others:
         return first
-    run_ids = pd.concat([one.runs["run_id"].astype(str) for one in recordings])
+    run_ids = pd.concat([rec.runs["run_id"].astype(str) for rec in recordings])
     tables = {}
     for name in store.TABLES:
-        frame = pd.concat([getattr(one, name) for one in recordings], ignore_index=True)
+        frame = pd.concat([getattr(rec, name) for rec in recordings], ignore_index=True)
         types = getattr(first, name).dtypes  # a run out of memory has columns of its own
         categories = [c for c in frame if isinstance(types.get(c), pd.CategoricalDtype)]
         tables[name] = frame.astype(dict.fromkeys(categories, "category"))
-    missing = dict.fromkeys(run for one in recordings for run in one.manifest.get("not_run", ()))
+    missing = dict.fromkeys(run for rec in recordings for run in rec.manifest.get("not_run", ()))
     not_run = [run for run in missing if run not in set(run_ids)]
     return store.Recording(manifest=first.manifest | {"not_run": not_run}, **tables)
 
@@ -185,7 +185,7 @@ def _draft(
 ) -> Published:
     """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
     published, rec = rec, of_finished_runs(rec)
-    studies = {study: of_finished_runs(one) for study, one in studies.items()}
+    studies = {study: of_finished_runs(other) for study, other in studies.items()}
     verdict = ""
     if rec.manifest.get(SCRIPT):
         site, checked, verdict = write_overview_of_script(rec, docs)
@@ -248,13 +248,13 @@ def write_questions(
     calibration = rates_of([*studies.values(), rec])
     beyond = []
     for letter, question in STUDIES.items():
-        found = studies.get(question.STUDY) if question.STUDY else rec
-        if found is None:
+        studied = studies.get(question.STUDY) if question.STUDY else rec
+        if studied is None:
             answer, template = _not_recorded(question), "not_recorded.md"
             beyond.append(_write_question(site, letter, question, answer, template))
             continue
-        own = site if found is rec else _site_of_study(site, found.runs, rec.runs)
-        answer = ask(question, found, main=rec, calibration=calibration, studies=studies)
+        own = site if studied is rec else _site_of_study(site, studied.runs, rec.runs)
+        answer = ask(question, studied, main=rec, calibration=calibration, studies=studies)
         beyond.append(_write_question(own, letter, question, answer))
     checked = ask(reconciliation, rec, studies=studies)
     site.write("report/reconciliation.md", "reconciliation.md", checked)
@@ -307,9 +307,9 @@ def _write_question(
 def rates_of(recordings: Iterable[store.Recording]) -> pd.DataFrame:
     """The peak rates of the first recording that has them; no rows where none has."""
     columns = ["figure", "unit", "value", "low", "high", "repeats", "gpu_name"]
-    for one in recordings:
-        if one.manifest.get("calibration"):
-            return pd.DataFrame([{"gpu_name": "", **rate} for rate in one.manifest["calibration"]])[columns]
+    for rec in recordings:
+        if rec.manifest.get("calibration"):
+            return pd.DataFrame([{"gpu_name": "", **rate} for rate in rec.manifest["calibration"]])[columns]
     return pd.DataFrame(columns=columns)
 
 

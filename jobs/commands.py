@@ -74,8 +74,8 @@ def chosen(sweep_file: Path, only: str, shard_text: str) -> tuple[Sweep, list[Ru
         shard, engine = (parse_shard(shard_text), "") if shard_text else detect_shard()
         if engine:
             err.print(f"shard {shard.index} of {shard.count}, assigned by {engine}")
-        whole = select(sweep.runs, only)
-        return sweep, runs_of_shard(whole, shard, sweep.protocol), shard, whole if shard.count > 1 else None
+        selected = select(sweep.runs, only)
+        return sweep, runs_of_shard(selected, shard, sweep.protocol), shard, selected if shard.count > 1 else None
     except SweepError as error:
         for line in str(error).splitlines():
             err.print(line, style="red", markup=False)
@@ -113,13 +113,15 @@ def plan(
     if shapes or not runs:
         predicted = "memory and time are predictions" if with_memory else "time is a prediction"
         predicted += f", time (in all {clock(table.total_s)}) for a modest GPU"
-    elif any(one.peaks for one in simulated.values()):
+    elif any(prediction.peaks for prediction in simulated.values()):
         predicted = "memory is the peak allocated of a simulation, without the allocator's rounding and the CUDA "
         predicted += f"context; of workload {planned.workload} no time is known before"
     else:
         predicted = f"of workload {planned.workload} neither memory nor time is known before"
     out.print(f"{counted(len(runs), 'run')}; {predicted}", soft_wrap=True)
-    for problem, number in Counter(one.problem for one in simulated.values() if one.problem).items():
+    for problem, number in Counter(
+        prediction.problem for prediction in simulated.values() if prediction.problem
+    ).items():
         out.print(f"memory is n/a for {counted(number, 'run')}: {problem}", markup=False, soft_wrap=True)
     if not with_memory:
         out.print(f"{slow}, and is left out; --memory shows it all the same", soft_wrap=True)
@@ -156,10 +158,10 @@ def run(
     with other versions (GPU, driver, CUDA, torch, nsys, commit) than this machine has, 69 this machine cannot measure,
     74 results cannot be written, 75 another job holds the folder, 129 hung up, 130 interrupted, 143 terminated.
     """
-    planned, runs, part, whole = chosen(sweep, only, shard)
+    planned, runs, part, of_all_shards = chosen(sweep, only, shard)
     folder = Results(results, planned.name, part.folder)
     with telling(log_format, price_per_hour, len(gpus_to_use(device, gpus))) as emit:
-        if not measure(folder, planned, runs, whole, device, gpus, retry, allow_mix, emit):
+        if not measure(folder, planned, runs, of_all_shards, device, gpus, retry, allow_mix, emit):
             raise typer.Exit(SOME_RUNS_FAILED)
 
 
@@ -190,7 +192,7 @@ def measure(
     folder: Results,
     sweep: Sweep,
     runs: list[Run],
-    whole: list[Run] | None,
+    of_all_shards: list[Run] | None,
     device: str,
     gpus: int,
     retry: bool,
@@ -230,7 +232,7 @@ def measure(
     when_terminated(terminate)
     try:
         with folder.lock():
-            folder.save_sweep(sweep, runs, whole)
+            folder.save_sweep(sweep, runs, of_all_shards)
             statuses = runner.run(runs)
     except Locked as error:
         raise fail(f"{error}; wait for it, or choose another --results", LOCKED) from None
@@ -282,7 +284,7 @@ def job(
     recording or the site could not be made; 75 also when another job makes its report there, which one that has
     measured waits for.
     """
-    planned, runs, part, whole = chosen(sweep, only, shard)
+    planned, runs, part, of_all_shards = chosen(sweep, only, shard)
     with telling(log_format, price_per_hour, len(gpus_to_use(device, gpus))) as emit:
         measured = Results(results, planned.name, part.folder)
         if render_only:
@@ -293,7 +295,7 @@ def job(
                 "this program needs no GPU: `profiler-job render --shipped`",
                 CANNOT_MEASURE,
             )
-        good = render_only or measure(measured, planned, runs, whole, device, gpus, retry, allow_mix, emit)
+        good = render_only or measure(measured, planned, runs, of_all_shards, device, gpus, retry, allow_mix, emit)
         recording = results / "recordings" / "-".join(filter(None, (planned.name, part.folder)))
         kept = f"what was measured is kept in {measured.folder}; `profiler-job job --render-only` tries again"
         # Shards that end together have a recording each, and no site to share.
@@ -400,10 +402,10 @@ def can_measure(
     folder: Results, sweep: Sweep, runs: list[Run], device: str, gpus: int, retry: bool, emit: EventSink
 ) -> bool:
     left = [run for run in runs if folder.final(run, sweep.protocol, retry) is None]
-    found = checks(folder, left, sweep.protocol, device, gpus)
-    for check in found:
+    outcomes = checks(folder, left, sweep.protocol, device, gpus)
+    for check in outcomes:
         emit("check", **check._asdict())
-    return all(check.state != "failed" for check in found)
+    return all(check.state != "failed" for check in outcomes)
 
 
 def check_measured(folder: Results) -> None:
@@ -426,11 +428,11 @@ def status(
     check_measured(folder)
     counts: Counter[str] = Counter()
     reached = Counter(timed=0, profiled=0, finished=0)
-    for one in runs:
-        record = folder.finished(one, planned.protocol)
-        timed = folder.timed(one, planned.protocol)
-        damage = "" if record else folder.damage(one)
-        begun = folder.in_flight(one) or ("timed" if timed else "waiting")
+    for run in runs:
+        record = folder.finished(run, planned.protocol)
+        timed = folder.timed(run, planned.protocol)
+        damage = "" if record else folder.damage(run)
+        begun = folder.in_flight(run) or ("timed" if timed else "waiting")
         state = record.status if record else "damaged" if damage else begun
         counts[state] += 1
         known = record or timed
@@ -439,7 +441,7 @@ def status(
         detail = record.status_detail if record else None
         why = f"  {detail.phase or ''}: {detail.message}" if detail else f"  {damage}" if damage else ""
         took = f"  {record.wall_s:.1f} s" if record else ""
-        out.print(f"{one.run_id:44} {state}{took}{why}", markup=False, soft_wrap=True)
+        out.print(f"{run.run_id:44} {state}{took}{why}", markup=False, soft_wrap=True)
     running = "a job is writing here" if folder.is_locked() else "no job is writing here"
     if not folder.is_locked() and not counts.keys() - {"waiting"}:
         running = "the sweep has not begun"

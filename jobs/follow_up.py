@@ -44,8 +44,8 @@ def shipped_recordings() -> list[Path]:
 
 def own_recordings(results: Path) -> list[Path]:
     """The recordings that jobs made below `results`; what a job that was killed left of one begins with a dot."""
-    found = (manifest.parent for manifest in (results / "recordings").glob("*/manifest.json"))
-    return sorted(folder for folder in found if not folder.name.startswith("."))
+    folders = (manifest.parent for manifest in (results / "recordings").glob("*/manifest.json"))
+    return sorted(folder for folder in folders if not folder.name.startswith("."))
 
 
 def ingest(sweep: Path, recording: Path, emit: Emit) -> bool:

@@ -123,7 +123,7 @@ class Attribution:
             limits.HELD_IN.check(sum(int(self.nesting.depth[chain[chain >= 0]].sum()) for chain in chains))
         except limits.LimitError as error:
             raise beyond_limits(self._path, error) from error
-        found = [(np.empty(0, np.int64), np.empty(0, np.int32))]
+        pairs = [(np.empty(0, np.int64), np.empty(0, np.int32))]
         for chain in chains:
             row = np.arange(len(chain))
             while True:
@@ -131,9 +131,9 @@ class Attribution:
                 row, chain = row[held], chain[held]
                 if not len(row):
                     break
-                found.append((row, chain))
+                pairs.append((row, chain))
                 chain = self.nesting.stack_parent[chain]
-        rows, held_in = zip(*found)
+        rows, held_in = zip(*pairs)
         return np.concatenate(rows), np.concatenate(held_in)
 
 
@@ -226,12 +226,12 @@ class Nesting:
         code[code == len(self._threads)] = 0
         known = self._threads[code] == thread
         key = code * (len(self._times) + 1) + np.searchsorted(self._times, time, side="right") - 1
-        found = []
+        innermost = []
         for keys, current in zip(self._keys, self._current):
             position = np.searchsorted(keys, key, side="right") - 1
             # After the last event of a thread nothing is open, so a moment before its first event finds nothing either.
-            found.append(np.where(known & (position >= 0), current[position], np.int32(-1)))
-        return found
+            innermost.append(np.where(known & (position >= 0), current[position], np.int32(-1)))
+        return innermost
 
     def innermost(self, chains: list[np.ndarray], size: int) -> np.ndarray:
         """Of the domains' innermost ranges the one that started last (int32 row numbers, -1 none)."""
@@ -276,12 +276,12 @@ def _place_ranges(ranges: pd.DataFrame, nesting: Nesting) -> pd.DataFrame:
     parent = _merged_parents(ranges, nesting)
     count = len(ranges)
     name = ranges["name"].cat.codes.to_numpy().astype(np.int64)
-    names = [str(one) for one in ranges["name"].cat.categories]
-    own_phase = np.array([_PHASE_CATEGORIES.index(phase_of(one)) for one in names], np.int8)[name]
-    own_step = np.array([is_step(one) for one in names], bool)[name]
-    own_module = [module_named(one) for one in names]
-    has_own_module = np.array([one is not None for one in own_module], bool)[name]
-    below_phase = [one if own is None else own for one, own in zip(names, own_module)]
+    names = [str(category) for category in ranges["name"].cat.categories]
+    own_phase = np.array([_PHASE_CATEGORIES.index(phase_of(text)) for text in names], np.int8)[name]
+    own_step = np.array([is_step(text) for text in names], bool)[name]
+    own_module = [module_named(text) for text in names]
+    has_own_module = np.array([own is not None for own in own_module], bool)[name]
+    below_phase = [text if own is None else own for text, own in zip(names, own_module)]
 
     depth = np.zeros(count, np.int32)
     path, module = np.zeros(count, np.int64), np.full(count, -1, np.int64)
@@ -322,15 +322,15 @@ def _in_started_steps(ranges: pd.DataFrame, in_step: np.ndarray) -> np.ndarray:
     steps = np.flatnonzero((ranges["style"] == "StartEnd").to_numpy() & (in_step == np.arange(len(ranges))))
     if not len(steps):
         return in_step
-    found = in_step.copy()
-    for one in np.unique(process[steps]):
-        mine = steps[process[steps] == one]
+    filled = in_step.copy()
+    for owner in np.unique(process[steps]):
+        mine = steps[process[steps] == owner]
         mine = mine[np.argsort(start[mine], kind="stable")]
-        rows = np.flatnonzero((in_step < 0) & (process == one))
+        rows = np.flatnonzero((in_step < 0) & (process == owner))
         last = mine[np.maximum(np.searchsorted(start[mine], start[rows], side="right") - 1, 0)]
         inside = (start[last] <= start[rows]) & (end[rows] <= end[last])
-        found[rows[inside]] = last[inside]
-    return found
+        filled[rows[inside]] = last[inside]
+    return filled
 
 
 def _number_steps(ranges: pd.DataFrame, in_step: np.ndarray) -> np.ndarray:
@@ -432,16 +432,16 @@ class _Places:
             thread = np.where(launched, api["thread"].to_numpy()[call], UNKNOWN_THREAD)
         else:
             launch, launch_end, thread = start, start, np.full(len(row), UNKNOWN_THREAD)
-        found = self.at(operations["process"], thread, launch, launched)
+        place = self.at(operations["process"], thread, launch, launched)
         frame = {"api": row, "launch_ns": launch, "launch_end_ns": launch_end, "thread": thread}
-        return pd.DataFrame(frame | {name: found[name] for name in found}, copy=False)
+        return pd.DataFrame(frame | {name: place[name] for name in place}, copy=False)
 
     def at(self, process, thread, time, launched: np.ndarray | None) -> pd.DataFrame:
         """Place of the host at `time` on `thread` of `process`; where `launched` is False there is none."""
         process, thread, time = np.asarray(process), np.asarray(thread), np.asarray(time)
         count = len(time)
-        everything = np.ones(count, bool) if launched is None else launched
-        chains = [np.where(everything, chain, np.int32(-1)) for chain in self._nesting.chains(thread, time)]
+        wanted = np.ones(count, bool) if launched is None else launched
+        chains = [np.where(wanted, chain, np.int32(-1)) for chain in self._nesting.chains(thread, time)]
         range_id = self._nesting.innermost(chains, count)
         phase, step = np.full(count, _NO_PHASE, np.int8), np.full(count, -1, np.int32)
         module = np.full(count, -1, np.int32)
@@ -455,7 +455,7 @@ class _Places:
             module = np.where(range_id >= 0, self._module[range_id], nothing)
         attribution = np.full(count, NONE, np.int8)
         attribution[(phase != _NO_PHASE) | ((range_id >= 0) & (not self._has_phases))] = EXACT
-        self._by_time(process, time, everything, phase, step, attribution)
+        self._by_time(process, time, wanted, phase, step, attribution)
         return pd.DataFrame(
             {
                 "range_id": range_id,
@@ -470,27 +470,27 @@ class _Places:
             copy=False,
         )
 
-    def _by_time(self, process, time, everything, phase, step, attribution) -> None:
+    def _by_time(self, process, time, wanted, phase, step, attribution) -> None:
         """Fill phase and step, in place, from what was open at that time on any thread of the process."""
         ranges = self._ranges
         start, end = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
         range_process = ranges["process"].to_numpy()
-        for one in np.unique(range_process[self._phase_roots | self._step_roots]):
-            mine = range_process == one
-            rows = np.flatnonzero(everything & (process == one) & (phase == _NO_PHASE))
+        for owner in np.unique(range_process[self._phase_roots | self._step_roots]):
+            mine = range_process == owner
+            rows = np.flatnonzero(wanted & (process == owner) & (phase == _NO_PHASE))
             if len(rows) and self._has_phases:
                 open_now = np.zeros((_NO_PHASE, len(rows)), bool)
                 for code in range(_NO_PHASE):
                     roots = mine & self._phase_roots & (self._phase == code)
                     open_now[code] = _num_open(start[roots], end[roots], time[rows]) > 0
                 loss_process, loss_start, loss_end = self._losses
-                here = loss_process == one
+                here = loss_process == owner
                 between = _num_open(loss_start[here], loss_end[here], time[rows]) > 0
                 open_now[_LOSS] |= between & ~open_now.any(axis=0)
                 agreed = open_now.sum(axis=0) == 1
                 phase[rows[agreed]] = open_now.argmax(axis=0)[agreed]
                 attribution[rows[agreed]] = PHASE
-            rows = np.flatnonzero(everything & (process == one) & (step < 0))
+            rows = np.flatnonzero(wanted & (process == owner) & (step < 0))
             roots = np.flatnonzero(mine & self._step_roots)
             if len(rows) and len(roots):
                 roots = roots[np.argsort(start[roots], kind="stable")]
@@ -592,5 +592,5 @@ def launches(operations: pd.DataFrame, api: pd.DataFrame) -> np.ndarray:
     position = np.minimum(np.searchsorted(ordered, key), len(ordered) - 1)
     several = ordered[np.minimum(position + 1, len(ordered) - 1)] == key
     several &= position + 1 < len(ordered)
-    found = np.where(several, NOT_BELIEVED, order[position])
-    return np.where(known & (ordered[position] == key), found, NO_CALL)
+    api_row = np.where(several, NOT_BELIEVED, order[position])
+    return np.where(known & (ordered[position] == key), api_row, NO_CALL)

@@ -20,11 +20,11 @@ class Limit(NamedTuple):
     what: str
     most: int
 
-    def check(self, found: int, where: str = "") -> None:
-        """Raises LimitError where `found` is more."""
-        if found > self.most:
+    def check(self, number: int, where: str = "") -> None:
+        """Raises LimitError where `number` is more."""
+        if number > self.most:
             of = f" of {where}" if where else ""
-            raise LimitError(f"has {found:,} {self.what}{of}, and at most {self.most:,} are read")
+            raise LimitError(f"has {number:,} {self.what}{of}, and at most {self.most:,} are read")
 
 
 ROWS = Limit("rows in the tables that are read", 50_000_000)

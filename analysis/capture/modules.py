@@ -62,7 +62,7 @@ def link(capture: Capture, attribution: Attribution) -> Links:
 def is_followed(ranges: pd.DataFrame) -> np.ndarray:
     """Which ranges are of followed steps."""
     paths = ranges["path"].cat
-    inside = np.array([str(one).startswith(vocabulary.FOLLOWED) for one in paths.categories], bool)
+    inside = np.array([str(path).startswith(vocabulary.FOLLOWED) for path in paths.categories], bool)
     return inside[paths.codes.to_numpy()] if len(ranges) else np.zeros(0, bool)
 
 
@@ -89,9 +89,9 @@ def _link(
         reason = "no followed step has this phase"
         for other in known.get(tuple(place), []):
             if not (reason := _difference(sequence, other, same)):
-                row, found = sequence["row"].to_numpy(), other["module"].to_numpy()
-                fill = (found != "") & (found != module[row])
-                module[row[fill]], by[row[fill]] = found[fill], LINKED
+                row, names = sequence["row"].to_numpy(), other["module"].to_numpy()
+                fill = (names != "") & (names != module[row])
+                module[row[fill]], by[row[fill]] = names[fill], LINKED
                 break
         if reason and place[-1] in _WITH_MODULES and (by[sequence["row"]] == UNKNOWN).any():
             problems.append(dict(zip(_PLACE, place)) | {"step": step, "reason": reason})

@@ -343,11 +343,11 @@ class _SqliteTables:
     def objects(self, table: str, columns: Sequence[str]) -> list[list]:
         """The named columns as lists of Python values, in the table's own order."""
         wanted = ", ".join(f'"{column}"' for column in columns)
-        found: list[list] = [[] for _ in columns]
+        lists: list[list] = [[] for _ in columns]
         for row in self._connection.execute(f'SELECT {wanted} FROM "{table}" NOT INDEXED'):
-            for values, value in zip(found, row):
+            for values, value in zip(lists, row):
                 values.append(self._text(value) if isinstance(value, bytes) else value)
-        return found
+        return lists
 
 
 def _limit(connection: sqlite3.Connection) -> None:
@@ -507,17 +507,17 @@ class _Strings:
 
     def __getitem__(self, wanted: int) -> str | None:
         position = int(np.searchsorted(self._ids, wanted))
-        found = position < len(self._ids) and self._ids[position] == wanted
-        return self._values[position] if found else None
+        is_known = position < len(self._ids) and self._ids[position] == wanted
+        return self._values[position] if is_known else None
 
     def names(self, ids: np.ndarray, what: str) -> pd.Categorical:
         """Categorical of the names of `ids`. Raises ValueError for an id that a present string table does not have."""
         unique, inverse = codes_of(ids)
-        values = [self[int(one)] for one in unique]
+        values = [self[int(text_id)] for text_id in unique]
         limits.check_names(filter(None, values), f"a {what}" if what == "kernel" else f"an {what}")
         if self.known and None in values:
             raise ValueError(f"{what} refers to string {unique[values.index(None)]}, which {STRINGS} does not have")
-        return _categorical(inverse, [value or f"<unnamed {what} {one}>" for value, one in zip(values, unique)])
+        return _categorical(inverse, [value or f"<unnamed {what} {text_id}>" for value, text_id in zip(values, unique)])
 
 
 def codes_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -543,7 +543,7 @@ def _categorical(codes: np.ndarray, values: Sequence[str]) -> pd.Categorical:
 
 def _constants(codes: np.ndarray, texts: dict[int, str], form: str) -> pd.Categorical:
     unique, inverse = codes_of(codes)
-    return _categorical(inverse, [form.format(texts.get(int(one), f"kind {one}")) for one in unique])
+    return _categorical(inverse, [form.format(texts.get(int(code), f"kind {code}")) for code in unique])
 
 
 def _columns(tables, table: str, wanted: dict[str, str], missing: dict[str, str]) -> dict[str, np.ndarray]:
@@ -667,7 +667,7 @@ def thread_id(thread: int) -> int:
 
 def _kernels(tables, strings: _Strings, details: bool, missing: dict[str, str]) -> pd.DataFrame:
     have = set(tables.columns(KERNEL))
-    name = next((one for one in ("demangledName", "shortName", "mangledName") if one in have), "demangledName")
+    name = next((column for column in ("demangledName", "shortName", "mangledName") if column in have), "demangledName")
     more = {"name": name} | (_KERNEL_DETAILS | {"graph_node": "graphNodeId"} if details else {})
     arrays = _operations(tables, KERNEL, more, missing)
     missing.pop(f"{KERNEL}.graphNodeId", None)  # older versions; such captures have no node traces either
@@ -778,11 +778,11 @@ def _range_names(texts: list, text_ids: np.ndarray, strings: _Strings) -> pd.Cat
     if len(bare):
         unique, inverse = np.unique(text_ids[bare], return_inverse=True)
         codes[bare] = len(values) + inverse
-        for one in unique:
-            name = strings[int(one)] if one != _NO_VALUE else ""
+        for text_id in unique:
+            name = strings[int(text_id)] if text_id != _NO_VALUE else ""
             if name is None and strings.known:
-                raise ValueError(f"{NVTX} refers to string {one}, which {STRINGS} does not have")
-            values.append(name if name is not None else f"<unnamed range {one}>")
+                raise ValueError(f"{NVTX} refers to string {text_id}, which {STRINGS} does not have")
+            values.append(name if name is not None else f"<unnamed range {text_id}>")
             limits.check_names(values[-1:], "a range")
     return _categorical(codes, values)
 
@@ -813,7 +813,7 @@ def _syncs(tables, missing: dict[str, str]) -> pd.DataFrame:
 def _fill_process(operations: Sequence[pd.DataFrame], hosts: Sequence[pd.DataFrame], missing: dict[str, str]) -> None:
     """Operations whose process the export does not say belong to the capture's only process, where it has only one.
     Raises LimitError where it has too many, or too many GPUs."""
-    known = {int(one) for frame in (*operations, *hosts) for one in frame["process"].unique()} - {UNKNOWN_PROCESS}
+    known = {int(owner) for frame in (*operations, *hosts) for owner in frame["process"].unique()} - {UNKNOWN_PROCESS}
     limits.PROCESSES.check(len(known))
     gpus = [pd.unique(frame["process"].to_numpy() * MOST_DEVICES + frame["device"].to_numpy()) for frame in operations]
     limits.GPUS.check(len(np.unique(np.concatenate(gpus))))
@@ -859,7 +859,7 @@ def _gpu_of(tables) -> dict[tuple[int, int], int]:
     if not {"gpuId", "cudaId", "pid"} <= set(tables.columns("TARGET_INFO_CUDA_DEVICE")):
         return {}
     gpu, device, process = tables.objects("TARGET_INFO_CUDA_DEVICE", ["gpuId", "cudaId", "pid"])
-    if any(one is not None and one < 0 for one in gpu):
+    if any(number is not None and number < 0 for number in gpu):
         raise ValueError("gpuId in TARGET_INFO_CUDA_DEVICE is out of range")
     return {(int(p), int(d)): int(g) for p, d, g in zip(process, device, gpu) if g is not None}
 

@@ -43,16 +43,16 @@ def statistics(group: np.ndarray, values: np.ndarray, num_groups: int) -> pd.Dat
 
 def _five(stats: pd.DataFrame, prefix: str = "") -> dict:
     names = [f"{prefix}{name}" for name in _STATISTICS]
-    return dict(zip(names, (stats[one] for one in ("avg", "med", "min", "max", "std"))))
+    return dict(zip(names, (stats[statistic] for statistic in ("avg", "med", "min", "max", "std"))))
 
 
 def _by_name(names: pd.Series, values: np.ndarray, count: str, name: str) -> pd.DataFrame:
     categories = names.cat.categories
     stats = statistics(names.cat.codes.to_numpy(), values, len(categories))
-    whole = max(int(stats["total"].sum()), 1)
+    total_ns = max(int(stats["total"].sum()), 1)
     frame = pd.DataFrame(
         {
-            "Time (%)": 100 * stats["total"] / whole,
+            "Time (%)": 100 * stats["total"] / total_ns,
             "Total Time (ns)": stats["total"],
             count: stats["count"],
             **_five(stats),
@@ -83,7 +83,7 @@ def cuda_api_sum(capture: Capture, attribution: Attribution | None = None) -> pd
 def cuda_gpu_mem_time_sum(capture: Capture, attribution: Attribution | None = None) -> pd.DataFrame:
     """Memory copies by direction, and memory sets."""
     names = capture.memops["operation"].cat
-    shown = capture.memops["operation"].cat.rename_categories([f"[CUDA {one}]" for one in names.categories])
+    shown = capture.memops["operation"].cat.rename_categories([f"[CUDA {name}]" for name in names.categories])
     return _by_name(shown, _duration(capture.memops), "Count", "Operation")
 
 
@@ -141,10 +141,10 @@ def nvtx_kern_sum(capture: Capture, attribution: Attribution | None = None) -> p
     names = [*shown["Range"], ""], [*shown["Style"], ""]
     frame = pd.DataFrame(
         {
-            "NVTX Range": [names[0][one] for one in known],
-            "Style": [names[1][one] for one in known],
-            "PID": [process_id(one >> 24) for one in unique["thread"]],
-            "TID": [thread_id(one) for one in unique["thread"]],
+            "NVTX Range": [names[0][code] for code in known],
+            "Style": [names[1][code] for code in known],
+            "PID": [process_id(thread >> 24) for thread in unique["thread"]],
+            "TID": [thread_id(thread) for thread in unique["thread"]],
             "NVTX Inst": instances,
             "Kern Inst": stats["count"],
             "Total Time (ns)": stats["total"],
@@ -243,8 +243,8 @@ def cuda_kern_exec_sum(capture: Capture, attribution: Attribution | None = None)
     }
     frame = pd.DataFrame(
         {
-            "PID": [process_id(one >> 24) for one in unique["thread"]],
-            "TID": [thread_id(one) for one in unique["thread"]],
+            "PID": [process_id(thread >> 24) for thread in unique["thread"]],
+            "TID": [thread_id(thread) for thread in unique["thread"]],
             "DevId": unique["device"].to_numpy(),
             "Count": spans["T"]["count"],
             "QCount": spans["Q"]["count"],

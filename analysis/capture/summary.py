@@ -130,7 +130,7 @@ def summarise(
     names = attribution.kernels["attribution"].cat.categories
     coverage = {name: (float(part / total) if total else None) for name, part in zip(names, time)}
     frames = (kernels, capture.graphs, capture.memops, capture.syncs, capture.api, capture.ranges)
-    processes = {int(one) for frame in frames for one in pd.unique(frame["process"].to_numpy())}
+    processes = {int(process) for frame in frames for process in pd.unique(frame["process"].to_numpy())}
     graph_ns = int((capture.graphs["end_ns"] - capture.graphs["start_ns"]).sum())
     facts = {
         "source": capture.source,
@@ -138,7 +138,7 @@ def summarise(
         "schema_version": capture.schema_version,
         "duration_ns": int(capture.duration_ns),
         "events_ns": int(capture.events_ns),
-        "processes": sorted(process_id(one) for one in processes - {UNKNOWN_PROCESS}),
+        "processes": sorted(process_id(process) for process in processes - {UNKNOWN_PROCESS}),
         "num_gpus": len(sections["gpus"]),
         "num_kernels": len(kernels),
         "num_graph_executions": len(capture.graphs),
@@ -174,8 +174,8 @@ class _Overlaps:
         self.gpu, self.start, self.end = code.astype(np.min_scalar_type(self.num_gpus)), start, end
         self.shared = np.zeros(len(gpu), bool)
         self.blocks: list[np.ndarray] = []  # shared rows of one GPU, cut only where nothing runs on it
-        for one in range(len(numbers)):
-            rows = np.flatnonzero(self.gpu == one)
+        for number in range(len(numbers)):
+            rows = np.flatnonzero(self.gpu == number)
             latest = np.maximum.accumulate(end[rows])
             # A cluster of overlapping kernels: all from one that starts when none runs to the next such one.
             begins = np.flatnonzero(np.r_[True, start[rows[1:]] >= latest[:-1]])
@@ -203,7 +203,7 @@ class _Overlaps:
 def _gpus_of(capture: Capture, operations: pd.DataFrame) -> np.ndarray:
     """Number of the GPU of each operation: what CUDA calls device 0 is another GPU in another process."""
     unique, inverse = codes_of(operations["process"].to_numpy() * MOST_DEVICES + operations["device"].to_numpy())
-    known_as = [divmod(int(one), MOST_DEVICES) for one in unique]
+    known_as = [divmod(int(key), MOST_DEVICES) for key in unique]
     numbers = [capture.gpu_of.get((process_id(process), device), device) for process, device in known_as]
     return np.array(numbers, np.int64)[inverse]
 
@@ -227,11 +227,11 @@ def _kernels(kernels: pd.DataFrame, duration: np.ndarray, taxonomy: kernel_famil
     calls = np.bincount(code, minlength=len(names))
     total = np.bincount(code, duration, len(names)).astype(np.int64)
     used = np.flatnonzero(calls)
-    found = [taxonomy.classify(str(names[i])) for i in used]
+    classifications = [taxonomy.classify(str(names[i])) for i in used]
     columns = {
         "name": [str(names[i]) for i in used],
-        "family": [one.family for one in found],
-        "rule": [one.rule for one in found],
+        "family": [classification.family for classification in classifications],
+        "rule": [classification.rule for classification in classifications],
         "calls": calls[used],
         "total_ns": total[used],
         "share": _share(pd.Series(total[used])),
@@ -407,8 +407,8 @@ def _start_end_sums(capture: Capture, attribution: Attribution, group, rows, ove
     too_many |= pairs > _MOST_PAIRS
     busy[too_many] = np.nan
     part = (np.cumsum(np.where(too_many, 0, pairs)) // _MOST_PAIRS)[number]
-    for one in np.unique(part[high > low]):
-        here = np.flatnonzero((part == one) & ~too_many[number])
+    for part_number in np.unique(part[high > low]):
+        here = np.flatnonzero((part == part_number) & ~too_many[number])
         kernel, held_in = shared[_slices(low[here], high[here])], np.repeat(number[here], (high - low)[here])
         order = np.argsort(kernel, kind="stable")
         counted = np.zeros(num_groups, np.int64)
@@ -452,7 +452,7 @@ def _phases(attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps)
     for rows in overlaps.blocks:
         overlaps.discount(busy, code[rows], rows)
     phase, parent = ranges["phase"].cat.codes.to_numpy(), ranges["parent_id"].to_numpy()
-    of_module = np.array([module_named(str(one)) is not None for one in ranges["name"].cat.categories], bool)
+    of_module = np.array([module_named(str(category)) is not None for category in ranges["name"].cat.categories], bool)
     root = (
         (phase < len(ALL_PHASES))
         & ~of_module[ranges["name"].cat.codes]
@@ -489,11 +489,11 @@ def _api(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     launcher = code[row]
     used = np.unique(launcher)
     median, longest = np.full(len(names), np.nan), np.full(len(names), -1)
-    for one in used:
-        mine = latency[launcher == one] if len(used) > 1 else latency
-        median[one], longest[one] = np.median(mine), mine.max()
+    for function in used:
+        mine = latency[launcher == function] if len(used) > 1 else latency
+        median[function], longest[function] = np.median(mine), mine.max()
     columns = {
-        "name": [str(one) for one in names],
+        "name": [str(name) for name in names],
         "calls": np.bincount(code, minlength=len(names)),
         "total_ns": _durations(code, api, len(names)),
         "launches": launches,
@@ -514,8 +514,8 @@ def _launches(attribution: Attribution, kernels: pd.DataFrame, gpu: np.ndarray) 
     start, launch = kernels["start_ns"].to_numpy(), place["launch_ns"].to_numpy()
     latency = (start - launch)[known]
     total = deepest = 0
-    for one in np.unique(gpu[known]):
-        rows = np.flatnonzero(known & (gpu == one))
+    for number in np.unique(gpu[known]):
+        rows = np.flatnonzero(known & (gpu == number))
         begun = np.searchsorted(start[rows], np.sort(launch[rows], kind="stable"), side="right")
         depth = np.maximum(np.arange(len(rows)) - begun, 0)
         total, deepest = total + int(depth.sum()), max(deepest, int(depth.max()))
@@ -542,7 +542,7 @@ def _by_category(frame: pd.DataFrame, column: str, sums: dict[str, np.ndarray]) 
     names = frame[column].cat.categories
     code = frame[column].cat.codes.to_numpy()
     counted = {name: np.bincount(code, values, len(names)).astype(np.int64) for name, values in sums.items()}
-    return {column: [str(one) for one in names], "count": np.bincount(code, minlength=len(names))} | counted
+    return {column: [str(category) for category in names], "count": np.bincount(code, minlength=len(names))} | counted
 
 
 def _syncs(capture: Capture) -> pd.DataFrame:
@@ -557,11 +557,11 @@ def _memops(capture: Capture) -> pd.DataFrame:
 
 
 def _gpus(capture: Capture, kernel_gpu: np.ndarray, duration: np.ndarray) -> pd.DataFrame:
-    facts = {int(one["id"]): one for one in capture.gpus if one.get("id") is not None}
+    facts = {int(gpu["id"]): gpu for gpu in capture.gpus if gpu.get("id") is not None}
     frames = (capture.kernels, capture.graphs, capture.memops)
     gpus = [kernel_gpu, *(_gpus_of(capture, frame) for frame in frames[1:])]
     rows = []
-    for number in sorted({int(one) for gpu in gpus for one in pd.unique(gpu)}):
+    for number in sorted({int(number) for gpu in gpus for number in pd.unique(gpu)}):
         fact = facts.get(number, {})
         mine = [gpu == number for gpu in gpus]
         start, end = (
@@ -582,8 +582,8 @@ def _gpus(capture: Capture, kernel_gpu: np.ndarray, duration: np.ndarray) -> pd.
                 "idle_share": 1 - busy / span if span else None,
             }
         )
-    whole = dict.fromkeys(("sm_count", "memory_bytes", "clock_hz"), "Int64")  # though unknown for some GPUs
-    return pd.DataFrame(rows, columns=list(SECTIONS["gpus"])).astype(whole)
+    integers = dict.fromkeys(("sm_count", "memory_bytes", "clock_hz"), "Int64")  # though unknown for some GPUs
+    return pd.DataFrame(rows, columns=list(SECTIONS["gpus"])).astype(integers)
 
 
 def _problems(capture: Capture, attribution: Attribution) -> pd.DataFrame:

@@ -66,13 +66,13 @@ def backward_families(reference: pd.DataFrame, totals: pd.DataFrame) -> pd.DataF
     """Launches and time of each family in backward, by attention: family, {attention}_calls, {attention}_ns."""
     forms = runs_of(reference)
     rows = backward_of(totals, forms)
-    found = kernel_time.by_family(rows, ["attention"]).pivot(
+    sums = kernel_time.by_family(rows, ["attention"]).pivot(
         index="family", columns="attention", values=["calls", "time_ns"]
     )
-    table = pd.DataFrame(index=found.index)
+    table = pd.DataFrame(index=sums.index)
     for suffix, value in (("calls", "calls"), ("ns", "time_ns")):
         for form in forms.values():
-            table[f"{form}_{suffix}"] = found[(value, form)].fillna(0.0)
+            table[f"{form}_{suffix}"] = sums[(value, form)].fillna(0.0)
     if forms:
         table = table.sort_values(f"{NAIVE}_ns", ascending=False, kind="stable")
     return table.reset_index()
@@ -157,8 +157,8 @@ def rates_of(parts: pd.DataFrame, runs: pd.DataFrame, calibration: pd.DataFrame)
         form = NAIVE if part["attention"] == NAIVE else "fused"
         known = run_grid.has_known_shape(run)
         work = attention_flops(run_grid.shape_of(run)) if known else defaultdict(lambda: float("nan"))
-        told = form == NAIVE or run["precision"] != "fp32"
-        peak = measured.get(f"gemm_{run['precision']}", float("nan")) if told else float("nan")
+        has_peak = form == NAIVE or run["precision"] != "fp32"
+        peak = measured.get(f"gemm_{run['precision']}", float("nan")) if has_peak else float("nan")
         rates = {
             "full_rate": work[(NAIVE, "forward")] / part["forward_ns"] / 1e3,
             "forward_rate": work[(form, "forward")] / part["forward_ns"] / 1e3,
@@ -189,7 +189,7 @@ def work_of(runs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for run in shapes.drop_duplicates(["size", "context_length", "batch_size"]).to_dict("records"):
         shape = run_grid.shape_of(pd.Series(run))
-        done = {form: sum(n for (one, _), n in attention_flops(shape).items() if one == form) for form in BACKWARD}
+        done = {form: sum(n for (name, _), n in attention_flops(shape).items() if name == form) for form in BACKWARD}
         rows.append(
             {
                 **{name: run[name] for name in ("size", "context_length", "batch_size")},

@@ -55,14 +55,14 @@ def errors_of(runs: pd.DataFrame) -> pd.DataFrame:
     done = known[(known["status"] == "ok") & known["peak_memory_bytes"].notna()]
     rows = [*done.itertuples()]
     predicted = [prediction.predicted_peak_bytes(row) for row in rows]
-    found = done[["sweep", "run_id", "size", "context_length", "precision", "mode"]].assign(
+    errors = done[["sweep", "run_id", "size", "context_length", "precision", "mode"]].assign(
         **{NOT_MEASURED: ""},
         cap_bytes=(done[CAP] * prediction.GIB).where(done[CAP] > 0),
         predicted=predicted,
         peak=done["peak_memory_bytes"],
         least_gb=[next((size for size in GPU_SIZES if peak <= limit_of(size)), None) for peak in predicted],
     )
-    return found.assign(error=found["predicted"] / found["peak"] - 1).reset_index(drop=True)
+    return errors.assign(error=errors["predicted"] / errors["peak"] - 1).reset_index(drop=True)
 
 
 def runs_elsewhere(studies: Mapping[str, Any], runs: pd.DataFrame) -> pd.DataFrame:
@@ -79,10 +79,10 @@ def runs_elsewhere(studies: Mapping[str, Any], runs: pd.DataFrame) -> pd.DataFra
 
 def accuracy(errors: pd.DataFrame) -> pd.DataFrame:
     """Per recording, precision and mode: runs, those whose peak is right to the byte, and the largest error."""
-    told = errors.assign(exact=errors["error"] == 0, largest=errors["error"].abs())
-    groups = told.groupby(["sweep", "precision", "mode"], sort=False)
-    found = groups.agg(num_runs=("run_id", "size"), num_exact=("exact", "sum"), largest=("largest", "max"))
-    return found.reset_index().assign(**{NOT_MEASURED: ""})
+    marked = errors.assign(exact=errors["error"] == 0, largest=errors["error"].abs())
+    groups = marked.groupby(["sweep", "precision", "mode"], sort=False)
+    table = groups.agg(num_runs=("run_id", "size"), num_exact=("exact", "sum"), largest=("largest", "max"))
+    return table.reset_index().assign(**{NOT_MEASURED: ""})
 
 
 def excess_of(runs: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame:
@@ -132,7 +132,7 @@ def fates_of(runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
         cap_bytes=limits,
         place=places,
         predicted_place=predicted,
-        as_predicted=[one == other for one, other in zip(places, predicted)],
+        as_predicted=[place == other for place, other in zip(places, predicted)],
         first_peak=[first for first, _ in peaks],
         later_peak=[later for _, later in peaks],
         first_step_fits=[first <= limit for (first, _), limit in zip(peaks, limits)],
@@ -145,8 +145,8 @@ def fates_of(runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 def bytes_said(messages: pd.Series, pattern: str) -> pd.Series:
     """A size in PyTorch's message, in bytes. It is of the moment of the failure: later, what the failed operation held
     is free again."""
-    found = messages.str.extract(pattern.format(rf"([\d.]+) ({'|'.join(BINARY)})"))
-    return found[0].astype(float) * found[1].map(BINARY)
+    matches = messages.str.extract(pattern.format(rf"([\d.]+) ({'|'.join(BINARY)})"))
+    return matches[0].astype(float) * matches[1].map(BINARY)
 
 
 def fits_of(table: pd.DataFrame, runs: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
@@ -187,14 +187,14 @@ def read_probes(memory: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
     used = ranks.largest_of_ranks(figures.astype({"run_id": str, "figure": str}), ["value"])
     used = used.pivot(index="run_id", columns="figure", values="value")
     used = used.reindex(columns=[f"memory_{use}" for use in USES]).set_axis(list(USES), axis=1)
-    found = peaks.add_suffix("_peak").assign(
+    probes = peaks.add_suffix("_peak").assign(
         peak=peaks.max(axis=1),
         highest=peaks.idxmax(axis=1) if len(peaks) else None,
         reserved=reserved,
         reserved_ratio=reserved / peaks.max(axis=1),
         activations=forward["allocated_after_bytes"] - forward["allocated_before_bytes"],
     )
-    return found.join(used, how="outer").rename_axis("run_id").reset_index()
+    return probes.join(used, how="outer").rename_axis("run_id").reset_index()
 
 
 def by_module(module_memory: pd.DataFrame) -> pd.DataFrame:
@@ -208,10 +208,10 @@ def by_module(module_memory: pd.DataFrame) -> pd.DataFrame:
         "ends": ends,
         "outermost": ~rows["module"].str.contains("/"),
     }
-    found = pd.DataFrame({part: rows[of].groupby("run_id")["kept_bytes"].sum() for part, of in parts.items()})
-    told = found[[ranges.ATTENTION, ranges.FFN, ranges.NORM, "ends"]].sum(axis=1)
-    found = found.assign(between=found["outermost"] - told).drop(columns="outermost")
-    return found.rename_axis("run_id").reset_index()
+    kept = pd.DataFrame({part: rows[of].groupby("run_id")["kept_bytes"].sum() for part, of in parts.items()})
+    named = kept[[ranges.ATTENTION, ranges.FFN, ranges.NORM, "ends"]].sum(axis=1)
+    kept = kept.assign(between=kept["outermost"] - named).drop(columns="outermost")
+    return kept.rename_axis("run_id").reset_index()
 
 
 def parts_of_peak(measured: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -220,5 +220,5 @@ def parts_of_peak(measured: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     activations = measured["activations"].mask(later, 0)
     parts = [measured["parameters"], measured["optimizer_state"], activations]
     parts.append(measured["peak"] - sum(parts))
-    whole = [measured[[*by, "run_id"]].assign(scope=name, bytes=size) for name, size in zip(PARTS, parts)]
-    return pd.concat(whole).dropna(subset="bytes").sort_index(kind="stable").reset_index(drop=True)
+    frames = [measured[[*by, "run_id"]].assign(scope=name, bytes=size) for name, size in zip(PARTS, parts)]
+    return pd.concat(frames).dropna(subset="bytes").sort_index(kind="stable").reset_index(drop=True)

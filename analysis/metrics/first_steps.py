@@ -40,18 +40,18 @@ def processes_of(timed: pd.DataFrame):
     for case, rows in timed.groupby(CASE, sort=False):
         yield (
             dict(zip(CASE, case, strict=True)),
-            [one.to_numpy() for _, one in rows.groupby("run_id", sort=False)["wall_ns"]],
+            [steps.to_numpy() for _, steps in rows.groupby("run_id", sort=False)["wall_ns"]],
         )
 
 
-def reference_ns(one: np.ndarray) -> float:
+def reference_ns(steps: np.ndarray) -> float:
     """The process's own step time: the median of the steps after the longest warm-up of WARM_UPS."""
-    return float(np.median(one[WARM_UPS[-1] :])) if len(one) >= WARM_UPS[-1] + LATER else float("nan")
+    return float(np.median(steps[WARM_UPS[-1] :])) if len(steps) >= WARM_UPS[-1] + LATER else float("nan")
 
 
 def within_process(processes: list[np.ndarray]) -> float:
     """Standard deviation of the steps over their median, of the median process."""
-    return float(np.median([np.std(one, ddof=1) / np.median(one) for one in processes]))
+    return float(np.median([np.std(steps, ddof=1) / np.median(steps) for steps in processes]))
 
 
 def numbers_after(timed: pd.DataFrame, num_timed: int) -> pd.DataFrame:
@@ -61,12 +61,12 @@ def numbers_after(timed: pd.DataFrame, num_timed: int) -> pd.DataFrame:
     for case, processes in processes_of(timed):
         for warm_up in WARM_UPS:
             for statistic, of in (("median", np.median), ("mean", np.mean)):
-                known = [one for one in processes if len(one) >= warm_up + num_timed]
-                found = [float(of(one[warm_up : warm_up + num_timed])) for one in known]
-                if found:
-                    off = [abs(number / reference_ns(one) - 1) for number, one in zip(found, known, strict=True)]
-                    ends = {"number_min_ns": min(found), "number_max_ns": max(found)}
-                    number = {"number_ns": float(np.median(found)), **ends, "error": max(off)}
+                known = [steps for steps in processes if len(steps) >= warm_up + num_timed]
+                numbers = [float(of(steps[warm_up : warm_up + num_timed])) for steps in known]
+                if numbers:
+                    off = [abs(number / reference_ns(steps) - 1) for number, steps in zip(numbers, known, strict=True)]
+                    ends = {"number_min_ns": min(numbers), "number_max_ns": max(numbers)}
+                    number = {"number_ns": float(np.median(numbers)), **ends, "error": max(off)}
                     rows.append({**case, "warm_up": warm_up, "statistic": statistic, **number})
     columns = [*CASE, "warm_up", "statistic", "number_ns", "number_min_ns", "number_max_ns", "error"]
     return pd.DataFrame(rows, columns=columns)
@@ -78,16 +78,16 @@ def spreads_of(timed: pd.DataFrame) -> pd.DataFrame:
     highest process; first_ratio: the first step over the later ones."""
     rows = []
     for case, processes in processes_of(timed):
-        later = [one[WARM_UPS[-1] :] for one in processes if len(one) >= WARM_UPS[-1] + LATER]
+        later = [steps[WARM_UPS[-1] :] for steps in processes if len(steps) >= WARM_UPS[-1] + LATER]
         if not later:
             continue
-        medians = np.array([np.median(one) for one in later])
+        medians = np.array([np.median(steps) for steps in later])
         within = within_process(later)
         between = float(np.std(medians, ddof=1) / np.median(medians)) if len(later) > 1 else float("nan")
-        firsts = [one[0] / reference_ns(one) for one in processes if len(one) >= WARM_UPS[-1] + LATER]
-        expected = float(np.sqrt(np.pi / 2) * within / np.sqrt(np.median([len(one) for one in later])))
-        found = {"within": within, "expected": expected, "between": between, "first_ratio": float(np.median(firsts))}
-        rows.append({**case, "processes": len(later), **median_and_ends(medians), **found})
+        firsts = [steps[0] / reference_ns(steps) for steps in processes if len(steps) >= WARM_UPS[-1] + LATER]
+        expected = float(np.sqrt(np.pi / 2) * within / np.sqrt(np.median([len(steps) for steps in later])))
+        spread = {"within": within, "expected": expected, "between": between, "first_ratio": float(np.median(firsts))}
+        rows.append({**case, "processes": len(later), **median_and_ends(medians), **spread})
     columns = [
         *CASE,
         "processes",
@@ -114,13 +114,13 @@ def steps_needed(timed: pd.DataFrame, warm_up: int, num_timed: int) -> pd.DataFr
     rows = []
     for case, processes in processes_of(timed):
         errors = errors_by_steps(processes, warm_up)
-        found = {within_key(part): from_then_on(list(errors.max(axis=0) <= part)) for part in TOLERANCES}
-        found["num_known"] = errors.shape[1]
+        needed = {within_key(part): from_then_on(list(errors.max(axis=0) <= part)) for part in TOLERANCES}
+        needed["num_known"] = errors.shape[1]
         for name, (before, num) in {"main": (warm_up, num_timed), "short": SHORT}.items():
             known = errors_by_steps(processes, before)[:, num - 1 : num].ravel()
-            found[f"{name}_error"] = known.max() if len(known) else float("nan")
-            found[f"{name}_process"] = int(known.argmax()) + 1 if len(known) else float("nan")
-        rows.append({**case, **found})
+            needed[f"{name}_error"] = known.max() if len(known) else float("nan")
+            needed[f"{name}_process"] = int(known.argmax()) + 1 if len(known) else float("nan")
+        rows.append({**case, **needed})
     ends = [f"{name}_{what}" for name in ("main", "short") for what in ("error", "process")]
     return pd.DataFrame(rows, columns=[*CASE, *map(within_key, TOLERANCES), "num_known", *ends])
 
@@ -154,9 +154,9 @@ def finest_kept(needed: pd.DataFrame) -> pd.DataFrame:
 def errors_by_steps(processes: list[np.ndarray], warm_up: int) -> np.ndarray:
     """How far medians are from the number of the case, by process and by number of steps after the warm-up, from 1: no
     columns where too few steps were recorded."""
-    references = [reference_ns(one) for one in processes]
+    references = [reference_ns(steps) for steps in processes]
     longest = 0 if np.isnan(references).any() else min(map(len, processes)) - warm_up
-    medians = [[np.median(one[warm_up : warm_up + n]) for n in range(1, longest + 1)] for one in processes]
+    medians = [[np.median(steps[warm_up : warm_up + n]) for n in range(1, longest + 1)] for steps in processes]
     return np.abs(np.array(medians).reshape(len(processes), -1) / np.median(references) - 1)
 
 
@@ -172,10 +172,10 @@ def enough_warm_up(medians: pd.DataFrame, spreads: pd.DataFrame) -> pd.DataFrame
     """Per case the shortest warm-up from which on a number is off by no more than steps spread in a process."""
     rows = medians.merge(spreads[[*CASE, "within"]], on=CASE)
     kept = []
-    for _, one in rows.groupby(CASE, sort=False):
-        first = from_then_on(list(one["error"] <= one["within"]))
+    for _, group in rows.groupby(CASE, sort=False):
+        first = from_then_on(list(group["error"] <= group["within"]))
         if not np.isnan(first):
-            kept.append(one.iloc[int(first) - 1])
+            kept.append(group.iloc[int(first) - 1])
     return pd.DataFrame(kept, columns=rows.columns).reset_index(drop=True)
 
 
@@ -213,14 +213,14 @@ def anatomy_of(ok: pd.DataFrame, steps: pd.DataFrame, api: pd.DataFrame) -> pd.D
     parts = [*COMPONENTS, "whole"]
     first = table[table["step"] == 0].groupby(CASE, sort=False)[parts].mean()
     later = table[table["step"] > 0].groupby(CASE, sort=False)[parts].mean()
-    found = pd.concat(
+    components = pd.concat(
         [first.stack().rename("first_ns"), later.stack().rename("later_ns")], axis=1
     ).rename_axis([*CASE, "component"])  # fmt: skip
-    found = found.dropna().reset_index()
-    found["extra_ns"] = found["first_ns"] - found["later_ns"]
-    whole = found[found["component"] == "whole"].set_index(CASE)["extra_ns"]
-    found["share"] = found["extra_ns"] / whole.reindex(pd.MultiIndex.from_frame(found[CASE])).to_numpy()
-    return found.assign(label=found["component"].map(COMPONENTS).fillna("whole step"))
+    components = components.dropna().reset_index()
+    components["extra_ns"] = components["first_ns"] - components["later_ns"]
+    extra = components[components["component"] == "whole"].set_index(CASE)["extra_ns"]
+    components["share"] = components["extra_ns"] / extra.reindex(pd.MultiIndex.from_frame(components[CASE])).to_numpy()
+    return components.assign(label=components["component"].map(COMPONENTS).fillna("whole step"))
 
 
 def first_kernels(ok: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:

@@ -33,9 +33,9 @@ def gpu_times(kernels: pd.DataFrame) -> pd.DataFrame:
     {OPTIMIZER_BUSY}_ns."""
     times = timing.gpu_times(kernels).groupby(["phase", "run_id"], sort=False)[["busy_ns", "launches"]].median()
     times = times.reset_index()
-    whole, optimizer = (times[times["phase"] == name] for name in (ranges.STEP, ranges.OPTIMIZER))
+    step, optimizer = (times[times["phase"] == name] for name in (ranges.STEP, ranges.OPTIMIZER))
     optimizer = optimizer[["run_id", "busy_ns"]].rename(columns={"busy_ns": f"{OPTIMIZER_BUSY}_ns"})
-    return whole.drop(columns="phase").merge(optimizer, how="left", on="run_id")
+    return step.drop(columns="phase").merge(optimizer, how="left", on="run_id")
 
 
 def contents(totals: pd.DataFrame, memops: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
@@ -56,16 +56,16 @@ def contents(totals: pd.DataFrame, memops: pd.DataFrame, kernels: pd.DataFrame) 
 
     products, optimizer = rows["family"] == GEMM, rows["phase"] == ranges.OPTIMIZER
     elementwise = (rows["family"] == "elementwise") & ~optimizer
-    found = {"products_ns": time(products), "rest_ns": time(~products), "cast_ns": time(rows["cast"])}
+    columns = {"products_ns": time(products), "rest_ns": time(~products), "cast_ns": time(rows["cast"])}
     for key in ELEMENTS:
-        found[f"{key}_elements_ns"] = time(elementwise & (rows["element"] == key))
-        found[f"{key}_elements_share"] = found[f"{key}_elements_ns"] / time(elementwise)
-    found["cast_share"] = found["cast_ns"] / time(products | ~products)
-    found["casts"] = rows["calls"].where(rows["cast"], 0).groupby(rows["run_id"]).sum()
-    found["optimizer_fp32"] = (~optimizer | (rows["element"] == BASE)).groupby(rows["run_id"]).all()
+        columns[f"{key}_elements_ns"] = time(elementwise & (rows["element"] == key))
+        columns[f"{key}_elements_share"] = columns[f"{key}_elements_ns"] / time(elementwise)
+    columns["cast_share"] = columns["cast_ns"] / time(products | ~products)
+    columns["casts"] = rows["calls"].where(rows["cast"], 0).groupby(rows["run_id"]).sum()
+    columns["optimizer_fp32"] = (~optimizer | (rows["element"] == BASE)).groupby(rows["run_id"]).all()
     copied = memops[(memops["step"] >= 0) & (memops["operation"].astype(str) == DEVICE_COPY)]
     copied = copied.groupby(copied["run_id"].astype(str))["bytes"].sum() / kernel_time.num_profiled_steps(kernels)
-    return pd.DataFrame(found | {"copied_bytes": copied}).rename_axis("run_id").reset_index()
+    return pd.DataFrame(columns | {"copied_bytes": copied}).rename_axis("run_id").reset_index()
 
 
 def use_of(runs: pd.DataFrame, table: pd.DataFrame, calibration: pd.DataFrame) -> pd.DataFrame:
@@ -74,14 +74,14 @@ def use_of(runs: pd.DataFrame, table: pd.DataFrame, calibration: pd.DataFrame) -
     SLOWER) and peak_memory_bytes. NaN where a peak or the FLOPs of the workload are not known."""
     peaks = calibration.set_index("figure")["value"]
     of_run = runs.astype({"run_id": str}).set_index("run_id")
-    found = []
+    rows = []
     for row in table[table["step_ns"].notna()].to_dict("records"):
         run = of_run.loc[row["run_id"]]
         known = run_grid.has_known_shape(run)
         work = flops.step_flops(run_grid.shape_of(run), MODE) if known else float("nan")
         peak = peaks.get(f"gemm_{run['precision']}", float("nan"))
         step, products = work / row["step_ns"], work / row["products_ns"] if row["products_ns"] else float("nan")
-        found.append(
+        rows.append(
             {
                 "run_id": row["run_id"],
                 "step_rate": step / 1e3,
@@ -95,7 +95,7 @@ def use_of(runs: pd.DataFrame, table: pd.DataFrame, calibration: pd.DataFrame) -
         )
     names = ["step_rate", "product_rate", "mfu_measured", "mfu_sheet", "product_use", "over_slower_peak"]
     names.append("peak_memory_bytes")
-    return pd.DataFrame(found, columns=["run_id", *names])
+    return pd.DataFrame(rows, columns=["run_id", *names])
 
 
 def families_of(totals: pd.DataFrame, kernels: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:

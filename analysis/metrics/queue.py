@@ -84,7 +84,7 @@ def causes(queued: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         ahead_ns=("wait_ns", "max"),
     )
     of_step["deepest"] = pd.Series(
-        {key: depths(one)["depth"].max() for key, one in queued.groupby(QUEUE, sort=False)}, dtype=float
+        {key: depths(group)["depth"].max() for key, group in queued.groupby(QUEUE, sort=False)}, dtype=float
     )
     of_step = of_step.reset_index().merge(step_ranges(steps), on=STEP)
     projected = of_step["end"] - of_step["begin"]
@@ -100,8 +100,8 @@ def causes(queued: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
 
 def step_ranges(steps: pd.DataFrame) -> pd.DataFrame:
     """The NVTX range of each profiled step of each rank: STEP, wall_ns."""
-    found = steps[(steps["collector"].astype(str) == "nsys") & (steps["phase"].astype(str) == ranges.STEP)]
-    return found.astype({"run_id": str})[[*STEP, "wall_ns"]]
+    rows = steps[(steps["collector"].astype(str) == "nsys") & (steps["phase"].astype(str) == ranges.STEP)]
+    return rows.astype({"run_id": str})[[*STEP, "wall_ns"]]
 
 
 def sliced(ops: pd.DataFrame) -> pd.DataFrame:
@@ -110,11 +110,11 @@ def sliced(ops: pd.DataFrame) -> pd.DataFrame:
     ops = ops[(ops["rank"] == ops["rank"].min()) & (ops["step"] == ops["step"].max())]
     ops = ops[ops["device"] == ops["device"].min()]
     begin, end = ops["ready_ns"].min(), ops["end_ns"].max()
-    found = depths(ops)
+    table = depths(ops)
     edges = np.linspace(0, end - begin, POINTS + 1)
     starts = np.sort(ops["start_ns"].to_numpy()) - begin
-    ready = found["at_ns"].to_numpy()
+    ready = table["at_ns"].to_numpy()
     left = np.searchsorted(ready, edges[:-1], side="right") - np.searchsorted(starts, edges[:-1], side="right")
-    inside = found.groupby(np.clip(np.searchsorted(edges, ready, side="right") - 1, 0, POINTS - 1))["depth"].max()
+    inside = table.groupby(np.clip(np.searchsorted(edges, ready, side="right") - 1, 0, POINTS - 1))["depth"].max()
     deepest = np.maximum(inside.reindex(range(POINTS), fill_value=0).to_numpy(), np.maximum(left, 0))
     return pd.DataFrame({"x": edges[:-1] / 1e6, "y": deepest})

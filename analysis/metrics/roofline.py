@@ -92,10 +92,16 @@ def named() -> pd.DataFrame:
     """The operations by phase, module and family."""
     return pd.DataFrame(
         [
-            {"operation": one.label, "series": one.series, "phase": one.phase, "module": module, "family": family}
-            for one in OPERATIONS
-            for module in one.modules
-            for family in one.families
+            {
+                "operation": operation.label,
+                "series": operation.series,
+                "phase": operation.phase,
+                "module": module,
+                "family": family,
+            }
+            for operation in OPERATIONS
+            for module in operation.modules
+            for family in operation.families
         ]
     )
 
@@ -123,10 +129,10 @@ def rated(rows: pd.DataFrame, by: list[str], runs: pd.DataFrame) -> pd.DataFrame
     sums["reached"] = (allowed / seconds).where(sums["ridge"].notna())
     ordered = run_grid.in_model_order(runs).astype({"run_id": str})[["run_id", *run_grid.case_columns(runs)]]
     ordered = ordered.astype({name: str for name in ordered if isinstance(ordered[name].dtype, pd.CategoricalDtype)})
-    found = ordered.merge(sums, on="run_id")
-    labels = [one.label for one in OPERATIONS]
-    order = place(found["operation"], labels) if "operation" in by else place(found["phase"], ranges.PHASES)
-    return sorted_by(found, order).assign(**{NOT_MEASURED: ""})
+    rates = ordered.merge(sums, on="run_id")
+    labels = [operation.label for operation in OPERATIONS]
+    order = place(rates["operation"], labels) if "operation" in by else place(rates["phase"], ranges.PHASES)
+    return sorted_by(rates, order).assign(**{NOT_MEASURED: ""})
 
 
 def limit(rows: pd.DataFrame) -> pd.Series:

@@ -62,9 +62,9 @@ def cases(runs: pd.DataFrame, mode: str) -> pd.DataFrame:
     parts = [_product(part) for _, part in ordered.groupby(by[2:], sort=False)] if by[2:] else [_product(ordered)]
     grid = pd.concat(parts, ignore_index=True)[by]
     grid = sorted_by(grid, place(grid["size"], ordered["size"].drop_duplicates()), grid["context_length"])
-    found = ordered[ordered["mode"].astype(str) == mode].astype({"run_id": str, "status": str, "status_phase": str})
-    found = found.drop_duplicates(by)[[*by, "run_id", "status", "status_phase"]]
-    grid = grid.merge(found, how="left", on=by)
+    of_mode = ordered[ordered["mode"].astype(str) == mode].astype({"run_id": str, "status": str, "status_phase": str})
+    of_mode = of_mode.drop_duplicates(by)[[*by, "run_id", "status", "status_phase"]]
+    grid = grid.merge(of_mode, how="left", on=by)
     grid[NOT_MEASURED] = [why_not_measured(row) for _, row in grid.iterrows()]
     grid["run_id"] = grid["run_id"].fillna("")
     return grid[[*by, "run_id", NOT_MEASURED]]
@@ -90,9 +90,9 @@ def against(rows: pd.DataFrame, axis: str, base: str, values: list[str]) -> pd.D
     """`rows` with the `values` of the same case at `base` on `axis` beside them, as {value}_{base}; NaN where there
     are none."""
     by = [name for name in ("size", "context_length", *VARIANT_AXES) if name in rows and name != axis]
-    found = rows[rows[axis].astype(str) == base][[*by, *values]]
-    found = found.rename(columns={value: f"{value}_{base}" for value in values})
-    return rows.merge(found, how="left", on=by, validate="m:1")
+    base_rows = rows[rows[axis].astype(str) == base][[*by, *values]]
+    base_rows = base_rows.rename(columns={value: f"{value}_{base}" for value in values})
+    return rows.merge(base_rows, how="left", on=by, validate="m:1")
 
 
 def only(rows: pd.DataFrame, *names: str) -> pd.DataFrame:

@@ -69,8 +69,8 @@ def gpu_times(kernels: pd.DataFrame) -> pd.DataFrame:
     a share of it), projected_ns.
     """
     rows = in_steps(kernels)[["run_id", "rank", "step", "phase", "device", "start_ns", "end_ns"]]
-    whole = rows.assign(phase=pd.Categorical.from_codes(np.zeros(len(rows), int), [STEP]))
-    return pd.concat([_gpu_times(rows[rows["phase"] != ""]), _gpu_times(whole)], ignore_index=True)
+    whole_steps = rows.assign(phase=pd.Categorical.from_codes(np.zeros(len(rows), int), [STEP]))
+    return pd.concat([_gpu_times(rows[rows["phase"] != ""]), _gpu_times(whole_steps)], ignore_index=True)
 
 
 def _gpu_times(rows: pd.DataFrame) -> pd.DataFrame:
@@ -120,5 +120,5 @@ def clock_lead(kernels: pd.DataFrame) -> dict[str, float]:
     of_step = lead.groupby([kernels["run_id"].astype(str), kernels["rank"], kernels["step"]]).max()
     of_step = of_step.groupby(level=[0, 1])
     drift = of_step.max() - of_step.min()
-    found = {"share": (lead > 0).mean(), "lead_ns": lead.max(), "drift_ns": drift.max()}
-    return {name: float(value) if len(kernels) else 0.0 for name, value in found.items()}
+    facts = {"share": (lead > 0).mean(), "lead_ns": lead.max(), "drift_ns": drift.max()}
+    return {name: float(value) if len(kernels) else 0.0 for name, value in facts.items()}

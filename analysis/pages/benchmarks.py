@@ -65,12 +65,12 @@ def _tables(job: Mapping, reader: Mapping) -> list[Table]:
 
 
 def _fault_tables(steps: Mapping) -> list[Table]:
-    kinds = list(dict.fromkeys(kind for one in steps.values() for kind in one["points"]))
+    kinds = list(dict.fromkeys(kind for result in steps.values() for kind in result["points"]))
     rows = [
-        {"step": step, **{kind: one["points"].get(kind, 0) for kind in kinds}, "struck": one["struck"]}
-        | {outcome: one["outcomes"].get(outcome, 0) for outcome in OUTCOMES}
-        | {"wrong": len(one["wrong"]), "recorded": one["recorded"][:10], "commit": one["commit"]}
-        for step, one in steps.items()
+        {"step": step, **{kind: result["points"].get(kind, 0) for kind in kinds}, "struck": result["struck"]}
+        | {outcome: result["outcomes"].get(outcome, 0) for outcome in OUTCOMES}
+        | {"wrong": len(result["wrong"]), "recorded": result["recorded"][:10], "commit": result["commit"]}
+        for step, result in steps.items()
     ]
     columns = (
         Column("step", "step"),

@@ -112,8 +112,8 @@ def _by_name(calls: pd.DataFrame) -> pd.DataFrame:
         high_ns=("mean_ns", "max"),
     )
     table = table.reset_index().sort_values(["total_ns", "name"], ascending=[False, True], ignore_index=True)
-    found = [cuda_api.explain(name) for name in table["name"]]
-    table["explanation"] = [one.explanation if one else "not described yet" for one in found]
+    entries = [cuda_api.explain(name) for name in table["name"]]
+    table["explanation"] = [entry.explanation if entry else "not described yet" for entry in entries]
     return table.assign(each_ns=table["total_ns"] / table["calls"])
 
 

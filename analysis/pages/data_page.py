@@ -19,12 +19,12 @@ def answer(dictionary: pd.DataFrame, downloads: Mapping[str, Mapping]) -> Answer
             "study": manifest.get("study", ""),
             "manifest": manifest,
             "num_runs": len(manifest.get("runs", ())),
-            "bytes": sum(one["bytes"] for one in manifest.get("tables", {}).values()),
-            "files": [{"table": name, **one} for name, one in manifest.get("tables", {}).items()],
+            "bytes": sum(table["bytes"] for table in manifest.get("tables", {}).values()),
+            "files": [{"table": name, **table} for name, table in manifest.get("tables", {}).items()],
         }
         for folder, manifest in downloads.items()
     ]
-    recordings.sort(key=lambda one: (one["study"], one["folder"]))
+    recordings.sort(key=lambda recording: (recording["study"], recording["folder"]))
     columns = (
         Column("column", "column", "code"),
         Column("dtype", "type"),

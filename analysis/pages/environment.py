@@ -42,7 +42,7 @@ def answer(runs: pd.DataFrame, manifest: Mapping) -> Answer:
     others = pd.concat([_others(ordered, name, values[name]) for name in PROPERTIES], ignore_index=True)
     started = pd.to_datetime(ordered["started_at"], utc=True, format="ISO8601", errors="coerce")
     facts = {
-        "of": dict(zip(PROPERTIES, [", ".join(one["value"]) for one in counted], strict=True)),
+        "of": dict(zip(PROPERTIES, [", ".join(counts["value"]) for counts in counted], strict=True)),
         "sweep": str(manifest.get("sweep") or ""),
         "start": started.min(),
         "end": pd.to_datetime(manifest.get("recorded_to", ""), utc=True, errors="coerce"),
@@ -86,7 +86,7 @@ def mix(runs: pd.DataFrame, is_main: bool) -> Answer:
         columns=["property", "value", "num_runs"],
     )
     words = rows.assign(property=rows["property"].map(PROPERTIES), value=rows["value"].replace("", UNKNOWN))
-    claim = Claim("mix", words, facts=lambda found: {"num_all": len(runs), "by": _by_property(found)})
+    claim = Claim("mix", words, facts=lambda claimed: {"num_all": len(runs), "by": _by_property(claimed)})
     return assemble({"is_main": is_main}, [claim], [], [])
 
 
@@ -113,9 +113,9 @@ def _others(runs: pd.DataFrame, name: str, values: pd.Series) -> pd.DataFrame:
     """Runs whose value is not the usual one, and known unless it makes a mix: see `mix`."""
     alike = runs["precision"].astype(str) if name == "float32_matmul_precision" else pd.Series("", runs.index)
     usual = values.groupby(alike).transform(lambda of_some: of_some.value_counts().index[0])
-    found = (values != usual) & ((values != UNKNOWN) | (name in COMPARED and name != "nsys"))
+    unusual = (values != usual) & ((values != UNKNOWN) | (name in COMPARED and name != "nsys"))
     rows = {"run_id": runs["run_id"], "property": PROPERTIES[name], "value": values, "usual": usual}
-    return pd.DataFrame(rows)[found]
+    return pd.DataFrame(rows)[unusual]
 
 
 def _differing(rows: pd.DataFrame, num_runs: int) -> dict:

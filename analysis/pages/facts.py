@@ -26,9 +26,9 @@ def largest(value: str) -> Callable[[pd.DataFrame], dict]:
     return lambda rows: highest(rows, value)
 
 
-def out_of(rows: pd.DataFrame, facts: Callable[[pd.DataFrame], dict] = lambda found: {}) -> Callable:
+def out_of(rows: pd.DataFrame, facts: Callable[[pd.DataFrame], dict] = lambda claimed: {}) -> Callable:
     """Facts of a claim that holds of some of `rows`: how many these are (`num_all`), beside its other `facts`."""
-    return lambda found: {"num_all": len(rows), **facts(found)}
+    return lambda claimed: {"num_all": len(rows), **facts(claimed)}
 
 
 def calibrated_on(calibration: pd.DataFrame) -> str:

@@ -30,12 +30,12 @@ def _names(kernels: pd.DataFrame) -> pd.DataFrame:
         num_runs=("run_id", "nunique"), high=("share", "max"), time_ns=("time_ns", "sum"), modules=("modules", _most)
     )
     names = names.reset_index().sort_values(["high", "kernel_name"], ascending=[False, True])
-    found = [kernel_families.classify(name) for name in names["kernel_name"]]
+    classifications = [kernel_families.classify(name) for name in names["kernel_name"]]
     return names.assign(
-        rule=[one.rule for one in found],
-        part=[one.part for one in found],
+        rule=[classification.rule for classification in classifications],
+        part=[classification.part for classification in classifications],
         name_says=[_name_says(name) for name in names["kernel_name"]],
-        explanation=[_explanation(one) for one in found],
+        explanation=[_explanation(classification) for classification in classifications],
     )
 
 
@@ -102,9 +102,9 @@ def _name_says(name: str) -> str:
 
 def _most(modules: pd.Series) -> str:
     """The module lists of a kernel over all runs as one, in the order in which they first appear."""
-    return ", ".join(dict.fromkeys(name for one in modules for name in one.split(", ") if name))
+    return ", ".join(dict.fromkeys(name for names in modules for name in names.split(", ") if name))
 
 
-def _explanation(found: kernel_families.Classification) -> str:
-    rule = kernel_families.rule(found)
+def _explanation(classification: kernel_families.Classification) -> str:
+    rule = kernel_families.rule(classification)
     return rule.explanation if rule else "no rule knows this name"

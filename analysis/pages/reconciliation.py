@@ -39,7 +39,7 @@ def answer(
     """
     table = checks_of(runs, steps, kernels, nsys_sums)
     of_studies = [
-        checks_of(one.runs, one.steps, one.kernels, one.nsys_sums).assign(study=study) for study, one in studies.items()
+        checks_of(rec.runs, rec.steps, rec.kernels, rec.nsys_sums).assign(study=study) for study, rec in studies.items()
     ]
     every = pd.concat([table.assign(study=""), *of_studies], ignore_index=True)
     breaches = every[~every["passed"]].reset_index(drop=True)
@@ -188,21 +188,21 @@ def checks_of(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, ns
     table = table[table["run_id"].isin(info.index)]
     table = _with_missing(table, info)
     table = table[table["run_id"].isin(known.index) | ~table["check"].isin(OF_ARCHITECTURE)]
-    scripts = info.index[info["workload"].astype(str) == SCRIPT]
+    scripts = info.index[info["workload"].astype(str) == SCRIPT] if "workload" in info else []
     table = table[~(table["run_id"].isin(scripts) & table["check"].isin(NOT_OF_SCRIPTS))]
     table["passed"] = (table["found"] >= table["at_least"]) & (table["found"] <= table["at_most"])
     table = sorted_by(table, place(table["run_id"], info.index), table["check"])
     return table.assign(run=table["run_id"])
 
 
-def _rows(check: str, found: pd.Series, at_least, at_most) -> pd.DataFrame:
-    """One row per run; `found` is indexed by run_id."""
-    rows = pd.DataFrame({"run_id": found.index.astype(str), "check": check, "found": found.to_numpy(float)})
-    return rows.assign(at_least=_bound(at_least, found), at_most=_bound(at_most, found))
+def _rows(check: str, values: pd.Series, at_least, at_most) -> pd.DataFrame:
+    """One row per run; `values` are indexed by run_id."""
+    rows = pd.DataFrame({"run_id": values.index.astype(str), "check": check, "found": values.to_numpy(float)})
+    return rows.assign(at_least=_bound(at_least, values), at_most=_bound(at_most, values))
 
 
-def _bound(bound: pd.Series | float, found: pd.Series) -> np.ndarray | float:
-    return bound.reindex(found.index).to_numpy(float) if isinstance(bound, pd.Series) else float(bound)
+def _bound(bound: pd.Series | float, values: pd.Series) -> np.ndarray | float:
+    return bound.reindex(values.index).to_numpy(float) if isinstance(bound, pd.Series) else float(bound)
 
 
 def _counts(info: pd.DataFrame, steps: pd.DataFrame, gpu: pd.DataFrame) -> pd.DataFrame:
@@ -289,11 +289,11 @@ def _layouts(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     parts = []
     for phase in (ranges.FORWARD, ranges.BACKWARD):
         worst: dict[str, float] = {}
-        for (run_id, found_phase, *_), found in counts.iterrows():
-            if found_phase != phase or found.get("unknown", 0):
+        for (run_id, found_phase, *_), row in counts.iterrows():
+            if found_phase != phase or row.get("unknown", 0):
                 continue
             expected = _expected_layouts(info.loc[run_id], phase)
-            wrong = found.sub(expected, fill_value=0).abs().sum() / 2
+            wrong = row.sub(expected, fill_value=0).abs().sum() / 2
             worst[run_id] = max(wrong, worst.get(run_id, 0))
         parts.append(_rows(f"{phase}_layouts", pd.Series(worst, dtype=float), 0, 0))
     return pd.concat(parts)
@@ -312,11 +312,11 @@ def _math_path(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
 
 
 def _profiler(steps: pd.DataFrame) -> pd.DataFrame:
-    def whole(collector: str) -> pd.Series:
+    def step_ns(collector: str) -> pd.Series:
         times = timing.host_times(steps, collector, "wall")
         return times[times["phase"] == ranges.STEP].set_index("run_id")["wall_min_ns"]
 
-    quotient = (whole("nsys") / whole("timer")).dropna()
+    quotient = (step_ns("nsys") / step_ns("timer")).dropna()
     return _rows("profiler", quotient, *PROFILER_RANGE)
 
 
@@ -343,8 +343,8 @@ def _coverage(kernels: pd.DataFrame) -> pd.DataFrame:
 
 
 def _busy(gpu: pd.DataFrame) -> pd.DataFrame:
-    whole = gpu[gpu["phase"] == ranges.STEP]
-    quotient = (whole["busy_ns"] / whole["kernel_ns"]).groupby(whole["run_id"]).min()
+    steps = gpu[gpu["phase"] == ranges.STEP]
+    quotient = (steps["busy_ns"] / steps["kernel_ns"]).groupby(steps["run_id"]).min()
     return _rows("busy", quotient, 0, 1)
 
 
@@ -368,12 +368,12 @@ def _nsys_sums(kernels: pd.DataFrame, nsys_sums: pd.DataFrame) -> pd.DataFrame:
     in_steps = in_steps.agg({"calls": "sum", "total_ns": "sum", "exact": "all"}).reset_index()
     ours = pd.concat([ours[ours["range"] != ""], in_steps.assign(range=ranges.STEP)]).set_index(by)
     # nsys counts what the range's own thread launched, and knows nothing of autograd's threads.
-    whole = ours.groupby(level=["run_id", "range"])["exact"].all()
+    is_exact = ours.groupby(level=["run_id", "range"])["exact"].all()
     theirs = nsys_sums.astype(dict.fromkeys(by, str)).set_index(by)[["calls", "total_ns"]]
     ours = ours[ours.index.get_level_values("run_id").isin(theirs.index.get_level_values("run_id"))]
     difference = ours[["calls", "total_ns"]].sub(theirs, fill_value=0).abs().max(axis=1)
     place_of = difference.index.droplevel("kernel_name")
-    difference = difference[whole.reindex(place_of, fill_value=True).to_numpy(bool)]
+    difference = difference[is_exact.reindex(place_of, fill_value=True).to_numpy(bool)]
     return _rows("nsys_sums", difference.groupby(level="run_id").max(), 0, 0)
 
 

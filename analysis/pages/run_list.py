@@ -49,8 +49,8 @@ def _frame(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> pd
         gpu.groupby(["run_id", "phase"], sort=False)["launches"].mean().reset_index(),
     ]
     for part in parts:
-        whole = part[part["phase"] == ranges.STEP].drop(columns="phase")
-        table = table.merge(whole, how="left", on="run_id")
+        of_step = part[part["phase"] == ranges.STEP].drop(columns="phase")
+        table = table.merge(of_step, how="left", on="run_id")
     table["busy_ratio"] = timing.busy_share(table, kernels)
     table["mfu"] = [
         utilisation.mfu(run, wall) for (_, run), wall in zip(ordered.iterrows(), table["timer_ns"], strict=True)

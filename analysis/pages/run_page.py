@@ -248,8 +248,8 @@ def _family_order(totals: pd.DataFrame) -> list[str]:
 def _mfu(run: pd.Series, times: pd.DataFrame) -> float | None:
     """MFU of the unprofiled step, over the data sheet's peak of its precision; None where it was not timed or the GPU
     is unknown."""
-    whole = times.loc[times["phase"] == ranges.STEP, "timer_ns"].dropna()
-    reached = utilisation.mfu(run, float(whole.iloc[0])) if len(whole) else float("nan")
+    step_ns = times.loc[times["phase"] == ranges.STEP, "timer_ns"].dropna()
+    reached = utilisation.mfu(run, float(step_ns.iloc[0])) if len(step_ns) else float("nan")
     return None if pd.isna(reached) else reached
 
 

@@ -59,11 +59,11 @@ def ingest(
     folder = _sweep_folder(Path(results))
     _check_files_only(folder)
     sweep = read_plan(folder / SWEEP) if (folder / SWEEP).is_file() else {}
-    order = [str(one) for one in sweep.get("runs", [])]
-    found = sorted(file.parent.name for file in folder.glob(f"*/{RECORD}"))
-    if not found:
+    order = [str(run_id) for run_id in sweep.get("runs", [])]
+    present = sorted(file.parent.name for file in folder.glob(f"*/{RECORD}"))
+    if not present:
         raise ResultsError(f"{folder} has no run: it should hold <run_id>/run.json; give the folder of one sweep")
-    run_ids = [one for one in order if one in found] + [one for one in found if one not in order]
+    run_ids = [run_id for run_id in order if run_id in present] + [run_id for run_id in present if run_id not in order]
     records = {run_id: read_finished(folder / run_id) for run_id in run_ids}
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in store.TABLES}
     schemas: set[str] = set()
@@ -79,7 +79,7 @@ def ingest(
         row = tables["runs"].iloc[0]
         if row["status"] != "ok":
             report(f"{run_id}: {row['status']} {row['status_phase'] or ''} {row['status_message'] or ''}".rstrip())
-    not_run = [one for one in order if one not in found]
+    not_run = [run_id for run_id in order if run_id not in present]
     for run_id in not_run:
         report(f"{run_id}: in the sweep, and not run")
     tables = {name: _concat(name, frames) for name, frames in parts.items()}
@@ -118,7 +118,7 @@ def _calibration(file: Path) -> list[dict]:
         rates = load_json(file)
         if not isinstance(rates, list):
             raise TypeError(f"it is a {type(rates).__name__}")
-        return [{name: one[name] for name in CALIBRATED} | {"gpu_name": one.get("gpu_name", "")} for one in rates]
+        return [{name: rate[name] for name in CALIBRATED} | {"gpu_name": rate.get("gpu_name", "")} for rate in rates]
     except (ValueError, TypeError, KeyError) as error:
         raise ResultsError(f"{file} is not a list of rates ({error}): remove it and run the sweep again") from error
 
@@ -131,7 +131,7 @@ def _sweep_folder(results: Path) -> Path:
     sweeps = sorted(file.parent for file in results.glob("*/sweep.json"))
     if len(sweeps) == 1:
         return sweeps[0]
-    held = f"holds {len(sweeps)} sweeps ({', '.join(one.name for one in sweeps)})" if sweeps else "holds no sweep"
+    held = f"holds {len(sweeps)} sweeps ({', '.join(sweep.name for sweep in sweeps)})" if sweeps else "holds no sweep"
     raise ResultsError(f"{results} {held}: give the folder of one sweep, with its sweep.json")
 
 
@@ -434,9 +434,9 @@ def _api_totals(capture: Capture, attribution: Attribution, rank) -> pd.DataFram
 
 def _manifest(name: str, sweep: str, runs: pd.DataFrame, schemas: set[str], not_run: list[str]) -> dict:
     def values(column: str) -> str:
-        return ", ".join(sorted({str(one) for one in runs[column].dropna()}))
+        return ", ".join(sorted({str(value) for value in runs[column].dropna()}))
 
-    started = sorted(str(one) for one in runs["started_at"].dropna())
+    started = sorted(str(moment) for moment in runs["started_at"].dropna())
     return {
         "name": name,
         "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),

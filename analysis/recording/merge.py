@@ -50,13 +50,13 @@ def merge(
     shards = _shards(folders)
     _check_out(out, shards)
     plan = _common_plan(shards)
-    found: dict[str, list[Path]] = {run_id: [] for run_id in plan["runs"]}
+    holders: dict[str, list[Path]] = {run_id: [] for run_id in plan["runs"]}
     machines: dict[str, Machine] = {}
     merged = Merged(sweep=plan["sweep"], runs=[])
     for shard in shards:
         for file in sorted(shard.glob(f"*/{RECORD}")):
             run_id = file.parent.name
-            if run_id not in found:
+            if run_id not in holders:
                 report(f"{run_id}: in {shard}, but not in the sweep; left out")
             elif difference := _other_parameters(record := read_finished(file.parent), plan):
                 merged.missing[run_id] = f"{shard} measured it with another {difference}"
@@ -65,9 +65,9 @@ def merge(
             elif _lost_its_capture(record, file.parent):
                 merged.missing[run_id] = f"{shard} finished it, but its {CAPTURE} is not there; copy it again"
             else:
-                found[run_id].append(file.parent)
+                holders[run_id].append(file.parent)
                 machines.setdefault(run_id, record.machine)
-    for run_id, places in found.items():
+    for run_id, places in holders.items():
         if not places:
             merged.missing.setdefault(run_id, _why_missing(run_id, shards))
             report(f"{run_id}: missing; {merged.missing[run_id]}")
@@ -79,7 +79,7 @@ def merge(
             merged.copies[run_id] = places
             report(f"{run_id}: {len(places)} equal copies, kept once ({_listed(places)})")
     _compare_machines([machines[run_id] for run_id in merged.runs], allow_mix, report)
-    _write(out, plan, {run_id: found[run_id][0] for run_id in merged.runs}, shards)
+    _write(out, plan, {run_id: holders[run_id][0] for run_id in merged.runs}, shards)
     return merged
 
 
@@ -89,9 +89,9 @@ def _shards(folders: Sequence[Path]) -> list[Path]:
     for folder in folders:
         if not folder.is_dir():
             raise ResultsError(f"{folder} is not a folder: give shard folders, or the folder that holds them")
-        below = [*folder.glob(SHARDS), *(one for one in folder.glob(f"*/{SHARDS}") if one.parent.name != RAW)]
-        held = sorted((one for one in below if (one / SWEEP).is_file()), key=_number)
-        sweeps = sorted({str(one.parent) for one in held})
+        below = [*folder.glob(SHARDS), *(shard for shard in folder.glob(f"*/{SHARDS}") if shard.parent.name != RAW)]
+        held = sorted((shard for shard in below if (shard / SWEEP).is_file()), key=_number)
+        sweeps = sorted({str(shard.parent) for shard in held})
         if len(sweeps) > 1:
             raise ResultsError(f"{folder} holds shards of several sweeps ({', '.join(sweeps)}): give the folder of one")
         if (folder / SWEEP).is_file():
@@ -172,8 +172,8 @@ def _check_copies(run_id: str, places: list[Path]) -> None:
 
 def _compare_machines(machines: list[Machine], allow_mix: bool, report: Callable[[str], None]) -> None:
     """Tell the facts of machines that are not the same for all runs. Raises ResultsError where they make a mix."""
-    found = differing([machine.model_dump() for machine in machines], MACHINE_FIELDS)
-    different = {name: f"{name}: {listed(values)}" for name, values in found.items()}
+    by_name = differing([machine.model_dump() for machine in machines], MACHINE_FIELDS)
+    different = {name: f"{name}: {listed(values)}" for name, values in by_name.items()}
     mixed = [words for name, words in different.items() if name in COMPARED]
     if mixed and not allow_mix:
         raise ResultsError(

@@ -85,7 +85,7 @@ def publish_data(
         left_out = allowed.rewrite(recording, folder, manifest | changed)
         run_ids = set(store.load(folder).runs["run_id"].astype(str))
         for line in contents(folder):
-            show("".join(one if one.isprintable() else " " for one in line))  # nothing moves the terminal's cursor
+            show("".join(char if char.isprintable() else " " for char in line))  # nothing moves the terminal's cursor
         for what in left_out:
             show(f"left out, since no recording has it: {what}")
         _check(folder, Scanner(manifest.get(HASHED_NAMES, ())), run_ids, data / name)
@@ -126,11 +126,11 @@ def _created(folder: Path) -> str:
 
 
 def _check(folder: Path, scanner: Scanner, run_ids: set[str], target: Path) -> None:
-    found = scanner.scan(folder)
-    if found:
-        listed = "\n".join(f"  {one}" for one in found[:20])
+    findings = scanner.scan(folder)
+    if findings:
+        listed = "\n".join(f"  {finding}" for finding in findings[:20])
         raise PublishError(
-            f"{len(found)} texts look private, so nothing was published:\n{listed}\n"
+            f"{len(findings)} texts look private, so nothing was published:\n{listed}\n"
             "Remove them at their source (the sweep's name, a status message, a run's log) and ingest again"
         )
     size = sum(file.stat().st_size for file in folder.iterdir())

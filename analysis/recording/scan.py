@@ -87,12 +87,12 @@ class Scanner:
     def search(self, text: str) -> dict[str, str]:
         """What in `text` looks private: by kind the first match."""
         text = KNOWN.sub("", text)
-        found = {kind: value for kind, value in self.values.items() if value in text}
-        found |= {kind: match for kind, detect in _detectors().items() for match in _detected(detect, text)}
-        found |= find_private(text)
+        matches = {kind: value for kind, value in self.values.items() if value in text}
+        matches |= {kind: match for kind, detect in _detectors().items() for match in _detected(detect, text)}
+        matches |= find_private(text)
         if name := find_name(text, self.hashed_names):
-            found["name of a host or a user"] = name
-        return found
+            matches["name of a host or a user"] = name
+        return matches
 
     def scan(self, folder: Path) -> list[Finding]:
         """What in the files below a folder looks private, their names included; each distinct text once."""
@@ -116,19 +116,19 @@ def scan_public(folder: Path) -> list[Finding]:
     that must not become public themselves. Raises OSError, and ValueError for a file that cannot be read."""
     if not folder.is_dir():
         raise FileNotFoundError("no such folder")
-    found, hashed = [], set()
+    findings, hashed = [], set()
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):  # a web server may follow what is not searched
             where = path.relative_to(folder).as_posix()
-            found.append(Finding(kind="a link or a pipe, where only files belong", where=where, beginning=""))
-    if found:
-        return found
+            findings.append(Finding(kind="a link or a pipe, where only files belong", where=where, beginning=""))
+    if findings:
+        return findings
     for file in sorted(folder.rglob("manifest.json")):
         if names := load_json(file).get(HASHED_NAMES):
             hashed.update(names)
             where = file.relative_to(folder).as_posix()
-            found.append(Finding(kind="hashed names, which publish-data leaves out", where=where, beginning=""))
-    return found + Scanner(hashed).scan(folder)
+            findings.append(Finding(kind="hashed names, which publish-data leaves out", where=where, beginning=""))
+    return findings + Scanner(hashed).scan(folder)
 
 
 _PIECE, _OVERLAP = 1024, 256
@@ -138,7 +138,7 @@ def _detected(detect: Callable[[str], Iterable[str]], text: str) -> list[str]:
     """The first match of a detector, if there is one. Some take the square of a text's length, so a long one comes in
     pieces that overlap."""
     pieces = (text[i : i + _PIECE] for i in range(0, max(len(text) - _OVERLAP, 1), _PIECE - _OVERLAP))
-    return next((found[:1] for piece in pieces if (found := list(detect(piece)))), [])
+    return next((matches[:1] for piece in pieces if (matches := list(detect(piece)))), [])
 
 
 @cache
@@ -178,7 +178,7 @@ def texts_of(file: Path) -> Iterator[tuple[str, str]]:
         return
     for number, line in enumerate(text.splitlines(), 1):
         if kind in (".html", ".svg", ".xml"):
-            yield from ((f"line {number}", one) for one in _texts_of_markup(line))
+            yield from ((f"line {number}", words) for words in _texts_of_markup(line))
         elif line.strip():
             yield f"line {number}", line
 

@@ -298,13 +298,13 @@ def side_by_side(recordings: Sequence[Recording]) -> dict[str, pd.DataFrame]:
 
     Raises RecordingError where two have one label.
     """
-    labels = [one.label for one in recordings]
+    labels = [recording.label for recording in recordings]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
         raise RecordingError(f"two recordings are called {twice[0]}: ingest one of them again with another --label")
     tables: dict[str, pd.DataFrame] = {}
     for name in TABLES:
-        parts = [getattr(one, name).astype({"run_id": str}) for one in recordings]
-        labelled = [part.assign(label=one.label) for one, part in zip(recordings, parts)]
+        parts = [getattr(recording, name).astype({"run_id": str}) for recording in recordings]
+        labelled = [part.assign(label=recording.label) for recording, part in zip(recordings, parts)]
         joined = pd.concat(labelled, ignore_index=True)
         tables[name] = joined[["label", *(column for column in joined if column != "label")]]
     return tables
@@ -484,8 +484,8 @@ def _checked(name: str, frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def _lacking(name: str, found: Iterable[str]) -> list[str]:
-    return [column.name for column in TABLES[name] if not column.optional and column.name not in found]
+def _lacking(name: str, columns: Iterable[str]) -> list[str]:
+    return [column.name for column in TABLES[name] if not column.optional and column.name not in columns]
 
 
 def _arrow(name: str, frame: pd.DataFrame) -> pa.Table:
@@ -498,7 +498,7 @@ def _arrow(name: str, frame: pd.DataFrame) -> pa.Table:
             values = values.cat.remove_unused_categories()
             array = pa.DictionaryArray.from_arrays(
                 pa.array(values.cat.codes.to_numpy().astype(np.int32), mask=values.isna().to_numpy()),
-                pa.array([str(one) for one in values.cat.categories], pa.string()),
+                pa.array([str(category) for category in values.cat.categories], pa.string()),
             )
         else:
             array = pa.array(values, type=kind, from_pandas=True)

@@ -52,7 +52,7 @@ def _verify_recording(folder: Path, verified: Verified) -> None:
     except store.RecordingError as error:
         verified.damage[folder] = str(error)
     else:
-        told = manifest.get("tables", {})
-        hashed = {f"{name}.parquet" for name, table in told.items() if "sha256" in table}
+        tables = manifest.get("tables", {})
+        hashed = {f"{name}.parquet" for name, table in tables.items() if "sha256" in table}
         if store.DIGEST not in manifest or not hashed.issuperset(file.name for file in folder.glob("*.parquet")):
             verified.unsealed.append(folder)

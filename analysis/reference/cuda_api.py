@@ -348,5 +348,5 @@ def explain(name: str) -> ApiCall | None:
 
 def group(name: str) -> str | None:
     """Key of the group of `GROUPS` that API call `name` belongs to; None if it is not described."""
-    found = explain(name)
-    return found and found.group
+    entry = explain(name)
+    return entry and entry.group

@@ -106,15 +106,15 @@ _NVJET_TYPES = {"h": "fp16", "t": "bf16", "q": "fp8", "o": "fp4", "d": "fp64"}
 def parse(name: str) -> GemmName | None:
     """Read the kernel `name`; None if it is not of a library whose naming is known."""
     for read in (_xmma, _cutlass2, _cutlass3, _nvjet, _named_after_architecture, _split_k_reduce, _gemv, _deep_gemm):
-        found = read(name)
-        if found is not None:
-            return found
+        gemm = read(name)
+        if gemm is not None:
+            return gemm
     return None
 
 
-def _undocumented(found: GemmName) -> GemmName:
-    said = {field for field in GemmName._fields[1:-1] if getattr(found, field) is not None}
-    return found._replace(inferred=frozenset(said))
+def _undocumented(gemm: GemmName) -> GemmName:
+    said = {field for field in GemmName._fields[1:-1] if getattr(gemm, field) is not None}
+    return gemm._replace(inferred=frozenset(said))
 
 
 def _xmma(name: str) -> GemmName | None:

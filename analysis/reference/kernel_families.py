@@ -1206,8 +1206,8 @@ def is_main_gemm(name: str, taxonomy: Taxonomy = BUILT_IN) -> bool:
 
     False for split-K and epilogue kernels, which belong to the matmul launched before them, and for fused attention.
     """
-    found = taxonomy.classify(name)
-    return found.family == "gemm" and found.part in MAIN_GEMM_PARTS
+    classification = taxonomy.classify(name)
+    return classification.family == "gemm" and classification.part in MAIN_GEMM_PARTS
 
 
 def rule(classification: Classification, taxonomy: Taxonomy = BUILT_IN) -> Rule | None:

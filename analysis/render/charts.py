@@ -433,7 +433,7 @@ def _log_axis(palette: _Palette, values: Iterable[float], most: int, orient: str
     numbers are too few, Vega chooses."""
     low, high = min(values), max(values)
     for steps in (range(1, 10), (1, 2, 5), (1, 3), (1,)):
-        ticks = [one for power in range(-6, 12) for m in steps if low <= (one := float(f"{m}e{power}")) <= high]
+        ticks = [tick for power in range(-6, 12) for m in steps if low <= (tick := float(f"{m}e{power}")) <= high]
         if len(ticks) <= most:
             break
     axis = _value_axis(palette, "~g", most).to_dict() | {"orient": orient}

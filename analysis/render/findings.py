@@ -20,7 +20,7 @@ def noted(fact: Any, read: Read) -> Any:
     if isinstance(fact, pd.Series):
         fact = fact.to_dict()
     if isinstance(fact, list):
-        return [noted(one, read) for one in fact]
+        return [noted(item, read) for item in fact]
     return _Noted(fact, read) if isinstance(fact, Mapping) else fact
 
 
@@ -29,9 +29,9 @@ class _Noted(Mapping):
         self._facts, self._read = facts, read
 
     def __getitem__(self, name: str) -> Any:
-        found = noted(self._facts[name], self._read)
-        self._read.setdefault(name, []).append(found)
-        return found
+        value = noted(self._facts[name], self._read)
+        self._read.setdefault(name, []).append(value)
+        return value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._facts)
@@ -44,10 +44,12 @@ def table(claim: Claim, tables: Iterable[Table], read: Read) -> Table:
     """The first rows of the claim, those that the sentence names before all others, in the columns of the table of the
     page that has most of what the sentence reads. What other tables have of it follows."""
     known = set(claim.rows)
-    found = [[one for one in table.columns if {one.key, one.lower or one.key} <= known] for table in tables]
-    nearest = max(found, key=lambda columns: (sum(one.key in read for one in columns), len(columns)), default=[])
-    near = {one.key: one for one in nearest}
-    others = {one.key: one for columns in found for one in columns if one.key in read}
+    shown = [
+        [column for column in table.columns if {column.key, column.lower or column.key} <= known] for table in tables
+    ]
+    nearest = max(shown, key=lambda columns: (sum(column.key in read for column in columns), len(columns)), default=[])
+    near = {column.key: column for column in nearest}
+    others = {column.key: column for columns in shown for column in columns if column.key in read}
     columns = tuple((near | others | near).values()) or tuple(Column(name, name) for name in claim.rows)
     rows = claim.rows
     if "run_id" in rows:

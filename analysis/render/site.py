@@ -214,13 +214,13 @@ class _Page:
         )
 
     def table(self, key: str) -> Markup:
-        found = self.answer.tables[key]
-        return tables.to_html(found, self._csv(key, found.rows), self.root, dict(self.site.families))
+        table = self.answer.tables[key]
+        return tables.to_html(table, self._csv(key, table.rows), self.root, dict(self.site.families))
 
     def heat(self, key: str) -> Markup:
         """The table `key` as a map: one row per size, one column per context length."""
-        found = self.answer.tables[key]
-        return tables.heat_html(found, self._csv(key, found.rows), self.root)
+        table = self.answer.tables[key]
+        return tables.heat_html(table, self._csv(key, table.rows), self.root)
 
     def _csv(self, key: str, rows) -> str:
         path = f"{self.folder}/{text.file_name(key)}.csv"
@@ -229,20 +229,20 @@ class _Page:
 
     def chart(self, key: str) -> Markup:
         """A figure with a wide and a narrow drawing (CSS shows one), and its legend."""
-        found = self.answer.charts[key]
-        if not len(found.rows):
-            return Markup('<p class="why">{}: not measured</p>').format(text.escape(found.title))
-        rows = _with_labels(found.rows)
+        chart = self.answer.charts[key]
+        if not len(chart.rows):
+            return Markup('<p class="why">{}: not measured</p>').format(text.escape(chart.title))
+        rows = _with_labels(chart.rows)
         drawings = [
             Markup('<div class="{}">{}</div>').format(
                 name,
-                Markup(charts.render(found.kind, rows, f"{key}-{name}", width, found.title, **found.options)),
+                Markup(charts.render(chart.kind, rows, f"{key}-{name}", width, chart.title, **chart.options)),
             )
             for name, width in (("wide", charts.WIDE), ("narrow", charts.NARROW))
         ]
         return Markup(
             '<figure class="chart" id="chart-{}" data-search-exclude>\n<figcaption>{}</figcaption>\n{}\n{}\n</figure>'
-        ).format(key, text.escape(found.title), self._legend(found), Markup("\n").join(drawings))
+        ).format(key, text.escape(chart.title), self._legend(chart), Markup("\n").join(drawings))
 
     def _legend(self, chart: Chart) -> Markup:
         names = set(charts.drawn(chart.kind, chart.rows)[charts.colour_column(chart.kind)])

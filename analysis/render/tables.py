@@ -225,7 +225,7 @@ def _cell(
         label = text.escape(value)
         if not isinstance(run, str) or not run:
             return Markup("<td>{}</td>").format(label)
-        case = [_case_word(one, row) for one in columns if one is column or one.key in CASE]
+        case = [_case_word(other, row) for other in columns if other is column or other.key in CASE]
         said = Markup(' aria-label="{}"').format(text.escape(", ".join(case))) if len(case) > 1 else Markup("")
         return Markup('<td><a href="{}"{}>{}</a></td>').format(run_link(run, root), said, label)
     if column.kind == "kernel":

@@ -164,14 +164,14 @@ def counted(number: float, noun: str) -> Markup:
     return count(number) + Markup(f" {noun_of(number, noun)}")
 
 
-def part_of(part: int, whole: int, noun: str) -> Markup:
+def part_of(part: int, total: int, noun: str) -> Markup:
     """`3 of 20 cases`, `all 20 cases`, `both cases`, `the only case`, `none of 20 cases`, `no case`."""
-    every = counted(whole, noun)
-    if part == whole:
+    every = counted(total, noun)
+    if part == total:
         few = {1: Markup(f"the only {noun}"), 2: every.replace("2", "both", 1)}
-        return few.get(whole, Markup("all ") + every)
+        return few.get(total, Markup("all ") + every)
     words = count(part) if part else Markup("none")
-    return Markup(f"no {noun}") if whole == 1 else words + Markup(" of ") + every
+    return Markup(f"no {noun}") if total == 1 else words + Markup(" of ") + every
 
 
 def parameters(value: float) -> Markup:
@@ -220,8 +220,8 @@ def short_name(name: str, length: int = 64) -> str:
     head = name.removeprefix("void ").replace("(anonymous namespace)", "").replace("<unnamed>", "")
     function = re.split(r"[<(]", head, maxsplit=1)[0].strip()
     function = [part for part in function.split("::") if part.strip()][-1].strip() if function.strip(": ") else head
-    found = [one for one in _OPERATION.findall(name) if one != function and one not in _WRAPPERS]
-    operation = _DECORATION.sub("", found[0]) if found else ""
+    operations = [word for word in _OPERATION.findall(name) if word != function and word not in _WRAPPERS]
+    operation = _DECORATION.sub("", operations[0]) if operations else ""
     return _cut(f"{function} · {operation}" if operation else function, length)
 
 

@@ -58,7 +58,7 @@ class Trace:
 
     @property
     def end(self) -> int:
-        return max((one.end for track in self.tracks for one in track.slices), default=0)
+        return max((piece.end for track in self.tracks for piece in track.slices), default=0)
 
 
 def median_step(ranges: pd.DataFrame) -> int | None:
@@ -118,12 +118,12 @@ def _host(ranges: pd.DataFrame, kernels: pd.DataFrame, zero: int, number) -> Ite
         columns = (rows["launch_ns"] - zero, rows["launch_end_ns"] - zero, rows["launch"])
         return [Slice(start, end, launch, call) for start, end, call in zip(*(c.tolist() for c in columns))]
 
-    for one, rows in ranges.groupby("thread", sort=True):
+    for thread_id, rows in ranges.groupby("thread", sort=True):
         frames = [number(Frame(name)) for name in rows["name"].astype(str).tolist()]
         columns = ((rows["start_ns"] - zero).tolist(), (rows["end_ns"] - zero).tolist(), frames)
-        inside = launches(calls[thread == one])
+        inside = launches(calls[thread == thread_id])
         slices = [Slice(*values) for values in zip(*columns)] + inside
-        yield f"thread {one} (NVTX)", sorted(slices, key=lambda s: (s.start, -s.end))
+        yield f"thread {thread_id} (NVTX)", sorted(slices, key=lambda s: (s.start, -s.end))
     elsewhere = launches(calls[thread.isna()])
     if elsewhere:
         yield "other threads (launches)", elsewhere
@@ -172,18 +172,18 @@ def _tracks(process: str, label: str, slices: list, nested: bool, number) -> Ite
     """`slices` as one track, or as several where they overlap without nesting: no viewer can draw that in one."""
     lanes: list[tuple[list, list[int]]] = []
     for item in slices:
-        one = item if nested else item[0]
+        piece = item if nested else item[0]
         for lane in lanes:
             ends = lane[1]
-            while ends and ends[-1] <= one.start:
+            while ends and ends[-1] <= piece.start:
                 ends.pop()
-            if not ends or (nested and one.end <= ends[-1]):
+            if not ends or (nested and piece.end <= ends[-1]):
                 break
         else:
             lane = ([], [])
             lanes.append(lane)
         lane[0].append(item)
-        lane[1].append(one.end)
+        lane[1].append(piece.end)
     for position, (inside, _) in enumerate(lanes):
         name = label if not position else f"{label} ({position + 1})"
         yield Track(process, name, inside if nested else _grouped(inside, number))
@@ -202,17 +202,17 @@ def _grouped(operations: Iterable[tuple[Slice, str]], number) -> list[Slice]:
         del around[depth:]
 
     end = 0
-    for one, path in operations:
+    for piece, path in operations:
         if path != before:
             old, names = names, path.split("/") if path else []
             same = next((i for i, (a, b) in enumerate(zip(names, old)) if a != b), min(len(names), len(old)))
             close(same, end)
             for name in names[same:]:
                 around.append(len(slices))
-                slices.append(Slice(one.start, one.start, number(Frame(name))))
+                slices.append(Slice(piece.start, piece.start, number(Frame(name))))
             before = path
-        slices.append(one)
-        end = one.end
+        slices.append(piece)
+        end = piece.end
     close(0, end)
     return slices
 
@@ -230,7 +230,7 @@ def speedscope(trace: Trace) -> str:
         f'{{"type":"evented","name":{_json(f"{track.process} {track.name}")},"unit":"nanoseconds","startValue":0,'
         f'"endValue":{trace.end},"events":[{",".join(_events(slices))}]}}'
         for track in trace.tracks
-        if (slices := [one for one in track.slices if trace.frames[one.frame].category != LAUNCH])
+        if (slices := [piece for piece in track.slices if trace.frames[piece.frame].category != LAUNCH])
     )
     return (
         f'{{"$schema":"{SCHEMA}","name":{_json(trace.name)},"activeProfileIndex":0,'
@@ -241,12 +241,12 @@ def speedscope(trace: Trace) -> str:
 def _events(slices: list[Slice]) -> Iterator[str]:
     """Openings and closings in the order of time; each closing closes what was opened last."""
     inside: list[Slice] = []
-    for one in slices:
-        while inside and inside[-1].end <= one.start:
+    for piece in slices:
+        while inside and inside[-1].end <= piece.start:
             last = inside.pop()
             yield f'{{"type":"C","frame":{last.frame},"at":{last.end}}}'
-        yield f'{{"type":"O","frame":{one.frame},"at":{one.start}}}'
-        inside.append(one)
+        yield f'{{"type":"O","frame":{piece.frame},"at":{piece.start}}}'
+        inside.append(piece)
     for last in reversed(inside):
         yield f'{{"type":"C","frame":{last.frame},"at":{last.end}}}'
 

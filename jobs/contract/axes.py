@@ -225,8 +225,8 @@ def details() -> dict[str, Detail]:
     """What each field of `Run` means, in the order of the fields."""
     return {
         name: detail
-        for name, found in Run.model_fields.items()
-        for detail in found.metadata
+        for name, field in Run.model_fields.items()
+        for detail in field.metadata
         if isinstance(detail, Detail)
     }
 
@@ -263,5 +263,5 @@ def type_of(name: str) -> Any:
 
 def default_of(name: str) -> Any:
     """What a run has that does not say; what recordings have that are older than the axis. None where each run says."""
-    found = _field(name)
-    return AXES[name].default if found.is_required() and name in AXES else found.get_default()
+    field = _field(name)
+    return AXES[name].default if field.is_required() and name in AXES else field.get_default()

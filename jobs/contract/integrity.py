@@ -63,14 +63,14 @@ def find_damage(folder: Path, files: Mapping[str, FileFacts]) -> str:
     """The first file of `folder` that is not what it was, and how; "" where all are."""
     for name, written in files.items():
         try:
-            found = file_facts(folder / name)
+            facts = file_facts(folder / name)
         except FileNotFoundError:
             return f"{name} is missing"
         except OSError as error:
             return f"{name} cannot be read ({error.strerror})"
-        if found.bytes != written.bytes:
-            return f"{name} has {found.bytes} bytes, and {written.bytes} were written"
-        if found != written:
+        if facts.bytes != written.bytes:
+            return f"{name} has {facts.bytes} bytes, and {written.bytes} were written"
+        if facts != written:
             return f"{name} is not what was written (its SHA-256 differs)"
     return ""
 

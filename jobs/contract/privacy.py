@@ -170,7 +170,7 @@ def find_name(text: str, hashed: Iterable[str]) -> str:
     """The first name in `text` that is among those `hashed`; "" where none is. A name stands alone, or is joined to
     other words by dots, dashes and underscores."""
     known = set(hashed)
-    salts = sorted({one.partition(":")[0] for one in known})
+    salts = sorted({entry.partition(":")[0] for entry in known})
     return next(
         (name for name in _possible_names(text) for salt in salts if f"{salt}:{_hash(name, salt)}" in known), ""
     )
@@ -183,6 +183,6 @@ def _hash(name: str, salt: str) -> str:
 
 def _possible_names(text: str) -> Iterator[str]:
     for word in dict.fromkeys(re.findall(r"\w[\w.-]*", text)):
-        pieces = [(one.start(), one.end()) for one in re.finditer(r"[^\W_]+", word)]
+        pieces = [(match.start(), match.end()) for match in re.finditer(r"[^\W_]+", word)]
         for i, (start, _) in enumerate(pieces):
             yield from (word[start:end] for _, end in pieces[i : i + _LONGEST_NAME])

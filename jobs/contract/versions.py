@@ -32,7 +32,10 @@ def differing(machines: Iterable[Machine], names: Iterable[str] = COMPARED) -> d
     """The facts that are not the same for all runs, each with the number of runs by value, most first; `machines` are
     those of the runs. No nsys is no difference: it was not used."""
     machines = list(machines)
-    counted = {name: Counter(value(one, name) for one in machines if name != "nsys" or one.get(name)) for name in names}
+    counted = {
+        name: Counter(value(machine, name) for machine in machines if name != "nsys" or machine.get(name))
+        for name in names
+    }
     return {name: dict(counts.most_common()) for name, counts in counted.items() if len(counts) > 1}
 
 
@@ -40,18 +43,21 @@ def differences(machines: Iterable[Machine], here: Machine) -> dict[str, Differe
     """The compared facts in which machines of runs differ from the machine `here`, each with its value `here` and the
     number of other `runs` by value, most first."""
     machines = list(machines)
-    found: dict[str, Difference] = {}
+    by_name: dict[str, Difference] = {}
     for name in COMPARED:
         mine = value(here, name)
-        runs = Counter(theirs for one in machines if (theirs := value(one, name)) != mine)
+        runs = Counter(theirs for machine in machines if (theirs := value(machine, name)) != mine)
         if runs:
-            found[name] = {"here": mine, "runs": dict(runs.most_common())}
-    return found
+            by_name[name] = {"here": mine, "runs": dict(runs.most_common())}
+    return by_name
 
 
-def described(found: Mapping[str, Difference]) -> str:
+def described(different: Mapping[str, Difference]) -> str:
     """What `differences` found: `torch 2.10 (12 runs), here 2.11; commit abc (3 runs), here unknown`."""
-    return "; ".join(f"{name} {listed(one['runs'])}, here {one['here'] or 'unknown'}" for name, one in found.items())
+    return "; ".join(
+        f"{name} {listed(difference['runs'])}, here {difference['here'] or 'unknown'}"
+        for name, difference in different.items()
+    )
 
 
 def listed(runs: Mapping[str, int]) -> str:

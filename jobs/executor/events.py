@@ -66,9 +66,9 @@ class Estimate:
         self.started = time.monotonic()
         self.done: list[tuple[float, float]] = []  # predicted and measured seconds of each finished stage
 
-    def finish(self, one: RunStage, wall_s: float) -> None:
-        if one in self.open:
-            self.done.append((self.open.pop(one), wall_s))
+    def finish(self, stage: RunStage, wall_s: float) -> None:
+        if stage in self.open:
+            self.done.append((self.open.pop(stage), wall_s))
 
     @property
     def elapsed_s(self) -> float:
@@ -176,13 +176,13 @@ class Terminal:
 
     def run_finished(self, run: str, status: str, detail: dict | None, wall_s: float) -> None:
         self.stages.pop(run, None)
-        for one in self.open_stages(run):  # of a run that failed
-            del self.estimate.open[one]
+        for stage in self.open_stages(run):  # of a run that failed
+            del self.estimate.open[stage]
         why = escape(f": {detail.get('phase', '')}: {detail['message']}") if detail else ""
         self.print_done(f"{run}  {MARKS.get(status, f'[red]{status}[/]')}{why}  {wall_s:.1f} s")
 
     def open_stages(self, run: str) -> list[RunStage]:
-        return [one for one in self.estimate.open if one[0] == run]
+        return [stage for stage in self.estimate.open if stage[0] == run]
 
     def print_done(self, what: str) -> None:
         left = "" if self.console.is_terminal else f"  ({clock(self.meter.wall_s)} elapsed, {self.left()})"

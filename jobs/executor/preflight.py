@@ -101,8 +101,8 @@ def check_torch() -> Check:
     try:
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=TORCH_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        found = f"CUDA does not answer within {TORCH_TIMEOUT_S} s"
-        return Check("torch", "failed", found, "see whether nvidia-smi answers; if not, restart the machine")
+        finding = f"CUDA does not answer within {TORCH_TIMEOUT_S} s"
+        return Check("torch", "failed", finding, "see whether nvidia-smi answers; if not, restart the machine")
     if done.returncode == 0:
         return Check("torch", "ok", done.stdout.strip())
     reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
@@ -129,14 +129,14 @@ def check_workload(workload: str, options: Sequence[str] = ("",)) -> Check:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        found = f"{workload}: its module is not imported within {IMPORT_TIMEOUT_S} s"
-        return Check("workload", "failed", found, "let the module do its work in the function")
+        finding = f"{workload}: its module is not imported within {IMPORT_TIMEOUT_S} s"
+        return Check("workload", "failed", finding, "let the module do its work in the function")
     if done.returncode == 0:
         return Check("workload", "ok", workload)
     said = (done.stderr.strip().splitlines() or ["no reason given"])[-1].removeprefix("workload ")
-    found, _, fix = said.rpartition("; ")
+    finding, _, fix = said.rpartition("; ")
     return Check(
-        "workload", "failed", found or f"{workload}: {said}", fix if found else "import it in Python to see why"
+        "workload", "failed", finding or f"{workload}: {said}", fix if finding else "import it in Python to see why"
     )
 
 
@@ -168,16 +168,16 @@ def check_disk(folder: Path, runs: Sequence[Run], protocol: Protocol) -> Check:
     sizes = [predicted_export_bytes(run, protocol) for run in runs]
     needed = FILES_PER_CAPTURE * sum(size for size in sizes if size is not None)
     free = shutil.disk_usage(existing_parent(folder)).free
-    found = f"{amount(free)} free in {folder}"
+    finding = f"{amount(free)} free in {folder}"
     known = len(sizes) - sizes.count(None)
     if known or not sizes:
-        found += f", at most {amount(needed)} predicted"
+        finding += f", at most {amount(needed)} predicted"
     if None in sizes:
-        found += f" for {known} of {len(runs)} runs" if known else ""
-        found += f"; nothing is predicted for workload {', '.join(unpredicted(runs))}"
+        finding += f" for {known} of {len(runs)} runs" if known else ""
+        finding += f"; nothing is predicted for workload {', '.join(unpredicted(runs))}"
     if free < needed:
-        return Check("disk", "failed", found, "free some space, or choose another folder with --results")
-    return Check("disk", "ok", found)
+        return Check("disk", "failed", finding, "free some space, or choose another folder with --results")
+    return Check("disk", "ok", finding)
 
 
 def options_of(workload: str, runs: Sequence[Run]) -> list[str]:
@@ -215,13 +215,13 @@ def check_temporary(runs: Sequence[Run], protocol: Protocol, gpus: int = 0) -> C
         fix = "in Docker with --read-only add --tmpfs /tmp:exec; elsewhere set TMPDIR to a writable folder"
         return Check("temporary folder", "failed", "no temporary folder is writable", fix)
     if len(os.fsencode(folder)) > LONGEST_TEMPORARY:
-        found = f"the path {folder} is too long for a socket"
-        return Check("temporary folder", "failed", found, "set TMPDIR to a shorter one")
+        finding = f"the path {folder} is too long for a socket"
+        return Check("temporary folder", "failed", finding, "set TMPDIR to a shorter one")
     largest = max((predicted_export_bytes(run, protocol) or 0 for run in runs), default=0)
     needed = FILES_PER_CAPTURE * largest * NSYS_WORKERS * (gpus or len(visible_gpus()) or 1)
     if shutil.disk_usage(folder).free < needed:
-        found = f"less than {needed / MIB:.0f} MiB free in {folder} for captures in progress"
-        return Check("temporary folder", "failed", found, "free some space, or set TMPDIR to another folder")
+        finding = f"less than {needed / MIB:.0f} MiB free in {folder} for captures in progress"
+        return Check("temporary folder", "failed", finding, "free some space, or set TMPDIR to another folder")
     return Check("temporary folder", "ok", f"{folder} is writable")
 
 
@@ -241,19 +241,19 @@ def check_gpu_memory(runs: Sequence[Run], with_nsys: bool = True, gpus: int = 0)
             for run in known
             if shape_of(run) in predicted and (predicted_memory_bytes(run) or 0) + idle > least
         ]
-        found = f"{least / GIB:.1f} GiB free"
+        finding = f"{least / GIB:.1f} GiB free"
         if others := unpredicted(runs):
-            found += f"; nothing is predicted for workload {', '.join(others)}"
+            finding += f"; nothing is predicted for workload {', '.join(others)}"
         if used > BUSY_BYTES:
             fix = "stop the other programs on this GPU: they disturb the timings"
-            return Check("GPU memory", "warning", f"{found}; {used / GIB:.1f} GiB in use by others", fix)
+            return Check("GPU memory", "warning", f"{finding}; {used / GIB:.1f} GiB in use by others", fix)
         if len(predicted) < len(shapes):
-            found += f"; predicted for the {len(predicted)} most demanding of {len(shapes)} different shapes"
+            finding += f"; predicted for the {len(predicted)} most demanding of {len(shapes)} different shapes"
         if tight:
             more = f" and {len(tight) - MOST_NAMED} more" if len(tight) > MOST_NAMED else ""
-            found += f"; predicted not to fit: {', '.join(tight[:MOST_NAMED])}{more}"
-            return Check("GPU memory", "warning", found, "they are tried all the same, and reported as oom")
-        return Check("GPU memory", "ok", found)
+            finding += f"; predicted not to fit: {', '.join(tight[:MOST_NAMED])}{more}"
+            return Check("GPU memory", "warning", finding, "they are tried all the same, and reported as oom")
+        return Check("GPU memory", "ok", finding)
     return Check("GPU memory", "failed", "unknown", "see GPU")
 
 

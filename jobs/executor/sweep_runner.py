@@ -165,13 +165,13 @@ class SweepRunner:
         others = [machine for machine in kept if differences([machine], here)]
         if not others:
             return
-        found = differences(others, here)
+        different = differences(others, here)
         if self.allow_mix:
-            self.emit("mixed_versions", runs=len(others), differences=found)
+            self.emit("mixed_versions", runs=len(others), differences=different)
             return
         raise MixedVersions(
             f"{len(others)} of {len(kept)} finished runs in {self.results.folder} were measured with other versions: "
-            f"{described(found)}; give another --results, or --allow-mix (every page then says so), or remove the "
+            f"{described(different)}; give another --results, or --allow-mix (every page then says so), or remove the "
             "folders of those runs (run.json says with what each was measured) to measure them again"
         )
 
@@ -181,7 +181,7 @@ class SweepRunner:
             return
         file = self.results.folder / CALIBRATION
         rates = read_json(file, list) or [{}]
-        if any(not isinstance(one, dict) or one.get("gpu_name") != executor.machine.gpu_name for one in rates):
+        if any(not isinstance(rate, dict) or rate.get("gpu_name") != executor.machine.gpu_name for rate in rates):
             write_json(file, executor.timer.calibrate(file.with_suffix(".log")))
 
     def stop(self) -> None:

@@ -41,12 +41,12 @@ def allowed_environment(
 
 def processes_at_home(home: Path) -> list[int]:
     """Those whose temporary folder is the home of a worker, which no other process has."""
-    found, mark = [], f"TMPDIR={home}".encode()
+    processes, mark = [], f"TMPDIR={home}".encode()
     for environment in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
             if mark in environment.read_bytes().split(b"\0"):
-                found.append(int(environment.parent.name))
-    return found
+                processes.append(int(environment.parent.name))
+    return processes
 
 
 def is_stopped(pid: int) -> bool:

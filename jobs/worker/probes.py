@@ -74,15 +74,15 @@ def memory_by_use(stepper) -> list[dict]:
     parameters = list(stepper.model.parameters())
     uses = {
         "parameters": parameters,
-        "gradients": [one.grad for one in parameters if one.grad is not None],
+        "gradients": [parameter.grad for parameter in parameters if parameter.grad is not None],
         "optimizer_state": list(stepper.optimizer_state()),
     }
-    rows, told = [], 0
+    rows, known_bytes = [], 0
     for use, tensors in uses.items():
-        size = sum(blocks.get(address, 0) for address in {one.untyped_storage().data_ptr() for one in tensors})
+        size = sum(blocks.get(address, 0) for address in {tensor.untyped_storage().data_ptr() for tensor in tensors})
         rows.append({"figure": f"memory_{use}", "unit": "bytes", "value": size})
-        told += size
-    rows.append({"figure": "memory_other", "unit": "bytes", "value": sum(blocks.values()) - told})
+        known_bytes += size
+    rows.append({"figure": "memory_other", "unit": "bytes", "value": sum(blocks.values()) - known_bytes})
     return rows
 
 

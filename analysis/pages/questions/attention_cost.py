@@ -137,9 +137,9 @@ def _times(totals: pd.DataFrame) -> pd.DataFrame:
     for scope, name in _RANGES.items():
         inside = (innermost == name) & ((forward["family"] == GEMM) | (name == ranges.SOFTMAX))
         times[f"{scope}_ns"] = forward[inside].groupby("run_id")["time_ns"].sum()
-    whole = forward.groupby("run_id")["time_ns"].sum()
+    total_ns = forward.groupby("run_id")["time_ns"].sum()
     frame = pd.DataFrame(times).rename_axis("run_id")
-    return frame.assign(softmax_share=frame["softmax_ns"] / whole).reset_index()
+    return frame.assign(softmax_share=frame["softmax_ns"] / total_ns).reset_index()
 
 
 def _work(runs: pd.DataFrame) -> pd.DataFrame:

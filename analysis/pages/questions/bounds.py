@@ -46,7 +46,7 @@ class Frames:
     """Rates of each operation in each case."""
     families: pd.DataFrame
     """Rates of each kernel family in each case, phase by phase."""
-    whole: pd.DataFrame
+    runs: pd.DataFrame
     """What bounds each run."""
     phases: pd.DataFrame
     """What bounds each phase of each training step."""
@@ -67,7 +67,7 @@ def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, cali
         by=run_grid.case_columns(runs),
         operations=roofline.rated(named, ["operation", "series", "phase"], runs),
         families=roofline.rated(timed, ["phase", "family"], runs),
-        whole=grid.merge(judged[judged["phase"] == ranges.STEP], how="left", on="run_id"),
+        runs=grid.merge(judged[judged["phase"] == ranges.STEP], how="left", on="run_id"),
         phases=training.merge(in_phases, how="left", on="run_id"),
         ratios=training.merge(roofline.backward_ratio(steps, totals), how="left", on="run_id"),
     )
@@ -89,7 +89,7 @@ def _facts(runs: pd.DataFrame, calibration: pd.DataFrame) -> dict:
 
 def _claims(frames: Frames, runs: pd.DataFrame, calibration: pd.DataFrame) -> list[Claim]:
     return [
-        *_claims_of_runs(frames.whole),
+        *_claims_of_runs(frames.runs),
         *_claims_of_phases(frames.phases),
         *_claims_of_operations(frames.operations, calibration),
         *_claims_of_ratio(frames.ratios, frames.phases, frames.by),
@@ -145,7 +145,7 @@ def _tables(frames: Frames) -> list[Table]:
             roofline.summary(frames.families),
         ),
         Table("every", "Every operation of every case", (*case, *_OPERATION, *_RATES), frames.operations),
-        Table("runs", "What bounds each run", (*case, Column("mode", "mode"), *_JUDGED), frames.whole),
+        Table("runs", "What bounds each run", (*case, Column("mode", "mode"), *_JUDGED), frames.runs),
         Table(
             "phases",
             "What bounds each phase of a training step",
@@ -192,8 +192,8 @@ def _points(operations: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 # ---------------------------------------------------------------- claims
 
 
-def _claims_of_runs(whole: pd.DataFrame) -> list[Claim]:
-    timed = whole[(whole[NOT_MEASURED] == "") & whole["busy_share"].notna()]
+def _claims_of_runs(runs: pd.DataFrame) -> list[Claim]:
+    timed = runs[(runs[NOT_MEASURED] == "") & runs["busy_share"].notna()]
     counts = {bound: int((timed["bound"] == bound).sum()) for bound in (COMPUTE, MEMORY, LAUNCHES)}
     known = sum(counts.values())
     counts |= {"num_known": known, "num_all": len(timed)}

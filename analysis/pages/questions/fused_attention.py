@@ -365,8 +365,8 @@ def _crossovers(compared: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     rows = []
     for _, group in compared.groupby([*keys, "mode", "attention"], sort=False):
         group = group.sort_values("context_length")
-        found = {clock: _faster_from(group, flag) for clock, flag in (("busy", "faster"), ("timer", "timer_faster"))}
-        rows.append(group.iloc[-1].to_dict() | {"busy_from": found["busy"], "timer_from": found["timer"]})
+        contexts = {clock: _faster_from(group, flag) for clock, flag in (("busy", "faster"), ("timer", "timer_faster"))}
+        rows.append(group.iloc[-1].to_dict() | {"busy_from": contexts["busy"], "timer_from": contexts["timer"]})
     columns = [*compared.columns, "busy_from", "timer_from"]
     return pd.DataFrame(rows, columns=columns).sort_values("mode", kind="stable", ignore_index=True)
 

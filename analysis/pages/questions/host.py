@@ -289,9 +289,9 @@ def _queues(frames: Frames) -> list[Chart]:
 def _every_mode(runs: pd.DataFrame) -> pd.DataFrame:
     """The cases of every mode that there are runs of: forward first, by size and context, then by compile."""
     measured = [mode for mode in modes.MODES if (runs["mode"].astype(str) == mode).any()]
-    found = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in measured], ignore_index=True)
-    found = found if "compile" in found else found.assign(compile=str(runs["compile"].iloc[0]))
-    return sorted_by(found, seen(found, ["mode", "size", "context_length"]), place(found["compile"], SERIES))
+    cases = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in measured], ignore_index=True)
+    cases = cases if "compile" in cases else cases.assign(compile=str(runs["compile"].iloc[0]))
+    return sorted_by(cases, seen(cases, ["mode", "size", "context_length"]), place(cases["compile"], SERIES))
 
 
 def _of_runs(
@@ -397,16 +397,16 @@ def _phases(captured: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, 
 def _left(phases: pd.DataFrame) -> pd.DataFrame:
     """The optimizer's part of what the GPU idles in training steps with CUDA graphs."""
     rows = phases[phases["compile"] == GRAPHS]
-    whole = rows.groupby("run_id")[["idle_ns", "timer_ns"]].transform("sum")
-    rows = rows.assign(part=rows["idle_ns"] / whole["idle_ns"])
+    sums = rows.groupby("run_id")[["idle_ns", "timer_ns"]].transform("sum")
+    rows = rows.assign(part=rows["idle_ns"] / sums["idle_ns"])
     return rows[rows["phase"] == ranges.OPTIMIZER]
 
 
 def _allocations(api: pd.DataFrame, captured: pd.DataFrame) -> pd.DataFrame:
     """Per run, the calls that take memory from the driver or give it back, and their time, in all profiled steps."""
     calls = _grouped(api)
-    found = calls[calls["group"] == "allocation"].groupby("run_id")[["calls", "total_ns"]].sum()
-    rows = captured[["run_id", "mode", "compile"]].merge(found, how="left", left_on="run_id", right_index=True)
+    sums = calls[calls["group"] == "allocation"].groupby("run_id")[["calls", "total_ns"]].sum()
+    rows = captured[["run_id", "mode", "compile"]].merge(sums, how="left", left_on="run_id", right_index=True)
     return rows.fillna({"calls": 0, "total_ns": 0})
 
 
@@ -438,8 +438,8 @@ def _grid(main: Any) -> pd.DataFrame:
     table = run_grid.cases(main.runs, TRAIN) if len(main.runs) else pd.DataFrame(columns=[*by, "run_id", NOT_MEASURED])
     train = set(table["run_id"])
     parts = (frame[frame["run_id"].astype(str).isin(train)] for frame in (main.kernels, main.memops))
-    found = queue.causes(queue.placed(queue.operations(*parts)), main.steps)
-    table = table.merge(found.astype({"run_id": str}), how="left", on="run_id")
+    causes = queue.causes(queue.placed(queue.operations(*parts)), main.steps)
+    table = table.merge(causes.astype({"run_id": str}), how="left", on="run_id")
     return table.assign(waits_share=table["launch_share"] + table["boundary_share"])
 
 

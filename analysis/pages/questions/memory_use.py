@@ -294,8 +294,8 @@ def _outcomes(rows: pd.DataFrame) -> dict:
 
 def _phases(rows: pd.DataFrame) -> dict:
     counts = rows["status_phase"].value_counts()
-    found = [(phase, int(counts[phase])) for phase in ranges.PHASES if phase in counts]
-    return {"phases": [{"phase": phase, "num_runs": number} for phase, number in found]}
+    by_phase = [(phase, int(counts[phase])) for phase in ranges.PHASES if phase in counts]
+    return {"phases": [{"phase": phase, "num_runs": number} for phase, number in by_phase]}
 
 
 def _second_step(rows: pd.DataFrame) -> dict:

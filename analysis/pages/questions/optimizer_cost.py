@@ -70,8 +70,8 @@ class Frames:
 
     @property
     def measured(self) -> pd.DataFrame:
-        found = self.cases[self.cases[NOT_MEASURED] == ""]
-        return found[found["time_ns"].notna() & found["kernel_ns"].notna()]
+        cases = self.cases[self.cases[NOT_MEASURED] == ""]
+        return cases[cases["time_ns"].notna() & cases["kernel_ns"].notna()]
 
     @property
     def compared(self) -> pd.DataFrame:
@@ -93,7 +93,7 @@ def _frames(
     launch = rates.get("launch", float("nan"))
     known = cases["run_id"].isin(run_grid.of_known_shape(runs)["run_id"].astype(str))
     weights = flops.FP32_BYTES * cases["num_parameters"].where(known)  # of another workload the type is not known
-    cases["accesses"] = cases["optimizer"].map({name: sum(found.values()) for name, found in ACCESSES.items()})
+    cases["accesses"] = cases["optimizer"].map({name: sum(accesses.values()) for name, accesses in ACCESSES.items()})
     cases["moved_bytes"] = cases["accesses"] * weights
     cases["rate"] = cases["moved_bytes"] / cases["kernel_ns"]
     cases["of_copy"] = cases["rate"] * 1e9 / rates.get("copy", float("nan"))

@@ -59,8 +59,8 @@ class Frames:
     @property
     def lower(self) -> pd.DataFrame:
         """Measured cases in TF32 and BF16 that have FP32 beside them."""
-        found = _measured(self.cases)
-        return found[(found["precision"] != BASE) & found["step_speedup"].notna()]
+        cases = _measured(self.cases)
+        return cases[(cases["precision"] != BASE) & cases["step_speedup"].notna()]
 
     @property
     def autocast(self) -> pd.DataFrame:
@@ -449,12 +449,12 @@ def _by_precision(*names: str, slower: dict[str, str] | None = None):
     one."""
 
     def facts(rows: pd.DataFrame) -> dict:
-        found: dict[str, dict[str, tuple[float, float] | str]] = {}
+        by_label: dict[str, dict[str, tuple[float, float] | str]] = {}
         for precision, part in rows.groupby("precision", sort=False):
-            found[LABELS[precision]] = {name: span(part[name]) for name in names}
+            by_label[LABELS[precision]] = {name: span(part[name]) for name in names}
             if slower:
-                found[LABELS[precision]]["slower"] = LABELS[slower[precision]]
-        return {"of": found}
+                by_label[LABELS[precision]]["slower"] = LABELS[slower[precision]]
+        return {"of": by_label}
 
     return facts
 
@@ -465,7 +465,7 @@ def _by_family(rows: pd.DataFrame, num_all: int) -> dict:
         {"family": family, "speedup": span(part["speedup"]), "num_cases": len(part)}
         for family, part in rows.groupby("family", sort=False, observed=True)
     ]
-    return {"of": sorted(of, key=lambda one: -one["num_cases"]), "num_all": num_all}
+    return {"of": sorted(of, key=lambda row: -row["num_cases"]), "num_all": num_all}
 
 
 def _products_gain(rows: pd.DataFrame) -> bool:

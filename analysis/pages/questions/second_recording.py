@@ -213,8 +213,8 @@ def _timed(steps: pd.DataFrame) -> pd.DataFrame:
 def _on_gpu(kernels: pd.DataFrame) -> pd.DataFrame:
     """run_id, kernel_ns, busy_ns and launches of a step of one rank, the median over steps and ranks."""
     times = timing.gpu_times(kernels)
-    whole = times[times["phase"] == ranges.STEP]
-    return whole.groupby("run_id")[["kernel_ns", "busy_ns", "launches"]].median().reset_index()
+    steps = times[times["phase"] == ranges.STEP]
+    return steps.groupby("run_id")[["kernel_ns", "busy_ns", "launches"]].median().reset_index()
 
 
 def _kernels_of(totals: pd.DataFrame) -> pd.DataFrame:
@@ -235,7 +235,7 @@ def _unlike(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
 
 def _families(totals: dict[str, pd.DataFrame]) -> pd.DataFrame:
     """run_id, family, share of kernel time in the first and the second recording, and how far these are apart."""
-    first, second = (kernel_time.by_family(one, ["run_id"]) for one in totals.values())
+    first, second = (kernel_time.by_family(frame, ["run_id"]) for frame in totals.values())
     shares = first.merge(second, how="outer", on=["run_id", "family"], suffixes=("_first", "_second"))
     shares = shares[["run_id", "family", "share_first", "share_second"]].fillna({"share_first": 0, "share_second": 0})
     return shares.assign(share_apart=(shares["share_second"] - shares["share_first"]).abs())
