@@ -208,7 +208,7 @@ def test_a_long_text_takes_no_time(unit):
 
 
 def test_a_secret_is_found_wherever_it_is_in_a_long_text():
-    assert all(SCANNER.search("x " * at + "k 0123456789abcdef0123456789abcdef-us12") for at in range(300, 600))
+    assert all(SCANNER.search("x " * at + "k 0123456789abcdef0123456789abcdef-us12") for at in range(360, 620, 20))
 
 
 def test_hand_written_pages_pass():
