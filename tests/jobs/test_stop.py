@@ -103,6 +103,7 @@ def test_a_stop_ends_while_the_shutdown_of_nsys_hangs(hanging_nsys, started):
     eventually(lambda: not any(is_running(int(pid)) for pid in began.read_text().split()))
 
 
+@pytest.mark.long
 def test_a_second_signal_ends_it_at_once(hanging_nsys, started):
     began = hanging_nsys("stop")
     process = started()

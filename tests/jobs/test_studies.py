@@ -42,6 +42,7 @@ def studies(tmp_path, fake_worker):
     return make
 
 
+@pytest.mark.long
 def test_every_sweep_becomes_a_recording(studies):
     code, said, manifests = studies("one", "two")
     assert code == 0, said

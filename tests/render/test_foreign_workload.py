@@ -20,6 +20,8 @@ from analysis.pages.questions import (
 )
 from tests.synthetic import recording
 
+pytestmark = pytest.mark.long
+
 FOREIGN = "my_models:build"
 SHAPE = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
 MODES = ("forward", "train_step")

@@ -15,6 +15,8 @@ from analysis.recording.store import RecordingError
 from analysis.render import charts
 from analysis.render.site import Site
 
+pytestmark = pytest.mark.long
+
 DATA = Path(__file__).parents[2] / "site" / "data"
 
 
