@@ -145,8 +145,6 @@ def test_charts_know_nothing_of_the_analysis():
 
 
 SAYS_NOTHING = {"found", "whole", "one", "told", "taken", "everything"}
-NAMES_LEFT_OUT = ("jobs.sweep", "jobs.memory", "jobs.workloads", "jobs.injected")
-"""Rooms whose names are not checked yet."""
 FIELDS_OF_EVENTS = {("jobs.executor.preflight", "Check", "found"), ("jobs.executor.events", "check", "found")}
 """Fields of the JSON that a job emits keep their names: module, class or function, and name."""
 
@@ -172,10 +170,7 @@ def bound_names(node, scope=""):
         yield from bound_names(child, within)
 
 
-NAMED = [path for path in MODULES if room_of(module_of(path)) not in NAMES_LEFT_OUT]
-
-
-@pytest.mark.parametrize("path", NAMED, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_names_say_what_they_are(path):
     module = module_of(path)
     wrong = [

@@ -261,7 +261,7 @@ class Follower:
         if self.stage is not Stage.CAPTURED or self.forwards > 1 or self.num_steps:
             return
         named = [*((str(i), value) for i, value in enumerate(args)), *options.items()]
-        shapes = [(name, [list(one.shape), str(one.dtype)]) for name, value in named for one in tensors_in([value])]
+        shapes = [(name, [list(x.shape), str(x.dtype)]) for name, value in named for x in tensors_in([value])]
         parameters = list(module.parameters())
         self.facts |= {
             "model": type(getattr(module, "_orig_mod", module)).__name__,

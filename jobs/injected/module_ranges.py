@@ -178,19 +178,19 @@ class ModuleRanges:
         seen = set(waiting)
         while waiting:
             node = waiting.pop()
-            below = [one for one, _ in node.next_functions if one is not None]
+            below = [next_node for next_node, _ in node.next_functions if next_node is not None]
             if is_leaf(node):
                 yield node, f"{BACKWARD}{ACCUMULATION}"
                 continue
             position = bisect_right(numbers, node._sequence_nr()) - 1
             marked = marks[position] if position >= 0 else None
             path = LOSS if marked is None else marked
-            for one in below:
-                if is_leaf(one):
-                    self.paths[id(one.variable)] = path
-                if one not in seen:
-                    seen.add(one)
-                    waiting.append(one)
+            for next_node in below:
+                if is_leaf(next_node):
+                    self.paths[id(next_node.variable)] = path
+                if next_node not in seen:
+                    seen.add(next_node)
+                    waiting.append(next_node)
             yield node, f"{BACKWARD}{path}"
 
     def _open_node(self, label: str, gradients: Any) -> None:
@@ -243,7 +243,7 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
         if isinstance(value, Tensor):
             yield value
         elif isinstance(value, list | tuple):
-            yield from (one for one in value if isinstance(one, Tensor))
+            yield from (entry for entry in value if isinstance(entry, Tensor))
 
 
 def is_leaf(node: Any) -> bool:

@@ -73,13 +73,13 @@ def prediction_seconds(shapes: Iterable[Shape]) -> float:
 
 def most_demanding(shapes: Iterable[Shape]) -> list[Shape]:
     """The shapes whose memory can be predicted in QUICK_S, those that seem to need most first."""
-    found, left_s = [], QUICK_S
+    demanding, left_s = [], QUICK_S
     for shape in sorted(shapes, key=rough_bytes, reverse=True):
         left_s -= prediction_seconds([shape])
         if left_s < 0:
             break
-        found.append(shape)
-    return found
+        demanding.append(shape)
+    return demanding
 
 
 def rough_bytes(shape: Shape) -> int:

@@ -52,31 +52,31 @@ class CachingAllocator:
         pool, least_rest = (self.small, SMALLEST) if size <= LARGEST_SMALL else (self.large, LARGEST_SMALL + 1)
         place = bisect_left(pool, (size,))
         block = pool.pop(place)[2] if place < len(pool) else self.segment(size, pool)
-        whole = block.size
-        if whole - size >= least_rest:
-            rest = Block(block.address + size, whole - size, pool, block)
+        taken_size = block.size
+        if taken_size - size >= least_rest:
+            rest = Block(block.address + size, taken_size - size, pool, block)
             rest.after, block.after, block.size = block.after, rest, size
             if rest.after:
                 rest.after.before = rest
             insort(pool, (rest.size, rest.address, rest))
-            whole = size
+            taken_size = size
         block.free = False
-        self.allocated += whole
+        self.allocated += taken_size
         if self.allocated > self.peak:
             self.peak = self.allocated
         return block
 
     def segment(self, size: int, pool: list) -> Block:
         """A new segment that holds `size` bytes, as one block. Where the limit is met, free segments go back first."""
-        whole = -(-size // OWN_MULTIPLE) * OWN_MULTIPLE if size >= LEAST_OWN else SHARED_SEGMENT
-        whole = SMALL_SEGMENT if pool is self.small else whole
-        if self.reserved + whole > self.limit:
+        segment_size = -(-size // OWN_MULTIPLE) * OWN_MULTIPLE if size >= LEAST_OWN else SHARED_SEGMENT
+        segment_size = SMALL_SEGMENT if pool is self.small else segment_size
+        if self.reserved + segment_size > self.limit:
             self.release_free_segments()
-        if self.reserved + whole > self.limit:
+        if self.reserved + segment_size > self.limit:
             raise OutOfMemory
-        block = Block(self.next_address, whole, pool)
-        self.next_address += whole
-        self.reserved += whole
+        block = Block(self.next_address, segment_size, pool)
+        self.next_address += segment_size
+        self.reserved += segment_size
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         return block
 
@@ -84,7 +84,7 @@ class CachingAllocator:
         for pool in (self.small, self.large):
             for size, _, block in pool:
                 self.reserved -= 0 if block.before or block.after else size
-            pool[:] = [one for one in pool if one[2].before or one[2].after]
+            pool[:] = [entry for entry in pool if entry[2].before or entry[2].after]
 
     def free(self, block: Block) -> None:
         """Called for every tensor there ever was, so that all of it stands here."""

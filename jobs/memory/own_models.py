@@ -75,8 +75,8 @@ def _ask(runs: list[dict], limit_s: float) -> list[Simulation]:
     except subprocess.TimeoutExpired as error:
         lines = (error.stdout or b"").decode()
         problem = f"not simulated within {limit_s:.0f} s; --memory waits longer"
-    whole, _, _ = lines.rpartition("\n")
-    answers = [json.loads(line) for line in whole.splitlines()]
+    ended_lines, _, _ = lines.rpartition("\n")
+    answers = [json.loads(line) for line in ended_lines.splitlines()]
     if refused := next((answer["refused"] for answer in answers if "refused" in answer), None):
         raise Refused(refused)
     return [Simulation(**answer) for answer in answers] + [Simulation(problem=problem)] * (len(runs) - len(answers))

@@ -107,9 +107,9 @@ class Device:
 
     def record(self, out: Tensor, inputs: list[tuple[Tensor, int]], saved: tuple = (), wide: bool = False) -> Tensor:
         """`out` as made from `inputs`, whose gradients need so many temporaries each."""
-        wanted = [(one.node, one.size, one.element, needs) for one, needs in inputs if one.node]
+        wanted = [(tensor.node, tensor.size, tensor.element, needs) for tensor, needs in inputs if tensor.node]
         if wanted and self.has_backward:
-            out.node = Node(wanted, [one.storage for one in saved], wide)
+            out.node = Node(wanted, [tensor.storage for tensor in saved], wide)
             self.nodes.append(out.node)
         return out
 
@@ -185,26 +185,26 @@ class Device:
 
     def backward(self, loss: Tensor) -> None:
         """Latest operation first. Gradients of one tensor add up in a new one, those of parameters end in its leaf."""
-        one = self.new(1)
-        arrived = {loss.node: one}
+        of_loss = self.new(1)
+        arrived = {loss.node: of_loss}
         while self.nodes:
             node = self.nodes.pop()
             gradient = arrived.pop(node)
-            found = [self.gradient(gradient, node.wide, *wanted[1:]) for wanted in node.inputs]
+            gradients = [self.gradient(gradient, node.wide, *wanted[1:]) for wanted in node.inputs]
             for i, (_, size, element, _) in enumerate(node.inputs):
-                if found[i].size > size or found[i].element != element:
-                    found[i] = self.new(size, element)
+                if gradients[i].size > size or gradients[i].element != element:
+                    gradients[i] = self.new(size, element)
             del gradient
             node.saved.clear()
             for target, *_ in reversed(node.inputs):
                 if isinstance(target, Leaf):
-                    target.gradient = found.pop()
+                    target.gradient = gradients.pop()
                 elif target in arrived:
-                    other = found.pop()
+                    other = gradients.pop()
                     arrived[target] = self.new(max(other.size, arrived[target].size), other.element)
                     del other
                 else:
-                    arrived[target] = found.pop()
+                    arrived[target] = gradients.pop()
 
     def gradient(self, of_output: Tensor, wide: bool, size: int, element: int, needs: int) -> Tensor:
         if needs == PASSED:
@@ -240,7 +240,7 @@ class SimulatedStepper:
         self.tokens = shape.batch_size * shape.context_length
         self.rows = self.tokens * shape.num_heads
         self.by_head = shape.num_heads > 1 and shape.context_length > 1  # tokens of a head are not contiguous
-        self.width, self.hidden, self.vocabulary = (self.tokens * one for one in (d, f, shape.vocab_size))
+        self.width, self.hidden, self.vocabulary = (self.tokens * width for width in (d, f, shape.vocab_size))
         self.workspace = self.device.new(WORKSPACE_BYTES, BYTE)
         self.parameters: list[Tensor] = []
         self.leaves: list[Leaf] = []
@@ -350,7 +350,7 @@ class SimulatedStepper:
         naive = kind == "naive"
         by_head = 0 if self.by_head else PASSED
         weights = ((layer.q, by_head), (layer.k, by_head), (layer.v, by_head if naive else PASSED))
-        q, k, v = (device.view(device.linear(x, one, self.width), self.width, needs) for one, needs in weights)
+        q, k, v = (device.view(device.linear(x, weight, self.width), self.width, needs) for weight, needs in weights)
         q, k = self.rotate(layer, q), self.rotate(layer, k)
         heads = self.attend(q, k, v) if naive else device.fused_attention(q, k, v, self.rows)
         if not self.by_head or kind == "efficient":
@@ -365,7 +365,7 @@ class SimulatedStepper:
             device.subtract(device.multiply(even, layer.cos), device.multiply(odd, layer.sin)),
             device.add(device.multiply(even, layer.sin), device.multiply(odd, layer.cos)),
         )
-        rotated = device.record(device.new(x.size), [(one, PASSED) for one in pair])
+        rotated = device.record(device.new(x.size), [(half, PASSED) for half in pair])
         del pair
         return device.cast(rotated, x.element)
 

@@ -148,8 +148,8 @@ class Sweep(SweepAxes):
             raise ValueError("workload_axes: the reference Transformer has none; give workload: MODULE:FUNCTION")
         if self.workload == HUGGING_FACE:
             self._check_hugging_face()
-        if taken := [name for name in self.options if name in AXES]:
-            raise ValueError(f"{taken[0]}: an axis of every sweep has this name; rename the parameter of the workload")
+        if same := [name for name in self.options if name in AXES]:
+            raise ValueError(f"{same[0]}: an axis of every sweep has this name; rename the parameter of the workload")
         sizes = self.sizes
         unknown = [size for size in self.values_of("size") if size not in sizes]
         if unknown and self.workload == REFERENCE:

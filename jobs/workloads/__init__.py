@@ -75,16 +75,18 @@ def check_options(build: Build, options: Mapping[str, Option], workload: str) ->
     type is known where the parameter is annotated with bool, int, float or str."""
     parameters = list(signature(build).parameters.values())[2:]
     known = {
-        one.name: one for one in parameters if one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+        parameter.name: parameter
+        for parameter in parameters
+        if parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     }
-    takes_any = any(one.kind == Parameter.VAR_KEYWORD for one in parameters)
+    takes_any = any(parameter.kind == Parameter.VAR_KEYWORD for parameter in parameters)
     for name, value in options.items():
         if name in known:
             check_type(f"workload_axes.{name}", value, known[name].annotation, workload)
         elif not takes_any:
             allowed = f"it takes {', '.join(known)}" if known else "it takes no options"
             raise OptionError(f"workload_axes.{name}: {workload} has no such parameter; {allowed}")
-    missing = [one.name for one in known.values() if one.default is Parameter.empty and one.name not in options]
+    missing = [name for name, known_as in known.items() if known_as.default is Parameter.empty and name not in options]
     if missing:
         raise OptionError(f"workload_axes: {workload} needs {', '.join(missing)}; give a list of values for each")
 
