@@ -51,14 +51,17 @@ def losses(printed: str) -> list[str]:
 def followed(tmp_path):
     """Runs a script as `profile` does, without nsys: what it printed, its exit code, and what was noted."""
 
-    def run(source: str, *python: str, arguments: tuple[str, ...] = (), **plan) -> tuple[str, int, dict]:
+    def run(source: str, *command: str, **plan) -> tuple[str, int, dict]:
         (tmp_path / "train.py").write_text(source)
         out = tmp_path / "noted.json"
         plan = {"out": str(out), "skip": 3, "steps": 3, "followed": 2, "step": "auto", "goes_on": False} | plan
         environment = os.environ | {"PYTHONPATH": str(script.INJECTED), script.FOLLOW: json.dumps(plan)}
-        command = [sys.executable, *python, "train.py", *arguments]
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+            command or (sys.executable, "train.py"),
+            cwd=tmp_path,
+            env=environment | {"OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
         )
         return done.stdout + done.stderr, done.returncode, script.read_noted(out)
 
@@ -142,6 +145,21 @@ def test_a_sitecustomize_of_the_users_own_runs_as_ever(followed, tmp_path, monke
     monkeypatch.setattr(script, "INJECTED", f"{script.INJECTED}{os.pathsep}{tmp_path / 'own'}")
     printed, code, noted = followed("import sys\nassert sys.mine\n" + TRAIN.replace("WORKERS", "0"))
     assert code == 0 and noted["stage"] == "done", printed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "command",
+    [
+        (sys.executable, "-m", "train"),
+        ("sh", "-c", f"'{sys.executable}' train.py"),
+        (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "train.py"),
+    ],
+    ids=["module", "shell", "torchrun"],
+)
+def test_a_script_may_be_started_in_other_ways(followed, command):
+    printed, code, noted = followed(TRAIN.replace("WORKERS", "0"), *command)
+    assert code == 0 and noted["stage"] == "done" and noted["seen"] == 11, printed
 
 
 @pytest.mark.long
