@@ -106,15 +106,15 @@ class Step:
         assert code == 0, seen.read_text()
         return seen.read_text()
 
-    def check(self) -> dict:
-        """Strike the chosen points, in each mode. Returns the counts, and what was wrong."""
+    def check(self, every: int) -> dict:
+        """Strike each `every`th of the chosen points, in each mode. Returns the counts, and what was wrong."""
         before = self.state()
         code, kinds = self.do(0, COUNT)
         assert code == 0, self.log.read_text()
         whole = self.state()
         outcomes: Counter[str] = Counter()
         wrong = []
-        for at in chosen(kinds):
+        for at in chosen(kinds)[::every]:
             for name, mode in MODES.items():
                 self.reset()
                 code, _ = self.do(at, mode)
@@ -173,6 +173,7 @@ def main() -> int:
     parser.add_argument("--sweep", type=Path, required=True, help="of two runs; one is finished before the faults")
     parser.add_argument("--step", choices=("run", "ingest", "publish-data"), required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--every", type=int, default=1, help="strike each so many of the points")
     arguments = parser.parse_args()
     folder, sweep = arguments.folder.resolve(), arguments.sweep
     results, recordings, data = (folder / name for name in ("results", "recordings", "data"))
@@ -182,7 +183,7 @@ def main() -> int:
     found = {}
     step = Step("run", results, run, look_at_results(sweep))
     if arguments.step == "run":
-        found["run"] = step.check()
+        found["run"] = step.check(arguments.every)
     step.do()
     for name, root, command in (
         ("ingest", recordings, ["ingest", results / "tiny", "--out", recordings / "tiny"]),
@@ -192,7 +193,7 @@ def main() -> int:
         if in_fork(lambda command=command: app([str(word) for word in command]), folder / "first.txt"):  # in its place
             sys.exit((folder / "first.txt").read_text())
         if name == arguments.step:
-            found[name] = Step(name, root, command, look_at_recording).check()
+            found[name] = Step(name, root, command, look_at_recording).check(arguments.every)
     about = {"recorded": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": commit()}
     about = {"steps": {step: about | one for step, one in found.items()}}
     arguments.out.write_text(json.dumps(about, indent=1) + "\n")
