@@ -78,7 +78,6 @@ def _fault_tables(steps: Mapping) -> list[Table]:
         Column("struck", "faults", "count"),
         *(Column(outcome, words, "count") for outcome, words in OUTCOMES.items()),
         Column("wrong", "not whole in the end", "count"),
-        Column("recorded", "measured"),
         Column("commit", "at commit"),
     )
     return [Table("faults", "Faults by step", columns, pd.DataFrame(rows))] if rows else []

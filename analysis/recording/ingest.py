@@ -280,7 +280,9 @@ def _run_row(record: FinishedRecord, run_id: str, status: str, detail: dict, mem
         **{f"status_{key}": value for key, value in detail.items() if isinstance(value, int | float)},
     }
     for column in store.TABLES["runs"]:
-        row.setdefault(column.name, None)
+        value = row.setdefault(column.name, None)
+        if column.dtype == "string" and value is not None:
+            row[column.name] = str(value)  # a record may say anything
     row = {name: scrub_text(value) if isinstance(value, str) else value for name, value in row.items()}
     return pd.DataFrame({name: [value] for name, value in row.items()}, dtype=object)
 
