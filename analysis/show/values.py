@@ -1,0 +1,67 @@
+"""Values of a summary as text: times, sizes, shares, and what is not trusted made harmless."""
+
+import re
+
+import pandas as pd
+
+_HEADINGS = {
+    "total_ns": "total",
+    "kernel_ns": "kernel time",
+    "busy_ns": "busy time",
+    "projected_ns": "projected",
+    "host_ns": "host time",
+    "span_ns": "span",
+    "latency_median_ns": "median latency",
+    "latency_max_ns": "max latency",
+    "memory_bytes": "memory",
+    "clock_hz": "clock",
+    "sm_count": "SMs",
+    "exact_share": "exact",
+    "idle_share": "idle",
+    "kernel_calls": "kernels",
+}
+_NOTHING = "n/a"
+
+
+def printable(text: str) -> str:
+    """`text` on one line, without the control characters that could drive a terminal."""
+    flat = re.sub(r"[\r\n\t]+", " ", str(text))
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in flat)
+
+
+def time_text(ns: float) -> str:
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(ns) >= size:
+            return f"{ns / size:.2f} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def size_text(size: float) -> str:
+    for unit, step in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(size) >= step:
+            return f"{size / step:.1f} {unit}"
+    return f"{size:.0f} B"
+
+
+def shown(column: str, value) -> str:
+    if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
+        return _NOTHING
+    if column.endswith("_ns"):
+        return time_text(float(value))
+    if column.endswith("bytes"):
+        return size_text(float(value))
+    if column.endswith("share"):
+        return f"{100 * float(value):.1f}%"
+    if column == "clock_hz":
+        return f"{float(value) / 1e6:.0f} MHz"
+    if isinstance(value, str):
+        return printable(value) or "(none)"
+    return str(value)
+
+
+def heading(column: str) -> str:
+    return _HEADINGS.get(column, column.replace("_", " "))
+
+
+def is_text(frame: pd.DataFrame, column: str) -> bool:
+    return not pd.api.types.is_numeric_dtype(frame[column]) and any(isinstance(v, str) for v in frame[column])
