@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -77,6 +78,8 @@ class Follower:
         self.forwards = 0
         self.is_last = False  # of the followed steps
         self.uncalled: Callable | None = None
+        self.models: WeakSet[nn.Module] = WeakSet()  # what the script itself calls, where its calls end steps
+        self.hooks: list[Any] = []
 
     # -------------------------------------------------------------------------------------------------- steps
 
@@ -113,8 +116,12 @@ class Follower:
     def begin(self, stage: Stage) -> None:
         self.stage, self.num_steps = stage, 0
         self.facts["stage"] = stage.name.lower()
-        if stage is Stage.TIMED and not self.ends_with_forward():
-            self.unwatch_calls()
+        if stage is Stage.TIMED:
+            self.unwatch_calls()  # each call of a module would be slower by a microsecond or two
+            if self.ends_with_forward():
+                for model in self.models:
+                    self.hooks.append(model.register_forward_pre_hook(self.before_call))
+                    self.hooks.append(model.register_forward_hook(self.after_call, always_call=True))
 
     def now(self) -> tuple[int, Any]:
         """This moment on the host, and in the order of what was launched."""
@@ -217,6 +224,8 @@ class Follower:
 
     def watch_calls(self) -> None:
         """From here on `call` sees every call of a module."""
+        while self.hooks:
+            self.hooks.pop().remove()
         if self.uncalled is not None:
             return
         called = self.uncalled = nn.Module.__call__
@@ -252,8 +261,19 @@ class Follower:
         finally:
             self.depth -= 1
         if not is_loss and self.ends_with_forward():
+            self.models.add(module)
             self.end_step()
         return returned
+
+    def before_call(self, module: nn.Module, args: tuple) -> None:
+        """The script, or another of its models, calls one of its models while steps are timed."""
+        self.depth += 1
+
+    def after_call(self, module: nn.Module, args: tuple, returned: Any) -> None:
+        """A model has been called, which ends a step where it returns to the script."""
+        self.depth -= 1
+        if not self.depth and returned is not None and self.process == os.getpid():
+            self.end_step()
 
     def note_call(self, module: nn.Module, args: tuple, options: dict) -> None:
         """What the model is and what it is given, once nsys captures."""

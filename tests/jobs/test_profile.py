@@ -221,6 +221,25 @@ def test_without_an_optimizer_a_step_is_a_call_of_the_model(followed, step, expe
 
 
 @pytest.mark.long
+def test_each_call_by_the_script_ends_a_step_and_no_call_inside_another_does(followed):
+    """A part that is called alone is called inside the whole, too; one call in between raises and is caught."""
+    calls = """
+with torch.inference_mode():
+    for i in range(30):
+        part = model[0](torch.ones(2, 8))
+        try:
+            model(torch.ones(2, 3))
+        except RuntimeError:
+            pass
+        print("loss", i, model(torch.ones(2, 8)).sum())
+"""
+    printed, code, noted = followed(HEAD + calls)
+    assert code == 0 and noted["stage"] == "done" and noted["seen"] == 11, printed
+    assert len(noted["steps"]) == 3
+    assert printed.count("loss 4 ") == 1 and printed.count("loss 7 ") == 0, "two of its calls are two steps"
+
+
+@pytest.mark.long
 def test_a_script_that_crashes_says_how_far_it_came(profile, tmp_path):
     source = TRAIN.replace("WORKERS", "0").replace("    loss.backward()", "    assert step < 3\n    loss.backward()")
     printed, code = ended(profile(source))
