@@ -1,0 +1,157 @@
+"""When two times differ: by more than recordings of one and the same run do.
+
+The steps of one process are no independent samples, so that their range says little: between two recordings of the
+same runs half of all step times lie outside each other's minimum to maximum. What a difference has to exceed is
+measured instead, on recordings of the same runs (the *noise band*), for each kind of time:
+
+- `kernel`: sums of kernel durations. A sum of many kernels repeats better than one kernel, so what a sum varies by is
+  made of a part of the time itself and of a part for each kernel, which add up like independent errors.
+- `wall`: unprofiled wall time. It varies by a part of the time, and by a part of the time in which the GPU waits for
+  the host, which another machine or another minute changes most.
+
+A band holds HELD of the pairs that it was fitted to, so that of other identical pairs at most 5 of 100 are called
+different. How many of many cases may differ by chance is `is_beyond_chance`.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from analysis.metrics import timing
+from jobs.contract import ranges
+
+Kind = Literal["kernel", "wall"]
+LEVEL = 0.95
+"""Part of identical pairs that are called the same, at least, and of intervals that hold what they are of."""
+HELD = 0.975
+"""Part of the pairs that a band is fitted to which it holds: more than LEVEL, since it knows these and no others."""
+LEAST_PAIRS = 20
+"""Pairs of times that a band is fitted to, at least: of fewer, the quantile is the largest, whatever it is."""
+_RATIOS: dict[Kind, np.ndarray] = {
+    "kernel": np.r_[0.0, np.geomspace(1, 1e6, 121)],
+    "wall": np.r_[0.0, np.geomspace(1e-2, 1e2, 81)],
+}
+"""Tried values of `Band.ratio`. That of waiting time ends where the rest of a step still counts: it has a band, too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """Two times of one run differ where they are further apart than `width_ns`.
+
+    relative: what a time varies by, as a part of it. ratio: what its `parts` vary by against that (nanoseconds for a
+    kernel; a part of the waiting time for `wall`). factor: half a band in units of the two together. num_pairs: pairs
+    of times it was fitted to. source: the recordings they are of.
+    """
+
+    kind: Kind
+    relative: float
+    ratio: float
+    factor: float
+    num_pairs: int
+    source: str = ""
+
+    def width_ns(self, time_ns: pd.Series, parts: pd.Series) -> pd.Series:
+        """Half width of the band around times of `time_ns`. parts: as of `times_of_kernels` and `times_of_steps`."""
+        return self.factor * self.relative * _spread(time_ns, parts, self.ratio)
+
+    def differ(self, pairs: pd.DataFrame) -> pd.Series:
+        """Whether the two times of each row differ. pairs: as `paired` makes them."""
+        return (pairs["second_ns"] - pairs["first_ns"]).abs() > self.width_ns(pairs["mean_ns"], pairs["parts"])
+
+
+def times_of_kernels(kernels: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Kernel time of a step in each group, the median over steps and ranks: by, time_ns, parts (the square root of the
+    number of kernels). `by` begins with run_id."""
+    rows = timing.in_steps(kernels)
+    rows = rows[[*by, *(name for name in ("rank", "step") if name not in by), "start_ns", "end_ns"]]
+    rows = rows.assign(time_ns=rows["end_ns"] - rows["start_ns"])
+    of_step = rows.groupby([*by, "rank", "step"], observed=True, sort=False)["time_ns"].agg(["sum", "size"])
+    of_step = of_step.reset_index().astype(dict.fromkeys(by, str))
+    groups = of_step.groupby(by, sort=False)[["sum", "size"]].median().reset_index()
+    return groups.assign(time_ns=groups["sum"], parts=np.sqrt(groups["size"]))[[*by, "time_ns", "parts"]]
+
+
+def times_of_steps(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """Unprofiled wall time of a step of each run: run_id, time_ns (the median over steps), parts (how long the GPU
+    waits in it: what is left of it beside GPU busy, at least 0)."""
+    wall = timing.host_times(steps, "timer", "wall")
+    wall = wall[wall["phase"] == ranges.STEP][["run_id", "wall_ns"]]
+    gpu = timing.gpu_times(kernels)
+    busy = gpu[gpu["phase"] == ranges.STEP].groupby("run_id")["busy_ns"].median() / timing.num_devices(kernels)
+    waits = wall["wall_ns"] - busy.reindex(wall["run_id"]).to_numpy()
+    return pd.DataFrame({"run_id": wall["run_id"], "time_ns": wall["wall_ns"], "parts": waits.clip(lower=0)})
+
+
+def paired(first: pd.DataFrame, second: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Times that both have, side by side: by, first_ns, second_ns, mean_ns, parts (the larger of both)."""
+    both = first.merge(second, on=by, suffixes=("_first", "_second"))
+    return both[by].assign(
+        first_ns=both["time_ns_first"],
+        second_ns=both["time_ns_second"],
+        mean_ns=(both["time_ns_first"] + both["time_ns_second"]) / 2,
+        parts=both[["parts_first", "parts_second"]].max(axis=1),
+    )
+
+
+def fit_band(pairs: pd.DataFrame, kind: Kind, source: str = "") -> Band:
+    """The noise band of pairs of times of the same runs, as `paired` makes them.
+
+    Of two parameters the ratio is the likeliest one for errors that are normal at each time; the width comes from the
+    quantile of what is seen, whatever their distribution. Raises ValueError below LEAST_PAIRS pairs.
+    """
+    pairs = pairs[pairs["mean_ns"] > 0]
+    if len(pairs) < LEAST_PAIRS:
+        raise ValueError(
+            f"a noise band needs {LEAST_PAIRS} pairs of times of the same runs, and there are {len(pairs)}"
+        )
+    apart = (pairs["second_ns"] - pairs["first_ns"]).abs()
+    fits = []
+    for ratio in _RATIOS[kind]:
+        spread = _spread(pairs["mean_ns"], pairs["parts"], ratio)
+        relative = math.sqrt(float(((apart / spread) ** 2).mean())) or 1e-9  # 0 where every pair is the same
+        fits.append((float(np.log(relative * spread).sum()), ratio, relative))
+    _, ratio, relative = min(fits)
+    off = np.sort(apart / (relative * _spread(pairs["mean_ns"], pairs["parts"], ratio)))
+    factor = float(off[min(math.ceil((len(off) + 1) * HELD), len(off)) - 1])
+    return Band(kind=kind, relative=relative, ratio=float(ratio), factor=factor, num_pairs=len(pairs), source=source)
+
+
+def _spread(time_ns: pd.Series, parts: pd.Series, ratio: float) -> pd.Series:
+    return np.hypot(time_ns, ratio * parts)
+
+
+def is_beyond_chance(num_different: int, num_pairs: int) -> bool:
+    """Whether so many of `num_pairs` pairs are called different as chance makes less than once in twenty times, where
+    all are the same and each is called different with a probability of 5%."""
+    level = 1 - LEVEL
+    fewer = sum(
+        math.comb(num_pairs, count) * level**count * (1 - level) ** (num_pairs - count)
+        for count in range(num_different)
+    )
+    return 1 - fewer < level
+
+
+def median_interval(samples: pd.DataFrame, by: list[str], value: str, seed: int = 0) -> pd.DataFrame:
+    """Median over processes of each process's median, with a bootstrap interval over processes.
+
+    Columns: by, {value} , {value}_low and {value}_high (the 95% interval; NaN below three processes, whose medians say
+    nothing of it), num_processes, num_steps (of all of them). samples: by, process, value. The draws are those of
+    `seed`, the same for every group.
+    """
+    of_process = (
+        samples.groupby([*by, "process"], observed=True, sort=False)[value].agg(["median", "size"]).reset_index()
+    )
+    rows = []
+    for key, group in of_process.groupby(by, observed=True, sort=False):
+        medians = group["median"].to_numpy(float)
+        low = high = math.nan
+        if len(medians) >= 3:
+            drawn = np.random.default_rng(seed).integers(0, len(medians), (2000, len(medians)))
+            low, high = np.quantile(np.median(medians[drawn], axis=1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        found = {value: float(np.median(medians)), f"{value}_low": low, f"{value}_high": high}
+        counts = {"num_processes": len(medians), "num_steps": int(group["size"].sum())}
+        rows.append(dict(zip(by, key, strict=True)) | found | counts)
+    return pd.DataFrame(rows)

@@ -1,0 +1,113 @@
+"""Identical runs are rarely called different, and what differs is seen: on the two shipped recordings of the same runs,
+and on frames small enough to work out by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.metrics import differences
+from analysis.recording import store
+
+DATA = Path(__file__).parents[2] / "site" / "data"
+RUN, FAMILY = ["run_id"], ["run_id", "family"]
+
+
+@pytest.fixture(scope="module")
+def recordings():
+    return [store.load(DATA / name) for name in ("h200-fp32", "again")]
+
+
+@pytest.fixture(scope="module")
+def kernel_pairs(recordings):
+    """Kernel time of each run and of each of its families, in both recordings."""
+
+    def pairs(by):
+        return differences.paired(*(differences.times_of_kernels(rec.kernels, by) for rec in recordings), by)
+
+    return pd.concat([pairs(RUN), pairs(FAMILY)], ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def wall_pairs(recordings):
+    return differences.paired(*(differences.times_of_steps(rec.steps, rec.kernels) for rec in recordings), RUN)
+
+
+def held_out(pairs, kind, folds=5):
+    """Whether each pair is called different by the band of the other runs: no run judges itself."""
+    fold = pairs["run_id"].map({run: i % folds for i, run in enumerate(sorted(pairs["run_id"].unique()))})
+    parts = [differences.fit_band(pairs[fold != number], kind).differ(pairs[fold == number]) for number in range(folds)]
+    return pd.concat(parts).reindex(pairs.index)
+
+
+def test_at_most_one_in_twenty_identical_kernel_times_is_called_different(kernel_pairs):
+    different = held_out(kernel_pairs, "kernel")
+    assert len(kernel_pairs) == 450
+    assert different.mean() <= 0.05
+    assert different[kernel_pairs["family"].isna()].mean() <= 0.05, "of whole steps alone"
+
+
+def test_at_most_one_in_twenty_identical_step_times_is_called_different(wall_pairs):
+    different = held_out(wall_pairs, "wall")
+    assert len(wall_pairs) == 60
+    assert different.mean() <= 0.05
+
+
+def test_a_planted_change_of_3_percent_of_kernel_time_is_seen(kernel_pairs):
+    steps = kernel_pairs[kernel_pairs["family"].isna()]
+    band = differences.fit_band(kernel_pairs, "kernel")
+    for change in (0.97, 1.03):
+        second = steps["second_ns"] * change
+        planted = steps.assign(second_ns=second, mean_ns=(steps["first_ns"] + second) / 2)
+        assert band.differ(planted).mean() >= 0.95
+
+
+def test_a_sum_of_many_kernels_has_a_narrower_band_than_one_kernel(kernel_pairs):
+    band = differences.fit_band(kernel_pairs, "kernel")
+    time = pd.Series([5_000.0, 5_000_000.0])
+    share = band.width_ns(time, np.sqrt(pd.Series([1, 1000]))) / time
+    assert share[0] > 5 * share[1]
+
+
+def test_a_step_that_waits_for_the_host_has_a_wider_band(wall_pairs):
+    band = differences.fit_band(wall_pairs, "wall")
+    time = pd.Series([1e8, 1e8])
+    never, mostly = band.width_ns(time, pd.Series([0.0, 8e7])) / time
+    assert mostly > 5 * never
+
+
+def test_a_band_needs_pairs():
+    pairs = pd.DataFrame({"run_id": ["a"], "first_ns": [1], "second_ns": [1], "mean_ns": [1.0], "parts": [0]})
+    with pytest.raises(ValueError, match="needs 20 pairs of times of the same runs, and there are 1"):
+        differences.fit_band(pairs, "kernel")
+
+
+def test_times_that_never_differ_make_a_band_without_width():
+    pairs = pd.DataFrame(
+        {"first_ns": [1000] * 30, "second_ns": [1000] * 30, "mean_ns": [1000.0] * 30, "parts": [1] * 30}
+    )
+    band = differences.fit_band(pairs.assign(run_id="a"), "kernel")
+    assert not band.differ(pairs).any()
+    assert band.differ(pairs.assign(second_ns=1010)).all()
+
+
+def test_one_of_twenty_is_chance_and_four_are_not():
+    assert not differences.is_beyond_chance(1, 20)
+    assert not differences.is_beyond_chance(3, 20)
+    assert differences.is_beyond_chance(4, 20)
+    assert not differences.is_beyond_chance(0, 0)
+
+
+def test_an_interval_is_of_processes_and_not_of_their_steps():
+    steps = pd.DataFrame({"run_id": "a", "process": [0] * 50 + [1, 2], "ns": [1.0] * 50 + [3.0, 5.0]})
+    table = differences.median_interval(steps, ["run_id"], "ns")
+    row = table.iloc[0]
+    assert (row["ns"], row["num_processes"], row["num_steps"]) == (3.0, 3, 52)
+    assert (row["ns_low"], row["ns_high"]) == (1.0, 5.0)
+
+
+def test_two_processes_have_no_interval():
+    steps = pd.DataFrame({"run_id": "a", "process": [0, 1], "ns": [1.0, 2.0]})
+    row = differences.median_interval(steps, ["run_id"], "ns").iloc[0]
+    assert row["ns"] == 1.5 and np.isnan(row["ns_low"]) and row["num_processes"] == 2
