@@ -31,14 +31,18 @@ def least_lag(
     is_node: shares its launch with others, or is a whole graph; is_later: and is not the first of them. The way is that
     of the others; where there are none, from the end of the call to the first node.
     """
-    lag = np.where(is_node, _NOT_COUNTED, start - launch)
+    lag = start - launch
+    lag[is_node] = _NOT_COUNTED
     if is_node.all():
         lag = np.where(is_later, _NOT_COUNTED, start - launch_end)
     if not drifts:
         return np.full(len(lag), lag.min(initial=_NOT_COUNTED))
     # No two moments may differ by more than the drift between them: the running minimum from both sides.
     drift = start // DRIFT
-    backward = np.minimum.accumulate((lag + drift)[::-1])[::-1] - drift
+    lag += drift
+    backward = np.minimum.accumulate(lag[::-1])[::-1]
+    backward -= drift
+    lag -= drift
     lag -= drift
     np.minimum.accumulate(lag, out=lag)
     lag += drift

@@ -58,8 +58,9 @@ class Union:
     """The time that intervals cover together, to be asked for parts of it. They may come in any order."""
 
     def __init__(self, start: np.ndarray, end: np.ndarray):
-        order = np.argsort(start, kind="stable")
-        start, end = start[order], end[order]
+        if (start[1:] < start[:-1]).any():
+            order = np.argsort(start, kind="stable")
+            start, end = start[order], end[order]
         first = np.flatnonzero(start > covered_before(np.zeros(len(start), np.int8), start, end))
         self.start = start[first]
         self.end = np.maximum.reduceat(end, first) if len(first) else end

@@ -111,45 +111,43 @@ class _Timelines:
     def _add_idle(self, table, start, end, kind, phase, call) -> None:
         covered = intervals.covered_before(np.zeros(len(start), np.int8), start, end)
         gaps = np.flatnonzero(start > covered)[1:]  # before the first operation there is no work
-        covered = covered[gaps]
-        known = call[gaps] >= 0
-        table[_UNKNOWN] += _sums(phase[gaps[~known]], (start[gaps] - covered)[~known])
-        if not known.any():
+        unknown, gaps = gaps[call[gaps] < 0], gaps[call[gaps] >= 0]
+        table[_UNKNOWN] += _sums(phase[unknown], start[unknown] - covered[unknown])
+        if not len(gaps):
             return
+        covered = covered[gaps]
         ready, is_later, least = self._ready(start, kind, call, gaps)
         late = idle.late_ns(covered, ready, is_later)
         waits = np.zeros(len(gaps), np.int64)
-        rows = np.flatnonzero(known & (late > 0))
-        owner = self._api_process[call[gaps[rows]]]
-        for process in set(np.unique(owner)) & self._syncs.keys():
-            mine = rows[owner == process]
+        owner = self._api_process[call[gaps]]
+        for process, syncs in self._syncs.items():
+            mine = np.flatnonzero((owner == process) & (late > 0))
             on_host = (covered - least)[mine]
-            waits[mine] = self._syncs[process].covered_ns(on_host, on_host + late[mine])
-        gaps, between, late, waits = (
-            values[known] for values in (phase[gaps], start[gaps] - covered - late, late, waits)
-        )
-        table[_LATE] += _sums(gaps, late - waits)
-        table[_SYNC] += _sums(gaps, waits)
-        table[_BETWEEN] += _sums(gaps, between)
+            waits[mine] = syncs.covered_ns(on_host, on_host + late[mine])
+        table[_LATE] += _sums(phase[gaps], late - waits)
+        table[_SYNC] += _sums(phase[gaps], waits)
+        table[_BETWEEN] += _sums(phase[gaps], start[gaps] - covered - late)
 
     def _ready(self, start, kind, call, gaps) -> tuple[np.ndarray, ...]:
-        """Of the operations `gaps`: when they are ready, whether they are later ones of their launch, and the way from
-        launch to start. Where the launch is not known these say nothing."""
+        """Of the operations `gaps`, whose launches are known: when they are ready, whether they are later ones of their
+        launch, and the shortest way from launch to start."""
         known = np.flatnonzero(call >= 0)
-        call, start = call[known], start[known]
-        is_node = self._is_shared[call] | (kind[known] == _GRAPHS)
+        gaps = np.searchsorted(known, gaps)
+        start, kind, call = start[known], kind[known], call[known]
+        is_node = self._is_shared[call] | (kind == _GRAPHS)
         is_later = is_node.copy()
         nodes = np.flatnonzero(is_node)
         is_later[nodes[np.unique(call[nodes], return_index=True)[1]]] = False
         launch, launch_end = self._api_start[call], self._api_end[call]
-        least = idle.least_lag(start, launch, launch_end, is_node, is_later, drifts=True)
+        least = idle.least_lag(start, launch, launch_end, is_node, is_later, drifts=True)[gaps]
+        usual = int(np.median(launch_end - launch))
+        start, kind, launch, launch_end, is_node = (
+            values[gaps] for values in (start, kind, launch, launch_end, is_node)
+        )
         # A call of a kernel that takes longer than usual (it loads code) launches it later by as much. That of a copy
         # may take long because it waits for the copy.
-        took = launch_end - launch
-        launch = launch + np.where(kind[known] == _COPIES, 0, np.maximum(took - int(np.median(took)), 0))
-        place = np.minimum(np.searchsorted(known, gaps), len(known) - 1)
-        ready = idle.ready_ns(start[place], launch[place], launch_end[place], is_node[place], least[place])
-        return ready, is_later[place], least[place]
+        launch += np.where(kind == _COPIES, 0, np.maximum(launch_end - launch - usual, 0))
+        return idle.ready_ns(start, launch, launch_end, is_node, least), is_later[gaps], least
 
 
 def _syncs_by_process(capture: Capture) -> dict[int, intervals.Union]:
@@ -171,10 +169,11 @@ def _add_busy(table, start, end, kind, phase) -> None:
         mine = kind == number
         begins, ends = start[mine], end[mine]
         begins = np.maximum(begins, intervals.covered_before(np.zeros(len(begins), np.int8), begins, ends))
-        ends = np.maximum(ends, begins)
+        np.maximum(ends, begins, out=ends)
         table[number] += _sums(phase[mine], ends - begins - earlier.covered_ns(begins, ends))
         if number != present[-1]:
-            earlier = intervals.Union(np.r_[earlier.start, begins], np.r_[earlier.end, ends])
+            both = (begins, ends) if number == present[0] else (np.r_[earlier.start, begins], np.r_[earlier.end, ends])
+            earlier = intervals.Union(*both)
 
 
 def _sums(phase: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -36,7 +36,7 @@ _LIMITS = {
 
 
 def sentences(summary: Summary) -> list[str]:
-    """Lines of plain text: one to three for each GPU, or a summary where there are many."""
+    """Lines of plain text: three of one GPU, one each of a few, a summary of many; and one of the phases."""
     rows = summary.sections["verdict"]
     if not len(rows):
         return [f"No work on any GPU in {time_text(summary.capture['events_ns'])} of events"]
@@ -45,21 +45,24 @@ def sentences(summary: Summary) -> list[str]:
     lines = []
     for _, row in rows.iterrows():
         parts, limit = f"GPU {row['gpu']}: {_sum_of_parts(row)}", _limit(row)
-        lines += [parts, limit] if len(rows) == 1 else [f"{parts}. {limit}"]
+        lines += [parts, *_causes(row), limit] if len(rows) == 1 else [f"{parts}. {limit}"]
     return lines + _of_phases(summary)
 
 
 def _sum_of_parts(row: pd.Series) -> str:
-    """`115.6 ms = kernels 36.2 ms (31%) + idle 79.4 ms (69%): launched late by the host 75.1 ms, ...`"""
+    """`115.60 ms = kernels 36.20 ms (31%) + idle 79.40 ms (69%)`"""
     elapsed = row["elapsed_ns"]
     idle_ns = sum(row[name] for name in _IDLE)
     terms = [f"{label} {_time(row[name], elapsed)}" for name, label in _largest_first(row, _BUSY)]
     if idle_ns:
         terms.append(f"idle {_time(idle_ns, elapsed)}")
-    text = " + ".join(terms)
-    if idle_ns:
-        text += ": " + ", ".join(f"{label} {time_text(row[name])}" for name, label in _largest_first(row, _IDLE))
-    return f"{time_text(elapsed)} = {text}" if text else time_text(elapsed)
+    return " = ".join([time_text(elapsed), *([" + ".join(terms)] if terms else [])])
+
+
+def _causes(row: pd.Series) -> list[str]:
+    """`Idle: launched late by the host 75.10 ms, between operations 4.30 ms`"""
+    causes = ", ".join(f"{label} {time_text(row[name])}" for name, label in _largest_first(row, _IDLE))
+    return [f"Idle: {causes}"] if causes else []
 
 
 def _largest_first(row: pd.Series, labels: dict[str, str]) -> list[tuple[str, str]]:
@@ -94,7 +97,7 @@ def _takes(row: pd.Series) -> dict[str, int]:
 
 def _of_many(rows: pd.DataFrame) -> list[str]:
     total = rows.sum()
-    lines = [f"{counted(len(rows), 'GPU')}, together: {_sum_of_parts(total)}", _limit(total)]
+    lines = [f"{counted(len(rows), 'GPU')}, together: {_sum_of_parts(total)}", *_causes(total), _limit(total)]
     for name, does in (("kernels_ns", "kernels run"), ("late_launch_ns", "GPUs wait for late launches")):
         shares = rows[name] / rows["elapsed_ns"].clip(lower=1)
         low, high = (rows.loc[at] for at in (shares.idxmin(), shares.idxmax()))
