@@ -52,3 +52,27 @@ def covered_before(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.
         return latest
     latest = pd.Series(end).groupby(group).cummax().groupby(group).shift(1)
     return latest.fillna(low - 1).astype(np.int64).to_numpy()
+
+
+class Union:
+    """The time that intervals cover together, to be asked for parts of it. They may come in any order."""
+
+    def __init__(self, start: np.ndarray, end: np.ndarray):
+        if (start[1:] < start[:-1]).any():
+            order = np.argsort(start, kind="stable")
+            start, end = start[order], end[order]
+        first = np.flatnonzero(start > covered_before(np.zeros(len(start), np.int8), start, end))
+        self.start = start[first]
+        self.end = np.maximum.reduceat(end, first) if len(first) else end
+        self._before = np.r_[0, np.cumsum(self.end - self.start)]
+
+    def covered_ns(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """How much of each [low, high) is covered (int64)."""
+        return self._until(high) - self._until(low)
+
+    def _until(self, time: np.ndarray) -> np.ndarray:
+        if not len(self.start):
+            return np.zeros(len(time), np.int64)
+        number = np.searchsorted(self.start, time, side="right")
+        last = np.where(number > 0, self.end[number - 1], time)
+        return self._before[number] - np.maximum(last - time, 0)

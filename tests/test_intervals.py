@@ -49,3 +49,15 @@ def test_two_gpus_of_100_ns_are_busy_for_as_long_in_a_capture_as_in_a_recording(
     assert summary.sections["gpus"]["busy_ns"].tolist() == [100, 100]
     assert summary.sections["phases"]["busy_ns"].tolist() == [200]
     assert recorded["busy_ns"].tolist() == [200, 200]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_parts_of_a_union_equal_a_plain_count(seed):
+    rng = random.Random(seed)
+    rows = [(start := rng.randrange(300), start + rng.randrange(20)) for _ in range(rng.choice([0, 1, 30]))]
+    start, end = np.array(rows, np.int64).reshape(-1, 2).T
+    covered = {at for low, high in rows for at in range(low, high)}
+    low = np.array([rng.randrange(-20, 340) for _ in range(50)])
+    high = low + np.array([rng.randrange(60) for _ in range(50)])
+    plain = [len(covered & set(range(*part))) for part in zip(low, high)]
+    assert intervals.Union(start, end).covered_ns(low, high).tolist() == plain

@@ -10,12 +10,15 @@ import numpy as np
 import pandas as pd
 
 from analysis import intervals
+from analysis.capture import verdict
 from analysis.capture.attribution import NO_CALL, Attribution, attribute, levels, module_named
 from analysis.capture.nsys_export import BLOCK, MOST_DEVICES, UNKNOWN_PROCESS, Capture, codes_of, process_id
 from analysis.reference import kernel_families
 from jobs.contract.ranges import ALL_PHASES
 
 SECTIONS: dict[str, dict[str, str]] = {
+    "verdict": verdict.COLUMNS,
+    "verdict_phases": verdict.PHASE_COLUMNS,
     "kernels": {
         "name": "full demangled name",
         "family": "kernel family",
@@ -112,14 +115,18 @@ def summarise(
     duration = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
     gpu = _gpus_of(capture, kernels)
     overlaps = _Overlaps(gpu, kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy())
+    gpus = {"kernels": gpu} | {name: _gpus_of(capture, getattr(capture, name)) for name in ("graphs", "memops")}
+    of_gpus, of_phases = verdict.split_elapsed(capture, attribution, gpus, taxonomy)
     sections = {
+        "verdict": of_gpus,
+        "verdict_phases": of_phases,
         "kernels": _kernels(kernels, duration, taxonomy),
         "ranges": _ranges(capture, attribution, duration, overlaps),
         "phases": _phases(attribution, duration, overlaps),
         "api": _api(capture, attribution),
         "syncs": _syncs(capture),
         "memops": _memops(capture),
-        "gpus": _gpus(capture, gpu, duration),
+        "gpus": _gpus(capture, gpus, duration),
     }
     sections["families"] = _families(sections["kernels"])
     sections["problems"] = _problems(capture, attribution)
@@ -153,7 +160,7 @@ def summarise(
     return Summary(
         capture=facts,
         coverage=coverage,
-        launches=_launches(attribution, kernels, gpu),
+        launches=_launches(attribution, kernels, gpu, of_gpus),
         sections={name: sections[name] for name in SECTIONS},
     )
 
@@ -504,28 +511,33 @@ def _api(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     return frame[frame["calls"] > 0].reset_index(drop=True)
 
 
-def _launches(attribution: Attribution, kernels: pd.DataFrame, gpu: np.ndarray) -> dict:
+def _launches(attribution: Attribution, kernels: pd.DataFrame, gpu: np.ndarray, of_gpus: pd.DataFrame) -> dict:
     """Launch latency and queue depth over all kernels: how many launched kernels of that GPU had not begun when one
-    was launched."""
+    was launched. A mean says nothing of the time in which nothing is launched, which dry_ns is."""
     place = attribution.kernels
     known = place["api"].to_numpy() >= 0
     if not known.any():
-        return {"kernels": 0, "latency_median_ns": None, "latency_max_ns": None, "queue_mean": None, "queue_max": None}
+        return {"kernels": 0} | dict.fromkeys(_LAUNCH_FIGURES)
     start, launch = kernels["start_ns"].to_numpy(), place["launch_ns"].to_numpy()
     latency = (start - launch)[known]
-    total = deepest = 0
+    depths = []
     for number in np.unique(gpu[known]):
         rows = np.flatnonzero(known & (gpu == number))
         begun = np.searchsorted(start[rows], np.sort(launch[rows], kind="stable"), side="right")
-        depth = np.maximum(np.arange(len(rows)) - begun, 0)
-        total, deepest = total + int(depth.sum()), max(deepest, int(depth.max()))
-    return {
-        "kernels": int(known.sum()),
-        "latency_median_ns": float(np.median(latency)),
-        "latency_max_ns": int(latency.max()),
-        "queue_mean": total / int(known.sum()),
-        "queue_max": deepest,
-    }
+        depths.append(np.maximum(np.arange(len(rows)) - begun, 0))
+    depth = np.concatenate(depths)
+    figures = (
+        float(np.median(latency)),
+        int(latency.max()),
+        int(depth.sum()) / len(depth),
+        float(np.median(depth)),
+        int(depth.max()),
+        int(of_gpus[["late_launch_ns", "sync_ns"]].to_numpy().sum()),
+    )
+    return {"kernels": len(depth)} | dict(zip(_LAUNCH_FIGURES, figures))
+
+
+_LAUNCH_FIGURES = ("latency_median_ns", "latency_max_ns", "queue_mean", "queue_median", "queue_max", "dry_ns")
 
 
 def _durations(code: np.ndarray, frame: pd.DataFrame, num_groups: int) -> np.ndarray:
@@ -556,14 +568,13 @@ def _memops(capture: Capture) -> pd.DataFrame:
     return _frame("memops", _by_category(memops, "operation", sums), "total_ns")
 
 
-def _gpus(capture: Capture, kernel_gpu: np.ndarray, duration: np.ndarray) -> pd.DataFrame:
+def _gpus(capture: Capture, gpus: dict[str, np.ndarray], duration: np.ndarray) -> pd.DataFrame:
     facts = {int(gpu["id"]): gpu for gpu in capture.gpus if gpu.get("id") is not None}
-    frames = (capture.kernels, capture.graphs, capture.memops)
-    gpus = [kernel_gpu, *(_gpus_of(capture, frame) for frame in frames[1:])]
+    frames = [getattr(capture, name) for name in gpus]
     rows = []
-    for number in sorted({int(number) for gpu in gpus for number in pd.unique(gpu)}):
+    for number in sorted({int(number) for gpu in gpus.values() for number in pd.unique(gpu)}):
         fact = facts.get(number, {})
-        mine = [gpu == number for gpu in gpus]
+        mine = [gpu == number for gpu in gpus.values()]
         start, end = (
             np.concatenate([frame[name].to_numpy()[here] for frame, here in zip(frames, mine)])
             for name in ("start_ns", "end_ns")

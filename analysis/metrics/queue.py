@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from analysis import intervals
+from analysis import idle, intervals
 from analysis.metrics import timing
 from jobs.contract import ranges
 
@@ -25,29 +25,30 @@ def operations(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
 
 
 def placed(ops: pd.DataFrame) -> pd.DataFrame:
-    """`operations` with their place in the queue of their device, all on its clock.
+    """`operations` with their place in the queue of their device, all on its clock; `analysis.idle` has the
+    definitions. In a step the clocks do not drift.
 
-    The two clocks of a capture are some microseconds apart, so a launch is put on the GPU's clock by the shortest way
-    from launch to start in its step, which counts as no wait at all: what every launch takes at least is not seen.
     Added columns: ready_ns, when the operation could have started at the earliest; gap_ns, how long the GPU was idle
     before it (0 for the first of a step); late_ns, the part of the gap before ready_ns, which the host caused; first,
-    whether it is the first of its phase. All nodes of a CUDA graph have one launch: they are ready when that call ends,
-    and gaps inside the graph are the GPU's own.
+    whether it is the first of its phase.
     """
     queue = ops.groupby(QUEUE, sort=False).ngroup()
     call = [*QUEUE, "launch_ns"]
-    node, repeated = ops.duplicated(call, keep=False), ops.duplicated(call)
-    lag = ops["start_ns"] - ops["launch_ns"]
-    least = lag.where(~node).groupby(queue).transform("min")
-    least = least.fillna((ops["start_ns"] - ops["launch_end_ns"]).where(~repeated).groupby(queue).transform("min"))
-    ready = ops["launch_ns"].where(~node, ops["launch_end_ns"]) + least
-    ready = np.minimum(ready, ops["start_ns"])
-    times = (queue.to_numpy(), ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy())
-    covered = pd.Series(intervals.covered_before(*times), ops.index).where(queue.duplicated())
-    gap = (ops["start_ns"] - covered).clip(lower=0).fillna(0)
-    late = np.minimum((ready - covered).clip(lower=0).fillna(0), gap).where(~repeated, 0)
+    node, later = ops.duplicated(call, keep=False).to_numpy(), ops.duplicated(call).to_numpy()
+    start, end, launch, launch_end = (
+        ops[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "launch_ns", "launch_end_ns")
+    )
+    begins = ~queue.duplicated().to_numpy()
+    steps = np.split(np.arange(len(ops)), np.flatnonzero(begins)[1:])
+    least = np.concatenate(
+        [idle.least_lag(start[i], launch[i], launch_end[i], node[i], later[i]) for i in steps],
+    )
+    ready = idle.ready_ns(start, launch, launch_end, node, least)
+    covered = np.where(begins, start, intervals.covered_before(queue.to_numpy(), start, end))
+    gap = np.maximum(start - covered, 0)
+    late = np.where(begins, 0, idle.late_ns(covered, ready, later))
     first = ops["phase"] != ops["phase"].groupby(queue).shift(1)
-    busy = intervals.new_ns(*times)
+    busy = intervals.new_ns(queue.to_numpy(), start, end)
     return ops.assign(ready_ns=ready, gap_ns=gap, late_ns=late, first=first, busy_ns=busy)
 
 

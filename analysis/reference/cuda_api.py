@@ -21,9 +21,10 @@ class ApiCall(NamedTuple):
     explanation: str
 
 
+SYNCHRONISATION = "synchronisation"
 GROUPS = {
     "launch": "Launches: the host puts a kernel or a graph into a stream and goes on",
-    "synchronisation": "Synchronisation: the host waits for the GPU",
+    SYNCHRONISATION: "Synchronisation: the host waits for the GPU",
     "copy": "Copies and fills",
     "allocation": "Memory allocation",
     "event": "Events: marks in a stream",

@@ -51,6 +51,7 @@ class Classification(NamedTuple):
 
 
 OTHER = "other"
+COMMUNICATION = "communication"
 UNCLASSIFIED = Classification(OTHER, "", "", -1)
 
 _FAMILY_ROWS = (
@@ -139,7 +140,7 @@ _FAMILY_ROWS = (
         "operations.",
     ),
     Family(
-        "communication",
+        COMMUNICATION,
         "Communication",
         "Data between GPUs: all-reduce, all-gather, reduce-scatter, all-to-all. Their time includes waiting for the "
         "other GPUs.",

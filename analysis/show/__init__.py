@@ -10,7 +10,11 @@ keys:
   (kernel_ns of kernel_ns and graph_ns together; null where both are 0), unclassified_share)
 - `coverage`: {exact, phase, none}, shares of kernel time by how its phase is known; null where there are no kernels. It
   speaks of kernel_share of the GPU time, not of what graph executions hide
-- `launches`: launch latency (API start to kernel start) and queue depth over all kernels
+- `launches`: launch latency (API start to kernel start) and queue depth over all kernels; dry_ns, how long GPUs idled
+  because nothing was launched
+- `verdict`: where the time of each GPU goes, to the nanosecond: `elapsed_ns` is the sum of the other times, and the
+  same for all GPUs of a capture (its `events_ns`). A moment counts for the first of kernels, graphs, communication and
+  copies that runs then, or for why nothing does. `verdict_phases`: the same by phase, with the sums of `verdict`
 - `kernels`, `families`, `ranges`, `phases`, `api`, `syncs`, `memops`, `gpus`, `problems`, `missing`: arrays of objects,
   whose keys are the columns of `analysis.capture.summary.SECTIONS`, largest first
 

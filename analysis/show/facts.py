@@ -2,6 +2,7 @@
 
 from analysis.capture.summary import Summary
 from analysis.show.values import printable, shown, time_text
+from analysis.show.verdict import sentences
 from jobs.contract.words import counted
 
 LONG_COLLECTION = 2
@@ -11,7 +12,8 @@ LONG_COLLECTION = 2
 def facts_of(summary: Summary) -> list[str]:
     facts, coverage, launches = summary.capture, summary.coverage, summary.launches
     version, schema = (printable(facts[name]) or "unknown" for name in ("nsys_version", "schema_version"))
-    lines = [
+    lines = sentences(summary)
+    lines += [
         f"{_span(facts)}; {counted(len(facts['processes']), 'process')}; "
         f"{counted(facts['num_gpus'], 'GPU')} used; nsys {version}, schema {schema}",
         f"{counted(facts['num_kernels'], 'kernel')} ({time_text(facts['kernel_ns'])}), "
@@ -26,7 +28,8 @@ def facts_of(summary: Summary) -> list[str]:
         lines.append(
             f"Launches: {time_text(launches['latency_median_ns'])} median, "
             f"{time_text(launches['latency_max_ns'])} longest from call to kernel; "
-            f"queue {launches['queue_mean']:.1f} kernels on average, {launches['queue_max']} at most"
+            f"queue {launches['queue_median']:.0f} kernels in the median, {launches['queue_mean']:.1f} on average, "
+            f"{launches['queue_max']} at most; empty for {time_text(launches['dry_ns'])} while a GPU idled"
         )
     problems = summary.sections["problems"].itertuples(index=False)
     lines += [f"Wrong: {what}; {consequence}" for what, consequence in problems]

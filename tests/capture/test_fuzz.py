@@ -248,6 +248,10 @@ def _check(path: Path) -> bool:
     assert {key: found["capture"][key] for key in expected} == expected
     assert sum(row["total_ns"] for row in found["kernels"]) == expected["kernel_ns"]
     assert sum(row["calls"] for row in found["families"]) == expected["num_kernels"]
+    for row in found["verdict"]:
+        parts = {name: value for name, value in row.items() if name not in ("gpu", "elapsed_ns")}
+        assert min(parts.values()) >= 0
+        assert row["elapsed_ns"] == found["capture"]["events_ns"] == sum(parts.values())
     shares = [share for share in found["coverage"].values() if share is not None]
     assert not shares or sum(shares) == pytest.approx(1)
     return True

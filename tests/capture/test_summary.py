@@ -215,7 +215,9 @@ def test_latency_runs_from_the_call_to_the_kernel_and_queues_are_counted(tmp_pat
         "latency_median_ns": 45.0,  # of 10, 80, 160, 10
         "latency_max_ns": 160,
         "queue_mean": 0.25,  # the third was launched while the second waited
+        "queue_median": 0.0,
         "queue_max": 1,
+        "dry_ns": 120,  # from 15 to 30 and from 205 to 310, on the GPU's clock, which the shortest way of 10 ns tells
     }
 
 

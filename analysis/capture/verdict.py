@@ -1,0 +1,181 @@
+"""Where the time of each GPU goes, to the nanosecond: what runs on it, and why nothing does.
+
+Elapsed is the same for all GPUs of a capture: from the start of its first event, of whatever kind, to the end of its
+last. Each moment of it counts once. Of what runs at the same time the first of these counts: compute kernels, whole
+graph executions, communication kernels, copies and fills. So communication and copies are those that nothing hides.
+
+Idle time before an operation is late until the host has launched it (`analysis.idle`), and synchronisation as far as a
+thread of the launching process is in a synchronisation call meanwhile. In the rest of it the operation waits for what
+was launched before, or for the GPU itself. Before its first and after its last operation a GPU has no work.
+"""
+
+import numpy as np
+import pandas as pd
+
+from analysis import idle, intervals
+from analysis.capture.attribution import Attribution
+from analysis.capture.nsys_export import Capture, codes_of
+from analysis.reference import cuda_api, kernel_families
+from jobs.contract.ranges import ALL_PHASES
+
+PARTS = {
+    "kernels_ns": "at least one compute kernel runs",
+    "graphs_ns": "a graph execution traced as a whole runs, whose kernels are hidden, and no kernel that is seen",
+    "communication_ns": "communication kernels run, and none of the above",
+    "copies_ns": "copies or sets run, and none of the above",
+    "late_launch_ns": "idle, because the host had not launched the next operation yet; in no synchronisation call",
+    "sync_ns": "idle, because the host had not launched the next operation yet; in a synchronisation call",
+    "between_ns": "idle, though the next operation was launched: it waits for another one, or for the GPU to start it",
+    "unknown_idle_ns": "idle, and when the next operation was launched is not known",
+    "no_work_ns": "before the first operation of the GPU, and after its last",
+}
+"""The parts of elapsed time, which add up to it."""
+
+_KERNELS, _GRAPHS, _COMMUNICATION, _COPIES, _LATE, _SYNC, _BETWEEN, _UNKNOWN, _NO_WORK = range(len(PARTS))
+_PHASES = (*ALL_PHASES, "")
+
+
+def split_elapsed(
+    capture: Capture, attribution: Attribution, gpus: dict[str, np.ndarray], taxonomy: kernel_families.Taxonomy
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Elapsed time and its PARTS (int64): of each GPU (gpu, elapsed_ns, parts), and by phase (gpu, phase, elapsed_ns,
+    parts; no rows where the capture names no phase).
+
+    gpus: the GPU of each row of kernels, graphs and memops. An idle time has the phase of the operation that ends it,
+    and a time in which several operations of one kind run that of the one that started first.
+    """
+    timelines = _Timelines(capture, attribution, gpus, taxonomy)
+    by_phase = {int(number): timelines.split(number) for number in codes_of(np.concatenate([*gpus.values()]))[0]}
+    totals = [(number, table.sum(axis=1)) for number, table in by_phase.items()]
+    of_gpus = pd.DataFrame([[number, parts.sum(), *parts] for number, parts in totals], columns=list(COLUMNS))
+    rows = []
+    if (attribution.ranges["phase"] != "").any():
+        for number, table in by_phase.items():
+            rows += [[number, name, parts.sum(), *parts] for name, parts in zip(_PHASES, table.T) if parts.any()]
+    return of_gpus, pd.DataFrame(rows, columns=list(PHASE_COLUMNS))
+
+
+COLUMNS = {
+    "gpu": "number of the GPU",
+    "elapsed_ns": "from the first event of the capture to the end of the last: the sum of what follows",
+} | PARTS
+PHASE_COLUMNS = {
+    "gpu": "number of the GPU",
+    "phase": f"{', '.join(ALL_PHASES)}; empty for operations of no phase, and where there is no work",
+    "elapsed_ns": "the sum of what follows; idle time belongs to the operation that ends it",
+} | PARTS
+
+
+class _Timelines:
+    """The operations of a capture, GPU by GPU."""
+
+    def __init__(self, capture, attribution, gpus, taxonomy):
+        self._gpus = gpus
+        self._frames = {name: getattr(capture, name) for name in gpus}
+        self._calls = {name: getattr(attribution, name)["api"].to_numpy() for name in gpus}
+        self._phases = {name: getattr(attribution, name)["phase"].cat.codes.to_numpy() for name in gpus}
+        names = capture.kernels["kernel_name"].cat
+        family = [taxonomy.family(str(name)) for name in names.categories]
+        kind = np.where([name == kernel_families.COMMUNICATION for name in family], _COMMUNICATION, _KERNELS)
+        self._kinds = {
+            "kernels": kind.astype(np.int8)[names.codes],
+            "graphs": np.full(len(capture.graphs), _GRAPHS, np.int8),
+            "memops": np.full(len(capture.memops), _COPIES, np.int8),
+        }
+        self._api_start, self._api_end = capture.api["start_ns"].to_numpy(), capture.api["end_ns"].to_numpy()
+        self._api_process = capture.api["process"].to_numpy()
+        launched = np.concatenate([calls[calls >= 0] for calls in self._calls.values()])
+        self._is_shared = np.bincount(launched, minlength=len(capture.api)) > 1
+        self._syncs = _syncs_by_process(capture)
+        frames = (capture.kernels, capture.graphs, capture.memops, capture.api, capture.ranges, capture.syncs)
+        self._begin = min((int(frame["start_ns"].iloc[0]) for frame in frames if len(frame)), default=0)
+        self._end = self._begin + capture.events_ns
+
+    def split(self, gpu: int) -> np.ndarray:
+        """Nanoseconds of each of PARTS in each of _PHASES (int64)."""
+        rows = {name: np.flatnonzero(numbers == gpu) for name, numbers in self._gpus.items()}
+        start = np.concatenate([self._frames[name]["start_ns"].to_numpy()[mine] for name, mine in rows.items()])
+        order = np.argsort(start, kind="stable")
+        start = start[order]
+        end = np.concatenate([self._frames[name]["end_ns"].to_numpy()[mine] for name, mine in rows.items()])[order]
+        kind, phase, call = (
+            np.concatenate([columns[name][mine] for name, mine in rows.items()])[order]
+            for columns in (self._kinds, self._phases, self._calls)
+        )
+        table = np.zeros((len(PARTS), len(_PHASES)), np.int64)
+        _add_busy(table, start, end, kind, phase)
+        self._add_idle(table, start, end, kind, phase, call)
+        table[_NO_WORK, -1] += start[0] - self._begin + self._end - end.max()
+        return table
+
+    def _add_idle(self, table, start, end, kind, phase, call) -> None:
+        covered = intervals.covered_before(np.zeros(len(start), np.int8), start, end)
+        gaps = np.flatnonzero(start > covered)[1:]  # before the first operation there is no work
+        unknown, gaps = gaps[call[gaps] < 0], gaps[call[gaps] >= 0]
+        table[_UNKNOWN] += _sums(phase[unknown], start[unknown] - covered[unknown])
+        if not len(gaps):
+            return
+        covered = covered[gaps]
+        ready, is_later, least = self._ready(start, kind, call, gaps)
+        late = idle.late_ns(covered, ready, is_later)
+        waits = np.zeros(len(gaps), np.int64)
+        owner = self._api_process[call[gaps]]
+        for process, syncs in self._syncs.items():
+            mine = np.flatnonzero((owner == process) & (late > 0))
+            on_host = (covered - least)[mine]
+            waits[mine] = syncs.covered_ns(on_host, on_host + late[mine])
+        table[_LATE] += _sums(phase[gaps], late - waits)
+        table[_SYNC] += _sums(phase[gaps], waits)
+        table[_BETWEEN] += _sums(phase[gaps], start[gaps] - covered - late)
+
+    def _ready(self, start, kind, call, gaps) -> tuple[np.ndarray, ...]:
+        """Of the operations `gaps`, whose launches are known: when they are ready, whether they are later ones of their
+        launch, and the shortest way from launch to start."""
+        known = np.flatnonzero(call >= 0)
+        gaps = np.searchsorted(known, gaps)
+        start, kind, call = start[known], kind[known], call[known]
+        is_node = self._is_shared[call] | (kind == _GRAPHS)
+        is_later = is_node.copy()
+        nodes = np.flatnonzero(is_node)
+        is_later[nodes[np.unique(call[nodes], return_index=True)[1]]] = False
+        launch, launch_end = self._api_start[call], self._api_end[call]
+        least = idle.least_lag(start, launch, launch_end, is_node, is_later, drifts=True)[gaps]
+        usual = int(np.median(launch_end - launch))
+        start, kind, launch, launch_end, is_node = (
+            values[gaps] for values in (start, kind, launch, launch_end, is_node)
+        )
+        # A call of a kernel that takes longer than usual (it loads code) launches it later by as much. That of a copy
+        # may take long because it waits for the copy.
+        launch += np.where(kind == _COPIES, 0, np.maximum(launch_end - launch - usual, 0))
+        return idle.ready_ns(start, launch, launch_end, is_node, least), is_later[gaps], least
+
+
+def _syncs_by_process(capture: Capture) -> dict[int, intervals.Union]:
+    """When a thread of each process was in a synchronisation call."""
+    names = capture.api["name"].cat
+    waits = np.array([cuda_api.group(str(name)) == cuda_api.SYNCHRONISATION for name in names.categories], bool)
+    calls = capture.api[waits[names.codes]]
+    return {
+        int(process): intervals.Union(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
+        for process, mine in calls.groupby("process", sort=False)
+    }
+
+
+def _add_busy(table, start, end, kind, phase) -> None:
+    """Add, by kind and phase, the time in which operations of that kind run and none of an earlier kind."""
+    earlier = intervals.Union(start[:0], end[:0])
+    present = [number for number in (_KERNELS, _GRAPHS, _COMMUNICATION, _COPIES) if (kind == number).any()]
+    for number in present:
+        mine = kind == number
+        begins, ends = start[mine], end[mine]
+        begins = np.maximum(begins, intervals.covered_before(np.zeros(len(begins), np.int8), begins, ends))
+        np.maximum(ends, begins, out=ends)
+        table[number] += _sums(phase[mine], ends - begins - earlier.covered_ns(begins, ends))
+        if number != present[-1]:
+            both = (begins, ends) if number == present[0] else (np.r_[earlier.start, begins], np.r_[earlier.end, ends])
+            earlier = intervals.Union(*both)
+
+
+def _sums(phase: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Sum for each of _PHASES (int64): exact, since a capture is shorter than 2**53 ns."""
+    return np.bincount(phase, values, len(_PHASES)).astype(np.int64)

@@ -1,0 +1,436 @@
+"""Where the time of each GPU goes adds up to the nanosecond, each cause is told from the others, and the sentences say
+it."""
+
+import random
+
+import numpy as np
+import pytest
+
+from analysis.capture.attribution import attribute
+from analysis.capture.nsys_export import Capture, read
+from analysis.capture.summary import SECTIONS, Summary, summarise
+from analysis.capture.verdict import PARTS
+from analysis.reference import cuda_api, kernel_families
+from analysis.show.forms import as_markdown, as_text
+from analysis.show.verdict import sentences
+
+from .nsys_files import Export
+from .profiles import NAMES, profile
+
+NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
+MS = 1_000_000
+
+
+def _summary(export: Export, tmp_path) -> Summary:
+    return summarise(read(export.sqlite(tmp_path / "x.sqlite"), details=False))
+
+
+def _parts(summary: Summary, gpu: int = 0) -> dict[str, int]:
+    """The parts of one GPU that are not 0."""
+    row = summary.sections["verdict"].set_index("gpu").loc[gpu]
+    return {name: int(row[name]) for name in PARTS if row[name]}
+
+
+def _of(export: Export, tmp_path, gpu: int = 0) -> dict[str, int]:
+    return _parts(_summary(export, tmp_path), gpu)
+
+
+# --------------------------------------------------------------------------------------------------------------- causes
+
+
+def test_a_gap_before_a_late_launch_is_the_hosts(tmp_path):
+    export = Export()
+    export.launch(0)  # runs from 10 to 15: the shortest way
+    export.launch(100)
+    assert _of(export, tmp_path) == {"kernels_ns": 10, "late_launch_ns": 95, "no_work_ns": 10}
+
+
+def test_as_long_as_the_host_waits_a_launch_is_late_for_a_synchronisation(tmp_path):
+    export = Export()
+    export.launch(0)
+    export.call(12, 60, name="cudaStreamSynchronize_v3020", thread=2)
+    export.call(50, 70, name="cudaEventSynchronize_v3020")
+    export.launch(100)
+    assert _of(export, tmp_path) == {"kernels_ns": 10, "late_launch_ns": 37, "sync_ns": 58, "no_work_ns": 10}
+
+
+def test_what_another_process_waits_for_is_no_synchronisation(tmp_path):
+    export = Export()
+    export.launch(0)
+    export.call(12, 60, name="cudaStreamSynchronize_v3020", process=2)
+    export.launch(100)
+    assert _of(export, tmp_path) == {"kernels_ns": 10, "late_launch_ns": 95, "no_work_ns": 10}
+
+
+def test_what_is_launched_and_not_started_waits_between_operations(tmp_path):
+    export = Export()
+    export.launch(0)
+    export.launch(5, start=40)
+    export.launch(20, start=60)  # ready at 30
+    assert _of(export, tmp_path) == {"kernels_ns": 15, "between_ns": 40, "no_work_ns": 10}
+
+
+def test_a_gap_is_late_until_the_launch_and_between_operations_after_it(tmp_path):
+    export = Export()
+    export.launch(0)
+    export.launch(50, start=100)  # ready at 60
+    assert _of(export, tmp_path) == {"kernels_ns": 10, "late_launch_ns": 45, "between_ns": 40, "no_work_ns": 10}
+
+
+def test_a_call_that_takes_longer_than_usual_launches_late(tmp_path):
+    """The first launch of a kernel loads its code inside the call."""
+    export = Export()
+    for at in (0, 20, 40, 60):
+        export.launch(at)
+    export.kernel(510, 515, export.call(80, 502))
+    assert _of(export, tmp_path) == {"kernels_ns": 25, "late_launch_ns": 480, "no_work_ns": 10}
+
+
+@pytest.mark.parametrize("lead", [3, 12, 40])
+def test_kernels_that_begin_before_their_launch_change_no_cause(tmp_path, lead):
+    """The clocks of host and GPU differ: on the GPU's, all is `lead` + 10 ns earlier."""
+    export = Export()
+    export.push("step", 0, 3000)
+    export.launch(1000, start=1000 - lead)
+    export.launch(1050, start=1100 - lead)
+    export.launch(1200, start=1200 - lead)
+    found = _of(export, tmp_path)
+    assert found == {"kernels_ns": 15, "late_launch_ns": 45 + 95, "between_ns": 50, "no_work_ns": 2795}
+
+
+def test_clocks_that_drift_apart_do_not_hide_late_launches(tmp_path):
+    export = Export()
+    for at in range(1, 10**10, 10**8):
+        export.launch(at, start=at + 5000 + at // 250_000, end=at + 6000 + at // 250_000)
+    found = _of(export, tmp_path)
+    assert "between_ns" not in found
+    assert found["late_launch_ns"] == pytest.approx(99 * 10**8, rel=1e-4)
+
+
+def test_without_api_calls_no_cause_is_given(tmp_path):
+    export = Export()
+    export.launch(0)
+    export.launch(100)
+    export.drop("CUPTI_ACTIVITY_KIND_RUNTIME")
+    summary = _summary(export, tmp_path)
+    assert _parts(summary) == {"kernels_ns": 10, "unknown_idle_ns": 95}
+    assert summary.launches["dry_ns"] is None
+    assert "the launches are not in the capture" in sentences(summary)[2]
+
+
+def test_one_operation_of_unknown_launch_is_unknown_alone(tmp_path):
+    export = Export()
+    export.launch(0)
+    export.kernel(30, 35, 999)
+    export.launch(100)
+    found = _of(export, tmp_path)
+    assert found == {"kernels_ns": 15, "unknown_idle_ns": 15, "late_launch_ns": 75, "no_work_ns": 10}
+
+
+# ---------------------------------------------------------------------------------------------------------- what runs
+
+
+def test_copies_beside_kernels_are_hidden(tmp_path):
+    export = Export()
+    export.launch(0, start=10, end=50)
+    export.copy(30, 90, export.call(2, 4, name="cudaMemcpyAsync"))
+    export.memset(40, 100, export.call(5, 6, name="cudaMemsetAsync"))
+    assert _of(export, tmp_path) == {"kernels_ns": 40, "copies_ns": 50, "no_work_ns": 10}
+
+
+def test_communication_counts_where_no_kernel_hides_it(tmp_path):
+    export = Export()
+    export.launch(0, start=10, end=110, name=NCCL, stream=8)
+    export.launch(1, start=30, end=50)
+    export.launch(2, start=90, end=200)
+    export.copy(20, 40, export.call(3, 4, name="cudaMemcpyAsync"))
+    assert _of(export, tmp_path) == {"kernels_ns": 130, "communication_ns": 60, "no_work_ns": 10}
+
+
+def test_kernels_of_streams_that_overlap_count_once(tmp_path):
+    export = Export()
+    export.launch(0, start=10, end=100, stream=1)
+    export.launch(1, start=20, end=40, stream=2)
+    export.launch(2, start=30, end=130, stream=3)
+    export.launch(3, start=130, end=140, stream=2)
+    assert _of(export, tmp_path) == {"kernels_ns": 130, "no_work_ns": 10}
+
+
+def test_whole_graph_executions_count_as_graphs(tmp_path):
+    export = Export()
+    export.launch(0, start=10, end=30)
+    export.graph(20, 90, export.call(2, 8, name="cudaGraphLaunch_v10000"))
+    export.graph(150, 190, export.call(100, 140, name="cudaGraphLaunch_v10000"))
+    summary = _summary(export, tmp_path)
+    # The call of the second ends at 140, and is taken to need the 10 ns that the kernel's needed.
+    assert _parts(summary) == {"kernels_ns": 20, "graphs_ns": 100, "late_launch_ns": 60, "no_work_ns": 10}
+    assert sentences(summary)[2] == (
+        "Limited by CUDA graphs: they run 53% of the time, and hide their kernels; "
+        "next by the host: the GPU waits for the host 32% of the time"
+    )
+
+
+def test_gaps_inside_a_graph_are_the_gpus_own(tmp_path):
+    export = Export()
+    export.launch(0)
+    call = export.call(50, 90, name="cudaGraphLaunch_v10000")
+    for start in (100, 110, 130):
+        export.kernel(start, start + 5, call, graph_node=start)
+    assert _of(export, tmp_path) == {"kernels_ns": 20, "late_launch_ns": 85, "between_ns": 20, "no_work_ns": 10}
+
+
+def test_every_gpu_has_the_same_elapsed_time(tmp_path):
+    export = Export()
+    export.launch(0, start=10, end=500)
+    export.launch(100, start=110, end=200, device=1)
+    export.launch(300, device=1)
+    export.push("step", 0, 1000)
+    summary = _summary(export, tmp_path)
+    assert summary.sections["verdict"]["elapsed_ns"].tolist() == [1000, 1000]
+    assert _parts(summary) == {"kernels_ns": 490, "no_work_ns": 510}
+    assert _parts(summary, 1) == {"kernels_ns": 95, "late_launch_ns": 110, "no_work_ns": 795}
+
+
+def test_an_idle_time_has_the_phase_of_the_operation_that_ends_it(tmp_path):
+    export = Export()
+    export.push("forward", 0, 100)
+    export.push("backward", 200, 300)
+    for at in (0, 50, 220, 400):
+        export.launch(at)
+    summary = _summary(export, tmp_path)
+    rows = summary.sections["verdict_phases"].set_index("phase")
+    assert rows["elapsed_ns"].to_dict() == {"forward": 55, "backward": 170, "": 190}
+    assert rows["kernels_ns"].to_dict() == {"forward": 10, "backward": 5, "": 5}
+    assert rows["late_launch_ns"].to_dict() == {"forward": 45, "backward": 165, "": 175}
+    assert rows["no_work_ns"].to_dict() == {"forward": 0, "backward": 0, "": 10}
+    assert sentences(summary)[3] == (
+        "By phase, with what takes most of it: forward 55 ns (the host 82%), backward 170 ns (the host 97%)"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ exactness
+
+
+def _plain(capture: Capture, gpu: int) -> dict[tuple[str, str], int]:
+    """(part, phase) -> ns of one GPU, worked out one nanosecond at a time; clocks do not drift in so short a time."""
+    place, kinds = attribute(capture), ["kernels_ns", "graphs_ns", "communication_ns", "copies_ns"]
+    operations, calls = [], capture.api
+    for name in ("kernels", "graphs", "memops"):
+        frame = getattr(capture, name).join(getattr(place, name)[["api", "phase"]])
+        for row in frame[frame["device"] == gpu].itertuples():
+            kind = {"kernels": "kernels_ns", "graphs": "graphs_ns", "memops": "copies_ns"}[name]
+            if name == "kernels" and kernel_families.family(row.kernel_name) == "communication":
+                kind = "communication_ns"
+            operations.append((row.start_ns, row.end_ns, kind, row.phase, row.api))
+    operations.sort(key=lambda operation: operation[0])
+    api = {number: (row.start_ns, row.end_ns, row.process) for number, row in enumerate(calls.itertuples())}
+    launched = [*place.kernels["api"], *place.graphs["api"], *place.memops["api"]]
+    shared = {call for call in launched if call >= 0 and launched.count(call) > 1}
+    known = [operation for operation in operations if operation[4] >= 0]
+    nodes = [kind == "graphs_ns" or call in shared for _, _, kind, _, call in known]
+    least = min(start - api[call][0] for (start, *_, call), is_node in zip(known, nodes) if not is_node)
+    usual = int(np.median([api[call][1] - api[call][0] for *_, call in known]))
+    syncs = [row for row in calls.itertuples() if cuda_api.group(row.name) == "synchronisation"]
+    frames = (capture.kernels, capture.graphs, capture.memops, capture.api, capture.ranges, capture.syncs)
+    begin = min(frame["start_ns"].min() for frame in frames if len(frame))
+    found: dict[tuple[str, str], int] = {}
+    first, last = operations[0][0], max(end for _, end, *_ in operations)
+    seen: set[int] = set()
+    later = set()
+    for number, (*_, call) in enumerate(operations):
+        if call in seen and call in shared:
+            later.add(number)
+        seen.add(call)
+    for now in range(begin, begin + capture.events_ns):
+        running = [operation for operation in operations if operation[0] <= now < operation[1]]
+        if running:
+            kind = min((operation[2] for operation in running), key=kinds.index)
+            key = (kind, next(operation[3] for operation in running if operation[2] == kind))
+        elif not first <= now < last:
+            key = ("no_work_ns", "")
+        else:
+            number, (_, _, kind, phase, call) = next(
+                (number, operation) for number, operation in enumerate(operations) if operation[0] > now
+            )
+            key = (_cause(now, kind, call, api, shared, number in later, least, usual, syncs), phase)
+        found[key] = found.get(key, 0) + 1
+    return found
+
+
+def _cause(now, kind, call, api, shared, is_later, least, usual, syncs) -> str:
+    if call < 0:
+        return "unknown_idle_ns"
+    begin, end, process = api[call]
+    made = begin + max(end - begin - usual, 0) * (kind != "copies_ns")
+    ready = (end if kind == "graphs_ns" or call in shared else made) + least
+    if is_later or now >= ready:
+        return "between_ns"
+    waits = any(sync.process == process and sync.start_ns <= now - least < sync.end_ns for sync in syncs)
+    return "sync_ns" if waits else "late_launch_ns"
+
+
+def _random_capture(seed: int) -> Export:
+    rng, export = random.Random(seed), Export()
+    for process in (1, 2):
+        at = rng.randint(0, 300)
+        export.push("forward", at, at + 200, process=process)
+        export.push("backward", at + 300, at + 500, process=process)
+        for thread in (1, 2):
+            for _ in range(rng.randint(3, 25)):
+                at, device = rng.randrange(1200), rng.randrange(2)
+                start = at + rng.randint(-5, 150)
+                end = start + rng.choice([0, 1, 20, 60, 200])
+                call = export.call(at, at + rng.choice([2, 3, 3, 50]), process=process, thread=thread)
+                where = {"process": process, "device": device}
+                match rng.choice(["kernel", "kernel", "nccl", "copy", "memset", "graph", "nodes", "lost", "sync"]):
+                    case "kernel" | "lost" as kind:
+                        export.kernel(start, end, call if kind == "kernel" else 10**6 + at, **where)
+                    case "nccl":
+                        export.kernel(start, end, call, name=NCCL, **where)
+                    case "nodes":
+                        export.rows["CUPTI_ACTIVITY_KIND_RUNTIME"][-1]["nameId"] = export.string("cudaGraphLaunch")
+                        for lag in (0, 30, 50):
+                            export.kernel(start + lag, start + lag + 10, call, **where)
+                    case "sync":
+                        wait = at + rng.randint(0, 200)
+                        export.call(at, wait, process=process, thread=thread, name="cudaDeviceSynchronize")
+                    case kind:
+                        getattr(export, kind)(start, end, call, **where)
+        export.launch(1300, process=process)
+        export.launch(1300, process=process, device=1)
+    return export
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_the_parts_equal_a_plain_count_on_random_captures(tmp_path, seed):
+    capture = read(_random_capture(seed).sqlite(tmp_path / "x.sqlite"))
+    summary = summarise(capture)
+    phases = summary.sections["verdict_phases"]
+    for gpu in (0, 1):
+        rows = phases[phases["gpu"] == gpu].set_index("phase")[list(PARTS)].stack()
+        assert {(part, phase): ns for (phase, part), ns in rows.items() if ns} == _plain(capture, gpu)
+    _check_sums(summary)
+
+
+def _check_sums(summary: Summary) -> None:
+    rows, phases = summary.sections["verdict"], summary.sections["verdict_phases"]
+    assert (rows[list(PARTS)] >= 0).all(axis=None)
+    assert rows[list(PARTS)].sum(axis=1).tolist() == rows["elapsed_ns"].tolist()
+    assert rows["elapsed_ns"].tolist() == [summary.capture["events_ns"]] * len(rows)
+    assert rows["gpu"].tolist() == summary.sections["gpus"]["gpu"].tolist()
+    busy = rows[["kernels_ns", "graphs_ns", "communication_ns", "copies_ns"]].sum(axis=1)
+    assert busy.tolist() == summary.sections["gpus"]["busy_ns"].tolist()
+    if len(phases):
+        assert phases[list(PARTS)].sum(axis=1).tolist() == phases["elapsed_ns"].tolist()
+        of_gpus = phases.drop(columns="phase").groupby("gpu").sum().reset_index()
+        assert of_gpus.to_dict("list") == rows.to_dict("list")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_parts_of_a_real_capture_add_up(name):
+    _check_sums(summarise(read(profile(name), details=False)))
+
+
+def test_a_capture_of_nanoseconds_and_one_of_days_add_up(tmp_path):
+    day = 86400 * 10**9
+    for number, ends in enumerate([0, 90 * day]):
+        export = Export()
+        export.kernel(0, 0, 5)
+        export.kernel(ends, ends, 6)
+        summary = summarise(read(export.sqlite(tmp_path / f"{number}.sqlite")))
+        _check_sums(summary)
+        assert sentences(summary)[0].startswith("GPU 0: ")
+
+
+# ------------------------------------------------------------------------------------------------------------ sentences
+
+
+def _lines(export: Export, tmp_path) -> list[str]:
+    return sentences(_summary(export, tmp_path))
+
+
+def test_a_capture_that_copies_is_said_to_be_limited_by_copies(tmp_path):
+    export = Export()
+    at = 0
+    for number in range(10):
+        export.copy(at, at + 92 * MS, export.call(number, number + 1, name="cudaMemcpyAsync"))
+        export.launch(number + 2, start=at + 92 * MS, end=at + 96 * MS)
+        at += 97 * MS
+    parts, _, limit = _lines(export, tmp_path)
+    assert parts == "GPU 0: 969.00 ms = copies 920.00 ms (95%) + kernels 40.00 ms (4.1%) + idle 9.00 ms (0.9%)"
+    assert limit == "Limited by copies: 95% of the time nothing but copies and sets runs"
+
+
+def test_a_queue_that_runs_dry_is_said_beside_its_mean(tmp_path):
+    export = Export()
+    for number in range(281):
+        export.launch(number, start=10 + number * 1000, end=1010 + number * 1000)
+    export.launch(7_781_010, start=7_781_020, end=7_781_030)
+    summary = _summary(export, tmp_path)
+    assert summary.launches["queue_mean"] > 135
+    assert summary.launches["dry_ns"] == 7_500_010
+    text = " ".join(as_text(summary).split())
+    assert "queue 138 kernels in the median, 138.5 on average, 279 at most; empty for 7.50 ms while a GPU idled" in text
+
+
+def test_the_host_is_named_with_how_long_the_gpu_waits(tmp_path):
+    export = Export()
+    for number in range(100):
+        export.launch(100 * number, start=100 * number + 10, end=100 * number + 45)
+    assert _lines(export, tmp_path) == [
+        "GPU 0: 9.95 µs = kernels 3.50 µs (35%) + idle 6.45 µs (65%)",
+        "Idle: launched late by the host 6.43 µs, before and after all its work 10 ns",
+        "Limited by the host: the GPU waits for the host 65% of the time; next by kernels: they run 35% of the time",
+    ]
+
+
+def test_communication_that_nothing_hides_is_named(tmp_path):
+    export = Export()
+    export.launch(0, start=10, end=90, name=NCCL)
+    export.launch(1, start=90, end=110)
+    assert _lines(export, tmp_path)[2] == (
+        "Limited by communication: 73% of the time nothing but communication kernels runs"
+    )
+
+
+def test_a_gpu_that_mostly_has_no_work_is_said_to_have_none(tmp_path):
+    export = Export()
+    export.push("load", 0, 900)
+    export.launch(900, start=910, end=1000)
+    assert _lines(export, tmp_path)[2] == (
+        "Without work 91% of the time, before its first and after its last; "
+        "limited by kernels: they run 9.0% of the time"
+    )
+
+
+def test_a_few_gpus_have_a_line_each_and_many_a_summary(tmp_path):
+    for number, gpus in enumerate((2, 9)):
+        export = Export()
+        for device in range(gpus):
+            export.launch(0, start=10, end=100 + device, device=device)
+        lines = sentences(summarise(read(export.sqlite(tmp_path / f"{number}.sqlite"))))
+        if gpus == 2:
+            assert lines == [
+                "GPU 0: 101 ns = kernels 90 ns (89%) + idle 11 ns (11%). Limited by kernels: they run 89% of the time",
+                "GPU 1: 101 ns = kernels 91 ns (90%) + idle 10 ns (9.9%). Limited by kernels: they run 90% of the time",
+            ]
+        else:
+            assert lines[0].startswith("9 GPUs, together: 972 ns = kernels 846 ns (87%)")
+            assert lines[3] == "From GPU to GPU kernels run 83% (GPU 0) to 91% (GPU 8) of the time"
+
+
+def test_a_capture_without_gpu_work_says_so(tmp_path):
+    export = Export()
+    export.push("load", 0, 900)
+    summary = _summary(export, tmp_path)
+    assert [len(summary.sections[name]) for name in ("verdict", "verdict_phases")] == [0, 0]
+    assert sentences(summary) == ["No work on any GPU in 900 ns of events"]
+
+
+def test_the_verdict_stands_before_all_other_facts(tmp_path):
+    export = Export()
+    export.launch(0)
+    summary = _summary(export, tmp_path)
+    assert as_text(summary).splitlines()[1].startswith("  GPU 0: 15 ns = ")
+    assert as_markdown(summary).splitlines()[2].startswith("- GPU 0: 15 ns = ")
+    assert list(SECTIONS)[:2] == ["verdict", "verdict_phases"]
