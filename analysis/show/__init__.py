@@ -11,8 +11,8 @@ keys:
 - `coverage`: {exact, phase, none}, shares of kernel time by how its phase is known; null where there are no kernels. It
   speaks of kernel_share of the GPU time, not of what graph executions hide
 - `launches`: launch latency (API start to kernel start) and queue depth over all kernels
-- `kernels`, `families`, `ranges`, `phases`, `api`, `syncs`, `memops`, `gpus`, `problems`, `missing`: arrays of objects,
-  whose keys are the columns of `analysis.capture.summary.SECTIONS`, largest first
+- `kernels`, `families`, `ranges`, `phases`, `api`, `syncs`, `memops`, `gpus`, `findings`, `problems`, `missing`: arrays
+  of objects, whose keys are the columns of `analysis.capture.summary.SECTIONS`, largest first
 
 Times are integer nanoseconds, sizes bytes, shares 0 to 1, and null means not known. Keys may be added, never renamed.
 The CSV form is long: profile, section, row, column, value. Names in the text and Markdown forms are made harmless:
