@@ -105,11 +105,7 @@ class Attribution:
     @cached_property
     def api(self) -> pd.DataFrame:
         """range_id, step, phase and attribution of each API call, worked out when first asked for."""
-        return self.place_calls(slice(None))
-
-    def place_calls(self, rows: slice | np.ndarray) -> pd.DataFrame:
-        """range_id, step, phase and attribution of some API calls."""
-        calls = self._calls.iloc[rows]
+        calls = self._calls
         return self._places.at(calls["process"], calls["thread"], calls["start_ns"], None).drop(columns="module")
 
     def chains(self, operations: pd.DataFrame) -> list[np.ndarray]:

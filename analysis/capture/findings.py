@@ -318,21 +318,33 @@ def _of_calls(capture: Capture, attribution: Attribution) -> Iterator[Finding]:
     names = [str(name) for name in api["name"].cat.categories]
     code = api["name"].cat.codes.to_numpy()
     kinds = np.array([_kind_of_call(name) for name in names], object)
-    num_steps = int(attribution.ranges["is_step"].sum()) if len(attribution.ranges) else 0
+    steps = attribution.ranges[attribution.ranges["is_step"].to_numpy()] if len(attribution.ranges) else None
     for kind in ("waiting_calls", "allocation_calls", "loading_calls"):
-        wanted = kinds == kind
-        rows = np.flatnonzero(wanted[code]) if wanted.any() else np.empty(0, np.int64)
+        of_kind = (kinds == kind)[code]
         if kind == "waiting_calls":
-            rows = np.union1d(rows, _waiting_copies(capture, attribution))
+            of_kind[_waiting_copies(capture, attribution)] = True
+        rows = np.flatnonzero(of_kind)
         if not len(rows):
             continue
         start, end = api["start_ns"].to_numpy()[rows], api["end_ns"].to_numpy()[rows]
         calls = np.bincount(code[rows], minlength=len(names))
         evidence = _top(names, calls, np.bincount(code[rows], end - start, len(names)))
-        if num_steps:
-            in_steps = int((attribution.place_calls(rows)["step"] >= 0).sum())
-            evidence += f"; per step: {in_steps / num_steps:.1f}; outside steps: {len(rows) - in_steps}"
+        if steps is not None and len(steps):
+            in_steps = _num_within(steps, api.iloc[rows])
+            evidence += f"; per step: {in_steps / len(steps):.1f}; outside steps: {len(rows) - in_steps}"
         yield Finding(kind, _host_ns(api, rows), _elapsed_ns(capture), ELAPSED, len(rows), evidence)
+
+
+def _num_within(steps: pd.DataFrame, calls: pd.DataFrame) -> int:
+    """How many of the calls begin while a step of their process is open, on any thread."""
+    num = 0
+    for process, mine in steps.groupby("process"):
+        time = calls["start_ns"].to_numpy()[calls["process"].to_numpy() == process]
+        begun, ended = (
+            np.searchsorted(np.sort(mine[edge].to_numpy()), time, "right") for edge in ("start_ns", "end_ns")
+        )
+        num += int((begun > ended).sum())
+    return num
 
 
 def _kind_of_call(name: str) -> str:
