@@ -62,7 +62,7 @@ _TOP = 3
 _ALIGNMENT = re.compile(r"_align[abc]?(\d+)(?!\d)")
 _ELEMENT_BYTES = {"tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 _UNALIGNED_BYTES = 4  # of the 16 that one load can take
-_LOG_SOFTMAX = re.compile(r"log_?softmax|softmax_warp_\w+<[^<>]*?\d, (?:\(bool\)1|true)", re.IGNORECASE)
+_LOG_SOFTMAX = re.compile(r"log_?softmax|softmax_warp_(?:for|back)ward<[^<>]*?\d, (?:\(bool\)1|true)", re.IGNORECASE)
 _TRITON_SOFTMAX = re.compile(r"(?<!log)_softmax|^(?!.*_log_)(?=.*_exp_)(?=.*_a?max_)(?=.*_sum_)")
 _IN_ATTENTION = ("elementwise", "softmax", "reduce", "copy", "fill", "random", "triton")
 _OF_LOSSES = ("reduce-loss", "softmax-classifier", "elementwise-log")
@@ -114,7 +114,7 @@ def _ms(ns: float) -> str:
 
 def _top(names: list[str], calls: np.ndarray, time: np.ndarray) -> str:
     most = [i for i in np.argsort(-time, kind="stable")[:_TOP] if calls[i]]
-    return "; ".join(_item(names[i], calls[i], time[i]) for i in most)
+    return "; ".join(_item(shorten(names[i]), calls[i], time[i]) for i in most)
 
 
 # -------------------------------------------------------------------------------------------------------------- kernels
@@ -143,8 +143,7 @@ class _Names:
         time = np.bincount(code, duration, len(self.names))
         if of_kind is not None:
             calls, time = np.where(of_kind, calls, 0), np.where(of_kind, time, 0)
-        top = _top([*map(shorten, self.names)] if calls.any() else [], calls, time)
-        evidence = "; ".join(filter(None, (top, more)))
+        evidence = "; ".join(filter(None, (_top(self.names, calls, time), more)))
         return Finding(kind, int(time.sum()), int(self.duration.sum()), KERNEL_TIME, int(calls.sum()), evidence)
 
 

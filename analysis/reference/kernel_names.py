@@ -16,11 +16,14 @@ _NOISE = re.compile(
     )
 )
 _TAIL = re.compile(r", (?:std::array|at::detail::Array)<.*|\((?:T\d|int|long|const|float|at::)[ ,*&].*", re.DOTALL)
+_MOST_READ = 4096  # of a name: it may be as long as a capture's author wants, and expressions take its square
 _SAME_TYPES = re.compile(r"\b((?:float|double|BFloat16|Half), )\1+")
 
 
 def shorten(name: str, most: int = 72) -> str:
     """What tells kernel `name` from most others, in at most `most` characters."""
+    if len(name) > _MOST_READ:
+        return elide(name, most)
     if match := _CUTLASS.search(name):
         return elide(match[1], most)
     short = _SAME_TYPES.sub(r"\1", _TAIL.sub("", _NOISE.sub("", name)))
