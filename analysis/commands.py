@@ -13,6 +13,7 @@ from analysis.capture import nsys_reports
 from analysis.recording import ingest as ingesting
 from analysis.recording import merge as merging
 from analysis.recording.store import RecordingError
+from analysis.show import explain as explaining
 from jobs.contract.words import counted
 
 
@@ -100,8 +101,9 @@ def verify(
 def show(
     context: typer.Context,
     profiles: Annotated[
-        list[Path], typer.Argument(metavar="PROFILE...", help=".nsys-rep, .sqlite, or a parquetdir export (a folder).")
-    ],
+        list[Path] | None,
+        typer.Argument(metavar="PROFILE", help=".nsys-rep, .sqlite, or a parquetdir export (a folder)."),
+    ] = None,
     form: Annotated[showing.Format, typer.Option("--format", help="How to print it.")] = "text",
     top: Annotated[int, typer.Option(min=0, help="Rows of a section in text and md; 0 for all.")] = 20,
     rules: Annotated[Path | None, typer.Option(help="TOML file with your own rules for kernel families.")] = None,
@@ -109,12 +111,25 @@ def show(
         nsys_reports.ReportName | None,
         typer.Option(help="Instead, this table of `nsys stats`, as CSV with nsys's columns."),
     ] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Instead, what this kernel, API call or kernel family is; needs no PROFILE."),
+    ] = None,
 ) -> None:
     """Summarise nsys profiles of any program: kernels, ranges, phases, API calls, copies, and what is missing."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal of another encoding still shows the rest
-    if report:
+    if explain is not None:
+        of_tables = {"form": "--format", "report": "--report"}
+        if given := [option for name, option in of_tables.items() if is_given(context, name)]:
+            ingesting.print_line(f"error: --explain prints text and no tables: leave out {given[0]}")
+            raise typer.Exit(2)
+        code = explaining.explain(explain, profiles or [], top, print, ingesting.print_line, rules)
+    elif not profiles:
+        ingesting.print_line("error: no PROFILE: give an .nsys-rep, an .sqlite or a parquetdir export")
+        raise typer.Exit(2)
+    elif report:
         of_summaries = {"form": "--format", "top": "--top", "rules": "--rules"}
         given = [option for name, option in of_summaries.items() if is_given(context, name)]
         if given:

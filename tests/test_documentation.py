@@ -12,6 +12,7 @@ import pytest
 import typer.main
 from markdown.extensions.toc import slugify
 
+from analysis.capture import findings
 from analysis.capture.nsys_export import read
 from analysis.capture.nsys_reports import REPORTS
 from analysis.capture.summary import SECTIONS, summarise
@@ -164,6 +165,10 @@ def test_the_keys_of_show_are_those_of_its_json():
     keys = dict(rows_below(SHOW, "key"))
     assert set(marked(keys["`coverage`"])) == set(summary["coverage"])
     assert {marked(key)[0] for key in keys if key.startswith("`")} == set(summary) - set(SECTIONS)
+
+
+def test_the_kinds_of_findings_are_those_of_the_program():
+    assert {marked(kind)[0]: about for kind, about in rows_below(SHOW, "kind of finding")} == findings.KINDS
 
 
 def test_the_reports_of_nsys_are_those_of_the_program():

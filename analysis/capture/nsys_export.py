@@ -78,6 +78,8 @@ _COPY_KINDS = {
     12: "Unified Device-to-Host",
     13: "Unified Device-to-Device",
 }
+_HOST_MEMORY = {0: "pageable", 1: "pinned", 4: "managed", 6: "managed"}
+_HOST_MEMORIES = ["", "pageable", "pinned", "managed"]
 _SYNC_TYPES = {0: "Unknown", 1: "Event sync", 2: "Stream wait sync", 3: "Stream sync", 4: "Context sync"}
 
 _KERNEL_DETAILS = {
@@ -121,7 +123,8 @@ class Capture:
              grid_x..z, block_x..z, registers, static_shared_bytes, dynamic_shared_bytes when read with details)
     graphs:  start_ns, end_ns, process, device, context, stream, correlation, graph
              whole CUDA graph executions (traced with --cuda-graph-trace=graph: the kernels inside are not visible)
-    memops:  start_ns, end_ns, process, device, context, stream, correlation, graph_node, operation, bytes
+    memops:  start_ns, end_ns, process, device, context, stream, correlation, graph_node, operation, bytes,
+             host_memory (of a copy from or to the host: pageable | pinned | managed; empty where it is not said)
     api:     start_ns, end_ns, process, thread, correlation, name (as cuda_api.base_name has it); sorted by start
     ranges:  start_ns, end_ns (an open range ends with the capture, `is_open`), process, thread, domain, name,
              style (PushPop | StartEnd)
@@ -685,21 +688,34 @@ def _kernels(tables, strings: _Strings, details: bool, missing: dict[str, str]) 
 def _memops(tables, missing: dict[str, str]) -> pd.DataFrame:
     frames = []
     for table, kind in ((MEMCPY, "copyKind"), (MEMSET, None)):
-        more = {"graph_node": "graphNodeId", "bytes": "bytes"} | ({"kind": kind} if kind else {})
+        more = {"graph_node": "graphNodeId", "bytes": "bytes"}
+        more |= {"kind": kind, "source": "srcKind", "destination": "dstKind"} if kind else {}
         arrays = _operations(tables, table, more, missing)
-        missing.pop(f"{table}.graphNodeId", None)
+        for optional in ("graphNodeId", "srcKind", "dstKind"):
+            missing.pop(f"{table}.{optional}", None)
         kinds = arrays.pop("kind", None)
         arrays["graph_node"], arrays["bytes"] = _neutral(arrays["graph_node"]), _neutral(arrays["bytes"])
         if (arrays["bytes"] < 0).any() or arrays["bytes"].sum(dtype=np.float64) > _MOST_EXACT:
             raise ValueError(f"{table} has a size out of range")
         if kinds is None:
             operation = _categorical(np.zeros(len(arrays["start_ns"]), np.int64), ["memset"])
+            host_memory = pd.Categorical.from_codes(np.zeros(len(operation), np.int8), _HOST_MEMORIES)
         else:
             operation = _constants(kinds, _COPY_KINDS, "memcpy {}")
-        frames.append(pd.DataFrame(arrays | {"operation": operation.astype(object)}))
+            host_memory = _host_memory(kinds, arrays.pop("source"), arrays.pop("destination"))
+        frames.append(pd.DataFrame(arrays | {"operation": operation.astype(object), "host_memory": host_memory}))
     both = pd.concat(frames, ignore_index=True)
     both["operation"] = pd.Categorical(both["operation"])
     return both.sort_values(["start_ns", "end_ns"], kind="stable", ignore_index=True)
+
+
+def _host_memory(kinds: np.ndarray, source: np.ndarray, destination: np.ndarray) -> pd.Categorical:
+    """The kind of host memory that each copy reads or writes; empty where neither side is the host."""
+    at_host = np.select([np.isin(kinds, (1, 3, 11)), np.isin(kinds, (2, 4, 12))], [source, destination], _NO_VALUE)
+    codes = np.zeros(len(kinds), np.int8)
+    for value, name in _HOST_MEMORY.items():
+        codes[at_host == value] = _HOST_MEMORIES.index(name)
+    return pd.Categorical.from_codes(codes, _HOST_MEMORIES)
 
 
 def _api(tables, strings: _Strings, missing: dict[str, str]) -> pd.DataFrame:

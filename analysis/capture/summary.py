@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import intervals
-from analysis.capture import verdict
+from analysis.capture import findings, verdict
 from analysis.capture.attribution import NO_CALL, Attribution, attribute, levels, module_named
 from analysis.capture.nsys_export import BLOCK, MOST_DEVICES, UNKNOWN_PROCESS, Capture, codes_of, process_id
 from analysis.reference import kernel_families
@@ -79,6 +79,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "span_ns": "from the start of its first operation to the end of its last",
         "idle_share": "part of span_ns in which nothing ran",
     },
+    "findings": findings.COLUMNS,
     "problems": {"what": "what is wrong with the capture", "consequence": "what was made of it"},
     "missing": {"what": "table, column or event that the capture lacks", "consequence": "what cannot be said for it"},
 }
@@ -129,6 +130,7 @@ def summarise(
         "gpus": _gpus(capture, gpus, duration),
     }
     sections["families"] = _families(sections["kernels"])
+    sections["findings"] = findings.find(capture, attribution, sections["gpus"], taxonomy)
     sections["problems"] = _problems(capture, attribution)
     sections["missing"] = _missing(capture, attribution)
     total = int(duration.sum())

@@ -365,7 +365,8 @@ def _capture_tables(
     kernels = kernels.assign(**{name: place[name] for name in ("range_id", "step", "phase", "attribution")})
     kernels = kernels.assign(**{name: links.kernels[name] for name in links.kernels})
     kernels["launch_ns"], kernels["launch_end_ns"] = place["launch_ns"] - origin, place["launch_end_ns"] - origin
-    memops = capture.memops.assign(rank=rank).drop(columns=["process", "context", "correlation", "graph_node"])
+    not_recorded = ["process", "context", "correlation", "graph_node", "host_memory"]
+    memops = capture.memops.assign(rank=rank).drop(columns=not_recorded)
     place = attribution.memops
     memops = memops.assign(**{name: place[name] for name in ("step", "phase", "attribution")})
     memops = memops.assign(**{name: links.memops[name] for name in links.memops})

@@ -83,7 +83,7 @@ _TYPES = "|".join(sorted(_TYPE_PATHS, key=len, reverse=True))
 _XMMA = re.compile(rf"(sm\d+)_xmma_(?:sparse_)?gemm_((?:{_TYPES})+)_({_TYPES})((?:{_TYPES})?)(?:_(?:{_TYPES}))?(?=_|$)")
 _CUTLASS2 = re.compile(
     r"cutlass_(?:(\d+)_)?(simt|tensorop|wmma_tensorop)_(?:(bf16|f16|tf32|f64|s8|u8|e4m3|e5m2)_)?"
-    r"([shdizc])(\d*)((?:tf32|bf16|f16|fast\w*?)?)gemm(\w*?)_(\d+)x(\d+)_(\d+)x(\d+)_([nt])([nt])(?:_|>|E|\b)"
+    r"([shdizc])(\d*)((?:tf32|bf16|f16|fast\w*?)?)gemm(\w*?)_(\d+)x(\d+)(?:_(\d+)x(\d+))?_([nt])([nt])(?:_|>|E|\b)"
 )
 _CUTLASS3 = re.compile(
     r"cutlass3x_(sm\d+)_(simt|tensorop|bstensorop)_\w*?gemm_(\w+?)_\w+?_(\d+)x(\d+)x(\d+)_\d+x\d+x\d+_(\d+)_([nt])([nt])[nt]"
@@ -168,8 +168,8 @@ def _cutlass2(name: str) -> GemmName | None:
         architecture=architecture and f"sm{architecture}",
         math_path=path,
         layout=a + b,
-        tile=(int(m), int(n), int(k)),
-        stages=int(stages),
+        tile=(int(m), int(n), int(k or 0)),
+        stages=int(stages) if stages else None,
         inferred=frozenset(inferred),
     )
 

@@ -1,6 +1,7 @@
 """What stands above the tables: facts of the capture, how much is attributed, and what is wrong with it."""
 
 from analysis.capture.summary import Summary
+from analysis.show.findings import sentences
 from analysis.show.values import printable, shown, time_text
 from analysis.show.verdict import sentences
 from jobs.contract.words import counted
@@ -33,7 +34,7 @@ def facts_of(summary: Summary) -> list[str]:
         )
     problems = summary.sections["problems"].itertuples(index=False)
     lines += [f"Wrong: {what}; {consequence}" for what, consequence in problems]
-    return lines
+    return lines + sentences(summary)
 
 
 def _span(facts: dict) -> str:

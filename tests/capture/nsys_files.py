@@ -14,7 +14,7 @@ _SHAPE += ("staticSharedMemory", "dynamicSharedMemory")
 _SCHEMA = {
     "CUPTI_ACTIVITY_KIND_KERNEL": (*_OPERATION, "demangledName", "shortName", *_SHAPE, "graphNodeId"),
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (*_OPERATION, "graphId"),
-    "CUPTI_ACTIVITY_KIND_MEMCPY": (*_OPERATION, "bytes", "copyKind", "graphNodeId"),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": (*_OPERATION, "bytes", "copyKind", "srcKind", "dstKind", "graphNodeId"),
     "CUPTI_ACTIVITY_KIND_MEMSET": (*_OPERATION, "bytes", "graphNodeId"),
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": (*_OPERATION, "syncType"),
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "eventClass", "globalTid", "correlationId", "nameId"),
@@ -96,9 +96,10 @@ class Export:
         self.kernel(start, end, correlation, name=name, process=process, device=device, stream=stream)
         return correlation
 
-    def copy(self, start, end, correlation, *, bytes=1024, kind=1, process=1, device=0, stream=7):
-        """A memory copy; kind 1 is host to device."""
-        more = {"bytes": bytes, "copyKind": kind}
+    def copy(self, start, end, correlation, *, bytes=1024, kind=1, host=0, process=1, device=0, stream=7):
+        """A memory copy; kind 1 is host to device, 2 device to host; host 0 is pageable memory, 1 pinned."""
+        source, destination = host if kind == 1 else 2, host if kind == 2 else 2
+        more = {"bytes": bytes, "copyKind": kind, "srcKind": source, "dstKind": destination}
         self._operation("CUPTI_ACTIVITY_KIND_MEMCPY", start, end, correlation, process, device, stream, **more)
 
     def memset(self, start, end, correlation, *, bytes=1024, process=1, device=0, stream=7):

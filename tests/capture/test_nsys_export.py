@@ -160,6 +160,26 @@ def test_a_string_that_the_table_lacks_is_damage(export, tmp_path):
     assert "StringIds does not have" in _problem(export.sqlite(tmp_path / "x.sqlite"))
 
 
+@pytest.mark.parametrize("container", ["sqlite", "parquetdir"])
+def test_copies_say_which_host_memory_they_use(tmp_path, container):
+    export = Export()
+    for number, copy in enumerate([{"kind": 1}, {"kind": 2, "host": 1}, {"kind": 1, "host": 4}, {"kind": 8}]):
+        export.copy(10 * number, 10 * number + 5, number, **copy)
+    export.memset(90, 95, 9)
+    memops = read(getattr(export, container)(tmp_path / "x")).memops
+    assert list(memops["host_memory"]) == ["pageable", "pinned", "managed", "", ""]
+
+
+@pytest.mark.parametrize("column", ["srcKind", "dstKind"])
+def test_an_export_that_does_not_say_the_host_memory_lacks_nothing(tmp_path, column):
+    export = Export()
+    export.copy(0, 5, 1, kind=1 if column == "srcKind" else 2)
+    export.drop("CUPTI_ACTIVITY_KIND_MEMCPY", column)
+    capture = read(export.sqlite(tmp_path / "x.sqlite"))
+    assert list(capture.memops["host_memory"]) == [""]
+    assert not any("Kind" in what for what in capture.missing)
+
+
 @pytest.mark.parametrize(
     ("table", "column", "value", "said"),
     [

@@ -48,6 +48,10 @@ READ = [  # name, library, architecture, math path, layout, tile, stages, split-
         ("CUTLASS", "sm80", "fp32", "nn", (256, 128, 8), 4, None),
     ),
     (
+        "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x256_nt_align1>(T1::Params)",
+        ("CUTLASS", "sm75", "bf16", "nt", (128, 256, 0), None, None),
+    ),
+    (
         "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_256x64_16x4_tn_align4>(T1::Params)",
         ("CUTLASS", "sm80", "tf32", "tn", (256, 64, 16), 4, None),
     ),

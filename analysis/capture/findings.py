@@ -1,0 +1,399 @@
+"""What stands out in a capture: times that a user may not expect, each with the kernels, calls or copies behind it.
+
+A finding states what the capture holds, not what to do. Each has at least `LEAST_SHARE` of what it is a share of. A
+kernel is behind one finding at most: those of unfused attention and of a per-tensor optimizer first, the others by
+name. Times of the host are unions within a process, so that threads that wait together count once.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis import intervals
+from analysis.capture.attribution import Attribution
+from analysis.capture.nsys_export import Capture, codes_of
+from analysis.reference import cuda_api, gemm_names
+from analysis.reference.kernel_families import Classification, Taxonomy
+from analysis.reference.kernel_names import shorten
+from jobs.contract.ranges import OPTIMIZER
+
+KERNEL_TIME, GPU_SPAN, ELAPSED = "kernel time", "GPU span", "elapsed time"
+KINDS = {
+    "idle": "GPU time in which nothing runs",
+    "fp32_gemms": "GEMMs in FP32 on CUDA cores, without tensor cores",
+    "unaligned_gemms": "tensor-core GEMMs that load at most 4 bytes at once, as where a dimension is not padded",
+    "unfused_attention": "kernels between the two matmuls of attention: scale, mask, softmax, dropout",
+    "casts": "kernels that only convert the data type",
+    "tensor_copies": "kernels that only move elements: contiguous, cat, transpose",
+    "fills": "kernels that write a constant",
+    "per_tensor_optimizer": "an optimizer that launches elementwise kernels for each tensor",
+    "communication": "kernels that exchange data between GPUs; their time includes waiting for the others",
+    "host_to_device": "copies from the host",
+    "device_to_host": "copies to the host",
+    "device_copies": "copies within a GPU or between GPUs, by the driver",
+    "memsets": "memory sets by the driver",
+    "waiting_calls": "API calls in which the host waits for the GPU",
+    "allocation_calls": "API calls that take memory from the driver or return it",
+    "loading_calls": "API calls that load kernels' code, as in the first steps",
+    "tiny_kernels": "launch calls where most kernels are shorter than a launch takes",
+}
+"""What each kind of finding is about."""
+
+COLUMNS = {
+    "kind": "kind of finding",
+    "what": "what such a finding is about",
+    "time_ns": "time behind it, on the GPU or on the host",
+    "share": "part of what `of` names",
+    "of": f"{KERNEL_TIME}, {GPU_SPAN} (summed over GPUs), or {ELAPSED} (of all events, summed over processes)",
+    "count": "kernels, copies, sets, calls or GPUs behind it",
+    "evidence": "those with most time, as `name: count in time`, and further facts, separated by semicolons",
+}
+LEAST_SHARE = 0.01
+MOST_BETWEEN_MATMULS = 32
+LEAST_PER_TENSOR = 50
+"""Launches of a step from which on an optimizer works tensor by tensor: a small model has some hundred tensors."""
+LEAST_IDLE = 0.1
+"""Share of its span that a GPU must be idle before short kernels are a finding."""
+_TOP = 3
+
+_ALIGNMENT = re.compile(r"_align[abc]?(\d+)(?!\d)")
+_ELEMENT_BYTES = {"tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
+_UNALIGNED_BYTES = 4  # of the 16 that one load can take
+_LOG_SOFTMAX = re.compile(r"log_?softmax|softmax_warp_(?:for|back)ward<[^<>]*?\d, (?:\(bool\)1|true)", re.IGNORECASE)
+_TRITON_SOFTMAX = re.compile(r"(?<!log)_softmax|^(?!.*_log_)(?=.*_exp_)(?=.*_a?max_)(?=.*_sum_)")
+_IN_ATTENTION = ("elementwise", "softmax", "reduce", "copy", "fill", "random", "triton")
+_OF_LOSSES = ("reduce-loss", "softmax-classifier", "elementwise-log")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A row of the section; `of` is what `whole_ns` is."""
+
+    kind: str
+    time_ns: int
+    whole_ns: int
+    of: str
+    count: int
+    evidence: str
+
+
+def find(capture: Capture, attribution: Attribution, gpus: pd.DataFrame, taxonomy: Taxonomy) -> pd.DataFrame:
+    """The findings of `capture`, those with most time first; columns as of COLUMNS.
+
+    gpus: the section of that name.
+    """
+    findings = [
+        finding
+        for finding in (
+            *_idle(gpus),
+            *_of_kernels(capture, attribution, taxonomy),
+            *_of_copies(capture, int(gpus["span_ns"].sum())),
+            *_of_calls(capture, attribution),
+            *_tiny_kernels(capture, attribution, gpus),
+        )
+        if finding.time_ns and finding.time_ns >= LEAST_SHARE * finding.whole_ns
+    ]
+    findings.sort(key=lambda finding: -finding.time_ns)
+    rows = [
+        asdict(finding) | {"what": KINDS[finding.kind], "share": finding.time_ns / finding.whole_ns}
+        for finding in findings
+    ]
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"time_ns": "int64", "count": "int64", "share": "float64"})
+
+
+def _item(name: str, count: int, ns: float) -> str:
+    return f"{name}: {count} in {_ms(ns)}"
+
+
+def _ms(ns: float) -> str:
+    return f"{ns / 1e6:.2f} ms"
+
+
+def _top(names: list[str], calls: np.ndarray, time: np.ndarray) -> str:
+    most = [i for i in np.argsort(-time, kind="stable")[:_TOP] if calls[i]]
+    return "; ".join(_item(shorten(names[i]), calls[i], time[i]) for i in most)
+
+
+# -------------------------------------------------------------------------------------------------------------- kernels
+
+
+class _Names:
+    """The distinct kernel names of a capture, each classified once."""
+
+    def __init__(self, kernels: pd.DataFrame, taxonomy: Taxonomy):
+        self.names = [str(name) for name in kernels["kernel_name"].cat.categories]
+        self.code = kernels["kernel_name"].cat.codes.to_numpy()
+        self.duration = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
+        self.classes = [taxonomy.classify(name) for name in self.names]
+
+    def where(self, holds: Callable[[str, Classification], bool]) -> np.ndarray:
+        """Of each name whether `holds(name, classification)`."""
+        return np.array([holds(name, known) for name, known in zip(self.names, self.classes)], bool)
+
+    def of_rule(self, *rules: str) -> np.ndarray:
+        return self.where(lambda _, known: known.rule in rules)
+
+    def finding(self, kind: str, rows: np.ndarray | None, of_kind: np.ndarray | None = None, more: str = "") -> Finding:
+        """A finding of the kernels in `rows` (None all), of the names `of_kind` alone (None all)."""
+        code, duration = (self.code, self.duration) if rows is None else (self.code[rows], self.duration[rows])
+        calls = np.bincount(code, minlength=len(self.names))
+        time = np.bincount(code, duration, len(self.names))
+        if of_kind is not None:
+            calls, time = np.where(of_kind, calls, 0), np.where(of_kind, time, 0)
+        evidence = "; ".join(filter(None, (_top(self.names, calls, time), more)))
+        return Finding(kind, int(time.sum()), int(self.duration.sum()), KERNEL_TIME, int(calls.sum()), evidence)
+
+
+def _of_kernels(capture: Capture, attribution: Attribution, taxonomy: Taxonomy) -> Iterator[Finding]:
+    if not len(capture.kernels):
+        return
+    names = _Names(capture.kernels, taxonomy)
+    attention, num_pairs = _between_matmuls(capture.kernels, names)
+    if attention.any():
+        yield names.finding("unfused_attention", attention, more=f"between two matmuls: {num_pairs} times")
+    optimizer, more = _per_tensor(attribution, names)
+    optimizer &= ~attention
+    if optimizer.any():
+        yield names.finding("per_tensor_optimizer", optimizer, more=more)
+    special = attention | optimizer
+    rest = ~special if special.any() else None
+    kinds = np.array([_kind_of(name, known) for name, known in zip(names.names, names.classes)], object)
+    for kind in sorted(set(kinds) - {""}):
+        yield names.finding(kind, rest, kinds == kind)
+
+
+def _kind_of(name: str, known: Classification) -> str:
+    """The kind of finding that a kernel's name alone makes it part of; empty where none."""
+    if known.family == "gemm" and known.part != "gemv":
+        gemm = gemm_names.parse(name)
+        if gemm and gemm.math_path == "fp32":
+            return "fp32_gemms"
+        return "unaligned_gemms" if gemm and _is_unaligned(name, gemm) else ""
+    if known.family == "copy":
+        return "casts" if known.part == "cast" else "tensor_copies"
+    return {"fill": "fills", "communication": "communication"}.get(known.family, "")
+
+
+def _is_unaligned(name: str, gemm: gemm_names.GemmName) -> bool:
+    """Whether a tensor-core GEMM loads few bytes at once because its operands allow no more."""
+    sizes = [int(size) for size in _ALIGNMENT.findall(name)]
+    element = _ELEMENT_BYTES.get(gemm.math_path or "")
+    return bool(sizes) and element is not None and min(sizes) * element <= _UNALIGNED_BYTES
+
+
+def _between_matmuls(kernels: pd.DataFrame, names: _Names) -> tuple[np.ndarray, int]:
+    """Which kernels stand between the two matmuls of an attention that is not fused (bool), and how often that is.
+
+    Kernels between two GEMMs of a stream are those of attention where they are few, there is a softmax among them, of
+    a library or written by hand (maximum, exp and sum), and nothing that a loss, a router or a sampler has. A softmax
+    written by hand has no exp in its backward pass: there a masked fill and a sum stand for it.
+    """
+    nothing = np.zeros(len(kernels), bool), 0
+    softmax = names.where(_is_softmax)
+    by_hand = [names.of_rule(rule) for rule in _SOFTMAX_BY_HAND]
+    if not softmax.any() and not all(part.any() for part in by_hand):
+        return nothing
+    if any(known.family == "attention" for known in names.classes):
+        return nothing
+    order, stream = _by_stream(kernels)
+    code = names.code if order is None else names.code[order]
+    place = np.flatnonzero(names.where(lambda _, known: known.family == "gemm")[code])
+    first, after = place[:-1] + 1, place[1:]
+    near = (after > first) & (after - first <= MOST_BETWEEN_MATMULS) & (stream[first - 1] == stream[after])
+    first, after = first[near], after[near]
+
+    def has(of_names: np.ndarray) -> np.ndarray:
+        before = np.r_[0, np.cumsum(of_names[code], dtype=np.int32)]
+        return before[after] > before[first]
+
+    foreign = ~names.where(_may_be_in_attention)
+    written = np.logical_and.reduce([has(part) for part in by_hand])
+    is_attention = (has(softmax) | written) & ~has(foreign)
+    if (is_attention & written).any():
+        masked, scatter = map(names.of_rule, _BACKWARD_BY_HAND)
+        is_attention |= has(masked) & has(by_hand[-1]) & ~has(foreign & ~scatter)
+    first, after = first[is_attention], after[is_attention]
+    edges = np.zeros(len(kernels) + 1, np.int8)
+    edges[first], edges[after] = 1, -1
+    between = np.cumsum(edges[:-1], dtype=np.int8).astype(bool)
+    if order is not None:
+        between[order] = between.copy()
+    return between, len(first)
+
+
+_SOFTMAX_BY_HAND = ("reduce-max", "elementwise-exp", "reduce-sum")
+_BACKWARD_BY_HAND = ("elementwise-masked-fill", "index-gather-scatter")  # the gradient of a maximum is scattered
+
+
+def _is_softmax(name: str, known: Classification) -> bool:
+    if known.family == "triton":
+        return _TRITON_SOFTMAX.search(name) is not None
+    return known.rule == "softmax-library" and not _LOG_SOFTMAX.search(name)
+
+
+def _may_be_in_attention(name: str, known: Classification) -> bool:
+    of_loss = known.rule in _OF_LOSSES or _LOG_SOFTMAX.search(name) or "nll_loss" in name
+    return known.family in _IN_ATTENTION and not of_loss
+
+
+def _by_stream(kernels: pd.DataFrame) -> tuple[np.ndarray | None, np.ndarray]:
+    """Order in which the kernels of a stream stand together, None where they do; and the stream of each in it."""
+    key = np.zeros(len(kernels), np.int64)
+    for column in ("process", "device", "stream"):
+        values, code = codes_of(kernels[column].to_numpy())
+        key = key * len(values) + code
+    if (key == key[0]).all():
+        return None, key
+    order = np.argsort(key, kind="stable")
+    return order, key[order]
+
+
+def _per_tensor(attribution: Attribution, names: _Names) -> tuple[np.ndarray, str]:
+    """Which kernels are an optimizer's that works tensor by tensor (bool), and how many there are a step.
+
+    Where the capture has the phase: its elementwise kernels, where most launches of the phase are such. Elsewhere
+    those that only Adam's update has: addcdiv, addcmul and lerp.
+    """
+    elementwise = names.where(lambda _, known: known.family == "elementwise")
+    phase = attribution.kernels["phase"]
+    in_phase = phase.cat.codes.to_numpy() == phase.cat.categories.get_loc(OPTIMIZER)
+    steps = _num_optimizer_ranges(attribution.ranges)
+    if not steps or not in_phase.any():
+        of_adam = names.of_rule("elementwise-addcdiv", "elementwise-addcmul-and-lerp")
+        rows = of_adam[names.code]
+        return rows & (rows.sum() >= LEAST_PER_TENSOR), ""
+    rows = in_phase & elementwise[names.code]
+    is_most = 2 * rows.sum() > in_phase.sum() and rows.sum() >= LEAST_PER_TENSOR * steps
+    return rows & is_most, f"per step: {rows.sum() / steps:.0f}"
+
+
+def _num_optimizer_ranges(ranges: pd.DataFrame) -> int:
+    """How many ranges are an optimizer phase and lie in no other."""
+    of_phase = (ranges["phase"] == OPTIMIZER).to_numpy()
+    parent = ranges["parent_id"].to_numpy()
+    return int((of_phase & ~((parent >= 0) & of_phase[parent])).sum()) if len(ranges) else 0
+
+
+# ---------------------------------------------------------------------------------------------- idle GPU, copies, calls
+
+
+def _idle(gpus: pd.DataFrame) -> Iterator[Finding]:
+    span, busy = gpus["span_ns"].to_numpy(), gpus["busy_ns"].to_numpy()
+    if len(gpus):
+        evidence = f"busy: {_ms(busy.sum())} of {_ms(span.sum())}"
+        yield Finding("idle", int(span.sum() - busy.sum()), int(span.sum()), GPU_SPAN, len(gpus), evidence)
+
+
+_COPIES = {
+    "host_to_device": ("memcpy Host-to-Device", "memcpy Unified Host-to-Device", "memcpy Host-to-Array"),
+    "device_to_host": ("memcpy Device-to-Host", "memcpy Unified Device-to-Host", "memcpy Array-to-Host"),
+    "device_copies": ("memcpy Device-to-Device", "memcpy Unified Device-to-Device", "memcpy Peer-to-Peer"),
+    "memsets": ("memset",),
+}
+
+
+def _of_copies(capture: Capture, span_ns: int) -> Iterator[Finding]:
+    memops = capture.memops
+    duration = (memops["end_ns"] - memops["start_ns"]).to_numpy()
+    for kind, operations in _COPIES.items():
+        rows = memops["operation"].isin(operations).to_numpy()
+        if not rows.any():
+            continue
+        host = memops["host_memory"][rows]
+        evidence = [f"moved: {memops['bytes'][rows].sum() / 2**20:.1f} MiB"] if kind != "memsets" else []
+        for memory in [category for category in host.cat.categories if category]:
+            if (of_memory := (host == memory).to_numpy()).any():
+                evidence.append(_item(f"{memory} host memory", of_memory.sum(), duration[rows][of_memory].sum()))
+        yield Finding(kind, int(duration[rows].sum()), span_ns, GPU_SPAN, int(rows.sum()), "; ".join(evidence))
+
+
+def _of_calls(capture: Capture, attribution: Attribution) -> Iterator[Finding]:
+    api = capture.api
+    if not len(api):
+        return
+    names = [str(name) for name in api["name"].cat.categories]
+    code = api["name"].cat.codes.to_numpy()
+    kinds = np.array([_kind_of_call(name) for name in names], object)
+    steps = attribution.ranges[attribution.ranges["is_step"].to_numpy()] if len(attribution.ranges) else None
+    for kind in ("waiting_calls", "allocation_calls", "loading_calls"):
+        of_kind = (kinds == kind)[code]
+        if kind == "waiting_calls":
+            of_kind[_waiting_copies(capture, attribution)] = True
+        rows = np.flatnonzero(of_kind)
+        if not len(rows):
+            continue
+        start, end = api["start_ns"].to_numpy()[rows], api["end_ns"].to_numpy()[rows]
+        calls = np.bincount(code[rows], minlength=len(names))
+        evidence = _top(names, calls, np.bincount(code[rows], end - start, len(names)))
+        if steps is not None and len(steps):
+            in_steps = _num_within(steps, api.iloc[rows])
+            evidence += f"; per step: {in_steps / len(steps):.1f}; outside steps: {len(rows) - in_steps}"
+        yield Finding(kind, _host_ns(api, rows), _elapsed_ns(capture), ELAPSED, len(rows), evidence)
+
+
+def _num_within(steps: pd.DataFrame, calls: pd.DataFrame) -> int:
+    """How many of the calls begin while a step of their process is open, on any thread."""
+    num = 0
+    for process, mine in steps.groupby("process"):
+        time = calls["start_ns"].to_numpy()[calls["process"].to_numpy() == process]
+        begun, ended = (
+            np.searchsorted(np.sort(mine[edge].to_numpy()), time, "right") for edge in ("start_ns", "end_ns")
+        )
+        num += int((begun > ended).sum())
+    return num
+
+
+def _kind_of_call(name: str) -> str:
+    known = cuda_api.explain(name)
+    if known is None:
+        return ""
+    if known.group == "synchronisation" or known.name == "cudaMemcpy":
+        return "waiting_calls"
+    if known.name in ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cuMemCreate"):
+        return "allocation_calls"
+    return "loading_calls" if known.group == "module" else ""
+
+
+def _waiting_copies(capture: Capture, attribution: Attribution) -> np.ndarray:
+    """Rows of the API calls that copy to pageable memory of the host, and so wait for the copy."""
+    memops = capture.memops
+    to_host = memops["operation"].isin(_COPIES["device_to_host"]) & (memops["host_memory"] == "pageable")
+    rows = attribution.memops["api"].to_numpy()[to_host.to_numpy()]
+    return rows[rows >= 0]
+
+
+def _host_ns(api: pd.DataFrame, rows: np.ndarray) -> int:
+    """Time in which a process was in one of these calls, on any thread, summed over processes. Rows ascend."""
+    start, end = api["start_ns"].to_numpy()[rows], api["end_ns"].to_numpy()[rows]
+    processes, process = codes_of(api["process"].to_numpy()[rows])
+    total = 0
+    for number in range(len(processes)):
+        mine = process == number
+        total += int(intervals.new_ns(np.zeros(mine.sum(), np.int8), start[mine], end[mine]).sum())
+    return total
+
+
+def _elapsed_ns(capture: Capture) -> int:
+    return capture.events_ns * len(pd.unique(capture.api["process"].to_numpy()))
+
+
+def _tiny_kernels(capture: Capture, attribution: Attribution, gpus: pd.DataFrame) -> Iterator[Finding]:
+    """Launches that take the host longer than the kernels run, where the GPU waits for them."""
+    place, api = attribution.kernels, capture.api
+    known = place["api"].to_numpy() >= 0
+    span = int(gpus["span_ns"].sum())
+    if not known.any() or span - int(gpus["busy_ns"].sum()) < LEAST_IDLE * span:
+        return
+    launches = np.zeros(len(api), bool)
+    launches[place["api"].to_numpy()[known]] = True
+    rows = np.flatnonzero(launches)
+    call = np.median((api["end_ns"].to_numpy() - api["start_ns"].to_numpy())[rows])
+    duration = (capture.kernels["end_ns"] - capture.kernels["start_ns"]).to_numpy()
+    shorter = int((duration < call).sum())
+    if 2 * shorter <= len(duration) or len(rows) < known.sum() // 2:  # several kernels of a call: graphs
+        return
+    evidence = f"median kernel: {np.median(duration) / 1e3:.1f} µs; median launch call: {call / 1e3:.1f} µs"
+    yield Finding("tiny_kernels", _host_ns(api, rows), _elapsed_ns(capture), ELAPSED, shorter, evidence)

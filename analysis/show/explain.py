@@ -1,0 +1,211 @@
+"""What a kernel, an API call or a kernel family is, from the reference data alone; and what a profile has of it."""
+
+import re
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.capture.nsys_export import ExportError, read
+from analysis.capture.summary import Summary, summarise
+from analysis.reference import cuda_api, gemm_names, kernel_families
+from analysis.reference.element_types import ELEMENT_TYPES, element_type
+from analysis.reference.kernel_families import FAMILIES, Taxonomy
+from analysis.reference.kernel_names import shorten
+from analysis.show.values import printable, shown, time_text
+from jobs.contract.words import counted
+
+MOST_CLOSE = 5
+_LOOKS_LIKE_API = re.compile(r"cu(?:da)?[A-Z]\w*")
+_ELEMENTS_IN_NAME = ("elementwise", "copy", "fill", "reduce", "softmax")
+
+
+def explain(
+    name: str,
+    profiles: Sequence[Path],
+    top: int,
+    out: Callable[[str], None],
+    err: Callable[[str], None],
+    rules: Path | None = None,
+) -> int:
+    """Give to `out` what `name` is, and what each profile has of it; to `err` a line for a name that nothing has, and
+    for each profile that cannot be read.
+
+    name: a kernel, an API call, a kernel family or rule; with profiles also a part of the name of a kernel or call in
+    them, of which several are listed, `top` at most (0: all). Returns the exit code: 0, or 2 where there was an error.
+    """
+    try:
+        taxonomy = kernel_families.with_user_rules(rules) if rules else kernel_families.BUILT_IN
+    except ValueError as error:
+        err(printable(f"error: {error}"))
+        return 2
+    if not profiles:
+        lines = describe(name, taxonomy)
+        return _give(lines, _unknown(name, taxonomy), out, err)
+    code = 0
+    for number, profile in enumerate(profiles):
+        try:
+            summary = summarise(read(profile, details=False), taxonomy=taxonomy)
+        except ExportError as error:
+            err(printable(f"error: {error}"))
+            code = 2
+            continue
+        except Exception as error:  # as of `show`: a user sees no traceback, whatever a profile holds
+            err(printable(f"error: {profile}: could not be summarised ({type(error).__name__}: {error})"))
+            code = 2
+            continue
+        if number:
+            out("")
+        lines = describe_in(name, summary, taxonomy, top)
+        code = _give(lines, _unknown(name, taxonomy, summary), out, err) or code
+    return code
+
+
+def _give(lines: list[str], problem: str, out: Callable[[str], None], err: Callable[[str], None]) -> int:
+    for line in lines:
+        out(printable(line))
+    if not lines:
+        err(printable(problem))
+    return 0 if lines else 2
+
+
+def describe(name: str, taxonomy: Taxonomy = kernel_families.BUILT_IN) -> list[str]:
+    """What the reference data say of `name`, a kernel, an API call, a family or a rule; nothing where they know none
+    of that name."""
+    if family := _family_called(name):
+        return _of_family(family, taxonomy)
+    if rule := next((rule for rule in taxonomy.rules if rule.name == name), None):
+        return [f"{name}: a rule of the family {FAMILIES[rule.family].label}", *_of_rule(rule)]
+    if _LOOKS_LIKE_API.fullmatch(name):
+        return _of_call(name)
+    return _of_kernel(name, taxonomy) if taxonomy.family(name) != kernel_families.OTHER else []
+
+
+def describe_in(name: str, summary: Summary, taxonomy: Taxonomy, top: int) -> list[str]:
+    """What `name` is and what the profile has of it; where it is a part of several names, these; nothing where neither
+    the profile nor the reference data have it."""
+    source = summary.capture["source"]
+    kernels, api, families = (summary.sections[section] for section in ("kernels", "api", "families"))
+    family = _family_called(name)
+    if family and family.key in set(families["family"]):
+        row = families[families["family"] == family.key].iloc[0]
+        members = kernels[kernels["family"] == family.key]
+        return [*_of_family(family, taxonomy), _kernels_in(source, row), *_listed(members, top)]
+    calls, names = _matching(name, api["name"]), _matching(name, kernels["name"])
+    if family or len(calls) + len(names) == 0:
+        lines = describe(name, taxonomy)
+        return [*lines, f"In {source}: none"] if lines else []
+    if len(calls) + len(names) > 1:
+        heading = f"{name} is in {counted(len(calls) + len(names), 'name')} of {source}:"
+        return [heading, *_listed(pd.concat([kernels.loc[names], api.loc[calls]]), top)]
+    if len(names):
+        row = kernels.loc[names[0]]
+        return [*_of_kernel(row["name"], taxonomy), _kernels_in(source, row)]
+    row = api.loc[calls[0]]
+    lines = _of_call(row["name"]) or [f"{row['name']}: an API call that is not described here"]
+    lines.append(f"In {source}: {counted(row['calls'], 'call')}, {time_text(row['total_ns'])} of host time")
+    if row["launches"]:
+        latency = time_text(row["latency_median_ns"])
+        lines.append(f"They launch {counted(row['launches'], 'kernel')}, {latency} median from call to kernel")
+    return lines
+
+
+# ---------------------------------------------------------------------------------------------- what reference data say
+
+
+def _family_called(name: str) -> kernel_families.Family | None:
+    wanted = name.strip().casefold()
+    return next((family for family in FAMILIES.values() if wanted in (family.key, family.label.casefold())), None)
+
+
+def _of_family(family: kernel_families.Family, taxonomy: Taxonomy) -> list[str]:
+    lines = [f"{family.label}: a family of kernels ({family.key})", family.explanation]
+    rules = [rule for rule in taxonomy.rules if rule.family == family.key]
+    return [*lines, *(["Its rules:"] if rules else []), *(f"  {rule.name}: {rule.explanation}" for rule in rules)]
+
+
+def _of_rule(rule: kernel_families.Rule) -> list[str]:
+    example = [f"Such as: {rule.example}"] if rule.example else []
+    return [rule.explanation, f"Recognised by: {rule.pattern}", *example]
+
+
+def _of_call(name: str) -> list[str]:
+    call = cuda_api.explain(name)
+    if call is None:
+        return []
+    like = "" if call.name == cuda_api.base_name(name) else f", described with {call.name}"
+    return [f"{cuda_api.base_name(name)}: an API call{like}", f"{cuda_api.GROUPS[call.group]}.", call.explanation]
+
+
+def _of_kernel(name: str, taxonomy: Taxonomy) -> list[str]:
+    known = taxonomy.classify(name)
+    rule, family = kernel_families.rule(known, taxonomy), FAMILIES[known.family]
+    lines = [f"{name}: a kernel", f"Family: {family.label} ({family.key})"]
+    if rule is None:
+        return [*lines, family.explanation]
+    part = f", part {rule.part}" if rule.part else ""
+    lines += [f"Rule: {rule.name}{part}", rule.explanation, f"Recognised by: {rule.pattern}"]
+    if known.family in _ELEMENTS_IN_NAME and (elements := element_type(name)):
+        lines.append(f"Type of the elements: {ELEMENT_TYPES[elements]}")
+    gemm = gemm_names.parse(name) if known.family == "gemm" else None
+    return [*lines, *(_of_gemm(gemm) if gemm else [])]
+
+
+def _of_gemm(gemm: gemm_names.GemmName) -> list[str]:
+    """The fields that the name of a GEMM says, a line each."""
+    fields = {
+        "architecture": gemm.architecture,
+        "math_path": gemm.math_path and gemm_names.MATH_PATHS[gemm.math_path],
+        "layout": gemm.layout and f"{gemm.layout} (in BLAS terms: t transposed, n not)",
+        "tile": gemm.tile and " x ".join(str(size) for size in gemm.tile if size),
+        "stages": gemm.stages,
+        "split_k": None if gemm.split_k is None else "yes" if gemm.split_k else "no",
+    }
+    labels = {"math_path": "Math path", "split_k": "Split-K"}
+    lines = [f"Library: {gemm.library}"]
+    for field, value in fields.items():
+        if value is not None:
+            inferred = " [inferred]" if field in gemm.inferred else ""
+            lines.append(f"{labels.get(field, field.capitalize())}: {value}{inferred}")
+    return [*lines, "[inferred]: from many such names; no documentation says so"] if gemm.inferred else lines
+
+
+# ----------------------------------------------------------------------------------------------- what a profile has
+
+
+def _matching(name: str, names: pd.Series) -> pd.Index:
+    """Rows whose name is `name`, else those that have it as a part, in full or shortened as findings have it."""
+    exact = names.index[(names == name) | (names == cuda_api.base_name(name))]
+    if len(exact):
+        return exact
+    # Names are also taken as `show` prints them, with an ellipsis in the middle.
+    part = re.compile(".*".join(map(re.escape, name.split("\N{HORIZONTAL ELLIPSIS}"))), re.IGNORECASE | re.DOTALL)
+    return names.index[[bool(part.search(text) or part.search(shorten(text))) for text in names]]
+
+
+def _kernels_in(source: str, row: pd.Series) -> str:
+    time, share = time_text(row["total_ns"]), shown("share", row["share"])
+    return f"In {source}: {counted(row['calls'], 'kernel')}, {time}, {share} of kernel time"
+
+
+def _listed(rows: pd.DataFrame, top: int) -> list[str]:
+    """A line for each name with its calls and time, those with most time first."""
+    rows = rows.sort_values("total_ns", ascending=False, kind="stable")
+    shown_rows = rows.head(top) if top else rows
+    columns = (shown_rows[column] for column in ("name", "calls", "total_ns"))
+    lines = [f"  {name}: {calls} in {time_text(ns)}" for name, calls, ns in zip(*columns)]
+    left_out = len(rows) - len(shown_rows)
+    return [*lines, f"  ... and {left_out} more (--top 0 shows all)"] if left_out else lines
+
+
+def _unknown(name: str, taxonomy: Taxonomy, summary: Summary | None = None) -> str:
+    """The error for a name that nothing has."""
+    pool = [*FAMILIES, *(rule.name for rule in taxonomy.rules), *(call.name for call in cuda_api.API_CALLS)]
+    if summary is not None:
+        pool += [*summary.sections["api"]["name"], *map(shorten, summary.sections["kernels"]["name"])]
+    by_fold = {text.casefold(): text for text in pool}
+    close = [by_fold[text] for text in get_close_matches(name.casefold(), by_fold, MOST_CLOSE, 0.5)]
+    where = f" in {summary.capture['source']}" if summary else ""
+    closest = f"the closest names are {', '.join(close)}" if close else f"families are {', '.join(FAMILIES)}"
+    return f"error: {name!r} is no kernel, API call, family or rule that is known{where}; {closest}"
