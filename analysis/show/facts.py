@@ -1,9 +1,8 @@
 """What stands above the tables: facts of the capture, how much is attributed, and what is wrong with it."""
 
 from analysis.capture.summary import Summary
-from analysis.show.findings import sentences
+from analysis.show import findings, verdict
 from analysis.show.values import printable, shown, time_text
-from analysis.show.verdict import sentences
 from jobs.contract.words import counted
 
 LONG_COLLECTION = 2
@@ -13,7 +12,7 @@ LONG_COLLECTION = 2
 def facts_of(summary: Summary) -> list[str]:
     facts, coverage, launches = summary.capture, summary.coverage, summary.launches
     version, schema = (printable(facts[name]) or "unknown" for name in ("nsys_version", "schema_version"))
-    lines = sentences(summary)
+    lines = verdict.sentences(summary) + findings.sentences(summary)
     lines += [
         f"{_span(facts)}; {counted(len(facts['processes']), 'process')}; "
         f"{counted(facts['num_gpus'], 'GPU')} used; nsys {version}, schema {schema}",
@@ -34,7 +33,7 @@ def facts_of(summary: Summary) -> list[str]:
         )
     problems = summary.sections["problems"].itertuples(index=False)
     lines += [f"Wrong: {what}; {consequence}" for what, consequence in problems]
-    return lines + sentences(summary)
+    return lines
 
 
 def _span(facts: dict) -> str:

@@ -39,7 +39,8 @@ SENTENCES = {
 def sentences(summary: Summary) -> list[str]:
     """A sentence for each of the findings with most time behind them, MOST at most, with its numbers and evidence."""
     lines = []
-    for finding in summary.sections["findings"].head(MOST).itertuples():
+    table = summary.sections["findings"]
+    for finding in table[table["kind"] != "idle"].head(MOST).itertuples():  # of idle time the verdict says more
         values = {"time": time_text(finding.time_ns), "share": shown("share", finding.share)}
         values |= {f"{noun}s": counted(finding.count, noun) for noun in ("kernel", "operation", "call")}
         evidence = f" ({printable(finding.evidence)})" if finding.evidence else ""
