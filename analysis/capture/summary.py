@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from analysis import intervals
-from analysis.capture.attribution import NO_CALL, Attribution, attribute, levels, module_named
+from analysis.capture.attribution import ATTRIBUTIONS, NO_CALL, Attribution, attribute, levels
 from analysis.capture.nsys_export import BLOCK, MOST_DEVICES, UNKNOWN_PROCESS, Capture, codes_of, process_id
+from analysis.capture.phase_names import module_named
 from analysis.reference import kernel_families
 from jobs.contract.ranges import ALL_PHASES
 
@@ -31,7 +32,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "share": "of all kernel time",
     },
     "ranges": {
-        "name": "NVTX name; domain:name outside the default domain",
+        "name": "NVTX name, without the numbers of PyTorch; domain:name outside the default domain",
         "style": "PushPop or StartEnd",
         "instances": "ranges of that name; one inside another of the same name is not counted again",
         "kernel_calls": "kernels launched inside: by a push/pop range's thread, by a start/end range's process",
@@ -48,6 +49,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "busy_ns": "time in which at least one of them ran, summed over GPUs",
         "host_ns": "host time of the phase's outermost ranges; null where it has none",
         "exact_share": "part of kernel_ns whose phase is known from the launching thread itself",
+        "linked_share": "part that is known so, and linked to its operation of forward by PyTorch's number",
+        "phase_share": "part whose phase is known by time, from ranges of other threads",
+        "inferred_share": "part whose phase is inferred from kernels and threads, without a range",
     },
     "api": {
         "name": "CUDA runtime or driver function, without the version of its entry point",
@@ -126,9 +130,8 @@ def summarise(
     sections["missing"] = _missing(capture, attribution)
     total = int(duration.sum())
     codes = attribution.kernels["attribution"].cat.codes.to_numpy()
-    time = np.bincount(codes, duration, 3) if len(codes) else np.zeros(3)
-    names = attribution.kernels["attribution"].cat.categories
-    coverage = {name: (float(part / total) if total else None) for name, part in zip(names, time)}
+    time = np.bincount(codes, duration, len(ATTRIBUTIONS))
+    coverage = {name: (float(part / total) if total else None) for name, part in zip(ATTRIBUTIONS, time)}
     frames = (kernels, capture.graphs, capture.memops, capture.syncs, capture.api, capture.ranges)
     processes = {int(process) for frame in frames for process in pd.unique(frame["process"].to_numpy())}
     graph_ns = int((capture.graphs["end_ns"] - capture.graphs["start_ns"]).sum())
@@ -252,7 +255,7 @@ def _unclassified(families: pd.DataFrame) -> float | None:
 
 def _ranges(capture: Capture, attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps) -> pd.DataFrame:
     ranges = attribution.ranges
-    keys = pd.DataFrame({name: ranges[name].cat.codes for name in ("domain", "name", "style")})
+    keys = pd.DataFrame({name: ranges[name].cat.codes for name in ("domain", "plain_name", "style")})
     grouped = keys.groupby(list(keys), sort=True)
     group = grouped.ngroup().to_numpy()
     unique = keys.assign(group=group).drop_duplicates("group").sort_values("group")
@@ -268,7 +271,7 @@ def _ranges(capture: Capture, attribution: Attribution, duration: np.ndarray, ov
         sums = _start_end_sums(capture, attribution, group, np.flatnonzero(~pushed), overlaps)
         calls, time, busy, span = (own + other for own, other in zip((calls, time, busy, span), sums))
     host = (ranges["end_ns"] - ranges["start_ns"]).to_numpy()
-    domain, name, style = (ranges[c].cat.categories[unique[c]] for c in ("domain", "name", "style"))
+    domain, name, style = (ranges[c].cat.categories[unique[c]] for c in ("domain", "plain_name", "style"))
     columns = {
         "name": [f"{d}:{n}" if d else str(n) for d, n in zip(domain, name)],
         "style": list(style),
@@ -442,34 +445,39 @@ def _projected(start: np.ndarray, end: np.ndarray, low: np.ndarray, high: np.nda
 def _phases(attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps) -> pd.DataFrame:
     place, ranges = attribution.kernels, attribution.ranges
     code, names = place["phase"].cat.codes.to_numpy(), [*ALL_PHASES, ""]
-    if not (ranges["phase"] != "").any():
-        return pd.DataFrame(columns=list(SECTIONS["phases"]))
     num = len(names)
     calls = np.bincount(code, minlength=num)
+    if not (ranges["phase"] != "").any() and not calls[:-1].any():
+        return pd.DataFrame(columns=list(SECTIONS["phases"]))
     time = np.bincount(code, duration, num).astype(np.int64)
-    exact = np.bincount(code, duration * (place["attribution"] == "exact").to_numpy(), num)
+    how = place["attribution"].cat.codes.to_numpy().astype(np.int64)
+    parts = np.bincount(code.astype(np.int64) * len(ATTRIBUTIONS) + how, duration, num * len(ATTRIBUTIONS))
+    shares = parts.reshape(num, -1) / np.where(time > 0, time, np.nan)[:, None]
     busy = time.copy()
     for rows in overlaps.blocks:
         overlaps.discount(busy, code[rows], rows)
-    phase, parent = ranges["phase"].cat.codes.to_numpy(), ranges["parent_id"].to_numpy()
-    of_module = np.array([module_named(str(category)) is not None for category in ranges["name"].cat.categories], bool)
-    root = (
-        (phase < len(ALL_PHASES))
-        & ~of_module[ranges["name"].cat.codes]
-        & ~((parent >= 0) & (phase[parent] < len(ALL_PHASES)))
-    )
-    host = np.bincount(phase[root], (ranges["end_ns"] - ranges["start_ns"]).to_numpy()[root], num).astype(np.int64)
+    host, known = _host_of_phases(ranges, num)
     columns = {
         "phase": names,
         "kernel_calls": calls,
         "kernel_ns": time,
         "share": _share(pd.Series(time)),
         "busy_ns": busy,
-        "host_ns": pd.Series(host, dtype="Int64").mask(np.bincount(phase[root], minlength=num) == 0),
-        "exact_share": np.where(time > 0, exact / np.maximum(time, 1), np.nan),
-    }
+        "host_ns": pd.Series(host, dtype="Int64").mask(~known),
+    } | {f"{name}_share": shares[:, i] for i, name in enumerate(ATTRIBUTIONS) if name != "none"}
     frame = _frame("phases", columns)
     return frame[(calls > 0) | (host > 0)].reset_index(drop=True)
+
+
+def _host_of_phases(ranges: pd.DataFrame, num: int) -> tuple[np.ndarray, np.ndarray]:
+    """Host time of each phase's outermost ranges, without that of other phases inside them, and whether it has any."""
+    phase, parent = ranges["phase"].cat.codes.to_numpy(), ranges["parent_id"].to_numpy()
+    own = np.array([module_named(str(name)) is None for name in ranges["plain_name"].cat.categories], bool)
+    around = np.where(parent >= 0, phase[parent], num - 1) if len(ranges) else phase
+    root = (phase < num - 1) & own[ranges["plain_name"].cat.codes] & (phase != around)
+    wall = (ranges["end_ns"] - ranges["start_ns"]).to_numpy()[root]
+    host = np.bincount(phase[root], wall, num) - np.bincount(around[root], wall, num)
+    return np.where(np.arange(num) < num - 1, host, 0).astype(np.int64), np.bincount(phase[root], minlength=num) > 0
 
 
 def _api(capture: Capture, attribution: Attribution) -> pd.DataFrame:

@@ -1,0 +1,104 @@
+"""Ranges that PyTorch pushes around its own operations, under `torch.autograd.profiler.emit_nvtx` or `nsys
+--pytorch=autograd-nvtx`.
+
+Each name holds numbers: "aten::linear, op_id = 318126", "MmBackward0, seq = 1020, op_id = 4154, sizes = [[2, 3]]"
+(getNvtxStr in torch/csrc/profiler/util.cpp). Without them the 90,000 ranges of a short capture have some hundreds of
+names. `seq` tells which operation of forward a node of autograd's graph is of: the operation has the number that its
+thread gives to its next node, and the node has that number. So of all operations with a node's number the last one
+before the node made it.
+
+Threads count on their own, and a checkpoint runs forward again on autograd's thread. Of several threads' operations
+with a node's number the one is taken whose name fits the node's (aten::mm to MmBackward0), and else the last.
+"""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+_NUMBERS = re.compile(r", seq = (\d+)|, op_id = \d|, sizes = \[")
+_OF_ENGINE = "torch::autograd::"
+NO_NUMBER = -1
+_MOST_DIGITS = 18
+
+
+class Named(NamedTuple):
+    """What the names of ranges say; the first three by category of the capture's names, the others by plain name.
+
+    code: of its plain name. number: `seq`, NO_NUMBER where there is none. is_operation: whether PyTorch pushed it.
+    plain: names without numbers. is_node: whether it is a node of autograd's graph, if it has a number."""
+
+    code: np.ndarray
+    number: np.ndarray
+    is_operation: np.ndarray
+    plain: list[str]
+    is_node: np.ndarray
+
+
+def parse_names(names: list[str]) -> Named:
+    """Plain names and numbers of the names of ranges."""
+    codes: dict[str, int] = {}
+    code = np.empty(len(names), np.int64)
+    number = np.full(len(names), NO_NUMBER, np.int64)
+    is_operation = np.zeros(len(names), bool)
+    for i, name in enumerate(names):
+        plain = name
+        if " = " in name and (match := _NUMBERS.search(name)) is not None:
+            plain = name[: match.start()]
+            is_operation[i] = True
+            if match[1] and len(match[1]) <= _MOST_DIGITS:
+                number[i] = int(match[1])
+        code[i] = codes.setdefault(plain, len(codes))
+    is_node = [
+        not plain.startswith("aten::")
+        and (plain.rstrip("0123456789").endswith("Backward") or plain.startswith(_OF_ENGINE))
+        for plain in codes
+    ]
+    return Named(code, number, is_operation, list(codes), np.array(is_node, bool))
+
+
+def link_nodes(ranges: pd.DataFrame, number: np.ndarray, is_node: np.ndarray, plain: np.ndarray, names: list[str]):
+    """Row of the operation that made each node, -1 for other ranges and where there is none (int64).
+
+    ranges: start_ns, process, thread. number, is_node, plain (code in `names`): of each row."""
+    start, process, thread = (ranges[name].to_numpy() for name in ("start_ns", "process", "thread"))
+    made_by = np.full(len(ranges), -1, np.int64)
+    fits = np.zeros(len(ranges), bool)
+    bare = [_bare(name) for name in names]
+    nodes, operations = np.flatnonzero(is_node), np.flatnonzero((number >= 0) & ~is_node)
+    for owner in np.unique(thread[operations]):
+        mine = operations[thread[operations] == owner]
+        theirs = nodes[process[nodes] == process[mine[0]]]
+        found = _last_before(number[mine], start[mine], number[theirs], start[theirs])
+        theirs, found = theirs[found >= 0], mine[found[found >= 0]]
+        fit = _fit(plain[found], plain[theirs], bare)
+        known = made_by[theirs]
+        better = (known < 0) | (fit & ~fits[theirs])
+        better |= (fit == fits[theirs]) & (start[found] > start[known])
+        made_by[theirs[better]], fits[theirs[better]] = found[better], fit[better]
+    return made_by
+
+
+def _last_before(number: np.ndarray, start: np.ndarray, wanted: np.ndarray, time: np.ndarray) -> np.ndarray:
+    """For each `wanted` number: place of the last that has it and starts before its time, -1 where none does."""
+    count = len(number)
+    order = np.lexsort((np.r_[np.ones(count), np.zeros(len(wanted))], np.r_[start, time], np.r_[number, wanted]))
+    last = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.where(last >= 0, order[last], -1)
+    found = place[count:]
+    return np.where((found >= 0) & (number[found] == wanted), found, -1) if count else np.full(len(wanted), -1)
+
+
+def _bare(name: str) -> str:
+    """What the names of an operation and of its node have in common."""
+    short = name.rpartition("::")[2].replace("_", "").lower()
+    return re.sub(r"backward\d*$", "", short)
+
+
+def _fit(operation: np.ndarray, node: np.ndarray, bare: list[str]) -> np.ndarray:
+    """Whether the names of operation and node are of one operation; both are codes in `bare`."""
+    pairs, inverse = np.unique(operation * len(bare) + node, return_inverse=True)
+    named = [(bare[pair // len(bare)], bare[pair % len(bare)]) for pair in pairs.tolist()]
+    return np.array([bool(of_node) and of_operation.startswith(of_node) for of_operation, of_node in named], bool)[inverse]
