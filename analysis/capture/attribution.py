@@ -250,9 +250,7 @@ def levels(parent: np.ndarray) -> list[np.ndarray]:
     return np.split(order, np.cumsum(np.bincount(depth))[:-1]) if len(parent) else []
 
 
-def _place_ranges(
-    ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, str]
-) -> tuple[pd.DataFrame, np.ndarray]:
+def _place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, str]) -> tuple[pd.DataFrame, np.ndarray]:
     """The ranges with their place, and for each the row of the numbered operation that made the node it lies in (-1
     none)."""
     parent = _merged_parents(ranges, nesting)
@@ -329,11 +327,26 @@ def _place_ranges(
     return placed, made_by
 
 
-def _numbered_forward(ranges: pd.DataFrame, number, is_node, own_phase) -> np.ndarray:
-    """Which ranges are numbered operations of a process in which no range marks forward."""
-    process = ranges["process"].to_numpy()
-    marked = np.unique(process[own_phase == _FORWARD])
-    return (number >= 0) & ~is_node & ~np.isin(process, marked)
+def _numbered_forward(
+    ranges: pd.DataFrame, number: np.ndarray, is_node: np.ndarray, own_phase: np.ndarray
+) -> np.ndarray:
+    """Which ranges are numbered operations of forward: in a process in which no range marks forward, and not between
+    backward and the optimizer, where gradients are clipped by hand."""
+    process, start = ranges["process"].to_numpy(), ranges["start_ns"].to_numpy()
+    is_forward = (number >= 0) & ~is_node
+    for owner in np.unique(process[is_forward]):
+        mine = process == owner
+        rows = np.flatnonzero(mine & is_forward)
+        if (own_phase[mine] == _FORWARD).any():
+            is_forward[rows] = False
+            continue
+        backward = np.sort(start[mine & (is_node | (own_phase == _BACKWARD))])
+        optimizer = np.sort(start[mine & (own_phase == _OPTIMIZER)])
+        before = [np.r_[-1, of][np.searchsorted(of, start[rows], side="right")] for of in (backward, optimizer)]
+        never = np.iinfo(np.int64).max
+        after = [np.r_[of, never][np.searchsorted(of, start[rows], side="right")] for of in (backward, optimizer)]
+        is_forward[rows[(before[0] > before[1]) & (after[1] < after[0])]] = False
+    return is_forward
 
 
 def _in_started_steps(ranges: pd.DataFrame, in_step: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from jobs.contract import ranges as vocabulary
@@ -85,7 +85,10 @@ NAMES = (
         vocabulary.DATA,
         LIGHTNING,
         rf"{_LIGHTNING}((train|val|test|predict)_dataloader_next|batch_to_device)",
-        *("[pl][profile][_TrainingEpochLoop].train_dataloader_next", "[pl][profile][Strategy]DDPStrategy.batch_to_device"),
+        *(
+            "[pl][profile][_TrainingEpochLoop].train_dataloader_next",
+            "[pl][profile][Strategy]DDPStrategy.batch_to_device",
+        ),
     ),
     _names(
         vocabulary.FORWARD,
@@ -175,7 +178,7 @@ def is_step(name: str) -> bool:
     return _STEP.fullmatch(name.strip()) is not None
 
 
-def chosen_phases(options: list[str]) -> dict[str, str]:
+def chosen_phases(options: Sequence[str]) -> dict[str, str]:
     """Range name -> phase, of options such as `optimizer=my_opt`. Raises ValueError, one line for the user."""
     chosen = {}
     for option in options:

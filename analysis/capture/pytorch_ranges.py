@@ -101,4 +101,6 @@ def _fit(operation: np.ndarray, node: np.ndarray, bare: list[str]) -> np.ndarray
     """Whether the names of operation and node are of one operation; both are codes in `bare`."""
     pairs, inverse = np.unique(operation * len(bare) + node, return_inverse=True)
     named = [(bare[pair // len(bare)], bare[pair % len(bare)]) for pair in pairs.tolist()]
-    return np.array([bool(of_node) and of_operation.startswith(of_node) for of_operation, of_node in named], bool)[inverse]
+    return np.array([bool(of_node) and of_operation.startswith(of_node) for of_operation, of_node in named], bool)[
+        inverse
+    ]

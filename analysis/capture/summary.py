@@ -4,6 +4,7 @@
 line a column. Everything is vectorised: a capture of a million kernels takes about a second.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +12,7 @@ import pandas as pd
 
 from analysis import intervals
 from analysis.capture.attribution import ATTRIBUTIONS, NO_CALL, Attribution, attribute, levels
+from analysis.capture.inferred import infer_phases
 from analysis.capture.nsys_export import BLOCK, MOST_DEVICES, UNKNOWN_PROCESS, Capture, codes_of, process_id
 from analysis.capture.phase_names import module_named
 from analysis.reference import kernel_families
@@ -109,9 +111,10 @@ def summarise(
     capture: Capture,
     attribution: Attribution | None = None,
     taxonomy: kernel_families.Taxonomy = kernel_families.BUILT_IN,
+    chosen: Mapping[str, str] | None = None,
 ) -> Summary:
-    """Summary of `capture`, its kernels classified by `taxonomy`."""
-    attribution = attribution or attribute(capture)
+    """Summary of `capture`, its kernels classified by `taxonomy`. chosen: phases of ranges that the user names."""
+    attribution = attribution or infer_phases(capture, attribute(capture, chosen))
     kernels = capture.kernels
     duration = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
     gpu = _gpus_of(capture, kernels)
@@ -127,7 +130,7 @@ def summarise(
     }
     sections["families"] = _families(sections["kernels"])
     sections["problems"] = _problems(capture, attribution)
-    sections["missing"] = _missing(capture, attribution)
+    sections["missing"] = _missing(capture, attribution, chosen or {})
     total = int(duration.sum())
     codes = attribution.kernels["attribution"].cat.codes.to_numpy()
     time = np.bincount(codes, duration, len(ATTRIBUTIONS))
@@ -152,6 +155,7 @@ def summarise(
         "graph_ns": graph_ns,
         "kernel_share": total / (total + graph_ns) if total + graph_ns else None,
         "unclassified_share": _unclassified(sections["families"]),
+        "unmatched_ranges": _unmatched_ranges(attribution, duration),
     }
     return Summary(
         capture=facts,
@@ -604,12 +608,54 @@ def _problems(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     return pd.DataFrame(list(problems.items()), columns=list(SECTIONS["problems"]))
 
 
-def _missing(capture: Capture, attribution: Attribution) -> pd.DataFrame:
+def _missing(capture: Capture, attribution: Attribution, chosen: Mapping[str, str]) -> pd.DataFrame:
     missing = dict(capture.missing)
     if len(capture.kernels) and len(capture.api):
         lost = int((attribution.kernels["api"] == NO_CALL).sum())
         if lost:
             missing[f"the launches of {lost} of {len(capture.kernels)} kernels"] = "they cannot be attributed to ranges"
     if len(capture.ranges) and not (attribution.ranges["phase"] != "").any():
-        missing["ranges called forward, loss, backward or optimizer"] = "no statement about phases"
+        inferred = (attribution.kernels["attribution"] == "inferred").any()
+        consequence = "phases are inferred from kernels and threads" if inferred else "no statement about phases"
+        missing["ranges called forward, loss, backward or optimizer"] = consequence
+    names = set(attribution.ranges["plain_name"].cat.categories)
+    for name, phase in chosen.items():
+        if name not in names:
+            missing[f"ranges called {name}"] = f"--phase {phase}={name} marks nothing"
     return pd.DataFrame(list(missing.items()), columns=list(SECTIONS["missing"]))
+
+
+_LARGE_SHARE, _MOST_UNMATCHED = 0.05, 3
+_WHOLE_SHARE, _MOST_AROUND = 0.9, 5
+
+
+def _unmatched_ranges(attribution: Attribution, duration: np.ndarray) -> list[str]:
+    """Names of the largest ranges that match no phase, though kernels in them have none from a range. Of a range around
+    (nearly) all of them, those inside."""
+    ranges, place = attribution.ranges, attribution.kernels
+    unknown = (place["range_id"] >= 0) & place["attribution"].isin(["exact", "inferred", "none"])
+    unknown &= (place["phase"] == "") | (place["attribution"] == "inferred")
+    rows = np.flatnonzero(unknown)
+    total = duration.sum()
+    if not len(rows) or duration[rows].sum() < _LARGE_SHARE * total:
+        return []
+    parent, plain = ranges["parent_id"].to_numpy(), ranges["plain_name"].cat
+    code = plain.codes.to_numpy()
+    matches = (ranges["phase"] == "").to_numpy() & ~ranges["is_operation"].to_numpy() & ~ranges["is_step"].to_numpy()
+    by_depth = levels(parent)
+    unmatched: list[str] = []
+    for _ in range(_MOST_AROUND):
+        outermost = np.where(matches, np.arange(len(ranges)), -1)
+        for level in by_depth[1:]:
+            above = outermost[parent[level]]
+            outermost[level] = np.where(above >= 0, above, outermost[level])
+        held_in = outermost[place["range_id"].to_numpy()[rows]]
+        time = np.bincount(code[held_in[held_in >= 0]], duration[rows][held_in >= 0], len(plain.categories))
+        large = [int(i) for i in np.argsort(-time, kind="stable")[:_MOST_UNMATCHED] if time[i] >= _LARGE_SHARE * total]
+        if not large:
+            break
+        unmatched = [str(plain.categories[i]) for i in large]
+        if time[large[0]] < _WHOLE_SHARE * duration[rows].sum():
+            break
+        matches &= code != large[0]
+    return unmatched

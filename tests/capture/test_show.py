@@ -56,7 +56,7 @@ def test_text_is_a_readable_summary(capture):
         "NVIDIA Test",
     ):
         assert expected in done.stdout
-    assert "50.0% of kernel time attributed exactly, 50.0% to a phase by time, 0.0% not attributed" in done.stdout
+    assert "50.0% of kernel time attributed exactly, 50.0% to a phase by time, 0.0% in no phase" in done.stdout
 
 
 def test_json_is_the_documented_interface(capture):
@@ -378,7 +378,7 @@ def test_what_is_wrong_is_said_beside_the_coverage(tmp_path):
     export.collected(-5)
     path = export.sqlite(tmp_path / "x.sqlite")
     text = _show(path).stdout
-    assert "0.0% of kernel time attributed exactly, 0.0% to a phase by time, 100.0% not attributed" in text
+    assert "0.0% of kernel time attributed exactly, 0.0% to a phase by time, 100.0% in no phase" in text
     assert "Wrong: a collection of -5 ns; how long nsys collected is unknown" in text
     assert "Wrong: 2 of 2 kernels have the correlation id of several API calls; their launch is not believed" in text
     facts = json.loads(_show(path, "--format", "json").stdout)["capture"]
