@@ -12,6 +12,8 @@ import pytest
 import typer.main
 from markdown.extensions.toc import slugify
 
+from analysis.capture import phase_names
+from analysis.capture.attribution import ATTRIBUTIONS
 from analysis.capture.nsys_export import read
 from analysis.capture.nsys_reports import REPORTS
 from analysis.capture.summary import SECTIONS, summarise
@@ -164,6 +166,20 @@ def test_the_keys_of_show_are_those_of_its_json():
     keys = dict(rows_below(SHOW, "key"))
     assert set(marked(keys["`coverage`"])) == set(summary["coverage"])
     assert {marked(key)[0] for key in keys if key.startswith("`")} == set(summary) - set(SECTIONS)
+
+
+def test_the_names_of_phases_are_those_that_are_recognised():
+    documented = [(phase, source, marked(examples)) for phase, source, examples in rows_below(SHOW, "phase")]
+    *phases, (_, _, steps) = documented
+    assert phases == [(names.phase, names.source, list(names.examples)) for names in phase_names.NAMES]
+    for phase, _, examples in phases:
+        assert {phase_names.phase_of(example) for example in examples} == {phase}
+    assert tuple(steps) == phase_names.STEP_EXAMPLES
+    assert all(map(phase_names.is_step, steps))
+
+
+def test_the_labels_of_phases_are_those_of_coverage():
+    assert [marked(label)[0] for label, _ in rows_below(SHOW, "label")] == list(ATTRIBUTIONS)
 
 
 def test_the_reports_of_nsys_are_those_of_the_program():

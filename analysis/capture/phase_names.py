@@ -180,7 +180,7 @@ def is_step(name: str) -> bool:
 
 def chosen_phases(options: Sequence[str]) -> dict[str, str]:
     """Range name -> phase, of options such as `optimizer=my_opt`. Raises ValueError, one line for the user."""
-    chosen = {}
+    chosen: dict[str, str] = {}
     for option in options:
         phase, equals, name = option.partition("=")
         if not equals or not name or phase not in vocabulary.ALL_PHASES:

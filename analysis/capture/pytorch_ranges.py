@@ -70,13 +70,13 @@ def link_nodes(ranges: pd.DataFrame, number: np.ndarray, is_node: np.ndarray, pl
     for owner in np.unique(thread[operations]):
         mine = operations[thread[operations] == owner]
         theirs = nodes[process[nodes] == process[mine[0]]]
-        found = _last_before(number[mine], start[mine], number[theirs], start[theirs])
-        theirs, found = theirs[found >= 0], mine[found[found >= 0]]
-        fit = _fit(plain[found], plain[theirs], bare)
+        maker = _last_before(number[mine], start[mine], number[theirs], start[theirs])
+        theirs, maker = theirs[maker >= 0], mine[maker[maker >= 0]]
+        fit = _fit(plain[maker], plain[theirs], bare)
         known = made_by[theirs]
         better = (known < 0) | (fit & ~fits[theirs])
-        better |= (fit == fits[theirs]) & (start[found] > start[known])
-        made_by[theirs[better]], fits[theirs[better]] = found[better], fit[better]
+        better |= (fit == fits[theirs]) & (start[maker] > start[known])
+        made_by[theirs[better]], fits[theirs[better]] = maker[better], fit[better]
     return made_by
 
 
@@ -87,8 +87,8 @@ def _last_before(number: np.ndarray, start: np.ndarray, wanted: np.ndarray, time
     last = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
     place = np.empty(len(order), np.int64)
     place[order] = np.where(last >= 0, order[last], -1)
-    found = place[count:]
-    return np.where((found >= 0) & (number[found] == wanted), found, -1) if count else np.full(len(wanted), -1)
+    maker = place[count:]
+    return np.where((maker >= 0) & (number[maker] == wanted), maker, -1) if count else np.full(len(wanted), -1)
 
 
 def _bare(name: str) -> str:

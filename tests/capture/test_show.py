@@ -346,7 +346,9 @@ def test_of_several_profiles_a_line_before_each_report_says_what_it_is(capture, 
     assert done.exit_code == 2 and "none.sqlite" in done.stderr
 
 
-@pytest.mark.parametrize("option", [("--format", "json"), ("--top", "3"), ("--rules", "mine.toml")])
+@pytest.mark.parametrize(
+    "option", [("--format", "json"), ("--top", "3"), ("--rules", "mine.toml"), ("--phase", "data=mine")]
+)
 def test_an_option_of_summaries_is_refused_beside_a_report(capture, option):
     done = _show("--report", "nvtx_kern_sum", *option, capture)
     assert (done.exit_code, done.stdout) == (2, "")
@@ -368,6 +370,72 @@ def test_help_imports_neither_torch_nor_pandas():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.fixture
+def unmatched(tmp_path):
+    """A program whose ranges have names of its own."""
+    export = Export()
+    export.push("main", 0, 1000)
+    export.push("my_fwd", 10, 400)
+    export.push("block", 20, 300)
+    export.push("my_bwd", 500, 900)
+    for at in (50, 350, 600):
+        export.launch(at)
+    return export.sqlite(tmp_path / "unmatched.sqlite")
+
+
+def test_the_largest_ranges_that_match_no_phase_are_named(unmatched):
+    (hint,) = (line for line in _show(unmatched).stdout.splitlines() if "match no phase" in line)
+    expected = (
+        "The largest ranges match no phase (my_fwd, my_bwd): name them with --phase, such as --phase forward=my_fwd"
+    )
+    assert hint.strip() == expected
+    found = json.loads(_show(unmatched, "--format", "json").stdout)
+    assert found["capture"]["unmatched_ranges"] == ["my_fwd", "my_bwd"]
+
+
+def test_nothing_is_to_be_named_where_all_ranges_match(capture):
+    assert "match no phase" not in _show(capture).stdout
+
+
+def test_a_user_names_the_ranges_of_a_phase(unmatched):
+    options = ("--phase", "forward=my_fwd", "--phase", "backward=my_bwd", "--phase", "data=absent")
+    found = json.loads(_show(unmatched, *options, "--format", "json").stdout)
+    assert {row["phase"]: row["kernel_calls"] for row in found["phases"]} == {"forward": 2, "backward": 1}
+    assert found["coverage"]["exact"] == 1
+    absent = {"what": "ranges called absent", "consequence": "--phase data=absent marks nothing"}
+    assert absent in found["missing"]
+
+
+def test_phases_and_ranges_count_the_same_kernels(tmp_path):
+    """The range `opt`: what lies in it is of the optimizer, in the coverage, the phases and the ranges alike."""
+    export = Export()
+    for at, name in ((0, "fwd"), (200, "bwd"), (400, "opt")):
+        export.push(name, at, at + 100)
+        export.launch(at + 10)
+        export.launch(at + 20)
+    found = json.loads(_show(export.sqlite(tmp_path / "x.sqlite"), "--format", "json").stdout)
+    phases = {row["phase"]: (row["kernel_calls"], row["kernel_ns"]) for row in found["phases"]}
+    ranges = {row["name"]: (row["kernel_calls"], row["kernel_ns"]) for row in found["ranges"]}
+    assert phases == {"forward": ranges["fwd"], "backward": ranges["bwd"], "optimizer": ranges["opt"]}
+    assert found["coverage"]["none"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["optimizer"], "--phase optimizer: write PHASE=RANGE"),
+        (["training=loop"], "the phases are data, forward"),
+        (["forward="], "write PHASE=RANGE"),
+        (["forward=a", "backward=a"], "the range a is forward already"),
+    ],
+)
+def test_a_phase_that_is_none_is_one_clear_line(capture, options, said):
+    done = _show(capture, *(part for option in options for part in ("--phase", option)))
+    assert (done.exit_code, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and said in line
 
 
 def test_what_is_wrong_is_said_beside_the_coverage(tmp_path):
