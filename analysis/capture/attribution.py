@@ -18,7 +18,8 @@ backward range and no loss range, what is launched between the two is the loss. 
 
 An operation that PyTorch numbers (see `analysis.capture.pytorch_ranges`) outside every other phase is of forward, where
 no other range of the process marks forward. Its module is the path of the other ranges around it, or else its name. A
-phase within an optimizer counts as itself: an optimizer may call a closure that runs forward and backward.
+phase within an optimizer counts as itself: an optimizer may call a closure that runs forward and backward. So what
+PyTorch marks in an optimizer is of forward where backward follows in the same optimizer.
 
 A launch is not to be believed where it is one of several calls with the operation's correlation id, where the call
 launches one kernel and several have its id, and where the operation begins too long before it (`most_early_ns`).
@@ -266,14 +267,16 @@ def _place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, s
     own_module = [module_named(text) for text in names]
     has_own_module = np.array([own is not None for own in own_module], bool)[name]
     below_phase = [text if own is None else own for text, own in zip(names, own_module)]
-    is_forward = _numbered_forward(ranges, number, is_node, own_phase)
+    is_forward = _numbered_forward(ranges, number, is_node, np.where(is_operation, _NO_PHASE, own_phase), own_phase)
     own_phase[is_node & (own_phase == _NO_PHASE)] = _BACKWARD
     wins = (own_phase != _NO_PHASE) & ~is_node
+    next_backward = _next_backward(ranges, own_phase) if is_operation.any() else None
 
     depth = np.zeros(count, np.int32)
     path, module = np.zeros(count, np.int64), np.full(count, -1, np.int64)
     phase, in_step = np.full(count, _NO_PHASE, np.int8), np.full(count, -1, np.int64)
     around = np.full(count, -1, np.int64)  # path of what is no operation of PyTorch, from the phase on
+    until, ends = np.zeros(count, np.int64), ranges["end_ns"].to_numpy()  # of the optimizer's range
     paths, modules = _Joined(), _Joined()
     by_depth = levels(parent)
     limits.DEPTH.check(len(by_depth))
@@ -287,6 +290,11 @@ def _place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, s
         below = (inherited != _NO_PHASE) & ~begins
         phase[rows] = np.where(below, inherited, own_phase[rows])
         phase[rows[is_forward[rows] & (phase[rows] == _NO_PHASE)]] = _FORWARD
+        if next_backward is not None:
+            in_optimizer = phase[rows] == _OPTIMIZER
+            until[rows] = np.where(below & has, until[above], np.where(in_optimizer, ends[rows], 0))
+            in_closure = in_optimizer & below & is_operation[rows] & (next_backward[rows] < until[rows])
+            phase[rows[in_closure]] = _FORWARD
         named_here = has_own_module[rows]
         below |= named_here
         outer = np.where(has & ~named_here, module[above], -1)
@@ -297,7 +305,7 @@ def _place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, s
             around[rows] = np.where(has, around[above], -1)
             holds = ~operation & ~wins[rows] & ~own_step[rows]
             around[rows[holds]] = modules.join(around[rows[holds]], name[rows[holds]])
-            around[rows[wins[rows] & ~below]] = -1
+            around[rows[wins[rows] & ~below & ~is_operation[rows]]] = -1
             module[joined] = around[joined]
             joined = rows[operation]
             own = modules.join(np.full(len(joined), -1), name[joined])
@@ -320,6 +328,7 @@ def _place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, s
     made_by = np.full(count, -1, np.int64)
     if is_node.any():
         made_by = pytorch_ranges.link_nodes(ranges, number, is_node, name, names)
+        pytorch_ranges.link_beside_nodes(made_by, parent, is_node, name, names)
         for rows in by_depth[1:]:
             inner = rows[(made_by[rows] < 0) & (parent[rows] >= 0)]
             made_by[inner] = made_by[parent[inner]]
@@ -327,17 +336,29 @@ def _place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, s
     return placed, made_by
 
 
+def _next_backward(ranges: pd.DataFrame, own_phase: np.ndarray) -> np.ndarray:
+    """When the process's next range of backward starts after the start of each range; the largest time where none
+    does."""
+    process, start = ranges["process"].to_numpy(), ranges["start_ns"].to_numpy()
+    following = np.empty(len(ranges), np.int64)
+    for owner in np.unique(process):
+        mine = process == owner
+        backward = np.r_[np.sort(start[mine & (own_phase == _BACKWARD)]), np.iinfo(np.int64).max]
+        following[mine] = backward[np.searchsorted(backward[:-1], start[mine], side="right")]
+    return following
+
+
 def _numbered_forward(
-    ranges: pd.DataFrame, number: np.ndarray, is_node: np.ndarray, own_phase: np.ndarray
+    ranges: pd.DataFrame, number: np.ndarray, is_node: np.ndarray, users_phase: np.ndarray, own_phase: np.ndarray
 ) -> np.ndarray:
-    """Which ranges are numbered operations of forward: in a process in which no range marks forward, and not between
-    backward and the optimizer, where gradients are clipped by hand."""
+    """Which ranges are numbered operations of forward: in a process in which the user's ranges do not mark forward, and
+    not between backward and the optimizer, where gradients are clipped by hand."""
     process, start = ranges["process"].to_numpy(), ranges["start_ns"].to_numpy()
     is_forward = (number >= 0) & ~is_node
     for owner in np.unique(process[is_forward]):
         mine = process == owner
         rows = np.flatnonzero(mine & is_forward)
-        if (own_phase[mine] == _FORWARD).any():
+        if (users_phase[mine] == _FORWARD).any():
             is_forward[rows] = False
             continue
         backward = np.sort(start[mine & (is_node | (own_phase == _BACKWARD))])

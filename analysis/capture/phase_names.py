@@ -73,6 +73,7 @@ NAMES = (
         r"enumerate\(DataLoader\)#.*",
         "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
     ),
+    _names(vocabulary.FORWARD, PYTORCH, r"torch\.nn\.modules\.Module\.__call__", "torch.nn.modules.Module.__call__"),
     _names(
         vocabulary.BACKWARD,
         PYTORCH,

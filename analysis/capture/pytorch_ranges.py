@@ -7,6 +7,8 @@ names. `seq` tells which operation of forward a node of autograd's graph is of: 
 thread gives to its next node, and the node has that number. So of all operations with a node's number the last one
 before the node made it.
 
+`nsys --pytorch=functions-trace` marks modules and functions ("torch.nn.modules.Module.__call__"): operations, too.
+
 Threads count on their own, and a checkpoint runs forward again on autograd's thread. Of several threads' operations
 with a node's number the one is taken whose name fits the node's (aten::mm to MmBackward0), and else the last.
 """
@@ -18,7 +20,8 @@ import numpy as np
 import pandas as pd
 
 _NUMBERS = re.compile(r", seq = (\d+)|, op_id = \d|, sizes = \[")
-_OF_ENGINE = "torch::autograd::"
+_OF_ENGINE, _OF_FUNCTIONS_TRACE = "torch::autograd::", ("torch.nn.", "torch.Tensor.", "torch.optim.")
+_JOINS = {"aten::add", "aten::add_"}
 NO_NUMBER = -1
 _MOST_DIGITS = 18
 
@@ -44,6 +47,7 @@ def parse_names(names: list[str]) -> Named:
     is_operation = np.zeros(len(names), bool)
     for i, name in enumerate(names):
         plain = name
+        is_operation[i] = name.startswith(_OF_FUNCTIONS_TRACE)
         if " = " in name and (match := _NUMBERS.search(name)) is not None:
             plain = name[: match.start()]
             is_operation[i] = True
@@ -78,6 +82,19 @@ def link_nodes(ranges: pd.DataFrame, number: np.ndarray, is_node: np.ndarray, pl
         better |= (fit == fits[theirs]) & (start[maker] > start[known])
         made_by[theirs[better]], fits[theirs[better]] = maker[better], fit[better]
     return made_by
+
+
+def link_beside_nodes(
+    made_by: np.ndarray, parent: np.ndarray, is_node: np.ndarray, plain: np.ndarray, names: list[str]
+) -> None:
+    """Fill `made_by`, in place, of what autograd calls for a node beside it: the sum over a dimension that was
+    broadcast. Where it adds the gradients of branches that join, these are of several operations."""
+    nodes = np.flatnonzero(is_node & (parent >= 0))
+    of_call = np.full(len(parent), -1, np.int64)
+    of_call[parent[nodes]] = made_by[nodes]
+    joins = np.array([name in _JOINS for name in names], bool)[plain]
+    beside = np.flatnonzero((parent >= 0) & ~is_node & ~joins)
+    made_by[beside] = of_call[parent[beside]]
 
 
 def _last_before(number: np.ndarray, start: np.ndarray, wanted: np.ndarray, time: np.ndarray) -> np.ndarray:

@@ -641,7 +641,8 @@ def _unmatched_ranges(attribution: Attribution, duration: np.ndarray) -> list[st
         return []
     parent, plain = ranges["parent_id"].to_numpy(), ranges["plain_name"].cat
     code = plain.codes.to_numpy()
-    matches = (ranges["phase"] == "").to_numpy() & ~ranges["is_operation"].to_numpy() & ~ranges["is_step"].to_numpy()
+    matches = ((ranges["phase"] == "") & ~ranges["is_operation"] & ~ranges["is_step"]).to_numpy()
+    matches = matches & (ranges["domain"] == "").to_numpy()  # those of a library are not the user's to name
     by_depth = levels(parent)
     unmatched: list[str] = []
     for _ in range(_MOST_AROUND):

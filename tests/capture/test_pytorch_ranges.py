@@ -149,6 +149,16 @@ def test_sums_of_gradients_are_backward_without_a_link(export, tmp_path):
     assert _places(export, tmp_path) == [("backward", "torch::autograd::AccumulateGrad", "exact")]
 
 
+def test_sums_that_autograd_takes_for_a_node_are_linked_and_joined_branches_are_not(export, tmp_path):
+    """The gradient of what was broadcast is summed beside the node, within the engine's range."""
+    _operation(export, "aten::add", 10, seq=7)
+    _operation(export, f"{_EVALUATE}AddBackward0", 100, thread=2, kernel=False, long=90)
+    _operation(export, "AddBackward0", 102, seq=7, thread=2, kernel=False, long=20)
+    _operation(export, "aten::sum", 130, thread=2)
+    _operation(export, "aten::add_", 150, thread=2)
+    assert _places(export, tmp_path)[1:] == [("backward", "aten::add", "linked"), ("backward", "aten::add_", "exact")]
+
+
 def test_autograd_on_the_calling_thread_is_told_apart_as_well(export, tmp_path):
     _operation(export, "aten::mm", 10, seq=7)
     _node(export, "MmBackward0", 100, 7, thread=1)
@@ -221,3 +231,31 @@ def test_the_loss_between_a_users_ranges_stays_the_loss(export, tmp_path):
     export.push("backward", 90, 500)
     _node(export, "NllLossBackward0", 100, 8)
     assert _places(export, tmp_path)[1][::2] == ("loss", "phase")
+
+
+def test_what_pytorch_marks_in_an_optimizer_before_backward_is_its_closures_forward(export, tmp_path):
+    """Lightning runs all of a step in a closure that the optimizer calls."""
+    _operation(export, "Optimizer.step#AdamW.step", 10, kernel=False, long=900)
+    _operation(export, "aten::mm", 20, seq=7)
+    _operation(export, "aten::cos", 40)
+    _node(export, "MmBackward0", 100, 7)
+    _operation(export, "aten::_foreach_add_", 300, seq=8)
+    assert [place[0] for place in _places(export, tmp_path)] == ["forward", "forward", "backward", "optimizer"]
+
+
+def test_modules_that_nsys_marks_are_forward_and_no_modules_of_the_user(export, tmp_path):
+    """As `nsys --pytorch=functions-trace` does, in a domain of its own."""
+    export.domain(3, "PyTorch")
+    export.push("block_0", 0, 60)
+    export.push("torch.nn.modules.Module.__call__", 5, 50, domain=3)
+    export.push("torch.nn.modules.Linear.forward", 8, 45, domain=3)
+    _operation(export, "aten::linear", 10, seq=7)
+    export.launch(35)
+    _operation(export, "aten::nll_loss", 70, seq=8)
+    _node(export, "LinearBackward0", 100, 7)
+    assert _places(export, tmp_path) == [
+        ("forward", "block_0", "exact"),
+        ("forward", "block_0", "exact"),
+        ("forward", "aten::nll_loss", "exact"),
+        ("backward", "block_0", "linked"),
+    ]
