@@ -4,7 +4,8 @@ launched them when.
 Only training leaves these traces, and without them nothing is inferred. Each process stands alone.
 
 - Where PyTorch's operations are ranges: what is launched beside them, on a thread that runs forward, is of forward,
-  too, when forward or backward comes next. Between backward and the optimizer it is the clipping, if a norm is computed
+  too, when forward or backward comes next; where the user marks forward, only what lies between it and backward is
+  inferred, as the loss. Between backward and the optimizer it is the clipping, if a norm is computed
   there.
 - A thread that launches kernels of backward (their names say so) and none of an optimizer is autograd's, and all that
   it launches is backward. What other threads launch between two runs of it is first the optimizer (with the clipping of
@@ -32,11 +33,12 @@ from jobs.contract import ranges as vocabulary
 
 _PHASES = [*vocabulary.ALL_PHASES, ""]
 _NO_PHASE = len(vocabulary.ALL_PHASES)
-_DATA, _FORWARD, _BACKWARD, _CLIP, _OPTIMIZER, _ZERO_GRAD = map(
+_DATA, _FORWARD, _LOSS, _BACKWARD, _CLIP, _OPTIMIZER, _ZERO_GRAD = map(
     _PHASES.index,
     (
         vocabulary.DATA,
         vocabulary.FORWARD,
+        vocabulary.LOSS,
         vocabulary.BACKWARD,
         vocabulary.CLIP,
         vocabulary.OPTIMIZER,
@@ -120,8 +122,9 @@ def _beside_operations(ranges: pd.DataFrame, marked: np.ndarray, thread: np.ndar
     the process that have a phase."""
     phase, parent = ranges["phase"].cat.codes.to_numpy(), ranges["parent_id"].to_numpy()
     roots = marked[(parent[marked] < 0) | (phase[parent[marked]] != phase[marked])]
-    is_forward = (phase[roots] == _FORWARD) & ranges["is_operation"].to_numpy()[roots]
-    forward_threads = np.unique(ranges["thread"].to_numpy()[roots[is_forward]])
+    forward = roots[phase[roots] == _FORWARD]
+    forward_threads = np.unique(ranges["thread"].to_numpy()[forward])
+    by_operations = ranges["is_operation"].to_numpy()[forward].any()
     starts = ranges["start_ns"].to_numpy()[roots]
     roots = roots[np.argsort(starts, kind="stable")]
     starts = np.sort(starts)
@@ -132,7 +135,10 @@ def _beside_operations(ranges: pd.DataFrame, marked: np.ndarray, thread: np.ndar
     to_forward = np.isin(after, (_FORWARD, _BACKWARD)) & np.isin(
         before, (_FORWARD, _OPTIMIZER, _ZERO_GRAD, _DATA, _CLIP, _BACKWARD)
     )
-    inferred[to_forward] = _FORWARD
+    if by_operations:
+        inferred[to_forward] = _FORWARD
+    else:
+        inferred[(before == _FORWARD) & (after == _BACKWARD)] = _LOSS
     inferred[(before == _BACKWARD) & (after == _BACKWARD)] = _BACKWARD
     plain = ranges["plain_name"].cat
     is_norm = np.isin(plain.codes.to_numpy(), [i for i, name in enumerate(plain.categories) if name in _NORMS])

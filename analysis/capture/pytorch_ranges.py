@@ -29,7 +29,8 @@ _MOST_DIGITS = 18
 class Named(NamedTuple):
     """What the names of ranges say; the first three by category of the capture's names, the others by plain name.
 
-    code: of its plain name. number: `seq`, NO_NUMBER where there is none. is_operation: whether PyTorch pushed it.
+    code: of its plain name. number: `seq`, NO_NUMBER where there is none. is_operation: whether PyTorch marks an
+    operation, a node or a module with it; what `torch.profiler.record_function` marks has numbers, and is the user's.
     plain: names without numbers. is_node: whether it is a node of autograd's graph, if it has a number."""
 
     code: np.ndarray
@@ -50,9 +51,9 @@ def parse_names(names: list[str]) -> Named:
         is_operation[i] = name.startswith(_OF_FUNCTIONS_TRACE)
         if " = " in name and (match := _NUMBERS.search(name)) is not None:
             plain = name[: match.start()]
-            is_operation[i] = True
             if match[1] and len(match[1]) <= _MOST_DIGITS:
                 number[i] = int(match[1])
+            is_operation[i] = number[i] >= 0 or "::" in plain
         code[i] = codes.setdefault(plain, len(codes))
     is_node = [
         not plain.startswith("aten::")

@@ -259,3 +259,19 @@ def test_modules_that_nsys_marks_are_forward_and_no_modules_of_the_user(export, 
         ("forward", "aten::nll_loss", "exact"),
         ("backward", "block_0", "linked"),
     ]
+
+
+def test_what_a_user_records_is_a_users_range(export, tmp_path):
+    """`record_function` has numbers under emit_nvtx, and DistributedDataParallel marks its forward so."""
+    _operation(export, "aten::cat", 2, seq=6)  # what makes the model
+    _operation(export, "DistributedDataParallel.forward", 20, kernel=False, long=40)
+    _operation(export, "block_0", 25, kernel=False, long=30)
+    _operation(export, "aten::mm", 30, seq=7)
+    _operation(export, "aten::nll_loss", 70, seq=8)
+    _node(export, "MmBackward0", 100, 7)
+    summary = summarise(read(export.sqlite(tmp_path / "y.sqlite")))
+    places = _places(export, tmp_path)
+    assert (places[1], places[3]) == (("forward", "block_0", "exact"), ("backward", "block_0", "linked"))
+    phases = summary.sections["phases"].set_index("phase")
+    assert phases["kernel_calls"].to_dict() == {"forward": 1, "loss": 1, "backward": 1, "": 1}
+    assert phases["inferred_share"]["loss"] == 1
