@@ -67,22 +67,22 @@ def link_nodes(ranges: pd.DataFrame, number: np.ndarray, is_node: np.ndarray, pl
     """Row of the operation that made each node, -1 for other ranges and where there is none (int64).
 
     ranges: start_ns, process, thread. number, is_node, plain (code in `names`): of each row."""
-    start, process, thread = (ranges[name].to_numpy() for name in ("start_ns", "process", "thread"))
-    made_by = np.full(len(ranges), -1, np.int64)
-    fits = np.zeros(len(ranges), bool)
-    bare = [_bare(name) for name in names]
+    start, process = ranges["start_ns"].to_numpy(), ranges["process"].to_numpy()
     nodes, operations = np.flatnonzero(is_node), np.flatnonzero((number >= 0) & ~is_node)
-    for owner in np.unique(thread[operations]):
-        mine = operations[thread[operations] == owner]
-        theirs = nodes[process[nodes] == process[mine[0]]]
-        maker = _last_before(number[mine], start[mine], number[theirs], start[theirs])
-        theirs, maker = theirs[maker >= 0], mine[maker[maker >= 0]]
-        fit = _fit(plain[maker], plain[theirs], bare)
-        known = made_by[theirs]
-        better = (known < 0) | (fit & ~fits[theirs])
-        better |= (fit == fits[theirs]) & (start[maker] > start[known])
-        made_by[theirs[better]], fits[theirs[better]] = maker[better], fit[better]
+    rows = np.r_[operations, nodes]
+    bare = pd.factorize(np.array([_bare(name) for name in names], dtype=object))[0][plain[rows]]
+    numbered = _pairs(np.unique(process[rows], return_inverse=True)[1], np.unique(number[rows], return_inverse=True)[1])
+    made_by = np.full(len(ranges), -1, np.int64)
+    for key in (numbered, _pairs(numbered, bare)):  # what fits by name, too, counts more
+        of_operations, of_nodes = key[: len(operations)], key[len(operations) :]
+        last = _last_before(of_operations, start[operations], of_nodes, start[nodes])
+        made_by[nodes[last >= 0]] = operations[last[last >= 0]]
     return made_by
+
+
+def _pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """A code for each distinct pair of two codes."""
+    return np.unique(first * (int(second.max(initial=0)) + 1) + second, return_inverse=True)[1]
 
 
 def link_beside_nodes(
@@ -98,27 +98,19 @@ def link_beside_nodes(
     made_by[beside] = of_call[parent[beside]]
 
 
-def _last_before(number: np.ndarray, start: np.ndarray, wanted: np.ndarray, time: np.ndarray) -> np.ndarray:
-    """For each `wanted` number: place of the last that has it and starts before its time, -1 where none does."""
-    count = len(number)
-    order = np.lexsort((np.r_[np.ones(count), np.zeros(len(wanted))], np.r_[start, time], np.r_[number, wanted]))
+def _last_before(key: np.ndarray, start: np.ndarray, wanted: np.ndarray, time: np.ndarray) -> np.ndarray:
+    """For each `wanted` key: place of the last that has it and starts before its time, -1 where none does."""
+    count = len(key)
+    later = np.r_[np.ones(count), np.zeros(len(wanted))]  # at one moment it is not before
+    order = np.lexsort((later, np.r_[start, time], np.r_[key, wanted]))
     last = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
     place = np.empty(len(order), np.int64)
     place[order] = np.where(last >= 0, order[last], -1)
-    maker = place[count:]
-    return np.where((maker >= 0) & (number[maker] == wanted), maker, -1) if count else np.full(len(wanted), -1)
+    place = place[count:]
+    return np.where((place >= 0) & (np.r_[key, -1][place] == wanted), place, -1)
 
 
 def _bare(name: str) -> str:
-    """What the names of an operation and of its node have in common."""
+    """What the names of an operation and of its node have in common: aten::nll_loss_forward, NllLossBackward0."""
     short = name.rpartition("::")[2].replace("_", "").lower()
-    return re.sub(r"backward\d*$", "", short)
-
-
-def _fit(operation: np.ndarray, node: np.ndarray, bare: list[str]) -> np.ndarray:
-    """Whether the names of operation and node are of one operation; both are codes in `bare`."""
-    pairs, inverse = np.unique(operation * len(bare) + node, return_inverse=True)
-    named = [(bare[pair // len(bare)], bare[pair % len(bare)]) for pair in pairs.tolist()]
-    return np.array([bool(of_node) and of_operation.startswith(of_node) for of_operation, of_node in named], bool)[
-        inverse
-    ]
+    return short.rstrip("0123456789").removesuffix("backward").removesuffix("forward")
