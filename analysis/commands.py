@@ -107,6 +107,10 @@ def show(
     form: Annotated[showing.Format, typer.Option("--format", help="How to print it.")] = "text",
     top: Annotated[int, typer.Option(min=0, help="Rows of a section in text and md; 0 for all.")] = 20,
     rules: Annotated[Path | None, typer.Option(help="TOML file with your own rules for kernel families.")] = None,
+    phase: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PHASE=RANGE", help="Ranges of that name mark this phase, such as optimizer=my_opt."),
+    ] = None,
     report: Annotated[
         nsys_reports.ReportName | None,
         typer.Option(help="Instead, this table of `nsys stats`, as CSV with nsys's columns."),
@@ -130,14 +134,14 @@ def show(
         ingesting.print_line("error: no PROFILE: give an .nsys-rep, an .sqlite or a parquetdir export")
         raise typer.Exit(2)
     elif report:
-        of_summaries = {"form": "--format", "top": "--top", "rules": "--rules"}
+        of_summaries = {"form": "--format", "top": "--top", "rules": "--rules", "phase": "--phase"}
         given = [option for name, option in of_summaries.items() if is_given(context, name)]
         if given:
             ingesting.print_line(f"error: {given[0]} is of summaries, and --report prints nsys's CSV: leave one out")
             raise typer.Exit(2)
         code = showing.show_report(profiles, report, print, ingesting.print_line)
     else:
-        code = showing.show(profiles, form, top, print, ingesting.print_line, rules)
+        code = showing.show(profiles, form, top, print, ingesting.print_line, rules, phase or ())
     if code:
         raise typer.Exit(code)
 

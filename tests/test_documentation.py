@@ -12,7 +12,8 @@ import pytest
 import typer.main
 from markdown.extensions.toc import slugify
 
-from analysis.capture import findings
+from analysis.capture import findings, phase_names
+from analysis.capture.attribution import ATTRIBUTIONS
 from analysis.capture.nsys_export import read
 from analysis.capture.nsys_reports import REPORTS
 from analysis.capture.summary import SECTIONS, summarise
@@ -169,6 +170,20 @@ def test_the_keys_of_show_are_those_of_its_json():
 
 def test_the_kinds_of_findings_are_those_of_the_program():
     assert {marked(kind)[0]: about for kind, about in rows_below(SHOW, "kind of finding")} == findings.KINDS
+
+
+def test_the_names_of_phases_are_those_that_are_recognised():
+    documented = [(phase, source, marked(examples)) for phase, source, examples in rows_below(SHOW, "phase")]
+    *phases, (_, _, steps) = documented
+    assert phases == [(names.phase, names.source, list(names.examples)) for names in phase_names.NAMES]
+    for phase, _, examples in phases:
+        assert {phase_names.phase_of(example) for example in examples} == {phase}
+    assert tuple(steps) == phase_names.STEP_EXAMPLES
+    assert all(map(phase_names.is_step, steps))
+
+
+def test_the_labels_of_phases_are_those_of_coverage():
+    assert [marked(label)[0] for label, _ in rows_below(SHOW, "label")] == list(ATTRIBUTIONS)
 
 
 def test_the_reports_of_nsys_are_those_of_the_program():

@@ -9,8 +9,17 @@ its phase and step from the ranges open at that time on the process's other thre
 backward range and no loss range, what is launched between the two is the loss. The label says how the phase is known:
 
 - `exact`: the launching thread itself was inside the phase (or, where the capture names no phase, inside a range)
+- `linked`: so it was, inside a node of autograd's graph whose number tells the operation of forward that made it; the
+  module is that operation's
 - `phase`: the phase was found by time, across the threads of the process
-- `none`:  neither, or the launch is not in the capture or not to be believed, or the threads disagree about the phase
+- `inferred`: from what it is and who launched it, without a range (`analysis.capture.inferred` only)
+- `none`:  none of these, or the launch is not in the capture or not to be believed, or the threads disagree about the
+  phase
+
+An operation that PyTorch numbers (see `analysis.capture.pytorch_ranges`) outside every other phase is of forward, where
+no other range of the process marks forward. Its module is the path of the other ranges around it, or else its name. A
+phase within an optimizer counts as itself: an optimizer may call a closure that runs forward and backward. So what
+PyTorch marks in an optimizer is of forward where backward follows in the same optimizer.
 
 A launch is not to be believed where it is one of several calls with the operation's correlation id, where the call
 launches one kernel and several have its id, and where the operation begins too long before it (`most_early_ns`).
@@ -18,6 +27,7 @@ launches one kernel and several have its id, and where the operation begins too 
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,66 +35,35 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.capture import limits
+from analysis.capture import limits, pytorch_ranges
 from analysis.capture.nsys_export import BLOCK, UNKNOWN_THREAD, Capture, beyond_limits
+from analysis.capture.phase_names import is_step, module_named, phase_of
 from jobs.contract import ranges as vocabulary
 
-ATTRIBUTIONS = ("exact", "phase", "none")
-EXACT, PHASE, NONE = range(3)
+ATTRIBUTIONS = ("exact", "linked", "phase", "inferred", "none")
+EXACT, LINKED, PHASE, INFERRED, NONE = range(5)
 MOST_EARLY_NS, MOST_EARLY_SHARE = 5_000_000, 0.1
 """An operation may begin so long before its launch, and never more than this share of the capture: nsys brings the
 clocks of host and GPU together only approximately. Of 2.8 M kernels that were recorded on H200s 3.5% seem to begin
 before their launch, by up to 2.23 ms, and by up to 0.5% of the time of their run's events."""
 NO_CALL, NOT_BELIEVED = -1, -2
 _NO_PHASE = len(vocabulary.ALL_PHASES)
-_FORWARD, _LOSS, _BACKWARD, _ZERO_GRAD = map(
+_FORWARD, _LOSS, _BACKWARD, _OPTIMIZER, _ZERO_GRAD = map(
     vocabulary.ALL_PHASES.index,
-    (vocabulary.FORWARD, vocabulary.LOSS, vocabulary.BACKWARD, vocabulary.ZERO_GRAD),
+    (vocabulary.FORWARD, vocabulary.LOSS, vocabulary.BACKWARD, vocabulary.OPTIMIZER, vocabulary.ZERO_GRAD),
 )
 _LAUNCHES_ONE = re.compile(r"cu(da)?Launch(Cooperative)?Kernel(Ex|ExC)?")
 _PHASE_CATEGORIES = [*vocabulary.ALL_PHASES, ""]
-
-# Names that other people's programs give to the phases and to a step.
-_PHASE_NAMES = {
-    vocabulary.DATA: r"data|data[ _]?load(er|ing)?",
-    vocabulary.FORWARD: r"(model[ _.])?(forward|fwd)([ _]?(pass|step))?",
-    vocabulary.LOSS: r"loss|compute[ _]loss|criterion",
-    vocabulary.BACKWARD: r"(loss[ _.])?(backward|bwd)([ _]?(pass|step))?",
-    vocabulary.CLIP: r"clip|(clip[ _])?grad(ient)?[ _](clip(ping)?|norm)",
-    vocabulary.ZERO_GRAD: r"(optimizer\.)?zero[ _]grad(#.*)?",
-    vocabulary.OPTIMIZER: r"optimi[sz]er|opt(imi[sz]er)?[ _.]step|optimizer\.step#.*",
-}
-_PHASE_PATTERNS = [(phase, re.compile(pattern, re.IGNORECASE)) for phase, pattern in _PHASE_NAMES.items()]
-_STEP_PATTERN = re.compile(r"(train(ing)?[ _]?)?(step|iter|iteration|ProfilerStep)[ _#:.-]*\d*", re.IGNORECASE)
-
-
-def phase_of(name: str) -> str:
-    """The phase that a range called `name` marks, one of ALL_PHASES, or "" when it marks none."""
-    if name.startswith(vocabulary.FOLLOWED):
-        phase = name.removeprefix(vocabulary.FOLLOWED).partition("/")[0]
-        return phase if phase in vocabulary.ALL_PHASES else ""
-    return next((phase for phase, pattern in _PHASE_PATTERNS if pattern.fullmatch(name.strip())), "")
-
-
-def module_named(name: str) -> str | None:
-    """The whole path of a module that a range of a followed step has in its name; None for other ranges."""
-    phase, slash, path = name.removeprefix(vocabulary.FOLLOWED).partition("/")
-    return path if slash and name.startswith(vocabulary.FOLLOWED) and phase in vocabulary.ALL_PHASES else None
-
-
-def is_step(name: str) -> bool:
-    """Whether a range called `name` marks one training step."""
-    return _STEP_PATTERN.fullmatch(name.strip()) is not None
 
 
 @dataclass(kw_only=True)
 class Attribution:
     """Ranges with their place, and the place of each operation; rows are in the order of the capture's frames.
 
-    ranges: the capture's columns and parent_id (-1 none; row number of the parent), depth, path, step (-1 none),
-            is_step (whether it is the outermost range of its step), phase, module (path below the phase); path and
-            module end in an ellipsis after a hundred names. Start/end ranges take no part in the nesting: they have no
-            parent.
+    ranges: the capture's columns and plain_name (without the numbers of PyTorch), is_operation (whether PyTorch pushed
+            it), parent_id (-1 none; row number of the parent), depth, path, step (-1 none), is_step (whether it is the
+            outermost range of its step), phase, module (path below the phase); path and module are of plain names and
+            end in an ellipsis after a hundred. Start/end ranges take no part in the nesting: they have no parent.
     kernels, memops, graphs: api (row of the launch, NO_CALL not in the capture, NOT_BELIEVED), launch_ns, launch_end_ns
             (start_ns where there is no launch), thread, range_id (-1 none), step, phase, module, attribution
     api:    range_id, step, phase, attribution
@@ -137,15 +116,15 @@ class Attribution:
         return np.concatenate(rows), np.concatenate(held_in)
 
 
-def attribute(capture: Capture) -> Attribution:
-    """Attribution of every GPU operation and API call of `capture`. Raises ExportError where its ranges are beyond the
-    limits."""
+def attribute(capture: Capture, chosen: Mapping[str, str] | None = None) -> Attribution:
+    """Attribution of every GPU operation and API call of `capture`; `chosen`: phases of ranges that the user names.
+    Raises ExportError where its ranges are beyond the limits."""
     try:
         nesting = Nesting(capture.ranges)
-        ranges = _place_ranges(capture.ranges, nesting)
+        ranges, made_by = _place_ranges(capture.ranges, nesting, chosen or {})
     except limits.LimitError as error:
         raise beyond_limits(capture.path, error) from error
-    places = _Places(ranges, nesting)
+    places = _Places(ranges, nesting, made_by)
     problems: dict[str, str] = {}
     operations = {}
     for name, shown in (("kernels", "kernels"), ("memops", "copies and sets"), ("graphs", "graph executions")):
@@ -272,20 +251,32 @@ def levels(parent: np.ndarray) -> list[np.ndarray]:
     return np.split(order, np.cumsum(np.bincount(depth))[:-1]) if len(parent) else []
 
 
-def _place_ranges(ranges: pd.DataFrame, nesting: Nesting) -> pd.DataFrame:
+def _place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, str]) -> tuple[pd.DataFrame, np.ndarray]:
+    """The ranges with their place, and for each the row of the numbered operation that made the node it lies in (-1
+    none)."""
     parent = _merged_parents(ranges, nesting)
     count = len(ranges)
-    name = ranges["name"].cat.codes.to_numpy().astype(np.int64)
-    names = [str(category) for category in ranges["name"].cat.categories]
-    own_phase = np.array([_PHASE_CATEGORIES.index(phase_of(text)) for text in names], np.int8)[name]
+    raw = ranges["name"].cat.codes.to_numpy().astype(np.int64)
+    named = pytorch_ranges.parse_names([str(category) for category in ranges["name"].cat.categories])
+    names, name = named.plain, named.code[raw]
+    number, is_operation = named.number[raw], named.is_operation[raw]
+    is_node = (number >= 0) & named.is_node[name]
+    own_phase = np.array([_PHASE_CATEGORIES.index(phase_of(text, chosen)) for text in names], np.int8)[name]
+    is_chosen = np.array([text in chosen for text in names], bool)[name]
     own_step = np.array([is_step(text) for text in names], bool)[name]
     own_module = [module_named(text) for text in names]
     has_own_module = np.array([own is not None for own in own_module], bool)[name]
     below_phase = [text if own is None else own for text, own in zip(names, own_module)]
+    is_forward = _numbered_forward(ranges, number, is_node, np.where(is_operation, _NO_PHASE, own_phase), own_phase)
+    own_phase[is_node & (own_phase == _NO_PHASE)] = _BACKWARD
+    wins = (own_phase != _NO_PHASE) & ~is_node
+    next_backward = _next_backward(ranges, own_phase) if is_operation.any() else None
 
     depth = np.zeros(count, np.int32)
     path, module = np.zeros(count, np.int64), np.full(count, -1, np.int64)
     phase, in_step = np.full(count, _NO_PHASE, np.int8), np.full(count, -1, np.int64)
+    around = np.full(count, -1, np.int64)  # path of what is no operation of PyTorch, from the phase on
+    until, ends = np.zeros(count, np.int64), ranges["end_ns"].to_numpy()  # of the optimizer's range
     paths, modules = _Joined(), _Joined()
     by_depth = levels(parent)
     limits.DEPTH.check(len(by_depth))
@@ -295,16 +286,38 @@ def _place_ranges(ranges: pd.DataFrame, nesting: Nesting) -> pd.DataFrame:
         depth[rows] = level
         path[rows] = paths.join(np.where(has, path[above], -1), name[rows])
         inherited = np.where(has, phase[above], _NO_PHASE)
-        below = inherited != _NO_PHASE
+        begins = wins[rows] & (is_chosen[rows] | (inherited == _OPTIMIZER)) & (own_phase[rows] != inherited)
+        below = (inherited != _NO_PHASE) & ~begins
         phase[rows] = np.where(below, inherited, own_phase[rows])
-        named = has_own_module[rows]
-        below |= named
-        outer = np.where(has & ~named, module[above], -1)
-        module[rows[below]] = modules.join(outer[below], name[rows[below]])
+        phase[rows[is_forward[rows] & (phase[rows] == _NO_PHASE)]] = _FORWARD
+        if next_backward is not None:
+            in_optimizer = phase[rows] == _OPTIMIZER
+            until[rows] = np.where(below & has, until[above], np.where(in_optimizer, ends[rows], 0))
+            in_closure = in_optimizer & below & is_operation[rows] & (next_backward[rows] < until[rows])
+            phase[rows[in_closure]] = _FORWARD
+        named_here = has_own_module[rows]
+        below |= named_here
+        outer = np.where(has & ~named_here, module[above], -1)
+        operation = is_operation[rows] & (below | ~wins[rows])
+        joined = rows[below & ~operation]
+        module[joined] = modules.join(outer[below & ~operation], name[joined])
+        if is_operation.any():
+            around[rows] = np.where(has, around[above], -1)
+            holds = ~operation & ~wins[rows] & ~own_step[rows]
+            around[rows[holds]] = modules.join(around[rows[holds]], name[rows[holds]])
+            around[rows[wins[rows] & ~below & ~is_operation[rows]]] = -1
+            module[joined] = around[joined]
+            joined = rows[operation]
+            own = modules.join(np.full(len(joined), -1), name[joined])
+            inner = (number[joined] < 0) & (outer[operation] >= 0)
+            own = np.where(inner, outer[operation], own)
+            module[joined] = np.where(around[joined] >= 0, around[joined], own)
         outer_step = np.where(has, in_step[above], -1)
         in_step[rows] = np.where(outer_step >= 0, outer_step, np.where(own_step[rows], rows, -1))
 
     placed = ranges.copy(deep=False)
+    placed["plain_name"] = pd.Categorical.from_codes(name, pd.Index(names, dtype=object))
+    placed["is_operation"] = is_operation
     placed["parent_id"] = parent.astype(np.int32)
     placed["depth"] = depth
     placed["path"] = paths.categorical(path, names)
@@ -312,7 +325,49 @@ def _place_ranges(ranges: pd.DataFrame, nesting: Nesting) -> pd.DataFrame:
     placed["is_step"] = in_step == np.arange(count)
     placed["phase"] = pd.Categorical.from_codes(phase, _PHASE_CATEGORIES)
     placed["module"] = modules.categorical(module, below_phase)
-    return placed
+    made_by = np.full(count, -1, np.int64)
+    if is_node.any():
+        made_by = pytorch_ranges.link_nodes(ranges, number, is_node, name, names)
+        pytorch_ranges.link_beside_nodes(made_by, parent, is_node, name, names)
+        for rows in by_depth[1:]:
+            inner = rows[(made_by[rows] < 0) & (parent[rows] >= 0)]
+            made_by[inner] = made_by[parent[inner]]
+        made_by[phase != _BACKWARD] = -1
+    return placed, made_by
+
+
+def _next_backward(ranges: pd.DataFrame, own_phase: np.ndarray) -> np.ndarray:
+    """When the process's next range of backward starts after the start of each range; the largest time where none
+    does."""
+    process, start = ranges["process"].to_numpy(), ranges["start_ns"].to_numpy()
+    following = np.empty(len(ranges), np.int64)
+    for owner in np.unique(process):
+        mine = process == owner
+        backward = np.r_[np.sort(start[mine & (own_phase == _BACKWARD)]), np.iinfo(np.int64).max]
+        following[mine] = backward[np.searchsorted(backward[:-1], start[mine], side="right")]
+    return following
+
+
+def _numbered_forward(
+    ranges: pd.DataFrame, number: np.ndarray, is_node: np.ndarray, users_phase: np.ndarray, own_phase: np.ndarray
+) -> np.ndarray:
+    """Which ranges are numbered operations of forward: in a process in which the user's ranges do not mark forward, and
+    not between backward and the optimizer, where gradients are clipped by hand."""
+    process, start = ranges["process"].to_numpy(), ranges["start_ns"].to_numpy()
+    is_forward = (number >= 0) & ~is_node
+    for owner in np.unique(process[is_forward]):
+        mine = process == owner
+        rows = np.flatnonzero(mine & is_forward)
+        if (users_phase[mine] == _FORWARD).any():
+            is_forward[rows] = False
+            continue
+        backward = np.sort(start[mine & (is_node | (own_phase == _BACKWARD))])
+        optimizer = np.sort(start[mine & (own_phase == _OPTIMIZER)])
+        before = [np.r_[-1, of][np.searchsorted(of, start[rows], side="right")] for of in (backward, optimizer)]
+        never = np.iinfo(np.int64).max
+        after = [np.r_[of, never][np.searchsorted(of, start[rows], side="right")] for of in (backward, optimizer)]
+        is_forward[rows[(before[0] > before[1]) & (after[1] < after[0])]] = False
+    return is_forward
 
 
 def _in_started_steps(ranges: pd.DataFrame, in_step: np.ndarray) -> np.ndarray:
@@ -407,8 +462,8 @@ class _Joined:
 class _Places:
     """Where the host was at many moments: range, step, phase and module, and how that is known."""
 
-    def __init__(self, ranges: pd.DataFrame, nesting: Nesting):
-        self._ranges, self._nesting = ranges, nesting
+    def __init__(self, ranges: pd.DataFrame, nesting: Nesting, made_by: np.ndarray):
+        self._ranges, self._nesting, self._made_by = ranges, nesting, made_by
         self._phase = ranges["phase"].cat.codes.to_numpy()
         self._step = ranges["step"].to_numpy()
         self._module = ranges["module"].cat.codes.to_numpy()
@@ -416,10 +471,11 @@ class _Places:
         parent = ranges["parent_id"].to_numpy()
         has = parent >= 0
         # The outermost range of a phase (of a step), on each thread: these are what other threads are looked up in.
-        self._phase_roots = (self._phase != _NO_PHASE) & ~(has & (self._phase[parent] != _NO_PHASE))
+        self._phase_roots = (self._phase != _NO_PHASE) & ~(has & (self._phase[parent] == self._phase))
+        self._around = np.where(has, self._phase[parent], _NO_PHASE) if len(ranges) else self._phase
         self._step_roots = ranges["is_step"].to_numpy()
         self._has_phases = bool(self._phase_roots.any())
-        self._losses = _implied_losses(ranges, self._phase, self._phase_roots)
+        self._losses = _implied_losses(ranges, self._phase, self._phase_roots & ~_of_forward(ranges))
 
     def operations(self, operations: pd.DataFrame, api: pd.DataFrame, row: np.ndarray) -> pd.DataFrame:
         """Place of each of `operations`, launched by this row of `api`."""
@@ -455,6 +511,10 @@ class _Places:
             module = np.where(range_id >= 0, self._module[range_id], nothing)
         attribution = np.full(count, NONE, np.int8)
         attribution[(phase != _NO_PHASE) | ((range_id >= 0) & (not self._has_phases))] = EXACT
+        if len(self._made_by):
+            linked = (range_id >= 0) & (self._made_by[range_id] >= 0) & (attribution == EXACT) & (phase == _BACKWARD)
+            attribution[linked] = LINKED
+            module[linked] = self._module[self._made_by[range_id[linked]]]
         self._by_time(process, time, wanted, phase, step, attribution)
         return pd.DataFrame(
             {
@@ -482,7 +542,9 @@ class _Places:
                 open_now = np.zeros((_NO_PHASE, len(rows)), bool)
                 for code in range(_NO_PHASE):
                     roots = mine & self._phase_roots & (self._phase == code)
-                    open_now[code] = _num_open(start[roots], end[roots], time[rows]) > 0
+                    within = mine & self._phase_roots & (self._around == code)
+                    num_open = _num_open(start[roots], end[roots], time[rows])
+                    open_now[code] = num_open > _num_open(start[within], end[within], time[rows])
                 loss_process, loss_start, loss_end = self._losses
                 here = loss_process == owner
                 between = _num_open(loss_start[here], loss_end[here], time[rows]) > 0
@@ -498,6 +560,11 @@ class _Places:
                 inside = (last >= 0) & (time[rows] < end[roots][last])
                 inside &= _num_open(start[roots], end[roots], time[rows]) == 1
                 step[rows[inside]] = self._step[roots[last[inside]]]
+
+
+def _of_forward(ranges: pd.DataFrame) -> np.ndarray:
+    """Which ranges are operations of PyTorch in forward: between two of them lies no loss."""
+    return (ranges["is_operation"] & (ranges["phase"] == vocabulary.FORWARD)).to_numpy()
 
 
 def _implied_losses(ranges: pd.DataFrame, phase: np.ndarray, roots: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -42,7 +42,7 @@ STRINGS = "StringIds"
 CONSEQUENCES = {
     KERNEL: "no kernel times: no statement about GPU work, families, phases or idle share",
     API: "no CUDA API calls: no launch latency, no queue depth, and kernels cannot be attributed to ranges",
-    NVTX: "no NVTX ranges: kernels cannot be attributed to ranges, phases or modules",
+    NVTX: "no NVTX ranges: kernels cannot be attributed to ranges or modules, and phases can only be inferred",
     STRINGS: "no string table: kernels, API calls and registered ranges have no names",
     MEMCPY: "no memory copies: either none happened or they were not traced",
     MEMSET: "no memory sets: either none happened or they were not traced",

@@ -4,6 +4,7 @@
 line a column. Everything is vectorised: a capture of a million kernels takes about a second.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,8 +12,10 @@ import pandas as pd
 
 from analysis import intervals
 from analysis.capture import findings, verdict
-from analysis.capture.attribution import NO_CALL, Attribution, attribute, levels, module_named
+from analysis.capture.attribution import ATTRIBUTIONS, NO_CALL, Attribution, attribute, levels
+from analysis.capture.inferred import infer_phases
 from analysis.capture.nsys_export import BLOCK, MOST_DEVICES, UNKNOWN_PROCESS, Capture, codes_of, process_id
+from analysis.capture.phase_names import module_named
 from analysis.reference import kernel_families
 from jobs.contract.ranges import ALL_PHASES
 
@@ -34,7 +37,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "share": "of all kernel time",
     },
     "ranges": {
-        "name": "NVTX name; domain:name outside the default domain",
+        "name": "NVTX name, without the numbers of PyTorch; domain:name outside the default domain",
         "style": "PushPop or StartEnd",
         "instances": "ranges of that name; one inside another of the same name is not counted again",
         "kernel_calls": "kernels launched inside: by a push/pop range's thread, by a start/end range's process",
@@ -51,6 +54,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "busy_ns": "time in which at least one of them ran, summed over GPUs",
         "host_ns": "host time of the phase's outermost ranges; null where it has none",
         "exact_share": "part of kernel_ns whose phase is known from the launching thread itself",
+        "linked_share": "part that is known so, and linked to its operation of forward by PyTorch's number",
+        "phase_share": "part whose phase is known by time, from ranges of other threads",
+        "inferred_share": "part whose phase is inferred from kernels and threads, without a range",
     },
     "api": {
         "name": "CUDA runtime or driver function, without the version of its entry point",
@@ -109,9 +115,10 @@ def summarise(
     capture: Capture,
     attribution: Attribution | None = None,
     taxonomy: kernel_families.Taxonomy = kernel_families.BUILT_IN,
+    chosen: Mapping[str, str] | None = None,
 ) -> Summary:
-    """Summary of `capture`, its kernels classified by `taxonomy`."""
-    attribution = attribution or attribute(capture)
+    """Summary of `capture`, its kernels classified by `taxonomy`. chosen: phases of ranges that the user names."""
+    attribution = attribution or infer_phases(capture, attribute(capture, chosen))
     kernels = capture.kernels
     duration = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
     gpu = _gpus_of(capture, kernels)
@@ -132,12 +139,11 @@ def summarise(
     sections["families"] = _families(sections["kernels"])
     sections["findings"] = findings.find(capture, attribution, sections["gpus"], taxonomy)
     sections["problems"] = _problems(capture, attribution)
-    sections["missing"] = _missing(capture, attribution)
+    sections["missing"] = _missing(capture, attribution, chosen or {})
     total = int(duration.sum())
     codes = attribution.kernels["attribution"].cat.codes.to_numpy()
-    time = np.bincount(codes, duration, 3) if len(codes) else np.zeros(3)
-    names = attribution.kernels["attribution"].cat.categories
-    coverage = {name: (float(part / total) if total else None) for name, part in zip(names, time)}
+    time = np.bincount(codes, duration, len(ATTRIBUTIONS))
+    coverage = {name: (float(part / total) if total else None) for name, part in zip(ATTRIBUTIONS, time)}
     frames = (kernels, capture.graphs, capture.memops, capture.syncs, capture.api, capture.ranges)
     processes = {int(process) for frame in frames for process in pd.unique(frame["process"].to_numpy())}
     graph_ns = int((capture.graphs["end_ns"] - capture.graphs["start_ns"]).sum())
@@ -158,6 +164,7 @@ def summarise(
         "graph_ns": graph_ns,
         "kernel_share": total / (total + graph_ns) if total + graph_ns else None,
         "unclassified_share": _unclassified(sections["families"]),
+        "unmatched_ranges": _unmatched_ranges(attribution, duration),
     }
     return Summary(
         capture=facts,
@@ -261,7 +268,7 @@ def _unclassified(families: pd.DataFrame) -> float | None:
 
 def _ranges(capture: Capture, attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps) -> pd.DataFrame:
     ranges = attribution.ranges
-    keys = pd.DataFrame({name: ranges[name].cat.codes for name in ("domain", "name", "style")})
+    keys = pd.DataFrame({name: ranges[name].cat.codes for name in ("domain", "plain_name", "style")})
     grouped = keys.groupby(list(keys), sort=True)
     group = grouped.ngroup().to_numpy()
     unique = keys.assign(group=group).drop_duplicates("group").sort_values("group")
@@ -277,7 +284,7 @@ def _ranges(capture: Capture, attribution: Attribution, duration: np.ndarray, ov
         sums = _start_end_sums(capture, attribution, group, np.flatnonzero(~pushed), overlaps)
         calls, time, busy, span = (own + other for own, other in zip((calls, time, busy, span), sums))
     host = (ranges["end_ns"] - ranges["start_ns"]).to_numpy()
-    domain, name, style = (ranges[c].cat.categories[unique[c]] for c in ("domain", "name", "style"))
+    domain, name, style = (ranges[c].cat.categories[unique[c]] for c in ("domain", "plain_name", "style"))
     columns = {
         "name": [f"{d}:{n}" if d else str(n) for d, n in zip(domain, name)],
         "style": list(style),
@@ -451,34 +458,39 @@ def _projected(start: np.ndarray, end: np.ndarray, low: np.ndarray, high: np.nda
 def _phases(attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps) -> pd.DataFrame:
     place, ranges = attribution.kernels, attribution.ranges
     code, names = place["phase"].cat.codes.to_numpy(), [*ALL_PHASES, ""]
-    if not (ranges["phase"] != "").any():
-        return pd.DataFrame(columns=list(SECTIONS["phases"]))
     num = len(names)
     calls = np.bincount(code, minlength=num)
+    if not (ranges["phase"] != "").any() and not calls[:-1].any():
+        return pd.DataFrame(columns=list(SECTIONS["phases"]))
     time = np.bincount(code, duration, num).astype(np.int64)
-    exact = np.bincount(code, duration * (place["attribution"] == "exact").to_numpy(), num)
+    how = place["attribution"].cat.codes.to_numpy().astype(np.int64)
+    parts = np.bincount(code.astype(np.int64) * len(ATTRIBUTIONS) + how, duration, num * len(ATTRIBUTIONS))
+    shares = parts.reshape(num, -1) / np.where(time > 0, time, np.nan)[:, None]
     busy = time.copy()
     for rows in overlaps.blocks:
         overlaps.discount(busy, code[rows], rows)
-    phase, parent = ranges["phase"].cat.codes.to_numpy(), ranges["parent_id"].to_numpy()
-    of_module = np.array([module_named(str(category)) is not None for category in ranges["name"].cat.categories], bool)
-    root = (
-        (phase < len(ALL_PHASES))
-        & ~of_module[ranges["name"].cat.codes]
-        & ~((parent >= 0) & (phase[parent] < len(ALL_PHASES)))
-    )
-    host = np.bincount(phase[root], (ranges["end_ns"] - ranges["start_ns"]).to_numpy()[root], num).astype(np.int64)
+    host, known = _host_of_phases(ranges, num)
     columns = {
         "phase": names,
         "kernel_calls": calls,
         "kernel_ns": time,
         "share": _share(pd.Series(time)),
         "busy_ns": busy,
-        "host_ns": pd.Series(host, dtype="Int64").mask(np.bincount(phase[root], minlength=num) == 0),
-        "exact_share": np.where(time > 0, exact / np.maximum(time, 1), np.nan),
-    }
+        "host_ns": pd.Series(host, dtype="Int64").mask(~known),
+    } | {f"{name}_share": shares[:, i] for i, name in enumerate(ATTRIBUTIONS) if name != "none"}
     frame = _frame("phases", columns)
     return frame[(calls > 0) | (host > 0)].reset_index(drop=True)
+
+
+def _host_of_phases(ranges: pd.DataFrame, num: int) -> tuple[np.ndarray, np.ndarray]:
+    """Host time of each phase's outermost ranges, without that of other phases inside them, and whether it has any."""
+    phase, parent = ranges["phase"].cat.codes.to_numpy(), ranges["parent_id"].to_numpy()
+    own = np.array([module_named(str(name)) is None for name in ranges["plain_name"].cat.categories], bool)
+    around = np.where(parent >= 0, phase[parent], num - 1) if len(ranges) else phase
+    root = (phase < num - 1) & own[ranges["plain_name"].cat.codes] & (phase != around)
+    wall = (ranges["end_ns"] - ranges["start_ns"]).to_numpy()[root]
+    host = np.bincount(phase[root], wall, num) - np.bincount(around[root], wall, num)
+    return np.where(np.arange(num) < num - 1, host, 0).astype(np.int64), np.bincount(phase[root], minlength=num) > 0
 
 
 def _api(capture: Capture, attribution: Attribution) -> pd.DataFrame:
@@ -609,12 +621,55 @@ def _problems(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     return pd.DataFrame(list(problems.items()), columns=list(SECTIONS["problems"]))
 
 
-def _missing(capture: Capture, attribution: Attribution) -> pd.DataFrame:
+def _missing(capture: Capture, attribution: Attribution, chosen: Mapping[str, str]) -> pd.DataFrame:
     missing = dict(capture.missing)
     if len(capture.kernels) and len(capture.api):
         lost = int((attribution.kernels["api"] == NO_CALL).sum())
         if lost:
             missing[f"the launches of {lost} of {len(capture.kernels)} kernels"] = "they cannot be attributed to ranges"
     if len(capture.ranges) and not (attribution.ranges["phase"] != "").any():
-        missing["ranges called forward, loss, backward or optimizer"] = "no statement about phases"
+        inferred = (attribution.kernels["attribution"] == "inferred").any()
+        consequence = "phases are inferred from kernels and threads" if inferred else "no statement about phases"
+        missing["ranges called forward, loss, backward or optimizer"] = consequence
+    names = set(attribution.ranges["plain_name"].cat.categories)
+    for name, phase in chosen.items():
+        if name not in names:
+            missing[f"ranges called {name}"] = f"--phase {phase}={name} marks nothing"
     return pd.DataFrame(list(missing.items()), columns=list(SECTIONS["missing"]))
+
+
+_LARGE_SHARE, _MOST_UNMATCHED = 0.05, 3
+_WHOLE_SHARE, _MOST_AROUND = 0.9, 5
+
+
+def _unmatched_ranges(attribution: Attribution, duration: np.ndarray) -> list[str]:
+    """Names of the largest ranges that match no phase, though kernels in them have none from a range. Of a range around
+    (nearly) all of them, those inside."""
+    ranges, place = attribution.ranges, attribution.kernels
+    unknown = (place["range_id"] >= 0) & place["attribution"].isin(["exact", "inferred", "none"])
+    unknown &= (place["phase"] == "") | (place["attribution"] == "inferred")
+    rows = np.flatnonzero(unknown)
+    total = duration.sum()
+    if not len(rows) or duration[rows].sum() < _LARGE_SHARE * total:
+        return []
+    parent, plain = ranges["parent_id"].to_numpy(), ranges["plain_name"].cat
+    code = plain.codes.to_numpy()
+    matches = ((ranges["phase"] == "") & ~ranges["is_operation"] & ~ranges["is_step"]).to_numpy()
+    matches = matches & (ranges["domain"] == "").to_numpy()  # those of a library are not the user's to name
+    by_depth = levels(parent)
+    unmatched: list[str] = []
+    for _ in range(_MOST_AROUND):
+        outermost = np.where(matches, np.arange(len(ranges)), -1)
+        for level in by_depth[1:]:
+            above = outermost[parent[level]]
+            outermost[level] = np.where(above >= 0, above, outermost[level])
+        held_in = outermost[place["range_id"].to_numpy()[rows]]
+        time = np.bincount(code[held_in[held_in >= 0]], duration[rows][held_in >= 0], len(plain.categories))
+        large = [int(i) for i in np.argsort(-time, kind="stable")[:_MOST_UNMATCHED] if time[i] >= _LARGE_SHARE * total]
+        if not large:
+            break
+        unmatched = [str(plain.categories[i]) for i in large]
+        if time[large[0]] < _WHOLE_SHARE * duration[rows].sum():
+            break
+        matches &= code != large[0]
+    return unmatched

@@ -7,9 +7,10 @@ keys:
   where the export does not say), events_ns (from the start of the first GPU operation, API call, range or
   synchronisation to the end of the last), processes, num_gpus, num_kernels, num_graph_executions, num_api_calls,
   num_ranges, num_open_ranges, kernel_ns, graph_ns (whole graph executions, whose kernels are not visible), kernel_share
-  (kernel_ns of kernel_ns and graph_ns together; null where both are 0), unclassified_share)
-- `coverage`: {exact, phase, none}, shares of kernel time by how its phase is known; null where there are no kernels. It
-  speaks of kernel_share of the GPU time, not of what graph executions hide
+  (kernel_ns of kernel_ns and graph_ns together; null where both are 0), unclassified_share, unmatched_ranges (names of
+  the largest ranges that match no phase, though a phase of their kernels is not known from another range))
+- `coverage`: {exact, linked, phase, inferred, none}, shares of kernel time by how its phase is known; null where there
+  are no kernels. It speaks of kernel_share of the GPU time, not of what graph executions hide
 - `launches`: launch latency (API start to kernel start) and queue depth over all kernels; dry_ns, how long GPUs idled
   because nothing was launched
 - `verdict`: where the time of each GPU goes, to the nanosecond: `elapsed_ns` is the sum of the other times, and the
@@ -30,6 +31,7 @@ from typing import Literal, get_args
 
 from analysis.capture import nsys_reports
 from analysis.capture.nsys_export import ExportError, read
+from analysis.capture.phase_names import chosen_phases
 from analysis.capture.summary import Summary, summarise
 from analysis.reference import kernel_families
 from analysis.show.forms import as_csv, as_markdown, as_text
@@ -46,13 +48,16 @@ def show(
     out: Callable[[str], None],
     err: Callable[[str], None],
     rules: Path | None = None,
+    phases: Sequence[str] = (),
 ) -> int:
     """Give a summary of each profile to `out`, and one line to `err` for each that cannot be read; the others go on.
 
     form: one of FORMATS. top: rows of a section in text and md, 0 for all. rules: TOML file of further kernel
-    families' rules. Returns the exit code: 0, or 2 where a profile or the rules could not be read.
+    families' rules. phases: ranges that mark phases, as PHASE=RANGE. Returns the exit code: 0, or 2 where a profile,
+    the rules or the phases could not be read.
     """
     try:
+        chosen = chosen_phases(phases)
         taxonomy = kernel_families.with_user_rules(rules) if rules else kernel_families.BUILT_IN
     except ValueError as error:
         err(printable(f"error: {error}"))
@@ -60,7 +65,7 @@ def show(
     summaries: list[Summary] = []
     for profile in profiles:
         try:
-            summary = summarise(read(profile, details=False), taxonomy=taxonomy)
+            summary = summarise(read(profile, details=False), taxonomy=taxonomy, chosen=chosen)
             text = {"text": as_text, "md": as_markdown}[form](summary, top) if form in ("text", "md") else None
         except ExportError as error:
             err(printable(f"error: {error}"))

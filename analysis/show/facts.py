@@ -20,7 +20,7 @@ def facts_of(summary: Summary) -> list[str]:
         f"{counted(facts['num_graph_executions'], 'graph execution')} ({time_text(facts['graph_ns'])}), "
         f"{counted(facts['num_api_calls'], 'API call')}, "
         f"{counted(facts['num_ranges'], 'range')} ({facts['num_open_ranges']} left open)",
-        coverage_line(coverage, facts),
+        coverage_line(coverage, facts, len(summary.sections["phases"]) > 0),
     ]
     if facts["unclassified_share"] is not None:
         lines.append(f"Kernel families: {shown('share', facts['unclassified_share'])} of kernel time in no family")
@@ -30,6 +30,12 @@ def facts_of(summary: Summary) -> list[str]:
             f"{time_text(launches['latency_max_ns'])} longest from call to kernel; "
             f"queue {launches['queue_median']:.0f} kernels in the median, {launches['queue_mean']:.1f} on average, "
             f"{launches['queue_max']} at most; empty for {time_text(launches['dry_ns'])} while a GPU idled"
+        )
+    if unmatched := facts["unmatched_ranges"]:
+        names = ", ".join(map(printable, unmatched))
+        lines.append(
+            f"The largest ranges match no phase ({names}): name them with --phase, such as "
+            f"--phase forward={printable(unmatched[0])}"
         )
     problems = summary.sections["problems"].itertuples(index=False)
     lines += [f"Wrong: {what}; {consequence}" for what, consequence in problems]
@@ -45,14 +51,18 @@ def _span(facts: dict) -> str:
     return f"{time_text(events)} of events in a collection of {time_text(collection)}"
 
 
-def coverage_line(coverage: dict, facts: dict) -> str:
+def coverage_line(coverage: dict, facts: dict, has_phases: bool = True) -> str:
     """The sentence that says how much of the kernel time is attributed, and how; and of how much GPU time that speaks
     where graph executions hide their kernels."""
     if any(value is None for value in coverage.values()):
         line = "Coverage: no kernels to attribute"
     else:
-        exact, phase, none = (shown("share", coverage[name]) for name in ("exact", "phase", "none"))
-        line = f"Coverage: {exact} of kernel time attributed exactly, {phase} to a phase by time, {none} not attributed"
+        parts = [f"{shown('share', coverage['exact'])} of kernel time attributed exactly"]
+        parts += [f"{shown('share', coverage['linked'])} linked by number"] * bool(coverage["linked"])
+        parts += [f"{shown('share', coverage['phase'])} to a phase by time"]
+        parts += [f"{shown('share', coverage['inferred'])} inferred"] * bool(coverage["inferred"])
+        parts += [f"{shown('share', coverage['none'])} in no {'phase' if has_phases else 'range'}"]
+        line = f"Coverage: {', '.join(parts)}"
     if facts["graph_ns"]:
         line += f" (kernel time is {shown('share', facts['kernel_share'])} of GPU time; graphs hide the rest)"
     return line

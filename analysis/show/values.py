@@ -17,6 +17,9 @@ _HEADINGS = {
     "clock_hz": "clock",
     "sm_count": "SMs",
     "exact_share": "exact",
+    "linked_share": "linked",
+    "phase_share": "by time",
+    "inferred_share": "inferred",
     "idle_share": "idle",
     "kernel_calls": "kernels",
 }

@@ -2,8 +2,9 @@
 
 import pytest
 
-from analysis.capture.attribution import attribute, is_step, phase_of
+from analysis.capture.attribution import ATTRIBUTIONS, attribute
 from analysis.capture.nsys_export import read
+from analysis.capture.phase_names import is_step, phase_of
 from analysis.capture.summary import summarise
 
 from .nsys_files import Export
@@ -367,6 +368,10 @@ def test_autograds_own_threads_lose_nothing():
     assert set(reference["attribution"][reference["phase"] == "backward"]) == {"exact"}
 
 
+def _coverage(**known):
+    return dict.fromkeys(ATTRIBUTIONS, 0) | known
+
+
 def _problems(export, tmp_path):
     summary = summarise(*_attributed(export, tmp_path))
     return summary, list(summary.sections["problems"]["what"])
@@ -380,7 +385,7 @@ def test_a_correlation_id_of_several_calls_attributes_nothing(tmp_path, export):
     export.launch(30)
     export.launch(700, correlation=7)
     summary, problems = _problems(export, tmp_path)
-    assert summary.coverage == {"exact": 0.4, "phase": 0, "none": 0.6}
+    assert summary.coverage == _coverage(exact=0.4, none=0.6)
     assert problems == ["3 of 5 kernels have the correlation id of several API calls"]
     assert not len(summary.sections["missing"]) or "launches" not in "".join(summary.sections["missing"]["what"])
 
@@ -413,7 +418,7 @@ def test_kernels_long_before_their_launch_are_not_attributed(tmp_path, export):
     export.launch(15_000_000, start=9_999_999, end=10_000_004)
     export.launch(15_000_000, start=10_000_001, end=10_000_006)
     summary, problems = _problems(export, tmp_path)
-    assert summary.coverage == {"exact": 0.5, "phase": 0, "none": 0.5}
+    assert summary.coverage == _coverage(exact=0.5, none=0.5)
     early, clocks = problems
     assert early == "1 of 2 kernels begin more than 5 ms before the call that launched them"
     assert clocks == "1 of 2 kernels begin before the call that launched them, by up to 4999999 ns"

@@ -56,13 +56,13 @@ def test_text_is_a_readable_summary(capture):
         "NVIDIA Test",
     ):
         assert expected in done.stdout
-    assert "50.0% of kernel time attributed exactly, 50.0% to a phase by time, 0.0% not attributed" in done.stdout
+    assert "50.0% of kernel time attributed exactly, 50.0% to a phase by time, 0.0% in no phase" in done.stdout
 
 
 def test_json_is_the_documented_interface(capture):
     found = json.loads(_show(capture, "--format", "json").stdout)
     assert set(found) == _KEYS
-    assert found["coverage"] == {"exact": 0.5, "phase": 0.5, "none": 0.0}
+    assert found["coverage"] == {"exact": 0.5, "linked": 0, "phase": 0.5, "inferred": 0, "none": 0}
     assert all(key in show.__doc__ for key in found["capture"])
     assert found["capture"]["kernel_share"] == 1
     for name, columns in SECTIONS.items():
@@ -116,7 +116,7 @@ def test_coverage_says_of_how_much_gpu_time_it_speaks(tmp_path, form):
     export.graph(200, 275, export.call(20, 30, name="cudaGraphLaunch_v10000"))
     path = export.sqlite(tmp_path / "x.sqlite")
     found = json.loads(_show(path, "--format", "json").stdout)
-    assert found["coverage"] == {"exact": 1, "phase": 0, "none": 0}
+    assert found["coverage"] == {"exact": 1, "linked": 0, "phase": 0, "inferred": 0, "none": 0}
     assert (found["capture"]["kernel_share"], found["capture"]["graph_ns"]) == (0.25, 75)
     shown = " ".join(_show(path, "--format", form).stdout.replace("\\", "").split())
     assert "100.0% of kernel time attributed exactly" in shown
@@ -346,7 +346,9 @@ def test_of_several_profiles_a_line_before_each_report_says_what_it_is(capture, 
     assert done.exit_code == 2 and "none.sqlite" in done.stderr
 
 
-@pytest.mark.parametrize("option", [("--format", "json"), ("--top", "3"), ("--rules", "mine.toml")])
+@pytest.mark.parametrize(
+    "option", [("--format", "json"), ("--top", "3"), ("--rules", "mine.toml"), ("--phase", "data=mine")]
+)
 def test_an_option_of_summaries_is_refused_beside_a_report(capture, option):
     done = _show("--report", "nvtx_kern_sum", *option, capture)
     assert (done.exit_code, done.stdout) == (2, "")
@@ -370,6 +372,72 @@ def test_help_imports_neither_torch_nor_pandas():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.fixture
+def unmatched(tmp_path):
+    """A program whose ranges have names of its own."""
+    export = Export()
+    export.push("main", 0, 1000)
+    export.push("my_fwd", 10, 400)
+    export.push("block", 20, 300)
+    export.push("my_bwd", 500, 900)
+    for at in (50, 350, 600):
+        export.launch(at)
+    return export.sqlite(tmp_path / "unmatched.sqlite")
+
+
+def test_the_largest_ranges_that_match_no_phase_are_named(unmatched):
+    (hint,) = (line for line in _show(unmatched).stdout.splitlines() if "match no phase" in line)
+    expected = (
+        "The largest ranges match no phase (my_fwd, my_bwd): name them with --phase, such as --phase forward=my_fwd"
+    )
+    assert hint.strip() == expected
+    found = json.loads(_show(unmatched, "--format", "json").stdout)
+    assert found["capture"]["unmatched_ranges"] == ["my_fwd", "my_bwd"]
+
+
+def test_nothing_is_to_be_named_where_all_ranges_match(capture):
+    assert "match no phase" not in _show(capture).stdout
+
+
+def test_a_user_names_the_ranges_of_a_phase(unmatched):
+    options = ("--phase", "forward=my_fwd", "--phase", "backward=my_bwd", "--phase", "data=absent")
+    found = json.loads(_show(unmatched, *options, "--format", "json").stdout)
+    assert {row["phase"]: row["kernel_calls"] for row in found["phases"]} == {"forward": 2, "backward": 1}
+    assert found["coverage"]["exact"] == 1
+    absent = {"what": "ranges called absent", "consequence": "--phase data=absent marks nothing"}
+    assert absent in found["missing"]
+
+
+def test_phases_and_ranges_count_the_same_kernels(tmp_path):
+    """The range `opt`: what lies in it is of the optimizer, in the coverage, the phases and the ranges alike."""
+    export = Export()
+    for at, name in ((0, "fwd"), (200, "bwd"), (400, "opt")):
+        export.push(name, at, at + 100)
+        export.launch(at + 10)
+        export.launch(at + 20)
+    found = json.loads(_show(export.sqlite(tmp_path / "x.sqlite"), "--format", "json").stdout)
+    phases = {row["phase"]: (row["kernel_calls"], row["kernel_ns"]) for row in found["phases"]}
+    ranges = {row["name"]: (row["kernel_calls"], row["kernel_ns"]) for row in found["ranges"]}
+    assert phases == {"forward": ranges["fwd"], "backward": ranges["bwd"], "optimizer": ranges["opt"]}
+    assert found["coverage"]["none"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["optimizer"], "--phase optimizer: write PHASE=RANGE"),
+        (["training=loop"], "the phases are data, forward"),
+        (["forward="], "write PHASE=RANGE"),
+        (["forward=a", "backward=a"], "the range a is forward already"),
+    ],
+)
+def test_a_phase_that_is_none_is_one_clear_line(capture, options, said):
+    done = _show(capture, *(part for option in options for part in ("--phase", option)))
+    assert (done.exit_code, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and said in line
+
+
 def test_what_is_wrong_is_said_beside_the_coverage(tmp_path):
     export = Export()
     export.push("forward", 0, 100)
@@ -378,7 +446,7 @@ def test_what_is_wrong_is_said_beside_the_coverage(tmp_path):
     export.collected(-5)
     path = export.sqlite(tmp_path / "x.sqlite")
     text = _show(path).stdout
-    assert "0.0% of kernel time attributed exactly, 0.0% to a phase by time, 100.0% not attributed" in text
+    assert "0.0% of kernel time attributed exactly, 0.0% to a phase by time, 100.0% in no phase" in text
     assert "Wrong: a collection of -5 ns; how long nsys collected is unknown" in text
     assert "Wrong: 2 of 2 kernels have the correlation id of several API calls; their launch is not believed" in text
     facts = json.loads(_show(path, "--format", "json").stdout)["capture"]

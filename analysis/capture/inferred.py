@@ -1,0 +1,262 @@
+"""Phases of kernels that no range tells, inferred from what a capture has in any case: the kernels' names, and who
+launched them when.
+
+Only training leaves these traces, and without them nothing is inferred. Each process stands alone.
+
+- Where PyTorch's operations are ranges: what is launched beside them, on a thread that runs forward, is of forward,
+  too, when forward or backward comes next; where the user marks forward, only what lies between it and backward is
+  inferred, as the loss. Between backward and the optimizer it is the clipping, if a norm is computed
+  there.
+- A thread that launches kernels of backward (their names say so) and none of an optimizer is autograd's, and all that
+  it launches is backward. What other threads launch between two runs of it is first the optimizer (with the clipping of
+  gradients before), up to its last kernel: one of multi_tensor_apply, of a fused optimizer, or addcdiv, which ends
+  Adam's update of a tensor; or else a long run of elementwise kernels. The rest is forward. Before the first run only
+  as many kernels are forward as come before the next: the others may make the model.
+- Where one thread launches all, kernels whose names say what they are divide it: forward from an optimizer to the
+  first kernel of backward, if one of forward lies there, and backward from there to the optimizer. Forward that comes
+  after backward without an optimizer between may be a checkpoint's: it stays unknown, and so does all that does not
+  lie between two such kernels.
+
+A phase that a range of the process marks is not inferred there: what is outside its ranges is something else.
+"""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from analysis.capture.attribution import ATTRIBUTIONS, EXACT, INFERRED, NONE, Attribution
+from analysis.capture.nsys_export import Capture
+from analysis.reference import kernel_families
+from jobs.contract import ranges as vocabulary
+
+_PHASES = [*vocabulary.ALL_PHASES, ""]
+_NO_PHASE = len(vocabulary.ALL_PHASES)
+_DATA, _FORWARD, _LOSS, _BACKWARD, _CLIP, _OPTIMIZER, _ZERO_GRAD = map(
+    _PHASES.index,
+    (
+        vocabulary.DATA,
+        vocabulary.FORWARD,
+        vocabulary.LOSS,
+        vocabulary.BACKWARD,
+        vocabulary.CLIP,
+        vocabulary.OPTIMIZER,
+        vocabulary.ZERO_GRAD,
+    ),
+)
+
+# What a kernel's name says by itself; the first that is found counts.
+_OTHER, _OF_FORWARD, _OF_BACKWARD, _OF_OPTIMIZER, _OF_ZERO_GRAD, _OF_NORM, _OF_SCALING, _OF_RANDOM = range(8)
+_KINDS = (
+    (_OF_NORM, r"LpNorm|L2Norm"),
+    (_OF_ZERO_GRAD, r"multi_tensor_apply.*ZeroFunctor"),
+    (_OF_SCALING, r"multi_tensor_apply.*BinaryOpScalarTensorFunctor"),
+    (_OTHER, r"multi_tensor_apply.*Copy<"),
+    (_OF_OPTIMIZER, r"multi_tensor_apply|fused_?adam|fused_?sgd|addcdiv|lamb_stage|kLamb|adamw?_kernel|sgd_kernel"),
+    (_OF_BACKWARD, r"backward|bwd|bprop|fmha_cutlassB|grad_?input|compute_grad_weight|GammaBeta|wgrad|dgrad"),
+    (_OF_FORWARD, r"forward|_fwd|fprop|fmha_cutlassF"),
+    (_OF_RANDOM, r"(normal|uniform)_and_transform"),
+)
+_KIND_PATTERNS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _KINDS]
+_UPDATE_FAMILIES = {"elementwise", "fill", "copy", "reduce", "optimizer"}
+"""Of what an optimizer without kernels of its own consists: one operation on each tensor after the other."""
+_FEWEST_UPDATES = 30
+_NORMS = {"aten::_foreach_norm", "aten::linalg_vector_norm", "aten::norm", "aten::_foreach_pow"}
+
+
+def infer_phases(capture: Capture, attribution: Attribution) -> Attribution:
+    """`attribution` with the phases of more kernels, which are labelled `inferred`."""
+    kernels, place = capture.kernels, attribution.kernels
+    phase = place["phase"].cat.codes.to_numpy().copy()
+    how = place["attribution"].cat.codes.to_numpy().copy()
+    process, launch = kernels["process"].to_numpy(), place["launch_ns"].to_numpy()
+    launched = (place["api"] >= 0).to_numpy()
+    ranges = attribution.ranges
+    marked = (ranges["phase"] != "").to_numpy()
+    names = kernels["kernel_name"].cat
+    kind_of = np.array([_kind(str(name)) for name in names.categories], np.int8)
+    is_update_of = np.array([kernel_families.family(str(name)) in _UPDATE_FAMILIES for name in names.categories], bool)
+    code = names.codes.to_numpy()
+    for owner in np.unique(process[launched & (phase == _NO_PHASE)]):
+        mine = marked & (ranges["process"] == owner).to_numpy()
+        rows = np.flatnonzero(launched & (process == owner))
+        rows = rows[np.argsort(launch[rows], kind="stable")]
+        inferred = np.full(len(rows), _NO_PHASE, np.int8)
+        if mine.any() and ranges["is_operation"].to_numpy()[mine].any():
+            thread = place["thread"].to_numpy()[rows]
+            inferred = _beside_operations(ranges, np.flatnonzero(mine), thread, launch[rows])
+        else:
+            copies = _input_copies(capture, attribution, owner)
+            kind, is_update = kind_of[code[rows]], is_update_of[code[rows]]
+            inferred = _from_kernels(place["thread"].to_numpy()[rows], launch[rows], kind, is_update, copies)
+            known = np.unique(ranges["phase"].cat.codes.to_numpy()[mine])
+            inferred[np.isin(inferred, known)] = _NO_PHASE
+        new = (phase[rows] == _NO_PHASE) & (inferred != _NO_PHASE)
+        if new.any():
+            unknown = rows[(phase[rows] == _NO_PHASE) & (how[rows] == EXACT)]
+            how[unknown] = NONE  # inside a range, which says nothing about the phase
+            phase[rows[new]], how[rows[new]] = inferred[new], INFERRED
+    filled = place.assign(
+        phase=pd.Categorical.from_codes(phase, _PHASES), attribution=pd.Categorical.from_codes(how, list(ATTRIBUTIONS))
+    )
+    return replace(attribution, kernels=filled)
+
+
+def _kind(name: str) -> int:
+    return next((kind for kind, pattern in _KIND_PATTERNS if pattern.search(name)), _OTHER)
+
+
+def _input_copies(capture: Capture, attribution: Attribution, process: int) -> np.ndarray:
+    """When the process launched copies from host to device, sorted: that of a batch ends an optimizer's run."""
+    memops = capture.memops
+    to_device = (memops["operation"] == "memcpy Host-to-Device").to_numpy() & (memops["process"] == process).to_numpy()
+    return np.sort(attribution.memops["launch_ns"].to_numpy()[to_device])
+
+
+# ------------------------------------------------------------------------------------- beside the operations of PyTorch
+
+
+def _beside_operations(ranges: pd.DataFrame, marked: np.ndarray, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
+    """Phase of what is launched at `time` outside every phase, from the phases before and after it; `marked`: ranges of
+    the process that have a phase."""
+    phase, parent = ranges["phase"].cat.codes.to_numpy(), ranges["parent_id"].to_numpy()
+    roots = marked[(parent[marked] < 0) | (phase[parent[marked]] != phase[marked])]
+    forward = roots[phase[roots] == _FORWARD]
+    forward_threads = np.unique(ranges["thread"].to_numpy()[forward])
+    by_operations = ranges["is_operation"].to_numpy()[forward].any()
+    starts = ranges["start_ns"].to_numpy()[roots]
+    roots = roots[np.argsort(starts, kind="stable")]
+    starts = np.sort(starts)
+    sequence = np.r_[_NO_PHASE, phase[roots], _NO_PHASE]
+    gap = np.searchsorted(starts, time, side="right")
+    before, after = sequence[gap], sequence[gap + 1]
+    inferred = np.full(len(time), _NO_PHASE, np.int8)
+    to_forward = np.isin(after, (_FORWARD, _BACKWARD)) & np.isin(
+        before, (_FORWARD, _OPTIMIZER, _ZERO_GRAD, _DATA, _CLIP, _BACKWARD)
+    )
+    if by_operations:
+        inferred[to_forward] = _FORWARD
+    else:
+        inferred[(before == _FORWARD) & (after == _BACKWARD)] = _LOSS
+    inferred[(before == _BACKWARD) & (after == _BACKWARD)] = _BACKWARD
+    plain = ranges["plain_name"].cat
+    is_norm = np.isin(plain.codes.to_numpy(), [i for i, name in enumerate(plain.categories) if name in _NORMS])
+    with_norm = np.unique(np.searchsorted(starts, ranges["start_ns"].to_numpy()[is_norm], side="right"))
+    inferred[(before == _BACKWARD) & (after == _OPTIMIZER) & np.isin(gap, with_norm)] = _CLIP
+    inferred[~np.isin(thread, forward_threads)] = _NO_PHASE
+    return inferred
+
+
+# ------------------------------------------------------------------------------------------- from kernels and threads
+
+
+def _from_kernels(
+    thread: np.ndarray, launch: np.ndarray, kind: np.ndarray, is_update: np.ndarray, copies: np.ndarray
+) -> np.ndarray:
+    """Phase of each kernel of a process, by the order of their launch; _NO_PHASE where nothing tells."""
+    threads, code = np.unique(thread, return_inverse=True)
+    num_backward, num_optimizer = (
+        np.bincount(code[kind == of], minlength=len(threads)) for of in (_OF_BACKWARD, _OF_OPTIMIZER)
+    )
+    of_autograd = (num_backward > 0) & (num_optimizer == 0)
+    inferred = np.full(len(thread), _NO_PHASE, np.int8)
+    if of_autograd.any() and (num_backward == 0).any():
+        rows = np.flatnonzero(of_autograd[code] | (num_backward[code] == 0))
+        parts = (launch[rows], kind[rows], is_update[rows], copies)
+        inferred[rows] = _around_autograd(of_autograd[code[rows]], *parts)
+    for number in np.flatnonzero(num_backward > 0):
+        rows = np.flatnonzero(code == number)
+        if (inferred[rows] == _NO_PHASE).all():
+            inferred[rows] = _between_markers(kind[rows])
+    return inferred
+
+
+def _around_autograd(
+    of_autograd: np.ndarray, launch: np.ndarray, kind: np.ndarray, is_update: np.ndarray, copies: np.ndarray
+) -> np.ndarray:
+    """Phases where autograd has threads of its own."""
+    phase = np.where(of_autograd, _BACKWARD, _FORWARD).astype(np.int8)
+    edges = np.flatnonzero(np.diff(of_autograd)) + 1
+    begins, ends = np.r_[0, edges], np.r_[edges, len(phase)]
+    num_forward = []
+    for low, high in zip(begins, ends):
+        if of_autograd[low]:
+            continue
+        rows = slice(low, high)
+        if low:
+            until = _end_of_optimizer(launch[rows], kind[rows], is_update[rows], copies)
+            phase[low : low + until] = _OPTIMIZER
+            clip = _end_of_clip(kind[low : low + until])
+            phase[low : low + clip] = _CLIP
+            if high < len(phase):
+                num_forward.append(high - low - until)
+        zeroed = low + np.flatnonzero(kind[rows] == _OF_ZERO_GRAD)
+        phase[zeroed] = _ZERO_GRAD
+    if not of_autograd[0]:
+        _forget_making_of_the_model(phase[: ends[0]], kind[: ends[0]], num_forward)
+    return phase
+
+
+def _forget_making_of_the_model(phase: np.ndarray, kind: np.ndarray, num_forward: list[int]) -> None:
+    """Of what comes before the first backward, leave in place only what a forward has, and no random weights."""
+    random = np.flatnonzero(kind == _OF_RANDOM)
+    first = random[-1] + 1 if len(random) else 0
+    if num_forward:
+        first = max(first, len(phase) - max(num_forward))
+    phase[:first] = _NO_PHASE
+
+
+def _end_of_optimizer(launch: np.ndarray, kind: np.ndarray, is_update: np.ndarray, copies: np.ndarray) -> int:
+    """How many of these kernels, which follow backward, are of the optimizer."""
+    own = np.flatnonzero(kind == _OF_OPTIMIZER)
+    if len(own):
+        return int(own[-1]) + 1
+    run = len(is_update) if is_update.all() else int((~is_update).argmax())
+    first = np.searchsorted(copies, launch[0])
+    if run and first < len(copies):
+        run = min(run, int(np.searchsorted(launch, copies[first])))
+    return run if run >= _FEWEST_UPDATES else 0
+
+
+def _end_of_clip(kind: np.ndarray) -> int:
+    """How many of the optimizer's kernels clip gradients before it: norms, and the scaling by them."""
+    clip = np.flatnonzero((kind == _OF_NORM) | (kind == _OF_SCALING))
+    return int(clip[-1]) + 1 if (kind == _OF_NORM).any() else 0
+
+
+def _between_markers(kind: np.ndarray) -> np.ndarray:
+    """Phases where one thread launches all."""
+    phase = np.full(len(kind), _NO_PHASE, np.int8)
+    markers = np.flatnonzero(np.isin(kind, (_OF_FORWARD, _OF_BACKWARD, _OF_OPTIMIZER)))
+    if not len(markers):
+        return phase
+    change = np.flatnonzero(np.diff(kind[markers])) + 1
+    first, last = markers[np.r_[0, change]], markers[np.r_[change, len(markers)] - 1]
+    of = kind[first]
+    forwards = []
+    for i, kind_here in enumerate(of):
+        before = of[i - 1] if i else _OTHER
+        after = of[i + 1] if i + 1 < len(of) else _OTHER
+        if kind_here == _OF_BACKWARD:
+            until = _begin_of_updates(markers, last[i] + 1, first[i + 1]) if after == _OF_OPTIMIZER else last[i] + 1
+            phase[first[i] : until] = _BACKWARD
+            phase[until : first[i + 1] if after == _OF_OPTIMIZER else until] = _OPTIMIZER
+        elif kind_here == _OF_OPTIMIZER:
+            phase[first[i] : last[i] + 1] = _OPTIMIZER
+        elif after == _OF_BACKWARD and before == _OF_OPTIMIZER:
+            forwards.append(slice(last[i - 1] + 1, first[i + 1]))
+    for rows in forwards:
+        phase[rows] = _FORWARD
+    if len(of) > 1 and of[0] == _OF_FORWARD and of[1] == _OF_BACKWARD and forwards:
+        phase[: first[1]] = _FORWARD
+        _forget_making_of_the_model(phase[: first[1]], kind[: first[1]], [rows.stop - rows.start for rows in forwards])
+    phase[kind == _OF_ZERO_GRAD] = _ZERO_GRAD
+    return phase
+
+
+def _begin_of_updates(markers: np.ndarray, low: int, first: int) -> int:
+    """Where the optimizer begins whose first own kernel is `first`: an update of a tensor has as many kernels before
+    its own as the next has."""
+    following = markers[markers > first]
+    return max(low, 2 * first + 1 - int(following[0])) if len(following) else first

@@ -1,0 +1,193 @@
+"""Names of ranges that mark a phase or a training step: PyTorch's own, those of libraries, and those people choose.
+
+`NAMES` is the one table of them. The guide's page on `show` lists it, and a test compares the two.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from jobs.contract import ranges as vocabulary
+
+
+class Names(NamedTuple):
+    """Names that `source` gives to a phase: `pattern` matches them from end to end, in upper or lower case; `examples`
+    are what the guide shows."""
+
+    phase: str
+    source: str
+    pattern: re.Pattern
+    examples: tuple[str, ...]
+
+
+YOURS, PYTORCH, LIGHTNING, MEGATRON, DEEPSPEED = "your own", "PyTorch", "Lightning", "Megatron-LM", "DeepSpeed"
+_LIGHTNING = r"\[pl\]\[profile\](\[[^]]*\])?([\w.]*[.])?"
+
+
+def _names(phase: str, source: str, pattern: str, *examples: str) -> Names:
+    return Names(phase, source, re.compile(pattern, re.IGNORECASE), examples)
+
+
+NAMES = (
+    _names(
+        vocabulary.DATA,
+        YOURS,
+        r"data|data[ _]?load(er|ing)?|(get|next|load)[ _]?(data|batch)|dataloader[ _.]next",
+        *("data", "dataloader", "get_batch", "load batch"),
+    ),
+    _names(
+        vocabulary.FORWARD,
+        YOURS,
+        r"([\w.]+[.]|model[ _])?(forward|fwd)([ _-]?(pass|step))?([ _#:.-]*\d+)?",
+        *("forward", "fwd", "forward pass", "Model.forward", "forward_3"),
+    ),
+    _names(vocabulary.LOSS, YOURS, r"loss|compute[ _]loss|criterion", "loss", "compute_loss", "criterion"),
+    _names(
+        vocabulary.BACKWARD,
+        YOURS,
+        r"([\w.]+[.]|loss[ _])?(backward|bwd)([ _-]?(pass|step))?([ _#:.-]*\d+)?",
+        *("backward", "bwd", "backward pass", "loss.backward", "backward_3"),
+    ),
+    _names(
+        vocabulary.CLIP,
+        YOURS,
+        r"clip|(clip[ _])?grad(ient)?[ _](clip(ping)?|norm)|clip[ _]grad(ient)?s?",
+        *("clip", "grad_clip", "clip_grad_norm", "gradient clipping"),
+    ),
+    _names(
+        vocabulary.OPTIMIZER,
+        YOURS,
+        r"optimi[sz]er|optim|opt|(optim|opt(imi[sz]er)?)[ _.-](step|update)|"
+        r"(param(eter)?|weight)?s?[ _]?update([ _](param(eter)?|weight)s?)?|adamw?([ _.]step)?",
+        *("optimizer", "optim", "opt", "opt_step", "optimizer.step", "update", "adamw"),
+    ),
+    _names(
+        vocabulary.ZERO_GRAD,
+        YOURS,
+        r"((optimi[sz]er|optim|opt|model)[._ ])?zero[ _]grads?",
+        *("zero_grad", "optimizer.zero_grad"),
+    ),
+    _names(
+        vocabulary.DATA,
+        PYTORCH,
+        r"enumerate\(DataLoader\)#.*",
+        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+    ),
+    _names(vocabulary.FORWARD, PYTORCH, r"torch\.nn\.modules\.Module\.__call__", "torch.nn.modules.Module.__call__"),
+    _names(
+        vocabulary.BACKWARD,
+        PYTORCH,
+        r"autograd::engine::evaluate_function: .*",
+        "autograd::engine::evaluate_function: MmBackward0",
+    ),
+    _names(vocabulary.OPTIMIZER, PYTORCH, r"optimizer\.step#.*", "Optimizer.step#AdamW.step"),
+    _names(vocabulary.ZERO_GRAD, PYTORCH, r"optimizer\.zero_grad#.*", "Optimizer.zero_grad#AdamW.zero_grad"),
+    _names(
+        vocabulary.DATA,
+        LIGHTNING,
+        rf"{_LIGHTNING}((train|val|test|predict)_dataloader_next|batch_to_device)",
+        *(
+            "[pl][profile][_TrainingEpochLoop].train_dataloader_next",
+            "[pl][profile][Strategy]DDPStrategy.batch_to_device",
+        ),
+    ),
+    _names(
+        vocabulary.FORWARD,
+        LIGHTNING,
+        rf"{_LIGHTNING}(training|validation|test|predict)_step",
+        "[pl][profile][Strategy]SingleDeviceStrategy.training_step",
+    ),
+    _names(vocabulary.BACKWARD, LIGHTNING, rf"{_LIGHTNING}backward", "[pl][profile][Strategy]DDPStrategy.backward"),
+    _names(
+        vocabulary.CLIP,
+        LIGHTNING,
+        rf"{_LIGHTNING}(configure_gradient_clipping|clip_gradients)",
+        "[pl][profile][LightningModule]Net.configure_gradient_clipping",
+    ),
+    _names(
+        vocabulary.OPTIMIZER,
+        LIGHTNING,
+        rf"{_LIGHTNING}optimizer_step(_with_closure)?(_\d+)?",
+        "[pl][profile][LightningModule]Net.optimizer_step",
+    ),
+    _names(
+        vocabulary.ZERO_GRAD,
+        LIGHTNING,
+        rf"{_LIGHTNING}(optimizer_)?zero_grad",
+        "[pl][profile][LightningModule]Net.optimizer_zero_grad",
+    ),
+    _names(vocabulary.DATA, MEGATRON, r"batch-generator", "batch-generator"),
+    _names(
+        vocabulary.FORWARD, MEGATRON, r"forward-(compute|recv|send)(-layer-\d+)?", "forward-compute", "forward-recv"
+    ),
+    _names(
+        vocabulary.BACKWARD, MEGATRON, r"backward-(compute|recv|send)(-layer-\d+)?", "backward-compute", "backward-send"
+    ),
+    _names(
+        vocabulary.CLIP,
+        MEGATRON,
+        r"optimizer-(clip-main-grad|unscale-and-check-inf)",
+        *("optimizer-clip-main-grad", "optimizer-unscale-and-check-inf"),
+    ),
+    _names(
+        vocabulary.OPTIMIZER,
+        MEGATRON,
+        r"optimizer-(inner-step|copy-.*|count-zeros)",
+        *("optimizer-inner-step", "optimizer-copy-to-main-grad"),
+    ),
+    _names(vocabulary.FORWARD, DEEPSPEED, r"fwd_microstep|fwd_inner(_microstep)?", "fwd_microstep"),
+    _names(
+        vocabulary.BACKWARD,
+        DEEPSPEED,
+        r"bwd_(inner_|allreduce_)?microstep|DeepSpeed\w*\.(allreduce_gradients|backward_epilogue)",
+        *("bwd_microstep", "DeepSpeedEngine.backward", "DeepSpeedEngine.allreduce_gradients"),
+    ),
+    _names(
+        vocabulary.OPTIMIZER,
+        DEEPSPEED,
+        r"step_microstep|(DeepSpeed|FP16_|BF16_)\w*\.(step|_take_model_step)",
+        *("step_microstep", "DeepSpeedEngine.step", "DeepSpeedZeroOptimizer_Stage3.step"),
+    ),
+)
+
+STEP_EXAMPLES = ("step", "iter_3", "train_step", "ProfilerStep#7", "[pl][profile]run_training_batch")
+_STEP = re.compile(
+    rf"(train(ing)?[ _]?)?(step|iter|iteration|ProfilerStep)[ _#:.-]*\d*|{_LIGHTNING}run_training_batch|train_batch",
+    re.IGNORECASE,
+)
+
+
+def phase_of(name: str, chosen: Mapping[str, str] | None = None) -> str:
+    """The phase that a range called `name` marks, one of ALL_PHASES, or "" when it marks none. chosen: the user's own
+    names and their phases, which come first."""
+    if chosen and name in chosen:
+        return chosen[name]
+    if name.startswith(vocabulary.FOLLOWED):
+        phase = name.removeprefix(vocabulary.FOLLOWED).partition("/")[0]
+        return phase if phase in vocabulary.ALL_PHASES else ""
+    return next((names.phase for names in NAMES if names.pattern.fullmatch(name.strip())), "")
+
+
+def module_named(name: str) -> str | None:
+    """The whole path of a module that a range of a followed step has in its name; None for other ranges."""
+    phase, slash, path = name.removeprefix(vocabulary.FOLLOWED).partition("/")
+    return path if slash and name.startswith(vocabulary.FOLLOWED) and phase in vocabulary.ALL_PHASES else None
+
+
+def is_step(name: str) -> bool:
+    """Whether a range called `name` marks one training step."""
+    return _STEP.fullmatch(name.strip()) is not None
+
+
+def chosen_phases(options: Sequence[str]) -> dict[str, str]:
+    """Range name -> phase, of options such as `optimizer=my_opt`. Raises ValueError, one line for the user."""
+    chosen: dict[str, str] = {}
+    for option in options:
+        phase, equals, name = option.partition("=")
+        if not equals or not name or phase not in vocabulary.ALL_PHASES:
+            phases = ", ".join(vocabulary.ALL_PHASES)
+            raise ValueError(f"--phase {option}: write PHASE=RANGE, such as optimizer=my_opt; the phases are {phases}")
+        if chosen.get(name, phase) != phase:
+            raise ValueError(f"--phase {option}: the range {name} is {chosen[name]} already; leave one out")
+        chosen[name] = phase
+    return chosen
