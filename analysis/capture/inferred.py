@@ -50,9 +50,9 @@ _DATA, _FORWARD, _LOSS, _BACKWARD, _CLIP, _OPTIMIZER, _ZERO_GRAD = map(
 _OTHER, _OF_FORWARD, _OF_BACKWARD, _OF_OPTIMIZER, _OF_ZERO_GRAD, _OF_NORM, _OF_SCALING, _OF_RANDOM = range(8)
 _KINDS = (
     (_OF_NORM, r"LpNorm|L2Norm"),
-    (_OF_ZERO_GRAD, r"multi_tensor_apply.*ZeroFunctor"),
-    (_OF_SCALING, r"multi_tensor_apply.*BinaryOpScalarTensorFunctor"),
-    (_OTHER, r"multi_tensor_apply.*Copy<"),
+    (_OF_ZERO_GRAD, r"^(?=.*multi_tensor_apply)(?=.*ZeroFunctor)"),
+    (_OF_SCALING, r"^(?=.*multi_tensor_apply)(?=.*BinaryOpScalarTensorFunctor)"),
+    (_OTHER, r"^(?=.*multi_tensor_apply)(?=.*Copy<)"),
     (_OF_OPTIMIZER, r"multi_tensor_apply|fused_?adam|fused_?sgd|addcdiv|lamb_stage|kLamb|adamw?_kernel|sgd_kernel"),
     (_OF_BACKWARD, r"backward|bwd|bprop|fmha_cutlassB|grad_?input|compute_grad_weight|GammaBeta|wgrad|dgrad"),
     (_OF_FORWARD, r"forward|_fwd|fprop|fmha_cutlassF"),
