@@ -35,7 +35,7 @@ ROOMS = {
     "analysis.metrics": {"analysis.intervals", "jobs.contract", "jobs.memory", "analysis.answer", "analysis.reference"},
     "analysis.pages": {"jobs.contract", "jobs.memory", "analysis.answer", "analysis.reference", "analysis.metrics"},
     "analysis.render": {"jobs.contract", "analysis.answer"},
-    "analysis.show": {"jobs.contract", "analysis.reference", "analysis.capture"},
+    "analysis.show": {"jobs.contract", "analysis.reference", "analysis.capture", "analysis.render"},
     "analysis.write_site": {
         "jobs.contract",
         "analysis.answer",

@@ -11,7 +11,8 @@ import pandas as pd
 
 from analysis import intervals
 from analysis.capture.attribution import NO_CALL, Attribution, attribute, levels, module_named
-from analysis.capture.nsys_export import BLOCK, MOST_DEVICES, UNKNOWN_PROCESS, Capture, codes_of, process_id
+from analysis.capture.nsys_export import BLOCK, UNKNOWN_PROCESS, Capture, codes_of, process_id
+from analysis.capture.selection import ALL, Selection, first_event_ns, gpus_of, select
 from analysis.reference import kernel_families
 from jobs.contract.ranges import ALL_PHASES
 
@@ -23,6 +24,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "calls": "kernels",
         "total_ns": "sum of their durations",
         "share": "of all kernel time",
+        "mean_ns": "mean duration of a kernel",
+        "min_ns": "the shortest",
+        "max_ns": "the longest",
     },
     "families": {
         "family": "kernel family",
@@ -80,19 +84,26 @@ SECTIONS: dict[str, dict[str, str]] = {
     "missing": {"what": "table, column or event that the capture lacks", "consequence": "what cannot be said for it"},
 }
 
+NUM_MOMENTS = 240
+"""Into which the time of a capture is cut, to see when its GPUs are busy."""
+
 
 @dataclass(kw_only=True)
 class Summary:
-    """capture: facts; coverage: shares of kernel time by attribution; sections: a frame for each of SECTIONS."""
+    """capture: facts; coverage: shares of kernel time by attribution; sections: a frame for each of SECTIONS; shown:
+    the sections that are asked for; busy: of each GPU the share of NUM_MOMENTS equal pieces of the events' time in
+    which it is busy."""
 
     capture: dict
     coverage: dict[str, float | None]
     launches: dict
     sections: dict[str, pd.DataFrame] = field(default_factory=dict)
+    shown: tuple[str, ...] = tuple(SECTIONS)
+    busy: dict[int, np.ndarray] = field(default_factory=dict)
 
     def as_json(self) -> dict:
-        """The stable interface: capture, coverage, launches, and one list of objects for each of SECTIONS."""
-        rows = {name: _records(self.sections[name]) for name in SECTIONS}
+        """The stable interface: capture, coverage, launches, and one list of objects for each section that is shown."""
+        rows = {name: _records(self.sections[name]) for name in self.shown}
         return {"capture": self.capture, "coverage": self.coverage, "launches": self.launches} | rows
 
 
@@ -105,12 +116,13 @@ def summarise(
     capture: Capture,
     attribution: Attribution | None = None,
     taxonomy: kernel_families.Taxonomy = kernel_families.BUILT_IN,
+    selection: Selection = ALL,
 ) -> Summary:
-    """Summary of `capture`, its kernels classified by `taxonomy`."""
-    attribution = attribution or attribute(capture)
+    """Summary of what `selection` leaves of `capture`, its kernels classified by `taxonomy`. Raises SelectionError."""
+    capture, attribution = select(capture, attribution or attribute(capture), selection)
     kernels = capture.kernels
     duration = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
-    gpu = _gpus_of(capture, kernels)
+    gpu = gpus_of(capture, kernels)
     overlaps = _Overlaps(gpu, kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy())
     sections = {
         "kernels": _kernels(kernels, duration, taxonomy),
@@ -134,6 +146,7 @@ def summarise(
     graph_ns = int((capture.graphs["end_ns"] - capture.graphs["start_ns"]).sum())
     facts = {
         "source": capture.source,
+        "selection": selection.as_json(),
         "nsys_version": capture.nsys_version,
         "schema_version": capture.schema_version,
         "duration_ns": int(capture.duration_ns),
@@ -155,6 +168,8 @@ def summarise(
         coverage=coverage,
         launches=_launches(attribution, kernels, gpu),
         sections={name: sections[name] for name in SECTIONS},
+        shown=selection.sections or tuple(SECTIONS),
+        busy=_busy_moments(capture),
     )
 
 
@@ -200,14 +215,6 @@ class _Overlaps:
         np.subtract.at(busy, key[first] // self.num_gpus, np.add.reduceat(twice, first))
 
 
-def _gpus_of(capture: Capture, operations: pd.DataFrame) -> np.ndarray:
-    """Number of the GPU of each operation: what CUDA calls device 0 is another GPU in another process."""
-    unique, inverse = codes_of(operations["process"].to_numpy() * MOST_DEVICES + operations["device"].to_numpy())
-    known_as = [divmod(int(key), MOST_DEVICES) for key in unique]
-    numbers = [capture.gpu_of.get((process_id(process), device), device) for process, device in known_as]
-    return np.array(numbers, np.int64)[inverse]
-
-
 # ------------------------------------------------------------------------------------------------------------- sections
 
 
@@ -226,6 +233,9 @@ def _kernels(kernels: pd.DataFrame, duration: np.ndarray, taxonomy: kernel_famil
     code = kernels["kernel_name"].cat.codes.to_numpy()
     calls = np.bincount(code, minlength=len(names))
     total = np.bincount(code, duration, len(names)).astype(np.int64)
+    shortest, longest = np.full(len(names), np.iinfo(np.int64).max), np.full(len(names), -1)
+    np.minimum.at(shortest, code, duration)
+    np.maximum.at(longest, code, duration)
     used = np.flatnonzero(calls)
     classifications = [taxonomy.classify(str(names[i])) for i in used]
     columns = {
@@ -235,6 +245,9 @@ def _kernels(kernels: pd.DataFrame, duration: np.ndarray, taxonomy: kernel_famil
         "calls": calls[used],
         "total_ns": total[used],
         "share": _share(pd.Series(total[used])),
+        "mean_ns": total[used] / calls[used],
+        "min_ns": shortest[used],
+        "max_ns": longest[used],
     }
     return _frame("kernels", columns, "total_ns")
 
@@ -559,7 +572,7 @@ def _memops(capture: Capture) -> pd.DataFrame:
 def _gpus(capture: Capture, kernel_gpu: np.ndarray, duration: np.ndarray) -> pd.DataFrame:
     facts = {int(gpu["id"]): gpu for gpu in capture.gpus if gpu.get("id") is not None}
     frames = (capture.kernels, capture.graphs, capture.memops)
-    gpus = [kernel_gpu, *(_gpus_of(capture, frame) for frame in frames[1:])]
+    gpus = [kernel_gpu, *(gpus_of(capture, frame) for frame in frames[1:])]
     rows = []
     for number in sorted({int(number) for gpu in gpus for number in pd.unique(gpu)}):
         fact = facts.get(number, {})
@@ -584,6 +597,15 @@ def _gpus(capture: Capture, kernel_gpu: np.ndarray, duration: np.ndarray) -> pd.
         )
     integers = dict.fromkeys(("sm_count", "memory_bytes", "clock_hz"), "Int64")  # though unknown for some GPUs
     return pd.DataFrame(rows, columns=list(SECTIONS["gpus"])).astype(integers)
+
+
+def _busy_moments(capture: Capture) -> dict[int, np.ndarray]:
+    frames = (capture.kernels, capture.graphs, capture.memops)
+    gpu = np.concatenate([gpus_of(capture, frame) for frame in frames])
+    start, end = (np.concatenate([frame[name].to_numpy() for frame in frames]) for name in ("start_ns", "end_ns"))
+    edges = first_event_ns(capture) + np.linspace(0, capture.events_ns, NUM_MOMENTS + 1)
+    numbers = sorted(int(number) for number in pd.unique(gpu))
+    return {n: intervals.busy_shares(start[gpu == n], end[gpu == n], edges) for n in numbers}
 
 
 def _problems(capture: Capture, attribution: Attribution) -> pd.DataFrame:

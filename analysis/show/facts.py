@@ -2,7 +2,7 @@
 
 from analysis.capture.summary import Summary
 from analysis.show.values import printable, shown, time_text
-from jobs.contract.words import counted
+from jobs.contract.words import counted, noun_of
 
 LONG_COLLECTION = 2
 """A collection is named beside its events where it lasts more than this many times as long."""
@@ -11,7 +11,8 @@ LONG_COLLECTION = 2
 def facts_of(summary: Summary) -> list[str]:
     facts, coverage, launches = summary.capture, summary.coverage, summary.launches
     version, schema = (printable(facts[name]) or "unknown" for name in ("nsys_version", "schema_version"))
-    lines = [
+    lines = [f"only: {selected}"] if (selected := selection_text(facts["selection"])) else []
+    lines += [
         f"{_span(facts)}; {counted(len(facts['processes']), 'process')}; "
         f"{counted(facts['num_gpus'], 'GPU')} used; nsys {version}, schema {schema}",
         f"{counted(facts['num_kernels'], 'kernel')} ({time_text(facts['kernel_ns'])}), "
@@ -31,6 +32,21 @@ def facts_of(summary: Summary) -> list[str]:
     problems = summary.sections["problems"].itertuples(index=False)
     lines += [f"Wrong: {what}; {consequence}" for what, consequence in problems]
     return lines
+
+
+def selection_text(selection: dict) -> str:
+    """What was chosen of the capture; "" where all of it was."""
+    parts = []
+    if "gpu" in selection:
+        parts.append(f"GPU {selection['gpu']}")
+    if "range" in selection:
+        parts.append(f"range {printable(selection['range'])}")
+    if "start_ns" in selection:
+        start, end = (f"{selection[name] / 1e6:.9g}" for name in ("start_ns", "end_ns"))
+        parts.append(f"{start} to {end} ms")
+    if "sections" in selection:
+        parts.append(f"{noun_of(len(selection['sections']), 'section')} {', '.join(selection['sections'])}")
+    return "; ".join(parts)
 
 
 def _span(facts: dict) -> str:

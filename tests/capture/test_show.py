@@ -18,6 +18,7 @@ from analysis.capture.summary import SECTIONS
 from jobs.__main__ import app
 
 from .nsys_files import Export
+from .pages import check_inert
 from .profiles import nsys_csv, profile
 
 _KEYS = {"capture", "coverage", "launches", *SECTIONS}
@@ -195,7 +196,7 @@ def test_one_bad_profile_is_one_line_and_exit_code_2(tmp_path, form):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("form", ["text", "md"])
+@pytest.mark.parametrize("form", ["text", "md", "csv", "html"])
 def test_names_cannot_drive_the_terminal_or_the_page(tmp_path, form):
     export = Export()
     export.push("[bold red]x[/]\x1b[2J<script>alert(1)</script>\n| a | b |", 0, 100)
@@ -203,10 +204,15 @@ def test_names_cannot_drive_the_terminal_or_the_page(tmp_path, form):
     export.gpu(name="\x1b[31mgpu")
     for row in export.rows["META_DATA_EXPORT"]:
         row["value"] = "2025\x1b[2J\n<script>"
-    text = _show(export.sqlite(tmp_path / "x.sqlite"), "--format", form).stdout
+    path = export.sqlite(tmp_path / "x.sqlite")
+    page = tmp_path / "x.html"
+    text = _show(path, *(("--html", page) if form == "html" else ("--format", form))).stdout
+    text = page.read_text() if form == "html" else text
     assert "\x1b" not in text
     assert "\x07" not in text
-    if form == "md":
+    if form == "html":
+        assert "<script>alert(1)</script>" in check_inert(text).text
+    elif form == "md":
         assert "<script>" not in text
         assert "<img" not in text
     else:
@@ -346,7 +352,13 @@ def test_of_several_profiles_a_line_before_each_report_says_what_it_is(capture, 
     assert done.exit_code == 2 and "none.sqlite" in done.stderr
 
 
-@pytest.mark.parametrize("option", [("--format", "json"), ("--top", "3"), ("--rules", "mine.toml")])
+@pytest.mark.parametrize(
+    "option",
+    [
+        *(("--format", "json"), ("--top", "3"), ("--rules", "mine.toml"), ("--section", "api"), ("--range", "step")),
+        *(("--gpu", "0"), ("--between", "1,2"), ("--html", "x.html")),
+    ],
+)
 def test_an_option_of_summaries_is_refused_beside_a_report(capture, option):
     done = _show("--report", "nvtx_kern_sum", *option, capture)
     assert (done.exit_code, done.stdout) == (2, "")
