@@ -41,18 +41,18 @@ def shorten(names: Iterable[str], width: int) -> dict[str, str]:
     """
     width = max(width, 16)
     names = list(dict.fromkeys(names))
-    short = {name: name for name in names if cell_len(name) <= width}
-    long = [name for name in names if name not in short]
-    plain = {name: _DECORATION.sub("", name) for name in long}
+    short = {name: name for name in names if len(name) <= _MOST_READ and _cells(name) <= width}
+    long = {name: _ends(name) for name in names if name not in short}
+    plain = {name: _DECORATION.sub("", text) for name, text in long.items()}
     short |= _kept_words(plain, width)
-    for texts in (plain, {name: name for name in long}):
+    for texts in (plain, long):
         for alike in _alike(short):
             short |= _kept_words({name: texts[name] for name in alike if name in texts}, width, rarity=10)
+    used = set(short.values())
     for alike in _alike(short):
-        used = set(short.values())
+        number = 2
         for name in sorted(alike, key=lambda name: short[name] != name)[1:]:
-            number = 2
-            while (text := _numbered(short[name], number, width)) in used:
+            while (text := _cut(short[name], width, f"{GAP}~{number}")) in used:
                 number += 1
             short[name] = text
             used.add(text)
@@ -66,13 +66,19 @@ def _alike(short: dict[str, str]) -> list[list[str]]:
     return [names for names in groups.values() if len(names) > 1]
 
 
-def _numbered(text: str, number: int, width: int) -> str:
-    return _cut(text, width, f"{GAP}~{number}")
+def _cells(text: str) -> int:
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def _ends(name: str) -> str:
+    half = _MOST_READ // 2
+    return name if len(name) <= _MOST_READ else f"{name[:half]} ... {name[-half:]}"
 
 
 def _cut(text: str, width: int, end: str = GAP) -> str:
-    """The beginning of `text`, and `end`."""
-    while text and cell_len(text) + cell_len(end) > width:
+    """The beginning of `text`, and `end`, in `width` cells."""
+    text = text[:width]
+    while text and _cells(text) + _cells(end) > width:
         text = text[:-1]
     return text.removesuffix(GAP) + end
 
@@ -84,15 +90,13 @@ def _kept_words(texts: dict[str, str], width: int, rarity: float = 1) -> dict[st
     common = Counter(word for of_name in parts.values() for word in set(_counted(of_name)))
     return {
         name: texts[name]
-        if cell_len(texts[name]) <= width
+        if _cells(texts[name]) <= width
         else _fitted(of_name, _worth(of_name, common, len(parts), rarity), width)
         for name, of_name in parts.items()
     }
 
 
 def _parts_of(text: str) -> Parts:
-    if len(text) > _MOST_READ:
-        text = text[: _MOST_READ // 2] + GAP + text[-_MOST_READ // 2 :]
     parts: Parts = []
     for before, run in _RUN.findall(text):
         words = [run] if any(c.isdigit() for c in run) else _CAMEL.findall(run)
@@ -124,18 +128,18 @@ def _worth(parts: Parts, common: Counter, num_names: int, rarity: float) -> list
 def _fitted(parts: Parts, worth: Sequence[float], width: int) -> str:
     """The first word and the others that are worth most, as many as fit; the last part is always there, it is empty."""
     last = len(parts) - 1
-    before = [cell_len(text) for text, _ in parts]
+    before = [_cells(text) for text, _ in parts]
     kept = [position in (0, last) for position in range(len(parts))]
-    used = before[0] + cell_len(parts[0][1]) + 1
+    used = before[0] + _cells(parts[0][1]) + 1
     for position in sorted(range(1, last), key=lambda position: -worth[position]):
         follows, leads = kept[position - 1], kept[position + 1]
-        more = cell_len(parts[position][1]) - 1
+        more = _cells(parts[position][1]) - 1
         more += (before[position] if follows else 1) + (before[position + 1] if leads else 1)
         if used + more <= width:
             used += more
             kept[position] = True
     text = _joined(parts, kept)
-    return text if cell_len(text) <= width else _cut(text[:width], width)
+    return text if _cells(text) <= width else _cut(text, width)
 
 
 def _joined(parts: Sequence[tuple[str, str]], kept: Sequence[bool]) -> str:
