@@ -114,6 +114,7 @@ def show_report(profiles: Sequence[Path], report: str, out: Callable[[str], None
     `analysis.capture.nsys_reports`. Of several profiles, a line before each table says what it is, and an empty line
     comes between two. Errors and exit code as of `show`."""
     num_read = 0
+    profiles = [profile for path in profiles for profile in profiles_in(path) or [path]]
     for profile in profiles:
         try:
             table = nsys_reports.REPORTS[report](read(profile))

@@ -211,6 +211,7 @@ def test_a_folder_is_a_table_of_its_captures(folder):
     assert len(table) == 6 and table[0].startswith("| source |")
     assert len(json.loads(_show(folder, "--format", "json").stdout)) == 4
     assert "NVTX ranges" in _show(folder, "--section", "ranges").stdout
+    assert _show(folder, "--report", "cuda_gpu_kern_sum").stdout.count("# cuda_gpu_kern_sum of ") == 4
 
 
 def test_of_a_report_and_its_export_one_is_read(folder):
