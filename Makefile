@@ -115,7 +115,7 @@ check-public: $(TO_REPORT) ## Look for anything private and for broken links in 
 offline: report ## Build the variant that works from a folder, into build/offline
 	$(BIN)/mkdocs build --strict --quiet -f mkdocs.offline.yml
 
-notebook: $(TO_REPORT) ## Run the notebook again and store its outputs
+notebook: $(TO_REPORT) ## Run the notebooks again and store their outputs
 	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False \
 	  site/notebooks/*.ipynb
 

@@ -76,3 +76,21 @@ class Union:
         number = np.searchsorted(self.start, time, side="right")
         last = np.where(number > 0, self.end[number - 1], time)
         return self._before[number] - np.maximum(last - time, 0)
+
+
+def busy_shares(start: np.ndarray, end: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """The part of each of the bins between `edges` (ascending, ns) in which at least one interval of a device lasts
+    (float64, 0 to 1)."""
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    new = new_ns(np.zeros(len(start), np.int8), start, end)
+    end, new = end[new > 0], new[new > 0]
+    if not len(new):
+        return np.zeros(len(edges) - 1)
+    start = end - new
+    until = np.r_[0, np.cumsum(new)]
+    begun = np.searchsorted(start, edges, side="right")
+    last = np.maximum(begun - 1, 0)
+    # Of the last interval that has begun at an edge, what comes after the edge is not yet there.
+    busy = until[begun] - np.where(begun > 0, np.clip(end[last] - edges, 0, new[last]), 0)
+    return np.diff(busy) / np.maximum(np.diff(edges), 1e-9)

@@ -17,6 +17,7 @@ import pytest
 from tests.allowed_skips import is_allowed
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers of the suite share the cores
+os.environ["COLUMNS"] = "120"  # what is printed fits any terminal, and tests read it in one
 MOST_WORKERS = 8  # each has pandas and torch in memory
 
 hypothesis.settings.register_profile("default", max_examples=5, deadline=None)

@@ -43,7 +43,8 @@ ROOMS = {
     },
     "analysis.pages": {"jobs.contract", "jobs.memory", "analysis.answer", "analysis.reference", "analysis.metrics"},
     "analysis.render": {"jobs.contract", "analysis.answer"},
-    "analysis.show": {"jobs.contract", "analysis.reference", "analysis.capture"},
+    "analysis.show": {"jobs.contract", "analysis.reference", "analysis.capture", "analysis.render"},
+    "analysis.loading": {"analysis.reference", "analysis.capture"},
     "analysis.write_site": {
         "jobs.contract",
         "analysis.answer",

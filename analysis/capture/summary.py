@@ -14,8 +14,9 @@ from analysis import intervals
 from analysis.capture import findings, verdict
 from analysis.capture.attribution import ATTRIBUTIONS, NO_CALL, Attribution, attribute, levels
 from analysis.capture.inferred import infer_phases
-from analysis.capture.nsys_export import BLOCK, MOST_DEVICES, UNKNOWN_PROCESS, Capture, codes_of, process_id
+from analysis.capture.nsys_export import BLOCK, UNKNOWN_PROCESS, Capture, codes_of, process_id
 from analysis.capture.phase_names import module_named
+from analysis.capture.selection import ALL, Selection, first_event_ns, gpus_of, select
 from analysis.reference import kernel_families
 from jobs.contract.ranges import ALL_PHASES
 
@@ -29,6 +30,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "calls": "kernels",
         "total_ns": "sum of their durations",
         "share": "of all kernel time",
+        "mean_ns": "mean duration of a kernel",
+        "min_ns": "the shortest",
+        "max_ns": "the longest",
     },
     "families": {
         "family": "kernel family",
@@ -90,19 +94,26 @@ SECTIONS: dict[str, dict[str, str]] = {
     "missing": {"what": "table, column or event that the capture lacks", "consequence": "what cannot be said for it"},
 }
 
+NUM_MOMENTS = 240
+"""Into which the time of a capture is cut, to see when its GPUs are busy."""
+
 
 @dataclass(kw_only=True)
 class Summary:
-    """capture: facts; coverage: shares of kernel time by attribution; sections: a frame for each of SECTIONS."""
+    """capture: facts; coverage: shares of kernel time by attribution; sections: a frame for each of SECTIONS; shown:
+    the sections that are asked for; busy: of each GPU the share of NUM_MOMENTS equal pieces of the events' time in
+    which it is busy."""
 
     capture: dict
     coverage: dict[str, float | None]
     launches: dict
     sections: dict[str, pd.DataFrame] = field(default_factory=dict)
+    shown: tuple[str, ...] = tuple(SECTIONS)
+    busy: dict[int, np.ndarray] = field(default_factory=dict)
 
     def as_json(self) -> dict:
-        """The stable interface: capture, coverage, launches, and one list of objects for each of SECTIONS."""
-        rows = {name: _records(self.sections[name]) for name in SECTIONS}
+        """The stable interface: capture, coverage, launches, and one list of objects for each section that is shown."""
+        rows = {name: _records(self.sections[name]) for name in self.shown}
         return {"capture": self.capture, "coverage": self.coverage, "launches": self.launches} | rows
 
 
@@ -116,14 +127,17 @@ def summarise(
     attribution: Attribution | None = None,
     taxonomy: kernel_families.Taxonomy = kernel_families.BUILT_IN,
     chosen: Mapping[str, str] | None = None,
+    selection: Selection = ALL,
 ) -> Summary:
-    """Summary of `capture`, its kernels classified by `taxonomy`. chosen: phases of ranges that the user names."""
+    """Summary of what `selection` leaves of `capture`, its kernels classified by `taxonomy`. chosen: phases of ranges
+    that the user names. Raises SelectionError."""
     attribution = attribution or infer_phases(capture, attribute(capture, chosen))
+    capture, attribution = select(capture, attribution, selection)
     kernels = capture.kernels
     duration = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
-    gpu = _gpus_of(capture, kernels)
+    gpu = gpus_of(capture, kernels)
     overlaps = _Overlaps(gpu, kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy())
-    gpus = {"kernels": gpu} | {name: _gpus_of(capture, getattr(capture, name)) for name in ("graphs", "memops")}
+    gpus = {"kernels": gpu} | {name: gpus_of(capture, getattr(capture, name)) for name in ("graphs", "memops")}
     of_gpus, of_phases = verdict.split_elapsed(capture, attribution, gpus, taxonomy)
     sections = {
         "verdict": of_gpus,
@@ -149,6 +163,7 @@ def summarise(
     graph_ns = int((capture.graphs["end_ns"] - capture.graphs["start_ns"]).sum())
     facts = {
         "source": capture.source,
+        "selection": selection.as_json(),
         "nsys_version": capture.nsys_version,
         "schema_version": capture.schema_version,
         "duration_ns": int(capture.duration_ns),
@@ -171,6 +186,8 @@ def summarise(
         coverage=coverage,
         launches=_launches(attribution, kernels, gpu, of_gpus),
         sections={name: sections[name] for name in SECTIONS},
+        shown=selection.sections or tuple(SECTIONS),
+        busy=_busy_moments(capture),
     )
 
 
@@ -216,14 +233,6 @@ class _Overlaps:
         np.subtract.at(busy, key[first] // self.num_gpus, np.add.reduceat(twice, first))
 
 
-def _gpus_of(capture: Capture, operations: pd.DataFrame) -> np.ndarray:
-    """Number of the GPU of each operation: what CUDA calls device 0 is another GPU in another process."""
-    unique, inverse = codes_of(operations["process"].to_numpy() * MOST_DEVICES + operations["device"].to_numpy())
-    known_as = [divmod(int(key), MOST_DEVICES) for key in unique]
-    numbers = [capture.gpu_of.get((process_id(process), device), device) for process, device in known_as]
-    return np.array(numbers, np.int64)[inverse]
-
-
 # ------------------------------------------------------------------------------------------------------------- sections
 
 
@@ -242,6 +251,9 @@ def _kernels(kernels: pd.DataFrame, duration: np.ndarray, taxonomy: kernel_famil
     code = kernels["kernel_name"].cat.codes.to_numpy()
     calls = np.bincount(code, minlength=len(names))
     total = np.bincount(code, duration, len(names)).astype(np.int64)
+    shortest, longest = np.full(len(names), np.iinfo(np.int64).max), np.full(len(names), -1)
+    np.minimum.at(shortest, code, duration)
+    np.maximum.at(longest, code, duration)
     used = np.flatnonzero(calls)
     classifications = [taxonomy.classify(str(names[i])) for i in used]
     columns = {
@@ -251,6 +263,9 @@ def _kernels(kernels: pd.DataFrame, duration: np.ndarray, taxonomy: kernel_famil
         "calls": calls[used],
         "total_ns": total[used],
         "share": _share(pd.Series(total[used])),
+        "mean_ns": total[used] / calls[used],
+        "min_ns": shortest[used],
+        "max_ns": longest[used],
     }
     return _frame("kernels", columns, "total_ns")
 
@@ -609,6 +624,15 @@ def _gpus(capture: Capture, gpus: dict[str, np.ndarray], duration: np.ndarray) -
         )
     integers = dict.fromkeys(("sm_count", "memory_bytes", "clock_hz"), "Int64")  # though unknown for some GPUs
     return pd.DataFrame(rows, columns=list(SECTIONS["gpus"])).astype(integers)
+
+
+def _busy_moments(capture: Capture) -> dict[int, np.ndarray]:
+    frames = (capture.kernels, capture.graphs, capture.memops)
+    gpu = np.concatenate([gpus_of(capture, frame) for frame in frames])
+    start, end = (np.concatenate([frame[name].to_numpy() for frame in frames]) for name in ("start_ns", "end_ns"))
+    edges = first_event_ns(capture) + np.linspace(0, capture.events_ns, NUM_MOMENTS + 1)
+    numbers = sorted(int(number) for number in pd.unique(gpu))
+    return {n: intervals.busy_shares(start[gpu == n], end[gpu == n], edges) for n in numbers}
 
 
 def _problems(capture: Capture, attribution: Attribution) -> pd.DataFrame:

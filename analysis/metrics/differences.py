@@ -151,7 +151,7 @@ def median_interval(samples: pd.DataFrame, by: list[str], value: str, seed: int 
         if len(medians) >= 3:
             drawn = np.random.default_rng(seed).integers(0, len(medians), (2000, len(medians)))
             low, high = np.quantile(np.median(medians[drawn], axis=1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        found = {value: float(np.median(medians)), f"{value}_low": low, f"{value}_high": high}
+        summary = {value: float(np.median(medians)), f"{value}_low": low, f"{value}_high": high}
         counts = {"num_processes": len(medians), "num_steps": int(group["size"].sum())}
-        rows.append(dict(zip(by, key, strict=True)) | found | counts)
+        rows.append(dict(zip(by, key, strict=True)) | summary | counts)
     return pd.DataFrame(rows)

@@ -3,12 +3,14 @@
 The JSON form (`--format json`) is a stable interface: one object for one PROFILE, an array of them for several. Its
 keys:
 
-- `capture`: facts of the capture (source, nsys_version, schema_version, duration_ns (how long nsys collected; events_ns
-  where the export does not say), events_ns (from the start of the first GPU operation, API call, range or
-  synchronisation to the end of the last), processes, num_gpus, num_kernels, num_graph_executions, num_api_calls,
-  num_ranges, num_open_ranges, kernel_ns, graph_ns (whole graph executions, whose kernels are not visible), kernel_share
-  (kernel_ns of kernel_ns and graph_ns together; null where both are 0), unclassified_share, unmatched_ranges (names of
-  the largest ranges that match no phase, though a phase of their kernels is not known from another range))
+- `capture`: facts of the capture (source, selection (what was chosen of it: gpu, range, start_ns, end_ns, sections;
+  empty where all of it was; all keys but duration_ns speak of what was chosen), nsys_version, schema_version,
+  duration_ns (how long nsys collected; events_ns where the export does not say), events_ns (from the start of the first
+  GPU operation, API call, range or synchronisation to the end of the last), processes, num_gpus, num_kernels,
+  num_graph_executions, num_api_calls, num_ranges, num_open_ranges, kernel_ns, graph_ns (whole graph executions, whose
+  kernels are not visible), kernel_share (kernel_ns of kernel_ns and graph_ns together; null where both are 0),
+  unclassified_share, unmatched_ranges (names of the largest ranges that match no phase, though a phase of their
+  kernels is not known from another range))
 - `coverage`: {exact, linked, phase, inferred, none}, shares of kernel time by how its phase is known; null where there
   are no kernels. It speaks of kernel_share of the GPU time, not of what graph executions hide
 - `launches`: launch latency (API start to kernel start) and queue depth over all kernels; dry_ns, how long GPUs idled
@@ -20,25 +22,33 @@ keys:
   of objects, whose keys are the columns of `analysis.capture.summary.SECTIONS`, largest first
 
 Times are integer nanoseconds, sizes bytes, shares 0 to 1, and null means not known. Keys may be added, never renamed.
-The CSV form is long: profile, section, row, column, value. Names in the text and Markdown forms are made harmless:
-what is inside a profile is not trusted.
+The CSV form is long: profile, section, row, column, value; where one section is chosen it has that section's columns.
+Names are made harmless in every form: what is inside a profile is not trusted.
 """
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
 from analysis.capture import nsys_reports
 from analysis.capture.nsys_export import ExportError, read
 from analysis.capture.phase_names import chosen_phases
-from analysis.capture.summary import Summary, summarise
+from analysis.capture.selection import ALL, Selection
+from analysis.capture.summary import SECTIONS, Summary
 from analysis.reference import kernel_families
-from analysis.show.forms import as_csv, as_markdown, as_text
+from analysis.show import index
+from analysis.show.forms import as_csv, as_markdown, as_text, section_as_csv
+from analysis.show.profiles import profiles_in
+from analysis.show.reader import Reader
 from analysis.show.values import printable
 
 Format = Literal["text", "json", "csv", "md"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+WIDTH, LEAST_WIDTH = 120, 60
+"""Columns where nobody says how many the terminal has, and fewest."""
 
 
 def show(
@@ -49,41 +59,64 @@ def show(
     err: Callable[[str], None],
     rules: Path | None = None,
     phases: Sequence[str] = (),
+    *,
+    selection: Selection = ALL,
+    html: Path | None = None,
 ) -> int:
     """Give a summary of each profile to `out`, and one line to `err` for each that cannot be read; the others go on.
 
-    form: one of FORMATS. top: rows of a section in text and md, 0 for all. rules: TOML file of further kernel
-    families' rules. phases: ranges that mark phases, as PHASE=RANGE. Returns the exit code: 0, or 2 where a profile,
-    the rules or the phases could not be read.
+    profiles: files, parquetdirs, or folders that hold some; the profiles of a folder are printed as a table with a row
+    each, unless sections are chosen. form: one of FORMATS. top: rows of a section in text and md, 0 for all. rules:
+    TOML file of further kernel families' rules. phases: ranges that mark phases, as PHASE=RANGE. selection: what of a
+    capture is summarised. html: write pages there instead, see `write_pages`. Returns the exit code: 0, or 2 where a
+    profile, the rules or the phases could not be read.
     """
     try:
         chosen = chosen_phases(phases)
         taxonomy = kernel_families.with_user_rules(rules) if rules else kernel_families.BUILT_IN
+        _check_sections(selection.sections, form)
     except ValueError as error:
         err(printable(f"error: {error}"))
         return 2
-    summaries: list[Summary] = []
-    for profile in profiles:
-        try:
-            summary = summarise(read(profile, details=False), taxonomy=taxonomy, chosen=chosen)
-            text = {"text": as_text, "md": as_markdown}[form](summary, top) if form in ("text", "md") else None
-        except ExportError as error:
-            err(printable(f"error: {error}"))
-            continue
-        except Exception as error:  # a batch goes on, and a user sees no traceback, whatever a profile holds
-            what = f"could not be summarised ({type(error).__name__}: {error})"
-            err(printable(f"error: {profile}: {what}; please report it, with the profile if you can"))
-            continue
-        summaries.append(summary)
-        if text is not None:
-            out(text)
-    if form == "json" and len(profiles) > 1:
-        out(json.dumps([summary.as_json() for summary in summaries], indent=2))
-    elif form == "json" and summaries:
-        out(json.dumps(summaries[0].as_json(), indent=2))
-    elif form == "csv" and summaries:
-        out(as_csv(summaries))
-    return 0 if len(summaries) == len(profiles) else 2
+    inside = {path: profiles_in(path) for path in profiles}
+    captures = [profile for path in profiles for profile in inside[path] or [path]]
+    has_folder = any(inside.values())
+    several = has_folder or len(profiles) > 1
+    reader = Reader(taxonomy, chosen, selection, err)
+    if html:
+        from analysis.show.write_pages import write_pages  # what draws takes time to import
+
+        return write_pages(reader, captures, html, top, several, out, err)
+    width = max(shutil.get_terminal_size((WIDTH, 24)).columns, LEAST_WIDTH)
+    if form in ("text", "md") and (selection.sections or not has_folder):
+        printed = partial(as_text, top=top, width=width) if form == "text" else partial(as_markdown, top=top)
+        for number, text in enumerate(reader.each(captures, printed)):
+            out("\n" * (form == "text" and number > 0) + text)
+    else:
+        summaries = list(reader.each(captures, lambda summary: summary))
+        if summaries or (form == "json" and several):
+            out(_together(summaries, form, width, selection, several))
+    return reader.code
+
+
+def _check_sections(names: Sequence[str], form: str) -> None:
+    """Raises ValueError where a section is unknown, or where CSV is to have several in their own columns."""
+    for name in names:
+        if name not in SECTIONS:
+            raise ValueError(f"there is no section {name!r}: choose from {', '.join(SECTIONS)}")
+    if form == "csv" and len(names) > 1:
+        raise ValueError("--format csv gives one --section at a time: leave out all but one, or all of them")
+
+
+def _together(summaries: list[Summary], form: str, width: int, selection: Selection, several: bool) -> str:
+    if form == "json":
+        objects = [summary.as_json() for summary in summaries]
+        return json.dumps(objects if several else objects[0], indent=2)
+    if form == "csv" and selection.sections:
+        return section_as_csv(summaries, selection.sections[0], several)
+    if form == "csv":
+        return as_csv(summaries)
+    return index.as_text(summaries, width) if form == "text" else index.as_markdown(summaries)
 
 
 def show_report(profiles: Sequence[Path], report: str, out: Callable[[str], None], err: Callable[[str], None]) -> int:
@@ -91,6 +124,7 @@ def show_report(profiles: Sequence[Path], report: str, out: Callable[[str], None
     `analysis.capture.nsys_reports`. Of several profiles, a line before each table says what it is, and an empty line
     comes between two. Errors and exit code as of `show`."""
     num_read = 0
+    profiles = [profile for path in profiles for profile in profiles_in(path) or [path]]
     for profile in profiles:
         try:
             table = nsys_reports.REPORTS[report](read(profile))

@@ -1,19 +1,25 @@
 """What stands above the tables: facts of the capture, how much is attributed, and what is wrong with it."""
 
 from analysis.capture.summary import Summary
-from analysis.show import findings, verdict
+from analysis.show.findings import sentences as findings_of
 from analysis.show.values import printable, shown, time_text
-from jobs.contract.words import counted
+from analysis.show.verdict import sentences as verdict_of
+from jobs.contract.words import counted, noun_of
 
 LONG_COLLECTION = 2
 """A collection is named beside its events where it lasts more than this many times as long."""
 
 
+def answer_of(summary: Summary) -> list[str]:
+    """What stands first: what was chosen of the capture, where the time of each GPU goes, and what stands out."""
+    chosen = selection_text(summary.capture["selection"])
+    return [f"only: {chosen}"] * bool(chosen) + verdict_of(summary) + findings_of(summary)
+
+
 def facts_of(summary: Summary) -> list[str]:
     facts, coverage, launches = summary.capture, summary.coverage, summary.launches
     version, schema = (printable(facts[name]) or "unknown" for name in ("nsys_version", "schema_version"))
-    lines = verdict.sentences(summary) + findings.sentences(summary)
-    lines += [
+    lines = [
         f"{_span(facts)}; {counted(len(facts['processes']), 'process')}; "
         f"{counted(facts['num_gpus'], 'GPU')} used; nsys {version}, schema {schema}",
         f"{counted(facts['num_kernels'], 'kernel')} ({time_text(facts['kernel_ns'])}), "
@@ -42,6 +48,21 @@ def facts_of(summary: Summary) -> list[str]:
     return lines
 
 
+def selection_text(selection: dict) -> str:
+    """What was chosen of the capture; "" where all of it was."""
+    parts = []
+    if "gpu" in selection:
+        parts.append(f"GPU {selection['gpu']}")
+    if "range" in selection:
+        parts.append(f"range {printable(selection['range'])}")
+    if "start_ns" in selection:
+        start, end = (f"{selection[name] / 1e6:.9g}" for name in ("start_ns", "end_ns"))
+        parts.append(f"{start} to {end} ms")
+    if "sections" in selection:
+        parts.append(f"{noun_of(len(selection['sections']), 'section')} {', '.join(selection['sections'])}")
+    return "; ".join(parts)
+
+
 def _span(facts: dict) -> str:
     """How long the events last, and how long nsys collected where that says something else: nsys may have waited long
     for them, or gone on after them."""
@@ -57,11 +78,11 @@ def coverage_line(coverage: dict, facts: dict, has_phases: bool = True) -> str:
     if any(value is None for value in coverage.values()):
         line = "Coverage: no kernels to attribute"
     else:
-        parts = [f"{shown('share', coverage['exact'])} of kernel time attributed exactly"]
-        parts += [f"{shown('share', coverage['linked'])} linked by number"] * bool(coverage["linked"])
-        parts += [f"{shown('share', coverage['phase'])} to a phase by time"]
-        parts += [f"{shown('share', coverage['inferred'])} inferred"] * bool(coverage["inferred"])
-        parts += [f"{shown('share', coverage['none'])} in no {'phase' if has_phases else 'range'}"]
+        nowhere = "in no phase" if has_phases else "in no range"
+        words = {"exact": "attributed exactly", "linked": "linked by number", "phase": "to a phase by time"}
+        words |= {"inferred": "inferred", "none": nowhere}
+        parts = [f"{shown('share', coverage[name])} {word}" for name, word in words.items() if coverage[name]]
+        parts[0] = parts[0].replace("%", "% of kernel time", 1)
         line = f"Coverage: {', '.join(parts)}"
     if facts["graph_ns"]:
         line += f" (kernel time is {shown('share', facts['kernel_share'])} of GPU time; graphs hide the rest)"

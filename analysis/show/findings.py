@@ -6,7 +6,6 @@ from jobs.contract.words import counted
 
 MOST = 5
 SENTENCES = {
-    "idle": "nothing runs on the GPU for {time}, {share} of its span",
     "fp32_gemms": "FP32 GEMMs on CUDA cores, without tensor cores, take {time}, {share} of kernel time, in {kernels}",
     "unaligned_gemms": (
         "tensor-core GEMMs that load 4 bytes at once or fewer, as where a dimension is not padded, take {time}, "
@@ -33,14 +32,14 @@ SENTENCES = {
         "launches take the host {time}, {share} of elapsed time, and {kernels} are shorter than a launch takes"
     ),
 }
-"""What is said of each kind of finding."""
+"""What is said of each kind of finding. Of idle time the verdict says more."""
 
 
 def sentences(summary: Summary) -> list[str]:
     """A sentence for each of the findings with most time behind them, MOST at most, with its numbers and evidence."""
     lines = []
     table = summary.sections["findings"]
-    for finding in table[table["kind"] != "idle"].head(MOST).itertuples():  # of idle time the verdict says more
+    for finding in table[table["kind"].isin(list(SENTENCES))].head(MOST).itertuples():
         values = {"time": time_text(finding.time_ns), "share": shown("share", finding.share)}
         values |= {f"{noun}s": counted(finding.count, noun) for noun in ("kernel", "operation", "call")}
         evidence = f" ({printable(finding.evidence)})" if finding.evidence else ""

@@ -3,16 +3,14 @@
 import csv
 import io
 import re
-import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import pandas as pd
 
-from analysis.capture.summary import Summary
-from analysis.show.facts import facts_of
-from analysis.show.values import heading, is_text, printable, shown
+from analysis.capture.summary import SECTIONS, Summary
+from analysis.show.columns import table
+from analysis.show.facts import answer_of, facts_of
+from analysis.show.values import heading, is_text, printable, shown, wrapped
 
 TITLES = {
     "gpus": "GPUs",
@@ -25,57 +23,50 @@ TITLES = {
     "memops": "Memory copies and sets",
     "missing": "Missing, and what cannot be said without it",
 }
+"""In the order in which they are printed; a section without a title comes after them."""
+ALWAYS_WHOLE = ("missing",)
+"""Sections of which no row is left out."""
+_IN_FACTS = ("verdict", "verdict_phases", "findings", "problems")
+"""Sections that stand above the tables, as sentences."""
 
 
-def _sections(summary: Summary, top: int):
-    """(title, frame, rows left out) of each section that has rows."""
-    for name, title in TITLES.items():
+def sections_of(summary: Summary) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """(name, title, frame) of each section that is shown and has rows."""
+    for name in [*TITLES, *(name for name in SECTIONS if name not in TITLES)]:
         frame = summary.sections[name]
-        if len(frame):
-            rows = frame if not top or name == "missing" else frame.head(top)
-            yield title, name, rows, len(frame) - len(rows)
+        if len(frame) and name in summary.shown and (name not in _IN_FACTS or len(summary.shown) < len(SECTIONS)):
+            yield name, TITLES.get(name, name.replace("_", " ").capitalize()), frame
 
 
-def as_text(summary: Summary, top: int = 20) -> str:
-    """A readable summary for a terminal."""
-    stream = io.StringIO()
-    width = max(shutil.get_terminal_size((160, 24)).columns, 100)
-    console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
-    console.print(Text(printable(summary.capture["source"]), style="bold"))
-    for line in facts_of(summary):
-        console.print(Text(f"  {line}"))
-    for title, _, frame, left_out in _sections(summary, top):
-        table = Table(
-            title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
-        )
-        columns = sorted(frame.columns, key=lambda column: column == "name")  # long, so that it comes last
-        cells = [[shown(column, value) for value in frame[column]] for column in columns]
-        used = sum(max(map(len, [heading(c), *texts])) + 2 for c, texts in zip(columns, cells) if c != "name")
-        for column, texts in zip(columns, cells):
-            long = column == "consequence"
-            table.add_column(
-                heading(column),
-                justify="left" if is_text(frame, column) else "right",
-                overflow="fold" if long else "ellipsis",
-                no_wrap=not long,
-            )
-            if column == "name":
-                texts[:] = [_shortened(text, max(width - used, 40)) for text in texts]
-        for row in zip(*cells):
-            table.add_row(*map(Text, row))
-        console.print()
-        console.print(table)
+def _limited(summary: Summary, top: int) -> Iterator[tuple[str, str, pd.DataFrame, int]]:
+    """(name, title, frame, rows left out) of each section."""
+    for name, title, frame in sections_of(summary):
+        rows = frame if not top or name in ALWAYS_WHOLE else frame.head(top)
+        yield name, title, rows, len(frame) - len(rows)
+
+
+def as_text(summary: Summary, top: int, width: int) -> str:
+    """A readable summary for a terminal of so many columns. With top 0 no column is left out, and lines may be
+    longer."""
+    lines = wrapped(printable(summary.capture["source"]), width)
+    for line in (*answer_of(summary), *facts_of(summary)):
+        lines += wrapped(line, width, "  ")
+    narrow = []
+    for name, title, frame, left_out in _limited(summary, top):
+        rows, dropped = table(name, frame, width, is_whole=not top)
+        lines += ["", title, *rows]
         if left_out:
-            console.print(Text(f"  ... and {left_out} more (--top 0 shows all)"))
-    return stream.getvalue().rstrip("\n")
+            lines.append(f"  ... and {left_out} more (--top 0 shows all)")
+        if dropped:
+            narrow.append(f"{title}: {', '.join(dropped)}")
+    return "\n".join([*lines, *left_out_columns(narrow, width)])
 
 
-def _shortened(text: str, width: int) -> str:
-    """`text` in `width` characters: kernel names that begin alike often end differently, so the middle goes."""
-    if len(text) <= width:
-        return text
-    head = (width - 1) * 2 // 3
-    return f"{text[:head]}\N{HORIZONTAL ELLIPSIS}{text[head + 1 - width :]}"
+def left_out_columns(narrow: Sequence[str], width: int) -> list[str]:
+    """What is said of columns that have no room; `narrow`: those of each table."""
+    if not narrow:
+        return []
+    return ["", *wrapped(f"Not in {width} columns (--top 0 shows all): {'; '.join(narrow)}", width)]
 
 
 def _escaped(text: str) -> str:
@@ -84,18 +75,23 @@ def _escaped(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]()#+!|~$-])", r"\\\1", text)
 
 
-def as_markdown(summary: Summary, top: int = 20) -> str:
-    """The same as Markdown tables."""
+def as_markdown(summary: Summary, top: int) -> str:
+    """The same as Markdown tables, with all columns and names."""
     lines = [f"# {_escaped(printable(summary.capture['source']))}", ""]
-    lines += [f"- {_escaped(line)}" for line in facts_of(summary)]
-    for title, _, frame, left_out in _sections(summary, top):
-        lines += ["", f"## {title}", "", "| " + " | ".join(heading(column) for column in frame.columns) + " |"]
-        lines.append("|" + "|".join(":--" if is_text(frame, column) else "--:" for column in frame.columns) + "|")
-        for row in frame.itertuples(index=False):
-            lines.append("| " + " | ".join(_escaped(shown(c, v)) for c, v in zip(frame.columns, row)) + " |")
+    lines += [f"- {_escaped(line)}" for line in (*answer_of(summary), *facts_of(summary))]
+    for _, title, frame, left_out in _limited(summary, top):
+        lines += ["", f"## {title}", "", *markdown_table(frame)]
         if left_out:
             lines += ["", f"... and {left_out} more."]
     return "\n".join(lines) + "\n"
+
+
+def markdown_table(frame: pd.DataFrame) -> list[str]:
+    lines = ["| " + " | ".join(heading(column) for column in frame.columns) + " |"]
+    lines.append("|" + "|".join(":--" if is_text(frame, column) else "--:" for column in frame.columns) + "|")
+    for row in frame.itertuples(index=False):
+        lines.append("| " + " | ".join(_escaped(shown(c, v)) for c, v in zip(frame.columns, row)) + " |")
+    return lines
 
 
 def as_csv(summaries: Sequence[Summary]) -> str:
@@ -104,12 +100,31 @@ def as_csv(summaries: Sequence[Summary]) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["profile", "section", "row", "column", "value"])
     for summary in summaries:
-        data = summary.as_json()
-        source = summary.capture["source"]
-        for section, content in data.items():
+        source = _csv_cell(summary.capture["source"])
+        for section, content in summary.as_json().items():
             rows = content if isinstance(content, list) else [content]
             for number, row in enumerate(rows):
                 for column, value in row.items():
-                    value = " ".join(map(str, value)) if isinstance(value, list) else value
-                    writer.writerow([source, section, number, column, "" if value is None else value])
+                    writer.writerow([source, section, number, column, _csv_cell(value)])
     return stream.getvalue().rstrip("\n")
+
+
+def section_as_csv(summaries: Sequence[Summary], section: str, names_profiles: bool) -> str:
+    """One section of each in its own columns; `names_profiles`: with a first column that says which profile's it is."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["profile"] * names_profiles + list(SECTIONS[section]))
+    for summary in summaries:
+        source = [_csv_cell(summary.capture["source"])] * names_profiles
+        for row in summary.as_json()[section]:
+            writer.writerow(source + [_csv_cell(value) for value in row.values()])
+    return stream.getvalue().rstrip("\n")
+
+
+def _csv_cell(value: object) -> object:
+    """A value as it is, without what could drive a terminal; values of a list side by side."""
+    if isinstance(value, dict):
+        value = [f"{name}={_csv_cell(part)}" for name, part in value.items()]
+    if isinstance(value, list):
+        value = " ".join(map(str, value))
+    return "" if value is None else printable(value) if isinstance(value, str) else value

@@ -3,6 +3,7 @@
 import re
 
 import pandas as pd
+from rich.cells import cell_len, chop_cells
 
 _HEADINGS = {
     "total_ns": "total",
@@ -22,6 +23,14 @@ _HEADINGS = {
     "inferred_share": "inferred",
     "idle_share": "idle",
     "kernel_calls": "kernels",
+    "mean_ns": "mean",
+    "min_ns": "min",
+    "max_ns": "max",
+    "events_ns": "elapsed",
+    "num_gpus": "GPUs",
+    "num_kernels": "kernels",
+    "busy_share": "GPU busy",
+    "attributed_share": "attributed",
 }
 _NOTHING = "n/a"
 
@@ -68,3 +77,24 @@ def heading(column: str) -> str:
 
 def is_text(frame: pd.DataFrame, column: str) -> bool:
     return not pd.api.types.is_numeric_dtype(frame[column]) and any(isinstance(v, str) for v in frame[column])
+
+
+def broken(text: str, width: int) -> list[str]:
+    """`text` in lines of at most `width` cells, broken between words, and within those that are longer."""
+    if cell_len(text) <= width:
+        return [text]
+    lines = [""]
+    for word in text.split(" "):
+        for piece in chop_cells(word, width) or [""]:
+            joined = f"{lines[-1]} {piece}" if lines[-1] else piece
+            if cell_len(joined) <= width:
+                lines[-1] = joined
+            else:
+                lines.append(piece)
+    return lines
+
+
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """`text` in lines of at most `width` cells, each behind `indent`, further ones a little more."""
+    first, *more = broken(text, width - len(indent) - 2)
+    return [indent + first, *(f"{indent}  {line}" for line in more)]

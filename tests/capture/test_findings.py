@@ -329,15 +329,14 @@ def test_a_sentence_has_numbers_and_evidence(tmp_path):
     export.launch(0, start=2 * MS, end=2 * MS + US, name=MUL)
     lines = sentences(summarise(read(export.sqlite(tmp_path / "x.sqlite"), details=False)))
     assert len(lines) == MOST
-    assert lines[0] == "Finding: nothing runs on the GPU for 930.00 µs, 92.9% of its span (busy: 0.07 ms of 1.00 ms)"
-    assert lines[1].startswith(
+    assert lines[0].startswith(
         "Finding: conversions of the data type take 20.00 µs, 28.2% of kernel time, in 2 kernels ("
     )
     assert "\x1b" not in "".join(lines)
 
 
-def test_every_kind_has_a_sentence():
-    assert set(SENTENCES) == set(KINDS)
+def test_every_kind_has_a_sentence_but_idle_of_which_the_verdict_says_more():
+    assert set(SENTENCES) == set(KINDS) - {"idle"}
 
 
 EXPECTED = {

@@ -20,6 +20,7 @@ import pytest
 
 from analysis.show import FORMATS, show
 
+from .pages import check_inert
 from .test_summary import _random_capture
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -221,18 +222,21 @@ def _plain_totals(path: Path) -> dict:
 
 
 def _check(path: Path) -> bool:
-    """Show `path` in every format; True for summaries that are right, False for one clear line."""
+    """Show `path` in every format, and as a page; True for summaries that are right, False for one clear line."""
     verdicts = set()
     printed = {}
-    for form in FORMATS:
+    page = path.with_name(f"{path.name}.html")
+    for form in (*FORMATS, "html"):
         out, err = [], []
         signal.alarm(LIMIT_S)
-        code = show([path], form, 0, out.append, err.append)
+        html = page if form == "html" else None
+        code = show([path], "text" if html else form, 0, out.append, err.append, html=html)
         signal.alarm(0)
         verdicts.add((code, *err))
         printed[form] = "\n".join(out)
     assert len(verdicts) == 1, "the formats agree"
     if code == 2:
+        assert not page.exists()
         assert out == []
         assert len(err) == 1
         assert "\n" not in err[0]
@@ -241,6 +245,7 @@ def _check(path: Path) -> bool:
         assert "could not be summarised" not in err[0]
         return False
     assert (code, err) == (0, [])
+    check_inert(page.read_text())
     _check_controls(printed)
     found = json.loads(printed["json"], parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     _check_csv(printed["csv"], found)
@@ -259,7 +264,7 @@ def _check(path: Path) -> bool:
 
 def _check_controls(printed: dict[str, str]) -> None:
     """Nothing in a profile drives the terminal or makes a line of its own."""
-    for form in ("text", "md"):
+    for form in ("text", "md", "csv"):
         assert all(c.isprintable() or c == "\n" for c in printed[form]), form
     for line in printed["md"].splitlines():
         assert not line or line.startswith(("#", "-", "|", "...")), line

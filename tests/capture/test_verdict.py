@@ -369,7 +369,7 @@ def test_a_queue_that_runs_dry_is_said_beside_its_mean(tmp_path):
     summary = _summary(export, tmp_path)
     assert summary.launches["queue_mean"] > 135
     assert summary.launches["dry_ns"] == 7_500_010
-    text = " ".join(as_text(summary).split())
+    text = " ".join(as_text(summary, 20, 120).split())
     assert "queue 138 kernels in the median, 138.5 on average, 279 at most; empty for 7.50 ms while a GPU idled" in text
 
 
@@ -431,6 +431,6 @@ def test_the_verdict_stands_before_all_other_facts(tmp_path):
     export = Export()
     export.launch(0)
     summary = _summary(export, tmp_path)
-    assert as_text(summary).splitlines()[1].startswith("  GPU 0: 15 ns = ")
-    assert as_markdown(summary).splitlines()[2].startswith("- GPU 0: 15 ns = ")
+    assert as_text(summary, 20, 120).splitlines()[1].startswith("  GPU 0: 15 ns = ")
+    assert as_markdown(summary, 20).splitlines()[2].startswith("- GPU 0: 15 ns = ")
     assert list(SECTIONS)[:2] == ["verdict", "verdict_phases"]

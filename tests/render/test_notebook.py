@@ -1,4 +1,4 @@
-"""The notebook: its stored outputs are what it gives when it is run, and the steps that it describes work."""
+"""The notebooks: their stored outputs are what they give when they are run, and the steps that they describe work."""
 
 import re
 from pathlib import Path
@@ -13,16 +13,15 @@ from tests import synthetic
 from tests.waiting import HANGS_S
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOK = ROOT / "site" / "notebooks" / "ask-the-recording.ipynb"
+NOTEBOOKS = sorted((ROOT / "site" / "notebooks").glob("*.ipynb"))
+OF_RECORDING = ROOT / "site" / "notebooks" / "ask-the-recording.ipynb"
 AGAIN = (
     "run: jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False "
     "site/notebooks/*.ipynb"
 )
 
 
-@pytest.fixture
-def notebook():
-    return nbformat.read(NOTEBOOK, as_version=4)
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
 def shown(notebook):
@@ -32,25 +31,30 @@ def shown(notebook):
 
 
 @pytest.mark.long
-def test_stored_outputs_are_what_it_gives_now(notebook, monkeypatch):
+@every_notebook
+def test_stored_outputs_are_what_it_gives_now(path, monkeypatch):
+    notebook = nbformat.read(path, as_version=4)
     if not list((ROOT / "site" / "data").glob("*/manifest.json")):
         pytest.skip("no recording is here")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     stored = shown(notebook)
     assert any(stored)
-    resources = {"metadata": {"path": str(NOTEBOOK.parent)}}
+    resources = {"metadata": {"path": str(path.parent)}}
     NotebookClient(notebook, timeout=HANGS_S, kernel_name="python3", resources=resources).execute()
     assert shown(notebook) == stored, f"the stored outputs are old; {AGAIN}"
 
 
-def test_it_stores_no_path_of_a_machine_and_no_error(notebook):
-    text = NOTEBOOK.read_text()
+@every_notebook
+def test_it_stores_no_path_of_a_machine_and_no_error(path):
+    notebook = nbformat.read(path, as_version=4)
+    text = path.read_text()
     assert not re.search(r"/home/|/root/|/tmp/|/work/|/Users/", text)
     outputs = [one for cell in notebook.cells if cell.cell_type == "code" for one in cell.outputs]
     assert not [one for one in outputs if one.output_type == "error" or one.get("name") == "stderr"]
 
 
-def test_the_question_that_it_describes_becomes_a_page(notebook, tmp_path):
+def test_the_question_that_it_describes_becomes_a_page(tmp_path):
+    notebook = nbformat.read(OF_RECORDING, as_version=4)
     code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     names = {"run_grid": run_grid, "show": lambda frame: None, "rec": synthetic.recording(("small",), (128, 512))}
     for source in code:
@@ -68,10 +72,11 @@ def test_the_question_that_it_describes_becomes_a_page(notebook, tmp_path):
     assert "cases, most launches" in page
 
 
-def test_its_page_is_small_and_takes_nothing_from_elsewhere(site):
-    page = (site / "notebooks" / NOTEBOOK.name).with_suffix(".html").read_text()
+@every_notebook
+def test_its_page_is_small_and_takes_nothing_from_elsewhere(site, path):
+    page = (site / "notebooks" / path.name).with_suffix(".html").read_text()
     cells = page[page.index('<div class="notebook">') : page.index("Download this notebook")]
     assert "<script" not in cells and "<style" not in cells and "clipboard" not in cells
     assert not re.search(r"(?:src|href)=[\"'](?:https?:)?//(?!ui\.perfetto)", cells)
     assert "mathjax" not in page.lower()
-    assert (site / "notebooks" / NOTEBOOK.name).is_file()
+    assert (site / "notebooks" / path.name).is_file()

@@ -1,0 +1,242 @@
+"""A part of a capture: one GPU, what is launched inside ranges of a name, a piece of its time.
+
+What is left is a capture and its attribution again, so that all that is made of them knows nothing of it. Operations
+keep the phase, step and module that they have in the whole capture.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.capture.attribution import Attribution, Nesting, launches, levels
+from analysis.capture.nsys_export import MOST_DEVICES, Capture, ExportError, codes_of, process_id
+
+_UNITS_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "µs": 1e3, "ns": 1}
+_MOMENT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|us|µs|ns)?\s*")
+_OPERATIONS = ("kernels", "memops", "graphs")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What to summarise of a capture.
+
+    gpu: operations on the GPU of that number, and the API calls that launched them
+    range: what was launched inside ranges of that name (as the section `ranges` writes it): by a push/pop range's
+           thread, by a start/end range's process; the API calls and ranges inside them, and themselves
+    between: what starts in [start, end), ns from the start of the first event, and the API calls that launched it
+    sections: names of the sections to give; all where there are none
+    """
+
+    gpu: int | None = None
+    range: str | None = None
+    between: tuple[int, int] | None = None
+    sections: tuple[str, ...] = ()
+
+    def restricts(self) -> bool:
+        """Whether some events may be left out."""
+        return (self.gpu, self.range, self.between) != (None, None, None)
+
+    def as_json(self) -> dict[str, Any]:
+        """What was chosen, by name; nothing where all of the capture is."""
+        start, end = self.between or (None, None)
+        chosen: dict[str, Any] = {"gpu": self.gpu, "range": self.range, "start_ns": start, "end_ns": end}
+        chosen["sections"] = list(self.sections) or None
+        return {name: value for name, value in chosen.items() if value is not None}
+
+
+ALL = Selection()
+
+
+def between(text: str) -> tuple[int, int]:
+    """The two moments of `START,END` in ns; a number without a unit is in milliseconds. Raises ValueError."""
+    moments = [_MOMENT.fullmatch(part) for part in text.split(",")]
+    if len(moments) != 2 or not all(moments):
+        raise ValueError(f"{text!r} is no START,END: give two moments after the first event, such as 10,20 or 1.5s,2s")
+    start, end = (round(float(moment[1]) * _UNITS_NS[moment[2] or "ms"]) for moment in moments if moment)
+    if start >= end:
+        raise ValueError(f"{text!r} ends before it starts: give START,END with the earlier moment first")
+    return start, end
+
+
+def gpus_of(capture: Capture, operations: pd.DataFrame) -> np.ndarray:
+    """Number of the GPU of each operation: what CUDA calls device 0 is another GPU in another process."""
+    unique, inverse = codes_of(operations["process"].to_numpy() * MOST_DEVICES + operations["device"].to_numpy())
+    known_as = [divmod(int(key), MOST_DEVICES) for key in unique]
+    numbers = [capture.gpu_of.get((process_id(process), device), device) for process, device in known_as]
+    return np.array(numbers, np.int64)[inverse]
+
+
+def first_event_ns(capture: Capture) -> int:
+    """When the first event starts, on the clock of the capture."""
+    frames = (capture.kernels, capture.graphs, capture.memops, capture.api, capture.ranges, capture.syncs)
+    return min((int(frame["start_ns"].min()) for frame in frames if len(frame)), default=0)
+
+
+def select(capture: Capture, attribution: Attribution, selection: Selection) -> tuple[Capture, Attribution]:
+    """What `selection` leaves of both. Raises ExportError where the capture lacks what is asked for."""
+    if not selection.restricts():
+        return capture, attribution
+    kept = _kept_rows(capture, attribution, selection)
+    frames = {name: _rows_of(getattr(capture, name), rows) for name, rows in kept.items()}
+    events = [frame for frame in frames.values() if len(frame)]
+    first = min((int(frame["start_ns"].min()) for frame in events), default=0)
+    last = max((int(frame["end_ns"].max()) for frame in events), default=0)
+    return replace(capture, **frames, events_ns=last - first), _placed(attribution, frames, kept)
+
+
+def _rows_of(frame: pd.DataFrame, kept: np.ndarray) -> pd.DataFrame:
+    """The rows that are kept, without categories that none of them has."""
+    rows = frame[kept].reset_index(drop=True)
+    categories = [name for name in rows if isinstance(rows[name].dtype, pd.CategoricalDtype)]
+    return rows.assign(**{name: rows[name].cat.remove_unused_categories() for name in categories})
+
+
+# ----------------------------------------------------------------------------------------------------------- which rows
+
+
+def _kept_rows(capture: Capture, attribution: Attribution, selection: Selection) -> dict[str, np.ndarray]:
+    """Of each frame of the capture, which rows are kept."""
+    names = (*_OPERATIONS, "api", "ranges", "syncs")
+    kept = {name: np.ones(len(getattr(capture, name)), bool) for name in names}
+    if selection.between:
+        _keep_between(capture, selection.between, kept)
+    if selection.range is not None:
+        _keep_inside(capture, attribution, selection.range, kept)
+    if selection.gpu is not None:
+        _keep_gpu(capture, selection.gpu, kept)
+    for name in _OPERATIONS:
+        row = getattr(attribution, name)["api"].to_numpy()[kept[name]]
+        kept["api"][row[row >= 0]] = True
+    return kept
+
+
+def _keep_between(capture: Capture, moments: tuple[int, int], kept: dict[str, np.ndarray]) -> None:
+    start, end = (first_event_ns(capture) + moment for moment in moments)
+    if moments[0] > capture.events_ns:
+        problem = f"ends {capture.events_ns / 1e6:.2f} ms after its first event"
+        raise ExportError(capture.path, problem, "choose earlier moments with --between")
+    for name, rows in kept.items():
+        starts = getattr(capture, name)["start_ns"].to_numpy()
+        rows &= (starts >= start) & (starts < end)
+
+
+def _keep_gpu(capture: Capture, gpu: int, kept: dict[str, np.ndarray]) -> None:
+    """API calls are of a GPU only by what they launch, and ranges of none: those stay."""
+    numbers = {name: gpus_of(capture, getattr(capture, name)) for name in (*_OPERATIONS, "syncs")}
+    used = sorted({int(number) for name in _OPERATIONS for number in pd.unique(numbers[name])})
+    if gpu not in used:
+        ran = f"ran nothing on GPU {gpu}" if used else "ran nothing on any GPU"
+        raise ExportError(capture.path, ran, f"it used GPU {', '.join(map(str, used))}" if used else "leave out --gpu")
+    for name, number in numbers.items():
+        kept[name] &= number == gpu
+    kept["api"][:] = False
+
+
+def _keep_inside(capture: Capture, attribution: Attribution, name: str, kept: dict[str, np.ndarray]) -> None:
+    ranges = capture.ranges
+    inside = _Inside(ranges, attribution.nesting, _is_called(ranges, name))
+    if not inside.named.any():
+        raise ExportError(capture.path, f"has no range called {name!r}", "the section `ranges` lists their names")
+    kept["ranges"] &= inside.named | inside.holds(ranges["process"], ranges["thread"], ranges["start_ns"])
+    calls = inside.holds(capture.api["process"], capture.api["thread"], capture.api["start_ns"])
+    kept["api"] &= calls
+    for operations in _OPERATIONS:
+        row = getattr(attribution, operations)["api"].to_numpy()
+        kept[operations] &= (row >= 0) & _taken(calls, row)
+    row = launches(capture.syncs, capture.api)
+    kept["syncs"] &= (row >= 0) & _taken(calls, row)
+
+
+def _taken(values: np.ndarray, row: np.ndarray) -> np.ndarray:
+    return values[np.maximum(row, 0)] if len(values) else np.zeros(len(row), bool)
+
+
+def _is_called(ranges: pd.DataFrame, name: str) -> np.ndarray:
+    """Whether each range has that name, alone or behind that of its domain."""
+    called = np.array([str(known) == name for known in ranges["name"].cat.categories], bool)
+    if not len(ranges):
+        return np.zeros(0, bool)
+    named = called[ranges["name"].cat.codes]
+    domain, colon, rest = name.partition(":")
+    while colon:  # either may have a colon of its own
+        of_domain = (ranges["domain"] == domain).to_numpy() & (domain != "")
+        named |= of_domain & (ranges["name"] == rest).to_numpy()
+        more, colon, rest = rest.partition(":")
+        domain = f"{domain}:{more}"
+    return named
+
+
+class _Inside:
+    """Which moments lie inside ranges that are `named`."""
+
+    def __init__(self, ranges: pd.DataFrame, nesting: Nesting, named: np.ndarray):
+        self.named, self._nesting = named, nesting
+        self._under = named & (ranges["style"] == "PushPop").to_numpy()
+        for rows in levels(nesting.stack_parent)[1:]:
+            self._under[rows] |= self._under[nesting.stack_parent[rows]]
+        spans = ranges[named & (ranges["style"] == "StartEnd").to_numpy()]
+        self._spans = {int(process): rows for process, rows in spans.groupby("process")}
+
+    def holds(self, process: pd.Series, thread: pd.Series, time: pd.Series) -> np.ndarray:
+        """Of moments on a thread of a process."""
+        moments = time.to_numpy()
+        held = np.zeros(len(moments), bool)
+        for chain in self._nesting.chains(thread.to_numpy(), moments):
+            held |= (chain >= 0) & self._under[chain]
+        for owner, rows in self._spans.items():
+            begun = np.searchsorted(np.sort(rows["start_ns"].to_numpy()), moments, side="right")
+            ended = np.searchsorted(np.sort(rows["end_ns"].to_numpy()), moments, side="right")
+            held |= (process == owner).to_numpy() & (begun > ended)
+        return held
+
+
+# ---------------------------------------------------------------------------------------------------- their new places
+
+
+def _placed(attribution: Attribution, frames: dict[str, pd.DataFrame], kept: dict[str, np.ndarray]) -> Attribution:
+    """The attribution of the kept rows, with the row numbers that calls and ranges have among them."""
+    nesting = Nesting(frames["ranges"])
+    parents = _kept_parents(attribution.ranges["parent_id"].to_numpy(), kept["ranges"])
+    ranges = attribution.ranges[kept["ranges"]].reset_index(drop=True).assign(parent_id=parents)
+    for name in ("name", "domain"):
+        ranges[name] = frames["ranges"][name]
+    number = np.cumsum(kept["api"]) - 1
+    operations = {}
+    for name in _OPERATIONS:
+        place = getattr(attribution, name)[kept[name]].reset_index(drop=True)
+        row = place["api"].to_numpy()
+        innermost = nesting.innermost(
+            nesting.chains(place["thread"].to_numpy(), place["launch_ns"].to_numpy()), len(row)
+        )
+        calls = np.where(row >= 0, _at(number, row), row)
+        operations[name] = place.assign(api=calls, range_id=innermost)
+    places: Any = _PlacesAmong(attribution._places, nesting)
+    return replace(attribution, ranges=ranges, nesting=nesting, _places=places, _calls=frames["api"], **operations)
+
+
+def _at(number: np.ndarray, row: np.ndarray) -> np.ndarray:
+    return number[np.maximum(row, 0)] if len(number) else row
+
+
+def _kept_parents(parent: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Row number of the nearest range around each kept one that is kept, too; -1 none."""
+    number = np.cumsum(kept) - 1
+    above = parent[kept]
+    while (lost := (above >= 0) & ~_at(kept, above)).any():
+        above = np.where(lost, parent[above], above)
+    return np.where(above >= 0, _at(number, above), -1)
+
+
+class _PlacesAmong:
+    """Places of moments in the whole capture, with the ranges that are kept."""
+
+    def __init__(self, places: Any, nesting: Nesting):
+        self._places, self._nesting = places, nesting
+
+    def at(self, process: Any, thread: Any, time: Any, launched: np.ndarray | None) -> pd.DataFrame:
+        place = self._places.at(process, thread, time, launched)
+        chains = self._nesting.chains(np.asarray(thread), np.asarray(time))
+        return place.assign(range_id=self._nesting.innermost(chains, len(place)))

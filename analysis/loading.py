@@ -1,0 +1,180 @@
+"""A capture as tables of pandas, for programs and notebooks.
+
+    from analysis import load
+
+    capture = load("my.sqlite")
+    capture.kernels.groupby("family")["duration_ns"].sum()
+
+Columns and names stay as they are; columns may be added.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.capture.attribution import Attribution, attribute
+from analysis.capture.inferred import infer_phases
+from analysis.capture.nsys_export import Capture, process_id, read, thread_id
+from analysis.capture.selection import Selection, first_event_ns, gpus_of, select
+from analysis.capture.summary import Summary, summarise
+from analysis.reference import kernel_families
+
+_TIMES = {
+    "start_ns": "start, from the first event of the capture",
+    "end_ns": "end, from the first event of the capture",
+    "duration_ns": "end - start",
+}
+_PLACE = {
+    "step": "number of the training step, from 0; -1 none",
+    "phase": "phase of the step; empty where it is not known",
+    "attribution": "how the phase is known: exact, linked, phase, inferred or none, as `show` says",
+}
+_ON_GPU = {
+    "gpu": "number of the GPU",
+    "stream": "number of the CUDA stream",
+    "process": "process id",
+    "launch_ns": "start of the API call that launched it; start_ns where that is not known",
+    "range_id": "row of the innermost range that it was launched in; -1 none",
+    "module": "path of the ranges below the phase",
+}
+COLUMNS: dict[str, dict[str, str]] = {
+    "kernels": {
+        "name": "full demangled name",
+        "family": "kernel family",
+        "rule": "rule of the taxonomy that says so; empty where none does",
+    }
+    | _TIMES
+    | _PLACE
+    | _ON_GPU,
+    "ranges": {
+        "name": "NVTX name",
+        "domain": "NVTX domain; empty for the default one",
+        "style": "PushPop or StartEnd",
+    }
+    | _TIMES
+    | {
+        "step": _PLACE["step"],
+        "phase": _PLACE["phase"],
+        "process": "process id",
+        "thread": "thread id",
+        "parent_id": "row of the range around it; -1 none",
+        "path": "names of the ranges around it and its own, joined by /",
+        "module": _ON_GPU["module"],
+    },
+    "api": {"name": "CUDA runtime or driver function, without the version of its entry point"}
+    | _TIMES
+    | _PLACE
+    | {"process": "process id", "thread": "thread id"},
+    "memops": {"operation": "memcpy with its direction, or memset", "bytes": "bytes moved or set"}
+    | _TIMES
+    | _PLACE
+    | _ON_GPU,
+}
+"""The columns of the frames, one line each: times are nanoseconds (int64), sizes bytes, words categories."""
+
+
+@dataclass(kw_only=True)
+class Loaded:
+    """What a capture holds, or what was chosen of it. Rows are in the order of their starts; columns are in COLUMNS.
+
+    kernels: one row a kernel on a GPU
+    ranges:  one row an NVTX range on the host
+    api:     one row a call of the CUDA API on the host
+    memops:  one row a memory copy or set on a GPU
+    phases:  one row a phase: calls, times and shares, as `SECTIONS["phases"]` of analysis.capture.summary has them
+    summary: all that `profiler-job show` prints: `summary.capture` (facts), `summary.coverage`, `summary.launches`,
+             `summary.sections` (frames by name), `summary.as_json()`
+    """
+
+    source: str
+    kernels: pd.DataFrame
+    ranges: pd.DataFrame
+    api: pd.DataFrame
+    memops: pd.DataFrame
+    phases: pd.DataFrame
+    summary: Summary
+
+
+def load(
+    path: Path | str,
+    *,
+    gpu: int | None = None,
+    range: str | None = None,
+    between_ns: tuple[int, int] | None = None,
+    rules: Path | str | None = None,
+) -> Loaded:
+    """Read a capture: an .nsys-rep (needs nsys), an .sqlite export, or a folder of a parquetdir export.
+
+    gpu, range, between_ns: only a part of it, as `--gpu`, `--range` and `--between` of `profiler-job show` choose it;
+    between_ns are nanoseconds from the first event. rules: TOML file of further kernel families' rules.
+    Raises analysis.capture.nsys_export.ExportError, a ValueError of one line, where it cannot be read or lacks what is
+    asked for; ValueError where the rules are wrong.
+    """
+    taxonomy = kernel_families.with_user_rules(Path(rules)) if rules else kernel_families.BUILT_IN
+    capture = read(path, details=False)
+    zero = first_event_ns(capture)
+    attribution = infer_phases(capture, attribute(capture))
+    selection = Selection(gpu=gpu, range=range, between=between_ns)
+    summary = summarise(capture, attribution, taxonomy, selection=selection)
+    capture, attribution = select(capture, attribution, selection)
+    return Loaded(
+        source=capture.source,
+        kernels=_kernels(capture, attribution, zero, taxonomy),
+        ranges=_ranges(attribution, zero),
+        api=_api(capture, attribution, zero),
+        memops=_operations("memops", capture, attribution, zero, {}),
+        phases=summary.sections["phases"],
+        summary=summary,
+    )
+
+
+def _kernels(capture: Capture, attribution: Attribution, zero: int, taxonomy: kernel_families.Taxonomy) -> pd.DataFrame:
+    names = capture.kernels["kernel_name"]
+    known = [taxonomy.classify(str(name)) for name in names.cat.categories]
+    words = {
+        "name": names,
+        "family": _categorical([classification.family for classification in known], names),
+        "rule": _categorical([classification.rule for classification in known], names),
+    }
+    return _operations("kernels", capture, attribution, zero, words)
+
+
+def _categorical(of_category: list[str], names: pd.Series) -> pd.Categorical:
+    codes, categories = pd.factorize(np.array(of_category, dtype=object))
+    return pd.Categorical.from_codes(codes[names.cat.codes] if len(names) else [], pd.Index(categories, dtype=object))
+
+
+def _operations(table: str, capture: Capture, attribution: Attribution, zero: int, words: dict) -> pd.DataFrame:
+    rows, place = getattr(capture, table), getattr(attribution, table)
+    columns = {name: rows[name] for name in rows} | {name: place[name] for name in place} | words
+    columns |= _times(rows, zero) | {
+        "gpu": gpus_of(capture, rows),
+        "process": _ids(rows["process"], process_id),
+        "launch_ns": place["launch_ns"] - zero,
+    }
+    return pd.DataFrame(columns)[list(COLUMNS[table])]
+
+
+def _times(rows: pd.DataFrame, zero: int) -> dict[str, pd.Series]:
+    start, end = rows["start_ns"], rows["end_ns"]
+    return {"start_ns": start - zero, "end_ns": end - zero, "duration_ns": end - start}
+
+
+def _ids(serialised: pd.Series, id_of) -> np.ndarray:
+    known, code = np.unique(serialised.to_numpy(), return_inverse=True)
+    return np.array([id_of(value) for value in known], np.int64)[code]
+
+
+def _ranges(attribution: Attribution, zero: int) -> pd.DataFrame:
+    rows = attribution.ranges
+    ids = {"process": _ids(rows["process"], process_id), "thread": _ids(rows["thread"], thread_id)}
+    return rows.assign(**_times(rows, zero), **ids)[list(COLUMNS["ranges"])]
+
+
+def _api(capture: Capture, attribution: Attribution, zero: int) -> pd.DataFrame:
+    rows, place = capture.api, attribution.api
+    ids = {"process": _ids(rows["process"], process_id), "thread": _ids(rows["thread"], thread_id)}
+    columns = {name: place[name] for name in _PLACE}
+    return rows.assign(**_times(rows, zero), **ids, **columns)[list(COLUMNS["api"])]

@@ -1,0 +1,103 @@
+"""A table in a number of columns of a terminal: which of its own columns it has there, and how names get room."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+from rich.cells import cell_len
+
+from analysis.show.names import shorten
+from analysis.show.values import broken, heading, is_text, shown
+
+DROPPED = {
+    "kernels": ("rule", "min_ns", "max_ns", "family", "mean_ns"),
+    "ranges": ("busy_ns", "style", "projected_ns", "instances"),
+    "api": ("latency_max_ns", "launches"),
+    "gpus": ("clock_hz", "sm_count", "memory_bytes", "operations"),
+    "phases": ("busy_ns", "exact_share"),
+    "captures": ("num_gpus", "events_ns"),
+}
+"""Columns that a section does without in a narrow terminal, the first ones first."""
+NAMES = ("name", "source")
+"""Columns of names: they come last, and get what room is left."""
+_NAME_PART = 0.38
+"""Of the width, what names are to have before columns are left out for them."""
+_GAP = 2
+_LEAST = 12
+"""Room of a sentence at least, and a name's where even the most important columns leave less."""
+
+
+def table(section: str, frame: pd.DataFrame, width: int, is_whole: bool = False) -> tuple[list[str], list[str]]:
+    """The lines of a table, headings first, and the headings of the columns that have no room in it.
+
+    No line is longer than `width`, unless all columns are wanted (`is_whole`). Names are shortened, sentences broken.
+    """
+    cells = {column: [shown(column, value) for value in frame[column]] for column in _ordered(frame)}
+    texts = {column for column in cells if is_text(frame, column)}
+    dropped = [] if is_whole else _drop(section, cells, width)
+    room = _rooms(cells, texts, width, _name_room(width) if is_whole else _LEAST)
+    for name in NAMES:
+        if name in cells:
+            short = shorten(cells[name], room[name])
+            cells[name] = [short[text] for text in cells[name]]
+    lines = [_line({column: heading(column) for column in cells}, room, texts)]
+    for row in zip(*cells.values()):
+        lines += _lines(dict(zip(cells, row)), room, texts)
+    return lines, [heading(column) for column in dropped]
+
+
+def _ordered(frame: pd.DataFrame) -> list[str]:
+    return sorted(frame.columns, key=lambda column: column in NAMES)
+
+
+def _natural(column: str, texts: list[str]) -> int:
+    return max(map(cell_len, [heading(column), *texts]))
+
+
+def _name_room(width: int) -> int:
+    return int(_NAME_PART * width)
+
+
+def _drop(section: str, cells: dict[str, list[str]], width: int) -> list[str]:
+    """Takes columns out of `cells` until names have room; gives those left_out, in their own order."""
+    natural = {column: _natural(column, texts) for column, texts in cells.items()}
+    wanted = {column: min(size, _name_room(width)) if column in NAMES else size for column, size in natural.items()}
+    left_out = []
+    for column in DROPPED.get(section, ()):
+        if sum(wanted[name] for name in cells) + _GAP * (len(cells) - 1) <= width:
+            break
+        if column in cells:
+            del cells[column]
+            left_out.append(column)
+    return [column for column in natural if column in left_out]
+
+
+def _rooms(cells: dict[str, list[str]], texts: set[str], width: int, least: int) -> dict[str, int]:
+    """Width of each column: what it needs; where that is too much, names and then the widest texts give way."""
+    room = {column: _natural(column, values) for column, values in cells.items()}
+    yielding = [column for column in room if column in NAMES] + [column for column in room if column in texts]
+    for column in dict.fromkeys(yielding):
+        excess = sum(room.values()) + _GAP * (len(room) - 1) - width
+        if excess > 0 and column in NAMES:
+            room[column] = max(room[column] - excess, min(room[column], max(least, cell_len(heading(column)))))
+    while (excess := sum(room.values()) + _GAP * (len(room) - 1) - width) > 0:
+        widest = max((column for column in room if column in texts), key=room.__getitem__, default=None)
+        if widest is None or room[widest] <= _LEAST or widest in NAMES:
+            break
+        others = [size for column, size in room.items() if column in texts and column not in NAMES and column != widest]
+        room[widest] = max(room[widest] - excess, max([*others, _LEAST]) - 1 if others else _LEAST, _LEAST)
+    return room
+
+
+def _lines(row: dict[str, str], room: dict[str, int], texts: set[str]) -> Iterator[str]:
+    """A row, on several lines where a sentence needs them."""
+    parts = {column: broken(text, room[column]) for column, text in row.items()}
+    for number in range(max(map(len, parts.values()))):
+        yield _line({c: lines[number] if number < len(lines) else "" for c, lines in parts.items()}, room, texts)
+
+
+def _line(row: dict[str, str], room: dict[str, int], texts: set[str]) -> str:
+    padded = []
+    for column, text in row.items():
+        space = " " * (room[column] - cell_len(text))
+        padded.append(text + space if column in texts else space + text)
+    return (" " * _GAP).join(padded).rstrip()

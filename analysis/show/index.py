@@ -1,0 +1,51 @@
+"""Many captures side by side: a row each."""
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from analysis.capture.summary import Summary
+from analysis.reference.kernel_families import FAMILIES
+from analysis.show.columns import table
+from analysis.show.forms import left_out_columns, markdown_table
+from analysis.show.values import shown
+
+COLUMNS = {
+    "source": "name of the file",
+    "events_ns": "from the start of the first event to the end of the last",
+    "num_gpus": "GPUs used",
+    "num_kernels": "kernels",
+    "kernel_ns": "sum of their durations",
+    "busy_share": "GPU busy, of the elapsed time of all GPUs used",
+    "top_family": "kernel family with most kernel time, and its share",
+    "attributed_share": "part of kernel time whose phase is known, exactly or by time",
+}
+
+
+def captures_table(summaries: Iterable[Summary]) -> pd.DataFrame:
+    """A row of COLUMNS for each."""
+    return pd.DataFrame([_row(summary) for summary in summaries], columns=list(COLUMNS))
+
+
+def _row(summary: Summary) -> dict:
+    facts, none = summary.capture, summary.coverage["none"]
+    elapsed = facts["events_ns"] * facts["num_gpus"]
+    families = summary.sections["families"]
+    return {name: facts[name] for name in ("source", "events_ns", "num_gpus", "num_kernels", "kernel_ns")} | {
+        "busy_share": int(summary.sections["gpus"]["busy_ns"].sum()) / elapsed if elapsed else None,
+        "top_family": _top(families.iloc[0]) if len(families) else "",
+        "attributed_share": None if none is None else 1 - none,
+    }
+
+
+def _top(family: pd.Series) -> str:
+    return f"{FAMILIES[family['family']].label} {shown('share', family['share'])}"
+
+
+def as_text(summaries: Iterable[Summary], width: int) -> str:
+    lines, dropped = table("captures", captures_table(summaries), width)
+    return "\n".join([*lines, *left_out_columns([", ".join(dropped)] if dropped else [], width)])
+
+
+def as_markdown(summaries: Iterable[Summary]) -> str:
+    return "\n".join(markdown_table(captures_table(summaries)))

@@ -1,0 +1,200 @@
+"""A summary as one HTML page that needs nothing else: no script, no file beside it, no request.
+
+What is inside a profile is not trusted: every text is escaped, and the page forbids itself to load or run anything.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+
+import pandas as pd
+from markupsafe import Markup
+
+from analysis.capture.summary import NUM_MOMENTS, Summary
+from analysis.reference.kernel_families import FAMILIES
+from analysis.render.tables import family_chip
+from analysis.show.facts import facts_of
+from analysis.show.forms import ALWAYS_WHOLE, sections_of
+from analysis.show.index import captures_table
+from analysis.show.names import shorten
+from analysis.show.values import heading, is_text, printable, shown, time_text
+from jobs.contract.ranges import ALL_PHASES
+from jobs.contract.words import counted
+
+MOST_ROWS = 1_000
+"""Rows of a table on the page."""
+_NAME_WIDTH = 72
+"""A longer name is folded: its full text opens."""
+_LABELS = {key: family.label for key, family in FAMILIES.items()}
+_PAGE = Markup(
+    '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+    '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+    '<meta name="referrer" content="no-referrer">\n<title>{title}</title>\n<style>\n{style}</style>\n</head>\n'
+    "<body>\n{body}\n<footer>Made by profiler-job show.</footer>\n</body>\n</html>\n"
+)
+
+
+def page_of(summary: Summary, lines: Sequence[str] = (), top: int = 20, index: str = "") -> str:
+    """The page of one capture. lines: sentences that stand above all else; top: rows of a table that are not folded, 0
+    for all; index: link to the page that lists this one."""
+    back = Markup('<p><a href="{}">All captures</a></p>').format(index) if index else Markup("")
+    source = printable(summary.capture["source"])
+    parts = [back, Markup("<h1>{}</h1>").format(source)]
+    parts += [_list(lines, "lead"), _list(facts_of(summary), "facts")]
+    parts += [_timeline(summary), _phases_bar(summary), _families_bar(summary)]
+    for name, title, frame in sections_of(summary):
+        unfolded = len(frame) if not top or name in ALWAYS_WHOLE else top
+        parts.append(_section(name, title, frame, unfolded, is_limited=bool(top)))
+    return _page(source, parts)
+
+
+def index_of(summaries: Sequence[Summary], files: Sequence[str]) -> str:
+    """The page that lists captures, each with a link to its file."""
+    rows = captures_table(summaries)
+    table = _table(rows, dict(zip(range(len(files)), files)))
+    return _page("Captures", [Markup("<h1>{}</h1>").format(counted(len(rows), "capture")), table])
+
+
+def _page(title: str, parts: Iterable[Markup]) -> str:
+    style = Markup(resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8") + _swatches())
+    return _PAGE.format(title=title, style=style, body=Markup("\n").join(part for part in parts if part))
+
+
+def _swatches() -> str:
+    """Colours of families, as a rule each: a page without scripts takes them by class."""
+    return "".join(f".family.{key}::before, .bar .{key} {{ background: var(--family-{key}); }}\n" for key in FAMILIES)
+
+
+def _list(lines: Sequence[str], kind: str) -> Markup:
+    items = Markup("").join(Markup("<li>{}</li>\n").format(printable(line)) for line in lines)
+    return Markup('<ul class="{}">\n{}</ul>').format(kind, items) if lines else Markup("")
+
+
+# ------------------------------------------------------------------------------------------------------------- drawings
+
+
+def _bar(title: str, label: str, pieces: Iterable[tuple[str, str, str, float]]) -> Markup:
+    """A bar of shares. pieces: class, style, words, share."""
+    spans, words = [], []
+    for kind, style, name, share in pieces:
+        text = f"{name} {shown('share', share)}"
+        spans.append(
+            Markup('<span class="{}" style="width:{}%;{}" title="{}"></span>').format(
+                kind, f"{100 * share:.3f}", style, text
+            )
+        )
+        swatch = (
+            family_chip(kind, _LABELS)
+            if kind
+            else Markup('<span class="swatch" style="{}"></span>{}').format(style, name)
+        )
+        words.append(Markup("<li>{} <b>{}</b></li>").format(swatch, shown("share", share)))
+    if not spans:
+        return Markup("")
+    return Markup(
+        '<h2>{}</h2>\n<div class="bar" role="img" aria-label="{}">{}</div>\n<ul class="legend">{}</ul>'
+    ).format(title, label, Markup("").join(spans), Markup("\n").join(words))
+
+
+def _families_bar(summary: Summary) -> Markup:
+    rows = summary.sections["families"].to_dict("records") if "families" in summary.shown else []
+    pieces = ((row["family"], "", _LABELS[row["family"]], row["share"]) for row in rows if row["share"] > 0)
+    return _bar("Kernel time by family", "Shares of kernel time by kernel family", pieces)
+
+
+def _phases_bar(summary: Summary) -> Markup:
+    rows = summary.sections["phases"].to_dict("records") if "phases" in summary.shown else []
+    pieces = (
+        ("", f"background:{_phase_colour(row['phase'])}", row["phase"] or "no phase", row["share"])
+        for row in rows
+        if row["share"] > 0
+    )
+    return _bar("Kernel time by phase", "Shares of kernel time by phase", pieces)
+
+
+def _phase_colour(phase: str) -> str:
+    """A phase has one colour on every page; what is none is grey."""
+    order = ("forward", "backward", "optimizer", "loss", "data", "clip", "zero_grad")
+    assert set(order) == set(ALL_PHASES)
+    return f"var(--series-{order.index(phase)})" if phase in order else "var(--family-fill)"
+
+
+def _timeline(summary: Summary) -> Markup:
+    """A row for each GPU: how much of each moment it was busy."""
+    if not summary.busy:
+        return Markup("")
+    rows = Markup("\n").join(
+        Markup(
+            '<span class="faint">GPU {}</span><svg viewBox="0 0 {} 100" preserveAspectRatio="none" role="img"'
+            ' aria-label="GPU {}: busy {} of the time"><path d="{}"/></svg>'
+        ).format(gpu, NUM_MOMENTS, gpu, shown("share", float(shares.mean())), _outline(shares))
+        for gpu, shares in summary.busy.items()
+    )
+    axis = Markup('<span></span><div class="axis"><span>0</span><span>{}</span></div>').format(
+        time_text(summary.capture["events_ns"])
+    )
+    return Markup('<h2>GPU busy over time</h2>\n<div class="strip">{}\n{}</div>').format(rows, axis)
+
+
+def _outline(shares: Iterable[float]) -> str:
+    """An SVG path around bars of 0 to 100, one a pixel."""
+    steps = "".join(f"V{100 - 100 * min(share, 1):.4g}h1" for share in shares)
+    return f"M0 100{steps}V100z"
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+
+
+def _section(name: str, title: str, frame: pd.DataFrame, unfolded: int, is_limited: bool) -> Markup:
+    rows = frame.head(MOST_ROWS) if is_limited else frame
+    parts = [Markup("<h2>{}</h2>").format(title), _table(rows.head(unfolded))]
+    if len(rows) > unfolded:
+        more = counted(len(rows) - unfolded, "more row").replace("more rows", "more rows")
+        parts.append(
+            Markup('<details class="more"><summary>{}</summary>\n{}</details>').format(
+                more, _table(rows.iloc[unfolded:])
+            )
+        )
+    if len(frame) > len(rows):
+        words = f"and {len(frame) - len(rows)} more: `--format csv --section {name}` has all of them"
+        parts.append(Markup('<p class="faint">{}</p>').format(words))
+    return Markup("\n").join(parts)
+
+
+def _table(frame: pd.DataFrame, links: Mapping[int, str] | None = None) -> Markup:
+    """A table of all rows; links: what the first cell of a row leads to."""
+    texts = {column: is_text(frame, column) for column in frame.columns}
+    columns = sorted(frame.columns, key=lambda column: (column != frame.columns[0] and column != "name", texts[column]))
+    names = shorten([printable(name) for name in frame["name"]], _NAME_WIDTH) if "name" in frame else {}
+    head = Markup("").join(
+        Markup('<th scope="col"{}>{}</th>').format(_aligned(column, texts[column]), heading(column))
+        for column in columns
+    )
+    body = []
+    for number, row in enumerate(frame[columns].itertuples(index=False)):
+        cells = [_cell(column, value, texts[column], names) for column, value in zip(columns, row)]
+        if links:
+            first = Markup('<td><a href="{}">{}</a></td>').format(links[number], shown(columns[0], row[0]))
+            cells[0] = first
+        body.append(Markup("<tr>{}</tr>\n").format(Markup("").join(cells)))
+    folds = Markup(' class="folds"') if any(name != short for name, short in names.items()) else Markup("")
+    table = '<div class="scroll"><table{}><thead><tr>{}</tr></thead>\n<tbody>{}</tbody></table></div>'
+    return Markup(table).format(folds, head, Markup("").join(body))
+
+
+def _aligned(column: str, is_words: bool) -> Markup:
+    return Markup(' class="name"') if column == "name" else Markup("") if is_words else Markup(' class="num"')
+
+
+def _cell(column: str, value: object, is_words: bool, names: Mapping[str, str]) -> Markup:
+    text = shown(column, value)
+    if column == "name" and isinstance(value, str):
+        short = names.get(text, text)
+        if short == text:
+            return Markup('<td class="name"><code>{}</code></td>').format(text)
+        return Markup(
+            '<td class="name"><details><summary><code>{}</code></summary><code>{}</code></details></td>'
+        ).format(short, text)
+    if column == "family" and isinstance(value, str):
+        return Markup("<td>{}</td>").format(family_chip(value, _LABELS))
+    return Markup("<td{}>{}</td>").format(_aligned(column, is_words), text)

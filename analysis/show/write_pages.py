@@ -1,0 +1,60 @@
+"""Pages of captures as files."""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from analysis.show.facts import answer_of
+from analysis.show.page import index_of, page_of
+from analysis.show.reader import Reader
+from analysis.show.values import printable
+from jobs.contract.words import counted
+
+INDEX = "index.html"
+
+
+def write_pages(
+    reader: Reader,
+    profiles: Sequence[Path],
+    target: Path,
+    top: int,
+    several: bool,
+    out: Callable[[str], None],
+    err: Callable[[str], None],
+) -> int:
+    """Write a page of each profile: of one the file `target`; of `several`, or where `target` is a folder, a page each
+    in that folder, and INDEX with a row and a link each. Gives what was written to `out`. Returns the exit code."""
+    in_folder = several or target.is_dir()
+    link = INDEX if in_folder else ""
+    made = list(reader.each(profiles, lambda summary: (summary, page_of(summary, answer_of(summary), top, link))))
+    if not made:
+        return reader.code
+    files = _file_names([summary.capture["source"] for summary, _ in made])
+    pages = dict(zip(files, (page for _, page in made))) if in_folder else {target.name: made[0][1]}
+    if in_folder:
+        pages[INDEX] = index_of([summary for summary, _ in made], files)
+    folder = target if in_folder else target.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, page in pages.items():
+            (folder / name).write_text(page, encoding="utf-8")
+    except OSError as error:
+        err(printable(f"error: {error.filename or folder} cannot be written ({error.strerror}): give another --html"))
+        return 2
+    out(printable(f"{target / INDEX if in_folder else target}: {counted(len(made), 'capture')}"))
+    return reader.code
+
+
+def _file_names(sources: Sequence[str]) -> list[str]:
+    """A file for each source, no two the same and none INDEX, whatever the file system makes of capitals."""
+    used = {INDEX}
+    names = []
+    for source in sources:
+        stem = re.sub(r"[^0-9A-Za-z._-]+", "_", Path(source).stem).strip(".")[:100] or "capture"
+        name, number = f"{stem}.html", 1
+        while name.lower() in used:
+            number += 1
+            name = f"{stem}-{number}.html"
+        used.add(name.lower())
+        names.append(name)
+    return names
