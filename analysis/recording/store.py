@@ -602,15 +602,20 @@ def _named_alike(api: pd.DataFrame) -> pd.DataFrame:
     return renamed.groupby(by, observed=True, sort=False, as_index=False)[["calls", "total_ns"]].sum()
 
 
-def _load_table(file: Path, name: str) -> pd.DataFrame:
-    if not file.is_file() and name in OPTIONAL_TABLES:
-        return empty(name)
+def read_table(file: Path) -> pa.Table:
+    """What the Parquet file of a table holds. Raises RecordingError."""
     if not file.is_file():
         raise RecordingError(f"{file} is missing: the recording is not whole; ingest again")
     try:
-        table = pq.read_table(file)
+        return pq.read_table(file)
     except (pa.ArrowException, OSError) as error:
         raise RecordingError(f"{file} cannot be read ({' '.join(str(error).split())[:200]}); ingest again") from error
+
+
+def _load_table(file: Path, name: str) -> pd.DataFrame:
+    if not file.is_file() and name in OPTIONAL_TABLES:
+        return empty(name)
+    table = read_table(file)
     lacking = _lacking(name, table.column_names)
     if lacking:
         raise RecordingError(f"{file} lacks column {', '.join(lacking)}: it is from another version; ingest again")
