@@ -54,9 +54,8 @@ class Published:
 
 
 def recordings_in(folder: Path) -> list[Path]:
-    """The recordings below `folder`; what a killed program left of one begins with a dot. Raises RecordingError where
-    there is none."""
-    folders = sorted(manifest.parent for manifest in folder.glob("[!.]*/manifest.json"))
+    """The recordings below `folder`, as of `store.recordings_in`. Raises RecordingError where there is none."""
+    folders = store.recordings_in(folder)
     if not folders:
         raise store.RecordingError(f"{folder} holds no recording: make one with `profiler-job ingest`")
     return folders

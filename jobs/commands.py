@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import track
 
 from jobs.contract.axes import Run
+from jobs.contract.integrity import restore
 from jobs.contract.words import counted
 from jobs.executor.events import EventSink, JsonEvents, Meter, Terminal, clock
 from jobs.executor.failures import CollectorError
@@ -336,6 +337,8 @@ def render(
 def recordings_to_show(results: Path, named: list[Path], shipped: bool) -> list[Path]:
     """Those named, the shipped ones on request, or else those of `results`. Ends the program where there are none,
     where two have one name, and where the shipped ones would replace a report or hide what was measured."""
+    for folder in named:
+        restore(folder)
     if not shipped:
         if absent := [folder for folder in named if not (folder / "manifest.json").is_file()]:
             raise fail(f"--recording {absent[0]}: no recording is there; `ingest` makes one", USAGE)

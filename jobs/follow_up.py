@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
-from jobs.contract.integrity import clear, replace
+from jobs.contract.integrity import clear, find_folders, replace, restore
 from jobs.contract.layout import SCRIPT
 from jobs.executor.events import Emit
 from jobs.executor.temporary import remove_abandoned, temporary_folder
@@ -39,18 +39,18 @@ class StepFailed(Exception):
 
 def shipped_recordings() -> list[Path]:
     """The recordings that come with the program."""
-    return sorted(manifest.parent for manifest in (ROOT / "site" / "data").glob("[!.]*/manifest.json"))
+    return find_folders(ROOT / "site" / "data", "manifest.json")
 
 
 def own_recordings(results: Path) -> list[Path]:
-    """The recordings that jobs made below `results`; what a job that was killed left of one begins with a dot."""
-    folders = (manifest.parent for manifest in (results / "recordings").glob("*/manifest.json"))
-    return sorted(folder for folder in folders if not folder.name.startswith("."))
+    """The recordings that jobs made below `results`, as of `find_folders`."""
+    return find_folders(results / "recordings", "manifest.json")
 
 
 def ingest(sweep: Path, recording: Path, emit: Emit) -> bool:
     """Turn the results of a sweep into a recording, in place of an older one, and return whether every run that was
     measured is in it. Raises StepFailed."""
+    restore(recording)
     draft = recording.absolute().parent / ".draft" / recording.name
     clear(draft)  # of a job that was killed
     command = ["jobs", "ingest", str(sweep.absolute()), "--out", str(draft)]
@@ -70,6 +70,7 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit) -> None:
     """
     if not (ROOT / "mkdocs.yml").is_file():
         raise StepFailed(f"{ROOT} has no mkdocs.yml; run from a checkout of this project, or in its image")
+    restore(site)
     remove_abandoned()
     with temporary_folder("site-") as work:
         docs = work / "site"

@@ -1,5 +1,6 @@
 """Whatever is installed is pinned by what it holds, and the lock files agree with pyproject.toml."""
 
+import json
 import os
 import re
 import shutil
@@ -45,6 +46,17 @@ def test_the_lock_files_agree():
     for name in ("report", "gpu"):
         assert locked(name).items() <= locked("dev").items()
     assert not locked("torch").keys() & locked("dev").keys()
+
+
+def test_what_continuous_integration_installs_has_hashes():
+    """pip and pipx take lock files alone, npm its own, and images are named with a digest, or by the Dockerfile's."""
+    files = [ROOT / ".ci" / "run", *(ROOT / ".github" / "workflows").glob("*.yml")]
+    text = "\n".join(line.partition("# ")[0] for file in files for line in file.read_text().splitlines())
+    assert not re.findall(r"\b(?:pipx?|npm) install .*|\bnpx .*|\bFROM (?!%s)[^@\s]+(?:\s|\\n).*", text)
+    packages = json.loads((ROOT / ".ci" / "package-lock.json").read_text())["packages"]
+    about = packages.pop("")
+    assert packages and about["dependencies"] == json.loads((ROOT / ".ci" / "package.json").read_text())["dependencies"]
+    assert all(re.fullmatch(r"sha512-[\w+/]{86}==", package["integrity"]) for package in packages.values())
 
 
 def test_the_base_image_is_pinned_by_digest_and_the_key_of_nsys_by_fingerprint():

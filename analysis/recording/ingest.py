@@ -16,7 +16,7 @@ from analysis.capture.nsys_export import Capture, ExportError, read
 from analysis.recording import store
 from analysis.recording.scan import HASHED_NAMES
 from jobs.contract import ranges
-from jobs.contract.integrity import find_damage, load_json
+from jobs.contract.integrity import find_damage, load_json, restore
 from jobs.contract.layout import (
     CALIBRATION,
     CAPTURE,
@@ -56,6 +56,7 @@ def ingest(
     is not ok, and for what is wrong with the capture of one that is; the manifest has these under `problems`. Raises
     ResultsError when there is no sweep to read.
     """
+    restore(Path(out))
     folder = _sweep_folder(Path(results))
     _check_files_only(folder)
     sweep = read_plan(folder / SWEEP) if (folder / SWEEP).is_file() else {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from analysis.recording.ingest import ResultsError, read_finished, read_plan
-from jobs.contract.integrity import clear, find_damage, replace
+from jobs.contract.integrity import clear, find_damage, replace, restore
 from jobs.contract.layout import (
     ALL_RUNS,
     CALIBRATION,
@@ -47,6 +47,7 @@ def merge(
     different measurements of a run, where runs were measured with different versions unless `allow_mix`, and where
     `out` cannot be replaced.
     """
+    restore(out)
     shards = _shards(folders)
     _check_out(out, shards)
     plan = _common_plan(shards)

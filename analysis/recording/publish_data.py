@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from analysis.recording import allowed, ingest, store
 from analysis.recording.scan import HASHED_NAMES, Scanner
-from jobs.contract.integrity import clear, replace
+from jobs.contract.integrity import clear, replace, restore
 from jobs.contract.studies import STUDIES
 
 LARGEST_BYTES = 25 * 2**20
@@ -77,6 +77,7 @@ def publish_data(
     if study is not None and study not in STUDIES:
         raise PublishError(f"no question is about a study {study}: choose one of {', '.join(STUDIES)}")
     data.mkdir(parents=True, exist_ok=True)
+    store.recordings_in(data)  # what a killed publication had moved aside is there again, whatever comes of this one
     with _draft(data / f".{name}.draft") as draft:
         recording = _recording(source, draft / "ingested")
         manifest = store.read_manifest(recording)
@@ -109,6 +110,7 @@ def _draft(folder: Path) -> Iterator[Path]:
 
 def _recording(source: Path, draft: Path) -> Path:
     """`source` itself, or the recording in `draft` that is made of its results."""
+    restore(source)
     if not (source / store.MANIFEST).is_file():
         if lost := ingest.lost_runs(ingest.ingest(source, draft, report=ingest.print_line)):
             raise PublishError(f"{source}: measured and cannot be recorded, see above: {', '.join(lost)}")
@@ -140,7 +142,7 @@ def _check(folder: Path, scanner: Scanner, run_ids: set[str], target: Path) -> N
             " most: measure fewer runs"
         )
     study = store.read_manifest(folder).get("study", "")
-    for other in sorted(manifest.parent for manifest in target.parent.glob(f"[!.]*/{store.MANIFEST}")):
+    for other in store.recordings_in(target.parent):
         if other.name == target.name:
             continue
         manifest = store.read_manifest(other)

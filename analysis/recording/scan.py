@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.contract.integrity import load_json
-from jobs.contract.privacy import SECRET_VARIABLE, find_name, find_private, hash_names, names_of_machine
+from jobs.contract.privacy import SECRET_VARIABLE, find_name, find_private, hash_names, names_of_machine, readings
 
 HASHED_NAMES = "hashed_names"
 """Key of a manifest, which is never published: names of the machines that measured, and of their users."""
@@ -36,7 +36,6 @@ DETECTORS = {
     "ibm_cloud_iam": "IbmCloudIamDetector",
     "ibm_cos_hmac": "IbmCosHmacDetector",
     "jwt": "JwtTokenDetector",
-    "keyword": "KeywordDetector",
     "mailchimp": "MailchimpDetector",
     "npm": "NpmDetector",
     "openai": "OpenAIDetector",
@@ -51,7 +50,8 @@ DETECTORS = {
     "twilio": "TwilioKeyDetector",
 }
 """Detectors of detect-secrets. Not its entropy: run ids and digests have as much of it as passwords. Not its public
-addresses: ours finds private ones, too."""
+addresses: ours finds private ones, too. Not its keywords, whose patterns take the cube of a text's length: `PRIVATE`
+has them."""
 
 KNOWN = re.compile(r"/opt/conda/bin|ALLOW_MIX=1|(?:/[\w.-]+)?/assets/javascripts/[\w./-]+")
 """What the guide and the theme say themselves."""
@@ -85,13 +85,14 @@ class Scanner:
         }
 
     def search(self, text: str) -> dict[str, str]:
-        """What in `text` looks private: by kind the first match."""
+        """What in `text` looks private, in any of its readings: by kind the first match."""
         text = KNOWN.sub("", text)
-        matches = {kind: value for kind, value in self.values.items() if value in text}
-        matches |= {kind: match for kind, detect in _detectors().items() for match in _detected(detect, text)}
-        matches |= find_private(text)
-        if name := find_name(text, self.hashed_names):
-            matches["name of a host or a user"] = name
+        matches = find_private(text)
+        for reading in readings(text):
+            matches |= {kind: value for kind, value in self.values.items() if value in reading}
+            matches |= {kind: match for kind, detect in _detectors().items() for match in _detected(detect, reading)}
+            if name := find_name(reading, self.hashed_names):
+                matches["name of a host or a user"] = name
         return matches
 
     def scan(self, folder: Path) -> list[Finding]:
@@ -185,8 +186,10 @@ def texts_of(file: Path) -> Iterator[tuple[str, str]]:
 
 def _texts_of_markup(line: str) -> Iterator[str]:
     # Not the points of a drawing; of a link no root.
-    values = re.findall(r"(?<![\w:-])(?!d=)[\w:-]+=\"/?([^\"]*)\"", line)
-    for text in (re.sub(r"</?\w[^>]*>", "", line), *values):
+    values = re.finditer(r"(?<![\w:-])(?!d=)[\w:-]+=(?:\"/?([^\"]*+)\"|'/?([^']*+)'|(?![\"'])/?([^\s<>]++))", line)
+    # A tag that has no end is taken at once, and stays: looked for from each <, its end takes the square of the length.
+    words = re.sub(r"</?\w[^>]*+>?", lambda tag: "" if tag[0].endswith(">") else tag[0], line)
+    for text in (words, *(value[value.lastindex] for value in values if value.lastindex)):
         if text.strip():
             yield html.unescape(text).strip()
 
@@ -220,7 +223,8 @@ def _texts_of_table(file: Path) -> Iterator[tuple[str, str]]:
     for field, column in zip(table.schema, table.columns):
         yield from _texts_of_field(field)
         for chunk in column.chunks:
-            yield from ((f"column {field.name}", text) for text in _texts_of_values(chunk))
+            called = "commit: " if field.name == "commit" else ""  # which has as many digits as some keys
+            yield from ((f"column {field.name}", called + text) for text in _texts_of_values(chunk))
 
 
 def _texts_of_field(field: pa.Field) -> Iterator[tuple[str, str]]:

@@ -27,9 +27,11 @@ from jobs.contract.integrity import (
     clear,
     file_facts,
     find_damage,
+    find_folders,
     is_intact,
     load_json,
     replace,
+    restore,
     with_digest,
 )
 from jobs.contract.layout import STATUSES
@@ -365,6 +367,28 @@ def write_manifest(folder: Path, manifest: dict) -> None:
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
+def recordings_in(folder: Path) -> list[Path]:
+    """The recordings below `folder`, by name, as of `find_folders`. Raises RecordingError."""
+    try:
+        return find_folders(folder, MANIFEST)
+    except OSError as error:
+        raise _not_restored(error) from error
+
+
+def _restore(folder: Path) -> None:
+    try:
+        restore(folder)
+    except OSError as error:
+        raise _not_restored(error) from error
+
+
+def _not_restored(error: OSError) -> RecordingError:
+    return RecordingError(
+        f"{error.filename} is what was to be replaced when a program was killed, and cannot be called"
+        f" {error.filename2} again ({error.strerror}): rename it"
+    )
+
+
 class _Written(BaseModel):
     """A table, as a manifest tells of it. Older ones have no SHA-256."""
 
@@ -381,8 +405,10 @@ class _Parts(BaseModel):
 
 
 def read_manifest(folder: Path) -> dict:
-    """The manifest of a recording. Raises RecordingError where there is none, and where it is not what was written."""
+    """The manifest of a recording, which is put back where a program that replaced it was killed. Raises RecordingError
+    where there is none, and where it is not what was written."""
     file = folder / MANIFEST
+    _restore(folder)
     if not file.is_file():
         raise RecordingError(f"{folder} is not a recording: it has no {MANIFEST}; make one with `ingest`")
     try:
@@ -576,15 +602,20 @@ def _named_alike(api: pd.DataFrame) -> pd.DataFrame:
     return renamed.groupby(by, observed=True, sort=False, as_index=False)[["calls", "total_ns"]].sum()
 
 
-def _load_table(file: Path, name: str) -> pd.DataFrame:
-    if not file.is_file() and name in OPTIONAL_TABLES:
-        return empty(name)
+def read_table(file: Path) -> pa.Table:
+    """What the Parquet file of a table holds. Raises RecordingError."""
     if not file.is_file():
         raise RecordingError(f"{file} is missing: the recording is not whole; ingest again")
     try:
-        table = pq.read_table(file)
+        return pq.read_table(file)
     except (pa.ArrowException, OSError) as error:
         raise RecordingError(f"{file} cannot be read ({' '.join(str(error).split())[:200]}); ingest again") from error
+
+
+def _load_table(file: Path, name: str) -> pd.DataFrame:
+    if not file.is_file() and name in OPTIONAL_TABLES:
+        return empty(name)
+    table = read_table(file)
     lacking = _lacking(name, table.column_names)
     if lacking:
         raise RecordingError(f"{file} lacks column {', '.join(lacking)}: it is from another version; ingest again")

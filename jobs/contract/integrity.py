@@ -118,7 +118,7 @@ def clear(path: Path) -> None:
 def replace(draft: Path, target: Path) -> None:
     """Put the folder `draft` in the place of `target`, which stays if that fails: nobody sees a part of both. Raises
     OSError."""
-    old = target.with_name(f".{target.name}.old")
+    old = _moved_aside(target)
     try:
         for path in (*draft.iterdir(), draft):
             sync(path)
@@ -132,3 +132,25 @@ def replace(draft: Path, target: Path) -> None:
             old.rename(target)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def restore(target: Path) -> None:
+    """Put back what `replace` had moved aside when it was killed, before the new folder stood in the place of `target`.
+
+    The old folder is put back, and the new one not finished: the old one was whole where it stood, and the draft of the
+    new one is known only to its writer, who is done again anyway. Raises OSError.
+    """
+    if not target.exists() and (old := _moved_aside(target)).is_dir():
+        old.rename(target)
+
+
+def find_folders(parent: Path, file: str) -> list[Path]:
+    """The folders in `parent` that hold `file`, those put back that a killed `replace` had moved aside. What begins
+    with a dot is a draft. Raises OSError."""
+    for held in parent.glob(f".*.old/{file}"):
+        restore(parent / held.parent.name.removeprefix(".").removesuffix(".old"))
+    return sorted(held.parent for held in parent.glob(f"[!.]*/{file}"))
+
+
+def _moved_aside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.old")

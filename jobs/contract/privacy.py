@@ -13,6 +13,7 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
+from urllib.parse import unquote
 
 # nsys stores the environment of the profiled process in every report, so the process gets only what it needs.
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"  # a folder that workers share: what one compiled, the others find
@@ -52,17 +53,34 @@ FOLDERS = re.compile(r"(?<![\w.])/(?:[\w.+@-]+/)+")
 PRIVATE_LINE = re.compile(r"(?i:secret|token|passw|credential|api_?key|access_?key|private key)|\b[A-Z][A-Z0-9_]+=\S")
 """A line of a log that may hold a secret, and is left out."""
 
-_SECRET = r"(?:secret|token|passw(?:or)?d|credential|api_?key|access_?key|account_?key|client_?secret)"
+_BUT_TOKEN = r"secret|passw(?:or)?d|credential|api_?key|access_?key|account_?key|client_?secret"
+_SECRET = rf"(?:{_BUT_TOKEN}|token)"
+_SAID_SECRET = rf"(?:{_BUT_TOKEN}|token(?!s(?![a-z])|iz))"
+"""In a text, where tokens are what a model reads."""
 
+_KEYWORD = (
+    r"(?:(?:api|auth|service|account|db|database|priv|private|client)_?key|(?:db|database|key)_?pass|passw(?:or)?d|pwd"
+    r"|secret|contrase[nñ]a)"
+)
+"""Those of detect-secrets, whose own rule takes the cube of a text's length. What they name is in quotes."""
+
+_ROOTS = (
+    r"(?:home|Users|root|mnt|media|data|scratch|export|opt|srv|var|tmp|private|workspace|work|gpfs|lustre|nfs|net|efs"
+    r"|fsx|projects?|shared?|storage)\d*"
+)
 _PATH = (
     r"(?<![\w.)>/\\])(?:~[\w.-]*)?/(?:[\w.+@%-]+/)+[\w.+@%-]"  # not a relative path, an operator, the address of a page
+    rf"|(?<=[)>])/{_ROOTS}/[\w.+@%-]"
     r"|(?<![\w~])~[\w.-]*/\w|file:/+\w"
     r"|(?<!\w)[A-Za-z]:[/\\](?![/\\])(?:[\w.+@%-]+[/\\])*\w|(?<!\\)\\\\[\w.-]+\\\w"
 )
 
 _HEX = "[0-9a-fA-F]"
 _DOMAINS = "com|org|net|edu|gov|mil|io|ai|cloud|dev|ac|de|fr|ch|eu|uk|us|cn|jp|in|nl|se|it|es|ca|au|kr|tw"
-_INTERNAL = "local|localdomain|internal|intranet|lan|corp|home|consul|svc|hpc"
+_INTERNAL = (
+    r"local|localdomain|localnet|internal|intranet|intra|private|priv|lan|corp|home|home\.arpa|consul|svc|hpc|cluster"
+)
+_OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 _KNOWN_SITES = (
     "(?:pytorch|python|github|nvidia|huggingface|numpy|triton-lang|llvm|apache|readthedocs|pypi|gnu|kernel|perfetto|w3"
     "|sitemaps)"
@@ -83,37 +101,71 @@ PRIVATE = {
     r"[\w.-]{16,}|\bdapi[0-9a-f]{32}\b",
     "JWT": r"\beyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?",
     "authorization": r"(?i)\bbearer\s+(?:(?=\S*[\d=+/_])[\w.~+/=-]{10,}|[\w.~+/=-]{20,})"
-    r"|\bauthorization['\"]?\s*[=:]\s*\S+|\bX-Amz-Signature=",
+    r"|\bauthorization['\"]?\s*[=:]\s*\S+|\bX-Amz-Signature="
+    # What holds a colon in base64, in one of its three places: `user:password`.
+    r"|\b(?-i:[Bb]asic)\s+(?=[\w+/]{8})(?-i:[\w+/]{4})*?(?-i:O[g-v]|[\w+/](?:[DTjz][o-r]|[\w+/][AEIMQUYcgkosw048]6))",
+    # Not a commit, which has as many digits.
+    "W&B key": r"(?i:\bwandb\b)[^\n]{0,60}?\b[0-9a-f]{40}\b|\bwandb_v\d_\w{20,}"
+    r"|(?<![\w/@+.-])(?<!commit[ =])(?<!commit: )(?<!revision[ =])(?<!revision: )(?<!sha1[ =])(?<!sha1: )"
+    r"(?=\d*[a-f])[0-9a-f]{40}(?![\w-])",
     "user and password": r"\w://[^\s/@:]*:[^\s/@]+@",
     "private key": r"-----BEGIN [A-Z ]*PRIVATE KEY|\bPuTTY-User-Key-File|\bAGE-SECRET-KEY-",
-    "secret": rf"(?i)(?<!\w)(?=\w*?{_SECRET})\w++['\"]?\s*[=:]\s*['\"]?[^\s'\",}}\]]+"
-    rf"|(?<![\w-])--(?=[\w-]*?{_SECRET}(?!s\b|iz))[\w-]++\s+[^\s-]",
+    "secret": rf"(?i)(?<!\w)(?=\w*?{_SAID_SECRET})\w++['\"]?\s*[=:]\s*['\"]?[^\s'\",}}\]]+"
+    rf"|(?<![\w-])--(?=[\w-]*?{_SAID_SECRET})[\w-]++\s+[^\s-]"
+    rf"|(?<!\w)(?=\w*?{_KEYWORD})\w++(?:[\]'\"]{{0,2}}\s*+(?::=?|!?={{1,3}}>?)\s*+['\"`]\w"
+    rf"|[^\s'\"`]{{0,50}}\s*+['\"`]\w[^'\"`]*+['\"`];)"
+    rf"|['\"`]\s*+[!=]{{2,3}}\s*+(?=\w*?{_KEYWORD})",
     "environment variable": r"\b(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|HOME|HOST|HOSTNAME|LOGNAME|PWD|USER|USERNAME)"
     r"=(?!\.\.\.|\"?\$)\S",
     "path": _PATH,
     "cloud storage": r"(?i)\b(?:s3[an]?|gs|gcs|az|abfss?|wasbs?|hdfs|dbfs|nfs|smb|afp|ssh|sftp|scp)://\w\S*",
     "cloud resource": r"\barn:[\w-]+:[\w-]*:\S+|(?i:/subscriptions/)[\w-]{8,}",
-    "IPv4": r"(?<![\w.])(?<!==)(?!0\.0\.0\.0|127\.)(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}"
-    r"(?:25[0-5]|2[0-4]\d|1?\d?\d)(?!\w|\.\d)",
+    "IPv4": rf"(?<![\w.])(?<!==)(?!0\.0\.0\.0|127\.)(?:{_OCTET}\.){{3}}{_OCTET}(?!\w|\.\d)"
+    # Of private networks also between underscores, where others are versions.
+    rf"|(?<![^\W_])(?<!\.)(?:10\.{_OCTET}|192\.168|172\.(?:1[6-9]|2\d|3[01])|169\.254|100\.(?:6[4-9]|[7-9]\d|1[01]\d"
+    rf"|12[0-7]))\.{_OCTET}\.{_OCTET}(?![^\W_]|\.\d)",
     "IPv6": rf"(?<![\w:.])(?:(?:{_HEX}{{1,4}}:){{7}}{_HEX}{{1,4}}"
     rf"|(?:fe[89ab]{_HEX}|f[cd]{_HEX}{{2}}|[23]{_HEX}{{3}})(?::{_HEX}{{1,4}}){{0,6}}::(?:{_HEX}{{1,4}}:){{0,6}}(?:{_HEX}{{1,4}})?"
     r"|::ffff:[\d.]{7,})(?![\w:])",
-    "MAC": rf"(?<![\w:-])(?:{_HEX}{{2}}[:-]){{5,7}}{_HEX}{{2}}(?![\w:-])",
+    "MAC": rf"(?<![\w:-])(?:{_HEX}{{2}}[:-]){{5,7}}{_HEX}{{2}}(?![\w:-])"
+    rf"|(?i:(?<![^\W_])(?:mac|hwaddr|ether|ethernet|bssid)(?:[ _-]?addr(?:ess)?)?['\"]?[\W_]{{1,3}}){_HEX}{{12}}(?!\w)"
+    rf"|(?<![\w.])(?=[\d.]*[a-fA-F])(?:{_HEX}{{4}}\.){{2}}{_HEX}{{4}}(?![\w.])",
     "GPU UUID": rf"(?i)(?:\b(?:GPU|MIG)-)?\b{_HEX}{{8}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}}\b",
     "PCI address": rf"(?<![\w:.])(?:{_HEX}{{4}}|{_HEX}{{8}}):{_HEX}{{2}}:{_HEX}{{2}}\.[0-7](?!\w)",
-    "host": rf"(?i)(?<![\w.-])(?:ip-\d+-\d+-\d+-\d+|(?:[\w-]+\.)+(?:{_INTERNAL})(?![\w.-]*[\w(])"
-    rf"|(?!(?:[\w-]+\.)*{_KNOWN_SITES}\.)[a-z0-9-]+(?:\.[a-z0-9-]+){{1,5}}\.(?:{_DOMAINS})(?![\w.-]*[\w(]))",
+    "host": rf"(?i)(?<![\w.-])(?:ip[-_]\d+[-_]\d+[-_]\d+[-_]\d+|(?:[\w-]+\.)+(?:{_INTERNAL})(?![.-]*[\w(])"
+    rf"|(?!(?:[\w-]+\.)*{_KNOWN_SITES}\.)[a-z0-9-]+(?:\.[a-z0-9-]+){{1,5}}\.(?:{_DOMAINS})(?![.-]*[\w(])"
+    # Whatever it is called: an address with a port, what a program calls a host, Slurm's lists of nodes.
+    r"|[a-z][\w-]*\[0\d++(?:[-,]\d++)+\])|\w://(?!localhost\b|127\.|0\.0\.0\.0)[\w.-]++:\d"
+    r"|\b(?:host_?name|node_?name|node_?list|master_addr)['\"]?\s*[=:]\s*['\"]?(?!localhost\b)\w",
     "user and host": r"\w[.-]*@[\w-]+",
 }
 """What never belongs into a recording, as patterns over its text. A line may have 60 kB without a space: none of them
-looks on from each letter of a word."""
+looks on from each letter of a word.
+
+Not seen: a host that is called by its name alone, without a domain, a port or a word that says so (names of the
+machines that measured are searched for by their hashes); one in a domain that is neither public, nor reserved for
+private use (RFC 6762, RFC 8375, ICANN's .internal), nor usual in clusters; a MAC address in one piece where nothing
+calls it so; a key of 40 hexadecimal digits behind the word commit; what is encoded in another way than per cent.
+"""
 
 _PATTERNS = {kind: re.compile(pattern) for kind, pattern in PRIVATE.items()}
 
 
 def find_private(text: str) -> dict[str, str]:
-    """What in `text` looks private: by kind of PRIVATE the first match."""
-    return {kind: match.group() for kind, pattern in _PATTERNS.items() if (match := pattern.search(text))}
+    """What in `text` looks private, in any of its readings: by kind of PRIVATE the first match."""
+    return {
+        kind: match.group()
+        for reading in readings(text)
+        for kind, pattern in _PATTERNS.items()
+        if (match := pattern.search(reading))
+    }
+
+
+def readings(text: str) -> list[str]:
+    """`text`, and what it says without its encoding in per cent, which may be encoded once more: an address holds paths
+    in that way."""
+    once = unquote(text)
+    return list(dict.fromkeys((text, once, unquote(once))))
 
 
 SECRET_VARIABLE = re.compile(_SECRET, re.IGNORECASE)

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from jobs.contract.integrity import clear, facts_of, replace, sync, with_digest
+from jobs.contract.integrity import clear, facts_of, replace, restore, sync, with_digest
 from jobs.contract.layout import (
     NSYS_LOG,
     RAW,
@@ -71,6 +71,7 @@ def measure(script: Script, results: Path) -> tuple[Path, dict]:
     """
     if shutil.which("nsys") is None:
         raise CollectorError(NSYS_MISSING)
+    restore(results / script.name)
     draft = results / f".{script.name}.draft"
     clear(draft)
     run = draft / script.name

@@ -23,6 +23,7 @@ import analysis.commands  # noqa: F401 before the forks
 from analysis.recording import publish_data, store, verify  # noqa: F401
 from jobs import commands  # noqa: F401
 from jobs.__main__ import app
+from jobs.contract.integrity import clear
 from jobs.executor.machine import commit
 from jobs.executor.result_store import Results
 from jobs.sweep.plan import load_sweep
@@ -65,7 +66,7 @@ def chosen(kinds: list[str]) -> list[int]:
 
 class Step:
     """A command that changes files below `root`. `look` says of a state of these what must be the same in the end, and
-    raises where something damaged passes as good. `may_be` are the states that a step that failed may leave."""
+    raises where something damaged passes as good. A step that failed leaves the state before it, or that after it."""
 
     def __init__(self, name: str, root: Path, command: list[object], look: Callable[[Path], object]):
         self.name, self.root, self.look = name, root, look
@@ -127,6 +128,7 @@ class Step:
                     assert outcome != "told" or "error: " in said, f"exit {code} without an error: {said[-300:]}"
                     now = self.state()
                     assert outcome != "whole" or now == whole, "exit 0, and it is not whole"
+                    assert now in (before, whole), f"neither as before nor whole: {now[:1500]}"
                     code, _ = self.do()
                     assert code == 0, f"done again: exit {code}: {self.log.read_text()[-500:]}"
                     assert (now := self.state()) == whole, f"done again it is another: {now[:1500]}, not {whole[:1500]}"
@@ -158,12 +160,15 @@ def look_at_results(sweep: Path) -> Callable[[Path], object]:
 
 
 def look_at_recording(root: Path) -> object:
-    """Each recording there is: what its manifest says, without times. Raises where one is damaged."""
+    """Each recording there is: what its manifest says, without times. Raises where one is damaged. Looks at a copy,
+    since whoever reads recordings puts back what a killed step had moved aside, and the step done again must, too."""
     found = {}
-    for manifest in sorted(root.glob("[!.]*/manifest.json")):
-        recording = store.load(manifest.parent)
+    copy = root.with_name("looked-at")
+    clear(copy)
+    for folder in store.recordings_in(shutil.copytree(root, copy)):
+        recording = store.load(folder)
         about = {name: value for name, value in recording.manifest.items() if name not in ("created", "digest")}
-        found[manifest.parent.name] = [about, sorted(path.name for path in manifest.parent.iterdir())]
+        found[folder.name] = [about, sorted(path.name for path in folder.iterdir())]
     return found
 
 

@@ -4,9 +4,16 @@ import ast
 from pathlib import Path
 from typing import get_args
 
+from analysis.recording.allowed import Manifest
 from jobs.contract import messages
+from jobs.contract.layout import MACHINE_FIELDS
 
 ROOT = Path(__file__).parents[2]
+
+
+def test_what_a_worker_and_a_manifest_tell_of_the_machine_is_what_a_record_does():
+    assert set(messages.Facts.__annotations__) < set(MACHINE_FIELDS)
+    assert set(MACHINE_FIELDS) - {"gpu_name", "gpu_memory_bytes"} < set(Manifest.model_fields)
 
 
 def test_every_event_that_the_worker_sends_is_one_of_the_contract():

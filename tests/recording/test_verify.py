@@ -207,6 +207,40 @@ def test_what_a_killed_publication_left_is_no_recording(recording, tmp_path):
     assert recordings_in(data) == [data / "tiny"]
 
 
+@pytest.mark.parametrize("path", ["load", "list", "report", "render", "ingest", "publish another", "publish it"])
+def test_a_recording_that_a_killed_replacement_hid_is_put_back(results, recording, tmp_path, path):
+    """Killed between the two renames of `integrity.replace`; whatever comes of the step that notices it."""
+    before = {file.name: file.read_bytes() for file in recording.iterdir()}
+    recording.rename(recording.with_name(f".{recording.name}.old"))
+    match path:
+        case "load":
+            store.load(recording)
+        case "list":
+            assert recordings_in(recording.parent) == [recording]
+        case "report":
+            run("report", "--recording", recording, "--docs", tmp_path / "docs")
+        case "render":
+            run("render", "--shipped", "--results", tmp_path, "--recording", recording)
+        case "ingest":
+            assert run("ingest", tmp_path / "missing", "--out", recording).exit_code == 2
+        case "publish another":
+            with pytest.raises(publish_data.PublishError, match="cannot show a run twice"):
+                publish_data.publish_data(results.folder, "other", recording.parent, lambda text: True)
+        case "publish it":
+            publish_data.publish_data(recording, "tiny", tmp_path / "data", lambda text: True)
+    assert {file.name: file.read_bytes() for file in recording.iterdir()} == before
+    assert not [one.name for one in recording.parent.glob(".*")]
+
+
+def test_what_cannot_be_put_back_is_named(recording, monkeypatch):
+    old = recording.with_name(f".{recording.name}.old")
+    recording.rename(old)
+    denied = OSError(30, "Read-only file system", str(old), None, str(recording))
+    monkeypatch.setattr(store, "restore", lambda folder: (_ for _ in ()).throw(denied))
+    with pytest.raises(store.RecordingError, match=rf"{old} .*{recording} again \(Read-only file system\): rename it"):
+        store.load(recording)
+
+
 def test_a_folder_with_other_files_is_not_replaced(results, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("all my work")
