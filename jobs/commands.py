@@ -15,10 +15,12 @@ from rich.console import Console
 from rich.progress import track
 
 from jobs.contract.axes import Run
+from jobs.contract.layout import RunRecord
 from jobs.contract.words import counted
 from jobs.executor.events import EventSink, JsonEvents, Meter, Terminal, clock
 from jobs.executor.failures import CollectorError
-from jobs.executor.preflight import RESULTS_OF_IMAGE, check_writable, checks, visible_gpus
+from jobs.executor.gpus import visible_gpus
+from jobs.executor.preflight import RESULTS_OF_IMAGE, check_writable, checks
 from jobs.executor.result_store import Locked, NoResults, Results
 from jobs.executor.sweep_runner import MixedVersions, Stopped, SweepRunner
 from jobs.executor.sweep_state import SIGNAL_S
@@ -416,6 +418,12 @@ def check_measured(folder: Results) -> None:
         raise fail(str(error), USAGE) from None
 
 
+def timed_so_far(record: RunRecord) -> str:
+    """How far a run is that is not finished: `timed`, or `timed by 1 of 3 processes`."""
+    num_timed = len(record.timed)
+    return "timed" if record.is_timed else f"timed by {num_timed} of {counted(record.processes, 'process')}"
+
+
 def status(
     sweep: SweepFile = DEFAULT_SWEEP,
     results: ResultsFolder = Path("results"),
@@ -432,12 +440,14 @@ def status(
         record = folder.finished(run, planned.protocol)
         timed = folder.timed(run, planned.protocol)
         damage = "" if record else folder.damage(run)
-        begun = folder.in_flight(run) or ("timed" if timed else "waiting")
+        begun = folder.in_flight(run) or (timed_so_far(timed) if timed else "waiting")
         state = record.status if record else "damaged" if damage else begun
         counts[state] += 1
         known = record or timed
         seconds = known.seconds if known else {}
-        reached.update(timed="timer" in seconds, profiled="export" in seconds, finished=record is not None)
+        reached.update(
+            timed=known is not None and known.is_timed, profiled="export" in seconds, finished=record is not None
+        )
         detail = record.status_detail if record else None
         why = f"  {detail.phase or ''}: {detail.message}" if detail else f"  {damage}" if damage else ""
         took = f"  {record.wall_s:.1f} s" if record else ""
