@@ -156,7 +156,11 @@ class WorkerProcess:
         """Of the worker, which has ended, or is about to; None where that is not known."""
         if self._control is not None:
             with suppress(EOFError, OSError):
-                return self._control.recv() if self._control.poll(END_TIMEOUT_S) else None
+                if self._control.poll(END_TIMEOUT_S):
+                    code = self._control.recv()
+                    self.pid = None
+                    return code
+                return None
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(END_TIMEOUT_S)
         return self.process.poll()
@@ -222,18 +226,24 @@ class WorkerProcess:
         return True
 
     def kill_processes(self) -> None:
-        for pid in filter(None, {self.pid, self.process.pid}):
+        worker = {self.pid} if self.pid and self._control else {self.pid, self.process.pid}  # its parent reaps it
+        for pid in filter(None, worker):
             with suppress(OSError):
                 os.kill(pid, SIGKILL)
 
     def kill_all(self) -> None:
         """Kill the worker, too, and whatever was started for it: nsys's own processes outlive their command."""
         self.kill_processes()
+        with suppress(OSError):
+            self.process.kill()
         for pid in processes_at_home(self.home):
             with suppress(OSError):
                 os.kill(pid, SIGKILL)
 
     def kill(self) -> None:
+        if self._control is not None and self.pid is not None:
+            self.kill_processes()
+            self._exit_code()
         self.kill_all()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(10)

@@ -298,7 +298,7 @@ def perform(task: dict, device: torch.device, connection: Connection, followed_b
             busy = keep_busy(stepper, task["busy_s"])
         if followed_by and task["run"]["compile"] == "off":
             stepper.follow_modules(followed_by)
-        told: Measured = {
+        message: Measured = {
             "event": "measured",
             "steps": [
                 {"step": step, "phase": phase, "wall_ns": host.wall, "issue_ns": host.issue}
@@ -316,10 +316,10 @@ def perform(task: dict, device: torch.device, connection: Connection, followed_b
             },
         }
         if host_loop_ns is not None:
-            told["host_loop_ns"] = host_loop_ns
+            message["host_loop_ns"] = host_loop_ns
         if busy:
-            told["busy"] = busy
-        answer(connection, told)
+            message["busy"] = busy
+        answer(connection, message)
     except Exception as error:
         traceback.print_exc()
         allocator = isinstance(error, torch.OutOfMemoryError)
