@@ -48,7 +48,7 @@ READINGS: dict[str, Callable[[Any], int | str]] = {
     "sm_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
     "memory_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
     "temperature_celsius": lambda gpu: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
-    "power_mw": pynvml.nvmlDeviceGetPowerUsage,
+    "power_mw": lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu),
     "throttle_reasons": lambda gpu: decode_throttle_reasons(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)),
 }
 
