@@ -114,7 +114,8 @@ def plan(
         print(row)
     if shapes or not runs:
         predicted = "memory and time are predictions" if with_memory else "time is a prediction"
-        predicted += f", time (in all {clock(table.total_s)}) for a modest GPU"
+        times = counted(planned.processes, "process")
+        predicted += f", time (in all {clock(table.total_s)}, each run timed in {times}) for a modest GPU"
     elif any(prediction.peaks for prediction in simulated.values()):
         predicted = "memory is the peak allocated of a simulation, without the allocator's rounding and the CUDA "
         predicted += f"context; of workload {planned.workload} no time is known before"
