@@ -347,8 +347,8 @@ def test_a_lost_capture_is_repeated_with_its_reason_and_its_report_kept_until_th
     one = session()
     lost = one.results.raw / f"{SECOND}.lost.nsys-rep"
     kept_before = []
-    begin_profile = one.results.begin_profile
-    one.results.begin_profile = lambda run: (kept_before.append((run.run_id, lost.exists())), begin_profile(run))[1]
+    resume = one.results.resume
+    one.results.resume = lambda run, timed: (kept_before.append((run.run_id, lost.exists())), resume(run, timed))[1]
     assert one.run() == dict.fromkeys(RUNS, "ok")
     (told,) = [event for event in one.events if event["event"] == "run_repeated"]
     phase = {"start": "start of capture", "stop": "end of capture", "export": "export"}[command]
