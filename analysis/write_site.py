@@ -313,8 +313,10 @@ def rates_of(recordings: Iterable[store.Recording]) -> pd.DataFrame:
 
 
 def _constants(rec: store.Recording) -> dict[str, Any]:
-    """Numbers of steps, lowest and highest, thresholds, and what is seen of the two clocks, for the methods page."""
+    """For the methods page: numbers of steps and processes, lowest and highest, thresholds, and what is seen of the two
+    clocks."""
     ok = run_grid.measured_runs(rec.runs)
     names = {"warmup": "warmup_steps", "timed": "measured_steps", "profiled": "profiled_steps"}
+    names |= {"processes": "processes"}
     steps = {key: (int(ok[name].min()), int(ok[name].max())) if len(ok) else (0, 0) for key, name in names.items()}
     return steps | {"launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE, "clock": timing.clock_lead(rec.kernels)}

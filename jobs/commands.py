@@ -16,10 +16,12 @@ from rich.progress import track
 
 from jobs.contract.axes import Run
 from jobs.contract.integrity import restore
+from jobs.contract.layout import RunRecord
 from jobs.contract.words import counted
 from jobs.executor.events import EventSink, JsonEvents, Meter, Terminal, clock
 from jobs.executor.failures import CollectorError
-from jobs.executor.preflight import RESULTS_OF_IMAGE, check_writable, checks, visible_gpus
+from jobs.executor.gpus import visible_gpus
+from jobs.executor.preflight import RESULTS_OF_IMAGE, check_writable, checks
 from jobs.executor.result_store import Locked, NoResults, Results
 from jobs.executor.sweep_runner import MixedVersions, Stopped, SweepRunner
 from jobs.executor.sweep_state import SIGNAL_S
@@ -113,7 +115,8 @@ def plan(
         print(row)
     if shapes or not runs:
         predicted = "memory and time are predictions" if with_memory else "time is a prediction"
-        predicted += f", time (in all {clock(table.total_s)}) for a modest GPU"
+        times = counted(planned.processes, "process")
+        predicted += f", time (in all {clock(table.total_s)}, each run timed in {times}) for a modest GPU"
     elif any(prediction.peaks for prediction in simulated.values()):
         predicted = "memory is the peak allocated of a simulation, without the allocator's rounding and the CUDA "
         predicted += f"context; of workload {planned.workload} no time is known before"
@@ -419,6 +422,12 @@ def check_measured(folder: Results) -> None:
         raise fail(str(error), USAGE) from None
 
 
+def timed_so_far(record: RunRecord) -> str:
+    """How far a run is that is not finished: `timed`, or `timed by 1 of 3 processes`."""
+    num_timed = len(record.timed)
+    return "timed" if record.is_timed else f"timed by {num_timed} of {counted(record.processes, 'process')}"
+
+
 def status(
     sweep: SweepFile = DEFAULT_SWEEP,
     results: ResultsFolder = Path("results"),
@@ -435,12 +444,14 @@ def status(
         record = folder.finished(run, planned.protocol)
         timed = folder.timed(run, planned.protocol)
         damage = "" if record else folder.damage(run)
-        begun = folder.in_flight(run) or ("timed" if timed else "waiting")
+        begun = folder.in_flight(run) or (timed_so_far(timed) if timed else "waiting")
         state = record.status if record else "damaged" if damage else begun
         counts[state] += 1
         known = record or timed
         seconds = known.seconds if known else {}
-        reached.update(timed="timer" in seconds, profiled="export" in seconds, finished=record is not None)
+        reached.update(
+            timed=known is not None and known.is_timed, profiled="export" in seconds, finished=record is not None
+        )
         detail = record.status_detail if record else None
         why = f"  {detail.phase or ''}: {detail.message}" if detail else f"  {damage}" if damage else ""
         took = f"  {record.wall_s:.1f} s" if record else ""

@@ -73,6 +73,8 @@ class Recording:
     memory: pd.DataFrame
     module_memory: pd.DataFrame = field(default_factory=lambda: empty("module_memory"))
     figures: pd.DataFrame = field(default_factory=lambda: empty("figures"))
+    processes: pd.DataFrame = field(default_factory=lambda: empty("processes"))
+    telemetry: pd.DataFrame = field(default_factory=lambda: empty("telemetry"))
     manifest: dict = field(default_factory=dict)
 
 
@@ -371,4 +373,6 @@ def _step(run_id, collector, step, phase, wall_ns):
         "step": step,
         "phase": phase,
         "wall_ns": wall_ns,
+        "process": 0,
+        "issue_ns": None,
     }

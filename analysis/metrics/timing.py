@@ -41,9 +41,9 @@ def spread(samples: pd.DataFrame, by: list[str], value: str, prefix: str) -> pd.
 
 
 def wall_times(steps: pd.DataFrame, collector: str) -> pd.DataFrame:
-    """Wall time of each step and phase by `timer` or `nsys` (ranges), of the slowest rank: run_id, collector, step,
-    phase, wall_ns."""
-    rows = steps[steps["collector"].astype(str) == collector]
+    """Wall time of each step and phase by `timer` or `nsys` (ranges), of the slowest rank: run_id, process, collector,
+    step, phase, wall_ns."""
+    rows = steps[steps["collector"].astype(str) == collector].drop(columns="issue_ns", errors="ignore")
     return largest_of_ranks(rows.astype({"run_id": str, "phase": str}), ["wall_ns"])
 
 

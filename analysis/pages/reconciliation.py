@@ -220,7 +220,9 @@ def _counts(info: pd.DataFrame, steps: pd.DataFrame, gpu: pd.DataFrame) -> pd.Da
 
 def _phase_sum(steps: pd.DataFrame) -> pd.DataFrame:
     timed = steps[steps["collector"].astype(str) == "timer"].astype({"run_id": str, "phase": str})
-    wide = timed.pivot_table(index=["run_id", "rank", "step"], columns="phase", values="wall_ns", aggfunc="sum")
+    wide = timed.pivot_table(
+        index=["run_id", "rank", "process", "step"], columns="phase", values="wall_ns", aggfunc="sum"
+    )
     # A script's own steps are timed as a whole.
     phases = wide[[phase for phase in ranges.PHASES if phase in wide]].sum(axis=1, min_count=1)
     quotient = phases / (wide[ranges.STEP] if ranges.STEP in wide else float("nan"))

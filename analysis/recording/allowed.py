@@ -59,6 +59,7 @@ class Manifest(_Allowed):
     recorded_to: str = ""
     sweep: str = ""
     study: str = ""
+    protocol: dict[str, list[int]] = {}
     script: bool = False
     problems: dict[str, list[str]] = {}
     nsys_schema: str = ""

@@ -26,15 +26,16 @@ from jobs.contract.layout import (
     RECORD,
     SCRIPT,
     SWEEP,
-    TIMINGS,
     FinishedRecord,
     RecordError,
     read_record,
+    timings_file,
 )
 from jobs.contract.privacy import PRIVATE_LINE, find_name, find_private, scrub_text
 from jobs.contract.words import counted
 
-_ABOUT_RUN = ("autograd_multithreading", "float32_matmul_precision", "warmup_steps", "measured_steps", "profiled_steps")
+_PROTOCOL = ("protocol_version", "processes", "seed", "warmup_steps", "measured_steps", "profiled_steps")
+_ABOUT_RUN = ("autograd_multithreading", "float32_matmul_precision", *_PROTOCOL)
 LOG_LINES, LOG_BYTES = 12, 2**20  # of the end of a log: what is kept, and where that is looked for
 READING_FILES, READING_CAPTURE = "reading the files", "reading the capture"
 """Phases of runs that were measured well, and of which no recording can be made."""
@@ -204,12 +205,12 @@ def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict
     damage = find_damage(folder, record.files)
     tables: dict[str, pd.DataFrame] = {}
     if not damage:
-        timings = read_json(folder / TIMINGS) if (folder / TIMINGS).is_file() else {}
         try:
-            tables["steps"] = _rows("steps", timings, run_id, collector="timer")
-            tables |= {name: _rows(name, timings, run_id) for name in ("memory", "module_memory", "figures")}
+            tables |= _timer_tables(folder, run_id, max(1, len(record.timed)))
+        except ResultsError:
+            raise
         except ValueError as error:
-            damage = f"{TIMINGS}: {error}"
+            damage = str(error)
     if damage:
         detail = {"phase": READING_FILES, "message": f"{damage}; run the sweep again, which measures it anew"}
         empty = {name: store.empty(name) for name in store.TABLES}
@@ -236,7 +237,7 @@ def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict
                 for line in links.problems.itertuples(index=False)
             ]
             captured = _capture_tables(capture, attribution, links, run_id)
-            tables["steps"] = pd.concat([tables["steps"], captured.pop("steps")], ignore_index=True)
+            tables["steps"] = _concat("steps", [tables["steps"], captured.pop("steps")])
             tables |= captured
         else:
             detail = {"phase": READING_CAPTURE, "message": problem}
@@ -244,6 +245,24 @@ def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict
         log=_log(folder / LOG, record.hashed_names)
     )
     return tables, schema, problems
+
+
+def _timer_tables(folder: Path, run_id: str, num_processes: int) -> dict[str, pd.DataFrame]:
+    """What the unprofiled processes of a run measured; memory and numerics are those of the first. Raises ValueError
+    naming the file that is not of the types of its tables."""
+    parts: dict[str, list[pd.DataFrame]] = {}
+    for process in range(num_processes):
+        file = folder / timings_file(process)
+        timings = read_json(file) if file.is_file() else {}
+        known: dict[str, dict] = {"steps": {"process": process, "collector": "timer"}}
+        known |= {name: {"process": process} for name in ("processes", "telemetry")}
+        known |= {name: {} for name in ("memory", "module_memory", "figures") if process == 0}
+        for name, constant in known.items():
+            try:
+                parts.setdefault(name, []).append(_rows(name, timings, run_id, **constant))
+            except ValueError as error:
+                raise ValueError(f"{file.name}: {error}") from None
+    return {name: _concat(name, frames) for name, frames in parts.items()}
 
 
 def _judge(capture: Capture, attribution: Attribution, expected: int | None) -> tuple[str, str]:
@@ -284,7 +303,7 @@ def _run_row(record: FinishedRecord, run_id: str, status: str, detail: dict, mem
         value = row.setdefault(column.name, None)
         if column.dtype == "string" and value is not None:
             row[column.name] = str(value)  # a record may say anything
-    row = {name: scrub_text(value) if isinstance(value, str) else value for name, value in row.items()}
+    row = {name: _scrubbed(value) for name, value in row.items()}
     return pd.DataFrame({name: [value] for name, value in row.items()}, dtype=object)
 
 
@@ -310,17 +329,24 @@ def _log(file: Path, hashed_names: list[str]) -> str | None:
     return "\n".join(kept) or None
 
 
-def _rows(table: str, timings: dict, run_id: str, **known: str) -> pd.DataFrame:
+def _rows(table: str, timings: dict, run_id: str, **known: str | int) -> pd.DataFrame:
     """What timings.json, which is of one process, holds of a table of the same name; `known` is the same in each row.
     Raises ValueError where it is not of the table's types."""
-    names = [column.name for column in store.TABLES[table] if column.name not in ("run_id", "rank", *known)]
+    columns = [column for column in store.TABLES[table] if column.name not in ("run_id", "rank", *known)]
+    names = [column.name for column in columns]
+    needed = [column.name for column in columns if not column.optional]
     rows = timings.get(table, [])
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= set(names) for row in rows):
-        raise ValueError(f"{table} is no list of rows with {', '.join(names)}")
-    frame = pd.DataFrame([[row[name] for name in names] for row in rows], columns=names, dtype=object)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= set(needed) for row in rows):
+        raise ValueError(f"{table} is no list of rows with {', '.join(needed)}")
+    values = [[_scrubbed(row.get(column.name, column.before)) for column in columns] for row in rows]
+    frame = pd.DataFrame(values, columns=names, dtype=object)
     if misfit := store.find_misfit(table, frame):
         raise ValueError(f"{table}: {misfit}")
     return frame.infer_objects().assign(run_id=run_id, rank=0, **known)
+
+
+def _scrubbed(value: Any) -> Any:
+    return scrub_text(value) if isinstance(value, str) else value
 
 
 def _nsys_sums(file: Path, run_id: str) -> pd.DataFrame:
@@ -416,7 +442,7 @@ def _nsys_steps(placed: pd.DataFrame, rank) -> pd.DataFrame:
         ]
     )
     totals = rows.groupby(["rank", "step", "phase"], as_index=False, sort=True)["wall_ns"].sum()
-    return totals.assign(collector="nsys")
+    return totals.assign(collector="nsys", process=0, issue_ns=None)
 
 
 def _api_totals(capture: Capture, attribution: Attribution, rank) -> pd.DataFrame:
@@ -448,6 +474,7 @@ def _manifest(name: str, sweep: str, runs: pd.DataFrame, schemas: set[str], not_
         **{column: values(column) for column in ("driver", "cuda", "torch", "nsys", "python", "commit")},
         "recorded_from": started[0] if started else "",
         "sweep": scrub_text(sweep),
+        "protocol": {name: sorted({int(value) for value in runs[name].dropna()}) for name in _PROTOCOL},
         "runs": [
             {
                 "run_id": row["run_id"],

@@ -42,7 +42,8 @@ _PHASES = " | ".join(ranges.ALL_PHASES)
 class Column(NamedTuple):
     """One column. dtype: category (text with few distinct values) | string | int32 | int64 | float64 | bool.
 
-    optional: older recordings lack it, and are loaded with `before` in every row.
+    optional: older recordings lack it, and are loaded with `before` in every row. nullable: a row may have no value;
+    in `runs` any may.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Column(NamedTuple):
     meaning: str
     optional: bool = False
     before: object = None
+    nullable: bool = False
 
 
 _RUN_ID = Column("run_id", "category", "", "the run, readable: size, context length, precision, attention, mode")
@@ -59,6 +61,14 @@ _RANK = Column(
     "int32",
     "",
     "number of the process among those of the run, from 0 by first range, those with steps first; 0 where there is one",
+    True,
+    0,
+)
+_PROCESS = Column(
+    "process",
+    "int32",
+    "",
+    "number of the fresh process among those that measured the run without a profiler, from 0; 0 under nsys",
     True,
     0,
 )
@@ -115,8 +125,11 @@ TABLES: dict[str, tuple[Column, ...]] = {
         ),
         Column("float32_matmul_precision", "category", "", "torch's setting: highest (FP32) | high (TF32 allowed)"),
         Column("warmup_steps", "int64", "", "steps before measuring"),
-        Column("measured_steps", "int64", "", "steps timed without a profiler"),
+        Column("measured_steps", "int64", "", "steps timed without a profiler, by each process"),
         Column("profiled_steps", "int64", "", "steps recorded under nsys"),
+        Column("protocol_version", "int64", "", "1: timed in one warm process | 2: in fresh ones, shuffled", True, 1),
+        Column("processes", "int64", "", "fresh processes that timed the run without a profiler", True, 1),
+        Column("seed", "int64", "", "seed of the order of the runs", True),
         Column("peak_memory_bytes", "int64", "bytes", "peak allocated by torch's allocator, over all phases"),
         Column("started_at", "string", "UTC", "when the run started, ISO 8601"),
         Column("wall_s", "float64", "s", "how long the whole run took, set-up included"),
@@ -125,10 +138,56 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "steps": (
         _RUN_ID,
         _RANK,
+        _PROCESS,
         Column("collector", "category", "", "timer (unprofiled, device synchronised) | nsys (NVTX host range)"),
         _STEP,
         Column("phase", "category", "", f"{_PHASES} | {ranges.STEP} (the whole step)"),
         Column("wall_ns", "int64", "ns", "wall time on the host"),
+        Column(
+            "issue_ns",
+            "int64",
+            "ns",
+            "of that, without the waits for the device at the ends of phases: the host issuing work; timer only",
+            True,
+            nullable=True,
+        ),
+    ),
+    "processes": (
+        _RUN_ID,
+        _RANK,
+        _PROCESS,
+        Column(
+            "position", "int32", "", "place, from 0, in the shuffled order of the runs for processes of this number"
+        ),
+        Column("started_at", "string", "UTC", "when the process was started, ISO 8601"),
+        Column("cpu_model", "category", "", "what the processor calls itself", nullable=True),
+        Column("cpu_cores", "int32", "", "cores that the job may use", nullable=True),
+        Column(
+            "host_loop_ns", "int64", "ns", "a fixed loop of plain Python before the run, median of 5", nullable=True
+        ),
+        Column("gpu_id", "category", "", "tells the GPUs of a recording apart: a salted hash", nullable=True),
+        Column("energy_mj", "int64", "mJ", "energy of the GPU during further steps, by NVML's counter", nullable=True),
+        Column("energy_steps", "int64", "", "how many steps these were", nullable=True),
+        Column("energy_wall_ns", "int64", "ns", "how long they took, at least 1 s", nullable=True),
+        Column("not_read", "string", "", "what could not be read, and why", nullable=True),
+    ),
+    "telemetry": (
+        _RUN_ID,
+        _RANK,
+        _PROCESS,
+        Column("moment", "category", "", "before or after the timed steps | busy: during the steps for the energy"),
+        Column("at_ns", "int64", "ns", "when, after the process was started"),
+        Column("sm_clock_mhz", "int32", "MHz", "clock of the SMs", nullable=True),
+        Column("memory_clock_mhz", "int32", "MHz", "clock of the GPU's memory", nullable=True),
+        Column("temperature_celsius", "int32", "degrees Celsius", "temperature of the GPU", nullable=True),
+        Column("power_mw", "int64", "mW", "power of the GPU, as NVML averages it", nullable=True),
+        Column(
+            "throttle_reasons",
+            "category",
+            "",
+            "why the clocks are not higher: none | gpu_idle | sw_power_cap | ..., several with dashes between",
+            nullable=True,
+        ),
     ),
     "ranges": (
         _RUN_ID,
@@ -238,13 +297,15 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
 }
 
-OPTIONAL_TABLES = ("module_memory", "figures")
+OPTIONAL_TABLES = ("module_memory", "figures", "processes", "telemetry")
 """Tables that older recordings lack; they are loaded empty."""
 
 FAMILY = Column("family", "category", "", "kernel family, told from the name when a recording is loaded; not stored")
 
 _SORT = {
-    "steps": ["collector", "rank", "step"],
+    "steps": ["collector", "rank", "process", "step"],
+    "processes": ["rank", "process"],
+    "telemetry": ["rank", "process", "at_ns"],
     "ranges": ["range_id"],
     "kernels": ["rank", "launch_ns", "start_ns"],
     "api": ["rank", "step", "phase", "name"],
@@ -254,6 +315,7 @@ _SORT = {
     "module_memory": [],
     "figures": [],
 }
+_TIMES = ("launch_ns", "launch_end_ns", "start_ns", "end_ns", "at_ns")
 _ARROW = {
     "category": pa.dictionary(pa.int32(), pa.string()),
     "string": pa.string(),
@@ -280,6 +342,8 @@ class Recording:
     manifest: dict
     runs: pd.DataFrame
     steps: pd.DataFrame
+    processes: pd.DataFrame
+    telemetry: pd.DataFrame
     ranges: pd.DataFrame
     kernels: pd.DataFrame
     api: pd.DataFrame
@@ -448,10 +512,10 @@ def _ordered(name: str, frame: pd.DataFrame, run_ids: list[str]) -> pd.DataFrame
     if len(unknown):
         raise RecordingError(f"table {name} has rows of {unknown.iloc[0]}, which table runs does not have")
     keyed = frame.assign(run_id=pd.Categorical.from_codes(rank, run_ids), _run=rank)
-    for column in _SORT[name]:
+    for column in [column for column in _SORT[name] if column in frame]:
         if not pd.api.types.is_numeric_dtype(frame[column]):  # by text, not by order of categories
             keyed[f"_{column}"] = frame[column].astype(str).to_numpy()
-    by = ["_run", *[f"_{c}" if f"_{c}" in keyed else c for c in _SORT[name]]]
+    by = ["_run", *[f"_{c}" if f"_{c}" in keyed else c for c in _SORT[name] if c in frame]]
     return keyed.sort_values(by, kind="stable", ignore_index=True)[list(frame.columns)]
 
 
@@ -477,7 +541,7 @@ def find_misfit(table: str, frame: pd.DataFrame) -> str:
             try:
                 if isinstance(value, list | dict):
                     raise TypeError("not a value of a column")
-                if column and value is None and table != "runs":
+                if column and value is None and table != "runs" and not column.nullable:
                     raise TypeError("a row without it")
                 if column:
                     _series(pd.Series([value], dtype=object), column)
@@ -503,7 +567,8 @@ def _checked(name: str, frame: pd.DataFrame) -> pd.DataFrame:
         if strange:
             raise RecordingError(f"unknown status {', '.join(sorted(strange))}: one of {', '.join(STATUSES)}")
     for column in columns:
-        if name != "runs" and column.dtype.startswith("int") and frame[column.name].isna().any():
+        may_be_null = name == "runs" or column.nullable or column.name not in frame
+        if not may_be_null and column.dtype.startswith("int") and frame[column.name].isna().any():
             raise RecordingError(f"table {name} has rows without {column.name}")
     if "start_ns" in frame and (frame["end_ns"] < frame["start_ns"]).any():
         raise RecordingError(f"table {name} has a row that ends before it starts")
@@ -542,11 +607,7 @@ def write_table(name: str, table: pa.Table, file: Path) -> None:
     """Write the Parquet file of a table. Raises OSError."""
     # Times grow along a run, so their differences are small numbers; everything else repeats and is best as a
     # dictionary.
-    times = (
-        [c for c in table.column_names if c.endswith("_ns") and c not in ("wall_ns", "total_ns")]
-        if name != "runs"
-        else []
-    )
+    times = [c for c in table.column_names if c in _TIMES] if name != "runs" else []
     pq.write_table(
         table,
         file,
@@ -622,7 +683,9 @@ def _load_table(file: Path, name: str) -> pd.DataFrame:
     frame = table.to_pandas(ignore_metadata=True)
     for column in TABLES[name]:
         if column.name not in frame:
-            frame[column.name] = _series(pd.Series(column.before, index=frame.index), column)
+            frame[column.name] = _series(pd.Series(column.before, index=frame.index, dtype=object), column)
+        elif column.nullable:
+            frame[column.name] = _series(frame[column.name], column)
         if column.dtype == "category" and not isinstance(frame[column.name].dtype, pd.CategoricalDtype):
             frame[column.name] = frame[column.name].astype("category")
     return frame

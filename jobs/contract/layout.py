@@ -6,7 +6,9 @@ RESULTS/<sweep>/sweep.json            the sweep as planned
                /<run_id>/run.json     the record, written last: a run without it is not finished; it has the size and
                                       SHA-256 of each file beside it, and a digest of itself
                         /timed.json   the record so far, when only the timer has measured; removed in the end
-                        /timings.json tables that the worker measured; profile.sqlite, log.txt, nsys.log beside it
+                        /timings.json tables that the first unprofiled process measured; timings-1.json, timings-2.json
+                                      of the others; profile.sqlite, log.txt, nsys.log beside them
+               /salt                  what identities of GPUs are hashed with
 RESULTS/raw/<sweep>/<run_id>.nsys-rep the report of nsys itself; holds the machine's names, never published
                     <run_id>.lost.*   what there is of a capture that was lost, until another one succeeds
 RESULTS/recordings/, RESULTS/site/    what is made of them
@@ -25,6 +27,10 @@ SCHEMA_VERSION = 2
 has a digest of itself and the facts of its files."""
 VERIFIED = 2
 
+PROTOCOL_VERSION = 2
+"""Of how a run is measured. 1: unprofiled steps of one warm process, run after run. 2: of several fresh processes, in a
+shuffled order. What was measured by another version is measured again."""
+
 SWEEP = "sweep.json"
 LOCK = "lock"
 CALIBRATION = "calibration.json"
@@ -32,6 +38,7 @@ RECORD = "run.json"
 TIMED = "timed.json"
 IN_FLIGHT = "in_flight.json"
 TIMINGS = "timings.json"
+SALT = "salt"
 LOG = "log.txt"
 REPORT = "profile.nsys-rep"
 CAPTURE = "profile.sqlite"
@@ -62,14 +69,25 @@ def shard_folder(index: int, count: int) -> str:
     return f"shard-{index}-of-{count}" if count > 1 else ""
 
 
+def timings_file(process: int) -> str:
+    """Name of the file with what an unprofiled process of a run measured; they are numbered from 0."""
+    return f"timings-{process}.json" if process else TIMINGS
+
+
 class Protocol(BaseModel):
-    """How each run is measured: what must be equal for a finished run to count as done."""
+    """How each run is measured: what must be equal for a finished run to count as done.
+
+    processes: fresh processes that measure unprofiled steps, each warmup_steps and measured_steps. seed: of the order
+    of the runs, which is another for each process.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     warmup_steps: Count = 5
     measured_steps: Annotated[int, Field(ge=1), Number] = 10
-    profiled_steps: Count = 3
+    processes: Annotated[int, Field(ge=1, le=100), Number] = 3
+    seed: Count = 0
+    profiled_steps: Count = 5
 
     @field_validator("profiled_steps")
     @classmethod
@@ -116,6 +134,14 @@ class Detail(BaseModel):
     collector: str | None = None
 
 
+class TimedProcess(BaseModel):
+    """An unprofiled process of a run. position: its place, from 0, in the order in which the runs of the sweep were
+    measured by their processes of this number. seconds: how long the parts of its stage took."""
+
+    position: int
+    seconds: dict[str, float] = Field(default_factory=dict)
+
+
 class AnyRecord(Settings):
     """What records of any version of this program have in common. `files` are those beside it, as they were when it was
     written; `hashed_names` is what the machines that measured it are called, and their users, as of
@@ -124,6 +150,7 @@ class AnyRecord(Settings):
     model_config = ConfigDict(extra="ignore")
 
     schema_version: int = 0
+    protocol_version: int = 1
     files: dict[str, FileFacts] = Field(default_factory=dict)
     digest: str = ""
     run_id: str = ""
@@ -138,7 +165,7 @@ class RunRecord(Protocol, AnyRecord):
     """What is known of a run: timed.json after the timer's stage, run.json in the end.
 
     `status` is `timed` until the run is finished. Times are UTC, ISO 8601; `wall_s` is what the run took in all, and
-    `seconds` says where: by collector the parts of its stage, and `export`.
+    `seconds` and `timed` say where: under nsys by the parts of the stage, for `export`, and in each unprofiled process.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -148,10 +175,17 @@ class RunRecord(Protocol, AnyRecord):
     run: Run
     wall_s: float = 0.0
     seconds: dict[str, Any] = Field(default_factory=dict)
+    timed: list[TimedProcess] = Field(default_factory=list)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether every unprofiled process has measured it."""
+        return len(self.timed) == self.processes
 
     def is_of(self, run: Run, protocol: Protocol) -> bool:
-        """Whether it is of these very parameters."""
-        return self.run == run and all(getattr(self, name) == value for name, value in protocol)
+        """Whether it is of these very parameters, measured as this version does."""
+        same = self.run == run and self.protocol_version == PROTOCOL_VERSION
+        return same and all(getattr(self, name) == value for name, value in protocol)
 
 
 class FinishedRecord(AnyRecord):
@@ -164,7 +198,10 @@ class FinishedRecord(AnyRecord):
     wall_s: float | None = None
     warmup_steps: int | None = None
     measured_steps: int | None = None
+    processes: int = 1
+    seed: int | None = None
     profiled_steps: int | None = None
+    timed: list[TimedProcess] = Field(default_factory=list)
 
     def parameters(self) -> dict[str, Any]:
         """What it says of how the run was measured: its axes, sizes and steps, by name."""

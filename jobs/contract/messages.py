@@ -3,6 +3,7 @@
     job                                  worker
                                          Hello
     RunTask                              Ready, when it is warm
+    GO                                   Timed, where a busy block is asked for
     GO                                   Measured, or Failed (at any time), and then RELEASED
     CalibrateTask                        Calibrated, and then RELEASED
     None, or the connection closes       ends
@@ -16,14 +17,16 @@ GO = "go"
 
 
 class RunTask(TypedDict):
-    """Measure `steps` steps of a run. run: the fields of `jobs.contract.axes.Run`. probe: whether memory and numerics
-    are looked at, too. log: the file that receives what the worker prints."""
+    """Measure `steps` steps of a run. run: the fields of `jobs.contract.axes.Run`. probe: whether memory, numerics and
+    the speed of the host are looked at, too. busy_s: for how long at least further steps keep the GPU busy, for its
+    energy; 0 for none. log: the file that receives what the worker prints."""
 
     collector: str
     run: dict[str, Any]
     warmup_steps: int
     steps: int
     probe: bool
+    busy_s: float
     log: str
 
 
@@ -57,6 +60,12 @@ class Ready(TypedDict):
     event: Literal["ready"]
 
 
+class Timed(TypedDict):
+    """The steps are measured, and the busy block may begin."""
+
+    event: Literal["timed"]
+
+
 class Settings(TypedDict, total=False):
     """Fields of `jobs.contract.layout.Settings`."""
 
@@ -66,11 +75,13 @@ class Settings(TypedDict, total=False):
 
 
 class StepTime(TypedDict):
-    """Wall time of a phase of a step, or of the step."""
+    """Wall time of a phase of a step, or of the step; issue_ns is without the waits for the device at the ends of
+    phases."""
 
     step: int
     phase: str
     wall_ns: int
+    issue_ns: int
 
 
 class Seconds(TypedDict):
@@ -79,14 +90,24 @@ class Seconds(TypedDict):
     measure: float
 
 
+class Busy(TypedDict):
+    """The steps of the busy block, and how long they took."""
+
+    steps: int
+    wall_ns: int
+
+
 class Measured(TypedDict):
-    """A run was measured. Its tables are those of timings.json."""
+    """A run was measured. Its tables are those of timings.json. host_loop_ns: what `jobs.worker.host_speed` measured
+    before the run was built, where it was probed. busy: where it was asked for."""
 
     event: Literal["measured"]
     steps: list[StepTime]
     memory: list[dict[str, Any]]
     figures: list[dict[str, Any]]
     module_memory: list[dict[str, Any]]
+    host_loop_ns: NotRequired[int]
+    busy: NotRequired[Busy]
     settings: Settings
     seconds: Seconds
 
@@ -134,4 +155,4 @@ class Released(TypedDict):
     event: Literal["released"]
 
 
-Answer = Hello | Ready | Measured | Failed | Calibrated | Released
+Answer = Hello | Ready | Timed | Measured | Failed | Calibrated | Released

@@ -1,4 +1,4 @@
-"""One stage of one run, by the timer or under nsys: what it measured, how it failed, and the record of it."""
+"""One stage of one run, by a process of the timer or under nsys: what it measured, how it failed, and the record."""
 
 import sqlite3
 import time
@@ -8,25 +8,37 @@ from pathlib import Path
 from typing import Any
 
 from jobs.contract.axes import Run
-from jobs.contract.layout import NSYS_LOG, SCHEMA_VERSION, Detail, Machine, RunRecord, Status
+from jobs.contract.layout import (
+    NSYS_LOG,
+    PROTOCOL_VERSION,
+    SCHEMA_VERSION,
+    Detail,
+    Machine,
+    RunRecord,
+    Status,
+    TimedProcess,
+)
 from jobs.contract.messages import Measured
 from jobs.contract.privacy import FOLDERS
-from jobs.executor.collectors import Collector
+from jobs.executor.collectors import Collector, Timer
 from jobs.executor.failures import CaptureLost, RunFailed
 from jobs.executor.machine import hashed_names
 from jobs.executor.nsys_cli import LONGEST_DIAGNOSTIC, count_kernels_and_steps
 from jobs.executor.sweep_state import SweepState
-from jobs.sweep.prediction import timeout_seconds
+from jobs.sweep.prediction import stage_of, timeout_seconds
 
 
 class Attempt:
-    """`record` is what is known of the run so far: timed.json after the timer's stage, run.json in the end."""
+    """`record` is what is known of the run so far: timed.json after a stage of the timer, run.json in the end. `stage`
+    is the stage by name, as of `stage_of`."""
 
     def __init__(self, state: SweepState, run: Run, collector: Collector, folder: Path, record: RunRecord):
         self.state, self.run, self.collector, self.folder, self.record = state, run, collector, folder, record
         self.update(hashed_names=sorted({*record.hashed_names, *hashed_names()}))  # its stages may have a machine each
         self.started = time.monotonic()
-        state.emit("stage_started", run=run.run_id, stage=collector.name)
+        self.stage = stage_of(collector.name, len(record.timed))
+        self.seconds: dict[str, float] = {}
+        state.emit("stage_started", run=run.run_id, stage=self.stage)
 
     @classmethod
     def begin(cls, state: SweepState, run: Run, collector: Collector, machine: Machine, gpu: int | None) -> "Attempt":
@@ -34,6 +46,7 @@ class Attempt:
         folder = state.results.begin(run)
         record = RunRecord(
             schema_version=SCHEMA_VERSION,
+            protocol_version=PROTOCOL_VERSION,
             run_id=run.run_id,
             status="timed",
             run=run,
@@ -46,9 +59,9 @@ class Attempt:
 
     @classmethod
     def resume(cls, state: SweepState, run: Run, collector: Collector) -> "Attempt":
-        """The second stage of a timed run."""
-        folder = state.results.begin_profile(run)
-        return cls(state, run, collector, folder, state.timed[run.run_id].model_copy(deep=True))
+        """A later stage of a run, of which the timer has measured something."""
+        record = state.timed[run.run_id].model_copy(deep=True)
+        return cls(state, run, collector, state.results.resume(run, record), record)
 
     def measure(self, steps: int, **options: Any) -> Measured:
         """Measure with the collector, as of `Collector.measure`, and note the settings and how long it took."""
@@ -62,23 +75,24 @@ class Attempt:
             **options,
         )
         self.update(**measured["settings"])
-        self.record.seconds[self.collector.name] = measured["seconds"]
+        self.seconds = {name: seconds for name, seconds in measured["seconds"].items() if isinstance(seconds, float)}
         return measured
 
     def update(self, **known: Any) -> None:
         self.record = self.record.model_copy(update=known)
 
-    def keep_timings(self, tables: dict[str, list]) -> None:
-        """From here on the run is timed; it is finished, too, if no step is to be profiled."""
-        self.state.results.keep_timings(self.run, tables)
-        if self.state.protocol.profiled_steps:
-            wall_s = self.add_wall()
-            self.state.results.keep_timed(self.run, self.record)
-            self.state.timed[self.run.run_id] = self.record
-            self.emit_stage_finished(wall_s)
-            self.state.count_machine_failures(self.collector.gpu, "timed")
-        else:
+    def keep_timings(self, tables: dict[str, list], position: int) -> None:
+        """From here on the run is timed by one more process; by the last it is finished, too, if no step is to be
+        profiled."""
+        self.state.results.keep_timings(self.run, tables, len(self.record.timed))
+        self.update(timed=[*self.record.timed, TimedProcess(position=position, seconds=self.seconds)])
+        if self.record.is_timed and not self.state.protocol.profiled_steps:
             self.finish("ok")
+            return
+        wall_s = self.add_wall()
+        self.state.timed[self.run.run_id] = self.state.results.keep_timed(self.run, self.record)
+        self.emit_stage_finished(wall_s)
+        self.state.count_machine_failures(self.collector.gpu, "timed")
 
     def export(self, end_capture: Callable[[], Path]) -> None:
         """End the capture, export it, and finish the run."""
@@ -89,6 +103,7 @@ class Attempt:
         except CaptureLost as failure:
             self.fail(failure)
         else:
+            self.record.seconds[self.collector.name] = self.seconds
             self.record.seconds["export"] = time.monotonic() - stopping
             self.finish("ok")
 
@@ -114,7 +129,8 @@ class Attempt:
         return round(wall_s, 3)
 
     def emit_stage_finished(self, wall_s: float) -> None:
-        self.state.emit("stage_finished", run=self.run.run_id, collector=self.collector.name, wall_s=wall_s)
+        named = {"stage": self.stage, "collector": self.collector.name}
+        self.state.emit("stage_finished", run=self.run.run_id, **named, wall_s=wall_s)
 
     def fail(self, failure: RunFailed) -> None:
         """Finish a run that could not be measured. One that was given up because the sweep stops is interrupted, one
@@ -132,6 +148,8 @@ class Attempt:
             why = f"{failure.detail['phase']}: {failure.detail['message']}"
             self.state.emit("run_repeated", run=self.run.run_id, why=why)
         else:
+            if self.collector.name == Timer.name:
+                failure.detail["process"] = len(self.record.timed)
             self.update(**failure.detail.pop("settings", {}))
             self.finish(failure.status, Detail(**failure.detail))
 

@@ -1,5 +1,5 @@
-"""The two ways a run is measured: by Python's clock (`timer`) and under Nsight Systems (`nsys`). Each keeps one warm
-worker process (`jobs.worker`) that serves run after run."""
+"""The two ways a run is measured: by Python's clock (`timer`) and under Nsight Systems (`nsys`), each in worker
+processes (`jobs.worker`) of its own."""
 
 import os
 import shutil
@@ -28,15 +28,17 @@ NOT_SAMPLED = ("--sample=none", "--cpuctxsw=none")
 
 
 class Collector:
-    """Measures runs in a worker process of its own, which stays warm from run to run.
+    """Measures runs in a worker process of its own, which stays warm until it is renewed.
 
-    annotate: whether the worker opens NVTX ranges. probes: whether it also looks at memory and numerics. launcher: the
-    command that starts it, before its own. capturing: whether nsys collects.
+    annotate: whether the worker opens NVTX ranges. probes: whether it also looks at memory, numerics and the speed of
+    the host. forks: whether a process that has imported everything forks the workers. launcher: the command that starts
+    it, before its own. capturing: whether nsys collects.
     """
 
     name = ""
     annotate = False
     probes = False
+    forks = False
     launcher: tuple[str, ...] = ()
     capturing = False
 
@@ -73,7 +75,7 @@ class Collector:
             self.stop()
         if self.worker is None:
             self.prepare()
-            how = (self.annotate, self.launcher, self.stopping.is_set, self.compiled)
+            how = (self.annotate, self.launcher, self.stopping.is_set, self.compiled, self.forks)
             self.worker = WorkerProcess(self.device, self.gpu, *how)
             self.fresh = True
 
@@ -87,9 +89,16 @@ class Collector:
 
     def renew(self) -> None:
         """Start a new worker unless this one has done nothing yet. Raises as `start`."""
-        if not self.fresh:
+        if not self.fresh and not self.forks:
             self.stop()
         self.start()
+        if not self.fresh:
+            try:
+                self.running.renew()
+            except (CollectorError, RunFailed):
+                self.worker = None
+                raise
+            self.fresh = True
 
     def abandon(self) -> None:
         """Called from another thread after `stopping` was set: the run being measured fails at once."""
@@ -109,10 +118,12 @@ class Collector:
         steps: int,
         folder: Path,
         timeout_s: float,
-        when_quiet: Callable[[], None] = lambda: None,
+        busy_s: float = 0.0,
+        between: Callable[[str], None] = lambda event: None,
     ) -> Measured:
-        """Measure `steps` steps of a run; the worker's output goes to `folder/log.txt`. `when_quiet` is called between
-        warm-up and measured steps and returns when nothing disturbs the machine.
+        """Measure `steps` steps of a run; the worker's output goes to `folder/log.txt`. `between` is called with
+        `ready` between warm-up and measured steps, and with `timed` between these and a busy block of `busy_s`: the
+        worker waits until it returns. In the end it is called with `measured`.
 
         Returns the `measured` message of `jobs.worker.service.perform`. Raises RunFailed; a worker that hangs or
         breaks is killed, and the next run gets a new one.
@@ -131,18 +142,20 @@ class Collector:
                     "warmup_steps": warmup_steps,
                     "steps": steps,
                     "probe": self.probes,
+                    "busy_s": busy_s,
                     "log": str(folder / LOG),
                 }
             )
             answer = self.running.receive(deadline - time.monotonic())
-            if answer["event"] == "ready":
-                reached = "measured steps"
-                when_quiet()
+            while answer["event"] == "ready" or answer["event"] == "timed":
+                reached = "measured steps" if answer["event"] == "ready" else "busy block"
+                between(answer["event"])
                 self.running.send(GO)
                 answer = self.running.receive(deadline - time.monotonic())
             if answer["event"] == "oom" or answer["event"] == "failed":
                 raise failure_of(answer)
             assert answer["event"] == "measured"
+            between("measured")
             self.running.receive(deadline - time.monotonic())  # released
             return answer
         except RunFailed as error:
@@ -176,6 +189,7 @@ class Timer(Collector):
 
     name = "timer"
     probes = True
+    forks = True
 
     def calibrate(self, log: Path) -> list[Rate]:
         """The GPU's peak rates, as of `jobs.worker.calibration.rates`. Raises CollectorError."""

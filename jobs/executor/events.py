@@ -154,7 +154,7 @@ class Terminal:
     def sweep_started(
         self, runs: int, finished: int, timed: int, stages: int, predicted_s: dict[str, dict[str, float]]
     ) -> None:
-        by_stage = {(run, collector): s for run, each in predicted_s.items() for collector, s in each.items()}
+        by_stage = {(run, stage): s for run, each in predicted_s.items() for stage, s in each.items()}
         self.num_stages, self.estimate = stages, Estimate(by_stage, self.num_gpus)
         more = f", {timed} timed" if timed else ""
         self.console.print(f"{counted(runs, 'run')}, {finished} of them already finished{more}")
@@ -168,10 +168,12 @@ class Terminal:
     def stage_started(self, run: str, stage: str) -> None:
         self.stages[run] = stage
 
-    def stage_finished(self, run: str, collector: str, wall_s: float) -> None:
+    def stage_finished(self, run: str, stage: str, collector: str, wall_s: float) -> None:
         self.stages.pop(run, None)
-        self.estimate.finish((run, collector), wall_s)
-        if self.open_stages(run):
+        self.estimate.finish((run, stage), wall_s)
+        if left := [stage for _, stage in self.open_stages(run) if stage.startswith("timer")]:
+            self.print_done(f"{run}  timed, and {len(left)} more to do  {wall_s:.1f} s")
+        elif self.open_stages(run):
             self.print_done(f"{run}  timed  {wall_s:.1f} s")
 
     def run_finished(self, run: str, status: str, detail: dict | None, wall_s: float) -> None:

@@ -1,14 +1,15 @@
 """One GPU of a sweep and the runs that are measured on it.
 
-A GPU executor has warm workers: one unprofiled, the others inside nsys, each in a session of its own. A sweep has two
-stages: every run without a profiler, and then, when no executor measures unprofiled steps any more, every run under
-nsys. Ending a capture takes nsys seconds and the GPU nothing, so it goes on, export included, while the next runs are
-profiled.
+A GPU executor has warm workers inside nsys, each in a session of its own, and a process that forks a fresh worker for
+each run without a profiler. A sweep has two stages: every run without a profiler, in several passes, and then, when no
+executor measures unprofiled steps any more, every run under nsys. Ending a capture takes nsys seconds and the GPU
+nothing, so it goes on, export included, while the next runs are profiled.
 """
 
 import math
 import time
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from jobs.contract.axes import Run
@@ -18,6 +19,7 @@ from jobs.executor.collectors import Collector, Nsys, Timer
 from jobs.executor.failures import RunFailed
 from jobs.executor.machine import machine_facts
 from jobs.executor.sweep_state import SweepState
+from jobs.executor.telemetry import GpuSensor, Watch
 
 # The end of a capture takes nsys 3.0 to 3.7 s, most of it waiting, and a short run 1.4 s: with four none waits for it.
 NSYS_WORKERS = 4
@@ -36,6 +38,7 @@ class GpuExecutor:
         self.exports: set[Future[Nsys]] = set()
         self.cooling_since = -math.inf  # when a capture last began or began to end, on the clock of time.monotonic
         self.machine = Machine()
+        self.sensor = GpuSensor(gpu, state.results.salt())
 
     def start(self) -> None:
         """Start every worker: those of nsys, too, since their start would disturb unprofiled steps."""
@@ -60,10 +63,11 @@ class GpuExecutor:
         for collector in self.collectors:
             collector.kill()
 
-    def time_runs(self) -> None:
-        """The first stage."""
+    def time_runs(self, process: int, positions: Mapping[str, int]) -> None:
+        """A pass of the first stage: process number `process` of each run; `positions` are those of the pass, by run
+        id."""
         while run := self.state.next_run():
-            self.time(run)
+            self.time(run, process, positions[run.run_id])
 
     def profile_runs(self) -> None:
         """The second stage."""
@@ -87,21 +91,28 @@ class GpuExecutor:
         ended, self.exports = wait(self.exports, timeout_s, FIRST_COMPLETED)
         self.free.extend(export.result() for export in ended)
 
-    def cool_down(self) -> None:
-        """Wait until no capture of this GPU disturbs measured steps."""
-        time.sleep(max(0.0, self.cooling_since + self.state.cooldown_s - time.monotonic()))
+    def cool_down(self, event: str) -> None:
+        """Before measured steps, wait until no capture of this GPU disturbs them."""
+        if event == "ready":
+            time.sleep(max(0.0, self.cooling_since + self.state.cooldown_s - time.monotonic()))
 
-    def time(self, run: Run) -> None:
-        """Measure a run without a profiler. Whatever happens to it becomes its record; only a broken machine raises."""
-        attempt = Attempt.begin(self.state, run, self.timer, self.machine, self.gpu)
-        try:
-            if run.fresh_process:
-                self.timer.renew()
-            measured = attempt.measure(self.state.protocol.measured_steps)
-        except RunFailed as failure:
-            attempt.fail(failure)
+    def time(self, run: Run, process: int, position: int) -> None:
+        """Measure a run without a profiler, in a fresh process. Whatever happens to it becomes its record; only a
+        broken machine raises."""
+        if process == 0:
+            attempt = Attempt.begin(self.state, run, self.timer, self.machine, self.gpu)
         else:
-            attempt.keep_timings({name: rows for name, rows in measured.items() if isinstance(rows, list)})
+            attempt = Attempt.resume(self.state, run, self.timer)
+        with Watch(self.sensor, position) as watch:
+            try:
+                self.timer.renew()
+                steps, busy_s = self.state.protocol.measured_steps, self.sensor.busy_s
+                measured = attempt.measure(steps, busy_s=busy_s, between=watch)
+            except RunFailed as failure:
+                attempt.fail(failure)
+            else:
+                tables = {name: rows for name, rows in measured.items() if isinstance(rows, list)}
+                attempt.keep_timings(tables | watch.tables(measured), position)
 
     def profile(self, run: Run, pool: ThreadPoolExecutor) -> None:
         """Measure a timed run under nsys, with a capture of its own. Raises as `time`."""
@@ -113,7 +124,7 @@ class GpuExecutor:
             nsys.start()
             nsys.begin_capture(attempt.folder)
             self.cooling_since = time.monotonic()
-            attempt.measure(self.state.protocol.profiled_steps, when_quiet=self.cool_down)
+            attempt.measure(self.state.protocol.profiled_steps, between=self.cool_down)
         except RunFailed as failure:  # and the worker was stopped, its capture with it
             self.free.append(nsys)
             attempt.fail(failure)

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from jobs.contract.axes import Run
 from jobs.contract.layout import Protocol
 from jobs.executor.failures import CollectorError
 from jobs.executor.gpu_executor import NSYS_WORKERS
+from jobs.executor.gpus import visible_gpus, visible_handles
 from jobs.executor.nsys_cli import nsys
 from jobs.executor.result_store import Results
 from jobs.memory import CUDA_CONTEXT_BYTES, is_predictable, most_demanding, predicted_memory_bytes, shape_of
@@ -42,39 +42,6 @@ class Check(NamedTuple):
     state: str
     found: str
     fix: str = ""
-
-
-def visible_names() -> list[str] | None:
-    """Indices or UUIDs of the GPUs that CUDA_VISIBLE_DEVICES leaves, up to the first that is neither, as CUDA reads it;
-    None where it is not set: all of them."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return None
-    names = (part.strip() for part in visible.split(","))
-    return list(takewhile(lambda name: name.isdigit() or name.startswith(("GPU-", "MIG-")), names))
-
-
-def visible_gpus() -> list[int]:
-    """Indices of the GPUs this process may use, counted as CUDA counts them; [] without a driver."""
-    if (names := visible_names()) is not None:
-        return list(range(len(names)))
-    with suppress(pynvml.NVMLError):
-        pynvml.nvmlInit()
-        return list(range(pynvml.nvmlDeviceGetCount()))
-    return []
-
-
-def visible_handles(gpus: int = 0) -> list:
-    """NVML's handles of these GPUs, or of the first `gpus`: it counts all of a machine, and knows nothing of
-    CUDA_VISIBLE_DEVICES. Raises NVMLError."""
-    pynvml.nvmlInit()
-    names = visible_names()
-    if names is None:
-        names = [str(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    return [
-        pynvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else pynvml.nvmlDeviceGetHandleByUUID(name)
-        for name in names[: gpus or None]
-    ]
 
 
 def check_gpu() -> Check:

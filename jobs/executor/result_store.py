@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import socket
 import tempfile
@@ -27,15 +28,16 @@ from jobs.contract.layout import (
     RECORD,
     RECORDINGS,
     REPORT,
+    SALT,
     SITE,
     SWEEP,
     TIMED,
-    TIMINGS,
     AnyRecord,
     Protocol,
     RecordError,
     RunRecord,
     read_record,
+    timings_file,
 )
 from jobs.sweep.plan import Sweep
 
@@ -188,6 +190,15 @@ class Results:
             plan["runs_of_all_shards"] = [run.run_id for run in of_all_shards]
         write_json(self.folder / SWEEP, plan)
 
+    def salt(self) -> str:
+        """What identities of GPUs are hashed with: the same for all that is measured into this folder."""
+        file = self.folder / SALT
+        if not file.is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with create(file) as opened:
+                opened.write(secrets.token_hex(16))
+        return file.read_text()
+
     def record(self, run: Run) -> RunRecord | None:
         return find_record(self.folder / run.run_id / RECORD)
 
@@ -215,21 +226,22 @@ class Results:
         return None if again else record
 
     def reopen(self, run: Run, protocol: Protocol) -> None:
-        """Make a run that failed under nsys a timed one again: what the timer measured stays."""
-        folder = self.folder / run.run_id
+        """Make a run that failed after a process of the timer had measured it a timed one again: that stays."""
         record = self.finished(run, protocol)
-        detail = record and record.status_detail
-        if record and detail and detail.collector == "nsys" and TIMINGS in record.files:
+        if record and record.timed and record.status != "ok":
             self.keep_timed(run, record.model_copy(update={"status": "timed", "status_detail": None, "ended_at": None}))
-            (folder / RECORD).unlink()
+            (self.folder / run.run_id / RECORD).unlink()
 
     def timed(self, run: Run, protocol: Protocol) -> RunRecord | None:
-        """The record so far of a run that was timed with these very parameters and not finished, else None."""
+        """The record so far of a run that was timed with these very parameters, by some processes or all, and not
+        finished, else None."""
         folder = self.folder / run.run_id
         record = find_record(folder / TIMED)
-        if record is None or not record.is_of(run, protocol) or find_damage(folder, record.files):
+        if record is None or not record.timed or not record.is_of(run, protocol) or find_damage(folder, record.files):
             return None
-        return record if "steps" in (read_json(folder / TIMINGS, dict) or {}) else None
+        files = [timings_file(process) for process in range(len(record.timed))]
+        has_steps = all("steps" in (read_json(folder / file, dict) or {}) for file in files)
+        return record if has_steps and record.files.keys() == set(files) else None
 
     def begin(self, run: Run) -> Path:
         """A folder for a run, marked as in flight. What an earlier attempt left there is removed."""
@@ -238,25 +250,29 @@ class Results:
         (self.raw / f"{run.run_id}{Path(REPORT).suffix}").unlink(missing_ok=True)
         self.forget_lost_captures(run)
         folder.mkdir(parents=True, exist_ok=True)  # a shared folder may keep files that somebody has open
-        for name in (RECORD, TIMED, TIMINGS):
-            (folder / name).unlink(missing_ok=True)
+        for path in (folder / RECORD, folder / TIMED, *folder.glob("timings*.json")):
+            path.unlink(missing_ok=True)
         self.mark(run, "running")
         return folder
 
-    def keep_timings(self, run: Run, tables: dict[str, list]) -> None:
-        write_json(self.folder / run.run_id / TIMINGS, tables)
+    def keep_timings(self, run: Run, tables: dict[str, list], process: int = 0) -> None:
+        write_json(self.folder / run.run_id / timings_file(process), tables)
 
-    def keep_timed(self, run: Run, record: RunRecord) -> None:
-        """From here on the run, whose timings are written, is timed."""
+    def keep_timed(self, run: Run, record: RunRecord) -> RunRecord:
+        """From here on the run is timed by the processes that its record has, whose timings are written. Returns the
+        record as written."""
         folder = self.folder / run.run_id
-        self._write_record(folder / TIMED, record, [folder / TIMINGS])
+        files = [folder / timings_file(process) for process in range(len(record.timed))]
+        written = self._write_record(folder / TIMED, record, files)
         (folder / IN_FLIGHT).unlink(missing_ok=True)
+        return written
 
-    def begin_profile(self, run: Run) -> Path:
-        """The folder of a timed run, marked as in flight. What an earlier capture left there is removed."""
+    def resume(self, run: Run, record: RunRecord) -> Path:
+        """The folder of a run with this record so far, marked as in flight. What an earlier attempt at its next stage
+        left there is removed."""
         folder = self.folder / run.run_id
         for path in folder.iterdir():
-            if path.name not in (TIMED, TIMINGS, LOG, NSYS_LOG) or path.is_symlink():
+            if path.name not in (TIMED, LOG, NSYS_LOG, *record.files) or path.is_symlink():
                 clear(path)
         self.mark(run, "running")
         return folder
@@ -299,12 +315,14 @@ class Results:
         for name in (IN_FLIGHT, TIMED):
             (self.folder / run.run_id / name).unlink(missing_ok=True)
 
-    def _write_record(self, path: Path, record: RunRecord, files: Iterable[Path]) -> None:
-        """Write a record with the facts of files beside it, after they are on the disk."""
+    def _write_record(self, path: Path, record: RunRecord, files: Iterable[Path]) -> RunRecord:
+        """Write a record with the facts of files beside it, after they are on the disk. Returns it with these."""
         known = facts_of(files)
         for name in known:
             sync(path.parent / name)
-        write_json(path, with_digest(record.model_copy(update={"files": known}).model_dump(mode="json")))
+        written = record.model_copy(update={"files": known})
+        write_json(path, with_digest(written.model_dump(mode="json")))
+        return written
 
     def in_flight(self, run: Run) -> str | None:
         """`running` or `interrupted` for a run that was begun and not finished."""

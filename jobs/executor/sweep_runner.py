@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
+from random import Random
 
 from jobs.contract.axes import Run
 from jobs.contract.layout import CALIBRATION, Machine, Protocol
@@ -13,7 +15,14 @@ from jobs.executor.gpu_executor import NSYS_WORKERS, GpuExecutor
 from jobs.executor.result_store import Results, read_json, write_json
 from jobs.executor.sweep_state import SweepState
 from jobs.executor.temporary import remove_abandoned, temporary_folder
-from jobs.sweep.prediction import assumed_stages
+from jobs.sweep.prediction import assumed_stages, stage_of, steps_of_stages
+
+
+def order_of_pass(runs: Sequence[Run], seed: int, process: int) -> list[Run]:
+    """The runs in the order in which their unprofiled processes of a number are measured: shuffled, so that what drifts
+    with time meets no run more than others, and each time anew, so that the processes of one run are spread over the
+    time of the sweep."""
+    return Random(f"{seed}-{process}").sample(list(runs), len(runs))
 
 
 class Stopped(Exception):
@@ -48,6 +57,7 @@ class SweepRunner:
         self.results, self.protocol, self.emit = results, protocol, emit
         self.gpus, self.retry, self.allow_mix, self.calibrate = gpus, retry, allow_mix, calibrate
         self.executors: list[GpuExecutor] = []
+        self.orders: list[list[Run]] = []  # of the passes of unprofiled processes
         self.kept: list[Machine] = []  # of runs that were finished before
 
     def run(self, runs: Sequence[Run]) -> dict[str, str]:
@@ -56,18 +66,20 @@ class SweepRunner:
         Raises CollectorError when the machine cannot measure, MixedVersions when it has other versions than finished
         runs and something is to be measured, OSError when results cannot be written, Stopped after `stop`.
         """
+        self.orders = [order_of_pass(runs, self.protocol.seed, process) for process in range(self.protocol.processes)]
         pending = self._pending(runs)
         predicted = {run.run_id: assumed_stages(run, self.protocol) for run in pending}
         if len(self.gpus) > 1:  # longest first, so that no GPU is left alone with a long run at the end
             pending.sort(key=lambda run: sum(predicted[run.run_id].values()), reverse=True)
-        for run_id in self.state.timed:
-            del predicted[run_id][Timer.name]
+        for run_id, timed in self.state.timed.items():
+            for process in range(len(timed.timed)):
+                del predicted[run_id][stage_of(Timer.name, process)]
         self.emit(
             "sweep_started",
             runs=len(runs),
             finished=len(self.state.statuses),
-            timed=len(self.state.timed),
-            stages=len(runs) * (2 if self.protocol.profiled_steps else 1),
+            timed=sum(timed.is_timed for timed in self.state.timed.values()),
+            stages=len(runs) * len(steps_of_stages(self.protocol)),
             predicted_s=predicted,
         )
         if pending:
@@ -118,11 +130,15 @@ class SweepRunner:
             self._on_every_gpu(pool, GpuExecutor.start)
             self._compare_machines()
             self._calibrate(self.executors[0])
-            untimed = [run for run in pending if run.run_id not in self.state.timed]
-            self._on_every_gpu(pool, GpuExecutor.time_runs, untimed)
+            unfinished = {run.run_id for run in pending}
+            for process, order in enumerate(self.orders):
+                positions = {run.run_id: position for position, run in enumerate(order)}
+                untimed = [run for run in order if run.run_id in unfinished and self._is_next(run, process)]
+                work = partial(GpuExecutor.time_runs, process=process, positions=positions)
+                self._on_every_gpu(pool, work, untimed)
             if self.state.num_nsys_workers:
-                unfinished = [run for run in pending if run.run_id not in self.state.statuses]
-                self._on_every_gpu(pool, GpuExecutor.profile_runs, unfinished)
+                unprofiled = [run for run in pending if run.run_id not in self.state.statuses]
+                self._on_every_gpu(pool, GpuExecutor.profile_runs, unprofiled)
         except RunFailed:  # the sweep was stopped while workers started
             pass
         except CollectorError:
@@ -132,6 +148,11 @@ class SweepRunner:
         except BaseException:
             self.stop()
             raise
+
+    def _is_next(self, run: Run, process: int) -> bool:
+        """Whether a process of this number is the next thing to measure of a run."""
+        timed = self.state.timed.get(run.run_id)
+        return run.run_id not in self.state.statuses and process == (len(timed.timed) if timed else 0)
 
     def _on_every_gpu(
         self, pool: ThreadPoolExecutor, work: Callable[[GpuExecutor], None], runs: Sequence[Run] = ()

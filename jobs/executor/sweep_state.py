@@ -19,7 +19,8 @@ COOLDOWN_S = 1.0
 
 
 class SweepState:
-    """`timed` are the records of runs that only the timer has measured, `statuses` those of finished runs, by run id.
+    """`timed` are the records of runs that only the timer has measured, by all of its processes or some, `statuses`
+    those of finished runs, by run id.
     `compiled` is the folder of what workers compile, while there are workers."""
 
     def __init__(self, results: Results, protocol: Protocol, emit: Emit, device: str):

@@ -5,8 +5,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
@@ -18,6 +18,7 @@ from jobs.executor.failures import CollectorError, RunFailed, WorkerDied
 from jobs.executor.temporary import TemporaryFolder
 
 START_TIMEOUT_S = 180
+END_TIMEOUT_S = 5
 LOOK_S = 1.0  # how often it is looked whether the process was stopped
 KEPT_OF_OUTPUT = 2**16  # bytes of the beginning, and of the end, of what a worker prints before its first run
 KILLED = (-SIGKILL, -SIGTERM)  # exit codes of a process that did not fail by itself
@@ -57,8 +58,25 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
+@contextmanager
+def listening(address: Path) -> Iterator[socket.socket]:
+    """A socket that listens at an address for a while, and does not wait long."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(address))
+        listener.listen()
+        listener.settimeout(0.2)
+        try:
+            yield listener
+        finally:
+            address.unlink(missing_ok=True)
+
+
 class WorkerProcess:
-    """A process that runs `jobs.worker.service`, spoken to over a socket. `cancelled` ends the wait for its start."""
+    """A process that runs `jobs.worker.service`, spoken to over a socket. `cancelled` ends the wait for its start.
+
+    One that `forks` measures nothing: it has imported what the worker needs, and forks the worker, and another one for
+    each `renew` (see `jobs.worker.fork`). `pid` and `facts` are those of the worker.
+    """
 
     def __init__(
         self,
@@ -68,55 +86,100 @@ class WorkerProcess:
         launcher: Sequence[str],
         cancelled: Callable[[], bool],
         compiled: str,
+        forks: bool = False,
     ):
         self._folder = TemporaryFolder()
         self.home = self._folder.path
         self.pid: int | None = None
-        address = self.home / "socket"
-        command = [*launcher, sys.executable, "-m", "jobs.worker", str(address), "--device", device]
+        self._cancelled = cancelled
+        self._connection: Connection | None = None
+        self._control: Connection | None = None
+        self.address = self.home / "socket"
+        command = [*launcher, sys.executable, "-m", "jobs.worker", str(self.address), "--device", device]
+        command += ["--annotate"] * annotate + ["--fork"] * forks
         self.environment = environment = allowed_environment(os.environ, self.home, gpu, compiled)
         package_root = str(Path(__file__).resolve().parents[2])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package_root, environment.get("PYTHONPATH"))))
-        with socket.socket(socket.AF_UNIX) as listener, open(self.home / "log.txt", "ab") as log:
-            listener.bind(str(address))
-            listener.listen()
-            listener.settimeout(0.2)
+        with listening(self.address) as listener, open(self.home / "log.txt", "ab") as log:
             self.process = subprocess.Popen(
-                [*command, *(["--annotate"] if annotate else [])],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=environment,
                 start_new_session=True,
             )
-            self._connection = self._accept(listener, cancelled)
+            connection = self._accept(listener)
+        if connection is not None and forks:
+            self._control = connection
+            connection = self._fork()
+        self._greet(connection)
+
+    def _greet(self, connection: Connection | None) -> None:
+        """Begin to speak with a worker that has connected. Raises CollectorError where none has, or where it says
+        nothing, and RunFailed where the sweep was stopped meanwhile; nothing is left then."""
+        self._connection = connection
         try:
-            hello = self._hear(cancelled) if self._connection else None
+            hello = self._hear() if connection else None
         except RunFailed:
             hello = None
         if hello is None:
             said = read_excerpt(self.home / "log.txt", KEPT_OF_OUTPUT).strip().splitlines()
             self.kill()
-            if cancelled():
+            if self._cancelled():
                 raise RunFailed("failed", message="the sweep was stopped")
             raise CollectorError("the worker process did not start: " + (said[-1] if said else "it said nothing"))
         self.pid, self.facts = hello["pid"], hello["facts"]
 
-    def _accept(self, listener: socket.socket, cancelled: Callable[[], bool]) -> Connection | None:
+    def _fork(self) -> Connection | None:
+        """Have a worker forked; None where it does not connect."""
+        assert self._control is not None
+        with listening(self.address) as listener:
+            with suppress(OSError):
+                self._control.send(str(self.address))
+            return self._accept(listener)
+
+    def renew(self) -> None:
+        """End the worker and have another one forked; the old one is gone then, with all its memory. Raises as
+        `_greet`."""
+        assert self._control is not None
+        with suppress(OSError):
+            self.connection.send(None)
+        if not self._control.poll(END_TIMEOUT_S) and self.pid is not None:
+            with suppress(OSError):
+                os.kill(self.pid, SIGKILL)
+        self._exit_code()
+        self.connection.close()
+        self._greet(self._fork())
+
+    def _exit_code(self) -> int | None:
+        """Of the worker, which has ended, or is about to; None where that is not known."""
+        if self._control is not None:
+            with suppress(EOFError, OSError):
+                if self._control.poll(END_TIMEOUT_S):
+                    code = self._control.recv()
+                    self.pid = None
+                    return code
+                return None
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(END_TIMEOUT_S)
+        return self.process.poll()
+
+    def _accept(self, listener: socket.socket) -> Connection | None:
         deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline and not cancelled():
+        while time.monotonic() < deadline and not self._cancelled():
             with suppress(TimeoutError):
                 client, _ = listener.accept()
                 return Connection(client.detach())
-            if self.process.poll() is not None:
+            if self.process.poll() is not None or (self._control is not None and self._control.poll()):
                 break
         return None
 
-    def _hear(self, cancelled: Callable[[], bool]) -> Hello | None:
-        """The worker's first message; None when `cancelled`. Raises as `receive`."""
+    def _hear(self) -> Hello | None:
+        """The worker's first message; None when cancelled. Raises as `receive`."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self.connection.poll(0.2) and time.monotonic() < deadline:
-            if cancelled():
+            if self._cancelled():
                 return None
         hello = self.receive(0)
         assert hello["event"] == "hello"
@@ -150,9 +213,7 @@ class WorkerProcess:
         try:
             return self.connection.recv()
         except (EOFError, OSError):
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(5)
-            code = self.process.poll()
+            code = self._exit_code()
             message = f"worker process died (exit {code})"
             if code in KILLED:
                 message += ": somebody, or the system for lack of memory, killed it"
@@ -165,21 +226,28 @@ class WorkerProcess:
         return True
 
     def kill_processes(self) -> None:
-        for pid in filter(None, {self.pid, self.process.pid}):
+        worker = {self.pid} if self.pid and self._control else {self.pid, self.process.pid}  # its parent reaps it
+        for pid in filter(None, worker):
             with suppress(OSError):
                 os.kill(pid, SIGKILL)
 
     def kill_all(self) -> None:
         """Kill the worker, too, and whatever was started for it: nsys's own processes outlive their command."""
         self.kill_processes()
+        with suppress(OSError):
+            self.process.kill()
         for pid in processes_at_home(self.home):
             with suppress(OSError):
                 os.kill(pid, SIGKILL)
 
     def kill(self) -> None:
+        if self._control is not None and self.pid is not None:
+            self.kill_processes()
+            self._exit_code()
         self.kill_all()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
-        if self._connection:
-            self._connection.close()
+        for connection in (self._connection, self._control):
+            if connection:
+                connection.close()
         self._folder.remove()

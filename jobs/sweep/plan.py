@@ -121,6 +121,8 @@ class Sweep(SweepAxes):
     custom_sizes: Annotated[dict[Name, CustomSize], Field(default_factory=dict)]
     warmup_steps: Steps = Protocol.model_fields["warmup_steps"].default
     measured_steps: Steps = Protocol.model_fields["measured_steps"].default
+    processes: Annotated[int, Number] = Protocol.model_fields["processes"].default
+    seed: Steps = Protocol.model_fields["seed"].default
     profiled_steps: Steps = Protocol.model_fields["profiled_steps"].default
 
     @model_validator(mode="before")

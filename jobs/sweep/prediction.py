@@ -8,7 +8,8 @@ from jobs.contract.axes import Run
 from jobs.contract.layout import Protocol
 from jobs.workloads.costs import costs_of
 
-START_S = 5  # a run takes this long beside its steps
+START_S = 2.5  # a stage takes this long beside its steps
+BUSY_S = 1.0  # steps for the energy of the GPU, whose counter has a new value every 20 to 100 ms
 ASSUMED_S = 60.0  # a run whose workload predicts nothing, where work must be ordered or divided
 LONGEST_S = 3600.0  # such a run counts as hung after this long
 
@@ -16,14 +17,36 @@ LONGEST_S = 3600.0  # such a run counts as hung after this long
 EXPORT_BYTES, EVENT_BYTES = 200_000, 55
 
 
-def predicted_seconds(run: Run, protocol: Protocol) -> float | None:
-    """Time of both stages of a run in seconds on a modest GPU, warm-up included, process start excluded; None where its
+def stage_of(collector: str, process: int) -> str:
+    """Name of a stage of a run: timer, timer-1, timer-2... by the number of the unprofiled process, and nsys."""
+    return f"{collector}-{process}" if collector == "timer" and process else collector
+
+
+def steps_of_stages(protocol: Protocol) -> dict[str, int]:
+    """Steps of each stage of a run, in their order; one more for what is probed or followed."""
+    timed = protocol.warmup_steps + 1 + protocol.measured_steps
+    steps = {stage_of("timer", process): timed for process in range(protocol.processes)}
+    return steps | ({"nsys": protocol.warmup_steps + 1 + protocol.profiled_steps} if protocol.profiled_steps else {})
+
+
+def predicted_stages(run: Run, protocol: Protocol) -> dict[str, float] | None:
+    """Time of each stage of a run in seconds on a modest GPU, warm-up included, imports excluded; None where its
     workload predicts nothing."""
     costs = costs_of(run.workload)
     if costs is None:
         return None
-    num_steps = 2 * protocol.warmup_steps + 1 + protocol.measured_steps + protocol.profiled_steps
-    return START_S + costs.step_seconds(run) * num_steps
+    step_s = costs.step_seconds(run)
+    busy_s = {"nsys": 0.0}
+    return {
+        stage: START_S + step_s * steps + busy_s.get(stage, max(BUSY_S, step_s))
+        for stage, steps in steps_of_stages(protocol).items()
+    }
+
+
+def predicted_seconds(run: Run, protocol: Protocol) -> float | None:
+    """The same of all stages together."""
+    stages = predicted_stages(run, protocol)
+    return None if stages is None else sum(stages.values())
 
 
 def assumed_seconds(run: Run, protocol: Protocol) -> float:
@@ -33,18 +56,16 @@ def assumed_seconds(run: Run, protocol: Protocol) -> float:
 
 
 def assumed_stages(run: Run, protocol: Protocol) -> dict[str, float]:
-    """`assumed_seconds` of each stage, by collector: divided as their steps are."""
-    steps = {"timer": protocol.warmup_steps + 1 + protocol.measured_steps}
-    if protocol.profiled_steps:
-        steps["nsys"] = protocol.warmup_steps + protocol.profiled_steps
-    both = assumed_seconds(run, protocol)
-    return {name: both * number / sum(steps.values()) for name, number in steps.items()}
+    """`assumed_seconds` of each stage, by name."""
+    steps = steps_of_stages(protocol)
+    equal = {stage: ASSUMED_S * number / sum(steps.values()) for stage, number in steps.items()}
+    return predicted_stages(run, protocol) or equal
 
 
 def timeout_seconds(run: Run, protocol: Protocol) -> float:
     """A stage of a run that has not ended after this long counts as hung."""
-    predicted = predicted_seconds(run, protocol)
-    return LONGEST_S if predicted is None else 120 + 5 * predicted
+    stages = predicted_stages(run, protocol)
+    return LONGEST_S if stages is None else 120 + 10 * max(stages.values())
 
 
 def predicted_export_bytes(run: Run, protocol: Protocol) -> float | None:

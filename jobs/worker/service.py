@@ -1,5 +1,6 @@
-"""The process that is measured: builds a model, warms up, runs annotated steps and reports. One process serves many
-runs, so that imports and the CUDA context are paid once. It imports torch and the standard library, nothing else.
+"""The process that is measured: builds a model, warms up, runs annotated steps and reports. Under nsys one process
+serves many runs, so that imports and the CUDA context are paid once; without, each run has processes of its own, which
+are forked after the imports (`jobs.worker.fork`). It imports torch and the standard library, nothing else.
 
 It is spawned with the address of a listening socket and is told what to do by messages (see `serve`). It does not know
 whether nsys is attached: the runner starts the capture before a task, and stops it after.
@@ -18,14 +19,17 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing.connection import Client, Connection
+from typing import NamedTuple
 
 import torch
 
-from jobs.contract.messages import GO, Answer, Facts, Failed, MemoryOf, Settings
+from jobs.contract.messages import GO, Answer, Busy, Facts, Failed, Measured, MemoryOf, Settings
 from jobs.contract.modes import MODE_PHASES
 from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES, STEP
 from jobs.injected.module_ranges import ModuleRanges
 from jobs.worker import calibration, probes
+from jobs.worker.fork import fork_workers
+from jobs.worker.host_speed import measure_host_loop
 from jobs.workloads import REFERENCE, annotation, build_workload
 from jobs.workloads.adamw import AdamW, optimizer_of
 from jobs.workloads.annotation import annotate
@@ -38,6 +42,14 @@ OUTERMOST = (STEP, *PHASES)
 MATMUL_PRECISION = {"fp32": "highest", "tf32": "high", "bf16": "highest"}
 
 COMPILE_MODE = {"default": "default", "cudagraphs": "reduce-overhead"}
+
+
+class HostTime(NamedTuple):
+    """Of a phase, or of a step, in nanoseconds. issue: without the waits for the device at the ends of phases; what
+    the host takes to issue the work, unless the queue of launches is full."""
+
+    wall: int
+    issue: int
 
 
 class Stepper:
@@ -107,12 +119,12 @@ class Stepper:
             return self.optimizer.moments.get(parameter, ())
         return tuple(self.optimizer.state[parameter].values()) if parameter in self.optimizer.state else ()
 
-    def step(self, around: Callable[[str, Callable[[], None]], None] | None = None) -> dict[str, int]:
+    def step(self, around: Callable[[str, Callable[[], None]], None] | None = None) -> dict[str, HostTime]:
         """One step, its phases separated by device synchronisation so that none leaks into the next.
 
-        Returns the wall time of each phase and of the step in nanoseconds. `around(phase, work)` may wrap each phase.
+        Returns the times of each phase and of the step. `around(phase, work)` may wrap each phase.
         """
-        wall = {}
+        times, waited = {}, 0
         step_start = time.perf_counter_ns()
         with annotate(STEP):
             self.optimizer.zero_grad()
@@ -123,11 +135,15 @@ class Stepper:
                 start = time.perf_counter_ns()
                 with annotate(name):
                     around(name, work) if around else work()
+                    issued = time.perf_counter_ns()
                     self.synchronize()
-                wall[name] = time.perf_counter_ns() - start
-        wall[STEP] = time.perf_counter_ns() - step_start
+                end = time.perf_counter_ns()
+                times[name] = HostTime(end - start, issued - start)
+                waited += end - issued
+        wall = time.perf_counter_ns() - step_start
+        times[STEP] = HostTime(wall, wall - waited)
         self.num_steps += 1
-        return wall
+        return times
 
     def follow_modules(self, ranges: ModuleRanges) -> None:
         """One more step, which opens the range of a module in backward and in the optimizer, too, and in forward where
@@ -224,14 +240,26 @@ def compares_with_fp32(run: dict) -> bool:
     return run["precision"] != "fp32" and run["attention"] == "naive" and run["compile"] == "off"
 
 
+def keep_busy(stepper: Stepper, at_least_s: float) -> Busy:
+    """Run steps, none of them timed by itself, for so long at least: the counter of a GPU's energy has ticks of tens of
+    milliseconds."""
+    steps, start = 0, time.perf_counter_ns()
+    while (wall_ns := time.perf_counter_ns() - start) < at_least_s * 1e9:
+        stepper.step()
+        steps += 1
+    return {"steps": steps, "wall_ns": wall_ns}
+
+
 def perform(task: dict, device: torch.device, connection: Connection, followed_by: ModuleRanges | None = None) -> None:
-    """Carry out one task: warm up, send `ready`, wait for `go`, run `steps` steps, send `measured`.
+    """Carry out one task: warm up, send `ready`, wait for `go`, run `steps` steps, send `measured`; before that, where
+    `busy_s` is asked for, send `timed`, wait for `go`, and keep the GPU busy.
 
     Warm-up steps have no ranges: a capture may be open, and only what lies in a `step` counts. Without warm-up the
     first measured step is the first of all. With `followed_by` comes one more step, as of `Stepper.follow_modules`.
     A failure is sent as `oom` or `failed` with the phase, the step (from 0, warm-up included) and memory in bytes.
     """
     stepper = None
+    host_loop_ns = measure_host_loop() if task["probe"] else None
     started = time.perf_counter()
     before = allocated_before(device)
     try:
@@ -260,30 +288,38 @@ def perform(task: dict, device: torch.device, connection: Connection, followed_b
                 stepper.step()
         stepper.synchronize()
         measuring = time.perf_counter()
-        walls = [stepper.step() for _ in range(task["steps"])]
+        times = [stepper.step() for _ in range(task["steps"])]
         measured = time.perf_counter()
+        busy = None
+        if task["busy_s"]:
+            answer(connection, {"event": "timed"})
+            if connection.recv() != GO:
+                return
+            busy = keep_busy(stepper, task["busy_s"])
         if followed_by and task["run"]["compile"] == "off":
             stepper.follow_modules(followed_by)
-        answer(
-            connection,
-            {
-                "event": "measured",
-                "steps": [
-                    {"step": step, "phase": phase, "wall_ns": wall_ns}
-                    for step, wall in enumerate(walls)
-                    for phase, wall_ns in wall.items()
-                ],
-                "memory": probed["memory"],
-                "figures": probed["figures"],
-                "module_memory": probed.get("module_memory", []),
-                "settings": settings() | {"num_parameters": count_parameters(stepper.model)},
-                "seconds": {
-                    "build": built - started,
-                    "warm_up": warm - built,
-                    "measure": measured - measuring,
-                },
+        message: Measured = {
+            "event": "measured",
+            "steps": [
+                {"step": step, "phase": phase, "wall_ns": host.wall, "issue_ns": host.issue}
+                for step, by_phase in enumerate(times)
+                for phase, host in by_phase.items()
+            ],
+            "memory": probed["memory"],
+            "figures": probed["figures"],
+            "module_memory": probed.get("module_memory", []),
+            "settings": settings() | {"num_parameters": count_parameters(stepper.model)},
+            "seconds": {
+                "build": built - started,
+                "warm_up": warm - built,
+                "measure": measured - measuring,
             },
-        )
+        }
+        if host_loop_ns is not None:
+            message["host_loop_ns"] = host_loop_ns
+        if busy:
+            message["busy"] = busy
+        answer(connection, message)
     except Exception as error:
         traceback.print_exc()
         allocator = isinstance(error, torch.OutOfMemoryError)
@@ -319,8 +355,8 @@ def facts(device: torch.device) -> Facts:
 
 def serve(connection: Connection, device: torch.device, followed_by: ModuleRanges | None = None) -> None:
     """Answer tasks until one is None or the connection closes: each is a dict with `log` (file that receives this
-    process's output) and either `calibrate` or `run`, `warmup_steps`, `steps` and `probe` (memory and numerics,
-    too?). When `released` is sent, the run has left nothing behind."""
+    process's output) and either `calibrate` or `run`, `warmup_steps`, `steps`, `probe` (memory, numerics
+    and the host's speed, too?) and `busy_s`. When `released` is sent, the run has left nothing behind."""
     answer(connection, {"event": "hello", "pid": os.getpid(), "facts": facts(device)})
     while True:
         try:
@@ -343,15 +379,16 @@ def serve(connection: Connection, device: torch.device, followed_by: ModuleRange
         answer(connection, {"event": "released"})
 
 
-def end_with_runner(connection: Connection, home: str) -> None:
-    """End this process as soon as the runner is gone, even in the middle of a step, and remove its temporary folder,
-    which nobody else will. Until then a thread sleeps."""
+def end_with_runner(connection: Connection, home: str = "") -> None:
+    """End this process as soon as the runner is gone, even in the middle of a step, and remove its temporary folder
+    `home`, which nobody else will. Until then a thread sleeps."""
     runner = select.poll()
     runner.register(connection.fileno(), select.POLLRDHUP)
 
     def watch() -> None:
         runner.poll()
-        shutil.rmtree(home, ignore_errors=True)
+        if home:
+            shutil.rmtree(home, ignore_errors=True)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -362,7 +399,19 @@ def main() -> None:
     parser.add_argument("address")
     parser.add_argument("--device", choices=("cuda", "cpu"), required=True)
     parser.add_argument("--annotate", action="store_true", help="open NVTX ranges")
+    parser.add_argument("--fork", action="store_true", help="fork a process for each address that is sent")
     arguments = parser.parse_args()
+    home = os.path.dirname(arguments.address)
+    if arguments.fork:
+        with Client(arguments.address) as control:
+            fork_workers(control, lambda address: connect(address, arguments))
+        shutil.rmtree(home, ignore_errors=True)
+    else:
+        connect(arguments.address, arguments, home)
+
+
+def connect(address: str, arguments: argparse.Namespace, home: str = "") -> None:
+    """Serve whoever listens at an address; `home` as of `end_with_runner`."""
     # Backward on the thread that runs forward, so that its kernels are launched inside the `backward` range.
     torch.autograd.set_multithreading_enabled(False)
     followed_by = None
@@ -370,6 +419,6 @@ def main() -> None:
         annotation.use(torch.cuda.nvtx.range)
         followed_by = ModuleRanges(torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop)
     device = torch.device(arguments.device, 0) if arguments.device == "cuda" else torch.device("cpu")
-    with Client(arguments.address) as connection:
-        end_with_runner(connection, os.path.dirname(arguments.address))
+    with Client(address) as connection:
+        end_with_runner(connection, home)
         serve(connection, device, followed_by)

@@ -29,9 +29,9 @@ from jobs.contract.axes import Run
 from jobs.contract.layout import Protocol
 from jobs.executor.collectors import NOT_SAMPLED, TRACED, Timer
 from jobs.executor.failures import CollectorError, RunFailed
+from jobs.executor.gpus import visible_gpus
 from jobs.executor.machine import commit
 from jobs.executor.nsys_cli import count_kernels_and_steps, export
-from jobs.executor.preflight import visible_gpus
 from jobs.executor.result_store import Results, read_json
 from jobs.executor.sweep_runner import SweepRunner
 from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep, select
@@ -138,6 +138,7 @@ class ProcessPerRun(Timer):
 
     name = "nsys"
     annotate = True
+    forks = False
 
     def profile(self, run: Run, protocol: Protocol, folder: Path) -> None:
         """Raises RunFailed or CollectorError unless the capture holds all steps."""

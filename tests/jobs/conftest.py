@@ -27,6 +27,8 @@ TINY = {
     "custom_sizes": {"tiny": {"d_model": 16, "d_ff": 32, "num_layers": 1, "num_heads": 2}},
     "warmup_steps": 2,
     "measured_steps": 2,
+    "profiled_steps": 3,
+    "processes": 1,
 }
 
 

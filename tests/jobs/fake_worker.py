@@ -12,6 +12,8 @@ import time
 from multiprocessing.connection import Client
 from pathlib import Path
 
+from jobs.worker.fork import fork_workers
+
 PHASES = {
     "forward": ["forward"],
     "forward_backward": ["forward", "loss", "backward"],
@@ -133,16 +135,33 @@ class FakeService:
             self.at("measured")
         except Abandoned:
             return
+        if task["busy_s"]:
+            self.connection.send({"event": "timed"})
+            if self.connection.recv() != "go":
+                return
         names = [*PHASES[run["mode"]], "step"]
-        steps = [{"step": step, "phase": name, "wall_ns": 1000} for step in range(task["steps"]) for name in names]
+        row = {"wall_ns": 1000, "issue_ns": 600}
+        steps = [{"step": step, "phase": name} | row for step in range(task["steps"]) for name in names]
         answer = {"event": "measured", "steps": steps, "memory": [], "figures": [], "settings": SETTINGS}
+        if task["probe"]:
+            answer["host_loop_ns"] = 50_000_000
+        if task["busy_s"]:
+            answer["busy"] = {"steps": 10, "wall_ns": 1_000_000_000}
         self.connection.send(answer | {"seconds": {"build": 0.0, "warm_up": 0.0, "measure": 0.0}})
 
 
 def main(folder: Path) -> None:
-    try:
-        with Client(sys.argv[sys.argv.index("jobs.worker") + 1]) as connection:
+    def serve(address: str) -> None:
+        with Client(address) as connection:
             FakeService(connection, folder).serve()
+
+    address = sys.argv[sys.argv.index("jobs.worker") + 1]
+    try:
+        if "--fork" in sys.argv:
+            with Client(address) as control:
+                fork_workers(control, serve)
+        else:
+            serve(address)
     except SystemExit:
         os._exit(1)
     os._exit(0)

@@ -119,6 +119,12 @@ def test_a_real_worker_starts_says_what_it_is_and_leaves_nothing():
     environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     names = {item.partition(b"=")[0].decode() for item in environment if item}
     assert names <= {*privacy.ENVIRONMENT, "HOME", "TMPDIR", "PYTHONUNBUFFERED"}
+    timer.fresh = False
+    timer.renew()
+    assert timer.worker.pid != pid and timer.worker.home == home
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    pid = timer.worker.pid
     timer.stop()
     assert not home.exists()
     with pytest.raises(ProcessLookupError):

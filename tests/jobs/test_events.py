@@ -88,9 +88,9 @@ def tell(report) -> None:
     report("sweep_started", runs=3, finished=1, timed=0, stages=6, predicted_s=PREDICTED)
     report("run_started", run="b", gpu=0)
     report("stage_started", run="b", stage="timer")
-    report("stage_finished", run="b", collector="timer", wall_s=5.0)
+    report("stage_finished", run="b", stage="timer", collector="timer", wall_s=5.0)
     report("run_repeated", run="b", why="nsys recorded 2 of 3 steps")
-    report("stage_finished", run="b", collector="nsys", wall_s=4.0)
+    report("stage_finished", run="b", stage="nsys", collector="nsys", wall_s=4.0)
     report("run_finished", run="b", status="ok", detail=None, wall_s=9.0)
     report(
         "run_finished", run="c", status="oom", detail={"phase": "backward", "message": "out [of] memory"}, wall_s=3.0
@@ -112,9 +112,9 @@ def test_without_a_terminal_each_pass_is_a_plain_line(capsys, at):
     at(10)
     report("sweep_started", runs=3, finished=1, timed=0, stages=6, predicted_s=PREDICTED)
     at(60)
-    report("stage_finished", run="b", collector="timer", wall_s=6.0)
+    report("stage_finished", run="b", stage="timer", collector="timer", wall_s=6.0)
     at(110)
-    report("stage_finished", run="b", collector="nsys", wall_s=4.0)
+    report("stage_finished", run="b", stage="nsys", collector="nsys", wall_s=4.0)
     report("run_finished", run="b", status="ok", detail=None, wall_s=10.0)
     report("run_finished", run="c", status="oom", detail={"phase": "backward", "message": "out [of] memory"}, wall_s=3)
     report("sweep_finished", statuses={"a": "ok", "b": "ok", "c": "oom"})

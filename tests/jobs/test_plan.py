@@ -24,7 +24,13 @@ def test_the_default_sweep_is_60_runs_in_the_order_of_its_axes():
     assert len(set(ids)) == 60
     assert {run.batch_size for run in DEFAULT.runs} == {4}
     assert {run.vocab_size for run in DEFAULT.runs} == {10_000}
-    assert DEFAULT.protocol.model_dump() == {"warmup_steps": 5, "measured_steps": 10, "profiled_steps": 3}
+    assert DEFAULT.protocol.model_dump() == {
+        "warmup_steps": 5,
+        "measured_steps": 10,
+        "processes": 3,
+        "seed": 0,
+        "profiled_steps": 5,
+    }
 
 
 def test_a_run_knows_the_shape_of_its_size():

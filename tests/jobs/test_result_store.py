@@ -11,14 +11,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs.contract.layout import RunRecord
+from jobs.contract.layout import PROTOCOL_VERSION, RunRecord, TimedProcess
 from jobs.executor import result_store as results_module
 from jobs.executor.result_store import Locked, Results, read_json, write_json
 from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 
 SWEEP = load_sweep(DEFAULT_SWEEP)
 RUN = SWEEP.runs[0]
-RECORD = RunRecord(run_id=RUN.run_id, status="ok", run=RUN, **SWEEP.protocol.model_dump())
+RECORD = RunRecord(
+    protocol_version=PROTOCOL_VERSION, run_id=RUN.run_id, status="ok", run=RUN, **SWEEP.protocol.model_dump()
+)
+TIMED_ONCE = RECORD.model_copy(update={"status": "timed", "timed": [TimedProcess(position=0)]})
 
 
 @pytest.fixture
@@ -56,12 +59,12 @@ def test_a_timed_run_keeps_its_timings_and_loses_what_a_capture_left(results):
     (folder / "log.txt").write_text("timer: ")
     results.keep_timings(RUN, {"steps": []})
     assert results.timed(RUN, SWEEP.protocol) is None
-    results.keep_timed(RUN, RECORD.model_copy(update={"status": "timed"}))
+    record = results.keep_timed(RUN, TIMED_ONCE)
     assert results.timed(RUN, SWEEP.protocol).status == "timed"
     assert results.timed(RUN, SWEEP.protocol.model_copy(update={"measured_steps": 11})) is None
     assert results.in_flight(RUN) is None
     (folder / "profile.sqlite").write_text("old")
-    assert results.begin_profile(RUN) == folder
+    assert results.resume(RUN, record) == folder
     assert sorted(os.listdir(folder)) == ["in_flight.json", "log.txt", "timed.json", "timings.json"]
     results.finish(RUN, RECORD)
     assert sorted(os.listdir(folder)) == ["log.txt", "run.json", "timings.json"]
@@ -196,9 +199,9 @@ def test_nothing_is_written_through_a_planted_link(results, victim, tmp_path):
     assert read_json(tmp_path / "run.json", dict) == {"a": 1}
     folder = results.begin(RUN)
     results.keep_timings(RUN, {"steps": []})
-    results.keep_timed(RUN, RECORD.model_copy(update={"status": "timed"}))
+    record = results.keep_timed(RUN, TIMED_ONCE)
     (folder / "nsys.log").symlink_to(victim)
-    results.begin_profile(RUN)
+    results.resume(RUN, record)
     assert not (folder / "nsys.log").is_symlink()
 
 

@@ -3,6 +3,7 @@
 import os
 import select
 import socket
+import time
 import weakref
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -88,8 +89,19 @@ def test_a_mode_runs_its_phases_only(mode, phases, opened):
 
 def test_phases_add_up_to_the_step():
     wall = [make().step() for _ in range(3)][-1]
-    phases = sum(nanoseconds for name, nanoseconds in wall.items() if name != "step")
-    assert 0.8 * wall["step"] < phases <= wall["step"]
+    phases = sum(host.wall for name, host in wall.items() if name != "step")
+    assert 0.8 * wall["step"].wall < phases <= wall["step"].wall
+
+
+def test_the_time_to_issue_is_without_the_waits_for_the_device(monkeypatch):
+    one = make()
+    one.step()
+    monkeypatch.setattr(one, "synchronize", lambda: time.sleep(0.02))
+    times = one.step()
+    phases = [host for name, host in times.items() if name != "step"]
+    assert all(host.wall - host.issue >= 20_000_000 for host in phases)
+    waits = sum(host.wall - host.issue for host in phases)
+    assert times["step"].wall - times["step"].issue == pytest.approx(waits, abs=len(phases) * 10_000)
 
 
 def test_forward_keeps_nothing_for_backward():
@@ -135,7 +147,7 @@ class FakeConnection:
 
 
 def task(**changes):
-    return {"run": FIELDS | changes, "warmup_steps": 2, "steps": 3, "probe": True}
+    return {"run": FIELDS | changes, "warmup_steps": 2, "steps": 3, "probe": True, "busy_s": 0.0}
 
 
 def test_measured_steps_are_annotated_and_warm_up_steps_are_not(opened):
@@ -148,6 +160,16 @@ def test_measured_steps_are_annotated_and_warm_up_steps_are_not(opened):
     assert [row["phase"] for row in measured["steps"][:5]] == ["forward", "loss", "backward", "optimizer", "step"]
     assert {row["step"] for row in measured["steps"]} == {0, 1, 2}
     assert measured["memory"] == []
+
+
+def test_what_is_probed_of_the_host_and_the_busy_block_are_told_beside_the_steps():
+    connection = FakeConnection()
+    perform(task() | {"busy_s": 0.05}, CPU, connection)
+    assert [message["event"] for message in connection.sent] == ["ready", "timed", "measured"]
+    measured = connection.sent[-1]
+    assert measured["busy"]["steps"] >= 1 and measured["busy"]["wall_ns"] >= 50_000_000
+    assert measured["host_loop_ns"] > 0
+    assert {row["step"] for row in measured["steps"]} == {0, 1, 2}
 
 
 def test_modules_are_followed_in_one_more_step_with_names_of_its_own(opened):

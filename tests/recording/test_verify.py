@@ -13,7 +13,7 @@ from analysis.recording.verify import verify
 from analysis.write_site import recordings_in
 from jobs.__main__ import app
 from jobs.contract.axes import Run
-from jobs.contract.layout import CAPTURE, LOG, RECORD, SWEEP, TIMINGS, Machine, Protocol, RunRecord
+from jobs.contract.layout import CAPTURE, LOG, RECORD, SWEEP, TIMINGS, Machine, Protocol, RunRecord, TimedProcess
 from jobs.executor.result_store import Results, write_json
 from tests.recording.test_ingest import _TIMINGS, _capture
 
@@ -32,7 +32,8 @@ RUNS = [
     for length in (16, 32)
 ]
 FIRST, SECOND = (run.run_id for run in RUNS)
-PROTOCOL = Protocol(profiled_steps=3)
+PROTOCOL = Protocol(profiled_steps=3, processes=1)
+KNOWN = PROTOCOL.model_dump() | {"schema_version": 2, "protocol_version": 2, "timed": [TimedProcess(position=0)]}
 
 
 @pytest.fixture
@@ -41,11 +42,10 @@ def results(tmp_path) -> Results:
     results = Results(tmp_path / "results", "tiny")
     for run in RUNS:
         folder = results.begin(run)
-        facts = PROTOCOL.model_dump() | {"machine": Machine(gpu_name="H200"), "schema_version": 2}
+        facts = KNOWN | {"machine": Machine(gpu_name="H200")}
         record = RunRecord(run_id=run.run_id, status="timed", run=run, started_at="2026-11-22T07:00:00+00:00", **facts)
         results.keep_timings(run, _TIMINGS)
-        results.keep_timed(run, record)
-        results.begin_profile(run)
+        results.resume(run, results.keep_timed(run, record))
         (folder / LOG).write_text("what the run printed\n")
         _capture(steps=3).sqlite(folder / CAPTURE)
         results.finish(run, record.model_copy(update={"status": "ok"}))
@@ -142,7 +142,7 @@ def test_a_digest_that_was_removed_is_damage(results):
 
 def test_damaged_timings_of_a_timed_run_are_measured_again(results):
     folder = results.begin(RUNS[0])
-    record = RunRecord(run_id=FIRST, status="timed", run=RUNS[0], schema_version=2, **PROTOCOL.model_dump())
+    record = RunRecord(run_id=FIRST, status="timed", run=RUNS[0], **KNOWN)
     results.keep_timings(RUNS[0], _TIMINGS)
     results.keep_timed(RUNS[0], record)
     assert results.timed(RUNS[0], PROTOCOL) is not None

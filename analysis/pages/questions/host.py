@@ -345,7 +345,7 @@ def _compiled(steps: pd.DataFrame) -> pd.DataFrame:
     """Spread over unprofiled steps of forward and backward together, per run: run_id, timer_ns, _min_ns, _max_ns."""
     rows = steps[steps["collector"].astype(str) == "timer"].astype({"run_id": str, "phase": str})
     rows = rows[rows["phase"].isin((ranges.FORWARD, ranges.BACKWARD))]
-    rows = rows.groupby(["run_id", "rank", "step"], sort=False)["wall_ns"].sum().reset_index()
+    rows = rows.groupby(["run_id", "rank", "process", "step"], sort=False)["wall_ns"].sum().reset_index()
     rows = ranks.largest_of_ranks(rows, ["wall_ns"])
     return timing.spread(rows, ["run_id"], "wall_ns", "timer").drop(columns="timer_n")
 

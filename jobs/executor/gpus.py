@@ -1,0 +1,40 @@
+"""The GPUs that this process may use, as CUDA counts them, and NVML's handles of them."""
+
+import os
+from contextlib import suppress
+from itertools import takewhile
+
+import pynvml
+
+
+def visible_names() -> list[str] | None:
+    """Indices or UUIDs of the GPUs that CUDA_VISIBLE_DEVICES leaves, up to the first that is neither, as CUDA reads it;
+    None where it is not set: all of them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return None
+    names = (part.strip() for part in visible.split(","))
+    return list(takewhile(lambda name: name.isdigit() or name.startswith(("GPU-", "MIG-")), names))
+
+
+def visible_gpus() -> list[int]:
+    """Indices of the GPUs this process may use, counted as CUDA counts them; [] without a driver."""
+    if (names := visible_names()) is not None:
+        return list(range(len(names)))
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        return list(range(pynvml.nvmlDeviceGetCount()))
+    return []
+
+
+def visible_handles(gpus: int = 0) -> list:
+    """NVML's handles of these GPUs, or of the first `gpus`: it counts all of a machine, and knows nothing of
+    CUDA_VISIBLE_DEVICES. Raises NVMLError."""
+    pynvml.nvmlInit()
+    names = visible_names()
+    if names is None:
+        names = [str(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    return [
+        pynvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else pynvml.nvmlDeviceGetHandleByUUID(name)
+        for name in names[: gpus or None]
+    ]
