@@ -6,7 +6,7 @@ alone; then nsys captures some with a range for each phase, and some more with a
 slower and only tell which module launches which kernel. Then the script is stopped, or goes on alone.
 
 Phases are opened around what PyTorch itself offers: `next` of a DataLoader, calls of the outermost module,
-`torch.autograd.backward`, clipping, `zero_grad` and `step` of an optimizer. What the script computes stays the same to
+`torch.autograd.backward`, clipping, `zero_grad` and `step` of an optimizer, a gradient scaler. What the script computes stays the same to
 the bit: nothing is cast, copied or reordered, and no random number is drawn.
 
 Loaded by its path, see `sitecustomize`; it needs torch, and `module_ranges` beside it.
@@ -448,6 +448,9 @@ def install(plan: Plan, push: Callable | None = None, pop: Callable | None = Non
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         wrapped(nn.utils.clip_grad, name, in_phase("clip"))
         setattr(nn.utils, name, getattr(nn.utils.clip_grad, name))
+    # Of a scaler's step nothing but the optimizer's is one: a step ends within it.
+    for name in ("unscale_", "update"):
+        wrapped(torch.amp.GradScaler, name, in_phase("optimizer"))
     optimizer.register_optimizer_step_pre_hook(follower.before_update)
     optimizer.register_optimizer_step_post_hook(follower.after_update)
     if plan.step not in ("auto", "optimizer", "forward"):
