@@ -6,8 +6,8 @@ alone; then nsys captures some with a range for each phase, and some more with a
 slower and only tell which module launches which kernel. Then the script is stopped, or goes on alone.
 
 Phases are opened around what PyTorch itself offers: `next` of a DataLoader, calls of the outermost module,
-`torch.autograd.backward`, clipping, `zero_grad` and `step` of an optimizer, a gradient scaler. What the script computes stays the same to
-the bit: nothing is cast, copied or reordered, and no random number is drawn.
+`torch.autograd.backward`, clipping, `zero_grad` and `step` of an optimizer, a gradient scaler. What the script computes
+stays the same to the bit: nothing is cast, copied or reordered, and no random number is drawn.
 
 Loaded by its path, see `sitecustomize`; it needs torch, and `module_ranges` beside it.
 """
