@@ -228,6 +228,7 @@ def _add_run(tables, size, context, mode, precision, num_profiled, num_timed, oo
             "warmup_steps": 5,
             "measured_steps": num_timed,
             "profiled_steps": num_profiled,
+            "processes": 1,
             "peak_memory_bytes": 20 * s.num_parameters(VOCAB_SIZE),
             "started_at": "2026-01-02T03:04:05Z",
             "wall_s": 12.5,

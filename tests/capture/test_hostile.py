@@ -263,6 +263,7 @@ def test_the_checks_of_a_table_are_not_computed(tmp_path, show_limited):
     assert show_limited(path)["code"] == 0
 
 
+@pytest.mark.long
 def test_what_other_tables_compute_does_not_matter(tmp_path, show_limited):
     path = _export().sqlite(tmp_path / "x.sqlite")
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -276,6 +277,7 @@ def test_what_other_tables_compute_does_not_matter(tmp_path, show_limited):
     assert show_limited(path)["code"] == 0
 
 
+@pytest.mark.long
 def test_a_schema_of_many_tables_is_refused(tmp_path, assert_refused):
     path = _export().sqlite(tmp_path / "x.sqlite")
     with closing(sqlite3.connect(path)) as connection, connection:

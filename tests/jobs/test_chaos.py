@@ -99,7 +99,8 @@ class Sweep:
         return [json.loads(line) for line in lines if line.endswith("}")]
 
 
-@pytest.mark.parametrize("harms", [FEW, pytest.param(MANY, marks=pytest.mark.long)], ids=["few", "many"])
+@pytest.mark.long
+@pytest.mark.parametrize("harms", [FEW, MANY], ids=["few", "many"])
 def test_random_kills_lose_no_run_and_double_none(tiny, tmp_path, fake_nsys, harms):
     chance = random.Random(SEED)
     harms = [*harms]

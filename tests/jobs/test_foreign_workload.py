@@ -40,6 +40,7 @@ def measure(started_in, **changes):
     return started_in("run", "--device", "cpu", "--results", "results", **changes)
 
 
+@pytest.mark.long
 def test_it_is_measured_and_ingested(started_in, tmp_path):
     done = measure(started_in)
     assert done.returncode == 0, done.stdout + done.stderr
