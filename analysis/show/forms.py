@@ -78,7 +78,7 @@ def _shortened(text: str, width: int) -> str:
     return f"{text[:head]}\N{HORIZONTAL ELLIPSIS}{text[head + 1 - width :]}"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Markdown and HTML that would change what is seen, made plain."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]()#+!|~$-])", r"\\\1", text)
@@ -86,13 +86,13 @@ def _escaped(text: str) -> str:
 
 def as_markdown(summary: Summary, top: int = 20) -> str:
     """The same as Markdown tables."""
-    lines = [f"# {_escaped(printable(summary.capture['source']))}", ""]
-    lines += [f"- {_escaped(line)}" for line in facts_of(summary)]
+    lines = [f"# {escaped(printable(summary.capture['source']))}", ""]
+    lines += [f"- {escaped(line)}" for line in facts_of(summary)]
     for title, _, frame, left_out in _sections(summary, top):
         lines += ["", f"## {title}", "", "| " + " | ".join(heading(column) for column in frame.columns) + " |"]
         lines.append("|" + "|".join(":--" if is_text(frame, column) else "--:" for column in frame.columns) + "|")
         for row in frame.itertuples(index=False):
-            lines.append("| " + " | ".join(_escaped(shown(c, v)) for c, v in zip(frame.columns, row)) + " |")
+            lines.append("| " + " | ".join(escaped(shown(c, v)) for c, v in zip(frame.columns, row)) + " |")
         if left_out:
             lines += ["", f"... and {left_out} more."]
     return "\n".join(lines) + "\n"
