@@ -36,6 +36,14 @@ ROOMS = {
     "analysis.pages": {"jobs.contract", "jobs.memory", "analysis.answer", "analysis.reference", "analysis.metrics"},
     "analysis.render": {"jobs.contract", "analysis.answer"},
     "analysis.show": {"jobs.contract", "analysis.reference", "analysis.capture"},
+    "analysis.comparison": {
+        "jobs.contract",
+        "analysis.reference",
+        "analysis.capture",
+        "analysis.recording",
+        "analysis.metrics",
+        "analysis.show",
+    },
     "analysis.write_site": {
         "jobs.contract",
         "analysis.answer",
@@ -49,6 +57,7 @@ ROOMS = {
         "jobs.contract",
         "analysis.show",
         "analysis.capture",
+        "analysis.comparison",
         "analysis.recording",
         "analysis.render",
         "analysis.write_site",
