@@ -11,6 +11,7 @@ import typer
 from analysis import show as showing
 from analysis.capture import nsys_reports
 from analysis.capture import selection as selecting
+from analysis.comparison import command as comparing
 from analysis.recording import ingest as ingesting
 from analysis.recording import merge as merging
 from analysis.recording.store import RecordingError
@@ -141,9 +142,7 @@ def show(
     ] = None,
 ) -> None:
     """Summarise nsys profiles of any program: kernels, ranges, phases, API calls, copies, and what is missing."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a terminal of another encoding still shows the rest
+    show_what_can_be()
     of_summaries = {"form": "--format", "top": "--top", "rules": "--rules", "phase": "--phase"}
     of_summaries |= {"section": "--section", "in_range": "--range", "gpu": "--gpu", "between": "--between"}
     of_summaries |= {"html": "--html"}
@@ -180,6 +179,53 @@ def show(
         )
     if code:
         raise typer.Exit(code)
+
+
+def compare(
+    first: Annotated[
+        Path, typer.Argument(metavar="A", help="A recording, the results folder of a sweep, or one capture.")
+    ],
+    second: Annotated[Path, typer.Argument(metavar="B", help="The same, held against A.")],
+    a: Annotated[
+        list[str] | None, typer.Option("--a", metavar="KEY=VALUE,...", help="Some of the runs of A: axes, or run_id.")
+    ] = None,
+    b: Annotated[list[str] | None, typer.Option("--b", metavar="KEY=VALUE,...", help="Some of the runs of B.")] = None,
+    noise: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="C D", help="Two recordings of the same runs, for the noise band."),
+    ] = None,
+    skip: Annotated[int, typer.Option(min=0, help="Leave out the first steps of captures, such as warm-up.")] = 0,
+    fail_if: Annotated[
+        list[str] | None, typer.Option(metavar="CONDITION", help='Such as "step > 3%"; repeat for several.')
+    ] = None,
+    form: Annotated[comparing.Format, typer.Option("--format", help="How to print it.")] = "text",
+    top: Annotated[int, typer.Option(min=0, help="Parts of the difference in text and md; 0 for all.")] = 10,
+) -> None:
+    """Hold B against A: is it faster, by how much, why, and is that more than noise?
+
+    Exit code: 0, or with --fail-if 1 beyond a limit, 3 not enough data to tell; 2 these cannot be compared.
+    """
+    show_what_can_be()
+    request = comparing.Request(
+        first=first,
+        second=second,
+        only_first=a or (),
+        only_second=b or (),
+        noise=noise,
+        skip=skip,
+        conditions=fail_if or (),
+        form=form,
+        top=top,
+    )
+    if code := comparing.run(request, print, ingesting.print_line):
+        raise typer.Exit(code)
+
+
+def show_what_can_be() -> None:
+    """A terminal of another encoding shows what it can, and the rest as escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def is_given(context: typer.Context, name: str) -> bool:

@@ -14,6 +14,10 @@ from jobs.output import Output
 
 COMMANDS = {
     "show": ("analysis.commands:show", "Summarise nsys profiles of any program."),
+    "compare": (
+        "analysis.commands:compare",
+        "Hold B against A: is it faster, by how much, why, and is that more than noise?",
+    ),
     "profile": (
         "jobs.profile:profile",
         "Profile a training script as it is: which module each kernel is of, backward included.",

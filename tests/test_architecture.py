@@ -45,6 +45,14 @@ ROOMS = {
     "analysis.render": {"jobs.contract", "analysis.answer"},
     "analysis.show": {"jobs.contract", "analysis.reference", "analysis.capture", "analysis.render"},
     "analysis.loading": {"analysis.reference", "analysis.capture"},
+    "analysis.comparison": {
+        "jobs.contract",
+        "analysis.reference",
+        "analysis.capture",
+        "analysis.recording",
+        "analysis.metrics",
+        "analysis.show",
+    },
     "analysis.write_site": {
         "jobs.contract",
         "analysis.answer",
@@ -58,6 +66,7 @@ ROOMS = {
         "jobs.contract",
         "analysis.show",
         "analysis.capture",
+        "analysis.comparison",
         "analysis.recording",
         "analysis.render",
         "analysis.write_site",

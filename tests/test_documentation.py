@@ -2,6 +2,7 @@
 columns is so, and nothing of it is left unsaid."""
 
 import ast
+import json
 import re
 import shlex
 import sys
@@ -17,6 +18,8 @@ from analysis.capture.attribution import ATTRIBUTIONS
 from analysis.capture.nsys_export import read
 from analysis.capture.nsys_reports import REPORTS
 from analysis.capture.summary import SECTIONS, summarise
+from analysis.comparison import command as comparing
+from analysis.comparison.verdict import METRICS
 from jobs import commands as gpu_commands
 from jobs.__main__ import app
 from jobs.contract import axes
@@ -25,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 GUIDE = sorted((ROOT / "site" / "guide").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "site" / "extend.md", *GUIDE]
 SPECS = [*sorted((ROOT / "jobs" / "engines").iterdir()), ROOT / "jobs" / "sweep.yaml", ROOT / "docker" / "compose.yaml"]
-MEASURE, SHOW = (ROOT / "site" / "guide" / name for name in ("measure.md", "show.md"))
+MEASURE, SHOW, COMPARE = (ROOT / "site" / "guide" / name for name in ("measure.md", "show.md", "compare.md"))
 EXAMPLES = {"analysis/pages/questions/peak_memory.py", "analysis/pages/questions/peak_memory.md"}
 """Files that a reader of *Extend* makes."""
 
@@ -111,7 +114,7 @@ def test_options_are_said_to_belong_to_the_commands_that_have_them():
     assert shared == {
         option: {name for name, one in commands().items() if option in options_of(one)} for option in shared
     }
-    with_options_of_their_own = {"profile", "show", "publish-data"}
+    with_options_of_their_own = {"profile", "show", "compare", "publish-data"}
     for name in set(commands()) - with_options_of_their_own:
         assert options_of(commands()[name]) <= {"--help", *shared}, name
 
@@ -215,6 +218,15 @@ def test_every_page_of_the_guide_is_in_the_navigation_and_in_the_readme():
     nav = re.findall(r": (guide/\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     linked = re.findall(r"\]\(site/(guide/\S+\.md)\)", (ROOT / "README.md").read_text())
     assert set(nav) == set(linked) == {f"guide/{page.name}" for page in GUIDE}
+
+
+def test_the_metrics_and_keys_of_compare_are_those_of_the_program(capsys):
+    assert {marked(name)[0] for name, _ in rows_below(COMPARE, "metric")} == set(METRICS)
+    capture = ROOT / "tests" / "data" / "h200_parquetdir"
+    comparing.run(comparing.Request(first=capture, second=capture, form="json"), print, print)
+    printed = json.loads(capsys.readouterr().out)
+    for heading, keys in (("key", printed), ("key of `pairs`", printed["pairs"][0])):
+        assert {name for row in rows_below(COMPARE, heading) for name in marked(row[0])} == set(keys)
 
 
 def test_every_command_of_the_page_on_scripts_can_be_given(monkeypatch):

@@ -59,6 +59,16 @@ def depths(ops: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"at_ns": ready - ready[:1].sum(), "depth": np.maximum(waiting, 0)})
 
 
+def split_gaps(queued: pd.DataFrame) -> pd.DataFrame:
+    """`placed` operations with the gap before each by its cause: boundary_ns, launch_idle_ns and own_ns, whose sum it
+    is."""
+    return queued.assign(
+        boundary_ns=queued["gap_ns"].where(queued["first"], 0),
+        launch_idle_ns=queued["late_ns"].where(~queued["first"], 0),
+        own_ns=(queued["gap_ns"] - queued["late_ns"]).where(~queued["first"], 0),
+    )
+
+
 def causes(queued: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """What a GPU does in a step by cause, mean over the profiled steps, ranks and devices of a run: run_id, wall_ns,
     {cause}_captured_ns and {cause}_share for each of CAUSES, operations (of a device in a step), depth (mean over
@@ -67,12 +77,7 @@ def causes(queued: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     Idle time at the two ends of a step counts as between phases: the range less the time from the first operation's
     start to the last one's end.
     """
-    rows = queued.assign(
-        boundary_ns=queued["gap_ns"].where(queued["first"], 0),
-        launch_idle_ns=queued["late_ns"].where(~queued["first"], 0),
-        own_ns=(queued["gap_ns"] - queued["late_ns"]).where(~queued["first"], 0),
-        wait_ns=queued["start_ns"] - queued["ready_ns"],
-    )
+    rows = split_gaps(queued).assign(wait_ns=queued["start_ns"] - queued["ready_ns"])
     of_step = rows.groupby(QUEUE, sort=False).agg(
         operations=("start_ns", "size"),
         busy_ns=("busy_ns", "sum"),

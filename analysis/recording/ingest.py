@@ -368,7 +368,7 @@ def _capture_tables(
     placed = attribution.ranges
     first = placed.index[placed["step"] >= 0]
     origin = int(placed["start_ns"].to_numpy()[first].min())
-    processes = _by_rank(placed)
+    processes = processes_by_rank(placed)
 
     def rank(frame: pd.DataFrame):
         return processes.get_indexer(frame["process"])
@@ -404,7 +404,7 @@ def _capture_tables(
     api = _api_totals(capture, attribution, rank(capture.api))
     # A capture begins before the measured steps and ends after them; only what they launched is recorded.
     tables = {
-        "steps": _nsys_steps(placed, rank(placed)),
+        "steps": nsys_steps(placed, rank(placed)),
         "ranges": ranges_table[~modules.is_followed(placed)],
         "kernels": kernels[kernels["step"] >= 0],
         "memops": memops[memops["step"] >= 0],
@@ -413,7 +413,7 @@ def _capture_tables(
     return {name: _with_run(name, frame, run_id) for name, frame in tables.items()}
 
 
-def _by_rank(placed: pd.DataFrame) -> pd.Index:
+def processes_by_rank(placed: pd.DataFrame) -> pd.Index:
     """The processes with ranges, by rank: those with steps first, then by their first range and by process id. What is
     recorded lies in steps, so it is of these."""
     ranges_of = placed.assign(outside=placed["step"] < 0).groupby("process", as_index=False)
@@ -427,7 +427,7 @@ def _with_run(name: str, frame: pd.DataFrame, run_id: str) -> pd.DataFrame:
     return frame.assign(run_id=run)[[column.name for column in store.TABLES[name]]]
 
 
-def _nsys_steps(placed: pd.DataFrame, rank) -> pd.DataFrame:
+def nsys_steps(placed: pd.DataFrame, rank) -> pd.DataFrame:
     """Host time of each step of each rank, and of each phase in it, from the outermost range of each."""
     phase, parent = placed["phase"].astype(str).to_numpy(), placed["parent_id"].to_numpy()
     has = parent >= 0

@@ -69,7 +69,7 @@ def left_out_columns(narrow: Sequence[str], width: int) -> list[str]:
     return ["", *wrapped(f"Not in {width} columns (--top 0 shows all): {'; '.join(narrow)}", width)]
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Markdown and HTML that would change what is seen, made plain."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]()#+!|~$-])", r"\\\1", text)
@@ -77,8 +77,8 @@ def _escaped(text: str) -> str:
 
 def as_markdown(summary: Summary, top: int) -> str:
     """The same as Markdown tables, with all columns and names."""
-    lines = [f"# {_escaped(printable(summary.capture['source']))}", ""]
-    lines += [f"- {_escaped(line)}" for line in (*answer_of(summary), *facts_of(summary))]
+    lines = [f"# {escaped(printable(summary.capture['source']))}", ""]
+    lines += [f"- {escaped(line)}" for line in (*answer_of(summary), *facts_of(summary))]
     for _, title, frame, left_out in _limited(summary, top):
         lines += ["", f"## {title}", "", *markdown_table(frame)]
         if left_out:
@@ -90,7 +90,7 @@ def markdown_table(frame: pd.DataFrame) -> list[str]:
     lines = ["| " + " | ".join(heading(column) for column in frame.columns) + " |"]
     lines.append("|" + "|".join(":--" if is_text(frame, column) else "--:" for column in frame.columns) + "|")
     for row in frame.itertuples(index=False):
-        lines.append("| " + " | ".join(_escaped(shown(c, v)) for c, v in zip(frame.columns, row)) + " |")
+        lines.append("| " + " | ".join(escaped(shown(c, v)) for c, v in zip(frame.columns, row)) + " |")
     return lines
 
 

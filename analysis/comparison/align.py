@@ -1,0 +1,162 @@
+"""Which runs of two sides are compared, what differs between the sides, and what is refused.
+
+Runs are cases by their axes. An axis of FIXED must be equal; another one may differ, where each side has one value of
+it. Runs that differ in their repetition alone are one case: processes that measured the same.
+"""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis.comparison.errors import NotComparable
+from analysis.comparison.sides import Side
+from analysis.metrics.run_grid import in_model_order
+from jobs.contract import ranges
+from jobs.contract.axes import label_of, label_of_value, reading_order
+
+FIXED = ("size", "context_length", "batch_size", "mode")
+"""Axes that say how much work a step is."""
+VARIANTS = (*(name for name in reading_order() if name not in (*FIXED, "repeat")), "fresh_process")
+SETTINGS = ("gpu_name", "driver", "cuda", "torch", "nsys", "python", "commit")
+"""What else may have changed between the two, of the machine and the programs."""
+
+MODE_PHASES = {ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER}
+"""Phases that tell one mode from another."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Runs that are compared: the run_ids of A and of B, which are repetitions where there are several."""
+
+    label: str
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alignment:
+    """differences: axis -> its value in A and in B. settings: the same for SETTINGS. only_first, only_second: runs
+    without a partner, and why (not finished, another number of parameters, or "")."""
+
+    cases: list[Case]
+    differences: dict[str, tuple[str, str]]
+    settings: dict[str, tuple[str, str]]
+    only_first: dict[str, str]
+    only_second: dict[str, str]
+
+
+def align(first: Side, second: Side) -> Alignment:
+    """The cases of two sides. Raises NotComparable where there is none."""
+    if first.is_capture or second.is_capture:
+        return _of_captures(first, second)
+    for letter, side in (("A", first), ("B", second)):
+        if not len(side.runs):
+            raise NotComparable(f"{letter} has no finished run: measure it again")
+    axes = [name for name in (*FIXED, *VARIANTS) if name in first.runs and name in second.runs]
+    differences: list[str] = []
+    groups = _groups(first.runs, axes), _groups(second.runs, axes)
+    if not groups[0].keys() & groups[1].keys():
+        differences = [name for name in axes if name not in FIXED and _differs(name, first.runs, second.runs)]
+        axes = [name for name in axes if name not in differences]
+        groups = _groups(first.runs, axes), _groups(second.runs, axes)
+    cases: list[Case] = []
+    refused: dict[str, str] = {}
+    num_parameters = [dict(zip(side.runs["run_id"], side.runs["num_parameters"])) for side in (first, second)]
+    vary = [name for name in axes if first.runs[name].nunique() > 1 or name in ("size", "context_length", "mode")]
+    for key, mine in groups[0].items():
+        others = groups[1].get(key, [])
+        counts = {int(n[run]) for n, runs in zip(num_parameters, (mine, others)) for run in runs}
+        if len(counts) > 1 and others:
+            why = f"{label_of('size')} {key[0]} has {' and '.join(f'{n:,}' for n in sorted(counts))} parameters"
+            refused |= dict.fromkeys([*mine, *others], why)
+        elif others:
+            said = [_said(name, value) for name, value in zip(axes, key) if name in vary]
+            cases.append(Case(label=" ".join(said), first=tuple(mine), second=tuple(others)))
+    if not cases:
+        raise NotComparable(_reason(first, second, refused))
+    return Alignment(
+        cases=cases,
+        differences={name: _values(name, first.runs, second.runs) for name in differences},
+        settings=_settings(first.runs, second.runs),
+        only_first=_without_partner(first, cases, "first", refused),
+        only_second=_without_partner(second, cases, "second", refused),
+    )
+
+
+def _of_captures(first: Side, second: Side) -> Alignment:
+    """A capture says nothing of axes but the phases of its steps: it has one run, and so must the other side."""
+    for letter, side in (("A", first), ("B", second)):
+        if len(side.runs) != 1:
+            option = f"--{letter.lower()}"
+            raise NotComparable(
+                f"{letter} has {len(side.runs)} runs and the other is a capture of one: choose with {option} KEY=VALUE"
+            )
+    phases = [_phases(side) for side in (first, second)]
+    if all(phases) and phases[0] != phases[1]:
+        said = " and ".join(f"{', '.join(sorted(names))} in {letter}" for names, letter in zip(phases, "AB"))
+        raise NotComparable(f"mode: steps have the phases {said}, which is other work, and these cannot be compared")
+    runs = first.runs["run_id"].iloc[0], second.runs["run_id"].iloc[0]
+    case = Case(label=runs[0] if not first.is_capture else runs[1], first=(runs[0],), second=(runs[1],))
+    return Alignment(cases=[case], differences={}, settings={}, only_first={}, only_second={})
+
+
+def _phases(side: Side) -> set[str]:
+    """Those of MODE_PHASES in which a side launches kernels; none where it names no phase."""
+    kernels = side.kernels[side.kernels["run_id"].isin(side.runs["run_id"])]
+    return set(kernels["phase"].unique().astype(str)) & MODE_PHASES
+
+
+def _groups(runs: pd.DataFrame, axes: list[str]) -> dict[tuple, list[str]]:
+    """run_ids by the values of `axes`, in model order."""
+    groups: dict[tuple, list[str]] = {}
+    for row in in_model_order(runs)[[*axes, "run_id"]].itertuples(index=False):
+        groups.setdefault(tuple(map(str, row[:-1])), []).append(row[-1])
+    return groups
+
+
+def _differs(name: str, first: pd.DataFrame, second: pd.DataFrame) -> bool:
+    values = [set(runs[name].astype(str)) for runs in (first, second)]
+    return len(values[0]) == len(values[1]) == 1 and values[0] != values[1]
+
+
+def _values(name: str, first: pd.DataFrame, second: pd.DataFrame) -> tuple[str, str]:
+    """The one value of an axis on each side."""
+    before, after = (str(label_of_value(name, runs[name].iloc[0])) for runs in (first, second))
+    return before, after
+
+
+def _said(name: str, value: object) -> str:
+    """A value of an axis as pages call it, alone where it says what it is of."""
+    text = str(label_of_value(name, value))
+    return text if name in ("size", "mode", "precision", "attention") else f"{label_of(name)} {text}"
+
+
+def _reason(first: Side, second: Side, refused: dict[str, str]) -> str:
+    if refused:
+        return f"A and B are not the same model: {next(iter(refused.values()))}; compare runs of one model"
+    for name in (*FIXED, *VARIANTS):
+        values = [sorted(set(map(str, side.runs[name]))) if name in side.runs else [] for side in (first, second)]
+        if set(values[0]) & set(values[1]):
+            continue
+        said = f"{label_of(name)} is {', '.join(values[0])} in A and {', '.join(values[1])} in B"
+        if name in FIXED:
+            return f"{said}: a step is another amount of work, and these cannot be compared"
+        return f"{said}: choose one of each with --a {name}=VALUE and --b {name}=VALUE"
+    fixed = ", ".join(map(label_of, FIXED))
+    return f"no run of A has the {fixed} of one of B: choose runs with --a KEY=VALUE and --b KEY=VALUE"
+
+
+def _settings(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    said = {}
+    for name in SETTINGS:
+        if name in first and name in second:
+            before, after = (", ".join(sorted(set(runs[name].dropna().astype(str)))) for runs in (first, second))
+            if before != after:
+                said[name] = (before, after)
+    return said
+
+
+def _without_partner(side: Side, cases: list[Case], which: str, refused: dict[str, str]) -> dict[str, str]:
+    used = {run for case in cases for run in getattr(case, which)}
+    alone = {run: refused.get(run, "") for run in side.runs["run_id"] if run not in used}
+    return alone | side.unfinished

@@ -1,0 +1,74 @@
+"""The whole way from two paths to what is printed, and the exit code."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from analysis.capture.nsys_export import ExportError
+from analysis.comparison.align import align
+from analysis.comparison.errors import NotComparable
+from analysis.comparison.forms import as_json, as_markdown, as_text
+from analysis.comparison.gate import BEYOND, UNKNOWN, WITHIN, check, parse_condition
+from analysis.comparison.noise import SHIPPED, of_recordings, of_repetitions
+from analysis.comparison.sides import is_capture, load_side
+from analysis.comparison.verdict import compare
+from analysis.recording.ingest import ResultsError
+from analysis.recording.store import RecordingError
+from analysis.show.values import printable
+
+Format = Literal["text", "json", "md"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+NOT_COMPARABLE = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """first, second: paths of A and B; only_first, only_second: KEY=VALUE of their runs. noise: a pair of recordings of
+    the same runs. skip: steps of captures that are left out. conditions: of the gate. top: causes of a pair in text and
+    Markdown, 0 for all."""
+
+    first: Path
+    second: Path
+    only_first: Sequence[str] = ()
+    only_second: Sequence[str] = ()
+    noise: tuple[Path, Path] | None = None
+    skip: int = 0
+    conditions: Sequence[str] = ()
+    form: Format = "text"
+    top: int = 10
+
+
+def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]) -> int:
+    """Compare, and give the result to `out`, or one line to `err` where it cannot be compared.
+
+    Returns the exit code: 0, or with conditions BEYOND where one is broken, else UNKNOWN where one cannot be told;
+    NOT_COMPARABLE where the two, or a condition, cannot be used.
+    """
+    try:
+        conditions = [parse_condition(text) for text in request.conditions]
+        skips = [request.skip if is_capture(path) else 0 for path in (request.first, request.second)]
+        if request.skip and not any(skips):
+            raise NotComparable("--skip is for captures: the steps of a recording are measured ones; leave it out")
+        first = load_side(request.first, request.only_first, skips[0])
+        second = load_side(request.second, request.only_second, skips[1])
+        alignment = align(first, second)
+        noise = of_recordings(*map(load_side, request.noise)) if request.noise else None
+        runs = [[getattr(case, which) for case in alignment.cases] for which in ("first", "second")]
+        noise = noise or of_repetitions((first, second), runs) or SHIPPED
+        comparison = compare(first, second, noise, alignment)
+        checked = [(condition, check(condition, comparison.pairs)) for condition in conditions]
+    except (NotComparable, RecordingError, ResultsError, ExportError, OSError) as error:
+        err(printable(f"error: {error}"))
+        return NOT_COMPARABLE
+    except Exception as error:  # a user sees no traceback, whatever a capture holds
+        what = f"could not be compared ({type(error).__name__}: {error})"
+        err(printable(f"error: {request.first} and {request.second}: {what}; please report it, with both if you can"))
+        return NOT_COMPARABLE
+    codes = {outcome.code for _, outcomes in checked for outcome in outcomes}
+    code = next((code for code in (BEYOND, UNKNOWN) if code in codes), WITHIN)
+    if request.form == "json":
+        out(as_json(comparison, checked, code))
+    else:
+        out({"text": as_text, "md": as_markdown}[request.form](comparison, checked, request.top))
+    return code

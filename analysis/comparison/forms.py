@@ -1,0 +1,299 @@
+"""The forms in which a comparison is printed: text for a terminal, Markdown for a pull request, JSON.
+
+What is inside recordings and captures is not trusted: names are made harmless in text and Markdown.
+"""
+
+import json
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from analysis.comparison.align import Alignment
+from analysis.comparison.gate import Condition, Outcome
+from analysis.comparison.verdict import METRICS, Comparison, Judgement, Measured, Metric, Pair
+from analysis.comparison.waterfall import Cause, Waterfall
+from analysis.metrics.differences import is_beyond_chance
+from analysis.show.forms import escaped
+from analysis.show.values import printable, size_text, time_text
+from jobs.contract.axes import label_of
+from jobs.contract.words import counted
+
+WIDTH = 80
+Checked = Sequence[tuple[Condition, Sequence[Outcome]]]
+"""The conditions of the gate, each with its outcome for each pair."""
+
+
+# ---------------------------------------------------------------------------------------------------------------- words
+
+
+def headline(pair: Pair) -> str:
+    """The verdict in a sentence: the step, the GPU's work and the host apart."""
+    step = pair.judgements["step"]
+    clock = "" if pair.clock == "timer" else " (under nsys)"
+    if step.is_real:
+        said = f"B is {step.verdict}{clock}: {_value(step, step.first)} -> {_value(step, step.second)}, {_share(step)}"
+    else:
+        said = f"No difference of the step{clock} beyond noise: {_off(step)}, band ±{_value(step, step.band)}"
+    kernel, idle = pair.judgements["kernel"], pair.judgements["idle"]
+    return f"{said}. GPU work: {kernel.verdict} ({_off(kernel)}). GPU idle: {idle.verdict} ({_off(idle)})."
+
+
+def _value(judged: Judgement, value: float) -> str:
+    return size_text(value) if judged.metric == "memory" else time_text(value)
+
+
+def _off(judged: Judgement) -> str:
+    return f"{'+' if judged.difference >= 0 else ''}{_value(judged, judged.difference)}"
+
+
+def _share(judged: Judgement) -> str:
+    return "n/a" if judged.share is None else f"{100 * judged.share:+.1f}%"
+
+
+def _ms(ns: float, num: int) -> str:
+    return f"{ns / num / 1e6:+.3f} ms"
+
+
+def _processes(measured: Measured) -> str:
+    profiled = counted(measured.num_profiled, "profiled step")
+    if not measured.num_steps:
+        return profiled
+    return f"{counted(measured.num_processes, 'process')}, {counted(measured.num_steps, 'step')}, {profiled}"
+
+
+def about(comparison: Comparison) -> list[str]:
+    """What is compared, one fact a line."""
+    alignment, pairs = comparison.alignment, comparison.pairs
+    lines = [
+        f"A is {comparison.first.label} ({_processes(pairs[0].first)}{' in each run' if len(pairs) > 1 else ''})",
+        f"B is {comparison.second.label} ({_processes(pairs[0].second)}{' in each run' if len(pairs) > 1 else ''})",
+    ]
+    if not alignment.differences and not comparison.first.is_capture and not comparison.second.is_capture:
+        lines.append("The runs of A and B have the same axes")
+    for name, (first, second) in (alignment.differences | alignment.settings).items():
+        lines.append(f"{label_of(name)}: A has {first or 'none'}, B has {second or 'none'}")
+    if len(pairs) == 1:
+        lines.append(f"compared: {pairs[0].case.label}")
+    for letter, alone in (("A", alignment.only_first), ("B", alignment.only_second)):
+        if alone:
+            named = [f"{run} ({why})" if why else run for run, why in alone.items()]
+            lines.append(f"without a partner in {letter}, {counted(len(named), 'run')}: {', '.join(named)}")
+    lines.append(f"noise band: {comparison.noise_source}")
+    for letter, side in (("A", comparison.first), ("B", comparison.second)):
+        lines += [f"{letter}: {note}" for note in side.notes]
+    return [printable(line) for line in lines]
+
+
+def total_line(waterfall: Waterfall) -> str:
+    first, second = (time_text(ns / waterfall.num) for ns in (waterfall.first_ns, waterfall.second_ns))
+    return f"Why: a profiled step (its range under nsys) went from {first} to {second}"
+
+
+def cause_text(cause: Cause) -> str:
+    return cause.text if cause.is_real or cause.kind == "rest" else f"{cause.text} (within noise)"
+
+
+def counts_line(pairs: Sequence[Pair], metric: Metric) -> str:
+    """How many pairs are of which verdict, and whether that many may differ by chance."""
+    known = [pair.judgements[metric] for pair in pairs if metric in pair.judgements]
+    verdicts = [judged.verdict for judged in known]
+    words = [word for word in dict.fromkeys(("faster", "less", "same", "slower", "more")) if word in verdicts]
+    said = ", ".join(f"{verdicts.count(word)} {word}" for word in words)
+    num_real = sum(judged.is_real for judged in known)
+    if num_real and not is_beyond_chance(num_real, len(known)):
+        said += " (so many may differ by chance)"
+    return f"{METRICS[metric]}: {said}"
+
+
+# ----------------------------------------------------------------------------------------------------------------- text
+
+
+def as_text(comparison: Comparison, checked: Checked, top: int) -> str:
+    """For a terminal of 80 columns. top: causes of a pair, 0 for all."""
+    lines: list[str] = []
+    for line in about(comparison):
+        lines += _wrapped(line)
+    if len(comparison.pairs) > 1:
+        lines += ["", *(counts_line(comparison.pairs, metric) for metric in _metrics(comparison.pairs))]
+    for pair in comparison.pairs:
+        lines.append("")
+        if len(comparison.pairs) > 1:
+            lines += [printable(pair.case.label), *_wrapped(headline(pair), "  ")]
+            lines += [line for cause in pair.waterfall.causes[:1] for line in _part(pair.waterfall, cause)]
+        else:
+            lines += [*_wrapped(headline(pair)), "", *_table(pair), "", *_why(pair.waterfall, top)]
+    if checked:
+        lines.append("")
+    for condition, case, outcome in _outcomes(comparison, checked):
+        lines += _wrapped(f"{condition.text}{case}: {outcome.text}")
+    return "\n".join(lines)
+
+
+def _outcomes(comparison: Comparison, checked: Checked) -> Iterator[tuple[Condition, str, Outcome]]:
+    for condition, outcomes in checked:
+        for pair, outcome in zip(comparison.pairs, outcomes):
+            yield condition, f", {printable(pair.case.label)}" if len(comparison.pairs) > 1 else "", outcome
+
+
+def _wrapped(line: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        line, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False
+    ) or [""]
+
+
+def _table(pair: Pair) -> list[str]:
+    rows = [["", "A", "B", "difference", "", "noise band", "verdict"]]
+    rows += [
+        [
+            METRICS[name],
+            _value(judged, judged.first),
+            _value(judged, judged.second),
+            _off(judged),
+            _share(judged),
+            f"±{_value(judged, judged.band)}",
+            judged.verdict,
+        ]
+        for name, judged in pair.judgements.items()
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if i in (0, 6) else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _why(waterfall: Waterfall, top: int) -> list[str]:
+    lines = [*_wrapped(total_line(waterfall))]
+    for cause in waterfall.shortened(top):
+        lines += _part(waterfall, cause)
+    return [*lines, *_line(waterfall, waterfall.difference_ns, "in all")]
+
+
+def _part(waterfall: Waterfall, cause: Cause) -> list[str]:
+    return _line(waterfall, cause.ns, cause_text(cause))
+
+
+def _line(waterfall: Waterfall, ns: int, text: str) -> list[str]:
+    first, *others = textwrap.wrap(printable(text), WIDTH - 18, break_on_hyphens=False)
+    return [f"{_ms(ns, waterfall.num):>16}  {first}", *(f"{'':18}{line}" for line in others)]
+
+
+def _metrics(pairs: Sequence[Pair]) -> list[Metric]:
+    return [metric for metric in METRICS if any(metric in pair.judgements for pair in pairs)]
+
+
+# ------------------------------------------------------------------------------------------------------------- Markdown
+
+
+def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
+    """Tables for a pull request."""
+    pairs = comparison.pairs
+    lines = ["### A against B", ""]
+    lines += [f"- {escaped(line)}" for line in about(comparison)]
+    if len(pairs) == 1:
+        (pair,) = pairs
+        lines += ["", f"**{escaped(headline(pair))}**", "", *_markdown_table(pair)]
+        lines += ["", escaped(total_line(pair.waterfall)), "", "| difference | part |", "| --: | :-- |"]
+        rows = [*((cause.ns, cause_text(cause)) for cause in pair.waterfall.shortened(top))]
+        rows.append((pair.waterfall.difference_ns, "in all"))
+        lines += [f"| {escaped(_ms(ns, pair.waterfall.num))} | {escaped(printable(text))} |" for ns, text in rows]
+    else:
+        lines += ["", *(f"- {escaped(counts_line(pairs, metric))}" for metric in _metrics(pairs))]
+        lines += ["", "| runs | step A | step B | change | verdict | GPU work | GPU idle | largest part |"]
+        lines.append("| :-- | --: | --: | --: | :-- | :-- | :-- | :-- |")
+        for pair in pairs:
+            step, kernel, idle = (pair.judgements[name] for name in ("step", "kernel", "idle"))
+            cause = next(
+                (f"{_ms(part.ns, pair.waterfall.num)} {cause_text(part)}" for part in pair.waterfall.causes), ""
+            )
+            cells = [pair.case.label, _value(step, step.first), _value(step, step.second), _share(step)]
+            cells += [step.verdict, kernel.verdict, idle.verdict, cause]
+            lines.append("| " + " | ".join(escaped(printable(cell)) for cell in cells) + " |")
+    if checked:
+        lines += ["", "| condition | outcome |", "| :-- | :-- |"]
+    for condition, case, outcome in _outcomes(comparison, checked):
+        lines.append(f"| {escaped(condition.text + case)} | {escaped(outcome.text)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_table(pair: Pair) -> list[str]:
+    lines = ["| | A | B | difference | share | noise band | verdict |", "| :-- | --: | --: | --: | --: | --: | :-- |"]
+    for name, judged in pair.judgements.items():
+        cells = [
+            METRICS[name],
+            _value(judged, judged.first),
+            _value(judged, judged.second),
+            _off(judged),
+            _share(judged),
+        ]
+        cells += [f"±{_value(judged, judged.band)}", judged.verdict]
+        lines.append("| " + " | ".join(map(escaped, cells)) + " |")
+    return lines
+
+
+# ----------------------------------------------------------------------------------------------------------------- JSON
+
+
+def as_json(comparison: Comparison, checked: Checked, code: int) -> str:
+    """Keys are those of the guide's page. Times are nanoseconds, sizes bytes."""
+    alignment = comparison.alignment
+    return json.dumps(
+        {
+            "first": _side(comparison.first.label, comparison.first.notes, alignment.only_first),
+            "second": _side(comparison.second.label, comparison.second.notes, alignment.only_second),
+            "differences": _differences(alignment),
+            "settings": {name: list(values) for name, values in alignment.settings.items()},
+            "noise": comparison.noise_source,
+            "pairs": [_pair(pair) for pair in comparison.pairs],
+            "conditions": [
+                {"condition": condition.text, "pair": number, "code": outcome.code, "text": outcome.text}
+                for condition, outcomes in checked
+                for number, outcome in enumerate(outcomes)
+            ],
+            "exit_code": code,
+        },
+        indent=2,
+    )
+
+
+def _side(label: str, notes: list[str], alone: dict[str, str]) -> dict:
+    return {"label": label, "notes": notes, "without_partner": alone}
+
+
+def _differences(alignment: Alignment) -> dict[str, list[str]]:
+    return {name: list(values) for name, values in alignment.differences.items()}
+
+
+def _pair(pair: Pair) -> dict[str, Any]:
+    waterfall = pair.waterfall
+    return {
+        "case": pair.case.label,
+        "first_runs": pair.case.first,
+        "second_runs": pair.case.second,
+        "clock": pair.clock,
+        "metrics": {
+            name: {
+                "first": judged.first,
+                "second": judged.second,
+                "difference": judged.difference,
+                "share": judged.share,
+                "band": judged.band,
+                "verdict": judged.verdict,
+            }
+            for name, judged in pair.judgements.items()
+        },
+        "waterfall": {
+            "steps": waterfall.num,
+            "first_ns": waterfall.first_ns,
+            "second_ns": waterfall.second_ns,
+            "difference_ns": waterfall.difference_ns,
+            "causes": [
+                {"kind": cause.kind, "phase": cause.phase, "module": cause.module, "families": cause.families}
+                | {"text": cause.text, "difference_ns": cause.ns, "band_ns": cause.band_ns}
+                for cause in waterfall.causes
+            ],
+            "kernels": waterfall.groups.to_dict("records"),
+        },
+    }

@@ -1,0 +1,200 @@
+"""What is compared: a recording, the results of a sweep, or one capture, as the same tables."""
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.capture import modules
+from analysis.capture.attribution import Attribution, attribute
+from analysis.capture.nsys_export import Capture, read
+from analysis.comparison.errors import NotComparable
+from analysis.metrics.run_grid import why_not_measured
+from analysis.recording import ingest, store
+from analysis.reference import kernel_families
+from jobs.contract import ranges
+from jobs.contract.axes import AXES, label_of_value
+from jobs.contract.layout import RECORD, SWEEP
+from jobs.contract.words import counted
+
+CAPTURE_RUN = "capture"
+"""The run_id of a capture, which names no run."""
+GRAPH = "CUDA graph execution, whose kernels are not visible"
+
+
+@dataclass(kw_only=True)
+class Side:
+    """One of the two that are compared. Tables are those of a recording, with the runs that finished; of a capture with
+    the columns that are needed, and without `timer` steps. unfinished: why a run has no numbers. notes: what to know of
+    it."""
+
+    label: str
+    is_capture: bool = False
+    runs: pd.DataFrame
+    steps: pd.DataFrame
+    kernels: pd.DataFrame
+    memops: pd.DataFrame
+    unfinished: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def load_side(path: Path, only: Iterable[str] = (), skip: int = 0) -> Side:
+    """The side at `path`: a folder of a recording or of the results of a sweep, or a capture.
+
+    only: KEY=VALUE of the runs to take. skip: steps of a capture to leave out, the first ones. Raises NotComparable,
+    and what reading it raises (RecordingError, ResultsError, ExportError).
+    """
+    selection = _selection(only)
+    if is_capture(path):
+        if selection:
+            raise NotComparable(f"{path} is a capture of one run: leave {next(iter(selection))}=... out")
+        return of_capture(read(path, details=False), skip)
+    if (path / store.MANIFEST).is_file():
+        return _selected(_of_recording(store.load(path)), selection, path)
+    with tempfile.TemporaryDirectory() as folder:
+        recording = Path(folder) / (path.resolve().name or "results")
+        ingest.ingest(path, recording)
+        return _selected(_of_recording(store.load(recording)), selection, path)
+
+
+def is_capture(path: Path) -> bool:
+    """Whether a path is read as a capture: neither a folder of a recording nor of results."""
+    return not (path.is_dir() and ((path / store.MANIFEST).is_file() or _holds_results(path)))
+
+
+def _holds_results(path: Path) -> bool:
+    return (path / SWEEP).is_file() or any(path.glob(f"*/{RECORD}")) or any(path.glob(f"*/{SWEEP}"))
+
+
+def _selection(only: Iterable[str]) -> dict[str, set[str]]:
+    wanted: dict[str, set[str]] = {}
+    for part in (part.strip() for text in only for part in text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals or name not in (*AXES, "run_id"):
+            raise NotComparable(
+                f"{part} chooses no runs: give KEY=VALUE, where KEY is run_id or one of {', '.join(AXES)}"
+            )
+        wanted.setdefault(name, set()).add(value)
+    return wanted
+
+
+def _selected(side: Side, selection: dict[str, set[str]], path: Path) -> Side:
+    runs = side.runs
+    for name, values in selection.items():
+        known = sorted(set(runs[name].astype(str)))
+        labels = runs[name].map(lambda value, name=name: str(label_of_value(name, value)))
+        runs = runs[runs[name].astype(str).isin(values) | labels.isin(values)]
+        if not len(runs):
+            raise NotComparable(
+                f"{path} has no such finished run with {name}={', '.join(sorted(values))}: it has {', '.join(known)}"
+            )
+    side.runs = runs
+    return side
+
+
+def _of_recording(recording: store.Recording) -> Side:
+    runs = recording.runs
+    texts = {name: str for name in runs if isinstance(runs[name].dtype, pd.CategoricalDtype)}
+    runs = runs.astype(texts | {"run_id": str})
+    finished = runs[runs["status"] == "ok"].reset_index(drop=True)
+    unfinished = {row["run_id"]: why_not_measured(row) for _, row in runs[runs["status"] != "ok"].iterrows()}
+    return Side(
+        label=recording.label,
+        runs=finished,
+        steps=recording.steps,
+        kernels=recording.kernels,
+        memops=recording.memops,
+        unfinished=unfinished,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- captures
+
+
+def of_capture(capture: Capture, skip: int = 0) -> Side:
+    """A capture as a side. Where it has no range of a step, all of it is one step. Raises NotComparable where no step
+    is left, or no GPU work in the steps."""
+    attribution = attribute(capture)
+    notes = [f"{what}: {consequence}" for what, consequence in (capture.problems | attribution.problems).items()]
+    is_whole = not bool((attribution.ranges["step"] >= 0).any())
+    if is_whole:
+        notes.append(f"{capture.source} has no range of a step: all of it counts as one step")
+        if skip:
+            raise NotComparable(f"{capture.source} has no range of a step: leave --skip out")
+    steps = _whole(capture) if is_whole else _steps(attribution)
+    kernels, memops = _operations(capture, attribution, is_whole)
+    if len(capture.graphs):
+        executions = counted(len(capture.graphs), "CUDA graph execution")
+        notes.append(f"{executions} in {capture.source}, whose kernels are not visible")
+    steps, kernels, memops = (frame[frame["step"] >= skip] for frame in (steps, kernels, memops))
+    if not len(steps):
+        raise NotComparable(f"{capture.source} has no step left: give a smaller --skip")
+    if not len(kernels) and not len(memops):
+        raise NotComparable(f"{capture.source} has no kernel in its steps: record more of the program")
+    run = pd.DataFrame({"run_id": [CAPTURE_RUN], "status": ["ok"]})
+    return Side(
+        label=capture.source, is_capture=True, runs=run, steps=steps, kernels=kernels, memops=memops, notes=notes
+    )
+
+
+def _steps(attribution: Attribution) -> pd.DataFrame:
+    placed = attribution.ranges
+    rank = ingest.processes_by_rank(placed).get_indexer(placed["process"])
+    return ingest.nsys_steps(placed, rank).assign(run_id=CAPTURE_RUN)
+
+
+def _whole(capture: Capture) -> pd.DataFrame:
+    return pd.DataFrame(
+        {"run_id": [CAPTURE_RUN], "rank": 0, "collector": "nsys", "step": 0, "phase": ranges.STEP}
+        | {"wall_ns": capture.events_ns}
+    )
+
+
+def _operations(capture: Capture, attribution: Attribution, is_whole: bool) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The kernels and memops of the steps, as a recording has them. A graph that was traced as a whole is a kernel."""
+    if modules.is_followed(attribution.ranges).any():
+        links = modules.link(capture, attribution)
+        linked = {"kernels": links.kernels["module"], "memops": links.memops["module"]}
+    else:
+        linked = {name: getattr(attribution, name)["module"] for name in ("kernels", "memops")}
+    linked["graphs"] = attribution.graphs["module"]
+    processes = ingest.processes_by_rank(attribution.ranges)
+    frames = {}
+    for name in ("kernels", "memops", "graphs"):
+        operations, place = getattr(capture, name), getattr(attribution, name)
+        frame = pd.DataFrame(
+            {
+                "run_id": pd.Categorical.from_codes(np.zeros(len(operations), np.int8), [CAPTURE_RUN]),
+                "rank": 0 if is_whole else processes.get_indexer(operations["process"]),
+                "step": 0 if is_whole else place["step"].to_numpy(),
+                "phase": place["phase"].array,
+                "module": linked[name].array,
+                **{column: place[column].to_numpy() for column in ("launch_ns", "launch_end_ns")},
+                **{column: operations[column].to_numpy() for column in ("start_ns", "end_ns", "device")},
+            }
+        )
+        if is_whole:  # a process's device 0 may be another GPU than that of the next
+            frame["device"] = pd.factorize(pd.MultiIndex.from_frame(operations[["process", "device"]]))[0]
+        frames[name] = frame
+    named = capture.kernels["kernel_name"].cat
+    families = [kernel_families.family(str(name)) for name in named.categories]
+    frames["kernels"]["kernel_name"] = capture.kernels["kernel_name"].array
+    frames["kernels"]["family"] = _categories(named.codes.to_numpy(), families)
+    frames["memops"]["operation"] = capture.memops["operation"].array
+    kernels = frames["kernels"]
+    if len(capture.graphs):
+        graphs = frames["graphs"].assign(kernel_name=GRAPH, family="CUDA graph")
+        names = {name: str for name in ("run_id", "phase", "module", "kernel_name", "family")}
+        kernels = pd.concat([kernels.astype(names), graphs.astype(names)], ignore_index=True).astype(
+            dict.fromkeys(names, "category")
+        )
+    return tuple(frame[frame["step"] >= 0] for frame in (kernels, frames["memops"]))
+
+
+def _categories(codes: np.ndarray, values: list[str]) -> pd.Categorical:
+    """The value of each code, where several codes may have one value."""
+    number, names = pd.factorize(np.array(values, dtype=object)) if values else (np.empty(0, np.int64), [])
+    return pd.Categorical.from_codes(number[codes] if values else codes, pd.Index(names, dtype=object))

@@ -1,0 +1,149 @@
+"""What the steps of some runs are made of: kernels, copies, and idle time by cause, in integer nanoseconds that sum
+exactly to the steps' ranges."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis.metrics import queue
+from analysis.metrics.kernel_time import module_of
+
+KERNEL = ["phase", "module", "family", "kernel_name"]
+_NUMBER = re.compile(r", (op_id|seq) = \d+")
+COPY = ["phase", "operation"]
+IDLE = {
+    "launch": "the GPU waits for a launch",
+    "boundary": "the GPU waits before the phase begins",
+    "own": "between operations that were ready",
+    "ends": "before the first and after the last operation of a step",
+}
+"""Idle time by cause, as in `metrics.queue`. Time at the ends is negative where the GPU works on after the range."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Sums over the profiled steps of some runs, each step counted on each device of its rank.
+
+    num: steps on devices. wall_ns: their ranges under nsys: kernels + copies - overlap + idle, exactly.
+    kernels: KERNEL, calls, time_ns. copies (and fills): COPY, calls, time_ns. overlap_ns: what was counted twice, since
+    it ran at once. idle: by cause, see IDLE. waits: of each phase, operations, and the parts of idle's launch and
+    boundary before them.
+    steps: run_id, rank, step, wall_ns, kernel_ns, busy_ns (summed over the devices of the rank), operations, devices.
+    """
+
+    num: int
+    wall_ns: int
+    kernels: pd.DataFrame
+    copies: pd.DataFrame
+    overlap_ns: int
+    idle: dict[str, int]
+    waits: pd.DataFrame
+    steps: pd.DataFrame
+
+
+def totals_of(kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame) -> Totals:
+    """Totals of the runs whose rows these are; their steps are those with a range under nsys."""
+    walls = queue.step_ranges(steps)
+    operations = _operations(kernels, memops, list(walls["run_id"].unique()))
+    gaps = queue.split_gaps(queue.placed(operations))
+    of_queue = gaps.groupby(queue.QUEUE, sort=False).agg(
+        kernel_ns=("kernel_ns", "sum"),
+        time_ns=("time_ns", "sum"),
+        busy_ns=("busy_ns", "sum"),
+        launch=("launch_idle_ns", "sum"),
+        boundary=("boundary_ns", "sum"),
+        own=("own_ns", "sum"),
+        begin=("start_ns", "min"),
+        end=("end_ns", "max"),
+        operations=("start_ns", "size"),
+    )
+    of_queue = of_queue.reset_index()
+    codes = pd.Index(walls["run_id"].unique())
+    walls = walls.assign(run=walls["run_id"], run_id=codes.get_indexer(walls["run_id"]))
+    devices = of_queue[["run_id", "rank", "device"]].drop_duplicates()
+    queues = walls.merge(devices, on=["run_id", "rank"]).merge(of_queue, how="left", on=queue.QUEUE).fillna(0)
+    spans = int((queues["end"] - queues["begin"]).sum())
+    wall, busy = int(queues["wall_ns"].sum()), int(queues["busy_ns"].sum())
+    idle = {cause: int(queues[cause].sum()) for cause in ("launch", "boundary", "own")} | {"ends": wall - spans}
+    totals = Totals(
+        num=len(queues),
+        wall_ns=wall,
+        kernels=_sums(kernels.assign(module=_without_numbers(kernels["module"])), KERNEL),
+        copies=_sums(memops, COPY),
+        overlap_ns=int(queues["time_ns"].sum()) - busy,
+        idle=idle,
+        waits=_waits(gaps, _phases(kernels, memops)),
+        steps=_of_steps(queues),
+    )
+    assert wall == busy + sum(idle.values()), "the gaps between operations are all that is not busy"
+    return totals
+
+
+def _phases(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.Index:
+    return pd.Index(sorted({*_names(kernels["phase"]), *_names(memops["phase"])}))
+
+
+def _waits(gaps: pd.DataFrame, phases: pd.Index) -> pd.DataFrame:
+    by_phase = gaps.groupby("phase").agg(
+        operations=("start_ns", "size"), launch=("launch_idle_ns", "sum"), boundary=("boundary_ns", "sum")
+    )
+    return by_phase.astype("int64").rename(index=dict(enumerate(phases)))
+
+
+def _operations(kernels: pd.DataFrame, memops: pd.DataFrame, run_ids: list[str]) -> pd.DataFrame:
+    """As `queue.operations`, with numbers (of `_phases`) in place of names, since there may be millions. Also time_ns,
+    and kernel_ns, which is 0 for what is no kernel."""
+    runs, phases = pd.Index(run_ids), _phases(kernels, memops)
+    parts = []
+    for frame, is_kernel in ((kernels, True), (memops, False)):
+        time = (frame["end_ns"] - frame["start_ns"]).to_numpy()
+        columns = {
+            name: frame[name].to_numpy() for name in ("rank", "device", "step", "launch_ns", "start_ns", "end_ns")
+        }
+        columns |= {"run_id": _codes(frame["run_id"], runs), "phase": _codes(frame["phase"], phases)}
+        columns |= {"launch_end_ns": frame["launch_end_ns" if is_kernel else "launch_ns"].to_numpy()}
+        parts.append(pd.DataFrame(columns | {"time_ns": time, "kernel_ns": time if is_kernel else 0}))
+    both = pd.concat(parts, ignore_index=True)
+    order = np.lexsort([both[name].to_numpy() for name in ("start_ns", *reversed(queue.QUEUE))])
+    return both.iloc[order].reset_index(drop=True)
+
+
+def _names(values: pd.Series) -> list[str]:
+    return [str(name) for name in values.astype("category").cat.categories]
+
+
+def _codes(values: pd.Series, index: pd.Index) -> np.ndarray:
+    """The place of each value in `index`; the values are a category, so that few texts are looked up."""
+    values = values.astype("category")
+    return index.get_indexer([str(name) for name in values.cat.categories])[values.cat.codes.to_numpy()]
+
+
+def _without_numbers(modules: pd.Series) -> pd.Series:
+    """Modules as `module_of` has them, and without the numbers that PyTorch gives to each call."""
+    modules = modules.astype("category")
+    names = [_NUMBER.sub("", module_of(str(path))) for path in modules.cat.categories]
+    number, unique = pd.factorize(np.array(names, dtype=object)) if names else (np.empty(0, np.int64), [])
+    codes = modules.cat.codes.to_numpy()
+    merged = pd.Categorical.from_codes(number[codes] if names else codes, pd.Index(unique, dtype=object))
+    return pd.Series(merged, modules.index)
+
+
+def _sums(operations: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """by, calls, time_ns of the operations."""
+    rows = operations[by].assign(time_ns=operations["end_ns"] - operations["start_ns"])
+    sums = rows.groupby(by, observed=True, sort=True)["time_ns"].agg(["size", "sum"]).reset_index()
+    return sums.astype({name: str for name in by}).rename(columns={"size": "calls", "sum": "time_ns"})
+
+
+def _of_steps(queues: pd.DataFrame) -> pd.DataFrame:
+    by = queues.groupby(["run", "rank", "step"], sort=False)
+    steps = by.agg(
+        wall_ns=("wall_ns", "max"),
+        kernel_ns=("kernel_ns", "sum"),
+        busy_ns=("busy_ns", "sum"),
+        operations=("operations", "sum"),
+        devices=("device", "size"),
+    )
+    return steps.reset_index().rename(columns={"run": "run_id"})

@@ -1,0 +1,218 @@
+"""Is a difference real? A, B, difference, noise band and verdict of each metric of a pair.
+
+- `step`: wall time of an unprofiled step, the slowest rank; where a side has none (a capture), that of its range under
+  nsys, on both sides
+- `kernel`: sum of kernel durations of a step of a rank
+- `busy`: GPU busy of a step of a rank: the union of kernels, copies and fills on each device, summed over its devices
+- `idle`: what is left of `step` beside `busy` of one device, at least 0
+- `memory`: peak allocated memory; where a side does not know it (a capture), it is left out
+
+Times are the median over steps and ranks, and then over the processes of a case. Differences are B - A.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from analysis.comparison.align import Alignment, Case, align
+from analysis.comparison.errors import NotComparable
+from analysis.comparison.noise import Noise, width_of
+from analysis.comparison.sides import Side
+from analysis.comparison.totals import Totals, totals_of
+from analysis.comparison.waterfall import Waterfall, explain
+from analysis.metrics import timing
+from jobs.contract.ranges import STEP
+
+Metric = Literal["step", "kernel", "busy", "idle", "memory"]
+METRICS: dict[Metric, str] = {
+    "step": "step",
+    "kernel": "kernel time",
+    "busy": "GPU busy",
+    "idle": "GPU idle",
+    "memory": "peak allocated",
+}
+
+
+MIDDLE = (0.025, 0.975)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """first, second, band: nanoseconds, or bytes of `memory`; band is half the width of the noise band."""
+
+    metric: Metric
+    first: float
+    second: float
+    band: float
+
+    @property
+    def difference(self) -> float:
+        return self.second - self.first
+
+    @property
+    def share(self) -> float | None:
+        """The difference as part of A; None where A has nothing."""
+        return self.difference / self.first if self.first else None
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the difference exceeds the noise band."""
+        return abs(self.difference) > self.band
+
+    @property
+    def verdict(self) -> str:
+        if not self.is_real:
+            return "same"
+        words = ("faster", "slower") if self.metric in ("step", "kernel", "busy") else ("less", "more")
+        return words[self.difference > 0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A case on one side. clocks: wall time of a step by `timer` and by `nsys`, where there is one. num_steps and
+    num_profiled: unprofiled and profiled steps of all num_processes. spread: how wide the middle 95% of profiled steps
+    lie, by metric."""
+
+    totals: Totals
+    clocks: dict[str, float]
+    kernel_ns: float
+    busy_ns: float
+    num_operations: float
+    num_devices: int
+    memory_bytes: float | None
+    num_processes: int
+    num_steps: int
+    num_profiled: int
+    spread: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    case: Case
+    first: Measured
+    second: Measured
+    clock: Literal["timer", "nsys"]
+    judgements: dict[Metric, Judgement]
+    waterfall: Waterfall
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """noise_source: what the bands are from, in words."""
+
+    first: Side
+    second: Side
+    alignment: Alignment
+    pairs: list[Pair]
+    noise_source: str
+
+
+STEPS_OF_CAPTURE = (
+    "the larger of how far the steps of each capture lie apart (95% of them), which are no independent samples, and "
+    "of the noise bands of "
+)
+
+
+def compare(first: Side, second: Side, noise: Noise, alignment: Alignment | None = None) -> Comparison:
+    """What B is against A. Raises NotComparable."""
+    alignment = alignment or align(first, second)
+    pairs = [_pair(case, first, second, noise) for case in alignment.cases]
+    has_capture = first.is_capture or second.is_capture
+    return Comparison(
+        first=first,
+        second=second,
+        alignment=alignment,
+        pairs=pairs,
+        noise_source=(STEPS_OF_CAPTURE if has_capture else "") + noise.source,
+    )
+
+
+def _pair(case: Case, first: Side, second: Side, noise: Noise) -> Pair:
+    a, b = measure(first, case.first), measure(second, case.second)
+    clock: Literal["timer", "nsys"] = "timer" if "timer" in a.clocks and "timer" in b.clocks else "nsys"
+    with_steps = first.is_capture or second.is_capture
+    return Pair(
+        case=case,
+        first=a,
+        second=b,
+        clock=clock,
+        judgements={judged.metric: judged for judged in judge(a, b, clock, noise, with_steps)},
+        waterfall=explain(a.totals, b.totals, noise, (a.num_processes, b.num_processes)),
+    )
+
+
+def judge(a: Measured, b: Measured, clock: str, noise: Noise, with_steps: bool) -> list[Judgement]:
+    processes = a.num_processes, b.num_processes
+
+    def wider(metric: str, width: float) -> float:
+        return max(width, a.spread[metric], b.spread[metric]) if with_steps else width
+
+    steps, idle = ([of(side, clock) for side in (a, b)] for of in (_step, _idle))
+    step_band = wider("step", width_of(noise.wall, sum(steps) / 2, max(idle), processes))
+    judged = [Judgement(metric="step", first=steps[0], second=steps[1], band=step_band)]
+    parts = float(np.sqrt(max(a.num_operations, b.num_operations)))
+    bands: dict[str, float] = {}
+    for metric, before, after in (("kernel", a.kernel_ns, b.kernel_ns), ("busy", a.busy_ns, b.busy_ns)):
+        bands[metric] = wider(metric, width_of(noise.kernel, (before + after) / 2, parts, processes))
+        judged.append(Judgement(metric=metric, first=before, second=after, band=bands[metric]))  # type: ignore[arg-type]
+    idle_band = float(np.hypot(step_band, bands["busy"] / max(a.num_devices, b.num_devices)))
+    judged.append(Judgement(metric="idle", first=idle[0], second=idle[1], band=idle_band))
+    if a.memory_bytes is not None and b.memory_bytes is not None:
+        judged.append(Judgement(metric="memory", first=a.memory_bytes, second=b.memory_bytes, band=noise.memory_bytes))
+    return judged
+
+
+def _step(side: Measured, clock: str) -> float:
+    return side.clocks[clock]
+
+
+def _idle(side: Measured, clock: str) -> float:
+    return max(side.clocks[clock] - side.busy_ns / side.num_devices, 0.0)
+
+
+def measure(side: Side, run_ids: tuple[str, ...]) -> Measured:
+    """What a side measured of a case. Raises NotComparable where its runs were not profiled."""
+    steps, kernels, memops = (_of_runs(frame, run_ids) for frame in (side.steps, side.kernels, side.memops))
+    if not len(kernels):
+        raise NotComparable(f"{run_ids[0]} of {side.label} was not profiled: leave it out with --a or --b KEY=VALUE")
+    totals = totals_of(kernels, memops, steps)
+    of_run = totals.steps.groupby("run_id", sort=False)[["kernel_ns", "busy_ns", "operations"]].median().median()
+    clocks = {}
+    for clock in ("timer", "nsys"):
+        times = timing.host_times(steps, clock, "wall")
+        times = times[times["phase"] == STEP]["wall_ns"]
+        if len(times):
+            clocks[clock] = float(times.median())
+    timed = steps[(steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == STEP)]
+    return Measured(
+        totals=totals,
+        clocks=clocks,
+        kernel_ns=float(of_run["kernel_ns"]),
+        busy_ns=float(of_run["busy_ns"]),
+        num_operations=float(of_run["operations"]),
+        num_devices=int(totals.steps["devices"].max()),
+        memory_bytes=_peak(side, run_ids),
+        num_processes=len(run_ids),
+        num_steps=len(timed[["run_id", "step"]].drop_duplicates()),
+        num_profiled=len(totals.steps[["run_id", "step"]].drop_duplicates()),
+        spread={
+            name: float(np.ptp(np.quantile(totals.steps[column], MIDDLE)))
+            for name, column in (("step", "wall_ns"), ("kernel", "kernel_ns"), ("busy", "busy_ns"))
+        },
+    )
+
+
+def _of_runs(frame: pd.DataFrame, run_ids: tuple[str, ...]) -> pd.DataFrame:
+    """The rows of these runs, without a copy where they are all."""
+    if set(frame["run_id"].unique()) <= set(run_ids):
+        return frame
+    return frame[frame["run_id"].isin(run_ids)]
+
+
+def _peak(side: Side, run_ids: tuple[str, ...]) -> float | None:
+    if "peak_memory_bytes" not in side.runs:
+        return None
+    peaks = side.runs.loc[side.runs["run_id"].isin(run_ids), "peak_memory_bytes"].dropna()
+    return float(peaks.median()) if len(peaks) else None

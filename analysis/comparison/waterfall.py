@@ -1,0 +1,250 @@
+"""Why a profiled step takes another time: parts in integer nanoseconds that sum exactly to the difference.
+
+The total is the range of a step under nsys, on each device of its rank, which is kernel time + copies and fills - what
+runs at once + idle time by cause. Where both sides have the same number of steps, the parts are sums over these steps;
+otherwise both are scaled to the least common multiple of the two numbers (`Waterfall.num`), so that all stays exact.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+from analysis.comparison.noise import Noise, width_of
+from analysis.comparison.totals import COPY, IDLE, KERNEL, Totals
+from analysis.metrics.differences import Band
+from analysis.metrics.kernel_time import OUTSIDE
+from jobs.contract.words import counted, noun_of
+
+GROUP = ["phase", "module", "family"]
+PARTS = ("vanished_ns", "appeared_ns", "calls_ns", "per_call_ns")
+"""Of a group's difference: kernels of names that only A has; that only B has; that both have, and not as often (all of
+their difference, since which of the calls these are is not known); that both have as often, each of another length."""
+
+LEAST_SHARE = 0.01
+"""Of the largest part beyond noise: what is smaller is no news, even beyond noise."""
+
+Kind = Literal["replaced", "per_call", "copies", "overlap", "idle", "rest"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """A line of the waterfall: what changed, and by how much. ns, and the noise band around it: of `Waterfall.num`
+    steps."""
+
+    kind: Kind
+    text: str
+    ns: int
+    band_ns: float = 0.0
+    phase: str = ""
+    module: str = ""
+    families: tuple[str, ...] = ()
+
+    @property
+    def is_real(self) -> bool:
+        """Whether it exceeds the noise band."""
+        return abs(self.ns) > self.band_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waterfall:
+    """num: steps that the times are of. first_ns, second_ns: the ranges of so many steps. groups: GROUP, first_calls,
+    second_calls, first_ns, second_ns, PARTS, whose sums are second_ns - first_ns. causes: what
+    counts first (`_order`), whose ns sum to second_ns - first_ns of the waterfall."""
+
+    num: int
+    first_ns: int
+    second_ns: int
+    groups: pd.DataFrame
+    causes: list[Cause]
+
+    @property
+    def difference_ns(self) -> int:
+        return self.second_ns - self.first_ns
+
+    def shortened(self, num_causes: int) -> list[Cause]:
+        """The first causes, and one called rest with all others; all of them for 0."""
+        rest = self.causes[num_causes:] if num_causes else []
+        if len(rest) < 2:
+            return self.causes
+        of_rest = Cause(kind="rest", text=f"the rest, {counted(len(rest), 'part')}", ns=sum(cause.ns for cause in rest))
+        return [*self.causes[:num_causes], of_rest]
+
+
+def explain(first: Totals, second: Totals, noise: Noise, num_processes: tuple[int, int] = (1, 1)) -> Waterfall:
+    """The waterfall from A to B, whose times are of so many processes."""
+    num = math.lcm(first.num, second.num)
+    scales = num // first.num, num // second.num
+    kernels = _side_by_side(first.kernels, second.kernels, KERNEL, scales)
+    kernels = _with_parts(kernels)
+    bands = _Bands(noise, num_processes, num)
+    causes = [*_replaced(kernels, num, bands), *_per_call(kernels, num, bands)]
+    copies = _side_by_side(first.copies, second.copies, COPY, scales)
+    causes += _copies(copies, num, bands)
+    causes += _idle(first, second, scales, num, bands)
+    causes = [cause for cause in causes if cause.ns]
+    causes = _order(causes)
+    wall = first.wall_ns * scales[0], second.wall_ns * scales[1]
+    assert sum(cause.ns for cause in causes) == wall[1] - wall[0], "the parts are all that differs"
+    sums = ["first_calls", "second_calls", "first_ns", "second_ns", *PARTS]
+    groups = kernels.groupby(GROUP, sort=False)[sums].sum().reset_index()
+    return Waterfall(num=num, first_ns=wall[0], second_ns=wall[1], groups=groups, causes=causes)
+
+
+def _order(causes: list[Cause]) -> list[Cause]:
+    """Beyond noise before what is within it, but for the smallest; the largest first."""
+    least = max((abs(cause.ns) for cause in causes if cause.is_real), default=0) * LEAST_SHARE
+    return sorted(causes, key=lambda cause: (not (cause.is_real and abs(cause.ns) >= least), -abs(cause.ns)))
+
+
+def _side_by_side(first: pd.DataFrame, second: pd.DataFrame, by: list[str], scales: tuple[int, int]) -> pd.DataFrame:
+    """by, first_calls, first_ns, second_calls, second_ns (0 where a side has none), of the same number of steps."""
+    sides = []
+    for side, rows, scale in zip(("first", "second"), (first, second), scales):
+        scaled = rows.assign(calls=rows["calls"] * scale, time_ns=rows["time_ns"] * scale)
+        sides.append(scaled.set_index(by).rename(columns={"calls": f"{side}_calls", "time_ns": f"{side}_ns"}))
+    both = sides[0].join(sides[1], how="outer")
+    return both.fillna(0).astype("int64").reset_index()
+
+
+def _with_parts(kernels: pd.DataFrame) -> pd.DataFrame:
+    off = kernels["second_ns"] - kernels["first_ns"]
+    vanished, appeared = kernels["second_calls"] == 0, kernels["first_calls"] == 0
+    alike = kernels["first_calls"] == kernels["second_calls"]
+    return kernels.assign(
+        vanished_ns=off.where(vanished, 0),
+        appeared_ns=off.where(appeared, 0),
+        calls_ns=off.where(~vanished & ~appeared & ~alike, 0),
+        per_call_ns=off.where(alike, 0),
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- causes
+
+
+class _Bands:
+    """Noise bands of parts: of operations as of kernel time, of idle time as of the waiting time in a step. Times are
+    of `num` steps."""
+
+    def __init__(self, noise: Noise, num_processes: tuple[int, int], num: int):
+        self._noise, self._num_processes, self._num = noise, num_processes, num
+
+    def of_operations(self, time_ns: float, calls: float) -> float:
+        return self._width(self._noise.kernel, time_ns / self._num, math.sqrt(calls / self._num))
+
+    def of_idle(self, time_ns: float) -> float:
+        return self._width(self._noise.wall, 0.0, time_ns / self._num)
+
+    def _width(self, band: Band, time_ns: float, parts: float) -> float:
+        return self._num * width_of(band, time_ns, parts, self._num_processes)
+
+
+def _replaced(kernels: pd.DataFrame, num: int, bands: _Bands) -> Iterator[Cause]:
+    """Kernels that are launched otherwise, of each phase and module. What goes in one module and comes in another
+    beside it is of the module around both: one fused attention takes the place of three modules."""
+    changed = kernels[kernels["first_calls"] != kernels["second_calls"]]
+    changed = changed.assign(calls_off=changed["second_calls"] - changed["first_calls"])
+    changed = changed.assign(scope=_scopes(changed))
+    for (phase, scope), rows in changed.groupby(["phase", "scope"], sort=False):
+        gone, come = rows[rows["calls_off"] < 0], rows[rows["calls_off"] > 0]
+        num_gone, num_come = -int(gone["calls_off"].sum()), int(come["calls_off"].sum())
+        before, after = _families(gone), _families(come)
+        went, came = _per_step(num_gone, num), _per_step(num_come, num)
+        if not num_come:
+            text = f"{_kernels(went, before)} vanished"
+        elif not num_gone:
+            text = f"{_kernels(came, after)} appeared"
+        elif num_gone == num_come and before == after:
+            text = f"{_kernels(went, before)} became others"
+        else:
+            text = f"{_kernels(went, before)} became {came} ({', '.join(after)})"
+        families = tuple(dict.fromkeys([*after, *before]))
+        text = f"{_place(phase, scope)}: {text}"
+        sums = rows[["first_calls", "second_calls", "first_ns", "second_ns"]].sum()
+        band = bands.of_operations(sums[["first_ns", "second_ns"]].max(), sums[["first_calls", "second_calls"]].max())
+        off = int(sums["second_ns"] - sums["first_ns"])
+        yield Cause(kind="replaced", text=text, ns=off, band_ns=band, phase=phase, module=scope, families=families)
+
+
+def _scopes(changed: pd.DataFrame) -> list[str]:
+    """The module of each row, or the nearest one around it in whose modules kernels both go and come."""
+    goes: dict[tuple[str, str], set[bool]] = {}
+    at_top: dict[str, set[bool]] = {}
+    for phase, module, off in zip(changed["phase"], changed["module"], changed["calls_off"]):
+        for path in _around(module):
+            goes.setdefault((phase, path), set()).add(off < 0)
+        if not module:
+            at_top.setdefault(phase, set()).add(off < 0)
+    scopes = []
+    for phase, module, off in zip(changed["phase"], changed["module"], changed["calls_off"]):
+        both = (path for path in _around(module) if len(goes[phase, path]) == 2)
+        top = "" if (off > 0) in at_top.get(phase, set()) else module
+        scopes.append(next(both, top))
+    return scopes
+
+
+def _around(module: str) -> list[str]:
+    """A module and those around it, from the inside outwards; none for the top of a phase."""
+    names = module.split("/") if module else []
+    return ["/".join(names[:depth]) for depth in range(len(names), 0, -1)]
+
+
+def _per_call(kernels: pd.DataFrame, num: int, bands: _Bands) -> Iterator[Cause]:
+    """Kernels that are launched as often, by group: how much longer or shorter each is."""
+    alike = kernels[kernels["first_calls"] == kernels["second_calls"]]
+    sums = alike.groupby(GROUP, sort=False)[["first_calls", "first_ns", "second_ns"]].sum()
+    for (phase, module, family), calls, before, after in sums.itertuples():
+        share = abs(after / before - 1) if before else 0.0
+        how = f"{100 * share:.1f}% {'slower' if after > before else 'faster'}"
+        text = f"{_place(phase, module)}: {_kernels(_per_step(calls, num), [family])}, {how}"
+        yield Cause(kind="per_call", text=text, ns=int(after - before), phase=phase, module=module, families=(family,))
+
+
+def _copies(copies: pd.DataFrame, num: int, bands: _Bands) -> Iterator[Cause]:
+    for phase, operation, first_calls, before, second_calls, after in copies.itertuples(index=False):
+        was, now = _per_step(first_calls, num), _per_step(second_calls, num)
+        calls = f"{now}" if was == now else f"{was} became {now}"
+        text, band = f"{_place(phase, '')}: {operation}, {calls}", bands.of_operations(max(before, after), first_calls)
+        yield Cause(kind="copies", text=text, ns=after - before, band_ns=band, phase=phase)
+
+
+def _idle(first: Totals, second: Totals, scales: tuple[int, int], num: int, bands: _Bands) -> Iterator[Cause]:
+    before, after = scales
+    overlaps = first.overlap_ns * before, second.overlap_ns * after
+    band = bands.of_operations(max(overlaps), num)
+    text = "operations that run at the same time as others"
+    yield Cause(kind="overlap", text=text, ns=overlaps[0] - overlaps[1], band_ns=band)
+    both = (first.waits * before).join((second.waits * after).add_suffix("_second"), how="outer")
+    for phase, row in both.fillna(0).astype("int64").iterrows():
+        was, now = _per_step(row["operations"], num), _per_step(row["operations_second"], num)
+        what = f"before {now} operations" if was == now else f"{was} operations became {now}"
+        for cause, more in (("launch", f"; {what}"), ("boundary", "")):
+            text = f"idle, {_place(str(phase), '')}: {IDLE[cause]}{more}"
+            waits = int(row[cause]), int(row[f"{cause}_second"])
+            band = bands.of_idle(max(waits))
+            yield Cause(kind="idle", text=text, ns=waits[1] - waits[0], band_ns=band, phase=str(phase))
+    for cause in ("own", "ends"):
+        waits = first.idle[cause] * before, second.idle[cause] * after
+        band = bands.of_idle(max(waits))
+        yield Cause(kind="idle", text=f"idle: {IDLE[cause]}", ns=waits[1] - waits[0], band_ns=band)
+
+
+def _place(phase: str, module: str) -> str:
+    return ", ".join(part for part in (phase or "outside phases", module if module != OUTSIDE else "") if part)
+
+
+def _kernels(number: str, families: list[str]) -> str:
+    return f"{number} {noun_of(float(number.replace(',', '')), 'kernel')} ({', '.join(families)})"
+
+
+def _families(rows: pd.DataFrame) -> list[str]:
+    """Families of kernels that go or come, by the time of these, without those that are less than a tenth."""
+    time = (rows["second_ns"] - rows["first_ns"]).abs().groupby(rows["family"]).sum().sort_values(ascending=False)
+    return [str(name) for name in time.index[(time >= time.sum() / 10).to_numpy()]][:3]
+
+
+def _per_step(number: int, num: int) -> str:
+    """How many of a step, on average."""
+    return f"{number // num:,}" if number % num == 0 else f"{number / num:,.1f}"

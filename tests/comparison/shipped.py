@@ -1,0 +1,39 @@
+"""The shipped recordings as sides of a comparison, each loaded once."""
+
+from functools import cache
+from pathlib import Path
+
+from analysis.comparison import sides, verdict
+
+DATA = Path(__file__).parents[2] / "site" / "data"
+AXES = {
+    "precision": ("precision",),
+    "optimizer": ("optimizer",),
+    "attention": ("attention_bf16", "attention_bf16_long", "attention_fp32"),
+    "compile": ("compile",),
+}
+"""The studies of an axis, by axis."""
+
+
+@cache
+def side(name: str) -> sides.Side:
+    return sides.load_side(DATA / name)
+
+
+@cache
+def measured(name: str, run_id: str) -> verdict.Measured:
+    return verdict.measure(side(name), (run_id,))
+
+
+def select(name: str, *only: str) -> sides.Side:
+    return sides.load_side(DATA / name, only)
+
+
+def pairs_along(axis: str):
+    """(recording, run_id of A, run_id of B) of each two runs that differ in nothing but `axis`."""
+    for name in AXES[axis]:
+        runs = side(name).runs
+        others = [other for other in ("size", "context_length", "mode") if other != axis]
+        for _, group in runs.groupby(others, sort=False):
+            ids = list(group["run_id"])
+            yield from ((name, a, b) for i, a in enumerate(ids) for b in ids[i + 1 :])

@@ -1,0 +1,102 @@
+"""Runs are paired by their axes, what differs is named, and what is other work is refused."""
+
+import dataclasses
+
+import pytest
+
+from analysis.comparison.align import align
+from analysis.comparison.errors import NotComparable
+from analysis.comparison.sides import load_side
+
+from .shipped import select, side
+
+
+def test_the_same_runs_are_paired():
+    made = align(side("compile"), side("compile"))
+    assert len(made.cases) == 12 and not made.differences and not made.settings
+    assert all(case.first == case.second for case in made.cases)
+    assert not made.only_first and not made.only_second
+
+
+def test_an_axis_that_differs_is_named():
+    made = align(select("precision", "precision=fp32"), select("precision", "precision=bf16"))
+    assert made.differences == {"precision": ("fp32", "bf16")}
+    assert [case.label.split()[0] for case in made.cases] == ["small", "medium", "large", "xl", "2.7B"]
+
+
+def test_a_value_may_be_given_as_pages_call_it():
+    assert set(select("attention_bf16", "attention=eager").runs["attention"]) == {"naive"}
+
+
+def test_versions_that_differ_are_named():
+    first = select("precision", "size=small")
+    second = dataclasses.replace(first, runs=first.runs.assign(torch="3.0"))
+    assert align(first, second).settings == {"torch": ("2.11.0+cu130", "3.0")}
+
+
+def test_runs_without_a_partner_are_listed_with_those_that_did_not_finish():
+    made = align(side("attention_bf16_long"), select("attention_bf16_long", "attention=flash"))
+    assert len(made.cases) == 4
+    assert len(made.only_first) == 12 and not [run for run in made.only_second if "flash" in run]
+    assert made.only_first["small-ctx8192-bf16-naive-train_step"].startswith("OOM")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "what"),
+    [
+        ("size=small", "size=large", "model is small in A and large in B"),
+        ("precision=fp32,run_id=none", "", "has no such finished run with run_id=none"),
+        ("precission=fp32", "", "precission=fp32 chooses no runs: give KEY=VALUE"),
+        ("precision", "", "precision chooses no runs"),
+    ],
+)
+def test_other_work_and_wrong_choices_are_refused(first, second, what):
+    with pytest.raises(NotComparable, match=what):
+        align(select("precision", *[first]), select("precision", *filter(None, [second])))
+
+
+@pytest.mark.parametrize(("axis", "other"), [("context_length", 256), ("batch_size", 8), ("mode", "forward")])
+def test_fixed_axes_must_be_equal(axis, other):
+    first = select("precision", "size=small")
+    second = dataclasses.replace(first, runs=first.runs.assign(**{axis: other}))
+    with pytest.raises(NotComparable, match=rf"is .* in A and {other} in B: a step is another amount of work"):
+        align(first, second)
+
+
+def test_a_side_without_a_finished_run_is_refused():
+    first = select("precision", "size=small")
+    with pytest.raises(NotComparable, match="B has no finished run: measure it again"):
+        align(first, dataclasses.replace(first, runs=first.runs[:0]))
+
+
+def test_one_name_for_two_models_is_refused():
+    first = select("precision", "size=small")
+    second = dataclasses.replace(first, runs=first.runs.assign(num_parameters=7))
+    with pytest.raises(NotComparable, match="not the same model: model small has 7 and 128,625,408 parameters"):
+        align(first, second)
+
+
+def test_an_axis_of_several_values_has_to_be_chosen():
+    first, second = select("precision", "precision=fp32"), select("precision", "precision=tf32,precision=bf16")
+    with pytest.raises(NotComparable, match="precision is fp32 in A and bf16, tf32 in B: choose one of each with --a"):
+        align(first, second)
+
+
+def test_repetitions_are_one_case():
+    made = align(side("warm_up"), side("warm_up"))
+    assert [len(case.first) for case in made.cases] == [5, 5]
+
+
+def test_a_capture_is_held_against_one_run(capture):
+    recorded = load_side(capture)
+    with pytest.raises(NotComparable, match="A has 15 runs and the other is a capture of one: choose with --a"):
+        align(side("precision"), recorded)
+    with pytest.raises(NotComparable, match="is a capture of one run: leave size="):
+        load_side(capture, ["size=small"])
+
+
+def test_a_capture_of_other_phases_is_refused(capture):
+    with pytest.raises(
+        NotComparable, match="mode: steps have the phases backward, forward, optimizer in A and forward"
+    ):
+        align(select("precision", "size=small,precision=fp32"), load_side(capture))

@@ -1,0 +1,204 @@
+"""The command: forms, exit codes of the gate, what is refused, and names that nobody chose for a terminal."""
+
+import json
+import lzma
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from analysis.comparison import gate, verdict
+from analysis.comparison.errors import NotComparable
+from jobs.__main__ import app
+from tests.capture.test_summary import _random_capture
+
+from .conftest import export
+from .shipped import DATA
+
+PRECISION, COMPILE = (str(DATA / name) for name in ("precision", "compile"))
+FP32, BF16 = "size=small,precision=fp32", "size=small,precision=bf16"
+HOSTILE = "evil \x1b[31m</td><script>alert(1)</script> | `x` [a](javascript:1)\n# head \u202e"
+
+
+def run(*arguments):
+    done = CliRunner().invoke(app, ["compare", *map(str, arguments)])
+    assert "Traceback" not in done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    return done
+
+
+def fp32_to_bf16(*more):
+    return run(PRECISION, PRECISION, "--a", FP32, "--b", BF16, *more)
+
+
+def off_to_default(*more):
+    case = "context_length=128,mode=forward"
+    return run(COMPILE, COMPILE, "--a", f"compile=off,{case}", "--b", f"compile=default,{case}", *more)
+
+
+def test_text_says_what_differs_by_how_much_and_why_in_80_columns():
+    done = fp32_to_bf16()
+    assert done.exit_code == 0
+    assert "precision: A has fp32, B has bf16" in done.stdout
+    assert "noise band: h200-fp32 and again" in done.stdout
+    assert re.search(r"^step +\S+ ms +\S+ ms +-\S+ ms +-\S+% +±\S+ ms +faster$", done.stdout, re.MULTILINE)
+    why = done.stdout.split("Why:")[1]
+    assert "backward" in why.splitlines()[1] and "gemm" in why.splitlines()[1]
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_markdown_is_tables_for_a_pull_request():
+    text = off_to_default("--format", "md", "--fail-if", "step > 3%").stdout
+    assert "| kernel time |" in text and "| difference | part |" in text
+    assert r"| step \> 3% |" in text or "| step &gt; 3% |" in text
+
+
+def test_json_sums_exactly():
+    made = json.loads(off_to_default("--format", "json").stdout)
+    (pair,) = made["pairs"]
+    waterfall = pair["waterfall"]
+    assert sum(cause["difference_ns"] for cause in waterfall["causes"]) == waterfall["difference_ns"]
+    assert waterfall["second_ns"] - waterfall["first_ns"] == waterfall["difference_ns"]
+    assert made["differences"] == {"compile": ["off", "default"]}
+    assert pair["metrics"]["kernel"]["verdict"] == "faster"
+    assert pair["first_runs"] == ["small-ctx128-fp32-naive-forward"]
+
+
+def test_several_pairs_are_counted():
+    done = run(COMPILE, COMPILE, "--a", "compile=off,mode=forward", "--b", "compile=default")
+    assert "kernel time: 2 faster" in done.stdout
+    assert "without a partner in B, 2 runs" in done.stdout.replace("\n  ", " ")
+
+
+@pytest.mark.parametrize(
+    ("condition", "code"),
+    [
+        ("kernel > 5%", 1),
+        ("kernel > 100%", 0),
+        ("kernel > 0.1us", 1),
+        ("kernel > 30ns", 1),
+        ("busy > 5%", 3),
+        ("step > 1ns", 3),
+        ("step > 1s", 0),
+        ("memory > 1%", 2),
+        ("steps > 1%", 2),
+        ("kernel < 1%", 2),
+        ("kernel > 5 MiB", 2),
+    ],
+)
+def test_the_exit_code_is_that_of_the_gate(tmp_path, condition, code):
+    a, b = export([("forward", "gemm", 3000)] * 2), export([("forward", "gemm", 3800)] * 2)
+    done = run(a.sqlite(tmp_path / "a.sqlite"), b.sqlite(tmp_path / "b.sqlite"), "--fail-if", condition)
+    assert done.exit_code == code, done.output
+    if code == 2:
+        assert done.output.startswith("error: --fail-if") and done.output.count("\n") == 1
+
+
+def test_the_worst_condition_wins(tmp_path, capture):
+    arguments = [capture, capture, "--fail-if", "step > 1s"]
+    assert run(*arguments).exit_code == 0
+    assert run(*arguments, "--fail-if", "step > 0ns").exit_code == 3
+
+
+def test_not_enough_data_says_how_many_processes_would_be():
+    judged = {"step": verdict.Judgement(metric="step", first=100e6, second=101e6, band=6e6)}
+
+    class Measured:
+        num_processes = 1
+
+    class Pair:
+        judgements, first, second, clock = judged, Measured, Measured, "timer"
+
+    (outcome,) = gate.check(gate.parse_condition("step > 3%"), [Pair])
+    assert outcome.code == gate.UNKNOWN
+    assert "noise band is ±6.00 ms: not enough data to tell; about 7 processes of each" in outcome.text
+    assert "limit of 3.00 ms" in outcome.text
+
+
+@pytest.mark.parametrize("text", ["step>3%", "idle > 2 ms", "memory > 100 MiB", "busy > 0.5%"])
+def test_conditions_are_understood(text):
+    assert gate.parse_condition(text).text == text
+
+
+@pytest.mark.parametrize("text", ["", "step", "step > ", "step > -3%", "step > 3 %%", "time > 3%", "step > nan%"])
+def test_what_is_no_condition_is_refused(text):
+    with pytest.raises(NotComparable):
+        gate.parse_condition(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["nowhere", PRECISION], "does not exist"),
+        ([PRECISION, PRECISION, "--a", "size=small", "--b", "size=large"], "model is small in A and large in B"),
+        ([PRECISION, PRECISION, "--skip", "1"], "--skip is for captures"),
+        ([COMPILE, COMPILE, "--noise", COMPILE, COMPILE], "needs 20 pairs of times"),
+        ([DATA / "memory", DATA / "memory"], "was not profiled"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line_and_exit_code_2(arguments, what):
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert done.output.startswith("error: ") and what in done.output and done.output.count("\n") == 1
+
+
+def test_warm_up_steps_of_captures_can_be_left_out(tmp_path, capture):
+    assert "3 profiled steps" in run(capture, capture).stdout
+    assert "2 profiled steps" in run(capture, capture, "--skip", "1").stdout
+    done = run(capture, capture, "--skip", "3")
+    assert done.exit_code == 2 and "has no step left: give a smaller --skip" in done.output
+
+
+def test_a_capture_without_steps_is_one_step(tmp_path):
+    made = export(num_steps=0)
+    made.launch(100, start=200, end=300, name="gemm")
+    made.graph(400, 900, made.call(350, 360, name="cudaGraphLaunch_v10000"))
+    done = run(*[made.sqlite(tmp_path / "whole.sqlite")] * 2)
+    assert done.exit_code == 0
+    assert "has no range of a step: all of it counts as one step" in done.stdout.replace("\n  ", " ")
+    assert "1 CUDA graph execution in whole.sqlite" in done.stdout.replace("\n  ", " ")
+
+
+@pytest.mark.parametrize("form", ["text", "md", "json"])
+def test_names_inside_captures_are_harmless(tmp_path, form):
+    a = export([("forward", HOSTILE, 50)], hostile=HOSTILE).sqlite(tmp_path / "a.sqlite")
+    b = export([("forward", "other", 90)], hostile=HOSTILE).sqlite(tmp_path / "b\x1b[2J<b>.sqlite")
+    done = run(a, b, "--format", form, "--top", "0")
+    assert done.exit_code == 0
+    assert not set("\x1b\u202e") & set(done.output)
+    if form == "md":
+        assert "<script" not in done.output and "](javascript" not in done.output and "<b>" not in done.output
+        assert not re.search(r"^# head", done.output, re.MULTILINE)
+    if form == "json":
+        json.loads(done.output)
+    else:
+        assert "evil" in done.output
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_two_captures_are_compared_exactly(tmp_path, seed):
+    """Several processes, threads and devices, overlaps, open ranges, and no step."""
+    files = [_random_capture(number).sqlite(tmp_path / f"{number}.sqlite") for number in (seed, seed + 4)]
+    done = run(*files, "--format", "json")
+    assert done.exit_code == 0, done.output
+    waterfall = json.loads(done.stdout)["pairs"][0]["waterfall"]
+    assert sum(cause["difference_ns"] for cause in waterfall["causes"]) == waterfall["difference_ns"]
+
+
+def test_the_results_of_a_sweep_are_compared_as_they_are(h200_results):
+    done = run(h200_results, h200_results)
+    assert done.exit_code == 0, done.output
+    assert "A is followed" in done.stdout
+
+
+@pytest.fixture
+def h200_results(tmp_path):
+    """A results folder with the one run that comes with the tests."""
+    folder = tmp_path / "followed"
+    shutil.copytree(Path(__file__).parents[1] / "data" / "h200_followed", folder)
+    for packed in folder.glob("*/*.xz"):
+        packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
+        packed.unlink()
+    return folder

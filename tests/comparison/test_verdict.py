@@ -1,0 +1,153 @@
+"""What is the same is called the same, what was planted is seen, and the kept bands are those of the shipped pair."""
+
+import dataclasses
+
+import pytest
+
+from analysis.comparison import noise, verdict
+from analysis.comparison.align import align
+from analysis.comparison.errors import NotComparable
+from analysis.comparison.sides import load_side
+
+from .conftest import export
+from .shipped import DATA, measured, select, side
+
+FIRST, SECOND = "h200-fp32", "again"
+FOLDS = 5
+
+
+def test_identical_recordings_differ_in_nothing():
+    same = select("compile", "context_length=128,mode=forward")
+    made = verdict.compare(same, same, noise.SHIPPED)
+    for pair in made.pairs:
+        assert {judged.verdict for judged in pair.judgements.values()} == {"same"}
+        assert {judged.difference for judged in pair.judgements.values()} == {0}
+        assert pair.waterfall.causes == [] and pair.waterfall.difference_ns == 0
+
+
+def test_identical_captures_differ_in_nothing(capture):
+    made = verdict.compare(load_side(capture), load_side(capture), noise.SHIPPED)
+    assert {judged.verdict for judged in made.pairs[0].judgements.values()} == {"same"}
+    assert made.pairs[0].clock == "nsys" and "memory" not in made.pairs[0].judgements
+    assert "how far the steps of each capture lie apart" in made.noise_source
+
+
+def test_gpu_and_host_are_judged_apart():
+    """Half the kernels, and a host as slow as before: the GPU is faster, and waits as much longer."""
+    run = select("precision", "size=large,precision=fp32")
+    kernels = run.kernels[run.kernels["run_id"].isin(run.runs["run_id"])]
+    length = (kernels["end_ns"] - kernels["start_ns"]) // 2
+    faster = dataclasses.replace(run, kernels=kernels.assign(end_ns=kernels["start_ns"] + length))
+    judged = verdict.compare(run, faster, noise.SHIPPED).pairs[0].judgements
+    assert (judged["step"].verdict, judged["kernel"].verdict, judged["busy"].verdict) == ("same", "faster", "faster")
+    assert judged["idle"].verdict == "more"
+    assert judged["memory"].verdict == "same"
+
+
+def test_a_planted_slowdown_is_seen_and_named():
+    run = select("precision", "size=small,precision=fp32")
+    kernels = run.kernels[run.kernels["run_id"].isin(run.runs["run_id"])]
+    length = ((kernels["end_ns"] - kernels["start_ns"]) * 1.03).astype("int64")
+    slower = dataclasses.replace(run, kernels=kernels.assign(end_ns=kernels["start_ns"] + length))
+    (pair,) = verdict.compare(run, slower, noise.SHIPPED).pairs
+    assert pair.judgements["kernel"].verdict == "slower"
+    assert pair.judgements["kernel"].share == pytest.approx(0.03, abs=0.001)
+    assert pair.waterfall.causes[0].text == "backward: 266 kernels (gemm), 3.0% slower"
+
+
+def test_repetitions_are_a_band_of_their_own():
+    repeated = side("warm_up")
+    cases = [case.first for case in align(repeated, repeated).cases]
+    made = noise.of_repetitions([repeated], [cases])
+    assert made.source == "20 pairs of repetitions within A and B"
+    assert made.wall.num_pairs == 20
+    assert noise.of_repetitions([repeated], [cases[:1]]) is None
+
+
+def test_noise_needs_enough_runs_of_the_same_name():
+    with pytest.raises(NotComparable, match="needs 20 pairs of times of the same runs, and there are 15"):
+        noise.of_recordings(side("precision"), side("precision"))
+    with pytest.raises(NotComparable, match="compile and warm_up share no run"):
+        noise.of_recordings(side("compile"), side("warm_up"))
+
+
+def test_more_processes_make_a_narrower_band():
+    widths = [noise.width_of(noise.SHIPPED.kernel, 1e8, 40, (num, num)) for num in (1, 2, 5, 20)]
+    assert widths == sorted(widths, reverse=True) and widths[0] / widths[3] == pytest.approx((20 / noise.MEDIAN) ** 0.5)
+    needed = noise.num_processes_for(widths[0], (1, 1), widths[0] / 3)
+    assert noise.width_of(noise.SHIPPED.kernel, 1e8, 40, (needed, needed)) <= widths[0] / 3
+    assert noise.width_of(noise.SHIPPED.kernel, 1e8, 40, (needed - 1, needed - 1)) > widths[0] / 3
+
+
+def test_a_capture_whose_steps_lie_apart_has_a_band_as_wide(tmp_path):
+    steady = load_side(export().sqlite(tmp_path / "steady.sqlite"))
+    made = export()
+    made.push("step", 40_000, 49_000)
+    made.push("forward", 40_100, 45_000)
+    made.launch(40_200, start=40_300, end=44_300, name="gemm")
+    uneven = load_side(made.sqlite(tmp_path / "uneven.sqlite"))
+    judged = verdict.compare(steady, uneven, noise.SHIPPED).pairs[0].judgements
+    assert judged["kernel"].band == pytest.approx(0.95 * 3950, rel=0.05)
+    assert judged["step"].verdict == "same"
+
+
+@pytest.mark.long
+def test_the_kept_bands_are_those_of_the_shipped_pair():
+    made = noise.of_recordings(side(FIRST), side(SECOND))
+    for kind in ("kernel", "wall"):
+        fitted, kept = getattr(made, kind), getattr(noise.SHIPPED, kind)
+        for name in ("relative", "ratio", "factor", "num_pairs"):
+            assert getattr(kept, name) == pytest.approx(getattr(fitted, name), rel=1e-6), (kind, name)
+    assert made.memory_bytes == noise.SHIPPED.memory_bytes
+
+
+@pytest.fixture(scope="module")
+def held_out():
+    """Each run with the noise of the runs of other folds: no run judges itself."""
+    runs = sorted(side(FIRST).runs["run_id"])
+    fits = []
+    for number in range(FOLDS):
+        others = [run for i, run in enumerate(runs) if i % FOLDS != number]
+        first, second = (
+            dataclasses.replace(one, runs=one.runs[one.runs["run_id"].isin(others)])
+            for one in (side(FIRST), side(SECOND))
+        )
+        fits.append(noise.of_recordings(first, second))
+    return [(run, fits[i % FOLDS]) for i, run in enumerate(runs)]
+
+
+def share_called_different(held_out, metric, change=0.0):
+    """Part of the runs whose second recording is called different, its kernels longer by `change`."""
+    num = 0
+    for run, band in held_out:
+        first, second = measured(FIRST, run), measured(SECOND, run)
+        longer = {name: getattr(second, name) * (1 + change) for name in ("kernel_ns", "busy_ns")}
+        clocks = {"timer": second.clocks["timer"] * (1 + change)}
+        planted = dataclasses.replace(second, **longer, clocks=clocks)
+        judged = {made.metric: made for made in verdict.judge(first, planted, "timer", band, False)}
+        num += judged[metric].is_real
+    return num / len(held_out)
+
+
+@pytest.mark.long
+def test_at_most_one_in_twenty_identical_runs_is_called_different(held_out):
+    shares = {
+        metric: share_called_different(held_out, metric) for metric in ("step", "kernel", "busy", "idle", "memory")
+    }
+    assert max(shares.values()) <= 0.05
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("change", "least"), [(0.01, 0.6), (0.02, 0.9), (0.03, 0.99)])
+def test_planted_changes_of_kernel_time_are_seen(held_out, change, least):
+    for metric in ("kernel", "busy"):
+        for sign in (1, -1):
+            assert share_called_different(held_out, metric, sign * change) >= least
+
+
+@pytest.mark.long
+def test_the_guide_says_how_many_planted_changes_of_a_step_are_seen(held_out):
+    guide = (DATA.parent / "guide" / "compare.md").read_text()
+    for change in (0.01, 0.02, 0.03):
+        longer, shorter = (100 * share_called_different(held_out, "step", sign * change) for sign in (1, -1))
+        assert f"| step {change:.0%} longer, or shorter | {longer:.0f}%, {shorter:.0f}% |" in guide

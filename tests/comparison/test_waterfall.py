@@ -1,0 +1,169 @@
+"""The parts of a difference sum to it exactly, and the first of them is the true cause."""
+
+from fractions import Fraction
+
+import pandas as pd
+import pytest
+
+from analysis.comparison import noise, totals, waterfall
+
+from .shipped import AXES, measured, pairs_along, side
+
+
+def sides_of(kernels, num_steps=1, copies=(), wall_ns=1000):
+    """Totals of a run whose steps each launch `kernels`: (phase, module, family, name, ns), one after another, 10 ns
+    apart, launched 5 ns before they start."""
+    rows, moved, steps = [], [], []
+    for step in range(num_steps):
+        at = step * 10 * wall_ns
+        steps.append({"rank": 0, "collector": "nsys", "step": step, "phase": "step", "wall_ns": wall_ns})
+        for phase, module, family, name, ns in kernels:
+            times = {"launch_ns": at + 5, "launch_end_ns": at + 6, "start_ns": at + 10, "end_ns": at + 10 + ns}
+            place = {"rank": 0, "device": 0, "step": step, "phase": phase, "module": module}
+            rows.append(place | times | {"family": family, "kernel_name": name})
+            at += 10 + ns
+        for operation, ns in copies:
+            times = {"launch_ns": at + 5, "launch_end_ns": at + 6, "start_ns": at + 10, "end_ns": at + 10 + ns}
+            moved.append({"rank": 0, "device": 0, "step": step, "phase": "forward", "operation": operation} | times)
+            at += 10 + ns
+    columns = ["rank", "device", "step", "phase", "operation", "launch_ns", "launch_end_ns", "start_ns", "end_ns"]
+    frames = pd.DataFrame(rows), pd.DataFrame(moved, columns=columns), pd.DataFrame(steps)
+    integers = {name: "int64" for name in columns if name not in ("phase", "operation")}
+    kernels, memops, ranges = (frame.assign(run_id="run") for frame in frames)
+    return totals.totals_of(kernels, memops.astype(integers), ranges)
+
+
+def explain(first, second):
+    return waterfall.explain(first, second, noise.SHIPPED)
+
+
+def texts(made):
+    return [cause.text for cause in made.causes if cause.kind not in ("idle", "overlap")]
+
+
+GEMM = ("forward", "ffn", "gemm", "sgemm", 100)
+
+
+def test_a_kernel_that_got_slower_is_named_with_its_share():
+    made = explain(sides_of([GEMM, GEMM]), sides_of([GEMM, (*GEMM[:4], 150)]))
+    assert texts(made) == ["forward, ffn: 2 kernels (gemm), 25.0% slower"]
+    assert made.groups[[*waterfall.PARTS]].to_numpy().tolist() == [[0, 0, 0, 50]]
+
+
+def test_blocks_are_one_module():
+    first = sides_of([("forward", f"block_{i}/ffn", "gemm", "sgemm", 100) for i in range(3)])
+    second = sides_of([("forward", f"block_{i}/ffn", "gemm", "hgemm", 40) for i in range(3)])
+    assert texts(explain(first, second)) == ["forward, block/ffn: 3 kernels (gemm) became others"]
+
+
+def test_calls_that_pytorch_numbers_are_one_module():
+    first, second = (
+        [("forward", f"aten::mm, op_id = {i + number}", "gemm", "sgemm", ns) for i in range(2)]
+        for number, ns in ((7, 100), (90, 150))
+    )
+    assert texts(explain(sides_of(first), sides_of(second))) == ["forward, aten::mm: 2 kernels (gemm), 50.0% slower"]
+
+
+def test_what_takes_the_place_of_several_modules_is_of_the_module_around_them():
+    first = [("forward", f"attention/{name}", "elementwise", name, 100) for name in ("scores", "softmax", "output")]
+    second = [("forward", "attention/fused", "attention", "flash", 90)]
+    made = explain(sides_of([*first, GEMM]), sides_of([*second, GEMM]))
+    assert texts(made) == ["forward, attention: 3 kernels (elementwise) became 1 (attention)"]
+    assert made.groups[list(waterfall.PARTS)].sum().tolist() == [-300, 90, 0, 0]
+
+
+def test_kernels_that_only_appear_or_vanish_stay_in_their_module():
+    made = explain(
+        sides_of([GEMM, ("backward", "", "copy", "cast", 30)]), sides_of([GEMM, ("loss", "x", "fill", "set", 7)])
+    )
+    assert set(texts(made)) == {"backward: 1 kernel (copy) vanished", "loss, x: 1 kernel (fill) appeared"}
+
+
+def test_a_name_that_is_called_more_often_is_no_slower_kernel():
+    made = explain(sides_of([GEMM]), sides_of([GEMM, GEMM, GEMM]))
+    assert texts(made) == ["forward, ffn: 2 kernels (gemm) appeared"]
+    assert made.groups[list(waterfall.PARTS)].to_numpy().tolist() == [[0, 0, 200, 0]]
+
+
+def test_copies_and_idle_time_are_parts():
+    made = explain(sides_of([GEMM]), sides_of([GEMM], copies=[("memset", 20)], wall_ns=1500))
+    said = {cause.text: cause.ns for cause in made.causes}
+    assert said["forward: memset, 0 became 1"] == 20
+    assert sum(said.values()) == made.difference_ns == 500
+
+
+def test_other_numbers_of_steps_stay_exact():
+    first, second = sides_of([GEMM], num_steps=2), sides_of([(*GEMM[:4], 101)], num_steps=3, wall_ns=1001)
+    made = explain(first, second)
+    assert (made.num, made.difference_ns) == (6, 6)
+    assert Fraction(made.first_ns, made.num) == 1000 and Fraction(made.second_ns, made.num) == 1001
+    assert sum(cause.ns for cause in made.causes) == 6
+    assert texts(made) == ["forward, ffn: 1 kernel (gemm), 1.0% slower"]
+
+
+def test_the_rest_sums_to_what_it_stands_for():
+    made = explain(sides_of([GEMM]), sides_of([GEMM], copies=[("memset", 20), ("memcpy", 30), ("fill", 5)]))
+    shortened = made.shortened(1)
+    assert [cause.kind for cause in shortened][-1] == "rest"
+    assert sum(cause.ns for cause in shortened) == made.difference_ns
+    assert made.shortened(0) == made.causes
+
+
+def test_work_after_the_range_of_its_step_is_negative_idle_time():
+    made = explain(sides_of([GEMM], wall_ns=50), sides_of([GEMM], wall_ns=90))
+    assert sides_of([GEMM], wall_ns=50).idle["ends"] == -50
+    assert [cause.ns for cause in made.causes] == [40]
+
+
+def is_exact(made):
+    kernels = [cause.ns for cause in made.causes if cause.kind in ("replaced", "per_call")]
+    parts = made.groups[list(waterfall.PARTS)].sum().sum()
+    all_are_integers = all(isinstance(cause.ns, int) for cause in made.causes)
+    return sum(cause.ns for cause in made.causes) == made.difference_ns and sum(kernels) == parts and all_are_integers
+
+
+def names_the_axis(axis, made):
+    """Whether the first part of a difference is what the axis changes."""
+    first = made.causes[0]
+    match axis:
+        case "precision":
+            return first.kind == "replaced" and "gemm" in first.families
+        case "attention":
+            return "attention" in first.module or "attention" in first.families
+        case "optimizer":
+            return first.phase == "optimizer"
+    fused = first.kind == "replaced" and {"triton", "gemm"} & set(first.families)
+    return fused or "waits for a launch" in first.text
+
+
+def check_axis(axis, pairs):
+    """How many pairs there are; of `compile`, those whose kernels are compiled on one side alone."""
+    num = 0
+    for name, a, b in pairs:
+        made = explain(measured(name, a).totals, measured(name, b).totals)
+        assert is_exact(made), (a, b)
+        if axis != "compile" or "compile" not in a:
+            assert names_the_axis(axis, made), (a, b, made.causes[0].text)
+            num += 1
+    return num
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("axis", "num_pairs"), [("precision", 15), ("optimizer", 30), ("attention", 74), ("compile", 8)]
+)
+def test_what_an_axis_changes_is_named_and_sums_exactly(axis, num_pairs):
+    assert check_axis(axis, pairs_along(axis)) == num_pairs
+
+
+@pytest.mark.parametrize("axis", sorted(AXES))
+def test_a_pair_of_each_axis_is_named(axis):
+    assert check_axis(axis, [next(iter(pairs_along(axis)))]) == 1
+
+
+@pytest.mark.long
+def test_two_recordings_of_the_same_runs_sum_exactly():
+    runs = side("h200-fp32").runs["run_id"]
+    assert len(runs) == 60
+    for run in runs:
+        assert is_exact(explain(measured("h200-fp32", run).totals, measured("again", run).totals)), run
