@@ -65,12 +65,17 @@ class Waterfall:
         return self.second_ns - self.first_ns
 
     def shortened(self, num_causes: int) -> list[Cause]:
-        """The first causes, and one called rest with all others; all of them for 0."""
-        rest = self.causes[num_causes:] if num_causes else []
-        if len(rest) < 2:
+        """The first causes, then those that are larger than any of these, and one called rest with all others; all of
+        them for 0."""
+        if not num_causes or len(self.causes) < num_causes + 2:
             return self.causes
-        of_rest = Cause(kind="rest", text=f"the rest, {counted(len(rest), 'part')}", ns=sum(cause.ns for cause in rest))
-        return [*self.causes[:num_causes], of_rest]
+        shown, rest = self.causes[:num_causes], self.causes[num_causes:]
+        largest = max(abs(cause.ns) for cause in shown)
+        shown = [*shown, *(cause for cause in rest if abs(cause.ns) > largest)]
+        rest = [cause for cause in rest if abs(cause.ns) <= largest]
+        text = f"the rest, {counted(len(rest), 'part')}"
+        return [*shown, Cause(kind="rest", text=text, ns=sum(cause.ns for cause in rest))] if rest else shown
+
 
 
 def explain(first: Totals, second: Totals, noise: Noise, num_processes: tuple[int, int] = (1, 1)) -> Waterfall:
