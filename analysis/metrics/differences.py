@@ -74,12 +74,12 @@ def times_of_kernels(kernels: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return groups.assign(time_ns=groups["sum"], parts=np.sqrt(groups["size"]))[[*by, "time_ns", "parts"]]
 
 
-def times_of_steps(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+def times_of_steps(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """Unprofiled wall time of a step of each run: run_id, time_ns (the median over steps), parts (how long the GPU
     waits in it: what is left of it beside GPU busy, at least 0)."""
     wall = timing.host_times(steps, "timer", "wall")
     wall = wall[wall["phase"] == ranges.STEP][["run_id", "wall_ns"]]
-    gpu = timing.gpu_times(kernels)
+    gpu = timing.gpu_times(kernels, memops)
     busy = gpu[gpu["phase"] == ranges.STEP].groupby("run_id")["busy_ns"].median() / timing.num_devices(kernels)
     waits = wall["wall_ns"] - busy.reindex(wall["run_id"]).to_numpy()
     return pd.DataFrame({"run_id": wall["run_id"], "time_ns": wall["wall_ns"], "parts": waits.clip(lower=0)})

@@ -28,10 +28,10 @@ def phase_times(steps: pd.DataFrame) -> pd.DataFrame:
     return times[times["phase"] == ranges.STEP].drop(columns="phase").merge(phases.reset_index(), on="run_id")
 
 
-def gpu_times(kernels: pd.DataFrame) -> pd.DataFrame:
-    """Busy time and launches of a step of one rank, median over steps and ranks: run_id, busy_ns, launches,
+def gpu_times(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+    """GPU busy and launches of a step of one rank, median over steps and ranks: run_id, busy_ns, launches,
     {OPTIMIZER_BUSY}_ns."""
-    times = timing.gpu_times(kernels).groupby(["phase", "run_id"], sort=False)[["busy_ns", "launches"]].median()
+    times = timing.gpu_times(kernels, memops).groupby(["phase", "run_id"], sort=False)[["busy_ns", "launches"]].median()
     times = times.reset_index()
     step, optimizer = (times[times["phase"] == name] for name in (ranges.STEP, ranges.OPTIMIZER))
     optimizer = optimizer[["run_id", "busy_ns"]].rename(columns={"busy_ns": f"{OPTIMIZER_BUSY}_ns"})

@@ -30,6 +30,7 @@ def answer(
     runs: pd.DataFrame,
     steps: pd.DataFrame,
     kernels: pd.DataFrame,
+    memops: pd.DataFrame,
     nsys_sums: pd.DataFrame,
     studies: Mapping[str, Any] = MappingProxyType({}),
 ) -> Answer:
@@ -37,9 +38,10 @@ def answer(
 
     See `checks_of`. Facts count the breaches, those of studies too.
     """
-    table = checks_of(runs, steps, kernels, nsys_sums)
+    table = checks_of(runs, steps, kernels, memops, nsys_sums)
     of_studies = [
-        checks_of(rec.runs, rec.steps, rec.kernels, rec.nsys_sums).assign(study=study) for study, rec in studies.items()
+        checks_of(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums).assign(study=study)
+        for study, rec in studies.items()
     ]
     every = pd.concat([table.assign(study=""), *of_studies], ignore_index=True)
     breaches = every[~every["passed"]].reset_index(drop=True)
@@ -152,11 +154,13 @@ MEANING = {
     "in_phase": "share of kernel time inside steps that has a phase",
     "in_module": "share of forward kernel time that has a module",
     "nsys_sums": "largest difference from nsys's own sums (ns, and calls) of any kernel in the step or a phase",
-    "busy": "GPU busy time of a step, over its kernel time",
+    "busy": "GPU busy in a step, over the time of its kernels, copies and fills (largest of the steps)",
 }
 
 
-def checks_of(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, nsys_sums: pd.DataFrame) -> pd.DataFrame:
+def checks_of(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, nsys_sums: pd.DataFrame
+) -> pd.DataFrame:
     """Checks of every finished run: run_id, check, found, at_least, at_most, passed. Those OF_ARCHITECTURE are of runs
     whose shape is known.
 
@@ -164,15 +168,16 @@ def checks_of(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, ns
     unprofiled, worst step. forward_matmuls, backward_matmuls: matmuls of each step, 9L+1 and 18L+2 with eager
     attention, 7L+1 and 14L+2 with fused attention; split-K and epilogue kernels belong to their matmul.
     profiler: fastest NVTX host range of the step over the fastest unprofiled step. in_phase: share of the steps' kernel
-    time with a phase. in_module: share of forward kernel time with a module. busy: GPU busy time of a step over its
-    kernel time (at most 1). forward_layouts, backward_layouts: matmuls whose layout, as their name has it, is not the
-    one that the operation should have. math_path: in fp32 runs, share of GEMM time on FP32 units. nsys_sums:
-    largest difference, in ns or calls, from what nsys's own statistics say of any kernel in the step or a phase.
+    time with a phase. in_module: share of forward kernel time with a module. busy: GPU busy in a step over the time of
+    its kernels, copies and fills (at most 1). forward_layouts, backward_layouts: matmuls whose layout, as their name
+    has it, is not the one that the operation should have. math_path: in fp32 runs, share of GEMM time on FP32 units.
+    nsys_sums: largest difference, in ns or calls, from what nsys's own statistics say of any kernel in the step or a
+    phase.
     """
     ordered = run_grid.measured_runs(runs)
     info = ordered.astype({"run_id": str, "mode": str, "attention": str}).set_index("run_id")
     known = run_grid.of_known_shape(info)
-    gpu = timing.gpu_times(kernels)
+    gpu = timing.gpu_times(kernels, memops)
     checks = [
         _counts(info, steps, gpu),
         _phase_sum(steps),
@@ -208,7 +213,7 @@ def _bound(bound: pd.Series | float, values: pd.Series) -> np.ndarray | float:
 def _counts(info: pd.DataFrame, steps: pd.DataFrame, gpu: pd.DataFrame) -> pd.DataFrame:
     timed = steps[(steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == ranges.STEP)]
     timed = timed.astype({"run_id": str}).groupby("run_id")["step"].nunique()
-    profiled = gpu[gpu["phase"] == ranges.STEP].groupby("run_id")["step"].nunique()
+    profiled = gpu[(gpu["phase"] == ranges.STEP) & (gpu["launches"] > 0)].groupby("run_id")["step"].nunique()
     wanted, wanted_profiled = info["measured_steps"], info["profiled_steps"]
     return pd.concat(
         [
@@ -346,7 +351,7 @@ def _coverage(kernels: pd.DataFrame) -> pd.DataFrame:
 
 def _busy(gpu: pd.DataFrame) -> pd.DataFrame:
     steps = gpu[gpu["phase"] == ranges.STEP]
-    quotient = (steps["busy_ns"] / steps["kernel_ns"]).groupby(steps["run_id"]).min()
+    quotient = (steps["busy_ns"] / steps["operation_ns"]).groupby(steps["run_id"]).max()
     return _rows("busy", quotient, 0, 1)
 
 

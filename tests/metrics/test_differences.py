@@ -31,7 +31,9 @@ def kernel_pairs(recordings):
 
 @pytest.fixture(scope="module")
 def wall_pairs(recordings):
-    return differences.paired(*(differences.times_of_steps(rec.steps, rec.kernels) for rec in recordings), RUN)
+    return differences.paired(
+        *(differences.times_of_steps(rec.steps, rec.kernels, rec.memops) for rec in recordings), RUN
+    )
 
 
 def held_out(pairs, kind, folds=5):

@@ -24,16 +24,17 @@ UNSTEADY = 0.2
 """Timed steps that spread over more than this part of their median are called unsteady."""
 
 
-def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
+def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> Answer:
     """Forward time of every model size and context length (mode `forward`) by four clocks, each with its spread over
     steps.
 
     timer: Python, unprofiled, device synchronised. host: the NVTX range `forward` on the host, under nsys. projected:
-    GPU span, first kernel start to last kernel end. busy: union of the kernels on the GPU. Ratios are to the timer's
+    GPU span, from the first operation on the GPU to the end of the last. busy: union of its kernels, copies and
+    fills. Ratios are to the timer's
     median. Two clocks differ only where their minimum-to-maximum intervals do not overlap. A run is launch-bound where
     busy / timer < timing.LAUNCH_BOUND_BUSY_SHARE. The second table is the forward phase inside the other modes.
     """
-    frames = _frames(runs, steps, kernels)
+    frames = _frames(runs, steps, kernels, memops)
     return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
 
 
@@ -48,8 +49,8 @@ class Frames:
     inside: pd.DataFrame
 
 
-def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
-    times = forward_times(steps, kernels)
+def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> Frames:
+    times = forward_times(steps, kernels, memops)
     cases = run_grid.cases(runs, FORWARD).merge(times, how="left", on="run_id")
     others = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in modes.MODES if mode != FORWARD])
     return Frames(
@@ -129,13 +130,13 @@ def _charts(frames: Frames) -> list[Chart]:
     return [Chart("clocks", "dumbbell", "Forward time by clock", long, options)]
 
 
-def forward_times(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+def forward_times(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """Forward phase of each run by the four clocks, with ratios to the timer: one row per run_id."""
 
     def of_forward(rows: pd.DataFrame) -> pd.DataFrame:
         return rows[rows["phase"] == FORWARD].drop(columns="phase")
 
-    gpu = timing.gpu_times(kernels)
+    gpu = timing.gpu_times(kernels, memops)
     table = of_forward(timing.host_times(steps, "timer", "timer"))
     parts = [timing.host_times(steps, "nsys", "host")]
     parts += [timing.spread(gpu, ["run_id", "phase"], f"{clock}_ns", clock) for clock in ("projected", "busy")]

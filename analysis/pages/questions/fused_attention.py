@@ -27,7 +27,9 @@ COMPARED = [
 ]
 
 
-def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> Answer:
+def answer(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, calibration: pd.DataFrame
+) -> Answer:
     """Eager attention (`naive`) against the backends of scaled_dot_product_attention, forward and in training.
 
     A step's time is its GPU busy time, with the unprofiled timer beside it. A backend is faster where its
@@ -42,7 +44,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
     executes is inferred, no profile counts it: masked pairs skipped, and one matmul more in backward. Rates are FLOPs
     over attention's kernel time; their share is of the measured rate of a large matmul.
     """
-    frames = _frames(runs, steps, kernels, calibration)
+    frames = _frames(runs, steps, kernels, memops, calibration)
     facts, claims = _facts(frames, runs, calibration), _claims(frames, runs, kernels)
     return assemble(facts, claims, _tables(frames, runs), _charts(frames))
 
@@ -70,10 +72,12 @@ class Frames:
     """Kernels of backward whose number changes, at the reference."""
 
 
-def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> Frames:
+def _frames(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, calibration: pd.DataFrame
+) -> Frames:
     keys = [name for name in run_grid.case_columns(runs) if name != "attention"]
     totals = kernel_time.kernel_totals(kernels)
-    table = _steps(runs, steps, kernels, keys)
+    table = _steps(runs, steps, kernels, memops, keys)
     compared = table[(table["attention"] != NAIVE) & table["speedup"].notna()]
     trained = compared[compared["mode"] == TRAIN]
     reference = _reference(trained, keys)
@@ -329,10 +333,12 @@ def _out_of_memory(why: pd.Series) -> pd.Series:
 # ---------------------------------------------------------------- steps
 
 
-def _steps(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+def _steps(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, keys: list[str]
+) -> pd.DataFrame:
     """Every case and mode, naive first: busy, timer and phase times, launches, memory, the same of `naive` (naive_*),
     and how many times as long `naive` takes."""
-    gpu = timing.gpu_times(kernels)
+    gpu = timing.gpu_times(kernels, memops)
     busy = timing.spread(gpu, ["run_id", "phase"], "busy_ns", "busy")
     timer = timing.host_times(steps, "timer", "timer")
     phases = busy.pivot(index="run_id", columns="phase", values="busy_ns")

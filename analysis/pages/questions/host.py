@@ -91,7 +91,7 @@ def _frames(
         captured=captured,
         pairs=_pairs(measured, [*by, "mode"], OFF),
         over_default=_over_default(measured, _compiled(steps), [*by, "mode"]),
-        phases=_phases(captured, steps, kernels, by),
+        phases=_phases(captured, steps, kernels, memops, by),
         grid_by=_case_columns(main),
         grid=_grid(main),
     )
@@ -382,12 +382,14 @@ def _launches(captured: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return off.merge(graphs, on=by, suffixes=("", "_graphs"))
 
 
-def _phases(captured: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Phases of the training steps: timer_ns, busy_ns (kernels), idle_ns (of all devices of a rank), launches (kernels
+def _phases(
+    captured: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, by: list[str]
+) -> pd.DataFrame:
+    """Phases of the training steps: timer_ns, busy_ns, idle_ns (of all devices of a rank), launches (kernels
     per step)."""
     rows = captured[captured["mode"] == TRAIN][["run_id", *by, "compile"]]
     timer = timing.host_times(steps, "timer", "timer")
-    gpu = timing.gpu_times(kernels).groupby(["run_id", "phase"])[["busy_ns", "launches"]].median().reset_index()
+    gpu = timing.gpu_times(kernels, memops).groupby(["run_id", "phase"])[["busy_ns", "launches"]].median().reset_index()
     rows = rows.merge(timer[timer["phase"] != ranges.STEP], on="run_id").merge(gpu, how="left", on=["run_id", "phase"])
     rows = sorted_by(rows, seen(rows, ["run_id"]), place(rows["phase"], ranges.PHASES))
     num_devices = timing.num_devices(kernels).reindex(rows["run_id"]).to_numpy()

@@ -43,7 +43,12 @@ COUNTERS = "step counters"
 
 
 def answer(
-    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memory: pd.DataFrame, calibration: pd.DataFrame
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    memory: pd.DataFrame,
+    calibration: pd.DataFrame,
 ) -> Answer:
     """The optimizer phase of a training step with reference AdamW and with PyTorch's as a loop over the tensors, over
     lists of them (foreach), and fused.
@@ -55,7 +60,7 @@ def answer(
     measured host time of one small operation: what the host needs at least. Extra memory is how far the phase raises
     the allocator's peak above what it held when the phase began.
     """
-    frames = _frames(runs, steps, kernels, memory, calibration)
+    frames = _frames(runs, steps, kernels, memops, memory, calibration)
     return assemble(_facts(calibration), _claims(frames), _tables(frames), _charts(frames))
 
 
@@ -83,10 +88,15 @@ class Frames:
 
 
 def _frames(
-    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memory: pd.DataFrame, calibration: pd.DataFrame
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    memory: pd.DataFrame,
+    calibration: pd.DataFrame,
 ) -> Frames:
     cases = run_grid.cases_along(runs, MODE, "optimizer", list(LABELS))
-    for part in (_timed(steps), _on_gpu(kernels), _memory(runs, memory)):
+    for part in (_timed(steps), _on_gpu(kernels, memops), _memory(runs, memory)):
         cases = cases.merge(part, how="left", on="run_id")
     cases.loc[cases[NOT_MEASURED] != "", "extra_bytes"] = float("nan")
     rates = calibration.set_index("figure")["value"]
@@ -350,10 +360,10 @@ def _timed(steps: pd.DataFrame) -> pd.DataFrame:
     return phase.drop(columns="phase").merge(step.drop(columns="phase"), on="run_id")
 
 
-def _on_gpu(kernels: pd.DataFrame) -> pd.DataFrame:
+def _on_gpu(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """How long the GPU is busy in the optimizer phase (kernel_ns, with _min_ns and _max_ns) and in the whole step
     (step_busy_ns), and launches of the phase, median over steps, per run_id."""
-    times = timing.gpu_times(kernels)
+    times = timing.gpu_times(kernels, memops)
     phase, step = (times[times["phase"] == name] for name in (ranges.OPTIMIZER, ranges.STEP))
     table = timing.spread(phase, ["run_id"], "busy_ns", "kernel").drop(columns="kernel_n")
     for times, name, called in ((phase, "launches", "launches"), (step, "busy_ns", "step_busy_ns")):

@@ -88,7 +88,7 @@ def _frames(
     cases = grid
     for part in (
         precisions.phase_times(steps),
-        precisions.gpu_times(kernels),
+        precisions.gpu_times(kernels, memops),
         precisions.contents(totals, memops, kernels),
     ):
         cases = cases.merge(part, how="left", on="run_id")

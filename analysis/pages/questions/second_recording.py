@@ -38,7 +38,7 @@ RECORDED = {
 }
 
 
-def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, main: Any) -> Answer:
+def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, main: Any) -> Answer:
     """The runs of `main`, the first recording, that a second one has too, side by side.
 
     Kernel time is the sum over the kernels of a step, the median over profiled steps; the step is timed by Python
@@ -48,7 +48,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, main:
     busy for less than timing.LAUNCH_BOUND_BUSY_SHARE of its unprofiled step; busy_share is the smaller of the two.
     Steps are apart where their minimum-to-maximum intervals do not overlap. A recording is not held against itself.
     """
-    frames = _frames(runs, steps, kernels, main)
+    frames = _frames(runs, steps, kernels, memops, main)
     return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
 
 
@@ -64,12 +64,12 @@ class Frames:
     """Machine and programs of both."""
 
 
-def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, main: Any) -> Frames:
+def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, main: Any) -> Frames:
     by = run_grid.case_columns(runs)
     totals = {FIRST: kernel_time.kernel_totals(main.kernels), SECOND: kernel_time.kernel_totals(kernels)}
     table = _runs_of_both(main.runs, runs)[[*by, "mode", "run_id"]]
-    table = _with_side(table, FIRST, main.steps, main.kernels, totals[FIRST])
-    table = _with_side(table, SECOND, steps, kernels, totals[SECOND])
+    table = _with_side(table, FIRST, main.steps, main.kernels, main.memops, totals[FIRST])
+    table = _with_side(table, SECOND, steps, kernels, memops, totals[SECOND])
     table = _compared(table).merge(_unlike(*totals.values()), how="left", on="run_id").fillna({"unlike": 0})
     return Frames(
         by=by,
@@ -181,10 +181,15 @@ def _runs_of_both(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_side(
-    table: pd.DataFrame, side: str, steps: pd.DataFrame, kernels: pd.DataFrame, totals: pd.DataFrame
+    table: pd.DataFrame,
+    side: str,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    totals: pd.DataFrame,
 ) -> pd.DataFrame:
     """`table` with what one recording measured of its runs."""
-    for part in (_timed(steps), _on_gpu(kernels), _kernels_of(totals)):
+    for part in (_timed(steps), _on_gpu(kernels, memops), _kernels_of(totals)):
         part = part.rename(columns={name: f"{side}_{name}" for name in part if name != "run_id"})
         table = table.merge(part, how="inner", on="run_id")
     table[f"{side}_busy_share"] = timing.busy_share(table, kernels, f"{side}_busy_ns", f"{side}_step_ns")
@@ -210,9 +215,9 @@ def _timed(steps: pd.DataFrame) -> pd.DataFrame:
     return times[times["phase"] == ranges.STEP].drop(columns=["phase", "step_n"])
 
 
-def _on_gpu(kernels: pd.DataFrame) -> pd.DataFrame:
+def _on_gpu(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """run_id, kernel_ns, busy_ns and launches of a step of one rank, the median over steps and ranks."""
-    times = timing.gpu_times(kernels)
+    times = timing.gpu_times(kernels, memops)
     steps = times[times["phase"] == ranges.STEP]
     return steps.groupby("run_id")[["kernel_ns", "busy_ns", "launches"]].median().reset_index()
 

@@ -23,7 +23,9 @@ CHANCE = 1.54
 (chi-squared, four degrees of freedom)."""
 
 
-def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame, main: Any) -> Answer:
+def answer(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, api: pd.DataFrame, main: Any
+) -> Answer:
     """What steps from the very first on say of the later ones, in several fresh processes of each case.
 
     A number is the median, or the mean, of the timed steps after some warm-up steps; as many steps are taken as `main`
@@ -35,7 +37,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: 
     is the standard deviation of their medians; both are parts of the median. The anatomy is of the profiled steps: the
     mean of first steps and of all others, cut into CUDA calls by group and what lies outside any call.
     """
-    frames = _frames(runs, steps, kernels, api, main)
+    frames = _frames(runs, steps, kernels, memops, api, main)
     return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
 
 
@@ -63,7 +65,9 @@ class Frames:
         return self.needed[self.needed["num_known"] > 0]
 
 
-def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame, main: Any) -> Frames:
+def _frames(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, api: pd.DataFrame, main: Any
+) -> Frames:
     ok = run_grid.measured_runs(runs).astype({"run_id": str, **dict.fromkeys(CASE, str), "context_length": int})
     timed = first_steps.timed_steps(ok, steps)
     warm_up, num_timed = _settings(main)
@@ -81,7 +85,7 @@ def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api:
         beside=beside.assign(off=beside["main_ns"] / beside["median_ns"] - 1),
         anatomy=anatomy[anatomy["component"] != "whole"],
         phases=first_steps.first_by_phase(ok, steps),
-        kernels=first_steps.first_kernels(ok, kernels),
+        kernels=first_steps.first_kernels(ok, kernels, memops),
     )
 
 
