@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.answer import Answer, assemble
-from analysis.metrics import run_grid, timing
+from analysis.metrics import differences, run_grid, timing
 from analysis.pages import (
     benchmarks,
     cuda_calls,
@@ -134,9 +134,14 @@ def of_finished_runs(rec: store.Recording) -> store.Recording:
 
 
 def ask(question: ModuleType, rec: store.Recording, **more: Any) -> Answer:
-    """A question's answer: its parameters name the tables of the recording that it gets."""
-    names = inspect.signature(question.answer).parameters
-    return question.answer(**{name: more[name] if name in more else getattr(rec, name) for name in names})
+    """A question's answer: its parameters name the tables of the recording that it gets, and what else there is."""
+    given = {}
+    for name, parameter in inspect.signature(question.answer).parameters.items():
+        if name in more:
+            given[name] = more[name]
+        elif parameter.default is parameter.empty:
+            given[name] = getattr(rec, name)
+    return question.answer(**given)
 
 
 def write(
@@ -243,7 +248,11 @@ def write_questions(
     """Write the pages of questions and studies, the reconciliation, and the overview with their verdicts; gives the
     reconciliation, too."""
     site = _site_of(rec, docs)
-    verdicts = [_write_question(site, letter, question, ask(question, rec)) for letter, question in QUESTIONS.items()]
+    bands = differences.bands_of(rec, studies[AGAIN]) if AGAIN in studies else None
+    verdicts = [
+        _write_question(site, letter, question, ask(question, rec, bands=bands))
+        for letter, question in QUESTIONS.items()
+    ]
     calibration = rates_of([*studies.values(), rec])
     beyond = []
     for letter, question in STUDIES.items():
@@ -253,7 +262,7 @@ def write_questions(
             beyond.append(_write_question(site, letter, question, answer, template))
             continue
         own = site if studied is rec else _site_of_study(site, studied.runs, rec.runs)
-        answer = ask(question, studied, main=rec, calibration=calibration, studies=studies)
+        answer = ask(question, studied, main=rec, calibration=calibration, studies=studies, bands=bands)
         beyond.append(_write_question(own, letter, question, answer))
     checked = ask(reconciliation, rec, studies=studies)
     site.write("report/reconciliation.md", "reconciliation.md", checked)

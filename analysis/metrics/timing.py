@@ -66,8 +66,8 @@ def in_steps(kernels: pd.DataFrame) -> pd.DataFrame:
 def gpu_times(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """GPU time of each phase of each step of each rank, and of the whole step (phase `step`).
 
-    Columns: run_id, rank, step, phase; of kernels launches and kernel_ns; of kernels, copies and fills operation_ns (the
-    sum of durations), busy_ns (summed over the rank's devices; `busy_share` makes a share of it) and projected_ns.
+    Columns: run_id, rank, step, phase; of kernels launches and kernel_ns; of kernels, copies and fills operation_ns
+    (the sum of durations), busy_ns (summed over the rank's devices; `busy_share` makes a share of it) and projected_ns.
     """
     columns = ["run_id", "rank", "step", "phase", "device", "start_ns", "end_ns"]
     parts = [in_steps(frame)[columns].assign(is_kernel=frame is kernels) for frame in (kernels, memops)]

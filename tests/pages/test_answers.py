@@ -1,9 +1,8 @@
 """Each question on a recording whose answers are known."""
 
-import inspect
-
 import pytest
 
+from analysis import write_site
 from analysis.answer import NOT_MEASURED
 from analysis.pages import environment, overview, reconciliation, run_list, run_page
 from analysis.pages.questions import QUESTIONS, attention_cost, beyond_gemm, forward_time, top_kernel, training_mix
@@ -16,7 +15,7 @@ def rec():
 
 
 def ask(question, rec):
-    return question.answer(**{name: getattr(rec, name) for name in inspect.signature(question.answer).parameters})
+    return write_site.ask(question, rec)
 
 
 def row(answer, table, **where):
