@@ -6,8 +6,17 @@ import pytest
 
 from analysis import write_site
 from analysis.metrics import differences, timing
-from analysis.pages import run_list
-from analysis.pages.questions import fused_attention, host, optimizer_cost, second_recording
+from analysis.pages import cuda_calls, run_list
+from analysis.pages.questions import (
+    attention_cost,
+    beyond_gemm,
+    fused_attention,
+    host,
+    optimizer_cost,
+    second_recording,
+    softmax_detail,
+    top_kernel,
+)
 from analysis.recording import store
 
 pytestmark = pytest.mark.long
@@ -77,3 +86,33 @@ def test_gpu_busy_has_one_definition(main):
     assert busy == pytest.approx(0.984, abs=5e-4), "kernels alone would be 95.5%"
     gpu = timing.gpu_times(main.kernels, main.memops)
     assert (gpu["busy_ns"] <= gpu["projected_ns"]).all()
+
+
+def test_the_most_frequent_top_kernel_leads_6_training_steps(main):
+    claims = top_kernel.answer(main.runs, main.kernels).claims
+    assert claims["leads_training"].values["num_led"] == 6
+    assert claims["partly_same"].values["num_same"] == 9, "the top kernel of each case, which is not always that one"
+
+
+def test_elementwise_is_the_largest_other_family_in_all_cases(main):
+    said = beyond_gemm.answer(main.runs, main.kernels).claims["leading_family"].values
+    assert (said["num_cases"], said["num_all"]) == (20, 20)
+
+
+def test_softmax_is_held_against_both_matmuls(main):
+    rows = attention_cost.answer(main.runs, main.kernels).tables["cost"].rows
+    both = rows["scores_ns"] + rows["output_ns"]
+    assert (rows["both_time_ratio"] == rows["softmax_ns"] / both).all()
+    assert rows["both_cost_ratio"].between(60, 83).all()
+
+
+def test_the_l2_cache_is_that_of_the_gpu(ask, main):
+    found = ask(softmax_detail, "h200-fp32")
+    assert found.facts["l2_bytes"] == 50 * 2**20
+    beyond = found.claims["beyond_cache"].rows
+    assert beyond["score_bytes"].min() == 64 * 2**20, "which 64 MiB as the limit would leave out"
+
+
+def test_every_copy_of_a_step_is_from_the_device_to_the_device(main):
+    said = cuda_calls.answer(main.runs, main.steps, main.kernels, main.api, main.memops).claims["copies"].values
+    assert said["of"] == [{"direction": "Device-to-Device", "copies": 16536}]

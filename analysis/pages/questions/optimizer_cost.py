@@ -60,8 +60,7 @@ def answer(
     over this one's. Faster and slower are said of GPU busy, beyond the noise band of kernel times (`bands`); of the
     timer, beyond that of wall times, only where neither is launch-bound, for elsewhere the host sets it. Bytes are
     elements read and written as flops.ADAMW_ACCESSES counts them; their rate is
-    over GPU busy and compared with the measured rate of a device copy. Issuing is launches times the
-    measured host time of one small operation: what the host needs at least. Extra memory is how far the phase raises
+    over GPU busy and compared with the measured rate of a device copy. Extra memory is how far the phase raises
     the allocator's peak above what it held when the phase began.
     """
     frames = _frames(runs, steps, kernels, memops, memory, calibration, bands)
@@ -70,12 +69,10 @@ def answer(
 
 @dataclass(frozen=True, kw_only=True)
 class Frames:
-    """`cases`: one row per model and AdamW; `operations`: the kernels of the largest model; `launch_ns`: measured host
-    time of one small operation, NaN where nobody measured it."""
+    """`cases`: one row per model and AdamW; `operations`: the kernels of the largest model."""
 
     cases: pd.DataFrame
     operations: pd.DataFrame
-    launch_ns: float
 
     @property
     def measured(self) -> pd.DataFrame:
@@ -105,14 +102,12 @@ def _frames(
         cases = cases.merge(part, how="left", on="run_id")
     cases.loc[cases[NOT_MEASURED] != "", "extra_bytes"] = float("nan")
     rates = calibration.set_index("figure")["value"]
-    launch = rates.get("launch", float("nan"))
     known = cases["run_id"].isin(run_grid.of_known_shape(runs)["run_id"].astype(str))
     weights = flops.FP32_BYTES * cases["num_parameters"].where(known)  # of another workload the type is not known
     cases["accesses"] = cases["optimizer"].map({name: sum(accesses.values()) for name, accesses in ACCESSES.items()})
     cases["moved_bytes"] = cases["accesses"] * weights
     cases["rate"] = cases["moved_bytes"] / cases["kernel_ns"]
     cases["of_copy"] = cases["rate"] * 1e9 / rates.get("copy", float("nan"))
-    cases["issue_ns"] = cases["launches"] * launch * 1e9
     cases["busy_share"] = timing.busy_share(cases, kernels, "kernel_ns", "time_ns")
     cases["share"] = cases["time_ns"] / cases["step_ns"]
     cases["step_busy_share"] = timing.busy_share(cases, kernels, "step_busy_ns", "step_ns")
@@ -122,7 +117,7 @@ def _frames(
     cases["time_parts"] = (cases["time_ns"] * (1 - cases["busy_share"])).clip(lower=0)
     cases["step_parts"] = (cases["step_ns"] * (1 - cases["step_busy_share"])).clip(lower=0)
     cases = _against_base(cases, bands)
-    return Frames(cases=cases, operations=_operations(kernels, cases[known]), launch_ns=launch * 1e9)
+    return Frames(cases=cases, operations=_operations(kernels, cases[known]))
 
 
 def _against_base(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
@@ -248,20 +243,14 @@ def _memory_claims(frames: Frames) -> list[Claim]:
 
 def _host_claims(frames: Frames) -> list[Claim]:
     """Where the host sets the time of the phase."""
-    ok, launch_ns = frames.measured, frames.launch_ns
-    waits, issuing = ok[ok["busy_share"] < timing.LAUNCH_BOUND_BUSY_SHARE], ok[ok["issue_ns"] > ok["kernel_ns"]]
-
-    def longest(rows: pd.DataFrame) -> dict:
-        most = rows.loc[(rows["issue_ns"] / rows["kernel_ns"]).idxmax()]
-        return {"launch_ns": launch_ns, "most": most.to_dict()}
-
+    ok = frames.measured
+    waits = ok[ok["busy_share"] < timing.LAUNCH_BOUND_BUSY_SHARE]
     return [
         Claim(
             "launch_bound",
             run_grid.only(waits, "busy_share", "launches"),
             facts=out_of(ok, lambda rows: {"lowest": lowest(rows, "busy_share")}),
         ),
-        Claim("issue", run_grid.only(issuing, "issue_ns", "kernel_ns", "launches"), facts=out_of(ok, longest)),
     ]
 
 
@@ -325,7 +314,6 @@ def _detail_tables(frames: Frames) -> list[Table]:
             (
                 *HEADINGS,
                 Column("launches", "launches", "count"),
-                Column("issue_ns", "issuing them, at least", "ms", absent=NOT_CALIBRATED),
                 Column("kernel_ns", "GPU busy", "ms"),
                 spread_column("time", "phase, unprofiled"),
                 Column("busy_share", "GPU busy ÷ phase", "share", bar=True),

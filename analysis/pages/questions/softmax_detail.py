@@ -1,5 +1,6 @@
 """(s) How near is the softmax of eager attention to the memory's bandwidth?"""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ from analysis.metrics import differences, kernel_time, run_grid, timing
 from analysis.metrics.differences import Band, Bands
 from analysis.pages.columns import case_headings
 from analysis.pages.facts import calibrated_on, extremes, highest, many, noise_of, span
-from analysis.reference import flops
+from analysis.reference import flops, gpus
 from jobs.contract import ranges
 
 SLUG = "softmax-detail"
@@ -22,9 +23,6 @@ READING = ("max", "sum")
 """They write one number a row: the bandwidth of reading is theirs, that of copying the others'."""
 PRECISIONS = ("fp32", "tf32")
 NO_PEAK = "no measured bandwidth"
-BEYOND_CACHE = 64 * 2**20
-"""Bytes of a layer's scores above which the L2 cache (50 MiB on an H200) cannot hold them, and the start of a kernel is
-little of its time."""
 
 
 def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame, bands: Bands | None = None) -> Answer:
@@ -35,8 +33,8 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame,
     Time is the median over layers and steps, with minimum and maximum. A rate is faster than memory where it exceeds
     every bandwidth measured: some of those bytes came from the L2 cache. The chain is all five. The bound is what
     reading and writing the scores once would take at the median copy bandwidth; nobody measured a kernel that does. The
-    verdict is of scores beyond BEYOND_CACHE. Two kernels differ where the times of all their
-    launches in a step are further apart than the noise band of kernel times (`bands`).
+    verdict is of scores that the L2 cache of the GPU cannot hold (`gpus`). Two kernels differ where the times of all
+    their launches in a step are further apart than the noise band of kernel times (`bands`).
     """
     frames = _frames(runs, kernels, calibration)
     return assemble(_facts(frames, calibration, bands), _claims(frames, bands), _tables(frames), _charts(frames))
@@ -45,11 +43,13 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame,
 @dataclass(frozen=True, kw_only=True)
 class Frames:
     """`every`: one row per case and kernel; `cases`: one row per case with the five kernels side by side. `by` names a
-    case."""
+    case. `l2_bytes`: the L2 cache of the GPU, None where it is not listed."""
 
     by: list[str]
     every: pd.DataFrame
     cases: pd.DataFrame
+    gpu_name: str
+    l2_bytes: float | None
 
     @property
     def judged(self) -> pd.DataFrame:
@@ -76,14 +76,23 @@ def _frames(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame
     every["rate"] = every["bytes"].astype(float) / every["time_ns"].astype(float)
     every["share"] = every["rate"] * 1e9 / every["peak"].map(bandwidth).astype(float)
     every["faster_than_memory"] = every["rate"] * 1e9 > peaks["high"].astype(float).max()
-    return Frames(by=run_grid.case_columns(runs), every=every, cases=_wide(grid, every, bandwidth["copy"]))
+    gpu_name = ", ".join(sorted(set(runs["gpu_name"].astype(str))))
+    gpu = gpus.lookup(gpu_name)
+    return Frames(
+        by=run_grid.case_columns(runs),
+        every=every,
+        cases=_wide(grid, every, bandwidth["copy"]),
+        gpu_name=gpu_name,
+        l2_bytes=gpu.l2_bytes if gpu else None,
+    )
 
 
 def _facts(frames: Frames, calibration: pd.DataFrame, bands: Bands | None) -> dict:
     return {
         "noise": noise_of(bands),
         "known": len(frames.measured) > 0,
-        "beyond_cache": BEYOND_CACHE,
+        "l2_bytes": frames.l2_bytes,
+        "gpu": frames.gpu_name,
         "calibrated_on": calibrated_on(calibration),
         "peaks": {row["figure"]: row for row in calibration.to_dict("records")},
         "kernels": list(KERNELS),
@@ -91,7 +100,7 @@ def _facts(frames: Frames, calibration: pd.DataFrame, bands: Bands | None) -> di
 
 
 def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
-    judged, measured = frames.judged, frames.measured
+    judged, measured, l2_bytes = frames.judged, frames.measured, frames.l2_bytes
     bound = measured.dropna(subset="over_bound")
     return [
         Claim("largest", _largest(judged), facts=extremes("share")),
@@ -99,8 +108,9 @@ def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
         Claim("cache", judged[judged["faster_than_memory"]], facts=_cached(len(judged))),
         Claim("no_cache", judged, lambda rows: not rows["faster_than_memory"].any(), extremes("share")),
         Claim("vectorised", _beside(frames.every, bands and bands.kernel), _exp_is_faster, _vectorised),
-        Claim("beyond_cache", bound[bound["score_bytes"] > BEYOND_CACHE], facts=extremes("over_bound")),
-        Claim("small_only", bound, lambda rows: rows["score_bytes"].max() <= BEYOND_CACHE, extremes("over_bound")),
+        Claim("beyond_cache", bound[bound["score_bytes"] > (l2_bytes or math.inf)], facts=extremes("over_bound")),
+        Claim("small_only", bound, _all_in(l2_bytes), extremes("over_bound")),
+        Claim("cache_unknown", bound, lambda rows: l2_bytes is None, extremes("over_bound")),
         Claim("bound", bound, facts=extremes("over_bound")),
         Claim("no_peaks", measured, lambda rows: rows["over_bound"].isna().all(), _rates),
         Claim("traffic", measured, facts=extremes("times_least")),
@@ -223,6 +233,10 @@ def _wide(grid: pd.DataFrame, long: pd.DataFrame, copy: float) -> pd.DataFrame:
 
 def _rates(rows: pd.DataFrame) -> dict:
     return {"rate": span(rows["chain_rate"] * 1e9)}
+
+
+def _all_in(l2_bytes: float | None):
+    return lambda rows: l2_bytes is not None and rows["score_bytes"].max() <= l2_bytes
 
 
 def _largest(rows: pd.DataFrame) -> pd.DataFrame:
