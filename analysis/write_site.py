@@ -250,7 +250,7 @@ def write_questions(
     site = _site_of(rec, docs)
     bands = differences.bands_of(rec, studies[AGAIN]) if AGAIN in studies else None
     verdicts = [
-        _write_question(site, letter, question, ask(question, rec, bands=bands))
+        _write_question(site, letter, question, ask(question, rec, bands=bands), rec.runs)
         for letter, question in QUESTIONS.items()
     ]
     calibration = rates_of([*studies.values(), rec])
@@ -259,15 +259,16 @@ def write_questions(
         studied = studies.get(question.STUDY) if question.STUDY else rec
         if studied is None:
             answer, template = _not_recorded(question), "not_recorded.md"
-            beyond.append(_write_question(site, letter, question, answer, template))
+            beyond.append(_write_question(site, letter, question, answer, None, template))
             continue
         own = site if studied is rec else _site_of_study(site, studied.runs, rec.runs)
         answer = ask(question, studied, main=rec, calibration=calibration, studies=studies, bands=bands)
-        beyond.append(_write_question(own, letter, question, answer))
+        beyond.append(_write_question(own, letter, question, answer, studied.runs))
     checked = ask(reconciliation, rec, studies=studies)
     site.write("report/reconciliation.md", "reconciliation.md", checked)
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
     pages = {"questions": verdicts, "beyond": beyond, "agreement": agreement}
+    pages["conditions"] = environment.conditions(rec.runs)
     site.write("index.md", "overview.md", ask(overview, rec), **pages)
     return site, checked
 
@@ -303,12 +304,13 @@ def _not_recorded(question: ModuleType) -> Answer:
 
 
 def _write_question(
-    site: Site, letter: str, question: ModuleType, answer: Answer, template: str = ""
+    site: Site, letter: str, question: ModuleType, answer: Answer, runs: pd.DataFrame | None, template: str = ""
 ) -> dict[str, Any]:
-    """Write a question's page; gives what the overview says of it."""
+    """Write a question's page, with the conditions of its `runs`; gives what the overview says of it."""
     template = template or question.__name__.rsplit(".", 1)[-1] + ".md"
     words = {"letter": letter, "title": question.TITLE}
-    site.write(f"report/{question.SLUG}.md", template, answer, **words)
+    measured = {} if runs is None else {"conditions": environment.conditions(runs)}
+    site.write(f"report/{question.SLUG}.md", template, answer, **words, **measured)
     return {**words, "slug": question.SLUG, "verdict": site.block("index.md", template, answer, "verdict")}
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from analysis import write_site
 from analysis.metrics import differences, timing
-from analysis.pages import cuda_calls, run_list
+from analysis.pages import cuda_calls, environment, run_list
 from analysis.pages.questions import (
     attention_cost,
     beyond_gemm,
@@ -116,3 +116,13 @@ def test_the_l2_cache_is_that_of_the_gpu(ask, main):
 def test_every_copy_of_a_step_is_from_the_device_to_the_device(main):
     said = cuda_calls.answer(main.runs, main.steps, main.kernels, main.api, main.memops).claims["copies"].values
     assert said["of"] == [{"direction": "Device-to-Device", "copies": 16536}]
+
+
+def test_conditions_are_those_of_the_runs(main):
+    assert environment.conditions(main.runs) == {
+        "precision": ["fp32"],
+        "batch_size": ["4"],
+        "attention": ["naive"],
+        "compile": ["off"],
+        "gpu_name": ["NVIDIA H200"],
+    }

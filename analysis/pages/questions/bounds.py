@@ -84,6 +84,7 @@ def _peaks(calibration: pd.DataFrame) -> dict[str, float]:
 def _facts(runs: pd.DataFrame, calibration: pd.DataFrame) -> dict:
     ridges = roofline.ridges(runs, _peaks(calibration))
     return {
+        "precisions": sorted(set(run_grid.measured_runs(runs)["precision"].astype(str))),
         "launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE,
         "peaks": roofline.measured_peaks(runs, calibration),
         "calibrated_on": calibrated_on(calibration),
