@@ -39,6 +39,8 @@ from analysis.render.text import file_name, inline, plain
 from jobs.contract.layout import SCRIPT
 from jobs.contract.studies import AGAIN
 
+WAITS = 0.3
+"""From this part of a step on that the GPU waits, the Methods page says what the profiler does to it."""
 NOTHING = assemble({}, [], [], [])
 
 
@@ -202,7 +204,7 @@ def _draft(
     site.write(f"report/{cuda_calls.SLUG}.md", "cuda_calls.md", ask(cuda_calls, rec))
     dictionary = store.dictionary()
     site.write("report/data.md", "data_page.md", ask(data_page, published, dictionary=dictionary, downloads=downloads))
-    site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec))
+    site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec, studies))
     site.write("report/environment.md", "environment.md", ask(environment, rec))
     checks = checked.tables["checks"].rows
     tables = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "api", "memops", "memory")}
@@ -323,11 +325,36 @@ def rates_of(recordings: Iterable[store.Recording]) -> pd.DataFrame:
     return pd.DataFrame(columns=columns)
 
 
-def _constants(rec: store.Recording) -> dict[str, Any]:
+def _constants(rec: store.Recording, studies: Mapping[str, store.Recording]) -> dict[str, Any]:
     """For the methods page: numbers of steps and processes, lowest and highest, thresholds, and what is seen of the two
     clocks."""
     ok = run_grid.measured_runs(rec.runs)
     names = {"warmup": "warmup_steps", "timed": "measured_steps", "profiled": "profiled_steps"}
     names |= {"processes": "processes"}
     steps = {key: (int(ok[name].min()), int(ok[name].max())) if len(ok) else (0, 0) for key, name in names.items()}
+    every = [rec, *studies.values()]
+    steps |= {"usual": _num_usual(rec, every), "profiler": _profiler(every)}
     return steps | {"launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE, "clock": timing.clock_lead(rec.kernels)}
+
+
+def _num_usual(rec: store.Recording, every: list[store.Recording]) -> tuple[int, int]:
+    """Of all finished runs, those with as many warm-up and timed steps as most runs of `rec`; and their number."""
+    names = ["warmup_steps", "measured_steps"]
+    usual = run_grid.measured_runs(rec.runs)[names].value_counts().head(1)
+    ok = pd.concat([run_grid.measured_runs(other.runs)[names] for other in every])
+    return int((ok == usual.index[0]).all(axis=1).sum()) if len(usual) else 0, len(ok)
+
+
+def _profiler(every: list[store.Recording]) -> dict[str, Any]:
+    """What the profiler does to runs whose GPU waits for more than WAITS of the unprofiled step, and to GPU busy."""
+    table = pd.concat([timing.stretched(rec.steps, rec.kernels, rec.memops) for rec in every])
+    waiting = table[table["waits"] > WAITS]
+    longer = waiting[waiting["longer_ns"] > 0]["longer_ns"]
+    return {
+        "waits": WAITS,
+        "num_waiting": len(waiting),
+        "num_longer": len(longer),
+        "longer_ns": (longer.min(), longer.median(), longer.max()) if len(longer) else (),
+        "num_runs": len(table),
+        "busy_ratio": table["busy_ratio"].max() if len(table) else 0.0,
+    }

@@ -116,6 +116,19 @@ def busy_share(rows: pd.DataFrame, kernels: pd.DataFrame, busy: str = "busy_ns",
     return rows[busy] / (rows[wall] * num_devices(kernels).reindex(rows["run_id"]).to_numpy())
 
 
+def stretched(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+    """What the profiler does to a step of each run that was timed and profiled: run_id, waits (the part of the
+    unprofiled step that GPU busy does not account for), busy_ratio (GPU busy under nsys over the unprofiled step),
+    longer_ns (how far the GPU span exceeds the whole unprofiled step, for each kernel). Medians over steps."""
+    gpu = gpu_times(kernels, memops)
+    gpu = gpu[gpu["phase"] == STEP].groupby("run_id")[["projected_ns", "busy_ns", "launches"]].median().reset_index()
+    wall = host_times(steps, "timer", "timer")
+    table = gpu.merge(wall[wall["phase"] == STEP], on="run_id")
+    table = table.assign(busy_ratio=busy_share(table, kernels))
+    longer = (table["projected_ns"] - table["timer_ns"]) / table["launches"]
+    return table.assign(waits=1 - table["busy_ratio"], longer_ns=longer)[["run_id", "waits", "busy_ratio", "longer_ns"]]
+
+
 def clock_lead(kernels: pd.DataFrame) -> dict[str, float]:
     """How far the GPU's times are too early against the host's, as far as it shows: a kernel cannot begin before its
     launch.

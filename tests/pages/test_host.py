@@ -117,6 +117,7 @@ def test_what_graphs_add_is_judged_without_the_optimizer():
     rows = [("a", name, wall) for name, wall in [*phases, ("optimizer", 90), ("step", 120)]]
     rows += [("b", name, wall) for name, wall in [*phases, ("optimizer", 50), ("step", 80)]]
     steps = pd.DataFrame(rows, columns=["run_id", "phase", "wall_ns"]).assign(rank=0, collector="timer", step=0)
+    steps["process"] = 0
     measured = pd.DataFrame({"run_id": ["a", "b"], "compile": [host.DEFAULT, host.GRAPHS], "size": "small"})
     measured = measured.assign(timer_ns=[120, 80], timer_min_ns=[120, 80], timer_max_ns=[120, 80])
     rows = [(run, name, 10) for run in ("a", "b") for name, _ in phases]

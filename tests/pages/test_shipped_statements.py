@@ -139,3 +139,15 @@ def test_a_number_that_holds_within_a_session_is_not_said_to_hold_between_them(m
         ("compile", 30.2),
         ("again", 55.2),
     ]
+
+
+def test_the_profiler_stretches_the_span_of_runs_whose_gpu_waits(main):
+    table = timing.stretched(main.steps, main.kernels, main.memops)
+    waiting = table[table["waits"] > write_site.WAITS]
+    assert len(waiting) and (waiting["longer_ns"] > 0).all()
+    assert table["busy_ratio"].max() < 1.02, "kernels themselves are hardly longer"
+
+
+def test_how_many_runs_have_the_steps_of_the_main_recording_is_counted(main):
+    study = store.load(DATA / "warm_up")
+    assert write_site._num_usual(main, [main, study]) == (60, 60 + len(study.runs))
