@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.answer import Answer, assemble
-from analysis.metrics import run_grid, timing
+from analysis.metrics import differences, run_grid, timing
 from analysis.pages import (
     benchmarks,
     cuda_calls,
@@ -39,6 +39,8 @@ from analysis.render.text import file_name, inline, plain
 from jobs.contract.layout import SCRIPT
 from jobs.contract.studies import AGAIN
 
+WAITS = 0.3
+"""From this part of a step on that the GPU waits, the Methods page says what the profiler does to it."""
 NOTHING = assemble({}, [], [], [])
 
 
@@ -134,9 +136,14 @@ def of_finished_runs(rec: store.Recording) -> store.Recording:
 
 
 def ask(question: ModuleType, rec: store.Recording, **more: Any) -> Answer:
-    """A question's answer: its parameters name the tables of the recording that it gets."""
-    names = inspect.signature(question.answer).parameters
-    return question.answer(**{name: more[name] if name in more else getattr(rec, name) for name in names})
+    """A question's answer: its parameters name the tables of the recording that it gets, and what else there is."""
+    given = {}
+    for name, parameter in inspect.signature(question.answer).parameters.items():
+        if name in more:
+            given[name] = more[name]
+        elif parameter.default is parameter.empty:
+            given[name] = getattr(rec, name)
+    return question.answer(**given)
 
 
 def write(
@@ -197,7 +204,7 @@ def _draft(
     site.write(f"report/{cuda_calls.SLUG}.md", "cuda_calls.md", ask(cuda_calls, rec))
     dictionary = store.dictionary()
     site.write("report/data.md", "data_page.md", ask(data_page, published, dictionary=dictionary, downloads=downloads))
-    site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec))
+    site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec, studies))
     site.write("report/environment.md", "environment.md", ask(environment, rec))
     checks = checked.tables["checks"].rows
     tables = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "api", "memops", "memory")}
@@ -243,22 +250,27 @@ def write_questions(
     """Write the pages of questions and studies, the reconciliation, and the overview with their verdicts; gives the
     reconciliation, too."""
     site = _site_of(rec, docs)
-    verdicts = [_write_question(site, letter, question, ask(question, rec)) for letter, question in QUESTIONS.items()]
+    bands = differences.bands_of(rec, studies[AGAIN]) if AGAIN in studies else None
+    verdicts = [
+        _write_question(site, letter, question, ask(question, rec, bands=bands), rec.runs)
+        for letter, question in QUESTIONS.items()
+    ]
     calibration = rates_of([*studies.values(), rec])
     beyond = []
     for letter, question in STUDIES.items():
         studied = studies.get(question.STUDY) if question.STUDY else rec
         if studied is None:
             answer, template = _not_recorded(question), "not_recorded.md"
-            beyond.append(_write_question(site, letter, question, answer, template))
+            beyond.append(_write_question(site, letter, question, answer, None, template))
             continue
         own = site if studied is rec else _site_of_study(site, studied.runs, rec.runs)
-        answer = ask(question, studied, main=rec, calibration=calibration, studies=studies)
-        beyond.append(_write_question(own, letter, question, answer))
+        answer = ask(question, studied, main=rec, calibration=calibration, studies=studies, bands=bands)
+        beyond.append(_write_question(own, letter, question, answer, studied.runs))
     checked = ask(reconciliation, rec, studies=studies)
     site.write("report/reconciliation.md", "reconciliation.md", checked)
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
     pages = {"questions": verdicts, "beyond": beyond, "agreement": agreement}
+    pages["conditions"] = environment.conditions(rec.runs)
     site.write("index.md", "overview.md", ask(overview, rec), **pages)
     return site, checked
 
@@ -294,12 +306,13 @@ def _not_recorded(question: ModuleType) -> Answer:
 
 
 def _write_question(
-    site: Site, letter: str, question: ModuleType, answer: Answer, template: str = ""
+    site: Site, letter: str, question: ModuleType, answer: Answer, runs: pd.DataFrame | None, template: str = ""
 ) -> dict[str, Any]:
-    """Write a question's page; gives what the overview says of it."""
+    """Write a question's page, with the conditions of its `runs`; gives what the overview says of it."""
     template = template or question.__name__.rsplit(".", 1)[-1] + ".md"
     words = {"letter": letter, "title": question.TITLE}
-    site.write(f"report/{question.SLUG}.md", template, answer, **words)
+    measured = {} if runs is None else {"conditions": environment.conditions(runs)}
+    site.write(f"report/{question.SLUG}.md", template, answer, **words, **measured)
     return {**words, "slug": question.SLUG, "verdict": site.block("index.md", template, answer, "verdict")}
 
 
@@ -312,11 +325,36 @@ def rates_of(recordings: Iterable[store.Recording]) -> pd.DataFrame:
     return pd.DataFrame(columns=columns)
 
 
-def _constants(rec: store.Recording) -> dict[str, Any]:
+def _constants(rec: store.Recording, studies: Mapping[str, store.Recording]) -> dict[str, Any]:
     """For the methods page: numbers of steps and processes, lowest and highest, thresholds, and what is seen of the two
     clocks."""
     ok = run_grid.measured_runs(rec.runs)
     names = {"warmup": "warmup_steps", "timed": "measured_steps", "profiled": "profiled_steps"}
     names |= {"processes": "processes"}
     steps = {key: (int(ok[name].min()), int(ok[name].max())) if len(ok) else (0, 0) for key, name in names.items()}
+    every = [rec, *studies.values()]
+    steps |= {"usual": _num_usual(rec, every), "profiler": _profiler(every)}
     return steps | {"launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE, "clock": timing.clock_lead(rec.kernels)}
+
+
+def _num_usual(rec: store.Recording, every: list[store.Recording]) -> tuple[int, int]:
+    """Of all finished runs, those with as many warm-up and timed steps as most runs of `rec`; and their number."""
+    names = ["warmup_steps", "measured_steps"]
+    usual = run_grid.measured_runs(rec.runs)[names].value_counts().head(1)
+    ok = pd.concat([run_grid.measured_runs(other.runs)[names] for other in every])
+    return int((ok == usual.index[0]).all(axis=1).sum()) if len(usual) else 0, len(ok)
+
+
+def _profiler(every: list[store.Recording]) -> dict[str, Any]:
+    """What the profiler does to runs whose GPU waits for more than WAITS of the unprofiled step, and to GPU busy."""
+    table = pd.concat([timing.stretched(rec.steps, rec.kernels, rec.memops) for rec in every])
+    waiting = table[table["waits"] > WAITS]
+    longer = waiting[waiting["longer_ns"] > 0]["longer_ns"]
+    return {
+        "waits": WAITS,
+        "num_waiting": len(waiting),
+        "num_longer": len(longer),
+        "longer_ns": (longer.min(), longer.median(), longer.max()) if len(longer) else (),
+        "num_runs": len(table),
+        "busy_ratio": table["busy_ratio"].max() if len(table) else 0.0,
+    }

@@ -45,7 +45,8 @@ def test_two_gpus_of_100_ns_are_busy_for_as_long_in_a_capture_as_in_a_recording(
         export.launch(10 + device, start=20, end=120, device=device)
     summary = summarise(read(export.sqlite(tmp_path / "x.sqlite")))
     kernels = pd.DataFrame({"run_id": "r", "rank": 0, "step": 0, "phase": "forward", "device": [0, 1]})
-    recorded = timing.gpu_times(kernels.assign(start_ns=20, end_ns=120))
+    kernels = kernels.assign(start_ns=20, end_ns=120)
+    recorded = timing.gpu_times(kernels, kernels.head(0))
     assert summary.sections["gpus"]["busy_ns"].tolist() == [100, 100]
     assert summary.sections["phases"]["busy_ns"].tolist() == [200]
     assert recorded["busy_ns"].tolist() == [200, 200]

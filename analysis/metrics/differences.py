@@ -15,15 +15,18 @@ different. How many of many cases may differ by chance is `is_beyond_chance`.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from analysis.metrics import timing
+from analysis.metrics import run_grid, timing
+from analysis.metrics.ordering import place, sorted_by
 from jobs.contract import ranges
 
 Kind = Literal["kernel", "wall"]
+SAME = ["run_id", "num_parameters", "batch_size"]
+"""What two runs must share to be the same run: the name has every axis of a sweep, but not what a size means."""
 LEVEL = 0.95
 """Part of identical pairs that are called the same, at least, and of intervals that hold what they are of."""
 HELD = 0.975
@@ -53,6 +56,16 @@ class Band:
     num_pairs: int
     source: str = ""
 
+    @property
+    def of_time(self) -> float:
+        """Half a band as a part of the time, where its parts count for nothing."""
+        return self.factor * self.relative
+
+    @property
+    def of_parts(self) -> float:
+        """Half a band where nothing but its parts counts: nanoseconds of one kernel, or a part of the waiting time."""
+        return self.factor * self.relative * self.ratio
+
     def width_ns(self, time_ns: pd.Series, parts: pd.Series) -> pd.Series:
         """Half width of the band around times of `time_ns`. parts: as of `times_of_kernels` and `times_of_steps`."""
         return self.factor * self.relative * _spread(time_ns, parts, self.ratio)
@@ -60,6 +73,62 @@ class Band:
     def differ(self, pairs: pd.DataFrame) -> pd.Series:
         """Whether the two times of each row differ. pairs: as `paired` makes them."""
         return (pairs["second_ns"] - pairs["first_ns"]).abs() > self.width_ns(pairs["mean_ns"], pairs["parts"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bands:
+    """The noise bands of both kinds of time, fitted to the runs that two recordings have."""
+
+    kernel: Band
+    wall: Band
+
+
+def bands_of(first: Any, second: Any) -> Bands | None:
+    """The bands of the runs that two recordings (tables runs, steps, kernels, memops) both have; None where these are
+    fewer than a band needs."""
+    both = set(repeated_runs(first.runs, second.runs)["run_id"])
+    if len(both) < LEAST_PAIRS:
+        return None
+    sides = [
+        [frame[frame["run_id"].astype(str).isin(both)] for frame in (rec.steps, rec.kernels, rec.memops)]
+        for rec in (first, second)
+    ]
+    kernels = [
+        paired(*(times_of_kernels(of_kernels, by) for _, of_kernels, _ in sides), by)
+        for by in (["run_id"], ["run_id", "family"])
+    ]
+    steps = paired(*(times_of_steps(*side) for side in sides), ["run_id"])
+    if len(steps) < LEAST_PAIRS:
+        return None
+    return Bands(kernel=fit_band(pd.concat(kernels, ignore_index=True), "kernel"), wall=fit_band(steps, "wall"))
+
+
+def repeated_runs(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+    """Finished runs of the second recording that the first has too, from another time, in the order of the first."""
+    before, ok = (run_grid.measured_runs(runs) for runs in (first, second))
+    texts = {name: str for name in ok if ok[name].dtype == "category"} | {"run_id": str}
+    before, ok = before.astype({"run_id": str}), ok.astype(texts)
+    both = ok.merge(before[[*SAME, "started_at"]], on=SAME, suffixes=("", "_before"))
+    both = both[both["started_at"].astype(str) != both["started_at_before"].astype(str)]
+    return sorted_by(both, place(both["run_id"], before["run_id"]))
+
+
+def half_band_ns(rows: pd.DataFrame, first: str, second: str, band: Band | None) -> pd.Series:
+    """Half width of the band around the times {first}_ns and {second}_ns of each row, of which {}_parts are known; NaN
+    where no band is."""
+    if band is None:
+        return pd.Series(math.nan, index=rows.index)
+    mean = (rows[f"{first}_ns"] + rows[f"{second}_ns"]).astype(float) / 2
+    return band.width_ns(mean, rows[[f"{first}_parts", f"{second}_parts"]].astype(float).max(axis=1))
+
+
+def differ(rows: pd.DataFrame, first: str, second: str, band: Band | None) -> pd.Series:
+    """Whether the times {first}_ns and {second}_ns of each row, which are of two runs, differ by more than the band;
+    where none is known, whether their ranges over steps ({}_min_ns to {}_max_ns) do not overlap."""
+    if band is None:
+        return timing.differ(rows, first, second)
+    apart = (rows[f"{second}_ns"] - rows[f"{first}_ns"]).astype(float).abs()
+    return apart > half_band_ns(rows, first, second, band)
 
 
 def times_of_kernels(kernels: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -74,12 +143,12 @@ def times_of_kernels(kernels: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return groups.assign(time_ns=groups["sum"], parts=np.sqrt(groups["size"]))[[*by, "time_ns", "parts"]]
 
 
-def times_of_steps(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+def times_of_steps(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """Unprofiled wall time of a step of each run: run_id, time_ns (the median over steps), parts (how long the GPU
     waits in it: what is left of it beside GPU busy, at least 0)."""
     wall = timing.host_times(steps, "timer", "wall")
     wall = wall[wall["phase"] == ranges.STEP][["run_id", "wall_ns"]]
-    gpu = timing.gpu_times(kernels)
+    gpu = timing.gpu_times(kernels, memops)
     busy = gpu[gpu["phase"] == ranges.STEP].groupby("run_id")["busy_ns"].median() / timing.num_devices(kernels)
     waits = wall["wall_ns"] - busy.reindex(wall["run_id"]).to_numpy()
     return pd.DataFrame({"run_id": wall["run_id"], "time_ns": wall["wall_ns"], "parts": waits.clip(lower=0)})
@@ -124,14 +193,14 @@ def _spread(time_ns: pd.Series, parts: pd.Series, ratio: float) -> pd.Series:
 
 
 def is_beyond_chance(num_different: int, num_pairs: int) -> bool:
-    """Whether so many of `num_pairs` pairs are called different as chance makes less than once in twenty times, where
+    """Whether so many of `num_pairs` pairs are called different as chance makes at most once in twenty times, where
     all are the same and each is called different with a probability of 5%."""
     level = 1 - LEVEL
     fewer = sum(
         math.comb(num_pairs, count) * level**count * (1 - level) ** (num_pairs - count)
         for count in range(num_different)
     )
-    return 1 - fewer < level
+    return 1 - fewer <= level
 
 
 def median_interval(samples: pd.DataFrame, by: list[str], value: str, seed: int = 0) -> pd.DataFrame:

@@ -223,14 +223,14 @@ def anatomy_of(ok: pd.DataFrame, steps: pd.DataFrame, api: pd.DataFrame) -> pd.D
     return components.assign(label=components["component"].map(COMPONENTS).fillna("whole step"))
 
 
-def first_kernels(ok: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
-    """Per case, mean over processes: GPU busy (kernels only) in the first and in later profiled steps, kernels and
+def first_kernels(ok: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+    """Per case, mean over processes: GPU busy in the first and in later profiled steps, kernels and
     matmuls more in the first, and host time of a launch call in the first step: of the first launch of a kernel
     (new_call_ns) and of the others; new_share: the first launches' part of the time in launch calls."""
     cold = ok[ok["warmup_steps"] == 0][["run_id", *CASE]]
     rows = timing.in_steps(kernels)
     rows = rows[rows["run_id"].astype(str).isin(set(cold["run_id"]))]
-    gpu = timing.gpu_times(rows)
+    gpu = timing.gpu_times(rows, memops[memops["run_id"].astype(str).isin(set(cold["run_id"]))])
     gpu = gpu[gpu["phase"] == ranges.STEP].set_index(["run_id", "rank", "step"])
     of_step = [rows["run_id"].astype(str), rows["rank"], rows["step"]]
     gpu["products"] = (rows["family"].astype(str) == "gemm").groupby(of_step).sum()

@@ -1,8 +1,10 @@
 """A training step in several precisions: its time by part, its math paths, and how its numbers differ."""
 
+import numpy as np
 import pandas as pd
 
-from analysis.metrics import kernel_time, run_grid, timing, utilisation
+from analysis.metrics import differences, kernel_time, run_grid, timing, utilisation
+from analysis.metrics.differences import Band
 from analysis.reference import element_types, flops, gemm_names, kernel_families
 from jobs.contract import ranges
 
@@ -28,10 +30,10 @@ def phase_times(steps: pd.DataFrame) -> pd.DataFrame:
     return times[times["phase"] == ranges.STEP].drop(columns="phase").merge(phases.reset_index(), on="run_id")
 
 
-def gpu_times(kernels: pd.DataFrame) -> pd.DataFrame:
-    """Busy time and launches of a step of one rank, median over steps and ranks: run_id, busy_ns, launches,
+def gpu_times(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+    """GPU busy and launches of a step of one rank, median over steps and ranks: run_id, busy_ns, launches,
     {OPTIMIZER_BUSY}_ns."""
-    times = timing.gpu_times(kernels).groupby(["phase", "run_id"], sort=False)[["busy_ns", "launches"]].median()
+    times = timing.gpu_times(kernels, memops).groupby(["phase", "run_id"], sort=False)[["busy_ns", "launches"]].median()
     times = times.reset_index()
     step, optimizer = (times[times["phase"] == name] for name in (ranges.STEP, ranges.OPTIMIZER))
     optimizer = optimizer[["run_id", "busy_ns"]].rename(columns={"busy_ns": f"{OPTIMIZER_BUSY}_ns"})
@@ -100,11 +102,11 @@ def use_of(runs: pd.DataFrame, table: pd.DataFrame, calibration: pd.DataFrame) -
 
 def families_of(totals: pd.DataFrame, kernels: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
     """Kernel time of a step by family, the precisions side by side: size, context_length, family, {precision}_ns with
-    _min_ns and _max_ns over the profiled steps, {precision}_speedup."""
+    _min_ns and _max_ns over the profiled steps, {precision}_parts, {precision}_speedup."""
     means = kernel_time.by_family(totals, ["run_id"]).astype({"family": str})
     rows = cases.merge(means, on="run_id").merge(family_spread(kernels), how="left", on=["run_id", "family"])
     case = ["size", "context_length"]
-    ends = {"time_ns": "ns", "time_min_ns": "min_ns", "time_max_ns": "max_ns"}
+    ends = {"time_ns": "ns", "time_min_ns": "min_ns", "time_max_ns": "max_ns", "parts": "parts"}
     wide = rows.pivot_table(index=[*case, "family"], columns="precision", values=list(ends), observed=True)
     wide = wide.reindex(columns=pd.MultiIndex.from_product([list(ends), FRACTION_BITS]))
     wide.columns = [f"{precision}_{ends[end]}" for end, precision in wide.columns]
@@ -118,27 +120,32 @@ def families_of(totals: pd.DataFrame, kernels: pd.DataFrame, cases: pd.DataFrame
 
 def family_spread(kernels: pd.DataFrame) -> pd.DataFrame:
     """Spread over the profiled steps of the kernel time of each family, of all ranks: run_id, family, time_min_ns,
-    time_max_ns."""
+    time_max_ns, parts (the square root of the number of kernels in a step)."""
     rows = timing.in_steps(kernels)[["run_id", "step", "family", "start_ns", "end_ns"]]
     rows = rows.assign(time_ns=rows["end_ns"] - rows["start_ns"])
-    each = rows.groupby(["run_id", "step", "family"], observed=True)["time_ns"].sum().reset_index()
-    spread = timing.spread(each, ["run_id", "family"], "time_ns", "time").astype({"run_id": str, "family": str})
+    each = rows.groupby(["run_id", "step", "family"], observed=True)["time_ns"].agg(["sum", "size"]).reset_index()
+    each = each.rename(columns={"sum": "time_ns"}).astype({"run_id": str, "family": str})
+    spread = timing.spread(each, ["run_id", "family"], "time_ns", "time")
+    parts = np.sqrt(each.groupby(["run_id", "family"])["size"].median()).rename("parts").reset_index()
+    spread = spread.merge(parts, on=["run_id", "family"])
     return spread.drop(columns=["time_ns", "time_n"])
 
 
-def other_families(families: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
+def other_families(families: pd.DataFrame, cases: pd.DataFrame, band: Band | None) -> pd.DataFrame:
     """Families other than GEMMs in a lower precision, one row each: columns of cases, family, speedup, time_ns and
-    base_ns with _min_ns and _max_ns; apart: these intervals do not overlap; gains, loses: by more than UNCHANGED."""
-    parts = []
+    base_ns with _min_ns, _max_ns and _parts; apart: they differ by more than the noise band, of half width band_ns;
+    gains, loses: by more than UNCHANGED."""
+    parts, ends = [], ("ns", "min_ns", "max_ns", "parts")
     for precision in FRACTION_BITS:
-        names = {f"{precision}_{end}": f"time_{end}" for end in ("ns", "min_ns", "max_ns")}
+        names = {f"{precision}_{end}": f"time_{end}" for end in ends}
         names |= {f"{precision}_speedup": "speedup"}
-        base = {f"base_{end}": families[f"{BASE}_{end}"] for end in ("ns", "min_ns", "max_ns")}
+        base = {f"base_{end}": families[f"{BASE}_{end}"] for end in ends}
         part = families[["size", "context_length", "family", *names]].rename(columns=names)
         parts.append(part.assign(precision=precision, **base))
     rows = cases.merge(pd.concat(parts), on=["size", "context_length", "precision"])
     rows = rows[(rows["precision"] != BASE) & (rows["family"] != GEMM)]
-    apart = timing.differ(rows, "time", "base")
+    apart = differences.differ(rows, "time", "base", band)
+    rows = rows.assign(band_ns=differences.half_band_ns(rows, "time", "base", band))
     return rows.assign(apart=apart, gains=rows["speedup"] > UNCHANGED, loses=rows["speedup"] < 1 / UNCHANGED)
 
 

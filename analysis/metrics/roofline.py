@@ -222,10 +222,12 @@ def least_bytes(shape: flops.Shape) -> int:
     return (layer * shape.num_layers + norms + flops.embedding(n, d)).bytes
 
 
-def judged(steps: pd.DataFrame, kernels: pd.DataFrame, totals: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
+def judged(
+    steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, totals: pd.DataFrame, costs: pd.DataFrame
+) -> pd.DataFrame:
     """Each phase of each run, and its whole step (phase `step`): run_id, phase, timer_ns with its spread, busy_ns,
     busy_share, above and below (shares of kernel time), bound."""
-    busy = timing.spread(timing.gpu_times(kernels), ["run_id", "phase"], "busy_ns", "busy")
+    busy = timing.spread(timing.gpu_times(kernels, memops), ["run_id", "phase"], "busy_ns", "busy")
     table = timing.host_times(steps, "timer", "timer").merge(busy, on=["run_id", "phase"])
     table["busy_share"] = timing.busy_share(table, kernels)
     parts = totals.merge(costs.assign(limit=limit(costs)), how="left", on=KEY)

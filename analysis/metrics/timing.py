@@ -5,11 +5,11 @@ Four clocks, from the outside in:
 - timer: Python's clock around a phase, without a profiler, the device synchronised at both ends (`steps`, collector
   `timer`);
 - host range: the NVTX range of that phase under nsys, on the host (`steps`, collector `nsys`);
-- GPU span: on the GPU, from the start of the phase's first kernel to the end of its last (`projected_ns`);
-- busy time: on the GPU, the union of the phase's kernels (without copies and fills) on each device, summed over the
-  devices of the rank (`analysis.intervals`), so that gaps do not count and overlap counts once.
+- GPU span: on the GPU, from the start of the phase's first operation to the end of its last (`projected_ns`);
+- GPU busy: the union of the phase's kernels, copies and fills on each device, summed over the devices of the rank
+  (`analysis.intervals`), so that gaps do not count and overlap counts once.
 
-Kernel time is the sum of kernel durations; without overlap it equals busy time.
+Kernel time is the sum of kernel durations; without overlap, copies and fills it equals GPU busy.
 
 A run may have several ranks, which are processes; each numbers its steps and its devices from 0. Clocks are taken per
 rank, and never summed over ranks: see `analysis.metrics.ranks`.
@@ -17,6 +17,7 @@ rank, and never summed over ranks: see `analysis.metrics.ranks`.
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import union_categoricals
 
 from analysis import intervals
 from analysis.metrics.ranks import largest_of_ranks
@@ -62,13 +63,17 @@ def in_steps(kernels: pd.DataFrame) -> pd.DataFrame:
     return kernels[kernels["step"] >= 0]
 
 
-def gpu_times(kernels: pd.DataFrame) -> pd.DataFrame:
-    """GPU time of each phase of each step of each rank, and of the whole step (phase `step`): kernels only.
+def gpu_times(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+    """GPU time of each phase of each step of each rank, and of the whole step (phase `step`).
 
-    Columns: run_id, rank, step, phase, launches, kernel_ns, busy_ns (summed over the rank's devices; `busy_share` makes
-    a share of it), projected_ns.
+    Columns: run_id, rank, step, phase; of kernels launches and kernel_ns; of kernels, copies and fills operation_ns
+    (the sum of durations), busy_ns (summed over the rank's devices; `busy_share` makes a share of it) and projected_ns.
     """
-    rows = in_steps(kernels)[["run_id", "rank", "step", "phase", "device", "start_ns", "end_ns"]]
+    columns = ["run_id", "rank", "step", "phase", "device", "start_ns", "end_ns"]
+    parts = [in_steps(frame)[columns].assign(is_kernel=frame is kernels) for frame in (kernels, memops)]
+    rows = pd.concat(parts, ignore_index=True)
+    for name in ("run_id", "phase"):  # which pandas makes text of where the two have other categories
+        rows[name] = union_categoricals([part[name].astype("category") for part in parts])
     whole_steps = rows.assign(phase=pd.Categorical.from_codes(np.zeros(len(rows), int), [STEP]))
     return pd.concat([_gpu_times(rows[rows["phase"] != ""]), _gpu_times(whole_steps)], ignore_index=True)
 
@@ -76,11 +81,13 @@ def gpu_times(kernels: pd.DataFrame) -> pd.DataFrame:
 def _gpu_times(rows: pd.DataFrame) -> pd.DataFrame:
     by = ["run_id", "rank", "step", "phase"]
     group = rows.groupby(by, observed=True, sort=False).ngroup().to_numpy()
-    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    timed = pd.DataFrame({"start_ns": start, "end_ns": end, "kernel_ns": end - start})
+    start, end, is_kernel = (rows[name].to_numpy() for name in ("start_ns", "end_ns", "is_kernel"))
+    timed = pd.DataFrame({"start_ns": start, "end_ns": end, "operation_ns": end - start})
+    timed = timed.assign(kernel_ns=timed["operation_ns"].where(is_kernel, 0), is_kernel=is_kernel)
     totals = timed.groupby(group).agg(
-        launches=("kernel_ns", "size"),
+        launches=("is_kernel", "sum"),
         kernel_ns=("kernel_ns", "sum"),
+        operation_ns=("operation_ns", "sum"),
         first=("start_ns", "min"),
         last=("end_ns", "max"),
     )
@@ -90,7 +97,7 @@ def _gpu_times(rows: pd.DataFrame) -> pd.DataFrame:
     keys = rows.iloc[a_row][by].reset_index(drop=True).astype({"run_id": str, "phase": str})
     totals["busy_ns"] = intervals.busy_ns(group, rows["device"].to_numpy(), start, end, len(totals))
     totals["projected_ns"] = totals["last"] - totals["first"]
-    return keys.join(totals[["launches", "kernel_ns", "busy_ns", "projected_ns"]])
+    return keys.join(totals[["launches", "kernel_ns", "operation_ns", "busy_ns", "projected_ns"]])
 
 
 def num_devices(kernels: pd.DataFrame) -> pd.Series:
@@ -104,9 +111,22 @@ def num_devices(kernels: pd.DataFrame) -> pd.Series:
 def busy_share(rows: pd.DataFrame, kernels: pd.DataFrame, busy: str = "busy_ns", wall: str = "timer_ns") -> pd.Series:
     """Part of the time `wall` in which the GPUs of a rank are busy: `busy` over (`wall` x devices of the rank).
 
-    `rows` has run_id; `kernels` are those that `busy` was taken from.
+    `rows` has run_id; `kernels` are those of the steps that `busy` was taken from.
     """
     return rows[busy] / (rows[wall] * num_devices(kernels).reindex(rows["run_id"]).to_numpy())
+
+
+def stretched(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+    """What the profiler does to a step of each run that was timed and profiled: run_id, waits (the part of the
+    unprofiled step that GPU busy does not account for), busy_ratio (GPU busy under nsys over the unprofiled step),
+    longer_ns (how far the GPU span exceeds the whole unprofiled step, for each kernel). Medians over steps."""
+    gpu = gpu_times(kernels, memops)
+    gpu = gpu[gpu["phase"] == STEP].groupby("run_id")[["projected_ns", "busy_ns", "launches"]].median().reset_index()
+    wall = host_times(steps, "timer", "timer")
+    table = gpu.merge(wall[wall["phase"] == STEP], on="run_id")
+    table = table.assign(busy_ratio=busy_share(table, kernels))
+    longer = (table["projected_ns"] - table["timer_ns"]) / table["launches"]
+    return table.assign(waits=1 - table["busy_ratio"], longer_ns=longer)[["run_id", "waits", "busy_ratio", "longer_ns"]]
 
 
 def clock_lead(kernels: pd.DataFrame) -> dict[str, float]:

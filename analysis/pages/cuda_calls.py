@@ -13,9 +13,13 @@ TITLE = "CUDA API calls"
 
 QUEUE_FULL = 4
 """A launch is said to have waited where its mean over a run is this many times that of the cheapest run."""
+COPY = "memcpy "
+"""How the names of copies begin in `memops`."""
 
 
-def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame) -> Answer:
+def answer(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame, memops: pd.DataFrame
+) -> Answer:
     """Calls by name, with the number of runs that have it, calls in all, and mean host time of a call over all of them
     and in the cheapest and the most expensive run.
 
@@ -26,7 +30,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: 
     table, host = _by_name(calls), _by_run(runs, steps, kernels, calls)
     tables = [*_tables_of_calls(table), _table_of_runs(host, run_grid.case_columns(runs))]
     facts = {"tables": [part.key for part in tables[:-1]], "num_calls": int(table["calls"].sum())}
-    return assemble(facts, _claims(calls, table, host, kernels), tables, [])
+    return assemble(facts, _claims(calls, table, host, kernels, memops), tables, [])
 
 
 def _in_steps(api: pd.DataFrame) -> pd.DataFrame:
@@ -36,7 +40,9 @@ def _in_steps(api: pd.DataFrame) -> pd.DataFrame:
     return calls.assign(group=calls["name"].map(groups))
 
 
-def _claims(calls: pd.DataFrame, table: pd.DataFrame, host: pd.DataFrame, kernels: pd.DataFrame) -> list[Claim]:
+def _claims(
+    calls: pd.DataFrame, table: pd.DataFrame, host: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame
+) -> list[Claim]:
     launching = host[host["launches"] > 0].sort_values("each_ns", kind="stable")
     waiting = host.dropna(subset=["wait_share"]).sort_values("wait_share", kind="stable")
     num_launches = int(calls.loc[calls["group"] == "launch", "calls"].sum())
@@ -56,9 +62,21 @@ def _claims(calls: pd.DataFrame, table: pd.DataFrame, host: pd.DataFrame, kernel
             lambda rows: rows.iloc[0].to_dict(),
         ),
         Claim("waiting", waiting, lambda rows: rows["wait_share"].iloc[-1] > 0, _ends),
+        Claim("copies", _copies(memops), facts=_directions),
         Claim("graphs", graphs, facts=lambda rows: {"calls": int(rows["calls"].sum())}),
         Claim("no_graphs", table, lambda rows: not len(graphs)),
     ]
+
+
+def _copies(memops: pd.DataFrame) -> pd.DataFrame:
+    """Copies of the measured steps by direction, the most first: direction, copies."""
+    names = timing.in_steps(memops)["operation"].astype(str)
+    counts = names[names.str.startswith(COPY)].str.removeprefix(COPY).value_counts()
+    return counts.rename_axis("direction").rename("copies").reset_index()
+
+
+def _directions(rows: pd.DataFrame) -> dict:
+    return {"num_copies": int(rows["copies"].sum()), "of": rows.to_dict("records")}
 
 
 def _ends(rows: pd.DataFrame) -> dict:

@@ -29,6 +29,8 @@ PROPERTIES = {
 """Columns of `runs` that should be the same in all runs that are compared, and what a reader calls them."""
 
 UNKNOWN = "not recorded"
+CONDITIONS = ("precision", "batch_size", "attention", "compile", "gpu_name")
+"""Axes, and the GPU, that no number can be read without."""
 
 
 def answer(runs: pd.DataFrame, manifest: Mapping) -> Answer:
@@ -74,6 +76,13 @@ def _tables(counted: list[pd.DataFrame], others: pd.DataFrame) -> list[Table]:
             others,
         ),
     ]
+
+
+def conditions(runs: pd.DataFrame) -> dict[str, list[str]]:
+    """What all numbers of some finished runs were measured under: the values of each of CONDITIONS, most runs first."""
+    ok = run_grid.measured_runs(runs)
+    ok = ok if "compile" in ok else ok.assign(compile="off")  # a recording older than the axis
+    return {name: ok[name].astype(str).value_counts().index.tolist() for name in CONDITIONS}
 
 
 def mix(runs: pd.DataFrame, is_main: bool) -> Answer:

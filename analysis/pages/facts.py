@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import pandas as pd
 
+from analysis.metrics.differences import Bands, is_beyond_chance
+
 
 def lowest(rows: pd.DataFrame, value: str) -> dict:
     """The row with the smallest `value`."""
@@ -24,6 +26,21 @@ def extremes(value: str) -> Callable[[pd.DataFrame], dict]:
 def largest(value: str) -> Callable[[pd.DataFrame], dict]:
     """Facts of a claim: the row with the largest `value`."""
     return lambda rows: highest(rows, value)
+
+
+def noise_of(bands: Bands | None) -> dict | None:
+    """What is said of the noise bands; None where none is known."""
+    if bands is None:
+        return None
+    return {
+        kind: {"of_time": band.of_time, "of_parts": band.of_parts, "num_pairs": band.num_pairs}
+        for kind, band in (("kernel", bands.kernel), ("wall", bands.wall))
+    }
+
+
+def many(every: pd.DataFrame) -> Callable[[pd.DataFrame], bool]:
+    """Predicate of a claim on those of `every` that differ: more than chance calls different where none does."""
+    return lambda rows: is_beyond_chance(len(rows), len(every))
 
 
 def out_of(rows: pd.DataFrame, facts: Callable[[pd.DataFrame], dict] = lambda claimed: {}) -> Callable:

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.answer import Answer, Claim, Column, Table, assemble
-from analysis.metrics import kernel_time, run_grid, timing
+from analysis.metrics import kernel_time, precisions, queue, run_grid, timing, utilisation
 from analysis.metrics.ordering import place, sorted_by
-from analysis.reference import flops, gemm_names, kernel_families
+from analysis.reference import flops, gemm_names, gpus, kernel_families
 from jobs.contract import modes, ranges
 from jobs.contract.layout import SCRIPT
 
@@ -22,6 +22,10 @@ PHASE_SUM_TOLERANCE = 0.03
 """
 PROFILER_RANGE = (0.95, 3.0)
 """Fastest step under nsys over the fastest unprofiled one: the profiler slows the host, and never speeds it up."""
+STEADY = 0.9
+"""From this part of the unprofiled step on that the GPU is busy, `profiler` is checked: elsewhere it is the host's."""
+SPAN_MARGIN = 0.01
+"""Part of the step's NVTX range by which the GPU span may exceed it: the two are on two clocks."""
 MODULE_COVERAGE = 0.99
 """Least share of forward kernel time that a module must account for."""
 
@@ -30,6 +34,7 @@ def answer(
     runs: pd.DataFrame,
     steps: pd.DataFrame,
     kernels: pd.DataFrame,
+    memops: pd.DataFrame,
     nsys_sums: pd.DataFrame,
     studies: Mapping[str, Any] = MappingProxyType({}),
 ) -> Answer:
@@ -37,9 +42,10 @@ def answer(
 
     See `checks_of`. Facts count the breaches, those of studies too.
     """
-    table = checks_of(runs, steps, kernels, nsys_sums)
+    table = checks_of(runs, steps, kernels, memops, nsys_sums)
     of_studies = [
-        checks_of(rec.runs, rec.steps, rec.kernels, rec.nsys_sums).assign(study=study) for study, rec in studies.items()
+        checks_of(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums).assign(study=study)
+        for study, rec in studies.items()
     ]
     every = pd.concat([table.assign(study=""), *of_studies], ignore_index=True)
     breaches = every[~every["passed"]].reset_index(drop=True)
@@ -117,16 +123,25 @@ def _count(rows: pd.DataFrame) -> dict:
 # ---------------------------------------------------------------- checks
 
 
-WHERE_KNOWN = ("forward_layouts", "backward_layouts", "math_path", "nsys_sums")
-"""Checks that are made only where the names of the GEMM kernels say what they need, or where nsys's own
-statistics were recorded."""
+WHERE_KNOWN = (
+    "forward_layouts",
+    "backward_layouts",
+    "math_path",
+    "nsys_sums",
+    "profiler",
+    "gemm_rate",
+    "mfu",
+    "copy_rate",
+)
+"""Checks that are made only where the names of the GEMM kernels say what they need, where nsys's own statistics were
+recorded, where the GPU is busy for STEADY of a step, or where the peaks of the GPU and the FLOPs are known."""
 
 OF_CAPTURE = (
     "profiled_steps",
     "forward_matmuls",
     "backward_matmuls",
-    "profiler",
     "in_phase",
+    "span",
     "in_module",
     "busy",
 )
@@ -152,34 +167,45 @@ MEANING = {
     "in_phase": "share of kernel time inside steps that has a phase",
     "in_module": "share of forward kernel time that has a module",
     "nsys_sums": "largest difference from nsys's own sums (ns, and calls) of any kernel in the step or a phase",
-    "busy": "GPU busy time of a step, over its kernel time",
+    "span": "longest GPU span of a step under nsys, over its NVTX range",
+    "gemm_rate": "FLOPs of a step's matmuls over the time of its GEMM kernels, over the data sheet's peak",
+    "mfu": "MFU of data-sheet peak (fastest unprofiled step)",
+    "copy_rate": "fastest copy on the device that the L2 cache cannot hold, over the data sheet's memory bandwidth",
+    "busy": "GPU busy in a step, over the time of its kernels, copies and fills (largest of the steps)",
 }
 
 
-def checks_of(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, nsys_sums: pd.DataFrame) -> pd.DataFrame:
+def checks_of(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, nsys_sums: pd.DataFrame
+) -> pd.DataFrame:
     """Checks of every finished run: run_id, check, found, at_least, at_most, passed. Those OF_ARCHITECTURE are of runs
     whose shape is known.
 
     timed_steps, profiled_steps: as many as the run was to measure. phase_sum: the phases of a step against the step,
     unprofiled, worst step. forward_matmuls, backward_matmuls: matmuls of each step, 9L+1 and 18L+2 with eager
     attention, 7L+1 and 14L+2 with fused attention; split-K and epilogue kernels belong to their matmul.
-    profiler: fastest NVTX host range of the step over the fastest unprofiled step. in_phase: share of the steps' kernel
-    time with a phase. in_module: share of forward kernel time with a module. busy: GPU busy time of a step over its
-    kernel time (at most 1). forward_layouts, backward_layouts: matmuls whose layout, as their name has it, is not the
-    one that the operation should have. math_path: in fp32 runs, share of GEMM time on FP32 units. nsys_sums:
-    largest difference, in ns or calls, from what nsys's own statistics say of any kernel in the step or a phase.
+    profiler: fastest NVTX host range of the step over the fastest unprofiled step, where the GPU is busy for STEADY of
+    it. span: GPU span over the NVTX range. gemm_rate, mfu, copy_rate: at most the data sheet's peak. in_phase: share of
+    the steps' kernel time with a phase. in_module: share of forward kernel time with a module. busy: GPU busy in a step
+    over the time of its kernels, copies and fills (at most 1). forward_layouts, backward_layouts: matmuls whose layout,
+    as their name has it, is not the one that the operation should have. math_path: in fp32 runs, share of GEMM time on
+    FP32 units. nsys_sums: largest difference, in ns or calls, from what nsys's own statistics say of any kernel in the
+    step or a phase.
     """
     ordered = run_grid.measured_runs(runs)
     info = ordered.astype({"run_id": str, "mode": str, "attention": str}).set_index("run_id")
     known = run_grid.of_known_shape(info)
-    gpu = timing.gpu_times(kernels)
+    gpu = timing.gpu_times(kernels, memops)
     checks = [
         _counts(info, steps, gpu),
         _phase_sum(steps),
         _products(known, kernels),
         _layouts(known, kernels),
         _math_path(info, kernels),
-        _profiler(steps),
+        _profiler(steps, gpu, kernels),
+        _span(gpu, steps),
+        *_peaks(known, steps, kernels),
+        _copies(info, memops),
         _coverage(kernels),
         _busy(gpu),
         _nsys_sums(kernels, nsys_sums),
@@ -208,7 +234,7 @@ def _bound(bound: pd.Series | float, values: pd.Series) -> np.ndarray | float:
 def _counts(info: pd.DataFrame, steps: pd.DataFrame, gpu: pd.DataFrame) -> pd.DataFrame:
     timed = steps[(steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == ranges.STEP)]
     timed = timed.astype({"run_id": str}).groupby("run_id")["step"].nunique()
-    profiled = gpu[gpu["phase"] == ranges.STEP].groupby("run_id")["step"].nunique()
+    profiled = gpu[(gpu["phase"] == ranges.STEP) & (gpu["launches"] > 0)].groupby("run_id")["step"].nunique()
     wanted, wanted_profiled = info["measured_steps"], info["profiled_steps"]
     return pd.concat(
         [
@@ -313,13 +339,50 @@ def _math_path(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     return _rows("math_path", share, 1, 1)
 
 
-def _profiler(steps: pd.DataFrame) -> pd.DataFrame:
+def _profiler(steps: pd.DataFrame, gpu: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     def step_ns(collector: str) -> pd.Series:
         times = timing.host_times(steps, collector, "wall")
         return times[times["phase"] == ranges.STEP].set_index("run_id")["wall_min_ns"]
 
-    quotient = (step_ns("nsys") / step_ns("timer")).dropna()
-    return _rows("profiler", quotient, *PROFILER_RANGE)
+    timer = step_ns("timer")
+    busy = gpu[gpu["phase"] == ranges.STEP].groupby("run_id")["busy_ns"].min() / timing.num_devices(kernels)
+    steady = (busy / timer) >= STEADY
+    quotient = (step_ns("nsys") / timer).dropna()
+    return _rows("profiler", quotient[steady.reindex(quotient.index, fill_value=False)], *PROFILER_RANGE)
+
+
+def _span(gpu: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    host = queue.step_ranges(steps)
+    both = gpu[gpu["phase"] == ranges.STEP].merge(host, on=queue.STEP)
+    quotient = (both["projected_ns"] / both["wall_ns"]).groupby(both["run_id"]).max()
+    return _rows("span", quotient, 0, 1 + SPAN_MARGIN)
+
+
+def _peaks(known: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> list[pd.DataFrame]:
+    """Rates that no GPU exceeds: where tables of two runs are exchanged, one of the two does. The GEMM kernels do all
+    matmuls of a run with eager attention that is not compiled."""
+    totals = kernel_time.kernel_totals(kernels)
+    gemm_ns = totals[totals["family"].astype(str) == "gemm"].groupby("run_id")["time_ns"].sum()
+    wall = timing.host_times(steps, "timer", "wall")
+    wall_ns = wall[wall["phase"] == ranges.STEP].set_index("run_id")["wall_min_ns"]
+    shares: dict[str, dict[str, float]] = {"gemm_rate": {}, "mfu": {}}
+    for run_id, run in known.iterrows():
+        if run_id in wall_ns.index:
+            shares["mfu"][run_id] = utilisation.mfu(run, wall_ns[run_id])
+        if run_id in gemm_ns.index and run["attention"] == "naive" and run.get("compile", "off") == "off":
+            shares["gemm_rate"][run_id] = utilisation.mfu(run, gemm_ns[run_id])
+    return [_rows(check, pd.Series(share, dtype=float).dropna(), 0, 1) for check, share in shares.items()]
+
+
+def _copies(info: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+    """A copy on the device reads and writes each byte."""
+    rows = timing.in_steps(memops).astype({"run_id": str, "operation": str})
+    rows = rows[rows["operation"] == precisions.DEVICE_COPY]
+    listed = {run_id: gpus.lookup(str(name)) for run_id, name in info["gpu_name"].items()}
+    cache = rows["run_id"].map({run_id: gpu.l2_bytes for run_id, gpu in listed.items() if gpu}).astype(float)
+    peak = rows["run_id"].map({run_id: gpu.memory_bandwidth for run_id, gpu in listed.items() if gpu}).astype(float)
+    share = (2e9 * rows["bytes"] / (rows["end_ns"] - rows["start_ns"]) / peak)[rows["bytes"] > cache]
+    return _rows("copy_rate", share.groupby(rows["run_id"]).max().dropna(), 0, 1)
 
 
 def _coverage(kernels: pd.DataFrame) -> pd.DataFrame:
@@ -346,7 +409,7 @@ def _coverage(kernels: pd.DataFrame) -> pd.DataFrame:
 
 def _busy(gpu: pd.DataFrame) -> pd.DataFrame:
     steps = gpu[gpu["phase"] == ranges.STEP]
-    quotient = (steps["busy_ns"] / steps["kernel_ns"]).groupby(steps["run_id"]).min()
+    quotient = (steps["busy_ns"] / steps["operation_ns"]).groupby(steps["run_id"]).max()
     return _rows("busy", quotient, 0, 1)
 
 

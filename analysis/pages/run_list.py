@@ -11,7 +11,7 @@ SLUG = "runs"
 TITLE = "Runs"
 
 
-def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
+def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> Answer:
     """Every run in model order: status, unprofiled time of the step, GPU busy time, kernels launched in a step, peak
     allocated."""
     columns = (
@@ -25,11 +25,11 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> An
         Column("launches", "kernels a step", "count"),
         Column("peak_memory_bytes", "peak allocated", "bytes"),
     )
-    table = Table("runs", "All runs", columns, _frame(runs, steps, kernels))
+    table = Table("runs", "All runs", columns, _frame(runs, steps, kernels, memops))
     return assemble({"num_runs": len(runs)}, [], [table], [])
 
 
-def _frame(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+def _frame(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     ordered = run_grid.in_model_order(runs).astype({"run_id": str})
     shown = [
         "run_id",
@@ -42,7 +42,7 @@ def _frame(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> pd
         "num_parameters",
     ]
     table = ordered[shown].assign(**{NOT_MEASURED: [run_grid.why_not_measured(row) for _, row in ordered.iterrows()]})
-    gpu = timing.gpu_times(kernels)
+    gpu = timing.gpu_times(kernels, memops)
     parts = [
         timing.host_times(steps, "timer", "timer"),
         timing.spread(gpu, ["run_id", "phase"], "busy_ns", "busy"),

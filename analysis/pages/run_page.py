@@ -39,7 +39,7 @@ def answers(
     of_run = {
         name: _by_run(rows)
         for name, rows in {
-            "times": _times(steps, kernels),
+            "times": _times(steps, kernels, memops),
             "totals": totals,
             "api": _per_step(api, ["phase", "name"], {"calls": "calls", "total_ns": "time_ns"}, num_steps),
             "memops": _memops(memops, num_steps),
@@ -253,9 +253,9 @@ def _mfu(run: pd.Series, times: pd.DataFrame) -> float | None:
     return None if pd.isna(reached) else reached
 
 
-def _times(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+def _times(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """Spread of every clock per run and phase, phases in the order in which they run, the whole step last."""
-    gpu = timing.gpu_times(kernels)
+    gpu = timing.gpu_times(kernels, memops)
     table = timing.host_times(steps, "timer", "timer")
     parts = [timing.host_times(steps, "nsys", "host")]
     parts += [timing.spread(gpu, ["run_id", "phase"], f"{clock}_ns", clock) for clock in ("projected", "busy")]

@@ -48,7 +48,7 @@ def _frames(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) ->
     in_step = totals.assign(scope=ranges.STEP)
     families = kernel_time.by_family(totals.assign(phase=totals["phase"].replace("", OUTSIDE_PHASES)), ["phase"])
     return Frames(
-        step=_step(steps, kernels),
+        step=_step(steps, kernels, memops),
         phases=_phases(totals, steps),
         idle=_idle(kernels, memops),
         tree=kernel_time.by_module(totals if (totals["module"] != "").any() else totals.head(0)),
@@ -57,9 +57,9 @@ def _frames(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) ->
     )
 
 
-def _step(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+def _step(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     times = timing.host_times(steps, "timer", "timer")
-    gpu = timing.spread(timing.gpu_times(kernels), ["run_id", "phase"], "busy_ns", "busy")
+    gpu = timing.spread(timing.gpu_times(kernels, memops), ["run_id", "phase"], "busy_ns", "busy")
     rows = times.merge(gpu, on=["run_id", "phase"])
     rows = rows[rows["phase"] == ranges.STEP]
     return rows.assign(busy_share=timing.busy_share(rows, kernels))

@@ -108,9 +108,9 @@ API_CALLS = (
         "cudaMemcpyAsync",
         "copy",
         r"cudaMemcpyAsync|cuMemcpy\w*Async",
-        "Puts a copy into a stream: batches to the GPU, .to(), .item(). From ordinary (pageable) host memory it "
-        "waits for the "
-        "data to be read, and to the host until it has arrived, so it may take as long as the copy.",
+        "Puts a copy into a stream: from tensor to tensor on the GPU (.contiguous(), .clone(), copy_()), to the GPU "
+        "(.to()) or to the host (.item()). From ordinary (pageable) host memory it waits for the data to be read, and "
+        "to the host until it has arrived, so it may take as long as the copy.",
     ),
     ApiCall(
         "cudaMemcpy",

@@ -39,6 +39,7 @@ FILTERS = (
     "day",
     "counted",
     "part_of",
+    "beyond",
 )
 
 

@@ -174,6 +174,11 @@ def part_of(part: int, total: int, noun: str) -> Markup:
     return Markup(f"no {noun}") if total == 1 else words + Markup(" of ") + every
 
 
+def beyond(noise: object | None) -> Markup:
+    """How two times that are called different differ: by more than the noise band, where one is known."""
+    return Markup("beyond the noise band" if noise else "without overlap of the intervals (no noise band is known)")
+
+
 def parameters(value: float) -> Markup:
     return Markup(f"{value / 1e9:.2f}{THIN}billion" if value >= 1e9 else f"{value / 1e6:.0f}{THIN}million")
 

@@ -1,6 +1,7 @@
 """Identical runs are rarely called different, and what differs is seen: on the two shipped recordings of the same runs,
 and on frames small enough to work out by hand."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,9 @@ def kernel_pairs(recordings):
 
 @pytest.fixture(scope="module")
 def wall_pairs(recordings):
-    return differences.paired(*(differences.times_of_steps(rec.steps, rec.kernels) for rec in recordings), RUN)
+    return differences.paired(
+        *(differences.times_of_steps(rec.steps, rec.kernels, rec.memops) for rec in recordings), RUN
+    )
 
 
 def held_out(pairs, kind, folds=5):
@@ -111,3 +114,27 @@ def test_two_processes_have_no_interval():
     steps = pd.DataFrame({"run_id": "a", "process": [0, 1], "ns": [1.0, 2.0]})
     row = differences.median_interval(steps, ["run_id"], "ns").iloc[0]
     assert row["ns"] == 1.5 and np.isnan(row["ns_low"]) and row["num_processes"] == 2
+
+
+def test_without_a_band_times_differ_where_their_ranges_do_not_overlap():
+    rows = pd.DataFrame({"a_ns": [10, 10], "a_min_ns": [9, 9], "a_max_ns": [11, 11], "b_ns": [12, 14]})
+    rows = rows.assign(b_min_ns=[11, 13], b_max_ns=[13, 15])
+    assert differences.differ(rows, "a", "b", None).tolist() == [False, True]
+    assert differences.half_band_ns(rows, "a", "b", None).isna().all()
+
+
+def test_times_differ_where_they_are_further_apart_than_the_band():
+    band = differences.Band(kind="kernel", relative=0.01, ratio=100.0, factor=2.0, num_pairs=20)
+    rows = pd.DataFrame(
+        {"a_ns": [990.0, 980.0], "b_ns": [1010.0, 1020.0], "a_parts": [1.0, 1.0], "b_parts": [5.0, 5.0]}
+    )
+    assert differences.half_band_ns(rows, "a", "b", band).tolist() == pytest.approx([0.02 * np.hypot(1000, 500)] * 2)
+    assert differences.differ(rows, "a", "b", band).tolist() == [False, True]
+    assert (band.of_time, band.of_parts) == (0.02, 2.0)
+
+
+def test_recordings_that_share_too_few_runs_have_no_bands(recordings):
+    first, second = recordings
+    few = dataclasses.replace(second, runs=second.runs.head(differences.LEAST_PAIRS - 1))
+    assert differences.bands_of(first, few) is None
+    assert differences.bands_of(first, first) is None, "a recording is not held against itself"

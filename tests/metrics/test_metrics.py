@@ -15,13 +15,20 @@ def kernels(*spans, phase="forward", step=0, rank=0, device=0):
 
 
 def times(frame, phase="forward"):
-    table = timing.gpu_times(frame)
+    table = timing.gpu_times(frame, frame.head(0))
     return table[table["phase"] == phase].iloc[0]
 
 
 def test_busy_time_counts_overlap_once_and_gaps_not_at_all():
     found = times(kernels((0, 10), (5, 20), (6, 8), (30, 35)))
     assert (found["kernel_ns"], found["busy_ns"], found["projected_ns"]) == (32, 25, 35)
+
+
+def test_copies_and_fills_keep_the_gpu_busy_and_are_no_kernels():
+    found = timing.gpu_times(kernels((0, 10), (20, 30)), kernels((5, 15), (40, 45)))
+    found = found[found["phase"] == "step"].iloc[0]
+    assert (found["launches"], found["kernel_ns"], found["operation_ns"]) == (2, 20, 35)
+    assert (found["busy_ns"], found["projected_ns"]) == (30, 45)
 
 
 def test_busy_time_does_not_depend_on_the_order_of_rows():
@@ -80,13 +87,13 @@ def test_a_rank_has_a_clock_of_its_own():
 def test_two_gpus_of_a_process_are_busy_for_the_sum_of_both():
     frame = pd.concat([kernels((0, 100)), kernels((0, 60), (50, 100), device=1)])
     assert (times(frame)["kernel_ns"], times(frame)["busy_ns"], times(frame)["projected_ns"]) == (210, 200, 100)
-    table = timing.gpu_times(frame).assign(timer_ns=100)
+    table = timing.gpu_times(frame, frame.head(0)).assign(timer_ns=100)
     assert timing.busy_share(table, frame).tolist() == [1.0, 1.0]
 
 
 def test_two_ranks_of_100_ns_are_a_step_of_100_ns_each():
     frame = pd.concat([kernels((0, 100)), kernels((0, 100), rank=1)])
-    table = timing.gpu_times(frame)
+    table = timing.gpu_times(frame, frame.head(0))
     assert table["rank"].tolist() == [0, 1, 0, 1]
     assert table["busy_ns"].tolist() == table["kernel_ns"].tolist() == [100] * 4
     assert timing.busy_share(table.assign(timer_ns=100), frame).tolist() == [1.0] * 4

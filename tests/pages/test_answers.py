@@ -1,9 +1,8 @@
 """Each question on a recording whose answers are known."""
 
-import inspect
-
 import pytest
 
+from analysis import write_site
 from analysis.answer import NOT_MEASURED
 from analysis.pages import environment, overview, reconciliation, run_list, run_page
 from analysis.pages.questions import QUESTIONS, attention_cost, beyond_gemm, forward_time, top_kernel, training_mix
@@ -16,7 +15,7 @@ def rec():
 
 
 def ask(question, rec):
-    return question.answer(**{name: getattr(rec, name) for name in inspect.signature(question.answer).parameters})
+    return write_site.ask(question, rec)
 
 
 def row(answer, table, **where):
@@ -120,11 +119,11 @@ def test_a_run_that_ran_out_of_memory_shows_no_number_and_says_why(rec):
 
 
 def test_every_check_holds_and_a_lost_kernel_breaks_one(rec):
-    assert reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.nsys_sums).facts["num_breaches"] == 0
+    assert reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums).facts["num_breaches"] == 0
     first = rec.kernels.index[(rec.kernels["kernel_name"] == GEMM) & (rec.kernels["run_id"] == rec.runs["run_id"][0])][
         0
     ]
-    broken = reconciliation.answer(rec.runs, rec.steps, rec.kernels.drop(first), rec.nsys_sums)
+    broken = reconciliation.answer(rec.runs, rec.steps, rec.kernels.drop(first), rec.memops, rec.nsys_sums)
     assert list(broken.tables["breaches"].rows["check"]) == ["forward_layouts", "forward_matmuls", "nsys_sums"]
     assert broken.claims["breaches"].holds and not broken.claims["all_agree"].holds
 
@@ -132,22 +131,22 @@ def test_every_check_holds_and_a_lost_kernel_breaks_one(rec):
 def test_a_nanosecond_that_nsys_counts_otherwise_is_a_breach_and_no_statistics_are_none(rec):
     other = rec.nsys_sums.copy()
     other.loc[0, "total_ns"] += 1
-    breaches = reconciliation.answer(rec.runs, rec.steps, rec.kernels, other).tables["breaches"].rows
+    breaches = reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, other).tables["breaches"].rows
     assert list(breaches["check"]) == ["nsys_sums"] and list(breaches["found"]) == [1]
-    unknown = reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.nsys_sums.head(0))
+    unknown = reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums.head(0))
     assert "nsys_sums" not in set(unknown.tables["checks"].rows["check"]) and not unknown.facts["num_breaches"]
 
 
 def test_a_finished_run_without_timings_is_a_breach(rec):
     first = rec.runs["run_id"][0]
     steps = rec.steps[(rec.steps["run_id"] != first) | (rec.steps["collector"] != "timer")]
-    breaches = reconciliation.answer(rec.runs, steps, rec.kernels, rec.nsys_sums).tables["breaches"].rows
+    breaches = reconciliation.answer(rec.runs, steps, rec.kernels, rec.memops, rec.nsys_sums).tables["breaches"].rows
     assert set(breaches["run_id"]) == {first}
     assert {"timed_steps", "phase_sum", "profiler"} <= set(breaches["check"])
 
 
 def test_every_run_has_a_page_and_its_neighbours(rec):
-    checks = reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.nsys_sums).tables["checks"].rows
+    checks = reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums).tables["checks"].rows
     tables = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "api", "memops", "memory")}
     pages = dict(run_page.answers(**tables, checks=checks))
     assert set(pages) == set(rec.runs["run_id"])

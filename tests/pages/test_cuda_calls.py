@@ -14,7 +14,7 @@ def rec():
 
 
 def ask(rec):
-    return cuda_calls.answer(rec.runs, rec.steps, rec.kernels, rec.api)
+    return cuda_calls.answer(rec.runs, rec.steps, rec.kernels, rec.api, rec.memops)
 
 
 def test_calls_are_grouped_and_counted_over_all_runs(rec):
@@ -58,6 +58,6 @@ def test_a_graph_launch_is_told(rec):
 
 
 def test_without_calls_there_is_a_page_that_claims_nothing(rec):
-    answer = cuda_calls.answer(rec.runs, rec.steps, rec.kernels, rec.api.head(0))
+    answer = cuda_calls.answer(rec.runs, rec.steps, rec.kernels, rec.api.head(0), rec.memops)
     assert answer.facts == {"tables": [], "num_calls": 0}
     assert not [claim.key for claim in answer.claims.values() if claim.holds]

@@ -121,7 +121,11 @@ def test_what_graphs_add_is_judged_without_the_optimizer():
     )
     measured = pd.DataFrame({"run_id": ["a", "b"], "compile": [host.DEFAULT, host.GRAPHS], "size": "small"})
     measured = measured.assign(timer_ns=[120, 80], timer_min_ns=[120, 80], timer_max_ns=[120, 80])
-    pair = host._over_default(measured, host._compiled(steps), ["size"]).iloc[0]
+    rows = [(run, name, 10) for run in ("a", "b") for name, _ in phases]
+    kernels = pd.DataFrame(rows, columns=["run_id", "phase", "end_ns"]).assign(rank=0, step=0, device=0, start_ns=0)
+    compiled = host._compiled(steps, kernels, kernels.head(0))
+    assert compiled["timer_parts"].tolist() == [10, 10], "30 ns less two phases in which the GPU is busy for 10"
+    pair = host._over_default(measured.assign(timer_parts=0), compiled, ["size"], None).iloc[0]
     assert pair["speedup"] == 1 and not pair["differs"]
 
 

@@ -172,7 +172,7 @@ def test_memory_that_is_not_taken_is_not_spoken_of(of_small, rates):
 
 def test_without_measured_rates_nothing_is_said_of_them(tmp_path, of_small):
     answer = ask(of_small, write_site.rates_of([]))
-    assert not {"rate", "issue"} & held(answer)
+    assert "rate" not in held(answer)
     assert answer.tables["cost"].rows["rate"].notna().all()
     assert "n/a: not calibrated" in page(tmp_path, answer)
 

@@ -112,7 +112,7 @@ def test_warmed_up_runs_say_nothing_of_first_steps():
     rec = write_site.of_finished_runs(store.load(DATA / "warm_up"))
     runs = rec.runs.assign(warmup_steps=3)
     main = store.Recording(manifest=rec.manifest, **{name: store.empty(name) for name in store.TABLES})
-    found = warm_up.answer(runs=runs, steps=rec.steps, kernels=rec.kernels, api=rec.api, main=main)
+    found = warm_up.answer(runs=runs, steps=rec.steps, kernels=rec.kernels, memops=rec.memops, api=rec.api, main=main)
     assert not [key for key, claim in found.claims.items() if claim.holds]
 
 
@@ -120,6 +120,6 @@ def test_processes_too_short_for_a_number_answer_nothing():
     rec = write_site.of_finished_runs(store.load(DATA / "warm_up"))
     steps = rec.steps[rec.steps["step"] < 4]
     main = store.load(DATA / "h200-fp32")
-    found = warm_up.answer(runs=rec.runs, steps=steps, kernels=rec.kernels, api=rec.api, main=main)
+    found = warm_up.answer(runs=rec.runs, steps=steps, kernels=rec.kernels, memops=rec.memops, api=rec.api, main=main)
     assert not found.facts["known"]
     assert not any(found.claims[key].holds for key in ("answered", "unanswered", "too_fine", "main_number"))

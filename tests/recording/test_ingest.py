@@ -233,7 +233,7 @@ def test_two_ranks_of_100_ns_are_no_step_of_200_ns(results, tmp_path):
     launched = found.api.groupby(["rank", "step"])["calls"].sum()
     assert launched.tolist() == [2] * 4
     assert found.memory["rank"].tolist() == [0, 0]
-    gpu = timing.gpu_times(found.kernels)
+    gpu = timing.gpu_times(found.kernels, found.memops)
     assert gpu["busy_ns"].tolist() == [50] * 8
     assert timing.host_times(found.steps, "nsys", "host").set_index("phase")["host_max_ns"]["step"] == 100
 

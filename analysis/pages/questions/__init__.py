@@ -5,7 +5,8 @@ The parameters of `answer` name the tables that it reads (`runs`, `steps`, `kern
 specification. A question of STUDIES may have a STUDY: its tables are then those of the recordings of that study, made
 by the sweeps in jobs/sweeps that name it. It may also ask for `main`, the recording that QUESTIONS answer from, and for
 `calibration`, the peak rates measured on the machine (columns figure, unit, value, low, high, repeats, gpu_name;
-empty where no recording has them).
+empty where no recording has them), and every question for `bands`, the noise bands of times, fitted to runs that were
+recorded twice (None where none were).
 """
 
 from analysis.pages.questions import (

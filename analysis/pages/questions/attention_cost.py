@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.metrics import kernel_time, run_grid
 from analysis.pages.columns import case_headings
-from analysis.pages.facts import extremes, out_of
+from analysis.pages.facts import extremes, out_of, span
 from analysis.reference import flops
 from jobs.contract import ranges
 
@@ -36,7 +36,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     QK^T is the GEMM kernels launched inside the range `attention_scores` (its scaling and mask are not), AV those
     inside `attention_output`, softmax all kernels inside `softmax`. FLOPs are of the whole forward pass, causal mask
     ignored, as the kernels compute them. Ratios are softmax to QK^T: in time, in FLOPs, and the first by the second
-    (how many times more a softmax FLOP costs).
+    (how many times more a softmax FLOP costs); both_* are the same ratios to QK^T and AV together.
     """
     frames = _frames(runs, kernels)
     return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
@@ -61,6 +61,11 @@ def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
     table["time_ratio"] = table["softmax_ns"] / table["scores_ns"]
     table["flop_ratio"] = table["softmax_flops"] / table["scores_flops"]
     table["cost_ratio"] = table["time_ratio"] / table["flop_ratio"]
+    for value in ("ns", "flops"):
+        table[f"both_{value}"] = table[f"scores_{value}"] + table[f"output_{value}"]
+    table["both_time_ratio"] = table["softmax_ns"] / table["both_ns"]
+    table["both_flop_ratio"] = table["softmax_flops"] / table["both_flops"]
+    table["both_cost_ratio"] = table["both_time_ratio"] / table["both_flop_ratio"]
     for scope in SCOPES:
         table[f"{scope}_rate"] = table[f"{scope}_flops"] / table[f"{scope}_ns"] / 1e3
     finished = table[NOT_MEASURED] == ""
@@ -84,6 +89,7 @@ def _claims(frames: Frames) -> list[Claim]:
     return [
         Claim("dearer", measured, lambda rows: (rows["cost_ratio"] > 1).all(), cost),
         Claim("cheaper_somewhere", measured, lambda rows: (rows["cost_ratio"] <= 1).any(), cost),
+        Claim("both", measured[measured["both_cost_ratio"].notna()], facts=_both),
         Claim("time", measured, facts=extremes("time_ratio")),
         Claim("longer", measured[measured["time_ratio"] > 1], facts=out_of(measured)),
         Claim("never_longer", measured, lambda rows: (rows["time_ratio"] <= 1).all(), out_of(measured)),
@@ -104,6 +110,8 @@ def _tables(frames: Frames) -> list[Table]:
                 Column("time_ratio", "time ratio", "ratio"),
                 Column("flop_ratio", "FLOP ratio", "ratio"),
                 Column("cost_ratio", "time per FLOP, ratio", "ratio"),
+                Column("both_time_ratio", "softmax ÷ both matmuls, time", "ratio"),
+                Column("both_cost_ratio", "time per FLOP", "ratio"),
                 Column("softmax_share", "softmax, of forward", "share", bar=True),
             ),
             frames.cases,
@@ -127,6 +135,11 @@ def _charts(frames: Frames) -> list[Chart]:
     long["clock"] = long["clock"].map(labels)
     options = {"order": list(labels.values()), "by": frames.by, "unit": "softmax ÷ QKᵀ", "value": "value"}
     return [Chart("ratios", "dumbbell", "Softmax against QKᵀ: arithmetic and time", long, options)]
+
+
+def _both(rows: pd.DataFrame) -> dict:
+    names = ("time", "flop", "cost")
+    return {name: span(rows[f"both_{name}_ratio"]) for name in names} | extremes("both_time_ratio")(rows)
 
 
 def _times(totals: pd.DataFrame) -> pd.DataFrame:

@@ -18,7 +18,9 @@ STUDY = ""
 UNKNOWN = "no peak or no formula"
 
 
-def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> Answer:
+def answer(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, calibration: pd.DataFrame
+) -> Answer:
     """Roofline of every operation and kernel family, and what bounds each run.
 
     FLOPs and bytes are those of the kernels as the model is written, in FP32 (flops.kernel_costs; backward does the
@@ -33,7 +35,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
     memory-bound: all other kernels do a few operations for each element. So is each phase of a training step.
     Backward to forward is within training steps.
     """
-    frames = _frames(runs, steps, kernels, calibration)
+    frames = _frames(runs, steps, kernels, memops, calibration)
     facts, claims = _facts(runs, calibration), _claims(frames, runs, calibration)
     return assemble(facts, claims, _tables(frames), _charts(frames))
 
@@ -54,12 +56,14 @@ class Frames:
     """Backward to forward, of each training step."""
 
 
-def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> Frames:
+def _frames(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, calibration: pd.DataFrame
+) -> Frames:
     totals = roofline.by_range(kernel_time.kernel_totals(kernels))
     costs = roofline.costs_of(run_grid.measured_runs(runs), _peaks(calibration))
     timed = roofline.in_its_mode(totals.merge(costs, on=roofline.KEY), runs)
     named = timed.merge(roofline.named(), on=roofline.KEY[1:])
-    judged = roofline.judged(steps, kernels, totals, costs)
+    judged = roofline.judged(steps, kernels, memops, totals, costs)
     in_phases = judged[judged["phase"].isin((ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER))]
     grid = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in modes.MODES])
     training = run_grid.cases(runs, "train_step")
@@ -80,6 +84,7 @@ def _peaks(calibration: pd.DataFrame) -> dict[str, float]:
 def _facts(runs: pd.DataFrame, calibration: pd.DataFrame) -> dict:
     ridges = roofline.ridges(runs, _peaks(calibration))
     return {
+        "precisions": sorted(set(run_grid.measured_runs(runs)["precision"].astype(str))),
         "launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE,
         "peaks": roofline.measured_peaks(runs, calibration),
         "calibrated_on": calibrated_on(calibration),

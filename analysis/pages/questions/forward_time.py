@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import run_grid, timing
+from analysis.metrics import differences, run_grid, timing
+from analysis.metrics.differences import Band, Bands
 from analysis.pages.columns import case_headings, spread_column
-from analysis.pages.facts import extremes, highest, lowest, out_of, span
+from analysis.pages.facts import extremes, highest, lowest, many, noise_of, out_of, span
 from jobs.contract import modes
 
 SLUG = "forward-time"
@@ -24,17 +25,25 @@ UNSTEADY = 0.2
 """Timed steps that spread over more than this part of their median are called unsteady."""
 
 
-def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
+def answer(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    bands: Bands | None = None,
+) -> Answer:
     """Forward time of every model size and context length (mode `forward`) by four clocks, each with its spread over
     steps.
 
     timer: Python, unprofiled, device synchronised. host: the NVTX range `forward` on the host, under nsys. projected:
-    GPU span, first kernel start to last kernel end. busy: union of the kernels on the GPU. Ratios are to the timer's
-    median. Two clocks differ only where their minimum-to-maximum intervals do not overlap. A run is launch-bound where
+    GPU span, from the first operation on the GPU to the end of the last. busy: union of its kernels, copies and
+    fills. Ratios are to the timer's
+    median. A time under nsys and one without it, which are of two processes, differ by more than the noise band of wall
+    times (`bands`). A run is launch-bound where
     busy / timer < timing.LAUNCH_BOUND_BUSY_SHARE. The second table is the forward phase inside the other modes.
     """
-    frames = _frames(runs, steps, kernels)
-    return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
+    frames = _frames(runs, steps, kernels, memops)
+    return assemble(_facts(frames, bands), _claims(frames, bands), _tables(frames), _charts(frames))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +57,8 @@ class Frames:
     inside: pd.DataFrame
 
 
-def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
-    times = forward_times(steps, kernels)
+def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> Frames:
+    times = forward_times(steps, kernels, memops)
     cases = run_grid.cases(runs, FORWARD).merge(times, how="left", on="run_id")
     others = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in modes.MODES if mode != FORWARD])
     return Frames(
@@ -60,8 +69,9 @@ def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> F
     )
 
 
-def _facts(frames: Frames) -> dict:
+def _facts(frames: Frames, bands: Bands | None) -> dict:
     return {
+        "noise": noise_of(bands),
         "unsteady": UNSTEADY,
         "launch_bound_share": timing.LAUNCH_BOUND_BUSY_SHARE,
         "num_timed": _one_or_range(frames.measured.get("timer_n")),
@@ -69,25 +79,27 @@ def _facts(frames: Frames) -> dict:
     }
 
 
-def _claims(frames: Frames) -> list[Claim]:
-    measured = frames.measured
+def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
+    measured, band = frames.measured, bands and bands.wall
     profiled = measured.dropna(subset="busy_ratio")
     under_nsys = _ratio("host_ratio", measured)
     return [
         Claim("range", measured, lambda rows: rows["timer_ns"].notna().all(), extremes("timer_ns")),
         Claim("launch_bound", profiled, lambda rows: rows["launch_bound"].any(), _launch_bound),
         Claim("not_launch_bound", profiled, lambda rows: not rows["launch_bound"].any(), _launch_bound),
-        Claim("profiler_slows", _differing(measured, "host", longer=True), facts=under_nsys),
-        Claim("profiler_range_shorter", _differing(measured, "host", longer=False), facts=under_nsys),
+        Claim("profiler_slows", _differing(measured, "host", band, longer=True), many(measured), under_nsys),
+        Claim("profiler_range_shorter", _differing(measured, "host", band, longer=False), many(measured), under_nsys),
         Claim(
             "profiler_agrees",
             measured.dropna(subset="host_ns"),
-            lambda rows: not timing.differ(rows, "host", "timer").any(),
+            lambda rows: not many(rows)(rows[differences.differ(rows, "host", "timer", band)]),
+            lambda rows: {"num_longer": int((rows["host_ratio"] > 1).sum()), "ratio": span(rows["host_ratio"])},
         ),
         Claim(
             "projected_below",
-            _differing(measured, "projected", longer=False),
-            facts=_ratio("projected_ratio", measured),
+            _differing(measured, "projected", band, longer=False),
+            many(measured),
+            _ratio("projected_ratio", measured),
         ),
         Claim("unsteady", _unsteady(measured), facts=_widest(measured)),
         Claim("flat", _flat(measured, frames.by), facts=lambda rows: rows.iloc[0].to_dict()),
@@ -129,13 +141,13 @@ def _charts(frames: Frames) -> list[Chart]:
     return [Chart("clocks", "dumbbell", "Forward time by clock", long, options)]
 
 
-def forward_times(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+def forward_times(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """Forward phase of each run by the four clocks, with ratios to the timer: one row per run_id."""
 
     def of_forward(rows: pd.DataFrame) -> pd.DataFrame:
         return rows[rows["phase"] == FORWARD].drop(columns="phase")
 
-    gpu = timing.gpu_times(kernels)
+    gpu = timing.gpu_times(kernels, memops)
     table = of_forward(timing.host_times(steps, "timer", "timer"))
     parts = [timing.host_times(steps, "nsys", "host")]
     parts += [timing.spread(gpu, ["run_id", "phase"], f"{clock}_ns", clock) for clock in ("projected", "busy")]
@@ -144,6 +156,8 @@ def forward_times(steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     for clock in ("host", "projected"):
         table[f"{clock}_ratio"] = table[f"{clock}_ns"] / table["timer_ns"]
     table["busy_ratio"] = timing.busy_share(table, kernels)
+    waits = (table["timer_ns"] * (1 - table["busy_ratio"])).clip(lower=0).fillna(table["timer_ns"])
+    table = table.assign(**{f"{clock}_parts": waits for clock in ("timer", "host", "projected")})
     return table.assign(launch_bound=table["busy_ratio"] < timing.LAUNCH_BOUND_BUSY_SHARE)
 
 
@@ -156,9 +170,9 @@ def _launch_bound(rows: pd.DataFrame) -> dict:
     }
 
 
-def _differing(rows: pd.DataFrame, clock: str, longer: bool) -> pd.DataFrame:
-    """Rows whose `clock` lies outside the timer's spread, on the longer or the shorter side."""
-    beyond = timing.differ(rows, clock, "timer") & ((rows[f"{clock}_ns"] > rows["timer_ns"]) == longer)
+def _differing(rows: pd.DataFrame, clock: str, band: Band | None, longer: bool) -> pd.DataFrame:
+    """Rows whose `clock` differs from the timer, on the longer or the shorter side."""
+    beyond = differences.differ(rows, clock, "timer", band) & ((rows[f"{clock}_ns"] > rows["timer_ns"]) == longer)
     return rows[beyond]
 
 

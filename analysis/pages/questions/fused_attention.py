@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import attention, device_memory, kernel_time, run_grid, timing
+from analysis.metrics import attention, device_memory, differences, kernel_time, run_grid, timing
 from analysis.metrics.attention import NAIVE, TRAIN
+from analysis.metrics.differences import Bands
 from analysis.metrics.ordering import seen, sorted_by
-from analysis.pages.columns import case_headings, spread_column
-from analysis.pages.facts import calibrated_on, extremes, largest
+from analysis.pages.columns import band_column, case_headings, spread_column
+from analysis.pages.facts import calibrated_on, extremes, largest, many, noise_of
 from jobs import memory
 from jobs.contract import ranges
 from jobs.contract.axes import label_of_value
@@ -21,18 +22,25 @@ STUDY = "attention"
 
 MODES = {"forward": "A forward pass", TRAIN: "A training step"}
 COMPARED = [
-    *(f"{clock}_{end}" for clock in ("busy", "timer") for end in ("ns", "min_ns", "max_ns")),
+    *(f"{clock}_{end}" for clock in ("busy", "timer") for end in ("ns", "min_ns", "max_ns", "parts")),
     "launches",
     "peak_memory_bytes",
 ]
 
 
-def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> Answer:
+def answer(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    calibration: pd.DataFrame,
+    bands: Bands | None = None,
+) -> Answer:
     """Eager attention (`naive`) against the backends of scaled_dot_product_attention, forward and in training.
 
-    A step's time is its GPU busy time, with the unprofiled timer beside it. A backend is faster where its
-    minimum-to-maximum interval lies below that of `naive`; the crossover is the smallest context from which it is so at
-    every longer one that both reached. Memory is peak allocated in a step.
+    A step's time is its GPU busy time, with the unprofiled timer beside it. A backend is faster where its time is
+    shorter than that of `naive` by more than the noise band of its kind (`bands`); the crossover is the smallest
+    context from which it is so at every longer one that both reached. Memory is peak allocated in a step.
 
     Attention's kernel time is, in forward, that of all kernels launched in its ranges; in backward, where kernels have
     no range, that of the fused kernels, and for `naive` its backward less what the backends' backward takes outside the
@@ -42,8 +50,8 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
     executes is inferred, no profile counts it: masked pairs skipped, and one matmul more in backward. Rates are FLOPs
     over attention's kernel time; their share is of the measured rate of a large matmul.
     """
-    frames = _frames(runs, steps, kernels, calibration)
-    facts, claims = _facts(frames, runs, calibration), _claims(frames, runs, kernels)
+    frames = _frames(runs, steps, kernels, memops, calibration, bands)
+    facts, claims = _facts(frames, runs, calibration, bands), _claims(frames, runs, kernels)
     return assemble(facts, claims, _tables(frames, runs), _charts(frames))
 
 
@@ -51,6 +59,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calib
 class Frames:
     keys: list[str]
     """Columns that name a case, without `attention`."""
+    bands: Bands | None
     table: pd.DataFrame
     """Every case and mode, each attention: see `_steps`."""
     compared: pd.DataFrame
@@ -70,15 +79,23 @@ class Frames:
     """Kernels of backward whose number changes, at the reference."""
 
 
-def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> Frames:
+def _frames(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    calibration: pd.DataFrame,
+    bands: Bands | None,
+) -> Frames:
     keys = [name for name in run_grid.case_columns(runs) if name != "attention"]
     totals = kernel_time.kernel_totals(kernels)
-    table = _steps(runs, steps, kernels, keys)
+    table = _beside_naive(_steps(runs, steps, kernels, memops), keys, bands)
     compared = table[(table["attention"] != NAIVE) & table["speedup"].notna()]
     trained = compared[compared["mode"] == TRAIN]
     reference = _reference(trained, keys)
     return Frames(
         keys=keys,
+        bands=bands,
         table=table,
         compared=compared,
         trained=trained,
@@ -91,9 +108,10 @@ def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, cali
     )
 
 
-def _facts(frames: Frames, runs: pd.DataFrame, calibration: pd.DataFrame) -> dict:
+def _facts(frames: Frames, runs: pd.DataFrame, calibration: pd.DataFrame, bands: Bands | None) -> dict:
     of_reference = runs["run_id"].isin(frames.reference["run_id"])
     return {
+        "noise": noise_of(bands),
         "reference": _named(frames.reference, frames.keys).removeprefix(", "),
         "autocast": bool(runs.loc[of_reference, "precision"].eq("bf16").any()),
         "launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE,
@@ -120,14 +138,16 @@ def _claims(frames: Frames, runs: pd.DataFrame, kernels: pd.DataFrame) -> list[C
 
 def _claims_of_time(frames: Frames) -> list[Claim]:
     trained, compared = frames.trained, frames.compared
+    fastest = _fastest(trained, frames.keys, frames.bands)
     return [
         Claim("always", trained, lambda rows: rows["faster"].all(), _gains),
-        Claim("partly", trained, lambda rows: 0 < rows["faster"].sum() < len(rows), _gains),
-        Claim("never", trained, lambda rows: not rows["faster"].any(), _gains),
+        Claim("partly", trained, lambda rows: _are_faster(rows) and not rows["faster"].all(), _gains),
+        Claim("never", trained, lambda rows: not _are_faster(rows), _gains),
         Claim("forward_only", compared[compared["faster"]], lambda rows: trained.empty, largest("speedup")),
-        Claim("gain", trained[trained["faster"]], facts=largest("speedup")),
-        Claim("unseen", compared, lambda rows: _unseen(rows).any(), _unseen_facts),
-        Claim("fastest", _fastest(trained, frames.keys), lambda rows: rows["leads"].any(), _leader),
+        Claim("gain", trained[trained["faster"]], many(trained), largest("speedup")),
+        Claim("unseen", compared, lambda rows: many(rows)(rows[_unseen(rows)]), _unseen_facts),
+        Claim("fastest", fastest, lambda rows: many(rows)(rows[rows["leads"]]), _leader),
+        Claim("fastest_timed", fastest, lambda rows: rows["leads"].any() and _timed(rows)["num_other"] > 0, _timed),
     ]
 
 
@@ -286,8 +306,10 @@ def _of_mode(mode: str, label: str, table: pd.DataFrame, case: tuple[Column, ...
         *case,
         spread_column("busy", "GPU busy"),
         Column("speedup", "eager ÷ fused", "ratio", absent="no eager time"),
+        band_column("busy_band_ns"),
         *(phases if mode == TRAIN else ()),
         spread_column("timer", "Python timer"),
+        band_column("timer_band_ns"),
         Column("peak_memory_bytes", "peak allocated", "bytes"),
         Column("launches", "kernel launches", "count"),
     )
@@ -329,10 +351,9 @@ def _out_of_memory(why: pd.Series) -> pd.Series:
 # ---------------------------------------------------------------- steps
 
 
-def _steps(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Every case and mode, naive first: busy, timer and phase times, launches, memory, the same of `naive` (naive_*),
-    and how many times as long `naive` takes."""
-    gpu = timing.gpu_times(kernels)
+def _steps(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+    """Every case and mode: busy, timer and phase times with their parts for a noise band, launches, memory."""
+    gpu = timing.gpu_times(kernels, memops)
     busy = timing.spread(gpu, ["run_id", "phase"], "busy_ns", "busy")
     timer = timing.host_times(steps, "timer", "timer")
     phases = busy.pivot(index="run_id", columns="phase", values="busy_ns")
@@ -348,14 +369,32 @@ def _steps(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, keys:
             table = table.merge(times[times["phase"] == ranges.STEP].drop(columns="phase"), how="left", on="run_id")
         for more in (phases, launches, memory):
             table = table.merge(more, how="left", on="run_id")
-        parts.append(attention.beside_naive(table, [*COMPARED, "run_id", NOT_MEASURED], keys))
+        parts.append(table)
     table = pd.concat(parts, ignore_index=True)
+    share = timing.busy_share(table, kernels)
+    waits = (table["timer_ns"] * (1 - share)).clip(lower=0)
+    return table.assign(
+        launch_bound=share < timing.LAUNCH_BOUND_BUSY_SHARE,
+        busy_parts=np.sqrt(table["launches"].astype(float)),
+        timer_parts=waits.fillna(table["timer_ns"]),
+    )
+
+
+def _beside_naive(table: pd.DataFrame, keys: list[str], bands: Bands | None) -> pd.DataFrame:
+    """`_steps`, naive first, with the values of `naive` beside them (naive_*), and how many times as long `naive`
+    takes."""
+    table = attention.beside_naive(table, [*COMPARED, "run_id", NOT_MEASURED], [*keys, "mode"])
     for ratio, value in (("speedup", "busy_ns"), ("timer_speedup", "timer_ns"), ("memory_ratio", "peak_memory_bytes")):
         table[ratio] = table[f"naive_{value}"] / table[value]
-    table["faster"] = timing.differ(table, "busy", "naive_busy") & (table["speedup"] > 1)
-    table["timer_faster"] = timing.differ(table, "timer", "naive_timer") & (table["timer_speedup"] > 1)
-    table["launch_bound"] = timing.busy_share(table, kernels) < timing.LAUNCH_BOUND_BUSY_SHARE
-    variant, fused = [table[key] for key in keys[2:]], table["attention"] != NAIVE
+    fused = table["attention"] != NAIVE
+    for clock, band, faster, speedup in (
+        ("busy", bands and bands.kernel, "faster", "speedup"),
+        ("timer", bands and bands.wall, "timer_faster", "timer_speedup"),
+    ):
+        half_band = differences.half_band_ns(table, clock, f"naive_{clock}", band)
+        table[f"{clock}_band_ns"] = half_band.where(fused)
+        table[faster] = differences.differ(table, clock, f"naive_{clock}", band) & (table[speedup] > 1)
+    variant = [table[key] for key in keys[2:]]
     return sorted_by(table, *variant, seen(table, ["size"]), table["context_length"], fused, table["attention"])
 
 
@@ -469,17 +508,48 @@ def _cut(table: pd.DataFrame) -> pd.DataFrame:
     return rows.iloc[[0, -1]] if len(rows) and rows["launches"].iloc[-1] > rows["launches"].iloc[0] else rows.head(0)
 
 
-def _fastest(trained: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """The fastest backend of each case that several finished; it `leads` where it is below all others beyond the
-    spread."""
+def _are_faster(rows: pd.DataFrame) -> bool:
+    return many(rows)(rows[rows["faster"]])
+
+
+def _fastest(trained: pd.DataFrame, keys: list[str], bands: Bands | None) -> pd.DataFrame:
+    """The backend with the least GPU busy of each case that several finished; it `leads` where it differs from all
+    others. timer_first: the one whose unprofiled step is shortest; timer_leads: by more than the noise band."""
     rows = []
     for _, group in trained.groupby(keys, sort=False):
-        first, *others = group.sort_values("busy_ns", kind="stable").to_dict("records")
-        if others:
-            rows.append(first | {"leads": first["busy_max_ns"] < min(other["busy_min_ns"] for other in others)})
-    return pd.DataFrame(rows, columns=[*trained.columns, "leads"])
+        if len(group) < 2:
+            continue
+        first, others = _beside_first(group, "busy")
+        timed, rest = _beside_first(group, "timer")
+        row = first | {"timer_first": timed["attention"], "timer_first_ns": timed["timer_ns"]}
+        row["leads"] = bool(differences.differ(others, "busy", "first_busy", bands and bands.kernel).all())
+        row["timer_leads"] = bool(differences.differ(rest, "timer", "first_timer", bands and bands.wall).all())
+        rows.append(row)
+    columns = [*trained.columns, "timer_first", "timer_first_ns", "leads", "timer_leads"]
+    return pd.DataFrame(rows, columns=columns).astype({"leads": bool, "timer_leads": bool})
+
+
+def _beside_first(group: pd.DataFrame, clock: str) -> tuple[dict, pd.DataFrame]:
+    """The backend with the shortest time by `clock`, and the others with its times as first_{clock}_*."""
+    ordered = group.sort_values(f"{clock}_ns", kind="stable")
+    first = ordered.iloc[0].to_dict()
+    times = {f"first_{clock}_{end}": first[f"{clock}_{end}"] for end in ("ns", "min_ns", "max_ns", "parts")}
+    return first, ordered.iloc[1:].assign(**times)
 
 
 def _leader(rows: pd.DataFrame) -> dict:
-    counts = rows.loc[rows["leads"].astype(bool), "attention"].value_counts()
+    counts = rows.loc[rows["leads"], "attention"].value_counts()
     return {"attention": counts.index[0], "num_cases": int(counts.iloc[0])}
+
+
+def _timed(rows: pd.DataFrame) -> dict:
+    """Where another backend than that of `_leader` has the shortest unprofiled step."""
+    leader = _leader(rows)["attention"]
+    other = rows[rows["timer_first"] != leader]
+    return {
+        "attention": leader,
+        "num_other": len(other),
+        "contexts": sorted(other["context_length"].unique()),
+        "winners": list(dict.fromkeys(other["timer_first"])),
+        "num_apart": int(other["timer_leads"].sum()),
+    }

@@ -6,11 +6,12 @@ from typing import Any
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import kernel_time, queue, ranks, run_grid, timing
+from analysis.metrics import differences, kernel_time, queue, ranks, run_grid, timing
+from analysis.metrics.differences import Bands
 from analysis.metrics.ordering import place, seen, sorted_by
 from analysis.metrics.queue import CAUSES
-from analysis.pages.columns import case_headings, spread_column
-from analysis.pages.facts import extremes, out_of
+from analysis.pages.columns import band_column, case_headings, spread_column
+from analysis.pages.facts import extremes, many, noise_of, out_of
 from analysis.reference import cuda_api
 from jobs.contract import modes, ranges
 
@@ -30,6 +31,7 @@ def answer(
     memops: pd.DataFrame,
     api: pd.DataFrame,
     main: Any,
+    bands: Bands | None = None,
 ) -> Answer:
     """What the GPU does in a step by cause, how far the host is ahead of it, and step times by `compile`.
 
@@ -37,13 +39,13 @@ def answer(
     cause (`metrics.queue` says how): it waits for a launch, it is idle between two phases, where the host
     synchronises, or it takes up work that was there already. The four add up to the NVTX range of the step. The
     unprofiled step is the timer's; its idle share is 1 - busy / timer. Times saved are to the run without compile of
-    the same case; a variant is faster or slower only where the minimum-to-maximum intervals do not overlap. What graphs
+    the same case; a variant is faster or slower only beyond the noise band of wall times (`bands`). What graphs
     add to compile is judged by forward and backward together, without the optimizer: only the model is compiled. `main`
     is asked for the same causes in every training step of the grid.
     """
-    frames = _frames(runs, steps, kernels, memops, api, main)
+    frames = _frames(runs, steps, kernels, memops, api, main, bands)
     charts = _charts(frames)
-    facts = _facts(frames, runs, kernels, charts[1:])
+    facts = _facts(frames, runs, kernels, charts[1:], bands)
     return assemble(facts, _claims(frames, kernels, api), _tables(frames), charts)
 
 
@@ -77,6 +79,7 @@ def _frames(
     memops: pd.DataFrame,
     api: pd.DataFrame,
     main: Any,
+    bands: Bands | None,
 ) -> Frames:
     by = [name for name in run_grid.case_columns(runs) if name != "compile"]
     queued = queue.placed(queue.operations(kernels, memops))
@@ -89,17 +92,18 @@ def _frames(
         table=table,
         measured=measured,
         captured=captured,
-        pairs=_pairs(measured, [*by, "mode"], OFF),
-        over_default=_over_default(measured, _compiled(steps), [*by, "mode"]),
-        phases=_phases(captured, steps, kernels, by),
+        pairs=_pairs(measured, [*by, "mode"], OFF, bands),
+        over_default=_over_default(measured, _compiled(steps, kernels, memops), [*by, "mode"], bands),
+        phases=_phases(captured, steps, kernels, memops, by),
         grid_by=_case_columns(main),
         grid=_grid(main),
     )
 
 
-def _facts(frames: Frames, runs: pd.DataFrame, kernels: pd.DataFrame, queues: list[Chart]) -> dict:
+def _facts(frames: Frames, runs: pd.DataFrame, kernels: pd.DataFrame, queues: list[Chart], bands: Bands | None) -> dict:
     clock = timing.clock_lead(timing.in_steps(kernels))
     return {
+        "noise": noise_of(bands),
         "queues": [chart.key for chart in queues],
         "known": bool((frames.captured["compile"] == OFF).any()),
         "batch_sizes": sorted(set(runs["batch_size"].astype(str))),
@@ -125,12 +129,12 @@ def _claims_of_compile(frames: Frames) -> list[Claim]:
     pairs, over_default = frames.pairs, frames.over_default
     return [
         Claim("helped", _helped(pairs), facts=lambda rows: rows.iloc[0].to_dict()),
-        Claim("faster", pairs[_are_faster(pairs)], facts=_speed(pairs)),
-        Claim("slower", pairs[pairs["differs"] & (pairs["ratio"] > 1)], facts=_speed(pairs)),
+        Claim("faster", pairs[_are_faster(pairs)], many(pairs), _speed(pairs)),
+        Claim("slower", pairs[pairs["differs"] & (pairs["ratio"] > 1)], many(pairs), _speed(pairs)),
         Claim("same", pairs[~pairs["differs"]], facts=_speed(pairs)),
         Claim("saved", _saved(pairs), lambda rows: len(rows) > 1, extremes("host_part")),
-        Claim("graphs_add", over_default, lambda rows: _are_faster(rows).any(), _graphs_add),
-        Claim("graphs_add_nothing", over_default, lambda rows: not _are_faster(rows).any()),
+        Claim("graphs_add", over_default, _graphs_help, _graphs_add),
+        Claim("graphs_add_nothing", over_default, lambda rows: not _graphs_help(rows)),
         Claim("launches", _launches(frames.captured, frames.by), facts=lambda rows: rows.iloc[0].to_dict()),
         Claim("left", _left(frames.phases), lambda rows: rows["part"].min() > 0.5, extremes("part")),
     ]
@@ -220,7 +224,8 @@ def _tables_of_steps(frames: Frames, case: tuple[Column, ...]) -> list[Table]:
                 Column("saved_ns", "saved", "ms"),
                 Column("saved_busy_ns", "shorter GPU work", "ms"),
                 Column("saved_idle_ns", "less idling", "ms"),
-                Column("differs", "intervals apart", "yes_no"),
+                band_column("band_ns"),
+                Column("differs", "apart", "yes_no"),
             ),
             frames.pairs,
         ),
@@ -309,6 +314,8 @@ def _of_runs(
         table = table.merge(sums, how="left", left_on="run_id", right_index=True)
     table["busy_ns"] = table["busy_captured_ns"]
     table["idle_ns"] = table["timer_ns"] - table["busy_ns"]
+    # How long the GPU waits is not known of a run that was only timed: then it may be all of the step.
+    table["timer_parts"] = table["idle_ns"].clip(lower=0).fillna(table["timer_ns"])
     table["idle_share"] = table["idle_ns"] / table["timer_ns"]
     table["rate_ns"] = table["timer_ns"] / table["calls"]
     table["host_ns"] = (table["wall_ns"] - table["wait_ns"]) / table["calls"]
@@ -323,17 +330,18 @@ def _grouped(api: pd.DataFrame) -> pd.DataFrame:
     return calls.assign(group=calls["name"].map(groups))
 
 
-def _pairs(measured: pd.DataFrame, by: list[str], base: str) -> pd.DataFrame:
+def _pairs(measured: pd.DataFrame, by: list[str], base: str, bands: Bands | None) -> pd.DataFrame:
     """Each variant beside the run of the same case with compile `base`: saved_ns and its two parts, ratio, differs,
     base_launch_part (of the base's idle time under nsys, how much waits for a launch)."""
-    clock = ["timer_ns", "timer_min_ns", "timer_max_ns"]
+    clock = ["timer_ns", "timer_min_ns", "timer_max_ns", "timer_parts"]
     columns = [*by, *clock, "busy_ns", "idle_ns", "idle_share", *(f"{cause}_share" for cause in CAUSES)]
     other = measured[measured["compile"] == base][columns]
     other = other.rename(columns={name: f"base_{name}" for name in columns if name not in by})
     rows = measured[(measured["compile"] != base) & (measured["compile"] != OFF)].merge(other, on=by)
     rows["ratio"] = rows["timer_ns"] / rows["base_timer_ns"]
     rows["speedup"] = 1 / rows["ratio"]
-    rows["differs"] = timing.differ(rows, "timer", "base_timer")
+    rows["band_ns"] = differences.half_band_ns(rows, "timer", "base_timer", bands and bands.wall)
+    rows["differs"] = differences.differ(rows, "timer", "base_timer", bands and bands.wall)
     rows["base_launch_part"] = rows["base_launch_share"] / (1 - rows["base_busy_share"])
     for part in ("timer", "busy", "idle"):
         saved = "saved_ns" if part == "timer" else f"saved_{part}_ns"
@@ -341,23 +349,30 @@ def _pairs(measured: pd.DataFrame, by: list[str], base: str) -> pd.DataFrame:
     return rows
 
 
-def _compiled(steps: pd.DataFrame) -> pd.DataFrame:
-    """Spread over unprofiled steps of forward and backward together, per run: run_id, timer_ns, _min_ns, _max_ns."""
+def _compiled(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+    """Spread over unprofiled steps of forward and backward together, per run: run_id, timer_ns, _min_ns, _max_ns, and
+    timer_parts, how long the GPU waits in them."""
     rows = steps[steps["collector"].astype(str) == "timer"].astype({"run_id": str, "phase": str})
     rows = rows[rows["phase"].isin((ranges.FORWARD, ranges.BACKWARD))]
     rows = rows.groupby(["run_id", "rank", "process", "step"], sort=False)["wall_ns"].sum().reset_index()
     rows = ranks.largest_of_ranks(rows, ["wall_ns"])
-    return timing.spread(rows, ["run_id"], "wall_ns", "timer").drop(columns="timer_n")
+    table = timing.spread(rows, ["run_id"], "wall_ns", "timer").drop(columns="timer_n")
+    gpu = timing.gpu_times(kernels, memops)
+    gpu = gpu[gpu["phase"].isin((ranges.FORWARD, ranges.BACKWARD))].groupby(["run_id", "phase"])["busy_ns"].median()
+    busy = gpu.groupby("run_id").sum() / timing.num_devices(kernels)
+    waits = table["timer_ns"] - busy.reindex(table["run_id"]).to_numpy()
+    return table.assign(timer_parts=waits.clip(lower=0).fillna(table["timer_ns"]))
 
 
-def _over_default(measured: pd.DataFrame, compiled: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+def _over_default(measured: pd.DataFrame, compiled: pd.DataFrame, by: list[str], bands: Bands | None) -> pd.DataFrame:
     """CUDA graphs beside compile without them, by the time of what is compiled."""
     clock = [name for name in compiled if name != "run_id"]
     rows = measured.drop(columns=clock).merge(compiled, on="run_id")[["run_id", *by, "compile", *clock]]
     off = rows[rows["compile"] == DEFAULT].drop(columns=["run_id", "compile"])
     rows = rows[rows["compile"] == GRAPHS].merge(off.rename(columns={name: f"base_{name}" for name in clock}), on=by)
     rows["ratio"] = rows["timer_ns"] / rows["base_timer_ns"]
-    return rows.assign(speedup=1 / rows["ratio"], differs=timing.differ(rows, "timer", "base_timer"))
+    differs = differences.differ(rows, "timer", "base_timer", bands and bands.wall)
+    return rows.assign(speedup=1 / rows["ratio"], differs=differs)
 
 
 def _helped(pairs: pd.DataFrame) -> pd.DataFrame:
@@ -382,12 +397,14 @@ def _launches(captured: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return off.merge(graphs, on=by, suffixes=("", "_graphs"))
 
 
-def _phases(captured: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Phases of the training steps: timer_ns, busy_ns (kernels), idle_ns (of all devices of a rank), launches (kernels
+def _phases(
+    captured: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, by: list[str]
+) -> pd.DataFrame:
+    """Phases of the training steps: timer_ns, busy_ns, idle_ns (of all devices of a rank), launches (kernels
     per step)."""
     rows = captured[captured["mode"] == TRAIN][["run_id", *by, "compile"]]
     timer = timing.host_times(steps, "timer", "timer")
-    gpu = timing.gpu_times(kernels).groupby(["run_id", "phase"])[["busy_ns", "launches"]].median().reset_index()
+    gpu = timing.gpu_times(kernels, memops).groupby(["run_id", "phase"])[["busy_ns", "launches"]].median().reset_index()
     rows = rows.merge(timer[timer["phase"] != ranges.STEP], on="run_id").merge(gpu, how="left", on=["run_id", "phase"])
     rows = sorted_by(rows, seen(rows, ["run_id"]), place(rows["phase"], ranges.PHASES))
     num_devices = timing.num_devices(kernels).reindex(rows["run_id"]).to_numpy()
@@ -452,6 +469,10 @@ def _speed(every: pd.DataFrame):
 
 def _are_faster(rows: pd.DataFrame) -> pd.Series:
     return rows["differs"] & (rows["ratio"] < 1)
+
+
+def _graphs_help(rows: pd.DataFrame) -> bool:
+    return many(rows)(rows[_are_faster(rows)])
 
 
 def _graphs_add(rows: pd.DataFrame) -> dict:

@@ -3,12 +3,14 @@
 import re
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import kernel_time, ranks, run_grid, timing
-from analysis.pages.columns import case_headings, spread_column
-from analysis.pages.facts import calibrated_on, highest, lowest, out_of, span
+from analysis.metrics import differences, kernel_time, ranks, run_grid, timing
+from analysis.metrics.differences import Bands
+from analysis.pages.columns import band_column, case_headings, spread_column
+from analysis.pages.facts import calibrated_on, highest, lowest, many, noise_of, out_of, span
 from analysis.reference import flops
 from jobs.contract import ranges
 
@@ -23,8 +25,8 @@ CLOCKS = ("kernel", "time", "step")
 ACCESSES = flops.ADAMW_ACCESSES
 NEAR = 0.75
 """From this part of a copy's rate on, kernels are called near the speed of memory."""
-KERNEL = ("kernel_ns", "kernel_min_ns", "kernel_max_ns", "kernel_speedup")
-TIMER = ("time_ns", "time_min_ns", "time_max_ns", "time_speedup")
+KERNEL = ("kernel_ns", "kernel_min_ns", "kernel_max_ns", "kernel_speedup", "kernel_band_ns", "kernel_apart")
+TIMER = ("time_ns", "time_min_ns", "time_max_ns", "time_speedup", "time_band_ns")
 NOT_CALIBRATED = "n/a: not calibrated"
 HEADINGS = (*case_headings(["size", "context_length"], linked=False), Column("optimizer", "AdamW"))
 _NAMES = {
@@ -43,30 +45,34 @@ COUNTERS = "step counters"
 
 
 def answer(
-    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memory: pd.DataFrame, calibration: pd.DataFrame
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    memory: pd.DataFrame,
+    calibration: pd.DataFrame,
+    bands: Bands | None = None,
 ) -> Answer:
     """The optimizer phase of a training step with reference AdamW and with PyTorch's as a loop over the tensors, over
     lists of them (foreach), and fused.
 
     GPU busy (kernel_ns) is of the phase, time the phase by the unprofiled timer, speed-up the time of reference AdamW
-    over this one's. Faster and slower are said of GPU busy; of the timer only where neither is launch-bound, for
-    elsewhere the host sets it. Bytes are elements read and written as flops.ADAMW_ACCESSES counts them; their rate is
-    over GPU busy and compared with the measured rate of a device copy. Issuing is launches times the
-    measured host time of one small operation: what the host needs at least. Extra memory is how far the phase raises
+    over this one's. Faster and slower are said of GPU busy, beyond the noise band of kernel times (`bands`); of the
+    timer, beyond that of wall times, only where neither is launch-bound, for elsewhere the host sets it. Bytes are
+    elements read and written as flops.ADAMW_ACCESSES counts them; their rate is
+    over GPU busy and compared with the measured rate of a device copy. Extra memory is how far the phase raises
     the allocator's peak above what it held when the phase began.
     """
-    frames = _frames(runs, steps, kernels, memory, calibration)
-    return assemble(_facts(calibration), _claims(frames), _tables(frames), _charts(frames))
+    frames = _frames(runs, steps, kernels, memops, memory, calibration, bands)
+    return assemble(_facts(calibration, bands), _claims(frames), _tables(frames), _charts(frames))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frames:
-    """`cases`: one row per model and AdamW; `operations`: the kernels of the largest model; `launch_ns`: measured host
-    time of one small operation, NaN where nobody measured it."""
+    """`cases`: one row per model and AdamW; `operations`: the kernels of the largest model."""
 
     cases: pd.DataFrame
     operations: pd.DataFrame
-    launch_ns: float
 
     @property
     def measured(self) -> pd.DataFrame:
@@ -83,47 +89,61 @@ class Frames:
 
 
 def _frames(
-    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memory: pd.DataFrame, calibration: pd.DataFrame
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    memory: pd.DataFrame,
+    calibration: pd.DataFrame,
+    bands: Bands | None,
 ) -> Frames:
     cases = run_grid.cases_along(runs, MODE, "optimizer", list(LABELS))
-    for part in (_timed(steps), _on_gpu(kernels), _memory(runs, memory)):
+    for part in (_timed(steps), _on_gpu(kernels, memops), _memory(runs, memory)):
         cases = cases.merge(part, how="left", on="run_id")
     cases.loc[cases[NOT_MEASURED] != "", "extra_bytes"] = float("nan")
     rates = calibration.set_index("figure")["value"]
-    launch = rates.get("launch", float("nan"))
     known = cases["run_id"].isin(run_grid.of_known_shape(runs)["run_id"].astype(str))
     weights = flops.FP32_BYTES * cases["num_parameters"].where(known)  # of another workload the type is not known
     cases["accesses"] = cases["optimizer"].map({name: sum(accesses.values()) for name, accesses in ACCESSES.items()})
     cases["moved_bytes"] = cases["accesses"] * weights
     cases["rate"] = cases["moved_bytes"] / cases["kernel_ns"]
     cases["of_copy"] = cases["rate"] * 1e9 / rates.get("copy", float("nan"))
-    cases["issue_ns"] = cases["launches"] * launch * 1e9
     cases["busy_share"] = timing.busy_share(cases, kernels, "kernel_ns", "time_ns")
     cases["share"] = cases["time_ns"] / cases["step_ns"]
     cases["step_busy_share"] = timing.busy_share(cases, kernels, "step_busy_ns", "step_ns")
     cases["kernel_share"] = cases["kernel_ns"] / cases["step_busy_ns"]
     cases["extra_copies"] = cases["extra_bytes"] / weights
-    cases = _against_base(cases)
-    return Frames(cases=cases, operations=_operations(kernels, cases[known]), launch_ns=launch * 1e9)
+    cases["kernel_parts"] = np.sqrt(cases["launches"])
+    cases["time_parts"] = (cases["time_ns"] * (1 - cases["busy_share"])).clip(lower=0)
+    cases["step_parts"] = (cases["step_ns"] * (1 - cases["step_busy_share"])).clip(lower=0)
+    cases = _against_base(cases, bands)
+    return Frames(cases=cases, operations=_operations(kernels, cases[known]))
 
 
-def _against_base(cases: pd.DataFrame) -> pd.DataFrame:
+def _against_base(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     """`cases` with the values of reference AdamW beside them, and what each saves against it."""
-    times = [f"{clock}{end}_ns" for clock in CLOCKS for end in ("", "_min", "_max")]
+    ends = ("ns", "min_ns", "max_ns", "parts")
+    times = [f"{clock}_{end}" for clock in CLOCKS for end in ends]
     others = ["busy_share", "step_busy_share", "launches", "moved_bytes"]
     table = run_grid.against(cases, "optimizer", BASE, [*times, *others])
     for clock in CLOCKS:
         speedup = table[f"{clock}_ns_{BASE}"] / table[f"{clock}_ns"]
         table[f"{clock}_speedup"] = speedup.where(table["optimizer"] != BASE)
+        renamed = table.rename(columns={f"{clock}_{end}_{BASE}": f"base_{end}" for end in ends})
+        band = bands and (bands.kernel if clock == "kernel" else bands.wall)
+        half_band = differences.half_band_ns(renamed, clock, "base", band)
+        table[f"{clock}_band_ns"] = half_band.where(table["optimizer"] != BASE)
+        table[f"{clock}_apart"] = differences.differ(renamed, clock, "base", band)
     table["fewer_bytes"] = table[f"moved_bytes_{BASE}"] / table["moved_bytes"]
     table["fewer_launches"] = table[f"launches_{BASE}"] / table["launches"]
     return table
 
 
-def _facts(calibration: pd.DataFrame) -> dict:
+def _facts(calibration: pd.DataFrame, bands: Bands | None) -> dict:
     return {
         "unfused": sum(ACCESSES[BASE].values()),
         "fused": sum(ACCESSES["fused"].values()),
+        "noise": noise_of(bands),
         "launch_bound_share": timing.LAUNCH_BOUND_BUSY_SHARE,
         "calibrated_on": calibrated_on(calibration),
     }
@@ -194,7 +214,8 @@ def _unfused_claims(frames: Frames) -> list[Claim]:
             Claim(
                 f"{name}_{how}",
                 run_grid.only(rows[rows["optimizer"] == name], *shown),
-                facts=out_of(frames.compared_of(name), _speedups),
+                many(frames.compared_of(name)),
+                out_of(frames.compared_of(name), _speedups),
             )
             for name in ("foreach", "loop")
             for how, rows in differing.items()
@@ -222,20 +243,14 @@ def _memory_claims(frames: Frames) -> list[Claim]:
 
 def _host_claims(frames: Frames) -> list[Claim]:
     """Where the host sets the time of the phase."""
-    ok, launch_ns = frames.measured, frames.launch_ns
-    waits, issuing = ok[ok["busy_share"] < timing.LAUNCH_BOUND_BUSY_SHARE], ok[ok["issue_ns"] > ok["kernel_ns"]]
-
-    def longest(rows: pd.DataFrame) -> dict:
-        most = rows.loc[(rows["issue_ns"] / rows["kernel_ns"]).idxmax()]
-        return {"launch_ns": launch_ns, "most": most.to_dict()}
-
+    ok = frames.measured
+    waits = ok[ok["busy_share"] < timing.LAUNCH_BOUND_BUSY_SHARE]
     return [
         Claim(
             "launch_bound",
             run_grid.only(waits, "busy_share", "launches"),
             facts=out_of(ok, lambda rows: {"lowest": lowest(rows, "busy_share")}),
         ),
-        Claim("issue", run_grid.only(issuing, "issue_ns", "kernel_ns", "launches"), facts=out_of(ok, longest)),
     ]
 
 
@@ -252,8 +267,10 @@ def _main_tables(frames: Frames) -> list[Table]:
                 *HEADINGS,
                 spread_column("kernel", "GPU busy"),
                 Column("kernel_speedup", "speed-up", "ratio", absent="base"),
+                band_column("kernel_band_ns"),
                 spread_column("time", "phase, unprofiled"),
                 Column("time_speedup", "speed-up", "ratio", absent="base"),
+                band_column("time_band_ns"),
                 Column("launches", "launches", "count"),
                 Column("moved_bytes", "moved", "bytes", absent="n/a"),
                 Column("rate", "rate", "gbps", absent="n/a"),
@@ -268,6 +285,7 @@ def _main_tables(frames: Frames) -> list[Table]:
                 *HEADINGS,
                 spread_column("step", "step, unprofiled"),
                 Column("step_speedup", "speed-up", "ratio", absent="base"),
+                band_column("step_band_ns"),
                 Column("step_busy_share", "GPU busy ÷ step", "share"),
                 Column("share", "optimizer, of step", "share", bar=True),
                 Column("kernel_share", "optimizer, of GPU busy", "share", bar=True),
@@ -296,7 +314,6 @@ def _detail_tables(frames: Frames) -> list[Table]:
             (
                 *HEADINGS,
                 Column("launches", "launches", "count"),
-                Column("issue_ns", "issuing them, at least", "ms", absent=NOT_CALIBRATED),
                 Column("kernel_ns", "GPU busy", "ms"),
                 spread_column("time", "phase, unprofiled"),
                 Column("busy_share", "GPU busy ÷ phase", "share", bar=True),
@@ -350,10 +367,10 @@ def _timed(steps: pd.DataFrame) -> pd.DataFrame:
     return phase.drop(columns="phase").merge(step.drop(columns="phase"), on="run_id")
 
 
-def _on_gpu(kernels: pd.DataFrame) -> pd.DataFrame:
+def _on_gpu(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """How long the GPU is busy in the optimizer phase (kernel_ns, with _min_ns and _max_ns) and in the whole step
     (step_busy_ns), and launches of the phase, median over steps, per run_id."""
-    times = timing.gpu_times(kernels)
+    times = timing.gpu_times(kernels, memops)
     phase, step = (times[times["phase"] == name] for name in (ranges.OPTIMIZER, ranges.STEP))
     table = timing.spread(phase, ["run_id"], "busy_ns", "kernel").drop(columns="kernel_n")
     for times, name, called in ((phase, "launches", "launches"), (step, "busy_ns", "step_busy_ns")):
@@ -393,13 +410,12 @@ def _operations(kernels: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _apart(rows: pd.DataFrame, clock: str) -> pd.Series:
-    """True where the time lies outside the spread of reference AdamW."""
-    renamed = rows.rename(columns={f"{clock}{end}_ns_{BASE}": f"base{end}_ns" for end in ("", "_min", "_max")})
-    return timing.differ(renamed, clock, "base")
+    """True where the time differs from that of reference AdamW."""
+    return rows[f"{clock}_apart"]
 
 
 def _beyond(rows: pd.DataFrame, faster: bool) -> pd.DataFrame:
-    """Rows whose kernels are faster, or slower, than those of reference AdamW, beyond the spread of both."""
+    """Rows whose kernels are faster, or slower, than those of reference AdamW."""
     return rows[_apart(rows, "kernel") & ((rows["kernel_speedup"] > 1) == faster)]
 
 
@@ -409,13 +425,13 @@ def _steady(rows: pd.DataFrame, busy: str) -> pd.DataFrame:
 
 
 def _gain(key: str, clock: str, rows: pd.DataFrame) -> Claim:
-    """That all of the `rows` whose time by `clock` lies outside the spread of reference AdamW are faster."""
-    names = [f"{clock}_{end}" for end in ("ns", "min_ns", "max_ns", "speedup")]
-    speedup = names[-1]
+    """That all of the `rows` whose time by `clock` differs from that of reference AdamW are faster."""
+    names = [f"{clock}_{end}" for end in ("ns", "min_ns", "max_ns", "speedup", "band_ns")]
+    speedup = names[-2]
     return Claim(
         key,
         run_grid.only(rows[_apart(rows, clock)], *names),
-        lambda part: (part[speedup] > 1).all(),
+        lambda part: many(rows)(part) and (part[speedup] > 1).all(),
         lambda part: {"num_all": len(rows), "speedup": span(part[speedup])},
     )
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import kernel_time, precisions, run_grid, timing
+from analysis.metrics import differences, kernel_time, precisions, run_grid, timing
+from analysis.metrics.differences import Bands
 from analysis.metrics.precisions import BASE, ELEMENTS, FRACTION_BITS, MODE, OPTIMIZER_BUSY, PHASES, SLOWER, UNCHANGED
-from analysis.pages.columns import case_headings, spread_column
-from analysis.pages.facts import calibrated_on, highest, lowest, out_of, span
+from analysis.pages.columns import band_column, case_headings, spread_column
+from analysis.pages.facts import calibrated_on, highest, lowest, many, noise_of, out_of, span
 from analysis.reference import element_types, kernel_families
 
 SLUG = "precision"
@@ -28,19 +29,21 @@ def answer(
     memops: pd.DataFrame,
     figures: pd.DataFrame,
     calibration: pd.DataFrame,
+    bands: Bands | None = None,
 ) -> Answer:
     """Training steps in TF32 and BF16 autocast against the same step in FP32.
 
     Speed-up is FP32's time over this one's: of the step and its phases by the unprofiled timer, of the GPU by busy
     time, of GEMM kernels and of all others by kernel time. Where a step, or FP32's, is launch-bound, the host sets its
-    unprofiled time: nothing is said of the step from those cases. The math path of a GEMM is what the name of its
+    unprofiled time: nothing is said of the step from those cases. Faster and slower mean by more than the noise band of
+    their kind of time (`bands`). The math path of a GEMM is what the name of its
     kernel says; where no documentation backs the name, it is inferred. MFU is the FLOPs of the matmuls over the step's
     wall time, over the machine's measured peak for the precision and over the data sheet's. Casts are copy
     kernels whose name says that they convert. The difference of logits is over those of FP32 at the same weights, root
     mean square.
     """
-    frames = _frames(runs, steps, kernels, memops, figures, calibration)
-    return assemble(_facts(calibration), _claims(frames), _tables(frames), _charts(frames))
+    frames = _frames(runs, steps, kernels, memops, figures, calibration, bands)
+    return assemble(_facts(calibration, bands), _claims(frames), _tables(frames), _charts(frames))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,35 +85,41 @@ def _frames(
     memops: pd.DataFrame,
     figures: pd.DataFrame,
     calibration: pd.DataFrame,
+    bands: Bands | None,
 ) -> Frames:
     totals = kernel_time.kernel_totals(kernels)
     grid = run_grid.cases_along(runs, MODE, "precision", list(FRACTION_BITS))
     cases = grid
     for part in (
         precisions.phase_times(steps),
-        precisions.gpu_times(kernels),
+        precisions.gpu_times(kernels, memops),
         precisions.contents(totals, memops, kernels),
     ):
         cases = cases.merge(part, how="left", on="run_id")
     cases = cases.merge(precisions.use_of(runs, cases, calibration), how="left", on="run_id")
-    cases = _against_fp32(cases.assign(busy_share=timing.busy_share(cases, kernels, wall="step_ns")))
+    cases = _against_fp32(_with_parts(cases, kernels), bands)
     families = precisions.families_of(totals, kernels, grid)
     ok = _measured(cases)
     shares = kernel_time.by_family(totals[totals["run_id"].isin(ok["run_id"])], ["run_id"])
     return Frames(
         cases=cases,
         families=families,
-        others=precisions.other_families(families, grid),
+        others=precisions.other_families(families, grid, bands and bands.kernel),
         paths=precisions.paths_of(totals, grid),
         numerics=precisions.numerics_of(figures, grid),
         shares=ok[["size", "precision", "run_id"]].merge(shares, on="run_id"),
     )
 
 
-def _against_fp32(cases: pd.DataFrame) -> pd.DataFrame:
+def _with_parts(cases: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    share = timing.busy_share(cases, kernels, wall="step_ns")
+    return cases.assign(busy_share=share, step_parts=(cases["step_ns"] * (1 - share)).clip(lower=0))
+
+
+def _against_fp32(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     """`cases` with FP32's values beside them, and speed-ups over FP32."""
     times = [f"{name}_ns" for name in TIMED]
-    spread = ["step_min_ns", "step_max_ns"]
+    spread = ["step_min_ns", "step_max_ns", "step_parts"]
     others = ["busy_share", "casts", "launches", "copied_bytes", "peak_memory_bytes"]
     table = run_grid.against(cases, "precision", BASE, [*times, *others, *spread])
     for name in TIMED:
@@ -118,16 +127,24 @@ def _against_fp32(cases: pd.DataFrame) -> pd.DataFrame:
     table["optimizer_busy_share"] = table[f"{OPTIMIZER_BUSY}_ns"] / table["busy_ns"]
     table["memory_saved"] = 1 - table["peak_memory_bytes"] / table["peak_memory_bytes_fp32"]
     # No GEMM can take less than no time: what the other kernels of FP32 leave.
-    table["ceiling"] = (table["products_ns_fp32"] + table["rest_ns_fp32"]) / table["rest_ns_fp32"]
-    return table.rename(columns={"step_min_ns_fp32": "base_min_ns", "step_max_ns_fp32": "base_max_ns"})
+    kernels, of_base = (table["products_ns" + of] + table["rest_ns" + of] for of in ("", "_fp32"))
+    table["kernel_speedup"] = of_base / kernels
+    table["ceiling"] = of_base / table["rest_ns_fp32"]
+    ends = ("ns", "min_ns", "max_ns", "parts")
+    renamed = table.rename(columns={f"step_{end}_fp32": f"base_{end}" for end in ends})
+    half_band = differences.half_band_ns(renamed, "step", "base", bands and bands.wall)
+    table["step_band_ns"] = half_band.where(table["precision"] != BASE)
+    table["step_apart"] = differences.differ(renamed, "step", "base", bands and bands.wall)
+    return table
 
 
 def _measured(cases: pd.DataFrame) -> pd.DataFrame:
     return cases[(cases[NOT_MEASURED] == "") & cases["step_ns"].notna()]
 
 
-def _facts(calibration: pd.DataFrame) -> dict:
+def _facts(calibration: pd.DataFrame, bands: Bands | None) -> dict:
     return {
+        "noise": noise_of(bands),
         "launch_bound_share": timing.LAUNCH_BOUND_BUSY_SHARE,
         "unchanged": UNCHANGED - 1,
         "calibrated_on": calibrated_on(calibration),
@@ -150,16 +167,17 @@ def _step_claims(frames: Frames) -> list[Claim]:
     lower = frames.lower
     least = lower[["busy_share", "busy_share_fp32"]].min(axis=1, skipna=False)
     waits, steady = lower[least < timing.LAUNCH_BOUND_BUSY_SHARE], lower[least >= timing.LAUNCH_BOUND_BUSY_SHARE]
-    apart = timing.differ(steady, "step", "base") & (steady["step_speedup"] > 1)
+    apart = steady["step_apart"] & (steady["step_speedup"] > 1)
     return [
         Claim(
             "faster",
-            run_grid.only(steady[apart], "step_ns", "step_min_ns", "step_max_ns", "step_speedup"),
-            facts=out_of(steady, _by_precision("step_speedup")),
+            run_grid.only(steady[apart], "step_ns", "step_min_ns", "step_max_ns", "step_speedup", "step_band_ns"),
+            many(steady),
+            out_of(steady, _by_precision("step_speedup")),
         ),
         Claim(
             "not_faster",
-            run_grid.only(steady[~apart], "step_ns", "step_min_ns", "step_max_ns", "step_ns_fp32"),
+            run_grid.only(steady[~apart], "step_ns", "step_min_ns", "step_max_ns", "step_ns_fp32", "step_band_ns"),
             facts=out_of(steady, lambda rows: {"first": rows.iloc[0].to_dict()}),
         ),
         Claim(
@@ -200,20 +218,21 @@ def _kernel_claims(frames: Frames) -> list[Claim]:
             lambda rows: rows["rest_speedup"].notna().all(),
             _by_precision("rest_speedup"),
         ),
-        _family_claim("families_faster", frames.gaining, len(autocast)),
-        _family_claim("families_slower", frames.losing, len(autocast)),
+        _family_claim("families_faster", frames.gaining, frames),
+        _family_claim("families_slower", frames.losing, frames),
         Claim(
             "ceiling",
-            run_grid.only(autocast, "busy_speedup", "ceiling"),
-            lambda rows: (rows["busy_speedup"] < rows["ceiling"]).all(),
-            lambda rows: {"ceiling": span(rows["ceiling"]), "reached": span(rows["busy_speedup"])},
+            run_grid.only(autocast, "kernel_speedup", "ceiling"),
+            lambda rows: (rows["kernel_speedup"] < rows["ceiling"]).all(),
+            lambda rows: {"ceiling": span(rows["ceiling"]), "reached": span(rows["kernel_speedup"])},
         ),
     ]
 
 
-def _family_claim(key: str, families: pd.DataFrame, num_all: int) -> Claim:
+def _family_claim(key: str, families: pd.DataFrame, frames: Frames) -> Claim:
     rows = families[families["precision"] == "bf16"].drop(columns=["apart", "gains", "loses"])
-    return Claim(key, rows, facts=lambda rows: _by_family(rows, num_all))
+    every = frames.others[frames.others["precision"] == "bf16"]
+    return Claim(key, rows, many(every), lambda rows: _by_family(rows, len(frames.autocast)))
 
 
 def _path_claims(frames: Frames) -> list[Claim]:
@@ -315,6 +334,7 @@ def _time_tables(frames: Frames) -> list[Table]:
                 *HEADINGS,
                 spread_column("step", "step"),
                 Column("step_speedup", "step", "ratio", absent="base"),
+                band_column("step_band_ns"),
                 *speedups,
                 Column("busy_share", "GPU busy", "share", bar=True),
             ),

@@ -6,10 +6,10 @@ from typing import Any
 import pandas as pd
 
 from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import kernel_time, run_grid, timing
-from analysis.metrics.ordering import place, sorted_by
+from analysis.metrics import differences, kernel_time, run_grid, timing
+from analysis.metrics.differences import Bands
 from analysis.pages.columns import case_headings, spread_column
-from analysis.pages.facts import bound, extremes, largest, out_of
+from analysis.pages.facts import bound, extremes, largest, many, noise_of, out_of
 from jobs.contract import modes, ranges
 
 SLUG = "second-recording"
@@ -18,8 +18,6 @@ STUDY = "again"
 
 GEMM = "gemm"
 FIRST, SECOND = "first", "second"
-SAME = ["run_id", "num_parameters", "batch_size"]
-"""What two runs must share to be the same run: the name has every axis of a sweep, but not what a size means."""
 NEAR = 0.02
 """Kernel times are called the same within this part of them: what two GPUs of one instance may differ by."""
 RECORDED = {
@@ -38,7 +36,14 @@ RECORDED = {
 }
 
 
-def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, main: Any) -> Answer:
+def answer(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    main: Any,
+    bands: Bands | None = None,
+) -> Answer:
     """The runs of `main`, the first recording, that a second one has too, side by side.
 
     Kernel time is the sum over the kernels of a step, the median over profiled steps; the step is timed by Python
@@ -46,10 +51,12 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, main:
     same where its name is launched as often by the same module in the same phase. The spread is that of a run's
     unprofiled steps, the longest over the shortest, less one. A run is launch-bound in a recording where the GPU is
     busy for less than timing.LAUNCH_BOUND_BUSY_SHARE of its unprofiled step; busy_share is the smaller of the two.
-    Steps are apart where their minimum-to-maximum intervals do not overlap. A recording is not held against itself.
+    Steps are apart where their minimum-to-maximum intervals do not overlap, which says little: the noise bands of all
+    other pages (`bands`) are fitted to these pairs. The host's part differs where steps do by more than a step in which
+    the GPU never waits varies. A recording is not held against itself.
     """
-    frames = _frames(runs, steps, kernels, main)
-    return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
+    frames = _frames(runs, steps, kernels, memops, main)
+    return assemble(_facts(frames, bands), _claims(frames, bands), _tables(frames), _charts(frames))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +71,12 @@ class Frames:
     """Machine and programs of both."""
 
 
-def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, main: Any) -> Frames:
+def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, main: Any) -> Frames:
     by = run_grid.case_columns(runs)
     totals = {FIRST: kernel_time.kernel_totals(main.kernels), SECOND: kernel_time.kernel_totals(kernels)}
-    table = _runs_of_both(main.runs, runs)[[*by, "mode", "run_id"]]
-    table = _with_side(table, FIRST, main.steps, main.kernels, totals[FIRST])
-    table = _with_side(table, SECOND, steps, kernels, totals[SECOND])
+    table = differences.repeated_runs(main.runs, runs)[[*by, "mode", "run_id"]]
+    table = _with_side(table, FIRST, main.steps, main.kernels, main.memops, totals[FIRST])
+    table = _with_side(table, SECOND, steps, kernels, memops, totals[SECOND])
     table = _compared(table).merge(_unlike(*totals.values()), how="left", on="run_id").fillna({"unlike": 0})
     return Frames(
         by=by,
@@ -79,9 +86,10 @@ def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, main
     )
 
 
-def _facts(frames: Frames) -> dict:
+def _facts(frames: Frames, bands: Bands | None) -> dict:
     settings = frames.settings
     return {
+        "noise": noise_of(bands),
         "num_runs": len(frames.table),
         "launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE,
         "near": NEAR,
@@ -89,18 +97,21 @@ def _facts(frames: Frames) -> dict:
     }
 
 
-def _claims(frames: Frames) -> list[Claim]:
+def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
     table = frames.table
     waits = table["busy_share"] < timing.LAUNCH_BOUND_BUSY_SHARE
     launched, steady = table[waits], table[~waits]
     apart = timing.differ(table.rename(columns=_intervals), FIRST, SECOND)
+    sides = table.rename(columns=_intervals).rename(columns=lambda name: name.replace("_step_ns", "_ns"))
+    never_waits = {f"{side}_parts": 0.0 for side in (FIRST, SECOND)}
+    moved = differences.differ(sides.assign(**never_waits), FIRST, SECOND, bands and bands.wall)
     ratios = out_of(table, extremes("step_ratio"))
     same_top = table["same_top"]
     return [
         Claim("same", table, _alike, _at_most("kernel_apart")),
         Claim("not_same", table, lambda rows: not _alike(rows), _not_alike),
-        Claim("host_differs", launched, lambda rows: apart[rows.index].any(), ratios),
-        Claim("host_same", launched, lambda rows: not apart[rows.index].any(), ratios),
+        Claim("host_differs", launched, lambda rows: many(rows)(rows[moved[rows.index]]), ratios),
+        Claim("host_same", launched, lambda rows: not many(rows)(rows[moved[rows.index]]), ratios),
         Claim("steady", steady, facts=ratios),
         Claim("bound_counts", launched, _bound_in_one, _times_bound),
         Claim("top", table[same_top], facts=out_of(table)),
@@ -170,21 +181,16 @@ def _charts(frames: Frames) -> list[Chart]:
 # ---------------------------------------------------------------- frames
 
 
-def _runs_of_both(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
-    """Finished runs of the second recording that the first has too, from another time, in the order of the first."""
-    before, ok = (run_grid.measured_runs(runs) for runs in (first, second))
-    texts = {name: str for name in ok if ok[name].dtype == "category"} | {"run_id": str}
-    before, ok = before.astype({"run_id": str}), ok.astype(texts)
-    both = ok.merge(before[[*SAME, "started_at"]], on=SAME, suffixes=("", "_before"))
-    both = both[both["started_at"].astype(str) != both["started_at_before"].astype(str)]
-    return sorted_by(both, place(both["run_id"], before["run_id"]))
-
-
 def _with_side(
-    table: pd.DataFrame, side: str, steps: pd.DataFrame, kernels: pd.DataFrame, totals: pd.DataFrame
+    table: pd.DataFrame,
+    side: str,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    totals: pd.DataFrame,
 ) -> pd.DataFrame:
     """`table` with what one recording measured of its runs."""
-    for part in (_timed(steps), _on_gpu(kernels), _kernels_of(totals)):
+    for part in (_timed(steps), _on_gpu(kernels, memops), _kernels_of(totals)):
         part = part.rename(columns={name: f"{side}_{name}" for name in part if name != "run_id"})
         table = table.merge(part, how="inner", on="run_id")
     table[f"{side}_busy_share"] = timing.busy_share(table, kernels, f"{side}_busy_ns", f"{side}_step_ns")
@@ -210,9 +216,9 @@ def _timed(steps: pd.DataFrame) -> pd.DataFrame:
     return times[times["phase"] == ranges.STEP].drop(columns=["phase", "step_n"])
 
 
-def _on_gpu(kernels: pd.DataFrame) -> pd.DataFrame:
+def _on_gpu(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """run_id, kernel_ns, busy_ns and launches of a step of one rank, the median over steps and ranks."""
-    times = timing.gpu_times(kernels)
+    times = timing.gpu_times(kernels, memops)
     steps = times[times["phase"] == ranges.STEP]
     return steps.groupby("run_id")[["kernel_ns", "busy_ns", "launches"]].median().reset_index()
 

@@ -1,14 +1,17 @@
 """(s) How near is the softmax of eager attention to the memory's bandwidth?"""
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import kernel_time, run_grid, timing
+from analysis.metrics import differences, kernel_time, run_grid, timing
+from analysis.metrics.differences import Band, Bands
 from analysis.pages.columns import case_headings
-from analysis.pages.facts import calibrated_on, extremes, highest, span
-from analysis.reference import flops
+from analysis.pages.facts import calibrated_on, extremes, highest, many, noise_of, span
+from analysis.reference import flops, gpus
 from jobs.contract import ranges
 
 SLUG = "softmax-detail"
@@ -20,12 +23,9 @@ READING = ("max", "sum")
 """They write one number a row: the bandwidth of reading is theirs, that of copying the others'."""
 PRECISIONS = ("fp32", "tf32")
 NO_PEAK = "no measured bandwidth"
-BEYOND_CACHE = 64 * 2**20
-"""Bytes of a layer's scores above which the L2 cache (50 MiB on an H200) cannot hold them, and the start of a kernel is
-little of its time."""
 
 
-def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> Answer:
+def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame, bands: Bands | None = None) -> Answer:
     """The five kernels inside the range `softmax` of forward (mode `forward`, eager attention, FP32 or TF32), told
     apart by the order of their launches: bytes by flops.softmax_kernels, time, rate, and rate over the bandwidth that
     `calibration` measured (read for max and sum, copy for the others).
@@ -33,21 +33,23 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame)
     Time is the median over layers and steps, with minimum and maximum. A rate is faster than memory where it exceeds
     every bandwidth measured: some of those bytes came from the L2 cache. The chain is all five. The bound is what
     reading and writing the scores once would take at the median copy bandwidth; nobody measured a kernel that does. The
-    verdict is of scores beyond BEYOND_CACHE. Two kernels differ only where their minimum-to-maximum intervals do not
-    overlap.
+    verdict is of scores that the L2 cache of the GPU cannot hold (`gpus`). Two kernels differ where the times of all
+    their launches in a step are further apart than the noise band of kernel times (`bands`).
     """
     frames = _frames(runs, kernels, calibration)
-    return assemble(_facts(frames, calibration), _claims(frames), _tables(frames), _charts(frames))
+    return assemble(_facts(frames, calibration, bands), _claims(frames, bands), _tables(frames), _charts(frames))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frames:
     """`every`: one row per case and kernel; `cases`: one row per case with the five kernels side by side. `by` names a
-    case."""
+    case. `l2_bytes`: the L2 cache of the GPU, None where it is not listed."""
 
     by: list[str]
     every: pd.DataFrame
     cases: pd.DataFrame
+    gpu_name: str
+    l2_bytes: float | None
 
     @property
     def judged(self) -> pd.DataFrame:
@@ -74,30 +76,41 @@ def _frames(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame
     every["rate"] = every["bytes"].astype(float) / every["time_ns"].astype(float)
     every["share"] = every["rate"] * 1e9 / every["peak"].map(bandwidth).astype(float)
     every["faster_than_memory"] = every["rate"] * 1e9 > peaks["high"].astype(float).max()
-    return Frames(by=run_grid.case_columns(runs), every=every, cases=_wide(grid, every, bandwidth["copy"]))
+    gpu_name = ", ".join(sorted(set(runs["gpu_name"].astype(str))))
+    gpu = gpus.lookup(gpu_name)
+    return Frames(
+        by=run_grid.case_columns(runs),
+        every=every,
+        cases=_wide(grid, every, bandwidth["copy"]),
+        gpu_name=gpu_name,
+        l2_bytes=gpu.l2_bytes if gpu else None,
+    )
 
 
-def _facts(frames: Frames, calibration: pd.DataFrame) -> dict:
+def _facts(frames: Frames, calibration: pd.DataFrame, bands: Bands | None) -> dict:
     return {
+        "noise": noise_of(bands),
         "known": len(frames.measured) > 0,
-        "beyond_cache": BEYOND_CACHE,
+        "l2_bytes": frames.l2_bytes,
+        "gpu": frames.gpu_name,
         "calibrated_on": calibrated_on(calibration),
         "peaks": {row["figure"]: row for row in calibration.to_dict("records")},
         "kernels": list(KERNELS),
     }
 
 
-def _claims(frames: Frames) -> list[Claim]:
-    judged, measured = frames.judged, frames.measured
+def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
+    judged, measured, l2_bytes = frames.judged, frames.measured, frames.l2_bytes
     bound = measured.dropna(subset="over_bound")
     return [
         Claim("largest", _largest(judged), facts=extremes("share")),
         Claim("smallest", _smallest(judged), facts=extremes("share")),
         Claim("cache", judged[judged["faster_than_memory"]], facts=_cached(len(judged))),
         Claim("no_cache", judged, lambda rows: not rows["faster_than_memory"].any(), extremes("share")),
-        Claim("vectorised", _beside(frames.every), _exp_is_faster, _vectorised),
-        Claim("beyond_cache", bound[bound["score_bytes"] > BEYOND_CACHE], facts=extremes("over_bound")),
-        Claim("small_only", bound, lambda rows: rows["score_bytes"].max() <= BEYOND_CACHE, extremes("over_bound")),
+        Claim("vectorised", _beside(frames.every, bands and bands.kernel), _exp_is_faster, _vectorised),
+        Claim("beyond_cache", bound[bound["score_bytes"] > (l2_bytes or math.inf)], facts=extremes("over_bound")),
+        Claim("small_only", bound, _all_in(l2_bytes), extremes("over_bound")),
+        Claim("cache_unknown", bound, lambda rows: l2_bytes is None, extremes("over_bound")),
         Claim("bound", bound, facts=extremes("over_bound")),
         Claim("no_peaks", measured, lambda rows: rows["over_bound"].isna().all(), _rates),
         Claim("traffic", measured, facts=extremes("times_least")),
@@ -222,6 +235,10 @@ def _rates(rows: pd.DataFrame) -> dict:
     return {"rate": span(rows["chain_rate"] * 1e9)}
 
 
+def _all_in(l2_bytes: float | None):
+    return lambda rows: l2_bytes is not None and rows["score_bytes"].max() <= l2_bytes
+
+
 def _largest(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["score_bytes"] == rows["score_bytes"].max()]
 
@@ -242,21 +259,31 @@ def _cached(num_all: int):
     return facts
 
 
-def _beside(long: pd.DataFrame) -> pd.DataFrame:
+def _beside(long: pd.DataFrame, band: Band | None) -> pd.DataFrame:
     """exp beside subtract and divide, which move as much: one row per case with the three times and their spread."""
     parts = long[long["kernel"].isin(("subtract", "exp", "divide"))]
     if not len(parts):
         return parts
-    values = ["time_ns", "time_min_ns", "time_max_ns", "vectorised"]
+    values = ["time_ns", "time_min_ns", "time_max_ns", "step_ns", "vectorised"]
+    parts = parts.rename(columns={"total": "step_ns"})
     parts = parts.assign(vectorised=parts["kernel_name"].str.contains("vectorized_elementwise_kernel", regex=False))
     table = parts.pivot(index="run_id", columns="kernel", values=values)
     table.columns = [f"{kernel}_{value}" for value, kernel in table.columns]
-    cases = parts.drop_duplicates("run_id")[["run_id", *[c for c in ("size", "context_length") if c in parts]]]
+    cases = parts.drop_duplicates("run_id")[
+        ["run_id", "num_layers", *[c for c in ("size", "context_length") if c in parts]]
+    ]
     table = cases.merge(table.reset_index(), on="run_id")
     table["slower"] = table[["subtract_time_ns", "divide_time_ns"]].max(axis=1) / table["exp_time_ns"]
-    apart = (table["exp_time_max_ns"] < table["subtract_time_min_ns"]) & (
-        table["exp_time_max_ns"] < table["divide_time_min_ns"]
-    )
+    apart = pd.Series(True, index=table.index)
+    for other in ("subtract", "divide"):
+        times = pd.DataFrame()
+        for kernel in ("exp", other):
+            source = "step" if band else "time"
+            for end in ("ns", "min_ns", "max_ns") if band is None else ("ns",):
+                times[f"{kernel}_{end}"] = table[f"{kernel}_{source}_{end}"].astype(float)
+            times[f"{kernel}_parts"] = np.sqrt(table["num_layers"].astype(float))
+        longer = table[f"{other}_time_ns"] > table["exp_time_ns"]
+        apart &= longer & differences.differ(times, "exp", other, band)
     return table.assign(apart=apart)
 
 
@@ -264,7 +291,7 @@ def _exp_is_faster(rows: pd.DataFrame) -> bool:
     vectorised = (
         rows["exp_vectorised"] & ~rows["subtract_vectorised"].astype(bool) & ~rows["divide_vectorised"].astype(bool)
     )
-    return bool(vectorised.all() and rows["apart"].any() and (rows["slower"] > 1).all())
+    return bool(vectorised.all() and many(rows)(rows[rows["apart"]]) and (rows["slower"] > 1).all())
 
 
 def _vectorised(rows: pd.DataFrame) -> dict:

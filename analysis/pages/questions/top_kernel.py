@@ -73,6 +73,7 @@ def _claims(frames: Frames) -> list[Claim]:
         Claim("same", training, lambda rows: _is_same(rows).all(), _same),
         Claim("partly_same", training, lambda rows: _is_same(rows).any() and not _is_same(rows).all(), _same),
         Claim("other", training, lambda rows: not _is_same(rows).any(), _same),
+        Claim("leads_training", training, facts=lambda rows: _leading(forward, rows)),
         Claim("gemm", measured, lambda rows: (rows["family"] == "gemm").all()),
         Claim(
             "not_gemm",
@@ -136,6 +137,12 @@ def _most_frequent(rows: pd.DataFrame) -> dict:
         "num_kernels": rows["kernel_name"].nunique(),
         "largest": rows.iloc[-1].to_dict(),
     }
+
+
+def _leading(forward: pd.DataFrame, training: pd.DataFrame) -> dict:
+    """How many training steps the kernel leads that leads most forward passes."""
+    leader = _most_frequent(forward)["kernel_name"]
+    return {"kernel_name": leader, "num_led": int((training["kernel_name"] == leader).sum())}
 
 
 def _is_same(rows: pd.DataFrame) -> pd.Series:

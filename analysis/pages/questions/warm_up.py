@@ -1,6 +1,8 @@
 """(k) How many steps does a number need?"""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -23,7 +25,15 @@ CHANCE = 1.54
 (chi-squared, four degrees of freedom)."""
 
 
-def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame, main: Any) -> Answer:
+def answer(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    api: pd.DataFrame,
+    main: Any,
+    studies: Mapping[str, Any] = MappingProxyType({}),
+) -> Answer:
     """What steps from the very first on say of the later ones, in several fresh processes of each case.
 
     A number is the median, or the mean, of the timed steps after some warm-up steps; as many steps are taken as `main`
@@ -35,7 +45,7 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: 
     is the standard deviation of their medians; both are parts of the median. The anatomy is of the profiled steps: the
     mean of first steps and of all others, cut into CUDA calls by group and what lies outside any call.
     """
-    frames = _frames(runs, steps, kernels, api, main)
+    frames = _frames(runs, steps, kernels, memops, api, main, studies)
     return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
 
 
@@ -43,7 +53,8 @@ def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: 
 class Frames:
     """`warm_up` and `num_timed`: steps of the main recording. `timed`: every unprofiled step. Per case: `numbers` by
     steps of warm-up, `needed` steps, `spreads`, and the main recording `beside` them; of the first step its `anatomy`,
-    its `phases` and its `kernels`."""
+    its `phases` and its `kernels`. `sessions`: the numbers of the same cases in other recordings; `session_s`: how long
+    the processes of a case were started after each other."""
 
     warm_up: int
     num_timed: int
@@ -56,6 +67,8 @@ class Frames:
     anatomy: pd.DataFrame
     phases: pd.DataFrame
     kernels: pd.DataFrame
+    sessions: pd.DataFrame
+    session_s: float
 
     @property
     def known(self) -> pd.DataFrame:
@@ -63,7 +76,15 @@ class Frames:
         return self.needed[self.needed["num_known"] > 0]
 
 
-def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame, main: Any) -> Frames:
+def _frames(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    api: pd.DataFrame,
+    main: Any,
+    studies: Mapping[str, Any],
+) -> Frames:
     ok = run_grid.measured_runs(runs).astype({"run_id": str, **dict.fromkeys(CASE, str), "context_length": int})
     timed = first_steps.timed_steps(ok, steps)
     warm_up, num_timed = _settings(main)
@@ -81,7 +102,9 @@ def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api:
         beside=beside.assign(off=beside["main_ns"] / beside["median_ns"] - 1),
         anatomy=anatomy[anatomy["component"] != "whole"],
         phases=first_steps.first_by_phase(ok, steps),
-        kernels=first_steps.first_kernels(ok, kernels),
+        kernels=first_steps.first_kernels(ok, kernels, memops),
+        sessions=_sessions(ok, [main, *(rec for study, rec in studies.items() if study != STUDY)]),
+        session_s=_session_s(ok),
     )
 
 
@@ -103,11 +126,38 @@ def _in_main(ok: pd.DataFrame, main: Any) -> pd.DataFrame:
     return same[["run_id", *CASE]].merge(timer, on="run_id")[[*CASE, "main_ns"]]
 
 
+def _sessions(ok: pd.DataFrame, recordings: list[Any]) -> pd.DataFrame:
+    """The same cases in every other recording: CASE, recording, main_ns (median of its unprofiled steps)."""
+    parts = [
+        _in_main(ok, rec).drop_duplicates(CASE).assign(recording=str(rec.manifest.get("name", "")))
+        for rec in recordings
+        if len(rec.runs)
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*CASE, "main_ns", "recording"])
+
+
+def _session_s(ok: pd.DataFrame) -> float:
+    """From the start of the first process of a case to that of its last, in seconds, the longest of the cases."""
+    started = pd.to_datetime(ok["started_at"].astype(str), utc=True, format="ISO8601")
+    spans = started.groupby([ok[name] for name in CASE]).agg(lambda times: (times.max() - times.min()).total_seconds())
+    return float(spans.max()) if len(spans) else 0.0
+
+
+def _apart_most(rows: pd.DataFrame) -> dict:
+    """The case whose number differs most between recordings: its numbers by recording, shortest first."""
+    of_case = rows.groupby(CASE)["main_ns"]
+    times = (of_case.max() / of_case.min()).rename("times").reset_index()
+    worst = times.loc[times["times"].idxmax()]
+    found = rows[(rows[CASE] == worst[CASE]).all(axis=1)].sort_values("main_ns", kind="stable")
+    return {**worst.to_dict(), "numbers": found[["recording", "main_ns"]].to_dict("records")}
+
+
 def _facts(frames: Frames) -> dict:
     processes = frames.spreads["processes"]
     return {
         "processes": (int(processes.min()), int(processes.max())) if len(processes) else (0, 0),
         "batch_sizes": frames.batch_sizes,
+        "session_s": frames.session_s,
         "known": len(frames.known) > 0,
         "coarsest": TOLERANCES[-1],
         "warm_up": frames.warm_up,
@@ -151,6 +201,7 @@ def _process_claims(frames: Frames) -> list[Claim]:
         Claim("alike", spreads, lambda rows: not len(unlike) and rows["between"].notna().any(), extremes("within")),
         Claim("between", spreads[spreads["between"] > spreads["within"]], facts=_first_of(spreads)),
         Claim("within", spreads[spreads["between"] <= spreads["within"]], facts=_first_of(spreads)),
+        Claim("sessions", frames.sessions, lambda rows: rows.duplicated(CASE).any(), _apart_most),
         Claim("main_outside", beside[outside], facts=_furthest(beside)),
         Claim("main_inside", beside, lambda rows: not outside.any(), _furthest(beside)),
     ]

@@ -1,0 +1,153 @@
+"""What the site says of the shipped recordings: statements that were wrong once, computed again."""
+
+from pathlib import Path
+
+import pytest
+
+from analysis import write_site
+from analysis.metrics import differences, timing
+from analysis.pages import cuda_calls, environment, run_list
+from analysis.pages.questions import (
+    attention_cost,
+    beyond_gemm,
+    fused_attention,
+    host,
+    optimizer_cost,
+    second_recording,
+    softmax_detail,
+    top_kernel,
+    warm_up,
+)
+from analysis.recording import store
+
+pytestmark = pytest.mark.long
+
+DATA = Path(__file__).parents[2] / "site" / "data"
+
+
+@pytest.fixture(scope="module")
+def main():
+    return store.load(DATA / "h200-fp32")
+
+
+@pytest.fixture(scope="module")
+def again():
+    return store.load(DATA / "again")
+
+
+@pytest.fixture(scope="module")
+def bands(main, again):
+    return differences.bands_of(main, again)
+
+
+@pytest.fixture(scope="module")
+def ask(main, bands):
+    """A question's answer with the noise bands, from the recordings with the given names."""
+
+    def answer(question, *names):
+        rec = write_site.of_finished_runs(write_site.together([store.load(DATA / name) for name in names]))
+        rates = write_site.rates_of([store.load(DATA / "precision")])
+        return write_site.ask(question, rec, main=main, calibration=rates, bands=bands)
+
+    return answer
+
+
+def test_runs_recorded_twice_are_not_called_different(main, again, ask):
+    """The second recording in place of each variant: what a page would call faster is chance."""
+    found = ask(second_recording, "again")
+    assert found.claims["apart"].holds and len(found.claims["apart"].rows) > 30, "by the ranges of the steps"
+    assert found.facts["noise"]["kernel"]["num_pairs"] == 450
+
+
+def test_half_a_microsecond_of_44_ms_is_no_gain(ask):
+    found = ask(host, "compile")
+    added = found.claims["graphs_add"].rows.sort_values("ratio", ascending=False)
+    assert not added["differs"].iloc[0] and not found.claims["graphs_add"].holds
+    assert found.claims["graphs_add_nothing"].holds
+
+
+def test_65_06_ms_are_no_slower_than_64_99_ms(ask):
+    found = ask(optimizer_cost, "optimizer")
+    slower = found.claims["loop_slower"].rows
+    assert "2.7B" not in set(slower["size"])
+    rows = found.tables["cost"].rows.set_index(["size", "optimizer"])
+    assert rows.loc[("2.7B", "loop"), "kernel_ns"] > rows.loc[("2.7B", "own"), "kernel_ns"]
+
+
+def test_the_fastest_backend_is_not_the_same_by_both_clocks(ask):
+    found = ask(fused_attention, "attention_bf16", "attention_bf16_long", "attention_fp32")
+    said = found.claims["fastest_timed"].values
+    assert found.claims["fastest"].values["attention"] == said["attention"] == "cudnn"
+    assert said["contexts"] == [128, 512, 1024] and said["num_apart"] == 0
+
+
+def test_gpu_busy_has_one_definition(main):
+    rows = run_list.answer(main.runs, main.steps, main.kernels, main.memops).tables["runs"].rows.set_index("run_id")
+    busy = rows["busy_ratio"]["small-ctx1024-fp32-naive-forward"]
+    assert busy == pytest.approx(0.984, abs=5e-4), "kernels alone would be 95.5%"
+    gpu = timing.gpu_times(main.kernels, main.memops)
+    assert (gpu["busy_ns"] <= gpu["projected_ns"]).all()
+
+
+def test_the_most_frequent_top_kernel_leads_6_training_steps(main):
+    claims = top_kernel.answer(main.runs, main.kernels).claims
+    assert claims["leads_training"].values["num_led"] == 6
+    assert claims["partly_same"].values["num_same"] == 9, "the top kernel of each case, which is not always that one"
+
+
+def test_elementwise_is_the_largest_other_family_in_all_cases(main):
+    said = beyond_gemm.answer(main.runs, main.kernels).claims["leading_family"].values
+    assert (said["num_cases"], said["num_all"]) == (20, 20)
+
+
+def test_softmax_is_held_against_both_matmuls(main):
+    rows = attention_cost.answer(main.runs, main.kernels).tables["cost"].rows
+    both = rows["scores_ns"] + rows["output_ns"]
+    assert (rows["both_time_ratio"] == rows["softmax_ns"] / both).all()
+    assert rows["both_cost_ratio"].between(60, 83).all()
+
+
+def test_the_l2_cache_is_that_of_the_gpu(ask, main):
+    found = ask(softmax_detail, "h200-fp32")
+    assert found.facts["l2_bytes"] == 50 * 2**20
+    beyond = found.claims["beyond_cache"].rows
+    assert beyond["score_bytes"].min() == 64 * 2**20, "which 64 MiB as the limit would leave out"
+
+
+def test_every_copy_of_a_step_is_from_the_device_to_the_device(main):
+    said = cuda_calls.answer(main.runs, main.steps, main.kernels, main.api, main.memops).claims["copies"].values
+    assert said["of"] == [{"direction": "Device-to-Device", "copies": 16536}]
+
+
+def test_conditions_are_those_of_the_runs(main):
+    assert environment.conditions(main.runs) == {
+        "precision": ["fp32"],
+        "batch_size": ["4"],
+        "attention": ["naive"],
+        "compile": ["off"],
+        "gpu_name": ["NVIDIA H200"],
+    }
+
+
+def test_a_number_that_holds_within_a_session_is_not_said_to_hold_between_them(main, again):
+    study, others = store.load(DATA / "warm_up"), {"host": store.load(DATA / "compile"), "again": again}
+    found = write_site.ask(warm_up, study, main=main, studies=others)
+    said = found.claims["sessions"].values
+    assert found.facts["session_s"] < 60
+    assert [(row["recording"], round(row["main_ns"] / 1e6, 1)) for row in said["numbers"]] == [
+        ("h200-fp32", 28.1),
+        ("compile", 30.2),
+        ("again", 55.2),
+    ]
+
+
+def test_the_profiler_stretches_the_span_of_runs_whose_gpu_waits(main):
+    table = timing.stretched(main.steps, main.kernels, main.memops)
+    waiting = table[table["waits"] > write_site.WAITS]
+    assert len(waiting) and (waiting["longer_ns"] > 0).all()
+    assert table["busy_ratio"].max() < 1.02, "kernels themselves are hardly longer"
+
+
+def test_how_many_runs_have_the_steps_of_the_main_recording_is_counted(main):
+    study = store.load(DATA / "warm_up")
+    assert write_site._num_usual(main, [main, study]) == (60, 60 + len(study.runs))
