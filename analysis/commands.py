@@ -12,6 +12,7 @@ from analysis import show as showing
 from analysis.capture import nsys_reports
 from analysis.capture import selection as selecting
 from analysis.comparison import command as comparing
+from analysis.malloc import keep_freed_memory
 from analysis.recording import ingest as ingesting
 from analysis.recording import merge as merging
 from analysis.recording.store import RecordingError
@@ -161,6 +162,7 @@ def show(
         ingesting.print_line("error: --html writes pages, and --format is of what is printed: leave one out")
         raise typer.Exit(2)
     profiles = profiles or []
+    keep_freed_memory()
     if explain is not None:
         code = explaining.explain(explain, profiles, top, print, ingesting.print_line, rules)
     elif report:

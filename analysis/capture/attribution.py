@@ -36,7 +36,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.capture import limits, pytorch_ranges
-from analysis.capture.nsys_export import BLOCK, UNKNOWN_THREAD, Capture, beyond_limits
+from analysis.capture.blocks import blocks
+from analysis.capture.nsys_export import UNKNOWN_THREAD, Capture, beyond_limits, distinct
 from analysis.capture.phase_names import is_step, module_named, phase_of
 from jobs.contract import ranges as vocabulary
 
@@ -201,15 +202,17 @@ class Nesting:
         A range holds the moment it starts and not the moment it ends."""
         if not len(self._threads):
             return []
-        code = np.searchsorted(self._threads, thread)
-        code[code == len(self._threads)] = 0
-        known = self._threads[code] == thread
-        key = code * (len(self._times) + 1) + np.searchsorted(self._times, time, side="right") - 1
-        innermost = []
-        for keys, current in zip(self._keys, self._current):
-            position = np.searchsorted(keys, key, side="right") - 1
-            # After the last event of a thread nothing is open, so a moment before its first event finds nothing either.
-            innermost.append(np.where(known & (position >= 0), current[position], np.int32(-1)))
+        innermost = [np.empty(len(time), np.int32) for _ in self._keys]
+        for rows in blocks(len(time)):
+            code = np.searchsorted(self._threads, thread[rows])
+            code[code == len(self._threads)] = 0
+            known = self._threads[code] == thread[rows]
+            key = code * (len(self._times) + 1) + np.searchsorted(self._times, time[rows], side="right") - 1
+            for chain, keys, current in zip(innermost, self._keys, self._current):
+                position = np.searchsorted(keys, key, side="right") - 1
+                # After the last event of a thread nothing is open, so a moment before its first event finds nothing
+                # either.
+                chain[rows] = np.where(known & (position >= 0), current[position], np.int32(-1))
         return innermost
 
     def innermost(self, chains: list[np.ndarray], size: int) -> np.ndarray:
@@ -481,13 +484,16 @@ class _Places:
         """Place of each of `operations`, launched by this row of `api`."""
         launched = row >= 0
         start = operations["start_ns"].to_numpy()
+        launch, launch_end, thread = start, start, np.full(len(row), UNKNOWN_THREAD)
         if len(api):
-            call = np.where(launched, row, 0)
-            launch = np.where(launched, api["start_ns"].to_numpy()[call], start)
-            launch_end = np.where(launched, api["end_ns"].to_numpy()[call], start)
-            thread = np.where(launched, api["thread"].to_numpy()[call], UNKNOWN_THREAD)
-        else:
-            launch, launch_end, thread = start, start, np.full(len(row), UNKNOWN_THREAD)
+            launch, launch_end = np.empty_like(start), np.empty_like(start)
+            begins, ends, threads = (api[name].to_numpy() for name in ("start_ns", "end_ns", "thread"))
+            for rows in blocks(len(row)):
+                known = launched[rows]
+                call = np.where(known, row[rows], 0)
+                launch[rows] = np.where(known, begins[call], start[rows])
+                launch_end[rows] = np.where(known, ends[call], start[rows])
+                thread[rows] = np.where(known, threads[call], UNKNOWN_THREAD)
         place = self.at(operations["process"], thread, launch, launched)
         frame = {"api": row, "launch_ns": launch, "launch_end_ns": launch_end, "thread": thread}
         return pd.DataFrame(frame | {name: place[name] for name in place}, copy=False)
@@ -497,24 +503,16 @@ class _Places:
         process, thread, time = np.asarray(process), np.asarray(thread), np.asarray(time)
         count = len(time)
         wanted = np.ones(count, bool) if launched is None else launched
-        chains = [np.where(wanted, chain, np.int32(-1)) for chain in self._nesting.chains(thread, time)]
+        chains = self._nesting.chains(thread, time)
+        for chain in chains:
+            chain[~wanted] = -1
         range_id = self._nesting.innermost(chains, count)
         phase, step = np.full(count, _NO_PHASE, np.int8), np.full(count, -1, np.int32)
-        module = np.full(count, -1, np.int32)
-        # The innermost range knows; where domains overlap without nesting, another domain's range may know instead.
-        for chain in [range_id, *chains] if len(chains) > 1 else chains:
-            inside = chain >= 0
-            phase = np.where(inside & (phase == _NO_PHASE), self._phase[chain], phase) if len(self._phase) else phase
-            step = np.where(inside & (step < 0), self._step[chain], step) if len(self._step) else step
-        if len(self._module):
-            nothing = self._modules.get_loc("")
-            module = np.where(range_id >= 0, self._module[range_id], nothing)
+        module = np.full(count, -1, np.result_type(self._module, np.int16))
         attribution = np.full(count, NONE, np.int8)
-        attribution[(phase != _NO_PHASE) | ((range_id >= 0) & (not self._has_phases))] = EXACT
-        if len(self._made_by):
-            linked = (range_id >= 0) & (self._made_by[range_id] >= 0) & (attribution == EXACT) & (phase == _BACKWARD)
-            attribution[linked] = LINKED
-            module[linked] = self._module[self._made_by[range_id[linked]]]
+        for rows in blocks(count) if len(self._phase) else ():
+            parts = (phase[rows], step[rows], module[rows], attribution[rows])
+            self._by_thread(range_id[rows], [chain[rows] for chain in chains], *parts)
         self._by_time(process, time, wanted, phase, step, attribution)
         return pd.DataFrame(
             {
@@ -529,6 +527,21 @@ class _Places:
             },
             copy=False,
         )
+
+    def _by_thread(self, range_id, chains, phase, step, module, attribution) -> None:
+        """Fill the last four, in place, from the ranges of the launching thread."""
+        # The innermost range knows; where domains overlap without nesting, another domain's range may know instead.
+        for chain in [range_id, *chains] if len(chains) > 1 else chains:
+            inside = chain >= 0
+            np.copyto(phase, self._phase[chain], where=inside & (phase == _NO_PHASE))
+            np.copyto(step, self._step[chain], where=inside & (step < 0), casting="same_kind")
+        held = range_id >= 0
+        module[:] = np.where(held, self._module[range_id], self._modules.get_loc(""))
+        attribution[(phase != _NO_PHASE) | (held & (not self._has_phases))] = EXACT
+        if len(self._made_by):
+            linked = held & (self._made_by[range_id] >= 0) & (attribution == EXACT) & (phase == _BACKWARD)
+            attribution[linked] = LINKED
+            module[linked] = self._module[self._made_by[range_id[linked]]]
 
     def _by_time(self, process, time, wanted, phase, step, attribution) -> None:
         """Fill phase and step, in place, from what was open at that time on any thread of the process."""
@@ -597,13 +610,13 @@ def _believed_launches(
     operations, which are called `shown`."""
     row = launches(operations, api)
     several_calls = row == NOT_BELIEVED
-    known = np.where(row >= 0, row, 0)
     most = most_early_ns(events_ns)
+    early = np.zeros(len(row), bool)
     if len(api):
-        early = (row >= 0) & (api["start_ns"].to_numpy()[known] - operations["start_ns"].to_numpy() > most)
-        shares = _shares_launch(row, api)
-    else:
-        early = shares = np.zeros(len(row), bool)
+        begins, start = api["start_ns"].to_numpy(), operations["start_ns"].to_numpy()
+        for rows in blocks(len(row)):
+            early[rows] = (row[rows] >= 0) & (begins[np.maximum(row[rows], 0)] - start[rows] > most)
+    shares = _shares_launch(row, api)
     for doubtful, what in (
         (several_calls, "have the correlation id of several API calls"),
         (shares, "have the correlation id of a call that launches one kernel, as other kernels do"),
@@ -617,10 +630,22 @@ def _believed_launches(
 def _shares_launch(row: np.ndarray, api: pd.DataFrame) -> np.ndarray:
     """Whether the operation's call is one that launches a single kernel, and has several operations."""
     names = api["name"].cat
+    shared = launch_several(row, len(api))
+    if not shared.any():
+        return np.zeros(len(row), bool)
     single = np.array([_LAUNCHES_ONE.fullmatch(str(name)) is not None for name in names.categories], bool)
-    times = np.bincount(row[row >= 0], minlength=len(api))
     call = np.where(row >= 0, row, 0)
-    return (row >= 0) & (times[call] > 1) & single[names.codes.to_numpy()[call]]
+    return (row >= 0) & shared[call] & single[names.codes.to_numpy()[call]]
+
+
+def launch_several(row: np.ndarray, num_calls: int) -> np.ndarray:
+    """Whether each of the calls launched several of the operations; `row`: the call of each operation, below 0 none."""
+    launched = row[row >= 0]
+    once = np.zeros(num_calls, bool)
+    once[launched] = True
+    if np.count_nonzero(once) == len(launched):  # as in most captures; counting takes eight times the memory
+        return np.zeros(num_calls, bool)
+    return np.bincount(launched, minlength=num_calls) > 1
 
 
 def launches(operations: pd.DataFrame, api: pd.DataFrame) -> np.ndarray:
@@ -629,16 +654,19 @@ def launches(operations: pd.DataFrame, api: pd.DataFrame) -> np.ndarray:
     if not len(api) or not len(operations):
         return np.full(len(operations), NO_CALL, np.int64)
     api_process, process = api["process"].to_numpy(), operations["process"].to_numpy()
-    processes = np.sort(pd.unique(api_process))
-    code = np.minimum(np.searchsorted(processes, process), len(processes) - 1)
-    known = processes[code] == process
+    processes = distinct(api_process)
     api_correlation, correlation = api["correlation"].to_numpy(), operations["correlation"].to_numpy()
     low, high = int(api_correlation.min()), int(api_correlation.max())
     if (high - low + 1) * len(processes) >= 2**63:
         raise ValueError("correlation ids are out of range")
     span = high - low + 1
-    known &= (correlation >= max(low, 0)) & (correlation <= high)
-    key = code * span + np.where(known, correlation - low, 0)
+
+    def keys_of(rows: slice) -> tuple[np.ndarray, np.ndarray]:
+        """Keys of operations, and which of them can be those of a call."""
+        code = np.minimum(np.searchsorted(processes, process[rows]), len(processes) - 1)
+        wanted = correlation[rows]
+        known = (processes[code] == process[rows]) & (wanted >= max(low, 0)) & (wanted <= high)
+        return code * span + np.where(known, wanted - low, 0), known
 
     def api_keys(rows: slice) -> np.ndarray:
         return np.searchsorted(processes, api_process[rows]) * span + (api_correlation[rows] - low)
@@ -646,14 +674,18 @@ def launches(operations: pd.DataFrame, api: pd.DataFrame) -> np.ndarray:
     if span * len(processes) <= 8 * len(api) + 1_000_000:
         # Correlation ids are counted up, so a table of them is small; of equal ids a later one is written over.
         table = np.full(span * len(processes), NO_CALL, np.int32)
-        blocks = [slice(low, min(low + BLOCK, len(api))) for low in range(0, len(api), BLOCK)]
-        for rows in blocks:
+        for rows in blocks(len(api)):
             table[api_keys(rows)] = np.arange(rows.start, rows.stop, dtype=np.int32)
-        for rows in blocks:
+        for rows in blocks(len(api)):
             keys = api_keys(rows)
             table[keys[table[keys] != np.arange(rows.start, rows.stop, dtype=np.int32)]] = NOT_BELIEVED
-        return np.where(known, table[key], np.int64(NO_CALL))
+        row = np.empty(len(operations), np.int64)
+        for rows in blocks(len(row)):
+            key, known = keys_of(rows)
+            row[rows] = np.where(known, table[key], np.int64(NO_CALL))
+        return row
     api_key = api_keys(slice(None))
+    key, known = keys_of(slice(None))
     order = np.argsort(api_key, kind="stable")
     ordered = api_key[order]
     position = np.minimum(np.searchsorted(ordered, key), len(ordered) - 1)

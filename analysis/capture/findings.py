@@ -14,7 +14,8 @@ import pandas as pd
 
 from analysis import intervals
 from analysis.capture.attribution import Attribution
-from analysis.capture.nsys_export import Capture, codes_of
+from analysis.capture.blocks import count_by, sum_by
+from analysis.capture.nsys_export import Capture, codes_of, distinct
 from analysis.reference import cuda_api, gemm_names
 from analysis.reference.kernel_families import Classification, Taxonomy
 from analysis.reference.kernel_names import shorten
@@ -136,13 +137,13 @@ class _Names:
     def of_rule(self, *rules: str) -> np.ndarray:
         return self.where(lambda _, known: known.rule in rules)
 
-    def finding(self, kind: str, rows: np.ndarray | None, of_kind: np.ndarray | None = None, more: str = "") -> Finding:
-        """A finding of the kernels in `rows` (None all), of the names `of_kind` alone (None all)."""
-        code, duration = (self.code, self.duration) if rows is None else (self.code[rows], self.duration[rows])
-        calls = np.bincount(code, minlength=len(self.names))
-        time = np.bincount(code, duration, len(self.names))
-        if of_kind is not None:
-            calls, time = np.where(of_kind, calls, 0), np.where(of_kind, time, 0)
+    def totals(self, rows: np.ndarray | slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
+        """Of each name how many of the kernels in `rows` there are, and their time (int64)."""
+        code = self.code[rows]
+        return count_by(code, len(self.names)), sum_by(code, self.duration[rows], len(self.names))
+
+    def finding(self, kind: str, calls: np.ndarray, time: np.ndarray, more: str = "") -> Finding:
+        """A finding of so many kernels of each name, which took so long."""
         evidence = "; ".join(filter(None, (_top(self.names, calls, time), more)))
         return Finding(kind, int(time.sum()), int(self.duration.sum()), KERNEL_TIME, int(calls.sum()), evidence)
 
@@ -153,16 +154,17 @@ def _of_kernels(capture: Capture, attribution: Attribution, taxonomy: Taxonomy) 
     names = _Names(capture.kernels, taxonomy)
     attention, num_pairs = _between_matmuls(capture.kernels, names)
     if attention.any():
-        yield names.finding("unfused_attention", attention, more=f"between two matmuls: {num_pairs} times")
+        more = f"between two matmuls: {num_pairs} times"
+        yield names.finding("unfused_attention", *names.totals(attention), more)
     optimizer, more = _per_tensor(attribution, names)
     optimizer &= ~attention
     if optimizer.any():
-        yield names.finding("per_tensor_optimizer", optimizer, more=more)
+        yield names.finding("per_tensor_optimizer", *names.totals(optimizer), more)
     special = attention | optimizer
-    rest = ~special if special.any() else None
+    calls, time = names.totals(~special) if special.any() else names.totals()
     kinds = np.array([_kind_of(name, known) for name, known in zip(names.names, names.classes)], object)
     for kind in sorted(set(kinds) - {""}):
-        yield names.finding(kind, rest, kinds == kind)
+        yield names.finding(kind, np.where(kinds == kind, calls, 0), np.where(kinds == kind, time, 0))
 
 
 def _kind_of(name: str, known: Classification) -> str:
@@ -319,9 +321,11 @@ def _of_calls(capture: Capture, attribution: Attribution) -> Iterator[Finding]:
     kinds = np.array([_kind_of_call(name) for name in names], object)
     steps = attribution.ranges[attribution.ranges["is_step"].to_numpy()] if len(attribution.ranges) else None
     for kind in ("waiting_calls", "allocation_calls", "loading_calls"):
+        copies = _waiting_copies(capture, attribution) if kind == "waiting_calls" else np.empty(0, np.int64)
+        if not len(copies) and kind not in kinds:
+            continue
         of_kind = (kinds == kind)[code]
-        if kind == "waiting_calls":
-            of_kind[_waiting_copies(capture, attribution)] = True
+        of_kind[copies] = True
         rows = np.flatnonzero(of_kind)
         if not len(rows):
             continue
@@ -377,7 +381,7 @@ def _host_ns(api: pd.DataFrame, rows: np.ndarray) -> int:
 
 
 def _elapsed_ns(capture: Capture) -> int:
-    return capture.events_ns * len(pd.unique(capture.api["process"].to_numpy()))
+    return capture.events_ns * len(distinct(capture.api["process"].to_numpy()))
 
 
 def _tiny_kernels(capture: Capture, attribution: Attribution, gpus: pd.DataFrame) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.capture.attribution import ATTRIBUTIONS, EXACT, INFERRED, NONE, Attribution
-from analysis.capture.nsys_export import Capture
+from analysis.capture.nsys_export import Capture, distinct
 from analysis.reference import kernel_families
 from jobs.contract import ranges as vocabulary
 
@@ -68,17 +68,20 @@ _NORMS = {"aten::_foreach_norm", "aten::linalg_vector_norm", "aten::norm", "aten
 def infer_phases(capture: Capture, attribution: Attribution) -> Attribution:
     """`attribution` with the phases of more kernels, which are labelled `inferred`."""
     kernels, place = capture.kernels, attribution.kernels
-    phase = place["phase"].cat.codes.to_numpy().copy()
-    how = place["attribution"].cat.codes.to_numpy().copy()
-    process, launch = kernels["process"].to_numpy(), place["launch_ns"].to_numpy()
+    phase, process = place["phase"].cat.codes.to_numpy(), kernels["process"].to_numpy()
     launched = (place["api"] >= 0).to_numpy()
+    owners = distinct(process[launched & (phase == _NO_PHASE)])
+    if not len(owners):
+        return attribution
+    phase, how = phase.copy(), place["attribution"].cat.codes.to_numpy().copy()
+    launch = place["launch_ns"].to_numpy()
     ranges = attribution.ranges
     marked = (ranges["phase"] != "").to_numpy()
     names = kernels["kernel_name"].cat
     kind_of = np.array([_kind(str(name)) for name in names.categories], np.int8)
     is_update_of = np.array([kernel_families.family(str(name)) in _UPDATE_FAMILIES for name in names.categories], bool)
     code = names.codes.to_numpy()
-    for owner in np.unique(process[launched & (phase == _NO_PHASE)]):
+    for owner in owners:
         mine = marked & (ranges["process"] == owner).to_numpy()
         rows = np.flatnonzero(launched & (process == owner))
         rows = rows[np.argsort(launch[rows], kind="stable")]

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from analysis.capture import limits, parquet_pages
+from analysis.capture.blocks import BLOCK, blocks
 from analysis.reference import cuda_api
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -59,7 +60,6 @@ MOST_DEVICES = 1024  # of one process, so that process and device fit into one n
 UNKNOWN_PROCESS = 0
 UNKNOWN_THREAD, _UNKNOWN_RANGE_THREAD = -1, -2  # differ, so that an unknown launcher is in no unknown thread's range
 _MOST_EXACT = 2**53  # sums up to here are exact whichever way they are made; as nanoseconds, 104 days
-BLOCK = 1 << 16  # rows at once where whole columns need not be: what is made on the way stays in the processor's cache
 _NO_VALUE = -(2**63)  # stands for NULL while columns are fetched; no timestamp or id has this value
 
 _COPY_KINDS = {
@@ -478,19 +478,27 @@ def _arrow_integers(column: pa.Array, table: str) -> np.ndarray:
 def _gathered(
     table: str, columns: Sequence[str], rows: int, chunks: Iterable[np.ndarray | Sequence[np.ndarray]]
 ) -> list[np.ndarray]:
-    """Whole columns of `rows` values from chunks of them. Raises ValueError where there are more or fewer rows."""
-    arrays = [np.empty(rows, np.int64) for _ in columns]
+    """Whole columns of `rows` values from chunks of them: int64, and int32 of those of _SMALL that fit. Raises
+    ValueError where there are more or fewer rows."""
+    arrays = [np.empty(rows, np.int32 if column in _SMALL else np.int64) for column in columns]
     low = 0
     for chunk in chunks:
         high = low + len(chunk[0])
         if high > rows:
             break
-        for values, part in zip(arrays, chunk):
-            values[low:high] = part
+        for number, part in enumerate(chunk):
+            arrays[number][low:high] = part
+            if arrays[number].dtype == np.int32 and (arrays[number][low:high] != part).any():
+                arrays[number] = arrays[number].astype(np.int64)
+                arrays[number][low:high] = part
         low = high
     if low != rows:
         raise ValueError(f"table {table} does not have the {rows} rows that it says it has")
     return arrays
+
+
+_SMALL = {"deviceId", "contextId", "streamId", "demangledName", "shortName", "mangledName", "nameId"}
+"""Columns of operations and calls that are read as int32: half the memory to fill."""
 
 
 # -------------------------------------------------------------------------------------------------- rows to tidy frames
@@ -531,10 +539,30 @@ def codes_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     low, high = int(values.min()), int(values.max())
     if high - low > 4 * len(values) + 1_000_000:
         return np.unique(values, return_inverse=True)
-    present = np.zeros(high - low + 1, bool)
-    present[values - low] = True
+    present = _present(values, low, high)
     place = np.cumsum(present, dtype=np.int32) - 1
-    return np.flatnonzero(present) + low, place[values - low]
+    codes = np.empty(len(values), np.int32)
+    for rows in blocks(len(values)):
+        codes[rows] = place[values[rows] - low]
+    return np.flatnonzero(present) + low, codes
+
+
+def distinct(values: np.ndarray) -> np.ndarray:
+    """The distinct values in order: np.unique, and without sorting where they lie close together, as ids do."""
+    if len(values) == 0:
+        return values
+    low, high = int(values.min()), int(values.max())
+    if high - low > 4 * len(values) + 1_000_000:
+        return np.unique(values)
+    return np.flatnonzero(_present(values, low, high)) + low
+
+
+def _present(values: np.ndarray, low: int, high: int) -> np.ndarray:
+    """Of each number from `low` to `high` whether it is one of the values."""
+    present = np.zeros(high - low + 1, bool)
+    for rows in blocks(len(values)):
+        present[values[rows] - low] = True
+    return present
 
 
 def _categorical(codes: np.ndarray, values: Sequence[str]) -> pd.Categorical:
@@ -585,7 +613,7 @@ def _small(values: np.ndarray, value: int = 0) -> np.ndarray:
     values = _neutral(values, value)
     if len(values) and (values.max() > 2**32 - 1 or values.min() < -(2**31)):
         raise ValueError("an id or size is out of range")
-    return values.astype(np.int32) if not len(values) or values.max() < 2**31 else values
+    return values.astype(np.int32, copy=False) if not len(values) or values.max() < 2**31 else values
 
 
 def _check_times(start: np.ndarray, end: np.ndarray, table: str) -> None:
@@ -829,9 +857,10 @@ def _syncs(tables, missing: dict[str, str]) -> pd.DataFrame:
 def _fill_process(operations: Sequence[pd.DataFrame], hosts: Sequence[pd.DataFrame], missing: dict[str, str]) -> None:
     """Operations whose process the export does not say belong to the capture's only process, where it has only one.
     Raises LimitError where it has too many, or too many GPUs."""
-    known = {int(owner) for frame in (*operations, *hosts) for owner in frame["process"].unique()} - {UNKNOWN_PROCESS}
+    frames = (*operations, *hosts)
+    known = {int(owner) for frame in frames for owner in distinct(frame["process"].to_numpy())} - {UNKNOWN_PROCESS}
     limits.PROCESSES.check(len(known))
-    gpus = [pd.unique(frame["process"].to_numpy() * MOST_DEVICES + frame["device"].to_numpy()) for frame in operations]
+    gpus = [distinct(frame["process"].to_numpy() * MOST_DEVICES + frame["device"].to_numpy()) for frame in operations]
     limits.GPUS.check(len(np.unique(np.concatenate(gpus))))
     if len(known) != 1:
         return

@@ -13,8 +13,9 @@ import pandas as pd
 from analysis import intervals
 from analysis.capture import findings, verdict
 from analysis.capture.attribution import ATTRIBUTIONS, NO_CALL, Attribution, attribute, levels
+from analysis.capture.blocks import BLOCK, blocks, count_by, sum_by
 from analysis.capture.inferred import infer_phases
-from analysis.capture.nsys_export import BLOCK, UNKNOWN_PROCESS, Capture, codes_of, process_id
+from analysis.capture.nsys_export import UNKNOWN_PROCESS, Capture, codes_of, distinct, process_id
 from analysis.capture.phase_names import module_named
 from analysis.capture.selection import ALL, Selection, first_event_ns, gpus_of, select
 from analysis.reference import kernel_families
@@ -102,7 +103,7 @@ NUM_MOMENTS = 240
 class Summary:
     """capture: facts; coverage: shares of kernel time by attribution; sections: a frame for each of SECTIONS; shown:
     the sections that are asked for; busy: of each GPU the share of NUM_MOMENTS equal pieces of the events' time in
-    which it is busy."""
+    which it is busy, where `summarise` was asked for it."""
 
     capture: dict
     coverage: dict[str, float | None]
@@ -128,9 +129,10 @@ def summarise(
     taxonomy: kernel_families.Taxonomy = kernel_families.BUILT_IN,
     chosen: Mapping[str, str] | None = None,
     selection: Selection = ALL,
+    with_moments: bool = False,
 ) -> Summary:
     """Summary of what `selection` leaves of `capture`, its kernels classified by `taxonomy`. chosen: phases of ranges
-    that the user names. Raises SelectionError."""
+    that the user names; with_moments: `busy`, too, which is for drawing. Raises ExportError."""
     attribution = attribution or infer_phases(capture, attribute(capture, chosen))
     capture, attribution = select(capture, attribution, selection)
     kernels = capture.kernels
@@ -156,10 +158,10 @@ def summarise(
     sections["missing"] = _missing(capture, attribution, chosen or {})
     total = int(duration.sum())
     codes = attribution.kernels["attribution"].cat.codes.to_numpy()
-    time = np.bincount(codes, duration, len(ATTRIBUTIONS))
+    time = sum_by(codes, duration, len(ATTRIBUTIONS))
     coverage = {name: (float(part / total) if total else None) for name, part in zip(ATTRIBUTIONS, time)}
     frames = (kernels, capture.graphs, capture.memops, capture.syncs, capture.api, capture.ranges)
-    processes = {int(process) for frame in frames for process in pd.unique(frame["process"].to_numpy())}
+    processes = {int(process) for frame in frames for process in distinct(frame["process"].to_numpy())}
     graph_ns = int((capture.graphs["end_ns"] - capture.graphs["start_ns"]).sum())
     facts = {
         "source": capture.source,
@@ -187,7 +189,7 @@ def summarise(
         launches=_launches(attribution, kernels, gpu, of_gpus),
         sections={name: sections[name] for name in SECTIONS},
         shown=selection.sections or tuple(SECTIONS),
-        busy=_busy_moments(capture),
+        busy=_busy_moments(capture, gpus) if with_moments else {},
     )
 
 
@@ -249,8 +251,8 @@ def _frame(section: str, columns: dict, by: str | None = None) -> pd.DataFrame:
 def _kernels(kernels: pd.DataFrame, duration: np.ndarray, taxonomy: kernel_families.Taxonomy) -> pd.DataFrame:
     names = kernels["kernel_name"].cat.categories
     code = kernels["kernel_name"].cat.codes.to_numpy()
-    calls = np.bincount(code, minlength=len(names))
-    total = np.bincount(code, duration, len(names)).astype(np.int64)
+    calls = count_by(code, len(names))
+    total = sum_by(code, duration, len(names))
     shortest, longest = np.full(len(names), np.iinfo(np.int64).max), np.full(len(names), -1)
     np.minimum.at(shortest, code, duration)
     np.maximum.at(longest, code, duration)
@@ -474,12 +476,12 @@ def _phases(attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps)
     place, ranges = attribution.kernels, attribution.ranges
     code, names = place["phase"].cat.codes.to_numpy(), [*ALL_PHASES, ""]
     num = len(names)
-    calls = np.bincount(code, minlength=num)
+    calls = count_by(code, num)
     if not (ranges["phase"] != "").any() and not calls[:-1].any():
         return pd.DataFrame(columns=list(SECTIONS["phases"]))
-    time = np.bincount(code, duration, num).astype(np.int64)
-    how = place["attribution"].cat.codes.to_numpy().astype(np.int64)
-    parts = np.bincount(code.astype(np.int64) * len(ATTRIBUTIONS) + how, duration, num * len(ATTRIBUTIONS))
+    time = sum_by(code, duration, num)
+    how = place["attribution"].cat.codes.to_numpy()
+    parts = sum_by(code * np.int8(len(ATTRIBUTIONS)) + how, duration, num * len(ATTRIBUTIONS))
     shares = parts.reshape(num, -1) / np.where(time > 0, time, np.nan)[:, None]
     busy = time.copy()
     for rows in overlaps.blocks:
@@ -530,7 +532,7 @@ def _api(capture: Capture, attribution: Attribution) -> pd.DataFrame:
         median[function], longest[function] = np.median(mine), mine.max()
     columns = {
         "name": [str(name) for name in names],
-        "calls": np.bincount(code, minlength=len(names)),
+        "calls": count_by(code, len(names)),
         "total_ns": _durations(code, api, len(names)),
         "launches": launches,
         "latency_median_ns": median,
@@ -550,7 +552,7 @@ def _launches(attribution: Attribution, kernels: pd.DataFrame, gpu: np.ndarray, 
     start, launch = kernels["start_ns"].to_numpy(), place["launch_ns"].to_numpy()
     latency = (start - launch)[known]
     depths = []
-    for number in np.unique(gpu[known]):
+    for number in distinct(gpu[known]):
         rows = np.flatnonzero(known & (gpu == number))
         begun = np.searchsorted(start[rows], np.sort(launch[rows], kind="stable"), side="right")
         depths.append(np.maximum(np.arange(len(rows)) - begun, 0))
@@ -573,8 +575,7 @@ def _durations(code: np.ndarray, frame: pd.DataFrame, num_groups: int) -> np.nda
     """Sum of the durations of each group (int64), a block of rows at a time: there are more API calls than kernels."""
     start, end = frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()
     total = np.zeros(num_groups, np.int64)
-    for low in range(0, len(code), BLOCK):
-        rows = slice(low, low + BLOCK)
+    for rows in blocks(len(code)):
         total += np.bincount(code[rows], end[rows] - start[rows], num_groups).astype(np.int64)
     return total
 
@@ -601,7 +602,7 @@ def _gpus(capture: Capture, gpus: dict[str, np.ndarray], duration: np.ndarray) -
     facts = {int(gpu["id"]): gpu for gpu in capture.gpus if gpu.get("id") is not None}
     frames = [getattr(capture, name) for name in gpus]
     rows = []
-    for number in sorted({int(number) for gpu in gpus.values() for number in pd.unique(gpu)}):
+    for number in sorted({int(number) for gpu in gpus.values() for number in distinct(gpu)}):
         fact = facts.get(number, {})
         mine = [gpu == number for gpu in gpus.values()]
         start, end = (
@@ -626,12 +627,12 @@ def _gpus(capture: Capture, gpus: dict[str, np.ndarray], duration: np.ndarray) -
     return pd.DataFrame(rows, columns=list(SECTIONS["gpus"])).astype(integers)
 
 
-def _busy_moments(capture: Capture) -> dict[int, np.ndarray]:
-    frames = (capture.kernels, capture.graphs, capture.memops)
-    gpu = np.concatenate([gpus_of(capture, frame) for frame in frames])
+def _busy_moments(capture: Capture, gpus: dict[str, np.ndarray]) -> dict[int, np.ndarray]:
+    frames = [getattr(capture, name) for name in gpus]
+    gpu = np.concatenate([*gpus.values()])
     start, end = (np.concatenate([frame[name].to_numpy() for frame in frames]) for name in ("start_ns", "end_ns"))
     edges = first_event_ns(capture) + np.linspace(0, capture.events_ns, NUM_MOMENTS + 1)
-    numbers = sorted(int(number) for number in pd.unique(gpu))
+    numbers = distinct(gpu).tolist()
     return {n: intervals.busy_shares(start[gpu == n], end[gpu == n], edges) for n in numbers}
 
 

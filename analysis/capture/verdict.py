@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from analysis import idle, intervals
-from analysis.capture.attribution import Attribution
-from analysis.capture.nsys_export import Capture, codes_of
+from analysis.capture.attribution import Attribution, launch_several
+from analysis.capture.blocks import sum_by
+from analysis.capture.nsys_export import Capture, distinct
 from analysis.reference import cuda_api, kernel_families
 from jobs.contract.ranges import ALL_PHASES
 
@@ -45,7 +46,7 @@ def split_elapsed(
     and a time in which several operations of one kind run that of the one that started first.
     """
     timelines = _Timelines(capture, attribution, gpus, taxonomy)
-    by_phase = {int(number): timelines.split(number) for number in codes_of(np.concatenate([*gpus.values()]))[0]}
+    by_phase = {int(number): timelines.split(number) for number in distinct(np.concatenate([*gpus.values()]))}
     totals = [(number, table.sum(axis=1)) for number, table in by_phase.items()]
     of_gpus = pd.DataFrame([[number, parts.sum(), *parts] for number, parts in totals], columns=list(COLUMNS))
     rows = []
@@ -84,8 +85,7 @@ class _Timelines:
         }
         self._api_start, self._api_end = capture.api["start_ns"].to_numpy(), capture.api["end_ns"].to_numpy()
         self._api_process = capture.api["process"].to_numpy()
-        launched = np.concatenate([calls[calls >= 0] for calls in self._calls.values()])
-        self._is_shared = np.bincount(launched, minlength=len(capture.api)) > 1
+        self._is_shared = launch_several(np.concatenate([*self._calls.values()]), len(capture.api))
         self._syncs = _syncs_by_process(capture)
         frames = (capture.kernels, capture.graphs, capture.memops, capture.api, capture.ranges, capture.syncs)
         self._begin = min((int(frame["start_ns"].iloc[0]) for frame in frames if len(frame)), default=0)
@@ -177,5 +177,5 @@ def _add_busy(table, start, end, kind, phase) -> None:
 
 
 def _sums(phase: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Sum for each of _PHASES (int64): exact, since a capture is shorter than 2**53 ns."""
-    return np.bincount(phase, values, len(_PHASES)).astype(np.int64)
+    """Sum for each of _PHASES (int64)."""
+    return sum_by(phase, values, len(_PHASES))

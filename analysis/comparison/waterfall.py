@@ -77,7 +77,6 @@ class Waterfall:
         return [*shown, Cause(kind="rest", text=text, ns=sum(cause.ns for cause in rest))] if rest else shown
 
 
-
 def explain(first: Totals, second: Totals, noise: Noise, num_processes: tuple[int, int] = (1, 1)) -> Waterfall:
     """The waterfall from A to B, whose times are of so many processes."""
     num = math.lcm(first.num, second.num)

@@ -82,7 +82,7 @@ def show(
     captures = [profile for path in profiles for profile in inside[path] or [path]]
     has_folder = any(inside.values())
     several = has_folder or len(profiles) > 1
-    reader = Reader(taxonomy, chosen, selection, err)
+    reader = Reader(taxonomy, chosen, selection, err, with_moments=html is not None)
     if html:
         from analysis.show.write_pages import write_pages  # what draws takes time to import
 

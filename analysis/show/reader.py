@@ -22,8 +22,10 @@ class Reader:
         phases: Mapping[str, str],
         selection: Selection,
         err: Callable[[str], None],
+        with_moments: bool = False,
     ):
         self._options: dict[str, Any] = {"taxonomy": taxonomy, "chosen": phases, "selection": selection}
+        self._options["with_moments"] = with_moments
         self._err = err
         self.code = 0
 

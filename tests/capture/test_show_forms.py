@@ -42,7 +42,7 @@ PACKED = [
 
 @cache
 def _summary(path: Path):
-    return summarise(read(path, details=False))
+    return summarise(read(path, details=False), with_moments=True)
 
 
 @pytest.fixture(scope="module")

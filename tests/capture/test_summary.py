@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from analysis.capture import attribution, nsys_export, nsys_reports, summary
+from analysis.capture import attribution, blocks, nsys_export, nsys_reports, summary
 from analysis.capture.nsys_export import read
 from analysis.capture.summary import SECTIONS, summarise
 
@@ -121,12 +121,12 @@ def test_the_size_of_a_block_changes_nothing(tmp_path, monkeypatch, seed, contai
     export = _random_capture(seed, longest=10)
     path = getattr(export, container)(tmp_path / "x")
     whole = summarise(read(path)).as_json()
-    for module in (nsys_export, attribution, summary):
+    for module in (blocks, nsys_export, summary):
         monkeypatch.setattr(module, "BLOCK", 3)
     monkeypatch.setattr(nsys_export._SqliteTables, "CHUNK", 3)
-    blocks = summarise(read(path))
-    assert blocks.as_json() == whole
-    assert _fast_ranges(blocks.sections["ranges"]) == _slow_ranges(export)
+    in_blocks = summarise(read(path))
+    assert in_blocks.as_json() == whole
+    assert _fast_ranges(in_blocks.sections["ranges"]) == _slow_ranges(export)
 
 
 @pytest.mark.parametrize("seed", range(6))
