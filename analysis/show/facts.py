@@ -6,6 +6,8 @@ from analysis.show.values import printable, shown, time_text
 from analysis.show.verdict import sentences as verdict_of
 from jobs.contract.words import counted, noun_of
 
+LEAST_SAID = 0.0005
+"""A share that would be shown as 0.0% is not worth a word."""
 LONG_COLLECTION = 2
 """A collection is named beside its events where it lasts more than this many times as long."""
 
@@ -22,13 +24,10 @@ def facts_of(summary: Summary) -> list[str]:
     lines = [
         f"{_span(facts)}; {counted(len(facts['processes']), 'process')}; "
         f"{counted(facts['num_gpus'], 'GPU')} used; nsys {version}, schema {schema}",
-        f"{counted(facts['num_kernels'], 'kernel')} ({time_text(facts['kernel_ns'])}), "
-        f"{counted(facts['num_graph_executions'], 'graph execution')} ({time_text(facts['graph_ns'])}), "
-        f"{counted(facts['num_api_calls'], 'API call')}, "
-        f"{counted(facts['num_ranges'], 'range')} ({facts['num_open_ranges']} left open)",
+        _counts(facts),
         coverage_line(coverage, facts, len(summary.sections["phases"]) > 0),
     ]
-    if facts["unclassified_share"] is not None:
+    if (facts["unclassified_share"] or 0) >= LEAST_SAID:
         lines.append(f"Kernel families: {shown('share', facts['unclassified_share'])} of kernel time in no family")
     if launches["kernels"]:
         lines.append(
@@ -46,6 +45,16 @@ def facts_of(summary: Summary) -> list[str]:
     problems = summary.sections["problems"].itertuples(index=False)
     lines += [f"Wrong: {what}; {consequence}" for what, consequence in problems]
     return lines
+
+
+def _counts(facts: dict) -> str:
+    """How much there is of everything that is there at all."""
+    parts = [f"{counted(facts['num_kernels'], 'kernel')} ({time_text(facts['kernel_ns'])})"]
+    if facts["num_graph_executions"]:
+        parts.append(f"{counted(facts['num_graph_executions'], 'graph execution')} ({time_text(facts['graph_ns'])})")
+    left_open = f" ({facts['num_open_ranges']} left open)" if facts["num_open_ranges"] else ""
+    parts += [counted(facts["num_api_calls"], "API call"), f"{counted(facts['num_ranges'], 'range')}{left_open}"]
+    return ", ".join(parts)
 
 
 def selection_text(selection: dict) -> str:
@@ -81,7 +90,9 @@ def coverage_line(coverage: dict, facts: dict, has_phases: bool = True) -> str:
         nowhere = "in no phase" if has_phases else "in no range"
         words = {"exact": "attributed exactly", "linked": "linked by number", "phase": "to a phase by time"}
         words |= {"inferred": "inferred", "none": nowhere}
-        parts = [f"{shown('share', coverage[name])} {word}" for name, word in words.items() if coverage[name]]
+        parts = [
+            f"{shown('share', coverage[name])} {word}" for name, word in words.items() if coverage[name] >= LEAST_SAID
+        ]
         parts[0] = parts[0].replace("%", "% of kernel time", 1)
         line = f"Coverage: {', '.join(parts)}"
     if facts["graph_ns"]:

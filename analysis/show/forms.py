@@ -13,7 +13,6 @@ from analysis.show.facts import answer_of, facts_of
 from analysis.show.values import heading, is_text, printable, shown, wrapped
 
 TITLES = {
-    "gpus": "GPUs",
     "phases": "Phases",
     "families": "Kernel families",
     "kernels": "Kernels",
@@ -21,6 +20,7 @@ TITLES = {
     "api": "CUDA API calls",
     "syncs": "Synchronisations",
     "memops": "Memory copies and sets",
+    "gpus": "GPUs",
     "missing": "Missing, and what cannot be said without it",
 }
 """In the order in which they are printed; a section without a title comes after them."""
