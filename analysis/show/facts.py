@@ -1,6 +1,6 @@
 """What stands above the tables: facts of the capture, how much is attributed, and what is wrong with it."""
 
-from analysis.capture.summary import Summary
+from analysis.capture.summary import SECTIONS, Summary
 from analysis.show.findings import sentences as findings_of
 from analysis.show.values import printable, shown, time_text
 from analysis.show.verdict import sentences as verdict_of
@@ -12,10 +12,25 @@ LONG_COLLECTION = 2
 """A collection is named beside its events where it lasts more than this many times as long."""
 
 
-def answer_of(summary: Summary) -> list[str]:
-    """What stands first: what was chosen of the capture, where the time of each GPU goes, and what stands out."""
+def heads_of(summary: Summary) -> list[list[str]]:
+    """What stands above the tables, in groups: what was chosen of the capture and where the time of each GPU goes; what
+    stands out; the facts. Where sections are chosen, only what was chosen, and what is wrong with the capture."""
     chosen = selection_text(summary.capture["selection"])
-    return [f"only: {chosen}"] * bool(chosen) + verdict_of(summary) + findings_of(summary)
+    only = [f"only: {chosen}"] * bool(chosen)
+    if len(summary.shown) < len(SECTIONS):
+        return [only + _problems_of(summary)]
+    groups = [only + verdict_of(summary), findings_of(summary), facts_of(summary)]
+    return [group for group in groups if group]
+
+
+def note_of(summary: Summary, section: str) -> str:
+    """What is said below the table of a section; "" where nothing needs saying."""
+    other_threads = sum(summary.coverage[name] or 0 for name in ("linked", "phase"))
+    if section != "ranges" or other_threads < LEAST_SAID:
+        return ""
+    return (
+        "A range has what its own thread launched. A phase has more: what autograd launched for it from other threads"
+    )
 
 
 def facts_of(summary: Summary) -> list[str]:
@@ -42,9 +57,12 @@ def facts_of(summary: Summary) -> list[str]:
             f"The largest ranges match no phase ({names}): name them with --phase, such as "
             f"--phase forward={printable(unmatched[0])}"
         )
+    return lines + _problems_of(summary)
+
+
+def _problems_of(summary: Summary) -> list[str]:
     problems = summary.sections["problems"].itertuples(index=False)
-    lines += [f"Wrong: {what}; {consequence}" for what, consequence in problems]
-    return lines
+    return [f"Wrong: {what}; {consequence}" for what, consequence in problems]
 
 
 def _counts(facts: dict) -> str:

@@ -41,7 +41,7 @@ LEAST_PART = 0.001
 """Of what runs, parts of less time are left to the tables."""
 LEAST_SAID = 0.01
 """Causes of idle time and phases that take less than this part are left to the tables."""
-STEADY_SHARE = 0.05
+STEADY_SHARE = 0.02
 """Of the time from first to last operation this part at least must lie before the end of loading, and behind it, to
 speak of start-up."""
 

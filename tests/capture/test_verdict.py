@@ -435,7 +435,7 @@ def _with_start_up(loads: list[int]) -> Export:
         ([100 * MS, 399 * MS], "400ms,991ms"),
         ([60 * MS], "61000us,991ms"),
         ([], None),
-        ([20 * MS], None),  # the first steps hide nothing
+        ([10 * MS], None),  # the first steps hide nothing
         ([300 * MS, 980 * MS], None),  # nothing comes after it
         ([1100 * MS], None),  # no GPU works any more
     ],
