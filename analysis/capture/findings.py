@@ -58,7 +58,7 @@ LEAST_PER_TENSOR = 50
 """Launches of a step from which on an optimizer works tensor by tensor: a small model has some hundred tensors."""
 LEAST_IDLE = 0.1
 """Share of its span that a GPU must be idle before short kernels are a finding."""
-_TOP = 3
+_TOP, _LEAST_OF_FINDING = 3, 0.01
 
 _ALIGNMENT = re.compile(r"_align[abc]?(\d+)(?!\d)")
 _ELEMENT_BYTES = {"tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
@@ -114,7 +114,8 @@ def _ms(ns: float) -> str:
 
 
 def _top(names: list[str], calls: np.ndarray, time: np.ndarray) -> str:
-    most = [i for i in np.argsort(-time, kind="stable")[:_TOP] if calls[i]]
+    least = _LEAST_OF_FINDING * time.sum()
+    most = [i for i in np.argsort(-time, kind="stable")[:_TOP] if calls[i] and time[i] >= least]
     return "; ".join(_item(shorten(names[i]), calls[i], time[i]) for i in most)
 
 
@@ -307,8 +308,10 @@ def _of_copies(capture: Capture, span_ns: int) -> Iterator[Finding]:
         host = memops["host_memory"][rows]
         evidence = [f"moved: {memops['bytes'][rows].sum() / 2**20:.1f} MiB"] if kind != "memsets" else []
         for memory in [category for category in host.cat.categories if category]:
-            if (of_memory := (host == memory).to_numpy()).any():
-                evidence.append(_item(f"{memory} host memory", of_memory.sum(), duration[rows][of_memory].sum()))
+            of_memory = (host == memory).to_numpy()
+            time = duration[rows][of_memory].sum()
+            if of_memory.any() and time >= _LEAST_OF_FINDING * duration[rows].sum():
+                evidence.append(_item(f"{memory} host memory", of_memory.sum(), time))
         yield Finding(kind, int(duration[rows].sum()), span_ns, GPU_SPAN, int(rows.sum()), "; ".join(evidence))
 
 
@@ -334,7 +337,8 @@ def _of_calls(capture: Capture, attribution: Attribution) -> Iterator[Finding]:
         evidence = _top(names, calls, np.bincount(code[rows], end - start, len(names)))
         if steps is not None and len(steps):
             in_steps = _num_within(steps, api.iloc[rows])
-            evidence += f"; per step: {in_steps / len(steps):.1f}; outside steps: {len(rows) - in_steps}"
+            evidence += f"; per step: {in_steps / len(steps):.1f}" if in_steps else ""
+            evidence += f"; outside steps: {len(rows) - in_steps}" if in_steps < len(rows) else ""
         yield Finding(kind, _host_ns(api, rows), _elapsed_ns(capture), ELAPSED, len(rows), evidence)
 
 

@@ -134,6 +134,7 @@ def summarise(
     """Summary of what `selection` leaves of `capture`, its kernels classified by `taxonomy`. chosen: phases of ranges
     that the user names; with_moments: `busy`, too, which is for drawing. Raises ExportError."""
     attribution = attribution or infer_phases(capture, attribute(capture, chosen))
+    zero = first_event_ns(capture)
     capture, attribution = select(capture, attribution, selection)
     kernels = capture.kernels
     duration = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
@@ -171,6 +172,7 @@ def summarise(
         "duration_ns": int(capture.duration_ns),
         "events_ns": int(capture.events_ns),
         "processes": sorted(process_id(process) for process in processes - {UNKNOWN_PROCESS}),
+        **_work(capture, zero),
         "num_gpus": len(sections["gpus"]),
         "num_kernels": len(kernels),
         "num_graph_executions": len(capture.graphs),
@@ -191,6 +193,20 @@ def summarise(
         shown=selection.sections or tuple(SECTIONS),
         busy=_busy_moments(capture, gpus) if with_moments else {},
     )
+
+
+def _work(capture: Capture, zero: int) -> dict[str, int | None]:
+    """When the work of the GPUs begins and ends, and until when meanwhile kernels' code is loaded; ns after `zero`."""
+    frames = [frame for frame in (capture.kernels, capture.graphs, capture.memops) if len(frame)]
+    if not frames:
+        return dict.fromkeys(("work_start_ns", "work_end_ns", "loading_end_ns"))
+    starts = min(int(frame["start_ns"].min()) for frame in frames)
+    ends = max(int(frame["end_ns"].max()) for frame in frames)
+    loads = capture.api["name"].cat.categories.str.contains(r"^cu(?:da)?(?:Library|Module)Load", regex=True)
+    calls = capture.api[np.asarray(loads, bool)[capture.api["name"].cat.codes]] if len(capture.api) else capture.api
+    during = calls["end_ns"][(calls["end_ns"] > starts) & (calls["end_ns"] < ends)]
+    loading_end = int(during.max()) - zero if len(during) else None
+    return {"work_start_ns": starts - zero, "work_end_ns": ends - zero, "loading_end_ns": loading_end}
 
 
 # ------------------------------------------------------------------------------------------------------------ busy time

@@ -6,7 +6,9 @@ keys:
 - `capture`: facts of the capture (source, selection (what was chosen of it: gpu, range, start_ns, end_ns, sections;
   empty where all of it was; all keys but duration_ns speak of what was chosen), nsys_version, schema_version,
   duration_ns (how long nsys collected; events_ns where the export does not say), events_ns (from the start of the first
-  GPU operation, API call, range or synchronisation to the end of the last), processes, num_gpus, num_kernels,
+  GPU operation, API call, range or synchronisation to the end of the last), processes, work_start_ns and work_end_ns
+  (of all GPU operations) and loading_end_ns (when meanwhile the last call ends that loads kernels' code), all three
+  from the first event of the whole capture and null where there is nothing of the kind, num_gpus, num_kernels,
   num_graph_executions, num_api_calls, num_ranges, num_open_ranges, kernel_ns, graph_ns (whole graph executions, whose
   kernels are not visible), kernel_share (kernel_ns of kernel_ns and graph_ns together; null where both are 0),
   unclassified_share, unmatched_ranges (names of the largest ranges that match no phase, though a phase of their

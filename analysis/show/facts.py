@@ -1,19 +1,36 @@
 """What stands above the tables: facts of the capture, how much is attributed, and what is wrong with it."""
 
-from analysis.capture.summary import Summary
+from analysis.capture.summary import SECTIONS, Summary
 from analysis.show.findings import sentences as findings_of
 from analysis.show.values import printable, shown, time_text
 from analysis.show.verdict import sentences as verdict_of
 from jobs.contract.words import counted, noun_of
 
+LEAST_SAID = 0.0005
+"""A share that would be shown as 0.0% is not worth a word."""
 LONG_COLLECTION = 2
 """A collection is named beside its events where it lasts more than this many times as long."""
 
 
-def answer_of(summary: Summary) -> list[str]:
-    """What stands first: what was chosen of the capture, where the time of each GPU goes, and what stands out."""
+def heads_of(summary: Summary) -> list[list[str]]:
+    """What stands above the tables, in groups: what was chosen of the capture and where the time of each GPU goes; what
+    stands out; the facts. Where sections are chosen, only what was chosen, and what is wrong with the capture."""
     chosen = selection_text(summary.capture["selection"])
-    return [f"only: {chosen}"] * bool(chosen) + verdict_of(summary) + findings_of(summary)
+    only = [f"only: {chosen}"] * bool(chosen)
+    if len(summary.shown) < len(SECTIONS):
+        return [only + _problems_of(summary)]
+    groups = [only + verdict_of(summary), findings_of(summary), facts_of(summary)]
+    return [group for group in groups if group]
+
+
+def note_of(summary: Summary, section: str) -> str:
+    """What is said below the table of a section; "" where nothing needs saying."""
+    other_threads = sum(summary.coverage[name] or 0 for name in ("linked", "phase"))
+    if section != "ranges" or other_threads < LEAST_SAID:
+        return ""
+    return (
+        "A range has what its own thread launched. A phase has more: what autograd launched for it from other threads"
+    )
 
 
 def facts_of(summary: Summary) -> list[str]:
@@ -22,13 +39,10 @@ def facts_of(summary: Summary) -> list[str]:
     lines = [
         f"{_span(facts)}; {counted(len(facts['processes']), 'process')}; "
         f"{counted(facts['num_gpus'], 'GPU')} used; nsys {version}, schema {schema}",
-        f"{counted(facts['num_kernels'], 'kernel')} ({time_text(facts['kernel_ns'])}), "
-        f"{counted(facts['num_graph_executions'], 'graph execution')} ({time_text(facts['graph_ns'])}), "
-        f"{counted(facts['num_api_calls'], 'API call')}, "
-        f"{counted(facts['num_ranges'], 'range')} ({facts['num_open_ranges']} left open)",
+        _counts(facts),
         coverage_line(coverage, facts, len(summary.sections["phases"]) > 0),
     ]
-    if facts["unclassified_share"] is not None:
+    if (facts["unclassified_share"] or 0) >= LEAST_SAID:
         lines.append(f"Kernel families: {shown('share', facts['unclassified_share'])} of kernel time in no family")
     if launches["kernels"]:
         lines.append(
@@ -43,9 +57,22 @@ def facts_of(summary: Summary) -> list[str]:
             f"The largest ranges match no phase ({names}): name them with --phase, such as "
             f"--phase forward={printable(unmatched[0])}"
         )
+    return lines + _problems_of(summary)
+
+
+def _problems_of(summary: Summary) -> list[str]:
     problems = summary.sections["problems"].itertuples(index=False)
-    lines += [f"Wrong: {what}; {consequence}" for what, consequence in problems]
-    return lines
+    return [f"Wrong: {what}; {consequence}" for what, consequence in problems]
+
+
+def _counts(facts: dict) -> str:
+    """How much there is of everything that is there at all."""
+    parts = [f"{counted(facts['num_kernels'], 'kernel')} ({time_text(facts['kernel_ns'])})"]
+    if facts["num_graph_executions"]:
+        parts.append(f"{counted(facts['num_graph_executions'], 'graph execution')} ({time_text(facts['graph_ns'])})")
+    left_open = f" ({facts['num_open_ranges']} left open)" if facts["num_open_ranges"] else ""
+    parts += [counted(facts["num_api_calls"], "API call"), f"{counted(facts['num_ranges'], 'range')}{left_open}"]
+    return ", ".join(parts)
 
 
 def selection_text(selection: dict) -> str:
@@ -81,7 +108,9 @@ def coverage_line(coverage: dict, facts: dict, has_phases: bool = True) -> str:
         nowhere = "in no phase" if has_phases else "in no range"
         words = {"exact": "attributed exactly", "linked": "linked by number", "phase": "to a phase by time"}
         words |= {"inferred": "inferred", "none": nowhere}
-        parts = [f"{shown('share', coverage[name])} {word}" for name, word in words.items() if coverage[name]]
+        parts = [
+            f"{shown('share', coverage[name])} {word}" for name, word in words.items() if coverage[name] >= LEAST_SAID
+        ]
         parts[0] = parts[0].replace("%", "% of kernel time", 1)
         line = f"Coverage: {', '.join(parts)}"
     if facts["graph_ns"]:

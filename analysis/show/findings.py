@@ -1,47 +1,63 @@
 """The findings of a summary as sentences."""
 
+import re
+
 from analysis.capture.summary import Summary
-from analysis.show.values import printable, shown, time_text
+from analysis.show.names import shorten
+from analysis.show.values import brief_time, printable, shown
 from jobs.contract.words import counted
 
-MOST = 5
+MOST, LEAST = 5, 3
+"""Findings that are said at most, and whatever their share."""
+LEAST_SHARE = 0.03
+"""Part of its whole that a finding after the first LEAST must have to be said."""
+MOST_NAMES, NAME_WIDTH = 2, 36
+"""Of the evidence: so many names are said, in so little room."""
+_ITEM = re.compile(r"(.+): (\d+ in [\d.]+ ms)")
 SENTENCES = {
-    "fp32_gemms": "FP32 GEMMs on CUDA cores, without tensor cores, take {time}, {share} of kernel time, in {kernels}",
+    "fp32_gemms": "FP32 GEMMs run without tensor cores: {time}, {share} of kernel time, {kernels}",
     "unaligned_gemms": (
-        "tensor-core GEMMs that load 4 bytes at once or fewer, as where a dimension is not padded, take {time}, "
-        "{share} of kernel time, in {kernels}"
+        "GEMMs load 4 bytes at once or fewer, as where a dimension is not padded: {time}, {share} of kernel time, "
+        "{kernels}"
     ),
-    "unfused_attention": (
-        "attention is not fused: what lies between its two matmuls takes {time}, {share} of kernel time, in {kernels}"
-    ),
-    "casts": "conversions of the data type take {time}, {share} of kernel time, in {kernels}",
-    "tensor_copies": "moving elements within the GPU takes {time}, {share} of kernel time, in {kernels}",
-    "fills": "writing constants takes {time}, {share} of kernel time, in {kernels}",
-    "per_tensor_optimizer": "the optimizer works tensor by tensor: {time}, {share} of kernel time, in {kernels}",
-    "communication": "communication, with waiting for other GPUs, takes {time}, {share} of kernel time, in {kernels}",
-    "host_to_device": "copies from the host take {time}, {share} of the GPU's span, in {operations}",
-    "device_to_host": "copies to the host take {time}, {share} of the GPU's span, in {operations}",
-    "device_copies": "copies on the GPU by the driver take {time}, {share} of its span, in {operations}",
-    "memsets": "memory sets take {time}, {share} of the GPU's span, in {operations}",
-    "waiting_calls": "the host waits for the GPU for {time}, {share} of elapsed time, in {calls}",
-    "allocation_calls": (
-        "taking memory from the driver and returning it takes the host {time}, {share} of elapsed time, in {calls}"
-    ),
-    "loading_calls": "loading kernels' code, as in first steps, takes the host {time}, {share} of elapsed time",
-    "tiny_kernels": (
-        "launches take the host {time}, {share} of elapsed time, and {kernels} are shorter than a launch takes"
-    ),
+    "unfused_attention": ("attention is not fused: {time} between its two matmuls, {share} of kernel time, {kernels}"),
+    "casts": "kernels only convert the data type: {time}, {share} of kernel time, {kernels}",
+    "tensor_copies": "kernels only move elements: {time}, {share} of kernel time, {kernels}",
+    "fills": "kernels only write constants: {time}, {share} of kernel time, {kernels}",
+    "per_tensor_optimizer": "the optimizer works tensor by tensor: {time}, {share} of kernel time, {kernels}",
+    "communication": "GPUs exchange data, or wait for each other to do so: {time}, {share} of kernel time, {kernels}",
+    "host_to_device": "data is copied from the host: {time}, {share} of the GPU's span, {operations}",
+    "device_to_host": "data is copied to the host: {time}, {share} of the GPU's span, {operations}",
+    "device_copies": "the driver copies on the GPU: {time}, {share} of the GPU's span, {operations}",
+    "memsets": "the driver sets memory: {time}, {share} of the GPU's span, {operations}",
+    "waiting_calls": "the host waits for the GPU: {time}, {share} of {elapsed}, {calls}",
+    "allocation_calls": "the host takes memory from the driver, or returns it: {time}, {share} of {elapsed}, {calls}",
+    "loading_calls": "the host loads kernels' code, as in first steps: {time}, {share} of {elapsed}, {calls}",
+    "tiny_kernels": "launching takes longer than running, for {kernels}: {time}, {share} of {elapsed}, in launch calls",
 }
-"""What is said of each kind of finding. Of idle time the verdict says more."""
+"""What is said of each kind of finding: what it means, then its numbers. Of idle time the verdict says more."""
 
 
 def sentences(summary: Summary) -> list[str]:
     """A sentence for each of the findings with most time behind them, MOST at most, with its numbers and evidence."""
-    lines = []
+    lines: list[str] = []
     table = summary.sections["findings"]
+    several = len(summary.capture["processes"]) > 1
     for finding in table[table["kind"].isin(list(SENTENCES))].head(MOST).itertuples():
-        values = {"time": time_text(finding.time_ns), "share": shown("share", finding.share)}
+        if len(lines) >= LEAST and finding.share < LEAST_SHARE:
+            continue
+        values = {"time": brief_time(finding.time_ns), "share": shown("share", finding.share)}
         values |= {f"{noun}s": counted(finding.count, noun) for noun in ("kernel", "operation", "call")}
-        evidence = f" ({printable(finding.evidence)})" if finding.evidence else ""
+        values["elapsed"] = "the elapsed time of all processes" if several else "elapsed time"
+        evidence = f" ({_shortened(printable(finding.evidence))})" if finding.evidence else ""
         lines.append(f"Finding: {SENTENCES[finding.kind].format(**values)}{evidence}")
     return lines
+
+
+def _shortened(evidence: str) -> str:
+    """The evidence with its first names alone, in little room but still different; and its other facts."""
+    parts = evidence.split("; ")
+    items = [item for item in map(_ITEM.fullmatch, parts) if item][:MOST_NAMES]
+    names = shorten([item[1] for item in items], NAME_WIDTH)
+    others = [part for part in parts if not _ITEM.fullmatch(part)]
+    return "; ".join([*(f"{names[item[1]]}: {item[2]}" for item in items), *others])

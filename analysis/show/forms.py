@@ -9,11 +9,10 @@ import pandas as pd
 
 from analysis.capture.summary import SECTIONS, Summary
 from analysis.show.columns import table
-from analysis.show.facts import answer_of, facts_of
+from analysis.show.facts import heads_of, note_of
 from analysis.show.values import heading, is_text, printable, shown, wrapped
 
 TITLES = {
-    "gpus": "GPUs",
     "phases": "Phases",
     "families": "Kernel families",
     "kernels": "Kernels",
@@ -21,6 +20,7 @@ TITLES = {
     "api": "CUDA API calls",
     "syncs": "Synchronisations",
     "memops": "Memory copies and sets",
+    "gpus": "GPUs",
     "missing": "Missing, and what cannot be said without it",
 }
 """In the order in which they are printed; a section without a title comes after them."""
@@ -49,17 +49,25 @@ def as_text(summary: Summary, top: int, width: int) -> str:
     """A readable summary for a terminal of so many columns. With top 0 no column is left out, and lines may be
     longer."""
     lines = wrapped(printable(summary.capture["source"]), width)
-    for line in (*answer_of(summary), *facts_of(summary)):
-        lines += wrapped(line, width, "  ")
+    for number, group in enumerate(heads_of(summary)):
+        lines += [""] * (number > 0) + [text for line in group for text in wrapped(line, width, "  ")]
     narrow = []
     for name, title, frame, left_out in _limited(summary, top):
         rows, dropped = table(name, frame, width, is_whole=not top)
         lines += ["", title, *rows]
+        if note := note_of(summary, name):
+            lines += wrapped(note, width, "  ")
         if left_out:
             lines.append(f"  ... and {left_out} more (--top 0 shows all)")
         if dropped:
             narrow.append(f"{title}: {', '.join(dropped)}")
+    lines += [f"\nThe section {name} has no rows here" for name in summary.shown if not _has_rows(summary, name)]
     return "\n".join([*lines, *left_out_columns(narrow, width)])
+
+
+def _has_rows(summary: Summary, name: str) -> bool:
+    """Of a section that the user asked for: of the others nothing is said where they are empty."""
+    return len(summary.shown) == len(SECTIONS) or len(summary.sections[name]) > 0
 
 
 def left_out_columns(narrow: Sequence[str], width: int) -> list[str]:
@@ -78,9 +86,11 @@ def escaped(text: str) -> str:
 def as_markdown(summary: Summary, top: int) -> str:
     """The same as Markdown tables, with all columns and names."""
     lines = [f"# {escaped(printable(summary.capture['source']))}", ""]
-    lines += [f"- {escaped(line)}" for line in (*answer_of(summary), *facts_of(summary))]
-    for _, title, frame, left_out in _limited(summary, top):
+    lines += [f"- {escaped(line)}" for group in heads_of(summary) for line in group]
+    for name, title, frame, left_out in _limited(summary, top):
         lines += ["", f"## {title}", "", *markdown_table(frame)]
+        if note := note_of(summary, name):
+            lines += ["", f"{escaped(note)}."]
         if left_out:
             lines += ["", f"... and {left_out} more."]
     return "\n".join(lines) + "\n"

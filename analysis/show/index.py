@@ -18,7 +18,8 @@ COLUMNS = {
     "kernel_ns": "sum of their durations",
     "busy_share": "GPU busy, of the elapsed time of all GPUs used",
     "top_family": "kernel family with most kernel time, and its share",
-    "attributed_share": "part of kernel time whose phase is known, exactly or by time",
+    "attributed_share": "part of kernel time whose phase is known from ranges, exactly or by time",
+    "inferred_share": "part whose phase is inferred without a range",
 }
 
 
@@ -28,14 +29,20 @@ def captures_table(summaries: Iterable[Summary]) -> pd.DataFrame:
 
 
 def _row(summary: Summary) -> dict:
-    facts, none = summary.capture, summary.coverage["none"]
+    facts, coverage = summary.capture, summary.coverage
     elapsed = facts["events_ns"] * facts["num_gpus"]
     families = summary.sections["families"]
     return {name: facts[name] for name in ("source", "events_ns", "num_gpus", "num_kernels", "kernel_ns")} | {
         "busy_share": int(summary.sections["gpus"]["busy_ns"].sum()) / elapsed if elapsed else None,
         "top_family": _top(families.iloc[0]) if len(families) else "",
-        "attributed_share": None if none is None else 1 - none,
+        "attributed_share": _sum([coverage[name] for name in ("exact", "linked", "phase")]),
+        "inferred_share": coverage["inferred"],
     }
+
+
+def _sum(shares: list[float | None]) -> float | None:
+    known = [share for share in shares if share is not None]
+    return sum(known) if known else None
 
 
 def _top(family: pd.Series) -> str:

@@ -3,20 +3,22 @@
 What is inside a profile is not trusted: every text is escaped, and the page forbids itself to load or run anything.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 
 import pandas as pd
 from markupsafe import Markup
 
-from analysis.capture.summary import NUM_MOMENTS, Summary
+from analysis.capture.summary import NUM_MOMENTS, SECTIONS, Summary
+from analysis.capture.verdict import PARTS
 from analysis.reference.kernel_families import FAMILIES
 from analysis.render.tables import family_chip
-from analysis.show.facts import facts_of
+from analysis.show.facts import heads_of, note_of
 from analysis.show.forms import ALWAYS_WHOLE, sections_of
 from analysis.show.index import captures_table
 from analysis.show.names import shorten
 from analysis.show.values import heading, is_text, printable, shown, time_text
+from analysis.show.verdict import INFERRED_SHARE, MOST_GPUS
 from jobs.contract.ranges import ALL_PHASES
 from jobs.contract.words import counted
 
@@ -34,17 +36,20 @@ _PAGE = Markup(
 )
 
 
-def page_of(summary: Summary, lines: Sequence[str] = (), top: int = 20, index: str = "") -> str:
-    """The page of one capture. lines: sentences that stand above all else; top: rows of a table that are not folded, 0
-    for all; index: link to the page that lists this one."""
+def page_of(summary: Summary, top: int = 20, index: str = "") -> str:
+    """The page of one capture. top: rows of a table that are not folded, 0 for all; index: link to the page that lists
+    this one."""
     back = Markup('<p><a href="{}">All captures</a></p>').format(index) if index else Markup("")
     source = printable(summary.capture["source"])
     parts = [back, Markup("<h1>{}</h1>").format(source)]
-    parts += [_list(lines, "lead"), _list(facts_of(summary), "facts")]
+    lead, *others = heads_of(summary)
+    parts += [_list(lead, "lead"), *_verdict_bars(summary), *(_list(lines, "facts") for lines in others)]
     parts += [_timeline(summary), _phases_bar(summary), _families_bar(summary)]
     for name, title, frame in sections_of(summary):
         unfolded = len(frame) if not top or name in ALWAYS_WHOLE else top
         parts.append(_section(name, title, frame, unfolded, is_limited=bool(top)))
+        if note := note_of(summary, name):
+            parts.append(Markup('<p class="faint">{}.</p>').format(note))
     return _page(source, parts)
 
 
@@ -105,11 +110,43 @@ def _families_bar(summary: Summary) -> Markup:
 def _phases_bar(summary: Summary) -> Markup:
     rows = summary.sections["phases"].to_dict("records") if "phases" in summary.shown else []
     pieces = (
-        ("", f"background:{_phase_colour(row['phase'])}", row["phase"] or "no phase", row["share"])
+        ("", f"background:{_phase_colour(row['phase'])}", _phase_label(row), row["share"])
         for row in rows
         if row["share"] > 0
     )
     return _bar("Kernel time by phase", "Shares of kernel time by phase", pieces)
+
+
+def _phase_label(row: dict) -> str:
+    inferred = " (inferred)" if row["phase"] and row["inferred_share"] > INFERRED_SHARE else ""
+    return f"{row['phase'] or 'no phase'}{inferred}"
+
+
+def _verdict_bars(summary: Summary) -> Iterator[Markup]:
+    """Of each of a few GPUs, what its elapsed time is made of."""
+    rows = summary.sections["verdict"]
+    if len(rows) > MOST_GPUS or len(summary.shown) < len(SECTIONS):
+        return
+    for _, row in rows.iterrows():
+        parts = [(label, colour, row[name] / max(row["elapsed_ns"], 1)) for name, (label, colour) in _PARTS.items()]
+        pieces = (("", f"background:var(--{colour})", label, share) for label, colour, share in parts if share > 0)
+        title = f"Elapsed time of GPU {row['gpu']}: {time_text(row['elapsed_ns'])}"
+        yield _bar(title, "Shares of elapsed time", pieces)
+
+
+_PARTS = {
+    "kernels_ns": ("kernels", "series-0"),
+    "graphs_ns": ("graphs", "family-triton"),
+    "communication_ns": ("communication", "family-communication"),
+    "copies_ns": ("copies", "family-copy"),
+    "late_launch_ns": ("idle: launched late by the host", "series-5"),
+    "sync_ns": ("idle: in a synchronisation", "series-2"),
+    "between_ns": ("idle: between operations", "family-sort"),
+    "unknown_idle_ns": ("idle: for an unknown reason", "family-other"),
+    "no_work_ns": ("no work", "family-memory"),
+}
+"""Label and colour of each part."""
+assert set(_PARTS) == set(PARTS)
 
 
 def _phase_colour(phase: str) -> str:

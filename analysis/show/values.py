@@ -48,6 +48,15 @@ def time_text(ns: float) -> str:
     return f"{ns:.0f} ns"
 
 
+def brief_time(ns: float) -> str:
+    """A time for a sentence: three digits say enough there."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(ns) >= size:
+            value = abs(ns) / size
+            return f"{ns / size:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}"
+    return f"{ns:.0f} ns"
+
+
 def size_text(size: float) -> str:
     for unit, step in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if abs(size) >= step:

@@ -1,67 +1,93 @@
 """The verdict in sentences: where the time of each GPU goes, and what limits it."""
 
+import math
+
 import pandas as pd
 
 from analysis.capture.summary import Summary
 from analysis.capture.verdict import PARTS
-from analysis.show.values import time_text
+from analysis.show.values import brief_time
 from jobs.contract.words import counted
 
 MOST_GPUS = 8
 """So many GPUs have a line each; of more there is one summary."""
+INFERRED_SHARE = 0.5
+"""A phase is labelled inferred where more than this part of its kernel time is."""
 NEXT_SHARE = 0.2
 """A second limit is named where it takes at least this part of the time."""
 
 _BUSY = {"kernels_ns": "kernels", "graphs_ns": "graphs", "communication_ns": "communication", "copies_ns": "copies"}
-_IDLE = {
+_CAUSES = {
     "late_launch_ns": "launched late by the host",
     "sync_ns": "in a synchronisation",
     "between_ns": "between operations",
     "unknown_idle_ns": "for an unknown reason",
-    "no_work_ns": "before and after all its work",
 }
+_NO_WORK = "before its first and after its last operation"
+LONG_NO_WORK = 0.05
+"""From this part of the time on, what comes before the first and after the last operation of a GPU is told apart, and
+shares are of the time between them."""
 _LIMITS = {
-    "kernels": (["kernels_ns"], "they run {share} of the time"),
-    "CUDA graphs": (["graphs_ns"], "they run {share} of the time, and hide their kernels"),
-    "communication": (["communication_ns"], "{share} of the time nothing but communication kernels runs"),
-    "copies": (["copies_ns"], "{share} of the time nothing but copies and sets runs"),
-    "the host": (["late_launch_ns", "sync_ns"], "the GPU waits for the host {share} of the time"),
-    "gaps between operations": (["between_ns"], "{share} of the time the GPU has not started what is launched"),
-    "idle time of unknown reason": (
-        ["unknown_idle_ns"],
-        "{share} of the time, and the launches are not in the capture",
-    ),
+    "kernels": (["kernels_ns"], "they run {share}"),
+    "CUDA graphs": (["graphs_ns"], "they hide their kernels, and run {share}"),
+    "communication": (["communication_ns"], "nothing else runs {share}"),
+    "copies": (["copies_ns"], "nothing but copies and sets runs {share}"),
+    "the host": (["late_launch_ns", "sync_ns"], "the GPU waits for it {share}"),
+    "gaps between operations": (["between_ns"], "what is launched has not started {share}"),
+    "idle time of unknown reason": (["unknown_idle_ns"], "the launches are not in the capture, {share}"),
 }
 """What may limit a GPU: its parts of the time, and the statement that is made of them."""
+LEAST_PART = 0.001
+"""Of what runs, parts of less time are left to the tables."""
+LEAST_SAID = 0.01
+"""Causes of idle time and phases that take less than this part are left to the tables."""
+STEADY_SHARE = 0.02
+"""Of the time from first to last operation this part at least must lie before the end of loading, and behind it, to
+speak of start-up."""
 
 
 def sentences(summary: Summary) -> list[str]:
-    """Lines of plain text: three of one GPU, one each of a few, a summary of many; and one of the phases."""
+    """Lines of plain text: what limits a GPU and where its time goes, in three lines of one GPU, one each of a few, a
+    summary of many; of the phases; and where start-up ends."""
     rows = summary.sections["verdict"]
     if not len(rows):
-        return [f"No work on any GPU in {time_text(summary.capture['events_ns'])} of events"]
+        return [f"No work on any GPU in {brief_time(summary.capture['events_ns'])} of events"]
     if len(rows) > MOST_GPUS:
-        return _of_many(rows)
+        return [*_of_many(rows), *_of_phases(summary), *_of_startup(summary.capture)]
     lines = []
     for _, row in rows.iterrows():
-        parts, limit = f"GPU {row['gpu']}: {_sum_of_parts(row)}", _limit(row)
-        lines += [parts, *_causes(row), limit] if len(rows) == 1 else [f"{parts}. {limit}"]
-    return lines + _of_phases(summary)
+        start = f"GPU {row['gpu']}: {_limit(row)}"
+        lines += [start, _sum_of_parts(row), *_causes(row)] if len(rows) == 1 else [f"{start}. {_sum_of_parts(row)}"]
+    return lines + _of_phases(summary) + _of_startup(summary.capture)
+
+
+def _worked(row: pd.Series) -> int:
+    """What shares are of: the time between a GPU's first and last operation, or all of it where the rest is short."""
+    elapsed, no_work = row["elapsed_ns"], row["no_work_ns"]
+    return elapsed - no_work if elapsed > no_work > LONG_NO_WORK * elapsed else elapsed
 
 
 def _sum_of_parts(row: pd.Series) -> str:
-    """`115.60 ms = kernels 36.20 ms (31%) + idle 79.40 ms (69%)`"""
-    elapsed = row["elapsed_ns"]
-    idle_ns = sum(row[name] for name in _IDLE)
-    terms = [f"{label} {_time(row[name], elapsed)}" for name, label in _largest_first(row, _BUSY)]
+    """`116 ms = kernels 36.2 ms (31%) + idle 79.4 ms (69%)`, and where a GPU has no work for long
+    `4.29 s = 2.95 s without work + 1.34 s, with kernels 115 ms (8.6%), idle 1.17 s (88%)`"""
+    worked = _worked(row)
+    idle_ns = sum(row[name] for name in _CAUSES) + (row["no_work_ns"] if worked == row["elapsed_ns"] else 0)
+    present = [part for part in _largest_first(row, _BUSY) if row[part[0]] >= LEAST_PART * worked]
+    terms = [f"{label} {_time(row[name], worked)}" for name, label in present]
     if idle_ns:
-        terms.append(f"idle {_time(idle_ns, elapsed)}")
-    return " = ".join([time_text(elapsed), *([" + ".join(terms)] if terms else [])])
+        terms.append(f"idle {_time(idle_ns, worked)}")
+    if worked == row["elapsed_ns"]:
+        return " = ".join([brief_time(worked), *([" + ".join(terms)] if terms else [])])
+    no_work = f"{brief_time(row['no_work_ns'])} without work"
+    return f"{brief_time(row['elapsed_ns'])} = {no_work} + {brief_time(worked)}, with {', '.join(terms)}"
 
 
 def _causes(row: pd.Series) -> list[str]:
-    """`Idle: launched late by the host 75.10 ms, between operations 4.30 ms`"""
-    causes = ", ".join(f"{label} {time_text(row[name])}" for name, label in _largest_first(row, _IDLE))
+    """`Idle: launched late by the host 75.1 ms, between operations 4.30 ms`"""
+    labels = _CAUSES | ({"no_work_ns": _NO_WORK} if _worked(row) == row["elapsed_ns"] else {})
+    idle_ns = sum(row[name] for name in labels)
+    present = [part for part in _largest_first(row, labels) if row[part[0]] >= LEAST_SAID * idle_ns]
+    causes = ", ".join(f"{label} {brief_time(row[name])}" for name, label in present)
     return [f"Idle: {causes}"] if causes else []
 
 
@@ -71,22 +97,17 @@ def _largest_first(row: pd.Series, labels: dict[str, str]) -> list[tuple[str, st
 
 
 def _limit(row: pd.Series) -> str:
-    """What takes most of the time, and what comes next; first that there is mostly no work, where that takes more."""
-    elapsed = row["elapsed_ns"]
-    if not elapsed:
-        return "No time passes"
+    """What takes most of the time, and what comes next."""
+    worked = _worked(row)
     takes = _takes(row)
     first, second, *_ = takes
-    statements = {name: _LIMITS[name][1].format(share=_percent(takes[name], elapsed)) for name in (first, second)}
-    text = f"imited by {first}: {statements[first]}"
-    if takes[second] >= NEXT_SHARE * elapsed:
-        text += f"; next by {second}: {statements[second]}"
-    if row["no_work_ns"] <= takes[first]:
-        return f"L{text}"
-    text = f"l{text}" if takes[first] else "in between nothing takes time"
-    return (
-        f"Without work {_percent(row['no_work_ns'], elapsed)} of the time, before its first and after its last; {text}"
-    )
+    if not takes[first]:
+        return "no time passes while it has work"
+    time = "time" if worked == row["elapsed_ns"] else f"{brief_time(worked)} from first to last operation"
+    shares = {first: f"{_percent(takes[first], worked)} of the {time}", second: _percent(takes[second], worked)}
+    statements = {name: f"{name}: {_LIMITS[name][1].format(share=share)}" for name, share in shares.items()}
+    next_text = f"; next by {statements[second]}" if takes[second] >= NEXT_SHARE * worked else ""
+    return f"limited by {statements[first]}{next_text}"
 
 
 def _takes(row: pd.Series) -> dict[str, int]:
@@ -97,31 +118,55 @@ def _takes(row: pd.Series) -> dict[str, int]:
 
 def _of_many(rows: pd.DataFrame) -> list[str]:
     total = rows.sum()
-    lines = [f"{counted(len(rows), 'GPU')}, together: {_sum_of_parts(total)}", *_causes(total), _limit(total)]
-    for name, does in (("kernels_ns", "kernels run"), ("late_launch_ns", "GPUs wait for late launches")):
-        shares = rows[name] / rows["elapsed_ns"].clip(lower=1)
-        low, high = (rows.loc[at] for at in (shares.idxmin(), shares.idxmax()))
-        least, most = (f"{_percent(row[name], row['elapsed_ns'])} (GPU {row['gpu']})" for row in (low, high))
-        lines.append(f"From GPU to GPU {does} {least} to {most} of the time")
+    lines = [f"{counted(len(rows), 'GPU')}, together: {_limit(total)}", _sum_of_parts(total), *_causes(total)]
+    for name, does in (("kernels_ns", "kernels run"), ("late_launch_ns", "it waits for late launches")):
+        worked = rows.apply(_worked, axis=1)
+        shares = rows[name] / worked.clip(lower=1)
+        at = [shares.idxmin(), shares.idxmax()]
+        least, most = (_percent(rows.loc[row, name], worked[row]) for row in at)
+        if least != most:
+            first, last = rows.loc[at, "gpu"]
+            lines.append(f"By GPU, {does} {least} (GPU {first}) to {most} (GPU {last}) of the time")
     return lines
 
 
 def _of_phases(summary: Summary) -> list[str]:
-    """What each phase is limited by, on all GPUs together."""
+    """What each phase is limited by, on all GPUs together; a phase whose kernels are inferred is labelled so."""
     rows = summary.sections["verdict_phases"]
     phases = rows[rows["phase"] != ""].groupby("phase", sort=False)[["elapsed_ns", *PARTS]].sum()
+    phases = phases[phases["elapsed_ns"] >= LEAST_SAID * phases["elapsed_ns"].sum()]
+    inferred = summary.sections["phases"].set_index("phase")["inferred_share"]
     texts = []
     for phase, row in phases.iterrows():
         name, takes = next(iter(_takes(row).items()))
         if takes:
-            texts.append(f"{phase} {time_text(row['elapsed_ns'])} ({name} {_percent(takes, row['elapsed_ns'])})")
-    return [f"By phase, with what takes most of it: {', '.join(texts)}"] if texts else []
+            limit = f"{name.removeprefix('the ')} {_percent(takes, row['elapsed_ns'])}"
+            label = ", inferred" * bool(inferred.get(phase, 0) > INFERRED_SHARE)
+            texts.append(f"{phase} {brief_time(row['elapsed_ns'])} ({limit}{label})")
+    return [f"By phase, with what limits it: {', '.join(texts)}"] if texts else []
+
+
+def _of_startup(facts: dict) -> list[str]:
+    """Where start-up ends, in a capture that has it and something after it."""
+    start, end, loaded = (facts[name] for name in ("work_start_ns", "work_end_ns", "loading_end_ns"))
+    if loaded is None or facts["selection"] or not STEADY_SHARE <= (end - loaded) / (end - start) <= 1 - STEADY_SHARE:
+        return []
+    after = f"{_moment(loaded)},{_moment(end)}"
+    return [
+        f"Start-up is in these numbers: kernels' code is loaded until {brief_time(loaded)}; "
+        f"--between {after} shows what comes after it"
+    ]
+
+
+def _moment(ns: int) -> str:
+    """A moment for --between, not before `ns`."""
+    return f"{math.ceil(ns / 1e6)}ms" if ns >= 1e8 else f"{math.ceil(ns / 1e3)}us"
 
 
 def _time(ns: float, elapsed: float) -> str:
-    return f"{time_text(ns)} ({_percent(ns, elapsed)})"
+    return f"{brief_time(ns)} ({_percent(ns, elapsed)})"
 
 
 def _percent(ns: float, elapsed: float) -> str:
     percent = 100 * ns / elapsed
-    return f"{percent:.0f}%" if percent >= 10 or not percent else f"{percent:.1f}%" if percent >= 0.1 else "below 0.1%"
+    return f"{percent:.0f}%" if percent >= 10 or not percent else f"{percent:.1f}%" if percent >= 0.1 else "under 0.1%"

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from analysis.show.facts import answer_of
 from analysis.show.page import index_of, page_of
 from analysis.show.reader import Reader
 from analysis.show.values import printable
@@ -26,7 +25,7 @@ def write_pages(
     in that folder, and INDEX with a row and a link each. Gives what was written to `out`. Returns the exit code."""
     in_folder = several or target.is_dir()
     link = INDEX if in_folder else ""
-    made = list(reader.each(profiles, lambda summary: (summary, page_of(summary, answer_of(summary), top, link))))
+    made = list(reader.each(profiles, lambda summary: (summary, page_of(summary, top, link))))
     if not made:
         return reader.code
     files = _file_names([summary.capture["source"] for summary, _ in made])

@@ -273,7 +273,7 @@ def test_calls_are_found_by_name(tmp_path, kind, name, appears):
     if appears:
         row = findings[kind]
         assert (row["time_ns"], row["count"], row["of"]) == (200, 4, "elapsed time")
-        assert row["evidence"].endswith("4 in 0.00 ms; per step: 2.0; outside steps: 0")
+        assert row["evidence"].endswith("4 in 0.00 ms; per step: 2.0")
 
 
 @pytest.mark.parametrize(("host", "appears"), [(0, True), (1, False)])
@@ -330,9 +330,29 @@ def test_a_sentence_has_numbers_and_evidence(tmp_path):
     lines = sentences(summarise(read(export.sqlite(tmp_path / "x.sqlite"), details=False)))
     assert len(lines) == MOST
     assert lines[0].startswith(
-        "Finding: conversions of the data type take 20.00 µs, 28.2% of kernel time, in 2 kernels ("
+        "Finding: kernels only convert the data type: 20.0 µs, 28.2% of kernel time, 2 kernels ("
     )
     assert "\x1b" not in "".join(lines)
+
+
+def test_a_sentence_names_two_kernels_that_differ_in_few_characters(tmp_path):
+    tile = (
+        "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize{}x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4_execute_kernel"
+    )
+    names = [tile.format(size) + "__5x_cublas" for size in (64, 128, 256)]
+    (line,) = sentences(summarise(read(_kernels(*names).sqlite(tmp_path / "x.sqlite"), details=False)))
+    first, second = line.split("(")[1].rstrip(")").split("; ")
+    assert first != second and first.endswith(": 1 in 0.01 ms")
+    assert len(line) <= 2 * 116
+
+
+def test_small_findings_are_said_only_among_the_first(tmp_path):
+    def said(*names):
+        return sentences(summarise(read(_kernels(*names).sqlite(tmp_path / f"{len(names)}.sqlite"), details=False)))
+
+    kinds = [FFMA] * 50 + [FILL] * 40 + [NCCL] * 30 + [CAST] * 3
+    assert len(said(*kinds)) == 3, "of the casts there are 2.4%"
+    assert len(said(*kinds, CAST)) == 4
 
 
 def test_every_kind_has_a_sentence_but_idle_of_which_the_verdict_says_more():

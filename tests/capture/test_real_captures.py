@@ -3,8 +3,14 @@
 from functools import cache
 
 import pytest
+from rich.cells import cell_len
 
 from analysis.capture.summary import summarise
+from analysis.show.findings import sentences as findings_of
+from analysis.show.forms import as_markdown, as_text
+from analysis.show.index import captures_table
+from analysis.show.page import page_of
+from analysis.show.verdict import sentences
 from tests.capture.real_captures import FOLDER, read_capture
 
 NAMES = sorted(path.name.removesuffix(".sqlite.xz") for path in FOLDER.glob("*.xz"))
@@ -82,3 +88,40 @@ def test_an_unpadded_vocabulary_is_seen_where_it_is(summary):
     assert "unaligned_gemms" in kinds["gpt2_plain"] and "unaligned_gemms" in kinds["ddp_plain"]
     assert "unaligned_gemms" not in kinds["infer_plain"] | kinds["light_plain"]
     assert all("unfused_attention" not in found for found in kinds.values()), "all use fused attention"
+
+
+def test_the_index_does_not_mix_inferred_phases_with_known_ones(summary):
+    table = captures_table([summary(name) for name in ("gpt2_plain", "gpt2_emit", "infer_plain")])
+    assert table["attributed_share"].tolist() == [0, pytest.approx(0.977, abs=0.002), 0]
+    assert table["inferred_share"].tolist() == [1, pytest.approx(0.023, abs=0.002), 0]
+
+
+def test_a_page_labels_inferred_phases(summary):
+    assert "backward (inferred)" in page_of(summary("gpt2_plain"))
+    assert "backward (inferred)" not in page_of(summary("gpt2_emit"))
+
+
+@pytest.mark.parametrize("name, differs", [("gpt2_emit", True), ("ddp_plain", False), ("gpt2_plain", False)])
+def test_the_table_of_ranges_says_why_phases_have_more(summary, name, differs):
+    words = "A range has what its own thread launched"
+    for text in (as_text(summary(name), 20, 200), as_markdown(summary(name), 20), page_of(summary(name))):
+        assert (words in text) == differs
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_no_line_is_wider_than_the_terminal(summary, name, width):
+    assert max(map(cell_len, as_text(summary(name), 20, width).splitlines())) <= width
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_start_up_of_a_whole_process_is_said_with_how_to_leave_it_out(summary, name):
+    assert any("--between " in line for line in sentences(summary(name)))
+    assert all("without work" in line for line in sentences(summary(name)) if " = " in line)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_findings_take_about_two_lines(summary, name):
+    lines = findings_of(summary(name))
+    assert 1 <= len(lines) <= 5
+    assert all(len(line) <= 260 for line in lines)

@@ -468,3 +468,12 @@ def test_what_is_wrong_is_said_beside_the_coverage(tmp_path):
     assert "Wrong: 2 of 2 kernels have the correlation id of several API calls; their launch is not believed" in text
     facts = json.loads(_show(path, "--format", "json").stdout)["capture"]
     assert facts["duration_ns"] == facts["events_ns"]
+
+
+def test_chosen_sections_are_all_that_is_printed(capture):
+    lines = _show(capture, "--section", "phases").stdout.splitlines()
+    assert lines[:4] == ["good.sqlite", "  only: section phases", "", "Phases"]
+    assert len(lines) == 7
+    assert _show(capture, "--section", "memops", "--range", "backward").stdout.splitlines()[-1] != ""
+    assert "The section syncs has no rows here" in _show(capture, "--section", "syncs", "--range", "forward").stdout
+    assert "no rows here" not in _show(capture).stdout

@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 
+from analysis.capture import selection
 from analysis.capture.attribution import attribute
 from analysis.capture.nsys_export import Capture, read
 from analysis.capture.summary import SECTIONS, Summary, summarise
@@ -115,7 +116,7 @@ def test_without_api_calls_no_cause_is_given(tmp_path):
     summary = _summary(export, tmp_path)
     assert _parts(summary) == {"kernels_ns": 10, "unknown_idle_ns": 95}
     assert summary.launches["dry_ns"] is None
-    assert "the launches are not in the capture" in sentences(summary)[2]
+    assert "the launches are not in the capture" in sentences(summary)[0]
 
 
 def test_one_operation_of_unknown_launch_is_unknown_alone(tmp_path):
@@ -164,9 +165,9 @@ def test_whole_graph_executions_count_as_graphs(tmp_path):
     summary = _summary(export, tmp_path)
     # The call of the second ends at 140, and is taken to need the 10 ns that the kernel's needed.
     assert _parts(summary) == {"kernels_ns": 20, "graphs_ns": 100, "late_launch_ns": 60, "no_work_ns": 10}
-    assert sentences(summary)[2] == (
-        "Limited by CUDA graphs: they run 53% of the time, and hide their kernels; "
-        "next by the host: the GPU waits for the host 32% of the time"
+    assert sentences(summary)[0] == (
+        "GPU 0: limited by CUDA graphs: they hide their kernels, and run 56% of the 180 ns from first to last "
+        "operation; next by the host: the GPU waits for it 33%"
     )
 
 
@@ -204,8 +205,21 @@ def test_an_idle_time_has_the_phase_of_the_operation_that_ends_it(tmp_path):
     assert rows["late_launch_ns"].to_dict() == {"forward": 45, "backward": 165, "": 175}
     assert rows["no_work_ns"].to_dict() == {"forward": 0, "backward": 0, "": 10}
     assert sentences(summary)[3] == (
-        "By phase, with what takes most of it: forward 55 ns (the host 82%), backward 170 ns (the host 97%)"
+        "By phase, with what limits it: forward 55 ns (host 82%), backward 170 ns (host 97%)"
     )
+
+
+def test_an_inferred_phase_is_labelled_so_and_a_tiny_one_left_out(tmp_path):
+    export = Export()
+    export.push("forward", 0, 100)
+    export.push("optimizer", 9_000, 9_001)
+    export.launch(0)
+    export.launch(9_000)
+    export.launch(10_000)
+    summary = _summary(export, tmp_path)
+    phases = summary.sections["phases"]
+    phases.loc[phases["phase"] == "optimizer", "inferred_share"] = 1.0
+    assert sentences(summary)[-1] == "By phase, with what limits it: optimizer 9.00 µs (host 100%, inferred)"
 
 
 # ------------------------------------------------------------------------------------------------------------ exactness
@@ -356,9 +370,9 @@ def test_a_capture_that_copies_is_said_to_be_limited_by_copies(tmp_path):
         export.copy(at, at + 92 * MS, export.call(number, number + 1, name="cudaMemcpyAsync"))
         export.launch(number + 2, start=at + 92 * MS, end=at + 96 * MS)
         at += 97 * MS
-    parts, _, limit = _lines(export, tmp_path)
-    assert parts == "GPU 0: 969.00 ms = copies 920.00 ms (95%) + kernels 40.00 ms (4.1%) + idle 9.00 ms (0.9%)"
-    assert limit == "Limited by copies: 95% of the time nothing but copies and sets runs"
+    limit, parts, _ = _lines(export, tmp_path)
+    assert limit == "GPU 0: limited by copies: nothing but copies and sets runs 95% of the time"
+    assert parts == "969 ms = copies 920 ms (95%) + kernels 40.0 ms (4.1%) + idle 9.00 ms (0.9%)"
 
 
 def test_a_queue_that_runs_dry_is_said_beside_its_mean(tmp_path):
@@ -378,9 +392,9 @@ def test_the_host_is_named_with_how_long_the_gpu_waits(tmp_path):
     for number in range(100):
         export.launch(100 * number, start=100 * number + 10, end=100 * number + 45)
     assert _lines(export, tmp_path) == [
-        "GPU 0: 9.95 µs = kernels 3.50 µs (35%) + idle 6.45 µs (65%)",
-        "Idle: launched late by the host 6.43 µs, before and after all its work 10 ns",
-        "Limited by the host: the GPU waits for the host 65% of the time; next by kernels: they run 35% of the time",
+        "GPU 0: limited by the host: the GPU waits for it 65% of the time; next by kernels: they run 35%",
+        "9.95 µs = kernels 3.50 µs (35%) + idle 6.45 µs (65%)",
+        "Idle: launched late by the host 6.43 µs",
     ]
 
 
@@ -388,8 +402,9 @@ def test_communication_that_nothing_hides_is_named(tmp_path):
     export = Export()
     export.launch(0, start=10, end=90, name=NCCL)
     export.launch(1, start=90, end=110)
-    assert _lines(export, tmp_path)[2] == (
-        "Limited by communication: 73% of the time nothing but communication kernels runs"
+    assert _lines(export, tmp_path)[0] == (
+        "GPU 0: limited by communication: nothing else runs 80% of the 100 ns from first to last operation; "
+        "next by kernels: they run 20%"
     )
 
 
@@ -397,10 +412,46 @@ def test_a_gpu_that_mostly_has_no_work_is_said_to_have_none(tmp_path):
     export = Export()
     export.push("load", 0, 900)
     export.launch(900, start=910, end=1000)
-    assert _lines(export, tmp_path)[2] == (
-        "Without work 91% of the time, before its first and after its last; "
-        "limited by kernels: they run 9.0% of the time"
-    )
+    assert _lines(export, tmp_path) == [
+        "GPU 0: limited by kernels: they run 100% of the 90 ns from first to last operation",
+        "1.00 µs = 910 ns without work + 90 ns, with kernels 90 ns (100%)",
+    ]
+
+
+def _with_start_up(loads: list[int]) -> Export:
+    """A kernel each 10 ms of a second, and calls that load code."""
+    export = Export()
+    for number in range(100):
+        export.launch(10 * number * MS, start=10 * number * MS + 10, end=10 * number * MS + MS)
+    for at in loads:
+        export.call(at, at + MS, name="cuLibraryLoadData")
+    export.call(1200 * MS, 1201 * MS, name="cuLibraryUnload")
+    return export
+
+
+@pytest.mark.parametrize(
+    ("loads", "between"),
+    [
+        ([100 * MS, 399 * MS], "400ms,991ms"),
+        ([60 * MS], "61000us,991ms"),
+        ([], None),
+        ([10 * MS], None),  # the first steps hide nothing
+        ([300 * MS, 980 * MS], None),  # nothing comes after it
+        ([1100 * MS], None),  # no GPU works any more
+    ],
+)
+def test_start_up_that_hides_what_comes_after_it_is_said_with_how_to_leave_it_out(tmp_path, loads, between):
+    path = _with_start_up(loads).sqlite(tmp_path / "x.sqlite")
+    summary = summarise(read(path))
+    lines = [line for line in sentences(summary) if line.startswith("Start-up is in these numbers")]
+    assert len(lines) == (between is not None)
+    if between:
+        assert f"--between {between} " in lines[0]
+        start, end = selection.between(between)
+        assert start >= summary.capture["loading_end_ns"] and end >= summary.capture["work_end_ns"]
+        steady = summarise(read(path), selection=selection.Selection(between=(start, end)))
+        assert not any(line.startswith("Start-up") for line in sentences(steady))
+        assert steady.capture["work_start_ns"] > start
 
 
 def test_a_few_gpus_have_a_line_each_and_many_a_summary(tmp_path):
@@ -408,15 +459,25 @@ def test_a_few_gpus_have_a_line_each_and_many_a_summary(tmp_path):
         export = Export()
         for device in range(gpus):
             export.launch(0, start=10, end=100 + device, device=device)
+            if gpus == 9:
+                export.launch(190, start=200, end=210, device=device)
         lines = sentences(summarise(read(export.sqlite(tmp_path / f"{number}.sqlite"))))
         if gpus == 2:
             assert lines == [
-                "GPU 0: 101 ns = kernels 90 ns (89%) + idle 11 ns (11%). Limited by kernels: they run 89% of the time",
-                "GPU 1: 101 ns = kernels 91 ns (90%) + idle 10 ns (9.9%). Limited by kernels: they run 90% of the time",
+                "GPU 0: limited by kernels: they run 100% of the 90 ns from first to last operation. "
+                "101 ns = 11 ns without work + 90 ns, with kernels 90 ns (100%)",
+                "GPU 1: limited by kernels: they run 100% of the 91 ns from first to last operation. "
+                "101 ns = 10 ns without work + 91 ns, with kernels 91 ns (100%)",
             ]
         else:
-            assert lines[0].startswith("9 GPUs, together: 972 ns = kernels 846 ns (87%)")
-            assert lines[3] == "From GPU to GPU kernels run 83% (GPU 0) to 91% (GPU 8) of the time"
+            assert lines == [
+                "9 GPUs, together: limited by kernels: they run 50% of the time; "
+                "next by the host: the GPU waits for it 46%",
+                "1.89 µs = kernels 936 ns (50%) + idle 954 ns (50%)",
+                "Idle: launched late by the host 864 ns, before its first and after its last operation 90 ns",
+                "By GPU, kernels run 48% (GPU 0) to 51% (GPU 8) of the time",
+                "By GPU, it waits for late launches 44% (GPU 8) to 48% (GPU 0) of the time",
+            ]
 
 
 def test_a_capture_without_gpu_work_says_so(tmp_path):
@@ -431,6 +492,6 @@ def test_the_verdict_stands_before_all_other_facts(tmp_path):
     export = Export()
     export.launch(0)
     summary = _summary(export, tmp_path)
-    assert as_text(summary, 20, 120).splitlines()[1].startswith("  GPU 0: 15 ns = ")
-    assert as_markdown(summary, 20).splitlines()[2].startswith("- GPU 0: 15 ns = ")
+    assert as_text(summary, 20, 120).splitlines()[1].startswith("  GPU 0: limited by kernels")
+    assert as_markdown(summary, 20).splitlines()[2].startswith("- GPU 0: limited by kernels")
     assert list(SECTIONS)[:2] == ["verdict", "verdict_phases"]
