@@ -93,11 +93,12 @@ def bands_of(first: Any, second: Any) -> Bands | None:
         [frame[frame["run_id"].astype(str).isin(both)] for frame in (rec.steps, rec.kernels, rec.memops)]
         for rec in (first, second)
     ]
-    kernels = [
-        paired(*(times_of_kernels(of_kernels, by) for _, of_kernels, _ in sides), by)
-        for by in (["run_id"], ["run_id", "family"])
-    ]
-    steps = paired(*(times_of_steps(*side) for side in sides), ["run_id"])
+    kernels = []
+    for by in (["run_id"], ["run_id", "family"]):
+        before, after = (times_of_kernels(of_kernels, by) for _, of_kernels, _ in sides)
+        kernels.append(paired(before, after, by))
+    first_steps, second_steps = (times_of_steps(*side) for side in sides)
+    steps = paired(first_steps, second_steps, ["run_id"])
     if len(steps) < LEAST_PAIRS:
         return None
     return Bands(kernel=fit_band(pd.concat(kernels, ignore_index=True), "kernel"), wall=fit_band(steps, "wall"))

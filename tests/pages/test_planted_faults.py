@@ -57,7 +57,7 @@ def test_exchanged_tables_of_two_runs_are_faster_than_the_gpu(two):
 
 
 def test_times_that_are_too_short_are_faster_than_the_gpu(two):
-    found = breaches(scaled(two, 0.5, "steps", "kernels", "memops"))
+    found = breaches(scaled(two, 0.4, "steps", "kernels", "memops"))
     assert {"gemm_rate", "mfu", "copy_rate"} <= found
 
 
