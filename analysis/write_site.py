@@ -269,7 +269,7 @@ def write_questions(
     checked = ask(reconciliation, rec, studies=studies)
     site.write("report/reconciliation.md", "reconciliation.md", checked)
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
-    pages = {"questions": verdicts, "beyond": beyond, "agreement": agreement}
+    pages: dict[str, Any] = {"questions": verdicts, "beyond": beyond, "agreement": agreement}
     pages["conditions"] = environment.conditions(rec.runs)
     site.write("index.md", "overview.md", ask(overview, rec), **pages)
     return site, checked
@@ -333,8 +333,12 @@ def _constants(rec: store.Recording, studies: Mapping[str, store.Recording]) -> 
     names |= {"processes": "processes"}
     steps = {key: (int(ok[name].min()), int(ok[name].max())) if len(ok) else (0, 0) for key, name in names.items()}
     every = [rec, *studies.values()]
-    steps |= {"usual": _num_usual(rec, every), "profiler": _profiler(every)}
-    return steps | {"launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE, "clock": timing.clock_lead(rec.kernels)}
+    return steps | {
+        "usual": _num_usual(rec, every),
+        "profiler": _profiler(every),
+        "launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE,
+        "clock": timing.clock_lead(rec.kernels),
+    }
 
 
 def _num_usual(rec: store.Recording, every: list[store.Recording]) -> tuple[int, int]:

@@ -99,7 +99,7 @@ def _times(side: Side) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Kernel times and times of unprofiled steps: run_id, part ("" for all of a step, or a family), time_ns, parts."""
     of_step = differences.times_of_kernels(side.kernels, ["run_id"]).assign(part="")
     of_family = differences.times_of_kernels(side.kernels, ["run_id", "family"]).rename(columns={"family": "part"})
-    steps = differences.times_of_steps(side.steps, side.kernels).assign(part="")
+    steps = differences.times_of_steps(side.steps, side.kernels, side.memops).assign(part="")
     return pd.concat([of_step, of_family], ignore_index=True), steps
 
 

@@ -80,7 +80,7 @@ def _facts(frames: Frames, bands: Bands | None) -> dict:
 
 
 def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
-    measured, band = frames.measured, bands and bands.wall
+    measured, band = frames.measured, (bands.wall if bands else None)
     profiled = measured.dropna(subset="busy_ratio")
     under_nsys = _ratio("host_ratio", measured)
     return [

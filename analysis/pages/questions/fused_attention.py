@@ -388,8 +388,8 @@ def _beside_naive(table: pd.DataFrame, keys: list[str], bands: Bands | None) -> 
         table[ratio] = table[f"naive_{value}"] / table[value]
     fused = table["attention"] != NAIVE
     for clock, band, faster, speedup in (
-        ("busy", bands and bands.kernel, "faster", "speedup"),
-        ("timer", bands and bands.wall, "timer_faster", "timer_speedup"),
+        ("busy", bands.kernel if bands else None, "faster", "speedup"),
+        ("timer", bands.wall if bands else None, "timer_faster", "timer_speedup"),
     ):
         half_band = differences.half_band_ns(table, clock, f"naive_{clock}", band)
         table[f"{clock}_band_ns"] = half_band.where(fused)
@@ -522,8 +522,8 @@ def _fastest(trained: pd.DataFrame, keys: list[str], bands: Bands | None) -> pd.
         first, others = _beside_first(group, "busy")
         timed, rest = _beside_first(group, "timer")
         row = first | {"timer_first": timed["attention"], "timer_first_ns": timed["timer_ns"]}
-        row["leads"] = bool(differences.differ(others, "busy", "first_busy", bands and bands.kernel).all())
-        row["timer_leads"] = bool(differences.differ(rest, "timer", "first_timer", bands and bands.wall).all())
+        row["leads"] = bool(differences.differ(others, "busy", "first_busy", bands.kernel if bands else None).all())
+        row["timer_leads"] = bool(differences.differ(rest, "timer", "first_timer", bands.wall if bands else None).all())
         rows.append(row)
     columns = [*trained.columns, "timer_first", "timer_first_ns", "leads", "timer_leads"]
     return pd.DataFrame(rows, columns=columns).astype({"leads": bool, "timer_leads": bool})

@@ -340,8 +340,8 @@ def _pairs(measured: pd.DataFrame, by: list[str], base: str, bands: Bands | None
     rows = measured[(measured["compile"] != base) & (measured["compile"] != OFF)].merge(other, on=by)
     rows["ratio"] = rows["timer_ns"] / rows["base_timer_ns"]
     rows["speedup"] = 1 / rows["ratio"]
-    rows["band_ns"] = differences.half_band_ns(rows, "timer", "base_timer", bands and bands.wall)
-    rows["differs"] = differences.differ(rows, "timer", "base_timer", bands and bands.wall)
+    rows["band_ns"] = differences.half_band_ns(rows, "timer", "base_timer", bands.wall if bands else None)
+    rows["differs"] = differences.differ(rows, "timer", "base_timer", bands.wall if bands else None)
     rows["base_launch_part"] = rows["base_launch_share"] / (1 - rows["base_busy_share"])
     for part in ("timer", "busy", "idle"):
         saved = "saved_ns" if part == "timer" else f"saved_{part}_ns"
@@ -371,7 +371,7 @@ def _over_default(measured: pd.DataFrame, compiled: pd.DataFrame, by: list[str],
     off = rows[rows["compile"] == DEFAULT].drop(columns=["run_id", "compile"])
     rows = rows[rows["compile"] == GRAPHS].merge(off.rename(columns={name: f"base_{name}" for name in clock}), on=by)
     rows["ratio"] = rows["timer_ns"] / rows["base_timer_ns"]
-    differs = differences.differ(rows, "timer", "base_timer", bands and bands.wall)
+    differs = differences.differ(rows, "timer", "base_timer", bands.wall if bands else None)
     return rows.assign(speedup=1 / rows["ratio"], differs=differs)
 
 

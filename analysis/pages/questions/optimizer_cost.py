@@ -130,7 +130,7 @@ def _against_base(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
         speedup = table[f"{clock}_ns_{BASE}"] / table[f"{clock}_ns"]
         table[f"{clock}_speedup"] = speedup.where(table["optimizer"] != BASE)
         renamed = table.rename(columns={f"{clock}_{end}_{BASE}": f"base_{end}" for end in ends})
-        band = bands and (bands.kernel if clock == "kernel" else bands.wall)
+        band = (bands.kernel if clock == "kernel" else bands.wall) if bands else None
         half_band = differences.half_band_ns(renamed, clock, "base", band)
         table[f"{clock}_band_ns"] = half_band.where(table["optimizer"] != BASE)
         table[f"{clock}_apart"] = differences.differ(renamed, clock, "base", band)

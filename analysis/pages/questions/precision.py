@@ -104,7 +104,7 @@ def _frames(
     return Frames(
         cases=cases,
         families=families,
-        others=precisions.other_families(families, grid, bands and bands.kernel),
+        others=precisions.other_families(families, grid, bands.kernel if bands else None),
         paths=precisions.paths_of(totals, grid),
         numerics=precisions.numerics_of(figures, grid),
         shares=ok[["size", "precision", "run_id"]].merge(shares, on="run_id"),
@@ -132,9 +132,9 @@ def _against_fp32(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     table["ceiling"] = of_base / table["rest_ns_fp32"]
     ends = ("ns", "min_ns", "max_ns", "parts")
     renamed = table.rename(columns={f"step_{end}_fp32": f"base_{end}" for end in ends})
-    half_band = differences.half_band_ns(renamed, "step", "base", bands and bands.wall)
+    half_band = differences.half_band_ns(renamed, "step", "base", bands.wall if bands else None)
     table["step_band_ns"] = half_band.where(table["precision"] != BASE)
-    table["step_apart"] = differences.differ(renamed, "step", "base", bands and bands.wall)
+    table["step_apart"] = differences.differ(renamed, "step", "base", bands.wall if bands else None)
     return table
 
 

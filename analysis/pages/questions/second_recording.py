@@ -104,7 +104,7 @@ def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
     apart = timing.differ(table.rename(columns=_intervals), FIRST, SECOND)
     sides = table.rename(columns=_intervals).rename(columns=lambda name: name.replace("_step_ns", "_ns"))
     never_waits = {f"{side}_parts": 0.0 for side in (FIRST, SECOND)}
-    moved = differences.differ(sides.assign(**never_waits), FIRST, SECOND, bands and bands.wall)
+    moved = differences.differ(sides.assign(**never_waits), FIRST, SECOND, bands.wall if bands else None)
     ratios = out_of(table, extremes("step_ratio"))
     same_top = table["same_top"]
     return [

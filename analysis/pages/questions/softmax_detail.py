@@ -107,7 +107,7 @@ def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
         Claim("smallest", _smallest(judged), facts=extremes("share")),
         Claim("cache", judged[judged["faster_than_memory"]], facts=_cached(len(judged))),
         Claim("no_cache", judged, lambda rows: not rows["faster_than_memory"].any(), extremes("share")),
-        Claim("vectorised", _beside(frames.every, bands and bands.kernel), _exp_is_faster, _vectorised),
+        Claim("vectorised", _beside(frames.every, bands.kernel if bands else None), _exp_is_faster, _vectorised),
         Claim("beyond_cache", bound[bound["score_bytes"] > (l2_bytes or math.inf)], facts=extremes("over_bound")),
         Claim("small_only", bound, _all_in(l2_bytes), extremes("over_bound")),
         Claim("cache_unknown", bound, lambda rows: l2_bytes is None, extremes("over_bound")),
