@@ -142,7 +142,7 @@ def test_a_finished_run_without_timings_is_a_breach(rec):
     steps = rec.steps[(rec.steps["run_id"] != first) | (rec.steps["collector"] != "timer")]
     breaches = reconciliation.answer(rec.runs, steps, rec.kernels, rec.memops, rec.nsys_sums).tables["breaches"].rows
     assert set(breaches["run_id"]) == {first}
-    assert {"timed_steps", "phase_sum", "profiler"} <= set(breaches["check"])
+    assert {"timed_steps", "phase_sum"} <= set(breaches["check"])
 
 
 def test_every_run_has_a_page_and_its_neighbours(rec):
