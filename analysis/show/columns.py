@@ -13,7 +13,7 @@ DROPPED = {
     "ranges": ("busy_ns", "style", "projected_ns", "instances"),
     "api": ("latency_max_ns", "launches"),
     "gpus": ("clock_hz", "sm_count", "memory_bytes", "operations"),
-    "phases": ("busy_ns", "exact_share", "host_ns", "linked_share"),
+    "phases": ("busy_ns", "host_ns", "kernel_calls", "linked_share"),
     "captures": ("num_gpus", "events_ns", "kernel_ns"),
 }
 """Columns that a section does without in a narrow terminal, the first ones first."""

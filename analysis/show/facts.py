@@ -1,5 +1,7 @@
 """What stands above the tables: facts of the capture, how much is attributed, and what is wrong with it."""
 
+from shlex import quote
+
 from analysis.capture.summary import SECTIONS, Summary
 from analysis.show.findings import sentences as findings_of
 from analysis.show.values import printable, shown, time_text
@@ -55,7 +57,7 @@ def facts_of(summary: Summary) -> list[str]:
         names = ", ".join(map(printable, unmatched))
         lines.append(
             f"The largest ranges match no phase ({names}): name them with --phase, such as "
-            f"--phase forward={printable(unmatched[0])}"
+            f"--phase {quote(f'forward={printable(unmatched[0])}')}"
         )
     return lines + _problems_of(summary)
 

@@ -7,6 +7,7 @@ from analysis.show.names import shorten
 from analysis.show.values import brief_time, printable, shown
 from jobs.contract.words import counted
 
+FINDING = "Finding: "
 MOST, LEAST = 5, 3
 """Findings that are said at most, and whatever their share."""
 LEAST_SHARE = 0.03
@@ -50,7 +51,7 @@ def sentences(summary: Summary) -> list[str]:
         values |= {f"{noun}s": counted(finding.count, noun) for noun in ("kernel", "operation", "call")}
         values["elapsed"] = "the elapsed time of all processes" if several else "elapsed time"
         evidence = f" ({_shortened(printable(finding.evidence))})" if finding.evidence else ""
-        lines.append(f"Finding: {SENTENCES[finding.kind].format(**values)}{evidence}")
+        lines.append(f"{FINDING}{SENTENCES[finding.kind].format(**values)}{evidence}")
     return lines
 
 

@@ -55,10 +55,10 @@ def as_text(summary: Summary, top: int, width: int) -> str:
     for name, title, frame, left_out in _limited(summary, top):
         rows, dropped = table(name, frame, width, is_whole=not top)
         lines += ["", title, *rows]
-        if note := note_of(summary, name):
-            lines += wrapped(note, width, "  ")
         if left_out:
             lines.append(f"  ... and {left_out} more (--top 0 shows all)")
+        if note := note_of(summary, name):
+            lines += wrapped(note, width, "  ")
         if dropped:
             narrow.append(f"{title}: {', '.join(dropped)}")
     lines += [f"\nThe section {name} has no rows here" for name in summary.shown if not _has_rows(summary, name)]
@@ -132,9 +132,13 @@ def section_as_csv(summaries: Sequence[Summary], section: str, names_profiles: b
 
 
 def _csv_cell(value: object) -> object:
-    """A value as it is, without what could drive a terminal; values of a list side by side."""
+    """A value as it is, without what could drive a terminal, or a spreadsheet that takes it for a formula; values of a
+    list side by side."""
     if isinstance(value, dict):
         value = [f"{name}={_csv_cell(part)}" for name, part in value.items()]
     if isinstance(value, list):
         value = " ".join(map(str, value))
-    return "" if value is None else printable(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        text = printable(value)
+        return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
+    return "" if value is None else value

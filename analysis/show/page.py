@@ -13,7 +13,8 @@ from analysis.capture.summary import NUM_MOMENTS, SECTIONS, Summary
 from analysis.capture.verdict import PARTS
 from analysis.reference.kernel_families import FAMILIES
 from analysis.render.tables import family_chip
-from analysis.show.facts import heads_of, note_of
+from analysis.show.facts import LEAST_SAID, heads_of, note_of
+from analysis.show.findings import FINDING
 from analysis.show.forms import ALWAYS_WHOLE, sections_of
 from analysis.show.index import captures_table
 from analysis.show.names import shorten
@@ -43,7 +44,11 @@ def page_of(summary: Summary, top: int = 20, index: str = "") -> str:
     source = printable(summary.capture["source"])
     parts = [back, Markup("<h1>{}</h1>").format(source)]
     lead, *others = heads_of(summary)
-    parts += [_list(lead, "lead"), *_verdict_bars(summary), *(_list(lines, "facts") for lines in others)]
+    parts += [_list(lead, "lead"), *_verdict_bars(summary)]
+    for lines in others:
+        is_findings = lines[0].startswith(FINDING)
+        parts.append(Markup("<h2>{}</h2>").format("What stands out" if is_findings else "The capture"))
+        parts.append(_list([line.removeprefix(FINDING) for line in lines], "" if is_findings else "facts"))
     parts += [_timeline(summary), _phases_bar(summary), _families_bar(summary)]
     for name, title, frame in sections_of(summary):
         unfolded = len(frame) if not top or name in ALWAYS_WHOLE else top
@@ -79,9 +84,11 @@ def _list(lines: Sequence[str], kind: str) -> Markup:
 
 
 def _bar(title: str, label: str, pieces: Iterable[tuple[str, str, str, float]]) -> Markup:
-    """A bar of shares. pieces: class, style, words, share."""
+    """A bar of shares, without those that would read 0.0%. pieces: class, style, words, share."""
     spans, words = [], []
     for kind, style, name, share in pieces:
+        if share < LEAST_SAID:
+            continue
         text = f"{name} {shown('share', share)}"
         spans.append(
             Markup('<span class="{}" style="width:{}%;{}" title="{}"></span>').format(
@@ -103,17 +110,13 @@ def _bar(title: str, label: str, pieces: Iterable[tuple[str, str, str, float]]) 
 
 def _families_bar(summary: Summary) -> Markup:
     rows = summary.sections["families"].to_dict("records") if "families" in summary.shown else []
-    pieces = ((row["family"], "", _LABELS[row["family"]], row["share"]) for row in rows if row["share"] > 0)
+    pieces = ((row["family"], "", _LABELS[row["family"]], row["share"]) for row in rows)
     return _bar("Kernel time by family", "Shares of kernel time by kernel family", pieces)
 
 
 def _phases_bar(summary: Summary) -> Markup:
     rows = summary.sections["phases"].to_dict("records") if "phases" in summary.shown else []
-    pieces = (
-        ("", f"background:{_phase_colour(row['phase'])}", _phase_label(row), row["share"])
-        for row in rows
-        if row["share"] > 0
-    )
+    pieces = (("", f"background:{_phase_colour(row['phase'])}", _phase_label(row), row["share"]) for row in rows)
     return _bar("Kernel time by phase", "Shares of kernel time by phase", pieces)
 
 
@@ -129,7 +132,7 @@ def _verdict_bars(summary: Summary) -> Iterator[Markup]:
         return
     for _, row in rows.iterrows():
         parts = [(label, colour, row[name] / max(row["elapsed_ns"], 1)) for name, (label, colour) in _PARTS.items()]
-        pieces = (("", f"background:var(--{colour})", label, share) for label, colour, share in parts if share > 0)
+        pieces = (("", f"background:var(--{colour})", label, share) for label, colour, share in parts)
         title = f"Elapsed time of GPU {row['gpu']}: {time_text(row['elapsed_ns'])}"
         yield _bar(title, "Shares of elapsed time", pieces)
 

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -477,3 +478,17 @@ def test_chosen_sections_are_all_that_is_printed(capture):
     assert _show(capture, "--section", "memops", "--range", "backward").stdout.splitlines()[-1] != ""
     assert "The section syncs has no rows here" in _show(capture, "--section", "syncs", "--range", "forward").stdout
     assert "no rows here" not in _show(capture).stdout
+
+
+@pytest.mark.parametrize("name", ["=cmd|'/C calc'!A0", "@SUM(1)", "+1", " -1"])
+def test_a_name_is_no_formula_in_csv_and_no_command_in_a_hint(tmp_path, name):
+    export = Export()
+    export.push(f"{name} $(id)", 0, 100)
+    export.launch(10, name=name)
+    path = export.sqlite(tmp_path / "x.sqlite")
+    for arguments in (["--format", "csv"], ["--format", "csv", "--section", "kernels"]):
+        rows = list(csv.reader(io.StringIO(_show(path, *arguments).stdout)))
+        assert any(f"'{name}" in row for row in rows)
+        assert not any(cell.lstrip().startswith(("=", "+", "-", "@")) for row in rows for cell in row)
+    hint = " ".join(_show(path).stdout.split()).split("such as --phase ")[1]
+    assert hint.startswith(shlex.quote(" ".join(f"forward={name} $(id)".split())))
