@@ -110,7 +110,7 @@ PRIVATE = {
     r"(?=\d*[a-f])[0-9a-f]{40}(?![\w-])",
     "user and password": r"\w://[^\s/@:]*:[^\s/@]+@",
     "private key": r"-----BEGIN [A-Z ]*PRIVATE KEY|\bPuTTY-User-Key-File|\bAGE-SECRET-KEY-",
-    "secret": rf"(?i)(?<!\w)(?=\w*?{_SAID_SECRET})\w++['\"]?\s*[=:]\s*['\"]?[^\s'\",}}\]]+"
+    "secret": rf"(?i)(?<!\w)(?=\w*?{_SAID_SECRET})\w++['\"]?\s*[=:]\s*['\"]?(?!\$\{{\{{)[^\s'\",}}\]]+"
     rf"|(?<![\w-])--(?=[\w-]*?{_SAID_SECRET})[\w-]++\s+[^\s-]"
     rf"|(?<!\w)(?=\w*?{_KEYWORD})\w++(?:[\]'\"]{{0,2}}\s*+(?::=?|!?={{1,3}}>?)\s*+['\"`]\w"
     rf"|[^\s'\"`]{{0,50}}\s*+['\"`]\w[^'\"`]*+['\"`];)"
@@ -137,7 +137,7 @@ PRIVATE = {
     # Whatever it is called: an address with a port, what a program calls a host, Slurm's lists of nodes.
     r"|[a-z][\w-]*\[0\d++(?:[-,]\d++)+\])|\w://(?!localhost\b|127\.|0\.0\.0\.0)[\w.-]++:\d"
     r"|\b(?:host_?name|node_?name|node_?list|master_addr)['\"]?\s*[=:]\s*['\"]?(?!localhost\b)\w",
-    "user and host": r"\w[.-]*@[\w-]+",
+    "user and host": r"\w[.-]*@(?!v\d+\b)[\w-]+",  # not the version of an action
 }
 """What never belongs into a recording, as patterns over its text. A line may have 60 kB without a space: none of them
 looks on from each letter of a word.

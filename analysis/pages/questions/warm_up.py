@@ -148,8 +148,8 @@ def _apart_most(rows: pd.DataFrame) -> dict:
     of_case = rows.groupby(CASE)["main_ns"]
     times = (of_case.max() / of_case.min()).rename("times").reset_index()
     worst = times.loc[times["times"].idxmax()]
-    found = rows[(rows[CASE] == worst[CASE]).all(axis=1)].sort_values("main_ns", kind="stable")
-    return {**worst.to_dict(), "numbers": found[["recording", "main_ns"]].to_dict("records")}
+    recorded = rows[(rows[CASE] == worst[CASE]).all(axis=1)].sort_values("main_ns", kind="stable")
+    return {**worst.to_dict(), "numbers": recorded[["recording", "main_ns"]].to_dict("records")}
 
 
 def _facts(frames: Frames) -> dict:
