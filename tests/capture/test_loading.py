@@ -107,7 +107,7 @@ def test_sums_are_those_of_the_summary():
 
 
 def test_the_guide_lists_the_columns():
-    sections = re.split(r"^#### `capture\.(\w+)`\n", GUIDE.with_name("python.md").read_text(), flags=re.MULTILINE)[1:]
+    sections = re.split(r"^### `capture\.(\w+)`\n", GUIDE.with_name("python.md").read_text(), flags=re.MULTILINE)[1:]
     documented = {
         name: dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE))
         for name, table in zip(sections[::2], sections[1::2])

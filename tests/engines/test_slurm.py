@@ -30,6 +30,8 @@ size: [tiny]
 context_length: [16, 24, 32, 40, 48, 56, 64, 72]
 mode: [forward, train_step]
 custom_sizes: {tiny: {d_model: 64, d_ff: 128, num_layers: 2, num_heads: 4}}
+processes: 2
+profiled_steps: 3
 """
 
 SLURM_CONF = """

@@ -23,6 +23,8 @@ size: [tiny]
 context_length: [16, 32, 48]
 mode: [forward, train_step]
 custom_sizes: {tiny: {d_model: 64, d_ff: 128, num_layers: 2, num_heads: 4}}
+processes: 2
+profiled_steps: 3
 """
 READ_ONLY = ("--read-only", "--tmpfs", "/tmp:exec")
 FAKE_NSYS = (

@@ -301,13 +301,11 @@ def _rate_table(parts: pd.DataFrame, case: tuple[Column, ...]) -> Table:
 
 
 def _of_mode(mode: str, label: str, table: pd.DataFrame, case: tuple[Column, ...]) -> Table:
-    phases = (Column("forward_ns", "forward, busy", "ms"), Column("backward_ns", "backward, busy", "ms"))
     columns = (
         *case,
         spread_column("busy", "GPU busy"),
         Column("speedup", "eager ÷ fused", "ratio", absent="no eager time"),
         band_column("busy_band_ns"),
-        *(phases if mode == TRAIN else ()),
         spread_column("timer", "Python timer"),
         band_column("timer_band_ns"),
         Column("peak_memory_bytes", "peak allocated", "bytes"),

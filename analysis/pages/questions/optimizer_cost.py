@@ -272,7 +272,6 @@ def _main_tables(frames: Frames) -> list[Table]:
                 Column("time_speedup", "speed-up", "ratio", absent="base"),
                 band_column("time_band_ns"),
                 Column("launches", "launches", "count"),
-                Column("moved_bytes", "moved", "bytes", absent="n/a"),
                 Column("rate", "rate", "gbps", absent="n/a"),
                 Column("of_copy", "of copy rate", "share", bar=True, absent=NOT_CALIBRATED),
             ),
