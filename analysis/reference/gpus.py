@@ -23,8 +23,8 @@ class Gpu(NamedTuple):
     names: as nvidia-smi prints them, without the leading "NVIDIA ".
     fp32 ... fp8: dense peak in TFLOP/s (1e12 operations a second); None where the hardware has no such unit.
     memory_gbps: peak memory bandwidth in GB/s (1e9 bytes a second). memory_gb: size in GB (1e9 bytes) as sold.
-    num_sms: streaming multiprocessors. source: the vendor's document. l2_mib: size of the L2 cache in MiB; None where
-    nobody looked it up.
+    num_sms: streaming multiprocessors. source: the vendor's document. l2_mib: size of the L2 cache in MiB,
+    as the driver tells nsys (`l2CacheSize` of TARGET_INFO_GPU); None where no capture has told it.
     """
 
     key: str
@@ -85,21 +85,21 @@ GPUS = (
     Gpu("A30", ("A30",), 10.3, 82.0, 165.0, 165.0, None, 933, 24, 56, "NVIDIA A30 datasheet"),  # bf16, GB/s checked
     Gpu("A40", ("A40",), 37.4, 74.8, 149.7, 149.7, None, 696, 48, 84, "NVIDIA A40 datasheet"),  # checked
     Gpu("RTX A6000", ("RTX A6000",), 38.7, 77.4, 154.8, 154.8, None, 768, 48, 84, _GA102),  # from memory
-    Gpu("A100 SXM4 40GB", ("A100-SXM4-40GB",), 19.5, 156.0, 312.0, 312.0, None, 1555, 40, 108, _A100, 40),  # checked
-    Gpu("A100 SXM4 80GB", ("A100-SXM4-80GB",), 19.5, 156.0, 312.0, 312.0, None, 2039, 80, 108, _A100, 40),  # checked
-    Gpu("A100 PCIe 40GB", ("A100-PCIE-40GB",), 19.5, 156.0, 312.0, 312.0, None, 1555, 40, 108, _A100, 40),  # checked
-    Gpu("A100 PCIe 80GB", ("A100 80GB PCIe",), 19.5, 156.0, 312.0, 312.0, None, 1935, 80, 108, _A100, 40),  # checked
+    Gpu("A100 SXM4 40GB", ("A100-SXM4-40GB",), 19.5, 156.0, 312.0, 312.0, None, 1555, 40, 108, _A100),  # checked
+    Gpu("A100 SXM4 80GB", ("A100-SXM4-80GB",), 19.5, 156.0, 312.0, 312.0, None, 2039, 80, 108, _A100),  # checked
+    Gpu("A100 PCIe 40GB", ("A100-PCIE-40GB",), 19.5, 156.0, 312.0, 312.0, None, 1555, 40, 108, _A100),  # checked
+    Gpu("A100 PCIe 80GB", ("A100 80GB PCIe",), 19.5, 156.0, 312.0, 312.0, None, 1935, 80, 108, _A100),  # checked
     Gpu("L4", ("L4",), 30.3, 60.0, 121.0, 121.0, 242.5, 300, 24, 58, "NVIDIA L4 datasheet"),  # rates, GB/s checked
     Gpu("L40", ("L40",), 90.5, 90.5, 181.05, 181.05, 362.0, 864, 48, 142, "NVIDIA L40 datasheet"),  # checked
     Gpu("L40S", ("L40S",), 91.6, 183.0, 362.05, 362.05, 733.0, 864, 48, 142, "NVIDIA L40S datasheet"),  # checked
     # RTX 6000 Ada: from memory.
     Gpu("RTX 6000 Ada", ("RTX 6000 Ada Generation",), 91.1, 182.1, 364.2, 364.2, 728.5, 960, 48, 142, _ADA),
-    Gpu("H100 SXM5", ("H100 80GB HBM3",), 67.0, 494.7, 989.4, 989.4, 1978.9, 3350, 80, 132, _H100, 50),  # checked
-    Gpu("H100 PCIe", ("H100 PCIe",), 51.0, 378.0, 756.5, 756.5, 1513.0, 2000, 80, 114, _H100, 50),  # checked
+    Gpu("H100 SXM5", ("H100 80GB HBM3",), 67.0, 494.7, 989.4, 989.4, 1978.9, 3350, 80, 132, _H100),  # checked
+    Gpu("H100 PCIe", ("H100 PCIe",), 51.0, 378.0, 756.5, 756.5, 1513.0, 2000, 80, 114, _H100),  # checked
     # H100 NVL: BF16 checked; the others from memory.
     Gpu("H100 NVL", ("H100 NVL",), 60.0, 417.5, 835.5, 835.5, 1670.5, 3900, 94, 132, _H100),
-    Gpu("H200 SXM5", ("H200",), 67.0, 494.7, 989.4, 989.4, 1978.9, 4800, 141, 132, _H200, 50),  # checked
-    Gpu("H200 NVL", ("H200 NVL",), 60.0, 417.5, 835.5, 835.5, 1670.5, 4800, 141, 132, _H200, 50),  # from memory
+    Gpu("H200 SXM5", ("H200",), 67.0, 494.7, 989.4, 989.4, 1978.9, 4800, 141, 132, _H200, 60),  # checked
+    Gpu("H200 NVL", ("H200 NVL",), 60.0, 417.5, 835.5, 835.5, 1670.5, 4800, 141, 132, _H200),  # from memory
     # GH200: BF16 and bandwidth checked; 480GB in the first name is the processor's memory, the GPU's is 96 GB.
     Gpu("GH200 96GB", ("GH200 480GB",), 67.0, 494.0, 990.0, 990.0, 1979.0, 4000, 96, 132, _GH200),
     Gpu("GH200 144GB", ("GH200 144G HBM3e",), 67.0, 494.0, 990.0, 990.0, 1979.0, 4900, 144, 132, _GH200),
