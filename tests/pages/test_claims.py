@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from analysis import write_site
 from analysis.answer import NOT_MEASURED
+from analysis.metrics.differences import is_beyond_chance
 from analysis.pages import overview
 from analysis.pages.questions import QUESTIONS, forward_time, top_kernel, training_mix
 from analysis.recording.store import TABLES
@@ -87,12 +88,12 @@ def test_counts_in_sentences_agree_with_the_table_beside_them(rec):
         assert claim.values["num_bound"] == (measured["busy_ns"] < 0.8 * measured["timer_ns"]).sum()
     slows = timed.claims["profiler_slows"]
     apart = measured["host_min_ns"] > measured["timer_max_ns"]
-    assert slows.holds == apart.any()
+    assert slows.holds == is_beyond_chance(apart.sum(), len(measured))
     if slows.holds:
         assert slows.values["num_rows"] == apart.sum()
-    assert timed.claims["profiler_agrees"].holds == bool(
-        len(measured) and (~apart & (measured["timer_min_ns"] <= measured["host_max_ns"])).all()
-    )
+    differing = apart | (measured["timer_min_ns"] > measured["host_max_ns"])
+    agrees = len(measured) > 0 and not is_beyond_chance(differing.sum(), len(measured))
+    assert timed.claims["profiler_agrees"].holds == agrees
 
 
 @modest
