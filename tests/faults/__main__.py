@@ -8,6 +8,7 @@ which has imported everything.
 
 import argparse
 import ctypes
+import difflib
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from signal import SIGKILL
 
@@ -31,6 +33,7 @@ from jobs.sweep.plan import load_sweep
 KINDS = ("", "create", "write", "sync", "rename", "make a folder", "remove")
 COUNT, MODES = 0, {"error": 1, "full": 2, "kill": 3}
 TIMES = ("started_at", "ended_at", "wall_s", "seconds", "digest", "files")
+OF_THE_MOMENT = ("processes", "telemetry")
 OUTCOMES = ("whole", "told", "killed")
 
 
@@ -62,6 +65,11 @@ def chosen(kinds: list[str]) -> list[int]:
     last."""
     around = zip(["", *kinds], kinds, [*kinds[1:], ""])
     return [at for at, (before, kind, after) in enumerate(around, 1) if kind != "write" or {before, after} != {kind}]
+
+
+def difference(whole: str, now: str) -> str:
+    lines = difflib.unified_diff(whole.splitlines(), now.splitlines(), "whole", "now", n=1, lineterm="")
+    return "\n".join(["", *islice(lines, 20)])
 
 
 class Step:
@@ -105,7 +113,7 @@ class Step:
         seen = self.root.with_name("seen")
         code = in_fork(lambda: print(json.dumps(self.look(self.root), sort_keys=True)), seen)
         assert code == 0, seen.read_text()
-        return seen.read_text()
+        return json.dumps(json.loads(seen.read_text()), indent=1)
 
     def check(self, every: int) -> dict:
         """Strike each `every`th of the chosen points, in each mode. Returns the counts, and what was wrong."""
@@ -128,10 +136,10 @@ class Step:
                     assert outcome != "told" or "error: " in said, f"exit {code} without an error: {said[-300:]}"
                     now = self.state()
                     assert outcome != "whole" or now == whole, "exit 0, and it is not whole"
-                    assert now in (before, whole), f"neither as before nor whole: {now[:1500]}"
+                    assert now in (before, whole), f"neither as before nor whole:{difference(whole, now)}"
                     code, _ = self.do()
                     assert code == 0, f"done again: exit {code}: {self.log.read_text()[-500:]}"
-                    assert (now := self.state()) == whole, f"done again it is another: {now[:1500]}, not {whole[:1500]}"
+                    assert (now := self.state()) == whole, f"done again it is another:{difference(whole, now)}"
                 except AssertionError as error:
                     wrong.append(f"{where}: {error}")
                     print(wrong[-1], flush=True)
@@ -151,6 +159,9 @@ def look_at_results(sweep: Path) -> Callable[[Path], object]:
                 content = {name: value for name, value in record.model_dump(mode="json").items() if name not in TIMES}
                 same = {name: facts.sha256 for name, facts in record.files.items() if not name.endswith(".log")}
                 same.pop("log.txt")  # has the lines of a stage that was repeated twice
+                for name in (name for name in same if name.startswith("timings")):
+                    tables = json.loads((results.folder / run.run_id / name).read_text())
+                    same[name] = {table: rows for table, rows in tables.items() if table not in OF_THE_MOMENT}
                 names = sorted(path.name for path in (results.folder / run.run_id).iterdir())
                 state[run.run_id] = [content, same, names]
         state["raw"] = sorted(path.name for path in results.raw.glob("*") if any(path.stem == run for run in state))
