@@ -213,7 +213,5 @@ def count_steps_of_processes(database: Path) -> list[int]:
     query = f"""SELECT count(*) FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = StringIds.id
                 WHERE coalesce(text, value) = ? AND "end" IS NOT NULL GROUP BY globalTid / {NUMBERS_OF_THREADS}"""
     with closing(sqlite3.connect(database)) as connection:
-        try:
-            return [count for (count,) in connection.execute(query, (STEP,))]
-        except sqlite3.OperationalError:  # no range at all, so no such table
-            return []
+        has_ranges = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'NVTX_EVENTS'").fetchone()
+        return [count for (count,) in connection.execute(query, (STEP,))] if has_ranges else []

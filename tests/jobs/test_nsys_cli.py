@@ -162,7 +162,7 @@ def test_of_many_texts_of_a_capture_about_itself_some_are_kept(tmp_path, monkeyp
 def test_steps_are_counted_by_process(tmp_path):
     two = Export()
     for process, at in ((1, 10), (2, 20), (2, 30)):
-        two.push("step", at, at + 5, process=process)
+        two.push("step", at, at + 5, process=process, registered=process == 2)
     two.push("step", 40, None, process=1)
     assert count_steps_of_processes(two.sqlite(tmp_path / "two.sqlite")) == [1, 2]
     empty = tmp_path / "empty.sqlite"
