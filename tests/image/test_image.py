@@ -94,6 +94,14 @@ def test_the_examples_are_planned_with_their_memory(container, example):
     assert runs and all(re.search(r" \d+\.\d +n/a$", run) for run in runs), "memory of a simulation, and no time"
 
 
+def test_triton_finds_what_it_compiles_with(engine, image):
+    """For the kernels of torch.compile and of users it builds a module of Python's, where they run."""
+    source = """import subprocess, sysconfig
+options = ["-shared", "-fPIC", "-I", sysconfig.get_paths()["include"], "-x", "c", "-", "-o", "/tmp/built.so"]
+subprocess.run(["gcc", *options], input=b"#include <Python.h>", check=True)"""
+    engine.output("run", "--rm", "--network=none", *READ_ONLY, "--entrypoint", "python", image, "-c", source)
+
+
 def test_without_a_gpu_it_says_so_and_ends_with_69(container, results):
     code, said = container("-v", f"{results}:/results")
     assert code == 69
