@@ -353,10 +353,13 @@ def test_a_rank_that_dies_ends_all(profile, tmp_path, died):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_what_is_interrupted_leaves_no_rank(profile, number, code):
-    """One of them sleeps, the other waits for it, and hears no signal there."""
-    wait = "print(os.getpid(), flush=True); import time; rank and time.sleep(9999)"
+@pytest.mark.parametrize(
+    "number, code, is_deaf", [(signal.SIGINT, 130, False), (signal.SIGTERM, 143, False), (signal.SIGINT, 130, True)]
+)
+def test_what_is_interrupted_leaves_no_rank(profile, number, code, is_deaf):
+    """One of them sleeps and the other waits for it; torchrun gives those that hear no signal half a minute."""
+    ignore = "import signal; [signal.signal(number, signal.SIG_IGN) for number in (2, 15)]; " if is_deaf else ""
+    wait = ignore + r"print(f'{os.getpid()}\n', end='', flush=True); import time; rank and time.sleep(9999)"
     process = profile(ddp(wait), launcher=TORCHRUN)
     lines = (line.strip() for line in process.stdout)
     pids = [int(next(line for line in lines if line.isdigit())) for _ in range(2)]
