@@ -114,10 +114,17 @@ def may_replace(folder: Path) -> bool:
     return bool(is_script) or not folder.exists() or not any(folder.iterdir())
 
 
+LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+"""Modules that start the script, with values of their own options before it."""
+
+
 def default_name(command: list[str]) -> str:
-    """That of the script: train of `python -u path/train.py --lr 1`, package of `python -m package`."""
+    """That of the script: train of `python -u path/train.py --lr 1` and of `torchrun --nproc-per-node 2 train.py`,
+    package of `python -m package`."""
     words = command[1:] or command
     for before, word in zip(["", *words], words):
-        if not word.startswith("-"):
-            return word if before == "-m" else Path(word).stem
-    return Path(command[0]).stem
+        if before == "-m" and word not in LAUNCHERS:
+            return word
+        if word.endswith(".py"):
+            return Path(word).stem
+    return Path(next((word for word in words if not word.startswith("-")), command[0])).stem

@@ -233,7 +233,7 @@ def test_every_command_of_the_page_on_scripts_can_be_given(monkeypatch):
     """Each line of its blocks reaches `profile` as the page means it."""
     page = ROOT / "site" / "guide" / "profile.md"
     lines = re.findall(r"^profiler-job (profile .*?)(?:\s+#.*)?$", page.read_text(), re.MULTILINE)
-    assert len(lines) == 6
+    assert len(lines) == 7
     given = []
     monkeypatch.setattr("jobs.profile.measure", lambda script, results: given.append(script) or sys.exit(0))
     for line in lines:
@@ -246,6 +246,7 @@ def test_every_command_of_the_page_on_scripts_can_be_given(monkeypatch):
         ("train", 10, 5, "my_step", False),
         ("train", 10, 5, "auto", True),
         ("bigger-batch", 10, 5, "auto", False),
+        ("train", 10, 5, "auto", False),
     ]
     assert list(given[0].command) == ["python", "train.py", "--any", "args"]
     assert f"After {given[0].num_needed} steps" in page.read_text()

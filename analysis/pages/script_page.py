@@ -10,6 +10,7 @@ from analysis.metrics import kernel_time, queue, timing
 from analysis.metrics.ordering import place, sorted_by
 from analysis.pages.columns import spread_column
 from analysis.pages.module_costs import module_table
+from analysis.reference import kernel_families
 from jobs.contract import ranges
 
 OUTSIDE_PHASES = "other"
@@ -19,13 +20,15 @@ def answer(
     runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, figures: pd.DataFrame
 ) -> Answer:
     """Of one run: its step by the clock of the GPU's events without a profiler, GPU time by phase and module, and what
-    the GPU waited for. Times are per step."""
+    the GPU waited for. Times are per step, and kernel times sums over the ranks."""
     run = runs.iloc[0]
     frames = _frames(steps, kernels, memops)
-    scalars = dict(zip(figures["figure"].astype(str), figures["value"]))
+    of_first = figures[figures["rank"] == 0]
+    scalars = dict(zip(of_first["figure"].astype(str), of_first["value"]))
     facts = {
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
         "has_modules": len(frames.tree) > 0,
+        "num_ranks": len(frames.ranks),
     }
     return assemble(facts, _claims(frames, scalars), _tables(frames), _charts(frames))
 
@@ -39,6 +42,8 @@ class Frames:
     idle: pd.DataFrame
     """One row: idle time of the GPU within a captured step, and the part in which it waited for a launch."""
     tree: pd.DataFrame
+    ranks: pd.DataFrame
+    """One row of each rank: its unprofiled step, GPU busy, kernel time and that of communication in a captured one."""
     families: pd.DataFrame
     kernels: pd.DataFrame
 
@@ -52,6 +57,7 @@ def _frames(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) ->
         phases=_phases(totals, steps),
         idle=_idle(kernels, memops),
         tree=kernel_time.by_module(totals if (totals["module"] != "").any() else totals.head(0)),
+        ranks=_ranks(steps, kernels, memops),
         families=sorted_by(families, place(families["phase"], (*ranges.ALL_PHASES, OUTSIDE_PHASES))),
         kernels=kernel_time.by_kernel(in_step, ["scope"]),
     )
@@ -74,6 +80,19 @@ def _phases(totals: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     rows = rows.fillna({"time_ns": 0.0, "calls": 0.0, "share": 0.0})
     rows["phase"] = rows["phase"].replace("", OUTSIDE_PHASES)
     return sorted_by(rows, place(rows["phase"], (*ranges.ALL_PHASES, OUTSIDE_PHASES)))
+
+
+def _ranks(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+    """rank, timer_ns, busy_ns, kernel_ns, communication_ns: medians over the steps."""
+    timed = steps[(steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == ranges.STEP)]
+    gpu = timing.gpu_times(kernels, memops)
+    gpu = gpu[gpu["phase"].astype(str) == ranges.STEP].groupby("rank")[["busy_ns", "kernel_ns"]].median()
+    exchanged = timing.in_steps(kernels)
+    exchanged = exchanged[exchanged["family"].astype(str) == kernel_families.COMMUNICATION]
+    of_step = (exchanged["end_ns"] - exchanged["start_ns"]).groupby([exchanged["rank"], exchanged["step"]]).sum()
+    rows = gpu.join(timed.groupby("rank")["wall_ns"].median().rename("timer_ns"))
+    rows = rows.join(of_step.groupby("rank").median().rename("communication_ns")).fillna({"communication_ns": 0.0})
+    return rows.reset_index()
 
 
 def _idle(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
@@ -126,7 +145,23 @@ def _tables(frames: Frames) -> list[Table]:
             frames.phases.assign(not_measured="no range of its own"),
         ),
         module_table(frames.tree),
+        *([_ranks_table(frames.ranks)] if len(frames.ranks) > 1 else []),
     ]
+
+
+def _ranks_table(rows: pd.DataFrame) -> Table:
+    return Table(
+        "ranks",
+        "A step of each rank",
+        (
+            Column("rank", "rank"),
+            Column("timer_ns", "step", "ms"),
+            Column("busy_ns", "GPU busy", "ms"),
+            Column("kernel_ns", "kernel time", "ms"),
+            Column("communication_ns", "of it communication", "ms"),
+        ),
+        rows,
+    )
 
 
 def _charts(frames: Frames) -> list[Chart]:

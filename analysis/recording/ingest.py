@@ -330,19 +330,19 @@ def _log(file: Path, hashed_names: list[str]) -> str | None:
 
 
 def _rows(table: str, timings: dict, run_id: str, **known: str | int) -> pd.DataFrame:
-    """What timings.json, which is of one process, holds of a table of the same name; `known` is the same in each row.
-    Raises ValueError where it is not of the table's types."""
-    columns = [column for column in store.TABLES[table] if column.name not in ("run_id", "rank", *known)]
+    """What timings.json holds of a table of the same name; `known` is the same in each row. Rows without a rank are of
+    rank 0. Raises ValueError where it is not of the table's types."""
+    columns = [column for column in store.TABLES[table] if column.name not in ("run_id", *known)]
     names = [column.name for column in columns]
-    needed = [column.name for column in columns if not column.optional]
+    needed = [column.name for column in columns if not column.optional and column.name != "rank"]
     rows = timings.get(table, [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= set(needed) for row in rows):
         raise ValueError(f"{table} is no list of rows with {', '.join(needed)}")
-    values = [[_scrubbed(row.get(column.name, column.before)) for column in columns] for row in rows]
+    values = [[_scrubbed(({"rank": 0} | row).get(column.name, column.before)) for column in columns] for row in rows]
     frame = pd.DataFrame(values, columns=names, dtype=object)
     if misfit := store.find_misfit(table, frame):
         raise ValueError(f"{table}: {misfit}")
-    return frame.infer_objects().assign(run_id=run_id, rank=0, **known)
+    return frame.infer_objects().assign(run_id=run_id, **known)
 
 
 def _scrubbed(value: Any) -> Any:
@@ -414,11 +414,12 @@ def _capture_tables(
 
 
 def processes_by_rank(placed: pd.DataFrame) -> pd.Index:
-    """The processes with ranges, by rank: those with steps first, then by their first range and by process id. What is
-    recorded lies in steps, so it is of these."""
-    ranges_of = placed.assign(outside=placed["step"] < 0).groupby("process", as_index=False)
-    first = ranges_of.agg(outside=("outside", "min"), start_ns=("start_ns", "min"))
-    return pd.Index(first.sort_values(["outside", "start_ns", "process"])["process"])
+    """The processes with ranges, by rank: those with steps first, as they say themselves, or else by their first range
+    and by process id. What is recorded lies in steps, so it is of these."""
+    said = placed["name"].astype(str).str.extract(rf"^{ranges.RANK}(\d+)$", expand=False).astype("Int64")
+    ranges_of = placed.assign(outside=placed["step"] < 0, said=said).groupby("process", as_index=False)
+    first = ranges_of.agg(outside=("outside", "min"), said=("said", "min"), start_ns=("start_ns", "min"))
+    return pd.Index(first.sort_values(["outside", "said", "start_ns", "process"])["process"])
 
 
 def _with_run(name: str, frame: pd.DataFrame, run_id: str) -> pd.DataFrame:

@@ -32,6 +32,10 @@ ranges have other names, and no time is taken from it:
         modules:backward/block_0/ffn    (the module whose forward made the node)
       modules:optimizer
         modules:optimizer/block_0/ffn   (the module that uses the parameter)
+
+Each of several processes says which it is before its first step:
+
+    modules:rank 1
 """
 
 STEP = "step"
@@ -51,6 +55,8 @@ zero."""
 FOLLOWED = "modules:"
 """Begins the names of the outermost ranges of a step in which modules are followed."""
 FOLLOWED_STEP = f"{FOLLOWED}{STEP}"
+RANK = f"{FOLLOWED}rank "
+"""Begins the name of the range in which a process says its rank."""
 
 LOSS_MODULE = "(loss)"
 ACCUMULATION = "(gradient accumulation)"

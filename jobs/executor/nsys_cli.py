@@ -25,7 +25,8 @@ MOST_PRINTED = 32 * 2**20  # bytes kept of the beginning, and of the end, of wha
 KEPT_OF_COMMAND = 2**17  # the same, in the log
 MOST_DIAGNOSTICS, LONGEST_DIAGNOSTIC = 100, 1000  # texts of a capture about itself, and characters of one
 NSYS_MISSING = "nsys is not on PATH: install the Nsight Systems command line (nsight-systems-cli)"
-
+NUMBERS_OF_THREADS = 2**24
+"""What each process has of the numbers of threads, `globalTid`."""
 
 SEVERITIES = {2: "warning", 3: "error"}  # of the rows of DIAGNOSTIC_EVENT; the others inform
 
@@ -205,3 +206,12 @@ def count_kernels_and_steps(database: Path) -> tuple[int, int]:
         if "CUPTI_ACTIVITY_KIND_KERNEL" in tables:
             (num_kernels,) = connection.execute(kernels, (first,)).fetchone()
     return num_kernels, num_steps
+
+
+def count_steps_of_processes(database: Path) -> list[int]:
+    """How many complete ranges named `step` an export holds of each process that has one."""
+    query = f"""SELECT count(*) FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = StringIds.id
+                WHERE coalesce(text, value) = ? AND "end" IS NOT NULL GROUP BY globalTid / {NUMBERS_OF_THREADS}"""
+    with closing(sqlite3.connect(database)) as connection:
+        has_ranges = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'NVTX_EVENTS'").fetchone()
+        return [count for (count,) in connection.execute(query, (STEP,))] if has_ranges else []

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,25 @@ from jobs.contract.layout import (
     TIMINGS,
     FinishedRecord,
 )
+from jobs.contract.words import counted
 from jobs.executor.collectors import NOT_SAMPLED, TRACED
 from jobs.executor.failures import CollectorError
 from jobs.executor.machine import hashed_names, machine_facts
-from jobs.executor.nsys_cli import NSYS_MISSING, NsysLog, count_kernels_and_steps, export, kill_group
+from jobs.executor.nsys_cli import (
+    NSYS_MISSING,
+    NsysLog,
+    count_kernels_and_steps,
+    count_steps_of_processes,
+    export,
+    kill_group,
+)
+from jobs.executor.result_store import read_json
 from jobs.executor.stop import SHUTDOWN_S
+from jobs.executor.worker_process import processes_with
 
 INJECTED = Path(__file__).resolve().parents[1] / "injected"
 FOLLOW = "PROFILER_JOB_FOLLOW"
-FOLLOWED = "followed.json"
+FOLLOWED = "followed"
 FOLLOWED_STEPS = 2
 """The first of them may differ from the measured steps, as where it loads what only following needs."""
 
@@ -65,7 +76,7 @@ class ScriptFailed(Exception):
 
 def measure(script: Script, results: Path) -> tuple[Path, dict]:
     """Run the script and leave RESULTS/<name> as a sweep of one run, in place of an older one. Returns that folder, and
-    what was noted of the script, with `exit_code`.
+    what was noted of the script by its first rank, with `exit_code`.
 
     Raises ScriptFailed, CollectorError without nsys, KeyboardInterrupt when told to end, and OSError.
     """
@@ -78,19 +89,23 @@ def measure(script: Script, results: Path) -> tuple[Path, dict]:
     run.mkdir(parents=True)
     started, began = datetime.now(UTC), time.monotonic()
     code = run_under_nsys(script, run)
-    noted = read_noted(run / FOLLOWED)
-    explain_shortage(script, run, noted, code)
+    ranks = read_noted(draft / FOLLOWED)
+    explain_shortage(script, run, ranks, code)
+    noted = ranks[0]
     log = NsysLog(run / NSYS_LOG)
     try:
         database = export(run / REPORT, log=log)
     except CollectorError as error:
         raise ScriptFailed(f"the capture cannot be read: {error} (see {run / NSYS_LOG})") from None
-    num_kernels, num_steps = count_kernels_and_steps(database)
+    num_kernels, _ = count_kernels_and_steps(database)
     if not num_kernels:
         raise ScriptFailed(f"nsys recorded no kernel: on {noted['gpu_name']} the script launched none in its steps")
-    write_json(run / TIMINGS, timings_of(noted))
+    num_steps = count_steps_of_processes(database)
+    if len(ranks) > 1 and len(num_steps) != len(ranks):
+        raise ScriptFailed(f"nsys recorded steps of {counted(len(num_steps), 'process')}, and {len(ranks)} took them")
+    write_json(run / TIMINGS, timings_of(ranks))
     keep_report(run / REPORT, results / RAW / script.name)
-    (run / FOLLOWED).unlink()
+    shutil.rmtree(draft / FOLLOWED)
     record = FinishedRecord(
         schema_version=SCHEMA_VERSION,
         run_id=script.name,
@@ -102,7 +117,7 @@ def measure(script: Script, results: Path) -> tuple[Path, dict]:
         wall_s=round(time.monotonic() - began, 3),
         warmup_steps=script.skip,
         measured_steps=len(noted["steps"]),
-        profiled_steps=num_steps,
+        profiled_steps=max(num_steps, default=0),
         num_parameters=noted["num_parameters"],
         autograd_multithreading=noted["autograd_multithreading"],
         float32_matmul_precision=noted["float32_matmul_precision"],
@@ -122,7 +137,7 @@ def run_under_nsys(script: Script, folder: Path) -> int:
     """Run the script in a capture that it begins and ends itself; its exit code. What it prints goes where this
     program's output goes."""
     plan = {
-        "out": str((folder / FOLLOWED).absolute()),
+        "out": str((folder.parent / FOLLOWED).absolute()),
         "skip": script.skip,
         "steps": script.steps,
         "followed": FOLLOWED_STEPS,
@@ -130,7 +145,8 @@ def run_under_nsys(script: Script, folder: Path) -> int:
         "goes_on": script.goes_on,
     }
     path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
-    environment = os.environ | {FOLLOW: json.dumps(plan), "PYTHONPATH": path}
+    followed = json.dumps(plan)
+    environment = os.environ | {FOLLOW: followed, "PYTHONPATH": path}
     ranged = ("--capture-range=cudaProfilerApi", "--capture-range-end=stop")
     output = ("--force-overwrite=true", f"--output={(folder / REPORT).absolute()}")
     # A session of its own: a signal to this program's group reaches the script once, from here.
@@ -142,58 +158,72 @@ def run_under_nsys(script: Script, folder: Path) -> int:
     try:
         return process.wait()
     except BaseException:
-        end_group(process)
+        end_group(process, followed)
         raise
 
 
-def end_group(process: subprocess.Popen) -> None:
-    """Have nsys and the script end, or else kill them; at once where a second signal comes."""
+def end_group(process: subprocess.Popen, followed: str) -> None:
+    """Have nsys and the script end, or else kill them, and the ranks, which may be of other groups; at once where a
+    second signal comes. All of them have `followed` in their environment."""
     try:
         with suppress(ProcessLookupError, subprocess.TimeoutExpired):
             os.killpg(process.pid, signal.SIGINT)
             process.wait(SHUTDOWN_S)
     finally:
         kill_group(process.pid)
+        for pid in processes_with(FOLLOW, followed):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.wait()
 
 
-def read_noted(file: Path) -> dict:
-    """What was noted inside the script; empty where nothing was."""
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
+def read_noted(folder: Path) -> list[dict]:
+    """What was noted inside the script by each of its ranks, in their order; empty where nothing was."""
+    noted = [read_json(file, dict) for file in folder.glob("*.json")]
+    return sorted(filter(None, noted), key=itemgetter("rank"))
 
 
-def explain_shortage(script: Script, run: Path, noted: dict, code: int) -> None:
+def explain_shortage(script: Script, run: Path, ranks: list[dict], code: int) -> None:
     """Raises ScriptFailed where there is no capture to read, with the reason."""
     ended = f"`{shlex.join(script.command)}` ended ({f'exit code {code}' if code else 'no error'})"
-    if not noted:
+    if refused := next((noted["refused"] for noted in ranks if "refused" in noted), ""):
+        raise ScriptFailed(f"`{shlex.join(script.command)}` cannot be profiled: {refused}")
+    if not ranks:
         raise ScriptFailed(
             f"{ended} and took no step that PyTorch knows of: no optimizer stepped and no model was called, or its "
             "Python does not read PYTHONPATH (options -I, -E); --step NAME takes an NVTX range of the script as a step"
         )
-    if not noted["captured_ns"] or not (run / REPORT).is_file():
+    is_lacking = len(ranks) < ranks[0]["ranks"] or not all(noted["captured_ns"] for noted in ranks)
+    if is_lacking or not (run / REPORT).is_file():
+        seen = min(noted["seen"] for noted in ranks)
         parts = f"{script.skip} skipped, {script.steps} timed, {script.steps} captured, {FOLLOWED_STEPS} with modules"
         raise ScriptFailed(
-            f"{ended} after {noted['seen']} steps, and {script.num_needed} are needed ({parts}): let it run longer, or "
+            f"{ended} after {seen} steps, and {script.num_needed} are needed ({parts}): let it run longer, or "
             "give smaller --skip and --steps"
         )
 
 
-def timings_of(noted: dict) -> dict[str, list[dict]]:
-    """The tables of timings.json."""
-    steps = [{"step": i, "phase": "step", "wall_ns": step["wall_ns"]} for i, step in enumerate(noted["steps"])]
-    sequences, tokens = batch_of(noted)
-    scalars = {"sequences_per_step": sequences, "tokens_per_step": tokens, "forwards_per_step": noted["forwards"]}
-    figures = [{"figure": name, "unit": "", "value": value} for name, value in scalars.items() if value]
-    memory: dict[str, dict] = {}
-    for row in noted["memory"]:  # a phase may come several times in a step, as where gradients are accumulated
-        known = memory.setdefault(row["phase"], row)
-        for name in ("peak_allocated_bytes", "peak_reserved_bytes"):
-            known[name] = max(known[name], row[name])
-        known["allocated_after_bytes"] = row["allocated_after_bytes"]
-    return {"steps": steps, "memory": list(memory.values()), "figures": figures}
+def timings_of(ranks: list[dict]) -> dict[str, list[dict]]:
+    """The tables of timings.json, by rank."""
+    tables: dict[str, list[dict]] = {"steps": [], "memory": [], "figures": []}
+    for noted in ranks:
+        walls = [step["wall_ns"] for step in noted["steps"]]
+        sequences, tokens = batch_of(noted)
+        scalars = {"sequences_per_step": sequences, "tokens_per_step": tokens, "forwards_per_step": noted["forwards"]}
+        memory: dict[str, dict] = {}
+        for row in noted["memory"]:  # a phase may come several times in a step, as where gradients are accumulated
+            known = memory.setdefault(row["phase"], row)
+            for name in ("peak_allocated_bytes", "peak_reserved_bytes"):
+                known[name] = max(known[name], row[name])
+            known["allocated_after_bytes"] = row["allocated_after_bytes"]
+        rows = {
+            "steps": [{"step": i, "phase": "step", "wall_ns": wall} for i, wall in enumerate(walls)],
+            "memory": memory.values(),
+            "figures": [{"figure": name, "unit": "", "value": value} for name, value in scalars.items() if value],
+        }
+        for name, of_rank in rows.items():
+            tables[name] += [{"rank": noted["rank"]} | row for row in of_rank]
+    return tables
 
 
 def batch_of(noted: dict) -> tuple[int, int]:

@@ -40,9 +40,9 @@ def allowed_environment(
     return allowed
 
 
-def processes_at_home(home: Path) -> list[int]:
-    """Those whose temporary folder is the home of a worker, which no other process has."""
-    processes, mark = [], f"TMPDIR={home}".encode()
+def processes_with(name: str, value: str) -> list[int]:
+    """Those that were started with an environment variable of this value."""
+    processes, mark = [], f"{name}={value}".encode()
     for environment in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
             if mark in environment.read_bytes().split(b"\0"):
@@ -236,7 +236,7 @@ class WorkerProcess:
         self.kill_processes()
         with suppress(OSError):
             self.process.kill()
-        for pid in processes_at_home(self.home):
+        for pid in processes_with("TMPDIR", str(self.home)):  # which no other process has
             with suppress(OSError):
                 os.kill(pid, SIGKILL)
 

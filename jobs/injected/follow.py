@@ -9,7 +9,9 @@ Phases are opened around what PyTorch itself offers: `next` of a DataLoader, cal
 `torch.autograd.backward`, clipping, `zero_grad` and `step` of an optimizer, a gradient scaler. What the script computes
 stays the same to the bit: nothing is cast, copied or reordered, and no random number is drawn.
 
-Loaded by its path, see `sitecustomize`; it needs torch, and `module_ranges` beside it.
+Of several ranks each follows itself; they enter and leave the captured steps together (see `ranks`).
+
+Loaded by its path, see `sitecustomize`; it needs torch, and the files beside it.
 """
 
 import atexit
@@ -20,7 +22,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +32,7 @@ import torch
 from torch import nn
 
 from .module_ranges import ModuleRanges, is_compiled, tensors_in
+from .ranks import CannotFollow, Ranks
 
 FOLLOW = "PROFILER_JOB_FOLLOW"
 """Environment variable with a `Plan` as JSON."""
@@ -42,9 +45,10 @@ Stage = Enum("Stage", "SKIPPED TIMED CAPTURED FOLLOWED DONE")
 
 
 class Plan(NamedTuple):
-    """out: file that gets what is known of the steps. skip: steps before the first timed one. steps: how many are
-    timed, and how many captured. followed: how many more with modules. step: what makes a step: `auto`, `optimizer`,
-    `forward`, or the name of an NVTX range of the script. goes_on: whether the script goes on afterwards."""
+    """out: folder that gets what is known of the steps of each rank. skip: steps before the first timed one. steps: how
+    many are timed, and how many captured. followed: how many more with modules. step: what makes a step: `auto`,
+    `optimizer`, `forward`, or the name of an NVTX range of the script. goes_on: whether the script goes on
+    afterwards."""
 
     out: str
     skip: int = 10
@@ -59,6 +63,7 @@ class Follower:
 
     def __init__(self, plan: Plan, ranges: ModuleRanges):
         self.plan, self.ranges = plan, ranges
+        self.ranks = Ranks(Path(plan.out))
         self.process = os.getpid()  # what forks from it, such as the workers of a DataLoader, is not followed
         self.stage = Stage.SKIPPED
         self.num_steps = 0  # in this stage
@@ -85,10 +90,24 @@ class Follower:
 
     def end_step(self) -> None:
         """A step of the script has ended."""
+        try:
+            self.advance()
+        except CannotFollow as error:
+            self.begin(Stage.DONE)
+            self.facts["refused"] = str(error)
+            self.write()
+            raise SystemExit(1) from None
+
+    def advance(self) -> None:
+        """To the next step, which may be of another stage."""
         self.facts["seen"] += 1
         self.num_steps += 1
         if self.stage is Stage.SKIPPED:
             if self.num_steps >= self.plan.skip:
+                if not self.ranks.join():
+                    self.begin(Stage.DONE)
+                    self.unwatch_calls()
+                    return
                 self.begin(Stage.TIMED)
                 self.synchronize()
                 self.clock = [self.now()]
@@ -98,8 +117,7 @@ class Follower:
                 self.note_times()
                 self.begin(Stage.CAPTURED)
                 self.watch_calls()
-                if torch.cuda.is_initialized():
-                    torch.cuda.profiler.start()
+                self.begin_capture()
                 self.open_range()
         elif self.stage is Stage.CAPTURED:
             self.close_range("captured_ns")
@@ -145,6 +163,23 @@ class Follower:
         self.facts["timed_ns"] = took
         self.write()
 
+    def begin_capture(self) -> None:
+        """Have nsys capture all ranks: the first to ask begins it, and the first to end it ends it for all."""
+        self.ranks.meet("before the capture")
+        if torch.cuda.is_initialized():
+            torch.cuda.profiler.start()
+        self.ranks.meet("in the capture")
+        if self.ranks.size > 1:  # a capture numbers processes by the system's ids
+            self.ranges.push(f"modules:rank {self.ranks.rank}")
+            self.ranges.pop()
+
+    def end_capture(self) -> None:
+        self.synchronize()
+        self.ranks.meet("at the end of the capture")
+        if torch.cuda.is_initialized():
+            torch.cuda.profiler.stop()
+        self.ranks.meet("after the capture")
+
     def open_range(self) -> None:
         if self.stage is Stage.FOLLOWED:
             self.ranges.forget()
@@ -162,15 +197,14 @@ class Follower:
         self.facts["forwards"] = self.forwards
 
     def finish(self) -> None:
+        self.end_capture()
         self.begin(Stage.DONE)
-        self.synchronize()
-        if torch.cuda.is_initialized():
-            torch.cuda.profiler.stop()
         self.unwatch_calls()
         self.facts["memory"] = self.memory
         self.write()
         if not self.plan.goes_on:
-            print(f"profiler-job: {self.facts['seen']} steps were followed, the script ends here", file=sys.stderr)
+            if self.ranks.rank == 0:
+                print(f"profiler-job: {self.facts['seen']} steps were followed, the script ends here", file=sys.stderr)
             raise SystemExit(0)
 
     def synchronize(self) -> None:
@@ -284,7 +318,7 @@ class Follower:
         shapes = [(name, [list(x.shape), str(x.dtype)]) for name, value in named for x in tensors_in([value])]
         parameters = list(module.parameters())
         self.facts |= {
-            "model": type(getattr(module, "_orig_mod", module)).__name__,
+            "model": type(unwrapped(module)).__name__,
             "compiled": any(is_compiled(part) for part in module.modules()),
             "inputs": [{"name": name, "shape": shape, "dtype": dtype} for name, (shape, dtype) in shapes],
             "num_parameters": sum(parameter.numel() for parameter in parameters),
@@ -375,18 +409,27 @@ class Follower:
     # ---------------------------------------------------------------------------------------------- what is kept
 
     def write(self) -> None:
-        """Keep what is known: for whoever started the script, in one file."""
+        """Keep what is known: for whoever started the script, in a file of this rank."""
         if self.process != os.getpid() or not self.facts["seen"]:
             return
-        draft = Path(f"{self.plan.out}.{self.process}")
-        draft.write_text(json.dumps(self.facts | machine()), encoding="utf-8")
-        draft.replace(self.plan.out)
+        with suppress(CannotFollow):
+            self.ranks.join()
+        if self.ranks.has_joined:
+            self.ranks.write(self.facts | machine())
 
 
 def autocast_dtype() -> str:
     """The type that autocast computes in here; "" where it is off."""
     device = "cuda" if torch.cuda.is_initialized() else "cpu"
     return str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else ""
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The script's own model: not what compiles it, nor what has several ranks train it."""
+    for holder, kind in (("_orig_mod", nn.Module), ("module", nn.parallel.DistributedDataParallel)) * 2:
+        if isinstance(module, kind):
+            module = getattr(module, holder, module)
+    return module
 
 
 def called_plainly(called: Callable) -> Callable:

@@ -59,6 +59,9 @@ SCRIPTS = (
 JOB_ON_CPU = ("job", "--device", "cpu", "--sweep", "/sweep.yaml")
 
 
+EXAMPLES = ("hugging_face.yaml", "nano_gpt.yaml", "triton_norm.yaml")
+
+
 @pytest.fixture
 def container(engine, image):
     """container(*options, command=(...)) runs the image; returns exit code and output."""
@@ -80,6 +83,23 @@ def test_it_runs_as_a_user_asks_for_the_gpu_and_says_what_it_is(engine, image):
     assert {"NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"} <= set(config["Env"])
     assert "PROFILER_COMMIT=0123456789ab" in config["Env"]
     assert config["Labels"]["org.opencontainers.image.revision"] == "0123456789ab"
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_are_planned_with_their_memory(container, example):
+    there = ("--workdir", "/app/site/examples")
+    code, said = container(*READ_ONLY, *there, command=["plan", "--sweep", example, "--only", "mode=forward"])
+    assert code == 0
+    runs = [line.rstrip() for line in said.splitlines() if "-forward-" in line]
+    assert runs and all(re.search(r" \d+\.\d +n/a$", run) for run in runs), "memory of a simulation, and no time"
+
+
+def test_triton_finds_what_it_compiles_with(engine, image):
+    """For the kernels of torch.compile and of users it builds a module of Python's, where they run."""
+    source = """import subprocess, sysconfig
+options = ["-shared", "-fPIC", "-I", sysconfig.get_paths()["include"], "-x", "c", "-", "-o", "/tmp/built.so"]
+subprocess.run(["gcc", *options], input=b"#include <Python.h>", check=True)"""
+    engine.output("run", "--rm", "--network=none", *READ_ONLY, "--entrypoint", "python", image, "-c", source)
 
 
 def test_without_a_gpu_it_says_so_and_ends_with_69(container, results):

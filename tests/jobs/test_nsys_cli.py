@@ -8,7 +8,8 @@ import pytest
 
 from jobs.executor import nsys_cli
 from jobs.executor.failures import CollectorError
-from jobs.executor.nsys_cli import NsysLog, count_kernels_and_steps, export, nsys, scrub
+from jobs.executor.nsys_cli import NsysLog, count_kernels_and_steps, count_steps_of_processes, export, nsys, scrub
+from tests.capture.nsys_files import Export
 from tests.jobs.conftest import said_in
 
 
@@ -156,3 +157,14 @@ def test_of_many_texts_of_a_capture_about_itself_some_are_kept(tmp_path, monkeyp
     log = NsysLog(tmp_path / "nsys.log")
     log.diagnose(tmp_path / "profile.sqlite")
     assert [len(line) for line in log.complaints] == [1000, 1000, 1000]
+
+
+def test_steps_are_counted_by_process(tmp_path):
+    two = Export()
+    for process, at in ((1, 10), (2, 20), (2, 30)):
+        two.push("step", at, at + 5, process=process, registered=process == 2)
+    two.push("step", 40, None, process=1)
+    assert count_steps_of_processes(two.sqlite(tmp_path / "two.sqlite")) == [1, 2]
+    empty = tmp_path / "empty.sqlite"
+    sqlite3.connect(empty).close()
+    assert count_steps_of_processes(empty) == []

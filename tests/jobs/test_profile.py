@@ -42,6 +42,30 @@ print("the end")
 """
 )
 
+DDP = (
+    HEAD
+    + """
+import os
+from torch import distributed
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+model = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(STEPS):
+    loss = nn.functional.cross_entropy(model(torch.randn(8, 8)), torch.randint(0, 4, (8,)))
+    optimizer.zero_grad()
+    loss.backward()
+    IN_STEP
+    optimizer.step()
+    print(f"loss {rank} {step} {loss.item().hex()}\\n", end="", flush=True)
+"""
+)
+"""Two processes, which `torchrun` starts."""
+
+
+def ddp(in_step: str = "", num_steps: int = 40) -> str:
+    return DDP.replace("IN_STEP", in_step).replace("STEPS", str(num_steps))
+
 
 def losses(printed: str) -> list[str]:
     return re.findall(r"^loss (.*)$", printed, re.MULTILINE)
@@ -53,7 +77,7 @@ def followed(tmp_path):
 
     def run(source: str, *command: str, **plan) -> tuple[str, int, dict]:
         (tmp_path / "train.py").write_text(source)
-        out = tmp_path / "noted.json"
+        out = tmp_path / "noted"
         plan = {"out": str(out), "skip": 3, "steps": 3, "followed": 2, "step": "auto", "goes_on": False} | plan
         environment = os.environ | {"PYTHONPATH": str(script.INJECTED), script.FOLLOW: json.dumps(plan)}
         done = subprocess.run(
@@ -63,7 +87,8 @@ def followed(tmp_path):
             capture_output=True,
             text=True,
         )
-        return done.stdout + done.stderr, done.returncode, script.read_noted(out)
+        run.ranks = script.read_noted(out)
+        return done.stdout + done.stderr, done.returncode, next(iter(run.ranks), {})
 
     return run
 
@@ -72,11 +97,11 @@ def followed(tmp_path):
 def profile(tmp_path, fake_nsys):
     """Starts `profile` of a script in a folder of its own."""
 
-    def start(source: str, *options: str) -> subprocess.Popen:
+    def start(source: str, *options: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen:
         (tmp_path / "train.py").write_text(source)
         command = [sys.executable, "-m", "jobs", "profile", "--results", "results", *options]
         return subprocess.Popen(
-            [*command, "--", sys.executable, "train.py", "--lr", "1e-3"],
+            [*command, "--", sys.executable, *launcher, "train.py", "--lr", "1e-3"],
             cwd=tmp_path,
             env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
@@ -278,6 +303,81 @@ def test_what_is_interrupted_leaves_no_process_and_keeps_the_last_profile(profil
     assert kept.exists()
 
 
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", [("torchrun", *TORCHRUN[2:]), (sys.executable, *TORCHRUN)], ids=["torchrun", "-m"])
+def test_each_rank_is_followed_and_computes_what_it_does_alone(followed, tmp_path, command):
+    command = (str(Path(sys.executable).parent / command[0]), *command[1:], "train.py")
+    printed, code, noted = followed(ddp(num_steps=14), *command, goes_on=True)
+    assert code == 0, printed
+    assert [(one["rank"], one["ranks"], one["stage"]) for one in followed.ranks] == [(0, 2, "done"), (1, 2, "done")]
+    assert {len(one[kind]) for one in followed.ranks for kind in ("steps", "captured_ns")} == {3}
+    assert noted["model"] == "Sequential", "not what wraps it"
+    bare = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ)
+    assert sorted(losses(printed)) == sorted(losses(bare.stdout)) and len(losses(printed)) == 28
+
+
+@pytest.mark.long
+def test_two_ranks_end_with_a_recording_of_both(profile, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_NSYS_RANKS", "2")
+    printed, code = ended(profile(ddp(), "--skip", "3", "--steps", "3", launcher=TORCHRUN))
+    assert code == 0, printed
+    assert printed.count("11 steps were followed, the script ends here") == 1
+    recording = store.load(tmp_path / "results" / "recordings" / "train")
+    for table in (recording.steps.query("collector == 'timer'"), recording.kernels, recording.ranges):
+        assert set(table["rank"]) == {0, 1}
+    assert recording.steps.groupby(["rank", "collector"], observed=True)["step"].nunique().tolist() == [3] * 4
+    page = (tmp_path / "results" / "site" / "index.html").read_text()
+    assert "By rank" in page and "sums over 2 ranks" in page
+
+
+@pytest.mark.long
+def test_a_capture_that_lacks_a_rank_is_refused(profile):
+    printed, code = ended(profile(ddp(), "--skip", "3", "--steps", "3", launcher=TORCHRUN))
+    assert code == 1
+    assert "nsys recorded steps of 1 process, and 2 took them" in " ".join(printed.split())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("died", ["os._exit(7)", "os.kill(os.getpid(), 9)", "int('died')"])
+def test_a_rank_that_dies_ends_all(profile, tmp_path, died):
+    source = ddp(f"Path(f'pid{{rank}}').write_text(str(os.getpid())); step == 5 and rank and {died}")
+    source = "from pathlib import Path\n" + source
+    printed, code = ended(profile(source, "--skip", "3", "--steps", "3", launcher=TORCHRUN))
+    assert code == 1
+    assert "and 11 are needed" in " ".join(printed.split()), printed
+    assert all(has_ended(int((tmp_path / f"pid{rank}").read_text())) for rank in (0, 1))
+    assert not (tmp_path / "results" / "train").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "number, code, is_deaf", [(signal.SIGINT, 130, False), (signal.SIGTERM, 143, False), (signal.SIGINT, 130, True)]
+)
+def test_what_is_interrupted_leaves_no_rank(profile, number, code, is_deaf):
+    """One of them sleeps and the other waits for it; torchrun gives those that hear no signal half a minute."""
+    ignore = "import signal; [signal.signal(number, signal.SIG_IGN) for number in (2, 15)]; " if is_deaf else ""
+    wait = ignore + r"print(f'{os.getpid()}\n', end='', flush=True); import time; rank and time.sleep(9999)"
+    process = profile(ddp(wait), launcher=TORCHRUN)
+    lines = (line.strip() for line in process.stdout)
+    pids = [int(next(line for line in lines if line.isdigit())) for _ in range(2)]
+    process.send_signal(number)
+    printed, found = ended(process)
+    assert found == code, printed
+    assert all(map(has_ended, pids))
+
+
+@pytest.mark.long
+def test_of_scripts_one_after_the_other_the_first_is_followed(followed):
+    source = TRAIN.replace("WORKERS", "0")
+    command = f"'{sys.executable}' train.py && echo second && '{sys.executable}' train.py"
+    printed, code, noted = followed(source, "sh", "-c", command)
+    assert code == 0 and noted["stage"] == "done" and noted["seen"] == 11
+    assert len(losses(printed.partition("second")[2])) == 30, "the other runs to its end"
+
+
 def test_a_second_signal_kills_nsys_and_the_script_at_once(tmp_path, monkeypatch):
     """One that ends on no other signal."""
     source = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('ready', flush=True)"
@@ -291,7 +391,7 @@ def test_a_second_signal_kills_nsys_and_the_script_at_once(tmp_path, monkeypatch
 
     monkeypatch.setattr(process, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        script.end_group(process)
+        script.end_group(process, "")
     assert process.returncode == -signal.SIGKILL
 
 
@@ -334,6 +434,10 @@ def test_nsys_is_needed(tmp_path, monkeypatch):
         (["python", "-u", "src/run_clm.py"], "run_clm"),
         (["python", "-m", "nanochat.train"], "nanochat.train"),
         (["torchrun", "--nproc-per-node=1", "train.py"], "train"),
+        (["torchrun", "--nproc-per-node", "2", "train.py", "--lr", "1"], "train"),
+        (["torchrun", "--nproc-per-node", "2", "-m", "my.train"], "my.train"),
+        (["python", "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"], "train"),
+        (["accelerate", "launch", "--num_processes", "2", "train.py", "evaluate.py"], "train"),
         (["./train.sh"], "train"),
     ],
 )

@@ -238,6 +238,22 @@ def test_two_ranks_of_100_ns_are_no_step_of_200_ns(results, tmp_path):
     assert timing.host_times(found.steps, "nsys", "host").set_index("phase")["host_max_ns"]["step"] == 100
 
 
+def test_a_process_that_says_its_rank_has_it(results, tmp_path):
+    capture = _two_ranks()
+    for rank, process in ((1, 2), (0, 9)):
+        capture.push(f"modules:rank {rank}", 960, 961, process=process)
+    steps = _ingested(results(capture=capture), tmp_path)[0].ranges.query("name == 'step'")
+    first = steps.groupby("rank")["start_ns"].min()
+    assert first.tolist() == [7, 0], "process 9 begins its steps 7 ns later"
+
+
+def test_timings_may_be_of_several_ranks(results, tmp_path):
+    of_second = [row | {"rank": 1, "wall_ns": row["wall_ns"] + 7} for row in _TIMINGS["steps"]]
+    timings = _TIMINGS | {"steps": [*_TIMINGS["steps"], *of_second]}
+    steps = _ingested(results(capture=_two_ranks(), timings=timings), tmp_path)[0].steps.query("collector == 'timer'")
+    assert list(zip(steps["rank"], steps["wall_ns"])) == [(0, 500), (0, 900), (1, 507), (1, 907)]
+
+
 def test_ranges_are_numbered_through_all_ranks_of_a_run(results, tmp_path):
     ranges = _ingested(results(capture=_two_ranks()), tmp_path)[0].ranges.set_index("range_id")
     assert ranges.index.is_unique
