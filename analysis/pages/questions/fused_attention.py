@@ -73,6 +73,8 @@ class Frames:
     """Attention's kernel times and rates."""
     forward: pd.DataFrame
     """Attention's kernels in forward, at the reference."""
+    matmuls: pd.DataFrame
+    """The two matmuls of eager attention in forward, at the reference, and what limits them."""
     families: pd.DataFrame
     """Families of backward, at the reference."""
     backward: pd.DataFrame
@@ -103,6 +105,7 @@ def _frames(
         reference=reference,
         parts=attention.parts_of(table, totals, runs, calibration, keys),
         forward=attention.forward_kernels(reference, totals, runs),
+        matmuls=attention.matmul_limits(reference, totals, runs, calibration),
         families=attention.backward_families(reference, totals),
         backward=attention.backward_kernels(reference, totals),
     )
@@ -170,6 +173,12 @@ def _claims_of_kernels(frames: Frames, runs: pd.DataFrame, kernels: pd.DataFrame
     gone = attention.count_matmuls_gone(frames.compared, kernels, runs)
     return [
         Claim("replaced", forward[(forward["attention"] == NAIVE) & forward["per_layer"].notna()], facts=_replaced),
+        Claim(
+            "matmuls_memory",
+            frames.matmuls.dropna(subset="time_ns"),
+            lambda rows: (rows["memory_ns"] > rows["compute_ns"]).all(),
+            lambda rows: {"of": rows.to_dict("records")},
+        ),
         Claim(
             "below_products",
             at_reference,
@@ -245,6 +254,17 @@ def _kernel_tables(frames: Frames) -> list[Table]:
                 Column("share", "of attention", "share", bar=True),
             ),
             frames.forward,
+        ),
+        Table(
+            "matmuls",
+            f"The two matmuls of eager attention, in one layer of forward{where}",
+            (
+                Column("operation", "matmul"),
+                Column("time_ns", "kernel time", "us"),
+                Column("memory_ns", "its bytes need", "us"),
+                Column("compute_ns", "its FLOPs need", "us"),
+            ),
+            frames.matmuls.assign(**{NOT_MEASURED: ""}),
         ),
         Table(
             "families",
