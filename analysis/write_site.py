@@ -252,7 +252,7 @@ def write_questions(
     site = _site_of(rec, docs)
     bands = differences.bands_of(rec, studies[AGAIN]) if AGAIN in studies else None
     verdicts = [
-        _write_question(site, letter, question, ask(question, rec, bands=bands), rec.runs)
+        _write_question(site, letter, question, ask(question, rec, bands=bands, studies=studies), rec.runs)
         for letter, question in QUESTIONS.items()
     ]
     calibration = rates_of([*studies.values(), rec])
@@ -336,7 +336,6 @@ def _constants(rec: store.Recording, studies: Mapping[str, store.Recording]) -> 
     return steps | {
         "usual": _num_usual(rec, every),
         "profiler": _profiler(every),
-        "launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE,
         "clock": timing.clock_lead(rec.kernels),
     }
 

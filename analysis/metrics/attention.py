@@ -1,5 +1,6 @@
 """Attention's kernels, time, arithmetic and rates, eager and fused."""
 
+import math
 from collections import defaultdict
 
 import pandas as pd
@@ -48,6 +49,38 @@ def forward_kernels(reference: pd.DataFrame, totals: pd.DataFrame, runs: pd.Data
     )
     rows = rows.sort_values(["_run", "_range", "time_ns"], ascending=[True, True, False], ignore_index=True)
     return rows[["attention", "range", "kernel_name", "family", "per_layer", "time_ns", "share"]]
+
+
+def matmul_limits(
+    reference: pd.DataFrame, totals: pd.DataFrame, runs: pd.DataFrame, calibration: pd.DataFrame
+) -> pd.DataFrame:
+    """The two matmuls of eager attention in a forward pass of the reference, one layer: operation, run_id, time_ns,
+    memory_ns and compute_ns, what their bytes need at the measured rate of a copy and their FLOPs at the measured rate
+    of a large matmul. No rows where shape or rates are not known.
+
+    Each reads its operands once and writes its result once, in the run's precision.
+    """
+    rates = calibration.set_index("figure")["value"].astype(float)
+    wanted = set(reference["naive_run_id"]) if len(reference) else set()
+    rows = []
+    for run in run_grid.of_known_shape(runs).to_dict("records"):
+        peak, run_id = f"gemm_{run['precision']}", str(run["run_id"])
+        if run_id not in wanted or peak not in rates or "copy" not in rates:
+            continue
+        shape = run_grid.shape_of(run)
+        element_bytes = flops.BF16_BYTES if run["precision"] == "bf16" else flops.FP32_BYTES
+        costs = {
+            ranges.ATTENTION_SCORES: ("QKᵀ", flops.query_key(shape, element_bytes)),
+            ranges.ATTENTION_OUTPUT: ("AV", flops.attention_value(shape, element_bytes)),
+        }
+        gemms = inside_attention(totals[(totals["run_id"] == run_id) & (totals["family"] == "gemm")])
+        times = gemms.groupby("range", sort=False)["time_ns"].sum()
+        for name, (operation, cost) in costs.items():
+            needs = {"memory_ns": 1e9 * cost.bytes / rates["copy"], "compute_ns": 1e9 * cost.flops / rates[peak]}
+            time_ns = times.get(name, math.nan) / shape.num_layers
+            rows.append({"operation": operation, "run_id": run_id, "time_ns": time_ns} | needs)
+    columns = ["operation", "run_id", "time_ns", "memory_ns", "compute_ns"]
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[2:], float))
 
 
 def layers_of(runs: pd.DataFrame) -> pd.Series:

@@ -8,6 +8,8 @@ from analysis.metrics import timing
 from jobs.contract import ranges
 
 CAUSES = {"busy": "busy", "launch": "waits for a launch", "boundary": "between phases", "own": "own overhead"}
+_IDLE = {"launch": "launch_idle_ns", "boundary": "boundary_ns", "own": "own_ns"}
+"""The causes of idle time, and the column of `split_gaps` that has it before each operation."""
 STEP = ["run_id", "rank", "step"]
 QUEUE = ["run_id", "rank", "device", "step"]
 """One step of one device: each device has a queue, a clock and idle time of its own."""
@@ -102,6 +104,25 @@ def causes(queued: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     for cause in CAUSES:
         table[f"{cause}_share"] = table[f"{cause}_ns"] / table["wall_ns"]
     return table.rename(columns={f"{cause}_ns": f"{cause}_captured_ns" for cause in CAUSES})
+
+
+def idle_causes(kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """Why a GPU is idle in each phase under nsys, and in the whole step (phase `step`), mean over the profiled steps,
+    ranks and devices of a run: run_id, phase, launch_ns, boundary_ns, own_ns (as in `causes`).
+
+    Of a phase, `boundary` is what comes before its first and after its last operation: there the host prepares, and
+    synchronises.
+    """
+    rows = split_gaps(placed(operations(kernels, memops)))
+    of_phases = rows[rows["phase"] != ""].assign(boundary_ns=0)
+    rows = pd.concat([of_phases, rows.assign(phase=ranges.STEP)])
+    sums = {f"{cause}_ns": (column, "sum") for cause, column in _IDLE.items()}
+    totals = rows.groupby([*QUEUE, "phase"], sort=False).agg(**sums, begin=("start_ns", "min"), end=("end_ns", "max"))
+    walls = steps[steps["collector"].astype(str) == "nsys"].astype({"run_id": str, "phase": str})
+    totals = totals.reset_index().merge(walls[[*STEP, "phase", "wall_ns"]], on=[*STEP, "phase"])
+    ends = totals["wall_ns"] - (totals["end"] - totals["begin"])
+    totals["boundary_ns"] += ends.clip(lower=0)  # without a synchronisation, a phase's last kernel may end behind it
+    return totals.groupby(["run_id", "phase"], sort=False)[list(sums)].mean().reset_index()
 
 
 def step_ranges(steps: pd.DataFrame) -> pd.DataFrame:

@@ -222,14 +222,10 @@ def least_bytes(shape: flops.Shape) -> int:
     return (layer * shape.num_layers + norms + flops.embedding(n, d)).bytes
 
 
-def judged(
-    steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, totals: pd.DataFrame, costs: pd.DataFrame
-) -> pd.DataFrame:
-    """Each phase of each run, and its whole step (phase `step`): run_id, phase, timer_ns with its spread, busy_ns,
-    busy_share, above and below (shares of kernel time), bound."""
-    busy = timing.spread(timing.gpu_times(kernels, memops), ["run_id", "phase"], "busy_ns", "busy")
-    table = timing.host_times(steps, "timer", "timer").merge(busy, on=["run_id", "phase"])
-    table["busy_share"] = timing.busy_share(table, kernels)
+def judged(steps: pd.DataFrame, waits: pd.DataFrame, totals: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
+    """Each phase of each run, and its whole step (phase `step`): run_id, phase, timer_ns with its spread, the columns
+    of `waits` (`waiting.launch_waits`), above and below (shares of kernel time), bound."""
+    table = timing.host_times(steps, "timer", "timer").merge(waits, on=["run_id", "phase"])
     parts = totals.merge(costs.assign(limit=limit(costs)), how="left", on=KEY)
     parts["above_ns"] = parts["time_ns"].where(parts["limit"] == COMPUTE, 0.0)
     parts = pd.concat([parts, parts.assign(phase=ranges.STEP)])
@@ -243,12 +239,13 @@ def judged(
 
 
 def bound_by(row: Mapping) -> str | None:
-    """What bounds a phase of a run: LAUNCHES, COMPUTE or MEMORY; None where it is not known."""
-    if row["busy_share"] < timing.LAUNCH_BOUND_BUSY_SHARE:
-        return LAUNCHES
+    """What takes the largest part of a phase of a run: LAUNCHES, for which the GPU waits, kernels above the ridge point
+    (COMPUTE), or the others (MEMORY); None where it is not known."""
     if pd.isna(row["above"]):
-        return None
-    return COMPUTE if row["above"] > 0.5 else MEMORY
+        return LAUNCHES if row["launch_wait"] > row["busy_share"] else None
+    above = row["busy_share"] * row["above"]
+    parts = {MEMORY: row["busy_share"] - above, COMPUTE: above, LAUNCHES: row["launch_wait"]}
+    return max(parts, key=lambda name: parts[name])
 
 
 def backward_ratio(steps: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:

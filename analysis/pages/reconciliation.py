@@ -132,6 +132,7 @@ WHERE_KNOWN = (
     "gemm_rate",
     "mfu",
     "copy_rate",
+    "gemm_bytes",
 )
 """Checks that are made only where the names of the GEMM kernels say what they need, where nsys's own statistics were
 recorded, where the GPU is busy for STEADY of a step, or where the peaks of the GPU and the FLOPs are known."""
@@ -171,6 +172,8 @@ MEANING = {
     "gemm_rate": "FLOPs of a step's matmuls over the time of its GEMM kernels, over the data sheet's peak",
     "mfu": "MFU of data-sheet peak (fastest unprofiled step)",
     "copy_rate": "fastest copy on the device that the L2 cache cannot hold, over the data sheet's memory bandwidth",
+    "gemm_bytes": "bytes of a forward matmul that the L2 cache cannot hold, over its time, over the data sheet's "
+    "memory bandwidth (fastest kind)",
     "busy": "GPU busy in a step, over the time of its kernels, copies and fills (largest of the steps)",
 }
 
@@ -185,12 +188,12 @@ def checks_of(
     unprofiled, worst step. forward_matmuls, backward_matmuls: matmuls of each step, 9L+1 and 18L+2 with eager
     attention, 7L+1 and 14L+2 with fused attention; split-K and epilogue kernels belong to their matmul.
     profiler: fastest NVTX host range of the step over the fastest unprofiled step, where the GPU is busy for STEADY of
-    it. span: GPU span over the NVTX range. gemm_rate, mfu, copy_rate: at most the data sheet's peak. in_phase: share of
-    the steps' kernel time with a phase. in_module: share of forward kernel time with a module. busy: GPU busy in a step
-    over the time of its kernels, copies and fills (at most 1). forward_layouts, backward_layouts: matmuls whose layout,
-    as their name has it, is not the one that the operation should have. math_path: in fp32 runs, share of GEMM time on
-    FP32 units. nsys_sums: largest difference, in ns or calls, from what nsys's own statistics say of any kernel in the
-    step or a phase.
+    it. span: GPU span over the NVTX range. gemm_rate, mfu, copy_rate, gemm_bytes: at most the data sheet's peak.
+    in_phase: share of the steps' kernel time with a phase. in_module: share of forward kernel time with a module. busy:
+    GPU busy in a step over the time of its kernels, copies and fills (at most 1). forward_layouts, backward_layouts:
+    matmuls whose layout, as their name has it, is not the one that the operation should have. math_path: in fp32 runs,
+    share of GEMM time on FP32 units. nsys_sums: largest difference, in ns or calls, from what nsys's own statistics say
+    of any kernel in the step or a phase.
     """
     ordered = run_grid.measured_runs(runs)
     info = ordered.astype({"run_id": str, "mode": str, "attention": str}).set_index("run_id")
@@ -206,6 +209,7 @@ def checks_of(
         _span(gpu, steps),
         *_peaks(known, steps, kernels),
         _copies(info, memops),
+        _gemm_bytes(known, kernels),
         _coverage(kernels),
         _busy(gpu),
         _nsys_sums(kernels, nsys_sums),
@@ -383,6 +387,31 @@ def _copies(info: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     peak = rows["run_id"].map({run_id: gpu.memory_bandwidth for run_id, gpu in listed.items() if gpu}).astype(float)
     share = (2e9 * rows["bytes"] / (rows["end_ns"] - rows["start_ns"]) / peak)[rows["bytes"] > cache]
     return _rows("copy_rate", share.groupby(rows["run_id"]).max().dropna(), 0, 1)
+
+
+def _gemm_bytes(known: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """A matmul reads its operands and writes its result at least once, in the run's precision, and through memory where
+    all of it is larger than the L2 cache. Of eager forward passes that are not compiled: their ranges name the matmul.
+    """
+    totals = kernel_time.kernel_totals(kernels)
+    gemms = totals[(totals["family"].astype(str) == "gemm") & (totals["phase"].astype(str) == ranges.FORWARD)]
+    gemms = gemms.assign(module=gemms["module"].str.rsplit("/", n=1).str[-1])
+    time_ns = gemms.groupby(["run_id", "module"], sort=False)["time_ns"].sum().to_dict()
+    shares: dict[str, float] = {}
+    for run_id, run in known.iterrows():
+        gpu = gpus.lookup(str(run["gpu_name"]))
+        is_eager = run["attention"] == "naive" and run.get("compile", "off") == "off"
+        if not is_eager or gpu is None or gpu.l2_bytes is None:
+            continue
+        element_bytes = flops.BF16_BYTES if run["precision"] == "bf16" else flops.FP32_BYTES
+        rates = [
+            1e9 * number * cost.bytes / time_ns[run_id, module]
+            for module, (cost, number) in flops.matmul_costs(run_grid.shape_of(run), element_bytes).items()
+            if cost.bytes > gpu.l2_bytes and (run_id, module) in time_ns
+        ]
+        if rates:
+            shares[run_id] = max(rates) / gpu.memory_bandwidth
+    return _rows("gemm_bytes", pd.Series(shares, dtype=float), 0, 1)
 
 
 def _coverage(kernels: pd.DataFrame) -> pd.DataFrame:

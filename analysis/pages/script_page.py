@@ -36,7 +36,8 @@ def answer(
 @dataclass(frozen=True, kw_only=True)
 class Frames:
     step: pd.DataFrame
-    """One row: the unprofiled step (timer_ns, its spread), GPU busy time of a captured one, and its share of that."""
+    """One row: the unprofiled step (timer_ns, its spread), GPU busy time of a captured one, its share of that, and the
+    launch_wait (NaN where nothing is known of the idle time)."""
     phases: pd.DataFrame
     """Kernel time and host time of each phase in a captured step."""
     idle: pd.DataFrame
@@ -51,11 +52,12 @@ class Frames:
 def _frames(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> Frames:
     totals = kernel_time.kernel_totals(kernels)
     in_step = totals.assign(scope=ranges.STEP)
+    idle = _idle(kernels, memops)
     families = kernel_time.by_family(totals.assign(phase=totals["phase"].replace("", OUTSIDE_PHASES)), ["phase"])
     return Frames(
-        step=_step(steps, kernels, memops),
+        step=_step(steps, kernels, memops, idle),
         phases=_phases(totals, steps),
-        idle=_idle(kernels, memops),
+        idle=idle,
         tree=kernel_time.by_module(totals if (totals["module"] != "").any() else totals.head(0)),
         ranks=_ranks(steps, kernels, memops),
         families=sorted_by(families, place(families["phase"], (*ranges.ALL_PHASES, OUTSIDE_PHASES))),
@@ -63,12 +65,16 @@ def _frames(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) ->
     )
 
 
-def _step(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+def _step(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, idle: pd.DataFrame) -> pd.DataFrame:
+    """The step of a script, whose phases do not synchronise: a launch at the begin of one is as late as any other.
+    Elsewhere `metrics.waiting` says how long launches are waited for."""
     times = timing.host_times(steps, "timer", "timer")
     gpu = timing.spread(timing.gpu_times(kernels, memops), ["run_id", "phase"], "busy_ns", "busy")
     rows = times.merge(gpu, on=["run_id", "phase"])
     rows = rows[rows["phase"] == ranges.STEP]
-    return rows.assign(busy_share=timing.busy_share(rows, kernels))
+    rows = rows.assign(busy_share=timing.busy_share(rows, kernels))
+    launch_part = idle["launch_share"].iloc[0] if len(idle) else float("nan")
+    return rows.assign(launch_wait=(1 - rows["busy_share"]).clip(lower=0) * launch_part)
 
 
 def _phases(totals: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
@@ -108,12 +114,11 @@ def _claims(frames: Frames, figures: dict[str, float]) -> list[Claim]:
     phases = frames.phases[frames.phases["time_ns"] > 0].sort_values("time_ns", ascending=False)
     leaves = frames.tree[frames.tree["is_leaf"].astype(bool)] if len(frames.tree) else frames.tree
     listed = leaves[~leaves["module"].astype(str).str.startswith("(")] if len(leaves) else leaves
-    is_idle = frames.step["busy_share"] < timing.LAUNCH_BOUND_BUSY_SHARE
     return [
         Claim("step", frames.step, facts=lambda rows: rows.iloc[0].to_dict()),
         Claim("tokens", frames.step[[bool(figures.get("tokens_per_step"))] * len(frames.step)], facts=_rate(figures)),
-        Claim("idle", frames.step[is_idle], facts=lambda rows: rows.iloc[0].to_dict()),
-        Claim("busy", frames.step[~is_idle], facts=lambda rows: rows.iloc[0].to_dict()),
+        Claim("busy", frames.step, facts=lambda rows: rows.iloc[0].to_dict()),
+        Claim("waits", frames.step[frames.step["launch_wait"].notna()], facts=lambda rows: rows.iloc[0].to_dict()),
         Claim("launches", frames.idle[frames.idle["idle_ns"] > 0], facts=lambda rows: rows.iloc[0].to_dict()),
         Claim("phases", phases, facts=lambda rows: {"phases": rows[["phase", "share"]].to_dict("records")}),
         Claim(

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from jobs.workloads.transformer.sizes import ModelSize
 
 FP32_BYTES = 4
+BF16_BYTES = 2
 TOKEN_BYTES = 8  # token ids are 64-bit integers
 INDEX_BYTES = 8  # where a maximum was found
 
@@ -305,6 +306,21 @@ def kernel_costs(shape: Shape) -> dict[tuple[str, str], Cost]:
         **{key: cost * layers for key, cost in layer.items()},
         ("lm_head", "gemm"): linear(n, d, shape.vocab_size),
     }
+
+
+def matmul_costs(shape: Shape, element_bytes: int = FP32_BYTES) -> dict[str, tuple[Cost, int]]:
+    """Cost of one matmul and how many a forward pass has, by innermost NVTX range, with eager attention. All of a range
+    have the same cost."""
+    n, d, f = shape.num_tokens, shape.d_model, shape.d_ff
+    of_layer = {
+        "qkv_proj": (linear(n, d, d, element_bytes), 3),
+        "attention_scores": (query_key(shape, element_bytes), 1),
+        "attention_output": (attention_value(shape, element_bytes), 1),
+        "o_proj": (linear(n, d, d, element_bytes), 1),
+        "ffn": (linear(n, d, f, element_bytes), 3),
+    }
+    of_model = {name: (cost, number * shape.num_layers) for name, (cost, number) in of_layer.items()}
+    return of_model | {"lm_head": (linear(n, d, shape.vocab_size, element_bytes), 1)}
 
 
 def utilisation(amount: float, seconds: float, peak: float | None) -> float | None:

@@ -40,6 +40,7 @@ FILTERS = (
     "counted",
     "part_of",
     "beyond",
+    "wall_noise",
 )
 
 

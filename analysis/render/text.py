@@ -5,7 +5,7 @@ import hashlib
 import html
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pandas as pd
 from markupsafe import Markup
@@ -177,6 +177,13 @@ def part_of(part: int, total: int, noun: str) -> Markup:
 def beyond(noise: object | None) -> Markup:
     """How two times that are called different differ: by more than the noise band, where one is known."""
     return Markup("beyond the noise band" if noise else "without overlap of the intervals (no noise band is known)")
+
+
+def wall_noise(noise: Mapping | None) -> Markup:
+    """What a wait has to exceed to be told from none: the noise band of wall times, where one is known."""
+    if not noise:
+        return Markup("the timed steps differ (no noise band is known)")
+    return Markup("the noise band of its time (") + percent(noise["wall"]["of_time"]) + Markup(")")
 
 
 def parameters(value: float) -> Markup:

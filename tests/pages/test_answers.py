@@ -41,11 +41,12 @@ def test_a_gives_each_clock_with_its_spread(rec):
     assert found["projected_ns"] >= found["busy_ns"]
 
 
-def test_a_calls_a_run_launch_bound_only_below_the_threshold(rec):
+def test_a_gives_the_wait_for_launches_as_a_part_of_the_idle_time(rec):
     answer = ask(forward_time, rec)
     table = answer.tables["times"].rows.dropna(subset="busy_ratio")
-    assert answer.claims["launch_bound"].holds == (table["busy_ratio"] < 0.8).any()
-    assert answer.claims["not_launch_bound"].holds != answer.claims["launch_bound"].holds
+    assert (table["launch_wait"] <= (1 - table["busy_ratio"]).clip(lower=0)).all()
+    assert answer.claims["waits"].values["high"]["launch_wait"] == table["launch_wait"].max() > 0
+    assert "recordings" not in {key for key, claim in answer.claims.items() if claim.holds}
 
 
 def test_b_counts_calls_of_a_single_pass_under_the_full_name(rec):

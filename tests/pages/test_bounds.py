@@ -70,11 +70,14 @@ def test_matmuls_are_limited_by_compute_and_everything_else_by_memory(shipped):
 def test_shares_of_a_run_add_up_and_decide_what_bounds_it(shipped):
     rows = shipped.tables["runs"].rows
     assert (rows["above"] + rows["below"]).dropna().sub(1).abs().max() < 1e-9
-    launches = rows[rows["bound"] == roofline.LAUNCHES]
-    others = rows[rows["bound"] != roofline.LAUNCHES]
-    assert (launches["busy_share"] < 0.8).all()
-    assert (others["busy_share"] >= 0.8).all()
-    assert ((others["above"] > 0.5) == (others["bound"] == roofline.COMPUTE)).all()
+    parts = pd.DataFrame(
+        {
+            roofline.LAUNCHES: rows["launch_wait"],
+            roofline.COMPUTE: rows["busy_share"] * rows["above"],
+            roofline.MEMORY: rows["busy_share"] * rows["below"],
+        }
+    )
+    assert (parts.idxmax(axis=1) == rows["bound"]).all() and (parts.sum(axis=1) <= 1).all()
     assert rows["bound"].notna().all()
 
 
@@ -83,6 +86,20 @@ def test_the_verdict_counts_every_run(shipped):
     assert claim.holds
     found = claim.values
     assert found["compute"] + found["memory"] + found["launches"] == found["num_all"] == 60
+
+
+def test_another_recording_of_a_run_may_have_other_bounds():
+    first = made_up(oom={})
+    late = first.steps["wall_ns"].where(first.steps["collector"] != "timer", 20 * first.steps["wall_ns"])
+    again = dataclasses.replace(
+        first, runs=first.runs.assign(started_at="2027-01-01"), steps=first.steps.assign(wall_ns=late)
+    )
+    answer = write_site.ask(bounds, first, calibration=RATES, studies={"again": again})
+    rows = answer.tables["runs"].rows
+    found = answer.claims["recordings"].values
+    assert (rows["num_recordings"] == 2).all() and found["num_rows"] == len(rows)
+    assert found["num_ever"] == rows["launch_bound_in"].isin(["1 of 2", "2 of 2"]).sum()
+    assert (rows["wait_high"] > rows["wait_low"]).any()
 
 
 def test_without_measured_peaks_nothing_is_said_of_compute_and_memory():

@@ -128,6 +128,18 @@ def test_kernels_of_attention_add_up_to_its_forward_time(shipped, answer):
     assert {"gemm", "elementwise", "reduce"} <= set(rows.loc[rows["attention"] == "naive", "family"])
 
 
+def test_the_matmuls_of_eager_attention_take_longer_than_bytes_and_flops_need(answer):
+    rows = answer.tables["matmuls"].rows
+    assert list(rows["operation"]) == ["QKᵀ", "AV"]
+    assert (rows["time_ns"] > rows["memory_ns"]).all() and (rows["memory_ns"] > rows["compute_ns"]).all()
+    assert answer.claims["matmuls_memory"].holds
+
+
+def test_no_limit_of_matmuls_is_said_without_measured_rates(shipped):
+    answer = ask(shipped, NONE)
+    assert not len(answer.tables["matmuls"].rows) and not answer.claims["matmuls_memory"].holds
+
+
 def test_matmuls_that_vanish_are_two_a_layer_in_forward_and_four_in_backward(answer):
     assert answer.claims["inside"].holds
 

@@ -61,6 +61,10 @@ def test_times_that_are_too_short_are_faster_than_the_gpu(two):
     assert {"gemm_rate", "mfu", "copy_rate"} <= found
 
 
+def test_matmuls_that_move_bytes_faster_than_memory_are_seen(two):
+    assert "gemm_bytes" in breaches(scaled(two, 0.05, "kernels"))
+
+
 def test_kernels_that_take_longer_than_their_step_are_seen(two):
     assert "span" in breaches(scaled(two, 1.1, "kernels", "memops"))
 

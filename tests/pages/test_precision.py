@@ -10,6 +10,7 @@ import pytest
 from analysis import write_site
 from analysis.answer import NOT_MEASURED
 from analysis.metrics import precisions
+from analysis.metrics.differences import Band, Bands
 from analysis.pages.questions import precision
 from analysis.recording import store
 from analysis.reference import element_types, flops, kernel_families
@@ -166,12 +167,22 @@ def test_a_slower_step_is_not_called_faster(of_large):
     assert len(answer.claims["not_faster"].rows) == 2
 
 
-def test_nothing_is_said_of_the_step_where_launches_bound_it(answer, of_large):
-    said = answer.claims["faster"].rows.merge(answer.tables["speed"].rows[["run_id", "busy_share"]], on="run_id")
-    assert (said["busy_share"] >= 0.8).all()
-    waiting = ask(timed(of_large, "fp32", 2))
-    assert not {"faster", "not_faster"} & held(waiting)
-    assert len(waiting.claims["launch_bound"].rows) == 2
+def test_the_wait_for_launches_is_said_by_its_value(answer):
+    found = answer.claims["waits"].values
+    assert found["num_rows"] == 10
+    assert 0 < found["high"]["launch_wait_fp32"] < found["high"]["launch_wait"] < 1
+
+
+def test_a_step_is_told_from_fp32s_the_less_the_longer_the_gpu_waits(of_large):
+    bands = Bands(
+        kernel=Band(kind="kernel", relative=0.01, ratio=1.0, factor=1.0, num_pairs=20),
+        wall=Band(kind="wall", relative=0.01, ratio=100.0, factor=1.0, num_pairs=20),
+    )
+    for factor, said in ((1, {"faster"}), (1.9, {"not_faster"})):
+        rec = write_site.of_finished_runs(timed(of_large, "tf32|bf16", factor))
+        rates = write_site.rates_of([rec])
+        answer = write_site.ask(precision, rec, main=rec, calibration=rates, bands=bands)
+        assert {"faster", "not_faster"} & held(answer) == said
 
 
 def test_families_that_gain_are_named_only_beyond_the_spread(answer):

@@ -190,6 +190,12 @@ def test_kernels_of_a_forward_pass_do_the_operations_of_its_modules_and_move_mor
     assert all(cost.bytes >= least[module].bytes for module, cost in kernels.items() if module != "embedding")
 
 
+def test_matmuls_one_by_one_are_the_gemm_kernels_of_a_forward_pass():
+    together = {(name, "gemm"): cost * number for name, (cost, number) in flops.matmul_costs(SMALL).items()}
+    assert together == {key: cost for key, cost in flops.kernel_costs(SMALL).items() if key[1] == "gemm"}
+    assert sum(number for _, number in flops.matmul_costs(SMALL).values()) == 9 * SMALL.num_layers + 1
+
+
 @pytest.mark.parametrize("model", ["naive"], indirect=True)
 def test_kernels_of_a_forward_pass_move_what_the_model_really_reads_and_writes(torch, model):
     """Each operation that the model dispatches, by range: its operands once and its results once."""

@@ -151,5 +151,5 @@ def test_without_a_capture_only_what_was_timed_is_told(name, change, tmp_path, m
     study = rec.manifest.get("study", "")
     write_site.write_questions(rec, tmp_path, {study: rec} if study else {})
     words = "".join(path.read_text() for path in tmp_path.rglob("*.md"))
-    assert "launch-bound in" not in words and "is launch-bound: the GPU" not in words
+    assert "waits for launches for" not in words and "the GPU **waits for launches**" not in words
     assert "unprofiled timer overlap" not in words and "nan" not in words.split()

@@ -1,14 +1,18 @@
 """(h) What bounds a step: launches, compute or memory?"""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import kernel_time, roofline, run_grid, timing
+from analysis.metrics import kernel_time, roofline, run_grid, waiting
+from analysis.metrics.differences import Band, Bands
 from analysis.metrics.roofline import ATTENTION, COMPUTE, LAUNCHES, LINEAR, MEMORY, OTHER, SOFTMAX
 from analysis.pages.columns import case_headings, spread_column
-from analysis.pages.facts import calibrated_on, extremes, highest, out_of, span
+from analysis.pages.facts import calibrated_on, extremes, highest, noise_of, out_of, span
 from jobs.contract import modes, ranges
 
 SLUG = "bounds"
@@ -19,7 +23,13 @@ UNKNOWN = "no peak or no formula"
 
 
 def answer(
-    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, calibration: pd.DataFrame
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    calibration: pd.DataFrame,
+    bands: Bands | None = None,
+    studies: Mapping[str, Any] = MappingProxyType({}),
 ) -> Answer:
     """Roofline of every operation and kernel family, and what bounds each run.
 
@@ -30,13 +40,13 @@ def answer(
     time that this roof allows over the kernel time. Operations of forward are those of mode `forward`, the others those
     of `train_step`.
 
-    A run is launch-bound where the GPU is busy for less than timing.LAUNCH_BOUND_BUSY_SHARE of its unprofiled step.
-    Otherwise it is compute-bound where matmuls above the ridge take more than half of its kernel time, and else
-    memory-bound: all other kernels do a few operations for each element. So is each phase of a training step.
-    Backward to forward is within training steps.
+    What bounds a run is what takes the largest part of its unprofiled step: waiting for launches (`metrics.waiting`),
+    matmuls above the ridge (compute), or all other kernels (memory), which do a few operations for each element. So is
+    each phase of a training step. Other recordings (`studies`) of the same runs say in how many of them a run is
+    launch-bound; their shares of kernel time are taken to be these. Backward to forward is within training steps.
     """
-    frames = _frames(runs, steps, kernels, memops, calibration)
-    facts, claims = _facts(runs, calibration), _claims(frames, runs, calibration)
+    frames = _frames(runs, steps, kernels, memops, calibration, bands, studies)
+    facts, claims = _facts(runs, calibration, bands), _claims(frames, runs, calibration)
     return assemble(facts, claims, _tables(frames), _charts(frames))
 
 
@@ -57,13 +67,22 @@ class Frames:
 
 
 def _frames(
-    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, calibration: pd.DataFrame
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    calibration: pd.DataFrame,
+    bands: Bands | None,
+    studies: Mapping[str, Any],
 ) -> Frames:
+    band = bands.wall if bands else None
     totals = roofline.by_range(kernel_time.kernel_totals(kernels))
     costs = roofline.costs_of(run_grid.measured_runs(runs), _peaks(calibration))
     timed = roofline.in_its_mode(totals.merge(costs, on=roofline.KEY), runs)
     named = timed.merge(roofline.named(), on=roofline.KEY[1:])
-    judged = roofline.judged(steps, kernels, memops, totals, costs)
+    judged = roofline.judged(steps, waiting.launch_waits(steps, kernels, memops, band), totals, costs)
+    of_steps = judged[judged["phase"] == ranges.STEP]
+    of_steps = of_steps.merge(_over_recordings(of_steps, runs, studies, band), how="left", on="run_id")
     in_phases = judged[judged["phase"].isin((ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER))]
     grid = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in modes.MODES])
     training = run_grid.cases(runs, "train_step")
@@ -71,21 +90,34 @@ def _frames(
         by=run_grid.case_columns(runs),
         operations=roofline.rated(named, ["operation", "series", "phase"], runs),
         families=roofline.rated(timed, ["phase", "family"], runs),
-        runs=grid.merge(judged[judged["phase"] == ranges.STEP], how="left", on="run_id"),
+        runs=grid.merge(of_steps, how="left", on="run_id"),
         phases=training.merge(in_phases, how="left", on="run_id"),
         ratios=training.merge(roofline.backward_ratio(steps, totals), how="left", on="run_id"),
     )
+
+
+def _over_recordings(
+    judged: pd.DataFrame, runs: pd.DataFrame, studies: Mapping[str, Any], band: Band | None
+) -> pd.DataFrame:
+    """In how many recordings of each run its step is launch-bound: run_id, num_recordings, num_claimed, wait_low and
+    wait_high (of launches), launch_bound_in."""
+    others = waiting.of_other_recordings(runs, studies.values(), band)
+    others = others.merge(judged[["run_id", "phase", "above"]], on=["run_id", "phase"])
+    others["is_bound"] = [roofline.bound_by(row) == LAUNCHES for row in others.to_dict("records")]
+    table = waiting.over_recordings(judged.assign(is_bound=judged["bound"] == LAUNCHES), others, "is_bound")
+    words = [f"{num} of {num_all}" for num, num_all in zip(table["num_claimed"], table["num_recordings"])]
+    return table.assign(launch_bound_in=words).drop(columns="phase")
 
 
 def _peaks(calibration: pd.DataFrame) -> dict[str, float]:
     return dict(zip(calibration["figure"], calibration["value"], strict=True))
 
 
-def _facts(runs: pd.DataFrame, calibration: pd.DataFrame) -> dict:
+def _facts(runs: pd.DataFrame, calibration: pd.DataFrame, bands: Bands | None) -> dict:
     ridges = roofline.ridges(runs, _peaks(calibration))
     return {
         "precisions": sorted(set(run_grid.measured_runs(runs)["precision"].astype(str))),
-        "launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE,
+        "noise": noise_of(bands),
         "peaks": roofline.measured_peaks(runs, calibration),
         "calibrated_on": calibrated_on(calibration),
         "ridges": [{"precision": name, "ridge": point} for name, point in ridges.items()],
@@ -122,10 +154,12 @@ _SUMMARY = (
 _JUDGED = (
     spread_column("timer", "unprofiled"),
     Column("busy_share", "GPU busy", "share", bar=True),
+    Column("launch_wait", "waits for launches", "share"),
     Column("above", "kernel time above the ridge", "share", absent=UNKNOWN),
     Column("below", "below it", "share", absent=UNKNOWN),
     Column("bound", "bound by", absent=UNKNOWN),
 )
+_RECORDED = (Column("launch_bound_in", "launch-bound in recordings"),)
 _RATIOS = (
     Column("timer_ratio", "Python timer", "ratio"),
     Column("kernel_ratio", "kernel time", "ratio"),
@@ -150,7 +184,7 @@ def _tables(frames: Frames) -> list[Table]:
             roofline.summary(frames.families),
         ),
         Table("every", "Every operation of every case", (*case, *_OPERATION, *_RATES), frames.operations),
-        Table("runs", "What bounds each run", (*case, Column("mode", "mode"), *_JUDGED), frames.runs),
+        Table("runs", "What bounds each run", (*case, Column("mode", "mode"), *_JUDGED, *_RECORDED), frames.runs),
         Table(
             "phases",
             "What bounds each phase of a training step",
@@ -211,11 +245,27 @@ def _claims_of_runs(runs: pd.DataFrame) -> list[Claim]:
     return [
         Claim("counts", timed, lambda rows: known == len(rows), lambda rows: counts),
         Claim("counts_of_some", timed, lambda rows: known < len(rows), lambda rows: counts),
-        of(LAUNCHES, "busy_share"),
+        of(LAUNCHES, "launch_wait"),
+        Claim("waits", timed, facts=_waits),
+        Claim("recordings", timed[timed["num_recordings"] > 1], facts=_recordings),
         of(COMPUTE, "above"),
         of(MEMORY, "below"),
         Claim("never_memory", compared, lambda rows: (rows["bound"] != MEMORY).all(), extremes("below")),
     ]
+
+
+def _waits(rows: pd.DataFrame) -> dict:
+    return {**extremes("launch_wait")(rows), "num_waiting": int(rows["waits"].sum())}
+
+
+def _recordings(rows: pd.DataFrame) -> dict:
+    """Of runs that several recordings have: how many are launch-bound in one of them or more, how many in all, and the
+    one whose GPU waits for launches most differently."""
+    return {
+        "num_ever": int((rows["num_claimed"] > 0).sum()),
+        "num_always": int((rows["num_claimed"] == rows["num_recordings"]).sum()),
+        "widest": highest(rows.assign(width=rows["wait_high"] - rows["wait_low"]), "width"),
+    }
 
 
 def _claims_of_phases(phases: pd.DataFrame) -> list[Claim]:
@@ -228,11 +278,7 @@ def _claims_of_phases(phases: pd.DataFrame) -> list[Claim]:
             lambda rows: (rows["bound"] == MEMORY).all(),
             out_of(optimizer),
         ),
-        Claim(
-            "optimizer_launches",
-            optimizer[optimizer["bound"] == LAUNCHES],
-            facts=lambda rows: extremes("busy_share")(rows) | {"num_all": len(optimizer)},
-        ),
+        Claim("optimizer_waits", optimizer, facts=extremes("launch_wait")),
     ]
 
 
@@ -263,8 +309,8 @@ def _all_above(rows: pd.DataFrame) -> bool:
 
 def _claims_of_ratio(ratios: pd.DataFrame, phases: pd.DataFrame, by: list[str]) -> list[Claim]:
     known = ratios[(ratios[NOT_MEASURED] == "") & ratios["kernel_ratio"].notna()]
-    waiting = phases[(phases["phase"] == ranges.FORWARD) & (phases["bound"] == LAUNCHES)]["run_id"]
-    hidden = known[known["run_id"].isin(waiting) & (known["timer_ratio_max"] < known["kernel_ratio"])]
+    late = phases[(phases["phase"] == ranges.FORWARD) & (phases["waits"] == True)]["run_id"]  # noqa: E712 (or missing)
+    hidden = known[known["run_id"].isin(late) & (known["timer_ratio_max"] < known["kernel_ratio"])]
     return [
         Claim("ratio", known, facts=_ratios),
         Claim("timer_ratio", hidden, facts=extremes("timer_ratio")),

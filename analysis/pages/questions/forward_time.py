@@ -1,14 +1,17 @@
 """(a) How long does a forward pass take, and do the clocks agree?"""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import differences, run_grid, timing
+from analysis.metrics import differences, run_grid, timing, waiting
 from analysis.metrics.differences import Band, Bands
 from analysis.pages.columns import case_headings, spread_column
-from analysis.pages.facts import extremes, highest, lowest, many, noise_of, out_of, span
+from analysis.pages.facts import extremes, highest, many, noise_of, out_of, span
 from jobs.contract import modes
 
 SLUG = "forward-time"
@@ -31,6 +34,7 @@ def answer(
     kernels: pd.DataFrame,
     memops: pd.DataFrame,
     bands: Bands | None = None,
+    studies: Mapping[str, Any] = MappingProxyType({}),
 ) -> Answer:
     """Forward time of every model size and context length (mode `forward`) by four clocks, each with its spread over
     steps.
@@ -39,10 +43,10 @@ def answer(
     GPU span, from the first operation on the GPU to the end of the last. busy: union of its kernels, copies and
     fills. Ratios are to the timer's
     median. A time under nsys and one without it, which are of two processes, differ by more than the noise band of wall
-    times (`bands`). A run is launch-bound where
-    busy / timer < timing.LAUNCH_BOUND_BUSY_SHARE. The second table is the forward phase inside the other modes.
+    times (`bands`). How long the GPU waits for launches is what `metrics.waiting` says, here and in other recordings
+    (`studies`) of the same runs. The second table is the forward phase inside the other modes.
     """
-    frames = _frames(runs, steps, kernels, memops)
+    frames = _frames(runs, steps, kernels, memops, bands, studies)
     return assemble(_facts(frames, bands), _claims(frames, bands), _tables(frames), _charts(frames))
 
 
@@ -57,15 +61,27 @@ class Frames:
     inside: pd.DataFrame
 
 
-def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> Frames:
-    times = forward_times(steps, kernels, memops)
+def _frames(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    bands: Bands | None,
+    studies: Mapping[str, Any],
+) -> Frames:
+    band = bands.wall if bands else None
+    waits = _of_forward(waiting.launch_waits(steps, kernels, memops, band))
+    others = waiting.of_other_recordings(runs[runs["mode"] == FORWARD], studies.values(), band)
+    seen = waiting.over_recordings(waits.assign(phase=FORWARD), others).drop(columns="phase")
+    times = forward_times(steps, kernels, memops).merge(waits.drop(columns="busy_share"), how="left", on="run_id")
     cases = run_grid.cases(runs, FORWARD).merge(times, how="left", on="run_id")
-    others = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in modes.MODES if mode != FORWARD])
+    cases = cases.merge(seen, how="left", on="run_id")
+    larger = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in modes.MODES if mode != FORWARD])
     return Frames(
         by=run_grid.case_columns(runs),
         cases=cases,
         measured=cases[(cases[NOT_MEASURED] == "") & cases["timer_ns"].notna()],
-        inside=others.merge(times, how="left", on="run_id").sort_values(by="mode", kind="stable"),
+        inside=larger.merge(times, how="left", on="run_id").sort_values(by="mode", kind="stable"),
     )
 
 
@@ -73,7 +89,6 @@ def _facts(frames: Frames, bands: Bands | None) -> dict:
     return {
         "noise": noise_of(bands),
         "unsteady": UNSTEADY,
-        "launch_bound_share": timing.LAUNCH_BOUND_BUSY_SHARE,
         "num_timed": _one_or_range(frames.measured.get("timer_n")),
         "num_profiled": _one_or_range(frames.measured.get("host_n")),
     }
@@ -81,12 +96,12 @@ def _facts(frames: Frames, bands: Bands | None) -> dict:
 
 def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
     measured, band = frames.measured, (bands.wall if bands else None)
-    profiled = measured.dropna(subset="busy_ratio")
+    profiled = measured.dropna(subset="launch_wait")
     under_nsys = _ratio("host_ratio", measured)
     return [
         Claim("range", measured, lambda rows: rows["timer_ns"].notna().all(), extremes("timer_ns")),
-        Claim("launch_bound", profiled, lambda rows: rows["launch_bound"].any(), _launch_bound),
-        Claim("not_launch_bound", profiled, lambda rows: not rows["launch_bound"].any(), _launch_bound),
+        Claim("waits", profiled, facts=_waits),
+        Claim("recordings", profiled[profiled["num_recordings"] > 1], facts=_recordings),
         Claim("profiler_slows", _differing(measured, "host", band, longer=True), many(measured), under_nsys),
         Claim("profiler_range_shorter", _differing(measured, "host", band, longer=False), many(measured), under_nsys),
         Claim(
@@ -116,6 +131,7 @@ def _tables(frames: Frames) -> list[Table]:
         Column("host_ratio", "NVTX ÷ timer", "ratio"),
         Column("projected_ratio", "GPU span ÷ timer", "ratio"),
         Column("busy_ratio", "GPU busy ÷ timer", "share", bar=True),
+        Column("launch_wait", "waits for launches", "share"),
     )
     return [
         Table(
@@ -144,29 +160,35 @@ def _charts(frames: Frames) -> list[Chart]:
 def forward_times(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """Forward phase of each run by the four clocks, with ratios to the timer: one row per run_id."""
 
-    def of_forward(rows: pd.DataFrame) -> pd.DataFrame:
-        return rows[rows["phase"] == FORWARD].drop(columns="phase")
-
     gpu = timing.gpu_times(kernels, memops)
-    table = of_forward(timing.host_times(steps, "timer", "timer"))
+    table = _of_forward(timing.host_times(steps, "timer", "timer"))
     parts = [timing.host_times(steps, "nsys", "host")]
     parts += [timing.spread(gpu, ["run_id", "phase"], f"{clock}_ns", clock) for clock in ("projected", "busy")]
     for part in parts:
-        table = table.merge(of_forward(part), how="outer", on="run_id")
+        table = table.merge(_of_forward(part), how="outer", on="run_id")
     for clock in ("host", "projected"):
         table[f"{clock}_ratio"] = table[f"{clock}_ns"] / table["timer_ns"]
     table["busy_ratio"] = timing.busy_share(table, kernels)
     waits = (table["timer_ns"] * (1 - table["busy_ratio"])).clip(lower=0).fillna(table["timer_ns"])
-    table = table.assign(**{f"{clock}_parts": waits for clock in ("timer", "host", "projected")})
-    return table.assign(launch_bound=table["busy_ratio"] < timing.LAUNCH_BOUND_BUSY_SHARE)
+    return table.assign(**{f"{clock}_parts": waits for clock in ("timer", "host", "projected")})
 
 
-def _launch_bound(rows: pd.DataFrame) -> dict:
-    bound = rows[rows["launch_bound"].astype(bool)]
+def _of_forward(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[rows["phase"] == FORWARD].drop(columns="phase")
+
+
+def _waits(rows: pd.DataFrame) -> dict:
+    return {**extremes("launch_wait")(rows), "num_waiting": int(rows["waits"].sum())}
+
+
+def _recordings(rows: pd.DataFrame) -> dict:
+    """Of cases that several recordings have: the one whose GPU waits for launches most differently, and how many wait
+    in all recordings, and in some."""
+    always = rows["num_claimed"] == rows["num_recordings"]
     return {
-        "num_bound": len(bound),
-        "sizes": list(dict.fromkeys(bound["size"])),
-        "lowest": lowest(rows, "busy_ratio"),
+        "widest": highest(rows.assign(width=rows["wait_high"] - rows["wait_low"]), "width"),
+        "num_always": int(always.sum()),
+        "num_sometimes": int((rows["num_claimed"] > 0).sum() - always.sum()),
     }
 
 
@@ -185,13 +207,14 @@ def _widest(every: pd.DataFrame):
 
 
 def _flat(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Pairs of launch-bound runs of one model whose forward time stays within 1.25x while context doubles."""
+    """Pairs of runs of one model that both wait for launches, whose forward time stays within 1.25x while context
+    doubles."""
     others = [name for name in by if name != "context_length"]
     pairs = rows.merge(rows, on=others, suffixes=("", "_longer"))
     pairs["context_ratio"] = pairs["context_length_longer"] / pairs["context_length"]
     pairs["time_ratio"] = pairs["timer_ns_longer"] / pairs["timer_ns"]
-    bound = pairs["launch_bound"].astype(bool) & pairs["launch_bound_longer"].astype(bool)
-    keep = pairs[bound & (pairs["context_ratio"] >= 2) & (pairs["time_ratio"] < 1.25)]
+    both = (pairs["waits"] == True) & (pairs["waits_longer"] == True)  # noqa: E712 (missing without a capture)
+    keep = pairs[both & (pairs["context_ratio"] >= 2) & (pairs["time_ratio"] < 1.25)]
     shown = [
         *by,
         "run_id",
@@ -200,6 +223,8 @@ def _flat(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
         "time_ratio",
         "timer_ns",
         "timer_ns_longer",
+        "launch_wait",
+        "launch_wait_longer",
     ]
     return keep[shown].sort_values("context_ratio", ascending=False, kind="stable", ignore_index=True)
 

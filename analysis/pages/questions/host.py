@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import differences, kernel_time, queue, ranks, run_grid, timing
+from analysis.metrics import differences, kernel_time, queue, ranks, run_grid, timing, waiting
 from analysis.metrics.differences import Bands
 from analysis.metrics.ordering import place, seen, sorted_by
 from analysis.metrics.queue import CAUSES
@@ -332,7 +332,8 @@ def _grouped(api: pd.DataFrame) -> pd.DataFrame:
 
 def _pairs(measured: pd.DataFrame, by: list[str], base: str, bands: Bands | None) -> pd.DataFrame:
     """Each variant beside the run of the same case with compile `base`: saved_ns and its two parts, ratio, differs,
-    base_launch_part (of the base's idle time under nsys, how much waits for a launch)."""
+    base_launch_part (of the base's idle time under nsys, how much waits for a launch), base_launch_wait (part of the
+    base's unprofiled step, see `metrics.waiting`) and base_waits (whether that is more than noise)."""
     clock = ["timer_ns", "timer_min_ns", "timer_max_ns", "timer_parts"]
     columns = [*by, *clock, "busy_ns", "idle_ns", "idle_share", *(f"{cause}_share" for cause in CAUSES)]
     other = measured[measured["compile"] == base][columns]
@@ -343,6 +344,9 @@ def _pairs(measured: pd.DataFrame, by: list[str], base: str, bands: Bands | None
     rows["band_ns"] = differences.half_band_ns(rows, "timer", "base_timer", bands.wall if bands else None)
     rows["differs"] = differences.differ(rows, "timer", "base_timer", bands.wall if bands else None)
     rows["base_launch_part"] = rows["base_launch_share"] / (1 - rows["base_busy_share"])
+    rows["base_launch_wait"] = rows["base_idle_share"].clip(lower=0) * rows["base_launch_part"]
+    rows["base_launch_wait_ns"] = rows["base_launch_wait"] * rows["base_timer_ns"]
+    rows["base_waits"] = waiting.is_beyond_noise(rows, bands.wall if bands else None, "base_")
     for part in ("timer", "busy", "idle"):
         saved = "saved_ns" if part == "timer" else f"saved_{part}_ns"
         rows[saved] = rows[f"base_{part}_ns"] - rows[f"{part}_ns"]
@@ -376,11 +380,10 @@ def _over_default(measured: pd.DataFrame, compiled: pd.DataFrame, by: list[str],
 
 
 def _helped(pairs: pd.DataFrame) -> pd.DataFrame:
-    """The launch-bound training step, if any, that CUDA graphs make faster: the one that idled most."""
-    bound = pairs["base_idle_share"] > 1 - timing.LAUNCH_BOUND_BUSY_SHARE
-    bound &= pairs["base_launch_share"] > pairs["base_own_share"]
-    rows = pairs[(pairs["compile"] == GRAPHS) & (pairs["mode"] == TRAIN) & bound & pairs["differs"]]
-    return rows[rows["ratio"] < 1].sort_values("base_idle_share", ascending=False, kind="stable")
+    """Training steps that wait for launches and that CUDA graphs make faster: first the one that waits for longest."""
+    late = pairs["base_waits"] & pairs["differs"] & (pairs["ratio"] < 1)
+    rows = pairs[(pairs["compile"] == GRAPHS) & (pairs["mode"] == TRAIN) & late]
+    return rows.sort_values("base_launch_wait", ascending=False, kind="stable")
 
 
 def _saved(pairs: pd.DataFrame) -> pd.DataFrame:

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import differences, kernel_time, ranks, run_grid, timing
+from analysis.metrics import differences, kernel_time, ranks, run_grid, timing, waiting
 from analysis.metrics.differences import Bands
 from analysis.pages.columns import band_column, case_headings, spread_column
-from analysis.pages.facts import calibrated_on, highest, lowest, many, noise_of, out_of, span
+from analysis.pages.facts import calibrated_on, extremes, highest, many, noise_of, out_of, span
 from analysis.reference import flops
 from jobs.contract import ranges
 
@@ -57,11 +57,11 @@ def answer(
     lists of them (foreach), and fused.
 
     GPU busy (kernel_ns) is of the phase, time the phase by the unprofiled timer, speed-up the time of reference AdamW
-    over this one's. Faster and slower are said of GPU busy, beyond the noise band of kernel times (`bands`); of the
-    timer, beyond that of wall times, only where neither is launch-bound, for elsewhere the host sets it. Bytes are
-    elements read and written as flops.ADAMW_ACCESSES counts them; their rate is
-    over GPU busy and compared with the measured rate of a device copy. Extra memory is how far the phase raises
-    the allocator's peak above what it held when the phase began.
+    over this one's. Faster and slower are said of GPU busy, beyond the noise band of kernel times (`bands`), and of the
+    timer, beyond that of wall times, which is the wider, the longer the GPU waits. How long it waits for launches in
+    the phase is what `metrics.waiting` says. Bytes are elements read and written as
+    flops.ADAMW_ACCESSES counts them; their rate is over GPU busy and compared with the measured rate of a device copy.
+    Extra memory is how far the phase raises the allocator's peak above what it held when the phase began.
     """
     frames = _frames(runs, steps, kernels, memops, memory, calibration, bands)
     return assemble(_facts(calibration, bands), _claims(frames), _tables(frames), _charts(frames))
@@ -98,7 +98,9 @@ def _frames(
     bands: Bands | None,
 ) -> Frames:
     cases = run_grid.cases_along(runs, MODE, "optimizer", list(LABELS))
-    for part in (_timed(steps), _on_gpu(kernels, memops), _memory(runs, memory)):
+    waits = waiting.launch_waits(steps, kernels, memops, bands.wall if bands else None)
+    waits = waits[waits["phase"] == ranges.OPTIMIZER].drop(columns=["phase", "busy_share"])
+    for part in (_timed(steps), _on_gpu(kernels, memops), _memory(runs, memory), waits):
         cases = cases.merge(part, how="left", on="run_id")
     cases.loc[cases[NOT_MEASURED] != "", "extra_bytes"] = float("nan")
     rates = calibration.set_index("figure")["value"]
@@ -124,7 +126,7 @@ def _against_base(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     """`cases` with the values of reference AdamW beside them, and what each saves against it."""
     ends = ("ns", "min_ns", "max_ns", "parts")
     times = [f"{clock}_{end}" for clock in CLOCKS for end in ends]
-    others = ["busy_share", "step_busy_share", "launches", "moved_bytes"]
+    others = ["launches", "moved_bytes"]
     table = run_grid.against(cases, "optimizer", BASE, [*times, *others])
     for clock in CLOCKS:
         speedup = table[f"{clock}_ns_{BASE}"] / table[f"{clock}_ns"]
@@ -144,7 +146,6 @@ def _facts(calibration: pd.DataFrame, bands: Bands | None) -> dict:
         "unfused": sum(ACCESSES[BASE].values()),
         "fused": sum(ACCESSES["fused"].values()),
         "noise": noise_of(bands),
-        "launch_bound_share": timing.LAUNCH_BOUND_BUSY_SHARE,
         "calibrated_on": calibrated_on(calibration),
     }
 
@@ -179,8 +180,8 @@ def _fused_claims(frames: Frames) -> list[Claim]:
             lambda rows: not is_faster(rows).all(),
             lambda rows: {"num_faster": is_faster(rows).sum()},
         ),
-        _gain("timer", "time", _steady(fused, "busy_share")),
-        _gain("step", "step", _steady(fused, "step_busy_share")),
+        _gain("timer", "time", fused),
+        _gain("step", "step", fused),
         Claim(
             "share",
             run_grid.only(frames.measured, "kernel_ns", "step_busy_ns", "kernel_share"),
@@ -202,7 +203,7 @@ def _fused_claims(frames: Frames) -> list[Claim]:
 def _unfused_claims(frames: Frames) -> list[Claim]:
     """PyTorch's loop and its lists of tensors (foreach) against reference AdamW."""
     differing = {how: _beyond(frames.measured, faster=how == "faster") for how in ("faster", "slower")}
-    shown = (*KERNEL, *TIMER, "busy_share", f"busy_share_{BASE}")
+    shown = (*KERNEL, *TIMER, "time_apart")
     return [
         Claim(
             "foreach_launches",
@@ -242,14 +243,25 @@ def _memory_claims(frames: Frames) -> list[Claim]:
 
 
 def _host_claims(frames: Frames) -> list[Claim]:
-    """Where the host sets the time of the phase."""
-    ok = frames.measured
-    waits = ok[ok["busy_share"] < timing.LAUNCH_BOUND_BUSY_SHARE]
+    """What the GPU waits for in the phase."""
+    shown = ("launches", "busy_share", "launch_wait", "boundary_wait")
+    known = frames.measured[frames.measured["launch_wait"].notna()]
+    fused = known[known["optimizer"] == "fused"]
     return [
         Claim(
-            "launch_bound",
-            run_grid.only(waits, "busy_share", "launches"),
-            facts=out_of(ok, lambda rows: {"lowest": lowest(rows, "busy_share")}),
+            "waits",
+            run_grid.only(known, *shown, "waits"),
+            facts=lambda rows: {**extremes("launch_wait")(rows), "num_waiting": int(rows["waits"].sum())},
+        ),
+        Claim(
+            "fused_prepares",
+            run_grid.only(fused, *shown),
+            lambda rows: (rows["boundary_wait"] > rows["launch_wait"]).all(),
+            lambda rows: {
+                "launches": span(rows["launches"]),
+                "most": highest(rows, "boundary_wait"),
+                "launch_wait": rows["launch_wait"].max(),
+            },
         ),
     ]
 
@@ -316,6 +328,8 @@ def _detail_tables(frames: Frames) -> list[Table]:
                 Column("kernel_ns", "GPU busy", "ms"),
                 spread_column("time", "phase, unprofiled"),
                 Column("busy_share", "GPU busy ÷ phase", "share", bar=True),
+                Column("launch_wait", "waits for launches", "share"),
+                Column("boundary_wait", "idle at its start and end", "share"),
             ),
             frames.cases,
         ),
@@ -418,11 +432,6 @@ def _beyond(rows: pd.DataFrame, faster: bool) -> pd.DataFrame:
     return rows[_apart(rows, "kernel") & ((rows["kernel_speedup"] > 1) == faster)]
 
 
-def _steady(rows: pd.DataFrame, busy: str) -> pd.DataFrame:
-    """Rows where neither this AdamW nor the reference is launch-bound."""
-    return rows[rows[[busy, f"{busy}_{BASE}"]].min(axis=1) >= timing.LAUNCH_BOUND_BUSY_SHARE]
-
-
 def _gain(key: str, clock: str, rows: pd.DataFrame) -> Claim:
     """That all of the `rows` whose time by `clock` differs from that of reference AdamW are faster."""
     names = [f"{clock}_{end}" for end in ("ns", "min_ns", "max_ns", "speedup", "band_ns")]
@@ -436,8 +445,9 @@ def _gain(key: str, clock: str, rows: pd.DataFrame) -> Claim:
 
 
 def _speedups(rows: pd.DataFrame) -> dict:
-    """Of GPU busy, and of the timer where neither AdamW is launch-bound."""
-    timed = _steady(rows, "busy_share")["time_speedup"]
+    """Of GPU busy, and of the timer where it differs in the same direction."""
+    agrees = _apart(rows, "time") & ((rows["time_speedup"] > 1) == (rows["kernel_speedup"] > 1))
+    timed = rows[agrees]["time_speedup"]
     return {"speedup": span(rows["kernel_speedup"]), "num_timed": len(timed), "timer": span(timed)}
 
 

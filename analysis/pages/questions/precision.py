@@ -5,12 +5,13 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import differences, kernel_time, precisions, run_grid, timing
+from analysis.metrics import differences, kernel_time, precisions, run_grid, timing, waiting
 from analysis.metrics.differences import Bands
 from analysis.metrics.precisions import BASE, ELEMENTS, FRACTION_BITS, MODE, OPTIMIZER_BUSY, PHASES, SLOWER, UNCHANGED
 from analysis.pages.columns import band_column, case_headings, spread_column
-from analysis.pages.facts import calibrated_on, highest, lowest, many, noise_of, out_of, span
+from analysis.pages.facts import calibrated_on, highest, many, noise_of, out_of, span
 from analysis.reference import element_types, kernel_families
+from jobs.contract import ranges
 
 SLUG = "precision"
 TITLE = "What does lower precision make faster?"
@@ -34,9 +35,9 @@ def answer(
     """Training steps in TF32 and BF16 autocast against the same step in FP32.
 
     Speed-up is FP32's time over this one's: of the step and its phases by the unprofiled timer, of the GPU by busy
-    time, of GEMM kernels and of all others by kernel time. Where a step, or FP32's, is launch-bound, the host sets its
-    unprofiled time: nothing is said of the step from those cases. Faster and slower mean by more than the noise band of
-    their kind of time (`bands`). The math path of a GEMM is what the name of its
+    time, of GEMM kernels and of all others by kernel time. Faster and slower mean by more than the noise band of
+    their kind of time (`bands`); that of a step is the wider, the longer the GPU waits in it. How long it waits for
+    launches is what `metrics.waiting` says. The math path of a GEMM is what the name of its
     kernel says; where no documentation backs the name, it is inferred. MFU is the FLOPs of the matmuls over the step's
     wall time, over the machine's measured peak for the precision and over the data sheet's. Casts are copy
     kernels whose name says that they convert. The difference of logits is over those of FP32 at the same weights, root
@@ -97,7 +98,10 @@ def _frames(
     ):
         cases = cases.merge(part, how="left", on="run_id")
     cases = cases.merge(precisions.use_of(runs, cases, calibration), how="left", on="run_id")
-    cases = _against_fp32(_with_parts(cases, kernels), bands)
+    waits = waiting.launch_waits(steps, kernels, memops, bands.wall if bands else None)
+    waits = waits[waits["phase"] == ranges.STEP][["run_id", "launch_wait", "waits"]]
+    cases = _with_parts(cases, kernels).merge(waits, how="left", on="run_id")
+    cases = _against_fp32(cases, bands)
     families = precisions.families_of(totals, kernels, grid)
     ok = _measured(cases)
     shares = kernel_time.by_family(totals[totals["run_id"].isin(ok["run_id"])], ["run_id"])
@@ -120,7 +124,7 @@ def _against_fp32(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     """`cases` with FP32's values beside them, and speed-ups over FP32."""
     times = [f"{name}_ns" for name in TIMED]
     spread = ["step_min_ns", "step_max_ns", "step_parts"]
-    others = ["busy_share", "casts", "launches", "copied_bytes", "peak_memory_bytes"]
+    others = ["launch_wait", "casts", "launches", "copied_bytes", "peak_memory_bytes"]
     table = run_grid.against(cases, "precision", BASE, [*times, *others, *spread])
     for name in TIMED:
         table[f"{name}_speedup"] = (table[f"{name}_ns_fp32"] / table[f"{name}_ns"]).where(table["precision"] != BASE)
@@ -145,7 +149,6 @@ def _measured(cases: pd.DataFrame) -> pd.DataFrame:
 def _facts(calibration: pd.DataFrame, bands: Bands | None) -> dict:
     return {
         "noise": noise_of(bands),
-        "launch_bound_share": timing.LAUNCH_BOUND_BUSY_SHARE,
         "unchanged": UNCHANGED - 1,
         "calibrated_on": calibrated_on(calibration),
     }
@@ -165,25 +168,25 @@ def _claims(frames: Frames) -> list[Claim]:
 def _step_claims(frames: Frames) -> list[Claim]:
     """What a training step gains by the unprofiled timer."""
     lower = frames.lower
-    least = lower[["busy_share", "busy_share_fp32"]].min(axis=1, skipna=False)
-    waits, steady = lower[least < timing.LAUNCH_BOUND_BUSY_SHARE], lower[least >= timing.LAUNCH_BOUND_BUSY_SHARE]
-    apart = steady["step_apart"] & (steady["step_speedup"] > 1)
+    late = lower.dropna(subset=["launch_wait", "launch_wait_fp32"])
+    apart = lower["step_apart"] & (lower["step_speedup"] > 1)
     return [
         Claim(
             "faster",
-            run_grid.only(steady[apart], "step_ns", "step_min_ns", "step_max_ns", "step_speedup", "step_band_ns"),
-            many(steady),
-            out_of(steady, _by_precision("step_speedup")),
+            run_grid.only(lower[apart], "step_ns", "step_min_ns", "step_max_ns", "step_speedup", "step_band_ns"),
+            many(lower),
+            out_of(lower, _by_precision("step_speedup")),
         ),
         Claim(
             "not_faster",
-            run_grid.only(steady[~apart], "step_ns", "step_min_ns", "step_max_ns", "step_ns_fp32", "step_band_ns"),
-            facts=out_of(steady, lambda rows: {"first": rows.iloc[0].to_dict()}),
+            run_grid.only(lower[~apart], "step_ns", "step_min_ns", "step_max_ns", "step_ns_fp32", "step_band_ns"),
+            facts=out_of(lower, lambda rows: {"first": rows.iloc[0].to_dict()}),
         ),
         Claim(
-            "launch_bound",
-            run_grid.only(waits, "busy_share", "busy_share_fp32", "launches"),
-            facts=out_of(lower, lambda rows: {"lowest": lowest(rows, "busy_share")}),
+            "waits",
+            run_grid.only(late, "launch_wait", "launch_wait_fp32", "waits", "launches"),
+            lambda rows: rows["launch_wait"].max() > rows["launch_wait_fp32"].max(),
+            lambda rows: {"high": highest(rows, "launch_wait"), "num_waiting": int(rows["waits"].sum())},
         ),
     ]
 
@@ -303,8 +306,8 @@ def _unchanged_claims(frames: Frames) -> list[Claim]:
 
 def _use_claims(frames: Frames) -> list[Claim]:
     ok = _measured(frames.cases)
-    busy = ok[ok["mfu_measured"].notna() & (ok["busy_share"] >= timing.LAUNCH_BOUND_BUSY_SHARE)]
-    return [Claim("mfu", run_grid.only(busy, "step_rate", "mfu_measured", "mfu_sheet"), _falls, _best_use)]
+    known = ok[ok["mfu_measured"].notna()]
+    return [Claim("mfu", run_grid.only(known, "step_rate", "mfu_measured", "mfu_sheet"), _falls, _best_use)]
 
 
 def _accuracy_claims(frames: Frames) -> list[Claim]:
@@ -337,6 +340,7 @@ def _time_tables(frames: Frames) -> list[Table]:
                 band_column("step_band_ns"),
                 *speedups,
                 Column("busy_share", "GPU busy", "share", bar=True),
+                Column("launch_wait", "waits for launches", "share"),
             ),
             frames.cases,
         ),
