@@ -143,7 +143,7 @@ screenshots: $(TO_DEVELOP) ## Take the README's pictures of the report, light an
 	$(BIN)/python -m tests.browser.screenshots
 
 test-chaos: $(TO_DEVELOP) ## Twenty kill -9 and five SIGTERM over a sweep on the CPU (minutes)
-	$(BIN)/python -m pytest --all -s tests/jobs/test_chaos.py
+	CHAOS=1 $(BIN)/python -m pytest --all -s tests/jobs/test_chaos.py
 
 test-faults: $(TO_DEVELOP) ## A fault at each change of a file by sweep, ingest and publication (half an hour)
 	FAULTS_OUT=site/data/benchmarks/faults.json $(BIN)/python -m pytest --all -s tests/jobs/test_faults.py
