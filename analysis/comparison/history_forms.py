@@ -24,6 +24,8 @@ WIDTH = 80
 CHART = 14
 """Columns of a chart in a terminal."""
 LEVELS = "▁▂▃▄▅▆▇█"
+CLEAR = 2
+"""Noise bands that a change is away which nobody would take for chance."""
 SAME, CHANGED = "●", "◆"
 NEVER = "not recorded"
 COLUMNS = ("group", "run", "entry", "name", "recorded", "commit", "value", "against", "difference", "band", "verdict")
@@ -84,13 +86,15 @@ def cause_text(history: History, point: Point) -> str:
 
 def counts_text(group: Group) -> str:
     """How many changes there are, and whether so many may be chance."""
-    changes = sum(len(line.changes) for line in group.lines)
+    changed = [point.judged for line in group.lines for point in line.changes if point.judged]
+    changes = len(changed)
     judged = sum(len(line.points) - 1 for line in group.lines)
     if not judged:
         return f"{counted(len(group.lines), 'run')} in one entry: nothing to compare it with yet"
     if not changes:
         return f"No change beyond the noise band, of {judged}"
-    chance = "" if is_beyond_chance(changes, judged) else " (so many may differ by chance)"
+    is_clear = is_beyond_chance(changes, judged) or any(abs(one.difference) > CLEAR * one.band for one in changed)
+    chance = "" if is_clear else " (so many may differ by chance)"
     return f"{counted(changes, 'change')} beyond the noise band, of {judged}{chance}:"
 
 
