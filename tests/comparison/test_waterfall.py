@@ -50,6 +50,15 @@ def test_a_kernel_that_got_slower_is_named_with_its_share():
     assert made.groups[[*waterfall.PARTS]].to_numpy().tolist() == [[0, 0, 0, 50]]
 
 
+def test_kernels_of_nearly_the_same_length_are_within_noise():
+    long = [(*GEMM[:4], 10_000_000)]
+    made = explain(sides_of(long), sides_of([(*GEMM[:4], 10_010_000)]))
+    (cause,) = (cause for cause in made.causes if cause.kind == "per_call")
+    assert cause.ns == 10_000 and not cause.is_real
+    (cause,) = (c for c in explain(sides_of(long), sides_of([(*GEMM[:4], 20_000_000)])).causes if c.kind == "per_call")
+    assert cause.is_real
+
+
 def test_blocks_are_one_module():
     first = sides_of([("forward", f"block_{i}/ffn", "gemm", "sgemm", 100) for i in range(3)])
     second = sides_of([("forward", f"block_{i}/ffn", "gemm", "hgemm", 40) for i in range(3)])
