@@ -18,6 +18,7 @@ from analysis.capture.nsys_export import ExportError
 from analysis.comparison import noise as noises
 from analysis.comparison.align import Alignment, Case, align, settings_apart
 from analysis.comparison.errors import NotComparable
+from analysis.comparison.forms import cause_text
 from analysis.comparison.noise import Noise
 from analysis.comparison.sides import Side, is_capture, load_side, select_runs
 from analysis.comparison.totals import Totals, without_numbers
@@ -437,16 +438,16 @@ def _judge(
 
 
 def _cause(both: tuple[Measured, Measured], noise: Noise, metric: Metric, part: Part) -> tuple[str, float]:
-    """The largest part of a change, and its time in a step; ("", 0.0) where none exceeds the noise band."""
+    """The first part of a change, and its time in a step; ("", 0.0) where there is none."""
     first, second = both
     made = explain(first.totals, second.totals, noise, (first.num_processes, second.num_processes))
     kinds = _CAUSES.get(metric)
 
     def is_of(cause: Cause) -> bool:
-        return cause.is_real and (kinds is None or cause.kind in kinds) and (not part or _is_of(cause, part))
+        return (kinds is None or cause.kind in kinds) and (not part or _is_of(cause, part))
 
-    largest = max(filter(is_of, made.causes), key=lambda cause: abs(cause.ns), default=None)
-    return (largest.text, largest.ns / made.num) if largest else ("", 0.0)
+    first_cause = next(filter(is_of, made.causes), None)  # they are in the order in which they count
+    return (cause_text(first_cause), first_cause.ns / made.num) if first_cause else ("", 0.0)
 
 
 def _is_of(cause: Cause, part: Part) -> bool:
