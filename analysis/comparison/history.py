@@ -156,7 +156,7 @@ class History:
 def parse_part(given: Iterable[str]) -> Part:
     """KEY=VALUE of PART_KEYS. Raises NotComparable."""
     chosen: dict[str, str] = {}
-    for text in (text.strip() for one in given for text in one.split(",")):
+    for text in (text.strip() for texts in given for text in texts.split(",")):
         key, _, value = text.partition("=")
         if key not in PART_KEYS or not value or key in chosen:
             raise NotComparable(f"--part {text}: give KEY=VALUE once, where KEY is one of {', '.join(PART_KEYS)}")

@@ -88,14 +88,16 @@ def counts_text(group: Group) -> str:
     """How many changes there are, and whether so many may be chance."""
     changed = [point.judged for line in group.lines for point in line.changes if point.judged]
     changes = len(changed)
-    judged = sum(len(line.points) - 1 for line in group.lines)
-    if not judged:
+    num_judged = sum(len(line.points) - 1 for line in group.lines)
+    if not num_judged:
         return f"{counted(len(group.lines), 'run')} in one entry: nothing to compare it with yet"
     if not changes:
-        return f"No change beyond the noise band, of {judged}"
-    is_clear = is_beyond_chance(changes, judged) or any(abs(one.difference) > CLEAR * one.band for one in changed)
+        return f"No change beyond the noise band, of {num_judged}"
+    is_clear = is_beyond_chance(changes, num_judged) or any(
+        abs(judged.difference) > CLEAR * judged.band for judged in changed
+    )
     chance = "" if is_clear else " (so many may differ by chance)"
-    return f"{counted(changes, 'change')} beyond the noise band, of {judged}{chance}:"
+    return f"{counted(changes, 'change')} beyond the noise band, of {num_judged}{chance}:"
 
 
 def notes_of(history: History, group: Group) -> Iterator[str]:
