@@ -7,7 +7,7 @@ import pytest
 
 from analysis.comparison import noise, totals, waterfall
 
-from .shipped import AXES, measured, pairs_along, side
+from .shipped import AXES, DATA, measured, pairs_along, side
 
 
 def sides_of(kernels, num_steps=1, copies=(), wall_ns=1000):
@@ -163,6 +163,13 @@ def check_axis(axis, pairs):
 )
 def test_what_an_axis_changes_is_named_and_sums_exactly(axis, num_pairs):
     assert check_axis(axis, pairs_along(axis)) == num_pairs
+
+
+def test_the_guide_says_how_many_pairs_are_held_against_it():
+    guide = (DATA.parent / "guide" / "compare.md").read_text()
+    counts = {axis: sum(1 for _ in pairs_along(axis)) for axis in AXES}
+    pairs = [f"{num}{' pairs' if not place else ''} of {axis}" for place, (axis, num) in enumerate(counts.items())]
+    assert f"{', '.join(pairs[:-1])} and {pairs[-1]}" in guide
 
 
 @pytest.mark.parametrize("axis", sorted(AXES))
