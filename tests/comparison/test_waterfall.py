@@ -165,6 +165,7 @@ def test_what_an_axis_changes_is_named_and_sums_exactly(axis, num_pairs):
     assert check_axis(axis, pairs_along(axis)) == num_pairs
 
 
+@pytest.mark.long
 def test_the_guide_says_how_many_pairs_are_held_against_it():
     guide = (DATA.parent / "guide" / "compare.md").read_text()
     counts = {axis: sum(1 for _ in pairs_along(axis)) for axis in AXES}
