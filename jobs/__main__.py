@@ -18,6 +18,10 @@ COMMANDS = {
         "analysis.commands:compare",
         "Hold B against A: is it faster, by how much, why, and is that more than noise?",
     ),
+    "history": (
+        "analysis.commands:history",
+        "Follow one metric over many recordings or captures, and mark changes that exceed the noise band.",
+    ),
     "profile": (
         "jobs.profile:profile",
         "Profile a training script as it is: which module each kernel is of, backward included.",

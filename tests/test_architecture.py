@@ -52,6 +52,7 @@ ROOMS = {
         "analysis.capture",
         "analysis.recording",
         "analysis.metrics",
+        "analysis.render",
         "analysis.show",
     },
     "analysis.write_site": {

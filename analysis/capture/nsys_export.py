@@ -17,6 +17,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import chain, islice
 from pathlib import Path
 
@@ -51,7 +52,8 @@ CONSEQUENCES = {
     "TARGET_INFO_GPU": "no GPU facts: name, SMs, memory and clocks are unknown",
 }
 
-_FACTS = ("META_DATA_EXPORT", "ANALYSIS_DETAILS", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE")
+SESSION = "TARGET_INFO_SESSION_START_TIME"
+_FACTS = ("META_DATA_EXPORT", "ANALYSIS_DETAILS", SESSION, "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE")
 READ = (*dict.fromkeys((*CONSEQUENCES, GRAPH, *_FACTS)),)
 """The tables that are looked at; of others not even the damage matters."""
 
@@ -60,6 +62,7 @@ MOST_DEVICES = 1024  # of one process, so that process and device fit into one n
 UNKNOWN_PROCESS = 0
 UNKNOWN_THREAD, _UNKNOWN_RANGE_THREAD = -1, -2  # differ, so that an unknown launcher is in no unknown thread's range
 _MOST_EXACT = 2**53  # sums up to here are exact whichever way they are made; as nanoseconds, 104 days
+_LAST_MOMENT = 2**62  # nanoseconds since 1970, in the year 2116: no capture is later
 _NO_VALUE = -(2**63)  # stands for NULL while columns are fetched; no timestamp or id has this value
 
 _COPY_KINDS = {
@@ -132,6 +135,7 @@ class Capture:
     gpus:    facts of each GPU of the machine; gpu_of: (process id, device) -> id in gpus
     events_ns: from the start of the first to the end of the last of the events above
     duration_ns: how long nsys collected, which may be long before and after the events; events_ns where it does not say
+    recorded_at: when nsys began to collect, as of `datetime.isoformat` in UTC; "" where it does not say
     missing: table, column or event that is absent -> what cannot be said without it
     problems: what is wrong with what is there -> what was made of it
     path: the export or report itself
@@ -151,6 +155,7 @@ class Capture:
     gpu_of: dict[tuple[int, int], int] = field(default_factory=dict)
     events_ns: int = 0
     duration_ns: int = 0
+    recorded_at: str = ""
     missing: dict[str, str] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
@@ -920,6 +925,13 @@ def _duration(tables, events_ns: int) -> tuple[int, dict[str, str]]:
     return int(said[0]), {}
 
 
+def _recorded_at(tables) -> str:
+    said = tables.integers(SESSION, ["utcEpochNs"])[0] if "utcEpochNs" in tables.columns(SESSION) else []
+    if not len(said) or not 0 < said[0] < _LAST_MOMENT:
+        return ""
+    return datetime.fromtimestamp(int(said[0]) // 10**9, UTC).isoformat()
+
+
 def _capture(tables, path: Path, details: bool) -> Capture:
     known = set(CONSEQUENCES) & tables.names()
     if not known:
@@ -966,6 +978,7 @@ def _capture(tables, path: Path, details: bool) -> Capture:
         gpu_of=_gpu_of(tables),
         events_ns=last - first,
         duration_ns=duration,
+        recorded_at=_recorded_at(tables),
         missing=missing,
         problems=problems,
     )

@@ -44,6 +44,11 @@ class Alignment:
     only_first: dict[str, str]
     only_second: dict[str, str]
 
+    @property
+    def runs(self) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+        """The run_ids of each case of A, and of B."""
+        return [case.first for case in self.cases], [case.second for case in self.cases]
+
 
 def align(first: Side, second: Side) -> Alignment:
     """The cases of two sides. Raises NotComparable where there is none."""
@@ -77,7 +82,7 @@ def align(first: Side, second: Side) -> Alignment:
     return Alignment(
         cases=cases,
         differences={name: _values(name, first.runs, second.runs) for name in differences},
-        settings=_settings(first.runs, second.runs),
+        settings=settings_apart(first.runs, second.runs),
         only_first=_without_partner(first, cases, "first", refused),
         only_second=_without_partner(second, cases, "second", refused),
     )
@@ -146,7 +151,8 @@ def _reason(first: Side, second: Side, refused: dict[str, str]) -> str:
     return f"no run of A has the {fixed} of one of B: choose runs with --a KEY=VALUE and --b KEY=VALUE"
 
 
-def _settings(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, tuple[str, str]]:
+def settings_apart(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """Those of SETTINGS that differ: the values of A, and of B."""
     said = {}
     for name in SETTINGS:
         if name in first and name in second:

@@ -10,7 +10,7 @@ from analysis.comparison.align import align
 from analysis.comparison.errors import NotComparable
 from analysis.comparison.forms import as_json, as_markdown, as_text
 from analysis.comparison.gate import BEYOND, UNKNOWN, WITHIN, check, parse_condition
-from analysis.comparison.noise import SHIPPED, of_recordings, of_repetitions
+from analysis.comparison.noise import choose, of_recordings
 from analysis.comparison.sides import is_capture, load_side
 from analysis.comparison.verdict import compare
 from analysis.recording.ingest import ResultsError
@@ -53,9 +53,8 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         first = load_side(request.first, request.only_first, skips[0])
         second = load_side(request.second, request.only_second, skips[1])
         alignment = align(first, second)
-        noise = of_recordings(*map(load_side, request.noise)) if request.noise else None
-        runs = [[getattr(case, which) for case in alignment.cases] for which in ("first", "second")]
-        noise = noise or of_repetitions((first, second), runs) or SHIPPED
+        named = of_recordings(*map(load_side, request.noise)) if request.noise else None
+        noise = choose(named, (first, second), alignment.runs)
         comparison = compare(first, second, noise, alignment)
         checked = [(condition, check(condition, comparison.pairs)) for condition in conditions]
     except (NotComparable, RecordingError, ResultsError, ExportError, OSError) as error:

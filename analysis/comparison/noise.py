@@ -113,6 +113,12 @@ def _memory_apart(first: Side, run: str, second: Side, run_again: str) -> int:
     return abs(int(peaks[0].iloc[0]) - int(peaks[1].iloc[0]))
 
 
+def choose(named: Noise | None, sides: Sequence[Side], runs: Sequence[Sequence[tuple[str, ...]]]) -> Noise:
+    """The noise that the user names, or that of the repetitions within the sides, of whose cases `runs` has the
+    run_ids, or the shipped one."""
+    return named or of_repetitions(sides, runs) or SHIPPED
+
+
 SHIPPED = Noise(
     kernel=Band(kind="kernel", relative=0.0019657866916, ratio=177827.941, factor=3.0933922778, num_pairs=450),
     wall=Band(kind="wall", relative=0.0039635946747, ratio=100.0, factor=2.2202537811, num_pairs=60),

@@ -28,8 +28,8 @@ GRAPH = "CUDA graph execution, whose kernels are not visible"
 @dataclass(kw_only=True)
 class Side:
     """One of the two that are compared. Tables are those of a recording, with the runs that finished; of a capture with
-    the columns that are needed, and without `timer` steps. unfinished: why a run has no numbers. notes: what to know of
-    it."""
+    the columns that are needed, and without `timer` steps. recorded_at: when, in UTC, as the recording or the capture
+    has it; "" where it does not. unfinished: why a run has no numbers. notes: what to know of it."""
 
     label: str
     is_capture: bool = False
@@ -37,6 +37,7 @@ class Side:
     steps: pd.DataFrame
     kernels: pd.DataFrame
     memops: pd.DataFrame
+    recorded_at: str = ""
     unfinished: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -47,7 +48,7 @@ def load_side(path: Path, only: Iterable[str] = (), skip: int = 0) -> Side:
     only: KEY=VALUE of the runs to take. skip: steps of a capture to leave out, the first ones. Raises NotComparable,
     and what reading it raises (RecordingError, ResultsError, ExportError).
     """
-    selection = _selection(only)
+    selection = parse_selection(only)
     if is_capture(path):
         if selection:
             raise NotComparable(f"{path} is a capture of one run: leave {next(iter(selection))}=... out")
@@ -60,6 +61,14 @@ def load_side(path: Path, only: Iterable[str] = (), skip: int = 0) -> Side:
         return _selected(_of_recording(store.load(recording)), selection, path)
 
 
+def select_runs(side: Side, only: Iterable[str], path: Path) -> Side:
+    """The side at `path` with the runs of `only`, KEY=VALUE. Raises NotComparable."""
+    selection = parse_selection(only)
+    if side.is_capture and selection:
+        raise NotComparable(f"{path} is a capture of one run: leave {next(iter(selection))}=... out")
+    return _selected(side, selection, path)
+
+
 def is_capture(path: Path) -> bool:
     """Whether a path is read as a capture: neither a folder of a recording nor of results."""
     return not (path.is_dir() and ((path / store.MANIFEST).is_file() or _holds_results(path)))
@@ -69,7 +78,8 @@ def _holds_results(path: Path) -> bool:
     return (path / SWEEP).is_file() or any(path.glob(f"*/{RECORD}")) or any(path.glob(f"*/{SWEEP}"))
 
 
-def _selection(only: Iterable[str]) -> dict[str, set[str]]:
+def parse_selection(only: Iterable[str]) -> dict[str, set[str]]:
+    """The wanted values by axis or run_id. Raises NotComparable where KEY=VALUE is none."""
     wanted: dict[str, set[str]] = {}
     for part in (part.strip() for text in only for part in text.split(",")):
         name, equals, value = part.partition("=")
@@ -107,6 +117,7 @@ def _of_recording(recording: store.Recording) -> Side:
         steps=recording.steps,
         kernels=recording.kernels,
         memops=recording.memops,
+        recorded_at=str(recording.manifest.get("recorded_from", "")),
         unfinished=unfinished,
     )
 
@@ -136,7 +147,14 @@ def of_capture(capture: Capture, skip: int = 0) -> Side:
         raise NotComparable(f"{capture.source} has no kernel in its steps: record more of the program")
     run = pd.DataFrame({"run_id": [CAPTURE_RUN], "status": ["ok"]})
     return Side(
-        label=capture.source, is_capture=True, runs=run, steps=steps, kernels=kernels, memops=memops, notes=notes
+        label=capture.source,
+        is_capture=True,
+        runs=run,
+        steps=steps,
+        kernels=kernels,
+        memops=memops,
+        recorded_at=capture.recorded_at,
+        notes=notes,
     )
 
 

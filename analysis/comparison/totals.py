@@ -70,7 +70,7 @@ def totals_of(kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame) 
     totals = Totals(
         num=len(queues),
         wall_ns=wall,
-        kernels=_sums(kernels.assign(module=_without_numbers(kernels["module"])), KERNEL),
+        kernels=_sums(kernels.assign(module=without_numbers(kernels["module"])), KERNEL),
         copies=_sums(memops, COPY),
         overlap_ns=int(queues["time_ns"].sum()) - busy,
         idle=idle,
@@ -120,7 +120,7 @@ def _codes(values: pd.Series, index: pd.Index) -> np.ndarray:
     return index.get_indexer([str(name) for name in values.cat.categories])[values.cat.codes.to_numpy()]
 
 
-def _without_numbers(modules: pd.Series) -> pd.Series:
+def without_numbers(modules: pd.Series) -> pd.Series:
     """Modules as `module_of` has them, and without the numbers that PyTorch gives to each call."""
     modules = modules.astype("category")
     names = [_NUMBER.sub("", module_of(str(path))) for path in modules.cat.categories]

@@ -119,14 +119,13 @@ def compare(first: Side, second: Side, noise: Noise, alignment: Alignment | None
     """What B is against A. Raises NotComparable."""
     alignment = alignment or align(first, second)
     pairs = [_pair(case, first, second, noise) for case in alignment.cases]
-    has_capture = first.is_capture or second.is_capture
-    return Comparison(
-        first=first,
-        second=second,
-        alignment=alignment,
-        pairs=pairs,
-        noise_source=(STEPS_OF_CAPTURE if has_capture else "") + noise.source,
-    )
+    source = source_of(first, second, noise)
+    return Comparison(first=first, second=second, alignment=alignment, pairs=pairs, noise_source=source)
+
+
+def source_of(first: Side, second: Side, noise: Noise) -> str:
+    """What the noise bands between two sides are from, in words."""
+    return (STEPS_OF_CAPTURE if first.is_capture or second.is_capture else "") + noise.source
 
 
 def _pair(case: Case, first: Side, second: Side, noise: Noise) -> Pair:
@@ -174,7 +173,7 @@ def _idle(side: Measured, clock: str) -> float:
 
 def measure(side: Side, run_ids: tuple[str, ...]) -> Measured:
     """What a side measured of a case. Raises NotComparable where its runs were not profiled."""
-    steps, kernels, memops = (_of_runs(frame, run_ids) for frame in (side.steps, side.kernels, side.memops))
+    steps, kernels, memops = (of_runs(frame, run_ids) for frame in (side.steps, side.kernels, side.memops))
     if not len(kernels):
         raise NotComparable(f"{run_ids[0]} of {side.label} was not profiled: leave it out with --a or --b KEY=VALUE")
     totals = totals_of(kernels, memops, steps)
@@ -204,7 +203,7 @@ def measure(side: Side, run_ids: tuple[str, ...]) -> Measured:
     )
 
 
-def _of_runs(frame: pd.DataFrame, run_ids: tuple[str, ...]) -> pd.DataFrame:
+def of_runs(frame: pd.DataFrame, run_ids: tuple[str, ...]) -> pd.DataFrame:
     """The rows of these runs, without a copy where they are all."""
     if set(frame["run_id"].unique()) <= set(run_ids):
         return frame

@@ -359,6 +359,31 @@ def stacked_bytes(rows: pd.DataFrame, palette: _Palette, width: int, by, order, 
     return bars + rules + names.encode(x=at, y=alt.value(0), text="name:N")
 
 
+def history(rows: pd.DataFrame, palette: _Palette, width: int, domain, unit) -> alt.LayerChart:
+    """The `value` of each entry `x`, from low to high of `domain`, with the noise band `low` to `high` (NaN where there
+    is none) that it is held against; `changed` ones have another shape and colour. `title`: what a point says."""
+    data = rows[["x", "value", "low", "high", "changed", "title"]]
+    along = alt.X("x:O", title=None, axis=alt.Axis(labelAngle=0, labelOverlap=True, **_plain(palette, below=True)))
+    scale = alt.Scale(domain=list(domain), nice=False, zero=False)
+    up = alt.Y("value:Q", title=unit, scale=scale, axis=alt.Axis(**_plain(palette, below=False)))
+    base = alt.Chart(data, width=max(120, min(width - LABEL_SLACK - 80, 60 * len(data))), height=150)
+    bands = alt.Chart(data[data["low"].notna()]).mark_bar(opacity=0.25, color=palette["--series-6"])
+    bands = bands.encode(x=along, y=alt.Y("low:Q", title=unit, scale=scale), y2="high:Q", description="title:N")
+    strokes = base.mark_line(strokeWidth=1.5, color=palette["--series-0"]).encode(x=along, y=up)
+    marks = [
+        base.transform_filter(alt.datum.changed == changed)
+        .mark_point(filled=True, size=60 + 40 * changed, opacity=1, shape=shape, color=palette[colour])
+        .encode(x=along, y=up, description="title:N")
+        for changed, shape, colour in ((0, "circle", "--series-0"), (1, "diamond", "--series-5"))
+    ]
+    return alt.LayerChart(layer=[bands, strokes, *marks])
+
+
+def _plain(palette: _Palette, below: bool) -> dict:
+    axis = _value_axis(palette, "" if below else ",.4~g", 5).to_dict() | {"orient": "bottom" if below else "left"}
+    return {name: value for name, value in axis.items() if name not in ("labelOverlap",) and value != ""}
+
+
 KINDS: dict[str, Callable[..., alt.LayerChart]] = {
     "dumbbell": dumbbell,
     "stacked_shares": stacked_shares,
@@ -367,6 +392,7 @@ KINDS: dict[str, Callable[..., alt.LayerChart]] = {
     "lines": lines,
     "traces": traces,
     "stacked_bytes": stacked_bytes,
+    "history": history,
 }
 
 

@@ -110,12 +110,12 @@ def as_csv(summaries: Sequence[Summary]) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["profile", "section", "row", "column", "value"])
     for summary in summaries:
-        source = _csv_cell(summary.capture["source"])
+        source = csv_cell(summary.capture["source"])
         for section, content in summary.as_json().items():
             rows = content if isinstance(content, list) else [content]
             for number, row in enumerate(rows):
                 for column, value in row.items():
-                    writer.writerow([source, section, number, column, _csv_cell(value)])
+                    writer.writerow([source, section, number, column, csv_cell(value)])
     return stream.getvalue().rstrip("\n")
 
 
@@ -125,17 +125,17 @@ def section_as_csv(summaries: Sequence[Summary], section: str, names_profiles: b
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["profile"] * names_profiles + list(SECTIONS[section]))
     for summary in summaries:
-        source = [_csv_cell(summary.capture["source"])] * names_profiles
+        source = [csv_cell(summary.capture["source"])] * names_profiles
         for row in summary.as_json()[section]:
-            writer.writerow(source + [_csv_cell(value) for value in row.values()])
+            writer.writerow(source + [csv_cell(value) for value in row.values()])
     return stream.getvalue().rstrip("\n")
 
 
-def _csv_cell(value: object) -> object:
+def csv_cell(value: object) -> object:
     """A value as it is, without what could drive a terminal, or a spreadsheet that takes it for a formula; values of a
     list side by side."""
     if isinstance(value, dict):
-        value = [f"{name}={_csv_cell(part)}" for name, part in value.items()]
+        value = [f"{name}={csv_cell(part)}" for name, part in value.items()]
     if isinstance(value, list):
         value = " ".join(map(str, value))
     if isinstance(value, str):

@@ -33,7 +33,7 @@ _PAGE = Markup(
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
     '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
     '<meta name="referrer" content="no-referrer">\n<title>{title}</title>\n<style>\n{style}</style>\n</head>\n'
-    "<body>\n{body}\n<footer>Made by profiler-job show.</footer>\n</body>\n</html>\n"
+    "<body>\n{body}\n<footer>Made by profiler-job {maker}.</footer>\n</body>\n</html>\n"
 )
 
 
@@ -44,30 +44,32 @@ def page_of(summary: Summary, top: int = 20, index: str = "") -> str:
     source = printable(summary.capture["source"])
     parts = [back, Markup("<h1>{}</h1>").format(source)]
     lead, *others = heads_of(summary)
-    parts += [_list(lead, "lead"), *_verdict_bars(summary)]
+    parts += [list_of(lead, "lead"), *_verdict_bars(summary)]
     for lines in others:
         is_findings = lines[0].startswith(FINDING)
         parts.append(Markup("<h2>{}</h2>").format("What stands out" if is_findings else "The capture"))
-        parts.append(_list([line.removeprefix(FINDING) for line in lines], "" if is_findings else "facts"))
+        parts.append(list_of([line.removeprefix(FINDING) for line in lines], "" if is_findings else "facts"))
     parts += [_timeline(summary), _phases_bar(summary), _families_bar(summary)]
     for name, title, frame in sections_of(summary):
         unfolded = len(frame) if not top or name in ALWAYS_WHOLE else top
         parts.append(_section(name, title, frame, unfolded, is_limited=bool(top)))
         if note := note_of(summary, name):
             parts.append(Markup('<p class="faint">{}.</p>').format(note))
-    return _page(source, parts)
+    return document(source, parts)
 
 
 def index_of(summaries: Sequence[Summary], files: Sequence[str]) -> str:
     """The page that lists captures, each with a link to its file."""
     rows = captures_table(summaries)
-    table = _table(rows, dict(zip(range(len(files)), files)))
-    return _page("Captures", [Markup("<h1>{}</h1>").format(counted(len(rows), "capture")), table])
+    table = table_of(rows, dict(zip(range(len(files)), files)))
+    return document("Captures", [Markup("<h1>{}</h1>").format(counted(len(rows), "capture")), table])
 
 
-def _page(title: str, parts: Iterable[Markup]) -> str:
+def document(title: str, parts: Iterable[Markup], maker: str = "show") -> str:
+    """A page of these parts, which the subcommand `maker` made."""
     style = Markup(resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8") + _swatches())
-    return _PAGE.format(title=title, style=style, body=Markup("\n").join(part for part in parts if part))
+    body = Markup("\n").join(part for part in parts if part)
+    return _PAGE.format(title=title, style=style, body=body, maker=maker)
 
 
 def _swatches() -> str:
@@ -75,7 +77,7 @@ def _swatches() -> str:
     return "".join(f".family.{key}::before, .bar .{key} {{ background: var(--family-{key}); }}\n" for key in FAMILIES)
 
 
-def _list(lines: Sequence[str], kind: str) -> Markup:
+def list_of(lines: Sequence[str], kind: str) -> Markup:
     items = Markup("").join(Markup("<li>{}</li>\n").format(printable(line)) for line in lines)
     return Markup('<ul class="{}">\n{}</ul>').format(kind, items) if lines else Markup("")
 
@@ -187,12 +189,12 @@ def _outline(shares: Iterable[float]) -> str:
 
 def _section(name: str, title: str, frame: pd.DataFrame, unfolded: int, is_limited: bool) -> Markup:
     rows = frame.head(MOST_ROWS) if is_limited else frame
-    parts = [Markup("<h2>{}</h2>").format(title), _table(rows.head(unfolded))]
+    parts = [Markup("<h2>{}</h2>").format(title), table_of(rows.head(unfolded))]
     if len(rows) > unfolded:
         more = counted(len(rows) - unfolded, "more row").replace("more rows", "more rows")
         parts.append(
             Markup('<details class="more"><summary>{}</summary>\n{}</details>').format(
-                more, _table(rows.iloc[unfolded:])
+                more, table_of(rows.iloc[unfolded:])
             )
         )
     if len(frame) > len(rows):
@@ -201,7 +203,7 @@ def _section(name: str, title: str, frame: pd.DataFrame, unfolded: int, is_limit
     return Markup("\n").join(parts)
 
 
-def _table(frame: pd.DataFrame, links: Mapping[int, str] | None = None) -> Markup:
+def table_of(frame: pd.DataFrame, links: Mapping[int, str] | None = None) -> Markup:
     """A table of all rows; links: what the first cell of a row leads to."""
     texts = {column: is_text(frame, column) for column in frame.columns}
     columns = sorted(frame.columns, key=lambda column: (column != frame.columns[0] and column != "name", texts[column]))

@@ -2,8 +2,13 @@
 
 
 def noun_of(number: float, noun: str) -> str:
-    """The noun as it stands behind a number: `run` behind 1, `runs`, `passes` and `breaches` behind others."""
-    return noun if number == 1 else f"{noun}{'es' if noun.endswith(('s', 'ch')) else 's'}"
+    """The noun as it stands behind a number: `run` behind 1, `runs`, `passes`, `breaches` and `entries` behind
+    others."""
+    if number == 1:
+        return noun
+    if noun.endswith("ry"):
+        return f"{noun[:-1]}ies"
+    return f"{noun}{'es' if noun.endswith(('s', 'ch')) else 's'}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -1,4 +1,5 @@
-"""Measure the reader: time and peak memory of load, attribution and summaries of generated captures, on two cores.
+"""Measure the reader: time and peak memory of load, attribution and summaries of generated captures, on two cores; and
+`compare` of two of them, as of `tests.bench.compare_speed`.
 
     python -m tests.bench [--sizes 100000,1000000,5000000] [--repeat 3] [--out FILE.json]
 
@@ -21,6 +22,8 @@ import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+
+from tests.bench import compare_speed
 
 NSYS_AI = "nsys-ai==0.3.0"
 # What it runs on: DuckDB, and DuckDB's reader of SQLite of the same version.
@@ -58,6 +61,7 @@ def main() -> int:
         "targets": targets(rows),
         "growth": growth(rows),
     }
+    result = compare_speed.joined(result, compare_speed.measure(compare_speed.KERNELS, arguments.repeat))
     if arguments.out:
         write(result, arguments.out)
     _print(result)

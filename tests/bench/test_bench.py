@@ -12,6 +12,7 @@ from analysis.capture.attribution import attribute
 from analysis.capture.nsys_export import read
 from analysis.capture.summary import summarise
 
+from . import compare_speed
 from .__main__ import growth, targets, write
 from .generate import tables, write_parquetdir, write_sqlite
 
@@ -72,6 +73,24 @@ def test_five_million_kernels_may_cost_so_many_times_what_one_million_may():
         {"container": "sqlite", "kernels": [1_000_000, 5_000_000], "seconds": 20.0, "peak_bytes": 44.01}
     ]
     assert growth(rows[:1]) == []
+
+
+def test_compare_may_cost_so_many_times_one_show():
+    rows = [
+        {"container": "sqlite", "kernels": 10, "times": 1.9},
+        {"container": "parquetdir", "kernels": 10, "times": 2.6},
+    ]
+    before = {"targets": [{"what": "kept"}, *compare_speed.targets({"results": rows})], "machine": {}}
+    made = compare_speed.joined(before, {"results": rows})
+    assert made["targets"][0] == {"what": "kept"} and len(made["targets"]) == 3
+    assert [target["met"] for target in made["targets"][1:]] == [True, False] and "machine" in made
+
+
+@pytest.mark.long
+def test_compare_is_measured_against_show():
+    rows = compare_speed.measure(20_000, 1)["results"]
+    assert [row["container"] for row in rows] == ["sqlite", "parquetdir"]
+    assert all(row["compare_cpu_s"] > row["show_cpu_s"] / 2 > 0 for row in rows)
 
 
 def _end_of_parent(ranges):

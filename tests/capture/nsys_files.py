@@ -23,6 +23,7 @@ _SCHEMA = {
     "TARGET_INFO_GPU": ("id", "name", "totalMemory", "memoryBandwidth", "clockRate", "smCount"),
     "TARGET_INFO_CUDA_DEVICE": ("gpuId", "cudaId", "pid"),
     "META_DATA_EXPORT": ("name", "value"),
+    "TARGET_INFO_SESSION_START_TIME": ("utcEpochNs", "utcTime", "localTime"),
     "ANALYSIS_DETAILS": ("globalVid", "duration", "startTime", "stopTime"),
 }
 _TEXT = {"text", "value", "name"}

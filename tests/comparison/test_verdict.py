@@ -1,7 +1,9 @@
 """What is the same is called the same, what was planted is seen, and the kept bands are those of the shipped pair."""
 
 import dataclasses
+import itertools
 
+import numpy as np
 import pytest
 
 from analysis.comparison import noise, verdict
@@ -145,9 +147,95 @@ def test_planted_changes_of_kernel_time_are_seen(held_out, change, least):
             assert share_called_different(held_out, metric, sign * change) >= least
 
 
+def verdicts(first, second):
+    """The metrics that are called different, by the shipped noise band."""
+    judged = verdict.judge(first, second, "timer", noise.SHIPPED, False)
+    return {made.metric for made in judged if made.is_real}
+
+
+def longer_kernels(measured, change):
+    return dataclasses.replace(
+        measured, **{name: getattr(measured, name) * (1 + change) for name in ("kernel_ns", "busy_ns")}
+    )
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """Each two processes of the warm-up study that measured the same, both ways round."""
+    cases = [case.first for case in align(side("warm_up"), side("warm_up")).cases]
+    pairs = [pair for runs in cases for pair in itertools.permutations(runs, 2)]
+    return [tuple(measured("warm_up", run) for run in pair) for pair in pairs]
+
+
 @pytest.mark.long
-def test_the_guide_says_how_many_planted_changes_of_a_step_are_seen(held_out):
+def test_processes_of_the_warm_up_study_are_called_the_same(processes):
+    assert len(processes) == 40
+    assert not [pair for pair in processes if verdicts(*pair)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("change", "least"), [(0.01, 0.6), (0.02, 0.9), (0.03, 0.99)])
+def test_changes_planted_in_one_process_are_seen(processes, change, least):
+    for sign in (1, -1):
+        found = [verdicts(first, longer_kernels(second, sign * change)) for first, second in processes]
+        for metric in ("kernel", "busy"):
+            assert sum(metric in one for one in found) >= least * len(found)
+
+
+def halves_of(name, run_id, clocks):
+    """Each split of the unprofiled steps of a run into halves, with one of its profiled steps against the others."""
+    whole = measured(name, run_id)
+    profiled = whole.totals.steps
+    number_of = profiled["step"].to_numpy()
+    of_step = [number_of == number for number in number_of]
+    medians = [[profiled[rows][["kernel_ns", "busy_ns"]].median() for rows in (one, ~one)] for one in of_step]
+    for number, half in enumerate(itertools.combinations(range(len(clocks)), len(clocks) // 2)):
+        sides = [list(half), [place for place in range(len(clocks)) if place not in half]]
+        yield [
+            dataclasses.replace(whole, clocks={"timer": float(np.median(clocks[steps]))}, **gpu)
+            for steps, gpu in zip(sides, medians[number % len(medians)])
+        ]
+
+
+@pytest.fixture(scope="module")
+def halves():
+    """Of every split of the steps of the shipped pair, the metrics that are called different."""
+    found = []
+    for name in (FIRST, SECOND):
+        steps = side(name).steps
+        steps = steps[(steps["collector"] == "timer") & (steps["phase"] == "step")]
+        for run_id in side(name).runs["run_id"]:
+            clocks = steps.loc[steps["run_id"] == run_id, "wall_ns"].to_numpy()
+            found += [verdicts(*pair) for pair in halves_of(name, run_id, clocks)]
+    return found
+
+
+@pytest.mark.long
+def test_at_most_one_in_twenty_splits_of_the_same_steps_is_called_different(halves):
+    assert len(halves) == 2 * 60 * 252
+    for metric in verdict.METRICS:
+        assert sum(metric in one for one in halves) <= 0.05 * len(halves)
+
+
+@pytest.mark.long
+def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(held_out, processes, halves):
     guide = (DATA.parent / "guide" / "compare.md").read_text()
+
+    def row(what, *shares):
+        said = ["none" if not share else "all" if share == 1 else f"{100 * share:.2g}%" for share in shares]
+        return f"| {what} | {', '.join(dict.fromkeys(said))} |"
+
+    as_it_is = [share_called_different(held_out, metric) for metric in ("step", "kernel", "busy", "idle")]
+    assert row("second recording, as it is: step, kernel time, GPU busy, GPU idle", *as_it_is) in guide
+    of_processes = [sum(metric in verdicts(*pair) for pair in processes) for metric in verdict.METRICS]
+    assert row("another process of the warm-up study, as it is: all metrics", *of_processes) in guide
+    of_halves = [sum(metric in one for one in halves) / len(halves) for metric in ("kernel", "busy", "step")]
+    assert row("half of the steps of a run against the other half: kernel time, GPU busy", *of_halves[:2]) in guide
+    assert row("half of the steps of a run against the other half: step, GPU idle", of_halves[2]) in guide
     for change in (0.01, 0.02, 0.03):
-        longer, shorter = (100 * share_called_different(held_out, "step", sign * change) for sign in (1, -1))
-        assert f"| step {change:.0%} longer, or shorter | {longer:.0f}%, {shorter:.0f}% |" in guide
+        for metric, words in (("kernel", "kernel time"), ("busy", "GPU busy"), ("step", "step")):
+            shares = [share_called_different(held_out, metric, sign * change) for sign in (1, -1)]
+            assert row(f"second recording, {words} {change:.0%} longer, or shorter", *shares) in guide
+        found = [[verdicts(a, longer_kernels(b, sign * change)) for a, b in processes] for sign in (1, -1)]
+        shares = [sum("kernel" in one for one in of_sign) / len(processes) for of_sign in found]
+        assert row(f"another process, kernel time {change:.0%} longer, or shorter", *shares) in guide

@@ -7,7 +7,7 @@ import pytest
 
 from analysis.comparison import noise, totals, waterfall
 
-from .shipped import AXES, measured, pairs_along, side
+from .shipped import AXES, DATA, measured, pairs_along, side
 
 
 def sides_of(kernels, num_steps=1, copies=(), wall_ns=1000):
@@ -48,6 +48,15 @@ def test_a_kernel_that_got_slower_is_named_with_its_share():
     made = explain(sides_of([GEMM, GEMM]), sides_of([GEMM, (*GEMM[:4], 150)]))
     assert texts(made) == ["forward, ffn: 2 kernels (gemm), 25.0% slower"]
     assert made.groups[[*waterfall.PARTS]].to_numpy().tolist() == [[0, 0, 0, 50]]
+
+
+def test_kernels_of_nearly_the_same_length_are_within_noise():
+    long = [(*GEMM[:4], 10_000_000)]
+    made = explain(sides_of(long), sides_of([(*GEMM[:4], 10_010_000)]))
+    (cause,) = (cause for cause in made.causes if cause.kind == "per_call")
+    assert cause.ns == 10_000 and not cause.is_real
+    (cause,) = (c for c in explain(sides_of(long), sides_of([(*GEMM[:4], 20_000_000)])).causes if c.kind == "per_call")
+    assert cause.is_real
 
 
 def test_blocks_are_one_module():
@@ -154,6 +163,14 @@ def check_axis(axis, pairs):
 )
 def test_what_an_axis_changes_is_named_and_sums_exactly(axis, num_pairs):
     assert check_axis(axis, pairs_along(axis)) == num_pairs
+
+
+@pytest.mark.long
+def test_the_guide_says_how_many_pairs_are_held_against_it():
+    guide = (DATA.parent / "guide" / "compare.md").read_text()
+    counts = {axis: sum(1 for _ in pairs_along(axis)) for axis in AXES}
+    pairs = [f"{num}{' pairs' if not place else ''} of {axis}" for place, (axis, num) in enumerate(counts.items())]
+    assert f"{', '.join(pairs[:-1])} and {pairs[-1]}" in guide
 
 
 @pytest.mark.parametrize("axis", sorted(AXES))

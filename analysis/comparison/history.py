@@ -1,0 +1,455 @@
+"""One metric over many recordings, results or captures: lines of points, and which of these are changes.
+
+Each entry of a line is held against its reference: the first entry, or the last one that was a change. So a slow drift
+is a change once it exceeds the noise band, and each change is one that `compare REFERENCE ENTRY` tells. Entries whose
+runs cannot be compared, or have other axes, are groups of their own.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, cast
+
+import numpy as np
+import pandas as pd
+
+from analysis.capture.nsys_export import ExportError
+from analysis.comparison import noise as noises
+from analysis.comparison.align import Alignment, Case, align, settings_apart
+from analysis.comparison.errors import NotComparable
+from analysis.comparison.forms import cause_text
+from analysis.comparison.noise import Noise
+from analysis.comparison.sides import Side, is_capture, load_side, select_runs
+from analysis.comparison.totals import Totals, without_numbers
+from analysis.comparison.verdict import MIDDLE, Judgement, Measured, Metric, judge, measure, of_runs, source_of
+from analysis.comparison.waterfall import Cause, explain
+from analysis.recording import store
+from analysis.recording.ingest import ResultsError
+from analysis.recording.store import RecordingError
+from analysis.show.profiles import profiles_in
+from jobs.contract.axes import label_of
+from jobs.contract.layout import RECORD, SWEEP
+from jobs.contract.words import counted
+
+By = Literal["date", "commit"]
+PART_KEYS = ("phase", "module", "family")
+Runs = tuple[str, ...]
+SHARED = 0.5
+"""Part of a group's lines that another entry must have to be of the group: fewer would be another sweep."""
+_KERNELS = ("replaced", "per_call")
+_CAUSES = {"kernel": _KERNELS, "busy": (*_KERNELS, "copies", "overlap"), "idle": ("idle",), "memory": ()}
+"""Kinds of causes that a metric is made of; all of them for `step`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Kernels of a phase, in a module and those inside it, of a family; "" for any."""
+
+    phase: str = ""
+    module: str = ""
+    family: str = ""
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, key) for key in PART_KEYS)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{key} {getattr(self, key)}" for key in PART_KEYS if getattr(self, key))
+
+    def holds(self, kernels: pd.DataFrame) -> np.ndarray:
+        """Which rows are of the part: a bool for each."""
+        chosen = np.ones(len(kernels), bool)
+        for key in PART_KEYS:
+            if wanted := getattr(self, key):
+                values = without_numbers(kernels[key]) if key == "module" else kernels[key].astype("category")
+                names = [str(name) for name in values.cat.categories]
+                inside = [name == wanted or (key == "module" and name.startswith(f"{wanted}/")) for name in names]
+                chosen &= np.array([*inside, False])[values.cat.codes.to_numpy()]
+        return chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartTime:
+    """Kernel time of a part in a step, how many kernels, and how wide the middle 95% of steps lie."""
+
+    time_ns: float
+    num_kernels: float
+    spread_ns: float
+
+
+@dataclass(kw_only=True)
+class Entry:
+    """A recording, the results of a sweep, or a capture. recorded_at: in UTC to the second, None where it is not
+    recorded. commit: "" where there is none. number: its place in the history, from 1. measured, parts: by the run_ids
+    of a case."""
+
+    path: Path
+    label: str
+    side: Side
+    recorded_at: pd.Timestamp | None
+    commit: str
+    number: int = 0
+    measured: dict[Runs, Measured] = field(default_factory=dict)
+    parts: dict[Runs, PartTime] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """An entry on a line. against: its reference, and judged: what it is against it; the first point has none. cause:
+    of a change, the largest part of it, in nanoseconds of one step."""
+
+    entry: Entry
+    value: float
+    against: Entry | None = None
+    judged: Judgement | None = None
+    cause: str = ""
+    cause_ns: float = 0.0
+
+    @property
+    def is_change(self) -> bool:
+        """Whether it differs from its reference by more than the noise band."""
+        return self.judged is not None and self.judged.is_real
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    label: str
+    points: list[Point]
+
+    @property
+    def changes(self) -> list[Point]:
+        return [point for point in self.points if point.is_change]
+
+
+@dataclass(kw_only=True)
+class Group:
+    """Entries whose runs are comparable. reason: why they are not of the group before. clock: that of `step`.
+    settings: entry -> what changed since the one before it, of versions and GPUs. not_in_all: entry -> its runs that
+    others lack. noise: what the noise bands are from."""
+
+    entries: list[Entry]
+    reason: str
+    lines: list[Line] = field(default_factory=list)
+    clock: str = "timer"
+    settings: dict[int, dict[str, tuple[str, str]]] = field(default_factory=dict)
+    not_in_all: dict[int, list[str]] = field(default_factory=dict)
+    noise: list[str] = field(default_factory=list)
+    _alignments: list[Alignment] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """unreadable, left_out: path -> why it is not among the entries: it is damaged, or has none of the chosen runs."""
+
+    metric: Metric
+    part: Part
+    by: By
+    groups: list[Group]
+    unreadable: dict[str, str]
+    left_out: dict[str, str]
+
+    @property
+    def entries(self) -> list[Entry]:
+        return sorted((entry for group in self.groups for entry in group.entries), key=lambda entry: entry.number)
+
+
+def parse_part(given: Iterable[str]) -> Part:
+    """KEY=VALUE of PART_KEYS. Raises NotComparable."""
+    chosen: dict[str, str] = {}
+    for text in (text.strip() for texts in given for text in texts.split(",")):
+        key, _, value = text.partition("=")
+        if key not in PART_KEYS or not value or key in chosen:
+            raise NotComparable(f"--part {text}: give KEY=VALUE once, where KEY is one of {', '.join(PART_KEYS)}")
+        chosen[key] = value
+    return Part(**chosen)
+
+
+def paths_in(folder: Path) -> list[Path]:
+    """The entries of a folder: its recordings, results of sweeps and captures. A path that is itself one stays."""
+    if not folder.is_dir() or (folder / store.MANIFEST).is_file() or _is_sweep(folder):
+        return [folder]
+    recordings = store.recordings_in(folder)
+    sweeps = [child for child in sorted(folder.iterdir()) if child not in recordings and _is_sweep(child)]
+    captures = [path for path in profiles_in(folder) if path not in (*recordings, *sweeps)]
+    return sorted([*recordings, *sweeps, *captures]) or [folder]
+
+
+def _is_sweep(path: Path) -> bool:
+    return path.is_dir() and ((path / SWEEP).is_file() or any(path.glob(f"*/{RECORD}")))
+
+
+def make_history(
+    paths: Sequence[Path],
+    metric: Metric,
+    part: Part,
+    by: By,
+    only: Sequence[str] = (),
+    noise: Noise | None = None,
+    skip: int = 0,
+) -> History:
+    """The history of `metric` over the entries of `paths`. only: KEY=VALUE of runs. noise: that of recordings that the
+    user names. skip: steps of captures to leave out. Raises NotComparable where nothing can be shown."""
+    unreadable: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    entries = []
+    for path, label in _labels([inside for given in paths for inside in paths_in(given)]).items():
+        try:
+            side = load_side(path, skip=skip if is_capture(path) else 0)
+        except (NotComparable, RecordingError, ResultsError, ExportError, OSError) as error:
+            unreadable[label] = str(error)
+            continue
+        except Exception as error:  # the others are shown, whatever a capture holds
+            unreadable[label] = f"{path} could not be read ({type(error).__name__}: {error})"
+            continue
+        try:
+            entries.append(_measured(path, label, select_runs(side, only, path), part))
+        except NotComparable as error:
+            left_out[label] = str(error)
+    if not entries:
+        why = next(iter([*unreadable.values(), *left_out.values()]), "it holds no recording, results or capture")
+        raise NotComparable(f"{', '.join(map(str, paths))} has nothing to show: {why}")
+    _check_part(part, entries)
+    for number, entry in enumerate(_sorted(entries, by), start=1):
+        entry.number = number
+    groups = _groups(sorted(entries, key=lambda entry: entry.number))
+    for group in groups:
+        _draw_lines(group, metric, part, noise)
+    return History(metric=metric, part=part, by=by, groups=groups, unreadable=unreadable, left_out=left_out)
+
+
+def _labels(paths: Sequence[Path]) -> dict[Path, str]:
+    """What each is called: its name, or its path where several share the name."""
+    names = [path.resolve().name for path in paths]
+    return {path: name if names.count(name) == 1 else str(path) for path, name in zip(paths, names)}
+
+
+def _sorted(entries: list[Entry], by: By) -> list[Entry]:
+    """By date, those without one last; by commit in the order in which commits were first measured, those without
+    one last."""
+    never = pd.Timestamp.max.tz_localize("UTC")
+
+    def when(entry: Entry) -> pd.Timestamp:
+        return never if entry.recorded_at is None else entry.recorded_at
+
+    first = {commit: min(when(entry) for entry in entries if entry.commit == commit) for commit in _commits(entries)}
+    if by == "date":
+        return sorted(entries, key=lambda entry: (when(entry), entry.label))
+    return sorted(
+        entries,
+        key=lambda entry: (not entry.commit, first[entry.commit], entry.commit, when(entry), entry.label),
+    )
+
+
+def _commits(entries: list[Entry]) -> set[str]:
+    return {entry.commit for entry in entries}
+
+
+# ------------------------------------------------------------------------------------------------------------- entries
+
+
+def _measured(path: Path, label: str, side: Side, part: Part) -> Entry:
+    """The entry, with what it measured of each of its cases; of its tables only what is still needed stays."""
+    if not side.is_capture:
+        profiled = set(side.kernels["run_id"].unique())
+        if not (len(side.runs) and side.runs["run_id"].isin(profiled).any()):
+            raise NotComparable(f"{path} has no run that finished and was profiled")
+        side.runs = side.runs[side.runs["run_id"].isin(profiled)]
+    at = pd.to_datetime(side.recorded_at, utc=True, errors="coerce")
+    commits = sorted(set(side.runs["commit"].dropna().astype(str)) - {""}) if "commit" in side.runs else []
+    entry = Entry(
+        path=path,
+        label=label,
+        side=side,
+        recorded_at=None if pd.isna(at) else cast(pd.Timestamp, at),
+        commit=", ".join(commits),
+    )
+    cases = align(side, side).cases
+    for case in cases:
+        entry.measured[case.first] = measure(side, case.first)
+        if part:
+            entry.parts[case.first] = _measure_part(side, case.first, part, entry.measured[case.first].totals)
+    if not any(len(case.first) > 1 for case in cases):  # repetitions are needed for the noise band
+        entry.side = _slim(side)
+    return entry
+
+
+def _slim(side: Side) -> Side:
+    """Without the rows of what was measured, of which there may be millions."""
+    kernels = side.kernels[["run_id", "phase"]].drop_duplicates()
+    return Side(
+        label=side.label,
+        is_capture=side.is_capture,
+        runs=side.runs,
+        steps=side.steps[:0],
+        kernels=kernels,
+        memops=side.memops[:0],
+        notes=side.notes,
+        unfinished=side.unfinished,
+    )
+
+
+def _measure_part(side: Side, run_ids: Runs, part: Part, totals: Totals) -> PartTime:
+    """The median over steps and ranks, then over processes, as of `measure`; a step without such a kernel has 0."""
+    kernels = of_runs(side.kernels, run_ids)
+    kernels = kernels[part.holds(kernels)]
+    rows = kernels[["run_id", "rank", "step"]].assign(time_ns=kernels["end_ns"] - kernels["start_ns"])
+    sums = rows.groupby(["run_id", "rank", "step"], observed=True)["time_ns"].agg(["sum", "size"]).reset_index()
+    steps = totals.steps[["run_id", "rank", "step"]].astype({"run_id": str})
+    sums = steps.merge(sums.astype({"run_id": str}), how="left", on=["run_id", "rank", "step"]).fillna(0)
+    of_run = sums.groupby("run_id", sort=False)[["sum", "size"]].median().median()
+    spread = float(np.ptp(np.quantile(sums["sum"], MIDDLE)))
+    return PartTime(time_ns=float(of_run["sum"]), num_kernels=float(of_run["size"]), spread_ns=spread)
+
+
+def _check_part(part: Part, entries: list[Entry]) -> None:
+    """Raises NotComparable where no entry has such kernels."""
+    if not part or any(time.num_kernels for entry in entries for time in entry.parts.values()):
+        return
+    key = next(key for key in reversed(PART_KEYS) if getattr(part, key))
+    known = {str(n) for entry in entries for made in entry.measured.values() for n in made.totals.kernels[key]}
+    said = ", ".join(sorted(known - {""})[:20]) or "none"
+    raise NotComparable(f"--part: no entry has kernels of {part}; of {key} there is {said}")
+
+
+# -------------------------------------------------------------------------------------------------------------- groups
+
+
+def _groups(entries: list[Entry]) -> list[Group]:
+    """Each entry in the first group that it can be compared with, or else in one of its own."""
+    groups: list[Group] = []
+    for entry in entries:
+        reason = ""
+        for group in groups:
+            reason = _join(group, entry)
+            if not reason:
+                break
+        if reason or not groups:
+            groups.append(Group(entries=[], reason=reason))
+            _join(groups[-1], entry)
+    return groups
+
+
+def _join(group: Group, entry: Entry) -> str:
+    """Put the entry into the group, or say why it cannot be."""
+    first = group.entries[0] if group.entries else entry
+    if first.side.is_capture != entry.side.is_capture:
+        return "a capture says nothing of its axes, and has a line of its own"
+    made = align(entry.side, entry.side)
+    for other in group.entries if entry.side.is_capture else group.entries[:1]:
+        try:
+            made = align(other.side, entry.side)
+        except NotComparable as error:
+            why, *_ = str(error).split(": choose")  # runs by options of `compare`
+            return f"A is {other.label}, B is {entry.label}: {why}"
+    if made.differences:
+        said = [f"{label_of(name)} is {b}, and {a} in {first.label}" for name, (a, b) in made.differences.items()]
+        return "; ".join(said)
+    num_before, num_after = len(_shared(group._alignments or [made])), len(_shared([*group._alignments, made]))
+    if num_after < SHARED * num_before:
+        shares = f"{num_after} of the {counted(num_before, 'run')} that the entries from {first.label} on have"
+        return f"{entry.label} has {shares}: choose runs with --run to see these"
+    group.entries.append(entry)
+    group._alignments.append(made)
+    return ""
+
+
+def _shared(alignments: Sequence[Alignment]) -> list[list[Case]]:
+    """The cases that all alignments have, each as of the entries in their order."""
+    by_first = [{case.first: case for case in made.cases} for made in alignments]
+    return [[cases[first] for cases in by_first] for first in by_first[0] if all(first in cases for cases in by_first)]
+
+
+def _draw_lines(group: Group, metric: Metric, part: Part, named: Noise | None) -> None:
+    """The lines of a group, and what to know of it."""
+    lines = _shared(group._alignments)
+    used = {run for cases in lines for case in cases for run in (*case.first, *case.second)}
+    for before, entry in itertools.pairwise(group.entries):
+        settings = settings_apart(before.side.runs, entry.side.runs)
+        settings.pop("commit", None)  # has a column of its own
+        if settings:
+            group.settings[entry.number] = settings
+    for entry in group.entries:
+        if alone := [run for run in entry.side.runs["run_id"] if run not in used]:
+            group.not_in_all[entry.number] = alone
+    measured = [[entry.measured[case.second] for entry, case in zip(group.entries, cases)] for cases in lines]
+    group.clock = "timer" if all("timer" in made.clocks for line in measured for made in line) else "nsys"
+    bands = _Bands(named)
+    for cases, of_line in zip(lines, measured):
+        if metric == "memory" and any(made.memory_bytes is None for made in of_line):
+            continue
+        line = Line(label=cases[0].label, points=[])
+        reference = 0
+        for place, entry in enumerate(group.entries):
+            against, runs = group.entries[reference], (cases[reference].second, cases[place].second)
+            both = of_line[reference], of_line[place]
+            noise = bands.between(against, entry) if place else noises.SHIPPED  # nothing is held against the first
+            judged = _judge(both, (against, entry), runs, group.clock, metric, part, noise)
+            if not place:
+                line.points.append(Point(entry=entry, value=judged.second))
+                continue
+            cause, ns = _cause(both, noise, metric, part) if judged.is_real else ("", 0.0)
+            point = Point(entry=entry, value=judged.second, against=against, judged=judged, cause=cause, cause_ns=ns)
+            line.points.append(point)
+            if point.is_change:
+                reference = place
+        group.lines.append(line)
+    group.noise = bands.sources
+
+
+class _Bands:
+    """The noise between two entries, as `compare` has it."""
+
+    def __init__(self, named: Noise | None):
+        self._named = named
+        self._made: dict[tuple[int, int], Noise] = {}
+        self.sources: list[str] = []
+
+    def between(self, first: Entry, second: Entry) -> Noise:
+        key = first.number, second.number
+        if key not in self._made:
+            runs = align(first.side, second.side).runs
+            self._made[key] = noises.choose(self._named, (first.side, second.side), runs)
+            source = source_of(first.side, second.side, self._made[key])
+            if source not in self.sources:
+                self.sources.append(source)
+        return self._made[key]
+
+
+def _judge(
+    both: tuple[Measured, Measured],
+    entries: tuple[Entry, Entry],
+    runs: tuple[Runs, Runs],
+    clock: str,
+    metric: Metric,
+    part: Part,
+    noise: Noise,
+) -> Judgement:
+    """What the second is against the first."""
+    with_steps = any(entry.side.is_capture for entry in entries)
+    if not part:
+        return next(made for made in judge(*both, clock, noise, with_steps) if made.metric == metric)
+    first, second = (entry.parts[run_ids] for entry, run_ids in zip(entries, runs))
+    time, kernels = max(first.time_ns, second.time_ns), max(first.num_kernels, second.num_kernels)
+    processes = both[0].num_processes, both[1].num_processes
+    band = noises.width_of(noise.kernel, time, float(np.sqrt(kernels)), processes)
+    if with_steps:
+        band = max(band, first.spread_ns, second.spread_ns)
+    return Judgement(metric="kernel", first=first.time_ns, second=second.time_ns, band=band)
+
+
+def _cause(both: tuple[Measured, Measured], noise: Noise, metric: Metric, part: Part) -> tuple[str, float]:
+    """The first part of a change, and its time in a step; ("", 0.0) where there is none."""
+    first, second = both
+    made = explain(first.totals, second.totals, noise, (first.num_processes, second.num_processes))
+    kinds = _CAUSES.get(metric)
+
+    def is_of(cause: Cause) -> bool:
+        return (kinds is None or cause.kind in kinds) and (not part or _is_of(cause, part))
+
+    first_cause = next(filter(is_of, made.causes), None)  # they are in the order in which they count
+    return (cause_text(first_cause), first_cause.ns / made.num) if first_cause else ("", 0.0)
+
+
+def _is_of(cause: Cause, part: Part) -> bool:
+    inside = not part.module or cause.module == part.module or cause.module.startswith(f"{part.module}/")
+    return inside and part.phase in ("", cause.phase) and (not part.family or part.family in cause.families)

@@ -1,0 +1,81 @@
+"""The way from a folder to what is printed of its history, and the exit code."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from analysis.capture.nsys_export import ExportError
+from analysis.comparison.errors import NotComparable
+from analysis.comparison.history import By, History, make_history, parse_part
+from analysis.comparison.history_forms import as_csv, as_json, as_markdown, as_text
+from analysis.comparison.noise import of_recordings
+from analysis.comparison.sides import load_side, parse_selection
+from analysis.comparison.verdict import Metric
+from analysis.recording.ingest import ResultsError
+from analysis.recording.store import RecordingError
+from analysis.show.values import printable
+from jobs.contract.words import counted
+
+Format = Literal["text", "json", "csv", "md"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+NOT_ALL = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """paths: folders that hold entries, or entries. part: KEY=VALUE of kernels. only: KEY=VALUE of runs. noise: a pair
+    of recordings of the same runs. skip: steps of captures that are left out. html: a page to write instead."""
+
+    paths: Sequence[Path]
+    metric: Metric = "step"
+    part: Sequence[str] = ()
+    by: By = "date"
+    only: Sequence[str] = ()
+    noise: tuple[Path, Path] | None = None
+    skip: int = 0
+    form: Format = "text"
+    html: Path | None = None
+
+
+def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]) -> int:
+    """Give the history to `out`, and a line to `err` for each entry that cannot be read. Returns the exit code: 0, or
+    NOT_ALL where there is such an entry, or nothing to show."""
+    try:
+        if request.part and request.metric != "kernel":
+            raise NotComparable("--part is of kernel time: give --metric kernel with it")
+        parse_selection(request.only)
+        noise = of_recordings(*map(load_side, request.noise)) if request.noise else None
+        part = parse_part(request.part)
+        history = make_history(request.paths, request.metric, part, request.by, request.only, noise, request.skip)
+    except (NotComparable, RecordingError, ResultsError, ExportError, OSError) as error:
+        err(printable(f"error: {error}"))
+        return NOT_ALL
+    for why in history.unreadable.values():
+        err(printable(f"error: {why}"))
+    code = NOT_ALL if history.unreadable else 0
+    if request.html:
+        return _write_page(history, request.html, out, err) or code
+    match request.form:
+        case "json":
+            out(as_json(history, code))
+        case "csv":
+            out(as_csv(history))
+        case "md":
+            out(as_markdown(history))
+        case "text":
+            out(as_text(history))
+    return code
+
+
+def _write_page(history: History, target: Path, out: Callable[[str], None], err: Callable[[str], None]) -> int:
+    from analysis.comparison.history_page import page_of  # what draws takes time to import
+
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(page_of(history), encoding="utf-8")
+    except OSError as error:
+        err(printable(f"error: {target} cannot be written ({error.strerror}): give another --html"))
+        return NOT_ALL
+    out(printable(f"{target}: {counted(len(history.entries), 'entry')}"))
+    return 0

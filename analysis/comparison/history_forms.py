@@ -1,0 +1,355 @@
+"""The forms in which a history is printed: text for a terminal, Markdown, CSV, JSON.
+
+What is inside recordings and captures is not trusted: names are made harmless in text, Markdown and CSV.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+from rich.cells import cell_len, set_cell_size
+
+from analysis.comparison.history import Entry, Group, History, Line, Point
+from analysis.comparison.verdict import METRICS
+from analysis.metrics.differences import is_beyond_chance
+from analysis.show.forms import csv_cell, escaped
+from analysis.show.values import printable, size_text, time_text, wrapped
+from jobs.contract.axes import label_of
+from jobs.contract.words import counted
+
+WIDTH = 80
+CHART = 14
+"""Columns of a chart in a terminal."""
+LEVELS = "▁▂▃▄▅▆▇█"
+CLEAR = 2
+"""Noise bands that a change is away which nobody would take for chance."""
+SAME, CHANGED = "●", "◆"
+NEVER = "not recorded"
+COLUMNS = ("group", "run", "entry", "name", "recorded", "commit", "value", "against", "difference", "band", "verdict")
+"""Of CSV: a row for each entry on each line. entry, against: numbers of entries. band: half its width."""
+
+
+# ---------------------------------------------------------------------------------------------------------------- words
+
+
+def title_of(history: History, group: Group) -> str:
+    """What the values of a group are."""
+    what = METRICS[history.metric]
+    what = what[0].upper() + what[1:] + (f" ({history.part})" if history.part else "")
+    if history.metric == "memory":
+        return what
+    is_timed = history.metric in ("step", "idle") and group.clock == "timer"
+    of = f"{'an unprofiled' if is_timed else 'a profiled'} step"
+    return of.capitalize() if history.metric == "step" else f"{what} of {of}"
+
+
+def value_text(history: History, value: float) -> str:
+    return size_text(value) if history.metric == "memory" else time_text(value)
+
+
+def off_text(history: History, point: Point) -> str:
+    """A difference as a share of its reference, or as it is where that is 0."""
+    if point.judged is None:
+        return ""
+    if point.judged.share is None:
+        return f"{point.judged.difference:+.0f}" if not point.value else f"+{value_text(history, point.value)}"
+    return f"{100 * point.judged.share:+.1f}%"
+
+
+def band_text(history: History, point: Point) -> str:
+    if point.judged is None:
+        return ""
+    if not point.judged.first:
+        return f"±{value_text(history, point.judged.band)}"
+    return f"±{100 * point.judged.band / point.judged.first:.1f}%"
+
+
+def when_text(entry: Entry) -> str:
+    return NEVER if entry.recorded_at is None else f"{entry.recorded_at:%Y-%m-%d %H:%M}"
+
+
+def change_text(history: History, line: Line, point: Point) -> str:
+    """A change in a sentence."""
+    assert point.judged and point.against
+    before, after = (value_text(history, value) for value in (point.judged.first, point.judged.second))
+    band = value_text(history, point.judged.band)
+    said = f"{line.label}: {before} -> {after}, {off_text(history, point)}, band ±{band}: {point.judged.verdict}"
+    return f"#{point.entry.number} {point.entry.label} against #{point.against.number}, {said}"
+
+
+def cause_text(history: History, point: Point) -> str:
+    return f"{point.cause_ns / 1e6:+.3f} ms  {point.cause}" if point.cause else ""
+
+
+def counts_text(group: Group) -> str:
+    """How many changes there are, and whether so many may be chance."""
+    changed = [point.judged for line in group.lines for point in line.changes if point.judged]
+    changes = len(changed)
+    num_judged = sum(len(line.points) - 1 for line in group.lines)
+    if not num_judged:
+        return f"{counted(len(group.lines), 'run')} in one entry: nothing to compare it with yet"
+    if not changes:
+        return f"No change beyond the noise band, of {num_judged}"
+    is_clear = is_beyond_chance(changes, num_judged) or any(
+        abs(judged.difference) > CLEAR * judged.band for judged in changed
+    )
+    chance = "" if is_clear else " (so many may differ by chance)"
+    return f"{counted(changes, 'change')} beyond the noise band, of {num_judged}{chance}:"
+
+
+def notes_of(history: History, group: Group) -> Iterator[str]:
+    """What to know of a group: what changed beside the metric, what is not shown, what the noise bands are from."""
+    for number, settings in group.settings.items():
+        for name, (before, after) in settings.items():
+            yield f"#{number}: {label_of(name)} was {before or 'none'}, is {after or 'none'}"
+    for entry in group.entries:
+        alone = group.not_in_all.get(entry.number, [])
+        if alone:
+            yield f"#{entry.number}: {counted(len(alone), 'run')} not shown, which other entries lack"
+        yield from (f"#{entry.number}: {note}" for note in entry.side.notes)
+        for run, why in entry.side.unfinished.items():
+            yield f"#{entry.number}: {run} has no numbers ({why})"
+    missing = [f"#{entry.number}" for entry in group.entries if entry.recorded_at is None]
+    if missing:
+        yield f"when it was measured is not recorded: {', '.join(missing)}"
+    if history.by == "commit" and (without := [f"#{entry.number}" for entry in group.entries if not entry.commit]):
+        yield f"the commit is not recorded: {', '.join(without)}"
+    if not group.lines:
+        yield f"{METRICS[history.metric]} is not recorded in all of these entries"
+    if len(group.entries) > 1 and group.entries[0].side.is_capture:
+        yield "captures say nothing of shapes: look to it that these are of the same work"
+    yield from (f"noise band: {source}" for source in group.noise)
+
+
+def is_drawn(history: History, group: Group) -> bool:
+    """Whether its lines are shown: points without any other are of use only where there is nothing else."""
+    return bool(group.lines) and (len(group.entries) > 1 or len(history.groups) == 1)
+
+
+def left_out(history: History) -> Iterator[str]:
+    """Entries that have no line, each with why."""
+    yield from (f"not shown: {why}" for why in history.left_out.values())
+
+
+# ----------------------------------------------------------------------------------------------------------------- text
+
+
+def as_text(history: History) -> str:
+    """For a terminal of 80 columns."""
+    lines: list[str] = []
+    for number, group in enumerate(history.groups):
+        lines += [""] * bool(number)
+        lines += _wrapped(f"{title_of(history, group)}: {counted(len(group.entries), 'entry')} by {history.by}")
+        if group.reason:
+            lines += _wrapped(f"A new line: {group.reason}")
+        lines.append("")
+        if len(group.lines) == 1:
+            lines += _points(history, group, group.lines[0])
+        else:
+            lines += _entries(group.entries)
+            lines += ["", *_sparklines(history, group)] if is_drawn(history, group) else []
+        lines += ["", *_wrapped(counts_text(group))]
+        for line in group.lines:
+            for point in line.changes:
+                lines += _wrapped(change_text(history, line, point), "  ")
+                lines += _wrapped(cause_text(history, point), "    ") if point.cause else []
+        for note in notes_of(history, group):
+            lines += _wrapped(note)
+    for line_out in left_out(history):
+        lines += _wrapped(line_out)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return wrapped(printable(text), WIDTH, indent)
+
+
+def _points(history: History, group: Group, line: Line) -> list[str]:
+    """A row for each entry, with its place between the least and the greatest value."""
+    rows = [["#", "recorded", "commit", "entry", "value", "change", "band", ""]]
+    chart = places(line, CHART)
+    for point, place in zip(line.points, chart):
+        bar = "·" * place + (CHANGED if point.is_change else SAME) + "·" * (CHART - place - 1)
+        cells = [str(point.entry.number), when_text(point.entry), point.entry.commit[:7], point.entry.label]
+        cells += [value_text(history, point.value), off_text(history, point), band_text(history, point), bar]
+        rows.append(cells)
+    note = [f"{CHANGED} a change beyond the noise band"] if line.changes else []
+    return [*_table(rows, "rllLrrrl"), *note]
+
+
+def places(line: Line, num: int) -> list[int]:
+    """Where each value stands, from 0 to num - 1. The scale is at least as wide as a noise band, so that noise looks
+    small."""
+    values = [point.value for point in line.points]
+    low, high = scale_of(line)
+    return [round((num - 1) * (value - low) / (high - low)) if high > low else (num - 1) // 2 for value in values]
+
+
+def scale_of(line: Line) -> tuple[float, float]:
+    """Least and greatest value of a chart's scale."""
+    values = [point.value for point in line.points]
+    band = max((point.judged.band for point in line.points if point.judged), default=0.0)
+    spare = max(0.0, 2 * band - (max(values) - min(values))) / 2
+    return min(values) - spare, max(values) + spare
+
+
+def _entries(entries: Sequence[Entry]) -> list[str]:
+    rows = [["#", "recorded", "commit", "entry"]]
+    rows += [[str(entry.number), when_text(entry), entry.commit[:7], entry.label] for entry in entries]
+    return _table(rows, "rllL")
+
+
+def _sparklines(history: History, group: Group) -> list[str]:
+    """A row for each line, with its first and last values and a small chart of up to CHART entries, the last ones."""
+    rows = [["run", "first", "last", "", "changes", "chart"]]
+    for line in group.lines:
+        first, last = line.points[0].value, line.points[-1].value
+        off = f"{100 * (last / first - 1):+.1f}%" if first else ""
+        rows.append([line.label, value_text(history, first), value_text(history, last), off])
+        rows[-1] += [str(len(line.changes) or ""), sparkline(line)]
+    return _table(rows, "Lrrrrl")
+
+
+def sparkline(line: Line) -> str:
+    return "".join(LEVELS[place] for place in places(line, len(LEVELS))[-CHART:])
+
+
+def _table(rows: Sequence[Sequence[str]], align: str) -> list[str]:
+    """Rows of cells, without columns that are empty. align: l, r or L of each; L is cut where the line has no room."""
+    kept = [i for i in range(len(align)) if any(row[i] for row in rows[1:])]
+    cells = [[printable(row[i]) for i in kept] for row in rows]
+    how = [align[i] for i in kept]
+    widths = [max(cell_len(row[i]) for row in cells) for i in range(len(kept))]
+    if "L" in how:
+        place = how.index("L")
+        widths[place] = max(5, min(widths[place], WIDTH - sum(widths) + widths[place] - 2 * (len(kept) - 1)))
+    return ["  ".join(_cell(cell, width, a) for cell, width, a in zip(row, widths, how)).rstrip() for row in cells]
+
+
+def _cell(text: str, width: int, how: str) -> str:
+    if cell_len(text) > width:
+        return set_cell_size(text, width - 1) + "…"
+    spaces = " " * (width - cell_len(text))
+    return spaces + text if how == "r" else text + spaces
+
+
+# ------------------------------------------------------------------------------------------------------------- Markdown
+
+
+def as_markdown(history: History) -> str:
+    """Tables for a pull request or a page."""
+    lines: list[str] = []
+    for group in history.groups:
+        lines += [f"### {escaped(printable(title_of(history, group)))}, by {history.by}", ""]
+        if group.reason:
+            lines += [f"A new line: {escaped(printable(group.reason))}", ""]
+        if len(group.lines) == 1:
+            head = ["#", "recorded", "commit", "entry", "value", "change", "noise band", "verdict"]
+            rows = [
+                [
+                    *(str(point.entry.number), when_text(point.entry), point.entry.commit, point.entry.label),
+                    *(value_text(history, point.value), off_text(history, point), band_text(history, point)),
+                    point.judged.verdict if point.judged else "",
+                ]
+                for point in group.lines[0].points
+            ]
+            lines += _markdown(head, rows)
+        else:
+            rows = [[str(e.number), when_text(e), e.commit, e.label] for e in group.entries]
+            lines += _markdown(["#", "recorded", "commit", "entry"], rows)
+            rows = [
+                [
+                    line.label,
+                    *(value_text(history, point.value) for point in (line.points[0], line.points[-1])),
+                    ", ".join(f"#{point.entry.number}" for point in line.changes),
+                    sparkline(line),
+                ]
+                for line in group.lines
+            ]
+            if is_drawn(history, group):
+                lines += ["", *_markdown(["run", "first", "last", "changes", "chart"], rows)]
+        lines += ["", escaped(counts_text(group)), ""]
+        for line in group.lines:
+            for point in line.changes:
+                cause = f" ({cause_text(history, point)})" if point.cause else ""
+                lines.append(f"- {escaped(printable(change_text(history, line, point) + cause))}")
+        lines += [f"- {escaped(printable(note))}" for note in notes_of(history, group)]
+        lines.append("")
+    lines += [f"- {escaped(printable(text))}" for text in left_out(history)]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    right = ("#", "value", "change", "noise band", "first", "last")
+    lines = ["| " + " | ".join(map(escaped, head)) + " |"]
+    lines.append("| " + " | ".join("--:" if name in right else ":--" for name in head) + " |")
+    return lines + ["| " + " | ".join(escaped(printable(cell)) for cell in row) + " |" for row in rows]
+
+
+# --------------------------------------------------------------------------------------------------------- CSV and JSON
+
+
+def as_csv(history: History) -> str:
+    """COLUMNS; times are nanoseconds, sizes bytes."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for number, group in enumerate(history.groups):
+        for line in group.lines:
+            for point in line.points:
+                row = _point(point) | {"group": number, "run": line.label} | _about(point.entry)
+                writer.writerow([csv_cell(row[name]) for name in COLUMNS])
+    return stream.getvalue().rstrip("\n")
+
+
+def as_json(history: History, code: int) -> str:
+    """Keys are those of the guide's page. Times are nanoseconds, sizes bytes."""
+    groups = [
+        {
+            "reason": group.reason,
+            "clock": group.clock,
+            "noise": group.noise,
+            "entries": [entry.number for entry in group.entries],
+            "settings": {str(number): settings for number, settings in group.settings.items()},
+            "not_in_all": {str(number): runs for number, runs in group.not_in_all.items()},
+            "lines": [{"run": line.label, "points": [_point(point) for point in line.points]} for line in group.lines],
+        }
+        for group in history.groups
+    ]
+    part = {name: value for name, value in vars(history.part).items() if value}
+    return json.dumps(
+        {
+            "metric": history.metric,
+            "part": part,
+            "by": history.by,
+            "entries": [_about(entry) | {"notes": entry.side.notes} for entry in history.entries],
+            "groups": groups,
+            "unreadable": history.unreadable,
+            "left_out": history.left_out,
+            "exit_code": code,
+        },
+        indent=2,
+    )
+
+
+def _about(entry: Entry) -> dict[str, Any]:
+    at: pd.Timestamp | None = entry.recorded_at
+    recorded = None if at is None else at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"entry": entry.number, "name": entry.label, "recorded": recorded, "commit": entry.commit or None}
+
+
+def _point(point: Point) -> dict[str, Any]:
+    judged = point.judged
+    return {
+        "entry": point.entry.number,
+        "value": point.value,
+        "against": point.against.number if point.against else None,
+        "difference": judged.difference if judged else None,
+        "share": judged.share if judged else None,
+        "band": judged.band if judged else None,
+        "verdict": judged.verdict if judged else None,
+        "cause": {"text": point.cause, "difference_ns": point.cause_ns} if point.cause else None,
+    }

@@ -1,0 +1,116 @@
+"""A history as one HTML page that needs nothing else: tables, and a chart of each line.
+
+What is inside recordings and captures is not trusted: every text is escaped, and the page runs nothing.
+"""
+
+from collections.abc import Iterator
+
+import pandas as pd
+from markupsafe import Markup
+
+from analysis.comparison.history import Entry, Group, History, Line
+from analysis.comparison.history_forms import (
+    NEVER,
+    cause_text,
+    change_text,
+    counts_text,
+    is_drawn,
+    left_out,
+    notes_of,
+    scale_of,
+    title_of,
+    value_text,
+    when_text,
+)
+from analysis.render import charts
+from analysis.show.page import document, list_of, table_of
+from analysis.show.values import printable
+
+MOST_CHARTS = 100
+"""Lines that are drawn."""
+LEGEND = "Grey: the noise band around the entry that a point is held against. A diamond is a change beyond it."
+_UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
+_SIZES = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
+
+
+def page_of(history: History) -> str:
+    title = f"{title_of(history, history.groups[0])}, by {history.by}"
+    parts = [Markup("<h1>{}</h1>").format(printable(title))]
+    for number, group in enumerate(history.groups):
+        parts += _group(history, group, number)
+    parts.append(list_of([*history.unreadable.values(), *left_out(history)], "facts"))
+    return document(printable(title), parts, "history")
+
+
+def _group(history: History, group: Group, number: int) -> Iterator[Markup]:
+    if group.reason:
+        said = (title_of(history, group), group.reason)
+        yield Markup("<h2>{}: a new line</h2>\n<p>{}</p>").format(*map(printable, said))
+    changes = [
+        (change_text(history, line, point), cause_text(history, point))
+        for line in group.lines
+        for point in line.changes
+    ]
+    yield Markup('<p class="lead">{}</p>').format(counts_text(group))
+    yield list_of([f"{said} ({cause})" if cause else said for said, cause in changes], "")
+    for place, line in enumerate(group.lines[:MOST_CHARTS] if is_drawn(history, group) else []):
+        chart = _chart(history, line, f"line-{number}-{place}")
+        yield Markup('<h2>{}</h2>\n<div class="chart scroll">{}</div>').format(printable(line.label), chart)
+        if len(group.lines) == 1:
+            yield table_of(_rows(line, history))
+    if is_drawn(history, group) and len(group.entries) > 1:
+        yield Markup('<p class="faint">{}</p>').format(LEGEND)
+    if len(group.lines) > MOST_CHARTS:
+        yield Markup("<p>{} more lines: choose runs with --run</p>").format(len(group.lines) - MOST_CHARTS)
+    if len(group.lines) != 1:
+        yield Markup("<h2>Entries</h2>")
+        yield table_of(pd.DataFrame([_about(entry) for entry in group.entries]))
+    yield list_of(list(notes_of(history, group)), "facts")
+
+
+def _about(entry: Entry) -> dict:
+    return {"entry": f"#{entry.number}", "recorded": when_text(entry), "commit": entry.commit or NEVER} | {
+        "name": entry.label
+    }
+
+
+def _rows(line: Line, history: History) -> pd.DataFrame:
+    unit = "bytes" if history.metric == "memory" else "ns"
+    rows = [
+        _about(point.entry)
+        | {f"value_{unit}": point.value, f"difference_{unit}": point.judged.difference if point.judged else None}
+        | {"difference_share": point.judged.share if point.judged else None}
+        | {f"band_{unit}": point.judged.band if point.judged else None}
+        | {"verdict": point.judged.verdict if point.judged else "first"}
+        for point in line.points
+    ]
+    return pd.DataFrame(rows)
+
+
+def _chart(history: History, line: Line, prefix: str) -> Markup:
+    low, high = scale_of(line)
+    unit, size = _unit(history, high)
+    rows = pd.DataFrame(
+        {
+            "x": f"#{point.entry.number}",
+            "value": point.value / size,
+            "low": (point.judged.first - point.judged.band) / size if point.judged else float("nan"),
+            "high": (point.judged.first + point.judged.band) / size if point.judged else float("nan"),
+            "changed": int(point.is_change),
+            "title": printable(
+                f"#{point.entry.number} {point.entry.label}, {when_text(point.entry)}:"
+                f" {value_text(history, point.value)}{f', {point.judged.verdict}' if point.judged else ''}"
+            ),
+        }
+        for point in line.points
+    )
+    bounds = [*rows["low"].dropna(), *rows["high"].dropna(), low / size, high / size]
+    spare = 0.05 * (max(bounds) - min(bounds)) or 0.05 * max(bounds) or 1.0
+    domain = max(0.0, min(bounds) - spare), max(bounds) + spare
+    label = printable(f"{line.label}, by entry")
+    return Markup(charts.render("history", rows, prefix, charts.WIDE, label, domain=domain, unit=unit))
+
+
+def _unit(history: History, largest: float) -> tuple[str, float]:
+    units = _SIZES if history.metric == "memory" else _UNITS
+    return next(((unit, size) for unit, size in units if largest >= size), units[-1])

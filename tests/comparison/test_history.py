@@ -1,0 +1,307 @@
+"""A metric over many entries: what is marked is what `compare` tells, and what cannot be compared is said."""
+
+import csv
+import dataclasses
+import io
+import json
+import lzma
+import re
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from analysis.comparison import history
+from analysis.comparison.errors import NotComparable
+from analysis.recording import store
+from jobs.__main__ import app
+from tests.capture.nsys_files import Export
+
+from .conftest import export
+from .shipped import DATA
+from .test_compare import HOSTILE
+
+RUN = "small-ctx128-fp32-naive-forward"
+CAPTURES = Path(__file__).parents[1] / "data" / "h200_captures"
+
+
+def run(*arguments, command="history"):
+    done = CliRunner().invoke(app, [command, *map(str, arguments)])
+    assert "Traceback" not in done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    return done
+
+
+def as_json(*arguments):
+    return json.loads(run(*arguments, "--format", "json").stdout)
+
+
+def changed(made):
+    """Numbers of the entries that differ, of a history with one line."""
+    ((line,),) = (group["lines"] for group in made["groups"])
+    return [point["entry"] for point in line["points"] if point["verdict"] not in (None, "same")]
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return store.load(DATA / "compile")
+
+
+@pytest.fixture
+def record(shipped, tmp_path):
+    """Writes a recording of one run, whose kernels are longer by `change`."""
+
+    def write(name, change=0.0, at="", commit="aaaaaaa", runs=(RUN,), **columns):
+        tables = {table: getattr(shipped, table) for table in store.TABLES}
+        tables = {table: rows[rows["run_id"].astype(str).isin(runs)] for table, rows in tables.items()}
+        kernels = tables["kernels"].drop(columns="family")
+        longer = ((kernels["end_ns"] - kernels["start_ns"]) * (1 + change)).round().astype("int64")
+        tables["kernels"] = kernels.assign(end_ns=kernels["start_ns"] + longer)
+        tables["runs"] = tables["runs"].assign(commit=commit, **columns)
+        about = {"name": name, "recorded_from": at and f"2026-11-{at}T10:00:00Z", "commit": commit}
+        store.write(tmp_path / "folder" / name, tables, shipped.manifest | about)
+        return tmp_path / "folder"
+
+    return write
+
+
+def dated(made: Export, at_s: int) -> Export:
+    made.rows["TARGET_INFO_SESSION_START_TIME"].append({"utcEpochNs": at_s * 10**9, "utcTime": "", "localTime": ""})
+    return made
+
+
+def test_a_planted_slowdown_is_marked_and_a_small_change_is_not(record):
+    for day, change in enumerate((0.0, 0.002, 0.03)):
+        folder = record(f"r{day}", change, f"0{day + 1}")
+    done = run(folder, "--metric", "kernel")
+    assert done.exit_code == 0, done.output
+    assert re.search(r"^2 +2026-11-02 10:00 +aaaaaaa +r1 +5.04 ms +\+0.2% +±0.8% +·●·+$", done.stdout, re.MULTILINE)
+    assert re.search(r"^3 +.* r2 +5.18 ms +\+3.0% +±0.8% +·+◆$", done.stdout, re.MULTILINE)
+    assert "1 change beyond the noise band, of 2:" in done.stdout
+    assert "#3 r2 against #1, small context 128 forward: 5.03 ms -> 5.18 ms" in done.stdout
+    assert "forward, block/ffn: 48 kernels (gemm), 3.0% slower" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    made = as_json(folder, "--metric", "kernel")
+    assert changed(made) == [3]
+    told = json.loads(run(folder / "r0", folder / "r2", "--format", "json", command="compare").stdout)
+    (line,) = made["groups"][0]["lines"]
+    of_compare = told["pairs"][0]["metrics"]["kernel"]
+    assert {name: line["points"][2][name] for name in ("difference", "band", "verdict")} == {
+        name: of_compare[name] for name in ("difference", "band", "verdict")
+    }
+    assert made["groups"][0]["noise"] == [told["noise"]]
+
+
+@pytest.mark.long
+def test_a_slow_drift_is_marked_once_it_is_beyond_noise(record):
+    for day in range(5):
+        folder = record(f"r{day}", 0.004 * day, f"0{day + 1}")
+    made = as_json(folder, "--metric", "kernel")
+    assert changed(made) == [4]
+    assert [point["against"] for point in made["groups"][0]["lines"][0]["points"]] == [None, 1, 1, 1, 4]
+
+
+@pytest.mark.long
+def test_a_part_of_kernel_time_is_followed(record):
+    record("a", 0.0, "01")
+    folder = record("b", 0.03, "02")
+    of_gemm = as_json(folder, "--metric", "kernel", "--part", "family=gemm,module=block")
+    whole = as_json(folder, "--metric", "kernel")
+    (part,), (line,) = (made["groups"][0]["lines"] for made in (of_gemm, whole))
+    assert 0 < part["points"][0]["value"] < line["points"][0]["value"]
+    assert part["points"][1]["share"] == pytest.approx(0.03, abs=1e-3) and changed(of_gemm) == [2]
+    assert as_json(folder, "--metric", "kernel", "--part", "phase=forward")["groups"][0]["lines"][0]["points"][0][
+        "value"
+    ] == pytest.approx(line["points"][0]["value"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--metric", "kernel", "--part", "family=nothing"], "no entry has kernels of family nothing; of family there"),
+        (["--metric", "kernel", "--part", "name=gemm"], "--part name=gemm: give KEY=VALUE once"),
+        (["--part", "family=gemm"], "--part is of kernel time: give --metric kernel with it"),
+        (["--run", "precission=fp32"], "precission=fp32 chooses no runs"),
+        (["--run", "size=huge"], "has nothing to show"),
+        (["--format", "md", "--html", "x.html"], "--html writes a page, and --format is of what is printed"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line_and_exit_code_2(capture, arguments, what):
+    done = run(capture, *arguments)
+    assert done.exit_code == 2
+    assert done.output.startswith("error: ") and what in done.output and done.output.count("\n") == 1
+
+
+def test_an_empty_folder_is_said_to_be_one(tmp_path):
+    done = run(tmp_path)
+    assert done.exit_code == 2 and done.output.startswith("error: ") and str(tmp_path) in done.output
+
+
+@pytest.mark.long
+def test_the_order_is_of_when_it_was_recorded_or_by_commit(record):
+    record("b", at="02", commit="bbbbbbb")
+    record("c", at="03")
+    record("undated", commit="")
+    folder = record("z", at="01")
+    made = as_json(folder)
+    assert [entry["name"] for entry in made["entries"]] == ["z", "b", "c", "undated"]
+    assert made["entries"][0] == {
+        "entry": 1,
+        "name": "z",
+        "recorded": "2026-11-01T10:00:00Z",
+        "commit": "aaaaaaa",
+        "notes": [],
+    }
+    assert made["entries"][3]["recorded"] is None and made["entries"][3]["commit"] is None
+    said = run(folder, "--by", "commit").stdout
+    assert re.findall(r"^\d  .*(?:  | )(\w+) +8.00 ms", said, re.MULTILINE) == ["z", "c", "b", "undated"]
+    assert "when it was measured is not recorded: #4" in said and "the commit is not recorded: #4" in said
+
+
+@pytest.mark.long
+def test_other_axes_begin_a_new_line_and_say_why(record):
+    record("a", at="01")
+    record("b", at="02", precision="bf16")
+    record("c", at="03", context_length=256)
+    record("d", at="04", torch="9.9")
+    folder = record("e", at="05", num_parameters=7)
+    made = as_json(folder)
+    assert [group["entries"] for group in made["groups"]] == [[1, 4], [2], [3], [5]]
+    _, precision, shape, model = (group["reason"] for group in made["groups"])
+    assert precision == "precision is bf16, and fp32 in a"
+    assert "context is 128 in A and 256 in B" in shape or "context is" in shape
+    assert "not the same model" in model or "context is" in model
+    assert made["groups"][0]["settings"]["4"]["torch"] == ["2.11.0+cu130", "9.9"]
+    assert "A new line: precision is bf16, and fp32 in a" in run(folder).stdout
+
+
+@pytest.mark.long
+def test_runs_that_all_entries_have_are_lines(record):
+    more = RUN.replace("forward", "train_step")
+    record("a", at="01", runs=(RUN, more))
+    folder = record("b", at="02")
+    made = as_json(folder)
+    assert [line["run"] for line in made["groups"][0]["lines"]] == ["small context 128 forward"]
+    assert made["groups"][0]["not_in_all"] == {"1": [more]}
+    chosen = as_json(folder, "--run", "mode=train_step")
+    assert [entry["name"] for entry in chosen["entries"]] == ["a"]
+    assert "has no such finished run with mode=train_step" in chosen["left_out"]["b"] and chosen["exit_code"] == 0
+
+
+def test_damaged_entries_are_named_and_the_others_are_shown(record):
+    record("a", at="01")
+    folder = record("damaged", at="03")
+    (folder / "damaged" / "kernels.parquet").write_bytes(b"no table")
+    (folder / "broken.sqlite").write_bytes(b"no export")
+    done = run(folder)
+    assert done.exit_code == 2
+    errors = [line for line in done.output.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 2 and "broken.sqlite" in errors[0] and "damaged: kernels.parquet" in errors[1]
+    assert re.search(r"^1 .* a +8.00 ms", done.output, re.MULTILINE)
+
+
+def test_captures_have_the_date_of_their_session(tmp_path):
+    for name, at_s, ns in (("b", 1_700_000_000, 3000), ("a", 1_700_100_000, 3800), ("c", 1_699_900_000, 3000)):
+        dated(export([("forward", "gemm", ns)] * 2), at_s).sqlite(tmp_path / f"{name}.sqlite")
+    export([("forward", "gemm", 3000)] * 2).sqlite(tmp_path / "d.sqlite")
+    made = as_json(tmp_path, "--metric", "kernel")
+    assert [entry["name"] for entry in made["entries"]] == ["c.sqlite", "b.sqlite", "a.sqlite", "d.sqlite"]
+    assert made["entries"][1]["recorded"] == "2023-11-14T22:13:20Z"
+    assert "captures say nothing of shapes" in run(tmp_path).stdout
+
+
+def test_captures_of_other_phases_have_a_line_of_their_own(tmp_path):
+    export().sqlite(tmp_path / "a.sqlite")
+    export([("forward", "gemm", 50), ("backward", "gemm", 50)]).sqlite(tmp_path / "b.sqlite")
+    made = as_json(tmp_path)
+    assert [group["entries"] for group in made["groups"]] == [[1], [2]]
+    assert "mode: steps have the phases" in made["groups"][1]["reason"]
+
+
+@pytest.mark.parametrize("name", ["gpt2_plain", pytest.param("ddp_plain", marks=pytest.mark.long)])
+def test_real_captures_show_what_was_planted_in_them(tmp_path, name):
+    packed = (CAPTURES / f"{name}.sqlite.xz").read_bytes()
+    for file, change in (("a", 0.0), ("b", 0.002), ("c", 0.03)):
+        target = tmp_path / f"{file}.sqlite"
+        target.write_bytes(lzma.decompress(packed))
+        with sqlite3.connect(target) as connection:
+            longer = f"end = start + CAST((end - start) * {1 + change} AS INTEGER)"
+            connection.execute(f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET {longer}")
+        connection.close()
+    made = as_json(tmp_path, "--metric", "kernel")
+    assert changed(made) == [3], made["groups"]
+
+
+@pytest.mark.parametrize("form", ["text", "md", "csv", "json", pytest.param("html", marks=pytest.mark.long)])
+def test_names_inside_entries_are_harmless(tmp_path, form):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for file, ns in (("a", 3000), ("b\x1b[2J<b>=x\u202e", 3800)):
+        export([("forward", HOSTILE, ns)] * 2, hostile=HOSTILE).sqlite(folder / f"{file}.sqlite")
+    page = tmp_path / "page.html"
+    done = run(folder, "--metric", "kernel", *(["--html", page] if form == "html" else ["--format", form]))
+    assert done.exit_code == 0, done.output
+    said = page.read_text() if form == "html" else done.output
+    assert not set("\x1b\u202e") & set(said) and "2J" in said
+    if form in ("md", "html"):
+        assert "<script" not in said and "<b>=x" not in said
+    if form == "md":
+        assert "](javascript" not in said
+    if form == "text":
+        assert max(map(len, said.splitlines())) <= 80
+    if form == "csv":
+        assert len(list(csv.DictReader(io.StringIO(said)))) == 2
+
+
+@pytest.mark.long
+def test_the_page_needs_nothing_else(record, tmp_path):
+    record("a", at="01")
+    folder = record("b", 0.03, "02")
+    page = tmp_path / "out" / "page.html"
+    done = run(folder, "--metric", "kernel", "--html", page)
+    assert done.stdout == f"{page}: 2 entries\n"
+    text = page.read_text()
+    assert text.count("<svg") == 1 and "#2 b, 2026-11-02 10:00: 5.18 ms, slower" in text
+    assert not re.search(r"(src|href)=|url\(http|<script", text)
+    assert run(folder, "--html", folder).exit_code == 2
+
+
+@pytest.mark.long
+def test_csv_has_a_row_for_each_point(record):
+    record("a", at="01")
+    folder = record("b", 0.03, "02")
+    rows = list(csv.DictReader(io.StringIO(run(folder, "--metric", "kernel", "--format", "csv").stdout)))
+    assert [(row["entry"], row["against"], row["verdict"]) for row in rows] == [("1", "", ""), ("2", "1", "slower")]
+
+
+@pytest.mark.long
+def test_results_of_sweeps_and_recordings_stand_side_by_side(record, tmp_path):
+    folder = record("a", at="01")
+    for entry in (DATA.parents[1] / "tests" / "data" / "h200_followed").iterdir():
+        shutil.copytree(entry, folder / "results" / entry.name)
+    for packed in (folder / "results").glob("*/*.xz"):
+        packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
+        packed.unlink()
+    made = as_json(folder)
+    assert sorted(entry["name"] for entry in made["entries"]) == ["a", "results"]
+    assert len(made["groups"]) == 2
+
+
+def test_a_part_is_chosen_once():
+    assert history.parse_part(["phase=backward,family=gemm"]) == history.Part(phase="backward", family="gemm")
+    assert dataclasses.astuple(history.parse_part([])) == ("", "", "")
+    with pytest.raises(NotComparable, match="--part family=softmax: give KEY=VALUE once"):
+        history.parse_part(["family=gemm", "family=softmax"])
+
+
+@pytest.mark.long
+def test_the_shipped_recordings_of_the_same_runs_are_a_history():
+    made = as_json(DATA / "h200-fp32", DATA / "again", "--metric", "kernel")
+    (group,) = made["groups"]
+    assert [entry["name"] for entry in made["entries"]] == ["h200-fp32", "again"]
+    assert len(group["lines"]) == 60
+    marked = [line for line in group["lines"] if line["points"][1]["verdict"] != "same"]
+    assert len(marked) <= 3
+    assert [entry["commit"] for entry in made["entries"]] == ["873adae15dac", "10de93255e5e"]
