@@ -203,7 +203,8 @@ def _per_call(kernels: pd.DataFrame, num: int, bands: _Bands) -> Iterator[Cause]
         share = abs(after / before - 1) if before else 0.0
         how = f"{100 * share:.1f}% {'slower' if after > before else 'faster'}"
         text = f"{_place(phase, module)}: {_kernels(_per_step(calls, num), [family])}, {how}"
-        yield Cause(kind="per_call", text=text, ns=int(after - before), phase=phase, module=module, families=(family,))
+        band, off = bands.of_operations(max(before, after), calls), int(after - before)
+        yield Cause(kind="per_call", text=text, ns=off, band_ns=band, phase=phase, module=module, families=(family,))
 
 
 def _copies(copies: pd.DataFrame, num: int, bands: _Bands) -> Iterator[Cause]:
