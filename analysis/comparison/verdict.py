@@ -100,12 +100,13 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """noise_source: what the bands are from, in words."""
+    """noise: what the bands are from. noise_source: the same in words."""
 
     first: Side
     second: Side
     alignment: Alignment
     pairs: list[Pair]
+    noise: Noise
     noise_source: str
 
 
@@ -125,6 +126,7 @@ def compare(first: Side, second: Side, noise: Noise, alignment: Alignment | None
         second=second,
         alignment=alignment,
         pairs=pairs,
+        noise=noise,
         noise_source=(STEPS_OF_CAPTURE if has_capture else "") + noise.source,
     )
 
