@@ -83,7 +83,7 @@ def _frames(
     first = _measured_side(FIRST, main.runs, main.steps, main.kernels, main.memops)
     second = _measured_side(SECOND, runs, steps, kernels, memops)
     second.runs = second.runs[~second.runs["started_at"].astype(str).isin(set(first.runs["started_at"].astype(str)))]
-    pairs = [(case, measure(first, case.first), measure(second, case.second)) for case in _cases(first, second)]
+    pairs = _pairs(first, second)
     noise = Noise(kernel=bands.kernel, wall=bands.wall, memory_bytes=0, source="") if bands else None
     totals = {
         FIRST: _totals([(case, of.totals) for case, of, _ in pairs]),
@@ -206,13 +206,17 @@ def _measured_side(
     return side
 
 
-def _cases(first: Side, second: Side) -> list[Case]:
-    """The runs that both have; none where there is no such run."""
+def _pairs(first: Side, second: Side) -> list[tuple[Case, Measured, Measured]]:
+    """The runs that both have, as each measured them; none where there is no such run."""
     try:
         alignment = align(first, second)
     except NotComparable:
         return []
-    return [] if alignment.differences else alignment.cases
+    if alignment.differences:
+        return []
+    firsts = measure(first, [case.first for case in alignment.cases])
+    seconds = measure(second, [case.second for case in alignment.cases])
+    return [*zip(alignment.cases, firsts, seconds, strict=True)]
 
 
 _JUDGED = ("kernel", "busy", "step", "idle")
