@@ -84,9 +84,9 @@ def about(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def total_line(waterfall: Waterfall) -> str:
+def total_text(waterfall: Waterfall) -> str:
     first, second = (time_text(ns / waterfall.num) for ns in (waterfall.first_ns, waterfall.second_ns))
-    return f"Why: a profiled step (its range under nsys) went from {first} to {second}"
+    return f"a profiled step (its range under nsys) went from {first} to {second}"
 
 
 def metric_line(judged: Judgement) -> str:
@@ -173,7 +173,7 @@ def _table(pair: Pair) -> list[str]:
 
 
 def _why(waterfall: Waterfall, top: int) -> list[str]:
-    lines = [*_wrapped(total_line(waterfall))]
+    lines = [*_wrapped(f"Why: {total_text(waterfall)}")]
     for cause in waterfall.shortened(top):
         lines += _part(waterfall, cause)
     return [*lines, *_line(waterfall, waterfall.difference_ns, "in all")]
@@ -204,7 +204,7 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
     if len(pairs) == 1:
         (pair,) = pairs
         lines += ["", f"**{escaped(headline(pair))}**", "", *_markdown_table(pair)]
-        lines += ["", escaped(total_line(pair.waterfall)), "", "| difference | part |", "| --: | :-- |"]
+        lines += ["", escaped(f"Why: {total_text(pair.waterfall)}"), "", "| difference | part |", "| --: | :-- |"]
         rows = [*((cause.ns, cause_text(cause)) for cause in pair.waterfall.shortened(top))]
         rows.append((pair.waterfall.difference_ns, "in all"))
         lines += [f"| {escaped(_ms(ns, pair.waterfall.num))} | {escaped(printable(text))} |" for ns, text in rows]

@@ -112,8 +112,12 @@ def _pair_facts(pair: Pair, has_own_page: bool) -> dict[str, Any]:
         "has_own_page": has_own_page,
         "label": printable(pair.case.label),
         "headline": forms.headline(pair),
-        "total": forms.total_line(pair.waterfall),
+        "total": _capitalised(forms.total_text(pair.waterfall)),
     }
+
+
+def _capitalised(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 # ---------------------------------------------------------------- all pairs
@@ -135,7 +139,7 @@ def _metric_table(metric: Metric, pairs: list[Pair], links: Links) -> Table:
         Column("is_real", "beyond it", "yes_no"),
         Column("verdict", "B is" if metric in ("step", "kernel", "busy") else "B has"),
     )
-    return Table(metric, f"{METRICS[metric].capitalize()} of every pair", columns, pd.DataFrame(rows))
+    return Table(metric, f"{_capitalised(METRICS[metric])} of every pair", columns, pd.DataFrame(rows))
 
 
 def _of_pair(pair: Pair, why: str, links: Links) -> dict[str, Any]:
