@@ -69,7 +69,7 @@ def totals_of_cases(
             (queues, "run"),
         )
     ]
-    return [_totals(*frames, phases) for frames in zip(*of_case, strict=True)]
+    return [_totals(*frames, phases=phases) for frames in zip(*of_case, strict=True)]
 
 
 def _by_case(rows: pd.DataFrame, column: str, case_of: dict[str, int], num: int) -> list[pd.DataFrame]:
@@ -82,7 +82,7 @@ def _by_case(rows: pd.DataFrame, column: str, case_of: dict[str, int], num: int)
 
 
 def _totals(
-    kernels: pd.DataFrame, copies: pd.DataFrame, gaps: pd.DataFrame, queues: pd.DataFrame, phases: pd.Index
+    kernels: pd.DataFrame, copies: pd.DataFrame, gaps: pd.DataFrame, queues: pd.DataFrame, *, phases: pd.Index
 ) -> Totals:
     spans = int((queues["end"] - queues["begin"]).sum())
     wall, busy = int(queues["wall_ns"].sum()), int(queues["busy_ns"].sum())

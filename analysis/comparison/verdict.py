@@ -122,9 +122,9 @@ def compare(first: Side, second: Side, noise: Noise, alignment: Alignment | None
     """What B is against A. Raises NotComparable."""
     alignment = alignment or align(first, second)
     cases = alignment.cases
-    sides = measure(first, [case.first for case in cases]), measure(second, [case.second for case in cases])
+    firsts, seconds = measure(first, [case.first for case in cases]), measure(second, [case.second for case in cases])
     has_capture = first.is_capture or second.is_capture
-    pairs = [_pair(case, *both, noise, has_capture) for case, *both in zip(cases, *sides, strict=True)]
+    pairs = [_pair(case, a, b, noise, has_capture) for case, a, b in zip(cases, firsts, seconds, strict=True)]
     return Comparison(
         first=first,
         second=second,

@@ -14,6 +14,7 @@ from analysis.answer import Answer, Chart, Column, Table, assemble
 from analysis.comparison import forms
 from analysis.comparison.verdict import METRICS, Comparison, Judgement, Metric, Pair
 from analysis.comparison.waterfall import Cause, Waterfall
+from analysis.metrics.differences import Bands
 from analysis.metrics.kernel_time import OUTSIDE
 from analysis.pages.columns import band_column
 from analysis.pages.facts import noise_of
@@ -22,7 +23,7 @@ from analysis.show.values import printable
 SLUG = "comparison"
 DRAWN = 10
 """Parts of a difference in a drawing, as many as in the text of `compare`."""
-SERIES = ["longer", "shorter", "within noise", "in all"]
+SERIES = ["longer", "shorter", "within noise, or the rest", "in all"]
 LABEL = 26
 """Characters of a bar's label: there is room for them on a phone."""
 
@@ -94,7 +95,8 @@ def _facts(comparison: Comparison) -> dict[str, Any]:
         "first": first,
         "second": second,
         "about": forms.about(comparison, with_alone=False),
-        "noise": noise_of(comparison.noise) | {"memory_bytes": comparison.noise.memory_bytes},
+        "noise": noise_of(Bands(kernel=comparison.noise.kernel, wall=comparison.noise.wall)),
+        "memory_noise": comparison.noise.memory_bytes,
         "source": printable(comparison.noise_source),
     }
 
@@ -304,19 +306,17 @@ def _pair_charts(pair: Pair) -> list[Chart]:
 def _bars(waterfall: Waterfall) -> list[dict[str, Any]]:
     """Bars that begin where the one above ends, of the first parts and the rest, and one for their sum: label, text,
     series, begin_ns and end_ns of a step, off what A takes."""
-    at, bars = 0, []
+    at, num = 0, waterfall.num
+    bars: list[dict[str, Any]] = []
     numbers = {id(cause): number for number, cause in enumerate(waterfall.causes, 1)}
     for cause in waterfall.shortened(DRAWN):
         number = numbers.get(id(cause))
         label = f"{number} {_short(cause)}" if number else "the rest"
         series = SERIES[cause.ns < 0] if cause.is_real and cause.kind != "rest" else SERIES[2]
-        end = at + cause.ns
-        bars.append({"label": label, "text": printable(cause.text), "series": series, "begin": at, "end": end})
-        at = end
-    bars.append({"label": "in all", "text": "in all", "series": SERIES[3], "begin": 0, "end": at})
-    scaled = {name: [bar.pop(name) / waterfall.num for bar in bars] for name in ("begin", "end")}
-    pairs = zip(bars, scaled["begin"], scaled["end"], strict=True)
-    return [bar | {"begin_ns": begin, "end_ns": end} for bar, begin, end in pairs]
+        place = {"begin_ns": at / num, "end_ns": (at + cause.ns) / num}
+        bars.append({"label": label, "text": printable(cause.text), "series": series} | place)
+        at += cause.ns
+    return [*bars, {"label": "in all", "text": "in all", "series": SERIES[3], "begin_ns": 0.0, "end_ns": at / num}]
 
 
 def _short(cause: Cause) -> str:
