@@ -293,12 +293,41 @@ def report(
     ] = None,
     docs: Annotated[Path, typer.Option(help="MkDocs source folder to write the pages into.")] = Path("site"),
     strict: Annotated[bool, typer.Option(help="Exit with 1 where a check of the reconciliation page fails.")] = False,
+    compared: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option("--compare", metavar="A B", help="Add pages that hold B against A, each as `compare` takes it."),
+    ] = None,
+    a: Annotated[
+        list[str] | None, typer.Option("--a", metavar="KEY=VALUE,...", help="Some of the runs of A: axes, or run_id.")
+    ] = None,
+    b: Annotated[list[str] | None, typer.Option("--b", metavar="KEY=VALUE,...", help="Some of the runs of B.")] = None,
+    noise: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="C D", help="Two recordings of the same runs, for the noise band."),
+    ] = None,
+    skip: Annotated[int, typer.Option(min=0, help="Leave out the first steps of captures, such as warm-up.")] = 0,
 ) -> None:
-    """Write the pages of a recording; `mkdocs build` then makes the site."""
+    """Write the pages of a recording; `mkdocs build` then makes the site.
+
+    Exit code: 0 they are written, 1 a check fails (with --strict), 2 there is no recording, or A and B cannot be
+    compared.
+    """
     from analysis import write_site
 
+    comparison = None
+    if compared is None and (a or b or noise or skip):
+        ingesting.print_line("error: --a, --b, --noise and --skip are of --compare A B: give it, or leave them out")
+        raise typer.Exit(2)
+    if compared is not None:
+        first, second = compared
+        request = comparing.Request(
+            first=first, second=second, only_first=a or (), only_second=b or (), noise=noise, skip=skip
+        )
+        comparison = comparing.attempt(request, ingesting.print_line, lambda: comparing.load(request))
+        if comparison is None:
+            raise typer.Exit(comparing.NOT_COMPARABLE)
     try:
-        published = write_site.publish(recording or write_site.recordings_in(docs / "data"), docs)
+        published = write_site.publish(recording or write_site.recordings_in(docs / "data"), docs, comparison)
     except RecordingError as error:
         ingesting.print_line(f"error: {error}")
         raise typer.Exit(2) from error

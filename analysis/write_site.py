@@ -17,9 +17,12 @@ from typing import Any
 import pandas as pd
 
 from analysis.answer import Answer, assemble
+from analysis.comparison.sides import Side
+from analysis.comparison.verdict import Comparison
 from analysis.metrics import differences, run_grid, timing
 from analysis.pages import (
     benchmarks,
+    comparison,
     cuda_calls,
     data_page,
     environment,
@@ -63,9 +66,10 @@ def recordings_in(folder: Path) -> list[Path]:
     return folders
 
 
-def publish(folders: list[Path], docs: Path) -> Published:
+def publish(folders: list[Path], docs: Path, compared: Comparison | None = None) -> Published:
     """Write the report of the recordings in `folders` below `docs`. Those of one study are taken together, and so are
-    those of none, which the report is about; a study alone is what its report is about. Raises RecordingError."""
+    those of none, which the report is about; a study alone is what its report is about. compared: has pages of its own.
+    Raises RecordingError."""
     loaded = [store.load(folder) for folder in folders]
     by_study: dict[str, dict[Path, store.Recording]] = {}
     for folder, rec in zip(folders, loaded):
@@ -81,7 +85,7 @@ def publish(folders: list[Path], docs: Path) -> Published:
         )
     data = (docs / "data").resolve()
     downloads = {folder.name: rec.manifest for folder, rec in zip(folders, loaded) if folder.resolve().parent == data}
-    return write(main, docs, studies, downloads=downloads if len(downloads) == len(folders) else {})
+    return write(main, docs, studies, downloads=downloads if len(downloads) == len(folders) else {}, compared=compared)
 
 
 def _refuse_doubled_runs(recordings: Mapping[Path, store.Recording]) -> None:
@@ -151,15 +155,16 @@ def write(
     docs: Path,
     studies: Mapping[str, store.Recording] = MappingProxyType({}),
     downloads: Mapping[str, dict] = MappingProxyType({}),
+    compared: Comparison | None = None,
 ) -> Published:
     """Write all generated pages of `rec` and of the `studies` by name below `docs`; `downloads`: manifests by
-    folder of docs/data, where all of it is there to be had.
+    folder of docs/data, where all of it is there to be had; `compared`: two sides, which have pages, too.
 
     They are drafted elsewhere, and only files that changed are replaced: a preview meets no half report, and where a
     question fails the last report stays.
     """
     with tempfile.TemporaryDirectory() as draft:
-        written = _draft(rec, studies, Path(draft), docs / "data" / "benchmarks", downloads)
+        written = _draft(rec, studies, Path(draft), docs / "data" / "benchmarks", downloads, compared)
         _settle(Path(draft), docs)
     return written
 
@@ -188,15 +193,19 @@ def _draft(
     docs: Path,
     measured: Path,
     downloads: Mapping[str, dict],
+    compared: Comparison | None,
 ) -> Published:
     """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
     published, rec = rec, of_finished_runs(rec)
     studies = {study: of_finished_runs(other) for study, other in studies.items()}
     verdict = ""
+    links = _links(rec, compared) if compared else None
+    said = comparison.answer(compared, links) if compared and links else None
+    summary = said.facts if said else None
     if rec.manifest.get(SCRIPT):
-        site, checked, verdict = write_overview_of_script(rec, docs)
+        site, checked, verdict = write_overview_of_script(rec, docs, summary)
     else:
-        site, checked = write_questions(rec, docs, studies)
+        site, checked = write_questions(rec, docs, studies, summary)
         figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader", "faults")}
         site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
     site.write("report/runs.md", "run_list.md", ask(run_list, rec))
@@ -207,16 +216,95 @@ def _draft(
     site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec, studies))
     site.write("report/environment.md", "environment.md", ask(environment, rec))
     checks = checked.tables["checks"].rows
-    tables = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "api", "memops", "memory")}
-    traces = write_timelines(rec, site)
-    for run_id, answer in run_page.answers(**tables, checks=checks):
-        run = answer.facts["run"]
-        label = inline(" · ".join(str(run[name]) for name in ("size", "context_length", "mode")))
-        trace = traces.get(run_id)
-        site.write(f"report/runs/{file_name(run_id)}.md", "run_page.md", answer, label=label, trace=trace)
+    counterparts = comparison.counterparts(compared, links) if compared and links else {}
+    write_run_pages(site, "report/runs", rec, checks, counterparts, traces=write_timelines(rec, site))
+    if compared and links and said:
+        write_comparison(dataclasses.replace(site, notes=(), run_pages=False), compared, links, said, counterparts)
     pages = sum(path.suffix == ".md" for path in site.written)
     breaches = checked.facts["num_breaches"]
     return Published(pages=pages, files=len(site.written), breaches=breaches, verdict=verdict)
+
+
+def write_run_pages(
+    site: Site,
+    folder: str,
+    rec: store.Recording,
+    checks: pd.DataFrame,
+    counterparts: Mapping[str, list[dict[str, Any]]],
+    side: str = "",
+    traces: Mapping[str, dict[str, Any]] = MappingProxyType({}),
+) -> None:
+    """Write a page of every run of `rec` below `folder`. counterparts: by page, what it is held against. side: which
+    of two sides these runs are of. traces: as `write_timelines` gives them."""
+    tables = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "api", "memops", "memory")}
+    for run_id, answer in run_page.answers(**tables, checks=checks):
+        run = answer.facts["run"]
+        label = inline(" · ".join(str(run[name]) for name in ("size", "context_length", "mode")))
+        path = f"{folder}/{file_name(run_id)}"
+        more = {"label": label, "side": side, "compared": counterparts.get(path, []), "trace": traces.get(run_id)}
+        site.write(f"{path}.md", "run_page.md", answer, **more)
+
+
+def _links(rec: store.Recording, compared: Comparison) -> comparison.Links:
+    """Where the pages of a comparison are. A run of the report `rec` has its page there already; other runs that are
+    compared get one, if they are of a recording."""
+    known = {run: f"report/runs/{file_name(run[0])}" for run in _measured_at(rec.runs)}
+    runs = {}
+    for letter, side, run_ids in _compared_runs(compared):
+        for run in _measured_at(side.runs[side.runs["run_id"].isin(run_ids)]) if side.recording else ():
+            known.setdefault(run, f"{_folder_of(letter)}/{file_name(run[0])}")
+            runs[letter, run[0]] = known[run]
+    page = f"report/{comparison.SLUG}"
+    pairs = [f"{page}/{file_name(pair.case.first[0])}" for pair in compared.pairs]
+    pairs = pairs if len(pairs) > 1 else [page]
+    return comparison.Links(comparison=page, runs=runs, pairs=pairs)
+
+
+def _measured_at(runs: pd.DataFrame) -> list[tuple[str, str]]:
+    """What tells a run from the same run of another recording."""
+    return [*zip(runs["run_id"].astype(str), runs["started_at"].astype(str))]
+
+
+def _compared_runs(compared: Comparison) -> list[tuple[str, Side, list[str]]]:
+    """(letter, side, run_ids) of both sides of a comparison."""
+    cases = [pair.case for pair in compared.pairs]
+    first, second = ([run for case in cases for run in getattr(case, which)] for which in ("first", "second"))
+    return [("A", compared.first, first), ("B", compared.second, second)]
+
+
+def _folder_of(letter: str) -> str:
+    """Beside the pages of the report's own runs."""
+    return f"report/runs-{letter.lower()}"
+
+
+def write_comparison(
+    site: Site,
+    compared: Comparison,
+    links: comparison.Links,
+    said: Answer,
+    counterparts: Mapping[str, list[dict[str, Any]]],
+) -> None:
+    """Write the pages of a comparison and of its pairs, where there are several, and of runs that have none yet."""
+    site.write(f"{links.comparison}.md", "comparison.md", said)
+    if len(compared.pairs) > 1:
+        for pair, path in zip(compared.pairs, links.pairs, strict=True):
+            site.write(f"{path}.md", "comparison.md", comparison.of_pair(compared, pair, links))
+    for letter, side, run_ids in _compared_runs(compared):
+        here = [run for run in run_ids if links.runs.get((letter, run), "").startswith(f"{_folder_of(letter)}/")]
+        if here and side.recording:
+            rec = _of_runs(side.recording, here)
+            checks = ask(reconciliation, rec, studies={}).tables["checks"].rows
+            write_run_pages(site, _folder_of(letter), rec, checks, counterparts, side=f"{letter}, {side.label}")
+
+
+def _of_runs(rec: store.Recording, run_ids: list[str]) -> store.Recording:
+    """`rec` with these runs and no others."""
+    tables = {}
+    for name in store.TABLES:
+        frame = getattr(rec, name)
+        if "run_id" in frame:
+            tables[name] = frame[frame["run_id"].astype(str).isin(run_ids)].reset_index(drop=True)
+    return dataclasses.replace(rec, **tables)
 
 
 def _figures(file: Path) -> dict[str, Any]:
@@ -245,10 +333,13 @@ def write_timelines(rec: store.Recording, site: Site) -> dict[str, dict[str, Any
 
 
 def write_questions(
-    rec: store.Recording, docs: Path, studies: Mapping[str, store.Recording] = MappingProxyType({})
+    rec: store.Recording,
+    docs: Path,
+    studies: Mapping[str, store.Recording] = MappingProxyType({}),
+    compared: Mapping[str, Any] | None = None,
 ) -> tuple[Site, Answer]:
     """Write the pages of questions and studies, the reconciliation, and the overview with their verdicts; gives the
-    reconciliation, too."""
+    reconciliation, too. compared: facts of the page of a comparison, for the overview."""
     site = _site_of(rec, docs)
     bands = differences.bands_of(rec, studies[AGAIN]) if AGAIN in studies else None
     verdicts = [
@@ -270,18 +361,21 @@ def write_questions(
     site.write("report/reconciliation.md", "reconciliation.md", checked)
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
     pages: dict[str, Any] = {"questions": verdicts, "beyond": beyond, "agreement": agreement}
-    pages["conditions"] = environment.conditions(rec.runs)
+    pages |= {"conditions": environment.conditions(rec.runs), "compared": compared}
     site.write("index.md", "overview.md", ask(overview, rec), **pages)
     return site, checked
 
 
-def write_overview_of_script(rec: store.Recording, docs: Path) -> tuple[Site, Answer, str]:
-    """Write the first page of the report on a script, and the reconciliation; gives that and the page's verdict."""
+def write_overview_of_script(
+    rec: store.Recording, docs: Path, compared: Mapping[str, Any] | None = None
+) -> tuple[Site, Answer, str]:
+    """Write the first page of the report on a script, and the reconciliation; gives that and the page's verdict.
+    compared: facts of the page of a comparison."""
     site = _site_of(rec, docs)
     checked = ask(reconciliation, rec, studies={})
     site.write("report/reconciliation.md", "reconciliation.md", checked)
     overview = ask(script_page, rec)
-    site.write("index.md", "script_page.md", overview)
+    site.write("index.md", "script_page.md", overview, compared=compared)
     return site, checked, plain(site.block("index.md", "script_page.md", overview, "verdict"))
 
 

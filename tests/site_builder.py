@@ -16,16 +16,17 @@ ROOT = Path(__file__).parents[1]
 GENERATED = ("report", "index.md")
 
 
-def build_site(folder: Path, recording=None, site_url: str = "", config: str = "mkdocs.yml") -> Path:
+def build_site(folder: Path, recording=None, site_url: str = "", config: str = "mkdocs.yml", compared=None) -> Path:
     """Build the site below `folder` and give the folder of its HTML. Without a `recording`, those in site/data are
-    rendered. Raises SystemExit or mkdocs's Abort where a strict build has a warning."""
+    rendered. compared: a comparison that has pages, too. Raises SystemExit or mkdocs's Abort where a strict build has a
+    warning."""
     docs, html = folder / "docs", folder / "html"
     left_out = GENERATED if recording is None else (*GENERATED, "data")
     shutil.copytree(ROOT / "site", docs, ignore=shutil.ignore_patterns(*left_out))
     if recording is None:
-        write_site.publish(write_site.recordings_in(docs / "data"), docs)
+        write_site.publish(write_site.recordings_in(docs / "data"), docs, compared)
     else:
-        write_site.write(recording, docs)
+        write_site.write(recording, docs, compared=compared)
     logging.getLogger("mkdocs").setLevel(logging.WARNING)
     loaded = load_config(str(ROOT / config), docs_dir=str(docs), site_dir=str(html), site_url=site_url, strict=True)
     loaded.plugins.run_event("startup", command="build", dirty=False)

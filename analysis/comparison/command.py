@@ -3,20 +3,21 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from analysis.capture.nsys_export import ExportError
 from analysis.comparison.align import align
 from analysis.comparison.errors import NotComparable
-from analysis.comparison.forms import as_json, as_markdown, as_text
+from analysis.comparison.forms import Checked, as_json, as_markdown, as_text
 from analysis.comparison.gate import BEYOND, UNKNOWN, WITHIN, check, parse_condition
 from analysis.comparison.noise import choose, of_recordings
 from analysis.comparison.sides import is_capture, load_side
-from analysis.comparison.verdict import compare
+from analysis.comparison.verdict import Comparison, compare
 from analysis.recording.ingest import ResultsError
 from analysis.recording.store import RecordingError
 from analysis.show.values import printable
 
+Result = TypeVar("Result")
 Format = Literal["text", "json", "md"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 NOT_COMPARABLE = 2
@@ -45,25 +46,10 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
     Returns the exit code: 0, or with conditions BEYOND where one is broken, else UNKNOWN where one cannot be told;
     NOT_COMPARABLE where the two, or a condition, cannot be used.
     """
-    try:
-        conditions = [parse_condition(text) for text in request.conditions]
-        skips = [request.skip if is_capture(path) else 0 for path in (request.first, request.second)]
-        if request.skip and not any(skips):
-            raise NotComparable("--skip is for captures: the steps of a recording are measured ones; leave it out")
-        first = load_side(request.first, request.only_first, skips[0])
-        second = load_side(request.second, request.only_second, skips[1])
-        alignment = align(first, second)
-        named = of_recordings(*map(load_side, request.noise)) if request.noise else None
-        noise = choose(named, (first, second), alignment.runs)
-        comparison = compare(first, second, noise, alignment)
-        checked = [(condition, check(condition, comparison.pairs)) for condition in conditions]
-    except (NotComparable, RecordingError, ResultsError, ExportError, OSError) as error:
-        err(printable(f"error: {error}"))
+    done = attempt(request, err, lambda: _checked(request))
+    if done is None:
         return NOT_COMPARABLE
-    except Exception as error:  # a user sees no traceback, whatever a capture holds
-        what = f"could not be compared ({type(error).__name__}: {error})"
-        err(printable(f"error: {request.first} and {request.second}: {what}; please report it, with both if you can"))
-        return NOT_COMPARABLE
+    comparison, checked = done
     codes = {outcome.code for _, outcomes in checked for outcome in outcomes}
     code = next((code for code in (BEYOND, UNKNOWN) if code in codes), WITHIN)
     if request.form == "json":
@@ -71,3 +57,33 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
     else:
         out({"text": as_text, "md": as_markdown}[request.form](comparison, checked, request.top))
     return code
+
+
+def _checked(request: Request) -> tuple[Comparison, Checked]:
+    conditions = [parse_condition(text) for text in request.conditions]
+    comparison = load(request)
+    return comparison, [(condition, check(condition, comparison.pairs)) for condition in conditions]
+
+
+def load(request: Request) -> Comparison:
+    """The comparison of what is at the paths of a request. Raises NotComparable, and what reading it raises."""
+    skips = [request.skip if is_capture(path) else 0 for path in (request.first, request.second)]
+    if request.skip and not any(skips):
+        raise NotComparable("--skip is for captures: the steps of a recording are measured ones; leave it out")
+    first = load_side(request.first, request.only_first, skips[0])
+    second = load_side(request.second, request.only_second, skips[1])
+    alignment = align(first, second)
+    named = of_recordings(*map(load_side, request.noise)) if request.noise else None
+    return compare(first, second, choose(named, (first, second), alignment.runs), alignment)
+
+
+def attempt(request: Request, err: Callable[[str], None], work: Callable[[], Result]) -> Result | None:
+    """What `work` gives; None, and one line to `err`, where it cannot be compared."""
+    try:
+        return work()
+    except (NotComparable, RecordingError, ResultsError, ExportError, OSError) as error:
+        err(printable(f"error: {error}"))
+    except Exception as error:  # a user sees no traceback, whatever a capture holds
+        what = f"could not be compared ({type(error).__name__}: {error})"
+        err(printable(f"error: {request.first} and {request.second}: {what}; please report it, with both if you can"))
+    return None

@@ -61,8 +61,8 @@ def _processes(measured: Measured) -> str:
     return f"{counted(measured.num_processes, 'process')}, {counted(measured.num_steps, 'step')}, {profiled}"
 
 
-def about(comparison: Comparison) -> list[str]:
-    """What is compared, one fact a line."""
+def about(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
+    """What is compared, one fact a line. with_alone: also which runs have no partner."""
     alignment, pairs = comparison.alignment, comparison.pairs
     lines = [
         f"A is {comparison.first.label} ({_processes(pairs[0].first)}{' in each run' if len(pairs) > 1 else ''})",
@@ -75,7 +75,7 @@ def about(comparison: Comparison) -> list[str]:
     if len(pairs) == 1:
         lines.append(f"compared: {pairs[0].case.label}")
     for letter, alone in (("A", alignment.only_first), ("B", alignment.only_second)):
-        if alone:
+        if alone and with_alone:
             named = [f"{run} ({why})" if why else run for run, why in alone.items()]
             lines.append(f"without a partner in {letter}, {counted(len(named), 'run')}: {', '.join(named)}")
     lines.append(f"noise band: {comparison.noise_source}")
@@ -84,9 +84,17 @@ def about(comparison: Comparison) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def total_line(waterfall: Waterfall) -> str:
+def total_text(waterfall: Waterfall) -> str:
     first, second = (time_text(ns / waterfall.num) for ns in (waterfall.first_ns, waterfall.second_ns))
-    return f"Why: a profiled step (its range under nsys) went from {first} to {second}"
+    return f"a profiled step (its range under nsys) went from {first} to {second}"
+
+
+def metric_line(judged: Judgement) -> str:
+    """A metric of both sides, and whether it differs."""
+    first, second, band = (_value(judged, value) for value in (judged.first, judged.second, judged.band))
+    where = "beyond" if judged.is_real else "within"
+    said = f"{METRICS[judged.metric]} {first} in A, {second} in B, {where} the noise band"
+    return f"{said} ({_off(judged)}, band ±{band})"
 
 
 def cause_text(cause: Cause) -> str:
@@ -114,7 +122,7 @@ def as_text(comparison: Comparison, checked: Checked, top: int) -> str:
     for line in about(comparison):
         lines += _wrapped(line)
     if len(comparison.pairs) > 1:
-        lines += ["", *(counts_line(comparison.pairs, metric) for metric in _metrics(comparison.pairs))]
+        lines += ["", *(counts_line(comparison.pairs, metric) for metric in metrics_of(comparison.pairs))]
     for pair in comparison.pairs:
         lines.append("")
         if len(comparison.pairs) > 1:
@@ -165,7 +173,7 @@ def _table(pair: Pair) -> list[str]:
 
 
 def _why(waterfall: Waterfall, top: int) -> list[str]:
-    lines = [*_wrapped(total_line(waterfall))]
+    lines = [*_wrapped(f"Why: {total_text(waterfall)}")]
     for cause in waterfall.shortened(top):
         lines += _part(waterfall, cause)
     return [*lines, *_line(waterfall, waterfall.difference_ns, "in all")]
@@ -180,7 +188,8 @@ def _line(waterfall: Waterfall, ns: int, text: str) -> list[str]:
     return [f"{_ms(ns, waterfall.num):>16}  {first}", *(f"{'':18}{line}" for line in others)]
 
 
-def _metrics(pairs: Sequence[Pair]) -> list[Metric]:
+def metrics_of(pairs: Sequence[Pair]) -> list[Metric]:
+    """Those that are known of any pair."""
     return [metric for metric in METRICS if any(metric in pair.judgements for pair in pairs)]
 
 
@@ -195,12 +204,12 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
     if len(pairs) == 1:
         (pair,) = pairs
         lines += ["", f"**{escaped(headline(pair))}**", "", *_markdown_table(pair)]
-        lines += ["", escaped(total_line(pair.waterfall)), "", "| difference | part |", "| --: | :-- |"]
+        lines += ["", escaped(f"Why: {total_text(pair.waterfall)}"), "", "| difference | part |", "| --: | :-- |"]
         rows = [*((cause.ns, cause_text(cause)) for cause in pair.waterfall.shortened(top))]
         rows.append((pair.waterfall.difference_ns, "in all"))
         lines += [f"| {escaped(_ms(ns, pair.waterfall.num))} | {escaped(printable(text))} |" for ns, text in rows]
     else:
-        lines += ["", *(f"- {escaped(counts_line(pairs, metric))}" for metric in _metrics(pairs))]
+        lines += ["", *(f"- {escaped(counts_line(pairs, metric))}" for metric in metrics_of(pairs))]
         lines += ["", "| runs | step A | step B | change | verdict | GPU work | GPU idle | largest part |"]
         lines.append("| :-- | --: | --: | --: | :-- | :-- | :-- | :-- |")
         for pair in pairs:

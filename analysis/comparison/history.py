@@ -263,12 +263,12 @@ def _measured(path: Path, label: str, side: Side, part: Part) -> Entry:
         recorded_at=None if pd.isna(at) else cast(pd.Timestamp, at),
         commit=", ".join(commits),
     )
-    cases = align(side, side).cases
-    for case in cases:
-        entry.measured[case.first] = measure(side, case.first)
+    cases = [case.first for case in align(side, side).cases]
+    for case, measured in zip(cases, measure(side, cases), strict=True):
+        entry.measured[case] = measured
         if part:
-            entry.parts[case.first] = _measure_part(side, case.first, part, entry.measured[case.first].totals)
-    if not any(len(case.first) > 1 for case in cases):  # repetitions are needed for the noise band
+            entry.parts[case] = _measure_part(side, case, part, measured.totals)
+    if not any(len(case) > 1 for case in cases):  # repetitions are needed for the noise band
         entry.side = _slim(side)
     return entry
 

@@ -29,10 +29,12 @@ GRAPH = "CUDA graph execution, whose kernels are not visible"
 class Side:
     """One of the two that are compared. Tables are those of a recording, with the runs that finished; of a capture with
     the columns that are needed, and without `timer` steps. recorded_at: when, in UTC, as the recording or the capture
-    has it; "" where it does not. unfinished: why a run has no numbers. notes: what to know of it."""
+    has it; "" where it does not. unfinished: why a run has no numbers. notes: what to know of it. recording: what it
+    was made of; None of a capture."""
 
     label: str
     is_capture: bool = False
+    recording: store.Recording | None = None
     runs: pd.DataFrame
     steps: pd.DataFrame
     kernels: pd.DataFrame
@@ -54,11 +56,11 @@ def load_side(path: Path, only: Iterable[str] = (), skip: int = 0) -> Side:
             raise NotComparable(f"{path} is a capture of one run: leave {next(iter(selection))}=... out")
         return of_capture(read(path, details=False), skip)
     if (path / store.MANIFEST).is_file():
-        return _selected(_of_recording(store.load(path)), selection, path)
+        return _selected(of_recording(store.load(path)), selection, path)
     with tempfile.TemporaryDirectory() as folder:
         recording = Path(folder) / (path.resolve().name or "results")
         ingest.ingest(path, recording)
-        return _selected(_of_recording(store.load(recording)), selection, path)
+        return _selected(of_recording(store.load(recording)), selection, path)
 
 
 def select_runs(side: Side, only: Iterable[str], path: Path) -> Side:
@@ -105,21 +107,22 @@ def _selected(side: Side, selection: dict[str, set[str]], path: Path) -> Side:
     return side
 
 
-def _of_recording(recording: store.Recording) -> Side:
-    runs = recording.runs
+def of_recording(recording: store.Recording) -> Side:
+    """A recording as a side, with all its finished runs."""
+    tables = (recording.runs, recording.steps, recording.kernels, recording.memops)
+    side = of_tables(recording.label, *tables)
+    side.recording = recording
+    side.recorded_at = str(recording.manifest.get("recorded_from", ""))
+    return side
+
+
+def of_tables(label: str, runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> Side:
+    """Tables of a recording as a side, with all its finished runs."""
     texts = {name: str for name in runs if isinstance(runs[name].dtype, pd.CategoricalDtype)}
     runs = runs.astype(texts | {"run_id": str})
     finished = runs[runs["status"] == "ok"].reset_index(drop=True)
     unfinished = {row["run_id"]: why_not_measured(row) for _, row in runs[runs["status"] != "ok"].iterrows()}
-    return Side(
-        label=recording.label,
-        runs=finished,
-        steps=recording.steps,
-        kernels=recording.kernels,
-        memops=recording.memops,
-        recorded_at=str(recording.manifest.get("recorded_from", "")),
-        unfinished=unfinished,
-    )
+    return Side(label=label, runs=finished, steps=steps, kernels=kernels, memops=memops, unfinished=unfinished)
 
 
 # ------------------------------------------------------------------------------------------------------------- captures

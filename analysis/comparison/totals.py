@@ -2,6 +2,7 @@
 exactly to the steps' ranges."""
 
 import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,9 +46,62 @@ class Totals:
 
 def totals_of(kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame) -> Totals:
     """Totals of the runs whose rows these are; their steps are those with a range under nsys."""
+    (totals,) = totals_of_cases(kernels, memops, steps, [tuple(steps["run_id"].astype(str).unique())])
+    return totals
+
+
+def totals_of_cases(
+    kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame, cases: Sequence[Collection[str]]
+) -> list[Totals]:
+    """Totals of each case, given by its run_ids; rows are of these runs and no others."""
     walls = queue.step_ranges(steps)
-    operations = _operations(kernels, memops, list(walls["run_id"].unique()))
-    gaps = queue.split_gaps(queue.placed(operations))
+    runs = pd.Index(walls["run_id"].unique())
+    phases = _phases(kernels, memops)
+    gaps = queue.split_gaps(queue.placed(_operations(kernels, memops, runs, phases)))
+    queues = _queues(walls, runs, gaps)
+    case_of = {run: number for number, case in enumerate(cases) for run in case}
+    of_case = [
+        _by_case(frame, column, case_of, len(cases))
+        for frame, column in (
+            (_sums(kernels.assign(module=without_numbers(kernels["module"])), ["run_id", *KERNEL]), "run_id"),
+            (_sums(memops, ["run_id", *COPY]), "run_id"),
+            (gaps.assign(run=pd.Categorical.from_codes(gaps["run_id"], runs)), "run"),
+            (queues, "run"),
+        )
+    ]
+    return [_totals(*frames, phases=phases) for frames in zip(*of_case, strict=True)]
+
+
+def _by_case(rows: pd.DataFrame, column: str, case_of: dict[str, int], num: int) -> list[pd.DataFrame]:
+    """The rows of each case, by the run in `column`."""
+    if num == 1:
+        return [rows]
+    numbers = rows[column].map(case_of).to_numpy()
+    groups = dict(iter(rows.groupby(numbers, sort=False)))
+    return [groups.get(number, rows.head(0)) for number in range(num)]
+
+
+def _totals(
+    kernels: pd.DataFrame, copies: pd.DataFrame, gaps: pd.DataFrame, queues: pd.DataFrame, *, phases: pd.Index
+) -> Totals:
+    spans = int((queues["end"] - queues["begin"]).sum())
+    wall, busy = int(queues["wall_ns"].sum()), int(queues["busy_ns"].sum())
+    idle = {cause: int(queues[cause].sum()) for cause in ("launch", "boundary", "own")} | {"ends": wall - spans}
+    assert wall == busy + sum(idle.values()), "the gaps between operations are all that is not busy"
+    return Totals(
+        num=len(queues),
+        wall_ns=wall,
+        kernels=_without_runs(kernels, KERNEL),
+        copies=_without_runs(copies, COPY),
+        overlap_ns=int(queues["time_ns"].sum()) - busy,
+        idle=idle,
+        waits=_waits(gaps, phases),
+        steps=_of_steps(queues),
+    )
+
+
+def _queues(walls: pd.DataFrame, runs: pd.Index, gaps: pd.DataFrame) -> pd.DataFrame:
+    """Each step on each device of its rank: what its operations and the gaps between them come to."""
     of_queue = gaps.groupby(queue.QUEUE, sort=False).agg(
         kernel_ns=("kernel_ns", "sum"),
         time_ns=("time_ns", "sum"),
@@ -60,25 +114,16 @@ def totals_of(kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame) 
         operations=("start_ns", "size"),
     )
     of_queue = of_queue.reset_index()
-    codes = pd.Index(walls["run_id"].unique())
-    walls = walls.assign(run=walls["run_id"], run_id=codes.get_indexer(walls["run_id"]))
+    walls = walls.assign(run=walls["run_id"], run_id=runs.get_indexer(walls["run_id"]))
     devices = of_queue[["run_id", "rank", "device"]].drop_duplicates()
-    queues = walls.merge(devices, on=["run_id", "rank"]).merge(of_queue, how="left", on=queue.QUEUE).fillna(0)
-    spans = int((queues["end"] - queues["begin"]).sum())
-    wall, busy = int(queues["wall_ns"].sum()), int(queues["busy_ns"].sum())
-    idle = {cause: int(queues[cause].sum()) for cause in ("launch", "boundary", "own")} | {"ends": wall - spans}
-    totals = Totals(
-        num=len(queues),
-        wall_ns=wall,
-        kernels=_sums(kernels.assign(module=without_numbers(kernels["module"])), KERNEL),
-        copies=_sums(memops, COPY),
-        overlap_ns=int(queues["time_ns"].sum()) - busy,
-        idle=idle,
-        waits=_waits(gaps, _phases(kernels, memops)),
-        steps=_of_steps(queues),
-    )
-    assert wall == busy + sum(idle.values()), "the gaps between operations are all that is not busy"
-    return totals
+    return walls.merge(devices, on=["run_id", "rank"]).merge(of_queue, how="left", on=queue.QUEUE).fillna(0)
+
+
+def _without_runs(sums: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Sums of several runs in one."""
+    if sums["run_id"].nunique() < 2:
+        return sums.drop(columns="run_id").reset_index(drop=True)
+    return sums.groupby(by, sort=True)[["calls", "time_ns"]].sum().reset_index()
 
 
 def _phases(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.Index:
@@ -92,10 +137,9 @@ def _waits(gaps: pd.DataFrame, phases: pd.Index) -> pd.DataFrame:
     return by_phase.astype("int64").rename(index=dict(enumerate(phases)))
 
 
-def _operations(kernels: pd.DataFrame, memops: pd.DataFrame, run_ids: list[str]) -> pd.DataFrame:
+def _operations(kernels: pd.DataFrame, memops: pd.DataFrame, runs: pd.Index, phases: pd.Index) -> pd.DataFrame:
     """As `queue.operations`, with numbers (of `_phases`) in place of names, since there may be millions. Also time_ns,
     and kernel_ns, which is 0 for what is no kernel."""
-    runs, phases = pd.Index(run_ids), _phases(kernels, memops)
     parts = []
     for frame, is_kernel in ((kernels, True), (memops, False)):
         time = (frame["end_ns"] - frame["start_ns"]).to_numpy()

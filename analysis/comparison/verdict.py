@@ -10,6 +10,7 @@
 Times are the median over steps and ranks, and then over the processes of a case. Differences are B - A.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +21,7 @@ from analysis.comparison.align import Alignment, Case, align
 from analysis.comparison.errors import NotComparable
 from analysis.comparison.noise import Noise, width_of
 from analysis.comparison.sides import Side
-from analysis.comparison.totals import Totals, totals_of
+from analysis.comparison.totals import Totals, totals_of_cases
 from analysis.comparison.waterfall import Waterfall, explain
 from analysis.metrics import timing
 from jobs.contract.ranges import STEP
@@ -35,6 +36,7 @@ METRICS: dict[Metric, str] = {
 }
 
 
+CLOCKS = ("timer", "nsys")
 MIDDLE = (0.025, 0.975)
 
 
@@ -100,12 +102,13 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """noise_source: what the bands are from, in words."""
+    """noise: what the bands are from. noise_source: the same in words."""
 
     first: Side
     second: Side
     alignment: Alignment
     pairs: list[Pair]
+    noise: Noise
     noise_source: str
 
 
@@ -118,9 +121,12 @@ STEPS_OF_CAPTURE = (
 def compare(first: Side, second: Side, noise: Noise, alignment: Alignment | None = None) -> Comparison:
     """What B is against A. Raises NotComparable."""
     alignment = alignment or align(first, second)
-    pairs = [_pair(case, first, second, noise) for case in alignment.cases]
+    cases = alignment.cases
+    firsts, seconds = measure(first, [case.first for case in cases]), measure(second, [case.second for case in cases])
+    has_capture = first.is_capture or second.is_capture
+    pairs = [_pair(case, a, b, noise, has_capture) for case, a, b in zip(cases, firsts, seconds, strict=True)]
     source = source_of(first, second, noise)
-    return Comparison(first=first, second=second, alignment=alignment, pairs=pairs, noise_source=source)
+    return Comparison(first=first, second=second, alignment=alignment, pairs=pairs, noise=noise, noise_source=source)
 
 
 def source_of(first: Side, second: Side, noise: Noise) -> str:
@@ -128,10 +134,8 @@ def source_of(first: Side, second: Side, noise: Noise) -> str:
     return (STEPS_OF_CAPTURE if first.is_capture or second.is_capture else "") + noise.source
 
 
-def _pair(case: Case, first: Side, second: Side, noise: Noise) -> Pair:
-    a, b = measure(first, case.first), measure(second, case.second)
+def _pair(case: Case, a: Measured, b: Measured, noise: Noise, with_steps: bool) -> Pair:
     clock: Literal["timer", "nsys"] = "timer" if "timer" in a.clocks and "timer" in b.clocks else "nsys"
-    with_steps = first.is_capture or second.is_capture
     return Pair(
         case=case,
         first=a,
@@ -171,36 +175,42 @@ def _idle(side: Measured, clock: str) -> float:
     return max(side.clocks[clock] - side.busy_ns / side.num_devices, 0.0)
 
 
-def measure(side: Side, run_ids: tuple[str, ...]) -> Measured:
-    """What a side measured of a case. Raises NotComparable where its runs were not profiled."""
+def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[Measured]:
+    """What a side measured of each case, given by its run_ids. Raises NotComparable where its runs were not
+    profiled."""
+    run_ids = tuple(run for case in cases for run in case)
     steps, kernels, memops = (of_runs(frame, run_ids) for frame in (side.steps, side.kernels, side.memops))
-    if not len(kernels):
-        raise NotComparable(f"{run_ids[0]} of {side.label} was not profiled: leave it out with --a or --b KEY=VALUE")
-    totals = totals_of(kernels, memops, steps)
-    of_run = totals.steps.groupby("run_id", sort=False)[["kernel_ns", "busy_ns", "operations"]].median().median()
-    clocks = {}
-    for clock in ("timer", "nsys"):
-        times = timing.host_times(steps, clock, "wall")
-        times = times[times["phase"] == STEP]["wall_ns"]
-        if len(times):
-            clocks[clock] = float(times.median())
-    timed = steps[(steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == STEP)]
-    return Measured(
-        totals=totals,
-        clocks=clocks,
-        kernel_ns=float(of_run["kernel_ns"]),
-        busy_ns=float(of_run["busy_ns"]),
-        num_operations=float(of_run["operations"]),
-        num_devices=int(totals.steps["devices"].max()),
-        memory_bytes=_peak(side, run_ids),
-        num_processes=len(run_ids),
-        num_steps=len(timed[["run_id", "step"]].drop_duplicates()),
-        num_profiled=len(totals.steps[["run_id", "step"]].drop_duplicates()),
-        spread={
-            name: float(np.ptp(np.quantile(totals.steps[column], MIDDLE)))
-            for name, column in (("step", "wall_ns"), ("kernel", "kernel_ns"), ("busy", "busy_ns"))
-        },
-    )
+    profiled = {str(run) for run in kernels["run_id"].unique()}
+    for case in cases:
+        if not profiled & set(case):
+            raise NotComparable(f"{case[0]} of {side.label} was not profiled: leave it out with --a or --b KEY=VALUE")
+    of_step = steps[steps["phase"].astype(str) == STEP].astype({"run_id": str})
+    walls = {clock: timing.host_times(of_step, clock, "wall").set_index("run_id")["wall_ns"] for clock in CLOCKS}
+    timed = of_step.loc[of_step["collector"].astype(str) == "timer", ["run_id", "step"]].drop_duplicates()
+    num_timed = timed["run_id"].value_counts()
+    measured = []
+    for case, totals in zip(cases, totals_of_cases(kernels, memops, steps, cases), strict=True):
+        of_run = totals.steps.groupby("run_id", sort=False)[["kernel_ns", "busy_ns", "operations"]].median().median()
+        of_case = {clock: of[of.index.isin(case)] for clock, of in walls.items()}
+        measured.append(
+            Measured(
+                totals=totals,
+                clocks={clock: float(of.median()) for clock, of in of_case.items() if len(of)},
+                kernel_ns=float(of_run["kernel_ns"]),
+                busy_ns=float(of_run["busy_ns"]),
+                num_operations=float(of_run["operations"]),
+                num_devices=int(totals.steps["devices"].max()),
+                memory_bytes=_peak(side, case),
+                num_processes=len(case),
+                num_steps=int(num_timed[num_timed.index.isin(case)].sum()),
+                num_profiled=len(totals.steps[["run_id", "step"]].drop_duplicates()),
+                spread={
+                    name: float(np.ptp(np.quantile(totals.steps[column], MIDDLE)))
+                    for name, column in (("step", "wall_ns"), ("kernel", "kernel_ns"), ("busy", "busy_ns"))
+                },
+            )
+        )
+    return measured
 
 
 def of_runs(frame: pd.DataFrame, run_ids: tuple[str, ...]) -> pd.DataFrame:

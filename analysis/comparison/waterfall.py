@@ -52,12 +52,15 @@ class Cause:
 class Waterfall:
     """num: steps that the times are of. first_ns, second_ns: the ranges of so many steps. groups: GROUP, first_calls,
     second_calls, first_ns, second_ns, PARTS, whose sums are second_ns - first_ns. causes: what
-    counts first (`_order`), whose ns sum to second_ns - first_ns of the waterfall."""
+    counts first (`_order`), whose ns sum to second_ns - first_ns of the waterfall. by_phase, by_module: the kernels by
+    phase, and by phase and module: first_calls, second_calls, first_ns, second_ns, band_ns; the most changed first."""
 
     num: int
     first_ns: int
     second_ns: int
     groups: pd.DataFrame
+    by_phase: pd.DataFrame
+    by_module: pd.DataFrame
     causes: list[Cause]
 
     @property
@@ -94,7 +97,15 @@ def explain(first: Totals, second: Totals, noise: Noise, num_processes: tuple[in
     assert sum(cause.ns for cause in causes) == wall[1] - wall[0], "the parts are all that differs"
     sums = ["first_calls", "second_calls", "first_ns", "second_ns", *PARTS]
     groups = kernels.groupby(GROUP, sort=False)[sums].sum().reset_index()
-    return Waterfall(num=num, first_ns=wall[0], second_ns=wall[1], groups=groups, causes=causes)
+    return Waterfall(
+        num=num,
+        first_ns=wall[0],
+        second_ns=wall[1],
+        groups=groups,
+        by_phase=_sums_by(groups, ["phase"], bands),
+        by_module=_sums_by(groups, ["phase", "module"], bands),
+        causes=causes,
+    )
 
 
 def _order(causes: list[Cause]) -> list[Cause]:
@@ -123,6 +134,14 @@ def _with_parts(kernels: pd.DataFrame) -> pd.DataFrame:
         calls_ns=off.where(~vanished & ~appeared & ~alike, 0),
         per_call_ns=off.where(alike, 0),
     )
+
+
+def _sums_by(groups: pd.DataFrame, by: list[str], bands: "_Bands") -> pd.DataFrame:
+    sums = groups.groupby(by, sort=False)[["first_calls", "second_calls", "first_ns", "second_ns"]].sum().reset_index()
+    times, calls = (sums[[f"first_{what}", f"second_{what}"]].max(axis=1) for what in ("ns", "calls"))
+    sums["band_ns"] = [bands.of_operations(*both) for both in zip(times, calls)]
+    changed = (sums["second_ns"] - sums["first_ns"]).abs()
+    return sums.loc[changed.sort_values(ascending=False, kind="stable").index].reset_index(drop=True)
 
 
 # --------------------------------------------------------------------------------------------------------------- causes

@@ -384,6 +384,23 @@ def _plain(palette: _Palette, below: bool) -> dict:
     return {name: value for name, value in axis.items() if name not in ("labelOverlap",) and value != ""}
 
 
+def waterfall(rows: pd.DataFrame, palette: _Palette, width: int, order) -> alt.LayerChart:
+    """One bar per `label` from `begin_ns` to `end_ns`, in ms, coloured by `series`; hover says its `text`."""
+    begin, end = rows["begin_ns"] / 1e6, rows["end_ns"] / 1e6
+    data = pd.DataFrame({"label": case_label(rows, ["label"]), "series": rows["series"], "begin": begin, "end": end})
+    data["title"] = [f"{_CONTROL.sub('', text)}: {off:+,.3g} ms" for text, off in zip(rows["text"], end - begin)]
+    colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
+    y = alt.Y("label:N", sort=list(data["label"]), title=None, axis=_category_axis(palette))
+    axis = _value_axis(palette, "+,.3~g", 4 if width < 500 else 8)
+    x = alt.X("begin:Q", scale=alt.Scale(zero=True, padding=8), axis=axis, title="ms, off a step of A")
+    base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
+    zero = base.mark_rule(color=palette[RULE]).encode(x=alt.datum(0))
+    bars = base.mark_bar(height=alt.RelativeBandSize(0.7)).encode(
+        y=y, x=x, x2="end:Q", color=alt.Color("series:N", scale=colours, legend=None), description="title:N"
+    )
+    return zero + bars
+
+
 KINDS: dict[str, Callable[..., alt.LayerChart]] = {
     "dumbbell": dumbbell,
     "stacked_shares": stacked_shares,
@@ -393,6 +410,7 @@ KINDS: dict[str, Callable[..., alt.LayerChart]] = {
     "traces": traces,
     "stacked_bytes": stacked_bytes,
     "history": history,
+    "waterfall": waterfall,
 }
 
 
@@ -404,6 +422,7 @@ COLOUR_COLUMNS = {
     "lines": "clock",
     "traces": "series",
     "stacked_bytes": "scope",
+    "waterfall": "series",
 }
 
 
@@ -414,7 +433,7 @@ def colour_column(kind: str) -> str:
 
 def mark(kind: str) -> str:
     """What a legend shows for a series: a line, a bar, or the point whose shape tells it from others."""
-    return {"traces": "line", "stacked_bytes": "bar"}.get(kind, "point")
+    return {"traces": "line", "stacked_bytes": "bar", "waterfall": "bar"}.get(kind, "point")
 
 
 def drawn(kind: str, rows: pd.DataFrame) -> pd.DataFrame:

@@ -26,7 +26,7 @@ UNIT = {
     "mib": "MiB",
     "seconds": "s",
 }
-NUMERIC = {*UNIT, "count", "number", "quantity"}
+NUMERIC = {*UNIT, "count", "number", "quantity", "change"}
 CASE = {"context_length", "precision", "attention", "mode"}
 """Columns that tell apart the runs of one model: a link to a run is read out with them."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -210,6 +210,8 @@ def _cell(
             shown = text.number(value, 0 if float(value).is_integer() else 4)
         if column.kind == "quantity":
             shown = text.quantity(value, row["unit"])
+        if column.kind == "change":
+            shown = text.change(value, row["unit"])
         if column.kind == "points" and value > 0:
             shown = f"+{shown}"
         if column.lower:
@@ -233,6 +235,12 @@ def _cell(
     if column.kind == "kernel_entry":
         entry = '<td class="kernel" id="{}">{}</td>'
         return Markup(entry).format(text.kernel_anchor(value), kernel_details(value))
+    if column.kind == "page":
+        page = row[f"{column.key}_leads_to"]
+        label = text.escape(value)
+        return Markup('<td><a href="{}{}.html">{}</a></td>').format(root, page, label) if page else _plain(label)
+    if column.kind == "words":
+        return Markup('<td class="wrap">{}</td>').format(text.escape(value))
     if column.kind == "prose":
         return Markup('<td class="wrap">{}</td>').format(text.prose(value))
     if column.kind == "code":
@@ -248,7 +256,11 @@ def _cell(
         return Markup('<td><span class="status status-{}">{}</span></td>').format(
             text.file_name(str(value)), text.escape(value)
         )
-    return Markup("<td>{}</td>").format(text.escape(value))
+    return _plain(text.escape(value))
+
+
+def _plain(label: Markup) -> Markup:
+    return Markup("<td>{}</td>").format(label)
 
 
 def _case_word(column: Column, row: dict) -> str:

@@ -139,9 +139,29 @@ def size(value: float) -> Markup:
     return Markup(f"{number(value, 0)}{THIN}bytes")
 
 
+def duration(ns: float) -> Markup:
+    """A time in the unit that suits it, with two decimals: what two of them differ by is to be seen."""
+    for unit, scale in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(ns) >= scale:
+            return Markup(f"{number(ns / scale, 2)}{THIN}{unit}")
+    return Markup(f"{number(ns, 0)}{THIN}ns")
+
+
+def change(value: float, unit: str) -> Markup:
+    """A quantity that B has more than A, or less, with its sign."""
+    sign = MINUS if value < 0 else "+" if value > 0 else ""
+    return Markup(sign) + quantity(abs(value), unit)
+
+
 def quantity(value: float, unit: str) -> Markup:
-    """A number whose unit its row names: s, bytes, share, ratio, or none."""
-    forms: dict[str, Callable[[float], Markup]] = {"s": seconds, "bytes": size, "share": percent, "ratio": ratio}
+    """A number whose unit its row names: s, ns, bytes, share, ratio, or none."""
+    forms: dict[str, Callable[[float], Markup]] = {
+        "s": seconds,
+        "ns": duration,
+        "bytes": size,
+        "share": percent,
+        "ratio": ratio,
+    }
     scales = {"FLOP/s": (1e12, "TFLOP/s"), "bytes/s": (1e9, "GB/s"), "FLOP/byte": (1, "FLOP/byte")}
     if unit in scales:
         scale, shown = scales[unit]

@@ -4,7 +4,7 @@ others."""
 import pytest
 
 from tests.browser import chromium
-from tests.browser.hostile import hostile_recording
+from tests.browser.hostile import hostile_comparison, hostile_recording
 from tests.browser.serving import serving
 from tests.site_builder import SITE_URL, build_site, build_small_site
 
@@ -20,7 +20,12 @@ def built(request, built_once):
 @pytest.fixture(scope="session")
 def hostile(built_once):
     """Folder of the HTML of a small report whose names come from an enemy."""
-    return built_once("hostile", lambda folder: build_site(folder, hostile_recording(), site_url=SITE_URL))
+
+    def build(folder):
+        rec = hostile_recording()
+        return build_site(folder, rec, site_url=SITE_URL, compared=hostile_comparison(rec))
+
+    return built_once("hostile", build)
 
 
 @pytest.fixture(scope="package")

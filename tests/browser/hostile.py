@@ -1,5 +1,8 @@
 """Names that a profile may hold and no page may obey."""
 
+from analysis.comparison.noise import SHIPPED
+from analysis.comparison.sides import of_tables
+from analysis.comparison.verdict import Comparison, compare
 from tests import synthetic
 
 NAMES = {
@@ -26,3 +29,18 @@ def hostile_recording() -> synthetic.Recording:
     runs.loc[runs["status"] != "ok", "status_message"] = MESSAGE
     runs["log"] = MESSAGE + "</pre><script>window.owned = 1</script>"
     return recording
+
+
+def hostile_comparison(first: synthetic.Recording) -> Comparison:
+    """The recording against another one, where all kernels have one name and other lengths; labels are hostile, too."""
+    second = hostile_recording()
+    kernels = second.kernels
+    kernels["kernel_name"] = NAMES[synthetic.EXP]
+    kernels["end_ns"] += (kernels["end_ns"] - kernels["start_ns"]) // 2
+    second.runs["started_at"] = "2027-01-01T00:00:00+00:00"
+    sides = []
+    for rec, label in ((first, NAMES[synthetic.GEMM]), (second, MESSAGE)):
+        side = of_tables(label, rec.runs, rec.steps, rec.kernels, rec.memops)
+        side.recording = rec
+        sides.append(side)
+    return compare(*sides, SHIPPED)

@@ -50,13 +50,11 @@ def test_a_kernel_that_got_slower_is_named_with_its_share():
     assert made.groups[[*waterfall.PARTS]].to_numpy().tolist() == [[0, 0, 0, 50]]
 
 
-def test_kernels_of_nearly_the_same_length_are_within_noise():
-    long = [(*GEMM[:4], 10_000_000)]
-    made = explain(sides_of(long), sides_of([(*GEMM[:4], 10_010_000)]))
-    (cause,) = (cause for cause in made.causes if cause.kind == "per_call")
-    assert cause.ns == 10_000 and not cause.is_real
-    (cause,) = (c for c in explain(sides_of(long), sides_of([(*GEMM[:4], 20_000_000)])).causes if c.kind == "per_call")
-    assert cause.is_real
+@pytest.mark.parametrize(("ns", "is_real"), [(1_000_100, False), (1_100_000, True)])
+def test_kernels_that_are_launched_as_often_have_a_noise_band(ns, is_real):
+    first, second = (sides_of([(*GEMM[:4], time_ns)], wall_ns=2_000_000) for time_ns in (1_000_000, ns))
+    (cause,) = [cause for cause in explain(first, second).causes if cause.kind == "per_call"]
+    assert cause.is_real == is_real and 5000 < cause.band_ns < 10_000
 
 
 def test_blocks_are_one_module():

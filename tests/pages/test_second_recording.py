@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 
 from analysis import write_site
+from analysis.comparison.noise import SHIPPED
+from analysis.comparison.sides import of_recording
+from analysis.comparison.verdict import compare
+from analysis.metrics.differences import Bands
 from analysis.pages.questions import second_recording
 from analysis.recording import store
 
@@ -115,15 +119,38 @@ def test_kernels_that_take_longer_are_not_the_same(first, second):
 
 def test_steps_within_the_spread_of_both_do_not_differ(first, second):
     answer = compared(first, dataclasses.replace(second, steps=first.steps))
-    assert not answer.claims["apart"].holds and not answer.claims["host_differs"].holds
+    assert not answer.claims["apart"].holds and not answer.claims["step_differs"].holds
     assert set(answer.tables["host"].rows["step_ratio"]) == {1}
 
 
-def test_launches_are_said_to_bound_other_runs_only_where_they_do(first, second):
-    claim = compared(first, second).claims["bound_counts"]
-    assert claim.holds and claim.values["first"] < claim.values["second"]
-    alike = compared(dataclasses.replace(first, steps=second.steps), second).claims["bound_counts"]
-    assert len(alike.rows) == len(claim.rows) and not alike.holds
+BANDS = Bands(kernel=SHIPPED.kernel, wall=SHIPPED.wall)
+
+
+def test_metrics_and_verdicts_are_those_of_compare(first, second):
+    found = write_site.ask(second_recording, second, main=first, bands=BANDS).tables["host"].rows
+    made = compare(of_recording(first), of_recording(second), SHIPPED)
+    assert len(found) == len(made.pairs)
+    for row, pair in zip(found.to_dict("records"), made.pairs, strict=True):
+        assert row["run_id"] == pair.case.second[0]
+        for metric in ("kernel", "busy", "step", "idle"):
+            judged = pair.judgements[metric]
+            assert (row[f"first_{metric}_ns"], row[f"second_{metric}_ns"]) == (judged.first, judged.second)
+            assert (row[f"{metric}_band_ns"], row[f"{metric}_verdict"]) == (judged.band, judged.verdict)
+
+
+def test_a_step_of_any_run_is_held_against_one_in_which_the_gpu_never_waits(first, second):
+    answer = write_site.ask(second_recording, second, main=first, bands=BANDS)
+    assert answer.claims["step_differs"].holds and not answer.claims["step_same"].holds
+    rows = answer.claims["step_differs"].rows
+    assert len(rows) == 6 and rows["moved"].all() and (rows["step_verdict"] == "same").all()
+    assert answer.claims["judged"].values | {"num_rows": 6} == {"num_rows": 6, "num_kernel": 0, "num_step": 0}
+    alike = write_site.ask(second_recording, dataclasses.replace(second, steps=first.steps), main=first, bands=BANDS)
+    assert alike.claims["step_same"].holds and not alike.claims["step_differs"].holds
+
+
+def test_runs_of_another_precision_are_not_the_same_runs(first, second):
+    other = second.runs.assign(precision="bf16")
+    assert compared(first, dataclasses.replace(second, runs=other)).facts["num_runs"] == 0
 
 
 def test_what_differs_is_told_from_what_the_recordings_say(first, second):

@@ -62,3 +62,15 @@ def test_a_legend_shows_lines_where_lines_are_drawn_without_points(tmp_path, kin
     rows = rows.assign(x=rows["context_length"], y=rows["time_ns"])
     chart = Chart("one", kind, "One", rows, {"order": ["one"], **options})
     assert f'class="series {shown} series-0"' in drawn(chart, tmp_path)
+
+
+@pytest.mark.parametrize("end", [-3e6, 0.0], ids=["a difference", "none"])
+def test_the_bars_of_a_waterfall_lie_between_their_ends(tmp_path, end):
+    rows = pd.DataFrame({"label": ["1 gemm", "in all"], "text": "a\x1b<b>", "series": "shorter"})
+    rows = rows.assign(begin_ns=0.0, end_ns=end)
+    chart = Chart("one", "waterfall", "One", rows, {"order": ["longer", "shorter"]})
+    drawing = drawn(chart, tmp_path)
+    assert f"a&lt;b&gt;: {end / 1e6:+,.3g} ms" in drawing and "<b>" not in drawing
+    assert 'class="series bar series-1"' in drawing and "longer" not in drawing
+    specification = charts.specification("waterfall", rows, charts._Palette(), charts.NARROW, **chart.options)
+    assert specification["layer"][1]["encoding"]["x2"] == {"field": "end"}

@@ -6,9 +6,15 @@ from typing import Any
 import pandas as pd
 
 from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import differences, kernel_time, run_grid, timing
+from analysis.comparison.align import Case, align
+from analysis.comparison.errors import NotComparable
+from analysis.comparison.noise import SHIPPED, Noise, width_of
+from analysis.comparison.sides import Side, of_tables
+from analysis.comparison.totals import KERNEL, Totals
+from analysis.comparison.verdict import Measured, judge, measure
+from analysis.metrics import kernel_time, run_grid, timing
 from analysis.metrics.differences import Bands
-from analysis.pages.columns import case_headings, spread_column
+from analysis.pages.columns import band_column, case_headings, spread_column
 from analysis.pages.facts import bound, extremes, largest, many, noise_of, out_of
 from jobs.contract import modes, ranges
 
@@ -44,18 +50,18 @@ def answer(
     main: Any,
     bands: Bands | None = None,
 ) -> Answer:
-    """The runs of `main`, the first recording, that a second one has too, side by side.
+    """The runs of `main`, the first recording, that a second one has too, side by side, as `compare` holds one against
+    the other: aligned, measured and judged by `analysis.comparison`.
 
     Kernel time is the sum over the kernels of a step, the median over profiled steps; the step is timed by Python
     without a profiler: median, minimum and maximum. Changes and ratios are of the second to the first. A kernel is the
     same where its name is launched as often by the same module in the same phase. The spread is that of a run's
-    unprofiled steps, the longest over the shortest, less one. A run is launch-bound in a recording where the GPU is
-    busy for less than timing.LAUNCH_BOUND_BUSY_SHARE of its unprofiled step; busy_share is the smaller of the two.
-    Steps are apart where their minimum-to-maximum intervals do not overlap, which says little: the noise bands of all
-    other pages (`bands`) are fitted to these pairs. The host's part differs where steps do by more than a step in which
-    the GPU never waits varies. A recording is not held against itself.
+    unprofiled steps, the longest over the shortest, less one. Steps are apart where their minimum-to-maximum intervals
+    do not overlap, which says little: the noise bands of all other pages (`bands`) are fitted to these pairs. So a
+    step has moved where it differs by more than one in which the GPU never waits varies; without bands, where they are
+    apart. A recording is not held against itself.
     """
-    frames = _frames(runs, steps, kernels, memops, main)
+    frames = _frames(runs, steps, kernels, memops, main, bands)
     return assemble(_facts(frames, bands), _claims(frames, bands), _tables(frames), _charts(frames))
 
 
@@ -71,16 +77,26 @@ class Frames:
     """Machine and programs of both."""
 
 
-def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, main: Any) -> Frames:
+def _frames(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, main: Any, bands: Bands | None
+) -> Frames:
+    first = _measured_side(FIRST, main.runs, main.steps, main.kernels, main.memops)
+    second = _measured_side(SECOND, runs, steps, kernels, memops)
+    second.runs = second.runs[~second.runs["started_at"].astype(str).isin(set(first.runs["started_at"].astype(str)))]
+    pairs = _pairs(first, second)
+    noise = Noise(kernel=bands.kernel, wall=bands.wall, memory_bytes=0, source="") if bands else None
+    totals = {
+        FIRST: _totals([(case, of.totals) for case, of, _ in pairs]),
+        SECOND: _totals([(case, of.totals) for case, _, of in pairs]),
+    }
     by = run_grid.case_columns(runs)
-    totals = {FIRST: kernel_time.kernel_totals(main.kernels), SECOND: kernel_time.kernel_totals(kernels)}
-    table = differences.repeated_runs(main.runs, runs)[[*by, "mode", "run_id"]]
-    table = _with_side(table, FIRST, main.steps, main.kernels, main.memops, totals[FIRST])
-    table = _with_side(table, SECOND, steps, kernels, memops, totals[SECOND])
-    table = _compared(table).merge(_unlike(*totals.values()), how="left", on="run_id").fillna({"unlike": 0})
+    table = pd.DataFrame([_row(case, a, b, noise) for case, a, b in pairs], columns=_COLUMNS)
+    table = run_grid.in_model_order(runs)[[*by, "mode", "run_id"]].astype({"run_id": str}).merge(table, on="run_id")
+    for name, side in ((FIRST, first), (SECOND, second)):
+        table = table.merge(_spread(side, name), on="run_id").merge(_kernels_of(totals[name], name), on="run_id")
     return Frames(
         by=by,
-        table=table,
+        table=_compared(table, bands),
         families=_families(totals).merge(table[[*by, "mode", "run_id"]], on="run_id"),
         settings=_settings(main.runs, runs, table["run_id"]),
     )
@@ -91,7 +107,6 @@ def _facts(frames: Frames, bands: Bands | None) -> dict:
     return {
         "noise": noise_of(bands),
         "num_runs": len(frames.table),
-        "launch_bound": timing.LAUNCH_BOUND_BUSY_SHARE,
         "near": NEAR,
         "changed": settings.loc[settings[FIRST] != settings[SECOND], "what"].tolist(),
     }
@@ -99,26 +114,21 @@ def _facts(frames: Frames, bands: Bands | None) -> dict:
 
 def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
     table = frames.table
-    waits = table["busy_share"] < timing.LAUNCH_BOUND_BUSY_SHARE
-    launched, steady = table[waits], table[~waits]
-    apart = timing.differ(table.rename(columns=_intervals), FIRST, SECOND)
-    sides = table.rename(columns=_intervals).rename(columns=lambda name: name.replace("_step_ns", "_ns"))
-    never_waits = {f"{side}_parts": 0.0 for side in (FIRST, SECOND)}
-    moved = differences.differ(sides.assign(**never_waits), FIRST, SECOND, bands.wall if bands else None)
-    ratios = out_of(table, extremes("step_ratio"))
-    same_top = table["same_top"]
+    moved, same_top = table[table["moved"]], table["same_top"]
+    differs = many(table)(moved)
+    ratios = out_of(table, lambda rows: {"num_moved": len(moved), **extremes("step_ratio")(rows)})
     return [
         Claim("same", table, _alike, _at_most("kernel_apart")),
         Claim("not_same", table, lambda rows: not _alike(rows), _not_alike),
-        Claim("host_differs", launched, lambda rows: many(rows)(rows[moved[rows.index]]), ratios),
-        Claim("host_same", launched, lambda rows: not many(rows)(rows[moved[rows.index]]), ratios),
-        Claim("steady", steady, facts=ratios),
-        Claim("bound_counts", launched, _bound_in_one, _times_bound),
+        Claim("step_differs", table, lambda rows: differs, ratios),
+        Claim("step_same", table, lambda rows: not differs, ratios),
+        Claim("idle", table, lambda rows: differs, largest("step_apart")),
         Claim("top", table[same_top], facts=out_of(table)),
         Claim("top_differs", table[~same_top], facts=out_of(table, lambda rows: rows.iloc[0].to_dict())),
         Claim("gemm", table[table["gemm_apart"].notna()], facts=_at_most("gemm_apart")),
         Claim("families", frames.families, facts=largest("share_apart")),
-        Claim("apart", table[apart], facts=out_of(table)),
+        Claim("judged", table, lambda rows: bands is not None, _num_judged),
+        Claim("apart", table[table["apart"]], facts=out_of(table)),
         Claim("spread", table, facts=lambda rows: {side: largest(f"{side}_spread")(rows) for side in (FIRST, SECOND)}),
     ]
 
@@ -136,6 +146,8 @@ def _tables(frames: Frames) -> list[Table]:
                 Column("first_kernel_ns", "kernel time, first", "ms"),
                 Column("second_kernel_ns", "second", "ms"),
                 Column("kernel_change", "change", "share"),
+                band_column("kernel_band_ns"),
+                Column("kernel_verdict", "verdict", absent="n/a"),
                 Column("first_gemm", "GEMM, first", "share"),
                 Column("second_gemm", "second", "share"),
             ),
@@ -149,6 +161,8 @@ def _tables(frames: Frames) -> list[Table]:
                 spread_column("first_step", "step, first"),
                 spread_column("second_step", "second"),
                 Column("step_ratio", "second ÷ first", "ratio"),
+                band_column("step_band_ns"),
+                Column("step_verdict", "verdict", absent="n/a"),
                 Column("first_busy_share", "GPU busy, first", "share", bar=True),
                 Column("second_busy_share", "second", "share", bar=True),
             ),
@@ -181,62 +195,111 @@ def _charts(frames: Frames) -> list[Chart]:
 # ---------------------------------------------------------------- frames
 
 
-def _with_side(
-    table: pd.DataFrame,
-    side: str,
-    steps: pd.DataFrame,
-    kernels: pd.DataFrame,
-    memops: pd.DataFrame,
-    totals: pd.DataFrame,
-) -> pd.DataFrame:
-    """`table` with what one recording measured of its runs."""
-    for part in (_timed(steps), _on_gpu(kernels, memops), _kernels_of(totals)):
-        part = part.rename(columns={name: f"{side}_{name}" for name in part if name != "run_id"})
-        table = table.merge(part, how="inner", on="run_id")
-    table[f"{side}_busy_share"] = timing.busy_share(table, kernels, f"{side}_busy_ns", f"{side}_step_ns")
-    table[f"{side}_spread"] = table[f"{side}_step_max_ns"] / table[f"{side}_step_min_ns"] - 1
-    return table
+def _measured_side(
+    label: str, runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame
+) -> Side:
+    """A recording's finished runs that were timed and profiled."""
+    side = of_tables(label, runs, steps, kernels, memops)
+    timed = (steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == ranges.STEP)
+    both = {*steps.loc[timed, "run_id"].astype(str)} & {*map(str, timing.in_steps(kernels)["run_id"].unique())}
+    side.runs = side.runs[side.runs["run_id"].isin(both)]
+    return side
 
 
-def _compared(table: pd.DataFrame) -> pd.DataFrame:
+def _pairs(first: Side, second: Side) -> list[tuple[Case, Measured, Measured]]:
+    """The runs that both have, as each measured them; none where there is no such run."""
+    try:
+        alignment = align(first, second)
+    except NotComparable:
+        return []
+    if alignment.differences:
+        return []
+    firsts = measure(first, [case.first for case in alignment.cases])
+    seconds = measure(second, [case.second for case in alignment.cases])
+    return [*zip(alignment.cases, firsts, seconds, strict=True)]
+
+
+_JUDGED = ("kernel", "busy", "step", "idle")
+_COLUMNS = (
+    "run_id",
+    *(f"{side}_{metric}_ns" for metric in _JUDGED for side in (FIRST, SECOND)),
+    *(f"{metric}_{what}" for metric in _JUDGED for what in ("band_ns", "verdict")),
+    *(f"{side}_{what}" for side in (FIRST, SECOND) for what in ("launches", "busy_share")),
+    "unlike",
+    "never_waits_ns",
+)
+
+
+def _row(case: Case, first: Measured, second: Measured, noise: Noise | None) -> dict[str, Any]:
+    """_COLUMNS of a pair: what `compare` says of its metrics; launches of a step, the part of it in which the GPU is
+    busy, and `unlike`, the launches that only one side has; never_waits_ns, half the noise band of a step in which the
+    GPU never waits."""
+    row: dict[str, Any] = {"run_id": case.second[0], "unlike": _unlike(first.totals, second.totals)}
+    for side, of in ((FIRST, first), (SECOND, second)):
+        step = of.clocks["timer"]
+        row |= {f"{side}_launches": of.totals.kernels["calls"].sum() / of.totals.num}
+        row |= {f"{side}_busy_share": of.busy_ns / (step * of.num_devices)}
+    for judged in judge(first, second, "timer", noise or SHIPPED, with_steps=False):
+        if judged.metric in _JUDGED:
+            row |= {f"{FIRST}_{judged.metric}_ns": judged.first, f"{SECOND}_{judged.metric}_ns": judged.second}
+            row[f"{judged.metric}_band_ns"] = judged.band if noise else None
+            row[f"{judged.metric}_verdict"] = judged.verdict if noise else None
+    processes = first.num_processes, second.num_processes
+    mean = (row[f"{FIRST}_step_ns"] + row[f"{SECOND}_step_ns"]) / 2
+    return row | {"never_waits_ns": width_of(noise.wall, mean, 0.0, processes) if noise else None}
+
+
+def _unlike(first: Totals, second: Totals) -> float:
+    """Launches of a step that only one of the two has, by phase, module and kernel name."""
+    calls = [of.kernels.groupby(KERNEL)["calls"].sum() / of.num for of in (first, second)]
+    return float(calls[0].sub(calls[1], fill_value=0).abs().sum())
+
+
+def _totals(cases: list[tuple[Case, Totals]]) -> pd.DataFrame:
+    """Kernels of a step of each case, as `kernel_time.kernel_totals` has them."""
+    columns = ["run_id", *KERNEL, "calls", "time_ns"]
+    parts = [
+        of.kernels.assign(
+            run_id=case.second[0], calls=of.kernels["calls"] / of.num, time_ns=of.kernels["time_ns"] / of.num
+        )
+        for case, of in cases
+    ]
+    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+
+
+def _compared(table: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     change = table["second_kernel_ns"] / table["first_kernel_ns"] - 1
+    off = table["second_step_ns"] - table["first_step_ns"]
+    apart = timing.differ(table.rename(columns=_intervals), FIRST, SECOND)
     return table.assign(
         kernel_change=change,
         kernel_apart=change.abs(),
+        busy_apart=(table["second_busy_ns"] / table["first_busy_ns"] - 1).abs(),
         gemm_apart=(table["second_gemm"] - table["first_gemm"]).abs(),
         step_ratio=table["second_step_ns"] / table["first_step_ns"],
-        busy_share=table[["first_busy_share", "second_busy_share"]].min(axis=1),
+        step_apart=off.abs(),
+        idle_off=table["second_idle_ns"] - table["first_idle_ns"],
         same_top=table["first_top"] == table["second_top"],
+        apart=apart,
+        moved=off.abs() > table["never_waits_ns"] if bands else apart,
     )
 
 
-def _timed(steps: pd.DataFrame) -> pd.DataFrame:
-    """run_id, step_ns with _min_ns and _max_ns: the unprofiled step."""
-    times = timing.host_times(steps, "timer", "step")
-    return times[times["phase"] == ranges.STEP].drop(columns=["phase", "step_n"])
+def _spread(side: Side, name: str) -> pd.DataFrame:
+    """run_id, shortest and longest unprofiled step (_step_min_ns, _step_max_ns), and how far these are apart."""
+    times = timing.host_times(side.steps, "timer", f"{name}_step")
+    times = times[times["phase"] == ranges.STEP]
+    ends = [f"{name}_step_min_ns", f"{name}_step_max_ns"]
+    return times[["run_id", *ends]].assign(**{f"{name}_spread": times[ends[1]] / times[ends[0]] - 1})
 
 
-def _on_gpu(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
-    """run_id, kernel_ns, busy_ns and launches of a step of one rank, the median over steps and ranks."""
-    times = timing.gpu_times(kernels, memops)
-    steps = times[times["phase"] == ranges.STEP]
-    return steps.groupby("run_id")[["kernel_ns", "busy_ns", "launches"]].median().reset_index()
-
-
-def _kernels_of(totals: pd.DataFrame) -> pd.DataFrame:
+def _kernels_of(totals: pd.DataFrame, side: str) -> pd.DataFrame:
     """run_id, top (the kernel that takes most time) and gemm, the share of GEMMs in kernel time."""
     top = kernel_time.by_kernel(totals, ["run_id"]).drop_duplicates("run_id")[["run_id", "kernel_name"]]
     shares = kernel_time.by_family(totals, ["run_id"])
     gemm = shares.loc[shares["family"] == GEMM, ["run_id", "share"]]
-    return top.merge(gemm, how="left", on="run_id").rename(columns={"kernel_name": "top", "share": "gemm"})
-
-
-def _unlike(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
-    """run_id, unlike: launches of a step that only one of the recordings has, by phase, module and kernel name."""
-    by = ["run_id", "phase", "module", "kernel_name"]
-    calls = [totals.groupby(by)["calls"].sum() for totals in (first, second)]
-    apart = calls[0].sub(calls[1], fill_value=0).abs()
-    return apart.groupby("run_id").sum().rename("unlike").reset_index()
+    named = top.merge(gemm, how="left", on="run_id")
+    return named.rename(columns={"kernel_name": f"{side}_top", "share": f"{side}_gemm"})
 
 
 def _families(totals: dict[str, pd.DataFrame]) -> pd.DataFrame:
@@ -283,11 +346,6 @@ def _not_alike(rows: pd.DataFrame) -> dict:
     return {"num_unlike": int((rows["unlike"] > 0).sum()), **_at_most("kernel_apart")(rows)}
 
 
-def _bound_in_one(rows: pd.DataFrame) -> bool:
-    times = _times_bound(rows)
-    return not times[FIRST] == times[SECOND] == times["both"]
-
-
-def _times_bound(rows: pd.DataFrame) -> dict:
-    first, second = (rows[f"{side}_busy_share"] < timing.LAUNCH_BOUND_BUSY_SHARE for side in (FIRST, SECOND))
-    return {FIRST: int(first.sum()), SECOND: int(second.sum()), "both": int((first & second).sum())}
+def _num_judged(rows: pd.DataFrame) -> dict:
+    """Of how many runs `compare` calls kernel time and step different."""
+    return {f"num_{metric}": int((rows[f"{metric}_verdict"] != "same").sum()) for metric in ("kernel", "step")}

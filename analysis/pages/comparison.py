@@ -1,0 +1,327 @@
+"""Two measurements side by side, B held against A: what `profiler-job compare` prints, as pages.
+
+One page has all pairs; where there are several, each has a page of its own that says why it differs. Numbers, verdicts
+and sentences are those of `analysis.comparison`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from analysis.answer import Answer, Chart, Column, Table, assemble
+from analysis.comparison import forms
+from analysis.comparison.verdict import METRICS, Comparison, Judgement, Metric, Pair
+from analysis.comparison.waterfall import Cause, Waterfall
+from analysis.metrics.differences import Bands
+from analysis.metrics.kernel_time import OUTSIDE
+from analysis.pages.columns import band_column
+from analysis.pages.facts import noise_of
+from analysis.show.values import printable
+
+SLUG = "comparison"
+DRAWN = 10
+"""Parts of a difference in a drawing, as many as in the text of `compare`."""
+SERIES = ["longer", "shorter", "within noise, or the rest", "in all"]
+LABEL = 26
+"""Characters of a bar's label: there is room for them on a phone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """Pages, as paths below docs without suffix: of the runs of A and of B by (letter, run_id), where they have one;
+    of the pairs in their order; and of all of them (`comparison`)."""
+
+    comparison: str
+    runs: Mapping[tuple[str, str], str]
+    pairs: list[str]
+
+    def of_runs(self, letter: str, run_ids: tuple[str, ...]) -> str:
+        """The page of the first of these runs that has one; "" where none has."""
+        return next((self.runs[letter, run] for run in run_ids if (letter, run) in self.runs), "")
+
+
+def answer(comparison: Comparison, links: Links) -> Answer:
+    """All pairs: in how many a metric differs, what each pair differs by, and runs without a partner."""
+    pairs = comparison.pairs
+    first, *others = pairs
+    facts = _facts(comparison) | {
+        "pair": None if others else _pair_facts(first, has_own_page=False),
+        "counts": [forms.counts_line(pairs, metric) for metric in forms.metrics_of(pairs)],
+        "metrics": forms.metrics_of(pairs),
+        "summary": _summary(comparison),
+        "num_alone": len(comparison.alignment.only_first) + len(comparison.alignment.only_second),
+    }
+    tables = [_alone(comparison)]
+    if not others:
+        return assemble(facts, [], [*tables, *_pair_tables(first, links)], _pair_charts(first))
+    tables += [_metric_table(metric, pairs, links) for metric in forms.metrics_of(pairs)]
+    return assemble(facts, [], tables, [_ratios(pairs)])
+
+
+def of_pair(comparison: Comparison, pair: Pair, links: Links) -> Answer:
+    """One of several pairs, and why it differs."""
+    facts = _facts(comparison) | {"pair": _pair_facts(pair, has_own_page=True), "num_alone": 0}
+    return assemble(facts, [], _pair_tables(pair, links), _pair_charts(pair))
+
+
+def counterparts(comparison: Comparison, links: Links) -> dict[str, list[dict[str, Any]]]:
+    """What the page of a run says of the run that it is held against, by the path of the page: which side it is
+    (`letter`), the other side's `other` and `label`, the `page` of its run ("" where there is none), where the two are
+    compared (`why`), and step and kernel time of both in words (`said`)."""
+    sides = {"A": comparison.first, "B": comparison.second}
+    said: dict[str, list[dict[str, Any]]] = {}
+    for pair, why in zip(comparison.pairs, links.pairs, strict=True):
+        runs = {"A": pair.case.first, "B": pair.case.second}
+        words = [forms.metric_line(pair.judgements[name]) for name in ("step", "kernel")]
+        for letter, other in (("A", "B"), ("B", "A")):
+            page = links.of_runs(other, runs[other])
+            entry = {"letter": letter, "other": other, "label": printable(sides[other].label), "page": page}
+            for run in runs[letter]:
+                if (letter, run) in links.runs:
+                    said.setdefault(links.runs[letter, run], []).append(entry | {"why": why, "said": words})
+    return said
+
+
+# ---------------------------------------------------------------- facts
+
+
+def _facts(comparison: Comparison) -> dict[str, Any]:
+    first, second = (printable(side.label) for side in (comparison.first, comparison.second))
+    for values in comparison.alignment.differences.values():  # the same recording may be both sides
+        first, second = f"{first} ({values[0]})", f"{second} ({values[1]})"
+    return {
+        "first": first,
+        "second": second,
+        "about": forms.about(comparison, with_alone=False),
+        "noise": noise_of(Bands(kernel=comparison.noise.kernel, wall=comparison.noise.wall)),
+        "memory_noise": comparison.noise.memory_bytes,
+        "source": printable(comparison.noise_source),
+    }
+
+
+def _summary(comparison: Comparison) -> list[str]:
+    """What other pages say of the comparison: of one pair the verdict, of several how many differ."""
+    first, *others = comparison.pairs
+    if not others:
+        return [forms.headline(first)]
+    return [forms.counts_line(comparison.pairs, metric) for metric in ("step", "kernel")]
+
+
+def _pair_facts(pair: Pair, has_own_page: bool) -> dict[str, Any]:
+    return {
+        "has_own_page": has_own_page,
+        "label": printable(pair.case.label),
+        "headline": forms.headline(pair),
+        "total": _capitalised(forms.total_text(pair.waterfall)),
+    }
+
+
+def _capitalised(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+# ---------------------------------------------------------------- all pairs
+
+
+def _metric_table(metric: Metric, pairs: list[Pair], links: Links) -> Table:
+    known = [(pair, why) for pair, why in zip(pairs, links.pairs, strict=True) if metric in pair.judgements]
+    kind = "mib" if metric == "memory" else "ms"
+    rows = [_of_pair(pair, why, links) | _judged(pair.judgements[metric]) for pair, why in known]
+    columns = (
+        Column("runs", "runs", "page"),
+        Column("page_of_first", "A", "page"),
+        Column("page_of_second", "B", "page"),
+        Column("first", "A", kind),
+        Column("second", "B", kind),
+        Column("difference", "difference", kind),
+        Column("share", "of A", "share", absent="n/a"),
+        Column("band", "noise band, ±", kind),
+        Column("is_real", "beyond it", "yes_no"),
+        Column("verdict", "B is" if metric in ("step", "kernel", "busy") else "B has"),
+    )
+    return Table(metric, f"{_capitalised(METRICS[metric])} of every pair", columns, pd.DataFrame(rows))
+
+
+def _of_pair(pair: Pair, why: str, links: Links) -> dict[str, Any]:
+    """The columns that name a pair, each with where it leads."""
+    named: dict[str, Any] = {"runs": printable(pair.case.label), "runs_leads_to": why}
+    for letter, which, run_ids in (("A", "first", pair.case.first), ("B", "second", pair.case.second)):
+        page = links.of_runs(letter, run_ids)
+        named |= {f"{which}_runs": ", ".join(map(printable, run_ids))}
+        named |= {f"page_of_{which}": "run" if page else "no page", f"page_of_{which}_leads_to": page}
+    return named
+
+
+def _judged(judged: Judgement) -> dict[str, Any]:
+    return {
+        "first": judged.first,
+        "second": judged.second,
+        "difference": judged.difference,
+        "low": judged.difference - judged.band,
+        "high": judged.difference + judged.band,
+        "share": judged.share,
+        "band": judged.band,
+        "is_real": judged.is_real,
+        "verdict": judged.verdict,
+    }
+
+
+def _ratios(pairs: list[Pair]) -> Chart:
+    """Step and kernel time of B against A, of each pair."""
+    rows = [
+        {"runs": printable(pair.case.label), "clock": METRICS[metric], "value": judged.second / judged.first}
+        for pair in pairs
+        for metric, judged in pair.judgements.items()
+        if metric in ("step", "kernel") and judged.first and judged.second
+    ]
+    options = {"order": [METRICS["kernel"], METRICS["step"]], "by": ["runs"], "value": "value"}
+    rows_of = pd.DataFrame(rows, columns=["runs", "clock", "value"])
+    return Chart("ratios", "dumbbell", "B against A", rows_of, options | {"unit": "B ÷ A (log scale)"})
+
+
+def _alone(comparison: Comparison) -> Table:
+    """Runs without a partner."""
+    sides = {"A": comparison.alignment.only_first, "B": comparison.alignment.only_second}
+    rows = [
+        {"side": letter, "run": printable(run), "why": why or "no such run on the other side"}
+        for letter, alone in sides.items()
+        for run, why in alone.items()
+    ]
+    columns = (Column("side", "of"), Column("run", "run"), Column("why", "why", "words"))
+    return Table("alone", "Runs that are not compared", columns, pd.DataFrame(rows, columns=["side", "run", "why"]))
+
+
+# ---------------------------------------------------------------- one pair
+
+
+def _pair_tables(pair: Pair, links: Links) -> list[Table]:
+    metrics = [
+        {"metric": METRICS[metric], "unit": "bytes" if metric == "memory" else "ns"} | _judged(judged)
+        for metric, judged in pair.judgements.items()
+    ]
+    waterfall = pair.waterfall
+    return [
+        Table(
+            "metrics",
+            "What B differs by",
+            (
+                Column("metric", "metric"),
+                Column("first", "A", "quantity"),
+                Column("second", "B", "quantity"),
+                Column("difference", "difference", "change"),
+                Column("share", "of A", "share", absent="n/a"),
+                Column("band", "noise band, ±", "quantity"),
+                Column("is_real", "beyond it", "yes_no"),
+                Column("verdict", "verdict"),
+            ),
+            pd.DataFrame(metrics),
+        ),
+        Table("pages", "The runs", _page_columns(), pd.DataFrame(_pages(pair, links))),
+        Table(
+            "parts",
+            "What the difference of a profiled step is made of",
+            (
+                Column("number", "#", "count", absent=" "),
+                Column("part", "part", "words"),
+                Column("difference_ns", "difference", "ms"),
+                Column("band_ns", "noise band, ±", "ms", absent=" "),
+                Column("is_real", "beyond it", "yes_no", absent=" "),
+            ),
+            pd.DataFrame(_parts(waterfall)),
+        ),
+        _kernel_table("phases", "Kernel time by phase", waterfall.by_phase, waterfall.num),
+        _kernel_table("modules", "Kernel time by phase and module", waterfall.by_module, waterfall.num),
+    ]
+
+
+def _page_columns() -> tuple[Column, ...]:
+    return Column("side", "of"), Column("run", "run", "page")
+
+
+def _pages(pair: Pair, links: Links) -> list[dict[str, str]]:
+    return [
+        {"side": letter, "run": printable(run), "run_leads_to": links.runs.get((letter, run), "")}
+        for letter, runs in (("A", pair.case.first), ("B", pair.case.second))
+        for run in runs
+    ]
+
+
+def _parts(waterfall: Waterfall) -> list[dict[str, Any]]:
+    """All parts, and what they sum to."""
+    num = waterfall.num
+    rows = [
+        {
+            "number": number,
+            "kind": cause.kind,
+            "phase": printable(cause.phase),
+            "module": printable(cause.module),
+            "part": printable(cause.text),
+            "difference_ns": cause.ns / num,
+            "band_ns": cause.band_ns / num,
+            "is_real": cause.is_real,
+        }
+        for number, cause in enumerate(waterfall.causes, 1)
+    ]
+    total = {"number": None, "kind": "total", "phase": "", "module": "", "part": "in all", "band_ns": None}
+    return [*rows, total | {"difference_ns": waterfall.difference_ns / num, "is_real": None}]
+
+
+def _kernel_table(key: str, title: str, sums: pd.DataFrame, num: int) -> Table:
+    """Kernels of a step: how many, and their time."""
+    off = sums["second_ns"] - sums["first_ns"]
+    rows = sums.assign(difference_ns=off, is_real=off.abs() > sums["band_ns"])
+    scaled = ["first_calls", "second_calls", "first_ns", "second_ns", "difference_ns", "band_ns"]
+    rows[scaled] = rows[scaled] / num
+    rows["phase"] = rows["phase"].map(printable).replace("", "outside phases")
+    columns = [Column("phase", "phase")]
+    if "module" in rows:
+        rows["module"] = rows["module"].map(printable).replace("", OUTSIDE)
+        columns.append(Column("module", "module"))
+    columns += [
+        Column("first_calls", "kernels, A", "count"),
+        Column("second_calls", "B", "count"),
+        Column("first_ns", "kernel time, A", "ms"),
+        Column("second_ns", "B", "ms"),
+        Column("difference_ns", "difference", "ms"),
+        band_column("band_ns"),
+        Column("is_real", "beyond it", "yes_no"),
+    ]
+    return Table(key, title, tuple(columns), rows)
+
+
+def _pair_charts(pair: Pair) -> list[Chart]:
+    return [
+        Chart(
+            "waterfall",
+            "waterfall",
+            "From a profiled step of A to one of B",
+            pd.DataFrame(_bars(pair.waterfall)),
+            {"order": SERIES},
+        )
+    ]
+
+
+def _bars(waterfall: Waterfall) -> list[dict[str, Any]]:
+    """Bars that begin where the one above ends, of the first parts and the rest, and one for their sum: label, text,
+    series, begin_ns and end_ns of a step, off what A takes."""
+    at, num = 0, waterfall.num
+    bars: list[dict[str, Any]] = []
+    numbers = {id(cause): number for number, cause in enumerate(waterfall.causes, 1)}
+    for cause in waterfall.shortened(DRAWN):
+        number = numbers.get(id(cause))
+        label = f"{number} {_short(cause)}" if number else "the rest"
+        series = SERIES[cause.ns < 0] if cause.is_real and cause.kind != "rest" else SERIES[2]
+        place = {"begin_ns": at / num, "end_ns": (at + cause.ns) / num}
+        bars.append({"label": label, "text": printable(cause.text), "series": series} | place)
+        at += cause.ns
+    return [*bars, {"label": "in all", "text": "in all", "series": SERIES[3], "begin_ns": 0.0, "end_ns": at / num}]
+
+
+def _short(cause: Cause) -> str:
+    """Where a part is, in few characters."""
+    what = {"idle": "idle", "copies": "copies", "overlap": "at once"}.get(cause.kind, cause.module.rsplit("/", 1)[-1])
+    words = ", ".join(part for part in (cause.phase, what) if part and part != OUTSIDE) or "outside phases"
+    words = printable(words)
+    return words if len(words) <= LABEL else f"{words[: LABEL - 1]}…"

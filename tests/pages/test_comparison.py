@@ -1,0 +1,173 @@
+"""The pages of a comparison say what `compare` says, link to the pages of runs, and obey no name."""
+
+import re
+
+import markdown
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from analysis import write_site
+from analysis.comparison import forms
+from analysis.comparison.noise import SHIPPED
+from analysis.comparison.sides import load_side, of_tables
+from analysis.comparison.verdict import METRICS, compare
+from analysis.pages import comparison
+from analysis.render import charts
+from analysis.render.site import Site
+from jobs.__main__ import app
+from tests import synthetic
+from tests.comparison.conftest import export
+from tests.comparison.test_compare import HOSTILE
+
+
+def recorded(label, slower=1.0, size="small"):
+    """A made-up recording of two runs as a side, its kernels so much slower."""
+    rec = synthetic.recording((size,), (128,), modes=("forward", "train_step"))
+    begin = rec.kernels["start_ns"]
+    rec.kernels["end_ns"] = begin + ((rec.kernels["end_ns"] - begin) * slower).astype("int64")
+    rec.runs["started_at"] = label
+    for table in ("kernels", "ranges"):
+        frame = getattr(rec, table)
+        frame["run_id"] = frame["run_id"].astype("category")
+    side = of_tables(label, rec.runs, rec.steps, rec.kernels, rec.memops)
+    side.recording = rec
+    return side
+
+
+@pytest.fixture(scope="module")
+def compared():
+    return compare(recorded("before"), recorded("after", 1.5), SHIPPED)
+
+
+@pytest.fixture(scope="module")
+def links(compared):
+    return write_site._links(compared.first.recording, compared)
+
+
+@pytest.fixture(scope="module")
+def captures(tmp_path_factory):
+    """Two captures with hostile names, compared."""
+    folder = tmp_path_factory.mktemp("captures")
+    a = export([("forward", HOSTILE, 50)], hostile=HOSTILE).sqlite(folder / "a.sqlite")
+    b = export([("forward", "other", 90)], hostile=HOSTILE).sqlite(folder / "b<b>.sqlite")
+    return compare(load_side(a), load_side(b), SHIPPED)
+
+
+def written(compared, folder, rec):
+    """The pages of a comparison by path, without drawings; those of its runs too, where `rec` has none."""
+    links = write_site._links(rec, compared)
+    site = Site(folder, (), {}, ("size", "context_length"), run_pages=False)
+    said = comparison.answer(compared, links)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(charts, "render", lambda *arguments, **options: "<svg></svg>")
+        write_site.write_comparison(site, compared, links, said, comparison.counterparts(compared, links))
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.md")}
+
+
+@pytest.fixture(scope="module")
+def pages(compared, tmp_path_factory):
+    return written(compared, tmp_path_factory.mktemp("docs"), compared.first.recording)
+
+
+def test_every_pair_has_its_judgements_with_their_interval(compared, links):
+    answer = comparison.answer(compared, links)
+    assert set(answer.tables) == {"alone", *METRICS}
+    for metric in METRICS:
+        rows = answer.tables[metric].rows
+        assert len(rows) == len(compared.pairs) == 2
+        for row, pair in zip(rows.to_dict("records"), compared.pairs, strict=True):
+            judged = pair.judgements[metric]
+            assert (row["first"], row["second"], row["difference"]) == (judged.first, judged.second, judged.difference)
+            assert (row["low"], row["high"]) == (judged.difference - judged.band, judged.difference + judged.band)
+            assert (row["is_real"], row["verdict"]) == (judged.is_real, judged.verdict)
+    assert answer.facts["counts"][1] == "kernel time: 2 slower"
+
+
+def test_the_parts_are_those_of_the_waterfall_and_each_bar_begins_where_the_last_ended(compared, links):
+    pair = compared.pairs[1]
+    answer = comparison.of_pair(compared, pair, links)
+    rows = answer.tables["parts"].rows
+    *parts, total = rows["difference_ns"]
+    assert len(parts) == len(pair.waterfall.causes)
+    assert sum(parts) == pytest.approx(total) and total == pair.waterfall.difference_ns / pair.waterfall.num
+    bars = answer.charts["waterfall"].rows
+    assert list(bars["begin_ns"][1:-1]) == list(bars["end_ns"][:-2]) and bars["begin_ns"].iloc[0] == 0
+    assert bars["end_ns"].iloc[-1] == bars["end_ns"].iloc[-2] == pytest.approx(total)
+    for key in ("phases", "modules"):
+        kernels = answer.tables[key].rows
+        assert kernels["difference_ns"].sum() == pytest.approx(
+            pair.waterfall.groups.eval("second_ns - first_ns").sum() / pair.waterfall.num
+        )
+        assert kernels["is_real"].any()
+    assert answer.facts["pair"]["headline"] == forms.headline(pair)
+
+
+def test_of_one_pair_one_page_says_all(captures, tmp_path):
+    pages = written(captures, tmp_path, synthetic.recording(("small",), (128,), modes=("forward",)))
+    assert set(pages) == {"report/comparison.md"}
+    (page,) = pages.values()
+    assert "table-metrics" in page and "chart-waterfall" in page and "## By phase and module" in page
+    assert "peak allocated</td>" not in page, "captures do not know it"
+
+
+def test_a_run_of_the_report_keeps_its_page_and_others_get_one(compared, links, pages):
+    names = ("small-ctx128-fp32-naive-forward", "small-ctx128-fp32-naive-train_step")
+    assert links.runs == {("A", name): f"report/runs/{name}" for name in names} | {
+        ("B", name): f"report/runs-b/{name}" for name in names
+    }
+    made = {"report/comparison.md"} | {
+        f"report/{folder}/{name}.md" for folder in ("comparison", "runs-b") for name in names
+    }
+    assert set(pages) == made
+    page = pages[f"report/runs-b/{names[0]}.md"]
+    assert (
+        'This run is B, <a href="../../report/runs/small-ctx128-fp32-naive-forward.html">before</a> is A: step ' in page
+    )
+    assert re.search(r"kernel time \S+ (ms|µs) in A, \S+ (ms|µs) in B, beyond the noise band \(\+", page)
+    assert '<a href="../../report/comparison/small-ctx128-fp32-naive-forward.html">why</a>' in page
+    assert (
+        'href="../report/comparison/small-ctx128-fp32-naive-forward.html">small context 128 forward</a>'
+        in pages["report/comparison.md"]
+    )
+
+
+def test_a_run_that_is_compared_with_itself_has_one_page(compared, tmp_path):
+    again = compare(compared.first, compared.first, SHIPPED)
+    links = write_site._links(compared.second.recording, again)
+    assert {links.runs["A", run] == links.runs["B", run] for run in again.first.runs["run_id"]} == {True}
+    pages = written(again, tmp_path, compared.second.recording)
+    assert not [path for path in pages if "runs-b" in path] and [path for path in pages if "runs-a" in path]
+
+
+def test_runs_without_a_partner_are_listed_with_the_reason(compared):
+    second = compared.second
+    more = second.runs.iloc[[0]].assign(run_id="other", context_length=256)
+    second = of_tables("after", pd.concat([second.runs, more]), second.steps, second.kernels, second.memops)
+    made = compare(compared.first, second, SHIPPED)
+    rows = comparison.answer(made, write_site._links(compared.first.recording, made)).tables["alone"].rows
+    assert rows.to_dict("records") == [{"side": "B", "run": "other", "why": "no such run on the other side"}]
+
+
+def test_names_inside_captures_are_inert(captures, tmp_path):
+    links = write_site._links(synthetic.recording(("small",), (128,), modes=("forward",)), captures)
+    site = Site(tmp_path, (), {}, ("size",))
+    site.write("report/comparison.md", "comparison.md", comparison.answer(captures, links))
+    page = (tmp_path / "report" / "comparison.md").read_text()
+    assert "evil" in page and "alert(1)" in page.replace("&#40;", "(").replace("&#41;", ")")
+    html = markdown.markdown(page, extensions=["attr_list", "md_in_html", "tables"])
+    assert "<script" not in html and "<b>" not in html and 'href="javascript' not in html
+    assert not set("\x1b\u202e") & set(page) and not re.search(r"^# head", page, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--compare", "nowhere", "nowhere"], "nowhere: does not exist"),
+        (["--a", "size=small"], "are of --compare A B"),
+    ],
+)
+def test_what_cannot_be_compared_writes_no_report(tmp_path, arguments, what):
+    done = CliRunner().invoke(app, ["report", "--docs", str(tmp_path), *arguments])
+    assert done.exit_code == 2 and done.output.startswith("error: ") and what in done.output
+    assert done.output.count("\n") == 1 and not list(tmp_path.iterdir())
