@@ -36,6 +36,8 @@ from analysis.reference import kernel_families
 from analysis.render import timeline
 from analysis.render.site import Site
 from analysis.render.text import file_name, inline, plain
+from analysis.show.findings import FINDING, sentences
+from analysis.show.verdict import of_gpus, of_phases
 from jobs.contract.layout import SCRIPT
 from jobs.contract.studies import AGAIN
 
@@ -213,7 +215,8 @@ def _draft(
         run = answer.facts["run"]
         label = inline(" · ".join(str(run[name]) for name in ("size", "context_length", "mode")))
         trace = traces.get(run_id)
-        site.write(f"report/runs/{file_name(run_id)}.md", "run_page.md", answer, label=label, trace=trace)
+        words = {"label": label, "said": said_of_run(answer)}
+        site.write(f"report/runs/{file_name(run_id)}.md", "run_page.md", answer, trace=trace, **words)
     pages = sum(path.suffix == ".md" for path in site.written)
     breaches = checked.facts["num_breaches"]
     return Published(pages=pages, files=len(site.written), breaches=breaches, verdict=verdict)
@@ -222,6 +225,16 @@ def _draft(
 def _figures(file: Path) -> dict[str, Any]:
     """What a benchmark wrote; nothing where it was not run."""
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def said_of_run(answer: Answer) -> dict[str, list[str]]:
+    """The verdict and the findings of a run in the sentences in which `show` gives those of a capture."""
+    rows = answer.tables["elapsed"].rows
+    by_gpu = rows.drop(columns="phase").groupby("gpu", as_index=False).sum()
+    return {
+        "verdict": [*of_gpus(by_gpu), *of_phases(rows)],
+        "findings": [line.removeprefix(FINDING) for line in sentences(answer.tables["findings"].rows)],
+    }
 
 
 def write_timelines(rec: store.Recording, site: Site) -> dict[str, dict[str, Any]]:

@@ -34,6 +34,14 @@ PARTS = {
     "no_work_ns": "before the first operation of the GPU, and after its last",
 }
 """The parts of elapsed time, which add up to it."""
+BUSY = {"kernels_ns": "kernels", "graphs_ns": "graphs", "communication_ns": "communication", "copies_ns": "copies"}
+IDLE = {
+    "late_launch_ns": "launched late by the host",
+    "sync_ns": "in a synchronisation",
+    "between_ns": "between operations",
+    "unknown_idle_ns": "for an unknown reason",
+}
+"""What the parts are called, of busy time and of idle time between the first and the last operation."""
 
 _KERNELS, _GRAPHS, _COMMUNICATION, COPIES, _LATE, _SYNC, _BETWEEN, _UNKNOWN, _NO_WORK = range(len(PARTS))
 PHASES = (*ALL_PHASES, "")
