@@ -153,7 +153,7 @@ _COLOURS = {
 
 def _phase_colour(phase: str) -> str:
     """A phase has one colour on every page; what is none is grey."""
-    order = ("forward", "backward", "optimizer", "loss", "data", "clip", "zero_grad")
+    order = ("forward", "backward", "optimizer", "loss", "data", "clip", "zero_grad", "setup")
     assert set(order) == set(ALL_PHASES)
     return f"var(--series-{order.index(phase)})" if phase in order else "var(--family-fill)"
 
