@@ -290,7 +290,7 @@ class _SqliteTables:
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
         try:
             _limit(connection)
-            deadline = time.thread_time() + limits.CHECK_S
+            deadline = time.thread_time() + limits.check_s(path.stat())
             connection.set_progress_handler(lambda: time.thread_time() > deadline, 10_000)
             try:
                 tables = cls(connection, shown)
