@@ -32,7 +32,7 @@ def split_steps(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     num_steps = kernel_time.num_profiled_steps(kernels)
     for run_id, of_run in _runs(kernels, memops):
         for gpu, (_, of_gpu) in enumerate(_operations(*of_run).groupby(GPU, sort=True)):
-            table = sum(_split(of_step) for _, of_step in of_gpu.groupby("step", sort=False))
+            table = np.sum([_split(of_step) for _, of_step in of_gpu.groupby("step", sort=False)], axis=0)
             means = pd.DataFrame(table.T / num_steps[run_id], columns=list(verdict.PARTS))[list(PARTS)]
             rows.append(means.assign(run_id=run_id, gpu=gpu, phase=verdict.PHASES, elapsed_ns=means.sum(axis=1)))
     columns = ["run_id", "gpu", "phase", "elapsed_ns", *PARTS]
