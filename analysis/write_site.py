@@ -39,6 +39,8 @@ from analysis.reference import kernel_families
 from analysis.render import timeline
 from analysis.render.site import Site
 from analysis.render.text import file_name, inline, plain
+from analysis.show.findings import FINDING, sentences
+from analysis.show.verdict import of_gpus, of_phases
 from jobs.contract.layout import SCRIPT
 from jobs.contract.studies import AGAIN
 
@@ -242,6 +244,7 @@ def write_run_pages(
         label = inline(" · ".join(str(run[name]) for name in ("size", "context_length", "mode")))
         path = f"{folder}/{file_name(run_id)}"
         more = {"label": label, "side": side, "compared": counterparts.get(path, []), "trace": traces.get(run_id)}
+        more["said"] = said_of_run(answer)
         site.write(f"{path}.md", "run_page.md", answer, **more)
 
 
@@ -310,6 +313,16 @@ def _of_runs(rec: store.Recording, run_ids: list[str]) -> store.Recording:
 def _figures(file: Path) -> dict[str, Any]:
     """What a benchmark wrote; nothing where it was not run."""
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def said_of_run(answer: Answer) -> dict[str, list[str]]:
+    """The verdict and the findings of a run in the sentences in which `show` gives those of a capture."""
+    rows = answer.tables["elapsed"].rows
+    by_gpu = rows.drop(columns="phase").groupby("gpu", as_index=False).sum()
+    return {
+        "verdict": [*of_gpus(by_gpu), *of_phases(rows)],
+        "findings": [line.removeprefix(FINDING) for line in sentences(answer.tables["findings"].rows)],
+    }
 
 
 def write_timelines(rec: store.Recording, site: Site) -> dict[str, dict[str, Any]]:

@@ -35,6 +35,7 @@ ROOMS = {
     "analysis.capture": {"analysis.idle", "analysis.intervals", "jobs.contract", "analysis.reference"},
     "analysis.recording": {"jobs.contract", "analysis.reference", "analysis.capture"},
     "analysis.metrics": {
+        "analysis.capture",
         "analysis.idle",
         "analysis.intervals",
         "jobs.contract",
@@ -72,6 +73,7 @@ ROOMS = {
         "analysis.comparison",
         "analysis.pages",
         "analysis.render",
+        "analysis.show",
     },
     "analysis.commands": {
         "jobs.contract",

@@ -6,7 +6,9 @@ range. The launch is the API call with the operation's correlation id in the ope
 process only); every kernel of a CUDA graph belongs to the call that launched the graph. Push/pop ranges belong to the
 thread that pushed them, and nest per domain. What a thread without ranges launches (autograd's backward thread) gets
 its phase and step from the ranges open at that time on the process's other threads. Where a step has a forward and a
-backward range and no loss range, what is launched between the two is the loss. The label says how the phase is known:
+backward range and no loss range, what is launched between the two is the loss. Where
+PyTorch's operations are ranges, what a process launches from the first of them to its first phase, outside every step,
+is set-up, if that phase is one that a step begins with. The label says how the phase is known:
 
 - `exact`: the launching thread itself was inside the phase (or, where the capture names no phase, inside a range)
 - `linked`: so it was, inside a node of autograd's graph whose number tells the operation of forward that made it; the
@@ -49,9 +51,17 @@ clocks of host and GPU together only approximately. Of 2.8 M kernels that were r
 before their launch, by up to 2.23 ms, and by up to 0.5% of the time of their run's events."""
 NO_CALL, NOT_BELIEVED = -1, -2
 _NO_PHASE = len(vocabulary.ALL_PHASES)
-_FORWARD, _LOSS, _BACKWARD, _OPTIMIZER, _ZERO_GRAD = map(
+_SETUP, _DATA, _FORWARD, _LOSS, _BACKWARD, _OPTIMIZER, _ZERO_GRAD = map(
     vocabulary.ALL_PHASES.index,
-    (vocabulary.FORWARD, vocabulary.LOSS, vocabulary.BACKWARD, vocabulary.OPTIMIZER, vocabulary.ZERO_GRAD),
+    (
+        vocabulary.SETUP,
+        vocabulary.DATA,
+        vocabulary.FORWARD,
+        vocabulary.LOSS,
+        vocabulary.BACKWARD,
+        vocabulary.OPTIMIZER,
+        vocabulary.ZERO_GRAD,
+    ),
 )
 _LAUNCHES_ONE = re.compile(r"cu(da)?Launch(Cooperative)?Kernel(Ex|ExC)?")
 _PHASE_CATEGORIES = [*vocabulary.ALL_PHASES, ""]
@@ -479,6 +489,7 @@ class _Places:
         self._step_roots = ranges["is_step"].to_numpy()
         self._has_phases = bool(self._phase_roots.any())
         self._losses = _implied_losses(ranges, self._phase, self._phase_roots & ~_of_forward(ranges))
+        self._setups = _setups(ranges, self._phase)
 
     def operations(self, operations: pd.DataFrame, api: pd.DataFrame, row: np.ndarray) -> pd.DataFrame:
         """Place of each of `operations`, launched by this row of `api`."""
@@ -573,6 +584,11 @@ class _Places:
                 inside = (last >= 0) & (time[rows] < end[roots][last])
                 inside &= _num_open(start[roots], end[roots], time[rows]) == 1
                 step[rows[inside]] = self._step[roots[last[inside]]]
+            if owner in self._setups:
+                first_operation, first_phase = self._setups[owner]
+                rows = np.flatnonzero(wanted & (process == owner) & (phase == _NO_PHASE) & (step < 0))
+                rows = rows[(first_operation <= time[rows]) & (time[rows] < first_phase)]
+                phase[rows], attribution[rows] = _SETUP, PHASE
 
 
 def _of_forward(ranges: pd.DataFrame) -> np.ndarray:
@@ -591,6 +607,20 @@ def _implied_losses(ranges: pd.DataFrame, phase: np.ndarray, roots: np.ndarray) 
     follows = (process[first] == process[second]) & (thread[first] == thread[second]) & (step[first] == step[second])
     follows &= (phase[first] == _FORWARD) & (phase[second] == _BACKWARD) & (end[first] <= start[second])
     return process[first[follows]], end[first[follows]], start[second[follows]]
+
+
+def _setups(ranges: pd.DataFrame, phase: np.ndarray) -> dict[int, tuple[int, int]]:
+    """Process -> start of its first operation of PyTorch and of its first phase, where a step begins with that."""
+    setups = {}
+    process, start = ranges["process"].to_numpy(), ranges["start_ns"].to_numpy()
+    is_operation, has_phase = ranges["is_operation"].to_numpy(bool), phase != _NO_PHASE
+    for owner in np.unique(process[is_operation]):
+        mine = process == owner
+        phases = np.flatnonzero(mine & has_phase)
+        first = phases[np.argmin(start[phases])] if len(phases) else -1
+        if first >= 0 and phase[first] in (_DATA, _FORWARD, _ZERO_GRAD):
+            setups[int(owner)] = (int(start[mine & is_operation].min()), int(start[first]))
+    return setups
 
 
 def _num_open(start: np.ndarray, end: np.ndarray, time: np.ndarray) -> np.ndarray:

@@ -2,11 +2,12 @@
 
 A finding states what the capture holds, not what to do. Each has at least `LEAST_SHARE` of what it is a share of. A
 kernel is behind one finding at most: those of unfused attention and of a per-tensor optimizer first, the others by
-name. Times of the host are unions within a process, so that threads that wait together count once.
+name. Times of the host are of the process with most of them, since those of several processes pass at the same time,
+and unions within it, so that threads that wait together count once.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ import pandas as pd
 from analysis import intervals
 from analysis.capture.attribution import Attribution
 from analysis.capture.blocks import count_by, sum_by
-from analysis.capture.nsys_export import Capture, codes_of, distinct
+from analysis.capture.nsys_export import Capture, codes_of, distinct, process_id
 from analysis.reference import cuda_api, gemm_names
 from analysis.reference.kernel_families import Classification, Taxonomy
 from analysis.reference.kernel_names import shorten
@@ -46,9 +47,9 @@ KINDS = {
 COLUMNS = {
     "kind": "kind of finding",
     "what": "what such a finding is about",
-    "time_ns": "time behind it, on the GPU or on the host",
+    "time_ns": "time behind it: on all GPUs, or on the host in the process with most of it",
     "share": "part of what `of` names",
-    "of": f"{KERNEL_TIME}, {GPU_SPAN} (summed over GPUs), or {ELAPSED} (of all events, summed over processes)",
+    "of": f"{KERNEL_TIME}, {GPU_SPAN} (summed over GPUs), or {ELAPSED} (of all events)",
     "count": "kernels, copies, sets, calls or GPUs behind it",
     "evidence": "those with most time, as `name: count in time`, and further facts, separated by semicolons",
 }
@@ -86,17 +87,21 @@ def find(capture: Capture, attribution: Attribution, gpus: pd.DataFrame, taxonom
 
     gpus: the section of that name.
     """
-    findings = [
-        finding
-        for finding in (
+    num_updates = _num_optimizer_ranges(attribution.ranges)
+    return table_of(
+        [
             *_idle(gpus),
-            *_of_kernels(capture, attribution, taxonomy),
-            *_of_copies(capture, int(gpus["span_ns"].sum())),
+            *of_kernels(capture.kernels, attribution.kernels["phase"], num_updates, taxonomy),
+            *of_copies(capture.memops, int(gpus["span_ns"].sum())),
             *_of_calls(capture, attribution),
             *_tiny_kernels(capture, attribution, gpus),
-        )
-        if finding.time_ns and finding.time_ns >= LEAST_SHARE * finding.whole_ns
-    ]
+        ]
+    )
+
+
+def table_of(findings: Iterable[Finding]) -> pd.DataFrame:
+    """Those of `findings` with time enough, the most first; columns as of COLUMNS."""
+    findings = [finding for finding in findings if finding.time_ns >= max(LEAST_SHARE * finding.whole_ns, 1)]
     findings.sort(key=lambda finding: -finding.time_ns)
     rows = [
         asdict(finding) | {"what": KINDS[finding.kind], "share": finding.time_ns / finding.whole_ns}
@@ -149,15 +154,17 @@ class _Names:
         return Finding(kind, int(time.sum()), int(self.duration.sum()), KERNEL_TIME, int(calls.sum()), evidence)
 
 
-def _of_kernels(capture: Capture, attribution: Attribution, taxonomy: Taxonomy) -> Iterator[Finding]:
-    if not len(capture.kernels):
+def of_kernels(kernels: pd.DataFrame, phase: pd.Series, num_updates: int, taxonomy: Taxonomy) -> Iterator[Finding]:
+    """What kernels tell: kernel_name (categorical), process, device, stream, start_ns, end_ns, by start; the phase of
+    each; num_updates: how many optimizer phases there are."""
+    if not len(kernels):
         return
-    names = _Names(capture.kernels, taxonomy)
-    attention, num_pairs = _between_matmuls(capture.kernels, names)
+    names = _Names(kernels, taxonomy)
+    attention, num_pairs = _between_matmuls(kernels, names)
     if attention.any():
         more = f"between two matmuls: {num_pairs} times"
         yield names.finding("unfused_attention", *names.totals(attention), more)
-    optimizer, more = _per_tensor(attribution, names)
+    optimizer, more = _per_tensor(phase, num_updates, names)
     optimizer &= ~attention
     if optimizer.any():
         yield names.finding("per_tensor_optimizer", *names.totals(optimizer), more)
@@ -254,16 +261,14 @@ def _by_stream(kernels: pd.DataFrame) -> tuple[np.ndarray | None, np.ndarray]:
     return order, key[order]
 
 
-def _per_tensor(attribution: Attribution, names: _Names) -> tuple[np.ndarray, str]:
+def _per_tensor(phase: pd.Series, steps: int, names: _Names) -> tuple[np.ndarray, str]:
     """Which kernels are an optimizer's that works tensor by tensor (bool), and how many there are a step.
 
     Where the capture has the phase: its elementwise kernels, where most launches of the phase are such. Elsewhere
     those that only Adam's update has: addcdiv, addcmul and lerp.
     """
     elementwise = names.where(lambda _, known: known.family == "elementwise")
-    phase = attribution.kernels["phase"]
-    in_phase = phase.cat.codes.to_numpy() == phase.cat.categories.get_loc(OPTIMIZER)
-    steps = _num_optimizer_ranges(attribution.ranges)
+    in_phase = (phase == OPTIMIZER).to_numpy()
     if not steps or not in_phase.any():
         of_adam = names.of_rule("elementwise-addcdiv", "elementwise-addcmul-and-lerp")
         rows = of_adam[names.code]
@@ -298,8 +303,8 @@ _COPIES = {
 }
 
 
-def _of_copies(capture: Capture, span_ns: int) -> Iterator[Finding]:
-    memops = capture.memops
+def of_copies(memops: pd.DataFrame, span_ns: int) -> Iterator[Finding]:
+    """What copies and sets tell: operation, bytes, host_memory (categorical), start_ns, end_ns."""
     duration = (memops["end_ns"] - memops["start_ns"]).to_numpy()
     for kind, operations in _COPIES.items():
         rows = memops["operation"].isin(operations).to_numpy()
@@ -322,7 +327,7 @@ def _of_calls(capture: Capture, attribution: Attribution) -> Iterator[Finding]:
     names = [str(name) for name in api["name"].cat.categories]
     code = api["name"].cat.codes.to_numpy()
     kinds = np.array([_kind_of_call(name) for name in names], object)
-    steps = attribution.ranges[attribution.ranges["is_step"].to_numpy()] if len(attribution.ranges) else None
+    steps = attribution.ranges[attribution.ranges["is_step"].to_numpy(bool)]
     for kind in ("waiting_calls", "allocation_calls", "loading_calls"):
         copies = _waiting_copies(capture, attribution) if kind == "waiting_calls" else np.empty(0, np.int64)
         if not len(copies) and kind not in kinds:
@@ -332,26 +337,23 @@ def _of_calls(capture: Capture, attribution: Attribution) -> Iterator[Finding]:
         rows = np.flatnonzero(of_kind)
         if not len(rows):
             continue
-        start, end = api["start_ns"].to_numpy()[rows], api["end_ns"].to_numpy()[rows]
+        rows, time, process = _of_one_process(api, rows)
+        duration = (api["end_ns"].to_numpy() - api["start_ns"].to_numpy())[rows]
         calls = np.bincount(code[rows], minlength=len(names))
-        evidence = _top(names, calls, np.bincount(code[rows], end - start, len(names)))
-        if steps is not None and len(steps):
-            in_steps = _num_within(steps, api.iloc[rows])
-            evidence += f"; per step: {in_steps / len(steps):.1f}" if in_steps else ""
-            evidence += f"; outside steps: {len(rows) - in_steps}" if in_steps < len(rows) else ""
-        yield Finding(kind, _host_ns(api, rows), _elapsed_ns(capture), ELAPSED, len(rows), evidence)
+        evidence = [_top(names, calls, np.bincount(code[rows], duration, len(names)))]
+        mine = steps[steps["process"] == api["process"].iat[rows[0]]]
+        if len(mine):
+            in_steps = _num_within(mine, api.iloc[rows])
+            evidence += [f"per step: {in_steps / len(mine):.1f}"] * (in_steps > 0)
+            evidence += [f"outside steps: {len(rows) - in_steps}"] * (in_steps < len(rows))
+        yield Finding(kind, time, capture.events_ns, ELAPSED, len(rows), "; ".join([*evidence, *process]))
 
 
 def _num_within(steps: pd.DataFrame, calls: pd.DataFrame) -> int:
-    """How many of the calls begin while a step of their process is open, on any thread."""
-    num = 0
-    for process, mine in steps.groupby("process"):
-        time = calls["start_ns"].to_numpy()[calls["process"].to_numpy() == process]
-        begun, ended = (
-            np.searchsorted(np.sort(mine[edge].to_numpy()), time, "right") for edge in ("start_ns", "end_ns")
-        )
-        num += int((begun > ended).sum())
-    return num
+    """How many of the calls of a process begin while one of its steps is open, on any thread."""
+    time = calls["start_ns"].to_numpy()
+    begun, ended = (np.searchsorted(np.sort(steps[edge].to_numpy()), time, "right") for edge in ("start_ns", "end_ns"))
+    return int((begun > ended).sum())
 
 
 def _kind_of_call(name: str) -> str:
@@ -373,35 +375,33 @@ def _waiting_copies(capture: Capture, attribution: Attribution) -> np.ndarray:
     return rows[rows >= 0]
 
 
-def _host_ns(api: pd.DataFrame, rows: np.ndarray) -> int:
-    """Time in which a process was in one of these calls, on any thread, summed over processes. Rows ascend."""
-    start, end = api["start_ns"].to_numpy()[rows], api["end_ns"].to_numpy()[rows]
+def _of_one_process(api: pd.DataFrame, rows: np.ndarray) -> tuple[np.ndarray, int, list[str]]:
+    """Of these calls (rows ascend) those of the process that is in them for longest, on any thread; how long that is;
+    and the evidence which process it is, where several have calls."""
+    start, end = api["start_ns"].to_numpy(), api["end_ns"].to_numpy()
     processes, process = codes_of(api["process"].to_numpy()[rows])
-    total = 0
-    for number in range(len(processes)):
-        mine = process == number
-        total += int(intervals.new_ns(np.zeros(mine.sum(), np.int8), start[mine], end[mine]).sum())
-    return total
-
-
-def _elapsed_ns(capture: Capture) -> int:
-    return capture.events_ns * len(distinct(capture.api["process"].to_numpy()))
+    of_each = [rows[process == number] for number in range(len(processes))]
+    times = [int(intervals.new_ns(np.zeros(len(mine), np.int8), start[mine], end[mine]).sum()) for mine in of_each]
+    most = int(np.argmax(times))
+    num_processes = len(distinct(api["process"].to_numpy()))
+    which = f"process: {process_id(int(processes[most]))}, with most of {num_processes}"
+    return of_each[most], times[most], [which] * (num_processes > 1)
 
 
 def _tiny_kernels(capture: Capture, attribution: Attribution, gpus: pd.DataFrame) -> Iterator[Finding]:
     """Launches that take the host longer than the kernels run, where the GPU waits for them."""
-    place, api = attribution.kernels, capture.api
-    known = place["api"].to_numpy() >= 0
+    api, launch = capture.api, attribution.kernels["api"].to_numpy()
     span = int(gpus["span_ns"].sum())
-    if not known.any() or span - int(gpus["busy_ns"].sum()) < LEAST_IDLE * span:
+    if not (launch >= 0).any() or span - int(gpus["busy_ns"].sum()) < LEAST_IDLE * span:
         return
     launches = np.zeros(len(api), bool)
-    launches[place["api"].to_numpy()[known]] = True
-    rows = np.flatnonzero(launches)
+    launches[launch[launch >= 0]] = True
+    rows, time, process = _of_one_process(api, np.flatnonzero(launches))
     call = np.median((api["end_ns"].to_numpy() - api["start_ns"].to_numpy())[rows])
-    duration = (capture.kernels["end_ns"] - capture.kernels["start_ns"]).to_numpy()
+    mine = (capture.kernels["process"] == api["process"].iat[rows[0]]).to_numpy()
+    duration = (capture.kernels["end_ns"] - capture.kernels["start_ns"]).to_numpy()[mine]
     shorter = int((duration < call).sum())
-    if 2 * shorter <= len(duration) or len(rows) < known.sum() // 2:  # several kernels of a call: graphs
+    if 2 * shorter <= len(duration) or len(rows) < (launch[mine] >= 0).sum() // 2:  # several kernels of a call: graphs
         return
-    evidence = f"median kernel: {np.median(duration) / 1e3:.1f} µs; median launch call: {call / 1e3:.1f} µs"
-    yield Finding("tiny_kernels", _host_ns(api, rows), _elapsed_ns(capture), ELAPSED, shorter, evidence)
+    evidence = [f"median kernel: {np.median(duration) / 1e3:.1f} µs; median launch call: {call / 1e3:.1f} µs", *process]
+    yield Finding("tiny_kernels", time, capture.events_ns, ELAPSED, shorter, "; ".join(evidence))

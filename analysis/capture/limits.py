@@ -5,6 +5,7 @@ several kB, paths 40 deep) and is checked before the memory or the time is spent
 them; a test compares the two.
 """
 
+import os
 import sys
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -89,10 +90,16 @@ FREE_ROWS, FEWEST_ROW_BYTES = 20_000, 4
 """Of more than so many rows each has at least so many bytes in a Parquet file. nsys needs 12 and more, because no two
 events have the same times; equal rows would be a billion in 26 KB."""
 
-CHECK_S = 8.0
-"""The check of an SQLite file for damage ends after so many seconds of processor time, whatever the file's size. The
-690 MB of 5 M kernels take 2.5; 18 MB of rows that say nothing of 199 of their 200 columns take 3.8, for these are
-checked, too."""
+CHECK_S, CHECKED_BYTES = 7.0, 100_000_000
+"""The check of an SQLite file for damage ends after so many seconds of processor time, and one more for so many bytes
+on the disk: what is a hole takes none there. The 690 MB of 5 M kernels take 2.5 s, and more than three times as long
+when they are not in memory and the cores are shared. 18 MB of rows that say nothing of 199 of their 200 columns take
+3.8, for these are checked, too; 100 MB of them would take 20."""
+
+
+def check_s(file: os.stat_result) -> float:
+    """Seconds of processor time that the check of a file for damage may take."""
+    return CHECK_S + file.st_blocks * 512 / CHECKED_BYTES
 
 
 def check_density(rows: int, file_bytes: int, table: str) -> None:

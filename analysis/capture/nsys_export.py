@@ -295,7 +295,7 @@ class _SqliteTables:
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
         try:
             _limit(connection)
-            deadline = time.thread_time() + limits.CHECK_S
+            deadline = time.thread_time() + limits.check_s(path.stat())
             connection.set_progress_handler(lambda: time.thread_time() > deadline, 10_000)
             try:
                 tables = cls(connection, shown)
@@ -425,14 +425,14 @@ class _ParquetTables:
         # Strings stay with their numbers: one string under a million rows is one string.
         with pq.ParquetFile(self._files[table], read_dictionary=list(columns)) as file:
             data = file.read(columns=list(columns))
-        return [[value for chunk in data.column(name).chunks for value in self._values(chunk)] for name in columns]
+        return [[*chain.from_iterable(map(self._values, data.column(name).chunks))] for name in columns]
 
     def _values(self, chunk: pa.Array) -> Iterable:
         if not pa.types.is_dictionary(chunk.type):
             return chunk.to_pylist()
         limits.NAMES_BYTES.check(chunk.dictionary.nbytes)
         values = [*map(self._object, chunk.dictionary.to_pylist()), None]
-        return (values[i] for i in pc.fill_null(chunk.indices, -1).to_pylist())
+        return map(values.__getitem__, pc.fill_null(chunk.indices, -1).to_pylist())
 
     def _object(self, value):
         value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
@@ -819,8 +819,9 @@ def _ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str]) ->
 
 def _range_names(texts: list, text_ids: np.ndarray, strings: _Strings) -> pd.Categorical:
     """Names of ranges: their own text where there is one, else the registered string."""
-    places: dict = {}  # not pandas, which hashes a long text again in every row
-    codes = np.array([-1 if text is None else places.setdefault(text, len(places)) for text in texts], np.int64)
+    # Not pandas, which hashes a long text again in every row.
+    places = {text: code for code, text in enumerate(dict.fromkeys(text for text in texts if text is not None))}
+    codes = np.fromiter(map((places | {None: -1}).__getitem__, texts), np.int64, len(texts))
     values = [str(value) for value in places]
     limits.check_names(values, "a range")
     bare = np.flatnonzero(codes < 0)

@@ -23,9 +23,6 @@ from analysis import intervals
 from analysis.metrics.ranks import largest_of_ranks
 from jobs.contract.ranges import STEP
 
-LAUNCH_BOUND_BUSY_SHARE = 0.8
-"""A phase is called launch-bound where the GPU is busy for less than this share of its unprofiled wall time."""
-
 
 def spread(samples: pd.DataFrame, by: list[str], value: str, prefix: str) -> pd.DataFrame:
     """Median, minimum, maximum and number of samples of `value`: by, {prefix}_ns, _min_ns, _max_ns, {prefix}_n."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.answer import Answer, Chart, Column, Table, assemble
-from analysis.metrics import kernel_time, ranks, run_grid, timing, utilisation
+from analysis.metrics import elapsed, kernel_time, ranks, run_grid, timing, utilisation
 from analysis.metrics.ordering import place, sorted_by
 from analysis.pages.columns import spread_column
 from analysis.pages.module_costs import module_table, module_tree
@@ -39,6 +39,8 @@ def answers(
     of_run = {
         name: _by_run(rows)
         for name, rows in {
+            "elapsed": elapsed.split_steps(kernels, memops),
+            "findings": elapsed.find(kernels, memops),
             "times": _times(steps, kernels, memops),
             "totals": totals,
             "api": _per_step(api, ["phase", "name"], {"calls": "calls", "total_ns": "time_ns"}, num_steps),
@@ -55,9 +57,12 @@ def answers(
 
 @dataclass(frozen=True, kw_only=True)
 class Frames:
-    """One run: `times` by phase and clock, kernel time by phase and family (`families`), by kernel and by module, and
-    its memory, API calls, copies and checks."""
+    """One run: what a step's time is made of by GPU and phase (`elapsed`), what stands out (`findings`), `times` by
+    phase and clock, kernel time by phase and family (`families`), by kernel and by module, and its memory, API calls,
+    copies and checks."""
 
+    elapsed: pd.DataFrame
+    findings: pd.DataFrame
     times: pd.DataFrame
     families: pd.DataFrame
     kernels: pd.DataFrame
@@ -70,6 +75,8 @@ class Frames:
 
 
 def _frames(
+    elapsed: pd.DataFrame,
+    findings: pd.DataFrame,
     times: pd.DataFrame,
     totals: pd.DataFrame,
     api: pd.DataFrame,
@@ -81,6 +88,8 @@ def _frames(
     of_step = kernel_time.by_family(in_step, ["scope"]).rename(columns={"scope": "phase"})
     families = pd.concat([kernel_time.by_family(totals, ["phase"]), of_step], ignore_index=True)
     return Frames(
+        elapsed=elapsed.drop(columns="run_id"),
+        findings=findings.drop(columns="run_id"),
         times=times.drop(columns="run_id"),
         families=sorted_by(families, place(families["phase"], ORDER), -families["time_ns"]),
         kernels=kernel_time.by_kernel(in_step, ["scope"]).drop(columns="scope"),
@@ -108,7 +117,39 @@ def _facts(run: pd.Series, runs: pd.DataFrame, frames: Frames) -> dict:
 
 
 def _tables(frames: Frames) -> list[Table]:
-    return [*_time_tables(frames), *_kernel_tables(frames), *_other_tables(frames)]
+    return [
+        _elapsed_table(frames.elapsed),
+        _findings_table(frames.findings),
+        *_time_tables(frames),
+        *_kernel_tables(frames),
+        *_other_tables(frames),
+    ]
+
+
+def _elapsed_table(rows: pd.DataFrame) -> Table:
+    """Parts that take no time anywhere have no column."""
+    present = [name for name in elapsed.PARTS if rows[name].any()]
+    labels = elapsed.BUSY | {name: f"idle, {label}" for name, label in elapsed.IDLE.items()}
+    return Table(
+        "elapsed",
+        "What a step is made of on the GPU",
+        (
+            *[Column("gpu", "GPU", "number")] * (rows["gpu"].nunique() > 1),
+            Column("phase", "phase"),
+            Column("elapsed_ns", "elapsed", "ms"),
+            *(Column(name, labels[name], "ms") for name in present),
+        ),
+        rows,
+    )
+
+
+def _findings_table(rows: pd.DataFrame) -> Table:
+    return Table(
+        "findings",
+        "What stands out",
+        (Column("what", "finding"), Column("time_ns", "time", "ms"), Column("share", "share", "share")),
+        rows,
+    )
 
 
 def _time_tables(frames: Frames) -> list[Table]:

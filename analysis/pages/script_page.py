@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import kernel_time, queue, timing
+from analysis.metrics import elapsed, kernel_time, timing
 from analysis.metrics.ordering import place, sorted_by
 from analysis.pages.columns import spread_column
 from analysis.pages.module_costs import module_table
@@ -41,7 +41,7 @@ class Frames:
     phases: pd.DataFrame
     """Kernel time and host time of each phase in a captured step."""
     idle: pd.DataFrame
-    """One row: idle time of the GPU within a captured step, and the part in which it waited for a launch."""
+    """One row: idle time of a GPU within a captured step, and the part in which it waited for a launch."""
     tree: pd.DataFrame
     ranks: pd.DataFrame
     """One row of each rank: its unprofiled step, GPU busy, kernel time and that of communication in a captured one."""
@@ -102,11 +102,11 @@ def _ranks(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> 
 
 
 def _idle(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
-    placed = queue.placed(queue.operations(kernels, memops))
-    if placed.empty:
+    parts = elapsed.split_steps(kernels, memops)
+    if parts.empty:
         return pd.DataFrame(columns=["idle_ns", "launch_ns", "launch_share"])
-    num_steps = placed[queue.STEP].drop_duplicates().shape[0]
-    idle, late = placed["gap_ns"].sum() / num_steps, placed["late_ns"].sum() / num_steps
+    of_gpu = parts.groupby("gpu")[[*elapsed.IDLE]].sum().mean()
+    idle, late = of_gpu.sum(), of_gpu["late_launch_ns"]
     return pd.DataFrame({"idle_ns": [idle], "launch_ns": [late], "launch_share": [late / idle if idle else 0.0]})
 
 

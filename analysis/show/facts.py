@@ -21,7 +21,7 @@ def heads_of(summary: Summary) -> list[list[str]]:
     only = [f"only: {chosen}"] * bool(chosen)
     if len(summary.shown) < len(SECTIONS):
         return [only + _problems_of(summary)]
-    groups = [only + verdict_of(summary), findings_of(summary), facts_of(summary)]
+    groups = [only + verdict_of(summary), findings_of(summary.sections["findings"]), facts_of(summary)]
     return [group for group in groups if group]
 
 

@@ -2,7 +2,8 @@
 
 import re
 
-from analysis.capture.summary import Summary
+import pandas as pd
+
 from analysis.show.names import shorten
 from analysis.show.values import brief_time, printable, shown
 from jobs.contract.words import counted
@@ -31,25 +32,26 @@ SENTENCES = {
     "device_to_host": "data is copied to the host: {time}, {share} of the GPU's span, {operations}",
     "device_copies": "the driver copies on the GPU: {time}, {share} of the GPU's span, {operations}",
     "memsets": "the driver sets memory: {time}, {share} of the GPU's span, {operations}",
-    "waiting_calls": "the host waits for the GPU: {time}, {share} of {elapsed}, {calls}",
-    "allocation_calls": "the host takes memory from the driver, or returns it: {time}, {share} of {elapsed}, {calls}",
-    "loading_calls": "the host loads kernels' code, as in first steps: {time}, {share} of {elapsed}, {calls}",
-    "tiny_kernels": "launching takes longer than running, for {kernels}: {time}, {share} of {elapsed}, in launch calls",
+    "waiting_calls": "the host waits for the GPU: {time}, {share} of elapsed time, {calls}",
+    "allocation_calls": (
+        "the host takes memory from the driver, or returns it: {time}, {share} of elapsed time, {calls}"
+    ),
+    "loading_calls": "the host loads kernels' code, as in first steps: {time}, {share} of elapsed time, {calls}",
+    "tiny_kernels": (
+        "launching takes longer than running, for {kernels}: {time}, {share} of elapsed time, in launch calls"
+    ),
 }
 """What is said of each kind of finding: what it means, then its numbers. Of idle time the verdict says more."""
 
 
-def sentences(summary: Summary) -> list[str]:
+def sentences(table: pd.DataFrame) -> list[str]:
     """A sentence for each of the findings with most time behind them, MOST at most, with its numbers and evidence."""
     lines: list[str] = []
-    table = summary.sections["findings"]
-    several = len(summary.capture["processes"]) > 1
     for finding in table[table["kind"].isin(list(SENTENCES))].head(MOST).itertuples():
         if len(lines) >= LEAST and finding.share < LEAST_SHARE:
             continue
         values = {"time": brief_time(finding.time_ns), "share": shown("share", finding.share)}
         values |= {f"{noun}s": counted(finding.count, noun) for noun in ("kernel", "operation", "call")}
-        values["elapsed"] = "the elapsed time of all processes" if several else "elapsed time"
         evidence = f" ({_shortened(printable(finding.evidence))})" if finding.evidence else ""
         lines.append(f"{FINDING}{SENTENCES[finding.kind].format(**values)}{evidence}")
     return lines

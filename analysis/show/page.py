@@ -10,7 +10,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from analysis.capture.summary import NUM_MOMENTS, SECTIONS, Summary
-from analysis.capture.verdict import PARTS
+from analysis.capture.verdict import BUSY, IDLE
 from analysis.reference.kernel_families import FAMILIES
 from analysis.render.tables import family_chip
 from analysis.show.facts import LEAST_SAID, heads_of, note_of
@@ -133,30 +133,29 @@ def _verdict_bars(summary: Summary) -> Iterator[Markup]:
     if len(rows) > MOST_GPUS or len(summary.shown) < len(SECTIONS):
         return
     for _, row in rows.iterrows():
-        parts = [(label, colour, row[name] / max(row["elapsed_ns"], 1)) for name, (label, colour) in _PARTS.items()]
-        pieces = (("", f"background:var(--{colour})", label, share) for label, colour, share in parts)
+        shares = row[[*_PARTS]] / max(row["elapsed_ns"], 1)
+        pieces = (("", f"background:var(--{_COLOURS[name]})", _PARTS[name], share) for name, share in shares.items())
         title = f"Elapsed time of GPU {row['gpu']}: {time_text(row['elapsed_ns'])}"
         yield _bar(title, "Shares of elapsed time", pieces)
 
 
-_PARTS = {
-    "kernels_ns": ("kernels", "series-0"),
-    "graphs_ns": ("graphs", "family-triton"),
-    "communication_ns": ("communication", "family-communication"),
-    "copies_ns": ("copies", "family-copy"),
-    "late_launch_ns": ("idle: launched late by the host", "series-5"),
-    "sync_ns": ("idle: in a synchronisation", "series-2"),
-    "between_ns": ("idle: between operations", "family-sort"),
-    "unknown_idle_ns": ("idle: for an unknown reason", "family-other"),
-    "no_work_ns": ("no work", "family-memory"),
+_PARTS = BUSY | {name: f"idle: {label}" for name, label in IDLE.items()} | {"no_work_ns": "no work"}
+_COLOURS = {
+    "kernels_ns": "series-0",
+    "graphs_ns": "family-triton",
+    "communication_ns": "family-communication",
+    "copies_ns": "family-copy",
+    "late_launch_ns": "series-5",
+    "sync_ns": "series-2",
+    "between_ns": "family-sort",
+    "unknown_idle_ns": "family-other",
+    "no_work_ns": "family-memory",
 }
-"""Label and colour of each part."""
-assert set(_PARTS) == set(PARTS)
 
 
 def _phase_colour(phase: str) -> str:
     """A phase has one colour on every page; what is none is grey."""
-    order = ("forward", "backward", "optimizer", "loss", "data", "clip", "zero_grad")
+    order = ("forward", "backward", "optimizer", "loss", "data", "clip", "zero_grad", "setup")
     assert set(order) == set(ALL_PHASES)
     return f"var(--series-{order.index(phase)})" if phase in order else "var(--family-fill)"
 

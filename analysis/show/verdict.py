@@ -1,11 +1,12 @@
 """The verdict in sentences: where the time of each GPU goes, and what limits it."""
 
 import math
+from collections.abc import Collection
 
 import pandas as pd
 
 from analysis.capture.summary import Summary
-from analysis.capture.verdict import PARTS
+from analysis.capture.verdict import BUSY, IDLE, PARTS
 from analysis.show.values import brief_time
 from jobs.contract.words import counted
 
@@ -16,13 +17,6 @@ INFERRED_SHARE = 0.5
 NEXT_SHARE = 0.2
 """A second limit is named where it takes at least this part of the time."""
 
-_BUSY = {"kernels_ns": "kernels", "graphs_ns": "graphs", "communication_ns": "communication", "copies_ns": "copies"}
-_CAUSES = {
-    "late_launch_ns": "launched late by the host",
-    "sync_ns": "in a synchronisation",
-    "between_ns": "between operations",
-    "unknown_idle_ns": "for an unknown reason",
-}
 _NO_WORK = "before its first and after its last operation"
 LONG_NO_WORK = 0.05
 """From this part of the time on, what comes before the first and after the last operation of a GPU is told apart, and
@@ -47,18 +41,46 @@ speak of start-up."""
 
 
 def sentences(summary: Summary) -> list[str]:
-    """Lines of plain text: what limits a GPU and where its time goes, in three lines of one GPU, one each of a few, a
-    summary of many; of the phases; and where start-up ends."""
+    """Lines of plain text: what limits a GPU and where its time goes, by GPU and by phase; and where start-up ends."""
     rows = summary.sections["verdict"]
     if not len(rows):
         return [f"No work on any GPU in {brief_time(summary.capture['events_ns'])} of events"]
+    shares = summary.sections["phases"].set_index("phase")["inferred_share"]
+    inferred = set(shares.index[shares.fillna(0) > INFERRED_SHARE])
+    return [*of_gpus(rows), *of_phases(summary.sections["verdict_phases"], inferred), *_of_startup(summary.capture)]
+
+
+def of_gpus(rows: pd.DataFrame) -> list[str]:
+    """What limits each GPU and where its time goes: three lines of one GPU, one each of a few, a summary of many. rows:
+    gpu, elapsed_ns, and its PARTS, of which some may not be there."""
+    rows = _with_all_parts(rows)
     if len(rows) > MOST_GPUS:
-        return [*_of_many(rows), *_of_phases(summary), *_of_startup(summary.capture)]
+        return _of_many(rows)
     lines = []
     for _, row in rows.iterrows():
-        start = f"GPU {row['gpu']}: {_limit(row)}"
+        start = f"GPU {row['gpu']:.0f}: {_limit(row)}"
         lines += [start, _sum_of_parts(row), *_causes(row)] if len(rows) == 1 else [f"{start}. {_sum_of_parts(row)}"]
-    return lines + _of_phases(summary) + _of_startup(summary.capture)
+    return lines
+
+
+def of_phases(rows: pd.DataFrame, inferred: Collection[str] = ()) -> list[str]:
+    """What each phase is limited by, on all GPUs together; those that are inferred are labelled so. rows: those of
+    `of_gpus`, by phase."""
+    rows = _with_all_parts(rows[rows["phase"] != ""])
+    phases = rows.groupby("phase", sort=False)[["elapsed_ns", *PARTS]].sum()
+    phases = phases[phases["elapsed_ns"] >= LEAST_SAID * phases["elapsed_ns"].sum()]
+    texts = []
+    for phase, row in phases.iterrows():
+        name, takes = next(iter(_takes(row).items()))
+        if takes:
+            limit = f"{name.removeprefix('the ')} {_percent(takes, row['elapsed_ns'])}"
+            label = ", inferred" * (phase in inferred)
+            texts.append(f"{phase} {brief_time(row['elapsed_ns'])} ({limit}{label})")
+    return [f"By phase, with what limits it: {', '.join(texts)}"] if texts else []
+
+
+def _with_all_parts(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(**{part: 0 for part in PARTS if part not in rows})
 
 
 def _worked(row: pd.Series) -> int:
@@ -71,8 +93,8 @@ def _sum_of_parts(row: pd.Series) -> str:
     """`116 ms = kernels 36.2 ms (31%) + idle 79.4 ms (69%)`, and where a GPU has no work for long
     `4.29 s = 2.95 s without work + 1.34 s, with kernels 115 ms (8.6%), idle 1.17 s (88%)`"""
     worked = _worked(row)
-    idle_ns = sum(row[name] for name in _CAUSES) + (row["no_work_ns"] if worked == row["elapsed_ns"] else 0)
-    present = [part for part in _largest_first(row, _BUSY) if row[part[0]] >= LEAST_PART * worked]
+    idle_ns = sum(row[name] for name in IDLE) + (row["no_work_ns"] if worked == row["elapsed_ns"] else 0)
+    present = [part for part in _largest_first(row, BUSY) if row[part[0]] >= LEAST_PART * worked]
     terms = [f"{label} {_time(row[name], worked)}" for name, label in present]
     if idle_ns:
         terms.append(f"idle {_time(idle_ns, worked)}")
@@ -84,7 +106,7 @@ def _sum_of_parts(row: pd.Series) -> str:
 
 def _causes(row: pd.Series) -> list[str]:
     """`Idle: launched late by the host 75.1 ms, between operations 4.30 ms`"""
-    labels = _CAUSES | ({"no_work_ns": _NO_WORK} if _worked(row) == row["elapsed_ns"] else {})
+    labels = IDLE | ({"no_work_ns": _NO_WORK} if _worked(row) == row["elapsed_ns"] else {})
     idle_ns = sum(row[name] for name in labels)
     present = [part for part in _largest_first(row, labels) if row[part[0]] >= LEAST_SAID * idle_ns]
     causes = ", ".join(f"{label} {brief_time(row[name])}" for name, label in present)
@@ -128,22 +150,6 @@ def _of_many(rows: pd.DataFrame) -> list[str]:
             first, last = rows.loc[at, "gpu"]
             lines.append(f"By GPU, {does} {least} (GPU {first}) to {most} (GPU {last}) of the time")
     return lines
-
-
-def _of_phases(summary: Summary) -> list[str]:
-    """What each phase is limited by, on all GPUs together; a phase whose kernels are inferred is labelled so."""
-    rows = summary.sections["verdict_phases"]
-    phases = rows[rows["phase"] != ""].groupby("phase", sort=False)[["elapsed_ns", *PARTS]].sum()
-    phases = phases[phases["elapsed_ns"] >= LEAST_SAID * phases["elapsed_ns"].sum()]
-    inferred = summary.sections["phases"].set_index("phase")["inferred_share"]
-    texts = []
-    for phase, row in phases.iterrows():
-        name, takes = next(iter(_takes(row).items()))
-        if takes:
-            limit = f"{name.removeprefix('the ')} {_percent(takes, row['elapsed_ns'])}"
-            label = ", inferred" * bool(inferred.get(phase, 0) > INFERRED_SHARE)
-            texts.append(f"{phase} {brief_time(row['elapsed_ns'])} ({limit}{label})")
-    return [f"By phase, with what limits it: {', '.join(texts)}"] if texts else []
 
 
 def _of_startup(facts: dict) -> list[str]:

@@ -47,10 +47,10 @@ OPTIMIZER = "optimizer"
 PHASES = (FORWARD, LOSS, BACKWARD, OPTIMIZER)
 """The phases of a sweep's steps."""
 
-DATA, CLIP, ZERO_GRAD = "data", "clip", "zero_grad"
-ALL_PHASES = (DATA, FORWARD, LOSS, BACKWARD, CLIP, OPTIMIZER, ZERO_GRAD)
-"""Those of anyone's training script, too: waiting for the next batch, clipping of gradients, and setting them to
-zero."""
+SETUP, DATA, CLIP, ZERO_GRAD = "setup", "data", "clip", "zero_grad"
+ALL_PHASES = (SETUP, DATA, FORWARD, LOSS, BACKWARD, CLIP, OPTIMIZER, ZERO_GRAD)
+"""Those of anyone's training script, too: what comes before its first step, waiting for the next batch, clipping of
+gradients, and setting them to zero."""
 
 FOLLOWED = "modules:"
 """Begins the names of the outermost ranges of a step in which modules are followed."""

@@ -62,6 +62,11 @@ def _find(export: Export, tmp_path: Path) -> dict[str, dict]:
     return {row["kind"]: row for row in summary.as_json()["findings"]}
 
 
+def _said(export: Export, tmp_path: Path) -> list[str]:
+    number = len(list(tmp_path.iterdir()))
+    return sentences(summarise(read(export.sqlite(tmp_path / f"{number}.sqlite"), details=False)).sections["findings"])
+
+
 def _attention(softmax: tuple[str, ...], before=(MUL, MASKED_FILL), after=()) -> Export:
     return _kernels(GEMM, *before, *softmax, *after, GEMM, GEMM, repeat=3)
 
@@ -288,9 +293,34 @@ def test_threads_that_wait_together_count_once(tmp_path):
     export = Export()
     for thread, end in ((1, 500), (2, 700)):
         export.call(100, end, thread=thread, name="cudaDeviceSynchronize")
-    export.call(900, 1000, process=2, name="cudaDeviceSynchronize")
+    export.call(900, 1000, name="cudaLaunchKernel")
     row = _find(export, tmp_path)["waiting_calls"]
-    assert (row["time_ns"], row["count"], row["share"]) == (600 + 100, 3, 700 / (2 * 900))
+    assert (row["time_ns"], row["count"], row["share"]) == (600, 2, 600 / 900)
+
+
+def test_a_time_of_the_host_is_of_the_process_with_most_of_it(tmp_path):
+    """One process of eight that waits for 3% of the time is found, and waits of two are not added."""
+    export = Export()
+    for process in range(1, 9):
+        export.push("step", 0, 5_000, process=process)
+        export.call(0, 10_000, process=process, name="cudaLaunchKernel")
+    export.call(1_000, 1_300, process=2, name="cudaDeviceSynchronize")
+    export.call(9_000, 9_050, process=2, thread=2, name="cudaDeviceSynchronize")
+    export.call(1_000, 1_090, process=5, name="cudaStreamSynchronize")
+    row = _find(export, tmp_path)["waiting_calls"]
+    assert (row["time_ns"], row["count"], row["share"], row["of"]) == (350, 2, 0.035, "elapsed time")
+    assert row["evidence"] == (
+        "cudaDeviceSynchronize: 2 in 0.00 ms; per step: 1.0; outside steps: 1; process: 2, with most of 8"
+    )
+
+
+def test_launches_of_one_process_are_held_against_its_own_kernels(tmp_path):
+    export = _launches(100, 1000)
+    for number in range(40):  # long kernels, which another process launches
+        export.launch(number * 1000 + 10, process=2, device=1, start=number * 1000 + 600, end=number * 1000 + 650)
+    row = _find(export, tmp_path)["tiny_kernels"]
+    assert (row["count"], row["time_ns"]) == (40, 40 * 500)
+    assert row["evidence"].endswith("; process: 1, with most of 2")
 
 
 def _launches(duration: int, period: int, call: int = 500) -> Export:
@@ -327,7 +357,7 @@ def test_a_capture_without_gpu_work_or_calls_has_no_findings(tmp_path):
 def test_a_sentence_has_numbers_and_evidence(tmp_path):
     export = _kernels("\x1b[2J" + CAST, CAST, FILL, NCCL, CONTIGUOUS, FFMA, _cutlass("75_tensorop_f16_gemm_align1"))
     export.launch(0, start=2 * MS, end=2 * MS + US, name=MUL)
-    lines = sentences(summarise(read(export.sqlite(tmp_path / "x.sqlite"), details=False)))
+    lines = _said(export, tmp_path)
     assert len(lines) == MOST
     assert lines[0].startswith(
         "Finding: kernels only convert the data type: 20.0 µs, 28.2% of kernel time, 2 kernels ("
@@ -340,19 +370,16 @@ def test_a_sentence_names_two_kernels_that_differ_in_few_characters(tmp_path):
         "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize{}x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4_execute_kernel"
     )
     names = [tile.format(size) + "__5x_cublas" for size in (64, 128, 256)]
-    (line,) = sentences(summarise(read(_kernels(*names).sqlite(tmp_path / "x.sqlite"), details=False)))
+    (line,) = _said(_kernels(*names), tmp_path)
     first, second = line.split("(")[1].rstrip(")").split("; ")
     assert first != second and first.endswith(": 1 in 0.01 ms")
     assert len(line) <= 2 * 116
 
 
 def test_small_findings_are_said_only_among_the_first(tmp_path):
-    def said(*names):
-        return sentences(summarise(read(_kernels(*names).sqlite(tmp_path / f"{len(names)}.sqlite"), details=False)))
-
     kinds = [FFMA] * 50 + [FILL] * 40 + [NCCL] * 30 + [CAST] * 3
-    assert len(said(*kinds)) == 3, "of the casts there are 2.4%"
-    assert len(said(*kinds, CAST)) == 4
+    assert len(_said(_kernels(*kinds), tmp_path)) == 3, "of the casts there are 2.4%"
+    assert len(_said(_kernels(*kinds, CAST), tmp_path)) == 4
 
 
 def test_every_kind_has_a_sentence_but_idle_of_which_the_verdict_says_more():

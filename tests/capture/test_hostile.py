@@ -484,6 +484,14 @@ def test_a_check_that_takes_too_long_is_ended(tmp_path, monkeypatch):
         read(path)
 
 
+def test_what_is_on_the_disk_earns_the_check_more_time(tmp_path):
+    (tmp_path / "full").write_bytes(b"x" * 10_000_000)
+    (tmp_path / "hole").touch()
+    os.truncate(tmp_path / "hole", 16 << 30)
+    full, hole = (limits.check_s((tmp_path / name).stat()) for name in ("full", "hole"))
+    assert full == pytest.approx(limits.CHECK_S + 0.1, rel=0.01) and hole < limits.CHECK_S + 0.01
+
+
 @pytest.mark.long
 def test_the_check_of_a_large_file_takes_no_longer(tmp_path, assert_refused):
     """Rows of nine bytes, each of which has the default of 199 columns to be checked: 100 MB are 20 s of work."""

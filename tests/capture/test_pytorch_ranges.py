@@ -273,5 +273,62 @@ def test_what_a_user_records_is_a_users_range(export, tmp_path):
     places = _places(export, tmp_path)
     assert (places[1], places[3]) == (("forward", "block_0", "exact"), ("backward", "block_0", "linked"))
     phases = summary.sections["phases"].set_index("phase")
-    assert phases["kernel_calls"].to_dict() == {"forward": 1, "loss": 1, "backward": 1, "": 1}
+    assert phases["kernel_calls"].to_dict() == {"setup": 1, "forward": 1, "loss": 1, "backward": 1}
     assert phases["inferred_share"]["loss"] == 1
+
+
+def _with_set_up(export, *, phase="forward", step=None, process=1) -> None:
+    """PyTorch's operations begin at 100, and the first phase at 500."""
+    where = {"process": process}
+    for at in (99, 100, 499):
+        export.launch(at, thread=9, **where)
+    _operation(export, "aten::cat", 100, kernel=False, long=1, **where)
+    _operation(export, "aten::randn", 300, **where)
+    if step:
+        export.push("step", *step, **where)
+    export.push(phase, 500, 600, **where)
+    export.launch(500, **where)
+    export.launch(601, thread=9, **where)
+
+
+def test_what_comes_before_the_first_step_is_set_up_to_the_nanosecond(export, tmp_path):
+    _with_set_up(export)
+    phases = [place[::2] for place in _places(export, tmp_path)]
+    assert phases == [
+        ("", "none"),
+        ("setup", "phase"),
+        ("setup", "phase"),
+        ("setup", "phase"),
+        ("forward", "exact"),
+        ("", "none"),
+    ]
+
+
+@pytest.mark.parametrize("phase", ["backward", "optimizer"])
+def test_before_a_phase_that_no_step_begins_with_steps_may_be_unmarked(export, tmp_path, phase):
+    _with_set_up(export, phase=phase)
+    assert "setup" not in {place[0] for place in _places(export, tmp_path)}
+
+
+def test_what_lies_in_a_step_is_no_set_up(export, tmp_path):
+    _with_set_up(export, step=(200, 700))
+    assert [place[0] for place in _places(export, tmp_path)] == ["", "setup", "", "", "forward", ""]
+
+
+def test_without_operations_of_pytorch_steps_before_the_first_range_may_be_unmarked(export, tmp_path):
+    export.push("init", 0, 100)
+    export.launch(50)
+    export.push("forward", 200, 300)
+    export.launch(250)
+    assert [place[0] for place in _places(export, tmp_path)] == ["", "forward"]
+
+
+def test_set_up_is_that_of_its_process_and_the_sums_hold(export, tmp_path):
+    _with_set_up(export)
+    _with_set_up(export, process=2, phase="backward")
+    summary = summarise(read(export.sqlite(tmp_path / "x.sqlite")))
+    phases = summary.sections["phases"].set_index("phase")
+    assert phases["kernel_calls"].to_dict() == {"setup": 3, "forward": 1, "backward": 1, "": 7}
+    assert phases["kernel_ns"].sum() == summary.capture["kernel_ns"] and phases.loc["setup", "phase_share"] == 1
+    assert sum(summary.coverage.values()) == pytest.approx(1)
+    assert summary.coverage["phase"] == phases.loc["setup", "kernel_ns"] / summary.capture["kernel_ns"]

@@ -35,6 +35,14 @@ def test_pytorchs_ranges_give_each_kernel_a_phase(summary, name):
     assert coverage["inferred"] <= 0.03, "what is launched beside PyTorch's operations, such as clipping"
 
 
+def test_what_ddp_does_before_the_first_step_is_set_up(summary):
+    of_ddp = summary("ddp_autograd")
+    phases = of_ddp.sections["phases"].set_index("phase")
+    assert "" not in phases.index and of_ddp.coverage["none"] == 0
+    assert phases["kernel_ns"].sum() == of_ddp.capture["kernel_ns"]
+    assert phases.loc["setup", "kernel_calls"] == 14, "of each process: three broadcasts, a gather, and what fills them"
+
+
 @pytest.mark.parametrize("name", TOLD_BY_PYTORCH)
 def test_backward_is_linked_to_forward_by_number(summary, name):
     phases = summary(name).sections["phases"].set_index("phase")
@@ -122,6 +130,6 @@ def test_start_up_of_a_whole_process_is_said_with_how_to_leave_it_out(summary, n
 
 @pytest.mark.parametrize("name", NAMES)
 def test_findings_take_about_two_lines(summary, name):
-    lines = findings_of(summary(name))
+    lines = findings_of(summary(name).sections["findings"])
     assert 1 <= len(lines) <= 5
     assert all(len(line) <= 260 for line in lines)

@@ -444,7 +444,7 @@ def test_phases_and_ranges_count_the_same_kernels(tmp_path):
     ("options", "said"),
     [
         (["optimizer"], "--phase optimizer: write PHASE=RANGE"),
-        (["training=loop"], "the phases are data, forward"),
+        (["training=loop"], "the phases are setup, data, forward"),
         (["forward="], "write PHASE=RANGE"),
         (["forward=a", "backward=a"], "the range a is forward already"),
     ],

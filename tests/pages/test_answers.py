@@ -146,10 +146,14 @@ def test_a_finished_run_without_timings_is_a_breach(rec):
     assert {"timed_steps", "phase_sum"} <= set(breaches["check"])
 
 
-def test_every_run_has_a_page_and_its_neighbours(rec):
+@pytest.fixture(scope="module")
+def pages(rec):
     checks = reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums).tables["checks"].rows
     tables = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "api", "memops", "memory")}
-    pages = dict(run_page.answers(**tables, checks=checks))
+    return dict(run_page.answers(**tables, checks=checks))
+
+
+def test_every_run_has_a_page_and_its_neighbours(rec, pages):
     assert set(pages) == set(rec.runs["run_id"])
     axes = {axis["name"]: axis for axis in pages["small-ctx512-fp32-naive-forward"].facts["axes"]}
     assert axes["context"]["before"]["run_id"] == "small-ctx128-fp32-naive-forward"
@@ -159,6 +163,23 @@ def test_every_run_has_a_page_and_its_neighbours(rec):
     lost = pages["2.7B-ctx1024-fp32-naive-train_step"]
     assert lost.facts["why"] == "OOM in forward"
     assert all(not len(table.rows) for table in lost.tables.values())
+
+
+def test_a_run_page_says_what_limits_its_gpu_and_what_stands_out_as_show_does(pages):
+    answer = pages["small-ctx512-fp32-naive-train_step"]
+    said = write_site.said_of_run(answer)
+    limit, parts, causes, phases = said["verdict"]
+    assert limit.startswith("GPU 0: limited by kernels: they run ")
+    assert " ms = kernels " in parts and "% of the time" in limit and causes.startswith("Idle: ")
+    assert phases.startswith("By phase, with what limits it: forward ")
+    assert any(line.startswith("FP32 GEMMs run without tensor cores: ") for line in said["findings"])
+    columns = [column.key for column in answer.tables["elapsed"].columns]
+    assert "gpu" not in columns and "communication_ns" not in columns, "one GPU, and nothing to say of communication"
+
+
+def test_nothing_is_said_of_where_the_time_of_an_unfinished_run_went(pages):
+    lost = pages["2.7B-ctx1024-fp32-naive-train_step"]
+    assert write_site.said_of_run(lost) == {"verdict": [], "findings": []}
 
 
 def test_the_overview_counts_what_is_there(rec):
