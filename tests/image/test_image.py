@@ -87,7 +87,7 @@ def test_it_runs_as_a_user_asks_for_the_gpu_and_says_what_it_is(engine, image):
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_examples_are_planned_with_their_memory(container, example):
-    there = ("--workdir", "/app/site/examples")
+    there = ("--workdir", "/examples")
     code, said = container(*READ_ONLY, *there, command=["plan", "--sweep", example, "--only", "mode=forward"])
     assert code == 0
     runs = [line.rstrip() for line in said.splitlines() if "-forward-" in line]

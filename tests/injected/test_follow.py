@@ -53,6 +53,7 @@ def phases(tmp_path):
     return run
 
 
+@pytest.mark.long
 def test_gradients_are_unscaled_in_the_optimizer(phases):
     names = [name for name in phases(SCALED) if name != "end"]
     assert names == ["forward", "zero_grad", "backward", "optimizer", "clip"]

@@ -58,6 +58,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.long
 def test_one_command_measures_and_makes_the_recording_and_the_site(arguments, tmp_path):
     done = jobs(*arguments, "--log-format", "json", "--price-per-hour", "3600")
     assert done.returncode == 0, done.stderr

@@ -101,6 +101,7 @@ def plan(*arguments) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("sold_gb", "cap"), [(24, 21.9), (80, 78.5)])
 def test_the_plan_for_a_gpu_marks_the_runs_that_a_cap_of_its_size_stopped(sold_gb, cap):
     lines = plan("--sweep", STUDY, "--only", "memory_limit_gib=0.0", "--gpu-memory", sold_gb)
@@ -114,6 +115,7 @@ def test_the_plan_for_a_gpu_marks_the_runs_that_a_cap_of_its_size_stopped(sold_g
     assert lines[-1] == f"{stopped} of 20 runs will not fit a GPU sold with {sold_gb} GB"
 
 
+@pytest.mark.long
 def test_the_plan_of_a_capped_sweep_marks_what_its_caps_will_stop():
     lines = plan("--sweep", STUDY)
     stopped = load("memory").runs["status"].astype(str).eq("oom").sum()

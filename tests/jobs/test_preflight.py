@@ -54,6 +54,7 @@ def test_without_a_gpu_the_check_says_what_docker_needs(no_gpu):
     assert preflight.check_gpu_memory(RUNS).state == preflight.check_other_processes().state == "failed"
 
 
+@pytest.mark.long
 def test_an_idle_gpu_is_ok(monkeypatch):
     FakeNvml(monkeypatch)
     assert preflight.check_gpu().found == "NVIDIA H200"
@@ -218,6 +219,7 @@ def test_no_nsys_says_what_to_install(monkeypatch):
     assert "nsight-systems-cli" in check.fix
 
 
+@pytest.mark.long
 def test_a_torch_without_cuda_is_found_out():
     torch = pytest.importorskip("torch")
     if torch.version.cuda:

@@ -146,6 +146,7 @@ def test_a_script_ends_with_its_recording_and_its_site(profile, tmp_path):
     assert (tmp_path / "results" / "raw" / "train" / "train.nsys-rep").is_file()
 
 
+@pytest.mark.long
 def test_losses_are_the_same_to_the_bit(followed, tmp_path):
     printed, code, noted = followed(TRAIN.replace("WORKERS", "0"), goes_on=True)
     assert code == 0 and printed.rstrip().endswith("the end") and noted["stage"] == "done"

@@ -147,6 +147,7 @@ def test_out_of_memory_is_a_result_with_phase_and_bytes(session, fake_worker, co
     assert len(fake_worker.tasks) == num_tasks
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("collector", ["timer", "nsys"])
 def test_a_crash_is_a_result_and_the_next_run_has_a_new_worker(session, fake_worker, collector):
     faults = {FIRST: ("warm-up", "exit"), SECOND: ("measured", "segfault"), THIRD: ("warm-up", "failed")}

@@ -156,6 +156,7 @@ def test_a_deleted_run_is_not_measured_and_no_page_breaks(lost, words):
     assert "not measured" in pages[page]
 
 
+@pytest.mark.long
 def test_no_runs_of_a_mode_leave_no_sentence_behind(words):
     pages = words(keep(BASE, [run for run in RUNS if run.endswith("train_step")]))
     assert "Not measured." in pages["forward-time"]

@@ -202,6 +202,7 @@ def test_no_line_ends_with_a_word_about_a_run_that_ended_before_its_first_step(u
     assert set(ends(answer).values()) == {""}
 
 
+@pytest.mark.long
 def test_a_step_that_was_never_reached_is_said_to_be_predicted_where_it_would_not_fit(unbuilt, tmp_path):
     answer = ask(unbuilt)
     before = answer.claims["before"]
@@ -271,6 +272,7 @@ def test_eager_attention_that_never_fits_has_no_ratio(few, tmp_path):
     assert "OOM in backward" in page(found_answer, found, tmp_path)
 
 
+@pytest.mark.long
 @shipped_only
 def test_a_run_that_ended_before_its_first_step_is_no_evidence_about_a_step(few, tmp_path):
     lost = few.runs["attention"].eq("naive") & few.runs["mode"].eq("train_step") & few.runs["context_length"].eq(512)

@@ -180,6 +180,7 @@ def test_without_measured_rates_nothing_is_said_of_them(tmp_path, of_small):
     assert "n/a: not calibrated" in page(tmp_path, answer)
 
 
+@pytest.mark.long
 def test_a_run_out_of_memory_keeps_its_place_and_gives_no_number(tmp_path, shipped, rates):
     runs = shipped.runs.astype({"status": str, "status_phase": object})
     gone = runs["run_id"].astype(str).str.contains("^2.7B.*foreach")

@@ -141,6 +141,7 @@ def test_the_page_says_what_was_measured(tmp_path, answer):
     assert len(words) < 250_000
 
 
+@pytest.mark.long
 def test_a_run_out_of_memory_keeps_its_place_and_gives_no_number(tmp_path, shipped):
     runs = shipped.runs.astype({"status": str, "status_phase": object})
     gone = of_run(runs, "^2.7B-.*bf16")

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from jobs.__main__ import app
 from jobs.contract.axes import Run
 from jobs.contract.layout import CAPTURE, LOG, RECORD, SWEEP, TIMINGS, Machine, Protocol, RunRecord, TimedProcess
 from jobs.executor.result_store import Results, write_json
+from tests.doses import sampled
 from tests.recording.test_ingest import _TIMINGS, _capture
 
 RUNS = [
@@ -93,8 +95,7 @@ def test_whole_results_and_recordings_are_verified(results, recording, tmp_path)
     assert shown.output == "2 finished runs and 1 recording: 0 damaged, 0 cannot be checked\n"
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("name", [CAPTURE, TIMINGS, LOG])
+@pytest.mark.parametrize(("name", "fault"), sampled(product([CAPTURE, TIMINGS, LOG], FAULTS), 4))
 def test_a_damaged_file_of_a_run_is_named_by_everything_that_reads_it(results, tmp_path, name, fault):
     FAULTS[fault](results.folder / FIRST / name)
     assert results.finished(RUNS[0], PROTOCOL) is None  # so that it is measured again
@@ -160,8 +161,7 @@ def test_a_run_of_an_older_version_cannot_be_checked(results):
     assert results.finished(RUNS[0], PROTOCOL) is not None
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("name", [f"{name}.parquet" for name in store.TABLES])
+@pytest.mark.parametrize(("name", "fault"), sampled(product((f"{name}.parquet" for name in store.TABLES), FAULTS), 5))
 def test_a_damaged_table_is_named_and_not_loaded(recording, tmp_path, name, fault):
     FAULTS[fault](recording / name)
     with pytest.raises(store.RecordingError, match=f"{name}.*ingest again"):

@@ -31,6 +31,7 @@ def notes(docs):
     return {path: [html.unescape(note) for note in NOTE.findall(words)] for path, words in pages.items()}
 
 
+@pytest.mark.long
 def test_every_page_says_which_facts_differ_in_how_many_runs(tmp_path):
     write_site.write(a_mix(), tmp_path)
     found = notes(tmp_path)

@@ -72,6 +72,7 @@ def test_the_question_that_it_describes_becomes_a_page(tmp_path):
     assert "cases, most launches" in page
 
 
+@pytest.mark.long
 @every_notebook
 def test_its_page_is_small_and_takes_nothing_from_elsewhere(site, path):
     page = (site / "notebooks" / path.name).with_suffix(".html").read_text()

@@ -42,6 +42,7 @@ def test_files_that_did_not_change_keep_their_time(docs, rec):
     assert changed == {"report/runs.md"}
 
 
+@pytest.mark.long
 def test_pages_of_runs_that_are_gone_go_too(docs, rec):
     (docs / "report" / "csv" / "old").mkdir()
     (docs / "report" / "csv" / "old" / "old.csv").write_text("")

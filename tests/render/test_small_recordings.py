@@ -74,6 +74,7 @@ def test_one_is_not_many_and_none_is_not_zero_steps(written, name):
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.long
 def test_one_forward_pass_has_no_shortest_and_no_longest(written):
     pages = words(written("forward"))
     said = pages["report/forward-time.md"].partition("How this was measured")[0]
@@ -81,6 +82,7 @@ def test_one_forward_pass_has_no_shortest_and_no_longest(written):
     assert pages["index.md"].count("1 run of a Transformer language model, 1 size at 1 context length (forward)") == 1
 
 
+@pytest.mark.long
 def test_without_forward_passes_their_question_says_so(written):
     pages = words(written("train steps only"))
     assert "Not measured." in pages["report/forward-time.md"]
