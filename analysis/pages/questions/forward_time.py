@@ -130,14 +130,13 @@ def _tables(frames: Frames) -> list[Table]:
         spread_column("busy", "GPU busy"),
         Column("host_ratio", "NVTX ÷ timer", "ratio"),
         Column("projected_ratio", "GPU span ÷ timer", "ratio"),
-        Column("busy_ratio", "GPU busy ÷ timer", "share", bar=True),
-        Column("launch_wait", "waits for launches", "share"),
+        Column("busy_ratio", "GPU busy ÷ timer", "share"),
     )
     return [
         Table(
             "times",
             "Forward time by four clocks: median, and minimum–maximum over steps",
-            (*case, *clocks),
+            (*case, *clocks, Column("launch_wait", "waits for launches", "share")),
             frames.cases,
         ),
         Table(

@@ -327,9 +327,10 @@ def _of_mode(mode: str, label: str, table: pd.DataFrame, case: tuple[Column, ...
         band_column("busy_band_ns"),
         spread_column("timer", "Python timer"),
         band_column("timer_band_ns"),
-        Column("launch_wait", "waits for launches", "share"),
+        Column("launch_wait", "waits for launches", "share")
+        if mode == TRAIN
+        else Column("launches", "kernel launches", "count"),
         Column("peak_memory_bytes", "peak allocated", "bytes"),
-        Column("launches", "kernel launches", "count"),
     )
     rows = table[table["mode"] == mode].reset_index(drop=True)
     return Table(mode, label, columns, rows)

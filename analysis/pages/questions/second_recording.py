@@ -141,8 +141,7 @@ def _tables(frames: Frames) -> list[Table]:
             "What the GPU does in a step",
             (
                 *case,
-                Column("first_launches", "kernels", "count"),
-                Column("unlike", "launched otherwise in the second", "count"),
+                Column("unlike", "kernels in one only", "count"),
                 Column("first_kernel_ns", "kernel time, first", "ms"),
                 Column("second_kernel_ns", "second", "ms"),
                 Column("kernel_change", "change", "share"),
