@@ -11,7 +11,7 @@ from typing import Any
 from analysis.comparison.align import Alignment
 from analysis.comparison.gate import Condition, Outcome
 from analysis.comparison.verdict import METRICS, Comparison, Judgement, Measured, Metric, Pair
-from analysis.comparison.waterfall import Cause, Waterfall
+from analysis.comparison.waterfall import TOKENS, Cause, Waterfall
 from analysis.metrics.differences import is_beyond_chance
 from analysis.show.forms import escaped
 from analysis.show.values import printable, size_text, time_text
@@ -21,6 +21,7 @@ from jobs.contract.words import counted
 WIDTH = 80
 Checked = Sequence[tuple[Condition, Sequence[Outcome]]]
 """The conditions of the gate, each with its outcome for each pair."""
+UNIT = f"{TOKENS:,} tokens"
 
 
 # ---------------------------------------------------------------------------------------------------------------- words
@@ -31,15 +32,21 @@ def headline(pair: Pair) -> str:
     step = pair.judgements["step"]
     clock = "" if pair.clock == "timer" else " (under nsys)"
     if step.is_real:
-        said = f"B is {step.verdict}{clock}: {_value(step, step.first)} -> {_value(step, step.second)}, {_share(step)}"
+        both = f"{_value(step, step.first)} -> {_value(step, step.second)}{_per(step)}"
+        said = f"B is {step.verdict}{clock}: {both}, {_share(step)}"
     else:
-        said = f"No difference of the step{clock} beyond noise: {_off(step)}, band ±{_value(step, step.band)}"
+        what = f"the step{_per(step)}{clock}"
+        said = f"No difference of {what} beyond noise: {_off(step)}, band ±{_value(step, step.band)}"
     kernel, idle = pair.judgements["kernel"], pair.judgements["idle"]
     return f"{said}. GPU work: {kernel.verdict} ({_off(kernel)}). GPU idle: {idle.verdict} ({_off(idle)})."
 
 
 def _value(judged: Judgement, value: float) -> str:
     return size_text(value) if judged.metric == "memory" else time_text(value)
+
+
+def _per(judged: Judgement) -> str:
+    return f" per {UNIT}" if judged.per_token else ""
 
 
 def _off(judged: Judgement) -> str:
@@ -74,6 +81,8 @@ def about(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
         lines.append(f"{label_of(name)}: A has {first or 'none'}, B has {second or 'none'}")
     if len(pairs) == 1:
         lines.append(f"compared: {pairs[0].case.label}")
+    if alignment.per_token:
+        lines.append(f"times and their noise bands are per {UNIT}; peak allocated and numbers of kernels are of a step")
     for letter, alone in (("A", alignment.only_first), ("B", alignment.only_second)):
         if alone and with_alone:
             named = [f"{run} ({why})" if why else run for run, why in alone.items()]
@@ -86,14 +95,15 @@ def about(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
 
 def total_text(waterfall: Waterfall) -> str:
     first, second = (time_text(ns / waterfall.num) for ns in (waterfall.first_ns, waterfall.second_ns))
-    return f"a profiled step (its range under nsys) went from {first} to {second}"
+    of = f"{UNIT} of a profiled step" if waterfall.per_token else "a profiled step"
+    return f"{of} (its range under nsys) went from {first} to {second}"
 
 
 def metric_line(judged: Judgement) -> str:
     """A metric of both sides, and whether it differs."""
     first, second, band = (_value(judged, value) for value in (judged.first, judged.second, judged.band))
     where = "beyond" if judged.is_real else "within"
-    said = f"{METRICS[judged.metric]} {first} in A, {second} in B, {where} the noise band"
+    said = f"{METRICS[judged.metric]}{_per(judged)} {first} in A, {second} in B, {where} the noise band"
     return f"{said} ({_off(judged)}, band ±{band})"
 
 
@@ -110,7 +120,7 @@ def counts_line(pairs: Sequence[Pair], metric: Metric) -> str:
     num_real = sum(judged.is_real for judged in known)
     if num_real and not is_beyond_chance(num_real, len(known)):
         said += " (so many may differ by chance)"
-    return f"{METRICS[metric]}: {said}"
+    return f"{METRICS[metric]}{_per(known[0])}: {said}"
 
 
 # ----------------------------------------------------------------------------------------------------------------- text
@@ -150,7 +160,8 @@ def _wrapped(line: str, indent: str = "") -> list[str]:
 
 
 def _table(pair: Pair) -> list[str]:
-    rows = [["", "A", "B", "difference", "", "noise band", "verdict"]]
+    head = UNIT if pair.waterfall.per_token else ""
+    rows = [[head, "A", "B", "difference", "", "noise band", "verdict"]]
     rows += [
         [
             METRICS[name],
@@ -210,7 +221,8 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
         lines += [f"| {escaped(_ms(ns, pair.waterfall.num))} | {escaped(printable(text))} |" for ns, text in rows]
     else:
         lines += ["", *(f"- {escaped(counts_line(pairs, metric))}" for metric in metrics_of(pairs))]
-        lines += ["", "| runs | step A | step B | change | verdict | GPU work | GPU idle | largest part |"]
+        steps = f"step{_per(pairs[0].judgements['step'])}"
+        lines += ["", f"| runs | {steps} A | step B | change | verdict | GPU work | GPU idle | largest part |"]
         lines.append("| :-- | --: | --: | --: | :-- | :-- | :-- | :-- |")
         for pair in pairs:
             step, kernel, idle = (pair.judgements[name] for name in ("step", "kernel", "idle"))
@@ -228,7 +240,11 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
 
 
 def _markdown_table(pair: Pair) -> list[str]:
-    lines = ["| | A | B | difference | share | noise band | verdict |", "| :-- | --: | --: | --: | --: | --: | :-- |"]
+    head = f"{UNIT} " if pair.waterfall.per_token else ""
+    lines = [
+        f"| {head}| A | B | difference | share | noise band | verdict |",
+        "| :-- | --: | --: | --: | --: | --: | :-- |",
+    ]
     for name, judged in pair.judgements.items():
         cells = [
             METRICS[name],
@@ -254,6 +270,7 @@ def as_json(comparison: Comparison, checked: Checked, code: int) -> str:
             "second": _side(comparison.second.label, comparison.second.notes, alignment.only_second),
             "differences": _differences(alignment),
             "settings": {name: list(values) for name, values in alignment.settings.items()},
+            "per_token": alignment.per_token,
             "noise": comparison.noise_source,
             "pairs": [_pair(pair) for pair in comparison.pairs],
             "conditions": [
@@ -294,7 +311,8 @@ def _pair(pair: Pair) -> dict[str, Any]:
             for name, judged in pair.judgements.items()
         },
         "waterfall": {
-            "steps": waterfall.num,
+            "steps": waterfall.num_steps,
+            "tokens": waterfall.num * TOKENS if waterfall.per_token else None,
             "first_ns": waterfall.first_ns,
             "second_ns": waterfall.second_ns,
             "difference_ns": waterfall.difference_ns,

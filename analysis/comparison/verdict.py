@@ -7,7 +7,8 @@
 - `idle`: what is left of `step` beside `busy` of one device, at least 0
 - `memory`: peak allocated memory; where a side does not know it (a capture), it is left out
 
-Times are the median over steps and ranks, and then over the processes of a case. Differences are B - A.
+Times are the median over steps and ranks, and then over the processes of a case. Differences are B - A. Per token,
+times are those of TOKENS tokens, with their bands, and memory is that of a whole step.
 """
 
 from collections.abc import Sequence
@@ -17,12 +18,13 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from analysis.comparison.align import TOKENS as TOKEN_AXES
 from analysis.comparison.align import Alignment, Case, align
 from analysis.comparison.errors import NotComparable
 from analysis.comparison.noise import Noise, width_of
 from analysis.comparison.sides import Side
 from analysis.comparison.totals import Totals, totals_of_cases
-from analysis.comparison.waterfall import Waterfall, explain
+from analysis.comparison.waterfall import TOKENS, Waterfall, explain
 from analysis.metrics import timing
 from jobs.contract.ranges import STEP
 
@@ -42,12 +44,14 @@ MIDDLE = (0.025, 0.975)
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """first, second, band: nanoseconds, or bytes of `memory`; band is half the width of the noise band."""
+    """first, second, band: nanoseconds, or bytes of `memory`; band is half the width of the noise band. per_token:
+    whether they are those of TOKENS tokens, and not of a step."""
 
     metric: Metric
     first: float
     second: float
     band: float
+    per_token: bool = False
 
     @property
     def difference(self) -> float:
@@ -75,7 +79,7 @@ class Judgement:
 class Measured:
     """A case on one side. clocks: wall time of a step by `timer` and by `nsys`, where there is one. num_steps and
     num_profiled: unprofiled and profiled steps of all num_processes. spread: how wide the middle 95% of profiled steps
-    lie, by metric."""
+    lie, by metric. num_tokens: of a step, 0 where that is not known."""
 
     totals: Totals
     clocks: dict[str, float]
@@ -88,6 +92,7 @@ class Measured:
     num_steps: int
     num_profiled: int
     spread: dict[str, float]
+    num_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +129,10 @@ def compare(first: Side, second: Side, noise: Noise, alignment: Alignment | None
     cases = alignment.cases
     firsts, seconds = measure(first, [case.first for case in cases]), measure(second, [case.second for case in cases])
     has_capture = first.is_capture or second.is_capture
-    pairs = [_pair(case, a, b, noise, has_capture) for case, a, b in zip(cases, firsts, seconds, strict=True)]
+    pairs = [
+        _pair(case, a, b, noise, has_capture, alignment.per_token)
+        for case, a, b in zip(cases, firsts, seconds, strict=True)
+    ]
     source = source_of(first, second, noise)
     return Comparison(first=first, second=second, alignment=alignment, pairs=pairs, noise=noise, noise_source=source)
 
@@ -134,34 +142,51 @@ def source_of(first: Side, second: Side, noise: Noise) -> str:
     return (STEPS_OF_CAPTURE if first.is_capture or second.is_capture else "") + noise.source
 
 
-def _pair(case: Case, a: Measured, b: Measured, noise: Noise, with_steps: bool) -> Pair:
+def _pair(case: Case, a: Measured, b: Measured, noise: Noise, with_steps: bool, per_token: bool) -> Pair:
     clock: Literal["timer", "nsys"] = "timer" if "timer" in a.clocks and "timer" in b.clocks else "nsys"
     return Pair(
         case=case,
         first=a,
         second=b,
         clock=clock,
-        judgements={judged.metric: judged for judged in judge(a, b, clock, noise, with_steps)},
-        waterfall=explain(a.totals, b.totals, noise, (a.num_processes, b.num_processes)),
+        judgements={judged.metric: judged for judged in judge(a, b, clock, noise, with_steps, per_token)},
+        waterfall=explain(
+            a.totals,
+            b.totals,
+            noise,
+            (a.num_processes, b.num_processes),
+            (a.num_tokens, b.num_tokens) if per_token else None,
+        ),
     )
 
 
-def judge(a: Measured, b: Measured, clock: str, noise: Noise, with_steps: bool) -> list[Judgement]:
+def judge(
+    a: Measured, b: Measured, clock: str, noise: Noise, with_steps: bool, per_token: bool = False
+) -> list[Judgement]:
     processes = a.num_processes, b.num_processes
+    scales = [TOKENS / side.num_tokens if per_token else 1.0 for side in (a, b)]
+
+    def scaled(*values: float) -> list[float]:
+        return [value * scale for value, scale in zip(values, scales, strict=True)]
 
     def wider(metric: str, width: float) -> float:
-        return max(width, a.spread[metric], b.spread[metric]) if with_steps else width
+        return max(width, *scaled(a.spread[metric], b.spread[metric])) if with_steps else width
 
-    steps, idle = ([of(side, clock) for side in (a, b)] for of in (_step, _idle))
+    def judgement(metric: Metric, values: list[float], band: float) -> Judgement:
+        return Judgement(metric=metric, first=values[0], second=values[1], band=band, per_token=per_token)
+
+    steps, idle = (scaled(*(of(side, clock) for side in (a, b))) for of in (_step, _idle))
     step_band = wider("step", width_of(noise.wall, sum(steps) / 2, max(idle), processes))
-    judged = [Judgement(metric="step", first=steps[0], second=steps[1], band=step_band)]
-    parts = float(np.sqrt(max(a.num_operations, b.num_operations)))
-    bands: dict[str, float] = {}
-    for metric, before, after in (("kernel", a.kernel_ns, b.kernel_ns), ("busy", a.busy_ns, b.busy_ns)):
-        bands[metric] = wider(metric, width_of(noise.kernel, (before + after) / 2, parts, processes))
-        judged.append(Judgement(metric=metric, first=before, second=after, band=bands[metric]))  # type: ignore[arg-type]
-    idle_band = float(np.hypot(step_band, bands["busy"] / max(a.num_devices, b.num_devices)))
-    judged.append(Judgement(metric="idle", first=idle[0], second=idle[1], band=idle_band))
+    judged = [judgement("step", steps, step_band)]
+    parts = max(scaled(float(np.sqrt(a.num_operations)), float(np.sqrt(b.num_operations))))
+    kernel, busy = scaled(a.kernel_ns, b.kernel_ns), scaled(a.busy_ns, b.busy_ns)
+    kernel_band, busy_band = (
+        wider(metric, width_of(noise.kernel, sum(times) / 2, parts, processes))
+        for metric, times in (("kernel", kernel), ("busy", busy))
+    )
+    judged += [judgement("kernel", kernel, kernel_band), judgement("busy", busy, busy_band)]
+    idle_band = float(np.hypot(step_band, busy_band / max(a.num_devices, b.num_devices)))
+    judged.append(judgement("idle", idle, idle_band))
     if a.memory_bytes is not None and b.memory_bytes is not None:
         judged.append(Judgement(metric="memory", first=a.memory_bytes, second=b.memory_bytes, band=noise.memory_bytes))
     return judged
@@ -208,6 +233,7 @@ def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[Measured]:
                     name: float(np.ptp(np.quantile(totals.steps[column], MIDDLE)))
                     for name, column in (("step", "wall_ns"), ("kernel", "kernel_ns"), ("busy", "busy_ns"))
                 },
+                num_tokens=_num_tokens(side, case),
             )
         )
     return measured
@@ -218,6 +244,13 @@ def of_runs(frame: pd.DataFrame, run_ids: tuple[str, ...]) -> pd.DataFrame:
     if set(frame["run_id"].unique()) <= set(run_ids):
         return frame
     return frame[frame["run_id"].isin(run_ids)]
+
+
+def _num_tokens(side: Side, run_ids: tuple[str, ...]) -> int:
+    """Tokens of a step of runs that are one case; 0 where that is not known."""
+    if not set(TOKEN_AXES) <= set(side.runs):
+        return 0
+    return int(side.runs.loc[side.runs["run_id"].isin(run_ids), [*TOKEN_AXES]].prod(axis=1).iloc[0])
 
 
 def _peak(side: Side, run_ids: tuple[str, ...]) -> float | None:

@@ -141,7 +141,9 @@ def _metric_table(metric: Metric, pairs: list[Pair], links: Links) -> Table:
         Column("is_real", "beyond it", "yes_no"),
         Column("verdict", "B is" if metric in ("step", "kernel", "busy") else "B has"),
     )
-    return Table(metric, f"{_capitalised(METRICS[metric])} of every pair", columns, pd.DataFrame(rows))
+    title = f"{_capitalised(METRICS[metric])} of every pair"
+    is_per_token = bool(known) and known[0][0].judgements[metric].per_token
+    return Table(metric, f"{title}, per {forms.UNIT}" if is_per_token else title, columns, pd.DataFrame(rows))
 
 
 def _of_pair(pair: Pair, why: str, links: Links) -> dict[str, Any]:
@@ -202,10 +204,12 @@ def _pair_tables(pair: Pair, links: Links) -> list[Table]:
         for metric, judged in pair.judgements.items()
     ]
     waterfall = pair.waterfall
+    per = f", per {forms.UNIT}" if waterfall.per_token else ""
+    of = f"{forms.UNIT} of a profiled step" if waterfall.per_token else "a profiled step"
     return [
         Table(
             "metrics",
-            "What B differs by",
+            f"What B differs by{per}",
             (
                 Column("metric", "metric"),
                 Column("first", "A", "quantity"),
@@ -221,7 +225,7 @@ def _pair_tables(pair: Pair, links: Links) -> list[Table]:
         Table("pages", "The runs", _page_columns(), pd.DataFrame(_pages(pair, links))),
         Table(
             "parts",
-            "What the difference of a profiled step is made of",
+            f"What the difference of {of} is made of",
             (
                 Column("number", "#", "count", absent=" "),
                 Column("part", "part", "words"),
@@ -231,8 +235,8 @@ def _pair_tables(pair: Pair, links: Links) -> list[Table]:
             ),
             pd.DataFrame(_parts(waterfall)),
         ),
-        _kernel_table("phases", "Kernel time by phase", waterfall.by_phase, waterfall.num),
-        _kernel_table("modules", "Kernel time by phase and module", waterfall.by_module, waterfall.num),
+        _kernel_table("phases", f"Kernel time by phase{per}", waterfall.by_phase, waterfall),
+        _kernel_table("modules", f"Kernel time by phase and module{per}", waterfall.by_module, waterfall),
     ]
 
 
@@ -268,12 +272,13 @@ def _parts(waterfall: Waterfall) -> list[dict[str, Any]]:
     return [*rows, total | {"difference_ns": waterfall.difference_ns / num, "is_real": None}]
 
 
-def _kernel_table(key: str, title: str, sums: pd.DataFrame, num: int) -> Table:
-    """Kernels of a step: how many, and their time."""
+def _kernel_table(key: str, title: str, sums: pd.DataFrame, waterfall: Waterfall) -> Table:
+    """Kernels of a step: how many, and their time, or that of so many tokens."""
     off = sums["second_ns"] - sums["first_ns"]
     rows = sums.assign(difference_ns=off, is_real=off.abs() > sums["band_ns"])
-    scaled = ["first_calls", "second_calls", "first_ns", "second_ns", "difference_ns", "band_ns"]
-    rows[scaled] = rows[scaled] / num
+    calls, times = ["first_calls", "second_calls"], ["first_ns", "second_ns", "difference_ns", "band_ns"]
+    rows[calls] = rows[calls] / waterfall.num_steps
+    rows[times] = rows[times] / waterfall.num
     rows["phase"] = rows["phase"].map(printable).replace("", "outside phases")
     columns = [Column("phase", "phase")]
     if "module" in rows:
@@ -292,11 +297,14 @@ def _kernel_table(key: str, title: str, sums: pd.DataFrame, num: int) -> Table:
 
 
 def _pair_charts(pair: Pair) -> list[Chart]:
+    title = "From a profiled step of A to one of B"
+    if pair.waterfall.per_token:
+        title = f"From {forms.UNIT} of A to as many of B"
     return [
         Chart(
             "waterfall",
             "waterfall",
-            "From a profiled step of A to one of B",
+            title,
             pd.DataFrame(_bars(pair.waterfall)),
             {"order": SERIES},
         )
@@ -305,7 +313,7 @@ def _pair_charts(pair: Pair) -> list[Chart]:
 
 def _bars(waterfall: Waterfall) -> list[dict[str, Any]]:
     """Bars that begin where the one above ends, of the first parts and the rest, and one for their sum: label, text,
-    series, begin_ns and end_ns of a step, off what A takes."""
+    series, begin_ns and end_ns of a step (or of so many tokens), off what A takes."""
     at, num = 0, waterfall.num
     bars: list[dict[str, Any]] = []
     numbers = {id(cause): number for number, cause in enumerate(waterfall.causes, 1)}

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from analysis.comparison import gate, verdict
+from analysis.comparison import gate, noise, verdict
 from analysis.comparison.errors import NotComparable
 from jobs.__main__ import app
 from tests.capture.test_summary import _random_capture
 
 from .conftest import export
-from .shipped import DATA
+from .shipped import DATA, measured
 
-PRECISION, COMPILE = (str(DATA / name) for name in ("precision", "compile"))
+PRECISION, COMPILE, H200 = (str(DATA / name) for name in ("precision", "compile", "h200-fp32"))
 FP32, BF16 = "size=small,precision=fp32", "size=small,precision=bf16"
 HOSTILE = "evil \x1b[31m</td><script>alert(1)</script> | `x` [a](javascript:1)\n# head \u202e"
 
@@ -64,6 +64,44 @@ def test_json_sums_exactly():
     assert made["differences"] == {"compile": ["off", "default"]}
     assert pair["metrics"]["kernel"]["verdict"] == "faster"
     assert pair["first_runs"] == ["small-ctx128-fp32-naive-forward"]
+
+
+def longer_context(*more):
+    case = "size=small,mode=forward"
+    arguments = [H200, H200, "--a", f"context_length=128,{case}", "--b", f"context_length=256,{case}"]
+    return run(*arguments, *more)
+
+
+def test_per_token_says_so_and_sums_exactly():
+    assert longer_context().exit_code == 2
+    made = json.loads(longer_context("--per-token", "--format", "json").stdout)
+    (pair,) = made["pairs"]
+    waterfall = pair["waterfall"]
+    assert made["per_token"] and made["differences"] == {"context_length": ["128", "256"]}
+    assert sum(cause["difference_ns"] for cause in waterfall["causes"]) == waterfall["difference_ns"]
+    assert waterfall["tokens"] % (3 * 4 * 256) == 0 and waterfall["tokens"] % 1000 == 0 and waterfall["steps"] == 3
+    for side, tokens in (("first", 4 * 128), ("second", 4 * 256)):
+        (run_id,) = pair[f"{side}_runs"]
+        alone = measured("h200-fp32", run_id)
+        judged = pair["metrics"]
+        assert judged["step"][side] == pytest.approx(alone.clocks["timer"] * 1000 / tokens)
+        assert judged["kernel"][side] == pytest.approx(alone.kernel_ns * 1000 / tokens)
+        assert judged["memory"][side] == alone.memory_bytes
+    text = longer_context("--per-token").stdout
+    assert "per 1,000 tokens" in text and max(map(len, text.splitlines())) <= 80
+    assert "| 1,000 tokens | A | B |" in longer_context("--per-token", "--format", "md").stdout
+
+
+def test_per_token_bands_are_scaled_along():
+    """Against itself, as if its steps had other tokens: nothing but the scale changes."""
+    of_run = measured("h200-fp32", "small-ctx128-fp32-naive-forward")
+    steps, tokens = (
+        verdict.judge(of_run, of_run, "timer", noise.SHIPPED, True, per_token=per_token) for per_token in (False, True)
+    )
+    for of_steps, of_tokens in zip(steps, tokens, strict=True):
+        scale = 1000 / 512 if of_tokens.per_token else 1
+        assert of_tokens.per_token == (of_tokens.metric != "memory")
+        assert of_tokens.band == pytest.approx(of_steps.band * scale)
 
 
 def test_several_pairs_are_counted():
