@@ -236,7 +236,7 @@ def history(
             metavar="FOLDER...", help="Holds recordings, results of sweeps or captures; or these themselves."
         ),
     ],
-    metric: Annotated[histories.Metric, typer.Option(help="What is followed.")] = "step",
+    metric: Annotated[histories.Followed, typer.Option(help="What is followed.")] = "step",
     part: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE,...", help="Only kernels of this phase, module or family; of --metric kernel."),

@@ -42,6 +42,8 @@ def headline(pair: Pair) -> str:
 
 
 def _value(judged: Judgement, value: float) -> str:
+    if judged.metric == "throughput":
+        return f"{value:,.0f}"
     return size_text(value) if judged.metric == "memory" else time_text(value)
 
 
@@ -132,7 +134,7 @@ def as_text(comparison: Comparison, checked: Checked, top: int) -> str:
     for line in about(comparison):
         lines += _wrapped(line)
     if len(comparison.pairs) > 1:
-        lines += ["", *(counts_line(comparison.pairs, metric) for metric in metrics_of(comparison.pairs))]
+        lines += ["", *(counts_line(comparison.pairs, metric) for metric in counted_metrics(comparison.pairs))]
     for pair in comparison.pairs:
         lines.append("")
         if len(comparison.pairs) > 1:
@@ -204,6 +206,11 @@ def metrics_of(pairs: Sequence[Pair]) -> list[Metric]:
     return [metric for metric in METRICS if any(metric in pair.judgements for pair in pairs)]
 
 
+def counted_metrics(pairs: Sequence[Pair]) -> list[Metric]:
+    """Those whose verdicts are counted: throughput has that of the step."""
+    return [metric for metric in metrics_of(pairs) if metric != "throughput"]
+
+
 # ------------------------------------------------------------------------------------------------------------- Markdown
 
 
@@ -220,7 +227,7 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
         rows.append((pair.waterfall.difference_ns, "in all"))
         lines += [f"| {escaped(_ms(ns, pair.waterfall.num))} | {escaped(printable(text))} |" for ns, text in rows]
     else:
-        lines += ["", *(f"- {escaped(counts_line(pairs, metric))}" for metric in metrics_of(pairs))]
+        lines += ["", *(f"- {escaped(counts_line(pairs, metric))}" for metric in counted_metrics(pairs))]
         steps = f"step{_per(pairs[0].judgements['step'])}"
         lines += ["", f"| runs | {steps} A | step B | change | verdict | GPU work | GPU idle | largest part |"]
         lines.append("| :-- | --: | --: | --: | :-- | :-- | :-- | :-- |")
@@ -262,7 +269,7 @@ def _markdown_table(pair: Pair) -> list[str]:
 
 
 def as_json(comparison: Comparison, checked: Checked, code: int) -> str:
-    """Keys are those of the guide's page. Times are nanoseconds, sizes bytes."""
+    """Keys are those of the guide's page. Times are nanoseconds, sizes bytes, throughput is tokens a second."""
     alignment = comparison.alignment
     return json.dumps(
         {

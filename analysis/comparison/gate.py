@@ -11,6 +11,8 @@ from analysis.show.values import size_text, time_text
 
 WITHIN, BEYOND, UNKNOWN = 0, 1, 3
 """Exit codes. 2 is for what cannot be compared."""
+LIMITED = [metric for metric in METRICS if metric != "throughput"]
+"""Metrics of which more is worse."""
 _TIMES = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _SIZES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _CONDITION = re.compile(r"\s*(\w+)\s*>\s*(\d+(?:\.\d+)?)\s*(%|\w+)\s*")
@@ -40,9 +42,11 @@ class Outcome:
 def parse_condition(text: str) -> Condition:
     """Raises NotComparable where it is no condition."""
     match = _CONDITION.fullmatch(text)
-    how = f'give METRIC > LIMIT such as "step > 3%" or "memory > 100 MiB"; metrics are {", ".join(METRICS)}'
+    how = f'give METRIC > LIMIT such as "step > 3%" or "memory > 100 MiB"; metrics are {", ".join(LIMITED)}'
     if not match or match[1] not in METRICS:
         raise NotComparable(f"--fail-if {text}: not understood; {how}")
+    if match[1] == "throughput":
+        raise NotComparable(f"--fail-if {text}: throughput follows from the step; give a limit of step")
     metric, number, unit = cast(Metric, match[1]), float(match[2]), match[3]
     units = _SIZES if metric == "memory" else _TIMES
     if unit != "%" and unit not in units:

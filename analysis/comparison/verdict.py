@@ -2,6 +2,8 @@
 
 - `step`: wall time of an unprofiled step, the slowest rank; where a side has none (a capture), that of its range under
   nsys, on both sides
+- `throughput`: tokens a second of such steps, where both sides know their tokens; its verdict and band are those of
+  `step` in other words
 - `kernel`: sum of kernel durations of a step of a rank
 - `busy`: GPU busy of a step of a rank: the union of kernels, copies and fills on each device, summed over its devices
 - `idle`: what is left of `step` beside `busy` of one device, at least 0
@@ -28,9 +30,10 @@ from analysis.comparison.waterfall import TOKENS, Waterfall, explain
 from analysis.metrics import timing
 from jobs.contract.ranges import STEP
 
-Metric = Literal["step", "kernel", "busy", "idle", "memory"]
+Metric = Literal["step", "throughput", "kernel", "busy", "idle", "memory"]
 METRICS: dict[Metric, str] = {
     "step": "step",
+    "throughput": "tokens/s",
     "kernel": "kernel time",
     "busy": "GPU busy",
     "idle": "GPU idle",
@@ -44,8 +47,8 @@ MIDDLE = (0.025, 0.975)
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """first, second, band: nanoseconds, or bytes of `memory`; band is half the width of the noise band. per_token:
-    whether they are those of TOKENS tokens, and not of a step."""
+    """first, second, band: nanoseconds, tokens a second of `throughput` or bytes of `memory`; band is half the width of
+    the noise band. per_token: whether they are those of TOKENS tokens, and not of a step."""
 
     metric: Metric
     first: float
@@ -71,6 +74,8 @@ class Judgement:
     def verdict(self) -> str:
         if not self.is_real:
             return "same"
+        if self.metric == "throughput":
+            return ("slower", "faster")[self.difference > 0]
         words = ("faster", "slower") if self.metric in ("step", "kernel", "busy") else ("less", "more")
         return words[self.difference > 0]
 
@@ -178,6 +183,8 @@ def judge(
     steps, idle = (scaled(*(of(side, clock) for side in (a, b))) for of in (_step, _idle))
     step_band = wider("step", width_of(noise.wall, sum(steps) / 2, max(idle), processes))
     judged = [judgement("step", steps, step_band)]
+    if a.num_tokens and b.num_tokens and all(steps):
+        judged.append(_throughput(judged[0], TOKENS if per_token else a.num_tokens))
     parts = max(scaled(float(np.sqrt(a.num_operations)), float(np.sqrt(b.num_operations))))
     kernel, busy = scaled(a.kernel_ns, b.kernel_ns), scaled(a.busy_ns, b.busy_ns)
     kernel_band, busy_band = (
@@ -190,6 +197,14 @@ def judge(
     if a.memory_bytes is not None and b.memory_bytes is not None:
         judged.append(Judgement(metric="memory", first=a.memory_bytes, second=b.memory_bytes, band=noise.memory_bytes))
     return judged
+
+
+def _throughput(step: Judgement, num_tokens: int) -> Judgement:
+    """Tokens a second of steps of so many tokens each. Its band is as wide against the difference as that of the
+    step."""
+    first, second = (1e9 * num_tokens / time for time in (step.first, step.second))
+    band = step.band * first / step.second
+    return Judgement(metric="throughput", first=first, second=second, band=band)
 
 
 def _step(side: Measured, clock: str) -> float:

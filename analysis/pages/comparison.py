@@ -24,6 +24,7 @@ SLUG = "comparison"
 DRAWN = 10
 """Parts of a difference in a drawing, as many as in the text of `compare`."""
 SERIES = ["longer", "shorter", "within noise, or the rest", "in all"]
+_UNITS = {"memory": "bytes", "throughput": ""}
 LABEL = 26
 """Characters of a bar's label: there is room for them on a phone."""
 
@@ -48,7 +49,7 @@ def answer(comparison: Comparison, links: Links) -> Answer:
     first, *others = pairs
     facts = _facts(comparison) | {
         "pair": None if others else _pair_facts(first, has_own_page=False),
-        "counts": [forms.counts_line(pairs, metric) for metric in forms.metrics_of(pairs)],
+        "counts": [forms.counts_line(pairs, metric) for metric in forms.counted_metrics(pairs)],
         "metrics": forms.metrics_of(pairs),
         "summary": _summary(comparison),
         "num_alone": len(comparison.alignment.only_first) + len(comparison.alignment.only_second),
@@ -127,7 +128,7 @@ def _capitalised(words: str) -> str:
 
 def _metric_table(metric: Metric, pairs: list[Pair], links: Links) -> Table:
     known = [(pair, why) for pair, why in zip(pairs, links.pairs, strict=True) if metric in pair.judgements]
-    kind = "mib" if metric == "memory" else "ms"
+    kind = {"memory": "mib", "throughput": "count"}.get(metric, "ms")
     rows = [_of_pair(pair, why, links) | _judged(pair.judgements[metric]) for pair, why in known]
     columns = (
         Column("runs", "runs", "page"),
@@ -139,7 +140,7 @@ def _metric_table(metric: Metric, pairs: list[Pair], links: Links) -> Table:
         Column("share", "of A", "share", absent="n/a"),
         Column("band", "noise band, ±", kind),
         Column("is_real", "beyond it", "yes_no"),
-        Column("verdict", "B is" if metric in ("step", "kernel", "busy") else "B has"),
+        Column("verdict", "B is" if metric in ("step", "throughput", "kernel", "busy") else "B has"),
     )
     title = f"{_capitalised(METRICS[metric])} of every pair"
     is_per_token = bool(known) and known[0][0].judgements[metric].per_token
@@ -200,7 +201,7 @@ def _alone(comparison: Comparison) -> Table:
 
 def _pair_tables(pair: Pair, links: Links) -> list[Table]:
     metrics = [
-        {"metric": METRICS[metric], "unit": "bytes" if metric == "memory" else "ns"} | _judged(judged)
+        {"metric": METRICS[metric], "unit": _UNITS.get(metric, "ns")} | _judged(judged)
         for metric, judged in pair.judgements.items()
     ]
     waterfall = pair.waterfall

@@ -79,7 +79,7 @@ def test_per_token_the_tokens_of_a_step_may_differ(axis):
 def test_per_token_other_work_stays_refused(axis, other):
     first = select("precision", "size=small,precision=fp32")
     second = dataclasses.replace(first, runs=first.runs.assign(**{axis: other}))
-    with pytest.raises(NotComparable, match="a step is another amount of work, and these cannot be compared$"):
+    with pytest.raises(NotComparable, match=r"a step is another amount of work, and these cannot be compared$"):
         align(first, second, per_token=True)
 
 
@@ -94,7 +94,7 @@ def test_per_token_needs_one_context_of_each_and_tokens(capture):
     with pytest.raises(NotComparable, match="--per-token: B is a capture, which knows no tokens; compare recordings"):
         align(second, load_side(capture), per_token=True)
     unknown = dataclasses.replace(second, runs=second.runs.assign(context_length=0))
-    with pytest.raises(NotComparable, match="--per-token: small-.* of A has no tokens recorded; choose others"):
+    with pytest.raises(NotComparable, match=r"--per-token: small-.* of A has no tokens recorded; choose others"):
         align(unknown, second, per_token=True)
 
 

@@ -17,7 +17,7 @@ from tests.capture.test_summary import _random_capture
 from .conftest import export
 from .shipped import DATA, measured
 
-PRECISION, COMPILE, H200 = (str(DATA / name) for name in ("precision", "compile", "h200-fp32"))
+PRECISION, COMPILE = (str(DATA / name) for name in ("precision", "compile"))
 FP32, BF16 = "size=small,precision=fp32", "size=small,precision=bf16"
 HOSTILE = "evil \x1b[31m</td><script>alert(1)</script> | `x` [a](javascript:1)\n# head \u202e"
 
@@ -67,8 +67,8 @@ def test_json_sums_exactly():
 
 
 def longer_context(*more):
-    case = "size=small,mode=forward"
-    arguments = [H200, H200, "--a", f"context_length=128,{case}", "--b", f"context_length=256,{case}"]
+    case = "compile=off,mode=forward"
+    arguments = [COMPILE, COMPILE, "--a", f"context_length=128,{case}", "--b", f"context_length=512,{case}"]
     return run(*arguments, *more)
 
 
@@ -77,12 +77,12 @@ def test_per_token_says_so_and_sums_exactly():
     made = json.loads(longer_context("--per-token", "--format", "json").stdout)
     (pair,) = made["pairs"]
     waterfall = pair["waterfall"]
-    assert made["per_token"] and made["differences"] == {"context_length": ["128", "256"]}
+    assert made["per_token"] and made["differences"] == {"context_length": ["128", "512"]}
     assert sum(cause["difference_ns"] for cause in waterfall["causes"]) == waterfall["difference_ns"]
-    assert waterfall["tokens"] % (3 * 4 * 256) == 0 and waterfall["tokens"] % 1000 == 0 and waterfall["steps"] == 3
-    for side, tokens in (("first", 4 * 128), ("second", 4 * 256)):
+    assert waterfall["tokens"] % (3 * 4 * 512) == 0 and waterfall["tokens"] % 1000 == 0 and waterfall["steps"] == 3
+    for side, tokens in (("first", 4 * 128), ("second", 4 * 512)):
         (run_id,) = pair[f"{side}_runs"]
-        alone = measured("h200-fp32", run_id)
+        alone = measured("compile", run_id)
         judged = pair["metrics"]
         assert judged["step"][side] == pytest.approx(alone.clocks["timer"] * 1000 / tokens)
         assert judged["kernel"][side] == pytest.approx(alone.kernel_ns * 1000 / tokens)
@@ -94,14 +94,28 @@ def test_per_token_says_so_and_sums_exactly():
 
 def test_per_token_bands_are_scaled_along():
     """Against itself, as if its steps had other tokens: nothing but the scale changes."""
-    of_run = measured("h200-fp32", "small-ctx128-fp32-naive-forward")
+    of_run = measured("compile", "small-ctx128-fp32-naive-forward")
     steps, tokens = (
         verdict.judge(of_run, of_run, "timer", noise.SHIPPED, True, per_token=per_token) for per_token in (False, True)
     )
     for of_steps, of_tokens in zip(steps, tokens, strict=True):
         scale = 1000 / 512 if of_tokens.per_token else 1
-        assert of_tokens.per_token == (of_tokens.metric != "memory")
+        assert of_tokens.per_token == (of_tokens.metric not in ("memory", "throughput"))
         assert of_tokens.band == pytest.approx(of_steps.band * scale)
+
+
+def test_throughput_is_the_step_in_other_words():
+    made = json.loads(off_to_default("--format", "json").stdout)["pairs"][0]["metrics"]
+    step, throughput = made["step"], made["throughput"]
+    assert throughput["first"] == pytest.approx(1e9 * 4 * 128 / step["first"])
+    assert throughput["second"] == pytest.approx(1e9 * 4 * 128 / step["second"])
+    assert throughput["verdict"] == step["verdict"]
+    assert abs(throughput["difference"]) / throughput["band"] == pytest.approx(abs(step["difference"]) / step["band"])
+    per_token = json.loads(longer_context("--per-token", "--format", "json").stdout)["pairs"][0]["metrics"]
+    assert per_token["throughput"]["second"] == pytest.approx(1e12 / per_token["step"]["second"])
+    assert per_token["throughput"]["verdict"] == per_token["step"]["verdict"]
+    text = run(COMPILE, COMPILE, "--a", "compile=off,mode=forward", "--b", "compile=default").stdout
+    assert "step: " in text and "tokens/s: " not in text, "it is not counted again"
 
 
 def test_several_pairs_are_counted():
@@ -121,6 +135,7 @@ def test_several_pairs_are_counted():
         ("step > 1ns", 3),
         ("step > 1s", 0),
         ("memory > 1%", 2),
+        ("throughput > 3%", 2),
         ("steps > 1%", 2),
         ("kernel < 1%", 2),
         ("kernel > 5 MiB", 2),

@@ -1,5 +1,6 @@
 """The parts of a difference sum to it exactly, and the first of them is the true cause."""
 
+import itertools
 from fractions import Fraction
 
 import pandas as pd
@@ -206,3 +207,19 @@ def test_two_recordings_of_the_same_runs_sum_exactly():
     assert len(runs) == 60
     for run in runs:
         assert is_exact(explain(measured("h200-fp32", run).totals, measured("again", run).totals)), run
+
+
+@pytest.mark.long
+def test_the_parts_of_a_token_sum_to_the_nanosecond_on_every_two_contexts():
+    runs = side("h200-fp32").runs
+    num_pairs = 0
+    for _, group in runs.groupby(["size", "mode"]):
+        tokens = dict(zip(group["run_id"], group["context_length"] * group["batch_size"]))
+        for a, b in itertools.pairwise(tokens):
+            totals = [measured("h200-fp32", run).totals for run in (a, b)]
+            made = waterfall.explain(*totals, noise.SHIPPED, tokens=(int(tokens[a]), int(tokens[b])))
+            assert sum(cause.ns for cause in made.causes) == made.difference_ns, (a, b)
+            walls = [Fraction(of.wall_ns, of.num * int(tokens[run])) for of, run in zip(totals, (a, b))]
+            assert [Fraction(ns, made.num * 1000) for ns in (made.first_ns, made.second_ns)] == walls
+            num_pairs += 1
+    assert num_pairs == 45
