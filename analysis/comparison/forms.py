@@ -4,6 +4,7 @@ What is inside recordings and captures is not trusted: names are made harmless i
 """
 
 import json
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from analysis.comparison.verdict import METRICS, Comparison, Judgement, Measured
 from analysis.comparison.waterfall import TOKENS, Cause, Waterfall
 from analysis.metrics.differences import is_beyond_chance
 from analysis.show.forms import escaped
-from analysis.show.values import printable, size_text, time_text
+from analysis.show.values import energy_text, printable, size_text, time_text
 from jobs.contract.axes import label_of
 from jobs.contract.words import counted
 
@@ -44,7 +45,11 @@ def headline(pair: Pair) -> str:
 def _value(judged: Judgement, value: float) -> str:
     if judged.metric == "throughput":
         return f"{value:,.0f}"
-    return size_text(value) if judged.metric == "memory" else time_text(value)
+    return {"memory": size_text, "energy": energy_text}.get(judged.metric, time_text)(value)
+
+
+def _band(judged: Judgement) -> str:
+    return "not known" if math.isinf(judged.band) else f"±{_value(judged, judged.band)}"
 
 
 def _per(judged: Judgement) -> str:
@@ -84,12 +89,17 @@ def about(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
     if len(pairs) == 1:
         lines.append(f"compared: {pairs[0].case.label}")
     if alignment.per_token:
-        lines.append(f"times and their noise bands are per {UNIT}; peak allocated and numbers of kernels are of a step")
+        times = "times, energy" if "energy" in metrics_of(pairs) else "times"
+        lines.append(f"{times} and their noise bands are per {UNIT}; peak allocated and kernel counts are of a step")
     for letter, alone in (("A", alignment.only_first), ("B", alignment.only_second)):
         if alone and with_alone:
             named = [f"{run} ({why})" if why else run for run, why in alone.items()]
             lines.append(f"without a partner in {letter}, {counted(len(named), 'run')}: {', '.join(named)}")
     lines.append(f"noise band: {comparison.noise_source}")
+    if energies := [pair.judgements["energy"] for pair in pairs if "energy" in pair.judgements]:
+        known = "how far the processes of a side lie apart"
+        unknown = "no noise band known, since there is one process of each"
+        lines.append(f"noise band of energy: {unknown if math.isinf(energies[0].band) else known}")
     for letter, side in (("A", comparison.first), ("B", comparison.second)):
         lines += [f"{letter}: {note}" for note in side.notes]
     return [printable(line) for line in lines]
@@ -117,7 +127,9 @@ def counts_line(pairs: Sequence[Pair], metric: Metric) -> str:
     """How many pairs are of which verdict, and whether that many may differ by chance."""
     known = [pair.judgements[metric] for pair in pairs if metric in pair.judgements]
     verdicts = [judged.verdict for judged in known]
-    words = [word for word in dict.fromkeys(("faster", "less", "same", "slower", "more")) if word in verdicts]
+    words = [
+        word for word in dict.fromkeys(("faster", "less", "same", "slower", "more", "unknown")) if word in verdicts
+    ]
     said = ", ".join(f"{verdicts.count(word)} {word}" for word in words)
     num_real = sum(judged.is_real for judged in known)
     if num_real and not is_beyond_chance(num_real, len(known)):
@@ -171,7 +183,7 @@ def _table(pair: Pair) -> list[str]:
             _value(judged, judged.second),
             _off(judged),
             _share(judged),
-            f"±{_value(judged, judged.band)}",
+            _band(judged),
             judged.verdict,
         ]
         for name, judged in pair.judgements.items()
@@ -260,7 +272,7 @@ def _markdown_table(pair: Pair) -> list[str]:
             _off(judged),
             _share(judged),
         ]
-        cells += [f"±{_value(judged, judged.band)}", judged.verdict]
+        cells += [_band(judged), judged.verdict]
         lines.append("| " + " | ".join(map(escaped, cells)) + " |")
     return lines
 
@@ -269,7 +281,7 @@ def _markdown_table(pair: Pair) -> list[str]:
 
 
 def as_json(comparison: Comparison, checked: Checked, code: int) -> str:
-    """Keys are those of the guide's page. Times are nanoseconds, sizes bytes, throughput is tokens a second."""
+    """Keys are those of the guide's page. Times are nanoseconds, sizes bytes, energy J, throughput tokens a second."""
     alignment = comparison.alignment
     return json.dumps(
         {
@@ -312,7 +324,7 @@ def _pair(pair: Pair) -> dict[str, Any]:
                 "second": judged.second,
                 "difference": judged.difference,
                 "share": judged.share,
-                "band": judged.band,
+                "band": None if math.isinf(judged.band) else judged.band,
                 "verdict": judged.verdict,
             }
             for name, judged in pair.judgements.items()

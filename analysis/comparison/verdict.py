@@ -7,12 +7,15 @@
 - `kernel`: sum of kernel durations of a step of a rank
 - `busy`: GPU busy of a step of a rank: the union of kernels, copies and fills on each device, summed over its devices
 - `idle`: what is left of `step` beside `busy` of one device, at least 0
+- `energy`: of a step of all ranks, by the counter of each GPU, where both sides have it. Its band is from how far the
+  processes of a side lie apart, and not known where neither has two
 - `memory`: peak allocated memory; where a side does not know it (a capture), it is left out
 
 Times are the median over steps and ranks, and then over the processes of a case. Differences are B - A. Per token,
 times are those of TOKENS tokens, with their bands, and memory is that of a whole step.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -23,14 +26,14 @@ import pandas as pd
 from analysis.comparison.align import TOKENS as TOKEN_AXES
 from analysis.comparison.align import Alignment, Case, align
 from analysis.comparison.errors import NotComparable
-from analysis.comparison.noise import Noise, width_of
+from analysis.comparison.noise import Noise, width_of, width_of_spread
 from analysis.comparison.sides import Side
 from analysis.comparison.totals import Totals, totals_of_cases
 from analysis.comparison.waterfall import TOKENS, Waterfall, explain
 from analysis.metrics import timing
 from jobs.contract.ranges import STEP
 
-Metric = Literal["step", "throughput", "kernel", "busy", "idle", "memory"]
+Metric = Literal["step", "throughput", "kernel", "busy", "idle", "memory", "energy"]
 METRICS: dict[Metric, str] = {
     "step": "step",
     "throughput": "tokens/s",
@@ -38,6 +41,7 @@ METRICS: dict[Metric, str] = {
     "busy": "GPU busy",
     "idle": "GPU idle",
     "memory": "peak allocated",
+    "energy": "energy",
 }
 
 
@@ -47,8 +51,9 @@ MIDDLE = (0.025, 0.975)
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """first, second, band: nanoseconds, tokens a second of `throughput` or bytes of `memory`; band is half the width of
-    the noise band. per_token: whether they are those of TOKENS tokens, and not of a step."""
+    """first, second, band: nanoseconds, tokens a second of `throughput`, bytes of `memory` or J of `energy`; band is
+    half the width of the noise band, infinite where none is known. per_token: whether they are those of TOKENS tokens,
+    and not of a step."""
 
     metric: Metric
     first: float
@@ -72,6 +77,8 @@ class Judgement:
 
     @property
     def verdict(self) -> str:
+        if math.isinf(self.band):
+            return "unknown"
         if not self.is_real:
             return "same"
         if self.metric == "throughput":
@@ -84,7 +91,8 @@ class Judgement:
 class Measured:
     """A case on one side. clocks: wall time of a step by `timer` and by `nsys`, where there is one. num_steps and
     num_profiled: unprofiled and profiled steps of all num_processes. spread: how wide the middle 95% of profiled steps
-    lie, by metric. num_tokens: of a step, 0 where that is not known."""
+    lie, by metric. num_tokens: of a step, 0 where that is not known. energies: J of a step, of each process that has
+    it."""
 
     totals: Totals
     clocks: dict[str, float]
@@ -98,6 +106,7 @@ class Measured:
     num_profiled: int
     spread: dict[str, float]
     num_tokens: int
+    energies: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +205,10 @@ def judge(
     judged.append(judgement("idle", idle, idle_band))
     if a.memory_bytes is not None and b.memory_bytes is not None:
         judged.append(Judgement(metric="memory", first=a.memory_bytes, second=b.memory_bytes, band=noise.memory_bytes))
+    if a.energies and b.energies:
+        before, after = ([value * scale for value in of.energies] for of, scale in zip((a, b), scales))
+        medians = [float(np.median(values)) for values in (before, after)]
+        judged.append(judgement("energy", medians, width_of_spread(before, after)))
     return judged
 
 
@@ -249,6 +262,7 @@ def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[Measured]:
                     for name, column in (("step", "wall_ns"), ("kernel", "kernel_ns"), ("busy", "busy_ns"))
                 },
                 num_tokens=_num_tokens(side, case),
+                energies=_energies(side, case),
             )
         )
     return measured
@@ -266,6 +280,17 @@ def _num_tokens(side: Side, run_ids: tuple[str, ...]) -> int:
     if not set(TOKEN_AXES) <= set(side.runs):
         return 0
     return int(side.runs.loc[side.runs["run_id"].isin(run_ids), [*TOKEN_AXES]].prod(axis=1).iloc[0])
+
+
+def _energies(side: Side, run_ids: tuple[str, ...]) -> tuple[float, ...]:
+    """J of a step of all ranks, of each process that read all of them."""
+    if side.processes is None:
+        return ()
+    rows = side.processes[side.processes["run_id"].isin(run_ids)]
+    joules = rows["energy_mj"].astype("float64") / rows["energy_steps"].astype("float64") / 1000
+    by_process = joules.groupby([rows["run_id"].astype(str), rows["process"]], sort=False)
+    of_process = by_process.sum()[by_process.count() == by_process.size()]
+    return tuple(of_process[of_process > 0])
 
 
 def _peak(side: Side, run_ids: tuple[str, ...]) -> float | None:

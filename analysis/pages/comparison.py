@@ -4,6 +4,7 @@ One page has all pairs; where there are several, each has a page of its own that
 and sentences are those of `analysis.comparison`.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ SLUG = "comparison"
 DRAWN = 10
 """Parts of a difference in a drawing, as many as in the text of `compare`."""
 SERIES = ["longer", "shorter", "within noise, or the rest", "in all"]
-_UNITS = {"memory": "bytes", "throughput": ""}
+_UNITS = {"memory": "bytes", "throughput": "", "energy": "J"}
 LABEL = 26
 """Characters of a bar's label: there is room for them on a phone."""
 
@@ -128,7 +129,7 @@ def _capitalised(words: str) -> str:
 
 def _metric_table(metric: Metric, pairs: list[Pair], links: Links) -> Table:
     known = [(pair, why) for pair, why in zip(pairs, links.pairs, strict=True) if metric in pair.judgements]
-    kind = {"memory": "mib", "throughput": "count"}.get(metric, "ms")
+    kind = {"memory": "mib", "throughput": "count", "energy": "number"}.get(metric, "ms")
     rows = [_of_pair(pair, why, links) | _judged(pair.judgements[metric]) for pair, why in known]
     columns = (
         Column("runs", "runs", "page"),
@@ -138,11 +139,11 @@ def _metric_table(metric: Metric, pairs: list[Pair], links: Links) -> Table:
         Column("second", "B", kind),
         Column("difference", "difference", kind),
         Column("share", "of A", "share", absent="n/a"),
-        Column("band", "noise band, ±", kind),
+        Column("band", "noise band, ±", kind, absent="not known"),
         Column("is_real", "beyond it", "yes_no"),
         Column("verdict", "B is" if metric in ("step", "throughput", "kernel", "busy") else "B has"),
     )
-    title = f"{_capitalised(METRICS[metric])} of every pair"
+    title = f"{_capitalised(METRICS[metric])} of every pair{', J' if metric == 'energy' else ''}"
     is_per_token = bool(known) and known[0][0].judgements[metric].per_token
     return Table(metric, f"{title}, per {forms.UNIT}" if is_per_token else title, columns, pd.DataFrame(rows))
 
@@ -158,14 +159,15 @@ def _of_pair(pair: Pair, why: str, links: Links) -> dict[str, Any]:
 
 
 def _judged(judged: Judgement) -> dict[str, Any]:
+    band = None if math.isinf(judged.band) else judged.band
     return {
         "first": judged.first,
         "second": judged.second,
         "difference": judged.difference,
-        "low": judged.difference - judged.band,
-        "high": judged.difference + judged.band,
+        "low": None if band is None else judged.difference - band,
+        "high": None if band is None else judged.difference + band,
         "share": judged.share,
-        "band": judged.band,
+        "band": band,
         "is_real": judged.is_real,
         "verdict": judged.verdict,
     }
@@ -217,7 +219,7 @@ def _pair_tables(pair: Pair, links: Links) -> list[Table]:
                 Column("second", "B", "quantity"),
                 Column("difference", "difference", "change"),
                 Column("share", "of A", "share", absent="n/a"),
-                Column("band", "noise band, ±", "quantity"),
+                Column("band", "noise band, ±", "quantity", absent="not known"),
                 Column("is_real", "beyond it", "yes_no"),
                 Column("verdict", "verdict"),
             ),
