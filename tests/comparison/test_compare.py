@@ -1,5 +1,6 @@
 """The command: forms, exit codes of the gate, what is refused, and names that nobody chose for a terminal."""
 
+import dataclasses
 import json
 import lzma
 import re
@@ -9,13 +10,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from analysis.comparison import gate, noise, verdict
+from analysis.comparison import forms, gate, noise, verdict
+from analysis.comparison.align import align
 from analysis.comparison.errors import NotComparable
 from jobs.__main__ import app
 from tests.capture.test_summary import _random_capture
 
 from .conftest import export
-from .shipped import DATA, measured
+from .shipped import DATA, measured, select
 
 PRECISION, COMPILE = (str(DATA / name) for name in ("precision", "compile"))
 FP32, BF16 = "size=small,precision=fp32", "size=small,precision=bf16"
@@ -66,30 +68,35 @@ def test_json_sums_exactly():
     assert pair["first_runs"] == ["small-ctx128-fp32-naive-forward"]
 
 
-def longer_context(*more):
-    case = "compile=off,mode=forward"
-    arguments = [COMPILE, COMPILE, "--a", f"context_length=128,{case}", "--b", f"context_length=512,{case}"]
-    return run(*arguments, *more)
+@pytest.fixture(scope="module")
+def longer_context():
+    """Of one program, context 512 held against 128, per token."""
+    first, second = (select("compile", f"compile=off,mode=forward,context_length={number}") for number in (128, 512))
+    return verdict.compare(first, second, noise.SHIPPED, align(first, second, per_token=True))
 
 
-def test_per_token_says_so_and_sums_exactly():
-    assert longer_context().exit_code == 2
-    made = json.loads(longer_context("--per-token", "--format", "json").stdout)
+def test_per_token_says_so_and_sums_exactly(longer_context):
+    made = json.loads(forms.as_json(longer_context, [], 0))
     (pair,) = made["pairs"]
     waterfall = pair["waterfall"]
     assert made["per_token"] and made["differences"] == {"context_length": ["128", "512"]}
     assert sum(cause["difference_ns"] for cause in waterfall["causes"]) == waterfall["difference_ns"]
     assert waterfall["tokens"] % (3 * 4 * 512) == 0 and waterfall["tokens"] % 1000 == 0 and waterfall["steps"] == 3
-    for side, tokens in (("first", 4 * 128), ("second", 4 * 512)):
-        (run_id,) = pair[f"{side}_runs"]
-        alone = measured("compile", run_id)
+    of_sides = zip(
+        ("first", "second"), (4 * 128, 4 * 512), (longer_context.pairs[0].first, longer_context.pairs[0].second)
+    )
+    for side, tokens, alone in of_sides:
         judged = pair["metrics"]
         assert judged["step"][side] == pytest.approx(alone.clocks["timer"] * 1000 / tokens)
         assert judged["kernel"][side] == pytest.approx(alone.kernel_ns * 1000 / tokens)
         assert judged["memory"][side] == alone.memory_bytes
-    text = longer_context("--per-token").stdout
-    assert "per 1,000 tokens" in text and max(map(len, text.splitlines())) <= 80
-    assert "| 1,000 tokens | A | B |" in longer_context("--per-token", "--format", "md").stdout
+    assert "| 1,000 tokens | A | B |" in forms.as_markdown(longer_context, [], 0)
+
+
+def test_per_token_is_an_option():
+    done = run(COMPILE, COMPILE, "--a", "context_length=128", "--b", "context_length=512", "--per-token")
+    assert done.exit_code == 0 and max(map(len, done.stdout.splitlines())) <= 80
+    assert "step per 1,000 tokens: " in done.stdout and "tokens/s: " not in done.stdout, "it is not counted again"
 
 
 def test_per_token_bands_are_scaled_along():
@@ -104,18 +111,19 @@ def test_per_token_bands_are_scaled_along():
         assert of_tokens.band == pytest.approx(of_steps.band * scale)
 
 
-def test_throughput_is_the_step_in_other_words():
-    made = json.loads(off_to_default("--format", "json").stdout)["pairs"][0]["metrics"]
-    step, throughput = made["step"], made["throughput"]
-    assert throughput["first"] == pytest.approx(1e9 * 4 * 128 / step["first"])
-    assert throughput["second"] == pytest.approx(1e9 * 4 * 128 / step["second"])
-    assert throughput["verdict"] == step["verdict"]
-    assert abs(throughput["difference"]) / throughput["band"] == pytest.approx(abs(step["difference"]) / step["band"])
-    per_token = json.loads(longer_context("--per-token", "--format", "json").stdout)["pairs"][0]["metrics"]
-    assert per_token["throughput"]["second"] == pytest.approx(1e12 / per_token["step"]["second"])
-    assert per_token["throughput"]["verdict"] == per_token["step"]["verdict"]
-    text = run(COMPILE, COMPILE, "--a", "compile=off,mode=forward", "--b", "compile=default").stdout
-    assert "step: " in text and "tokens/s: " not in text, "it is not counted again"
+def test_throughput_is_the_step_in_other_words(longer_context):
+    (pair,) = longer_context.pairs
+    per_token = {
+        made.metric: made for made in verdict.judge(pair.first, pair.second, "timer", noise.SHIPPED, False, True)
+    }
+    assert per_token["throughput"].second == pytest.approx(1e12 / per_token["step"].second)
+    slower = dataclasses.replace(pair.first, clocks={"timer": 1.5 * pair.first.clocks["timer"]})
+    of_steps = {made.metric: made for made in verdict.judge(pair.first, slower, "timer", noise.SHIPPED, False)}
+    assert of_steps["throughput"].first == pytest.approx(1e9 * 4 * 128 / of_steps["step"].first)
+    for judged in (per_token, of_steps):
+        step, throughput = judged["step"], judged["throughput"]
+        assert throughput.verdict == step.verdict
+        assert abs(throughput.difference) / throughput.band == pytest.approx(abs(step.difference) / step.band)
 
 
 def test_several_pairs_are_counted():
