@@ -198,6 +198,9 @@ def compare(
         typer.Option(metavar="C D", help="Two recordings of the same runs, for the noise band."),
     ] = None,
     skip: Annotated[int, typer.Option(min=0, help="Leave out the first steps of captures, such as warm-up.")] = 0,
+    per_token: Annotated[
+        bool, typer.Option("--per-token", help="Hold a token against a token: context and batch may differ.")
+    ] = False,
     fail_if: Annotated[
         list[str] | None, typer.Option(metavar="CONDITION", help='Such as "step > 3%"; repeat for several.')
     ] = None,
@@ -216,6 +219,7 @@ def compare(
         only_second=b or (),
         noise=noise,
         skip=skip,
+        per_token=per_token,
         conditions=fail_if or (),
         form=form,
         top=top,
@@ -232,7 +236,7 @@ def history(
             metavar="FOLDER...", help="Holds recordings, results of sweeps or captures; or these themselves."
         ),
     ],
-    metric: Annotated[histories.Metric, typer.Option(help="What is followed.")] = "step",
+    metric: Annotated[histories.Followed, typer.Option(help="What is followed.")] = "step",
     part: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE,...", help="Only kernels of this phase, module or family; of --metric kernel."),
@@ -306,6 +310,9 @@ def report(
         typer.Option(metavar="C D", help="Two recordings of the same runs, for the noise band."),
     ] = None,
     skip: Annotated[int, typer.Option(min=0, help="Leave out the first steps of captures, such as warm-up.")] = 0,
+    per_token: Annotated[
+        bool, typer.Option("--per-token", help="Of --compare: hold a token against a token, as `compare` does.")
+    ] = False,
 ) -> None:
     """Write the pages of a recording; `mkdocs build` then makes the site.
 
@@ -315,13 +322,20 @@ def report(
     from analysis import write_site
 
     comparison = None
-    if compared is None and (a or b or noise or skip):
-        ingesting.print_line("error: --a, --b, --noise and --skip are of --compare A B: give it, or leave them out")
+    if compared is None and (a or b or noise or skip or per_token):
+        options = "--a, --b, --noise, --skip and --per-token"
+        ingesting.print_line(f"error: {options} are of --compare A B: give it, or leave them out")
         raise typer.Exit(2)
     if compared is not None:
         first, second = compared
         request = comparing.Request(
-            first=first, second=second, only_first=a or (), only_second=b or (), noise=noise, skip=skip
+            first=first,
+            second=second,
+            only_first=a or (),
+            only_second=b or (),
+            noise=noise,
+            skip=skip,
+            per_token=per_token,
         )
         comparison = comparing.attempt(request, ingesting.print_line, lambda: comparing.load(request))
         if comparison is None:

@@ -1,7 +1,8 @@
 """Which runs of two sides are compared, what differs between the sides, and what is refused.
 
 Runs are cases by their axes. An axis of FIXED must be equal; another one may differ, where each side has one value of
-it. Runs that differ in their repetition alone are one case: processes that measured the same.
+it, and so may those of TOKENS where runs are compared per token. Runs that differ in their repetition alone are one
+case: processes that measured the same.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from jobs.contract.axes import label_of, label_of_value, reading_order
 
 FIXED = ("size", "context_length", "batch_size", "mode")
 """Axes that say how much work a step is."""
+TOKENS = ("context_length", "batch_size")
+"""Those of FIXED whose product is the number of tokens of a step."""
 VARIANTS = (*(name for name in reading_order() if name not in (*FIXED, "repeat")), "fresh_process")
 SETTINGS = ("gpu_name", "driver", "cuda", "torch", "nsys", "python", "commit")
 """What else may have changed between the two, of the machine and the programs."""
@@ -36,13 +39,15 @@ class Case:
 @dataclass(frozen=True, kw_only=True)
 class Alignment:
     """differences: axis -> its value in A and in B. settings: the same for SETTINGS. only_first, only_second: runs
-    without a partner, and why (not finished, another number of parameters, or "")."""
+    without a partner, and why (not finished, another number of parameters, or ""). per_token: whether a token of one
+    is held against a token of the other, and not a step against a step."""
 
     cases: list[Case]
     differences: dict[str, tuple[str, str]]
     settings: dict[str, tuple[str, str]]
     only_first: dict[str, str]
     only_second: dict[str, str]
+    per_token: bool = False
 
     @property
     def runs(self) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
@@ -50,10 +55,13 @@ class Alignment:
         return [case.first for case in self.cases], [case.second for case in self.cases]
 
 
-def align(first: Side, second: Side) -> Alignment:
-    """The cases of two sides. Raises NotComparable where there is none."""
+def align(first: Side, second: Side, per_token: bool = False) -> Alignment:
+    """The cases of two sides. Raises NotComparable where there is none, and per_token where tokens are not known."""
+    if per_token:
+        _check_tokens(first, second)
     if first.is_capture or second.is_capture:
         return _of_captures(first, second)
+    fixed = tuple(name for name in FIXED if not (per_token and name in TOKENS))
     for letter, side in (("A", first), ("B", second)):
         if not len(side.runs):
             raise NotComparable(f"{letter} has no finished run: measure it again")
@@ -61,7 +69,7 @@ def align(first: Side, second: Side) -> Alignment:
     differences: list[str] = []
     groups = _groups(first.runs, axes), _groups(second.runs, axes)
     if not groups[0].keys() & groups[1].keys():
-        differences = [name for name in axes if name not in FIXED and _differs(name, first.runs, second.runs)]
+        differences = [name for name in axes if name not in fixed and _differs(name, first.runs, second.runs)]
         axes = [name for name in axes if name not in differences]
         groups = _groups(first.runs, axes), _groups(second.runs, axes)
     cases: list[Case] = []
@@ -78,14 +86,28 @@ def align(first: Side, second: Side) -> Alignment:
             said = [_said(name, value) for name, value in zip(axes, key) if name in vary]
             cases.append(Case(label=" ".join(said), first=tuple(mine), second=tuple(others)))
     if not cases:
-        raise NotComparable(_reason(first, second, refused))
+        raise NotComparable(_reason(first, second, refused, fixed))
     return Alignment(
         cases=cases,
         differences={name: _values(name, first.runs, second.runs) for name in differences},
         settings=settings_apart(first.runs, second.runs),
         only_first=_without_partner(first, cases, "first", refused),
         only_second=_without_partner(second, cases, "second", refused),
+        per_token=per_token,
     )
+
+
+def _check_tokens(first: Side, second: Side) -> None:
+    """Raises NotComparable where a side does not know how many tokens its steps have."""
+    for letter, side in (("A", first), ("B", second)):
+        if side.is_capture:
+            raise NotComparable(f"--per-token: {letter} is a capture, which knows no tokens; compare recordings")
+        unknown = side.runs.loc[side.runs[[*TOKENS]].min(axis=1) < 1, "run_id"]
+        if len(unknown):
+            raise NotComparable(
+                f"--per-token: {unknown.iloc[0]} of {letter} has no tokens recorded; choose others with "
+                f"--{letter.lower()} KEY=VALUE"
+            )
 
 
 def _of_captures(first: Side, second: Side) -> Alignment:
@@ -136,7 +158,7 @@ def _said(name: str, value: object) -> str:
     return text if name in ("size", "mode", "precision", "attention") else f"{label_of(name)} {text}"
 
 
-def _reason(first: Side, second: Side, refused: dict[str, str]) -> str:
+def _reason(first: Side, second: Side, refused: dict[str, str], fixed: tuple[str, ...]) -> str:
     if refused:
         return f"A and B are not the same model: {next(iter(refused.values()))}; compare runs of one model"
     for name in (*FIXED, *VARIANTS):
@@ -144,11 +166,12 @@ def _reason(first: Side, second: Side, refused: dict[str, str]) -> str:
         if set(values[0]) & set(values[1]):
             continue
         said = f"{label_of(name)} is {', '.join(values[0])} in A and {', '.join(values[1])} in B"
-        if name in FIXED:
-            return f"{said}: a step is another amount of work, and these cannot be compared"
+        if name in fixed:
+            how = "; --per-token holds a token against a token" if name in TOKENS else ""
+            return f"{said}: a step is another amount of work, and these cannot be compared{how}"
         return f"{said}: choose one of each with --a {name}=VALUE and --b {name}=VALUE"
-    fixed = ", ".join(map(label_of, FIXED))
-    return f"no run of A has the {fixed} of one of B: choose runs with --a KEY=VALUE and --b KEY=VALUE"
+    named = ", ".join(map(label_of, fixed))
+    return f"no run of A has the {named} of one of B: choose runs with --a KEY=VALUE and --b KEY=VALUE"
 
 
 def settings_apart(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, tuple[str, str]]:

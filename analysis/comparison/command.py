@@ -26,8 +26,8 @@ NOT_COMPARABLE = 2
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """first, second: paths of A and B; only_first, only_second: KEY=VALUE of their runs. noise: a pair of recordings of
-    the same runs. skip: steps of captures that are left out. conditions: of the gate. top: causes of a pair in text and
-    Markdown, 0 for all."""
+    the same runs. skip: steps of captures that are left out. per_token: whether a token is held against a token.
+    conditions: of the gate. top: causes of a pair in text and Markdown, 0 for all."""
 
     first: Path
     second: Path
@@ -35,6 +35,7 @@ class Request:
     only_second: Sequence[str] = ()
     noise: tuple[Path, Path] | None = None
     skip: int = 0
+    per_token: bool = False
     conditions: Sequence[str] = ()
     form: Format = "text"
     top: int = 10
@@ -72,7 +73,7 @@ def load(request: Request) -> Comparison:
         raise NotComparable("--skip is for captures: the steps of a recording are measured ones; leave it out")
     first = load_side(request.first, request.only_first, skips[0])
     second = load_side(request.second, request.only_second, skips[1])
-    alignment = align(first, second)
+    alignment = align(first, second, request.per_token)
     named = of_recordings(*map(load_side, request.noise)) if request.noise else None
     return compare(first, second, choose(named, (first, second), alignment.runs), alignment)
 

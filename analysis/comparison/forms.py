@@ -4,6 +4,7 @@ What is inside recordings and captures is not trusted: names are made harmless i
 """
 
 import json
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,16 +12,17 @@ from typing import Any
 from analysis.comparison.align import Alignment
 from analysis.comparison.gate import Condition, Outcome
 from analysis.comparison.verdict import METRICS, Comparison, Judgement, Measured, Metric, Pair
-from analysis.comparison.waterfall import Cause, Waterfall
+from analysis.comparison.waterfall import TOKENS, Cause, Waterfall
 from analysis.metrics.differences import is_beyond_chance
 from analysis.show.forms import escaped
-from analysis.show.values import printable, size_text, time_text
+from analysis.show.values import energy_text, printable, size_text, time_text
 from jobs.contract.axes import label_of
 from jobs.contract.words import counted
 
 WIDTH = 80
 Checked = Sequence[tuple[Condition, Sequence[Outcome]]]
 """The conditions of the gate, each with its outcome for each pair."""
+UNIT = f"{TOKENS:,} tokens"
 
 
 # ---------------------------------------------------------------------------------------------------------------- words
@@ -31,15 +33,27 @@ def headline(pair: Pair) -> str:
     step = pair.judgements["step"]
     clock = "" if pair.clock == "timer" else " (under nsys)"
     if step.is_real:
-        said = f"B is {step.verdict}{clock}: {_value(step, step.first)} -> {_value(step, step.second)}, {_share(step)}"
+        both = f"{_value(step, step.first)} -> {_value(step, step.second)}{_per(step)}"
+        said = f"B is {step.verdict}{clock}: {both}, {_share(step)}"
     else:
-        said = f"No difference of the step{clock} beyond noise: {_off(step)}, band ±{_value(step, step.band)}"
+        what = f"the step{_per(step)}{clock}"
+        said = f"No difference of {what} beyond noise: {_off(step)}, band ±{_value(step, step.band)}"
     kernel, idle = pair.judgements["kernel"], pair.judgements["idle"]
     return f"{said}. GPU work: {kernel.verdict} ({_off(kernel)}). GPU idle: {idle.verdict} ({_off(idle)})."
 
 
 def _value(judged: Judgement, value: float) -> str:
-    return size_text(value) if judged.metric == "memory" else time_text(value)
+    if judged.metric == "throughput":
+        return f"{value:,.0f}"
+    return {"memory": size_text, "energy": energy_text}.get(judged.metric, time_text)(value)
+
+
+def _band(judged: Judgement) -> str:
+    return "not known" if math.isinf(judged.band) else f"±{_value(judged, judged.band)}"
+
+
+def _per(judged: Judgement) -> str:
+    return f" per {UNIT}" if judged.per_token else ""
 
 
 def _off(judged: Judgement) -> str:
@@ -74,11 +88,18 @@ def about(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
         lines.append(f"{label_of(name)}: A has {first or 'none'}, B has {second or 'none'}")
     if len(pairs) == 1:
         lines.append(f"compared: {pairs[0].case.label}")
+    if alignment.per_token:
+        times = "times, energy" if "energy" in metrics_of(pairs) else "times"
+        lines.append(f"{times} and their noise bands are per {UNIT}; peak allocated and kernel counts are of a step")
     for letter, alone in (("A", alignment.only_first), ("B", alignment.only_second)):
         if alone and with_alone:
             named = [f"{run} ({why})" if why else run for run, why in alone.items()]
             lines.append(f"without a partner in {letter}, {counted(len(named), 'run')}: {', '.join(named)}")
     lines.append(f"noise band: {comparison.noise_source}")
+    if energies := [pair.judgements["energy"] for pair in pairs if "energy" in pair.judgements]:
+        known = "how far the processes of a side lie apart"
+        unknown = "no noise band known, since there is one process of each"
+        lines.append(f"noise band of energy: {unknown if math.isinf(energies[0].band) else known}")
     for letter, side in (("A", comparison.first), ("B", comparison.second)):
         lines += [f"{letter}: {note}" for note in side.notes]
     return [printable(line) for line in lines]
@@ -86,14 +107,15 @@ def about(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
 
 def total_text(waterfall: Waterfall) -> str:
     first, second = (time_text(ns / waterfall.num) for ns in (waterfall.first_ns, waterfall.second_ns))
-    return f"a profiled step (its range under nsys) went from {first} to {second}"
+    of = f"{UNIT} of a profiled step" if waterfall.per_token else "a profiled step"
+    return f"{of} (its range under nsys) went from {first} to {second}"
 
 
 def metric_line(judged: Judgement) -> str:
     """A metric of both sides, and whether it differs."""
     first, second, band = (_value(judged, value) for value in (judged.first, judged.second, judged.band))
     where = "beyond" if judged.is_real else "within"
-    said = f"{METRICS[judged.metric]} {first} in A, {second} in B, {where} the noise band"
+    said = f"{METRICS[judged.metric]}{_per(judged)} {first} in A, {second} in B, {where} the noise band"
     return f"{said} ({_off(judged)}, band ±{band})"
 
 
@@ -105,12 +127,14 @@ def counts_line(pairs: Sequence[Pair], metric: Metric) -> str:
     """How many pairs are of which verdict, and whether that many may differ by chance."""
     known = [pair.judgements[metric] for pair in pairs if metric in pair.judgements]
     verdicts = [judged.verdict for judged in known]
-    words = [word for word in dict.fromkeys(("faster", "less", "same", "slower", "more")) if word in verdicts]
+    words = [
+        word for word in dict.fromkeys(("faster", "less", "same", "slower", "more", "unknown")) if word in verdicts
+    ]
     said = ", ".join(f"{verdicts.count(word)} {word}" for word in words)
     num_real = sum(judged.is_real for judged in known)
     if num_real and not is_beyond_chance(num_real, len(known)):
         said += " (so many may differ by chance)"
-    return f"{METRICS[metric]}: {said}"
+    return f"{METRICS[metric]}{_per(known[0])}: {said}"
 
 
 # ----------------------------------------------------------------------------------------------------------------- text
@@ -122,7 +146,7 @@ def as_text(comparison: Comparison, checked: Checked, top: int) -> str:
     for line in about(comparison):
         lines += _wrapped(line)
     if len(comparison.pairs) > 1:
-        lines += ["", *(counts_line(comparison.pairs, metric) for metric in metrics_of(comparison.pairs))]
+        lines += ["", *(counts_line(comparison.pairs, metric) for metric in counted_metrics(comparison.pairs))]
     for pair in comparison.pairs:
         lines.append("")
         if len(comparison.pairs) > 1:
@@ -150,7 +174,8 @@ def _wrapped(line: str, indent: str = "") -> list[str]:
 
 
 def _table(pair: Pair) -> list[str]:
-    rows = [["", "A", "B", "difference", "", "noise band", "verdict"]]
+    head = UNIT if pair.waterfall.per_token else ""
+    rows = [[head, "A", "B", "difference", "", "noise band", "verdict"]]
     rows += [
         [
             METRICS[name],
@@ -158,7 +183,7 @@ def _table(pair: Pair) -> list[str]:
             _value(judged, judged.second),
             _off(judged),
             _share(judged),
-            f"±{_value(judged, judged.band)}",
+            _band(judged),
             judged.verdict,
         ]
         for name, judged in pair.judgements.items()
@@ -193,6 +218,11 @@ def metrics_of(pairs: Sequence[Pair]) -> list[Metric]:
     return [metric for metric in METRICS if any(metric in pair.judgements for pair in pairs)]
 
 
+def counted_metrics(pairs: Sequence[Pair]) -> list[Metric]:
+    """Those whose verdicts are counted: throughput has that of the step."""
+    return [metric for metric in metrics_of(pairs) if metric != "throughput"]
+
+
 # ------------------------------------------------------------------------------------------------------------- Markdown
 
 
@@ -209,8 +239,9 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
         rows.append((pair.waterfall.difference_ns, "in all"))
         lines += [f"| {escaped(_ms(ns, pair.waterfall.num))} | {escaped(printable(text))} |" for ns, text in rows]
     else:
-        lines += ["", *(f"- {escaped(counts_line(pairs, metric))}" for metric in metrics_of(pairs))]
-        lines += ["", "| runs | step A | step B | change | verdict | GPU work | GPU idle | largest part |"]
+        lines += ["", *(f"- {escaped(counts_line(pairs, metric))}" for metric in counted_metrics(pairs))]
+        steps = f"step{_per(pairs[0].judgements['step'])}"
+        lines += ["", f"| runs | {steps} A | step B | change | verdict | GPU work | GPU idle | largest part |"]
         lines.append("| :-- | --: | --: | --: | :-- | :-- | :-- | :-- |")
         for pair in pairs:
             step, kernel, idle = (pair.judgements[name] for name in ("step", "kernel", "idle"))
@@ -228,7 +259,11 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
 
 
 def _markdown_table(pair: Pair) -> list[str]:
-    lines = ["| | A | B | difference | share | noise band | verdict |", "| :-- | --: | --: | --: | --: | --: | :-- |"]
+    head = f"{UNIT} " if pair.waterfall.per_token else ""
+    lines = [
+        f"| {head}| A | B | difference | share | noise band | verdict |",
+        "| :-- | --: | --: | --: | --: | --: | :-- |",
+    ]
     for name, judged in pair.judgements.items():
         cells = [
             METRICS[name],
@@ -237,7 +272,7 @@ def _markdown_table(pair: Pair) -> list[str]:
             _off(judged),
             _share(judged),
         ]
-        cells += [f"±{_value(judged, judged.band)}", judged.verdict]
+        cells += [_band(judged), judged.verdict]
         lines.append("| " + " | ".join(map(escaped, cells)) + " |")
     return lines
 
@@ -246,7 +281,7 @@ def _markdown_table(pair: Pair) -> list[str]:
 
 
 def as_json(comparison: Comparison, checked: Checked, code: int) -> str:
-    """Keys are those of the guide's page. Times are nanoseconds, sizes bytes."""
+    """Keys are those of the guide's page. Times are nanoseconds, sizes bytes, energy J, throughput tokens a second."""
     alignment = comparison.alignment
     return json.dumps(
         {
@@ -254,6 +289,7 @@ def as_json(comparison: Comparison, checked: Checked, code: int) -> str:
             "second": _side(comparison.second.label, comparison.second.notes, alignment.only_second),
             "differences": _differences(alignment),
             "settings": {name: list(values) for name, values in alignment.settings.items()},
+            "per_token": alignment.per_token,
             "noise": comparison.noise_source,
             "pairs": [_pair(pair) for pair in comparison.pairs],
             "conditions": [
@@ -288,13 +324,14 @@ def _pair(pair: Pair) -> dict[str, Any]:
                 "second": judged.second,
                 "difference": judged.difference,
                 "share": judged.share,
-                "band": judged.band,
+                "band": None if math.isinf(judged.band) else judged.band,
                 "verdict": judged.verdict,
             }
             for name, judged in pair.judgements.items()
         },
         "waterfall": {
-            "steps": waterfall.num,
+            "steps": waterfall.num_steps,
+            "tokens": waterfall.num * TOKENS if waterfall.per_token else None,
             "first_ns": waterfall.first_ns,
             "second_ns": waterfall.second_ns,
             "difference_ns": waterfall.difference_ns,

@@ -1,5 +1,6 @@
 """Conditions that make a comparison fail, such as `step > 3%`, for continuous integration."""
 
+import math
 import re
 from dataclasses import dataclass
 from typing import cast
@@ -7,18 +8,25 @@ from typing import cast
 from analysis.comparison.errors import NotComparable
 from analysis.comparison.noise import num_processes_for
 from analysis.comparison.verdict import METRICS, Judgement, Metric, Pair
-from analysis.show.values import size_text, time_text
+from analysis.show.values import energy_text, size_text, time_text
 
 WITHIN, BEYOND, UNKNOWN = 0, 1, 3
 """Exit codes. 2 is for what cannot be compared."""
-_TIMES = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
-_SIZES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+LIMITED = [metric for metric in METRICS if metric != "throughput"]
+"""Metrics of which more is worse."""
+MORE_PROCESSES = "; more processes of each would be (`processes` of a sweep)"
+_TIMES = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
+_UNITS: dict[Metric, dict[str, float]] = {
+    "memory": {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30},
+    "energy": {"mJ": 1e-3, "J": 1.0, "kJ": 1e3},
+}
+"""Those of limits, by metric; of others _TIMES."""
 _CONDITION = re.compile(r"\s*(\w+)\s*>\s*(\d+(?:\.\d+)?)\s*(%|\w+)\s*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """Fails where `metric` grows by more than `limit`: a share of A, or ns or bytes."""
+    """Fails where `metric` grows by more than `limit`: a share of A, or ns, bytes or J."""
 
     text: str
     metric: Metric
@@ -40,11 +48,13 @@ class Outcome:
 def parse_condition(text: str) -> Condition:
     """Raises NotComparable where it is no condition."""
     match = _CONDITION.fullmatch(text)
-    how = f'give METRIC > LIMIT such as "step > 3%" or "memory > 100 MiB"; metrics are {", ".join(METRICS)}'
+    how = f'give METRIC > LIMIT such as "step > 3%" or "memory > 100 MiB"; metrics are {", ".join(LIMITED)}'
     if not match or match[1] not in METRICS:
         raise NotComparable(f"--fail-if {text}: not understood; {how}")
+    if match[1] == "throughput":
+        raise NotComparable(f"--fail-if {text}: throughput follows from the step; give a limit of step")
     metric, number, unit = cast(Metric, match[1]), float(match[2]), match[3]
-    units = _SIZES if metric == "memory" else _TIMES
+    units = _UNITS.get(metric, _TIMES)
     if unit != "%" and unit not in units:
         raise NotComparable(f"--fail-if {text}: {unit} is no unit of {metric}; use % or {', '.join(units)}")
     factor = 0.01 if unit == "%" else units[unit]
@@ -62,11 +72,12 @@ def _check_pair(condition: Condition, pair: Pair) -> Outcome:
         what = METRICS[condition.metric]
         raise NotComparable(f"--fail-if {condition.text}: {what} is not recorded on both sides; leave it out")
     limit, off, band = condition.limit_of(judged), judged.difference, judged.band
-    in_words = size_text if condition.metric == "memory" else time_text
+    in_words = {"memory": size_text, "energy": energy_text}.get(condition.metric, time_text)
     said = f"{METRICS[condition.metric]} {'+' if off >= 0 else ''}{in_words(off)} against a limit of {in_words(limit)}"
     if abs(off) <= band and band > limit:
-        said += f", and the noise band is ±{in_words(band)}: not enough data to tell"
-        return Outcome(code=UNKNOWN, text=f"{said}{_remedy(band, limit, pair)}")
+        known = "no noise band is known" if math.isinf(band) else f"the noise band is ±{in_words(band)}"
+        remedy = MORE_PROCESSES if condition.metric == "energy" else _remedy(band, limit, pair)
+        return Outcome(code=UNKNOWN, text=f"{said}, and {known}: not enough data to tell{remedy}")
     if off > limit:
         return Outcome(code=BEYOND, text=f"{said}: beyond")
     return Outcome(code=WITHIN, text=f"{said}: within")

@@ -22,7 +22,7 @@ from analysis.comparison.forms import cause_text
 from analysis.comparison.noise import Noise
 from analysis.comparison.sides import Side, is_capture, load_side, select_runs
 from analysis.comparison.totals import Totals, without_numbers
-from analysis.comparison.verdict import MIDDLE, Judgement, Measured, Metric, judge, measure, of_runs, source_of
+from analysis.comparison.verdict import MIDDLE, Judgement, Measured, judge, measure, of_runs, source_of
 from analysis.comparison.waterfall import Cause, explain
 from analysis.recording import store
 from analysis.recording.ingest import ResultsError
@@ -33,6 +33,8 @@ from jobs.contract.layout import RECORD, SWEEP
 from jobs.contract.words import counted
 
 By = Literal["date", "commit"]
+Followed = Literal["step", "kernel", "busy", "idle", "memory"]
+"""Metrics that are followed: throughput is the step in other words."""
 PART_KEYS = ("phase", "module", "family")
 Runs = tuple[str, ...]
 SHARED = 0.5
@@ -141,7 +143,7 @@ class Group:
 class History:
     """unreadable, left_out: path -> why it is not among the entries: it is damaged, or has none of the chosen runs."""
 
-    metric: Metric
+    metric: Followed
     part: Part
     by: By
     groups: list[Group]
@@ -180,7 +182,7 @@ def _is_sweep(path: Path) -> bool:
 
 def make_history(
     paths: Sequence[Path],
-    metric: Metric,
+    metric: Followed,
     part: Part,
     by: By,
     only: Sequence[str] = (),
@@ -359,7 +361,7 @@ def _shared(alignments: Sequence[Alignment]) -> list[list[Case]]:
     return [[cases[first] for cases in by_first] for first in by_first[0] if all(first in cases for cases in by_first)]
 
 
-def _draw_lines(group: Group, metric: Metric, part: Part, named: Noise | None) -> None:
+def _draw_lines(group: Group, metric: Followed, part: Part, named: Noise | None) -> None:
     """The lines of a group, and what to know of it."""
     lines = _shared(group._alignments)
     used = {run for cases in lines for case in cases for run in (*case.first, *case.second)}
@@ -420,7 +422,7 @@ def _judge(
     entries: tuple[Entry, Entry],
     runs: tuple[Runs, Runs],
     clock: str,
-    metric: Metric,
+    metric: Followed,
     part: Part,
     noise: Noise,
 ) -> Judgement:
@@ -437,7 +439,7 @@ def _judge(
     return Judgement(metric="kernel", first=first.time_ns, second=second.time_ns, band=band)
 
 
-def _cause(both: tuple[Measured, Measured], noise: Noise, metric: Metric, part: Part) -> tuple[str, float]:
+def _cause(both: tuple[Measured, Measured], noise: Noise, metric: Followed, part: Part) -> tuple[str, float]:
     """The first part of a change, and its time in a step; ("", 0.0) where there is none."""
     first, second = both
     made = explain(first.totals, second.totals, noise, (first.num_processes, second.num_processes))

@@ -7,11 +7,10 @@ from typing import Literal, get_args
 
 from analysis.capture.nsys_export import ExportError
 from analysis.comparison.errors import NotComparable
-from analysis.comparison.history import By, History, make_history, parse_part
+from analysis.comparison.history import By, Followed, History, make_history, parse_part
 from analysis.comparison.history_forms import as_csv, as_json, as_markdown, as_text
 from analysis.comparison.noise import of_recordings
 from analysis.comparison.sides import load_side, parse_selection
-from analysis.comparison.verdict import Metric
 from analysis.recording.ingest import ResultsError
 from analysis.recording.store import RecordingError
 from analysis.show.values import printable
@@ -28,7 +27,7 @@ class Request:
     of recordings of the same runs. skip: steps of captures that are left out. html: a page to write instead."""
 
     paths: Sequence[Path]
-    metric: Metric = "step"
+    metric: Followed = "step"
     part: Sequence[str] = ()
     by: By = "date"
     only: Sequence[str] = ()

@@ -6,6 +6,7 @@ the two shipped recordings of the default sweep, whose bands are kept here (a te
 
 import itertools
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from analysis.metrics.differences import LEAST_PAIRS, Band
 
 MEDIAN = math.pi / 2
 """Variance of a median of many times against that of their mean."""
+STUDENT = (12.71, 4.31, 3.19, 2.78, 2.58, 2.45, 2.37, 2.31, 2.27, 2.23)
+"""Student's t that holds 95% of both sides, for 1 to 10 degrees of freedom; the last is near enough for more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,17 @@ def width_of(band: Band, time_ns: float, parts: float, num_processes: tuple[int,
     """Half width of a band around two times of about `time_ns`, each the median of so many processes."""
     of_one = float(band.width_ns(time_ns, parts))
     return of_one * math.sqrt(sum(map(_variance, num_processes)) / 2)
+
+
+def width_of_spread(first: Sequence[float], second: Sequence[float]) -> float:
+    """Half width of a band around the medians of processes of two sides, from how far those of each side lie apart;
+    infinite where neither has two."""
+    freedom = len(first) + len(second) - 2
+    if freedom < 1:
+        return math.inf
+    squares = sum((value - statistics.fmean(side)) ** 2 for side in (first, second) for value in side)
+    width = STUDENT[min(freedom, len(STUDENT)) - 1] * math.sqrt(squares / freedom)
+    return width * math.sqrt(_variance(len(first)) + _variance(len(second)))
 
 
 def _variance(num_processes: int) -> float:

@@ -28,9 +28,9 @@ GRAPH = "CUDA graph execution, whose kernels are not visible"
 @dataclass(kw_only=True)
 class Side:
     """One of the two that are compared. Tables are those of a recording, with the runs that finished; of a capture with
-    the columns that are needed, and without `timer` steps. recorded_at: when, in UTC, as the recording or the capture
-    has it; "" where it does not. unfinished: why a run has no numbers. notes: what to know of it. recording: what it
-    was made of; None of a capture."""
+    the columns that are needed, without `timer` steps and without processes. recorded_at: when, in UTC, as the
+    recording or the capture has it; "" where it does not. unfinished: why a run has no numbers. notes: what to know of
+    it. recording: what it was made of; None of a capture."""
 
     label: str
     is_capture: bool = False
@@ -39,6 +39,7 @@ class Side:
     steps: pd.DataFrame
     kernels: pd.DataFrame
     memops: pd.DataFrame
+    processes: pd.DataFrame | None = None
     recorded_at: str = ""
     unfinished: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -112,6 +113,7 @@ def of_recording(recording: store.Recording) -> Side:
     tables = (recording.runs, recording.steps, recording.kernels, recording.memops)
     side = of_tables(recording.label, *tables)
     side.recording = recording
+    side.processes = recording.processes
     side.recorded_at = str(recording.manifest.get("recorded_from", ""))
     return side
 

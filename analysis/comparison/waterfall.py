@@ -3,6 +3,8 @@
 The total is the range of a step under nsys, on each device of its rank, which is kernel time + copies and fills - what
 runs at once + idle time by cause. Where both sides have the same number of steps, the parts are sums over these steps;
 otherwise both are scaled to the least common multiple of the two numbers (`Waterfall.num`), so that all stays exact.
+Per token, times are scaled to a common number of tokens instead; kernels are still counted by step, since a step of
+more tokens launches as many.
 """
 
 import math
@@ -23,6 +25,8 @@ PARTS = ("vanished_ns", "appeared_ns", "calls_ns", "per_call_ns")
 """Of a group's difference: kernels of names that only A has; that only B has; that both have, and not as often (all of
 their difference, since which of the calls these are is not known); that both have as often, each of another length."""
 
+TOKENS = 1000
+"""What times are given for where they are compared per token."""
 LEAST_SHARE = 0.01
 """Of the largest part beyond noise: what is smaller is no news, even beyond noise."""
 
@@ -32,7 +36,7 @@ Kind = Literal["replaced", "per_call", "copies", "overlap", "idle", "rest"]
 @dataclass(frozen=True, kw_only=True)
 class Cause:
     """A line of the waterfall: what changed, and by how much. ns, and the noise band around it: of `Waterfall.num`
-    steps."""
+    units."""
 
     kind: Kind
     text: str
@@ -50,12 +54,15 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class Waterfall:
-    """num: steps that the times are of. first_ns, second_ns: the ranges of so many steps. groups: GROUP, first_calls,
-    second_calls, first_ns, second_ns, PARTS, whose sums are second_ns - first_ns. causes: what
-    counts first (`_order`), whose ns sum to second_ns - first_ns of the waterfall. by_phase, by_module: the kernels by
-    phase, and by phase and module: first_calls, second_calls, first_ns, second_ns, band_ns; the most changed first."""
+    """num: units that the times are of: steps, or per_token TOKENS tokens. num_steps: steps that calls are of.
+    first_ns, second_ns: the ranges of so many units. groups: GROUP, first_calls, second_calls, first_ns, second_ns,
+    PARTS, whose sums are second_ns - first_ns. causes: what counts first (`_order`), whose ns sum to
+    second_ns - first_ns of the waterfall. by_phase, by_module: the kernels by phase, and by phase and module:
+    first_calls, second_calls, first_ns, second_ns, band_ns; the most changed first."""
 
     num: int
+    num_steps: int
+    per_token: bool
     first_ns: int
     second_ns: int
     groups: pd.DataFrame
@@ -80,25 +87,61 @@ class Waterfall:
         return [*shown, Cause(kind="rest", text=text, ns=sum(cause.ns for cause in rest))] if rest else shown
 
 
-def explain(first: Totals, second: Totals, noise: Noise, num_processes: tuple[int, int] = (1, 1)) -> Waterfall:
-    """The waterfall from A to B, whose times are of so many processes."""
-    num = math.lcm(first.num, second.num)
-    scales = num // first.num, num // second.num
+@dataclass(frozen=True, kw_only=True)
+class _Scales:
+    """Integer factors that make both sides the same amount of work: calls, of A and of B, those of num_steps steps; ns,
+    their times those of `num` units."""
+
+    num: int
+    num_steps: int
+    calls: tuple[int, int]
+    ns: tuple[int, int]
+
+    @property
+    def steps_per_unit(self) -> float:
+        """The larger of both sides: 1 where the unit is a step."""
+        return max(self.num_steps // calls * ns / self.num for ns, calls in zip(self.ns, self.calls))
+
+
+def _scales_of(first: Totals, second: Totals, tokens: tuple[int, int] | None) -> _Scales:
+    num_steps = math.lcm(first.num, second.num)
+    calls = num_steps // first.num, num_steps // second.num
+    if tokens is None:
+        return _Scales(num=num_steps, num_steps=num_steps, calls=calls, ns=calls)
+    of_sides = first.num * tokens[0], second.num * tokens[1]
+    num_tokens = math.lcm(*of_sides, TOKENS)
+    ns = num_tokens // of_sides[0], num_tokens // of_sides[1]
+    return _Scales(num=num_tokens // TOKENS, num_steps=num_steps, calls=calls, ns=ns)
+
+
+def explain(
+    first: Totals,
+    second: Totals,
+    noise: Noise,
+    num_processes: tuple[int, int] = (1, 1),
+    tokens: tuple[int, int] | None = None,
+) -> Waterfall:
+    """The waterfall from A to B, whose times are of so many processes. tokens: how many a step of A and of B has, where
+    a token is held against a token."""
+    scales = _scales_of(first, second, tokens)
     kernels = _side_by_side(first.kernels, second.kernels, KERNEL, scales)
     kernels = _with_parts(kernels)
-    bands = _Bands(noise, num_processes, num)
+    bands = _Bands(noise, num_processes, scales)
+    num = scales.num_steps
     causes = [*_replaced(kernels, num, bands), *_per_call(kernels, num, bands)]
     copies = _side_by_side(first.copies, second.copies, COPY, scales)
     causes += _copies(copies, num, bands)
-    causes += _idle(first, second, scales, num, bands)
+    causes += _idle(first, second, scales, bands)
     causes = [cause for cause in causes if cause.ns]
     causes = _order(causes)
-    wall = first.wall_ns * scales[0], second.wall_ns * scales[1]
+    wall = first.wall_ns * scales.ns[0], second.wall_ns * scales.ns[1]
     assert sum(cause.ns for cause in causes) == wall[1] - wall[0], "the parts are all that differs"
     sums = ["first_calls", "second_calls", "first_ns", "second_ns", *PARTS]
     groups = kernels.groupby(GROUP, sort=False)[sums].sum().reset_index()
     return Waterfall(
-        num=num,
+        num=scales.num,
+        num_steps=num,
+        per_token=tokens is not None,
         first_ns=wall[0],
         second_ns=wall[1],
         groups=groups,
@@ -114,11 +157,11 @@ def _order(causes: list[Cause]) -> list[Cause]:
     return sorted(causes, key=lambda cause: (not (cause.is_real and abs(cause.ns) >= least), -abs(cause.ns)))
 
 
-def _side_by_side(first: pd.DataFrame, second: pd.DataFrame, by: list[str], scales: tuple[int, int]) -> pd.DataFrame:
+def _side_by_side(first: pd.DataFrame, second: pd.DataFrame, by: list[str], scales: _Scales) -> pd.DataFrame:
     """by, first_calls, first_ns, second_calls, second_ns (0 where a side has none), of the same number of steps."""
     sides = []
-    for side, rows, scale in zip(("first", "second"), (first, second), scales):
-        scaled = rows.assign(calls=rows["calls"] * scale, time_ns=rows["time_ns"] * scale)
+    for side, rows, calls, ns in zip(("first", "second"), (first, second), scales.calls, scales.ns):
+        scaled = rows.assign(calls=rows["calls"] * calls, time_ns=rows["time_ns"] * ns)
         sides.append(scaled.set_index(by).rename(columns={"calls": f"{side}_calls", "time_ns": f"{side}_ns"}))
     both = sides[0].join(sides[1], how="outer")
     return both.fillna(0).astype("int64").reset_index()
@@ -148,20 +191,21 @@ def _sums_by(groups: pd.DataFrame, by: list[str], bands: "_Bands") -> pd.DataFra
 
 
 class _Bands:
-    """Noise bands of parts: of operations as of kernel time, of idle time as of the waiting time in a step. Times are
-    of `num` steps."""
+    """Noise bands of parts: of operations as of kernel time, of idle time as of the waiting time in a step. Times and
+    calls are as `scales` makes them."""
 
-    def __init__(self, noise: Noise, num_processes: tuple[int, int], num: int):
-        self._noise, self._num_processes, self._num = noise, num_processes, num
+    def __init__(self, noise: Noise, num_processes: tuple[int, int], scales: _Scales):
+        self._noise, self._num_processes, self._scales = noise, num_processes, scales
 
     def of_operations(self, time_ns: float, calls: float) -> float:
-        return self._width(self._noise.kernel, time_ns / self._num, math.sqrt(calls / self._num))
+        parts = math.sqrt(calls / self._scales.num_steps) * self._scales.steps_per_unit
+        return self._width(self._noise.kernel, time_ns / self._scales.num, parts)
 
     def of_idle(self, time_ns: float) -> float:
-        return self._width(self._noise.wall, 0.0, time_ns / self._num)
+        return self._width(self._noise.wall, 0.0, time_ns / self._scales.num)
 
     def _width(self, band: Band, time_ns: float, parts: float) -> float:
-        return self._num * width_of(band, time_ns, parts, self._num_processes)
+        return self._scales.num * width_of(band, time_ns, parts, self._num_processes)
 
 
 def _replaced(kernels: pd.DataFrame, num: int, bands: _Bands) -> Iterator[Cause]:
@@ -234,13 +278,16 @@ def _copies(copies: pd.DataFrame, num: int, bands: _Bands) -> Iterator[Cause]:
         yield Cause(kind="copies", text=text, ns=after - before, band_ns=band, phase=phase)
 
 
-def _idle(first: Totals, second: Totals, scales: tuple[int, int], num: int, bands: _Bands) -> Iterator[Cause]:
-    before, after = scales
+def _idle(first: Totals, second: Totals, scales: _Scales, bands: _Bands) -> Iterator[Cause]:
+    before, after = scales.ns
+    num = scales.num_steps
     overlaps = first.overlap_ns * before, second.overlap_ns * after
     band = bands.of_operations(max(overlaps), num)
     text = "operations that run at the same time as others"
     yield Cause(kind="overlap", text=text, ns=overlaps[0] - overlaps[1], band_ns=band)
-    both = (first.waits * before).join((second.waits * after).add_suffix("_second"), how="outer")
+    factors = [{"operations": calls, "launch": ns, "boundary": ns} for calls, ns in zip(scales.calls, scales.ns)]
+    was_waiting, is_waiting = (side.waits.mul(pd.Series(of)) for side, of in zip((first, second), factors))
+    both = was_waiting.join(is_waiting.add_suffix("_second"), how="outer")
     for phase, row in both.fillna(0).astype("int64").iterrows():
         was, now = _per_step(row["operations"], num), _per_step(row["operations_second"], num)
         what = f"before {now} operations" if was == now else f"{was} operations became {now}"

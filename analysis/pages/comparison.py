@@ -4,6 +4,7 @@ One page has all pairs; where there are several, each has a page of its own that
 and sentences are those of `analysis.comparison`.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ SLUG = "comparison"
 DRAWN = 10
 """Parts of a difference in a drawing, as many as in the text of `compare`."""
 SERIES = ["longer", "shorter", "within noise, or the rest", "in all"]
+_UNITS = {"memory": "bytes", "throughput": "", "energy": "J"}
 LABEL = 26
 """Characters of a bar's label: there is room for them on a phone."""
 
@@ -48,7 +50,7 @@ def answer(comparison: Comparison, links: Links) -> Answer:
     first, *others = pairs
     facts = _facts(comparison) | {
         "pair": None if others else _pair_facts(first, has_own_page=False),
-        "counts": [forms.counts_line(pairs, metric) for metric in forms.metrics_of(pairs)],
+        "counts": [forms.counts_line(pairs, metric) for metric in forms.counted_metrics(pairs)],
         "metrics": forms.metrics_of(pairs),
         "summary": _summary(comparison),
         "num_alone": len(comparison.alignment.only_first) + len(comparison.alignment.only_second),
@@ -127,7 +129,7 @@ def _capitalised(words: str) -> str:
 
 def _metric_table(metric: Metric, pairs: list[Pair], links: Links) -> Table:
     known = [(pair, why) for pair, why in zip(pairs, links.pairs, strict=True) if metric in pair.judgements]
-    kind = "mib" if metric == "memory" else "ms"
+    kind = {"memory": "mib", "throughput": "count", "energy": "number"}.get(metric, "ms")
     rows = [_of_pair(pair, why, links) | _judged(pair.judgements[metric]) for pair, why in known]
     columns = (
         Column("runs", "runs", "page"),
@@ -137,11 +139,13 @@ def _metric_table(metric: Metric, pairs: list[Pair], links: Links) -> Table:
         Column("second", "B", kind),
         Column("difference", "difference", kind),
         Column("share", "of A", "share", absent="n/a"),
-        Column("band", "noise band, ±", kind),
+        Column("band", "noise band, ±", kind, absent="not known"),
         Column("is_real", "beyond it", "yes_no"),
-        Column("verdict", "B is" if metric in ("step", "kernel", "busy") else "B has"),
+        Column("verdict", "B is" if metric in ("step", "throughput", "kernel", "busy") else "B has"),
     )
-    return Table(metric, f"{_capitalised(METRICS[metric])} of every pair", columns, pd.DataFrame(rows))
+    title = f"{_capitalised(METRICS[metric])} of every pair{', J' if metric == 'energy' else ''}"
+    is_per_token = bool(known) and known[0][0].judgements[metric].per_token
+    return Table(metric, f"{title}, per {forms.UNIT}" if is_per_token else title, columns, pd.DataFrame(rows))
 
 
 def _of_pair(pair: Pair, why: str, links: Links) -> dict[str, Any]:
@@ -155,14 +159,15 @@ def _of_pair(pair: Pair, why: str, links: Links) -> dict[str, Any]:
 
 
 def _judged(judged: Judgement) -> dict[str, Any]:
+    band = None if math.isinf(judged.band) else judged.band
     return {
         "first": judged.first,
         "second": judged.second,
         "difference": judged.difference,
-        "low": judged.difference - judged.band,
-        "high": judged.difference + judged.band,
+        "low": None if band is None else judged.difference - band,
+        "high": None if band is None else judged.difference + band,
         "share": judged.share,
-        "band": judged.band,
+        "band": band,
         "is_real": judged.is_real,
         "verdict": judged.verdict,
     }
@@ -198,21 +203,23 @@ def _alone(comparison: Comparison) -> Table:
 
 def _pair_tables(pair: Pair, links: Links) -> list[Table]:
     metrics = [
-        {"metric": METRICS[metric], "unit": "bytes" if metric == "memory" else "ns"} | _judged(judged)
+        {"metric": METRICS[metric], "unit": _UNITS.get(metric, "ns")} | _judged(judged)
         for metric, judged in pair.judgements.items()
     ]
     waterfall = pair.waterfall
+    per = f", per {forms.UNIT}" if waterfall.per_token else ""
+    of = f"{forms.UNIT} of a profiled step" if waterfall.per_token else "a profiled step"
     return [
         Table(
             "metrics",
-            "What B differs by",
+            f"What B differs by{per}",
             (
                 Column("metric", "metric"),
                 Column("first", "A", "quantity"),
                 Column("second", "B", "quantity"),
                 Column("difference", "difference", "change"),
                 Column("share", "of A", "share", absent="n/a"),
-                Column("band", "noise band, ±", "quantity"),
+                Column("band", "noise band, ±", "quantity", absent="not known"),
                 Column("is_real", "beyond it", "yes_no"),
                 Column("verdict", "verdict"),
             ),
@@ -221,7 +228,7 @@ def _pair_tables(pair: Pair, links: Links) -> list[Table]:
         Table("pages", "The runs", _page_columns(), pd.DataFrame(_pages(pair, links))),
         Table(
             "parts",
-            "What the difference of a profiled step is made of",
+            f"What the difference of {of} is made of",
             (
                 Column("number", "#", "count", absent=" "),
                 Column("part", "part", "words"),
@@ -231,8 +238,8 @@ def _pair_tables(pair: Pair, links: Links) -> list[Table]:
             ),
             pd.DataFrame(_parts(waterfall)),
         ),
-        _kernel_table("phases", "Kernel time by phase", waterfall.by_phase, waterfall.num),
-        _kernel_table("modules", "Kernel time by phase and module", waterfall.by_module, waterfall.num),
+        _kernel_table("phases", f"Kernel time by phase{per}", waterfall.by_phase, waterfall),
+        _kernel_table("modules", f"Kernel time by phase and module{per}", waterfall.by_module, waterfall),
     ]
 
 
@@ -268,12 +275,13 @@ def _parts(waterfall: Waterfall) -> list[dict[str, Any]]:
     return [*rows, total | {"difference_ns": waterfall.difference_ns / num, "is_real": None}]
 
 
-def _kernel_table(key: str, title: str, sums: pd.DataFrame, num: int) -> Table:
-    """Kernels of a step: how many, and their time."""
+def _kernel_table(key: str, title: str, sums: pd.DataFrame, waterfall: Waterfall) -> Table:
+    """Kernels of a step: how many, and their time, or that of so many tokens."""
     off = sums["second_ns"] - sums["first_ns"]
     rows = sums.assign(difference_ns=off, is_real=off.abs() > sums["band_ns"])
-    scaled = ["first_calls", "second_calls", "first_ns", "second_ns", "difference_ns", "band_ns"]
-    rows[scaled] = rows[scaled] / num
+    calls, times = ["first_calls", "second_calls"], ["first_ns", "second_ns", "difference_ns", "band_ns"]
+    rows[calls] = rows[calls] / waterfall.num_steps
+    rows[times] = rows[times] / waterfall.num
     rows["phase"] = rows["phase"].map(printable).replace("", "outside phases")
     columns = [Column("phase", "phase")]
     if "module" in rows:
@@ -292,11 +300,14 @@ def _kernel_table(key: str, title: str, sums: pd.DataFrame, num: int) -> Table:
 
 
 def _pair_charts(pair: Pair) -> list[Chart]:
+    title = "From a profiled step of A to one of B"
+    if pair.waterfall.per_token:
+        title = f"From {forms.UNIT} of A to as many of B"
     return [
         Chart(
             "waterfall",
             "waterfall",
-            "From a profiled step of A to one of B",
+            title,
             pd.DataFrame(_bars(pair.waterfall)),
             {"order": SERIES},
         )
@@ -305,7 +316,7 @@ def _pair_charts(pair: Pair) -> list[Chart]:
 
 def _bars(waterfall: Waterfall) -> list[dict[str, Any]]:
     """Bars that begin where the one above ends, of the first parts and the rest, and one for their sum: label, text,
-    series, begin_ns and end_ns of a step, off what A takes."""
+    series, begin_ns and end_ns of a step (or of so many tokens), off what A takes."""
     at, num = 0, waterfall.num
     bars: list[dict[str, Any]] = []
     numbers = {id(cause): number for number, cause in enumerate(waterfall.causes, 1)}

@@ -162,7 +162,7 @@ def quantity(value: float, unit: str) -> Markup:
         "share": percent,
         "ratio": ratio,
     }
-    scales = {"FLOP/s": (1e12, "TFLOP/s"), "bytes/s": (1e9, "GB/s"), "FLOP/byte": (1, "FLOP/byte")}
+    scales = {"FLOP/s": (1e12, "TFLOP/s"), "bytes/s": (1e9, "GB/s"), "FLOP/byte": (1, "FLOP/byte"), "J": (1, "J")}
     if unit in scales:
         scale, shown = scales[unit]
         return Markup(f"{number(value / scale, decimals_for([value / scale]))}{THIN}{shown}")

@@ -71,6 +71,13 @@ def size_text(size: float) -> str:
     return f"{size:.0f} B"
 
 
+def energy_text(joules: float) -> str:
+    for unit, size in (("kJ", 1e3), ("J", 1.0)):
+        if abs(joules) >= size:
+            return f"{joules / size:.2f} {unit}"
+    return f"{1e3 * joules:.1f} mJ"
+
+
 def shown(column: str, value) -> str:
     if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
         return _NOTHING

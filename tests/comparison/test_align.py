@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import pandas as pd
 import pytest
 
 from analysis.comparison.align import align
@@ -61,6 +62,40 @@ def test_fixed_axes_must_be_equal(axis, other):
     second = dataclasses.replace(first, runs=first.runs.assign(**{axis: other}))
     with pytest.raises(NotComparable, match=rf"is .* in A and {other} in B: a step is another amount of work"):
         align(first, second)
+
+
+@pytest.mark.parametrize("axis", ["context_length", "batch_size"])
+def test_per_token_the_tokens_of_a_step_may_differ(axis):
+    first = select("precision", "size=small,precision=fp32")
+    second = dataclasses.replace(first, runs=first.runs.assign(**{axis: 64}))
+    with pytest.raises(NotComparable, match="cannot be compared; --per-token holds a token against a token"):
+        align(first, second)
+    made = align(first, second, per_token=True)
+    assert made.differences == {axis: (str(first.runs[axis].iloc[0]), "64")}
+    assert len(made.cases) == 1 and made.per_token
+
+
+@pytest.mark.parametrize(("axis", "other"), [("size", "large"), ("mode", "forward")])
+def test_per_token_other_work_stays_refused(axis, other):
+    first = select("precision", "size=small,precision=fp32")
+    second = dataclasses.replace(first, runs=first.runs.assign(**{axis: other}))
+    with pytest.raises(NotComparable, match=r"a step is another amount of work, and these cannot be compared$"):
+        align(first, second, per_token=True)
+
+
+def test_per_token_needs_one_context_of_each_and_tokens(capture):
+    first = select("compile", "compile=off,context_length=128")
+    second = select("precision", "precision=fp32,size=small")
+    several = dataclasses.replace(
+        first, runs=pd.concat([first.runs.assign(context_length=number) for number in (7, 8)], ignore_index=True)
+    )
+    with pytest.raises(NotComparable, match="context is 128 in A and 7, 8 in B: choose one of each with --a context"):
+        align(first, several, per_token=True)
+    with pytest.raises(NotComparable, match="--per-token: B is a capture, which knows no tokens; compare recordings"):
+        align(second, load_side(capture), per_token=True)
+    unknown = dataclasses.replace(second, runs=second.runs.assign(context_length=0))
+    with pytest.raises(NotComparable, match=r"--per-token: small-.* of A has no tokens recorded; choose others"):
+        align(unknown, second, per_token=True)
 
 
 def test_a_side_without_a_finished_run_is_refused():

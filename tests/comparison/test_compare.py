@@ -1,5 +1,6 @@
 """The command: forms, exit codes of the gate, what is refused, and names that nobody chose for a terminal."""
 
+import dataclasses
 import json
 import lzma
 import re
@@ -9,13 +10,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from analysis.comparison import gate, verdict
+from analysis.comparison import forms, gate, noise, verdict
+from analysis.comparison.align import align
 from analysis.comparison.errors import NotComparable
 from jobs.__main__ import app
 from tests.capture.test_summary import _random_capture
 
 from .conftest import export
-from .shipped import DATA
+from .shipped import DATA, measured, select
 
 PRECISION, COMPILE = (str(DATA / name) for name in ("precision", "compile"))
 FP32, BF16 = "size=small,precision=fp32", "size=small,precision=bf16"
@@ -66,6 +68,64 @@ def test_json_sums_exactly():
     assert pair["first_runs"] == ["small-ctx128-fp32-naive-forward"]
 
 
+@pytest.fixture(scope="module")
+def longer_context():
+    """Of one program, context 512 held against 128, per token."""
+    first, second = (select("compile", f"compile=off,mode=forward,context_length={number}") for number in (128, 512))
+    return verdict.compare(first, second, noise.SHIPPED, align(first, second, per_token=True))
+
+
+def test_per_token_says_so_and_sums_exactly(longer_context):
+    made = json.loads(forms.as_json(longer_context, [], 0))
+    (pair,) = made["pairs"]
+    waterfall = pair["waterfall"]
+    assert made["per_token"] and made["differences"] == {"context_length": ["128", "512"]}
+    assert sum(cause["difference_ns"] for cause in waterfall["causes"]) == waterfall["difference_ns"]
+    assert waterfall["tokens"] % (3 * 4 * 512) == 0 and waterfall["tokens"] % 1000 == 0 and waterfall["steps"] == 3
+    of_sides = zip(
+        ("first", "second"), (4 * 128, 4 * 512), (longer_context.pairs[0].first, longer_context.pairs[0].second)
+    )
+    for side, tokens, alone in of_sides:
+        judged = pair["metrics"]
+        assert judged["step"][side] == pytest.approx(alone.clocks["timer"] * 1000 / tokens)
+        assert judged["kernel"][side] == pytest.approx(alone.kernel_ns * 1000 / tokens)
+        assert judged["memory"][side] == alone.memory_bytes
+    assert "| 1,000 tokens | A | B |" in forms.as_markdown(longer_context, [], 0)
+
+
+def test_per_token_is_an_option():
+    done = run(COMPILE, COMPILE, "--a", "context_length=128", "--b", "context_length=512", "--per-token")
+    assert done.exit_code == 0 and max(map(len, done.stdout.splitlines())) <= 80
+    assert "step per 1,000 tokens: " in done.stdout and "tokens/s: " not in done.stdout, "it is not counted again"
+
+
+def test_per_token_bands_are_scaled_along():
+    """Against itself, as if its steps had other tokens: nothing but the scale changes."""
+    of_run = measured("compile", "small-ctx128-fp32-naive-forward")
+    steps, tokens = (
+        verdict.judge(of_run, of_run, "timer", noise.SHIPPED, True, per_token=per_token) for per_token in (False, True)
+    )
+    for of_steps, of_tokens in zip(steps, tokens, strict=True):
+        scale = 1000 / 512 if of_tokens.per_token else 1
+        assert of_tokens.per_token == (of_tokens.metric not in ("memory", "throughput"))
+        assert of_tokens.band == pytest.approx(of_steps.band * scale)
+
+
+def test_throughput_is_the_step_in_other_words(longer_context):
+    (pair,) = longer_context.pairs
+    per_token = {
+        made.metric: made for made in verdict.judge(pair.first, pair.second, "timer", noise.SHIPPED, False, True)
+    }
+    assert per_token["throughput"].second == pytest.approx(1e12 / per_token["step"].second)
+    slower = dataclasses.replace(pair.first, clocks={"timer": 1.5 * pair.first.clocks["timer"]})
+    of_steps = {made.metric: made for made in verdict.judge(pair.first, slower, "timer", noise.SHIPPED, False)}
+    assert of_steps["throughput"].first == pytest.approx(1e9 * 4 * 128 / of_steps["step"].first)
+    for judged in (per_token, of_steps):
+        step, throughput = judged["step"], judged["throughput"]
+        assert throughput.verdict == step.verdict
+        assert abs(throughput.difference) / throughput.band == pytest.approx(abs(step.difference) / step.band)
+
+
 def test_several_pairs_are_counted():
     done = run(COMPILE, COMPILE, "--a", "compile=off,mode=forward", "--b", "compile=default")
     assert "kernel time: 2 faster" in done.stdout
@@ -83,6 +143,7 @@ def test_several_pairs_are_counted():
         ("step > 1ns", 3),
         ("step > 1s", 0),
         ("memory > 1%", 2),
+        ("throughput > 3%", 2),
         ("steps > 1%", 2),
         ("kernel < 1%", 2),
         ("kernel > 5 MiB", 2),

@@ -2,11 +2,14 @@
 
 import dataclasses
 import itertools
+import json
+import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from analysis.comparison import noise, verdict
+from analysis.comparison import forms, gate, noise, verdict
 from analysis.comparison.align import align
 from analysis.comparison.errors import NotComparable
 from analysis.comparison.sides import load_side
@@ -30,7 +33,7 @@ def test_identical_recordings_differ_in_nothing():
 def test_identical_captures_differ_in_nothing(capture):
     made = verdict.compare(load_side(capture), load_side(capture), noise.SHIPPED)
     assert {judged.verdict for judged in made.pairs[0].judgements.values()} == {"same"}
-    assert made.pairs[0].clock == "nsys" and "memory" not in made.pairs[0].judgements
+    assert made.pairs[0].clock == "nsys" and not {"memory", "throughput"} & set(made.pairs[0].judgements)
     assert "how far the steps of each capture lie apart" in made.noise_source
 
 
@@ -64,6 +67,76 @@ def test_repetitions_are_a_band_of_their_own():
     assert made.source == "20 pairs of repetitions within A and B"
     assert made.wall.num_pairs == 20
     assert noise.of_repetitions([repeated], [cases[:1]]) is None
+
+
+def with_energy(run, millijoules, num_ranks=1):
+    """A side whose processes each needed so many mJ for 10 steps, on each of its ranks; None where it was not read."""
+    rows = [
+        {"run_id": run_id, "rank": rank, "process": process, "energy_mj": energy, "energy_steps": 10}
+        for run_id in run.runs["run_id"]
+        for rank in range(num_ranks)
+        for process, energy in enumerate(millijoules)
+    ]
+    frame = pd.DataFrame(rows).astype({"run_id": "category", "energy_mj": "Int64", "energy_steps": "Int64"})
+    return dataclasses.replace(run, processes=frame)
+
+
+@pytest.fixture(scope="module")
+def one_run():
+    return select("compile", "compile=off,context_length=128,mode=forward")
+
+
+def energy_of(first, second, per_token=False):
+    made = verdict.compare(first, second, noise.SHIPPED, align(first, second, per_token))
+    return made.pairs[0].judgements.get("energy"), made
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [([50_100, 50_900, 51_800], "same"), ([60_000, 61_000, 60_500], "more"), ([40_000, 41_000, 40_500], "less")],
+)
+def test_energy_is_judged_by_how_far_processes_lie_apart(one_run, second, said):
+    judged, made = energy_of(with_energy(one_run, [50_000, 51_000, 52_000]), with_energy(one_run, second))
+    assert (judged.first, judged.second) == (5.1, np.median(second) / 10_000) and judged.verdict == said
+    assert "noise band of energy: how far the processes of a side lie apart" in forms.about(made)
+
+
+def test_energy_of_one_process_has_no_noise_band(one_run):
+    judged, made = energy_of(with_energy(one_run, [50_000]), with_energy(one_run, [90_000]))
+    assert judged.verdict == "unknown" and not judged.is_real and judged.share == pytest.approx(0.8)
+    assert "no noise band known, since there is one process of each" in forms.about(made)[-1]
+    (outcome,) = gate.check(gate.parse_condition("energy > 3%"), made.pairs)
+    assert outcome.code == gate.UNKNOWN and "no noise band is known: not enough data to tell; more" in outcome.text
+    text = forms.as_text(made, [], 0)
+    assert re.search(r"^energy +5.00 J +9.00 J +\+4.00 J +\+80.0% +not known +unknown$", text, re.MULTILINE)
+    assert max(map(len, text.splitlines())) <= 80
+    (pair,) = json.loads(forms.as_json(made, [], 0))["pairs"]
+    assert pair["metrics"]["energy"]["band"] is None
+    assert "| not known | unknown |" in forms.as_markdown(made, [], 0)
+
+
+def test_energy_is_left_out_where_a_side_lacks_it_and_summed_over_ranks(one_run):
+    assert energy_of(one_run, with_energy(one_run, [50_000]))[0] is None
+    assert energy_of(with_energy(one_run, [None, None]), with_energy(one_run, [50_000]))[0] is None
+    assert energy_of(*[with_energy(one_run, [50_000, 50_000, None], num_ranks=2)] * 2)[0].first == 10
+    per_token, _ = energy_of(*[with_energy(one_run, [51_200])] * 2, per_token=True)
+    assert per_token.first == pytest.approx(10) and per_token.per_token
+
+
+@pytest.mark.parametrize(("condition", "code"), [("energy > 3%", 1), ("energy > 2 J", 0), ("energy > 800mJ", 1)])
+def test_the_gate_knows_energy(one_run, condition, code):
+    _, made = energy_of(with_energy(one_run, [50_000, 50_100, 50_200]), with_energy(one_run, [60_000, 60_100, 60_200]))
+    (outcome,) = gate.check(gate.parse_condition(condition), made.pairs)
+    assert outcome.code == code and " J" in outcome.text
+    with pytest.raises(NotComparable, match="MiB is no unit of energy; use % or mJ, J, kJ"):
+        gate.parse_condition("energy > 3 MiB")
+
+
+def test_at_most_one_in_twenty_identical_processes_differ_in_energy():
+    """Made-up processes that vary as energy does, since the shipped recordings have none."""
+    draws = np.random.default_rng(0).normal(5, 0.1, (4000, 2, 3))
+    apart = [abs(np.median(a) - np.median(b)) > noise.width_of_spread(a, b) for a, b in draws]
+    assert np.mean(apart) <= 0.05
 
 
 def test_noise_needs_enough_runs_of_the_same_name():

@@ -1,5 +1,6 @@
 """The parts of a difference sum to it exactly, and the first of them is the true cause."""
 
+import itertools
 from fractions import Fraction
 
 import pandas as pd
@@ -55,6 +56,30 @@ def test_kernels_that_are_launched_as_often_have_a_noise_band(ns, is_real):
     first, second = (sides_of([(*GEMM[:4], time_ns)], wall_ns=2_000_000) for time_ns in (1_000_000, ns))
     (cause,) = [cause for cause in explain(first, second).causes if cause.kind == "per_call"]
     assert cause.is_real == is_real and 5000 < cause.band_ns < 10_000
+
+
+@pytest.mark.parametrize("tokens", [(128, 256), (384, 7), (1000, 1000), (1, 999_983)])
+def test_per_token_all_stays_exact_and_kernels_are_counted_by_step(tokens):
+    first = sides_of([GEMM, ("optimizer", "", "elementwise", "add", 33)], num_steps=3, copies=[("memset", 7)])
+    second = sides_of([(*GEMM[:4], 217), ("optimizer", "", "elementwise", "add", 33)], num_steps=2, wall_ns=1111)
+    made = waterfall.explain(first, second, noise.SHIPPED, tokens=tokens)
+    assert sum(cause.ns for cause in made.causes) == made.difference_ns == made.second_ns - made.first_ns
+    num_tokens = made.num * waterfall.TOKENS
+    walls = [Fraction(ns, num_tokens) for ns in (made.first_ns, made.second_ns)]
+    assert walls == [Fraction(1000, tokens[0]), Fraction(1111, tokens[1])]
+    assert made.num_steps == 6 and list(made.groups["first_calls"]) == list(made.groups["second_calls"]) == [6, 6]
+    assert {cause.kind for cause in made.causes if cause.phase == "optimizer"} <= {"per_call", "idle"}
+
+
+def test_per_token_of_as_many_tokens_says_what_steps_say():
+    sides = sides_of([GEMM, GEMM], num_steps=2), sides_of([GEMM, (*GEMM[:4], 150)], num_steps=2)
+    of_steps, of_tokens = explain(*sides), waterfall.explain(*sides, noise.SHIPPED, tokens=(1000, 1000))
+    assert [(cause.text, cause.is_real) for cause in of_tokens.causes] == [
+        (cause.text, cause.is_real) for cause in of_steps.causes
+    ]
+    for steps, tokens in zip(of_steps.causes, of_tokens.causes, strict=True):
+        assert tokens.ns / of_tokens.num == steps.ns / of_steps.num
+        assert tokens.band_ns / of_tokens.num == pytest.approx(steps.band_ns / of_steps.num)
 
 
 def test_blocks_are_one_module():
@@ -182,3 +207,19 @@ def test_two_recordings_of_the_same_runs_sum_exactly():
     assert len(runs) == 60
     for run in runs:
         assert is_exact(explain(measured("h200-fp32", run).totals, measured("again", run).totals)), run
+
+
+@pytest.mark.long
+def test_the_parts_of_a_token_sum_to_the_nanosecond_on_every_two_contexts():
+    runs = side("h200-fp32").runs
+    num_pairs = 0
+    for _, group in runs.groupby(["size", "mode"]):
+        tokens = dict(zip(group["run_id"], group["context_length"] * group["batch_size"]))
+        for a, b in itertools.pairwise(tokens):
+            totals = [measured("h200-fp32", run).totals for run in (a, b)]
+            made = waterfall.explain(*totals, noise.SHIPPED, tokens=(int(tokens[a]), int(tokens[b])))
+            assert sum(cause.ns for cause in made.causes) == made.difference_ns, (a, b)
+            walls = [Fraction(of.wall_ns, of.num * int(tokens[run])) for of, run in zip(totals, (a, b))]
+            assert [Fraction(ns, made.num * 1000) for ns in (made.first_ns, made.second_ns)] == walls
+            num_pairs += 1
+    assert num_pairs == 45

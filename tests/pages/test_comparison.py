@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from analysis import write_site
 from analysis.comparison import forms
+from analysis.comparison.align import align
 from analysis.comparison.noise import SHIPPED
 from analysis.comparison.sides import load_side, of_tables
 from analysis.comparison.verdict import METRICS, compare
@@ -72,8 +73,9 @@ def pages(compared, tmp_path_factory):
 
 def test_every_pair_has_its_judgements_with_their_interval(compared, links):
     answer = comparison.answer(compared, links)
-    assert set(answer.tables) == {"alone", *METRICS}
-    for metric in METRICS:
+    known = set(METRICS) - {"energy"}  # the recordings have none
+    assert set(answer.tables) == {"alone", *known}
+    for metric in known:
         rows = answer.tables[metric].rows
         assert len(rows) == len(compared.pairs) == 2
         for row, pair in zip(rows.to_dict("records"), compared.pairs, strict=True):
@@ -109,6 +111,38 @@ def test_of_one_pair_one_page_says_all(captures, tmp_path):
     (page,) = pages.values()
     assert "table-metrics" in page and "chart-waterfall" in page and "## By phase and module" in page
     assert "peak allocated</td>" not in page, "captures do not know it"
+
+
+def test_per_token_every_title_says_so(compared, tmp_path):
+    first, second = compared.first, recorded("after", 1.5)
+    second.runs = second.runs.assign(context_length=256)
+    made = compare(first, second, SHIPPED, align(first, second, per_token=True))
+    pages = written(made, tmp_path, first.recording)
+    every_pair = pages["report/comparison.md"]
+    assert "Step of every pair, per 1,000 tokens" in every_pair and "Peak allocated of every pair<" in every_pair
+    assert "times and their noise bands are per 1,000 tokens" in every_pair
+    page = pages["report/comparison/small-ctx128-fp32-naive-forward.md"]
+    for title in (
+        "What B differs by, per 1,000 tokens",
+        "What the difference of 1,000 tokens of a profiled step is made of",
+        "From 1,000 tokens of A to as many of B",
+        "Kernel time by phase, per 1,000 tokens",
+    ):
+        assert title in page, title
+    kernels = [pair.waterfall.by_phase["first_calls"].sum() / pair.waterfall.num_steps for pair in made.pairs]
+    tables = [comparison.of_pair(made, pair, write_site._links(first.recording, made)).tables for pair in made.pairs]
+    assert [of["phases"].rows["first_calls"].sum() for of in tables] == kernels
+
+
+def test_energy_has_a_table_and_a_band_that_may_be_unknown(compared, tmp_path):
+    first = recorded("before")
+    rows = pd.DataFrame({"run_id": first.runs["run_id"], "rank": 0, "process": 0, "energy_mj": 5000, "energy_steps": 1})
+    first.processes = rows
+    pages = written(compare(first, first, SHIPPED), tmp_path, first.recording)
+    assert "Energy of every pair, J" in pages["report/comparison.md"]
+    assert "not known" in pages["report/comparison.md"]
+    page = pages["report/comparison/small-ctx128-fp32-naive-forward.md"]
+    assert re.search(r"energy</td><td[^>]*>5.00\sJ", page) and "not known" in page and "unknown" in page
 
 
 def test_a_run_of_the_report_keeps_its_page_and_others_get_one(compared, links, pages):
