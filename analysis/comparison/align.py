@@ -119,8 +119,8 @@ def _of_captures(first: Side, second: Side) -> Alignment:
                 f"{letter} has {len(side.runs)} runs and the other is a capture of one: choose with {option} KEY=VALUE"
             )
     phases = [_phases(side) for side in (first, second)]
-    if all(phases) and phases[0] != phases[1]:
-        said = " and ".join(f"{', '.join(sorted(names))} in {letter}" for names, letter in zip(phases, "AB"))
+    if phases[0] != phases[1]:
+        said = " and ".join(f"{', '.join(sorted(names)) or 'none'} in {letter}" for names, letter in zip(phases, "AB"))
         raise NotComparable(f"mode: steps have the phases {said}, which is other work, and these cannot be compared")
     runs = first.runs["run_id"].iloc[0], second.runs["run_id"].iloc[0]
     case = Case(label=runs[0] if not first.is_capture else runs[1], first=(runs[0],), second=(runs[1],))

@@ -135,3 +135,10 @@ def test_a_capture_of_other_phases_is_refused(capture):
         NotComparable, match="mode: steps have the phases backward, forward, optimizer in A and forward"
     ):
         align(select("precision", "size=small,precision=fp32"), load_side(capture))
+
+
+def test_a_capture_of_a_whole_program_is_not_held_against_steps(capture):
+    whole = load_side(capture)
+    whole.kernels = whole.kernels.assign(phase="")
+    with pytest.raises(NotComparable, match="mode: steps have the phases none in A and forward in B"):
+        align(whole, load_side(capture))
