@@ -19,7 +19,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCKED := $(PIP) --require-hashes
 EDITABLE := $(PIP) --no-build-isolation --editable
 
-IN_PARALLEL := $(BIN)/python -m pytest -q --numprocesses auto --dist worksteal
+IN_PARALLEL := $(BIN)/python -m pytest -q --numprocesses auto --dist worksteal --durations 10 --durations-min 1
 
 ifeq ($(origin BIN),file)
 TO_REPORT  := $(VENV)/report.stamp
