@@ -22,6 +22,10 @@ COMMANDS = {
         "analysis.commands:history",
         "Follow one metric over many recordings or captures, and mark changes that exceed the noise band.",
     ),
+    "predict": (
+        "analysis.commands:predict",
+        "Predict the step of recorded runs with TF32, BF16, fused attention or fused AdamW.",
+    ),
     "profile": (
         "jobs.profile:profile",
         "Profile a training script as it is: which module each kernel is of, backward included.",

@@ -60,7 +60,9 @@ AllowMix = Annotated[
     bool, typer.Option("--allow-mix", help="Go on where finished runs were measured with other versions.")
 ]
 Gpus = Annotated[int, typer.Option(min=0, help="How many GPUs to use; 0 for all visible ones.")]
-PricePerHour = Annotated[float | None, typer.Option(min=0, help="Price of the machine, to show the cost.")]
+PricePerHour = Annotated[
+    float | None, typer.Option(min=0, help="Price of the machine, to show the cost of the job, and of tokens.")
+]
 LogFormat = Annotated[Literal["text", "json"], typer.Option(help="text or json (one event a line).")]
 
 
@@ -307,7 +309,9 @@ def job(
         with reporting(held, kept, wait_s):
             good &= ingest(measured.folder, recording, emit)
             if part.count == 1:
-                build_site([recording], results / "site", emit)
+                num_gpus = max(1, len(gpus_to_use(device, gpus)))
+                price = None if price_per_hour is None else price_per_hour / num_gpus
+                build_site([recording], results / "site", emit, price)
         if not good:
             raise typer.Exit(SOME_RUNS_FAILED)
 

@@ -63,12 +63,25 @@ def ingest(sweep: Path, recording: Path, emit: Emit) -> bool:
     return code == 0
 
 
-def build_site(recordings: Sequence[Path], site: Path, emit: Emit) -> None:
-    """Build the site of some recordings from a temporary copy of its sources, in place of an older one.
+def can_build_site() -> bool:
+    """Whether the sources of the site are there: a checkout and the image have them, an installed wheel has not."""
+    return (ROOT / "mkdocs.yml").is_file()
+
+
+def summarise_recording(recording: Path, emit: Emit) -> None:
+    """Say what a recording comes to, as `build_site` does, where no site can be built. Raises StepFailed."""
+    remove_abandoned()
+    with temporary_folder("pages-") as docs:
+        _step("pages", ["jobs", "report", "--recording", str(recording.absolute()), "--docs", str(docs)], emit)
+
+
+def build_site(recordings: Sequence[Path], site: Path, emit: Emit, price_per_hour: float | None = None) -> None:
+    """Build the site of some recordings from a temporary copy of its sources, in place of an older one. price_per_hour:
+    of the GPU of a run, to show the price of tokens.
 
     Raises StepFailed.
     """
-    if not (ROOT / "mkdocs.yml").is_file():
+    if not can_build_site():
         raise StepFailed(f"{ROOT} has no mkdocs.yml; run from a checkout of this project, or in its image")
     restore(site)
     remove_abandoned()
@@ -82,7 +95,8 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit) -> None:
         copies = {docs / "data" / recording.name: recording for recording in recordings}
         for copy, recording in copies.items():
             shutil.copytree(recording, copy)
-        _step("pages", ["jobs", "report", "--docs", str(docs)], emit, copies=copies)
+        prices = [] if price_per_hour is None else ["--price-per-hour", str(price_per_hour)]
+        _step("pages", ["jobs", "report", "--docs", str(docs), *prices], emit, copies=copies)
         settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
         (work / "mkdocs.yml").write_text(without_missing_pages(settings, docs), encoding="utf-8")
         draft = site.absolute().with_name(f".{site.name}.draft")

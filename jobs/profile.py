@@ -1,6 +1,7 @@
 """The command `profile`: a training script as it is, from its steps to a site."""
 
 import re
+import shlex
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -26,7 +27,7 @@ from jobs.executor import script
 from jobs.executor.events import Terminal
 from jobs.executor.failures import CollectorError
 from jobs.executor.result_store import Locked, Results, read_json
-from jobs.follow_up import build_site, ingest
+from jobs.follow_up import build_site, can_build_site, ingest, summarise_recording
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -63,11 +64,19 @@ def profile(
     out.print(overhead(noted), soft_wrap=True)
     emit = Terminal()
     recording = results / "recordings" / chosen
-    advice = f"what was measured is kept in {folder}"
+    quoted = shlex.quote(str(recording))
+    build = f"`profiler-job render --recording {quoted}`"
+    again = f"`profiler-job ingest {shlex.quote(str(folder))} --out {quoted}`, then {build}"
+    advice = f"what was measured is kept in {folder}; {again} makes its report"
     with reporting(reports(results), advice, wait_s=600):
         good = ingest(folder, recording, emit)
-        build_site([recording], results / "site", emit)
+        if can_build_site():
+            build_site([recording], results / "site", emit)
+        else:
+            summarise_recording(recording, emit)
     emit.close()
+    if not can_build_site():
+        out.print(f"no site was built: that needs a checkout of this project, where {build} builds it", soft_wrap=True)
     if code := noted["exit_code"]:
         err.print(f"the script ended with exit code {code}, after its steps were captured", style="yellow")
     if not good:
@@ -119,12 +128,20 @@ LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.co
 
 
 def default_name(command: list[str]) -> str:
-    """That of the script: train of `python -u path/train.py --lr 1` and of `torchrun --nproc-per-node 2 train.py`,
-    package of `python -m package`."""
+    """That of the script, as `script_name` has it, without what `--name` may not hold: my-train of "my train.py"."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", script_name(command)).strip("._-")[:64] or SCRIPT
+    return f"{name}-{SCRIPT}" if name in RESERVED_NAMES else name
+
+
+def script_name(command: list[str]) -> str:
+    """train of `python -u path/train.py --lr 1` and of `torchrun --nproc-per-node 2 train.py`, package of `python -m
+    package`, nothing of code on the command line."""
     words = command[1:] or command
     for before, word in zip(["", *words], words):
         if before == "-m" and word not in LAUNCHERS:
             return word
+        if before == "-c":
+            return ""
         if word.endswith(".py"):
             return Path(word).stem
     return Path(next((word for word in words if not word.startswith("-")), command[0])).stem

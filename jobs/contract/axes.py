@@ -30,7 +30,8 @@ class Axis(Detail):
     """An axis of a sweep.
 
     order: its place in reading order: the lower, the further out it varies; None where it tells no cases apart.
-    label: its heading on pages. labels: what pages call its values, where that is not the value itself.
+    label: its heading on pages. labels: what pages call its values, where that is not the value itself. words: what
+    readers who look for a value may call it besides.
     token: how a value enters the run id. is_list: sweep files list its values; otherwise a sweep has one.
     default: what sweep files may leave out, for an axis that every run id names; an axis whose field has a default is
     named in a run id only where a run is not at it.
@@ -39,6 +40,7 @@ class Axis(Detail):
     order: int | None
     label: str
     labels: Mapping[Any, str] = field(default_factory=dict)
+    words: Mapping[Any, str] = field(default_factory=dict)
     token: Callable[[Any], str] = str
     is_list: bool = True
     default: Any = None
@@ -116,7 +118,17 @@ class Run(BaseModel):
         ),
     ] = 4
     mode: Annotated[
-        Mode, Axis(order=100, label="mode", meaning="forward (no gradients) | forward_backward | train_step")
+        Mode,
+        Axis(
+            order=100,
+            label="mode",
+            words={
+                "forward": "forward pass",
+                "forward_backward": "forward and backward pass",
+                "train_step": "training step",
+            },
+            meaning="forward (no gradients) | forward_backward | train_step",
+        ),
     ]
     precision: Annotated[Precision, Axis(order=3, label="precision", default="fp32", meaning="fp32 | tf32 | bf16")]
     attention: Annotated[
@@ -125,6 +137,10 @@ class Run(BaseModel):
             order=4,
             label="attention",
             labels={"naive": "eager"},
+            words={
+                "naive": "unfused attention",
+                **dict.fromkeys(("sdpa", "flash", "efficient", "cudnn"), "fused attention"),
+            },
             default="naive",
             meaning="naive (eager attention) | fused: sdpa (as PyTorch chooses) | flash | efficient | cudnn",
         ),
@@ -254,6 +270,11 @@ def label_of(name: str) -> str:
 def label_of_value(name: str, value: Any) -> Any:
     """What pages call a value of an axis: the value itself, or its label. Of any other name, the value."""
     return AXES[name].labels.get(value, value) if name in AXES else value
+
+
+def words_of_value(name: str, value: Any) -> str:
+    """What readers may call a value of an axis besides its name and its label; "" where there is nothing."""
+    return AXES[name].words.get(value, "") if name in AXES else ""
 
 
 def type_of(name: str) -> Any:

@@ -137,7 +137,7 @@ PRIVATE = {
     # Whatever it is called: an address with a port, what a program calls a host, Slurm's lists of nodes.
     r"|[a-z][\w-]*\[0\d++(?:[-,]\d++)+\])|\w://(?!localhost\b|127\.|0\.0\.0\.0)[\w.-]++:\d"
     r"|\b(?:host_?name|node_?name|node_?list|master_addr)['\"]?\s*[=:]\s*['\"]?(?!localhost\b)\w",
-    "user and host": r"\w[.-]*@(?!v\d+\b)[\w-]+",  # not the version of an action
+    "user and host": r"\w[.-]*@(?!v\d+\b|[0-9a-f]{40}\b)[\w-]+",  # not the version or commit of an action
 }
 """What never belongs into a recording, as patterns over its text. A line may have 60 kB without a space: none of them
 looks on from each letter of a word.

@@ -2,8 +2,11 @@
 
 from typing import Literal, get_args
 
-Study = Literal["again", "attention", "host", "memory", "optimizer", "precision", "warm_up"]
+Study = Literal["again", "attention", "bf16", "host", "memory", "optimizer", "precision", "prediction", "warm_up"]
 AGAIN = "again"
 """The study that measures the runs of the default sweep once more."""
+
+BF16 = "bf16"
+"""The study that measures the runs of the default sweep as people train today: BF16, fused attention, fused AdamW."""
 
 STUDIES: tuple[Study, ...] = get_args(Study)

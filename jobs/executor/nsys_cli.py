@@ -188,7 +188,8 @@ def scrub(database: Path) -> None:
             for column in columns & GPU_IDS:
                 connection.execute(f"UPDATE TARGET_INFO_GPU SET {column} = NULL")
         if "META_DATA_EXPORT" in tables:
-            connection.execute("DELETE FROM META_DATA_EXPORT WHERE name LIKE '%PATH%'")
+            named = "name LIKE '%PATH%' OR name IN ('EXPORT_HOST', 'EXPORT_USER')"
+            connection.execute(f"DELETE FROM META_DATA_EXPORT WHERE {named}")
         connection.execute("VACUUM")
 
 

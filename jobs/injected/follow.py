@@ -30,6 +30,7 @@ from weakref import WeakSet
 
 import torch
 from torch import nn
+from torch.utils.data import get_worker_info
 
 from .module_ranges import ModuleRanges, is_compiled, tensors_in
 from .ranks import CannotFollow, Ranks
@@ -90,6 +91,10 @@ class Follower:
 
     def end_step(self) -> None:
         """A step of the script has ended."""
+        if get_worker_info() is not None:  # a spawned worker of a DataLoader, whose transforms may be modules
+            self.begin(Stage.DONE)
+            self.unwatch_calls()
+            return
         try:
             self.advance()
         except CannotFollow as error:

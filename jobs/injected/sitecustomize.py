@@ -48,5 +48,5 @@ def follow() -> None:
     import_module(f"{PACKAGE}.follow").install_from_environment()
 
 
+sys.meta_path.insert(0, AfterTorch())  # before what follows, which may import torch, or raise
 run_own_sitecustomize()
-sys.meta_path.insert(0, AfterTorch())

@@ -173,7 +173,7 @@ def test_the_last_event_tells_how_a_job_ended(run):
     assert (last["event"], last["exit_code"], last["cost"]) == ("job_finished", 2, None)
 
 
-@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("log_format", ["text", pytest.param("json", marks=pytest.mark.long)])
 def test_a_sweep_goes_on_when_nobody_reads_its_output_any_more(started, tmp_path, log_format):
     process = started("--log-format", log_format)
     process.stdout.readline()
@@ -197,6 +197,7 @@ def test_a_failed_run_is_exit_1_and_out_of_memory_is_a_result(run, fake_worker, 
     assert "1 ok, 1 failed; no job is writing here" in status.stdout
 
 
+@pytest.mark.long
 def test_a_shard_measures_its_part_in_a_folder_of_its_own(run, tmp_path):
     assert run("--shard", "2/2").returncode == 0
     folder = tmp_path / "results" / "tiny" / "shard-2-of-2"
@@ -262,6 +263,7 @@ def test_without_a_gpu_it_is_exit_69_and_names_the_doctor(tiny, tmp_path, monkey
     assert (done.returncode, done.stderr) == (69, "error: no NVIDIA GPU is visible; `doctor` says what is missing\n")
 
 
+@pytest.mark.long
 def test_a_second_job_on_one_folder_is_exit_75(run, started, fake_worker):
     fake_worker.fail({f"{FIRST}/timer": ("warm-up", "hang")})
     first = started()
@@ -345,6 +347,7 @@ def test_only_what_is_left_to_measure_needs_room(run, tiny, tmp_path):
     assert predicted() == "0 MiB" and predicted("--retry") == fresh
 
 
+@pytest.mark.long
 def test_nohup_keeps_a_sweep_going_when_its_terminal_hangs_up(started, tmp_path, monkeypatch):
     with hang_ups(signal.SIG_IGN):
         process = started()

@@ -75,6 +75,9 @@ def capture(tmp_path) -> Path:
             CREATE TABLE PROCESSES (name); INSERT INTO PROCESSES VALUES ('/home/planted/python');
             CREATE TABLE TARGET_INFO_SYSTEM_ENV (name, value);
             INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES ('HF_TOKEN', 'planted');
+            CREATE TABLE META_DATA_EXPORT (name, value);
+            INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_HOST', 'planted'), ('EXPORT_USER', 'planted'),
+                ('EXPORT_PATH', '/home/planted'), ('EXPORT_SCHEMA_VERSION', '3.20.3');
             CREATE TABLE META_DATA_CAPTURE (name, value); INSERT INTO META_DATA_CAPTURE VALUES ('HOST', 'planted');
             CREATE TABLE DIAGNOSTIC_EVENT (timestamp, timestampType, source, severity, text, globalPid);
             INSERT INTO DIAGNOSTIC_EVENT VALUES (5, 2, 3, 2, 'Not all CUDA events might have been collected.', 8),
@@ -101,6 +104,7 @@ def test_scrubbing_keeps_what_was_measured_and_no_byte_of_the_machine(capture):
             "cudaLaunchKernel",
         ]
         assert connection.execute("SELECT * FROM TARGET_INFO_GPU").fetchall() == [("H200", None, None)]
+        assert connection.execute("SELECT name FROM META_DATA_EXPORT").fetchall() == [("EXPORT_SCHEMA_VERSION",)]
 
 
 def test_kernels_of_warm_up_are_not_counted(capture):

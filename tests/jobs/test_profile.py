@@ -4,15 +4,19 @@ noted inside the script is its own."""
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from analysis.recording import store
+from jobs.__main__ import app
 from jobs.executor import script
+from jobs.follow_up import StepFailed
 from jobs.profile import default_name
 from tests.jobs.conftest import ROOT
 from tests.waiting import HANGS_S
@@ -97,13 +101,13 @@ def followed(tmp_path):
 def profile(tmp_path, fake_nsys):
     """Starts `profile` of a script in a folder of its own."""
 
-    def start(source: str, *options: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen:
+    def start(source: str, *options: str, launcher: tuple[str, ...] = (), program: Path = ROOT) -> subprocess.Popen:
         (tmp_path / "train.py").write_text(source)
         command = [sys.executable, "-m", "jobs", "profile", "--results", "results", *options]
         return subprocess.Popen(
             [*command, "--", sys.executable, *launcher, "train.py", "--lr", "1e-3"],
             cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            env=os.environ | {"PYTHONPATH": str(program), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -125,6 +129,7 @@ def ended(process: subprocess.Popen) -> tuple[str, int]:
     return printed, process.returncode
 
 
+@pytest.mark.long
 def test_a_script_ends_with_its_recording_and_its_site(profile, tmp_path):
     printed, code = ended(profile(TRAIN.replace("WORKERS", "2"), "--skip", "3", "--steps", "3"))
     assert code == 0, printed
@@ -144,6 +149,32 @@ def test_a_script_ends_with_its_recording_and_its_site(profile, tmp_path):
     kept = b"".join(file.read_bytes() for file in (tmp_path / "results" / "train").rglob("*") if file.is_file())
     assert b"--lr" not in kept, "arguments stay in nsys's own report"
     assert (tmp_path / "results" / "raw" / "train" / "train.nsys-rep").is_file()
+
+
+@pytest.mark.long
+def test_outside_a_checkout_it_ends_with_the_summary_and_says_where_a_site_is_built(profile, tmp_path):
+    """As installed from the wheel, which has no sources of a site."""
+    for name in ("jobs", "analysis"):
+        shutil.copytree(ROOT / name, tmp_path / "wheel" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    options = ("--skip", "3", "--steps", "3", "--name", "my-run")
+    printed, code = ended(profile(TRAIN.replace("WORKERS", "0"), *options, program=tmp_path / "wheel"))
+    assert code == 0, printed
+    assert "A step takes" in printed and "error" not in printed
+    said = printed.splitlines()[-1]
+    assert "no site was built" in said and "profiler-job render --recording results/recordings/my-run" in said
+    assert store.load(tmp_path / "results" / "recordings" / "my-run").runs["run_id"].tolist() == ["my-run"]
+    assert not (tmp_path / "results" / "site").exists()
+
+
+def test_a_report_that_cannot_be_made_says_how_to_make_it_later(tmp_path, monkeypatch):
+    noted = {"steps": [{"host_ns": 1}], "captured_ns": [1], "followed_ns": [1], "exit_code": 0}
+    monkeypatch.setattr("jobs.profile.measure", lambda followed, results: (results / followed.name, noted))
+    monkeypatch.setattr("jobs.profile.ingest", lambda *_: (_ for _ in ()).throw(StepFailed("no space")))
+    done = CliRunner().invoke(app, ["profile", "--results", str(tmp_path / "re sults"), "--", "python", "train.py"])
+    assert done.exit_code == 70
+    results = f"{tmp_path}/re sults"
+    assert f"profiler-job ingest '{results}/train' --out '{results}/recordings/train'" in done.output
+    assert f"profiler-job render --recording '{results}/recordings/train'" in done.output
 
 
 @pytest.mark.long
@@ -174,6 +205,17 @@ def test_a_sitecustomize_of_the_users_own_runs_as_ever(followed, tmp_path, monke
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("own", ["import torch", "raise RuntimeError('broken')"])
+def test_a_sitecustomize_may_import_torch_or_be_broken(followed, tmp_path, monkeypatch, own):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text(own)
+    monkeypatch.setattr(script, "INJECTED", f"{script.INJECTED}{os.pathsep}{tmp_path / 'own'}")
+    printed, code, noted = followed(TRAIN.replace("WORKERS", "0"))
+    assert code == 0 and noted.get("stage") == "done", printed
+    assert ("RuntimeError: broken" in printed) == ("broken" in own), "Python says so as ever"
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     "command",
     [
@@ -193,6 +235,37 @@ def test_workers_of_a_data_loader_are_not_followed(followed):
     printed, code, noted = followed(TRAIN.replace("WORKERS", "2"))
     assert code == 0, printed
     assert noted["seen"] == 11 and noted["optimizers"] == ["AdamW"]
+
+
+SPAWNING = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+class Normalized(torch.utils.data.Dataset):
+    def __init__(self): self.normalize = nn.LayerNorm(8)
+    def __len__(self): return 160
+    def __getitem__(self, i): return self.normalize(torch.full((8,), float(i)).log1p()).detach()
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step, x in enumerate(DataLoader(Normalized(), batch_size=8, num_workers=1, multiprocessing_context="spawn")):
+        loss = model(x).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print("loss", step, flush=True)
+"""
+
+
+@pytest.mark.long
+def test_calls_of_modules_in_a_spawned_worker_are_no_steps(followed):
+    """A spawned worker imports torch anew and knows nothing of the script's optimizer."""
+    printed, code, noted = followed(SPAWNING)
+    assert code == 0 and len(losses(printed)) == 10, printed
+    assert noted["seen"] == 11 and noted["optimizers"] == ["SGD"]
 
 
 @pytest.mark.long
@@ -320,6 +393,48 @@ def test_each_rank_is_followed_and_computes_what_it_does_alone(followed, tmp_pat
     assert sorted(losses(printed)) == sorted(losses(bare.stdout)) and len(losses(printed)) == 28
 
 
+ACCUMULATING = (
+    HEAD.replace("nn.GELU()", "nn.GELU(), nn.Dropout(0.1)")
+    + """
+import os
+from contextlib import nullcontext
+from torch import distributed
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+model = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(640, 8), torch.randint(0, 4, (640,)))
+for step, (x, y) in enumerate(DataLoader(data, batch_size=8, sampler=DistributedSampler(data, shuffle=True))):
+    is_synchronized = step % 2 == 1
+    with nullcontext() if is_synchronized else model.no_sync(), torch.autocast("cpu", torch.bfloat16):
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+    if is_synchronized:
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    weights = sum(parameter.double().sum() for parameter in model.parameters()).item().hex()
+    drawn = torch.get_rng_state().sum().item()
+    print(f"loss {rank} {step} {loss.item().hex()} {weights} {drawn}\\n", end="", flush=True)
+"""
+)
+"""Two processes that send their gradients in every other batch, as under `accelerate`."""
+
+
+@pytest.mark.long
+def test_ranks_that_accumulate_gradients_draw_and_compute_what_they_do_alone(followed, tmp_path):
+    """To the bit, before, between and after all kinds of steps: losses, weights and the state of random numbers."""
+    command = (sys.executable, *TORCHRUN, "train.py")
+    printed, code, _ = followed(ACCUMULATING, *command, goes_on=True)
+    assert code == 0, printed
+    assert [(one["stage"], one["forwards"]) for one in followed.ranks] == [("done", 2)] * 2
+    bare = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert sorted(losses(printed)) == sorted(losses(bare.stdout)) and len(losses(printed)) == 80
+
+
 @pytest.mark.long
 def test_two_ranks_end_with_a_recording_of_both(profile, tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_NSYS_RANKS", "2")
@@ -440,6 +555,12 @@ def test_nsys_is_needed(tmp_path, monkeypatch):
         (["python", "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"], "train"),
         (["accelerate", "launch", "--num_processes", "2", "train.py", "evaluate.py"], "train"),
         (["./train.sh"], "train"),
+        (["python", "my train.py"], "my-train"),
+        (["python", "_train.py"], "train"),
+        (["python", "x" * 80 + ".py"], "x" * 64),
+        (["python", "site.py"], "site-script"),
+        (["python", "-c", "import train; train.main()"], "script"),
+        (["python", "-"], "python"),
     ],
 )
 def test_results_are_named_after_the_script(command, name):

@@ -102,6 +102,7 @@ def test_a_changed_protocol_measures_again(session, change):
     assert changed.named("run_started") == [FIRST]
 
 
+@pytest.mark.long
 def test_a_run_cut_short_is_measured_again(session):
     first = session()
     first.run()
@@ -193,6 +194,7 @@ def test_what_the_machine_failed_is_measured_again_when_the_sweep_is_resumed(ses
     assert again.named("run_started") == [SECOND]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("collector", ["timer", pytest.param("nsys", marks=pytest.mark.long)])
 def test_a_worker_that_somebody_stopped_is_not_waited_for(session, fake_worker, collector):
     fake_worker.fail({f"{FIRST}/{collector}": ("measured", "stopped")})
@@ -380,6 +382,7 @@ def test_a_capture_that_stays_lost_says_what_nsys_said_and_keeps_its_report(sess
     assert not (one.results.raw / f"{FIRST}.lost.nsys-rep").exists()
 
 
+@pytest.mark.long
 def test_a_capture_lost_while_the_sweep_stops_is_interrupted_and_not_repeated(session, losing_nsys, monkeypatch):
     losing_nsys("stop", FIRST, 1)
     one = session()
@@ -568,6 +571,7 @@ def test_what_was_timed_is_not_timed_again(session, fake_worker, killed_between_
     assert not list(folder.glob("*/timed.json"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["timed.json", "timings.json"])
 def test_a_run_whose_timings_are_cut_short_is_timed_again(session, killed_between_the_stages, name):
     path = killed_between_the_stages.results.folder / SECOND / name
@@ -637,6 +641,7 @@ def test_a_mix_that_is_allowed_is_told(session):
     assert again.named("run_started") == [FIRST]
 
 
+@pytest.mark.long
 def test_a_commit_that_is_not_known_equals_nothing_but_itself(session, monkeypatch):
     first = session()
     first.run()
@@ -798,6 +803,7 @@ def test_a_worker_that_cannot_start_is_reported_with_its_last_line(session, fake
         session().run()
 
 
+@pytest.mark.long
 def test_a_second_job_on_the_same_folder_is_refused(session):
     one, two = session(), session()
     with one.results.lock(), pytest.raises(Locked, match=f"pid {os.getpid()} on "):
@@ -848,6 +854,7 @@ def test_a_stop_marks_the_run_in_flight_and_keeps_the_others(session, fake_worke
     assert again.results.in_flight(runs[2]) is None
 
 
+@pytest.mark.long
 def test_a_stop_lets_the_export_in_progress_finish(session, fake_worker, monkeypatch):
     """Its session stays, while the run that is measured meanwhile is given up."""
     end_capture = Nsys.end_capture
