@@ -225,3 +225,25 @@ def median_interval(samples: pd.DataFrame, by: list[str], value: str, seed: int 
         counts = {"num_processes": len(medians), "num_steps": int(group["size"].sum())}
         rows.append(dict(zip(by, key, strict=True)) | summary | counts)
     return pd.DataFrame(rows)
+
+
+def process_intervals(steps: pd.DataFrame) -> pd.DataFrame:
+    """`median_interval` of the unprofiled time of each phase of each run, and of the step: run_id, phase,
+    of_processes_ns with _low_ns and _high_ns, num_processes; NaN where fewer than three processes timed the run. A
+    table without the column `process` is of one process a run."""
+    by = ["run_id", "phase"]
+    columns = [*by, "of_processes_ns", "of_processes_low_ns", "of_processes_high_ns", "num_processes"]
+    rows = timing.wall_times(steps, "timer")
+    rows = rows if "process" in rows else rows.assign(process=0)
+    if not len(rows):
+        return pd.DataFrame(columns=columns)
+    table = median_interval(rows, by, "wall_ns").drop(columns="num_steps").set_axis(columns, axis=1)
+    return table.assign(of_processes_ns=table["of_processes_ns"].where(table["of_processes_low_ns"].notna()))
+
+
+def timed_steps(steps: pd.DataFrame) -> pd.DataFrame:
+    """What the unprofiled steps of all processes say of each phase of each run beside their median: run_id, phase,
+    timer_mean_ns, timer_std_ns, deviation (as a part of the mean), and `process_intervals`."""
+    table = timing.moments(timing.wall_times(steps, "timer"), ["run_id", "phase"], "wall_ns", "timer")
+    table = table.assign(deviation=table["timer_std_ns"] / table["timer_mean_ns"])
+    return table.merge(process_intervals(steps), how="left", on=["run_id", "phase"])

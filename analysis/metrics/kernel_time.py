@@ -4,6 +4,7 @@ import re
 
 import pandas as pd
 
+from analysis.metrics.remembered import remember
 from analysis.metrics.timing import in_steps
 from jobs.contract import ranges
 
@@ -18,6 +19,7 @@ def module_of(path: str) -> str:
     return _LISTED.sub(".*", _BLOCK.sub("block", path))
 
 
+@remember
 def kernel_totals(kernels: pd.DataFrame) -> pd.DataFrame:
     """Kernel time of one step of all ranks, averaged over the measured steps.
 

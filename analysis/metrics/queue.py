@@ -5,6 +5,7 @@ import pandas as pd
 
 from analysis import idle, intervals
 from analysis.metrics import timing
+from analysis.metrics.remembered import remember
 from jobs.contract import ranges
 
 CAUSES = {"busy": "busy", "launch": "waits for a launch", "boundary": "between phases", "own": "own overhead"}
@@ -22,8 +23,8 @@ def operations(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     fill: launch_ns), start_ns, end_ns."""
     columns = [*QUEUE, "phase", "launch_ns", "launch_end_ns", "start_ns", "end_ns"]
     moved = memops.assign(launch_end_ns=memops["launch_ns"])
-    parts = [timing.in_steps(frame)[columns].astype({"run_id": str, "phase": str}) for frame in (kernels, moved)]
-    return pd.concat(parts).sort_values([*QUEUE, "start_ns"], kind="stable", ignore_index=True)
+    rows = timing.stacked([timing.in_steps(frame)[columns] for frame in (kernels, moved)])
+    return rows.sort_values([*QUEUE, "start_ns"], kind="stable", ignore_index=True)
 
 
 def placed(ops: pd.DataFrame) -> pd.DataFrame:
@@ -106,6 +107,7 @@ def causes(queued: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     return table.rename(columns={f"{cause}_ns": f"{cause}_captured_ns" for cause in CAUSES})
 
 
+@remember
 def idle_causes(kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """Why a GPU is idle in each phase under nsys, and in the whole step (phase `step`), mean over the profiled steps,
     ranks and devices of a run: run_id, phase, launch_ns, boundary_ns, own_ns (as in `causes`).
@@ -115,11 +117,14 @@ def idle_causes(kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame
     """
     rows = split_gaps(placed(operations(kernels, memops)))
     of_phases = rows[rows["phase"] != ""].assign(boundary_ns=0)
-    rows = pd.concat([of_phases, rows.assign(phase=ranges.STEP)])
     sums = {f"{cause}_ns": (column, "sum") for cause, column in _IDLE.items()}
-    totals = rows.groupby([*QUEUE, "phase"], sort=False).agg(**sums, begin=("start_ns", "min"), end=("end_ns", "max"))
+    wanted = sums | {"begin": ("start_ns", "min"), "end": ("end_ns", "max")}
+    by_phase = of_phases.groupby([*QUEUE, "phase"], sort=False).agg(**wanted).reset_index()
+    by_step = rows.groupby(QUEUE, sort=False).agg(**wanted).reset_index().assign(phase=ranges.STEP)
+    # Names become text only here: there are a thousand times as many operations as phases.
+    totals = pd.concat([frame.astype({"run_id": str, "phase": str}) for frame in (by_phase, by_step)])
     walls = steps[steps["collector"].astype(str) == "nsys"].astype({"run_id": str, "phase": str})
-    totals = totals.reset_index().merge(walls[[*STEP, "phase", "wall_ns"]], on=[*STEP, "phase"])
+    totals = totals.merge(walls[[*STEP, "phase", "wall_ns"]], on=[*STEP, "phase"])
     ends = totals["wall_ns"] - (totals["end"] - totals["begin"])
     totals["boundary_ns"] += ends.clip(lower=0)  # without a synchronisation, a phase's last kernel may end behind it
     return totals.groupby(["run_id", "phase"], sort=False)[list(sums)].mean().reset_index()

@@ -50,8 +50,10 @@ OPERATIONS = (
 
 
 def by_range(totals: pd.DataFrame) -> pd.DataFrame:
-    """Kernel time by phase, innermost range and family: KEY, time_ns."""
-    inner = totals.assign(module=totals["module"].str.rsplit("/", n=1).str[-1])
+    """Kernel time by phase, innermost range and family: KEY, time_ns. Backward and optimizer are taken as a whole, as
+    their formulas are, whether or not modules were followed there."""
+    inner = totals["module"].str.rsplit("/", n=1).str[-1].where(totals["phase"] == ranges.FORWARD, "")
+    inner = totals.assign(module=inner)
     return inner.groupby(KEY, sort=False)["time_ns"].sum().reset_index()
 
 

@@ -26,6 +26,11 @@ def in_model_order(runs: pd.DataFrame) -> pd.DataFrame:
     return sorted_by(runs, *keys, place(runs["mode"], MODES), runs["run_id"].astype(str))
 
 
+def sizes_in_order(runs: pd.DataFrame) -> tuple[str, ...]:
+    """Names of the models, the smallest first."""
+    return tuple(in_model_order(runs)["size"].astype(str).drop_duplicates())
+
+
 def case_columns(runs: pd.DataFrame) -> list[str]:
     """The axes that tell two runs of one mode apart: size and context length, and each variant axis that varies."""
     return [

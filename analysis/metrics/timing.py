@@ -21,6 +21,7 @@ from pandas.api.types import union_categoricals
 
 from analysis import intervals
 from analysis.metrics.ranks import largest_of_ranks
+from analysis.metrics.remembered import remember
 from jobs.contract.ranges import STEP
 
 
@@ -50,6 +51,14 @@ def host_times(steps: pd.DataFrame, collector: str, prefix: str) -> pd.DataFrame
     return spread(wall_times(steps, collector), ["run_id", "phase"], "wall_ns", prefix)
 
 
+def moments(samples: pd.DataFrame, by: list[str], value: str, prefix: str) -> pd.DataFrame:
+    """Mean of `value` and the standard deviation of samples (NaN of a single one): by, {prefix}_mean_ns,
+    {prefix}_std_ns."""
+    table = samples.groupby(by, observed=True, sort=False)[value].agg(["mean", "std"]).reset_index()
+    table.columns = [*by, f"{prefix}_mean_ns", f"{prefix}_std_ns"]
+    return table
+
+
 def differ(rows: pd.DataFrame, first: str, second: str) -> pd.Series:
     """True where two times differ: their minimum-to-maximum intervals do not overlap."""
     return (rows[f"{first}_min_ns"] > rows[f"{second}_max_ns"]) | (rows[f"{second}_min_ns"] > rows[f"{first}_max_ns"])
@@ -60,6 +69,16 @@ def in_steps(kernels: pd.DataFrame) -> pd.DataFrame:
     return kernels[kernels["step"] >= 0]
 
 
+def stacked(parts: list[pd.DataFrame]) -> pd.DataFrame:
+    """Rows of several tables below each other. run_id and phase are categories in order of the alphabet: pandas makes
+    text of them where tables have other categories."""
+    rows = pd.concat(parts, ignore_index=True)
+    for name in ("run_id", "phase"):
+        rows[name] = union_categoricals([part[name].astype("category") for part in parts], sort_categories=True)
+    return rows
+
+
+@remember
 def gpu_times(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """GPU time of each phase of each step of each rank, and of the whole step (phase `step`).
 
@@ -68,9 +87,7 @@ def gpu_times(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """
     columns = ["run_id", "rank", "step", "phase", "device", "start_ns", "end_ns"]
     parts = [in_steps(frame)[columns].assign(is_kernel=frame is kernels) for frame in (kernels, memops)]
-    rows = pd.concat(parts, ignore_index=True)
-    for name in ("run_id", "phase"):  # which pandas makes text of where the two have other categories
-        rows[name] = union_categoricals([part[name].astype("category") for part in parts])
+    rows = stacked(parts)
     whole_steps = rows.assign(phase=pd.Categorical.from_codes(np.zeros(len(rows), int), [STEP]))
     return pd.concat([_gpu_times(rows[rows["phase"] != ""]), _gpu_times(whole_steps)], ignore_index=True)
 

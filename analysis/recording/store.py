@@ -36,6 +36,9 @@ from jobs.contract.integrity import (
 )
 from jobs.contract.layout import STATUSES
 
+pd.set_option("mode.string_storage", "python")
+"""Tables here are many and most are small: pyarrow's strings, the default, take longer for each of them."""
+
 _PHASES = " | ".join(ranges.ALL_PHASES)
 
 

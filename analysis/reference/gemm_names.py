@@ -98,6 +98,8 @@ _NAMED = re.compile(
 _GEMV = re.compile(r"gemv2([NT])|gemvNSP|gemvx::kernel|gemmk1_kernel|\bdot_kernel<|reduce_1Block_kernel")
 _DEEP_GEMM = re.compile(r"(sm\d+)_(fp8|bf16|fp4)_\w*gemm_\w*impl")
 
+_ALIGNMENT = re.compile(r"_aligna?(\d+)(?=_|>|E|\b)")
+
 # Letters of nvjet's type code, as far as real names show them.
 _NVJET_TYPES = {"h": "fp16", "t": "bf16", "q": "fp8", "o": "fp4", "d": "fp64"}
 
@@ -110,6 +112,14 @@ def parse(name: str) -> GemmName | None:
         if gemm is not None:
             return gemm
     return None
+
+
+def alignment(name: str) -> int | None:
+    """Elements that the loads of the operands of the GEMM kernel `name` are aligned to; None where it does not say.
+    From 1 on any shape will do, but each load moves less. CUTLASS documents it; of cuBLAS, which has one for operands
+    (`aligna4`) and one for the result, it is an inference."""
+    match = _ALIGNMENT.search(name)
+    return int(match[1]) if match else None
 
 
 def _undocumented(gemm: GemmName) -> GemmName:

@@ -116,6 +116,22 @@ def test_two_processes_have_no_interval():
     assert row["ns"] == 1.5 and np.isnan(row["ns_low"]) and row["num_processes"] == 2
 
 
+def test_intervals_are_of_each_phase_of_the_timed_steps_alone():
+    rows = [("a", phase, process, wall) for phase, wall in (("forward", 10), ("step", 20)) for process in range(3)]
+    steps = pd.DataFrame(rows, columns=["run_id", "phase", "process", "wall_ns"])
+    steps = steps.assign(rank=0, step=0, collector="timer", wall_ns=steps["wall_ns"] + steps["process"])
+    steps = pd.concat([steps, steps.assign(collector="nsys", wall_ns=99)])
+    found = differences.timed_steps(steps).set_index("phase")
+    assert found["of_processes_ns"].to_dict() == {"forward": 11, "step": 21}
+    assert found["of_processes_low_ns"].to_dict() == {"forward": 10, "step": 20}
+    assert (found["num_processes"] == 3).all() and found["timer_mean_ns"].to_dict() == {"forward": 11, "step": 21}
+    assert (found["timer_std_ns"] == 1).all()
+    of_two = differences.timed_steps(steps[steps["process"] < 2])
+    assert of_two["of_processes_ns"].isna().all() and of_two["timer_std_ns"].notna().all()
+    of_one = differences.timed_steps(steps[steps["process"] == 0].drop(columns="process"))
+    assert (of_one["num_processes"] == 1).all() and of_one["timer_std_ns"].isna().all()
+
+
 def test_without_a_band_times_differ_where_their_ranges_do_not_overlap():
     rows = pd.DataFrame({"a_ns": [10, 10], "a_min_ns": [9, 9], "a_max_ns": [11, 11], "b_ns": [12, 14]})
     rows = rows.assign(b_min_ns=[11, 13], b_max_ns=[13, 15])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.reference.gemm_names import EXPECTED_LAYOUTS, MATH_PATHS, GemmName, parse
+from analysis.reference.gemm_names import EXPECTED_LAYOUTS, MATH_PATHS, GemmName, alignment, parse
 from analysis.reference.gpus import PRECISIONS
 from analysis.reference.kernel_families import is_main_gemm
 
@@ -141,6 +141,20 @@ def test_real_name_is_read(name, expected):
 )
 def test_other_names_are_not_read(name):
     assert parse(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "elements"),
+    [
+        (READ[0][0], 4),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(T1::Params)", 1),
+        ("cutlass_80_tensorop_s1688gemm_64x64_16x6_nt_align4", 4),
+        ("nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT", None),
+        ("sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n_tilesize128x128x32_alignc4", None),
+    ],
+)
+def test_alignment_is_that_of_the_operands(name, elements):
+    assert alignment(name) == elements
 
 
 def test_what_cublas_does_not_document_is_marked_inferred():

@@ -1,0 +1,52 @@
+"""What limits each training step of several recordings: launches, memory or compute, as far as it can be told."""
+
+import pandas as pd
+
+from analysis.answer import NOT_MEASURED
+from analysis.metrics import kernel_time, roofline, run_grid, waiting
+from analysis.metrics.differences import Band
+from analysis.metrics.roofline import MEMORY
+from jobs.contract import modes, ranges
+
+FEW_OPERATIONS = (*roofline.REST, "fill", "norm", "softmax", "optimizer")
+"""Families whose kernels do a few operations for each element: memory limits them on any GPU."""
+CASE = ["size", "context_length"]
+
+
+def regimes_of(recordings: list, peaks: dict[str, float], band: Band | None) -> pd.DataFrame:
+    """Training steps by precision, the first recording of a case and precision alone: precision, attention, CASE,
+    run_id, recording (its place in `recordings`), bound (None where it cannot be told), busy_share and launch_wait.
+
+    `roofline.judged` says what bounds a run whose kernels have formulas. Of another it can be told all the same where
+    the GPU waits for launches for longer than it is busy, or where kernels of FEW_OPERATIONS take the largest part.
+    """
+    parts = [_of(rec, place, peaks, band) for place, rec in enumerate(recordings)]
+    rows = pd.concat(parts, ignore_index=True)
+    return rows.drop_duplicates(["precision", *CASE]).reset_index(drop=True)
+
+
+def _of(rec, place: int, peaks: dict[str, float], band: Band | None) -> pd.DataFrame:
+    grid = run_grid.in_model_order(rec.runs)
+    grid = grid[grid["mode"].astype(str) == modes.MODES[-1]]
+    named = grid[["precision", "attention", *CASE, "run_id"]]
+    named = named.assign(
+        recording=place, **{NOT_MEASURED: [run_grid.why_not_measured(run) for _, run in grid.iterrows()]}
+    )
+    totals = kernel_time.kernel_totals(rec.kernels)
+    costs = roofline.costs_of(run_grid.measured_runs(rec.runs), peaks)
+    waits = waiting.launch_waits(rec.steps, rec.kernels, rec.memops, band)
+    judged = roofline.judged(rec.steps, waits, roofline.by_range(totals), costs)
+    judged = judged[judged["phase"] == ranges.STEP]
+    few = totals["time_ns"].where(totals["family"].isin(FEW_OPERATIONS), 0.0).groupby(totals["run_id"]).sum()
+    judged["few"] = (few / totals.groupby("run_id")["time_ns"].sum()).reindex(judged["run_id"]).to_numpy()
+    judged["bound"] = [told_bound(row) for row in judged.to_dict("records")]
+    return named.merge(judged[["run_id", "bound", "busy_share", "launch_wait"]], how="left", on="run_id")
+
+
+def told_bound(row: dict) -> str | None:
+    """What bounds a step (`roofline.bound_by`), or MEMORY where `few`, the share of FEW_OPERATIONS in its kernel time,
+    is the largest part of it whatever the other kernels are."""
+    if (bound := roofline.bound_by(row)) is not None:
+        return bound
+    surely = row["busy_share"] * row["few"]
+    return MEMORY if surely > max(row["launch_wait"], row["busy_share"] - surely) else None

@@ -1,0 +1,24 @@
+"""What was made of whole tables is kept as long as they are: many pages ask for the same."""
+
+import weakref
+from collections.abc import Callable
+from functools import wraps
+
+import pandas as pd
+
+
+def remember(measure: Callable[..., pd.DataFrame]) -> Callable[..., pd.DataFrame]:
+    """`measure`, a function of tables alone, done once for the same tables; each caller gets a copy. Tables are told by
+    identity: nothing here changes one in place."""
+    known: dict[tuple[int, ...], pd.DataFrame] = {}
+
+    @wraps(measure)
+    def remembered(*tables: pd.DataFrame) -> pd.DataFrame:
+        key = tuple(map(id, tables))
+        if key not in known:
+            known[key] = measure(*tables)
+            for table in tables:
+                weakref.finalize(table, known.pop, key, None)
+        return known[key].copy()
+
+    return remembered

@@ -1,0 +1,58 @@
+"""How predictions of each change have done so far: of those that were kept before the measurement that tests them, and
+of the pairs that the models were developed on.
+
+The numbers are in track_record.json; `python -m analysis.prediction.track_record` makes it anew from the ledgers and
+recordings in site/data.
+"""
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from jobs.contract.words import counted
+
+FILE = Path(__file__).with_suffix(".json")
+CLOSE = 0.1
+"""An error up to which a prediction counts as close."""
+
+
+class Record(NamedTuple):
+    """Of one set of changes: predictions and abstentions in the ledgers, predictions that were tested since, those of
+    them within CLOSE; and the pairs its model was developed on, each predicted with the rates of other sizes, and those
+    within CLOSE."""
+
+    kept: int = 0
+    abstained: int = 0
+    tested: int = 0
+    close: int = 0
+    pairs: int = 0
+    close_pairs: int = 0
+
+
+@cache
+def read(file: Path = FILE) -> dict[str, Record]:
+    """By the names of the changes, joined by +."""
+    rows = json.loads(file.read_text(encoding="utf-8"))
+    return {names: Record(**row) for names, row in rows.items()}
+
+
+def sentence(names: Iterable[str]) -> str:
+    """The record of these changes together, in words."""
+    return in_words(read().get("+".join(names), Record()))
+
+
+def in_words(record: Record) -> str:
+    """`not tested yet, 15 predictions made; 8 of 9 development pairs within 10%`"""
+    within = f"within {CLOSE:.0%}"
+    pairs = f"; {record.close_pairs} of {counted(record.pairs, 'development pair')} {within}" if record.pairs else ""
+    if record.tested:
+        return f"{record.close} of {counted(record.tested, 'tested prediction')} {within}{pairs}"
+    if record.kept:
+        return f"not tested yet, {counted(record.kept, 'prediction')} made{pairs}"
+    if record.pairs:
+        return f"not tested yet{pairs}"
+    if record.abstained:
+        return f"not tested yet, {counted(record.abstained, 'abstention')} and no prediction"
+    return "none, no model predicts it"

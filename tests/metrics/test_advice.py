@@ -1,0 +1,72 @@
+"""What to change first in a recorded run: waiting is that of the steps without nsys, and only the host's where it needs
+all of a phase to issue it."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from analysis.metrics.advice import Clock, advise, clocks
+
+MS = 1_000_000
+GB = 10**9
+RUN = {"profiled_steps": 2, "gpu_name": "NVIDIA H200", "peak_memory_bytes": 14 * GB}
+GEMM = "nvjet_sm90_tst_96x128_64x7_2x1_v_bz_TNN"
+
+
+def advised(issue_ns=30 * MS, wall_ns=30 * MS, busy_ns=10 * MS, phases=("forward",), **more):
+    parts = {"kernels_ns": busy_ns, "communication_ns": 0, "copies_ns": 0, "late_launch_ns": 99 * MS, "between_ns": 0}
+    elapsed = pd.DataFrame([{"gpu": 0, "phase": "forward", "elapsed_ns": 109 * MS, "unknown_idle_ns": 0} | parts])
+    kernel = {"phase": "forward", "module": "", "family": "gemm", "kernel_name": GEMM, "calls": 100, "time_ns": busy_ns}
+    findings = pd.DataFrame(columns=["kind", "time_ns", "count", "evidence"]).astype({"time_ns": float, "count": int})
+    timed = {name: Clock(wall_ns, issue_ns) for name in (*phases, "step")}
+    api = pd.DataFrame({"name": ["cudaLaunchKernel"]})
+    return advise(RUN | more, elapsed, findings, pd.DataFrame([kernel]), api, timed).set_index("change")
+
+
+def test_the_time_behind_it_is_of_the_steps_without_nsys():
+    rows = advised()
+    gaps = 100 * 1600
+    assert rows.loc["cuda_graphs", "time_ns"] == 20 * MS - gaps
+    assert rows.loc["cuda_graphs", "ceiling_ns"] == 20 * MS
+    assert rows.loc["cuda_graphs", "share"] == pytest.approx((20 * MS - gaps) / (30 * MS))
+
+
+@pytest.mark.parametrize("change", ["cuda_graphs", "larger_batch"])
+def test_a_host_that_issues_in_time_is_not_why_the_gpu_idles(change):
+    assert change not in advised(issue_ns=20 * MS).index
+
+
+def test_without_the_time_that_the_host_needs_it_is_not_blamed():
+    reason = advised(issue_ns=math.nan).loc["cuda_graphs", "reason"]
+    assert reason == "it is not known whether the host is why the GPU idles"
+
+
+def test_a_script_without_phases_is_not_judged_by_its_host():
+    rows = advised(phases=())
+    assert rows.loc["cuda_graphs", "reason"] == "it is not known whether the host is why the GPU idles"
+
+
+def test_where_the_gpu_is_busy_nothing_is_said_of_the_host():
+    assert "cuda_graphs" not in advised(wall_ns=10 * MS, issue_ns=10 * MS).index
+
+
+def test_a_larger_batch_is_advised_where_memory_is_left():
+    row = advised().loc["larger_batch"]
+    assert row["evidence"] == "the GPU waits for the host, and peak allocated is 10% of its memory"
+    assert advised(peak_memory_bytes=100 * GB).loc["larger_batch", "reason"].startswith("peak allocated is 71%")
+
+
+def test_checkpointing_is_never_advised_for_speed():
+    assert "checkpointing" not in advised().index
+    assert advised(peak_memory_bytes=135 * GB).loc["checkpointing", "reason"].startswith("it takes time to free memory")
+
+
+@pytest.mark.parametrize("more", [{"peak_memory_bytes": None}, {"gpu_name": "another"}])
+def test_nothing_is_said_of_memory_that_is_not_known(more):
+    assert advised(**more).loc["larger_batch", "reason"] == "it is not known how much memory is left"
+
+
+def test_a_run_without_timings_has_no_advice():
+    steps = pd.DataFrame(columns=["run_id", "collector", "phase", "wall_ns", "issue_ns"])
+    assert clocks(steps) == {}

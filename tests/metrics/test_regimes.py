@@ -1,0 +1,55 @@
+"""What limits a step is said only where it holds whatever is not known."""
+
+import dataclasses
+
+import pytest
+
+from analysis.answer import Table
+from analysis.metrics import regimes
+from analysis.metrics.roofline import COMPUTE, LAUNCHES, MEMORY
+from analysis.render import regime_map
+from tests.synthetic import recording
+
+PEAKS = {"gemm_fp32": 50e12, "copy": 4e12}
+
+
+@pytest.mark.parametrize(
+    ("above", "busy_share", "launch_wait", "few", "expected"),
+    [
+        (0.8, 0.9, 0.1, 0.2, COMPUTE),
+        (float("nan"), 0.9, 0.1, 0.7, MEMORY),
+        (float("nan"), 0.9, 0.1, 0.4, None),
+        (float("nan"), 0.6, 0.39, 0.6, None),
+        (float("nan"), 0.4, 0.6, 0.9, LAUNCHES),
+    ],
+    ids=["by formula", "few operations lead", "others lead", "hardly busy", "waits"],
+)
+def test_a_step_is_bound_by_what_must_lead(above, busy_share, launch_wait, few, expected):
+    row = {"above": above, "busy_share": busy_share, "launch_wait": launch_wait, "few": few}
+    assert regimes.told_bound(row) == expected
+
+
+@pytest.fixture(scope="module")
+def rec():
+    return recording(("small", "2.7B"), (128, 1024))
+
+
+def test_each_precision_has_a_panel_whose_cells_lead_to_runs(rec):
+    lower = dataclasses.replace(rec, runs=rec.runs.astype({"precision": str}).assign(precision="bf16"))
+    rows = regimes.regimes_of([rec, lower, lower], PEAKS, None)
+    assert rows.groupby("precision").size().to_dict() == {"fp32": 4, "bf16": 4}, "a case is there once"
+    table = Table("regimes", "Limits", (), rows.assign(has_page=rows["recording"] == 0))
+    html = regime_map.to_html(table, "x.csv", "../")
+    assert html.index("<caption>FP32") < html.index("<caption>BF16")
+    known = rows[(rows["recording"] == 0) & rows["bound"].notna()]
+    assert len(known) and html.count('<a href="runs/') == len(known)
+
+
+def test_a_run_out_of_memory_says_so(rec):
+    lost = rec.runs["run_id"].astype(str).str.startswith("2.7B-ctx1024")
+    runs = rec.runs.assign(status=rec.runs["status"].astype(str).where(~lost, "oom"))
+    kept = {name: getattr(rec, name) for name in ("steps", "kernels", "memops")}
+    kept = {name: of[~of["run_id"].astype(str).str.startswith("2.7B-ctx1024")] for name, of in kept.items()}
+    rows = regimes.regimes_of([dataclasses.replace(rec, runs=runs, **kept)], PEAKS, None)
+    html = regime_map.to_html(Table("regimes", "Limits", (), rows.assign(has_page=True)), "x.csv", "../")
+    assert '<td class="why">OOM' in html

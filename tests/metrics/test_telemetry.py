@@ -1,0 +1,135 @@
+"""What is read of the machine beside each run becomes host speed, clocks, energy and the price of tokens."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.metrics import telemetry
+from analysis.recording import store
+
+DATA = Path(__file__).parents[2] / "site" / "data"
+
+RUNS = ("small-ctx128-fp32-naive-train_step", "small-ctx256-fp32-naive-train_step")
+
+
+def processes(*loops_ms: float, run: str = RUNS[0], joules: float = 12.0) -> pd.DataFrame:
+    """A process of 10 steps in 2 s for each time of the loop."""
+    rows = [
+        {
+            "run_id": run,
+            "rank": 0,
+            "process": number,
+            "cpu_model": "A CPU",
+            "host_loop_ns": loop * 1e6,
+            "energy_mj": joules * 1000 * 10,
+            "energy_steps": 10,
+            "energy_wall_ns": 2e9,
+        }
+        for number, loop in enumerate(loops_ms)
+    ]
+    return pd.DataFrame(rows)
+
+
+def samples(*reasons: str, run: str = RUNS[0], clock: int = 1980, moment: str = "busy") -> pd.DataFrame:
+    rows = [
+        {
+            "run_id": run,
+            "rank": 0,
+            "process": 0,
+            "moment": moment,
+            "sm_clock_mhz": clock,
+            "temperature_celsius": 50,
+            "throttle_reasons": reason,
+        }
+        for reason in reasons
+    ]
+    return pd.DataFrame(rows)
+
+
+NO_SAMPLES = samples("none").head(0)
+
+
+def test_a_host_is_slow_against_the_fastest_on_the_same_cpu():
+    rows = telemetry.of_processes(processes(30, 36, 38, 60), NO_SAMPLES)
+    assert rows["slow_host"].tolist() == [False, False, True, True]
+    assert rows["host_ratio"].tolist() == pytest.approx([1, 1.2, 38 / 30, 2])
+    other = processes(100, run=RUNS[1]).assign(cpu_model="an older CPU")
+    rows = telemetry.of_processes(pd.concat([processes(30, 31), other]), NO_SAMPLES)
+    assert not rows["slow_host"].any(), "another kind of CPU is not a slow one of this kind"
+
+
+def test_energy_is_that_of_a_step_and_power_that_of_the_time():
+    (row,) = telemetry.of_processes(processes(30, joules=12.0), NO_SAMPLES).to_dict("records")
+    assert row["joules"] == pytest.approx(12)
+    assert row["watts"] == pytest.approx(12 * 10 / 2)
+
+
+def test_what_could_not_be_read_is_empty():
+    given = processes(30).assign(host_loop_ns=None, energy_mj=None, energy_steps=None, energy_wall_ns=None)
+    (row,) = telemetry.of_processes(given, NO_SAMPLES).to_dict("records")
+    assert all(pd.isna(row[name]) for name in ("loop_ns", "joules", "watts", "samples", "lowest_mhz"))
+    assert not row["slow_host"]
+
+
+@pytest.mark.parametrize(
+    ("reasons", "lowered", "said"),
+    [
+        (["none", "gpu_idle"], 0, ""),
+        (["none", "sw_power_cap"], 1, "power cap"),
+        (["sw_power_cap-gpu_idle", "hw_slowdown-sw_power_cap"], 2, "power cap, hardware slowdown"),
+        (["bit11"], 1, "bit11"),
+    ],
+)
+def test_only_what_holds_a_clock_down_counts(reasons, lowered, said):
+    (row,) = telemetry.of_processes(processes(30), samples(*reasons)).to_dict("records")
+    assert (row["samples"], row["lowered"]) == (len(reasons), lowered)
+    assert list(dict.fromkeys(row["reasons"].split(", "))) == said.split(", ")
+
+
+def test_samples_of_an_idle_gpu_are_left_out():
+    rows = telemetry.of_processes(processes(30), pd.concat([samples("none"), samples("hw_slowdown", moment="before")]))
+    assert rows["samples"].tolist() == [1] and rows["lowered"].tolist() == [0]
+
+
+def tables() -> tuple[pd.DataFrame, pd.DataFrame]:
+    rec = store.load(DATA / "again")
+    return tuple(frame[frame["run_id"].astype(str).isin(RUNS)] for frame in (rec.runs, rec.steps))
+
+
+def test_tokens_follow_from_the_unprofiled_step():
+    runs, steps = tables()
+    rows = telemetry.of_runs(runs, steps, processes(30, 31, 60), samples("none"), price=3.6).set_index("run_id")
+    assert list(rows.index) == [RUNS[0]], "the other run has no telemetry"
+    row = rows.loc[RUNS[0]]
+    of_run = steps[(steps["run_id"] == RUNS[0]) & (steps["collector"] == "timer") & (steps["phase"] == "step")]
+    assert row["step_ns"] == of_run["wall_ns"].median()
+    assert row["tokens_per_s"] == pytest.approx(4 * 128 / (row["step_ns"] / 1e9))
+    assert row["joules_per_1k"] == pytest.approx(12 / (4 * 128) * 1000)
+    assert row["cost_per_million"] == pytest.approx(3.6 / 3600 * 1e6 / row["tokens_per_s"])
+    assert (row["num_slow"], row["num_read"]) == (1, 3)
+
+
+def test_without_a_price_there_is_no_cost():
+    runs, steps = tables()
+    assert "cost_per_million" not in telemetry.of_runs(runs, steps, processes(30), samples("none"))
+
+
+def test_energy_that_one_rank_lacks_is_not_that_of_the_step():
+    runs, steps = tables()
+    other = processes(30).assign(rank=1)
+    both = telemetry.of_runs(runs, steps, pd.concat([processes(30), other]), NO_SAMPLES)
+    assert both["joules"].tolist() == [24.0]
+    lacking = pd.concat([processes(30), other.assign(energy_mj=float("nan"))])
+    assert telemetry.of_runs(runs, steps, lacking, NO_SAMPLES)["joules"].isna().all()
+
+
+def test_steps_on_slow_hosts_are_held_against_those_on_others():
+    step = {"run_id": RUNS[0], "rank": 0, "collector": "timer", "phase": "step"}
+    walls = {0: (10, 11, 12), 1: (20, 22, 24)}
+    steps = pd.DataFrame(
+        [step | {"process": p, "step": n, "wall_ns": t} for p, of in walls.items() for n, t in enumerate(of)]
+    )
+    (row,) = telemetry.slow_against_other_hosts(steps, processes(30, 60), NO_SAMPLES).to_dict("records")
+    assert (row["slow_ns"], row["other_ns"], row["ratio"]) == (22, 11, 2)
+    assert telemetry.slow_against_other_hosts(steps, processes(30, 31), NO_SAMPLES).empty
