@@ -86,7 +86,7 @@ def align(first: Side, second: Side, per_token: bool = False) -> Alignment:
             said = [_said(name, value) for name, value in zip(axes, key) if name in vary]
             cases.append(Case(label=" ".join(said), first=tuple(mine), second=tuple(others)))
     if not cases:
-        raise NotComparable(_reason(first, second, refused, fixed))
+        raise _refusal(first, second, refused, fixed)
     return Alignment(
         cases=cases,
         differences={name: _values(name, first.runs, second.runs) for name in differences},
@@ -115,9 +115,8 @@ def _of_captures(first: Side, second: Side) -> Alignment:
     for letter, side in (("A", first), ("B", second)):
         if len(side.runs) != 1:
             option = f"--{letter.lower()}"
-            raise NotComparable(
-                f"{letter} has {len(side.runs)} runs and the other is a capture of one: choose with {option} KEY=VALUE"
-            )
+            why = f"{letter} has {len(side.runs)} runs and the other is a capture of one"
+            raise NotComparable(why, f": choose with {option} KEY=VALUE")
     phases = [_phases(side) for side in (first, second)]
     if phases[0] != phases[1]:
         said = " and ".join(f"{', '.join(sorted(names)) or 'none'} in {letter}" for names, letter in zip(phases, "AB"))
@@ -158,20 +157,23 @@ def _said(name: str, value: object) -> str:
     return text if name in ("size", "mode", "precision", "attention") else f"{label_of(name)} {text}"
 
 
-def _reason(first: Side, second: Side, refused: dict[str, str], fixed: tuple[str, ...]) -> str:
+def _refusal(first: Side, second: Side, refused: dict[str, str], fixed: tuple[str, ...]) -> NotComparable:
     if refused:
-        return f"A and B are not the same model: {next(iter(refused.values()))}; compare runs of one model"
+        return NotComparable(
+            f"A and B are not the same model: {next(iter(refused.values()))}", "; compare runs of one model"
+        )
     for name in (*FIXED, *VARIANTS):
-        values = [sorted(set(map(str, side.runs[name]))) if name in side.runs else [] for side in (first, second)]
+        values = [[*map(str, sorted(set(side.runs[name])))] if name in side.runs else [] for side in (first, second)]
         if set(values[0]) & set(values[1]):
             continue
         said = f"{label_of(name)} is {', '.join(values[0])} in A and {', '.join(values[1])} in B"
         if name in fixed:
             how = "; --per-token holds a token against a token" if name in TOKENS else ""
-            return f"{said}: a step is another amount of work, and these cannot be compared{how}"
-        return f"{said}: choose one of each with --a {name}=VALUE and --b {name}=VALUE"
+            return NotComparable(f"{said}: a step is another amount of work, and these cannot be compared", how)
+        return NotComparable(said, f": choose one of each with --a {name}=VALUE and --b {name}=VALUE")
     named = ", ".join(map(label_of, fixed))
-    return f"no run of A has the {named} of one of B: choose runs with --a KEY=VALUE and --b KEY=VALUE"
+    how = ": choose runs with --a KEY=VALUE and --b KEY=VALUE"
+    return NotComparable(f"no run of A has the {named} of one of B", how)
 
 
 def settings_apart(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, tuple[str, str]]:

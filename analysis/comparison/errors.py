@@ -2,4 +2,9 @@
 
 
 class NotComparable(ValueError):
-    """The message is one line: what cannot be compared, why, and what to do."""
+    """The message is one line: what cannot be compared, why, and what to do. why: the line without `advice`, the part
+    that names options of `compare`."""
+
+    def __init__(self, why: str, advice: str = ""):
+        super().__init__(why + advice)
+        self.why = why

@@ -11,7 +11,7 @@ from typing import Any
 
 from analysis.comparison.align import Alignment
 from analysis.comparison.gate import Condition, Outcome
-from analysis.comparison.verdict import METRICS, Comparison, Judgement, Measured, Metric, Pair
+from analysis.comparison.verdict import METRICS, WITHIN, Comparison, Judgement, Measured, Metric, Pair
 from analysis.comparison.waterfall import TOKENS, Cause, Waterfall
 from analysis.metrics.differences import is_beyond_chance
 from analysis.show.forms import escaped
@@ -23,6 +23,8 @@ WIDTH = 80
 Checked = Sequence[tuple[Condition, Sequence[Outcome]]]
 """The conditions of the gate, each with its outcome for each pair."""
 UNIT = f"{TOKENS:,} tokens"
+BAND_WORDS = {WITHIN: "within the noise band"}
+"""How verdicts are said where they are counted, if not by their own word."""
 
 
 # ---------------------------------------------------------------------------------------------------------------- words
@@ -37,9 +39,19 @@ def headline(pair: Pair) -> str:
         said = f"B is {step.verdict}{clock}: {both}, {_share(step)}"
     else:
         what = f"the step{_per(step)}{clock}"
-        said = f"No difference of {what} beyond noise: {_off(step)}, band ±{_value(step, step.band)}"
-    kernel, idle = pair.judgements["kernel"], pair.judgements["idle"]
-    return f"{said}. GPU work: {kernel.verdict} ({_off(kernel)}). GPU idle: {idle.verdict} ({_off(idle)})."
+        said = f"{what}: {_off(step)}, {verdict_text(step)}"
+        said = said[:1].upper() + said[1:]
+    apart = [pair.judgements["kernel"], pair.judgements["idle"]]
+    kernel, idle = (f"{_off(judged)}, {verdict_text(judged)}" for judged in apart)
+    return f"{said}. GPU work: {kernel}. GPU idle: {idle}."
+
+
+def verdict_text(judged: Judgement) -> str:
+    """The verdict in a sentence. A difference within its noise band may be large, if the band is."""
+    if judged.verdict != WITHIN:
+        return judged.verdict
+    band = f"{100 * judged.band / judged.first:.1f}%" if judged.first else _value(judged, judged.band)
+    return f"not beyond the noise band of {band}"
 
 
 def _value(judged: Judgement, value: float) -> str:
@@ -105,10 +117,36 @@ def about(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def total_text(waterfall: Waterfall) -> str:
+def total_text(pair: Pair) -> str:
+    waterfall = pair.waterfall
     first, second = (time_text(ns / waterfall.num) for ns in (waterfall.first_ns, waterfall.second_ns))
     of = f"{UNIT} of a profiled step" if waterfall.per_token else "a profiled step"
+    if not pair.has_steps:
+        return f"the capture, from its first to its last event, went from {first} to {second}"
     return f"{of} (its range under nsys) went from {first} to {second}"
+
+
+def parts_apart_text(pair: Pair) -> str:
+    """That the parts sum to another difference than that of the step, and which one to believe; "" where they do
+    not."""
+    if not pair.has_parts_apart:
+        return ""
+    step, waterfall = pair.judgements["step"], pair.waterfall
+    verdict, parts = _ms(step.difference, 1), _ms(waterfall.difference_ns, waterfall.num)
+    if pair.clock == "nsys":
+        return f"The median step differs by {verdict}, and the parts are of all steps: they sum to {parts}"
+    both = f"Unprofiled, a step{_per(step)} differs by {verdict}; under nsys, which slows the host, by {parts}"
+    return f"{both}, which is what the parts sum to. The first says how much, the parts say where"
+
+
+def parts_apart_line(pairs: Sequence[Pair]) -> str:
+    """Of several pairs, those whose parts sum to another difference than that of the step; "" where there is none."""
+    apart = [pair.case.label for pair in pairs if pair.has_parts_apart]
+    if not apart:
+        return ""
+    where = f"in {len(apart)} of {counted(len(pairs), 'pair')}"
+    what = "the unprofiled step differs otherwise than the profiled one, of which the parts are"
+    return f"{where} {what} (in sign, or by more than a tenth): {', '.join(apart)}"
 
 
 def metric_line(judged: Judgement) -> str:
@@ -128,9 +166,9 @@ def counts_line(pairs: Sequence[Pair], metric: Metric) -> str:
     known = [pair.judgements[metric] for pair in pairs if metric in pair.judgements]
     verdicts = [judged.verdict for judged in known]
     words = [
-        word for word in dict.fromkeys(("faster", "less", "same", "slower", "more", "unknown")) if word in verdicts
+        word for word in dict.fromkeys(("faster", "less", WITHIN, "slower", "more", "unknown")) if word in verdicts
     ]
-    said = ", ".join(f"{verdicts.count(word)} {word}" for word in words)
+    said = ", ".join(f"{verdicts.count(word)} {BAND_WORDS.get(word, word)}" for word in words)
     num_real = sum(judged.is_real for judged in known)
     if num_real and not is_beyond_chance(num_real, len(known)):
         said += " (so many may differ by chance)"
@@ -146,14 +184,17 @@ def as_text(comparison: Comparison, checked: Checked, top: int) -> str:
     for line in about(comparison):
         lines += _wrapped(line)
     if len(comparison.pairs) > 1:
-        lines += ["", *(counts_line(comparison.pairs, metric) for metric in counted_metrics(comparison.pairs))]
+        lines.append("")
+        for metric in counted_metrics(comparison.pairs):
+            lines += _wrapped(counts_line(comparison.pairs, metric))
     for pair in comparison.pairs:
         lines.append("")
         if len(comparison.pairs) > 1:
             lines += [printable(pair.case.label), *_wrapped(headline(pair), "  ")]
             lines += [line for cause in pair.waterfall.causes[:1] for line in _part(pair.waterfall, cause)]
+            lines += _apart(pair, "  ")
         else:
-            lines += [*_wrapped(headline(pair)), "", *_table(pair), "", *_why(pair.waterfall, top)]
+            lines += [*_wrapped(headline(pair)), "", *_table(pair), "", *_why(pair, top), *_apart(pair)]
     if checked:
         lines.append("")
     for condition, case, outcome in _outcomes(comparison, checked):
@@ -197,11 +238,15 @@ def _table(pair: Pair) -> list[str]:
     ]
 
 
-def _why(waterfall: Waterfall, top: int) -> list[str]:
-    lines = [*_wrapped(f"Why: {total_text(waterfall)}")]
+def _why(pair: Pair, top: int) -> list[str]:
+    waterfall, lines = pair.waterfall, [*_wrapped(f"Why: {total_text(pair)}")]
     for cause in waterfall.shortened(top):
         lines += _part(waterfall, cause)
     return [*lines, *_line(waterfall, waterfall.difference_ns, "in all")]
+
+
+def _apart(pair: Pair, indent: str = "") -> list[str]:
+    return _wrapped(parts_apart_text(pair), indent) if pair.has_parts_apart else []
 
 
 def _part(waterfall: Waterfall, cause: Cause) -> list[str]:
@@ -234,10 +279,11 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
     if len(pairs) == 1:
         (pair,) = pairs
         lines += ["", f"**{escaped(headline(pair))}**", "", *_markdown_table(pair)]
-        lines += ["", escaped(f"Why: {total_text(pair.waterfall)}"), "", "| difference | part |", "| --: | :-- |"]
+        lines += ["", escaped(f"Why: {total_text(pair)}"), "", "| difference | part |", "| --: | :-- |"]
         rows = [*((cause.ns, cause_text(cause)) for cause in pair.waterfall.shortened(top))]
         rows.append((pair.waterfall.difference_ns, "in all"))
         lines += [f"| {escaped(_ms(ns, pair.waterfall.num))} | {escaped(printable(text))} |" for ns, text in rows]
+        lines += ["", escaped(parts_apart_text(pair))] if pair.has_parts_apart else []
     else:
         lines += ["", *(f"- {escaped(counts_line(pairs, metric))}" for metric in counted_metrics(pairs))]
         steps = f"step{_per(pairs[0].judgements['step'])}"
@@ -251,6 +297,7 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
             cells = [pair.case.label, _value(step, step.first), _value(step, step.second), _share(step)]
             cells += [step.verdict, kernel.verdict, idle.verdict, cause]
             lines.append("| " + " | ".join(escaped(printable(cell)) for cell in cells) + " |")
+        lines += ["", escaped(printable(apart))] if (apart := parts_apart_line(pairs)) else []
     if checked:
         lines += ["", "| condition | outcome |", "| :-- | :-- |"]
     for condition, case, outcome in _outcomes(comparison, checked):
@@ -318,6 +365,7 @@ def _pair(pair: Pair) -> dict[str, Any]:
         "first_runs": pair.case.first,
         "second_runs": pair.case.second,
         "clock": pair.clock,
+        "parts_apart": parts_apart_text(pair) or None,
         "metrics": {
             name: {
                 "first": judged.first,

@@ -6,15 +6,22 @@ from dataclasses import dataclass
 from typing import cast
 
 from analysis.comparison.errors import NotComparable
-from analysis.comparison.noise import num_processes_for
+from analysis.comparison.noise import MOST
 from analysis.comparison.verdict import METRICS, Judgement, Metric, Pair
+from analysis.metrics.differences import is_beyond_chance
 from analysis.show.values import energy_text, size_text, time_text
 
 WITHIN, BEYOND, UNKNOWN = 0, 1, 3
 """Exit codes. 2 is for what cannot be compared."""
 LIMITED = [metric for metric in METRICS if metric != "throughput"]
 """Metrics of which more is worse."""
-MORE_PROCESSES = "; more processes of each would be (`processes` of a sweep)"
+_MORE_OF: dict[str, tuple[str, str]] = {
+    "processes": ("processes of each", "`processes` of a sweep"),
+    "repeats": ("profiled repetitions of each", "`repeats` of a sweep"),
+    "measured_steps": ("unprofiled steps of each", "`measured_steps` of a sweep"),
+    "profiled_steps": ("profiled steps of each", "`profiled_steps` of a sweep"),
+}
+"""What makes a noise band narrower, by `Width.of`, and how a sweep file says it."""
 _TIMES = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _UNITS: dict[Metric, dict[str, float]] = {
     "memory": {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30},
@@ -62,8 +69,14 @@ def parse_condition(text: str) -> Condition:
 
 
 def check(condition: Condition, pairs: list[Pair]) -> list[Outcome]:
-    """The outcome of each pair. Raises NotComparable where the metric is not known of one."""
-    return [_check_pair(condition, pair) for pair in pairs]
+    """The outcome of each pair. Of several pairs, no more than may be by chance are beyond only if one is clearly so.
+    Raises NotComparable where the metric is not known of one."""
+    outcomes = [_check_pair(condition, pair) for pair in pairs]
+    beyond = [pair.judgements[condition.metric] for pair, made in zip(pairs, outcomes) if made.code == BEYOND]
+    if len(pairs) < 2 or is_beyond_chance(len(beyond), len(pairs)) or any(judged.is_clear for judged in beyond):
+        return outcomes
+    chance = f" ({len(beyond)} of {len(pairs)} pairs, and so many may differ by chance): measure it again to tell"
+    return [Outcome(code=UNKNOWN, text=made.text + chance) if made.code == BEYOND else made for made in outcomes]
 
 
 def _check_pair(condition: Condition, pair: Pair) -> Outcome:
@@ -76,17 +89,33 @@ def _check_pair(condition: Condition, pair: Pair) -> Outcome:
     said = f"{METRICS[condition.metric]} {'+' if off >= 0 else ''}{in_words(off)} against a limit of {in_words(limit)}"
     if abs(off) <= band and band > limit:
         known = "no noise band is known" if math.isinf(band) else f"the noise band is ±{in_words(band)}"
-        remedy = MORE_PROCESSES if condition.metric == "energy" else _remedy(band, limit, pair)
-        return Outcome(code=UNKNOWN, text=f"{said}, and {known}: not enough data to tell{remedy}")
+        remedy = _remedy(judged, limit, pair)
+        return Outcome(code=UNKNOWN, text=f"{said}, and {known}: not enough data to tell; {remedy}")
     if off > limit:
         return Outcome(code=BEYOND, text=f"{said}: beyond")
     return Outcome(code=WITHIN, text=f"{said}: within")
 
 
-def _remedy(band: float, limit: float, pair: Pair) -> str:
-    processes = pair.first.num_processes, pair.second.num_processes
-    if pair.clock == "nsys":
-        return "; compare recordings, which have unprofiled steps, or more steps of each"
+def _remedy(judged: Judgement, limit: float, pair: Pair) -> str:
+    """What would make the band as narrow as the limit: more of what it is from, or where that does not help, what
+    else."""
     if not limit:
-        return "; no number of processes makes it 0: give a limit"
-    return f"; about {num_processes_for(band, processes, limit)} processes of each would (`repeats` of a sweep)"
+        return "no more data makes it 0: give a limit"
+    is_of_captures = not (pair.first.num_steps and pair.second.num_steps)
+    # The band of idle time is made of two; for the others this is the limit.
+    wanted = limit * max(width.half for width in judged.widths) / judged.band if math.isfinite(judged.band) else limit
+    wide = [width for width in judged.widths if width.half > wanted]
+    kinds = list(dict.fromkeys(width.of for width in wide))
+    if "seen" in kinds:
+        return "it is the largest difference that was seen between two measurements of one run: give a larger limit"
+    if "range" in kinds:
+        return (
+            "it is how far the steps of a capture lie apart, which more steps do not change: leave uneven ones out with"
+            " --skip N, or compare recordings of sweeps"
+        )
+    needed = {of: [width.num_for(wanted) for width in wide if width.of == of] for of in kinds}
+    if any(None in nums for nums in needed.values()):
+        return f"{MOST:,} {' or '.join(_MORE_OF[of][0] for of in kinds)} would not be enough: give a larger limit"
+    more = [f"about {max(filter(None, nums)):,} {_MORE_OF[of][0]} ({_MORE_OF[of][1]})" for of, nums in needed.items()]
+    where = "a capture is one process: recordings of " if is_of_captures else ""
+    return f"{where}{' and '.join(more)} would be enough"

@@ -20,28 +20,27 @@ from analysis.comparison.align import Alignment, Case, align, settings_apart
 from analysis.comparison.errors import NotComparable
 from analysis.comparison.forms import cause_text
 from analysis.comparison.noise import Noise
-from analysis.comparison.sides import Side, is_capture, load_side, select_runs
+from analysis.comparison.sides import Side, is_capture, is_sweep, load_side, select_runs
 from analysis.comparison.totals import Totals, without_numbers
-from analysis.comparison.verdict import MIDDLE, Judgement, Measured, judge, measure, of_runs, source_of
+from analysis.comparison.verdict import MIDDLE, Judgement, Measured, Metric, judge, measure, of_runs, source_of
 from analysis.comparison.waterfall import Cause, explain
 from analysis.recording import store
 from analysis.recording.ingest import ResultsError
 from analysis.recording.store import RecordingError
 from analysis.show.profiles import profiles_in
 from jobs.contract.axes import label_of
-from jobs.contract.layout import RECORD, SWEEP
 from jobs.contract.words import counted
 
 By = Literal["date", "commit"]
-Followed = Literal["step", "kernel", "busy", "idle", "memory"]
-"""Metrics that are followed: throughput is the step in other words."""
+Followed = Metric
+"""Metrics that are followed."""
 PART_KEYS = ("phase", "module", "family")
 Runs = tuple[str, ...]
 SHARED = 0.5
 """Part of a group's lines that another entry must have to be of the group: fewer would be another sweep."""
 _KERNELS = ("replaced", "per_call")
-_CAUSES = {"kernel": _KERNELS, "busy": (*_KERNELS, "copies", "overlap"), "idle": ("idle",), "memory": ()}
-"""Kinds of causes that a metric is made of; all of them for `step`."""
+_CAUSES = {"kernel": _KERNELS, "busy": (*_KERNELS, "copies", "overlap"), "idle": ("idle",), "memory": (), "energy": ()}
+"""Kinds of causes that a metric is made of; all of them for `step` and `throughput`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,16 +167,12 @@ def parse_part(given: Iterable[str]) -> Part:
 
 def paths_in(folder: Path) -> list[Path]:
     """The entries of a folder: its recordings, results of sweeps and captures. A path that is itself one stays."""
-    if not folder.is_dir() or (folder / store.MANIFEST).is_file() or _is_sweep(folder):
+    if not folder.is_dir() or (folder / store.MANIFEST).is_file() or is_sweep(folder):
         return [folder]
     recordings = store.recordings_in(folder)
-    sweeps = [child for child in sorted(folder.iterdir()) if child not in recordings and _is_sweep(child)]
+    sweeps = [child for child in sorted(folder.iterdir()) if child not in recordings and is_sweep(child)]
     captures = [path for path in profiles_in(folder) if path not in (*recordings, *sweeps)]
     return sorted([*recordings, *sweeps, *captures]) or [folder]
-
-
-def _is_sweep(path: Path) -> bool:
-    return path.is_dir() and ((path / SWEEP).is_file() or any(path.glob(f"*/{RECORD}")))
 
 
 def make_history(
@@ -220,9 +215,22 @@ def make_history(
 
 
 def _labels(paths: Sequence[Path]) -> dict[Path, str]:
-    """What each is called: its name, or its path where several share the name."""
-    names = [path.resolve().name for path in paths]
-    return {path: name if names.count(name) == 1 else str(path) for path, name in zip(paths, names)}
+    """What each is called: its name; of several that share it, the folders that tell them apart."""
+    parts_of = {path: path.resolve().parts for path in paths}
+    names = [parts[-1] for parts in parts_of.values()]
+    sharing = {name: [parts for parts in parts_of.values() if parts[-1] == name] for name in set(names)}
+    return {
+        path: name if len(sharing[name]) == 1 else _apart(parts_of[path], sharing[name])
+        for path, name in zip(parts_of, names)
+    }
+
+
+def _apart(parts: tuple[str, ...], others: Sequence[tuple[str, ...]]) -> str:
+    """A path without the folders that all of `others`, and it, begin and end with."""
+    shortest = min(map(len, others))
+    begin = next((n for n in range(shortest) if len({path[n] for path in others}) > 1), shortest - 1)
+    end = next((n for n in range(1, shortest + 1) if len({path[-n] for path in others}) > 1), shortest)
+    return "/".join(parts[begin : len(parts) - end + 1] or parts[begin:])
 
 
 def _sorted(entries: list[Entry], by: By) -> list[Entry]:
@@ -341,8 +349,7 @@ def _join(group: Group, entry: Entry) -> str:
         try:
             made = align(other.side, entry.side)
         except NotComparable as error:
-            why, *_ = str(error).split(": choose")  # runs by options of `compare`
-            return f"A is {other.label}, B is {entry.label}: {why}"
+            return f"A is {other.label}, B is {entry.label}: {error.why}"
     if made.differences:
         said = [f"{label_of(name)} is {b}, and {a} in {first.label}" for name, (a, b) in made.differences.items()]
         return "; ".join(said)
@@ -377,7 +384,7 @@ def _draw_lines(group: Group, metric: Followed, part: Part, named: Noise | None)
     group.clock = "timer" if all("timer" in made.clocks for line in measured for made in line) else "nsys"
     bands = _Bands(named)
     for cases, of_line in zip(lines, measured):
-        if metric == "memory" and any(made.memory_bytes is None for made in of_line):
+        if not all(_knows(metric, made) for made in of_line):
             continue
         line = Line(label=cases[0].label, points=[])
         reference = 0
@@ -396,6 +403,11 @@ def _draw_lines(group: Group, metric: Followed, part: Part, named: Noise | None)
                 reference = place
         group.lines.append(line)
     group.noise = bands.sources
+
+
+def _knows(metric: Followed, measured: Measured) -> bool:
+    known = {"memory": measured.memory_bytes is not None, "throughput": measured.num_tokens > 0}
+    return known.get(metric, metric != "energy" or bool(measured.energies))
 
 
 class _Bands:
@@ -427,14 +439,13 @@ def _judge(
     noise: Noise,
 ) -> Judgement:
     """What the second is against the first."""
-    with_steps = any(entry.side.is_capture for entry in entries)
+    has_capture = any(entry.side.is_capture for entry in entries)
     if not part:
-        return next(made for made in judge(*both, clock, noise, with_steps) if made.metric == metric)
+        return next(made for made in judge(*both, clock, noise, has_capture) if made.metric == metric)
     first, second = (entry.parts[run_ids] for entry, run_ids in zip(entries, runs))
     time, kernels = max(first.time_ns, second.time_ns), max(first.num_kernels, second.num_kernels)
-    processes = both[0].num_processes, both[1].num_processes
-    band = noises.width_of(noise.kernel, time, float(np.sqrt(kernels)), processes)
-    if with_steps:
+    band = noise.width("kernel", time, float(np.sqrt(kernels)), (both[0].num_runs, both[1].num_runs))
+    if has_capture:
         band = max(band, first.spread_ns, second.spread_ns)
     return Judgement(metric="kernel", first=first.time_ns, second=second.time_ns, band=band)
 
@@ -442,7 +453,9 @@ def _judge(
 def _cause(both: tuple[Measured, Measured], noise: Noise, metric: Followed, part: Part) -> tuple[str, float]:
     """The first part of a change, and its time in a step; ("", 0.0) where there is none."""
     first, second = both
-    made = explain(first.totals, second.totals, noise, (first.num_processes, second.num_processes))
+    num_layers = first.num_layers if first.num_layers == second.num_layers else 0
+    num_runs = first.num_runs, second.num_runs
+    made = explain(first.totals, second.totals, noise, num_runs, num_layers=num_layers)
     kinds = _CAUSES.get(metric)
 
     def is_of(cause: Cause) -> bool:

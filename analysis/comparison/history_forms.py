@@ -6,6 +6,7 @@ What is inside recordings and captures is not trusted: names are made harmless i
 import csv
 import io
 import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,18 +17,16 @@ from analysis.comparison.history import Entry, Group, History, Line, Point
 from analysis.comparison.verdict import METRICS
 from analysis.metrics.differences import is_beyond_chance
 from analysis.show.forms import csv_cell, escaped
-from analysis.show.values import printable, size_text, time_text, wrapped
+from analysis.show.values import energy_text, printable, size_text, time_text, wrapped
 from jobs.contract.axes import label_of
 from jobs.contract.words import counted
 
 WIDTH = 80
-CHART = 14
-"""Columns of a chart in a terminal."""
+CHART, LEAST_CHART = 14, 6
+"""Columns of a chart in a terminal, and where names need the room."""
 LEVELS = "▁▂▃▄▅▆▇█"
-CLEAR = 2
-"""Noise bands that a change is away which nobody would take for chance."""
 SAME, CHANGED = "●", "◆"
-NEVER = "not recorded"
+NEVER, UNKNOWN = "not recorded", "not known"
 COLUMNS = ("group", "run", "entry", "name", "recorded", "commit", "value", "against", "difference", "band", "verdict")
 """Of CSV: a row for each entry on each line. entry, against: numbers of entries. band: half its width."""
 
@@ -41,13 +40,15 @@ def title_of(history: History, group: Group) -> str:
     what = what[0].upper() + what[1:] + (f" ({history.part})" if history.part else "")
     if history.metric == "memory":
         return what
-    is_timed = history.metric in ("step", "idle") and group.clock == "timer"
+    is_timed = history.metric in ("step", "throughput", "idle", "energy") and group.clock == "timer"
     of = f"{'an unprofiled' if is_timed else 'a profiled'} step"
     return of.capitalize() if history.metric == "step" else f"{what} of {of}"
 
 
 def value_text(history: History, value: float) -> str:
-    return size_text(value) if history.metric == "memory" else time_text(value)
+    if history.metric == "throughput":
+        return f"{value:,.0f}"
+    return {"memory": size_text, "energy": energy_text}.get(history.metric, time_text)(value)
 
 
 def off_text(history: History, point: Point) -> str:
@@ -62,6 +63,8 @@ def off_text(history: History, point: Point) -> str:
 def band_text(history: History, point: Point) -> str:
     if point.judged is None:
         return ""
+    if math.isinf(point.judged.band):
+        return UNKNOWN
     if not point.judged.first:
         return f"±{value_text(history, point.judged.band)}"
     return f"±{100 * point.judged.band / point.judged.first:.1f}%"
@@ -93,9 +96,7 @@ def counts_text(group: Group) -> str:
         return f"{counted(len(group.lines), 'run')} in one entry: nothing to compare it with yet"
     if not changes:
         return f"No change beyond the noise band, of {num_judged}"
-    is_clear = is_beyond_chance(changes, num_judged) or any(
-        abs(judged.difference) > CLEAR * judged.band for judged in changed
-    )
+    is_clear = is_beyond_chance(changes, num_judged) or any(judged.is_clear for judged in changed)
     chance = "" if is_clear else " (so many may differ by chance)"
     return f"{counted(changes, 'change')} beyond the noise band, of {num_judged}{chance}:"
 
@@ -121,7 +122,10 @@ def notes_of(history: History, group: Group) -> Iterator[str]:
         yield f"{METRICS[history.metric]} is not recorded in all of these entries"
     if len(group.entries) > 1 and group.entries[0].side.is_capture:
         yield "captures say nothing of shapes: look to it that these are of the same work"
-    yield from (f"noise band: {source}" for source in group.noise)
+    if history.metric == "energy" and len(group.entries) > 1:
+        yield "noise band: how far the processes of an entry lie apart; not known where there is one of each"
+    else:
+        yield from (f"noise band: {source}" for source in group.noise)
 
 
 def is_drawn(history: History, group: Group) -> bool:
@@ -170,12 +174,14 @@ def _wrapped(text: str, indent: str = "") -> list[str]:
 def _points(history: History, group: Group, line: Line) -> list[str]:
     """A row for each entry, with its place between the least and the greatest value."""
     rows = [["#", "recorded", "commit", "entry", "value", "change", "band", ""]]
-    chart = places(line, CHART)
-    for point, place in zip(line.points, chart):
-        bar = "·" * place + (CHANGED if point.is_change else SAME) + "·" * (CHART - place - 1)
+    for point in line.points:
         cells = [str(point.entry.number), when_text(point.entry), point.entry.commit[:7], point.entry.label]
-        cells += [value_text(history, point.value), off_text(history, point), band_text(history, point), bar]
+        cells += [value_text(history, point.value), off_text(history, point), band_text(history, point)]
         rows.append(cells)
+    spare = WIDTH - max(map(cell_len, _table(rows, "rllLrrr", cut=False)))
+    columns = min(CHART, max(LEAST_CHART, spare - 2))
+    for cells, point, place in zip(rows[1:], line.points, places(line, columns)):
+        cells.append("·" * place + (CHANGED if point.is_change else SAME) + "·" * (columns - place - 1))
     note = [f"{CHANGED} a change beyond the noise band"] if line.changes else []
     return [*_table(rows, "rllLrrrl"), *note]
 
@@ -191,7 +197,8 @@ def places(line: Line, num: int) -> list[int]:
 def scale_of(line: Line) -> tuple[float, float]:
     """Least and greatest value of a chart's scale."""
     values = [point.value for point in line.points]
-    band = max((point.judged.band for point in line.points if point.judged), default=0.0)
+    bands = [point.judged.band for point in line.points if point.judged]
+    band = max(filter(math.isfinite, bands), default=0.0)
     spare = max(0.0, 2 * band - (max(values) - min(values))) / 2
     return min(values) - spare, max(values) + spare
 
@@ -217,13 +224,13 @@ def sparkline(line: Line) -> str:
     return "".join(LEVELS[place] for place in places(line, len(LEVELS))[-CHART:])
 
 
-def _table(rows: Sequence[Sequence[str]], align: str) -> list[str]:
+def _table(rows: Sequence[Sequence[str]], align: str, *, cut: bool = True) -> list[str]:
     """Rows of cells, without columns that are empty. align: l, r or L of each; L is cut where the line has no room."""
     kept = [i for i in range(len(align)) if any(row[i] for row in rows[1:])]
     cells = [[printable(row[i]) for i in kept] for row in rows]
     how = [align[i] for i in kept]
     widths = [max(cell_len(row[i]) for row in cells) for i in range(len(kept))]
-    if "L" in how:
+    if cut and "L" in how:
         place = how.index("L")
         widths[place] = max(5, min(widths[place], WIDTH - sum(widths) + widths[place] - 2 * (len(kept) - 1)))
     return ["  ".join(_cell(cell, width, a) for cell, width, a in zip(row, widths, how)).rstrip() for row in cells]
@@ -231,7 +238,8 @@ def _table(rows: Sequence[Sequence[str]], align: str) -> list[str]:
 
 def _cell(text: str, width: int, how: str) -> str:
     if cell_len(text) > width:
-        return set_cell_size(text, width - 1) + "…"
+        end = text[-(width // 2) :]  # names are often told apart by their ends
+        return set_cell_size(text, width - 1 - cell_len(end)) + "…" + end
     spaces = " " * (width - cell_len(text))
     return spaces + text if how == "r" else text + spaces
 
@@ -306,7 +314,7 @@ def as_csv(history: History) -> str:
 
 
 def as_json(history: History, code: int) -> str:
-    """Keys are those of the guide's page. Times are nanoseconds, sizes bytes."""
+    """Keys are those of the guide's page. Times are nanoseconds, sizes bytes, energy J."""
     groups = [
         {
             "reason": group.reason,
@@ -349,7 +357,7 @@ def _point(point: Point) -> dict[str, Any]:
         "against": point.against.number if point.against else None,
         "difference": judged.difference if judged else None,
         "share": judged.share if judged else None,
-        "band": judged.band if judged else None,
+        "band": judged.band if judged and math.isfinite(judged.band) else None,
         "verdict": judged.verdict if judged else None,
         "cause": {"text": point.cause, "difference_ns": point.cause_ns} if point.cause else None,
     }

@@ -3,14 +3,16 @@
 What is inside recordings and captures is not trusted: every text is escaped, and the page runs nothing.
 """
 
+import math
 from collections.abc import Iterator
 
 import pandas as pd
 from markupsafe import Markup
 
-from analysis.comparison.history import Entry, Group, History, Line
+from analysis.comparison.history import Entry, Group, History, Line, Point
 from analysis.comparison.history_forms import (
     NEVER,
+    UNKNOWN,
     cause_text,
     change_text,
     counts_text,
@@ -30,7 +32,11 @@ MOST_CHARTS = 100
 """Lines that are drawn."""
 LEGEND = "Grey: the noise band around the entry that a point is held against. A diamond is a change beyond it."
 _UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
-_SIZES = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
+_SCALES = {
+    "memory": (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0)),
+    "energy": (("kJ", 1e3), ("J", 1.0), ("mJ", 1e-3)),
+    "throughput": (("tokens/s", 1.0),),
+}
 
 
 def page_of(history: History) -> str:
@@ -75,15 +81,23 @@ def _about(entry: Entry) -> dict:
 
 
 def _rows(line: Line, history: History) -> pd.DataFrame:
-    unit = "bytes" if history.metric == "memory" else "ns"
-    rows = [
-        _about(point.entry)
-        | {f"value_{unit}": point.value, f"difference_{unit}": point.judged.difference if point.judged else None}
-        | {"difference_share": point.judged.share if point.judged else None}
-        | {f"band_{unit}": point.judged.band if point.judged else None}
-        | {"verdict": point.judged.verdict if point.judged else "first"}
-        for point in line.points
-    ]
+    unit = {"memory": "_bytes", "energy": "", "throughput": ""}.get(history.metric, "_ns")
+
+    def shown(value: float) -> float | str | None:
+        if math.isinf(value):
+            return UNKNOWN
+        return value if unit else value_text(history, value)
+
+    rows = []
+    for point in line.points:
+        judged = point.judged
+        rows.append(
+            _about(point.entry)
+            | {f"value{unit}": shown(point.value), f"difference{unit}": shown(judged.difference) if judged else None}
+            | {"difference_share": judged.share if judged else None}
+            | {f"band{unit}": shown(judged.band) if judged else None}
+            | {"verdict": judged.verdict if judged else "first"}
+        )
     return pd.DataFrame(rows)
 
 
@@ -94,8 +108,8 @@ def _chart(history: History, line: Line, prefix: str) -> Markup:
         {
             "x": f"#{point.entry.number}",
             "value": point.value / size,
-            "low": (point.judged.first - point.judged.band) / size if point.judged else float("nan"),
-            "high": (point.judged.first + point.judged.band) / size if point.judged else float("nan"),
+            "low": _edge(point, -1) / size,
+            "high": _edge(point, +1) / size,
             "changed": int(point.is_change),
             "title": printable(
                 f"#{point.entry.number} {point.entry.label}, {when_text(point.entry)}:"
@@ -111,6 +125,13 @@ def _chart(history: History, line: Line, prefix: str) -> Markup:
     return Markup(charts.render("history", rows, prefix, charts.WIDE, label, domain=domain, unit=unit))
 
 
+def _edge(point: Point, sign: int) -> float:
+    """An end of the noise band around the reference; NaN where none is known."""
+    if point.judged is None or math.isinf(point.judged.band):
+        return math.nan
+    return point.judged.first + sign * point.judged.band
+
+
 def _unit(history: History, largest: float) -> tuple[str, float]:
-    units = _SIZES if history.metric == "memory" else _UNITS
+    units = _SCALES.get(history.metric, _UNITS)
     return next(((unit, size) for unit, size in units if largest >= size), units[-1])

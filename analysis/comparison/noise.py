@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import pandas as pd
 
@@ -23,46 +24,75 @@ STUDENT = (12.71, 4.31, 3.19, 2.78, 2.58, 2.45, 2.37, 2.31, 2.27, 2.23)
 """Student's t that holds 95% of both sides, for 1 to 10 degrees of freedom; the last is near enough for more."""
 
 
+Kind = Literal["kernel", "wall"]
+NumOf = tuple[int, int]
+"""How many A has of something, and B."""
+MOST = 10_000
+"""Of processes or steps: more are no advice."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Noise:
     """kernel: the band of kernel time and GPU busy. wall: that of unprofiled steps. memory_bytes: half width of that of
-    peak allocated memory. source: what they are from."""
+    peak allocated memory. source: what they are from. num_timed: processes that timed each of the runs which `wall` is
+    from. is_of_these: whether it is of the runs that are compared, or was chosen for them."""
 
     kernel: Band
     wall: Band
     memory_bytes: int
     source: str
+    num_timed: NumOf = (1, 1)
+    is_of_these: bool = True
 
-
-def width_of(band: Band, time_ns: float, parts: float, num_processes: tuple[int, int]) -> float:
-    """Half width of a band around two times of about `time_ns`, each the median of so many processes."""
-    of_one = float(band.width_ns(time_ns, parts))
-    return of_one * math.sqrt(sum(map(_variance, num_processes)) / 2)
+    def width(self, kind: Kind, time_ns: float, parts: float, num: NumOf) -> float:
+        """Half width of a band around two times of about `time_ns`, each the median of so many processes."""
+        band, fitted = (self.wall, self.num_timed) if kind == "wall" else (self.kernel, (1, 1))
+        return float(band.width_ns(time_ns, parts)) * _deviation(num) / _deviation(fitted)
 
 
 def width_of_spread(first: Sequence[float], second: Sequence[float]) -> float:
-    """Half width of a band around the medians of processes of two sides, from how far those of each side lie apart;
-    infinite where neither has two."""
+    """Half width of a band around the medians of processes (or of steps) of two sides, from how far those of each side
+    lie apart; infinite where neither has two."""
     freedom = len(first) + len(second) - 2
     if freedom < 1:
         return math.inf
     squares = sum((value - statistics.fmean(side)) ** 2 for side in (first, second) for value in side)
-    width = STUDENT[min(freedom, len(STUDENT)) - 1] * math.sqrt(squares / freedom)
-    return width * math.sqrt(_variance(len(first)) + _variance(len(second)))
+    return _student(freedom) * math.sqrt(squares / freedom) * _deviation((len(first), len(second)))
 
 
-def _variance(num_processes: int) -> float:
-    """That of the median of so many times, against one time."""
-    return (MEDIAN if num_processes > 2 else 1) / num_processes
+def _student(freedom: int) -> float:
+    return STUDENT[min(freedom, len(STUDENT)) - 1]
 
 
-def num_processes_for(width: float, num_processes: tuple[int, int], wanted: float) -> int:
-    """How many processes of each side make a band of `width`, that of `num_processes`, as narrow as `wanted`."""
-    of_one = width / math.sqrt(sum(_variance(num) for num in num_processes) / 2)
-    num = 1
-    while num < 10_000 and of_one * math.sqrt(_variance(num)) > wanted:
-        num += 1
-    return num
+def _deviation(num: NumOf) -> float:
+    """Standard deviation of the difference of two medians of so many times, against that of one time."""
+    return math.sqrt(sum((MEDIAN if one_side > 2 else 1) / one_side for one_side in num))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Width:
+    """A reason why a noise band is as wide as it is. half: half its width, at most that of the band. of: what more of
+    makes it narrower: the processes that time a run, the times that a run is profiled, or steps; or that none does,
+    since it is how far the steps of a capture lie apart, or the largest difference that was seen. num: how many there
+    are of these. is_from_spread: whether it is from how far these lie apart, or from a band that was known before."""
+
+    of: Literal["processes", "repeats", "measured_steps", "profiled_steps", "range", "seen"]
+    half: float
+    num: NumOf = (1, 1)
+    is_from_spread: bool = False
+
+    def num_for(self, wanted: float) -> int | None:
+        """How many of each side make it as narrow as `wanted`; None where MOST are not enough. Of a spread that is not
+        known, the fewest that tell it."""
+        if math.isinf(self.half):
+            return 2
+        freedom = sum(self.num) - 2
+        of_one = self.half / _deviation(self.num) / (_student(freedom) if self.is_from_spread else 1)
+        for num in range(2 if self.is_from_spread else 1, MOST):
+            factor = _student(2 * num - 2) if self.is_from_spread else 1
+            if of_one * factor * _deviation((num, num)) <= wanted:
+                return num
+        return None
 
 
 def of_recordings(first: Side, second: Side) -> Noise:
@@ -106,7 +136,23 @@ def _fit(pairs: list[tuple[Side, str, Side, str]], source: str) -> Noise:
         except ValueError as error:
             raise NotComparable(f"{source}: {error}; give others with --noise, or leave it out") from error
     memory = [_memory_apart(*pair) for pair in pairs]
-    return Noise(kernel=bands[0], wall=bands[1], memory_bytes=max(memory), source=source)
+    num_of = {key: num_timed(side.steps) for key, side in sides_of_all.items()}
+    timed = [(num_of[id(a)].get(run, 1), num_of[id(b)].get(again, 1)) for a, run, b, again in pairs]
+    return Noise(
+        kernel=bands[0],
+        wall=bands[1],
+        memory_bytes=max(memory),
+        source=source,
+        num_timed=statistics.mode(timed),
+    )
+
+
+def num_timed(steps: pd.DataFrame) -> dict[str, int]:
+    """How many processes timed each run, by run_id."""
+    timed = steps[steps["collector"].astype(str) == "timer"]
+    if "process" not in timed:
+        return dict.fromkeys(timed["run_id"].astype(str).unique(), 1)
+    return timed.groupby(timed["run_id"].astype(str))["process"].nunique().to_dict()
 
 
 def _times(side: Side) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -134,8 +180,11 @@ def choose(named: Noise | None, sides: Sequence[Side], runs: Sequence[Sequence[t
 
 
 SHIPPED = Noise(
-    kernel=Band(kind="kernel", relative=0.0019657866916, ratio=177827.941, factor=3.0933922778, num_pairs=450),
-    wall=Band(kind="wall", relative=0.0039635946747, ratio=100.0, factor=2.2202537811, num_pairs=60),
+    kernel=Band(kind="kernel", relative=0.00206324712784, ratio=177827.941, factor=2.66324368517, num_pairs=450),
+    wall=Band(kind="wall", relative=0.00255003423158, ratio=100.0, factor=3.37280492117, num_pairs=60),
     memory_bytes=0,
-    source="h200-fp32 and again, the shipped recordings of the default sweep (60 runs, one H200)",
+    source="h200-fp32 and again, the shipped recordings of the default sweep (60 runs on H200s, 10 steps of each of 3"
+    " processes against 10 of one)",
+    num_timed=(3, 1),
+    is_of_these=False,
 )

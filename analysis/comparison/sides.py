@@ -15,6 +15,7 @@ from analysis.comparison.errors import NotComparable
 from analysis.metrics.run_grid import why_not_measured
 from analysis.recording import ingest, store
 from analysis.reference import kernel_families
+from analysis.show.profiles import profiles_in
 from jobs.contract import ranges
 from jobs.contract.axes import AXES, label_of_value
 from jobs.contract.layout import RECORD, SWEEP
@@ -28,12 +29,14 @@ GRAPH = "CUDA graph execution, whose kernels are not visible"
 @dataclass(kw_only=True)
 class Side:
     """One of the two that are compared. Tables are those of a recording, with the runs that finished; of a capture with
-    the columns that are needed, without `timer` steps and without processes. recorded_at: when, in UTC, as the
-    recording or the capture has it; "" where it does not. unfinished: why a run has no numbers. notes: what to know of
-    it. recording: what it was made of; None of a capture."""
+    the columns that are needed, without `timer` steps and without processes. has_steps: whether a capture has ranges of
+    steps; without, all of it is one. recorded_at: when, in UTC, as the recording or the capture has it; "" where it
+    does not. unfinished: why a run has no numbers. notes: what to know of it. recording: what it was made of; None of a
+    capture."""
 
     label: str
     is_capture: bool = False
+    has_steps: bool = True
     recording: store.Recording | None = None
     runs: pd.DataFrame
     steps: pd.DataFrame
@@ -53,6 +56,7 @@ def load_side(path: Path, only: Iterable[str] = (), skip: int = 0) -> Side:
     """
     selection = parse_selection(only)
     if is_capture(path):
+        _refuse_folder_of_others(path)
         if selection:
             raise NotComparable(f"{path} is a capture of one run: leave {next(iter(selection))}=... out")
         return of_capture(read(path, details=False), skip)
@@ -62,6 +66,20 @@ def load_side(path: Path, only: Iterable[str] = (), skip: int = 0) -> Side:
         recording = Path(folder) / (path.resolve().name or "results")
         ingest.ingest(path, recording)
         return _selected(of_recording(store.load(recording)), selection, path)
+
+
+def _refuse_folder_of_others(path: Path) -> None:
+    """Raises NotComparable where `path` is a folder that is none of what can be compared, but may hold some."""
+    if not path.is_dir() or any(path.glob("*.parquet")):
+        return
+    recordings, captures = store.recordings_in(path), profiles_in(path)
+    for inside, what in ((recordings, "recording"), (captures, "capture")):
+        if inside:
+            raise NotComparable(
+                f"{path} is a folder that holds {counted(len(inside), what)}: give one of them, such as {inside[0]}"
+            )
+    empty = "is empty" if not any(path.iterdir()) else "holds no recording, no results of a sweep and no capture"
+    raise NotComparable(f"{path} {empty}: give the folder of a recording or of results, or a capture of nsys")
 
 
 def select_runs(side: Side, only: Iterable[str], path: Path) -> Side:
@@ -77,8 +95,13 @@ def is_capture(path: Path) -> bool:
     return not (path.is_dir() and ((path / store.MANIFEST).is_file() or _holds_results(path)))
 
 
+def is_sweep(path: Path) -> bool:
+    """Whether a path is the folder of the results of one sweep."""
+    return path.is_dir() and ((path / SWEEP).is_file() or any(path.glob(f"*/{RECORD}")))
+
+
 def _holds_results(path: Path) -> bool:
-    return (path / SWEEP).is_file() or any(path.glob(f"*/{RECORD}")) or any(path.glob(f"*/{SWEEP}"))
+    return is_sweep(path) or any(path.glob(f"*/{SWEEP}"))
 
 
 def parse_selection(only: Iterable[str]) -> dict[str, set[str]]:
@@ -97,7 +120,7 @@ def parse_selection(only: Iterable[str]) -> dict[str, set[str]]:
 def _selected(side: Side, selection: dict[str, set[str]], path: Path) -> Side:
     runs = side.runs
     for name, values in selection.items():
-        known = sorted(set(runs[name].astype(str)))
+        known = list(map(str, sorted(set(runs[name]))))
         labels = runs[name].map(lambda value, name=name: str(label_of_value(name, value)))
         runs = runs[runs[name].astype(str).isin(values) | labels.isin(values)]
         if not len(runs):
@@ -154,6 +177,7 @@ def of_capture(capture: Capture, skip: int = 0) -> Side:
     return Side(
         label=capture.source,
         is_capture=True,
+        has_steps=not is_whole,
         runs=run,
         steps=steps,
         kernels=kernels,

@@ -10,6 +10,7 @@ import pandas as pd
 
 from analysis.metrics import queue
 from analysis.metrics.kernel_time import module_of
+from jobs.contract.ranges import BACKWARD, LOSS_MODULE, OPTIMIZER
 
 KERNEL = ["phase", "module", "family", "kernel_name"]
 _NUMBER = re.compile(r", (op_id|seq) = \d+")
@@ -70,6 +71,23 @@ def totals_of_cases(
         )
     ]
     return [_totals(*frames, phases=phases) for frames in zip(*of_case, strict=True)]
+
+
+def with_same_modules(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Kernels of both sides, without modules in the phases in which only one of them knows any: where modules were not
+    followed, backward and the optimizer have none but ranges that libraries open, and their kernels would all seem to
+    be launched elsewhere."""
+    sides = (first, second)
+    known = [{*of["phase"][of["module"] != ""]} for of in sides]
+    only_one = {*first["phase"]} & {*second["phase"]} & (known[0] ^ known[1])
+    if len({(of["module"] == LOSS_MODULE).any() for of in sides}) > 1:
+        only_one |= {BACKWARD, OPTIMIZER}
+    first, second = (of.assign(module=of["module"].mask(of["phase"].isin(only_one), "")) for of in sides)
+    return _merged(first), _merged(second)
+
+
+def _merged(kernels: pd.DataFrame) -> pd.DataFrame:
+    return kernels.groupby(KERNEL, sort=True)[["calls", "time_ns"]].sum().reset_index()
 
 
 def _by_case(rows: pd.DataFrame, column: str, case_of: dict[str, int], num: int) -> list[pd.DataFrame]:

@@ -11,10 +11,11 @@
   processes of a side lie apart, and not known where neither has two
 - `memory`: peak allocated memory; where a side does not know it (a capture), it is left out
 
-Times are the median over steps and ranks, and then over the processes of a case. Differences are B - A. Per token,
-times are those of TOKENS tokens, with their bands, and memory is that of a whole step.
+Times are the median over steps (of all processes) and ranks, and then over the runs of a case. Differences are B - A.
+Per token, times are those of TOKENS tokens, with their bands, and memory is that of a whole step.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ import pandas as pd
 from analysis.comparison.align import TOKENS as TOKEN_AXES
 from analysis.comparison.align import Alignment, Case, align
 from analysis.comparison.errors import NotComparable
-from analysis.comparison.noise import Noise, width_of, width_of_spread
+from analysis.comparison.noise import Noise, Width, width_of_spread
 from analysis.comparison.sides import Side
 from analysis.comparison.totals import Totals, totals_of_cases
 from analysis.comparison.waterfall import TOKENS, Waterfall, explain
@@ -47,18 +48,26 @@ METRICS: dict[Metric, str] = {
 
 CLOCKS = ("timer", "nsys")
 MIDDLE = (0.025, 0.975)
+WITHIN = "within"
+"""The verdict on a difference that does not exceed its noise band, however large the band."""
+CLEAR = 2
+"""Noise bands that a difference is large which nobody would take for chance."""
+Sampled = Literal["processes", "measured_steps", "profiled_steps"]
+APART = 0.1
+"""Part of the larger one from which on the differences of the step and of its parts are not of one size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
     """first, second, band: nanoseconds, tokens a second of `throughput`, bytes of `memory` or J of `energy`; band is
-    half the width of the noise band, infinite where none is known. per_token: whether they are those of TOKENS tokens,
-    and not of a step."""
+    half the width of the noise band, infinite where none is known; widths: why it is as wide. per_token: whether they
+    are those of TOKENS tokens, and not of a step."""
 
     metric: Metric
     first: float
     second: float
     band: float
+    widths: tuple[Width, ...] = ()
     per_token: bool = False
 
     @property
@@ -76,11 +85,16 @@ class Judgement:
         return abs(self.difference) > self.band
 
     @property
+    def is_clear(self) -> bool:
+        """Whether it is no chance, of however many differences it is one."""
+        return abs(self.difference) > CLEAR * self.band
+
+    @property
     def verdict(self) -> str:
         if math.isinf(self.band):
             return "unknown"
         if not self.is_real:
-            return "same"
+            return WITHIN
         if self.metric == "throughput":
             return ("slower", "faster")[self.difference > 0]
         words = ("faster", "slower") if self.metric in ("step", "kernel", "busy") else ("less", "more")
@@ -89,10 +103,12 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A case on one side. clocks: wall time of a step by `timer` and by `nsys`, where there is one. num_steps and
-    num_profiled: unprofiled and profiled steps of all num_processes. spread: how wide the middle 95% of profiled steps
-    lie, by metric. num_tokens: of a step, 0 where that is not known. energies: J of a step, of each process that has
-    it."""
+    """A case on one side. clocks: wall time of a step by `timer` and by `nsys`, where there is one. num_runs: how often
+    it was profiled. num_processes: fresh processes that timed it, or else num_runs. num_steps and num_profiled:
+    unprofiled and profiled steps of all of these. samples: times of unprofiled steps (`measured_steps`) and their
+    median in each process (`processes`), and `kernel` and `busy` of each profiled step. spread: how wide the middle 95%
+    of profiled steps lie, by metric. num_tokens: of a step, and num_layers, 0 where that is not known. energies: J of a
+    step, of each process that has it."""
 
     totals: Totals
     clocks: dict[str, float]
@@ -101,22 +117,36 @@ class Measured:
     num_operations: float
     num_devices: int
     memory_bytes: float | None
+    num_runs: int
     num_processes: int
     num_steps: int
     num_profiled: int
+    samples: dict[str, tuple[float, ...]]
     spread: dict[str, float]
     num_tokens: int
+    num_layers: int
     energies: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
+    """has_steps: whether these are of steps, and not of whole captures."""
+
     case: Case
     first: Measured
     second: Measured
     clock: Literal["timer", "nsys"]
     judgements: dict[Metric, Judgement]
     waterfall: Waterfall
+    has_steps: bool = True
+
+    @property
+    def has_parts_apart(self) -> bool:
+        """Whether the parts sum to another difference than that of the step, in sign or by more than APART of the
+        larger one, and not both are within the noise band of the step."""
+        step, of_parts = self.judgements["step"], self.waterfall.difference_ns / self.waterfall.num
+        larger = max(abs(step.difference), abs(of_parts))
+        return larger > step.band and abs(step.difference - of_parts) > APART * larger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +165,10 @@ STEPS_OF_CAPTURE = (
     "the larger of how far the steps of each capture lie apart (95% of them), which are no independent samples, and "
     "of the noise bands of "
 )
+STEPS_OF_RUN = (
+    "the larger of what the processes of a run (its steps, where one process timed or profiled them) say by how far "
+    "they lie apart, and of the noise bands of "
+)
 
 
 def compare(first: Side, second: Side, noise: Noise, alignment: Alignment | None = None) -> Comparison:
@@ -144,7 +178,7 @@ def compare(first: Side, second: Side, noise: Noise, alignment: Alignment | None
     firsts, seconds = measure(first, [case.first for case in cases]), measure(second, [case.second for case in cases])
     has_capture = first.is_capture or second.is_capture
     pairs = [
-        _pair(case, a, b, noise, has_capture, alignment.per_token)
+        dataclasses.replace(_pair(case, a, b, noise, has_capture, alignment.per_token), has_steps=first.has_steps)
         for case, a, b in zip(cases, firsts, seconds, strict=True)
     ]
     source = source_of(first, second, noise)
@@ -153,7 +187,9 @@ def compare(first: Side, second: Side, noise: Noise, alignment: Alignment | None
 
 def source_of(first: Side, second: Side, noise: Noise) -> str:
     """What the noise bands between two sides are from, in words."""
-    return (STEPS_OF_CAPTURE if first.is_capture or second.is_capture else "") + noise.source
+    if first.is_capture or second.is_capture:
+        return STEPS_OF_CAPTURE + noise.source
+    return noise.source if noise.is_of_these else STEPS_OF_RUN + noise.source
 
 
 def _pair(case: Case, a: Measured, b: Measured, noise: Noise, with_steps: bool, per_token: bool) -> Pair:
@@ -168,48 +204,87 @@ def _pair(case: Case, a: Measured, b: Measured, noise: Noise, with_steps: bool, 
             a.totals,
             b.totals,
             noise,
-            (a.num_processes, b.num_processes),
+            (a.num_runs, b.num_runs),
             (a.num_tokens, b.num_tokens) if per_token else None,
+            a.num_layers if a.num_layers == b.num_layers else 0,
         ),
     )
 
 
 def judge(
-    a: Measured, b: Measured, clock: str, noise: Noise, with_steps: bool, per_token: bool = False
+    a: Measured, b: Measured, clock: str, noise: Noise, has_capture: bool, per_token: bool = False
 ) -> list[Judgement]:
-    processes = a.num_processes, b.num_processes
+    """What B is against A, by metric. A band is at least as wide as the steps of a capture lie apart, and, where the
+    noise is not that of these runs, as what their own processes or steps say."""
+    runs = a.num_runs, b.num_runs
+    processes = (a.num_processes, b.num_processes) if clock == "timer" else runs
     scales = [TOKENS / side.num_tokens if per_token else 1.0 for side in (a, b)]
 
     def scaled(*values: float) -> list[float]:
         return [value * scale for value, scale in zip(values, scales, strict=True)]
 
-    def wider(metric: str, width: float) -> float:
-        return max(width, *scaled(a.spread[metric], b.spread[metric])) if with_steps else width
+    def widths_of(metric: Metric, known: Width) -> tuple[Width, ...]:
+        if has_capture:
+            return known, Width(of="range", half=max(scaled(a.spread[metric], b.spread[metric])))
+        return (known, *_own_width(metric, a, b, scales)) if not noise.is_of_these else (known,)
 
-    def judgement(metric: Metric, values: list[float], band: float) -> Judgement:
-        return Judgement(metric=metric, first=values[0], second=values[1], band=band, per_token=per_token)
+    def judgement(metric: Metric, values: list[float], widths: tuple[Width, ...]) -> Judgement:
+        band = max(width.half for width in widths)
+        return Judgement(
+            metric=metric, first=values[0], second=values[1], band=band, widths=widths, per_token=per_token
+        )
 
     steps, idle = (scaled(*(of(side, clock) for side in (a, b))) for of in (_step, _idle))
-    step_band = wider("step", width_of(noise.wall, sum(steps) / 2, max(idle), processes))
-    judged = [judgement("step", steps, step_band)]
+    of_steps = Width(of="processes", half=noise.width("wall", sum(steps) / 2, max(idle), processes), num=processes)
+    judged = [judgement("step", steps, widths_of("step", of_steps))]
     if a.num_tokens and b.num_tokens and all(steps):
         judged.append(_throughput(judged[0], TOKENS if per_token else a.num_tokens))
     parts = max(scaled(float(np.sqrt(a.num_operations)), float(np.sqrt(b.num_operations))))
     kernel, busy = scaled(a.kernel_ns, b.kernel_ns), scaled(a.busy_ns, b.busy_ns)
-    kernel_band, busy_band = (
-        wider(metric, width_of(noise.kernel, sum(times) / 2, parts, processes))
-        for metric, times in (("kernel", kernel), ("busy", busy))
-    )
-    judged += [judgement("kernel", kernel, kernel_band), judgement("busy", busy, busy_band)]
-    idle_band = float(np.hypot(step_band, busy_band / max(a.num_devices, b.num_devices)))
-    judged.append(judgement("idle", idle, idle_band))
+    of_gpu: tuple[tuple[Metric, list[float]], ...] = ("kernel", kernel), ("busy", busy)
+    for metric, times in of_gpu:
+        known = Width(of="repeats", half=noise.width("kernel", sum(times) / 2, parts, runs), num=runs)
+        judged.append(judgement(metric, times, widths_of(metric, known)))
+    judged.append(_idle_judgement(idle, judged[0], judged[-1], max(a.num_devices, b.num_devices)))
     if a.memory_bytes is not None and b.memory_bytes is not None:
-        judged.append(Judgement(metric="memory", first=a.memory_bytes, second=b.memory_bytes, band=noise.memory_bytes))
+        seen = Width(of="seen", half=noise.memory_bytes)
+        peaks = a.memory_bytes, b.memory_bytes
+        judged.append(
+            Judgement(metric="memory", first=peaks[0], second=peaks[1], band=noise.memory_bytes, widths=(seen,))
+        )
     if a.energies and b.energies:
         before, after = ([value * scale for value in of.energies] for of, scale in zip((a, b), scales))
         medians = [float(np.median(values)) for values in (before, after)]
-        judged.append(judgement("energy", medians, width_of_spread(before, after)))
+        num = len(before), len(after)
+        apart = Width(of="processes", half=width_of_spread(before, after), num=num, is_from_spread=True)
+        judged.append(judgement("energy", medians, (apart,)))
     return judged
+
+
+def _own_width(metric: Metric, a: Measured, b: Measured, scales: Sequence[float]) -> tuple[Width, ...]:
+    """What the samples of both sides say of a band: processes, or else steps. Nothing where there is one of each."""
+    of: Sampled = "profiled_steps"
+    if metric == "step":
+        of = "processes" if max(a.num_processes, b.num_processes) > 1 else "measured_steps"
+    name = of if metric == "step" else metric
+    samples = [[value * scale for value in side.samples[name]] for side, scale in zip((a, b), scales, strict=True)]
+    num = len(samples[0]), len(samples[1])
+    if sum(num) < 3 or not all(num):
+        return ()
+    return (Width(of=of, half=width_of_spread(*samples), num=num, is_from_spread=True),)
+
+
+def _idle_judgement(idle: list[float], step: Judgement, busy: Judgement, num_devices: int) -> Judgement:
+    """Idle time is a difference of two times, and so is its band."""
+    of_busy = [dataclasses.replace(width, half=width.half / num_devices) for width in busy.widths]
+    return Judgement(
+        metric="idle",
+        first=idle[0],
+        second=idle[1],
+        band=float(np.hypot(step.band, busy.band / num_devices)),
+        widths=(*step.widths, *of_busy),
+        per_token=step.per_token,
+    )
 
 
 def _throughput(step: Judgement, num_tokens: int) -> Judgement:
@@ -238,30 +313,49 @@ def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[Measured]:
         if not profiled & set(case):
             raise NotComparable(f"{case[0]} of {side.label} was not profiled: leave it out with --a or --b KEY=VALUE")
     of_step = steps[steps["phase"].astype(str) == STEP].astype({"run_id": str})
-    walls = {clock: timing.host_times(of_step, clock, "wall").set_index("run_id")["wall_ns"] for clock in CLOCKS}
-    timed = of_step.loc[of_step["collector"].astype(str) == "timer", ["run_id", "step"]].drop_duplicates()
-    num_timed = timed["run_id"].value_counts()
+    if "process" not in of_step:
+        of_step = of_step.assign(process=0)
+    walls = {clock: timing.wall_times(of_step, clock).set_index("run_id") for clock in CLOCKS}
     measured = []
     for case, totals in zip(cases, totals_of_cases(kernels, memops, steps, cases), strict=True):
         of_run = totals.steps.groupby("run_id", sort=False)[["kernel_ns", "busy_ns", "operations"]].median().median()
         of_case = {clock: of[of.index.isin(case)] for clock, of in walls.items()}
+        of_processes = {
+            clock: of.groupby(["run_id", "process"], sort=False, dropna=False)["wall_ns"].median()
+            for clock, of in of_case.items()
+        }
+        timed, profiled_runs = of_case["timer"], set(totals.steps["run_id"])
+        num_processes = len(of_processes["timer"])
+        of_steps = totals.steps.groupby(["run_id", "step"], sort=False)[["kernel_ns", "busy_ns"]].median()
         measured.append(
             Measured(
                 totals=totals,
-                clocks={clock: float(of.median()) for clock, of in of_case.items() if len(of)},
+                clocks={
+                    clock: float(of.groupby("run_id", sort=False)["wall_ns"].median().median())
+                    for clock, of in of_case.items()
+                    if len(of)
+                },
                 kernel_ns=float(of_run["kernel_ns"]),
                 busy_ns=float(of_run["busy_ns"]),
                 num_operations=float(of_run["operations"]),
                 num_devices=int(totals.steps["devices"].max()),
                 memory_bytes=_peak(side, case),
-                num_processes=len(case),
-                num_steps=int(num_timed[num_timed.index.isin(case)].sum()),
+                num_runs=len(profiled_runs),
+                num_processes=num_processes or len(profiled_runs),
+                num_steps=len(timed),
+                samples={
+                    "processes": tuple(of_processes["timer"]),
+                    "measured_steps": tuple(timed["wall_ns"]),
+                    "kernel": tuple(of_steps["kernel_ns"]),
+                    "busy": tuple(of_steps["busy_ns"]),
+                },
                 num_profiled=len(totals.steps[["run_id", "step"]].drop_duplicates()),
                 spread={
                     name: float(np.ptp(np.quantile(totals.steps[column], MIDDLE)))
                     for name, column in (("step", "wall_ns"), ("kernel", "kernel_ns"), ("busy", "busy_ns"))
                 },
                 num_tokens=_num_tokens(side, case),
+                num_layers=_num_layers(side, case),
                 energies=_energies(side, case),
             )
         )
@@ -280,6 +374,14 @@ def _num_tokens(side: Side, run_ids: tuple[str, ...]) -> int:
     if not set(TOKEN_AXES) <= set(side.runs):
         return 0
     return int(side.runs.loc[side.runs["run_id"].isin(run_ids), [*TOKEN_AXES]].prod(axis=1).iloc[0])
+
+
+def _num_layers(side: Side, run_ids: tuple[str, ...]) -> int:
+    """Layers of the model of runs that are one case; 0 where that is not known."""
+    if "num_layers" not in side.runs:
+        return 0
+    counts = side.runs.loc[side.runs["run_id"].isin(run_ids), "num_layers"].dropna()
+    return int(counts.iloc[0]) if len(counts) else 0
 
 
 def _energies(side: Side, run_ids: tuple[str, ...]) -> tuple[float, ...]:

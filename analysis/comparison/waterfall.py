@@ -14,9 +14,9 @@ from typing import Literal
 
 import pandas as pd
 
-from analysis.comparison.noise import Noise, width_of
-from analysis.comparison.totals import COPY, IDLE, KERNEL, Totals
-from analysis.metrics.differences import Band
+from analysis.comparison.noise import Kind as Clock
+from analysis.comparison.noise import Noise, NumOf
+from analysis.comparison.totals import COPY, IDLE, KERNEL, Totals, with_same_modules
 from analysis.metrics.kernel_time import OUTSIDE
 from jobs.contract.words import counted, noun_of
 
@@ -25,6 +25,8 @@ PARTS = ("vanished_ns", "appeared_ns", "calls_ns", "per_call_ns")
 """Of a group's difference: kernels of names that only A has; that only B has; that both have, and not as often (all of
 their difference, since which of the calls these are is not known); that both have as often, each of another length."""
 
+FUSED, GEMM = "triton", "gemm"
+"""Families: kernels that a compiler made of others, and matmuls, which it leaves as they are."""
 TOKENS = 1000
 """What times are given for where they are compared per token."""
 LEAST_SHARE = 0.01
@@ -118,17 +120,18 @@ def explain(
     first: Totals,
     second: Totals,
     noise: Noise,
-    num_processes: tuple[int, int] = (1, 1),
+    num_runs: NumOf = (1, 1),
     tokens: tuple[int, int] | None = None,
+    num_layers: int = 0,
 ) -> Waterfall:
-    """The waterfall from A to B, whose times are of so many processes. tokens: how many a step of A and of B has, where
-    a token is held against a token."""
+    """The waterfall from A to B, whose times are of so many profiled runs. tokens: how many a step of A and of B has,
+    where a token is held against a token. num_layers: of the model of both, 0 where that is not known."""
     scales = _scales_of(first, second, tokens)
-    kernels = _side_by_side(first.kernels, second.kernels, KERNEL, scales)
+    kernels = _side_by_side(*with_same_modules(first.kernels, second.kernels), KERNEL, scales)
     kernels = _with_parts(kernels)
-    bands = _Bands(noise, num_processes, scales)
+    bands = _Bands(noise, num_runs, scales)
     num = scales.num_steps
-    causes = [*_replaced(kernels, num, bands), *_per_call(kernels, num, bands)]
+    causes = [*_replaced(kernels, num, bands, num_layers), *_per_call(kernels, num, bands)]
     copies = _side_by_side(first.copies, second.copies, COPY, scales)
     causes += _copies(copies, num, bands)
     causes += _idle(first, second, scales, bands)
@@ -194,39 +197,46 @@ class _Bands:
     """Noise bands of parts: of operations as of kernel time, of idle time as of the waiting time in a step. Times and
     calls are as `scales` makes them."""
 
-    def __init__(self, noise: Noise, num_processes: tuple[int, int], scales: _Scales):
-        self._noise, self._num_processes, self._scales = noise, num_processes, scales
+    def __init__(self, noise: Noise, num_runs: NumOf, scales: _Scales):
+        self._noise, self._num_runs, self._scales = noise, num_runs, scales
 
     def of_operations(self, time_ns: float, calls: float) -> float:
         parts = math.sqrt(calls / self._scales.num_steps) * self._scales.steps_per_unit
-        return self._width(self._noise.kernel, time_ns / self._scales.num, parts)
+        return self._width("kernel", time_ns / self._scales.num, parts)
 
     def of_idle(self, time_ns: float) -> float:
-        return self._width(self._noise.wall, 0.0, time_ns / self._scales.num)
+        return self._width("wall", 0.0, time_ns / self._scales.num)
 
-    def _width(self, band: Band, time_ns: float, parts: float) -> float:
-        return self._scales.num * width_of(band, time_ns, parts, self._num_processes)
+    def _width(self, kind: Clock, time_ns: float, parts: float) -> float:
+        return self._scales.num * self._noise.width(kind, time_ns, parts, self._num_runs)
 
 
-def _replaced(kernels: pd.DataFrame, num: int, bands: _Bands) -> Iterator[Cause]:
+def _replaced(kernels: pd.DataFrame, num: int, bands: _Bands, num_layers: int) -> Iterator[Cause]:
     """Kernels that are launched otherwise, of each phase and module. What goes in one module and comes in another
-    beside it is of the module around both: one fused attention takes the place of three modules."""
+    beside it is of the module around both: one fused attention takes the place of three modules. Where kernels of
+    Triton come or go, matmuls beside them are a part of their own: what a compiler fuses is not these."""
     changed = kernels[kernels["first_calls"] != kernels["second_calls"]]
     changed = changed.assign(calls_off=changed["second_calls"] - changed["first_calls"])
     changed = changed.assign(scope=_scopes(changed))
-    for (phase, scope), rows in changed.groupby(["phase", "scope"], sort=False):
+    compiled = (changed["family"] == FUSED).groupby([changed["phase"], changed["scope"]]).transform("any")
+    changed = changed.assign(is_beside=compiled & (changed["family"] == GEMM))
+    for (phase, scope, _), rows in changed.groupby(["phase", "scope", "is_beside"], sort=False):
         gone, come = rows[rows["calls_off"] < 0], rows[rows["calls_off"] > 0]
         num_gone, num_come = -int(gone["calls_off"].sum()), int(come["calls_off"].sum())
         before, after = _families(gone), _families(come)
-        went, came = _per_step(num_gone, num), _per_step(num_come, num)
+        layers = _layers_of(scope, (num_gone, num_come), num, num_layers)
+        unit = " a layer" if layers > 1 else ""
+        went, came = _per_step(num_gone, num * layers), _per_step(num_come, num * layers)
         if not num_come:
-            text = f"{_kernels(went, before)} vanished"
+            text = f"{_kernels(went, before, unit)} vanished"
         elif not num_gone:
-            text = f"{_kernels(came, after)} appeared"
+            text = f"{_kernels(came, after, unit)} appeared"
         elif num_gone == num_come and before == after:
-            text = f"{_kernels(went, before)} became others"
+            text = f"{_kernels(went, before, unit)} became others"
+        elif FUSED in after and FUSED not in before:
+            text = f"{_kernels(went, before, unit)} became {came} fused ({', '.join(after)})"
         else:
-            text = f"{_kernels(went, before)} became {came} ({', '.join(after)})"
+            text = f"{_kernels(went, before, unit)} became {came} ({', '.join(after)})"
         families = tuple(dict.fromkeys([*after, *before]))
         text = f"{_place(phase, scope)}: {text}"
         sums = rows[["first_calls", "second_calls", "first_ns", "second_ns"]].sum()
@@ -306,8 +316,15 @@ def _place(phase: str, module: str) -> str:
     return ", ".join(part for part in (phase or "outside phases", module if module != OUTSIDE else "") if part)
 
 
-def _kernels(number: str, families: list[str]) -> str:
-    return f"{number} {noun_of(float(number.replace(',', '')), 'kernel')} ({', '.join(families)})"
+def _layers_of(scope: str, calls: tuple[int, int], num: int, num_layers: int) -> int:
+    """By how many layers kernels are counted: 1 where they are of no module, or not as many in each layer."""
+    of_layers = num * num_layers
+    return num_layers if scope and num_layers and all(number % of_layers == 0 for number in calls) else 1
+
+
+def _kernels(number: str, families: list[str], unit: str = "") -> str:
+    """unit: " a layer" where they are counted by layer."""
+    return f"{number} {noun_of(float(number.replace(',', '')), 'kernel')}{unit} ({', '.join(families)})"
 
 
 def _families(rows: pd.DataFrame) -> list[str]:

@@ -20,7 +20,7 @@ from .conftest import export
 from .shipped import DATA, measured, select
 
 PRECISION, COMPILE = (str(DATA / name) for name in ("precision", "compile"))
-FP32, BF16 = "size=small,precision=fp32", "size=small,precision=bf16"
+FP32, BF16 = "size=medium,precision=fp32", "size=medium,precision=bf16"
 HOSTILE = "evil \x1b[31m</td><script>alert(1)</script> | `x` [a](javascript:1)\n# head \u202e"
 
 
@@ -44,7 +44,7 @@ def test_text_says_what_differs_by_how_much_and_why_in_80_columns():
     done = fp32_to_bf16()
     assert done.exit_code == 0
     assert "precision: A has fp32, B has bf16" in done.stdout
-    assert "noise band: h200-fp32 and again" in done.stdout
+    assert "of the noise bands of h200-fp32 and again" in " ".join(done.stdout.split())
     assert re.search(r"^step +\S+ ms +\S+ ms +-\S+ ms +-\S+% +±\S+ ms +faster$", done.stdout, re.MULTILINE)
     why = done.stdout.split("Why:")[1]
     assert "backward" in why.splitlines()[1] and "gemm" in why.splitlines()[1]
@@ -164,17 +164,18 @@ def test_the_worst_condition_wins(tmp_path, capture):
 
 
 def test_not_enough_data_says_how_many_processes_would_be():
-    judged = {"step": verdict.Judgement(metric="step", first=100e6, second=101e6, band=6e6)}
+    widths = (noise.Width(of="processes", half=6e6),)
+    judged = {"step": verdict.Judgement(metric="step", first=100e6, second=101e6, band=6e6, widths=widths)}
 
     class Measured:
-        num_processes = 1
+        num_steps = 10
 
     class Pair:
         judgements, first, second, clock = judged, Measured, Measured, "timer"
 
     (outcome,) = gate.check(gate.parse_condition("step > 3%"), [Pair])
     assert outcome.code == gate.UNKNOWN
-    assert "noise band is ±6.00 ms: not enough data to tell; about 7 processes of each" in outcome.text
+    assert "noise band is ±6.00 ms: not enough data to tell; about 7 processes of each (" in outcome.text
     assert "limit of 3.00 ms" in outcome.text
 
 
@@ -205,6 +206,23 @@ def test_what_cannot_be_compared_is_one_line_and_exit_code_2(arguments, what):
     assert done.output.startswith("error: ") and what in done.output and done.output.count("\n") == 1
 
 
+def test_a_folder_of_several_or_of_nothing_is_said_to_be_one(tmp_path, capture):
+    done = run(DATA, PRECISION)
+    assert done.exit_code == 2 and done.output.count("\n") == 1
+    assert re.match(
+        rf"error: {DATA} is a folder that holds \d+ recordings: give one of them, such as {DATA}/", done.output
+    )
+    done = run(capture, tmp_path)
+    assert done.exit_code == 2 and f"{tmp_path} is a folder that holds 1 capture: give one of them" in done.output
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert f"error: {empty} is empty: give the folder of a recording" in run(empty, capture).output
+    (empty / "notes.txt").touch()
+    assert (
+        f"error: {empty} holds no recording, no results of a sweep and no capture: give" in run(empty, capture).output
+    )
+
+
 def test_warm_up_steps_of_captures_can_be_left_out(tmp_path, capture):
     assert "3 profiled steps" in run(capture, capture).stdout
     assert "2 profiled steps" in run(capture, capture, "--skip", "1").stdout
@@ -219,6 +237,7 @@ def test_a_capture_without_steps_is_one_step(tmp_path):
     done = run(*[made.sqlite(tmp_path / "whole.sqlite")] * 2)
     assert done.exit_code == 0
     assert "has no range of a step: all of it counts as one step" in done.stdout.replace("\n  ", " ")
+    assert "(its range under nsys)" not in done.stdout and "from its first to its last event" in done.stdout
     assert "1 CUDA graph execution in whole.sqlite" in done.stdout.replace("\n  ", " ")
 
 
@@ -263,3 +282,60 @@ def h200_results(tmp_path):
         packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
         packed.unlink()
     return folder
+
+
+def with_unprofiled_steps(run, change_ns):
+    """The run, its unprofiled steps so much longer: nsys saw nothing of it."""
+    timed = run.steps["collector"].astype(str) == "timer"
+    return dataclasses.replace(run, steps=run.steps.assign(wall_ns=run.steps["wall_ns"] + change_ns * timed))
+
+
+OF_ONE = dataclasses.replace(noise.SHIPPED, num_timed=(1, 1))
+"""Bands that are narrow enough for one process to show that a step waits."""
+
+
+@pytest.mark.parametrize(("change_ns", "is_said"), [(-30_000_000, True), (50_000_000, True), (0, False), (100, False)])
+def test_parts_that_sum_to_another_difference_than_that_of_the_step_are_said_to(change_ns, is_said):
+    one_run = select("compile", "compile=off,context_length=128,mode=forward")
+    made = verdict.compare(one_run, with_unprofiled_steps(one_run, change_ns), OF_ONE)
+    text, markdown = forms.as_text(made, [], 0), forms.as_markdown(made, [], 0)
+    (pair,) = json.loads(forms.as_json(made, [], 0))["pairs"]
+    said = f"Unprofiled, a step differs by {change_ns / 1e6:+.3f} ms; under nsys, which slows the host, by +0.000 ms"
+    assert (said in " ".join(text.split())) is (said in markdown.replace("\\", "")) is is_said
+    assert (pair["parts_apart"] or "").startswith(said) is is_said
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_of_several_pairs_those_whose_parts_are_apart_are_named():
+    runs = select("compile", "compile=off,mode=forward")
+    made = verdict.compare(runs, with_unprofiled_steps(runs, 50_000_000), OF_ONE)
+    assert "in 2 of 2 pairs the unprofiled step differs otherwise" in forms.as_markdown(made, [], 0)
+    assert forms.as_text(made, [], 0).count("Unprofiled, a step differs by") == 2
+
+
+def pairs_with_steps(*seconds, band=1.0):
+    """Pairs whose steps of A take 100."""
+
+    class Pair:
+        def __init__(self, second):
+            self.judgements = {"step": verdict.Judgement(metric="step", first=100.0, second=second, band=band)}
+
+    return [Pair(second) for second in seconds]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "code"),
+    [([101.5], 1), ([101.5, 100, 100], 3), ([103, 100, 100], 1), ([101.5] * 3 + [100], 1), ([100] * 5, 0)],
+)
+def test_of_many_pairs_a_few_that_chance_puts_beyond_a_limit_do_not_fail(seconds, code):
+    outcomes = gate.check(gate.parse_condition("step > 1%"), pairs_with_steps(*seconds, band=1.0))
+    codes = {outcome.code for outcome in outcomes}
+    assert next((code for code in (1, 3) if code in codes), 0) == code
+    assert any("so many may differ by chance" in outcome.text for outcome in outcomes) is (code == 3)
+
+
+def test_values_are_listed_in_their_order():
+    wanted = run(DATA / "h200-fp32", COMPILE, "--a", "context_length=64")
+    assert wanted.exit_code == 2
+    contexts = re.search(r"it has ([\d, ]+)", wanted.output)[1].split(", ")
+    assert len(contexts) > 2 and contexts == sorted(contexts, key=int)

@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -41,7 +42,7 @@ def as_json(*arguments):
 def changed(made):
     """Numbers of the entries that differ, of a history with one line."""
     ((line,),) = (group["lines"] for group in made["groups"])
-    return [point["entry"] for point in line["points"] if point["verdict"] not in (None, "same")]
+    return [point["entry"] for point in line["points"] if point["verdict"] not in (None, "within")]
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +54,18 @@ def shipped():
 def record(shipped, tmp_path):
     """Writes a recording of one run, whose kernels are longer by `change`."""
 
-    def write(name, change=0.0, at="", commit="aaaaaaa", runs=(RUN,), **columns):
+    def write(name, change=0.0, at="", commit="aaaaaaa", runs=(RUN,), energies=(), **columns):
         tables = {table: getattr(shipped, table) for table in store.TABLES}
         tables = {table: rows[rows["run_id"].astype(str).isin(runs)] for table, rows in tables.items()}
         kernels = tables["kernels"].drop(columns="family")
         longer = ((kernels["end_ns"] - kernels["start_ns"]) * (1 + change)).round().astype("int64")
         tables["kernels"] = kernels.assign(end_ns=kernels["start_ns"] + longer)
         tables["runs"] = tables["runs"].assign(commit=commit, **columns)
+        processes = [
+            {"run_id": RUN, "rank": 0, "process": number, "position": number, "energy_mj": energy, "energy_steps": 10}
+            for number, energy in enumerate(energies)
+        ]
+        tables["processes"] = pd.DataFrame(processes, columns=shipped.processes.columns)
         about = {"name": name, "recorded_from": at and f"2026-11-{at}T10:00:00Z", "commit": commit}
         store.write(tmp_path / "folder" / name, tables, shipped.manifest | about)
         return tmp_path / "folder"
@@ -97,7 +103,7 @@ def test_a_planted_slowdown_is_marked_and_a_small_change_is_not(record):
 @pytest.mark.long
 def test_a_slow_drift_is_marked_once_it_is_beyond_noise(record):
     for day in range(5):
-        folder = record(f"r{day}", 0.004 * day, f"0{day + 1}")
+        folder = record(f"r{day}", 0.0027 * day, f"0{day + 1}")
     made = as_json(folder, "--metric", "kernel")
     assert changed(made) == [4]
     assert [point["against"] for point in made["groups"][0]["lines"][0]["points"]] == [None, 1, 1, 1, 4]
@@ -300,8 +306,72 @@ def test_a_part_is_chosen_once():
 def test_the_shipped_recordings_of_the_same_runs_are_a_history():
     made = as_json(DATA / "h200-fp32", DATA / "again", "--metric", "kernel")
     (group,) = made["groups"]
-    assert [entry["name"] for entry in made["entries"]] == ["h200-fp32", "again"]
+    assert [entry["name"] for entry in made["entries"]] == ["again", "h200-fp32"]
     assert len(group["lines"]) == 60
-    marked = [line for line in group["lines"] if line["points"][1]["verdict"] != "same"]
+    marked = [line for line in group["lines"] if line["points"][1]["verdict"] != "within"]
     assert len(marked) <= 3
-    assert [entry["commit"] for entry in made["entries"]] == ["873adae15dac", "10de93255e5e"]
+    assert [entry["commit"] for entry in made["entries"]] == ["10de93255e5e", "d9d54b851022"]
+
+
+def test_captures_of_one_name_are_told_apart_by_their_folders(tmp_path):
+    paths = []
+    for folder in ("monday", "tuesday"):
+        (tmp_path / "kept" / folder / "nsys").mkdir(parents=True)
+        paths.append(export([("forward", "gemm", 3000)]).sqlite(tmp_path / "kept" / folder / "nsys" / "profile.sqlite"))
+    made = as_json(*paths)
+    assert [entry["name"] for entry in made["entries"]] == ["monday", "tuesday"]
+    said = run(*paths).stdout
+    assert re.search(r"^1 .*monday", said, re.MULTILINE) and re.search(r"^2 .*tuesday", said, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("paths", "labels"),
+    [
+        (["a/x.sqlite", "b/x.sqlite"], ["a", "b"]),
+        (["a/1/x.sqlite", "a/2/x.sqlite", "c"], ["1", "2", "c"]),
+        (["a/1/n/x", "b/2/n/x", "b/1/n/x"], ["a/1", "b/2", "b/1"]),
+        (["a/x", "a/b/x"], ["x", "b"]),
+        (["x", "y"], ["x", "y"]),
+        (["a/x", "a/../a/x"], ["x", "x"]),
+    ],
+)
+def test_names_are_as_short_as_tells_them_apart(paths, labels):
+    assert list(history._labels([Path("/r") / path for path in paths]).values()) == labels
+
+
+def test_long_names_take_the_room_of_the_chart_and_keep_their_ends(record):
+    for day, name in enumerate(("nightly-of-main-4711", "nightly-of-main-4712"), 1):
+        folder = record(name, at=f"0{day}")
+    said = run(folder, "--metric", "kernel").stdout
+    assert re.search(r"^1 .*4711 ", said, re.MULTILINE) and re.search(r"^2 .*4712 ", said, re.MULTILINE)
+    assert max(map(len, said.splitlines())) <= 80
+
+
+@pytest.mark.long
+def test_energy_and_throughput_are_followed(record, tmp_path):
+    record("a", at="01", energies=(50_000, 50_500, 51_000))
+    folder = record("b", at="02", energies=(60_000, 60_500, 61_000))
+    energy = run(folder, "--metric", "energy")
+    assert re.search(r"^2 .* b +6.05 J +\+19.8% ", energy.stdout, re.MULTILINE), energy.output
+    assert changed(as_json(folder, "--metric", "energy")) == [2]
+    throughput = as_json(folder, "--metric", "throughput")
+    (of_steps,) = as_json(folder)["groups"][0]["lines"]
+    (line,) = throughput["groups"][0]["lines"]
+    assert [point["value"] for point in line["points"]] == [
+        pytest.approx(1e9 * 4 * 128 / point["value"]) for point in of_steps["points"]
+    ]
+    page = tmp_path / "page.html"
+    assert run(folder, "--metric", "energy", "--html", page).exit_code == 0
+    assert "6.05 J" in page.read_text()
+
+
+def test_energy_of_one_process_is_followed_without_a_band(record, tmp_path):
+    record("a", at="01", energies=(50_000,))
+    folder = record("b", at="02", energies=(90_000,))
+    assert "not known" in run(folder, "--metric", "energy").stdout
+    made = as_json(folder, "--metric", "energy")
+    assert made["groups"][0]["lines"][0]["points"][1]["band"] is None
+    page = tmp_path / "page.html"
+    assert run(folder, "--metric", "energy", "--html", page).exit_code == 0 and "not known" in page.read_text()
+    record("c", at="03")
+    assert "energy is not recorded in all of these entries" in run(folder, "--metric", "energy").stdout

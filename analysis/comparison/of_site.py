@@ -1,0 +1,55 @@
+"""The comparisons that the site of several recordings has: which of them are held against which.
+
+The first recording is held against each other one that has the most of its cells with other axes, such as its twin in
+another precision, on another GPU. Another recording of the same axes is no such: it is what a noise band is from. Of a
+study of precision, FP32 is held against BF16.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from analysis.comparison.align import align
+from analysis.comparison.errors import NotComparable
+from analysis.comparison.noise import choose
+from analysis.comparison.sides import Side, of_recording
+from analysis.comparison.verdict import Comparison, compare
+from analysis.recording import store
+
+SHARED = 0.5
+"""Part of the runs of the first recording that must have a counterpart in another one."""
+WITHIN_STUDIES = {"precision": ("precision", "fp32", "bf16")}
+"""Of recordings of a study: an axis, and its values of A and of B."""
+
+
+def comparisons_of(recordings: Sequence[store.Recording]) -> dict[str, Comparison]:
+    """The comparisons of recordings that a site has, by a name for a file."""
+    made = {}
+    for name, first, second in _sides(recordings):
+        try:
+            alignment = align(first, second)
+            if not alignment.differences or len(alignment.cases) < SHARED * len(first.runs):
+                continue
+            made[name] = compare(first, second, choose(None, (first, second), alignment.runs), alignment)
+        except NotComparable:  # recordings of other work, or without profiles, are of one site all the same
+            continue
+    return made
+
+
+def _sides(recordings: Sequence[store.Recording]) -> Iterator[tuple[str, Side, Side]]:
+    """Each two sides that may be compared, with the name of it: of whole recordings, and within studies."""
+    main, *others = sorted(recordings, key=lambda rec: (bool(_study(rec)), str(rec.manifest.get("recorded_from", ""))))
+    for other in others:
+        yield other.label, of_recording(main), of_recording(other)
+    for rec in recordings:
+        if (study := _study(rec)) in WITHIN_STUDIES:
+            axis, *values = WITHIN_STUDIES[study]
+            side = of_recording(rec)
+            first, second = (
+                dataclasses.replace(side, runs=side.runs[side.runs[axis].astype(str) == value], unfinished={})
+                for value in values
+            )
+            yield f"{rec.label}-{values[1]}", first, second
+
+
+def _study(rec: store.Recording) -> str:
+    return str(rec.manifest.get("study", ""))
