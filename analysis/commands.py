@@ -20,6 +20,16 @@ from analysis.recording.store import RecordingError
 from analysis.show import explain as explaining
 from jobs.contract.words import counted
 
+RunsOfA = Annotated[
+    list[str] | None, typer.Option("--a", metavar="KEY=VALUE,...", help="Some of the runs of A: axes, or run_id.")
+]
+RunsOfB = Annotated[list[str] | None, typer.Option("--b", metavar="KEY=VALUE,...", help="Some of the runs of B.")]
+NoisePair = Annotated[
+    tuple[Path, Path] | None,
+    typer.Option(metavar="C D", help="Two recordings of the same runs, for the noise band."),
+]
+Skip = Annotated[int, typer.Option(min=0, help="Leave out the first steps of captures, such as warm-up.")]
+
 
 def ingest(
     results: Annotated[Path, typer.Argument(help="Results folder of one sweep, as the profiling job wrote it.")],
@@ -189,15 +199,10 @@ def compare(
         Path, typer.Argument(metavar="A", help="A recording, the results folder of a sweep, or one capture.")
     ],
     second: Annotated[Path, typer.Argument(metavar="B", help="The same, held against A.")],
-    a: Annotated[
-        list[str] | None, typer.Option("--a", metavar="KEY=VALUE,...", help="Some of the runs of A: axes, or run_id.")
-    ] = None,
-    b: Annotated[list[str] | None, typer.Option("--b", metavar="KEY=VALUE,...", help="Some of the runs of B.")] = None,
-    noise: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(metavar="C D", help="Two recordings of the same runs, for the noise band."),
-    ] = None,
-    skip: Annotated[int, typer.Option(min=0, help="Leave out the first steps of captures, such as warm-up.")] = 0,
+    a: RunsOfA = None,
+    b: RunsOfB = None,
+    noise: NoisePair = None,
+    skip: Skip = 0,
     per_token: Annotated[
         bool, typer.Option("--per-token", help="Hold a token against a token: context and batch may differ.")
     ] = False,
@@ -247,11 +252,8 @@ def history(
     runs: Annotated[
         list[str] | None, typer.Option("--run", metavar="KEY=VALUE,...", help="Some of the runs: axes, or run_id.")
     ] = None,
-    noise: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(metavar="C D", help="Two recordings of the same runs, for the noise band."),
-    ] = None,
-    skip: Annotated[int, typer.Option(min=0, help="Leave out the first steps of captures, such as warm-up.")] = 0,
+    noise: NoisePair = None,
+    skip: Skip = 0,
     form: Annotated[histories.Format, typer.Option("--format", help="How to print it.")] = "text",
     html: Annotated[Path | None, typer.Option(help="Instead of printing, write a page with charts there.")] = None,
 ) -> None:
@@ -278,6 +280,31 @@ def history(
         raise typer.Exit(code)
 
 
+def predict(
+    recording: Annotated[Path, typer.Argument(help="A recording, or the results folder of a sweep.")],
+    change: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME,...", help="Changes that are made together; repeat for several such sets."),
+    ] = None,
+    runs: Annotated[
+        list[str] | None, typer.Option("--run", metavar="KEY=VALUE,...", help="Some of the runs: axes, or run_id.")
+    ] = None,
+    ledger: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep the predictions there; the file must be new.")
+    ] = None,
+) -> None:
+    """Predict the step of recorded runs with TF32, BF16, fused attention or fused AdamW.
+
+    Exit code: 0, or 2 where nothing can be predicted of this recording.
+    """
+    from analysis.prediction import command as predicting
+
+    show_what_can_be()
+    request = predicting.Request(recording=recording, sets=change or (), only=runs or (), ledger=ledger)
+    if code := predicting.run(request, print, ingesting.print_line):
+        raise typer.Exit(code)
+
+
 def show_what_can_be() -> None:
     """A terminal of another encoding shows what it can, and the rest as escapes."""
     for stream in (sys.stdout, sys.stderr):
@@ -301,18 +328,16 @@ def report(
         tuple[Path, Path] | None,
         typer.Option("--compare", metavar="A B", help="Add pages that hold B against A, each as `compare` takes it."),
     ] = None,
-    a: Annotated[
-        list[str] | None, typer.Option("--a", metavar="KEY=VALUE,...", help="Some of the runs of A: axes, or run_id.")
-    ] = None,
-    b: Annotated[list[str] | None, typer.Option("--b", metavar="KEY=VALUE,...", help="Some of the runs of B.")] = None,
-    noise: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(metavar="C D", help="Two recordings of the same runs, for the noise band."),
-    ] = None,
-    skip: Annotated[int, typer.Option(min=0, help="Leave out the first steps of captures, such as warm-up.")] = 0,
+    a: RunsOfA = None,
+    b: RunsOfB = None,
+    noise: NoisePair = None,
+    skip: Skip = 0,
     per_token: Annotated[
         bool, typer.Option("--per-token", help="Of --compare: hold a token against a token, as `compare` does.")
     ] = False,
+    price_per_hour: Annotated[
+        float | None, typer.Option(min=0, help="Price of the GPUs of one run, to show that of tokens.")
+    ] = None,
 ) -> None:
     """Write the pages of a recording; `mkdocs build` then makes the site.
 
@@ -341,7 +366,8 @@ def report(
         if comparison is None:
             raise typer.Exit(comparing.NOT_COMPARABLE)
     try:
-        published = write_site.publish(recording or write_site.recordings_in(docs / "data"), docs, comparison)
+        folders = recording or write_site.recordings_in(docs / "data")
+        published = write_site.publish(folders, docs, comparison, price_per_hour)
     except RecordingError as error:
         ingesting.print_line(f"error: {error}")
         raise typer.Exit(2) from error

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import intervals
-from analysis.capture import findings, verdict
+from analysis.capture import advice, findings, verdict
 from analysis.capture.attribution import ATTRIBUTIONS, NO_CALL, Attribution, attribute, levels
 from analysis.capture.blocks import BLOCK, blocks, count_by, sum_by
 from analysis.capture.inferred import infer_phases
@@ -91,6 +91,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "idle_share": "part of span_ns in which nothing ran",
     },
     "findings": findings.COLUMNS,
+    "advice": advice.COLUMNS,
     "problems": {"what": "what is wrong with the capture", "consequence": "what was made of it"},
     "missing": {"what": "table, column or event that the capture lacks", "consequence": "what cannot be said for it"},
 }
@@ -185,6 +186,7 @@ def summarise(
         "unclassified_share": _unclassified(sections["families"]),
         "unmatched_ranges": _unmatched_ranges(attribution, duration),
     }
+    sections["advice"] = advice.advise(facts, sections)
     return Summary(
         capture=facts,
         coverage=coverage,

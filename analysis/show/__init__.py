@@ -20,7 +20,8 @@ keys:
 - `verdict`: where the time of each GPU goes, to the nanosecond: `elapsed_ns` is the sum of the other times, and the
   same for all GPUs of a capture (its `events_ns`). A moment counts for the first of kernels, graphs, communication and
   copies that runs then, or for why nothing does. `verdict_phases`: the same by phase, with the sums of `verdict`
-- `kernels`, `families`, `ranges`, `phases`, `api`, `syncs`, `memops`, `gpus`, `findings`, `problems`, `missing`: arrays
+- `kernels`, `families`, `ranges`, `phases`, `api`, `syncs`, `memops`, `gpus`, `findings`, `advice`, `problems`,
+  `missing`: arrays
   of objects, whose keys are the columns of `analysis.capture.summary.SECTIONS`, largest first
 
 Times are integer nanoseconds, sizes bytes, shares 0 to 1, and null means not known. Keys may be added, never renamed.

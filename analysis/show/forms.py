@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from analysis.capture.summary import SECTIONS, Summary
+from analysis.show.advice import NOTE, TITLE, advice_of
 from analysis.show.columns import table
 from analysis.show.facts import heads_of, note_of
 from analysis.show.values import heading, is_text, printable, shown, wrapped
@@ -26,15 +27,15 @@ TITLES = {
 """In the order in which they are printed; a section without a title comes after them."""
 ALWAYS_WHOLE = ("missing",)
 """Sections of which no row is left out."""
-_IN_FACTS = ("verdict", "verdict_phases", "findings", "problems")
-"""Sections that stand above the tables, as sentences."""
+_IN_SENTENCES = ("verdict", "verdict_phases", "findings", "advice", "problems")
+"""Sections that stand above or below the tables, as sentences."""
 
 
 def sections_of(summary: Summary) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """(name, title, frame) of each section that is shown and has rows."""
     for name in [*TITLES, *(name for name in SECTIONS if name not in TITLES)]:
         frame = summary.sections[name]
-        if len(frame) and name in summary.shown and (name not in _IN_FACTS or len(summary.shown) < len(SECTIONS)):
+        if len(frame) and name in summary.shown and (name not in _IN_SENTENCES or len(summary.shown) < len(SECTIONS)):
             yield name, TITLES.get(name, name.replace("_", " ").capitalize()), frame
 
 
@@ -62,7 +63,17 @@ def as_text(summary: Summary, top: int, width: int) -> str:
         if dropped:
             narrow.append(f"{title}: {', '.join(dropped)}")
     lines += [f"\nThe section {name} has no rows here" for name in summary.shown if not _has_rows(summary, name)]
-    return "\n".join([*lines, *left_out_columns(narrow, width)])
+    return "\n".join([*lines, *left_out_columns(narrow, width), *_advice(summary, width)])
+
+
+def _advice(summary: Summary, width: int) -> list[str]:
+    lines = [
+        text
+        for entry in advice_of(summary)
+        for number, line in enumerate(entry)
+        for text in wrapped(line, width, "  " if number == 0 else "     ")
+    ]
+    return ["", TITLE, *lines, *wrapped(NOTE, width, "  ")] if lines else []
 
 
 def _has_rows(summary: Summary, name: str) -> bool:
@@ -93,6 +104,9 @@ def as_markdown(summary: Summary, top: int) -> str:
             lines += ["", f"{escaped(note)}."]
         if left_out:
             lines += ["", f"... and {left_out} more."]
+    if entries := advice_of(summary):
+        lines += ["", f"## {TITLE}", "", *(f"- {escaped('; '.join(entry))}" for entry in entries)]
+        lines += ["", f"{escaped(NOTE)}."]
     return "\n".join(lines) + "\n"
 
 

@@ -13,6 +13,7 @@ from analysis.capture.summary import NUM_MOMENTS, SECTIONS, Summary
 from analysis.capture.verdict import BUSY, IDLE
 from analysis.reference.kernel_families import FAMILIES
 from analysis.render.tables import family_chip
+from analysis.show.advice import NOTE, TITLE, advice_of
 from analysis.show.facts import LEAST_SAID, heads_of, note_of
 from analysis.show.findings import FINDING
 from analysis.show.forms import ALWAYS_WHOLE, sections_of
@@ -49,6 +50,9 @@ def page_of(summary: Summary, top: int = 20, index: str = "") -> str:
         is_findings = lines[0].startswith(FINDING)
         parts.append(Markup("<h2>{}</h2>").format("What stands out" if is_findings else "The capture"))
         parts.append(list_of([line.removeprefix(FINDING) for line in lines], "" if is_findings else "facts"))
+    if entries := advice_of(summary):
+        parts += [Markup("<h2>{}</h2>").format(TITLE), list_of(["; ".join(entry) for entry in entries], "")]
+        parts.append(Markup('<p class="faint">{}.</p>').format(NOTE))
     parts += [_timeline(summary), _phases_bar(summary), _families_bar(summary)]
     for name, title, frame in sections_of(summary):
         unfolded = len(frame) if not top or name in ALWAYS_WHOLE else top

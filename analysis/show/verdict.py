@@ -64,8 +64,9 @@ def of_gpus(rows: pd.DataFrame) -> list[str]:
 
 
 def of_phases(rows: pd.DataFrame, inferred: Collection[str] = ()) -> list[str]:
-    """What each phase is limited by, on all GPUs together; those that are inferred are labelled so. rows: those of
-    `of_gpus`, by phase."""
+    """How long each phase takes, of several GPUs in the mean, and what limits it; those that are inferred are labelled
+    so. rows: those of `of_gpus`, by phase."""
+    num_gpus = rows["gpu"].nunique()
     rows = _with_all_parts(rows[rows["phase"] != ""])
     phases = rows.groupby("phase", sort=False)[["elapsed_ns", *PARTS]].sum()
     phases = phases[phases["elapsed_ns"] >= LEAST_SAID * phases["elapsed_ns"].sum()]
@@ -75,8 +76,9 @@ def of_phases(rows: pd.DataFrame, inferred: Collection[str] = ()) -> list[str]:
         if takes:
             limit = f"{name.removeprefix('the ')} {_percent(takes, row['elapsed_ns'])}"
             label = ", inferred" * (phase in inferred)
-            texts.append(f"{phase} {brief_time(row['elapsed_ns'])} ({limit}{label})")
-    return [f"By phase, with what limits it: {', '.join(texts)}"] if texts else []
+            texts.append(f"{phase} {brief_time(row['elapsed_ns'] / num_gpus)} ({limit}{label})")
+    of_several = f", mean of {num_gpus} GPUs" if num_gpus > 1 else ""
+    return [f"By phase{of_several}, with what limits it: {', '.join(texts)}"] if texts else []
 
 
 def _with_all_parts(rows: pd.DataFrame) -> pd.DataFrame:

@@ -266,7 +266,7 @@ def _check_controls(printed: dict[str, str]) -> None:
     for form in ("text", "md", "csv"):
         assert all(c.isprintable() or c == "\n" for c in printed[form]), form
     for line in printed["md"].splitlines():
-        assert not line or line.startswith(("#", "-", "|", "...", "A range has ")), line
+        assert not line or line.startswith(("#", "-", "|", "...", "A range has ", "Times of this capture")), line
 
 
 def _check_csv(text: str, found: dict) -> None:

@@ -4,6 +4,7 @@ it."""
 import random
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.capture import selection
@@ -13,7 +14,7 @@ from analysis.capture.summary import SECTIONS, Summary, summarise
 from analysis.capture.verdict import PARTS
 from analysis.reference import cuda_api, kernel_families
 from analysis.show.forms import as_markdown, as_text
-from analysis.show.verdict import sentences
+from analysis.show.verdict import of_phases, sentences
 
 from .nsys_files import Export
 from .profiles import NAMES, profile
@@ -207,6 +208,13 @@ def test_an_idle_time_has_the_phase_of_the_operation_that_ends_it(tmp_path):
     assert sentences(summary)[3] == (
         "By phase, with what limits it: forward 55 ns (host 82%), backward 170 ns (host 97%)"
     )
+
+
+def test_a_phase_of_two_gpus_takes_what_it_takes_one_in_the_mean():
+    """GPUs run at the same time: a sum of theirs would be longer than the capture."""
+    parts = {"phase": "forward", "kernels_ns": 300}
+    rows = pd.DataFrame([{"gpu": 0, "elapsed_ns": 400} | parts, {"gpu": 1, "elapsed_ns": 600} | parts])
+    assert of_phases(rows) == ["By phase, mean of 2 GPUs, with what limits it: forward 500 ns (kernels 60%)"]
 
 
 def test_an_inferred_phase_is_labelled_so_and_a_tiny_one_left_out(tmp_path):

@@ -1,0 +1,380 @@
+"""What to change first, told from one capture: changes that it has evidence for, with the time behind each.
+
+A capture holds no unprofiled step, so nothing here is a prediction: `time_ns` is what the capture itself spends on what
+the change does away with, and `ceiling_ns` what goes at most if all of it and all that the GPU waits go. Where launches
+vanish, the host's part of the waiting counts by their number. Where start-up is in a capture, its GPUs idle for that,
+and no idle time counts. Gains do not add up: several changes are of the same kernels. Where the capture cannot tell, a
+change is not advised, and the reason says why.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+import pandas as pd
+
+from analysis.reference import gemm_names, gpus
+from jobs.contract.ranges import OPTIMIZER
+
+COLUMNS = {
+    "change": "name of the change",
+    "time_ns": "time behind it, on all GPUs; null where it is not advised",
+    "share": "part of the time from first to last operation, summed over GPUs; with start-up in it, of their busy time",
+    "ceiling_ns": "more than this it cannot save of these times",
+    "do": "line of code or flag",
+    "evidence": "what the capture has of it",
+    "sure": "high, medium or low, and why",
+    "reason": "why it is not advised; empty where it is",
+}
+LABELS = {
+    "tf32": "TF32",
+    "bf16": "BF16 autocast",
+    "fused_attention": "fused attention",
+    "fused_adamw": "fused optimizer",
+    "compile": "torch.compile",
+    "cuda_graphs": "CUDA graphs",
+    "padding": "padded dimensions",
+    "casts": "fewer casts",
+    "copies": "pinned memory",
+    "synchronisations": "fewer synchronisations",
+    "larger_batch": "larger batch",
+    "checkpointing": "activation checkpointing",
+}
+DO = {
+    "tf32": 'torch.set_float32_matmul_precision("high")',
+    "bf16": 'with torch.autocast("cuda", dtype=torch.bfloat16): around forward pass and loss',
+    "fused_attention": "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
+    "fused_adamw": "torch.optim.AdamW(..., fused=True)",
+    "compile": "model = torch.compile(model)",
+    "cuda_graphs": 'torch.cuda.make_graphed_callables(...), or torch.compile(model, mode="reduce-overhead")',
+    "padding": "pad the dimension to a multiple of 64, such as a vocabulary of 50257 to 50304",
+    "casts": "keep weights and activations in one type, as model.to(torch.bfloat16) does, or use torch.compile",
+    "copies": "DataLoader(..., pin_memory=True) and tensor.to(device, non_blocking=True)",
+    "larger_batch": "twice the batch size, with a learning rate for it",
+    "synchronisations": "call .item(), .cpu() and print(loss) once in many steps",
+}
+LEAST = 0.01
+"""Part of its whole that must be behind a change."""
+LEAST_IDLE, LEAST_MATMULS, LEAST_UNFUSED = 0.1, 0.1, 0.2
+"""The same of idle time that the host causes, of matmuls that are not BF16 and of kernels that could be fused."""
+MOST_MEMORY, FULL_MEMORY = 0.45, 0.9
+"""Peak allocated, as part of the GPU's memory: up to which twice the batch fits; from which on little is left."""
+LEAST_LOADING = 0.02
+"""Part of the GPUs' work in which kernels' code is loaded, from which on start-up is in the numbers."""
+_OF_KERNELS = ("tf32", "bf16", "fused_attention", "fused_adamw", "compile", "padding", "casts")
+_FUSIBLE = ("elementwise", "copy", "reduce", "softmax", "norm", "fill", "index")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """A row of the section: an advice, or with a reason none."""
+
+    change: str
+    time_ns: int | None = None
+    share: float | None = None
+    ceiling_ns: int | None = None
+    do: str = ""
+    evidence: str = ""
+    sure: str = ""
+    reason: str = ""
+
+
+class Withheld(ValueError):
+    """Why a change is not advised though the capture has something of it, in one line."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """Of a change that the capture has evidence for; times in ns."""
+
+    time_ns: float
+    ceiling_ns: float
+    evidence: str
+    sure: str
+
+
+def advise(capture: Mapping, sections: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """What to change first: a row each, columns as of COLUMNS. First what is advised, the most time behind it first,
+    then what is not, with the reason. No rows where no GPU worked. capture: facts, as of `Summary.capture`; is_slowed:
+    False where the idle times are of steps without nsys; memory_used: part of the GPU's memory, where it is known."""
+    seen = _Seen(capture, sections)
+    rows = list(_each(seen)) if seen.whole_ns else []
+    return table_of(rows)
+
+
+def table_of(rows: list[Advice]) -> pd.DataFrame:
+    """Columns as of COLUMNS, the most time behind it first."""
+    rows = sorted(rows, key=lambda row: -(row.time_ns or 0))
+    table = pd.DataFrame([asdict(row) for row in rows], columns=list(COLUMNS))
+    return table.astype({"time_ns": "Int64", "ceiling_ns": "Int64", "share": "Float64"})
+
+
+def _each(seen: "_Seen") -> Iterator[Advice]:
+    for change, tell in _CHANGES.items():
+        try:
+            if change in _OF_KERNELS and seen.part("graphs") > seen.part("kernels"):
+                raise Withheld("graph executions hide their kernels: record with --cuda-graph-trace=node")
+            said = tell(seen)
+        except Withheld as why:
+            yield Advice(change=change, reason=str(why))
+            continue
+        if said:
+            ceiling_ns = min(max(said.ceiling_ns, said.time_ns), seen.whole_ns)
+            time_ns = min(said.time_ns, ceiling_ns)
+            yield Advice(
+                change=change,
+                time_ns=round(time_ns),
+                share=time_ns / seen.whole_ns,
+                ceiling_ns=round(ceiling_ns),
+                do=DO[change],
+                evidence=said.evidence,
+                sure=said.sure,
+            )
+
+
+class _Seen:
+    """What is read of a capture. Times are sums over its GPUs, in ns."""
+
+    def __init__(self, capture: Mapping, sections: Mapping[str, pd.DataFrame]):
+        self.sections = sections
+        self.parts = sections["verdict"].sum(numeric_only=True)
+        self.findings = sections["findings"].set_index("kind")
+        self.num_kernels = capture["num_kernels"]
+        self.is_graphed = bool(
+            capture["num_graph_executions"] or sections["api"]["name"].astype(str).str.contains("GraphLaunch").any()
+        )
+        self.memory_used = capture.get("memory_used")
+        self.is_slowed = capture.get("is_slowed", True)
+        start, end, loaded = (capture[name] for name in ("work_start_ns", "work_end_ns", "loading_end_ns"))
+        self.has_startup = loaded is not None and loaded - start >= LEAST_LOADING * (end - start)
+        families = sections["families"].set_index("family")["total_ns"]
+        self.families = {str(name): int(time_ns) for name, time_ns in families.items()}
+
+    def part(self, *names: str) -> float:
+        return sum(float(self.parts.get(f"{name}_ns", 0)) for name in names)
+
+    @property
+    def whole_ns(self) -> float:
+        """What shares are of."""
+        return self.part("kernels", "graphs", "communication", "copies") + self.waiting_ns
+
+    @property
+    def waiting_ns(self) -> float:
+        """All that a GPU idles between its first and its last operation, where start-up is not in it."""
+        return 0.0 if self.has_startup else self.part("late_launch", "sync", "between", "unknown_idle")
+
+    def launching_ns(self, num_launches: float) -> float:
+        """Idle time that the host causes with so many of the launches."""
+        late_ns = 0.0 if self.has_startup else self.part("late_launch")
+        return late_ns * num_launches / max(self.num_kernels, 1)
+
+    def phase(self, name: str) -> tuple[float, float]:
+        """Kernel time and elapsed time of a phase that ranges tell; 0 where none does."""
+        phases, parts = self.sections["phases"], self.sections["verdict_phases"]
+        known = phases[(phases["phase"] == name) & (phases["inferred_share"].fillna(0) < 0.5)]
+        if known.empty:
+            return 0.0, 0.0
+        return float(known["kernel_ns"].sum()), float(parts.loc[parts["phase"] == name, "elapsed_ns"].sum())
+
+    def matmuls(self) -> dict[str, float]:
+        """Time of GEMMs by math path."""
+        rows = self.sections["kernels"]
+        times: dict[str, float] = {}
+        for name, time_ns in rows.loc[rows["family"] == "gemm", ["name", "total_ns"]].itertuples(index=False):
+            gemm = gemm_names.parse(name)
+            if gemm and gemm.math_path:
+                times[gemm.math_path] = times.get(gemm.math_path, 0.0) + time_ns
+        return times
+
+    def need_steady(self) -> None:
+        if self.has_startup:
+            raise Withheld("start-up is in these numbers, and idles for other reasons: leave it out with --between")
+
+    def need_gpu_limited(self) -> str:
+        """How sure an advice is that makes kernels faster, and launches no fewer. Raises Withheld where the GPU waits
+        for the host longer than its kernels run."""
+        if self.has_startup:
+            return "low: start-up is in these numbers, so it is not known how far the host limits"
+        late_ns, unknown_ns = self.part("late_launch", "sync"), self.part("unknown_idle")
+        if unknown_ns > self.part("kernels"):
+            raise Withheld("the GPU idles longer than kernels run, and it is not known whether it waits for the host")
+        if late_ns > self.part("kernels"):
+            raise Withheld(
+                f"the GPU waits for launches {late_ns / 1e6:.1f} ms, and kernels run {self.part('kernels') / 1e6:.1f} "
+                "ms: faster kernels alone give little"
+                + ("; nsys slows the host, so time a step without it" if self.is_slowed else "")
+            )
+        return "medium: how much faster these kernels get depends on their shapes"
+
+    def need_memory(self) -> float:
+        """Peak allocated as part of the GPU's memory. Raises Withheld."""
+        if self.memory_used is None:
+            raise Withheld("it is not known how much memory is left")
+        return self.memory_used
+
+    def need_precision(self, precision: str) -> None:
+        for name in self.sections["gpus"]["name"].fillna("").astype(str).unique():
+            gpu = gpus.lookup(name)
+            if gpu is None:
+                raise Withheld(f"it is not known whether the GPU ({name or 'not named'}) has it")
+            if gpu.peak_flops(precision) is None:
+                raise Withheld(f"the GPU ({name}) does not have it")
+
+
+def _tf32(seen: _Seen) -> Said | None:
+    if "fp32_gemms" not in seen.findings.index:
+        return None
+    seen.need_precision("tf32")
+    sure = seen.need_gpu_limited()
+    time_ns = float(seen.findings.loc["fp32_gemms", "time_ns"])
+    return Said(time_ns, time_ns, "GEMMs run in FP32, without tensor cores", sure)
+
+
+def _bf16(seen: _Seen) -> Said | None:
+    times = seen.matmuls()
+    time_ns = times.get("fp32", 0) + times.get("tf32", 0)
+    if time_ns < LEAST_MATMULS * seen.part("kernels"):
+        return None
+    if any(times.get(path) for path in ("bf16", "fp16", "fp8")):
+        raise Withheld("some of its GEMMs are in 16 bits already: the others may be in FP32 on purpose")
+    seen.need_precision("bf16")
+    sure = seen.need_gpu_limited()
+    other_ns = seen.part("kernels") - seen.phase(OPTIMIZER)[0]
+    evidence = "GEMMs run in " + " and ".join(path.upper() for path in ("fp32", "tf32") if times.get(path))
+    return Said(time_ns, max(other_ns, time_ns), evidence, sure + ", and casts are added")
+
+
+def _fused_attention(seen: _Seen) -> Said | None:
+    said = _without_kernels(seen, "unfused_attention", "attention is not fused: kernels between its two matmuls")
+    if said is None:
+        return None
+    times = seen.matmuls()
+    matmuls_ns = seen.families.get("gemm", 0)
+    is_fp32 = bool(times.get("fp32"))
+    sure = "low: in FP32 no recorded pair tells what it gives" if is_fp32 else "medium: one kernel takes their place"
+    return Said(said.time_ns, said.ceiling_ns + matmuls_ns, said.evidence, sure)
+
+
+def _fused_adamw(seen: _Seen) -> Said | None:
+    said = _without_kernels(seen, "per_tensor_optimizer", "the optimizer launches kernels tensor by tensor")
+    _, elapsed_ns = seen.phase(OPTIMIZER)
+    if said is None or not elapsed_ns or seen.has_startup:
+        return said
+    return Said(elapsed_ns, elapsed_ns, said.evidence, "high: the same arithmetic in few kernels")
+
+
+def _casts(seen: _Seen) -> Said | None:
+    said = _without_kernels(seen, "casts", "kernels only convert the data type")
+    return said and Said(
+        said.time_ns, said.ceiling_ns, said.evidence, "low: it changes what is rounded, so compare losses"
+    )
+
+
+def _without_kernels(seen: _Seen, kind: str, evidence: str) -> Said | None:
+    """Of a change that does away with the kernels of a finding, and so with their launches."""
+    if kind not in seen.findings.index:
+        return None
+    finding = seen.findings.loc[kind]
+    time_ns = float(finding["time_ns"]) + seen.launching_ns(finding["count"])
+    evidence = f"{evidence} ({finding['count']} launches)"
+    return Said(time_ns, finding["time_ns"] + seen.waiting_ns, evidence, "medium: other kernels take their place")
+
+
+def _padding(seen: _Seen) -> Said | None:
+    if "unaligned_gemms" not in seen.findings.index:
+        return None
+    sure = seen.need_gpu_limited()
+    time_ns = float(seen.findings.loc["unaligned_gemms", "time_ns"])
+    return Said(time_ns, time_ns, "GEMMs load 4 bytes at once or fewer, as where a dimension is not padded", sure)
+
+
+def _compile(seen: _Seen) -> Said | None:
+    if seen.is_graphed:
+        return None
+    rows = seen.sections["families"]
+    fusible = rows[rows["family"].isin(_FUSIBLE)]
+    time_ns, calls = fusible[["total_ns", "calls"]].sum()
+    if "per_tensor_optimizer" in seen.findings.index:  # the model is compiled, its optimizer is not
+        time_ns -= seen.findings.loc["per_tensor_optimizer", "time_ns"]
+        calls -= seen.findings.loc["per_tensor_optimizer", "count"]
+    if time_ns < LEAST_UNFUSED * seen.part("kernels"):
+        return None
+    if seen.families.get("triton"):
+        raise Withheld("it is compiled already: it has Triton's kernels")
+    evidence = f"{calls} kernels move or map elements one after another"
+    sure = "low: which of them it fuses is not known before"
+    time_ns = float(time_ns) + seen.launching_ns(calls)
+    return Said(time_ns, seen.part("kernels") + seen.waiting_ns, evidence, sure)
+
+
+def _cuda_graphs(seen: _Seen) -> Said | None:
+    late_ns = seen.part("late_launch")
+    if seen.part("unknown_idle") >= LEAST_IDLE * seen.whole_ns:
+        raise Withheld("it is not known whether the host is why the GPU idles")
+    if late_ns < LEAST_IDLE * seen.whole_ns:
+        return None
+    if seen.is_graphed:
+        raise Withheld("it runs CUDA graphs already")
+    seen.need_steady()
+    evidence = "the host launches late, and the GPU idles meanwhile"
+    if not seen.is_slowed:
+        return Said(
+            late_ns, seen.waiting_ns, evidence, "medium: shapes must stay the same, and not all can be captured"
+        )
+    return Said(late_ns, seen.waiting_ns, evidence, "low: nsys slows the host, so without it the GPU idles less")
+
+
+def _copies(seen: _Seen) -> Said | None:
+    rows = seen.findings[seen.findings.index.isin(["host_to_device", "device_to_host"])]
+    rows = rows[rows["evidence"].str.contains("pageable host memory")]
+    if rows.empty:
+        return None
+    seen.need_steady()
+    time_ns = min(float(rows["time_ns"].sum()), seen.part("copies"))
+    if time_ns < LEAST * seen.whole_ns:
+        raise Withheld("kernels hide its copies")
+    evidence = "copies from or to pageable memory, while nothing else runs"
+    sure = "medium: the copies stay, and hide only behind kernels that do not wait for them"
+    return Said(time_ns, time_ns + seen.waiting_ns, evidence, sure)
+
+
+def _synchronisations(seen: _Seen) -> Said | None:
+    sync_ns = seen.part("sync")
+    if sync_ns < LEAST * seen.whole_ns:
+        return None
+    seen.need_steady()
+    ceiling_ns = seen.waiting_ns + seen.part("copies")
+    sure = "medium: a measured step ends in one, and the host must be fast enough to run ahead"
+    return Said(sync_ns, ceiling_ns, "the GPU idles while the host waits in a synchronisation", sure)
+
+
+def _larger_batch(seen: _Seen) -> Said | None:
+    used = seen.need_memory()
+    late_ns = seen.part("late_launch")
+    if late_ns < LEAST_IDLE * seen.whole_ns:
+        return None
+    if used > MOST_MEMORY:
+        raise Withheld(f"peak allocated is {used:.0%} of the GPU's memory")
+    evidence = f"the GPU waits for the host, and peak allocated is {used:.0%} of its memory"
+    return Said(late_ns, seen.waiting_ns, evidence, "medium: a token takes less time, a step does not")
+
+
+def _checkpointing(seen: _Seen) -> Said | None:
+    if (used := seen.need_memory()) > FULL_MEMORY:
+        raise Withheld(f"it takes time to free memory, of which {used:.0%} is allocated")
+    return None
+
+
+_CHANGES: dict[str, Callable[[_Seen], Said | None]] = {
+    "tf32": _tf32,
+    "bf16": _bf16,
+    "fused_attention": _fused_attention,
+    "fused_adamw": _fused_adamw,
+    "compile": _compile,
+    "cuda_graphs": _cuda_graphs,
+    "padding": _padding,
+    "casts": _casts,
+    "copies": _copies,
+    "synchronisations": _synchronisations,
+    "larger_batch": _larger_batch,
+    "checkpointing": _checkpointing,
+}

@@ -1,0 +1,73 @@
+"""What a prediction starts from: one run, its operations on the GPU by phase and module, and its unprofiled times."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pandas as pd
+
+from analysis.metrics import run_grid
+from analysis.metrics.advice import Clock, clocks
+from analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
+from jobs.contract import ranges
+
+GEMM, ATTENTION, REST = "gemm", "attention", "rest"
+KEY = ["phase", "leaf", "kind"]
+
+
+class Tables(Protocol):
+    """The tables of a recording that are read here."""
+
+    manifest: dict
+    runs: pd.DataFrame
+    steps: pd.DataFrame
+    kernels: pd.DataFrame
+    memops: pd.DataFrame
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """run: its row of `runs`. parts: what the GPU does in one step: KEY (leaf: innermost module; kind: GEMM, ATTENTION
+    or REST), launches (copies included), time_ns. clocks: by phase, and `step`."""
+
+    run: Mapping[str, Any]
+    parts: pd.DataFrame
+    clocks: Mapping[str, Clock]
+
+    @property
+    def step_ns(self) -> float:
+        return self.clocks[ranges.STEP].wall_ns
+
+    @property
+    def phases(self) -> list[str]:
+        """Its phases in the order of a step, as far as they were timed."""
+        return [phase for phase in ranges.PHASES if phase in self.clocks]
+
+
+def baselines(recording: Tables) -> Iterator[Baseline]:
+    """Every finished run of the recording that was timed and profiled, in its order."""
+    runs = run_grid.measured_runs(recording.runs).astype({"run_id": str})
+    parts, timed = _parts(recording), clocks(recording.steps)
+    for run in runs.to_dict("records"):
+        mine = parts[parts["run_id"] == run["run_id"]]
+        if len(mine) and ranges.STEP in timed.get(run["run_id"], {}):
+            yield Baseline(run=run, parts=mine.drop(columns="run_id"), clocks=timed[run["run_id"]])
+
+
+def _parts(recording: Tables) -> pd.DataFrame:
+    """Kernels, copies and fills of a step of one run by KEY: run_id, KEY, launches, time_ns."""
+    copies = recording.memops.assign(kernel_name="", family="memop")
+    # A run's steps are those with kernels: copies are counted by the same number of them.
+    totals = pd.concat([kernel_totals(recording.kernels), _scaled(kernel_totals(copies), copies, recording.kernels)])
+    totals["leaf"] = totals["module"].str.rsplit("/", n=1).str[-1]
+    totals["kind"] = totals["family"].where(totals["family"].isin([GEMM, ATTENTION]), REST)
+    sums = totals.groupby(["run_id", *KEY])[["calls", "time_ns"]].sum().reset_index()
+    return sums.rename(columns={"calls": "launches"})
+
+
+def _scaled(totals: pd.DataFrame, copies: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    if totals.empty:
+        return totals
+    steps = num_profiled_steps(copies) / num_profiled_steps(kernels)
+    factor = steps.reindex(totals["run_id"]).to_numpy()
+    return totals.assign(calls=totals["calls"] * factor, time_ns=totals["time_ns"] * factor)

@@ -1,0 +1,267 @@
+"""The changes that can be predicted: what each assumes, when it has nothing to say, and what it does to the operations
+of a step. A set of changes is applied one after the other to one table of operations; gains are never added."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from analysis.metrics import run_grid
+from analysis.prediction.baseline import ATTENTION, GEMM, REST, Baseline
+from analysis.prediction.rates import Rates
+from analysis.reference import flops
+from jobs.contract import ranges
+
+EAGER = ("attention_scores", "softmax", "attention_output")
+"""What fused attention replaces."""
+FUSED = "fused_attention"
+AROUND = ("qkv_proj", "rope", "o_proj", "(gradient accumulation)")
+"""Modules whose copies and sums are others with fused attention."""
+BATCHED = ("attention_scores", "attention_output")
+PASSES = {ranges.FORWARD: 1, ranges.BACKWARD: 2}
+"""Matmuls of a phase for each matmul of forward."""
+OWN_ADAMW_KERNELS = 8
+"""Kernels of reference AdamW for each tensor of parameters."""
+
+
+class Abstains(ValueError):
+    """Why there is no prediction, in one line."""
+
+
+@dataclass(frozen=True)
+class State:
+    """A step as it would be: run and parts as in `Baseline`; touched: the phases that a change touches."""
+
+    run: Mapping[str, Any]
+    parts: pd.DataFrame
+    touched: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Change:
+    """name: as the user says it. sets: the axes of a run that it changes. assumes: one line each. touches: whether it
+    changes a group of operations (phase, leaf, kind), which the ceiling then counts as free."""
+
+    name: str
+    label: str
+    sets: Mapping[str, str]
+    assumes: tuple[str, ...]
+    how: str
+    apply: Callable[[State, Rates], State]
+    touches: Callable[[str, str, str], bool]
+
+    def __call__(self, state: State, rates: Rates) -> State:
+        if all(str(state.run.get(axis)) == value for axis, value in self.sets.items()):
+            raise Abstains(f"the run has {self.label} already")
+        return self.apply(state, rates)
+
+
+def features(run: Mapping[str, Any], rates: Rates, phase: str, leaf: str, kind: str, before: Any) -> list[float]:
+    """What the time of a group after a change is a sum of, in ns: its time before, FLOPs at the peak rate, bytes of its
+    weights and of its activations at the measured bandwidth, and 1000 for each call of the model."""
+    shape, layers = run_grid.shape_of(run), int(run["num_layers"])
+    precision = str(run["precision"])
+    passes = PASSES.get(phase, 1)
+    bandwidth = rates.peaks["copy"] / 1e9
+    if kind == GEMM:
+        cost, number = flops.matmul_costs(shape, flops.BF16_BYTES if precision == "bf16" else flops.FP32_BYTES)[leaf]
+        number *= passes
+        work = number * cost.flops / rates.peaks[f"gemm_{precision}"] * 1e9
+        return [before["time_ns"], work, number * cost.bytes / bandwidth, 0.0, 1e3 * number]
+    widths = {"ffn": shape.d_ff, "lm_head": shape.vocab_size}
+    depth = 1 if leaf in ("lm_head", "embedding", "(loss)", "") else layers
+    weights = {
+        "qkv_proj": 3 * shape.d_model**2,
+        "o_proj": shape.d_model**2,
+        "ffn": 3 * shape.d_model * shape.d_ff,
+        "lm_head": shape.d_model * shape.vocab_size,
+    }.get(leaf, 0)
+    activations = shape.num_scores if leaf in EAGER else shape.num_tokens * widths.get(leaf, shape.d_model)
+    per_depth = [flops.FP32_BYTES * depth * elements / bandwidth for elements in (weights, activations)]
+    return [before["time_ns"], 0.0, *per_depth, 1e3 * depth]
+
+
+def key_of(name: str, phase: str, leaf: str, kind: str) -> str:
+    """Of a group in `Rates.times`: matmuls of one class share their factors."""
+    if kind == GEMM:
+        leaf = "batched" if leaf in BATCHED else "linear"
+    return f"{name}/{phase}/{leaf}/{kind}"
+
+
+def need_reference(state: State) -> None:
+    """Raises Abstains for any other program: its shapes and its optimizer are not known."""
+    if not run_grid.has_known_shape(state.run):
+        raise Abstains(
+            "it is not the reference Transformer: neither the shapes of its matmuls nor its optimizer is known"
+        )
+
+
+def need_modules(state: State) -> None:
+    """Raises Abstains where a matmul cannot be told from others."""
+    need_reference(state)
+    if str(state.run.get("compile", "off")) != "off":
+        raise Abstains("its kernels are torch.compile's, of which no recorded pair tells")
+    kernels = state.parts[state.parts["kind"] == GEMM]
+    if (kernels["leaf"] == "").any():
+        raise Abstains("it is not known which module launched its matmuls: record it anew")
+
+
+def _with_precision(precision: str) -> Callable[[State, Rates], State]:
+    def apply(state: State, rates: Rates) -> State:
+        need_modules(state)
+        if str(state.run["precision"]) != "fp32":
+            raise Abstains("its matmuls are not FP32")
+        if str(state.run["attention"]) != "naive":
+            raise Abstains("no recorded pair has fused attention in FP32 before it")
+        run = dict(state.run) | {"precision": precision}
+        return changed(precision, replace(state, run=run), rates)
+
+    return apply
+
+
+def changed(name: str, state: State, rates: Rates, lost: tuple[str, ...] = ()) -> State:
+    """`state` with the times and launches of every group that `rates` have for the change, without leaves `lost`."""
+    rows, touched = [], set(state.touched)
+    layers = int(state.run["num_layers"])
+    before = state.parts[~state.parts["leaf"].isin(lost)]
+    gone = state.parts[state.parts["leaf"].isin(lost)]
+    touched |= set(gone["phase"])
+    known = {(row["phase"], row["leaf"], row["kind"]): row for row in before.to_dict("records")}
+    for full in [*rates.launches]:  # groups that come with the change
+        change, phase, leaf, kind = full.split("/")
+        if change == name and phase in set(state.parts["phase"]) and (phase, leaf, kind) not in known:
+            group = {"phase": phase, "leaf": leaf, "kind": kind, "launches": 0.0, "time_ns": 0.0}
+            known[phase, leaf, kind] = group
+    for (phase, leaf, kind), row in known.items():
+        key = key_of(name, phase, leaf, kind)
+        if key not in rates.times:
+            rows.append(row)
+            continue
+        touched.add(phase)
+        more = rates.launches.get(f"{name}/{phase}/{leaf}/{kind}", 0.0) * layers
+        time_ns = rates.time_ns(key, features(state.run, rates, phase, leaf, kind, row))
+        rows.append(row | {"time_ns": time_ns, "launches": row["launches"] + more})
+    parts = pd.DataFrame(
+        [row for row in rows if row["launches"] > 0 or row["time_ns"] > 0], columns=state.parts.columns
+    )
+    return replace(state, parts=parts, touched=frozenset(touched))
+
+
+def _fuse_attention(state: State, rates: Rates) -> State:
+    need_modules(state)
+    precision = str(state.run["precision"])
+    if precision != "bf16":
+        raise Abstains(f"no recorded pair tells what fused attention gives in {precision.upper()}")
+    if str(state.run["attention"]) != "naive":
+        raise Abstains("its attention is fused already")
+    run = dict(state.run) | {"attention": "sdpa"}
+    after = changed("fused_attention", replace(state, run=run), rates, lost=EAGER)
+    shape, layers = run_grid.shape_of(run), int(run["num_layers"])
+    rows = []
+    for phase in sorted(set(after.parts["phase"]) & set(PASSES)):
+        work = layers * PASSES[phase] * flops.fused_attention(shape).flops / rates.peaks["gemm_bf16"] * 1e9
+        bytes_ns = layers * shape.num_tokens * shape.d_model * flops.FP32_BYTES / (rates.peaks["copy"] / 1e9)
+        key = f"fused_attention/{phase}/{FUSED}/{ATTENTION}"
+        rows.append(
+            {
+                "phase": phase,
+                "leaf": FUSED,
+                "kind": ATTENTION,
+                "launches": layers * rates.launches[key],
+                "time_ns": rates.time_ns(key, [0.0, work, 0.0, bytes_ns, 1e3 * layers]),
+            }
+        )
+    return replace(after, parts=pd.concat([after.parts, pd.DataFrame(rows)], ignore_index=True))
+
+
+def _fuse_adamw(state: State, rates: Rates) -> State:
+    need_reference(state)
+    optimizer = state.parts["phase"] == ranges.OPTIMIZER
+    if str(state.run["mode"]) != "train_step" or not optimizer.any():
+        raise Abstains("the run has no optimizer")
+    if str(state.run.get("optimizer", "own")) != "own":
+        raise Abstains("only from reference AdamW it is known what it gives")
+    tensors = state.parts.loc[optimizer, "launches"].sum() / OWN_ADAMW_KERNELS
+    work = flops.adamw(int(state.run["num_parameters"])).bytes / (rates.peaks["copy"] / 1e9)
+    fused = {
+        "phase": ranges.OPTIMIZER,
+        "leaf": "(all parameters)",
+        "kind": REST,
+        "launches": tensors,
+        "time_ns": rates.time_ns("fused_adamw/optimizer", [work, 1e3 * tensors]),
+    }
+    parts = pd.concat([state.parts[~optimizer], pd.DataFrame([fused])], ignore_index=True)
+    run = dict(state.run) | {"optimizer": "fused"}
+    return State(run=run, parts=parts, touched=state.touched | {ranges.OPTIMIZER})
+
+
+CHANGES = {
+    change.name: change
+    for change in (
+        Change(
+            "tf32",
+            "TF32",
+            {"precision": "tf32"},
+            ("only matmuls change, each as fast as matmuls of its class and phase were in recorded pairs",),
+            'torch.set_float32_matmul_precision("high")',
+            _with_precision("tf32"),
+            lambda phase, leaf, kind: kind == GEMM,
+        ),
+        Change(
+            "bf16",
+            "BF16 autocast",
+            {"precision": "bf16"},
+            (
+                "matmuls are as fast as BF16 matmuls of their class and phase were in recorded pairs",
+                "casts come with it, of weights once a step, and more launches for the host",
+            ),
+            'torch.autocast("cuda", dtype=torch.bfloat16)',
+            _with_precision("bf16"),
+            lambda phase, leaf, kind: phase != ranges.OPTIMIZER,
+        ),
+        Change(
+            "fused_attention",
+            "fused attention",
+            {"attention": "sdpa"},
+            ("scores, softmax and their copies vanish, and one kernel a layer takes their place",),
+            "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
+            _fuse_attention,
+            lambda phase, leaf, kind: phase in PASSES and (leaf in EAGER or kind == REST),
+        ),
+        Change(
+            "fused_adamw",
+            "fused AdamW",
+            {"optimizer": "fused"},
+            ("its traffic is 28 bytes a parameter, at the rate of recorded runs", "the rest of the step is as before"),
+            "torch.optim.AdamW(..., fused=True)",
+            _fuse_adamw,
+            lambda phase, leaf, kind: phase == ranges.OPTIMIZER,
+        ),
+    )
+}
+"""By name, in the order in which a set of them is applied."""
+USUAL = (
+    *((name,) for name in CHANGES),
+    ("bf16", "fused_attention"),
+    ("bf16", "fused_attention", "fused_adamw"),
+)
+"""The sets of changes that are predicted where none is named."""
+
+
+def in_order(names: Any) -> list[Change]:
+    """The changes of these names, as they are applied. Raises Abstains where one is not known or two exclude each
+    other."""
+    asked = dict.fromkeys(names)
+    for name in asked:
+        if name not in CHANGES:
+            raise Abstains(f"no change is called {name}: choose of {', '.join(CHANGES)}")
+    if not asked:
+        raise Abstains("no change was named")
+    if {"tf32", "bf16"} <= set(asked):
+        raise Abstains("tf32 and bf16 are one choice: leave one out")
+    return [change for name, change in CHANGES.items() if name in asked]
+
+
+def baseline_state(baseline: Baseline) -> State:
+    return State(run=baseline.run, parts=baseline.parts.reset_index(drop=True))

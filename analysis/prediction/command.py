@@ -1,0 +1,88 @@
+"""From a recording to its predictions: printed, and kept in a ledger."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.capture.nsys_export import ExportError
+from analysis.comparison.errors import NotComparable
+from analysis.comparison.sides import is_capture, load_side
+from analysis.prediction import changes, ledger, rates
+from analysis.prediction.baseline import baselines
+from analysis.prediction.predict import Abstention, Prediction, advised, predict
+from analysis.recording.ingest import ResultsError
+from analysis.recording.store import RecordingError
+from analysis.reference import track_record
+
+NOT_PREDICTED = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """recording: folder of a recording, or of the results of a sweep. sets: each one set of changes, their names joined
+    by commas. only: KEY=VALUE of the runs. ledger: the file to write the predictions to."""
+
+    recording: Path
+    sets: Sequence[str] = ()
+    only: Sequence[str] = ()
+    ledger: Path | None = None
+
+
+def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]) -> int:
+    """Give each prediction to `out`, or one line to `err` where there can be none. Returns the exit code."""
+    try:
+        sets = [tuple(name.strip() for name in one_set.split(",")) for one_set in request.sets] or changes.USUAL
+        for names in sets:
+            changes.in_order(names)
+        if is_capture(request.recording):
+            raise NotComparable(
+                f"{request.recording} is no recording: a prediction needs the times of the unprofiled pass"
+            )
+        side = load_side(request.recording, request.only)
+        assert side.recording  # of what is no capture
+        wanted = set(side.runs["run_id"].astype(str))
+        known = [one_run for one_run in baselines(side.recording) if one_run.run["run_id"] in wanted]
+        if not known:
+            raise NotComparable(f"{request.recording} has no finished run that was timed and profiled")
+        made = rates.load()
+        said = [(one_run, predict(one_run, names, made)) for one_run in known for names in sets]
+        if request.ledger:
+            entries = [ledger.entry(*pair) for pair in said]
+            ledger.write(request.ledger, ledger.made_now(side.recording.manifest, made.gpu, entries))
+    except (NotComparable, RecordingError, ResultsError, ExportError, changes.Abstains) as error:
+        err(f"error: {error}")
+        return NOT_PREDICTED
+    for baseline in known:
+        out(f"{baseline.run['run_id']}: {baseline.step_ns / 1e6:.2f} ms a step, measured")
+        of_run = [one_said for one_run, one_said in said if one_run is baseline]
+        for one_said in of_run:
+            out(f"  {as_line(one_said)}")
+        for line in advice(of_run):
+            out(f"  {line}")
+    return 0
+
+
+def advice(said: Sequence[Prediction | Abstention]) -> list[str]:
+    """What to change first, in lines."""
+    ranked = advised(said)
+    if not ranked:
+        return ["what to change first: nothing of this, no gain is certain enough"]
+    lines = []
+    for place, prediction in enumerate(ranked, start=1):
+        least, most = (prediction.baseline_ns - time_ns for time_ns in (prediction.high_ns, prediction.low_ns))
+        record = track_record.sentence(prediction.changes)
+        gain = f"{(prediction.baseline_ns - prediction.step_ns) / 1e6:.2f} ms"
+        span = f"{least / 1e6:.2f} to {most / 1e6:.2f}"
+        lines.append(f"  {place}. {','.join(prediction.changes)} to save {gain} ({span}); track record: {record}")
+    return ["what to change first, expected:", *lines]
+
+
+def as_line(said: Prediction | Abstention) -> str:
+    """A prediction in one line."""
+    names = ",".join(said.changes)
+    if isinstance(said, Abstention):
+        return f"{names}: no prediction, {said.reason}"
+    times_ns = (said.step_ns, said.low_ns, said.high_ns, said.ceiling_ns)
+    step, low, high, floor = (f"{time_ns / 1e6:.2f}" for time_ns in times_ns)
+    faster = f"{said.baseline_ns / said.step_ns:.2f} times as fast, never below {floor} ms"
+    return f"{names}: {step} ms expected ({low} to {high}), {faster}; the {said.limited_by} limits it"

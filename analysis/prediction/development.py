@@ -1,0 +1,220 @@
+"""Fits the rates to recorded pairs, and says how well they do on sizes that they were not fitted to.
+
+python -m analysis.prediction.development RECORDING...
+"""
+
+import dataclasses
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.metrics import run_grid
+from analysis.prediction import changes, predict, rates
+from analysis.prediction.baseline import ATTENTION, GEMM, Baseline, baselines
+from analysis.prediction.rates import Rates
+from analysis.recording import store
+from analysis.reference import flops
+from jobs.contract import ranges
+
+AXES = {"precision": {"tf32": "tf32", "bf16": "bf16"}, "attention": {"sdpa": "fused_attention"}}
+AXES |= {"optimizer": {"fused": "fused_adamw"}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A run before and after `changes`."""
+
+    before: Baseline
+    after: Baseline
+    changes: tuple[str, ...]
+
+
+def pairs(runs: Iterable[Baseline]) -> list[Pair]:
+    """Each run with every run of the same size, context and mode that differs from it by changes alone."""
+    runs = list(runs)
+    return [
+        Pair(before, after, names) for before in runs for after in runs if (names := difference(before.run, after.run))
+    ]
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
+    """The changes that lead from one run to the other; none where something else differs, too."""
+    same = ("size", "context_length", "mode", "batch_size", "compile")
+    if any(str(before[name]) != str(after[name]) for name in same):
+        return ()
+    names = []
+    for axis, by_value in AXES.items():
+        old, new = str(before[axis]), str(after[axis])
+        if old == new:
+            continue
+        if old not in ("fp32", "naive", "own") or new not in by_value:
+            return ()
+        if axis == "optimizer" and str(before["mode"]) != "train_step":
+            continue
+        names.append(by_value[new])
+    return tuple(names)
+
+
+def fitted(every: list[Pair], runs: list[Baseline], peaks: Mapping[str, float], gpu: str) -> Rates:
+    """Rates of these pairs and runs."""
+    made = Rates(gpu=gpu, peaks=peaks, host=_host(runs))
+    for name in ("tf32", "bf16"):
+        made = _with_times(made, name, [pair for pair in every if name in pair.changes])
+    made = _with_attention(
+        made, [pair for pair in every if "fused_attention" in pair.changes and "bf16" not in pair.changes], runs
+    )
+    return _with_adamw(made, runs)
+
+
+def _with_times(made: Rates, name: str, chosen: list[Pair]) -> Rates:
+    """Adds the groups of a precision. Where attention changes, too, its groups and those around it are left out."""
+    rows: dict[str, list] = {}
+    more: dict[str, list] = {}
+    for pair in chosen:
+        if str(pair.before.run["mode"]) != "train_step":
+            continue
+        alone = pair.changes == (name,)
+        for (phase, leaf, kind), old, new in groups(pair):
+            if phase not in changes.PASSES or (name == "tf32" and kind != GEMM):
+                continue
+            attends = leaf in (*changes.EAGER, changes.FUSED) or (kind != GEMM and leaf in changes.AROUND)
+            if "::" in leaf or (attends and not alone):  # a library's own range: what sorts tokens is as before
+                continue
+            run = dict(pair.before.run) | {"precision": name}
+            values = changes.features(run, made, phase, leaf, kind, old)
+            rows.setdefault(changes.key_of(name, phase, leaf, kind), []).append((values, new["time_ns"]))
+            more.setdefault(f"{name}/{phase}/{leaf}/{kind}", []).append(
+                (new["launches"] - old["launches"]) / int(run["num_layers"])
+            )
+    return _added(made, rows, more)
+
+
+def groups(pair: Pair) -> Iterable[tuple[tuple[str, str, str], dict, dict]]:
+    """The groups of the run after, each with itself before (nothing where it comes with the change)."""
+    old = {(row["phase"], row["leaf"], row["kind"]): row for row in pair.before.parts.to_dict("records")}
+    for row in pair.after.parts.to_dict("records"):
+        key = (row["phase"], row["leaf"], row["kind"])
+        yield key, old.get(key, {"time_ns": 0.0, "launches": 0.0}), row
+
+
+def _added(made: Rates, rows: Mapping[str, list], more: Mapping[str, list]) -> Rates:
+    times = dict(made.times) | {key: rates.fit(*zip(*values)) for key, values in rows.items()}
+    launches = dict(made.launches) | {key: float(np.median(values)) for key, values in more.items()}
+    return dataclasses.replace(made, times=times, launches=launches)
+
+
+def _with_attention(made: Rates, chosen: list[Pair], runs: list[Baseline]) -> Rates:
+    rows: dict[str, list] = {}
+    more: dict[str, list] = {}
+    for pair in chosen:
+        for (phase, leaf, kind), old, new in groups(pair):
+            if phase not in changes.PASSES or leaf not in changes.AROUND or kind == GEMM or not old["time_ns"]:
+                continue
+            values = changes.features(pair.after.run, made, phase, leaf, kind, old)
+            key = f"fused_attention/{phase}/{leaf}/{kind}"
+            rows.setdefault(key, []).append((values, new["time_ns"]))
+            more.setdefault(key, []).append((new["launches"] - old["launches"]) / int(pair.after.run["num_layers"]))
+    for run in runs:
+        if str(run.run["attention"]) != "sdpa":
+            continue
+        shape, layers = run_grid.shape_of(run.run), int(run.run["num_layers"])
+        for row in run.parts[run.parts["kind"] == ATTENTION].to_dict("records"):
+            phase = row["phase"]
+            work = layers * changes.PASSES[phase] * flops.fused_attention(shape).flops / made.peaks["gemm_bf16"] * 1e9
+            bytes_ns = layers * shape.num_tokens * shape.d_model * flops.FP32_BYTES / (made.peaks["copy"] / 1e9)
+            key = f"fused_attention/{phase}/{changes.FUSED}/{ATTENTION}"
+            rows.setdefault(key, []).append(([0.0, work, 0.0, bytes_ns, 1e3 * layers], row["time_ns"]))
+            more.setdefault(key, []).append(row["launches"] / layers)
+    return _added(made, rows, more)
+
+
+def _with_adamw(made: Rates, runs: list[Baseline]) -> Rates:
+    rows, host = [], []
+    tensors = {
+        str(run.run["size"]): run.parts.loc[run.parts["phase"] == ranges.OPTIMIZER, "launches"].sum() / 8
+        for run in runs
+        if str(run.run["mode"]) == "train_step" and str(run.run["optimizer"]) == "own"
+    }
+    for run in runs:
+        if str(run.run["mode"]) != "train_step" or str(run.run["optimizer"]) != "fused":
+            continue
+        num_tensors = tensors[str(run.run["size"])]
+        busy_ns = run.parts.loc[run.parts["phase"] == ranges.OPTIMIZER, "time_ns"].sum()
+        work = flops.adamw(int(run.run["num_parameters"])).bytes / (made.peaks["copy"] / 1e9)
+        rows.append(([work, 1e3 * num_tensors], busy_ns))
+        host.append((run.clocks[ranges.OPTIMIZER].wall_ns - busy_ns) / num_tensors)
+    if not rows:
+        return made
+    matrix, target = zip(*rows)
+    times = dict(made.times) | {"fused_adamw/optimizer": rates.fit(matrix, target)}
+    return dataclasses.replace(made, times=times, host=dict(made.host) | {"fused_adamw": float(np.median(host))})
+
+
+def _host(runs: list[Baseline]) -> dict[str, float]:
+    known: dict[str, list[float]] = {}
+    for run in runs:
+        for phase, rate in predict.own_host_rates(run).items():
+            if phase != ranges.OPTIMIZER:
+                known.setdefault(predict.host_key(run.run, phase), []).append(rate)
+    return {key: float(np.median(values)) for key, values in known.items()}
+
+
+def errors_of(every: list[Pair], runs: list[Baseline], peaks: Mapping[str, float], gpu: str) -> list[dict]:
+    """Each pair predicted with the rates of all other sizes: changes, size, context_length, mode, baseline_ns,
+    predicted_ns, ceiling_ns, measured_ns, ratio (measured over predicted), limited_by; with `reason` where there is no
+    prediction."""
+    rows = []
+    for size in dict.fromkeys(str(pair.before.run["size"]) for pair in every):
+        others = [pair for pair in every if str(pair.before.run["size"]) != size]
+        of_others = [run for run in runs if str(run.run["size"]) != size]
+        made = fitted(others, of_others, peaks, gpu)
+        for pair in every:
+            if str(pair.before.run["size"]) == size:
+                rows.append(_error(pair, made))
+    return rows
+
+
+def _error(pair: Pair, made: Rates) -> dict:
+    run = pair.before.run
+    row = {"changes": "+".join(pair.changes), "size": str(run["size"]), "context_length": int(run["context_length"])}
+    row |= {"mode": str(run["mode"]), "baseline_ns": pair.before.step_ns, "measured_ns": pair.after.step_ns}
+    try:
+        said = predict.estimated(pair.before, pair.changes, made)
+    except changes.Abstains as reason:
+        return row | {"reason": str(reason)}
+    row |= {"predicted_ns": said.step_ns, "ceiling_ns": said.ceiling_ns, "limited_by": said.limited_by}
+    return row | {"ratio": pair.after.step_ns / said.step_ns}
+
+
+def develop(folders: Sequence[Path]) -> Rates:
+    """Rates of the recordings in `folders`, and their errors. Calibrated by the first of them that was."""
+    recordings = [store.load(folder) for folder in folders]
+    calibrated = next(recording for recording in recordings if recording.manifest.get("calibration"))
+    peaks = {rate["figure"]: rate["value"] for rate in calibrated.manifest["calibration"]}
+    sources = [{key: recording.manifest[key] for key in ("name", "created", "commit")} for recording in recordings]
+    made = developed([[*baselines(recording)] for recording in recordings], peaks, str(calibrated.manifest["gpu"]))
+    return dataclasses.replace(made, made_from=sources)
+
+
+def developed(runs: Sequence[Sequence[Baseline]], peaks: Mapping[str, float], gpu: str) -> Rates:
+    """Rates of the runs of several recordings, and their errors."""
+    every = [pair for of_recording in runs for pair in pairs(of_recording)]
+    # Across recordings, where no run of the same recording shows the change.
+    known = {(*pair.changes, pair.before.run["run_id"]) for pair in every}
+    across = pairs([run for of_recording in runs for run in of_recording if _has_host_times(run)])
+    every += [pair for pair in across if (*pair.changes, pair.before.run["run_id"]) not in known]
+    all_runs = [run for of_recording in runs for run in of_recording]
+    made = fitted(every, all_runs, peaks, gpu)
+    return dataclasses.replace(made, errors=errors_of(every, all_runs, peaks, gpu))
+
+
+def _has_host_times(run: Baseline) -> bool:
+    return not math.isnan(run.clocks[ranges.STEP].issue_ns)
+
+
+if __name__ == "__main__":
+    rates.save(develop([Path(folder) for folder in sys.argv[1:]]))

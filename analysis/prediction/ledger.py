@@ -1,0 +1,182 @@
+"""Predictions in files that are never edited: written before the runs that test them are measured, and held against
+those by the id of the run. A measurement counts where it started after the prediction was made, on the same GPU."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from analysis.prediction import changes, rates
+from analysis.prediction.baseline import Baseline
+from analysis.prediction.predict import Abstention, Prediction
+from analysis.recording.store import RecordingError
+from jobs.contract.axes import Run
+from jobs.contract.integrity import is_intact, load_json, with_digest
+from jobs.contract.ranges import STEP
+
+FOLDER = "predictions"
+"""Below site/data."""
+
+
+class LedgerError(RecordingError):
+    """A ledger that cannot be used. The message is one line: which file, what is wrong, what to do."""
+
+
+class Entry(BaseModel):
+    """One prediction, in ns, or the reason why there is none. run_id: of the baseline; tested_by: of the run that will
+    show whether it holds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    run_id: str
+    tested_by: str
+    size: str
+    context_length: int
+    mode: str
+    changes: tuple[str, ...]
+    baseline_ns: float = Field(gt=0)
+    predicted_ns: float | None = None
+    low_ns: float | None = None
+    high_ns: float | None = None
+    ceiling_ns: float | None = None
+    limited_by: str = ""
+    reason: str = ""
+
+    @model_validator(mode="after")
+    def check(self) -> "Entry":
+        times = (self.ceiling_ns, self.low_ns, self.predicted_ns, self.high_ns)
+        if self.reason:
+            if any(time_ns is not None for time_ns in times):
+                raise ValueError("an abstention has times")
+            return self
+        if any(time_ns is None for time_ns in times):
+            raise ValueError("a prediction needs ceiling_ns, low_ns, predicted_ns and high_ns")
+        if list(times) != sorted(times):  # type: ignore[type-var]
+            raise ValueError("ceiling_ns, low_ns, predicted_ns and high_ns are not in order")
+        return self
+
+
+class Ledger(BaseModel):
+    """Predictions that were made at one time from one recording, and with what."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    made_at: datetime
+    program: str
+    rates: str
+    gpu: str
+    recording: Mapping[str, str]
+    predictions: tuple[Entry, ...]
+
+
+def entry(baseline: Baseline, said: Prediction | Abstention) -> Entry:
+    """A prediction as it stands in a ledger."""
+    run = baseline.run
+    facts: dict[str, Any] = {"run_id": str(run["run_id"]), "tested_by": run_id_after(run, said.changes)}
+    facts |= {"size": str(run["size"]), "context_length": int(run["context_length"]), "mode": str(run["mode"])}
+    facts |= {"changes": said.changes, "baseline_ns": round(baseline.step_ns)}
+    if isinstance(said, Abstention):
+        return Entry(**facts, reason=said.reason)
+    times = {f"{name}_ns": round(getattr(said, f"{name}_ns")) for name in ("low", "high", "ceiling")}
+    return Entry(**facts, **times, predicted_ns=round(said.step_ns), limited_by=said.limited_by)
+
+
+def run_id_after(run: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Id of the run that `run` is with the changes."""
+    fields = {name: run[name] for name in Run.model_fields if name in run and not pd.isna(run[name])}
+    plain = {name: value.item() if hasattr(value, "item") else value for name, value in fields.items()}
+    for name in names:
+        plain |= changes.CHANGES[name].sets if name in changes.CHANGES else {}
+    return Run(**plain).run_id
+
+
+def made_now(manifest: Mapping[str, Any], gpu: str, entries: Sequence[Entry]) -> Ledger:
+    """A ledger of these predictions, made now by this program."""
+    try:
+        program = version("profiler-job")
+    except PackageNotFoundError:
+        program = "not installed"
+    return Ledger(
+        made_at=datetime.now(UTC).replace(microsecond=0),
+        program=program,
+        rates=hashlib.sha256(rates.FILE.read_bytes()).hexdigest()[:12],
+        gpu=gpu,
+        recording={key: str(manifest.get(key, "")) for key in ("name", "created", "commit")},
+        predictions=tuple(entries),
+    )
+
+
+def write(file: Path, ledger: Ledger) -> None:
+    """Write a new ledger. Raises LedgerError where the file is there already: what was predicted is not changed."""
+    text = json.dumps(with_digest(ledger.model_dump(mode="json", exclude_defaults=True)), indent=1) + "\n"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open(file, "x", encoding="utf-8") as opened:
+            opened.write(text)
+            opened.flush()
+            os.fsync(opened.fileno())
+    except FileExistsError:
+        raise LedgerError(f"{file} is there already, and predictions are never changed: give another file") from None
+    except OSError as error:
+        raise LedgerError(f"{file} cannot be written ({error.strerror or error})") from error
+
+
+def read(file: Path) -> Ledger:
+    """Raises LedgerError."""
+    try:
+        content = load_json(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise LedgerError(f"{file} cannot be read as a ledger of predictions ({error}): take it from git") from error
+    if not isinstance(content, dict) or not is_intact(content):
+        raise LedgerError(f"{file} is not what was written (its digest differs): take it from git")
+    try:
+        return Ledger(**{key: value for key, value in content.items() if key != "digest"})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise LedgerError(f"{file} is no ledger of predictions ({where}: {first['msg']}): take it from git") from error
+
+
+def read_all(folder: Path) -> list[Ledger]:
+    """The ledgers in a folder, which need not exist, the oldest first. Raises LedgerError."""
+    return sorted((read(file) for file in sorted(folder.glob("*.json"))), key=lambda ledger: ledger.made_at)
+
+
+def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.DataFrame:
+    """Every prediction, one row each: what an Entry has, made_at, and of the run that tests it, where it was measured
+    since: measured_ns, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling)."""
+    measured = pd.concat([pd.DataFrame(columns=["run_id", "gpu_name", "started_at", "measured_ns"])] + [
+        _steps(recording) for recording in recordings
+    ])  # fmt: skip
+    rows = []
+    for ledger in ledgers:
+        for prediction in ledger.predictions:
+            row = prediction.model_dump() | {"made_at": ledger.made_at, "changes": "+".join(prediction.changes)}
+            tests = measured[(measured["run_id"] == prediction.tested_by) & (measured["gpu_name"] == ledger.gpu)]
+            tests = tests[pd.to_datetime(tests["started_at"], utc=True) > ledger.made_at]
+            rows.append(row | {"measured_ns": float(tests["measured_ns"].iloc[0]) if len(tests) else float("nan")})
+    names = [*Entry.model_fields, "made_at", "measured_ns"]
+    table = pd.DataFrame(rows, columns=names)
+    times = [name for name in names if name.endswith("_ns")]
+    table = table.astype(dict.fromkeys(times, float))
+    known = table["measured_ns"].notna() & table["predicted_ns"].notna()
+    table["error"] = table["predicted_ns"] / table["measured_ns"] - 1
+    table["inside"] = table["measured_ns"].between(table["low_ns"], table["high_ns"]) & known
+    table["beaten"] = (table["measured_ns"] < table["ceiling_ns"]) & known
+    return table
+
+
+def _steps(recording: Any) -> pd.DataFrame:
+    steps = recording.steps
+    rows = steps[(steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == STEP)]
+    medians = rows.groupby(rows["run_id"].astype(str))["wall_ns"].median().rename("measured_ns")
+    runs = recording.runs[recording.runs["status"].astype(str) == "ok"]
+    runs = runs[["run_id", "gpu_name", "started_at"]].astype(str)
+    return runs.merge(medians.rename_axis("run_id").reset_index(), on="run_id")

@@ -1,0 +1,215 @@
+"""The time of a step after a set of changes: phase by phase what the GPU needs or what the host needs, the longer.
+
+The timed pass synchronises at the ends of phases, so that a step is the sum of its phases. A phase that no change
+touches is as it was measured. What the host needs is told from launches and from the unprofiled pass; times of the host
+under nsys are inflated and are not used.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.metrics import run_grid
+from analysis.metrics.advice import GAP_NS, HOST_LIMITED, Clock
+from analysis.prediction import changes
+from analysis.prediction.baseline import GEMM, Baseline
+from analysis.prediction.changes import Abstains, Change, State
+from analysis.prediction.rates import Rates
+from analysis.reference import flops
+from jobs.contract import ranges
+
+LONGEST_GAP_NS = 4000.0
+QUEUE = 1000
+"""Launches that a GPU's queue holds: a host with no more of them never waits for the GPU."""
+HOST_WEIGHT = 0.5
+"""How far a run's own host counts (an exponent): one host differs from minute to minute by as much as hosts do."""
+COVERED = (0.05, 0.95)
+"""Quantiles of the errors of other sizes that an interval spans."""
+FEWEST = 8
+"""Errors that an interval is made of at least."""
+SURE = 0.97
+"""Kernel times repeat within 1%, measured peaks within 3%: this part of them is what cannot be beaten."""
+HOST, GPU = "host", "GPU"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Of a step, in ns. ceiling_ns: no step takes less. limited_by: HOST or GPU, by the larger part of the step."""
+
+    baseline_ns: float
+    step_ns: float
+    ceiling_ns: float
+    limited_by: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction(Estimate):
+    """low_ns, high_ns: where the measured step is expected, by the errors of recorded pairs of other sizes."""
+
+    changes: tuple[str, ...]
+    low_ns: float
+    high_ns: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Abstention:
+    """No prediction, and why."""
+
+    changes: tuple[str, ...]
+    reason: str
+
+
+def predict(baseline: Baseline, names: Iterable[str], rates: Rates) -> Prediction | Abstention:
+    """What the step of `baseline` would take with all the changes `names`, or why that cannot be said."""
+    names = tuple(names)
+    try:
+        estimate = estimated(baseline, names, rates)
+        low, high = interval(rates.errors, estimate.limited_by, str(baseline.run["size"]))
+    except Abstains as reason:
+        return Abstention(changes=names, reason=str(reason))
+    return Prediction(
+        **vars(estimate),
+        changes=tuple(change.name for change in changes.in_order(names)),
+        low_ns=max(estimate.step_ns * low, estimate.ceiling_ns),
+        high_ns=estimate.step_ns * high,
+    )
+
+
+def estimated(baseline: Baseline, names: Iterable[str], rates: Rates) -> Estimate:
+    """The same without an interval. Raises Abstains."""
+    wanted = changes.in_order(names)
+    if str(baseline.run["gpu_name"]) != rates.gpu:
+        raise Abstains(f"the recorded pairs are of {rates.gpu}, and this run is of {baseline.run['gpu_name']}")
+    state = changes.baseline_state(baseline)
+    for change in wanted:
+        state = change(state, rates)
+    times = {phase: phase_ns(baseline, state, phase, rates) for phase in baseline.phases}
+    between_ns = baseline.step_ns - sum(baseline.clocks[phase].wall_ns for phase in baseline.phases)
+    step_ns = between_ns + sum(time_ns for time_ns, _ in times.values())
+    by_host_ns = sum(time_ns for time_ns, limit in times.values() if limit == HOST)
+    ceiling_ns = ceiling(baseline, state, wanted, rates)
+    return Estimate(
+        baseline_ns=baseline.step_ns,
+        step_ns=max(step_ns, ceiling_ns),
+        ceiling_ns=ceiling_ns,
+        limited_by=HOST if by_host_ns > step_ns / 2 else GPU,
+        reasons=tuple(
+            f"{phase} {baseline.clocks[phase].wall_ns / 1e6:.1f} -> {time_ns / 1e6:.1f} ms, limited by the {limit}"
+            for phase, (time_ns, limit) in times.items()
+            if phase in state.touched
+        ),
+    )
+
+
+def phase_ns(baseline: Baseline, state: State, phase: str, rates: Rates) -> tuple[float, str]:
+    """Time of a phase after the changes, and what limits it."""
+    clock = baseline.clocks[phase]
+    if phase not in state.touched:
+        return clock.wall_ns, HOST if clock.issue_ns > HOST_LIMITED * clock.wall_ns else GPU
+    before, after = (parts[parts["phase"] == phase] for parts in (baseline.parts, state.parts))
+    busy_ns, launches = float(after["time_ns"].sum()), float(after["launches"].sum())
+    if phase == ranges.OPTIMIZER:
+        # Fused AdamW sorts all tensors into groups before it launches its first kernel: the two add up.
+        host_ns = launches * rates.host["fused_adamw"]
+        return busy_ns + host_ns, HOST if host_ns > busy_ns else GPU
+    gpu_ns = busy_ns + launches * gap_ns(clock, before)
+    host_ns = launches * rates.host[host_key(state.run, phase)] * host_speed(baseline, rates)
+    return (host_ns, HOST) if host_ns > gpu_ns else (gpu_ns, GPU)
+
+
+def gap_ns(clock: Clock, before: pd.DataFrame) -> float:
+    """Between operations of a phase, as the run itself has it where the GPU limits the phase."""
+    if math.isnan(clock.issue_ns) or clock.issue_ns > HOST_LIMITED * clock.wall_ns:
+        return GAP_NS
+    gap = (clock.wall_ns - before["time_ns"].sum()) / max(before["launches"].sum(), 1)
+    return float(np.clip(gap, 0.0, LONGEST_GAP_NS))
+
+
+def host_key(run: Mapping[str, Any], phase: str) -> str:
+    """Of a phase in `Rates.host`: an operation is less work for the host without gradients, and more under autocast."""
+    of_phase = "no_grad" if str(run["mode"]) == "forward" else phase
+    return f"{of_phase}/autocast" if str(run["precision"]) == "bf16" else of_phase
+
+
+def host_speed(baseline: Baseline, rates: Rates) -> float:
+    """Time of this run's host over that of the recorded runs; 1 where the host always waited for the GPU."""
+    keys = {phase: host_key(baseline.run, phase) for phase in baseline.phases}
+    known = {keys[phase]: rate for phase, rate in own_host_rates(baseline).items() if keys[phase] in rates.host}
+    ratios = [rate / rates.host[key] for key, rate in known.items()]
+    return float(np.median(ratios)) ** HOST_WEIGHT if ratios else 1.0
+
+
+def own_host_rates(baseline: Baseline) -> dict[str, float]:
+    """ns of the host for each operation by phase, of the unprofiled pass, where it did not wait for the GPU."""
+    known = {}
+    for phase in changes.PASSES:
+        if phase not in baseline.clocks:
+            continue
+        clock = baseline.clocks[phase]
+        launches = baseline.parts.loc[baseline.parts["phase"] == phase, "launches"].sum()
+        waits = launches > QUEUE and clock.issue_ns < HOST_LIMITED * clock.wall_ns
+        if launches and not waits and not math.isnan(clock.issue_ns):
+            known[phase] = clock.issue_ns / launches
+    return known
+
+
+def interval(errors: Sequence[Mapping[str, Any]], limited_by: str, size: str) -> tuple[float, float]:
+    """Quantiles COVERED of measured over predicted time of the pairs of other sizes that the same thing limits, or of
+    all where these are few. Raises Abstains."""
+    others = [error for error in errors if error["size"] != size and "ratio" in error]
+    alike = [error["ratio"] for error in others if error["limited_by"] == limited_by]
+    ratios = alike if len(alike) >= FEWEST else [error["ratio"] for error in others]
+    if len(ratios) < FEWEST:
+        raise Abstains("too few recorded pairs of other sizes for an interval")
+    low, high = np.quantile(ratios, COVERED)
+    return float(min(low, 1.0)), float(max(high, 1.0))
+
+
+def advised(said: Iterable[Prediction | Abstention]) -> list[Prediction]:
+    """What to change first: the predictions whose whole interval is a gain, the shortest step first."""
+    predictions = [one_said for one_said in said if isinstance(one_said, Prediction)]
+    gains = [prediction for prediction in predictions if prediction.high_ns < prediction.baseline_ns]
+    return sorted(gains, key=lambda prediction: prediction.step_ns)
+
+
+def development(rates: Rates) -> pd.DataFrame:
+    """The pairs that the rates were developed on, each predicted with the rates and the errors of other sizes: what an
+    error has, low_ns, high_ns, error (predicted over measured, less 1), inside, beaten (the ceiling)."""
+    rows = []
+    for pair in rates.errors:
+        ends = {}
+        if "ratio" in pair:
+            low, high = interval(rates.errors, pair["limited_by"], pair["size"])
+            ends = {
+                "low_ns": max(pair["predicted_ns"] * low, pair["ceiling_ns"]),
+                "high_ns": pair["predicted_ns"] * high,
+            }
+        rows.append(dict(pair) | ends)
+    table = pd.DataFrame(rows)
+    table["error"] = table["predicted_ns"] / table["measured_ns"] - 1
+    table["inside"] = table["measured_ns"].between(table["low_ns"], table["high_ns"])
+    return table.assign(beaten=table["measured_ns"] < table["ceiling_ns"])
+
+
+def ceiling(baseline: Baseline, state: State, wanted: Iterable[Change], rates: Rates) -> float:
+    """What no step beats: the operations that no change touches, and matmuls at the measured peak; all else of what is
+    touched is free. The host is left out: hosts differ by more than could be promised of them."""
+    parts = baseline.parts
+    groups = zip(parts["phase"], parts["leaf"], parts["kind"])
+    touched = np.array([any(change.touches(*group) for change in wanted) for group in groups], bool)
+    matmuls = parts[touched & (parts["kind"] == GEMM)]
+    needed = 0.0
+    if len(matmuls):
+        costs = flops.matmul_costs(run_grid.shape_of(baseline.run))
+        fused = str(state.run["attention"]) != "naive"
+        for phase, leaf in zip(matmuls["phase"], matmuls["leaf"]):
+            if leaf in costs and not (fused and leaf in changes.BATCHED):
+                cost, number = costs[leaf]
+                needed += changes.PASSES[phase] * number * cost.flops
+        needed *= 1e9 / rates.peaks[f"gemm_{state.run['precision']}"]
+    return SURE * float(parts.loc[~touched, "time_ns"].sum() + needed)

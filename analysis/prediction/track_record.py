@@ -1,0 +1,40 @@
+"""Makes the track record that advice is said with, from the ledgers and recordings in a folder.
+
+python -m analysis.prediction.track_record site/data
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.prediction import ledger, predict, rates
+from analysis.recording import store
+from analysis.reference.track_record import CLOSE, FILE, Record
+from jobs.contract.integrity import find_folders
+
+
+def records(predicted: pd.DataFrame, developed: pd.DataFrame) -> dict[str, Record]:
+    """By change. predicted: as of `ledger.held_against`; developed: as of `predict.development`."""
+    pairs = developed[developed["error"].notna()]
+    made = {}
+    for names in dict.fromkeys([*predicted["changes"], *pairs["changes"]]):
+        rows = predicted[predicted["changes"] == names]
+        kept = rows[rows["predicted_ns"].notna()]
+        tested = kept["error"].dropna().abs()
+        errors = pairs.loc[pairs["changes"] == names, "error"].abs()
+        close = (int((values <= CLOSE).sum()) for values in (tested, errors))
+        made[names] = Record(len(kept), len(rows) - len(kept), len(tested), next(close), len(errors), next(close))
+    return made
+
+
+def of_folder(data: Path) -> dict[str, Record]:
+    recordings = [store.load(folder) for folder in find_folders(data, "manifest.json")]
+    predicted = ledger.held_against(ledger.read_all(data / ledger.FOLDER), recordings)
+    return records(predicted, predict.development(rates.load()))
+
+
+if __name__ == "__main__":
+    rows = {names: record._asdict() for names, record in of_folder(Path(sys.argv[1])).items()}
+    FILE.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,78 @@
+"""What to change first, in lines: of a capture times behind changes, and ceilings; of a recorded run predictions,
+too."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis.capture.advice import LABELS
+from analysis.capture.summary import SECTIONS, Summary
+from analysis.reference import track_record
+from analysis.show.values import brief_time, shown
+
+TITLE = "What to change first"
+NOTE = (
+    "Times of this capture, not predictions: behind a change is what it does away with or makes faster, and no gain is "
+    "larger than its ceiling; gains do not add up"
+)
+MOST = 4
+"""Advices on the page of a run."""
+NOTHING = "Nothing that is known here: the capture has no evidence for it"
+
+
+def advice_of(summary: Summary) -> list[list[str]]:
+    """Of each advice its lines, the first with the times; then a line for each reason not to advise. No lines where
+    some sections are chosen, or no GPU worked."""
+    table = summary.sections["advice"]
+    if len(summary.shown) < len(SECTIONS) or not len(table):
+        return []
+    advised = table[table["reason"] == ""]
+    entries = [_entry(place, row) for place, (_, row) in enumerate(advised.iterrows(), start=1)] or [[NOTHING]]
+    return [*entries, *([line] for line in _withheld(table))]
+
+
+def _entry(place: int, row: pd.Series) -> list[str]:
+    times = f"{brief_time(row['time_ns'])} behind it ({shown('share', row['share'])})"
+    return [
+        f"{place}. {LABELS[row['change']]}: {times}, ceiling {brief_time(row['ceiling_ns'])}",
+        f"do: {row['do']}",
+        f"evidence: {row['evidence']}",
+        f"how sure: {row['sure']}; track record: {track_record.sentence([row['change']])}",
+    ]
+
+
+def _withheld(table: pd.DataFrame) -> Iterator[str]:
+    rows = table[table["reason"] != ""]
+    return _not_advised(zip(rows["change"], rows["reason"]))
+
+
+def _not_advised(reasons: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """A line for each reason, with all changes that have it."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in reasons:
+        by_reason.setdefault(reason, []).append(LABELS[name])
+    for reason, labels in by_reason.items():
+        yield f"Not advised, {', '.join(labels)}: {reason}"
+
+
+def of_run(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each of the first MOST advices of a recorded run, and one for each reason not to advise. entries: as
+    of `run_page`."""
+    advised = [entry for entry in entries if not entry["reason"]]
+    withheld = ((entry["changes"][0], entry["reason"]) for entry in entries if entry["reason"])
+    return [*map(_line, advised[:MOST]), *_not_advised(withheld)]
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    labels = ", ".join(LABELS[name] for name in entry["changes"])
+    if len(entry["changes"]) > 1:
+        labels += ", together"
+    record = f"track record: {track_record.sentence(entry['changes'])}"
+    ceiling = brief_time(entry["ceiling_ns"])
+    if entry["gain_ns"] is None:
+        behind = f"{brief_time(entry['time_ns'])} behind it, ceiling {ceiling}"
+        return f"{labels}: {behind}; do: {entry['do']}; how sure: {entry['sure']}; {record}"
+    gain, least, most = (brief_time(entry[f"{name}_ns"]) for name in ("gain", "least", "most"))
+    expected = f"saves {gain} ({least} to {most}) of {brief_time(entry['step_ns'])}, never more than {ceiling}"
+    return f"{labels}: {expected}; do: {entry['do']}; {record}"

@@ -1,0 +1,212 @@
+"""What to change first: each change is advised where a capture has evidence for it, and not where it has none or where
+something else limits it."""
+
+import pytest
+
+from analysis.capture.advice import DO, LABELS
+from analysis.capture.nsys_export import read
+from analysis.capture.summary import summarise
+from analysis.reference import track_record
+from analysis.show.advice import advice_of
+from analysis.show.forms import as_markdown, as_text
+
+from .nsys_files import Export
+from .profiles import profile
+from .test_findings import ADDCDIV, CAST, FFMA, FLASH, GEMM, MUL, NLL, SOFTMAX, TOPK
+
+US, MS = 1_000, 1_000_000
+SM80 = "void cutlass::Kernel2<cutlass_80_{}>(T1::Params)"
+TF32_GEMM = SM80.format("tensorop_s1688gemm_128x128_16x4_nt_align4")
+BF16_GEMM = SM80.format("tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_tn_align8")
+UNALIGNED = SM80.format("tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_tn_align2")
+TRITON = "triton_poi_fused_add_mul_3"
+
+
+def capture_of(*names, repeat=1, each=100 * US, idle=0, gpu="NVIDIA H200"):
+    """Kernels in a row. idle: time before each of them for which the host launches it late."""
+    export = Export()
+    if gpu:
+        export.rows["TARGET_INFO_GPU"].append({"id": 0, "name": gpu, "totalMemory": 1, "clockRate": 1, "smCount": 1})
+        export.rows["TARGET_INFO_CUDA_DEVICE"].append({"gpuId": 0, "cudaId": 0, "pid": 1})
+    for number, name in enumerate(names * repeat):
+        start = MS + number * (each + idle)
+        export.launch(start - 10 * US if idle else number * 10, start=start, end=start + each, name=name)
+    return export
+
+
+def with_copies(host, kernels_hide=False):
+    """Copies from the host's memory (0 pageable, 1 pinned) between kernels, or while one runs."""
+    export = capture_of(GEMM, each=10 * MS)
+    for number in range(4):
+        call = export.call(100 + 20 * number, 110 + 20 * number, name="cudaMemcpyAsync_v3020")
+        start = (2 if kernels_hide else 12) * MS + number * MS
+        export.copy(start, start + MS, call, host=host)
+    return export
+
+
+def with_waits(of_gpu):
+    """Pairs of kernels; between two of them the host waits in a synchronisation and then launches late, or does not
+    wait."""
+    export = capture_of(GEMM)
+    for number in range(1, 5):
+        start = MS + number * MS
+        if of_gpu:
+            export.call(start - 900 * US, start - 100 * US, name="cudaStreamSynchronize_v3020")
+        export.launch(start - 50 * US if of_gpu else 100 + number, start=start, end=start + 100 * US, name=GEMM)
+    return export
+
+
+def with_graphs(export):
+    """The same, launched by a CUDA graph."""
+    export.call(1, 9, name="cudaGraphLaunch_v10000")
+    return export
+
+
+def with_loading(export):
+    """The same, while code is loaded."""
+    export.call(MS, 2 * MS, name="cuLibraryLoadData")
+    return export
+
+
+ATTENTION = (GEMM, MUL, SOFTMAX, GEMM)
+GIVEN = {
+    "tf32": capture_of(FFMA, MUL),
+    "bf16": capture_of(TF32_GEMM, MUL),
+    "fused_attention": capture_of(*ATTENTION, repeat=3),
+    "fused_adamw": capture_of(ADDCDIV, repeat=60),
+    "compile": capture_of(GEMM, MUL, MUL),
+    "cuda_graphs": capture_of(GEMM, repeat=9, idle=100 * US),
+    "padding": capture_of(UNALIGNED, MUL),
+    "casts": capture_of(GEMM, CAST),
+    "copies": with_copies(host=0),
+    "synchronisations": with_waits(of_gpu=True),
+}
+NOT_GIVEN = {
+    "tf32": {
+        "on tensor cores already": (capture_of(TF32_GEMM, MUL), ""),
+        "the host limits it": (capture_of(FFMA, repeat=9, idle=300 * US), "the GPU waits for launches"),
+        "a GPU that has none": (capture_of(FFMA, gpu="Tesla V100-SXM2-16GB"), "does not have it"),
+        "a GPU that is not named": (capture_of(FFMA, gpu=""), "it is not known whether the GPU"),
+    },
+    "bf16": {
+        "there already": (capture_of(BF16_GEMM, MUL), ""),
+        "some of it": (capture_of(BF16_GEMM, TF32_GEMM), "some of its GEMMs are in 16 bits already"),
+        "no matmuls to speak of": (capture_of(FFMA, *[MUL] * 20), ""),
+        "the host limits it": (capture_of(FFMA, repeat=9, idle=300 * US), "the GPU waits for launches"),
+    },
+    "fused_attention": {
+        "fused already": (capture_of(GEMM, FLASH, GEMM, repeat=3), ""),
+        "a loss": (capture_of(GEMM, SOFTMAX, NLL, GEMM, repeat=3), ""),
+        "a router of experts": (capture_of(GEMM, SOFTMAX, TOPK, GEMM, repeat=3), ""),
+    },
+    "fused_adamw": {"few kernels": (capture_of(GEMM, ADDCDIV, repeat=9), "")},
+    "compile": {
+        "compiled already": (capture_of(GEMM, MUL, MUL, TRITON), "it is compiled already"),
+        "matmuls alone": (capture_of(GEMM, repeat=9), ""),
+        "an optimizer alone": (capture_of(ADDCDIV, repeat=60), ""),
+    },
+    "cuda_graphs": {
+        "the GPU does not wait": (capture_of(GEMM, repeat=9), ""),
+        "there already": (with_graphs(capture_of(GEMM, repeat=9, idle=100 * US)), "it runs CUDA graphs already"),
+        "start-up": (with_loading(capture_of(GEMM, repeat=9, idle=100 * US)), "start-up is in these numbers"),
+    },
+    "padding": {
+        "padded": (capture_of(BF16_GEMM, MUL), ""),
+        "the host limits it": (capture_of(UNALIGNED, repeat=9, idle=300 * US), "the GPU waits for launches"),
+    },
+    "casts": {"none": (capture_of(GEMM, MUL), "")},
+    "copies": {
+        "pinned": (with_copies(host=1), ""),
+        "kernels hide them": (with_copies(host=0, kernels_hide=True), "kernels hide its copies"),
+        "start-up": (with_loading(with_copies(host=0)), "start-up is in these numbers"),
+    },
+    "synchronisations": {"none": (with_waits(of_gpu=False), "")},
+    "larger_batch": {"any capture": (capture_of(GEMM), "it is not known how much memory is left")},
+    "checkpointing": {"any capture": (capture_of(GEMM), "it is not known how much memory is left")},
+}
+
+
+@pytest.fixture
+def summary(tmp_path):
+    return lambda export: summarise(read(export.sqlite(tmp_path / "x.sqlite"), details=False))
+
+
+@pytest.mark.parametrize("change", GIVEN)
+def test_it_is_advised_where_the_capture_has_evidence_for_it(summary, change):
+    rows = summary(GIVEN[change]).sections["advice"].set_index("change")
+    row = rows.loc[change]
+    assert row["reason"] == "" and row["do"] == DO[change] and row["evidence"]
+    assert 0 < row["time_ns"] <= row["ceiling_ns"]
+    assert 0 < row["share"] <= 1
+    assert row["sure"].split(":")[0] in ("high", "medium", "low")
+
+
+@pytest.mark.parametrize(("change", "case"), [(change, case) for change in NOT_GIVEN for case in NOT_GIVEN[change]])
+def test_it_is_not_advised_without_evidence_or_where_something_else_limits(summary, change, case):
+    export, reason = NOT_GIVEN[change][case]
+    rows = summary(export).sections["advice"].set_index("change")
+    if not reason:
+        assert change not in rows.index
+        return
+    assert rows.loc[change, "reason"].startswith(reason) or reason in rows.loc[change, "reason"]
+    assert not rows.loc[change, "do"] and rows.loc[change, ["time_ns", "ceiling_ns"]].isna().all()
+
+
+def test_every_change_has_both():
+    assert [*GIVEN, "larger_batch", "checkpointing"] == [*NOT_GIVEN] == [*LABELS]
+
+
+def test_the_most_time_comes_first_and_reasons_come_last(summary):
+    table = summary(capture_of(FFMA, *[MUL] * 3, CAST, gpu="")).sections["advice"]
+    assert table["change"].tolist() == ["compile", "casts", "tf32", "bf16", "larger_batch", "checkpointing"]
+    assert table["time_ns"].tolist()[:2] == [400 * US, 100 * US]
+
+
+def test_what_runs_as_graphs_that_hide_their_kernels_is_not_judged(summary):
+    export = capture_of(FFMA)
+    export.graph(20 * MS, 30 * MS, export.call(1, 9, name="cudaGraphLaunch_v10000"))
+    rows = summary(export).sections["advice"].set_index("change")
+    assert rows.loc["tf32", "reason"].startswith("graph executions hide their kernels")
+
+
+def test_without_work_on_a_gpu_there_is_no_advice(summary):
+    export = Export()
+    export.call(1, 2)
+    assert advice_of(summary(export)) == []
+
+
+def test_show_ends_with_it_and_says_that_it_is_no_prediction(summary):
+    said = summary(GIVEN["tf32"])
+    text = as_text(said, 20, 120).split("\nWhat to change first\n")[1]
+    assert "TF32: 100 µs behind it (50.0%), ceiling 100 µs" in text
+    assert 'do: torch.set_float32_matmul_precision("high")' in text
+    assert "evidence: GEMMs run in FP32" in text
+    assert f"track record: {track_record.sentence(['tf32'])}" in " ".join(text.split())
+    assert "Times of this capture, not predictions" in text.splitlines()[-2]
+    assert "## What to change first" in as_markdown(said, 20)
+
+
+def test_with_nothing_to_advise_it_says_so(summary):
+    said = summary(capture_of(GEMM))
+    assert [line for entry in advice_of(said) for line in entry] == [
+        "Nothing that is known here: the capture has no evidence for it",
+        "Not advised, larger batch, activation checkpointing: it is not known how much memory is left",
+    ]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "advised", "withheld"),
+    [
+        ("train", {"cuda_graphs", "compile", "fused_adamw", "fused_attention"}, {"tf32", "bf16"}),
+        ("train_threads", {"cuda_graphs", "compile", "fused_adamw", "fused_attention"}, {"tf32", "bf16"}),
+        ("train_tf32", {"cuda_graphs", "compile", "fused_adamw", "fused_attention", "bf16"}, set()),
+        ("train_bf16_sdpa", {"cuda_graphs", "compile", "fused_adamw", "casts"}, set()),
+        ("forward_whole", {"tf32", "bf16", "compile", "fused_attention"}, {"cuda_graphs"}),
+        ("graph_node", {"tf32", "bf16"}, set()),
+    ],
+)
+def test_real_captures_have_the_advice_that_their_programs_leave_open(name, advised, withheld):
+    table = summarise(read(profile(name), details=False)).sections["advice"]
+    assert set(table["change"][table["reason"] == ""]) == advised
+    assert set(table["change"][table["reason"] != ""]) == withheld | {"larger_batch", "checkpointing"}

@@ -1,0 +1,71 @@
+"""`profiler-job predict` on a recording that is made up, and on what is none."""
+
+import pytest
+from typer.testing import CliRunner
+
+from analysis.prediction import ledger
+from analysis.recording import store
+from jobs.__main__ import app
+from tests import synthetic
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    recording = synthetic.recording(sizes=("small",), contexts=(128,))
+    folder = tmp_path_factory.mktemp("recording") / "made-up"
+    tables = {name: getattr(recording, name) for name in store.TABLES}
+    store.write(folder, tables, {key: value for key, value in recording.manifest.items() if key != "tables"})
+    return folder
+
+
+def predict(*arguments):
+    done = CliRunner().invoke(app, ["predict", *map(str, arguments)])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+def test_each_run_is_said_with_each_set(folder):
+    code, said = predict(folder, "--run", "mode=train_step", "--change", "fused_adamw", "--change", "bf16")
+    assert code == 0
+    assert "train_step: " in said and "ms a step, measured" in said
+    assert "  fused_adamw: " in said
+    assert "  bf16: no prediction, " in said
+
+
+def test_without_sets_the_usual_ones_are_said(folder):
+    code, said = predict(folder, "--run", "mode=train_step")
+    assert code == 0
+    assert "  bf16,fused_attention,fused_adamw: " in said
+
+
+def test_a_ledger_is_kept_and_never_written_again(folder, tmp_path):
+    file = tmp_path / "a.json"
+    assert predict(folder, "--change", "fused_adamw", "--ledger", file)[0] == 0
+    made = ledger.read(file)
+    assert made.recording["name"] == "synthetic"
+    assert {entry.mode for entry in made.predictions} == {"forward", "forward_backward", "train_step"}
+    code, said = predict(folder, "--change", "fused_adamw", "--ledger", file)
+    assert (code, said.count("\n")) == (2, 1)
+    assert "is there already" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--change", "faster"], "no change is called faster: choose of tf32, bf16"),
+        (["--change", "tf32,bf16"], "tf32 and bf16 are one choice"),
+        (["--change", ""], "no change is called"),
+        (["--run", "size=huge"], "has no such finished run with size=huge"),
+        (["--run", "huge"], "chooses no runs"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(folder, arguments, reason):
+    code, said = predict(folder, *arguments)
+    assert code == 2
+    assert said.startswith("error: ") and reason in said and said.count("\n") == 1
+
+
+def test_what_is_no_recording_is_one_line(tmp_path):
+    code, said = predict(tmp_path / "none")
+    assert code == 2
+    assert said.startswith("error: ") and said.count("\n") == 1

@@ -1,0 +1,137 @@
+"""Ledgers: what is written is read, nothing is changed, and what is damaged says so in one line."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from analysis.prediction import ledger, predict
+from analysis.prediction.ledger import LedgerError
+from jobs.contract.integrity import with_digest
+from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
+
+SHIPPED = Path(__file__).parents[2] / "site" / "data" / ledger.FOLDER
+BEFORE = "small-ctx512-fp32-naive-train_step"
+
+
+@pytest.fixture
+def made(run, shipped):
+    before = run("default", BEFORE)
+    said = [predict.predict(before, names, shipped) for names in (["tf32"], ["fused_attention"])]
+    return ledger.made_now({"name": "default"}, shipped.gpu, [ledger.entry(before, one_said) for one_said in said])
+
+
+def test_a_ledger_is_read_as_it_was_written(tmp_path, made):
+    ledger.write(tmp_path / "new" / "a.json", made)
+    assert ledger.read(tmp_path / "new" / "a.json") == made
+    assert ledger.read_all(tmp_path / "new") == [made]
+    assert ledger.read_all(tmp_path / "none") == []
+
+
+def test_a_prediction_names_the_run_that_tests_it(made):
+    assert [entry.tested_by for entry in made.predictions] == [
+        "small-ctx512-tf32-naive-train_step",
+        "small-ctx512-fp32-sdpa-train_step",
+    ]
+    assert made.predictions[0].predicted_ns and not made.predictions[0].reason
+    assert made.predictions[1].predicted_ns is None and made.predictions[1].reason
+
+
+def test_what_was_predicted_is_never_changed(tmp_path, made):
+    ledger.write(tmp_path / "a.json", made)
+    with pytest.raises(LedgerError, match="is there already, and predictions are never changed"):
+        ledger.write(tmp_path / "a.json", made)
+
+
+def harmed(content, harm):
+    entry = content["predictions"][0]
+    match harm:
+        case "edited":
+            entry["predicted_ns"] *= 2
+            return json.dumps(content)
+        case "cut":
+            return json.dumps(content)[:200]
+        case "list":
+            return "[1]"
+        case "binary":
+            return "\x00\ud7ff"
+        case "lower":
+            entry["predicted_ns"] = 1.0
+        case "no time":
+            del entry["low_ns"]
+        case "text":
+            entry["predicted_ns"] = "fast"
+        case "other key":
+            entry["more"] = 1
+        case "no list":
+            content["predictions"] = 5
+    return json.dumps(with_digest(content))
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        ("edited", "its digest differs"),
+        ("cut", "cannot be read as a ledger"),
+        ("list", "its digest differs"),
+        ("binary", "cannot be read as a ledger"),
+        ("lower", "are not in order"),
+        ("no time", "a prediction needs"),
+        ("text", "predicted_ns"),
+        ("other key", "more"),
+        ("no list", "predictions"),
+    ],
+)
+def test_a_damaged_ledger_says_so_in_one_line(tmp_path, made, harm, said):
+    file = tmp_path / "a.json"
+    ledger.write(file, made)
+    file.write_text(harmed(json.loads(file.read_text()), harm))
+    with pytest.raises(LedgerError) as error:
+        ledger.read(file)
+    assert said in str(error.value) and str(file) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def measured(made, days, gpu="NVIDIA H200", wall_ns=40e6, status="ok"):
+    """A recording of the run that tests the first prediction, so many days after it was made."""
+    at = (made.made_at + timedelta(days=days)).isoformat()
+    test = made.predictions[0].tested_by
+    runs = pd.DataFrame([{"run_id": test, "status": status, "gpu_name": gpu, "started_at": at}])
+    steps = pd.DataFrame([{"run_id": test, "collector": "timer", "phase": "step", "wall_ns": wall_ns}])
+    return SimpleNamespace(runs=runs, steps=steps)
+
+
+def test_a_later_measurement_stands_beside_its_prediction(made):
+    table = ledger.held_against([made], [measured(made, days=1)])
+    first, second = table.to_dict("records")
+    assert first["measured_ns"] == 40e6
+    assert first["error"] == pytest.approx(made.predictions[0].predicted_ns / 40e6 - 1)
+    assert first["inside"] and not first["beaten"]
+    assert pd.isna(second["measured_ns"]) and second["reason"]
+
+
+def test_a_miss_and_a_beaten_ceiling_show(made):
+    table = ledger.held_against([made], [measured(made, days=1, wall_ns=made.predictions[0].ceiling_ns / 2)])
+    assert not table["inside"][0] and table["beaten"][0]
+
+
+@pytest.mark.parametrize("facts", [{"days": -1}, {"days": 1, "gpu": "NVIDIA A100"}, {"days": 1, "status": "oom"}])
+def test_what_is_no_test_of_a_prediction_is_not_held_against_it(made, facts):
+    """Measured before it was made, on another GPU, or not to the end."""
+    table = ledger.held_against([made], [measured(made, **facts)])
+    assert table["measured_ns"].isna().all()
+    assert not table["inside"].any() and not table["beaten"].any()
+
+
+@pytest.mark.parametrize("file", sorted(SHIPPED.glob("*.json")), ids=lambda file: file.stem)
+def test_the_shipped_predictions_are_of_the_runs_of_their_sweep(file):
+    sweep = load_sweep(DEFAULT_SWEEP.parent / "sweeps" / f"{file.stem}.yaml")
+    assert {entry.tested_by for entry in ledger.read(file).predictions} == {one_run.run_id for one_run in sweep.runs}
+
+
+def test_fewer_than_a_third_of_the_shipped_predictions_are_none():
+    entries = [entry for made in ledger.read_all(SHIPPED) for entry in made.predictions]
+    assert 0 < sum(bool(entry.reason) for entry in entries) < len(entries) / 3

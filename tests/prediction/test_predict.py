@@ -1,0 +1,134 @@
+"""Predictions held against runs that were recorded with the change. Errors here are of pairs that the rates know."""
+
+import dataclasses
+
+import pytest
+
+from analysis.prediction import development, predict
+from analysis.prediction.predict import Abstention, Prediction
+from tests.prediction.conftest import no_host_times
+
+BEFORE = "{}-ctx512-fp32-naive-train_step"
+SIZES = ("small", "medium", "large", "xl", "2.7B")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_a_precision_is_predicted(run, shipped, size, precision):
+    said = predict.predict(run("precision", BEFORE.format(size)), [precision], shipped)
+    measured = run("precision", BEFORE.format(size).replace("fp32", precision)).step_ns
+    assert said.step_ns == pytest.approx(measured, rel=0.08)
+    assert said.ceiling_ns <= said.low_ns <= said.step_ns <= said.high_ns
+    assert said.ceiling_ns < measured
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_fused_adamw_is_predicted_without_host_times(run, shipped, size):
+    """The recording is older than the host's issue times: the other phases stay as they are."""
+    before = f"{size}-ctx128-fp32-naive-train_step"
+    said = predict.predict(run("optimizer", before), ["fused_adamw"], shipped)
+    measured = run("optimizer", f"{before}-adamw_fused").step_ns
+    assert said.step_ns == pytest.approx(measured, rel=0.12)
+    assert said.ceiling_ns < measured
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_fused_attention_is_predicted_in_bf16(run, shipped, size):
+    before = run("precision", BEFORE.format(size).replace("fp32", "bf16"))
+    said = predict.predict(before, ["fused_attention", "fused_adamw"], shipped)
+    measured = run("bf16", f"{size}-ctx512-bf16-sdpa-train_step-adamw_fused").step_ns
+    assert said.step_ns == pytest.approx(measured, rel=0.10)
+
+
+def test_a_set_is_no_sum(run, shipped):
+    """Each alone leaves the host to limit the step; the gains of both together are not the sum of their gains."""
+    before = run("default", BEFORE.format("small"))
+    alone = [predict.predict(before, [name], shipped).step_ns for name in ("bf16", "fused_adamw")]
+    both = predict.predict(before, ["fused_attention", "bf16", "fused_adamw"], shipped)
+    assert both.changes == ("bf16", "fused_attention", "fused_adamw")
+    assert both.step_ns < min(alone)
+    assert both.limited_by == "host"
+
+
+def test_a_phase_that_is_not_touched_is_as_measured(run, shipped):
+    before = run("default", BEFORE.format("xl"))
+    said = predict.predict(before, ["fused_adamw"], shipped)
+    gained = before.clocks["optimizer"].wall_ns - (before.step_ns - said.step_ns)
+    busy = run("bf16", "xl-ctx512-bf16-sdpa-train_step-adamw_fused").clocks["optimizer"].wall_ns
+    assert gained == pytest.approx(busy, rel=0.05)
+    assert [reason.split()[0] for reason in said.reasons] == ["optimizer"]
+
+
+@pytest.mark.parametrize(
+    ("recording", "run_id", "names", "reason"),
+    [
+        ("precision", "small-ctx512-bf16-naive-train_step", ["bf16"], "BF16 autocast already"),
+        ("precision", "small-ctx512-tf32-naive-train_step", ["bf16"], "its matmuls are not FP32"),
+        ("bf16", "small-ctx512-bf16-sdpa-forward-adamw_fused", ["fused_attention"], "fused attention already"),
+        ("default", "small-ctx512-fp32-naive-train_step", ["fused_attention"], "gives in FP32"),
+        ("default", "small-ctx512-fp32-naive-forward", ["fused_adamw"], "has no optimizer"),
+        ("bf16", "small-ctx512-bf16-sdpa-train_step-adamw_fused", ["fused_adamw"], "fused AdamW already"),
+        ("optimizer", "small-ctx128-fp32-naive-train_step", ["bf16"], "which module launched its matmuls"),
+        ("default", "small-ctx512-fp32-naive-train_step", ["tf32", "bf16"], "one choice"),
+        ("default", "small-ctx512-fp32-naive-train_step", ["faster"], "no change is called faster"),
+        ("default", "small-ctx512-fp32-naive-train_step", [], "no change was named"),
+    ],
+)
+def test_it_abstains_with_a_reason(run, shipped, recording, run_id, names, reason):
+    said = predict.predict(run(recording, run_id), names, shipped)
+    assert isinstance(said, Abstention)
+    assert reason in said.reason
+    assert "\n" not in said.reason
+
+
+@pytest.mark.parametrize("name", ["tf32", "bf16", "fused_adamw"])
+def test_of_somebody_elses_program_nothing_is_predicted(run, shipped, name):
+    """A profiled script has the default of every axis in its row: reference AdamW it need not have."""
+    before = run("default", BEFORE.format("small"))
+    theirs = dataclasses.replace(before, run=dict(before.run) | {"workload": "script"})
+    assert "not the reference Transformer" in predict.predict(theirs, [name], shipped).reason
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"gpu_name": "NVIDIA A100"}, "this run is of NVIDIA A100"),
+        ({"workload": "hf"}, "not the reference Transformer"),
+        ({"compile": "default"}, "torch.compile's"),
+    ],
+)
+def test_it_abstains_for_other_programs_and_machines(run, shipped, facts, reason):
+    before = run("default", BEFORE.format("small"))
+    said = predict.predict(dataclasses.replace(before, run=dict(before.run) | facts), ["bf16"], shipped)
+    assert reason in said.reason
+
+
+def test_it_abstains_without_errors_of_other_sizes(run, shipped):
+    few = dataclasses.replace(shipped, errors=[error for error in shipped.errors if error["size"] == "small"])
+    said = predict.predict(run("default", BEFORE.format("small")), ["bf16"], few)
+    assert "too few recorded pairs" in said.reason
+
+
+def test_without_host_times_the_host_is_as_in_the_recorded_runs(run, shipped):
+    before = run("default", BEFORE.format("large"))
+    said = predict.predict(no_host_times(before), ["bf16"], shipped)
+    assert isinstance(said, Prediction)
+    assert predict.host_speed(no_host_times(before), shipped) == 1
+
+
+def test_no_recorded_pair_beats_its_ceiling_and_the_errors_are_those_that_are_told(shipped):
+    predicted = [error for error in shipped.errors if "ratio" in error]
+    assert len(predicted) >= 80
+    assert not [error for error in predicted if error["measured_ns"] < error["ceiling_ns"]]
+    off = sorted(abs(1 / error["ratio"] - 1) for error in predicted)
+    assert off[len(off) // 2] < 0.08
+    assert off[int(0.9 * len(off))] < 0.20
+
+
+@pytest.mark.long
+def test_the_shipped_rates_are_made_of_these_runs(recorded, shipped):
+    """Which are the same recordings, times rounded to ns."""
+    made = development.developed([*recorded.values()], shipped.peaks, shipped.gpu)
+    assert made.times.keys() == shipped.times.keys()
+    for mine, theirs in zip(made.errors, shipped.errors, strict=True):
+        assert mine["ratio"] == pytest.approx(theirs["ratio"], rel=1e-3)
