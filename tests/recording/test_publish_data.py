@@ -145,7 +145,7 @@ def published_of(folder, planted):
     return [text for text in planted if text in texts or text.encode() in content]
 
 
-@pytest.mark.parametrize("text", [texts[0] for texts in PLANTED.values()], ids=PLANTED)
+@pytest.mark.parametrize("text", sampled((texts[0] for texts in PLANTED.values()), 5))
 def test_what_a_recording_says_is_refused_if_private(tmp_path, text):
     folder = tmp_path / "recording"
     ingest(results(tmp_path / "results", hashed_names=HASHED), folder)

@@ -17,6 +17,7 @@ from analysis.recording import scan
 from analysis.recording.scan import HASHED_NAMES, Scanner, scan_public
 from jobs.__main__ import app
 from jobs.contract import privacy
+from tests.doses import sampled
 from tests.recording.planted import ALL, NAMES, PLANTED
 
 WORDS = ("my_password", "passwd", "db_pass_2", "pwd", "API_KEY", "authkey", "private_key_file", "secret", "contraseña")
@@ -226,7 +227,7 @@ UNITS = (
 )
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", sampled(UNITS, 6))
 def test_the_work_of_a_long_text_grows_with_its_length(unit):
     """The tables of a recording may hold names of 60 kB: one word of them took minutes. What takes the square of the
     length takes more than the limit here, and what grows with it about a second."""
@@ -269,6 +270,12 @@ def test_a_commit_of_full_length_is_no_key(tmp_path):
 
 def test_a_secret_is_found_wherever_it_is_in_a_long_text():
     assert all(SCANNER.search("x " * at + "k 0123456789abcdef0123456789abcdef-us12") for at in range(360, 620, 20))
+
+
+def test_the_version_or_commit_of_an_action_is_no_host():
+    commit = "de0fac2e4500dabe0009e67214ff5f5447ce83dd"
+    assert not SCANNER.search("uses: actions/checkout@v4") and not SCANNER.search(f"uses: actions/checkout@{commit}")
+    assert SCANNER.search("ssh somebody@decade") and SCANNER.search(f"ssh somebody@{commit}0")
 
 
 def test_hand_written_pages_pass():

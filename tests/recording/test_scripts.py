@@ -1,6 +1,6 @@
 """Training scripts that know nothing of this program, as they were profiled on an H200: an HF GPT-2 loop, an HF Llama
-under the Trainer (gradient accumulation, checkpointing), a Lightning module, and inference. The scripts are those of
-tests/injected/scripts."""
+under the Trainer (gradient accumulation, checkpointing), a Lightning module, inference, and an HF GPT-2 of two ranks
+under `accelerate launch` (gradient accumulation). The scripts are those of tests/injected/scripts."""
 
 import lzma
 import shutil
@@ -17,6 +17,7 @@ from analysis.write_site import publish
 from jobs.contract import ranges
 
 SCRIPTS = sorted(Path(__file__).parents[1].joinpath("data", "h200_scripts").iterdir())
+TWO_RANKS = next(script for script in SCRIPTS if script.name == "acc2")
 TRAINING = [script for script in SCRIPTS if script.name != "infer"]
 
 
@@ -47,7 +48,7 @@ def test_nearly_all_kernel_time_has_a_phase(recorded, script):
     recording, said = recorded(script)
     assert said == []
     kernels = recording.kernels
-    assert kernels["step"].nunique() == 3
+    assert kernels["step"].nunique() == recording.runs["profiled_steps"].item()
     assert time_of(kernels[kernels["phase"] != ""]) / time_of(kernels) > 0.997
 
 
@@ -55,6 +56,7 @@ def test_nearly_all_kernel_time_has_a_phase(recorded, script):
 def test_all_of_backward_has_a_module_or_is_a_sum_of_gradients(recorded, script):
     """And what has a module was launched by autograd's own thread, which no range of the script reaches."""
     backward = recorded(script)[0].kernels.query("phase == 'backward'")
+    backward = backward[~backward["kernel_name"].astype(str).str.startswith("nccl")]  # they wait for the other rank
     assert (backward["module"] != "").all()
     assert set(backward["module_by"]) == {"linked"}
     assert time_of(backward[backward["module"].astype(str).str.startswith("(")]) / time_of(backward) < 0.40
@@ -99,13 +101,36 @@ def test_gradient_accumulation_makes_one_step_of_several_batches(recorded):
     assert scalars == {"sequences_per_step": 8, "tokens_per_step": 8 * 512, "forwards_per_step": 2}
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_each_rank_has_a_phase_and_a_module_for_all_that_it_launches(recorded):
+    """Where NCCL waits for the slower rank, the other's time is its own: 26 and 60 ms of kernels a step."""
+    recording, _ = recorded(TWO_RANKS)
+    kernels = recording.kernels
+    assert (kernels["phase"] != "").all()
+    times = {}
+    for rank, own in kernels.groupby("rank"):
+        assert set(own["device"]) == {rank} and set(own["step"]) == set(range(5))
+        backward = own[own["phase"] == "backward"]
+        assert (backward["module"] != "").all()
+        nccl = own[own["kernel_name"].astype(str).str.startswith("nccl")]
+        assert set(zip(nccl["phase"], nccl["module"])) == {("backward", "(gradient accumulation)/ncclAllReduce")}
+        times[rank] = [time_of(own) / 5e6, time_of(nccl) / time_of(own)]
+    assert times == {0: pytest.approx([25.90, 0.0512], rel=1e-3), 1: pytest.approx([60.12, 0.5828], rel=1e-3)}
+    scalars = recording.figures.groupby("rank")["value"].apply(list).to_dict()
+    assert scalars == {0: [8, 8 * 512, 2], 1: [8, 8 * 512, 2]}, "of one rank each: two batches of 4"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(script, marks=pytest.mark.long) if script == TWO_RANKS else script for script in SCRIPTS],
+    ids=lambda script: script.name,
+)
 def test_its_report_has_an_overview_of_the_script_and_no_breach(recorded, script, tmp_path):
     recording, _ = recorded(script)
     folder = tmp_path / "recordings" / script.name
     store.write(folder, {name: getattr(recording, name) for name in store.TABLES}, recording.manifest)
     published = publish([folder], tmp_path / "docs")
     assert published.breaches == 0
+    assert "\nWhat to change first:\n- " in published.verdict
     page = (tmp_path / "docs" / "index.md").read_text()
     assert "A step takes" in page and "costs most" in page and "No module is known" not in page
     assert not list((tmp_path / "docs" / "report").glob("*-*.md")) or (tmp_path / "docs/report/cuda-calls.md").is_file()

@@ -173,7 +173,7 @@ def test_a_damaged_table_is_named_and_not_loaded(recording, tmp_path, name, faul
     assert not (tmp_path / "data" / "tiny").exists()
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", sampled(FAULTS, 3))
 def test_a_damaged_manifest_is_named_and_not_loaded(recording, fault):
     FAULTS[fault](recording / "manifest.json")
     with pytest.raises(store.RecordingError, match=r"manifest\.json"):
@@ -207,7 +207,9 @@ def test_what_a_killed_publication_left_is_no_recording(recording, tmp_path):
     assert recordings_in(data) == [data / "tiny"]
 
 
-@pytest.mark.parametrize("path", ["load", "list", "report", "render", "ingest", "publish another", "publish it"])
+@pytest.mark.parametrize(
+    "path", sampled(["load", "list", "report", "render", "ingest", "publish another", "publish it"], 3)
+)
 def test_a_recording_that_a_killed_replacement_hid_is_put_back(results, recording, tmp_path, path):
     """Killed between the two renames of `integrity.replace`; whatever comes of the step that notices it."""
     before = {file.name: file.read_bytes() for file in recording.iterdir()}

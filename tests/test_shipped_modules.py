@@ -1,0 +1,56 @@
+"""Of which module each kernel of backward is, in the recordings of the default sweep and of its twin in BF16."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.reference import kernel_families
+from jobs.contract import ranges
+
+DATA = Path(__file__).parents[1] / "site" / "data"
+BLOCK = re.compile(r"block_\d+")
+ATTENTION = ("attention_scores", "attention_output", "fused_attention", "softmax")
+
+
+@pytest.fixture(scope="module", params=["h200-fp32", "h200-bf16"])
+def kernels(request):
+    """Kernel time and launches of each run, phase, module and kernel name, over its steps."""
+    columns = ["run_id", "step", "phase", "module", "kernel_name", "start_ns", "end_ns"]
+    rows = pd.read_parquet(DATA / request.param / "kernels.parquet", columns=columns)
+    rows = rows[rows["step"] >= 0].assign(time_ns=rows["end_ns"] - rows["start_ns"])
+    by = ["run_id", "phase", "module", "kernel_name"]
+    return rows.groupby(by, observed=True)["time_ns"].agg(["size", "sum"]).reset_index().astype(dict.fromkeys(by, str))
+
+
+def test_nearly_all_of_backward_is_of_a_module_or_adds_up_gradients(kernels):
+    backward = kernels[kernels["phase"] == ranges.BACKWARD]
+    placed = backward["sum"].where(~backward["module"].isin(("", ranges.LOSS_MODULE)), 0)
+    shares = placed.groupby(backward["run_id"]).sum() / backward.groupby("run_id")["sum"].sum()
+    assert len(shares) == 40, "two of three modes have a backward pass"
+    least = 0.99 if "fp32" in shares.index[0] else 0.98
+    assert shares.min() >= least, "the rest is the gradient of the loss, 1.9% of a small model in BF16"
+    loss = backward[backward["module"] == ranges.LOSS_MODULE]
+    assert not len(backward[backward["module"] == ""]) and loss["run_id"].nunique() == 40
+
+
+def test_every_kernel_of_the_optimizer_has_a_module(kernels):
+    optimizer = kernels[kernels["phase"] == ranges.OPTIMIZER]
+    assert optimizer["run_id"].nunique() == 20 and (optimizer["module"] != "").all()
+
+
+def test_a_module_multiplies_twice_as_often_and_about_twice_as_long_in_backward(kernels):
+    """The gradients of both operands of each matmul; of a linear layer these are the input and the weights."""
+    families = {name: kernel_families.classify(name).family for name in kernels["kernel_name"].unique()}
+    rows = kernels[kernels["kernel_name"].map(families) == "gemm"]
+    main = rows["kernel_name"].map({name: kernel_families.is_main_gemm(name) for name in families})
+    rows = rows.assign(module=rows["module"].str.replace(BLOCK, "block", regex=True), main=rows["size"].where(main, 0))
+    sums = rows.pivot_table(index=["run_id", "module"], columns="phase", values=["main", "sum"], aggfunc="sum")
+    sums = sums.dropna()
+    assert sums.index.get_level_values("run_id").nunique() == 40
+    assert (sums["main"]["backward"] == 2 * sums["main"]["forward"]).all()
+    ratio = sums["sum"]["backward"] / sums["sum"]["forward"]
+    of_run = sums["sum"].groupby("run_id").sum()
+    assert ratio.between(1.25, 2.75).all() and ratio.groupby("module").median().between(1.6, 2.3).all()
+    assert (of_run["backward"] / of_run["forward"]).between(1.75, 2.45).all()
