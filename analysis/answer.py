@@ -9,6 +9,9 @@ import pandas as pd
 NOT_MEASURED = "not_measured"
 """Column that says why the other cells of a row are empty ("" in a measured row)."""
 
+ANCHOR = "anchor"
+"""Column that names a row, for links to it."""
+
 
 @dataclass(frozen=True)
 class Column:

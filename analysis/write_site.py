@@ -8,8 +8,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -17,32 +18,39 @@ from typing import Any
 import pandas as pd
 
 from analysis.answer import Answer, assemble
+from analysis.comparison.of_site import comparisons_of
 from analysis.comparison.sides import Side
 from analysis.comparison.verdict import Comparison
 from analysis.metrics import differences, run_grid, timing
+from analysis.metrics.differences import Bands
 from analysis.pages import (
     benchmarks,
     comparison,
     cuda_calls,
     data_page,
     environment,
+    explore,
     kernel_glossary,
     overview,
+    predictions,
     reconciliation,
     run_list,
     run_page,
     script_page,
+    telemetry,
 )
-from analysis.pages.questions import QUESTIONS, STUDIES
+from analysis.pages.questions import QUESTIONS, SEARCHED, STUDIES, by_section, forward_time, section_of
+from analysis.prediction import ledger, of_runs, predict, rates
 from analysis.recording import store
 from analysis.reference import kernel_families
-from analysis.render import timeline
+from analysis.render import strip, timeline
 from analysis.render.site import Site
 from analysis.render.text import file_name, inline, plain
+from analysis.show.advice import of_run
 from analysis.show.findings import FINDING, sentences
 from analysis.show.verdict import of_gpus, of_phases
 from jobs.contract.layout import SCRIPT
-from jobs.contract.studies import AGAIN
+from jobs.contract.studies import AGAIN, BF16
 
 WAITS = 0.3
 """From this part of a step on that the GPU waits, the Methods page says what the profiler does to it."""
@@ -68,10 +76,16 @@ def recordings_in(folder: Path) -> list[Path]:
     return folders
 
 
-def publish(folders: list[Path], docs: Path, compared: Comparison | None = None) -> Published:
+def publish(
+    folders: list[Path],
+    docs: Path,
+    compared: Comparison | None = None,
+    price_per_hour: float | None = None,
+) -> Published:
     """Write the report of the recordings in `folders` below `docs`. Those of one study are taken together, and so are
-    those of none, which the report is about; a study alone is what its report is about. compared: has pages of its own.
-    Raises RecordingError."""
+    those of none, which the report is about; a study alone is what its report is about. compared: has pages of its own,
+    beside those of recordings that can be compared. price_per_hour: of the GPUs of one run, to show that of tokens,
+    with today's date. Raises RecordingError."""
     loaded = [store.load(folder) for folder in folders]
     by_study: dict[str, dict[Path, store.Recording]] = {}
     for folder, rec in zip(folders, loaded):
@@ -87,7 +101,10 @@ def publish(folders: list[Path], docs: Path, compared: Comparison | None = None)
         )
     data = (docs / "data").resolve()
     downloads = {folder.name: rec.manifest for folder, rec in zip(folders, loaded) if folder.resolve().parent == data}
-    return write(main, docs, studies, downloads=downloads if len(downloads) == len(folders) else {}, compared=compared)
+    downloads = downloads if len(downloads) == len(folders) else {}
+    price = None if price_per_hour is None else telemetry.Price(price_per_hour, date.today())
+    shown = comparisons_of(loaded)
+    return write(main, docs, studies, downloads=downloads, compared=compared, shipped=shown, price=price)
 
 
 def _refuse_doubled_runs(recordings: Mapping[Path, store.Recording]) -> None:
@@ -127,7 +144,8 @@ def together(recordings: list[store.Recording]) -> store.Recording:
         tables[name] = frame.astype(dict.fromkeys(categories, "category"))
     missing = dict.fromkeys(run for rec in recordings for run in rec.manifest.get("not_run", ()))
     not_run = [run for run in missing if run not in set(run_ids)]
-    return store.Recording(manifest=first.manifest | {"not_run": not_run}, **tables)
+    name = ", ".join(dict.fromkeys(str(rec.manifest.get("name", "")) for rec in recordings))
+    return store.Recording(manifest=first.manifest | {"not_run": not_run, "name": name}, **tables)
 
 
 def of_finished_runs(rec: store.Recording) -> store.Recording:
@@ -158,15 +176,19 @@ def write(
     studies: Mapping[str, store.Recording] = MappingProxyType({}),
     downloads: Mapping[str, dict] = MappingProxyType({}),
     compared: Comparison | None = None,
+    shipped: Mapping[str, Comparison] = MappingProxyType({}),
+    price: telemetry.Price | None = None,
 ) -> Published:
     """Write all generated pages of `rec` and of the `studies` by name below `docs`; `downloads`: manifests by
-    folder of docs/data, where all of it is there to be had; `compared`: two sides, which have pages, too.
+    folder of docs/data, where all of it is there to be had; `compared`: two sides, which have pages, too, and
+    `shipped`: others by name.
 
     They are drafted elsewhere, and only files that changed are replaced: a preview meets no half report, and where a
     question fails the last report stays.
     """
     with tempfile.TemporaryDirectory() as draft:
-        written = _draft(rec, studies, Path(draft), docs / "data" / "benchmarks", downloads, compared)
+        both = ({"": compared} if compared else {}) | dict(shipped)
+        written = _draft(rec, studies, Path(draft), docs / "data" / "benchmarks", downloads, both, price)
         _settle(Path(draft), docs)
     return written
 
@@ -195,33 +217,47 @@ def _draft(
     docs: Path,
     measured: Path,
     downloads: Mapping[str, dict],
-    compared: Comparison | None,
+    compared: Mapping[str, Comparison],
+    price: telemetry.Price | None,
 ) -> Published:
     """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
     published, rec = rec, of_finished_runs(rec)
     studies = {study: of_finished_runs(other) for study, other in studies.items()}
     verdict = ""
-    links = _links(rec, compared) if compared else None
-    said = comparison.answer(compared, links) if compared and links else None
-    summary = said.facts if said else None
+    sides = _with_pages(rec, compared)
+    summary = [side.said.facts for side in sides]
     if rec.manifest.get(SCRIPT):
         site, checked, verdict = write_overview_of_script(rec, docs, summary)
     else:
         site, checked = write_questions(rec, docs, studies, summary)
         figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader", "faults")}
         site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
-    site.write("report/runs.md", "run_list.md", ask(run_list, rec))
-    site.write("report/kernels.md", "kernel_glossary.md", ask(kernel_glossary, rec))
-    site.write(f"report/{cuda_calls.SLUG}.md", "cuda_calls.md", ask(cuda_calls, rec))
+        site.write(
+            f"report/{predictions.SLUG}.md", "predictions.md", _predictions(measured.parent, [rec, *studies.values()])
+        )
+        site.write("report/glossary.md", "glossary.md", NOTHING)
+    measured_in = _measured_in(rec)
+    site.write("report/runs.md", "run_list.md", ask(run_list, rec), **measured_in)
+    _write_explore(site, rec, studies, sides)
+    linked = together([rec, studies[BF16]]) if BF16 in studies else rec
+    site.write("report/kernels.md", "kernel_glossary.md", ask(kernel_glossary, linked), **_measured_in(linked))
+    site.write(f"report/{cuda_calls.SLUG}.md", "cuda_calls.md", ask(cuda_calls, rec), **measured_in)
     dictionary = store.dictionary()
     site.write("report/data.md", "data_page.md", ask(data_page, published, dictionary=dictionary, downloads=downloads))
     site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec, studies))
     site.write("report/environment.md", "environment.md", ask(environment, rec))
+    site.write(f"report/{telemetry.SLUG}.md", "telemetry.md", ask(telemetry, rec, price=price), **measured_in)
     checks = checked.tables["checks"].rows
-    counterparts = comparison.counterparts(compared, links) if compared and links else {}
-    write_run_pages(site, "report/runs", rec, checks, counterparts, traces=write_timelines(rec, site))
-    if compared and links and said:
-        write_comparison(dataclasses.replace(site, notes=(), run_pages=False), compared, links, said, counterparts)
+    counterparts: dict[str, list[dict[str, Any]]] = {}
+    for side in sides:
+        for page, entries in comparison.counterparts(side.compared, side.links).items():
+            counterparts.setdefault(page, []).extend(entries)
+    first = write_run_pages(site, "report/runs", rec, checks, counterparts, traces=write_timelines(rec, site))
+    if verdict and len(first) == 1:  # of the one run of a script
+        (lines,) = first.values()
+        verdict = "\n".join([verdict, "", "What to change first:", *(f"- {line}" for line in lines)])
+    for side in sides:
+        write_comparison(dataclasses.replace(site, notes=(), run_pages=False, recording={}), side, counterparts)
     pages = sum(path.suffix == ".md" for path in site.written)
     breaches = checked.facts["num_breaches"]
     return Published(pages=pages, files=len(site.written), breaches=breaches, verdict=verdict)
@@ -235,29 +271,64 @@ def write_run_pages(
     counterparts: Mapping[str, list[dict[str, Any]]],
     side: str = "",
     traces: Mapping[str, dict[str, Any]] = MappingProxyType({}),
-) -> None:
-    """Write a page of every run of `rec` below `folder`. counterparts: by page, what it is held against. side: which
-    of two sides these runs are of. traces: as `write_timelines` gives them."""
-    tables = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "api", "memops", "memory")}
-    for run_id, answer in run_page.answers(**tables, checks=checks):
+) -> dict[str, list[str]]:
+    """Write a page of every run of `rec` below `folder`, and give what to change first by run, where there is anything
+    to say. counterparts: by page, what it is held against. side: which of two sides these runs are of. traces: as
+    `write_timelines` gives them."""
+    first = {}
+    tables = {
+        name: getattr(rec, name)
+        for name in ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
+    }
+    predicted = of_runs.predictions(rec, rates.load())
+    for run_id, answer in run_page.answers(**tables, checks=checks, predicted=predicted):
         run = answer.facts["run"]
         label = inline(" · ".join(str(run[name]) for name in ("size", "context_length", "mode")))
         path = f"{folder}/{file_name(run_id)}"
         more = {"label": label, "side": side, "compared": counterparts.get(path, []), "trace": traces.get(run_id)}
-        more["said"] = said_of_run(answer)
-        site.write(f"{path}.md", "run_page.md", answer, **more)
+        said = said_of_run(answer)
+        if said["first"]:
+            first[run_id] = said["first"]
+        if run["status"] == "ok":
+            more |= _measured_in(dataclasses.replace(rec, runs=rec.runs[rec.runs["run_id"].astype(str) == run_id]))
+        site.write(f"{path}.md", "run_page.md", answer, **more, said=said)
+    return first
 
 
-def _links(rec: store.Recording, compared: Comparison) -> comparison.Links:
-    """Where the pages of a comparison are. A run of the report `rec` has its page there already; other runs that are
-    compared get one, if they are of a recording."""
+@dataclass(frozen=True, kw_only=True)
+class Sides:
+    """A comparison with pages. name: in the paths of its pages; "" of the one that a user asks for."""
+
+    name: str
+    compared: Comparison
+    links: comparison.Links
+    said: Answer
+
+    def folder_of(self, letter: str) -> str:
+        """Beside the pages of the report's own runs."""
+        return _folder_of(self.name, letter)
+
+
+def _with_pages(rec: store.Recording, compared: Mapping[str, Comparison]) -> list[Sides]:
+    """The comparisons by name, with their pages. A run of the report `rec` has its page there already; each other run
+    that is compared gets one, in the first comparison that it is in."""
     known = {run: f"report/runs/{file_name(run[0])}" for run in _measured_at(rec.runs)}
+    sides = []
+    for name, made in compared.items():
+        links = _links(known, made, file_name(name) if name else "")
+        sides.append(Sides(name=name, compared=made, links=links, said=comparison.answer(made, links)))
+    return sides
+
+
+def _links(known: dict[tuple[str, str], str], compared: Comparison, name: str = "") -> comparison.Links:
+    """Where the pages of a comparison are. known: the pages of runs that have one, to which those of other runs of a
+    recording are added."""
     runs = {}
     for letter, side, run_ids in _compared_runs(compared):
         for run in _measured_at(side.runs[side.runs["run_id"].isin(run_ids)]) if side.recording else ():
-            known.setdefault(run, f"{_folder_of(letter)}/{file_name(run[0])}")
+            known.setdefault(run, f"{_folder_of(name, letter)}/{file_name(run[0])}")
             runs[letter, run[0]] = known[run]
-    page = f"report/{comparison.SLUG}"
+    page = f"report/{comparison.SLUG}{f'-{name}' if name else ''}"
     pairs = [f"{page}/{file_name(pair.case.first[0])}" for pair in compared.pairs]
     pairs = pairs if len(pairs) > 1 else [page]
     return comparison.Links(comparison=page, runs=runs, pairs=pairs)
@@ -275,29 +346,45 @@ def _compared_runs(compared: Comparison) -> list[tuple[str, Side, list[str]]]:
     return [("A", compared.first, first), ("B", compared.second, second)]
 
 
-def _folder_of(letter: str) -> str:
-    """Beside the pages of the report's own runs."""
-    return f"report/runs-{letter.lower()}"
+def _folder_of(name: str, letter: str) -> str:
+    return "-".join(filter(None, ("report/runs", file_name(name) if name else "", letter.lower())))
 
 
-def write_comparison(
-    site: Site,
-    compared: Comparison,
-    links: comparison.Links,
-    said: Answer,
-    counterparts: Mapping[str, list[dict[str, Any]]],
+def _write_explore(
+    site: Site, rec: store.Recording, studies: Mapping[str, store.Recording], sides: Sequence[Sides]
 ) -> None:
+    """Write the page of all runs."""
+    pages = {run: f"report/runs/{file_name(run[0])}" for run in _measured_at(rec.runs)}
+    for side in sides:
+        for letter, compared, _ in _compared_runs(side.compared):
+            for run in _measured_at(compared.runs):
+                if page := side.links.runs.get((letter, run[0])):
+                    pages.setdefault(run, page)
+    about = {question.STUDY: f"report/{question.SLUG}" for question in STUDIES.values() if question.STUDY}
+    parts = [explore.Part(name=str(rec.manifest.get("name", "main")), page="report/runs", run_pages=pages, rec=rec)]
+    for study, other in studies.items():
+        page = about.get(study, "")
+        parts.append(explore.Part(name=study, page=page, run_pages=pages, rec=other))
+    bands = differences.bands_of(rec, studies[AGAIN]) if AGAIN in studies else None
+    sizes = run_grid.sizes_in_order(pd.concat([part.rec.runs for part in parts], ignore_index=True))
+    of_all = dataclasses.replace(site, sizes=sizes)
+    of_all.write(f"report/{explore.SLUG}.md", "explore.md", explore.answer(parts, bands.wall if bands else None))
+
+
+def write_comparison(site: Site, sides: Sides, counterparts: Mapping[str, list[dict[str, Any]]]) -> None:
     """Write the pages of a comparison and of its pairs, where there are several, and of runs that have none yet."""
-    site.write(f"{links.comparison}.md", "comparison.md", said)
+    compared, links = sides.compared, sides.links
+    site.write(f"{links.comparison}.md", "comparison.md", sides.said)
     if len(compared.pairs) > 1:
         for pair, path in zip(compared.pairs, links.pairs, strict=True):
             site.write(f"{path}.md", "comparison.md", comparison.of_pair(compared, pair, links))
     for letter, side, run_ids in _compared_runs(compared):
-        here = [run for run in run_ids if links.runs.get((letter, run), "").startswith(f"{_folder_of(letter)}/")]
+        folder = f"{sides.folder_of(letter)}/"
+        here = [run for run in run_ids if links.runs.get((letter, run), "").startswith(folder)]
         if here and side.recording:
             rec = _of_runs(side.recording, here)
             checks = ask(reconciliation, rec, studies={}).tables["checks"].rows
-            write_run_pages(site, _folder_of(letter), rec, checks, counterparts, side=f"{letter}, {side.label}")
+            write_run_pages(site, folder.rstrip("/"), rec, checks, counterparts, side=f"{letter}, {side.label}")
 
 
 def _of_runs(rec: store.Recording, run_ids: list[str]) -> store.Recording:
@@ -310,18 +397,30 @@ def _of_runs(rec: store.Recording, run_ids: list[str]) -> store.Recording:
     return dataclasses.replace(rec, **tables)
 
 
+def _measured_in(rec: store.Recording) -> dict[str, Any]:
+    """The conditions of the runs of a recording, for a page; none of a user's script, which has its own."""
+    return {} if rec.manifest.get(SCRIPT) else {"conditions": environment.conditions(rec.runs)}
+
+
 def _figures(file: Path) -> dict[str, Any]:
     """What a benchmark wrote; nothing where it was not run."""
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
+def _predictions(data: Path, recordings: list[store.Recording]) -> Answer:
+    """The ledgers below `data` held against the recordings. Raises RecordingError."""
+    predicted = ledger.held_against(ledger.read_all(data / ledger.FOLDER), recordings)
+    return predictions.answer(predicted, predict.development(rates.load()))
+
+
 def said_of_run(answer: Answer) -> dict[str, list[str]]:
-    """The verdict and the findings of a run in the sentences in which `show` gives those of a capture."""
+    """The verdict, the findings and the advice of a run in the sentences in which `show` gives those of a capture."""
     rows = answer.tables["elapsed"].rows
     by_gpu = rows.drop(columns="phase").groupby("gpu", as_index=False).sum()
     return {
         "verdict": [*of_gpus(by_gpu), *of_phases(rows)],
         "findings": [line.removeprefix(FINDING) for line in sentences(answer.tables["findings"].rows)],
+        "first": of_run(answer.facts["first"]),
     }
 
 
@@ -341,7 +440,9 @@ def write_timelines(rec: store.Recording, site: Site) -> dict[str, dict[str, Any
         for viewer, document in (("speedscope", timeline.speedscope(trace)), ("perfetto", timeline.chrome(trace))):
             path = f"report/timelines/{file_name(run_id)}.{viewer}.json.gz"
             files[viewer] = {"path": path, "bytes": site.put(path, timeline.packed(document))}
-        written[run_id] = {"step": step + 1, "shift": trace.shift, "files": files}
+        launched, moved = (of[of["step"] == step] for of in (kernels, memops))
+        block = strip.of_block(launched, moved, dict(site.families))
+        written[run_id] = {"step": step + 1, "shift": trace.shift, "files": files, "strip": block}
     return written
 
 
@@ -349,41 +450,82 @@ def write_questions(
     rec: store.Recording,
     docs: Path,
     studies: Mapping[str, store.Recording] = MappingProxyType({}),
-    compared: Mapping[str, Any] | None = None,
+    compared: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[Site, Answer]:
     """Write the pages of questions and studies, the reconciliation, and the overview with their verdicts; gives the
-    reconciliation, too. compared: facts of the page of a comparison, for the overview."""
+    reconciliation, too. compared: facts of the pages of comparisons, for the overview."""
     site = _site_of(rec, docs)
     bands = differences.bands_of(rec, studies[AGAIN]) if AGAIN in studies else None
-    verdicts = [
-        _write_question(site, letter, question, ask(question, rec, bands=bands, studies=studies), rec.runs)
-        for letter, question in QUESTIONS.items()
-    ]
+    twin = _Twin(studies[BF16], _site_of_study(site, studies[BF16], rec.runs)) if BF16 in studies else None
+    said = {}
+    for letter, question in QUESTIONS.items():
+        answer = ask(question, rec, bands=bands, studies=studies)
+        of_twin = twin.write(letter, question, bands) if twin else {}
+        said[letter] = _write_question(site, letter, question, answer, rec.runs, **of_twin)
+        if question is forward_time:
+            site.write("report/clocks.md", "clocks.md", answer, conditions=environment.conditions(rec.runs))
     calibration = rates_of([*studies.values(), rec])
-    beyond = []
+    pages: dict[str, Any] = {"conditions": environment.conditions(rec.runs)}
+    leading = None
     for letter, question in STUDIES.items():
         studied = studies.get(question.STUDY) if question.STUDY else rec
         if studied is None:
             answer, template = _not_recorded(question), "not_recorded.md"
-            beyond.append(_write_question(site, letter, question, answer, None, template))
+            said[letter] = _write_question(site, letter, question, answer, None, template)
             continue
-        own = site if studied is rec else _site_of_study(site, studied.runs, rec.runs)
+        own = site if studied is rec else _site_of_study(site, studied, rec.runs)
         answer = ask(question, studied, main=rec, calibration=calibration, studies=studies, bands=bands)
-        beyond.append(_write_question(own, letter, question, answer, studied.runs))
+        said[letter] = _write_question(own, letter, question, answer, studied.runs)
+        if question.STUDY == BF16:
+            leading = answer
+            pages["leading"] = said[letter]
     checked = ask(reconciliation, rec, studies=studies)
-    site.write("report/reconciliation.md", "reconciliation.md", checked)
+    site.write("report/reconciliation.md", "reconciliation.md", checked, **_measured_in(rec))
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
-    pages: dict[str, Any] = {"questions": verdicts, "beyond": beyond, "agreement": agreement}
-    pages |= {"conditions": environment.conditions(rec.runs), "compared": compared}
-    site.write("index.md", "overview.md", ask(overview, rec), **pages)
+    pages |= {"sections": by_section(said), "agreement": agreement, "compared": compared}
+    site.write("index.md", "overview.md", ask(overview, rec, leading=leading, twin=studies.get(BF16)), **pages)
     return site, checked
 
 
+@dataclass(frozen=True)
+class _Twin:
+    """The runs of the main recording as people train today, of which the same questions are asked."""
+
+    rec: store.Recording
+    site: Site
+
+    def write(self, letter: str, question: ModuleType, bands: Bands | None) -> dict[str, Any]:
+        """Write the page of a question of the twin; gives what the page of the main recording and the overview say of
+        it."""
+        answer = ask(question, self.rec, bands=bands)
+        slug, template = f"bf16-{question.SLUG}", _template(question)
+        words = {**_words(letter, question), "twin_of": question.SLUG, "searched": []}
+        self.site.write(
+            f"report/{slug}.md", template, answer, **words, conditions=environment.conditions(self.rec.runs)
+        )
+        verdicts = {page: self.site.block(page, template, answer, "verdict") for page in (_page(question), "index.md")}
+        return {"twin": {"slug": slug, "verdict": verdicts[_page(question)], "in_overview": verdicts["index.md"]}}
+
+
+def _words(letter: str, question: ModuleType) -> dict[str, Any]:
+    """What stands above the answer of a question."""
+    searched = list(SEARCHED.get(letter, ()))
+    return {"letter": letter, "title": question.TITLE, "section": section_of(letter), "searched": searched}
+
+
+def _page(question: ModuleType) -> str:
+    return f"report/{question.SLUG}.md"
+
+
+def _template(question: ModuleType) -> str:
+    return question.__name__.rsplit(".", 1)[-1] + ".md"
+
+
 def write_overview_of_script(
-    rec: store.Recording, docs: Path, compared: Mapping[str, Any] | None = None
+    rec: store.Recording, docs: Path, compared: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[Site, Answer, str]:
     """Write the first page of the report on a script, and the reconciliation; gives that and the page's verdict.
-    compared: facts of the page of a comparison."""
+    compared: facts of the pages of comparisons."""
     site = _site_of(rec, docs)
     checked = ask(reconciliation, rec, studies={})
     site.write("report/reconciliation.md", "reconciliation.md", checked)
@@ -392,20 +534,29 @@ def write_overview_of_script(
     return site, checked, plain(site.block("index.md", "script_page.md", overview, "verdict"))
 
 
+def _version(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """What names a recording: its name, its date, and the commit of the program that made it."""
+    date_of = str(manifest.get("recorded_to") or "")[:10]
+    return {"name": str(manifest.get("name") or ""), "date": date_of, "commit": str(manifest.get("commit") or "")}
+
+
 def _site_of(rec: store.Recording, docs: Path) -> Site:
     """Where the pages of the main recording are written."""
     labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
     folder = Path(__file__).parent / "pages" / "questions"
     notes = (environment.mix(rec.runs, is_main=True),)
-    return Site(docs, (folder,), labels, tuple(run_grid.case_columns(rec.runs)), notes=notes)
+    columns, sizes = tuple(run_grid.case_columns(rec.runs)), run_grid.sizes_in_order(rec.runs)
+    return Site(docs, (folder,), labels, columns, notes=notes, sizes=sizes, recording=_version(rec.manifest))
 
 
-def _site_of_study(site: Site, runs: pd.DataFrame, main: pd.DataFrame) -> Site:
-    """Where pages of a study with `runs` are written: they name its cases, and say where its runs are a mix, beside
-    what is said of `main`, which may be the same."""
+def _site_of_study(site: Site, studied: store.Recording, main: pd.DataFrame) -> Site:
+    """Where pages of a study are written: they name its cases, and say where its runs are a mix, beside what is said
+    of `main`, which may be the same."""
+    runs = studied.runs
     notes = site.notes if runs is main else (*site.notes, environment.mix(runs, is_main=False))
     columns = tuple(run_grid.case_columns(runs))
-    return dataclasses.replace(site, case_columns=columns, run_pages=False, notes=notes)
+    sizes, version = run_grid.sizes_in_order(runs), _version(studied.manifest)
+    return dataclasses.replace(site, case_columns=columns, run_pages=False, notes=notes, sizes=sizes, recording=version)
 
 
 def _not_recorded(question: ModuleType) -> Answer:
@@ -413,13 +564,20 @@ def _not_recorded(question: ModuleType) -> Answer:
 
 
 def _write_question(
-    site: Site, letter: str, question: ModuleType, answer: Answer, runs: pd.DataFrame | None, template: str = ""
+    site: Site,
+    letter: str,
+    question: ModuleType,
+    answer: Answer,
+    runs: pd.DataFrame | None,
+    template: str = "",
+    **more: Any,
 ) -> dict[str, Any]:
-    """Write a question's page, with the conditions of its `runs`; gives what the overview says of it."""
-    template = template or question.__name__.rsplit(".", 1)[-1] + ".md"
-    words = {"letter": letter, "title": question.TITLE}
+    """Write a question's page, with the conditions of its `runs` and what `more` there is to say; gives what the
+    overview says of it."""
+    template = template or _template(question)
+    words = {**_words(letter, question), **more}
     measured = {} if runs is None else {"conditions": environment.conditions(runs)}
-    site.write(f"report/{question.SLUG}.md", template, answer, **words, **measured)
+    site.write(_page(question), template, answer, **words, **measured)
     return {**words, "slug": question.SLUG, "verdict": site.block("index.md", template, answer, "verdict")}
 
 
@@ -452,7 +610,7 @@ def _num_usual(rec: store.Recording, every: list[store.Recording]) -> tuple[int,
     names = ["warmup_steps", "measured_steps"]
     usual = run_grid.measured_runs(rec.runs)[names].value_counts().head(1)
     ok = pd.concat([run_grid.measured_runs(other.runs)[names] for other in every])
-    return int((ok == usual.index[0]).all(axis=1).sum()) if len(usual) else 0, len(ok)
+    return int((ok == list(usual.index[0])).all(axis=1).sum()) if len(usual) else 0, len(ok)
 
 
 def _profiler(every: list[store.Recording]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ SERIES = ["longer", "shorter", "within noise, or the rest", "in all"]
 _UNITS = {"memory": "bytes", "throughput": "", "energy": "J"}
 LABEL = 26
 """Characters of a bar's label: there is room for them on a phone."""
+MANY_PAIRS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,23 +49,31 @@ def answer(comparison: Comparison, links: Links) -> Answer:
     """All pairs: in how many a metric differs, what each pair differs by, and runs without a partner."""
     pairs = comparison.pairs
     first, *others = pairs
-    facts = _facts(comparison) | {
+    facts = _facts(comparison, links) | {
         "pair": None if others else _pair_facts(first, has_own_page=False),
         "counts": [forms.counts_line(pairs, metric) for metric in forms.counted_metrics(pairs)],
-        "metrics": forms.metrics_of(pairs),
+        "metrics": _shown_metrics(pairs),
+        "is_shortened": len(pairs) > MANY_PAIRS,
+        "apart": _capitalised(printable(forms.parts_apart_line(pairs))),
         "summary": _summary(comparison),
         "num_alone": len(comparison.alignment.only_first) + len(comparison.alignment.only_second),
     }
     tables = [_alone(comparison)]
     if not others:
         return assemble(facts, [], [*tables, *_pair_tables(first, links)], _pair_charts(first))
-    tables += [_metric_table(metric, pairs, links) for metric in forms.metrics_of(pairs)]
+    tables += [_metric_table(metric, pairs, links) for metric in _shown_metrics(pairs)]
     return assemble(facts, [], tables, [_ratios(pairs)])
+
+
+def _shown_metrics(pairs: list[Pair]) -> list[Metric]:
+    """Metrics that have a table. Of many pairs those that others tell have none, or the page is too large to load."""
+    following = ("throughput", "busy") if len(pairs) > MANY_PAIRS else ()
+    return [metric for metric in forms.metrics_of(pairs) if metric not in following]
 
 
 def of_pair(comparison: Comparison, pair: Pair, links: Links) -> Answer:
     """One of several pairs, and why it differs."""
-    facts = _facts(comparison) | {"pair": _pair_facts(pair, has_own_page=True), "num_alone": 0}
+    facts = _facts(comparison, links) | {"pair": _pair_facts(pair, has_own_page=True), "num_alone": 0}
     return assemble(facts, [], _pair_tables(pair, links), _pair_charts(pair))
 
 
@@ -89,11 +98,12 @@ def counterparts(comparison: Comparison, links: Links) -> dict[str, list[dict[st
 # ---------------------------------------------------------------- facts
 
 
-def _facts(comparison: Comparison) -> dict[str, Any]:
+def _facts(comparison: Comparison, links: Links) -> dict[str, Any]:
     first, second = (printable(side.label) for side in (comparison.first, comparison.second))
-    for values in comparison.alignment.differences.values():  # the same recording may be both sides
-        first, second = f"{first} ({values[0]})", f"{second} ({values[1]})"
+    if values := list(comparison.alignment.differences.values()):  # the same recording may be both sides
+        first, second = (f"{label} ({', '.join(of)})" for label, of in zip((first, second), zip(*values)))
     return {
+        "page": links.comparison,
         "first": first,
         "second": second,
         "about": forms.about(comparison, with_alone=False),
@@ -116,7 +126,8 @@ def _pair_facts(pair: Pair, has_own_page: bool) -> dict[str, Any]:
         "has_own_page": has_own_page,
         "label": printable(pair.case.label),
         "headline": forms.headline(pair),
-        "total": _capitalised(forms.total_text(pair.waterfall)),
+        "total": _capitalised(forms.total_text(pair)),
+        "apart": forms.parts_apart_text(pair),
     }
 
 
@@ -141,7 +152,7 @@ def _metric_table(metric: Metric, pairs: list[Pair], links: Links) -> Table:
         Column("share", "of A", "share", absent="n/a"),
         Column("band", "noise band, ±", kind, absent="not known"),
         Column("is_real", "beyond it", "yes_no"),
-        Column("verdict", "B is" if metric in ("step", "throughput", "kernel", "busy") else "B has"),
+        Column("verdict", "verdict"),
     )
     title = f"{_capitalised(METRICS[metric])} of every pair{', J' if metric == 'energy' else ''}"
     is_per_token = bool(known) and known[0][0].judgements[metric].per_token

@@ -61,3 +61,8 @@ def span(values: pd.Series) -> tuple[float, float]:
 def bound(value: float, step: float) -> float:
     """`value` rounded up to a multiple of `step`: what is at most that, is at most what is printed."""
     return math.ceil(value / step) * step
+
+
+def percent_of(shares: pd.Series) -> str:
+    """For the title of a figure, least and most: `16% to 25%`, or one of them where they read alike."""
+    return " to ".join(dict.fromkeys(f"{share:.0%}" for share in (shares.min(), shares.max())))

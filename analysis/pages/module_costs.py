@@ -7,11 +7,16 @@ from analysis.metrics import kernel_time
 from jobs.contract import ranges
 
 
-def module_tree(totals: pd.DataFrame) -> pd.DataFrame:
-    """`kernel_time.by_module` of runs in whose backward pass modules were followed; no rows of others. Libraries open
-    ranges of their own in backward: what tells a followed one is the gradient of the loss."""
+def of_followed_runs(totals: pd.DataFrame) -> pd.DataFrame:
+    """Kernel totals of runs in whose backward pass modules were followed. Libraries open ranges of their own in
+    backward: what tells a followed one is the gradient of the loss."""
     followed = totals.query("phase == @ranges.BACKWARD and module == @ranges.LOSS_MODULE")["run_id"].unique()
-    return kernel_time.by_module(totals[totals["run_id"].isin(followed)])
+    return totals[totals["run_id"].isin(followed)]
+
+
+def module_tree(totals: pd.DataFrame) -> pd.DataFrame:
+    """`kernel_time.by_module` of runs in whose backward pass modules were followed; no rows of others."""
+    return kernel_time.by_module(of_followed_runs(totals))
 
 
 def module_table(tree: pd.DataFrame, case: tuple[Column, ...] = ()) -> Table:

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import run_grid, timing
+from analysis.metrics import run_grid, step_parts, timing
 from analysis.pages import environment
 from analysis.pages.columns import case_headings
 from analysis.pages.questions import beyond_gemm, top_kernel
@@ -15,11 +16,35 @@ SLUG = "overview"
 SHAPE = ("d_model", "d_ff", "num_layers", "num_heads")
 
 
-def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, manifest: Mapping) -> Answer:
+def answer(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    manifest: Mapping,
+    leading: Answer | None = None,
+    twin: Any = None,
+) -> Answer:
     """Runs finished, unfinished and never run, kernels recorded, machine and dates; forward time (timer, median) by
-    size and context length."""
+    size and context length; the parts of every training step, with those of the `twin` recording. leading: what changes
+    in BF16, whose sentences come first where it is known."""
     frames = _frames(runs, steps, manifest)
-    return assemble(_facts(runs, kernels, manifest, frames), _claims(frames), _tables(frames), _charts(runs, kernels))
+    claims, tables, charts = _claims(frames), _tables(frames), _charts(runs, kernels)
+    tables.append(
+        _step_table(step_parts.parts_of_steps([_Main(runs, steps, kernels), *[twin] * (twin is not None)]), runs)
+    )
+    if leading:
+        claims += [leading.claims[key] for key in ("gemm", "speedup", "busy")]
+        tables.append(leading.tables["longest"])
+    return assemble(_facts(runs, kernels, manifest, frames), claims, tables, charts)
+
+
+@dataclass(frozen=True)
+class _Main:
+    """The tables of the main recording that `step_parts` reads."""
+
+    runs: pd.DataFrame
+    steps: pd.DataFrame
+    kernels: pd.DataFrame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +152,22 @@ def _tables(frames: Frames) -> list[Table]:
             frames.sizes[["size", *SHAPE, "num_parameters"]],
         ),
     ]
+
+
+def _step_table(parts: pd.DataFrame, runs: pd.DataFrame) -> Table:
+    """Parts of every training step, with a sentence on each step (`said`) and whether the run has a page
+    (`has_page`)."""
+    said = {run_id: _said(rows) for run_id, rows in parts.groupby("run_id", sort=False)}
+    rows = parts.assign(said=parts["run_id"].map(said), has_page=parts["run_id"].isin(runs["run_id"].astype(str)))
+    shown = ("run_id", "phase", "module", "family", "time_ns")
+    return Table("step", "A training step", tuple(Column(name, name) for name in shown), rows)
+
+
+def _said(rows: pd.DataFrame) -> str:
+    longest = step_parts.longest_part(rows)
+    where = f"{longest['phase']}, {longest['module']}" if longest["module"] else longest["phase"]
+    takes = "for" if longest["phase"] == step_parts.WAITING else "takes"
+    return f"{where[0].upper()}{where[1:]} {takes} {longest['share']:.0%} of this training step"
 
 
 def _charts(runs: pd.DataFrame, kernels: pd.DataFrame) -> list[Chart]:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.answer import Answer, Chart, Column, Table, assemble
-from analysis.metrics import elapsed, kernel_time, ranks, run_grid, timing, utilisation
+from analysis.metrics import advice, differences, elapsed, kernel_time, ranks, run_grid, timing, utilisation
+from analysis.metrics import telemetry as machine
 from analysis.metrics.ordering import place, sorted_by
-from analysis.pages.columns import spread_column
+from analysis.pages.columns import spread_column, step_columns
 from analysis.pages.module_costs import module_table, module_tree
 from jobs.contract import ranges
 from jobs.contract.axes import label_of_value
@@ -25,12 +26,15 @@ def answers(
     api: pd.DataFrame,
     memops: pd.DataFrame,
     memory: pd.DataFrame,
+    processes: pd.DataFrame,
+    telemetry: pd.DataFrame,
     checks: pd.DataFrame,
+    predicted: pd.DataFrame,
 ) -> Iterator[tuple[str, Answer]]:
     """(run_id, Answer) of every run in model order; one that did not finish has its status and message and no numbers.
 
-    `checks` is the table of that name of the reconciliation. Times and calls are per step: medians over steps where a
-    spread is given, means otherwise.
+    `checks` is the table of that name of the reconciliation; predicted: as of `prediction.of_runs`. Times and calls are
+    per step: medians over steps where a spread is given, means otherwise.
     """
     ordered = run_grid.in_model_order(runs)
     num_steps = kernel_time.num_profiled_steps(kernels)
@@ -49,9 +53,19 @@ def answers(
             "checks": checks,
         }.items()
     }
+    timed, predictions = advice.clocks(steps), _by_run(predicted)
+    beside = machine.of_runs(runs, steps, processes, telemetry).set_index("run_id")
     for _, run in ordered.iterrows():
-        frames = _frames(**{name: rows_of(run) for name, rows_of in of_run.items()})
-        answer = assemble(_facts(run, ordered, frames), [], _tables(frames), _charts(frames, order))
+        rows = {name: rows_of(run) for name, rows_of in of_run.items()}
+        frames = _frames(**rows)
+        used = {name: rows[name] for name in ("elapsed", "findings", "totals", "api")}
+        advised = advice.advise(run, **used, timed=timed.get(str(run["run_id"]), {}))
+        facts = (
+            _facts(run, ordered, frames)
+            | {"first": _what_first(advised, predictions(run))}
+            | _state_of_machine(beside, str(run["run_id"]))
+        )
+        answer = assemble(facts, [], _tables(frames), _charts(frames, order))
         yield str(run["run_id"]), answer
 
 
@@ -116,6 +130,14 @@ def _facts(run: pd.Series, runs: pd.DataFrame, frames: Frames) -> dict:
     }
 
 
+def _state_of_machine(beside: pd.DataFrame, run_id: str) -> dict:
+    """What was read of the machine beside a run: each column of `telemetry.of_runs`, or None."""
+    state: dict = dict.fromkeys(beside)
+    if run_id in beside.index:
+        state |= beside.loc[run_id].dropna().to_dict()
+    return {"machine": state, "slow_host": machine.SLOW_HOST}
+
+
 def _tables(frames: Frames) -> list[Table]:
     return [
         _elapsed_table(frames.elapsed),
@@ -169,6 +191,12 @@ def _time_tables(frames: Frames) -> list[Table]:
                 Column("host_n", "steps profiled", "count"),
             ),
             frames.times,
+        ),
+        Table(
+            "steps",
+            "The timed steps by phase: median, mean and standard deviation",
+            (Column("phase", "phase"), *step_columns(frames.times)),
+            frames.times[frames.times["timer_ns"].notna()],
         ),
         Table(
             "families",
@@ -298,7 +326,7 @@ def _times(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> 
     """Spread of every clock per run and phase, phases in the order in which they run, the whole step last."""
     gpu = timing.gpu_times(kernels, memops)
     table = timing.host_times(steps, "timer", "timer")
-    parts = [timing.host_times(steps, "nsys", "host")]
+    parts = [timing.host_times(steps, "nsys", "host"), differences.timed_steps(steps)]
     parts += [timing.spread(gpu, ["run_id", "phase"], f"{clock}_ns", clock) for clock in ("projected", "busy")]
     parts.append(gpu.groupby(["run_id", "phase"], sort=False)["launches"].mean().reset_index())
     for part in parts:
@@ -329,6 +357,42 @@ def _memops(memops: pd.DataFrame, num_steps: pd.Series) -> pd.DataFrame:
     return _per_step(
         rows, ["phase", "operation"], {"calls": "calls", "bytes": "bytes", "duration_ns": "time_ns"}, num_steps
     )
+
+
+def _what_first(advised: pd.DataFrame, predicted: pd.DataFrame) -> list[dict]:
+    """What to change first, in order: predicted gains, then ceilings where nothing is predicted, then what is not
+    advised. Only what the run has evidence for.
+
+    Each has changes (names), do, reason (empty where it is advised), step_ns (measured) and ceiling_ns; gain_ns,
+    least_ns and most_ns where it is predicted, time_ns and sure where it is not.
+    """
+    evident = {row["change"]: row for row in advised.to_dict("records")}
+    gains, others = [], []
+    said = [row for row in predicted.to_dict("records") if set(row["changes"]) <= set(evident)]
+    predictions = {row["changes"]: row for row in said if not row["reason"]}
+    for names, row in predictions.items():
+        gain = {
+            "changes": names,
+            "do": row["do"],
+            "reason": "",
+            "step_ns": row["baseline_ns"],
+            "gain_ns": row["baseline_ns"] - row["step_ns"],
+            "least_ns": row["baseline_ns"] - row["high_ns"],
+            "most_ns": row["baseline_ns"] - row["low_ns"],
+            "ceiling_ns": row["baseline_ns"] - row["ceiling_ns"],
+        }
+        if gain["least_ns"] > 0:
+            gains.append(gain)
+        elif len(names) == 1:
+            others.append(gain | {"reason": "its predicted interval holds a step as long as now"})
+    abstained = {row["changes"]: row["reason"] for row in said if row["reason"]}
+    for name, row in evident.items():
+        if (name,) not in predictions:
+            why = abstained.get((name,))
+            sure = f"low: no prediction, {why}" if why else row["sure"]
+            others.append(row | {"changes": (name,), "sure": sure, "gain_ns": None, "step_ns": None})
+    gains.sort(key=lambda gain: -gain["gain_ns"])
+    return [*gains, *sorted(others, key=lambda row: row["reason"] != "")]
 
 
 def _axes(run: pd.Series, runs: pd.DataFrame) -> list[dict]:

@@ -112,9 +112,20 @@ def dumbbell(
     return lines + dots
 
 
+def stacked_times(rows: pd.DataFrame, palette: _Palette, width: int, by, order, row="") -> alt.LayerChart:
+    """One bar per case (and per value of `row`) of the `time_ns` of each `family`, in ms."""
+    rows = drawn("stacked_times", rows)
+    return _stacked(rows.assign(share=rows["time_ns"] / 1e6), palette, width, by, order, row, in_ms=True)
+
+
 def stacked_shares(rows: pd.DataFrame, palette: _Palette, width: int, by, order, row="") -> alt.LayerChart:
     """One 100% bar per case (and per value of `row`), cut by `family`; segments of at least 9% carry their number."""
-    rows = drawn("stacked_shares", rows)
+    return _stacked(drawn("stacked_shares", rows), palette, width, by, order, row)
+
+
+def _stacked(
+    rows: pd.DataFrame, palette: _Palette, width: int, by, order, row="", in_ms: bool = False
+) -> alt.LayerChart:
     names = [*by, row] if row else list(by)
     data = pd.DataFrame(
         {
@@ -134,9 +145,13 @@ def stacked_shares(rows: pd.DataFrame, palette: _Palette, width: int, by, order,
         if width <= NARROW:
             data["label"] = data["label"].str.replace(" · forward", " fwd").str.replace(" · train", " train")
     data["position"] = data["family"].map({family: i for i, family in enumerate(order)})
-    data["title"] = [f"{a}, {f}: {s:.1%}" for a, f, s in zip(data["label"], data["family"], data["share"], strict=True)]
-    room = 0.06 if width > 500 else 0.11
-    data["text"] = [f"{s * 100:.0f}" if s >= room else "" for s in data["share"]]
+    full = data.groupby("label")["share"].sum().max() if in_ms else 1.0
+    data["title"] = [
+        f"{a}, {f}: {f'{s:,.3g} ms' if in_ms else f'{s:.1%}'}"
+        for a, f, s in zip(data["label"], data["family"], data["share"], strict=True)
+    ]
+    room = (0.06 if width > 500 else 0.11) * full
+    data["text"] = [f"{s if in_ms else s * 100:,.0f}" if s >= room else "" for s in data["share"]]
     colours = alt.Scale(domain=list(order), range=[palette[f"--family-{family}"] for family in order])
     y = alt.Y(
         "label:N",
@@ -144,8 +159,10 @@ def stacked_shares(rows: pd.DataFrame, palette: _Palette, width: int, by, order,
         title=None,
         axis=_category_axis(palette),
     )
-    title, scale = "% of kernel time", alt.Scale(domain=[0, 1])
-    axis = alt.Axis(**{**_value_axis(palette, "%", 5).to_dict(), "labelExpr": "format(datum.value * 100, '.3~g')"})
+    title, scale = "ms of kernel time" if in_ms else "% of kernel time", alt.Scale(domain=[0, full], nice=False)
+    axis = _value_axis(palette, ",~f", 5)
+    if not in_ms:
+        axis = alt.Axis(**{**_value_axis(palette, "%", 5).to_dict(), "labelExpr": "format(datum.value * 100, '.3~g')"})
     base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
     bars = base.mark_bar(
         height=alt.RelativeBandSize(0.82),
@@ -159,7 +176,7 @@ def stacked_shares(rows: pd.DataFrame, palette: _Palette, width: int, by, order,
         description="title:N",
     )
     on_colours = alt.Scale(domain=list(order), range=[palette[f"--on-{family}"] for family in order])
-    text = base.mark_text(fontSize=10).encode(
+    text = base.mark_text(fontSize=12).encode(
         y=y,
         x=alt.X("share:Q", bandPosition=0.5, axis=axis, stack="zero", title=title, scale=scale),
         order="position:Q",
@@ -221,7 +238,7 @@ def lines(
     ends = ends.assign(text=ends["clock"] + ends["note"], label=_apart(ends, height, low, high))
     reach = (ends["x"] / data["x"].min()).map(math.log) / (math.log(data["x"].max() / data["x"].min()) or 1.0)
     room = width - LABEL_SLACK - 60
-    plot = int(min([room, *((room - 14 - 6.1 * ends["text"].str.len()) / reach)[reach > 0]]))
+    plot = int(min([room, *((room - 14 - 6.7 * ends["text"].str.len()) / reach)[reach > 0]]))
     colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
     shapes = alt.Scale(domain=list(order), range=["circle", "square", "triangle-up", "diamond"][: len(order)])
     across = sorted(set(data["x"]))
@@ -240,7 +257,7 @@ def lines(
     )
     names = (
         alt.Chart(ends)
-        .mark_text(align="left", dx=9, fontSize=11, color=palette[TEXT])
+        .mark_text(align="left", dx=9, fontSize=12, color=palette[TEXT])
         .encode(x=along, y=alt.Y("label:Q", scale=up, title=unit, axis=beside), text="text:N")
     )
     return alt.LayerChart(layer=[strokes, dots, names])
@@ -321,7 +338,7 @@ def roofline(rows: pd.DataFrame, palette: _Palette, width: int, order, roofs) ->
 
     def words(part: pd.Series, align: Literal["left", "right"], dx: int, dy: int) -> alt.Chart:
         named = alt.Chart(roofs[part & (roofs["label"] != "")], width=wide, height=high)
-        named = named.mark_text(fontSize=11, color=palette[TEXT], align=align, dx=dx, dy=dy)
+        named = named.mark_text(fontSize=12, color=palette[TEXT], align=align, dx=dx, dy=dy)
         return named.encode(**axes(*titles), text="label:N")
 
     marks = alt.Chart(data, width=wide, height=high).mark_point(filled=True, size=26, opacity=1)
@@ -355,7 +372,7 @@ def stacked_bytes(rows: pd.DataFrame, palette: _Palette, width: int, by, order, 
     ends = pd.DataFrame({"name": list(limits), "limit": [size / 2**30 for size in limits.values()]})
     at = alt.X("limit:Q", scale=scale, axis=axis, title="GiB")
     rules = alt.Chart(ends).mark_rule(strokeDash=[4, 3], color=palette[TEXT]).encode(x=at)
-    names = alt.Chart(ends).mark_text(align="right", dx=-4, dy=-7, fontSize=11, color=palette[TEXT])
+    names = alt.Chart(ends).mark_text(align="right", dx=-4, dy=-7, fontSize=12, color=palette[TEXT])
     return bars + rules + names.encode(x=at, y=alt.value(0), text="name:N")
 
 
@@ -404,6 +421,7 @@ def waterfall(rows: pd.DataFrame, palette: _Palette, width: int, order) -> alt.L
 KINDS: dict[str, Callable[..., alt.LayerChart]] = {
     "dumbbell": dumbbell,
     "stacked_shares": stacked_shares,
+    "stacked_times": stacked_times,
     "grouped_bars": grouped_bars,
     "roofline": roofline,
     "lines": lines,
@@ -417,6 +435,7 @@ KINDS: dict[str, Callable[..., alt.LayerChart]] = {
 COLOUR_COLUMNS = {
     "dumbbell": "clock",
     "stacked_shares": "family",
+    "stacked_times": "family",
     "grouped_bars": "scope",
     "roofline": "series",
     "lines": "clock",
@@ -438,6 +457,8 @@ def mark(kind: str) -> str:
 
 def drawn(kind: str, rows: pd.DataFrame) -> pd.DataFrame:
     """The rows that can be seen in a drawing of that kind."""
+    if kind == "stacked_times":
+        return rows[rows["time_ns"] >= DRAWN * rows["time_ns"].max()]
     return rows[rows["share"] >= DRAWN] if kind == "stacked_shares" else rows
 
 
@@ -449,7 +470,7 @@ def _category_axis(palette: _Palette) -> alt.Axis:
         ticks=False,
         domain=False,
         labelColor=palette[TEXT],
-        labelFontSize=11,
+        labelFontSize=12,
         labelPadding=8,
         labelLimit=180,
     )
@@ -466,8 +487,8 @@ def _value_axis(palette: _Palette, form: str, ticks: int) -> alt.Axis:
         labelColor=palette[FAINT],
         titleColor=palette[FAINT],
         titleFontWeight="normal",
-        titleFontSize=11,
-        labelFontSize=11,
+        titleFontSize=12,
+        labelFontSize=12,
         labelOverlap=True,
         orient="top",
     )
@@ -486,8 +507,8 @@ def _log_axis(palette: _Palette, values: Iterable[float], most: int, orient: str
 
 
 def _plot_width(data: pd.DataFrame, width: int) -> int:
-    """Room that the labels leave: about 6.1 px a character at 11 px."""
-    return max(120, int(width - LABEL_SLACK - 24 - 6.1 * data["label"].str.len().max()))
+    """Room that the labels leave: about 6.7 px a character at 12 px."""
+    return max(120, int(width - LABEL_SLACK - 24 - 6.7 * data["label"].str.len().max()))
 
 
 def _finish(svg: str, prefix: str, palette: _Palette, label: str, hover: bool) -> str:

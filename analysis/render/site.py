@@ -1,22 +1,30 @@
 """An Answer and its template to a Markdown page with its CSV files. Words come from the template, numbers from the
 Answer."""
 
+import json
 import posixpath
 import re
+import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import pandas as pd
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 
-from analysis.answer import Answer, Chart, Claim
-from analysis.render import charts, findings, tables, text
+from analysis.answer import Answer, Chart, Claim, Column, Table
+from analysis.render import card, charts, findings, regime_map, step_figure, tables, text
 from jobs.contract.axes import AXES, label_of_value
 
 HEADING = re.compile("^# .*\n", re.MULTILINE)
+SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\W*[A-Z])")
+"""Between two sentences: neither within a number nor after an abbreviation."""
+FRONT = "---\n"
+DESCRIPTION = 200
+"""Characters of a page's description: what a search engine or a chat shows of it."""
 TEMPLATES = Path(__file__).parents[1] / "pages"
 FILTERS = (
     "ms",
@@ -44,13 +52,31 @@ FILTERS = (
 )
 
 
+class _Compiled(jinja2.BytecodeCache):
+    """Templates are compiled once in a process: each page has an environment of its own, since filters link from it."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if bucket.key in self.known:
+            bucket.bytecode_from_string(self.known[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self.known[bucket.key] = bucket.bytecode_to_string()
+
+
+_COMPILED = _Compiled()
+
+
 @dataclass
 class Site:
     """Writes pages under `docs` (the MkDocs source folder): `index.md` and everything below `report/`.
 
     `families` are the labels of the kernel families by key; `case_columns` name a case in sentences, which link to the
     run's page where there are `run_pages`. What the `notes` say, each with the template mix.md, stands at the top of
-    every page.
+    every page. `sizes` are names of models, the smallest first. `recording`: name, date and commit of the program of
+    what the pages are about, for their feet.
     """
 
     docs: Path
@@ -59,6 +85,8 @@ class Site:
     case_columns: tuple[str, ...]
     run_pages: bool = True
     notes: tuple[Answer, ...] = ()
+    sizes: tuple[str, ...] = ()
+    recording: Mapping[str, str] = field(default_factory=dict)
     written: list[Path] = field(default_factory=list)
 
     def __post_init__(self):
@@ -70,6 +98,8 @@ class Site:
             trim_blocks=True,
             lstrip_blocks=True,
             keep_trailing_newline=True,
+            bytecode_cache=_COMPILED,
+            optimized=False,  # nothing that a page's own filter makes may stand in what pages share
         )
         self.env.filters |= {name: getattr(text, name) for name in FILTERS} | {
             "text": text.inline,
@@ -79,14 +109,32 @@ class Site:
             "path": path_markup,
             "bullets": bullets,
             "verdict": verdict,
+            "first_sentence": first_sentence,
+            "lines": lines,
         }
 
     def write(self, path: str, template: str, answer: Answer, **extra: Any) -> None:
         """Write the page `path` (below docs, with .md) and the CSV of each table it shows."""
         page = self._render(path, template, answer, **extra)
+        heading = HEADING.search(page)
         if notes := "\n\n".join(filter(None, (self._render(path, "mix.md", note).strip() for note in self.notes))):
             page = HEADING.sub(lambda heading: f"{heading[0]}\n{notes}\n", page, count=1)
-        self._put(path, page)
+        self._put(path, self._with_front_matter(page, path, template, answer, heading[0] if heading else "", extra))
+
+    def _with_front_matter(
+        self, page: str, path: str, template: str, answer: Answer, heading: str, extra: Mapping[str, Any]
+    ) -> str:
+        """The page with what its foot and a link to it say: the recording, and of a page with a verdict that, as its
+        description and in its picture."""
+        front: dict[str, Any] = {"recording": dict(self.recording)} if self.recording else {}
+        if "verdict" in _Page(self, path, answer).environment().get_template(template).blocks:
+            words = text.plain(self.block(path, template, answer, "verdict", **extra))
+            front["description"] = textwrap.shorten(words, DESCRIPTION, placeholder=" …")
+            front["image"] = f"report/cards/{path.removesuffix('.md').removeprefix('report/')}.png"
+            below = " · ".join(filter(None, ("profiler-job", *self.recording.values())))
+            self.put(front["image"], card.draw(text.plain(Markup(heading.removeprefix("# ").strip())), words, below))
+        lines = "".join(f"{key}: {json.dumps(value)}\n" for key, value in front.items())
+        return f"---\n{lines}{page.removeprefix(FRONT) if page.startswith(FRONT) else FRONT + page}" if lines else page
 
     def _render(self, path: str, template: str, answer: Answer, **extra: Any) -> str:
         page = _Page(self, path, answer)
@@ -114,8 +162,12 @@ class Site:
 
 def bullets(findings: str, otherwise: str = "Not measured.") -> Markup:
     """The sentences that hold, one list item each; blank lines between calls dropped."""
-    lines = [line.strip() for line in str(findings).splitlines() if line.strip()]
-    return Markup("\n".join(f"- {line.removeprefix('- ')}" for line in lines) or otherwise)
+    return Markup("\n".join(f"- {line.removeprefix('- ')}" for line in lines(findings)) or otherwise)
+
+
+def lines(words: str) -> list[Markup]:
+    """The lines with anything in them."""
+    return [Markup(line.strip()) for line in str(words).splitlines() if line.strip()]
 
 
 def file_markup(name: str) -> Markup:
@@ -139,6 +191,11 @@ def verdict(words: str) -> Markup:
     return Markup(" ".join(str(words).split()) or "Not measured.")
 
 
+def first_sentence(words: str) -> Markup:
+    """The first sentence of a verdict."""
+    return Markup(SENTENCE.split(str(words), maxsplit=1)[0])
+
+
 class _Page:
     """What a template may call while it renders one page."""
 
@@ -159,8 +216,10 @@ class _Page:
             "table": self.table,
             "chart": self.chart,
             "heat": self.heat,
+            "step_parts": self.step_parts,
+            "regimes": self.regimes,
             "extremes": self.extremes,
-            "csv": lambda key: Markup(self._csv(key, self.answer.tables[key].rows)),
+            "csv": lambda key: Markup(self._csv(key, self.answer.tables[key].rows, self.answer.tables[key].columns)),
             "has": lambda key: len(self.answer.tables[key].rows) > 0,
         }
 
@@ -201,8 +260,8 @@ class _Page:
         return Markup("\n\n").join(self._evidence(*claimed) for claimed in self.claimed)
 
     def _evidence(self, claim: Claim, words: Markup, read: findings.Read) -> Markup:
-        link = self._csv(f"rows-{claim.key}", claim.rows)
-        shown = findings.table(claim, self.answer.tables.values(), read)
+        shown = self._linked(findings.table(claim, self.answer.tables.values(), read))
+        link = self._csv(f"rows-{claim.key}", claim.rows, shown.columns)
         number = text.counted(len(claim.rows), "row")
         if len(shown.rows) < len(claim.rows):
             number = text.count(len(shown.rows)) + Markup(" of ") + number
@@ -212,21 +271,42 @@ class _Page:
         ).format(
             text.escape(findings.plain(words)),
             number,
-            tables.to_html(shown, link, self.root, dict(self.site.families), anchor=shown.key),
+            self._html(shown, link, shown.key),
         )
 
     def table(self, key: str) -> Markup:
-        table = self.answer.tables[key]
-        return tables.to_html(table, self._csv(key, table.rows), self.root, dict(self.site.families))
+        table = self._linked(self.answer.tables[key])
+        return self._html(table, self._csv(key, table.rows, table.columns))
+
+    def _html(self, table: Table, csv_link: str, anchor: str = "") -> Markup:
+        return tables.to_html(table, csv_link, self.root, dict(self.site.families), anchor, self.site.sizes)
+
+    def _linked(self, table: Table) -> Table:
+        """The table, with the names of runs as text where they have no pages."""
+        if self.site.run_pages:
+            return table
+        columns = [replace(column, kind="text") if column.kind == "run" else column for column in table.columns]
+        return replace(table, columns=tuple(columns))
 
     def heat(self, key: str) -> Markup:
         """The table `key` as a map: one row per size, one column per context length."""
         table = self.answer.tables[key]
-        return tables.heat_html(table, self._csv(key, table.rows), self.root)
+        return tables.heat_html(table, self._csv(key, table.rows, table.columns), self.root)
 
-    def _csv(self, key: str, rows) -> str:
+    def step_parts(self, key: str) -> Markup:
+        """The table `key` as a figure of one step, which a script lets choose."""
+        table = self.answer.tables[key]
+        link = self._csv(key, table.rows[[column.key for column in table.columns]], table.columns)
+        return step_figure.to_html(table, link, self.root, dict(self.site.families))
+
+    def regimes(self, key: str) -> Markup:
+        """The table `key` as a map of what limits each case."""
+        table = self.answer.tables[key]
+        return regime_map.to_html(table, self._csv(key, table.rows, table.columns), self.root)
+
+    def _csv(self, key: str, rows: pd.DataFrame, columns: tuple[Column, ...]) -> str:
         path = f"{self.folder}/{text.file_name(key)}.csv"
-        self.site._put(path, tables.to_csv(rows))
+        self.site._put(path, tables.to_csv(rows, columns))
         return posixpath.relpath(path, posixpath.dirname(self.path) or ".")
 
     def chart(self, key: str) -> Markup:
@@ -252,7 +332,7 @@ class _Page:
         for position, name in enumerate(chart.options["order"]):
             if name not in names:
                 continue
-            if chart.kind == "stacked_shares":
+            if charts.colour_column(chart.kind) == "family":
                 items.append(tables.family_chip(name, dict(self.site.families)))
             else:
                 items.append(

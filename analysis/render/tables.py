@@ -3,13 +3,14 @@
 import csv
 import io
 import math
+from collections.abc import Sequence
 
 import pandas as pd
 from markupsafe import Markup
 
-from analysis.answer import NOT_MEASURED, Column, Table
+from analysis.answer import ANCHOR, NOT_MEASURED, Column, Table
 from analysis.render import text
-from jobs.contract.axes import label_of_value
+from jobs.contract.axes import label_of_value, words_of_value
 
 SCALE = {"ms": 1e6, "us": 1e3, "gflop": 1e9, "bytes": 2**30, "mib": 2**20, "share": 0.01, "points": 0.01}
 UNIT = {
@@ -26,6 +27,20 @@ UNIT = {
     "mib": "MiB",
     "seconds": "s",
 }
+CSV_UNIT = {
+    "ms": "ns",
+    "us": "ns",
+    "share": "fraction",
+    "points": "fraction",
+    "gflop": "FLOP",
+    "tflops": "TFLOP/s",
+    "gbps": "GB/s",
+    "intensity": "FLOP/byte",
+    "bytes": "bytes",
+    "mib": "bytes",
+    "seconds": "s",
+}
+"""Units in CSV files, which have values as they were measured."""
 NUMERIC = {*UNIT, "count", "number", "quantity", "change"}
 CASE = {"context_length", "precision", "attention", "mode"}
 """Columns that tell apart the runs of one model: a link to a run is read out with them."""
@@ -39,11 +54,20 @@ FILTERED_ROWS = 6
 """Shorter tables get no filter."""
 
 
-def to_csv(rows: pd.DataFrame) -> str:
-    """All rows and columns, unrounded; text that a spreadsheet would run as a formula gets a leading apostrophe."""
+def csv_heading(key: str, kind: str) -> str:
+    """Heading of a column in both CSV files of a table, all of it and the rows that are shown: its name, and the unit
+    of its values where the name does not say it (`time_ns`, `share [fraction]`)."""
+    unit = CSV_UNIT.get(kind, "")
+    return f"{key} [{unit}]" if unit and key.rpartition("_")[2] != unit else key
+
+
+def to_csv(rows: pd.DataFrame, columns: tuple[Column, ...] = ()) -> str:
+    """All rows and columns, unrounded; text that a spreadsheet would run as a formula gets a leading apostrophe.
+    `columns` are those that the page shows, of which the units are known."""
+    kinds = {key: column.kind for column in columns for key in (column.lower, column.upper, column.key)}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_csv_cell(name) for name in rows.columns)
+    writer.writerow(_csv_cell(csv_heading(name, kinds.get(name, ""))) for name in rows.columns)
     for row in rows.itertuples(index=False, name=None):
         writer.writerow(_csv_cell(value) for value in row)
     return out.getvalue()
@@ -58,16 +82,24 @@ def _csv_cell(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
-def to_html(table: Table, csv_link: str, root: str, families: dict[str, str], anchor: str = "") -> Markup:
-    """A <figure>: caption with its CSV, and the table, right-aligned numbers with one number of decimals a column."""
+def to_html(
+    table: Table,
+    csv_link: str,
+    root: str,
+    families: dict[str, str],
+    anchor: str = "",
+    sizes: Sequence[str] = (),
+) -> Markup:
+    """A <figure>: caption with its CSV, and the table, right-aligned numbers with one number of decimals a column.
+    sizes: of models in order, by which a script sorts them."""
     rows = table.rows.reset_index(drop=True)
+    long = len(rows) >= FILTERED_ROWS
     decimals = {column.key: _decimals(column, rows) for column in table.columns}
-    head = Markup("").join(_heading(column, families) for column in table.columns)
+    head = Markup("").join(_heading(column, families, long, sizes) for column in table.columns)
     body = Markup("").join(_row(row, table.columns, decimals, root, families) for row in rows.to_dict("records"))
     if not len(rows):
         body = Markup('<tr><td colspan="{}" class="why">nothing measured</td></tr>').format(len(table.columns))
     tall = Markup(" tall") if len(rows) > 24 else Markup("")
-    long = len(rows) >= FILTERED_ROWS
     title = text.escape(table.title)
     searched = any(column.kind in EXPLAINED for column in table.columns)
     return Markup(
@@ -146,9 +178,10 @@ def _heat_cell(row: dict | None, value: Column, low: float, high: float, root: s
     )
 
 
-def _heading(column: Column, families: dict[str, str]) -> Markup:
+def _heading(column: Column, families: dict[str, str], with_key: bool, sizes: Sequence[str]) -> Markup:
     """A quotient breaks before its sign only, and a unit stays with the last word; short words stay on one line; a
-    family's share has its colour."""
+    family's share has its colour. with_key: it carries its heading in CSV files, for a script, and over names of
+    models the order of `sizes`."""
     unit = UNIT.get(column.kind)
     numeric = Markup(' class="num"') if column.kind in NUMERIC else Markup("")
     label = text.escape(column.label).replace("÷ ", "÷\u00a0")
@@ -158,7 +191,10 @@ def _heading(column: Column, families: dict[str, str]) -> Markup:
     if family != column.key and family in families:
         label = family_chip(family, {family: column.label})
     tail = Markup('\u00a0<span class="unit">{}</span>').format(unit) if unit else Markup("")
-    return Markup('<th scope="col"{}>{}{}</th>').format(numeric, label, tail)
+    key = Markup(' data-key="{}"').format(csv_heading(column.key, column.kind)) if with_key else Markup("")
+    if with_key and sizes and (column.kind == "run" or column.key == "size"):
+        key += Markup(' data-order="{}"').format(" ".join(sizes))
+    return Markup('<th scope="col"{}{}>{}{}</th>').format(numeric, key, label, tail)
 
 
 def _decimals(column: Column, rows: pd.DataFrame) -> int:
@@ -187,7 +223,10 @@ def _row(row: dict, columns: tuple[Column, ...], decimals: dict, root: str, fami
     cells = [_cell(column, row, columns, decimals[column.key], root, families, why) for column in columns[:tail]]
     if tail < len(gaps):
         cells.append(Markup('<td class="why" colspan="{}">{}</td>').format(len(gaps) - tail, text.escape(why)))
-    return Markup("<tr>{}</tr>\n").format(Markup("").join(cells))
+    named = any(column.kind in ("quantity", "change") for column in columns)
+    unit = Markup(' data-unit="{}"').format(row["unit"]) if named else Markup("")
+    name = Markup(' id="{}"').format(text.file_name(row[ANCHOR])) if row.get(ANCHOR) else Markup("")
+    return Markup("<tr{}{}>{}</tr>\n").format(name, unit, Markup("").join(cells))
 
 
 def _cell(
@@ -201,9 +240,9 @@ def _cell(
 ) -> Markup:
     value = row[column.key]
     if _missing(value):
-        why = column.absent if column.absent and not row.get(NOT_MEASURED) else why
-        aligned = Markup(" num") if column.kind in NUMERIC else Markup("")
-        return Markup('<td class="why{}">{}</td>').format(aligned, text.escape(why))
+        is_absent = bool(column.absent) and not row.get(NOT_MEASURED)
+        more = (" num" if column.kind in NUMERIC else "") + (" absent" if is_absent else "")
+        return Markup('<td class="why{}">{}</td>').format(more, text.escape(column.absent if is_absent else why))
     if column.kind in NUMERIC:
         shown = text.number(value / SCALE.get(column.kind, 1), decimals)
         if column.kind == "number":
@@ -221,12 +260,12 @@ def _cell(
         width = f"{min(100.0, max(0.0, 100 * value)):.1f}"
         bar = Markup(' class="bar" style="--bar:{}%"').format(width) if column.bar else Markup("")
         return Markup("<td{}{}>{}</td>").format(_raw(value, shown), bar, shown)
-    value = label_of_value(column.key, value)
+    named, value = value, label_of_value(column.key, value)
     if column.kind == "run":
         run = row.get("run_id")
         label = text.escape(value)
         if not isinstance(run, str) or not run:
-            return Markup("<td>{}</td>").format(label)
+            return _plain(label)
         case = [_case_word(other, row) for other in columns if other is column or other.key in CASE]
         said = Markup(' aria-label="{}"').format(text.escape(", ".join(case))) if len(case) > 1 else Markup("")
         return Markup('<td><a href="{}"{}>{}</a></td>').format(run_link(run, root), said, label)
@@ -238,6 +277,8 @@ def _cell(
     if column.kind == "page":
         page = row[f"{column.key}_leads_to"]
         label = text.escape(value)
+        if not page and row.get(ANCHOR):
+            return Markup('<td><a href="#{}">{}</a></td>').format(text.file_name(row[ANCHOR]), label)
         return Markup('<td><a href="{}{}.html">{}</a></td>').format(root, page, label) if page else _plain(label)
     if column.kind == "words":
         return Markup('<td class="wrap">{}</td>').format(text.escape(value))
@@ -256,7 +297,10 @@ def _cell(
         return Markup('<td><span class="status status-{}">{}</span></td>').format(
             text.file_name(str(value)), text.escape(value)
         )
-    return _plain(text.escape(value))
+    key = Markup(' data-k="{}"').format(text.escape(named)) if named != value else Markup("")
+    words = words_of_value(column.key, named)
+    also = Markup(' data-also="{}"').format(text.escape(words)) if words else Markup("")
+    return Markup("<td{}{}>{}</td>").format(key, also, text.escape(value))
 
 
 def _plain(label: Markup) -> Markup:

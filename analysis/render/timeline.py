@@ -301,4 +301,4 @@ def _json(value: object) -> str:
 
 def packed(trace: str) -> bytes:
     """Compressed, the same bytes each time. Both viewers unpack it themselves."""
-    return gzip.compress(trace.encode(), compresslevel=6, mtime=0)
+    return gzip.compress(trace.encode(), compresslevel=9, mtime=0)

@@ -1,11 +1,23 @@
 """Each question on a recording whose answers are known."""
 
+import dataclasses
+
+import pandas as pd
 import pytest
 
 from analysis import write_site
 from analysis.answer import NOT_MEASURED
 from analysis.pages import environment, overview, reconciliation, run_list, run_page
-from analysis.pages.questions import QUESTIONS, attention_cost, beyond_gemm, forward_time, top_kernel, training_mix
+from analysis.pages.questions import (
+    QUESTIONS,
+    attention_cost,
+    beyond_gemm,
+    forward_time,
+    in_bf16,
+    top_kernel,
+    training_mix,
+)
+from analysis.prediction import of_runs, rates
 from tests.synthetic import EXP, FAMILIES, GEMM, MAX, NUM_LAYERS, forward_kernels, phase_kernels, recording
 
 
@@ -41,6 +53,46 @@ def test_a_gives_each_clock_with_its_spread(rec):
     assert found["projected_ns"] >= found["busy_ns"]
 
 
+def test_a_gives_mean_and_deviation_of_all_timed_steps(rec):
+    answer = ask(forward_time, rec)
+    found = row(answer, "steps", size="small", context_length=512)
+    timed = rec.steps[(rec.steps["run_id"] == found["run_id"]) & (rec.steps["collector"] == "timer")]
+    forward = timed[timed["phase"] == "forward"]["wall_ns"]
+    assert (found["timer_ns"], found["timer_mean_ns"]) == (forward.median(), forward.mean())
+    assert found["timer_std_ns"] == pytest.approx(forward.std(ddof=1))
+    shown = [column.key for column in answer.tables["steps"].columns]
+    assert "of_processes_ns" not in shown and not answer.claims["processes"].holds, (
+        "of one process there is no interval"
+    )
+
+
+def test_a_gives_the_interval_of_the_processes_that_timed_a_run(rec):
+    timer = rec.steps["collector"] == "timer"
+    steps = pd.concat(
+        rec.steps[timer].assign(process=number, wall_ns=rec.steps["wall_ns"] + 1_000_000 * number)
+        for number in range(3)
+    )
+    answer = ask(forward_time, dataclasses.replace(rec, steps=pd.concat([rec.steps[~timer].assign(process=0), steps])))
+    found, of_one = (
+        row(asked, "steps", size="small", context_length=512) for asked in (answer, ask(forward_time, rec))
+    )
+    assert (found["timer_n"], found["num_processes"]) == (30, 3)
+    assert found["of_processes_ns"] == of_one["timer_ns"] + 1_000_000
+    assert found["of_processes_high_ns"] - found["of_processes_low_ns"] == 2_000_000
+    assert found["timer_std_ns"] > of_one["timer_std_ns"]
+    said = answer.claims["processes"].values
+    assert said["num_processes"] == (3, 3) and said["high"]["width"] == answer.claims["processes"].rows["width"].max()
+
+
+def test_t_gives_intervals_of_both_sides_where_both_have_three_processes():
+    small = recording(("small",), (128,), ("train_step",), num_profiled=1, num_timed=2)
+    steps = pd.concat(small.steps.assign(process=number) for number in range(3))
+    of_three = dataclasses.replace(small, steps=steps[(steps["collector"] == "timer") | (steps["process"] == 0)])
+    rows = write_site.ask(in_bf16, of_three, main=of_three).tables["processes"].rows
+    assert rows[["main_num_processes", "bf16_num_processes"]].values.tolist() == [[3, 3]]
+    assert not len(write_site.ask(in_bf16, small, main=of_three).tables["processes"].rows)
+
+
 def test_a_gives_the_wait_for_launches_as_a_part_of_the_idle_time(rec):
     answer = ask(forward_time, rec)
     table = answer.tables["times"].rows.dropna(subset="busy_ratio")
@@ -71,6 +123,27 @@ def test_b_says_whether_the_training_step_has_the_same_top_kernel(rec):
     time = {name: sum(ns for _, one, ns in step if one == name) for name in FAMILIES}
     assert found["kernel_name"] == max(time, key=time.get)
     assert found["same"] == (found["kernel_name"] == GEMM)
+
+
+def test_b_has_the_top_kernel_of_each_model_across_contexts(rec):
+    answer = ask(top_kernel, rec)
+    found = row(answer, "matrix", size="2.7B", scope="forward + backward")
+    assert list(answer.tables["matrix"].rows["scope"].unique()) == ["forward", "forward + backward"]
+    for context in (128, 512):
+        top = row(answer, "top", size="2.7B", scope="forward + backward", context_length=context)
+        assert found[f"at_{context}"] == top["kernel_name"]
+    assert found["at_1024"] is None, "which ran out of memory"
+
+
+def test_b_gives_tiles_and_alignment_of_both_passes(rec):
+    answer = ask(top_kernel, rec)
+    rows = answer.tables["tiles"].rows.set_index(["phase", "tile"])
+    assert set(rows.index) == {("forward", "256x128"), ("forward", "sums of split-K"), ("backward", "256x128")}
+    assert rows.loc[("forward", "256x128"), "layouts"] == "nn, tn"
+    assert set(answer.tables["tile_matrix"].rows["at_512"].dropna()) == {"256x128 align1"}
+    said = answer.claims["unaligned"].values
+    assert said["share"]["backward"] == (1, 1) and said["share"]["forward"][1] < 1 and said["rates"] is None
+    assert not answer.claims["small_tiles"].holds, "of one tile there is no smaller one"
 
 
 def test_c_puts_split_k_with_the_products_and_adds_up(rec):
@@ -149,8 +222,11 @@ def test_a_finished_run_without_timings_is_a_breach(rec):
 @pytest.fixture(scope="module")
 def pages(rec):
     checks = reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums).tables["checks"].rows
-    tables = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "api", "memops", "memory")}
-    return dict(run_page.answers(**tables, checks=checks))
+    tables = {
+        name: getattr(rec, name)
+        for name in ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
+    }
+    return dict(run_page.answers(**tables, checks=checks, predicted=of_runs.predictions(rec, rates.load())))
 
 
 def test_every_run_has_a_page_and_its_neighbours(rec, pages):
@@ -165,6 +241,15 @@ def test_every_run_has_a_page_and_its_neighbours(rec, pages):
     assert all(not len(table.rows) for table in lost.tables.values())
 
 
+def test_a_run_page_has_mean_and_deviation_of_each_phase(rec, pages):
+    name = "small-ctx512-fp32-naive-train_step"
+    rows = pages[name].tables["steps"].rows.set_index("phase")
+    timed = rec.steps[(rec.steps["run_id"] == name) & (rec.steps["collector"] == "timer")]
+    of_phase = timed.groupby("phase")["wall_ns"]
+    assert set(rows.index) == set(timed["phase"]) and rows["timer_mean_ns"].to_dict() == of_phase.mean().to_dict()
+    assert rows["timer_std_ns"].to_dict() == pytest.approx(of_phase.std().to_dict())
+
+
 def test_a_run_page_says_what_limits_its_gpu_and_what_stands_out_as_show_does(pages):
     answer = pages["small-ctx512-fp32-naive-train_step"]
     said = write_site.said_of_run(answer)
@@ -177,9 +262,22 @@ def test_a_run_page_says_what_limits_its_gpu_and_what_stands_out_as_show_does(pa
     assert "gpu" not in columns and "communication_ns" not in columns, "one GPU, and nothing to say of communication"
 
 
+def test_a_run_page_says_what_to_change_first(pages):
+    answer = pages["small-ctx512-fp32-naive-train_step"]
+    said = write_site.said_of_run(answer)["first"]
+    assert (
+        said[0].startswith("TF32: ") and " behind it, ceiling " in said[0] and "track record: not tested yet" in said[0]
+    )
+    assert "how sure: low: no prediction, it is not known which module launched its matmuls" in said[0]
+    advised = [entry for entry in answer.facts["first"] if not entry["reason"]]
+    for entry in advised:
+        most = entry["gain_ns"] if entry["gain_ns"] is not None else entry["time_ns"]
+        assert 0 < most <= entry["ceiling_ns"]
+
+
 def test_nothing_is_said_of_where_the_time_of_an_unfinished_run_went(pages):
     lost = pages["2.7B-ctx1024-fp32-naive-train_step"]
-    assert write_site.said_of_run(lost) == {"verdict": [], "findings": []}
+    assert write_site.said_of_run(lost) == {"verdict": [], "findings": [], "first": []}
 
 
 def test_the_overview_counts_what_is_there(rec):
@@ -211,6 +309,17 @@ def test_the_environment_names_the_runs_that_differ_and_in_what(rec):
         ("warm-up steps", "1", "5"),
     ]
     assert answer.facts["of"]["driver"] == "580.0, 590.0" and not answer.claims["same"].holds
+
+
+def test_conditions_name_the_optimizer_of_training_steps_alone(rec):
+    runs = rec.runs.copy()
+    training = runs["mode"] == "train_step"
+    runs.loc[~training, "optimizer"] = "fused"
+    runs.loc[0, ["processes", "measured_steps"]] = [3, 20]
+    found = environment.conditions(runs)
+    assert found["optimizer"] == ["own"] and environment.conditions(runs[~training])["optimizer"] == []
+    assert (found["num_processes"], found["num_steps"]) == ((1, 3), (10, 20))
+    assert environment.conditions(runs.assign(workload="my_models:build"))["attention"] == [], "which it does not say"
 
 
 def test_a_matrix_precision_that_goes_with_the_precision_of_a_run_is_no_difference():

@@ -1,5 +1,6 @@
 """The pages of a comparison say what `compare` says, link to the pages of runs, and obey no name."""
 
+import html
 import re
 
 import markdown
@@ -11,9 +12,11 @@ from analysis import write_site
 from analysis.comparison import forms
 from analysis.comparison.align import align
 from analysis.comparison.noise import SHIPPED
+from analysis.comparison.of_site import comparisons_of
 from analysis.comparison.sides import load_side, of_tables
 from analysis.comparison.verdict import METRICS, compare
 from analysis.pages import comparison
+from analysis.recording import store
 from analysis.render import charts
 from analysis.render.site import Site
 from jobs.__main__ import app
@@ -43,7 +46,7 @@ def compared():
 
 @pytest.fixture(scope="module")
 def links(compared):
-    return write_site._links(compared.first.recording, compared)
+    return links_of(compared.first.recording, compared)
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +58,18 @@ def captures(tmp_path_factory):
     return compare(load_side(a), load_side(b), SHIPPED)
 
 
+def links_of(rec, compared):
+    (sides,) = write_site._with_pages(rec, {"": compared})
+    return sides.links
+
+
 def written(compared, folder, rec):
     """The pages of a comparison by path, without drawings; those of its runs too, where `rec` has none."""
-    links = write_site._links(rec, compared)
+    (sides,) = write_site._with_pages(rec, {"": compared})
     site = Site(folder, (), {}, ("size", "context_length"), run_pages=False)
-    said = comparison.answer(compared, links)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charts, "render", lambda *arguments, **options: "<svg></svg>")
-        write_site.write_comparison(site, compared, links, said, comparison.counterparts(compared, links))
+        write_site.write_comparison(site, sides, comparison.counterparts(compared, sides.links))
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.md")}
 
 
@@ -130,7 +137,7 @@ def test_per_token_every_title_says_so(compared, tmp_path):
     ):
         assert title in page, title
     kernels = [pair.waterfall.by_phase["first_calls"].sum() / pair.waterfall.num_steps for pair in made.pairs]
-    tables = [comparison.of_pair(made, pair, write_site._links(first.recording, made)).tables for pair in made.pairs]
+    tables = [comparison.of_pair(made, pair, links_of(first.recording, made)).tables for pair in made.pairs]
     assert [of["phases"].rows["first_calls"].sum() for of in tables] == kernels
 
 
@@ -168,7 +175,7 @@ def test_a_run_of_the_report_keeps_its_page_and_others_get_one(compared, links, 
 
 def test_a_run_that_is_compared_with_itself_has_one_page(compared, tmp_path):
     again = compare(compared.first, compared.first, SHIPPED)
-    links = write_site._links(compared.second.recording, again)
+    links = links_of(compared.second.recording, again)
     assert {links.runs["A", run] == links.runs["B", run] for run in again.first.runs["run_id"]} == {True}
     pages = written(again, tmp_path, compared.second.recording)
     assert not [path for path in pages if "runs-b" in path] and [path for path in pages if "runs-a" in path]
@@ -179,18 +186,18 @@ def test_runs_without_a_partner_are_listed_with_the_reason(compared):
     more = second.runs.iloc[[0]].assign(run_id="other", context_length=256)
     second = of_tables("after", pd.concat([second.runs, more]), second.steps, second.kernels, second.memops)
     made = compare(compared.first, second, SHIPPED)
-    rows = comparison.answer(made, write_site._links(compared.first.recording, made)).tables["alone"].rows
+    rows = comparison.answer(made, links_of(compared.first.recording, made)).tables["alone"].rows
     assert rows.to_dict("records") == [{"side": "B", "run": "other", "why": "no such run on the other side"}]
 
 
 def test_names_inside_captures_are_inert(captures, tmp_path):
-    links = write_site._links(synthetic.recording(("small",), (128,), modes=("forward",)), captures)
+    links = links_of(synthetic.recording(("small",), (128,), modes=("forward",)), captures)
     site = Site(tmp_path, (), {}, ("size",))
     site.write("report/comparison.md", "comparison.md", comparison.answer(captures, links))
     page = (tmp_path / "report" / "comparison.md").read_text()
     assert "evil" in page and "alert(1)" in page.replace("&#40;", "(").replace("&#41;", ")")
-    html = markdown.markdown(page, extensions=["attr_list", "md_in_html", "tables"])
-    assert "<script" not in html and "<b>" not in html and 'href="javascript' not in html
+    made = markdown.markdown(page, extensions=["attr_list", "md_in_html", "tables"])
+    assert "<script" not in made and "<b>" not in made and 'href="javascript' not in made
     assert not set("\x1b\u202e") & set(page) and not re.search(r"^# head", page, re.MULTILINE)
 
 
@@ -205,3 +212,66 @@ def test_what_cannot_be_compared_writes_no_report(tmp_path, arguments, what):
     done = CliRunner().invoke(app, ["report", "--docs", str(tmp_path), *arguments])
     assert done.exit_code == 2 and done.output.startswith("error: ") and what in done.output
     assert done.output.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+def test_parts_that_sum_to_another_difference_are_said_to(compared, tmp_path):
+    second = recorded("after")
+    second.steps["wall_ns"] += 10**9 * (second.steps["collector"].astype(str) == "timer")
+    pages = written(compare(compared.first, second, SHIPPED), tmp_path, compared.first.recording)
+    assert "In 2 of 2 pairs the unprofiled step differs otherwise" in pages["report/comparison.md"]
+    page = html.unescape(pages["report/comparison/small-ctx128-fp32-naive-forward.md"])
+    assert "Unprofiled, a step differs by +1000.000 ms; under nsys, which slows the host, by +0.000 ms" in page
+
+
+def recorded_as(name, precision, at, study="", modes=("forward", "train_step")):
+    """A made-up recording of a site."""
+    rec = synthetic.recording(("small",), (128,), modes=modes)
+    for table in ("kernels", "ranges"):
+        frame = getattr(rec, table)
+        frame["run_id"] = frame["run_id"].astype("category")
+    for table in store.TABLES:
+        frame = getattr(rec, table)
+        if "run_id" in frame:
+            renamed = frame["run_id"].astype(str).str.replace("fp32", precision)
+            frame["run_id"] = renamed.astype("category") if table in ("kernels", "ranges") else renamed
+    rec.runs["precision"], rec.runs["started_at"] = precision, name
+    manifest = rec.manifest | {"name": name, "recorded_from": at, "study": study}
+    return store.Recording(manifest=manifest, **{table: getattr(rec, table) for table in store.TABLES})
+
+
+def test_the_site_compares_the_recordings_that_have_the_same_cells_with_other_axes():
+    main, twin = recorded_as("fp32", "fp32", "2026-11-01"), recorded_as("bf16", "bf16", "2026-11-02")
+    again = recorded_as("again", "fp32", "2026-11-03", "again")
+    few = recorded_as("few", "tf32", "2026-11-05", modes=("forward",))
+    few.runs["context_length"] = 256
+    made = comparisons_of([twin, again, main, few])
+    assert list(made) == ["bf16"]
+    assert made["bf16"].first.label == "fp32" and made["bf16"].alignment.differences["precision"] == ("fp32", "bf16")
+    assert comparisons_of([main]) == {} == comparisons_of([main, again])
+
+
+def test_a_study_of_precision_is_compared_within():
+    parts = [recorded_as("precision", name, "2026-11-01", "precision") for name in ("fp32", "bf16")]
+    made = comparisons_of([write_site.together(parts)])
+    assert list(made) == ["precision-bf16"] and len(made["precision-bf16"].pairs) == 2
+
+
+@pytest.mark.long
+def test_the_page_of_a_cell_leads_to_that_of_the_other_recording_and_the_overview_to_all(tmp_path):
+    main, twin = recorded_as("fp32", "fp32", "2026-11-01"), recorded_as("bf16", "bf16", "2026-11-02")
+    shipped = comparisons_of([main, twin])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(charts, "render", lambda *arguments, **options: "<svg></svg>")
+        patch.setattr(write_site, "write_timelines", lambda *arguments: {})
+        write_site.write(main, tmp_path, compared=compare(recorded("x"), recorded("y"), SHIPPED), shipped=shipped)
+    names = {precision: f"small-ctx128-{precision}-naive-forward" for precision in ("fp32", "bf16")}
+    mine = (tmp_path / "report" / "runs" / f"{names['fp32']}.md").read_text()
+    assert f'<a href="../../report/runs-bf16-b/{names["bf16"]}.html">bf16</a> is B: step ' in mine
+    assert f'<a href="../../report/comparison-bf16/{names["fp32"]}.html">why</a>' in mine
+    theirs = (tmp_path / "report" / "runs-bf16-b" / f"{names['bf16']}.md").read_text()
+    assert f'<a href="../../report/runs/{names["fp32"]}.html">fp32</a> is A: step ' in theirs
+    overview = (tmp_path / "index.md").read_text()
+    assert 'href="report/comparison.html">Comparison: x against y</a>' in overview
+    assert 'href="report/comparison-bf16.html">Comparison: fp32 (fp32) against bf16 (bf16)</a>' in overview
+    pair = (tmp_path / "report" / "comparison-bf16" / f"{names['fp32']}.md").read_text()
+    assert '<a href="../../report/comparison-bf16.html">Comparison</a>' in pair

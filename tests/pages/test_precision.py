@@ -124,7 +124,7 @@ def test_no_step_is_faster_than_its_limit_and_no_rate_above_its_peak(answer):
 def test_casts_are_what_autocast_adds_to_the_copies(shipped, answer):
     table = answer.tables["unchanged"].rows.set_index("run_id")
     copies = shipped.kernels[shipped.kernels["family"].astype(str) == "copy"]
-    copies = copies.groupby(copies["run_id"].astype(str)).size() / 3
+    copies = copies.groupby(copies["run_id"].astype(str)).size() / 5  # profiled steps
     for run_id, row in table[table["precision"] == "bf16"].iterrows():
         assert row["casts"] == copies[run_id] - copies[run_id.replace("bf16", "fp32")]
 

@@ -53,7 +53,7 @@ def test_every_number_is_that_of_its_own_recording(first, second):
         kernels = rec.kernels[(rec.kernels["run_id"] == ONE) & (rec.kernels["step"] >= 0)]
         time_ns = kernels["end_ns"] - kernels["start_ns"]
         assert row[f"{side}_kernel_ns"] == time_ns.groupby(kernels["step"]).sum().median()
-        assert row[f"{side}_launches"] == len(kernels) / 3
+        assert row[f"{side}_launches"] == len(kernels) / kernels["step"].nunique()
         assert row[f"{side}_top"] == time_ns.groupby(kernels["kernel_name"].astype(str)).sum().idxmax()
         gemm = time_ns[kernels["family"] == "gemm"].sum() / time_ns.sum()
         assert row[f"{side}_gemm"] == pytest.approx(gemm)
@@ -128,7 +128,8 @@ BANDS = Bands(kernel=SHIPPED.kernel, wall=SHIPPED.wall)
 
 def test_metrics_and_verdicts_are_those_of_compare(first, second):
     found = write_site.ask(second_recording, second, main=first, bands=BANDS).tables["host"].rows
-    made = compare(of_recording(first), of_recording(second), SHIPPED)
+    noise = dataclasses.replace(SHIPPED, num_timed=(3, 1), is_of_these=True)  # as the page takes its bands
+    made = compare(of_recording(first), of_recording(second), noise)
     assert len(found) == len(made.pairs)
     for row, pair in zip(found.to_dict("records"), made.pairs, strict=True):
         assert row["run_id"] == pair.case.second[0]
@@ -138,11 +139,15 @@ def test_metrics_and_verdicts_are_those_of_compare(first, second):
             assert (row[f"{metric}_band_ns"], row[f"{metric}_verdict"]) == (judged.band, judged.verdict)
 
 
+@pytest.mark.long
 def test_a_step_of_any_run_is_held_against_one_in_which_the_gpu_never_waits(first, second):
     answer = write_site.ask(second_recording, second, main=first, bands=BANDS)
     assert answer.claims["step_differs"].holds and not answer.claims["step_same"].holds
     rows = answer.claims["step_differs"].rows
-    assert len(rows) == 6 and rows["moved"].all() and (rows["step_verdict"] == "same").all()
+    apart = (rows["second_step_ns"] - rows["first_step_ns"]).abs()
+    never_waits = SHIPPED.wall.of_time * (rows["second_step_ns"] + rows["first_step_ns"]) / 2
+    assert (rows["moved"] == (apart > never_waits)).all() and rows["moved"].sum() == 5
+    assert len(rows) == 6 and (rows["step_verdict"] == "within").all()
     assert answer.claims["judged"].values | {"num_rows": 6} == {"num_rows": 6, "num_kernel": 0, "num_step": 0}
     alike = write_site.ask(second_recording, dataclasses.replace(second, steps=first.steps), main=first, bands=BANDS)
     assert alike.claims["step_same"].holds and not alike.claims["step_differs"].holds
@@ -153,8 +158,9 @@ def test_runs_of_another_precision_are_not_the_same_runs(first, second):
     assert compared(first, dataclasses.replace(second, runs=other)).facts["num_runs"] == 0
 
 
+@pytest.mark.long
 def test_what_differs_is_told_from_what_the_recordings_say(first, second):
-    assert compared(first, second).facts["changed"] == ["commit of this program"]
+    assert compared(first, second).facts["changed"] == ["day", "commit of this program", "profiled steps"]
     runs = second.runs.assign(torch="9.9", started_at="2027-01-01T00:00:00+00:00")
     changed = compared(first, dataclasses.replace(second, runs=runs)).facts["changed"]
-    assert changed == ["day", "torch", "commit of this program"]
+    assert changed == ["day", "torch", "commit of this program", "profiled steps"]

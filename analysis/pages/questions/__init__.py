@@ -9,6 +9,9 @@ empty where no recording has them), and every question for `bands`, the noise ba
 recorded twice (None where none were).
 """
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 from analysis.pages.questions import (
     attention_cost,
     beyond_gemm,
@@ -16,6 +19,7 @@ from analysis.pages.questions import (
     forward_time,
     fused_attention,
     host,
+    in_bf16,
     memory_use,
     optimizer_cost,
     precision,
@@ -25,6 +29,8 @@ from analysis.pages.questions import (
     training_mix,
     warm_up,
 )
+
+T = TypeVar("T")
 
 QUESTIONS = {
     "a": forward_time,
@@ -44,4 +50,47 @@ STUDIES = {
     "l": optimizer_cost,
     "m": second_recording,
     "s": softmax_detail,
+    "t": in_bf16,
 }
+
+SECTIONS = {
+    "Where time goes": ("a", "b", "c", "d", "t"),
+    "What limits it": ("h", "i", "e", "s"),
+    "What to change": ("j", "f", "l"),
+    "Will it fit": ("g",),
+    "Trust": ("k", "m"),
+}
+"""What a reader asks, and the questions that answer it, in the order of the navigation."""
+ELSEWHERE = "More"
+"""The section of a question that none of SECTIONS names."""
+
+SEARCHED = {
+    "a": ("forward pass", "latency", "step time"),
+    "b": ("hotspot", "slowest kernel"),
+    "c": ("elementwise", "pointwise kernels"),
+    "d": ("backward pass", "training step"),
+    "e": ("softmax FLOPs",),
+    "f": ("flash attention", "FlashAttention", "SDPA", "scaled_dot_product_attention"),
+    "g": ("out of memory", "OOM", "VRAM", "peak memory", "activations"),
+    "h": ("roofline", "compute-bound", "memory-bound", "launch-bound", "arithmetic intensity", "bottleneck"),
+    "i": ("CUDA graphs", "torch.compile", "launch overhead", "host-bound"),
+    "j": ("MFU", "BF16", "TF32", "mixed precision", "autocast", "tensor cores"),
+    "k": ("warmup", "warm-up steps", "benchmarking"),
+    "l": ("fused AdamW", "foreach", "optimizer step"),
+    "m": ("noise band", "reproducibility", "variance"),
+    "s": ("softmax bandwidth",),
+    "t": ("fused BF16", "FP32 against BF16"),
+}
+"""What a reader may search for who has not read the page: search puts the page first."""
+
+
+def section_of(letter: str) -> str:
+    """The section of the site that a question stands in."""
+    return next((section for section, letters in SECTIONS.items() if letter in letters), ELSEWHERE)
+
+
+def by_section(questions: Mapping[str, T]) -> dict[str, list[T]]:
+    """What there is of `questions` (by letter) in each section, in its order; none without one."""
+    letters = SECTIONS | {ELSEWHERE: tuple(key for key in questions if section_of(key) == ELSEWHERE)}
+    grouped = {section: [questions[key] for key in keys if key in questions] for section, keys in letters.items()}
+    return {section: entries for section, entries in grouped.items() if entries}

@@ -36,7 +36,8 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     QK^T is the GEMM kernels launched inside the range `attention_scores` (its scaling and mask are not), AV those
     inside `attention_output`, softmax all kernels inside `softmax`. FLOPs are of the whole forward pass, causal mask
     ignored, as the kernels compute them. Ratios are softmax to QK^T: in time, in FLOPs, and the first by the second
-    (how many times more a softmax FLOP costs); both_* are the same ratios to QK^T and AV together.
+    (how many times more a softmax FLOP costs); both_* are the same ratios to QK^T and AV together. Of fused attention,
+    which does all three at once, there is its share of forward kernel time (fused_share).
     """
     frames = _frames(runs, kernels)
     return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
@@ -94,6 +95,7 @@ def _claims(frames: Frames) -> list[Claim]:
         Claim("longer", measured[measured["time_ratio"] > 1], facts=out_of(measured)),
         Claim("never_longer", measured, lambda rows: (rows["time_ratio"] <= 1).all(), out_of(measured)),
         Claim("share", measured, facts=extremes("softmax_share")),
+        Claim("fused", frames.cases[frames.cases["fused_share"] > 0], facts=extremes("fused_share")),
     ]
 
 
@@ -143,7 +145,7 @@ def _both(rows: pd.DataFrame) -> dict:
 
 
 def _times(totals: pd.DataFrame) -> pd.DataFrame:
-    """Forward kernel time of the three scopes per run: scores_ns, softmax_ns, output_ns, softmax_share."""
+    """Forward kernel time of the three scopes per run: scores_ns, softmax_ns, output_ns, softmax_share, fused_share."""
     forward = totals[totals["phase"] == ranges.FORWARD]
     innermost = forward["module"].str.rsplit("/", n=1).str[-1]
     times = {}
@@ -151,8 +153,10 @@ def _times(totals: pd.DataFrame) -> pd.DataFrame:
         inside = (innermost == name) & ((forward["family"] == GEMM) | (name == ranges.SOFTMAX))
         times[f"{scope}_ns"] = forward[inside].groupby("run_id")["time_ns"].sum()
     total_ns = forward.groupby("run_id")["time_ns"].sum()
-    frame = pd.DataFrame(times).rename_axis("run_id")
-    return frame.assign(softmax_share=frame["softmax_ns"] / total_ns).reset_index()
+    fused_ns = forward[innermost == ranges.FUSED_ATTENTION].groupby("run_id")["time_ns"].sum()
+    frame = pd.DataFrame(times, index=total_ns.index)
+    shares = {"softmax_share": frame["softmax_ns"] / total_ns, "fused_share": fused_ns / total_ns}
+    return frame.assign(**shares).reset_index()
 
 
 def _work(runs: pd.DataFrame) -> pd.DataFrame:

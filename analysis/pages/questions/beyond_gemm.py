@@ -8,8 +8,10 @@ from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, a
 from analysis.metrics import kernel_time, run_grid
 from analysis.metrics.ordering import place, sorted_by
 from analysis.pages.columns import case_headings
-from analysis.pages.facts import extremes, out_of
+from analysis.pages.facts import extremes, out_of, span
+from analysis.pages.module_costs import of_followed_runs
 from analysis.reference import kernel_families
+from jobs.contract import ranges
 
 SLUG = "beyond-gemm"
 TITLE = "What does a forward pass do besides matmuls?"
@@ -22,10 +24,22 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     `forward`).
 
     gemm contains split-K and epilogue kernels: they are part of a matmul. Shares are of the kernel time of the whole
-    forward pass, so that gemm and the rest add up to 100%.
+    forward pass, so that gemm and the rest add up to 100%. Of training steps in which modules were followed, the shares
+    of PARTS: forward and backward together, of the kernel time of the whole step.
     """
     frames = _frames(runs, kernels)
     return assemble({"families": frames.order}, _claims(frames), _tables(frames), _charts(frames))
+
+
+PARTS = {
+    ranges.SOFTMAX: "softmax",
+    ranges.FUSED_ATTENTION: "fused attention",
+    ranges.NORM: "norms",
+    ranges.ROPE: "RoPE",
+    ranges.ACCUMULATION: "sums of gradients",
+    ranges.OPTIMIZER: "optimizer",
+}
+"""What a training step does besides matmuls, by module or phase."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +54,14 @@ class Frames:
     """One row per case, a column for each family."""
     kernels: pd.DataFrame
     """The top kernels of each family over all cases."""
+    parts: pd.DataFrame
+    """Share of each of PARTS in the kernel time of a training step, a column for each that was seen."""
 
 
 def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
     grid = run_grid.cases(runs, "forward")
     totals = kernel_time.kernel_totals(kernels)
+    parts = _parts(runs, totals)
     totals = totals[totals["run_id"].isin(grid["run_id"])]
     families = kernel_time.by_family(totals, ["run_id"])
     names = kernel_time.by_kernel(totals, ["run_id"])
@@ -57,6 +74,7 @@ def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
         long=grid.merge(families, how="left", on="run_id").merge(top, how="left", on=["run_id", "family"]),
         wide=_wide(grid, families),
         kernels=_kernels_everywhere(names[names["family"] != GEMM], order),
+        parts=parts,
     )
 
 
@@ -71,6 +89,7 @@ def _claims(frames: Frames) -> list[Claim]:
         Claim("gemm_leads", measured, lambda rows: (rows["gemm"] >= rows["rest"]).all(), extremes("rest")),
         Claim("leading_family", families[families["family"] != GEMM], facts=_leading_family),
         Claim("grows", growth, lambda rows: (rows["longest"] > rows["shortest"]).all(), _growth_facts),
+        Claim("in_training", frames.parts, facts=_in_training),
         Claim("shrinks", growth, lambda rows: (rows["longest"] < rows["shortest"]).all(), _growth_facts),
     ]
 
@@ -119,6 +138,12 @@ def _tables(frames: Frames) -> list[Table]:
             ),
             frames.kernels,
         ),
+        Table(
+            "parts",
+            "Shares of a training step by module, forward and backward together",
+            (*case, *(Column(part, label, "share") for part, label in PARTS.items() if part in frames.parts)),
+            frames.parts,
+        ),
     ]
 
 
@@ -163,6 +188,22 @@ def _kernels_everywhere(names: pd.DataFrame, order: list[str]) -> pd.DataFrame:
     table = table.reset_index().sort_values(["high", "kernel_name"], ascending=[False, True])
     table = table.groupby("family", sort=False).head(3)
     return sorted_by(table, place(table["family"], order), -table["high"])
+
+
+def _parts(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
+    """Training steps in which modules were followed: the case, run_id, and the share of each of PARTS in their kernel
+    time."""
+    grid = run_grid.cases(runs, "train_step")
+    rows = of_followed_runs(totals[totals["run_id"].isin(grid["run_id"])])
+    inner = rows["module"].str.rsplit("/", n=1).str[-1].where(rows["phase"] != ranges.OPTIMIZER, ranges.OPTIMIZER)
+    shares = rows.assign(part=inner).pivot_table(index="run_id", columns="part", values="time_ns", aggfunc="sum")
+    shares = shares.div(rows.groupby("run_id")["time_ns"].sum(), axis=0)
+    shares = shares[[part for part in PARTS if part in shares]].rename_axis(columns=None)
+    return grid.merge(shares.reset_index(), on="run_id")
+
+
+def _in_training(rows: pd.DataFrame) -> dict:
+    return {"parts": [{"label": label, "share": span(rows[part])} for part, label in PARTS.items() if part in rows]}
 
 
 def _leading_family(rows: pd.DataFrame) -> dict:

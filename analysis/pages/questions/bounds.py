@@ -8,18 +8,21 @@ from typing import Any
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import kernel_time, roofline, run_grid, waiting
+from analysis.metrics import kernel_time, regimes, roofline, run_grid, waiting
 from analysis.metrics.differences import Band, Bands
 from analysis.metrics.roofline import ATTENTION, COMPUTE, LAUNCHES, LINEAR, MEMORY, OTHER, SOFTMAX
 from analysis.pages.columns import case_headings, spread_column
 from analysis.pages.facts import calibrated_on, extremes, highest, noise_of, out_of, span
 from jobs.contract import modes, ranges
+from jobs.contract.studies import BF16
 
 SLUG = "bounds"
 TITLE = "What bounds a step: launches, compute or memory?"
 STUDY = ""
 
 UNKNOWN = "no peak or no formula"
+PRECISION = "precision"
+"""The study that has a context length in every precision."""
 
 
 def answer(
@@ -64,6 +67,8 @@ class Frames:
     """What bounds each phase of each training step."""
     ratios: pd.DataFrame
     """Backward to forward, of each training step."""
+    regimes: pd.DataFrame
+    """What limits each training step, in each precision that was recorded."""
 
 
 def _frames(
@@ -93,7 +98,26 @@ def _frames(
         runs=grid.merge(of_steps, how="left", on="run_id"),
         phases=training.merge(in_phases, how="left", on="run_id"),
         ratios=training.merge(roofline.backward_ratio(steps, totals), how="left", on="run_id"),
+        regimes=_regimes(_Main(runs, steps, kernels, memops), _peaks(calibration), band, studies),
     )
+
+
+@dataclass(frozen=True)
+class _Main:
+    """The tables of the main recording that `regimes` reads."""
+
+    runs: pd.DataFrame
+    steps: pd.DataFrame
+    kernels: pd.DataFrame
+    memops: pd.DataFrame
+
+
+def _regimes(main: _Main, peaks: dict[str, float], band: Band | None, studies: Mapping[str, Any]) -> pd.DataFrame:
+    """`regimes.regimes_of` the main recording and those that have its cases in another precision; has_page: the run is
+    one of the main recording."""
+    others = [studies[name] for name in (BF16, PRECISION) if name in studies]
+    rows = regimes.regimes_of([main, *others], peaks, band)
+    return rows.assign(has_page=rows["recording"] == 0).drop(columns="recording")
 
 
 def _over_recordings(
@@ -192,7 +216,19 @@ def _tables(frames: Frames) -> list[Table]:
             frames.phases,
         ),
         Table("ratio", "Backward ÷ forward in a training step", (*case, *_RATIOS), frames.ratios),
+        Table("regimes", _title_of_regimes(frames.regimes), (), frames.regimes),
     ]
+
+
+def _title_of_regimes(rows: pd.DataFrame) -> str:
+    """In each precision how many training steps each limit has."""
+    words = {COMPUTE: "compute-bound", MEMORY: "memory-bound", LAUNCHES: "launch-bound"}
+    said = []
+    for precision, of in rows[rows["bound"].notna()].groupby("precision", sort=False):
+        counts = of["bound"].value_counts()
+        limits = ", ".join(f"{counts[bound]} {label}" for bound, label in words.items() if bound in counts)
+        said.append(f"{str(precision).upper()}: {limits}")
+    return f"What limits a training step. {'; '.join(said) or 'Not known'}"
 
 
 def _charts(frames: Frames) -> list[Chart]:

@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.metrics import differences, run_grid, timing, waiting
 from analysis.metrics.differences import Band, Bands
-from analysis.pages.columns import case_headings, spread_column
+from analysis.pages.columns import case_headings, spread_column, step_columns
 from analysis.pages.facts import extremes, highest, many, noise_of, out_of, span
 from jobs.contract import modes
 
@@ -41,10 +41,11 @@ def answer(
 
     timer: Python, unprofiled, device synchronised. host: the NVTX range `forward` on the host, under nsys. projected:
     GPU span, from the first operation on the GPU to the end of the last. busy: union of its kernels, copies and
-    fills. Ratios are to the timer's
-    median. A time under nsys and one without it, which are of two processes, differ by more than the noise band of wall
-    times (`bands`). How long the GPU waits for launches is what `metrics.waiting` says, here and in other recordings
-    (`studies`) of the same runs. The second table is the forward phase inside the other modes.
+    fills. Ratios are to the timer's median. Of the timer's steps, of all processes, there are mean and standard
+    deviation, too, and of the medians of the processes the 95% interval of their median. A time under nsys and one
+    without it, which are of two processes, differ by more than the noise band of wall times (`bands`). How long the GPU
+    waits for launches is what `metrics.waiting` says, here and in other recordings (`studies`) of the same runs. The
+    last table is the forward phase inside the other modes.
     """
     frames = _frames(runs, steps, kernels, memops, bands, studies)
     return assemble(_facts(frames, bands), _claims(frames, bands), _tables(frames), _charts(frames))
@@ -75,7 +76,8 @@ def _frames(
     seen = waiting.over_recordings(waits.assign(phase=FORWARD), others).drop(columns="phase")
     times = forward_times(steps, kernels, memops).merge(waits.drop(columns="busy_share"), how="left", on="run_id")
     cases = run_grid.cases(runs, FORWARD).merge(times, how="left", on="run_id")
-    cases = cases.merge(seen, how="left", on="run_id")
+    for part in (seen, _of_forward(differences.timed_steps(steps))):
+        cases = cases.merge(part, how="left", on="run_id")
     larger = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in modes.MODES if mode != FORWARD])
     return Frames(
         by=run_grid.case_columns(runs),
@@ -117,8 +119,16 @@ def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
             _ratio("projected_ratio", measured),
         ),
         Claim("unsteady", _unsteady(measured), facts=_widest(measured)),
+        Claim("processes", _apart(measured), facts=_of_processes),
         Claim("flat", _flat(measured, frames.by), facts=lambda rows: rows.iloc[0].to_dict()),
     ]
+
+
+_STEPS = (
+    "timer_n",
+    *("timer_ns", "timer_min_ns", "timer_max_ns", "timer_mean_ns", "timer_std_ns", "deviation"),
+    *("of_processes_ns", "of_processes_low_ns", "of_processes_high_ns", "num_processes"),
+)
 
 
 def _tables(frames: Frames) -> list[Table]:
@@ -138,6 +148,12 @@ def _tables(frames: Frames) -> list[Table]:
             "Forward time by four clocks: median, and minimum–maximum over steps",
             (*case, *clocks, Column("launch_wait", "waits for launches", "share")),
             frames.cases,
+        ),
+        Table(
+            "steps",
+            "The timed steps of a forward pass: median, mean and standard deviation",
+            (*case, *step_columns(frames.cases)),
+            frames.cases[[*frames.by, "run_id", NOT_MEASURED, *_STEPS]],
         ),
         Table(
             "inside",
@@ -232,6 +248,17 @@ def _unsteady(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows whose timed steps spread, from minimum to maximum, over more than UNSTEADY of their median."""
     width = (rows["timer_max_ns"] - rows["timer_min_ns"]) / rows["timer_ns"]
     return rows.assign(width=width)[width > UNSTEADY]
+
+
+def _apart(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with an interval over processes; width: of it, as a part of the median."""
+    rows = rows.dropna(subset="of_processes_ns")
+    width = (rows["of_processes_high_ns"] - rows["of_processes_low_ns"]) / rows["of_processes_ns"]
+    return rows.assign(width=width)
+
+
+def _of_processes(rows: pd.DataFrame) -> dict:
+    return {**extremes("width")(rows), "num_processes": _one_or_range(rows["num_processes"])}
 
 
 def _one_or_range(counts: pd.Series | None) -> tuple[int, int]:

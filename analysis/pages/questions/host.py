@@ -1,12 +1,14 @@
 """(i) When does the GPU wait for the host, and what do torch.compile and CUDA graphs change?"""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import differences, kernel_time, queue, ranks, run_grid, timing, waiting
+from analysis.metrics import depth, differences, kernel_time, queue, ranks, run_grid, timing, waiting
 from analysis.metrics.differences import Bands
 from analysis.metrics.ordering import place, seen, sorted_by
 from analysis.metrics.queue import CAUSES
@@ -14,6 +16,7 @@ from analysis.pages.columns import band_column, case_headings, spread_column
 from analysis.pages.facts import extremes, many, noise_of, out_of
 from analysis.reference import cuda_api
 from jobs.contract import modes, ranges
+from jobs.contract.studies import BF16
 
 SLUG = "host"
 TITLE = "When does the GPU wait for the host?"
@@ -32,6 +35,7 @@ def answer(
     api: pd.DataFrame,
     main: Any,
     bands: Bands | None = None,
+    studies: Mapping[str, Any] = MappingProxyType({}),
 ) -> Answer:
     """What the GPU does in a step by cause, how far the host is ahead of it, and step times by `compile`.
 
@@ -41,9 +45,10 @@ def answer(
     unprofiled step is the timer's; its idle share is 1 - busy / timer. Times saved are to the run without compile of
     the same case; a variant is faster or slower only beyond the noise band of wall times (`bands`). What graphs
     add to compile is judged by forward and backward together, without the optimizer: only the model is compiled. `main`
-    is asked for the same causes in every training step of the grid.
+    is asked for the same causes in every training step of the grid, and, as its twin in BF16 among the `studies`, for
+    deeper models of fewer parameters that are slower than wider ones (`metrics.depth`).
     """
-    frames = _frames(runs, steps, kernels, memops, api, main, bands)
+    frames = _frames(runs, steps, kernels, memops, api, main, bands, studies)
     charts = _charts(frames)
     facts = _facts(frames, runs, kernels, charts[1:], bands)
     return assemble(facts, _claims(frames, kernels, api), _tables(frames), charts)
@@ -70,6 +75,10 @@ class Frames:
     grid_by: list[str]
     grid: pd.DataFrame
     """The training steps of the main recording, and the columns that name a case there."""
+    depth: pd.DataFrame
+    """Models with more layers and fewer parameters beside others: `depth.pairs` of the main recording and its twin."""
+    models: pd.DataFrame
+    """The runs of these pairs: `depth.of_runs`."""
 
 
 def _frames(
@@ -80,7 +89,11 @@ def _frames(
     api: pd.DataFrame,
     main: Any,
     bands: Bands | None,
+    studies: Mapping[str, Any],
 ) -> Frames:
+    band = bands.wall if bands else None
+    models = [depth.of_runs(rec, band) for rec in (main, studies.get(BF16)) if rec is not None and len(rec.runs)]
+    paired = [depth.pairs(rows, band) for rows in models]
     by = [name for name in run_grid.case_columns(runs) if name != "compile"]
     queued = queue.placed(queue.operations(kernels, memops))
     table = _every_mode(runs).merge(_of_runs(runs, steps, kernels, api, queued), how="left", on="run_id")
@@ -97,6 +110,8 @@ def _frames(
         phases=_phases(captured, steps, kernels, memops, by),
         grid_by=_case_columns(main),
         grid=_grid(main),
+        depth=pd.concat(paired, ignore_index=True) if paired else pd.DataFrame(columns=["slower", "apart"]),
+        models=_in_slower_cases(models, paired),
     )
 
 
@@ -121,6 +136,7 @@ def _claims(frames: Frames, kernels: pd.DataFrame, api: pd.DataFrame) -> list[Cl
         *_claims_of_waiting(frames),
         *_claims_of_profiling(frames.captured, kernels, api),
         Claim("grid", frames.grid, lambda rows: (rows["waits_share"] > 0).any(), extremes("waits_share")),
+        *_claims_of_depth(frames.depth),
         Claim("full", _full_queues(frames.grid), lambda rows: rows["operations"].nunique() > 2, _full(frames.grid)),
     ]
 
@@ -148,6 +164,21 @@ def _claims_of_waiting(frames: Frames) -> list[Claim]:
         Claim("idle_only", off, lambda rows: not len(_helped(frames.pairs)), extremes("idle_share")),
         Claim("cause", off, lambda rows: rows["launch_share"].max() > 0, extremes("launch_share")),
         Claim("ahead", captured, lambda rows: rows["ahead_ns"].max() > 0, extremes("ahead_ns")),
+    ]
+
+
+def _claims_of_depth(pairs: pd.DataFrame) -> list[Claim]:
+    slower = pairs[pairs["apart"].astype(bool)]
+    precisions = pairs.groupby("precision", sort=False) if len(pairs) else []
+    tried = pairs[pairs["precision"].isin(slower["precision"])] if len(slower) else slower
+    never = [of_one for _, of_one in precisions if not of_one["slower"].any()]
+    return [
+        Claim("deeper_slower", slower, many(tried), lambda rows: _deeper_slower(rows, tried)),
+        Claim(
+            "deeper_never",
+            pd.concat(never) if len(slower) and never else pairs.head(0),
+            facts=lambda rows: {"precisions": [name.upper() for name in rows["precision"].unique()]},
+        ),
     ]
 
 
@@ -188,6 +219,30 @@ def _tables(frames: Frames) -> list[Table]:
             (*case_headings(frames.grid_by, linked=False), *_SHARES, *_AHEAD[:3]),
             frames.grid,
         ),
+        *_tables_of_depth(frames.models),
+    ]
+
+
+def _tables_of_depth(models: pd.DataFrame) -> list[Table]:
+    if not len(models):
+        return [Table("depth", "", (), models)]
+    return [
+        Table(
+            "depth",
+            "Cases in which a deeper model of fewer parameters is slower",
+            (
+                *(Column(name, name) for name in ("precision", "mode")),
+                Column("context_length", "context", "count"),
+                Column("size", "model"),
+                Column("num_layers", "layers", "count"),
+                Column("d_model", "width", "count"),
+                Column("launches", "kernels", "count"),
+                Column("busy_ns", "GPU busy", "ms"),
+                spread_column("timer", "step"),
+                Column("launch_wait", "waits", "share"),
+            ),
+            models,
+        )
     ]
 
 
@@ -463,6 +518,20 @@ def _grid(main: Any) -> pd.DataFrame:
     return table.assign(waits_share=table["launch_share"] + table["boundary_share"])
 
 
+def _in_slower_cases(models: list[pd.DataFrame], paired: list[pd.DataFrame]) -> pd.DataFrame:
+    """Runs of the pairs of all cases in which a deeper model is slower, from the longest model to the widest."""
+    parts = []
+    for rows, pairs in zip(models, paired, strict=True):
+        case = [name for name in depth.CASE if name in rows]
+        slower = pairs.loc[pairs["slower"], case].drop_duplicates()
+        of_pairs = set(pairs["deep_run_id"]) | set(pairs["wide_run_id"])
+        parts.append(rows[rows["run_id"].isin(of_pairs)].merge(slower, on=case))
+    table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    if not len(table):
+        return table
+    return sorted_by(table, table["context_length"], place(table["mode"], list(modes.MODES)), -table["num_layers"])
+
+
 # ---------------------------------------------------------------- facts of claims
 
 
@@ -481,6 +550,18 @@ def _graphs_help(rows: pd.DataFrame) -> bool:
 def _graphs_add(rows: pd.DataFrame) -> dict:
     better = rows[_are_faster(rows)]
     return {"num_found": len(better), **extremes("speedup")(better)}
+
+
+def _deeper_slower(rows: pd.DataFrame, tried: pd.DataFrame) -> dict:
+    """`most`: the pair whose deeper model is slower by the largest ratio."""
+    rows = rows.assign(ratio=rows["deep_timer_ns"] / rows["wide_timer_ns"])
+    return {
+        "most": rows.loc[rows["ratio"].idxmax()].to_dict(),
+        "num_slower": int(tried["slower"].sum()),
+        "num_beyond": int(tried["differs"].sum()),
+        "num_all": len(tried),
+        "longest": int(tried.loc[tried["slower"], "context_length"].max()),
+    }
 
 
 def _full_queues(grid: pd.DataFrame) -> pd.DataFrame:

@@ -7,9 +7,19 @@ import pandas as pd
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.metrics import differences, kernel_time, precisions, run_grid, timing, waiting
 from analysis.metrics.differences import Bands
-from analysis.metrics.precisions import BASE, ELEMENTS, FRACTION_BITS, MODE, OPTIMIZER_BUSY, PHASES, SLOWER, UNCHANGED
+from analysis.metrics.precisions import (
+    BASE,
+    ELEMENTS,
+    FRACTION_BITS,
+    GEMM,
+    MODE,
+    OPTIMIZER_BUSY,
+    PHASES,
+    SLOWER,
+    UNCHANGED,
+)
 from analysis.pages.columns import band_column, case_headings, spread_column
-from analysis.pages.facts import calibrated_on, highest, many, noise_of, out_of, span
+from analysis.pages.facts import calibrated_on, highest, many, noise_of, out_of, percent_of, span
 from analysis.reference import element_types, kernel_families
 from jobs.contract import ranges
 
@@ -457,12 +467,23 @@ def _charts(frames: Frames) -> list[Chart]:
         ),
         Chart(
             "mix",
-            "stacked_shares",
-            "Kernel time of a step by family",
-            frames.shares,
+            "stacked_times",
+            _title_of_mix(frames.shares),
+            frames.shares.assign(precision=frames.shares["precision"].map(LABELS)),
             {"order": [key for key in kernel_families.FAMILIES if key in families], "by": by},
         ),
     ]
+
+
+def _title_of_mix(shares: pd.DataFrame) -> str:
+    """What the figure shows of GEMMs: their part in each precision, least and most."""
+    of_precision = shares[shares["family"] == GEMM].groupby("precision")["share"]
+    parts = [
+        f"{percent_of(of_precision.get_group(name))} in {label}"
+        for name, label in LABELS.items()
+        if name in of_precision.groups
+    ]
+    return f"Of a training step's kernel time GEMMs take {', '.join(parts) or 'nothing'}"
 
 
 # ---------------------------------------------------------------- facts of the claims

@@ -8,10 +8,10 @@ import pandas as pd
 from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
 from analysis.comparison.align import Case, align
 from analysis.comparison.errors import NotComparable
-from analysis.comparison.noise import SHIPPED, Noise, width_of
+from analysis.comparison.noise import SHIPPED, Noise
 from analysis.comparison.sides import Side, of_tables
-from analysis.comparison.totals import KERNEL, Totals
-from analysis.comparison.verdict import Measured, judge, measure
+from analysis.comparison.totals import KERNEL, Totals, with_same_modules
+from analysis.comparison.verdict import WITHIN, Measured, judge, measure
 from analysis.metrics import kernel_time, run_grid, timing
 from analysis.metrics.differences import Bands
 from analysis.pages.columns import band_column, case_headings, spread_column
@@ -47,6 +47,7 @@ def answer(
     steps: pd.DataFrame,
     kernels: pd.DataFrame,
     memops: pd.DataFrame,
+    processes: pd.DataFrame,
     main: Any,
     bands: Bands | None = None,
 ) -> Answer:
@@ -55,14 +56,16 @@ def answer(
 
     Kernel time is the sum over the kernels of a step, the median over profiled steps; the step is timed by Python
     without a profiler: median, minimum and maximum. Changes and ratios are of the second to the first. A kernel is the
-    same where its name is launched as often by the same module in the same phase. The spread is that of a run's
+    same where its name is launched as often by the same module in the same phase; modules of a phase are not held
+    against each other where only one recording followed them. The spread is that of a run's
     unprofiled steps, the longest over the shortest, less one. Steps are apart where their minimum-to-maximum intervals
     do not overlap, which says little: the noise bands of all other pages (`bands`) are fitted to these pairs. So a
     step has moved where it differs by more than one in which the GPU never waits varies; without bands, where they are
     apart. A recording is not held against itself.
     """
     frames = _frames(runs, steps, kernels, memops, main, bands)
-    return assemble(_facts(frames, bands), _claims(frames, bands), _tables(frames), _charts(frames))
+    facts = _facts(frames, bands) | {"processors": {FIRST: _processors(main.processes), SECOND: _processors(processes)}}
+    return assemble(facts, _claims(frames, bands), _tables(frames), _charts(frames))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +87,7 @@ def _frames(
     second = _measured_side(SECOND, runs, steps, kernels, memops)
     second.runs = second.runs[~second.runs["started_at"].astype(str).isin(set(first.runs["started_at"].astype(str)))]
     pairs = _pairs(first, second)
-    noise = Noise(kernel=bands.kernel, wall=bands.wall, memory_bytes=0, source="") if bands else None
+    noise = _noise(bands, pairs) if bands and pairs else None
     totals = {
         FIRST: _totals([(case, of.totals) for case, of, _ in pairs]),
         SECOND: _totals([(case, of.totals) for case, _, of in pairs]),
@@ -110,6 +113,11 @@ def _facts(frames: Frames, bands: Bands | None) -> dict:
         "near": NEAR,
         "changed": settings.loc[settings[FIRST] != settings[SECOND], "what"].tolist(),
     }
+
+
+def _processors(processes: pd.DataFrame) -> list[str]:
+    """Those of the hosts, as far as the recording says; one older than telemetry does not."""
+    return sorted({*processes["cpu_model"].dropna().astype(str)} - {""})
 
 
 def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
@@ -238,19 +246,27 @@ def _row(case: Case, first: Measured, second: Measured, noise: Noise | None) -> 
         step = of.clocks["timer"]
         row |= {f"{side}_launches": of.totals.kernels["calls"].sum() / of.totals.num}
         row |= {f"{side}_busy_share": of.busy_ns / (step * of.num_devices)}
-    for judged in judge(first, second, "timer", noise or SHIPPED, with_steps=False):
+    for judged in judge(first, second, "timer", noise or SHIPPED, has_capture=False):
         if judged.metric in _JUDGED:
             row |= {f"{FIRST}_{judged.metric}_ns": judged.first, f"{SECOND}_{judged.metric}_ns": judged.second}
             row[f"{judged.metric}_band_ns"] = judged.band if noise else None
             row[f"{judged.metric}_verdict"] = judged.verdict if noise else None
     processes = first.num_processes, second.num_processes
     mean = (row[f"{FIRST}_step_ns"] + row[f"{SECOND}_step_ns"]) / 2
-    return row | {"never_waits_ns": width_of(noise.wall, mean, 0.0, processes) if noise else None}
+    return row | {"never_waits_ns": noise.width("wall", mean, 0.0, processes) if noise else None}
+
+
+def _noise(bands: Bands, pairs: list[tuple[Case, Measured, Measured]]) -> Noise:
+    """The bands as those of runs that so many processes timed as these."""
+    _, first, second = pairs[0]
+    num_timed = first.num_processes, second.num_processes
+    return Noise(kernel=bands.kernel, wall=bands.wall, memory_bytes=0, source="", num_timed=num_timed)
 
 
 def _unlike(first: Totals, second: Totals) -> float:
-    """Launches of a step that only one of the two has, by phase, module and kernel name."""
-    calls = [of.kernels.groupby(KERNEL)["calls"].sum() / of.num for of in (first, second)]
+    """Launches of a step that only one of the two has, by phase, module where both know it, and kernel name."""
+    kernels = with_same_modules(first.kernels, second.kernels)
+    calls = [of.set_index(KERNEL)["calls"] / num for of, num in zip(kernels, (first.num, second.num))]
     return float(calls[0].sub(calls[1], fill_value=0).abs().sum())
 
 
@@ -347,4 +363,4 @@ def _not_alike(rows: pd.DataFrame) -> dict:
 
 def _num_judged(rows: pd.DataFrame) -> dict:
     """Of how many runs `compare` calls kernel time and step different."""
-    return {f"num_{metric}": int((rows[f"{metric}_verdict"] != "same").sum()) for metric in ("kernel", "step")}
+    return {f"num_{metric}": int((rows[f"{metric}_verdict"] != WITHIN).sum()) for metric in ("kernel", "step")}

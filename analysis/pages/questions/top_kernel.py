@@ -5,17 +5,21 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import kernel_time, run_grid
-from analysis.metrics.ordering import seen, sorted_by
+from analysis.metrics import kernel_time, run_grid, tiles
+from analysis.metrics.ordering import place, seen, sorted_by
 from analysis.pages.columns import case_headings
-from analysis.pages.facts import extremes
-from jobs.contract import modes
+from analysis.pages.facts import extremes, lowest, span
+from jobs.contract import modes, ranges
 
 SLUG = "top-kernel"
 TITLE = "Which kernel takes the most GPU time?"
 
 SCOPES = {"forward": "forward", "forward_backward": "forward + backward", "train_step": "training step"}
 TOP_OF_EACH = 3
+SEEN = 0.05
+"""Tiles that take less of the GEMM time of a phase are not compared with others."""
+UNALIGNED = "align1"
+IN_MATRIX = ("forward", "forward_backward")
 
 
 def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
@@ -25,9 +29,11 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     Kernels are grouped by their full demangled name, never a shortened one. Each has its calls in a single step, its
     time in a step (mean over the profiled steps), its share of all kernel time of that step, and the modules that
     launch it, by falling time. `same` says whether the kernel is also the top one of the forward pass of that case.
+    Tiles and alignment of GEMMs are what their names say (`metrics.tiles`), of the forward and the backward pass of
+    training steps.
     """
     frames = _frames(runs, kernels)
-    return assemble({"scopes": SCOPES}, _claims(frames), _tables(frames), _charts(frames))
+    return assemble({"scopes": SCOPES, "seen": SEEN}, _claims(frames), _tables(frames), _charts(frames))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,17 +44,39 @@ class Frames:
     """The top kernel of every case and mode, with that of the forward pass beside it."""
     leaders: pd.DataFrame
     """The top kernels of each forward pass."""
+    matrix: pd.DataFrame
+    """The top kernel by context, a column for each: of forward passes, and of these with backward."""
+    tiles: pd.DataFrame
+    """GEMM kernels of the training steps by tile and alignment: `tiles.of_matmuls`."""
 
 
 def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
     by = run_grid.case_columns(runs)
     totals = kernel_time.by_kernel(kernel_time.kernel_totals(kernels), ["run_id"])
     leaders = run_grid.cases(runs, "forward").merge(totals, on="run_id")
+    top = _top(runs, totals.drop_duplicates("run_id"), by)
     return Frames(
         by=by,
-        top=_top(runs, totals.drop_duplicates("run_id"), by),
+        top=top,
         leaders=leaders.groupby("run_id", sort=False).head(TOP_OF_EACH),
+        matrix=_matrix(top[top["mode"].isin(IN_MATRIX)], by, "scope", "kernel_name", list(SCOPES.values())),
+        tiles=run_grid.cases(runs, "train_step").merge(tiles.of_matmuls(runs, kernels), on="run_id"),
     )
+
+
+def _matrix(rows: pd.DataFrame, by: list[str], of: str, value: str, order: list[str]) -> pd.DataFrame:
+    """`value` by context, a column for each (at_<context>), one row for each model and variant and each `of`, in the
+    `order` of its values; None where it was not measured."""
+    keys = [of, *(name for name in by if name != "context_length")]
+    contexts = {int(length): f"at_{length}" for length in sorted(rows["context_length"].unique())}
+    cells = [
+        dict(zip(keys, key, strict=True))
+        | {contexts[int(at)]: cell for at, cell in zip(group["context_length"], group[value], strict=True)}
+        for key, group in rows.groupby(keys, sort=False)
+    ]
+    table = pd.DataFrame(cells, columns=[*keys, *contexts.values()]).astype(object)
+    table = table.where(table.notna(), None).assign(**{NOT_MEASURED: ""})
+    return sorted_by(table, place(table[of], order))
 
 
 def _top(runs: pd.DataFrame, top: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -75,12 +103,51 @@ def _claims(frames: Frames) -> list[Claim]:
         Claim("other", training, lambda rows: not _is_same(rows).any(), _same),
         Claim("leads_training", training, facts=lambda rows: _leading(forward, rows)),
         Claim("gemm", measured, lambda rows: (rows["family"] == "gemm").all()),
+        *_claims_of_tiles(frames),
         Claim(
             "not_gemm",
             others,
             facts=lambda rows: {"families": list(dict.fromkeys(rows["family"])), "num_all": len(measured)},
         ),
     ]
+
+
+def _claims_of_tiles(frames: Frames) -> list[Claim]:
+    rows = frames.tiles
+    lead, aligned = tiles.leading(rows[rows["tile"] != ""]), rows[rows["alignment"] != ""]
+    ends = rows.drop_duplicates(["run_id", "phase"])[[*frames.by, "run_id", "phase"]]
+    ends = ends.merge(tiles.ends(rows, SEEN), on=["run_id", "phase"])
+    return [
+        Claim("tile", lead, lambda rows: set(rows["phase"]) == set(tiles.PASSES), _leading_tiles),
+        Claim("unaligned", aligned, lambda rows: (rows["alignment"] == UNALIGNED).any(), _unaligned),
+        Claim("small_tiles", ends, lambda rows: (rows["ratio"] < 1).mean() > 0.5, _small_tiles),
+    ]
+
+
+def _leading_tiles(rows: pd.DataFrame) -> dict:
+    """By phase, the tile that leads most cases, and in how many of them."""
+    counts = {phase: of_phase["tile"].value_counts() for phase, of_phase in rows.groupby("phase")}
+    most = {phase: min(count[count == count.max()].index) for phase, count in counts.items()}
+    num_cases = {phase: int(counts[phase][tile]) for phase, tile in most.items()}
+    return {"most": most, "num_cases": num_cases, "num_all": rows["run_id"].nunique()}
+
+
+def _unaligned(rows: pd.DataFrame) -> dict:
+    """By phase, lowest and highest part of the GEMM time of a step in kernels that assume no alignment, and the rates
+    of these and of the others."""
+    parts = rows[rows["alignment"] == UNALIGNED].groupby(["run_id", "phase"])["share"].sum().unstack(fill_value=0.0)
+    parts = parts.reindex(index=rows["run_id"].unique(), columns=list(tiles.PASSES)).fillna(0.0)
+    back = rows[rows["phase"] == ranges.BACKWARD]
+    rates = back.groupby(back["alignment"] == UNALIGNED)["flop_rate"].median() * 1e12
+    return {
+        "share": {phase: span(parts[phase]) for phase in parts},
+        "rates": {"unaligned": rates.get(True), "aligned": rates.get(False)} if rates.notna().sum() == 2 else None,
+    }
+
+
+def _small_tiles(rows: pd.DataFrame) -> dict:
+    slower = rows[rows["ratio"] < 1]
+    return {"num_slower": len(slower), "least": lowest(rows, "ratio")}
 
 
 def _tables(frames: Frames) -> list[Table]:
@@ -102,6 +169,12 @@ def _tables(frames: Frames) -> list[Table]:
             frames.top.drop(columns=["forward_kernel"]),
         ),
         Table(
+            "matrix",
+            "The top kernel by model and context",
+            (Column("scope", "scope", "words"), *_across(frames.matrix, frames.by, "kernel")),
+            frames.matrix,
+        ),
+        Table(
             "leaders",
             "The three top kernels of each forward pass",
             (
@@ -114,7 +187,62 @@ def _tables(frames: Frames) -> list[Table]:
             ),
             frames.leaders,
         ),
+        *_tables_of_tiles(frames),
     ]
+
+
+def _across(matrix: pd.DataFrame, by: list[str], kind: str) -> tuple[Column, ...]:
+    """The columns of a `_matrix`: its model and variant, and each context."""
+    case = (column for column in case_headings(by, linked=False) if column.key != "context_length")
+    contexts = [name for name in matrix if name.startswith("at_")]
+    return (*case, *(Column(name, f"at {name.removeprefix('at_')}", kind) for name in contexts))
+
+
+def _tables_of_tiles(frames: Frames) -> list[Table]:
+    lead = tiles.leading(frames.tiles)
+    lead = lead.assign(shown=(lead["tile"] + " " + lead["alignment"]).str.strip())
+    matrix = _matrix(lead, frames.by, "phase", "shown", list(tiles.PASSES))
+    return [
+        Table(
+            "tile_matrix",
+            "The tile that most of the GEMM time of a training step goes to, by model and context",
+            (Column("phase", "phase"), *_across(matrix, frames.by, "text")),
+            matrix,
+        ),
+        Table(
+            "tiles",
+            "Tiles and alignment of the matmuls of training steps",
+            (
+                Column("phase", "phase"),
+                Column("tile", "tile"),
+                *([Column("alignment", "alignment")] if (frames.tiles["alignment"] != "").any() else []),
+                Column("num_runs", "steps", "count"),
+                Column("share", "of GEMM time", "share", bar=True),
+                Column("rate_low", "lowest", "tflops", absent="n/a"),
+                Column("rate", "median", "tflops", absent="n/a"),
+                Column("rate_high", "highest", "tflops", absent="n/a"),
+            ),
+            _worded(tiles.over_runs(frames.tiles)),
+        ),
+        Table(
+            "every_tile",
+            "Tiles of each training step",
+            (
+                *case_headings(frames.by),
+                Column("phase", "phase"),
+                Column("tile", "tile"),
+                Column("alignment", "alignment"),
+                Column("share", "of GEMM time", "share"),
+                Column("flop_rate", "rate", "tflops", absent="n/a"),
+            ),
+            frames.tiles,
+        ),
+    ]
+
+
+def _worded(rows: pd.DataFrame) -> pd.DataFrame:
+    names = {"tile": "sums of split-K", "alignment": "not named", "layouts": "not named"}
+    return rows.assign(**{name: rows[name].where(rows[name] != "", word) for name, word in names.items()})
 
 
 def _charts(frames: Frames) -> list[Chart]:

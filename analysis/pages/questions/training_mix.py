@@ -73,7 +73,7 @@ def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
 
 
 def _facts(frames: Frames) -> dict:
-    return {"families": frames.order, "num_pooled": _measured(frames.phases)["run_id"].nunique()}
+    return {"families": frames.order, "small": SMALL, "num_pooled": _measured(frames.phases)["run_id"].nunique()}
 
 
 def _claims(frames: Frames) -> list[Claim]:
@@ -131,7 +131,7 @@ def _tables(frames: Frames) -> list[Table]:
             ),
             wide,
         ),
-        module_table(frames.modules, case),
+        module_table(_at_longest(frames.modules), case),
     ]
 
 
@@ -231,6 +231,11 @@ def _phase_shares(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
 def _modules(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
     cases = run_grid.cases(runs, "train_step")
     return cases[cases[NOT_MEASURED] == ""].merge(module_tree(totals), on="run_id")
+
+
+def _at_longest(rows: pd.DataFrame) -> pd.DataFrame:
+    """The cases of the longest context: a page of all modules of all cases is too large to read and to load."""
+    return rows[rows["context_length"] == rows["context_length"].max()] if "context_length" in rows else rows
 
 
 def _measured(rows: pd.DataFrame) -> pd.DataFrame:

@@ -120,7 +120,8 @@ def _in_main(ok: pd.DataFrame, main: Any) -> pd.DataFrame:
     names = [name for name in (*CASE, "batch_size", "precision", "attention", "compile", "optimizer")
              if name in ok and name in main.runs]  # fmt: skip
     runs = run_grid.measured_runs(main.runs).astype({"run_id": str, **dict.fromkeys(CASE, str), "context_length": int})
-    same = runs.astype({name: ok[name].dtype for name in names}).merge(ok[names].drop_duplicates(), on=names)
+    types = {name: str if ok[name].dtype == "category" else ok[name].dtype for name in names}
+    same = runs.astype(types).merge(ok[names].astype(types).drop_duplicates(), on=names)
     timer = timing.host_times(main.steps, "timer", "main")
     timer = timer[timer["phase"] == ranges.STEP]
     return same[["run_id", *CASE]].merge(timer, on="run_id")[[*CASE, "main_ns"]]

@@ -1,0 +1,108 @@
+"""All runs of all recordings in one table: to choose from, to compare two, to link to one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from analysis.answer import ANCHOR, NOT_MEASURED, Answer, Column, Table, assemble
+from analysis.metrics import run_grid, telemetry, timing, utilisation
+from analysis.metrics.differences import Band
+from analysis.pages.columns import COUNTS
+from jobs.contract import ranges
+from jobs.contract.axes import label_of, label_of_value
+
+SLUG = "explore"
+TITLE = "Explore"
+METRICS = (
+    Column("step_ns", "step", "ms"),
+    Column("tokens_per_s", "tokens/s", "count", absent="n/a"),
+    Column("mfu", "MFU of data-sheet peak", "share", absent="n/a"),
+    Column("peak_memory_bytes", "peak allocated", "bytes", absent="n/a"),
+    Column("idle_share", "GPU idle", "share", absent="n/a"),
+    Column("joules", "J a step", "count", absent="n/a"),
+)
+"""What a reader may sort by and compare two runs in."""
+LARGER_IS_BETTER = ("tokens_per_s", "mfu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The runs of one recording, or of those of one study. name: what its rows say of it. page: path below docs of the
+    page about it. run_pages: such paths of runs that have pages, by (run_id, started_at). rec: its tables."""
+
+    name: str
+    page: str
+    run_pages: Mapping[tuple[str, str], str]
+    rec: Any
+
+
+def answer(parts: Sequence[Part], band: Band | None) -> Answer:
+    """Every run in model order with the METRICS of its step; numbers of finished runs only. band: of wall times."""
+    rows = pd.concat([_rows(part) for part in parts], ignore_index=True)
+    axes = [name for name in run_grid.VARIANT_AXES if name in rows and rows[name].nunique() > 1 and name != "repeat"]
+    kinds = dict.fromkeys(COUNTS, "count") | {"size": "page", "recording": "page"}
+    names = {"recording": "recording", "gpu_name": "GPU", "memory_limit_gib": "limit"}
+    cases = [
+        Column(name, names.get(name, label_of(name)), kinds.get(name, "text"))
+        for name in ("size", "context_length", "mode", *axes, "recording")
+    ]
+    rows = run_grid.in_model_order(rows)
+    if "memory_limit_gib" in axes:
+        rows["memory_limit_gib"] = [f"{limit:g} GiB" if limit else "none" for limit in rows["memory_limit_gib"]]
+    facets = [
+        {"key": column.key, "label": column.label, "values": _values(rows, column.key)}
+        for column in cases
+        if rows[column.key].nunique() > 1
+    ]
+    table = Table("explore", "All runs of all recordings", (*cases, *METRICS), rows)
+    facts = {
+        "num_runs": len(rows),
+        "num_finished": int((rows[NOT_MEASURED] == "").sum()),
+        "num_recordings": len(parts),
+        "facets": facets,
+        "metrics": METRICS,
+        "larger_is_better": LARGER_IS_BETTER,
+        "gpus": sorted(rows["gpu_name"].astype(str).unique()),
+        "band": band,
+        "relative": repr(band.of_time) if band else "",
+        "ratio": repr(band.ratio) if band else "",
+    }
+    return assemble(facts, [], [table], [])
+
+
+def _values(rows: pd.DataFrame, key: str) -> list[dict[str, str]]:
+    """The values of a column in order, as the page and as the recordings have them."""
+    values = rows[key].drop_duplicates()
+    values = values.sort_values() if key == "context_length" else values
+    return [{"key": str(value), "label": str(label_of_value(key, value))} for value in values]
+
+
+def _rows(part: Part) -> pd.DataFrame:
+    rec = part.rec
+    runs = rec.runs.astype({name: str for name in rec.runs if rec.runs[name].dtype == "category"} | {"run_id": str})
+    wanted = ["run_id", "num_parameters", "size", "context_length", "mode", "peak_memory_bytes"]
+    rows = runs[[*wanted, *(name for name in run_grid.VARIANT_AXES if name in runs)]].copy()
+    rows[NOT_MEASURED] = [run_grid.why_not_measured(run) for _, run in runs.iterrows()]
+    wall = timing.host_times(rec.steps, "timer", "step")
+    rows["step_ns"] = rows["run_id"].map(wall[wall["phase"] == ranges.STEP].set_index("run_id")["step_ns"])
+    tokens = rows["context_length"].astype("float64") * runs["batch_size"].astype("float64")
+    rows["tokens_per_s"] = (tokens / rows["step_ns"] * 1e9).where(tokens > 0)
+    rows["mfu"] = [utilisation.mfu(run, step) for (_, run), step in zip(runs.iterrows(), rows["step_ns"], strict=True)]
+    gpu = timing.gpu_times(rec.kernels, rec.memops)
+    busy = gpu[gpu["phase"] == ranges.STEP].groupby("run_id")["busy_ns"].median()
+    rows["busy_ns"] = rows["run_id"].map(busy)
+    rows["idle_share"] = (1 - timing.busy_share(rows, rec.kernels, wall="step_ns")).clip(lower=0)
+    energy = telemetry.of_runs(rec.runs, rec.steps, rec.processes, rec.telemetry).set_index("run_id")["joules"]
+    rows["joules"] = rows["run_id"].map(energy)
+    numbers = [column.key for column in METRICS]
+    rows[numbers] = rows[numbers].astype("float64")
+    rows.loc[rows[NOT_MEASURED] != "", numbers] = float("nan")
+    measured_at = zip(runs["run_id"], runs["started_at"].astype(str), strict=True)
+    rows["recording"], rows["recording_leads_to"] = part.name, part.page
+    if "repeat" in rows and rows["repeat"].nunique() > 1:  # a column of its own would be empty in all other recordings
+        rows["recording"] = [f"{part.name} {number}" for number in rows["repeat"]]
+    rows["size_leads_to"] = [part.run_pages.get(run, "") for run in measured_at]
+    rows[ANCHOR] = [f"{part.name}-{run}" for run in rows["run_id"]]
+    return rows.drop(columns="busy_ns")

@@ -1,0 +1,104 @@
+"""What changes were predicted to give, before the runs that test it; and how predictions did where they were
+developed."""
+
+import pandas as pd
+
+from analysis.answer import Answer, Column, Table, assemble
+
+SLUG = "predictions"
+TITLE = "Predictions"
+TARGETS = {"median": 0.08, "high": 0.20, "inside": 0.80, "abstained": 1 / 3}
+"""What the predictions are to reach: median and 90th percentile of the error, part of the intervals that hold the
+measured step, part that may abstain."""
+LABELS = {"tf32": "TF32", "bf16": "BF16", "fused_attention": "fused attention", "fused_adamw": "fused AdamW"}
+CASE = (
+    Column("changes", "change"),
+    Column("size", "model"),
+    Column("context_length", "context", "count"),
+    Column("mode", "mode"),
+)
+TIMES = (
+    Column("baseline_ns", "without, measured", "ms"),
+    Column("predicted_ns", "with, predicted", "ms", lower="low_ns", upper="high_ns", absent="none"),
+    Column("ceiling_ns", "not below", "ms", absent="none"),
+)
+FEW = (*CASE[:3], *TIMES)
+
+
+def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
+    """predicted: every prediction of the ledgers beside what was measured since, as of `ledger.held_against`.
+    developed: the pairs that the rates were fitted to, each predicted with those of the other sizes.
+
+    Tables: summary and development by change and over all: number, abstained, measured, median and 90th percentile of
+    the absolute error, inside, beaten; predictions and pairs one row each.
+    """
+    predicted, developed = (_labelled(rows) for rows in (predicted, developed))
+    tables = [
+        Table(
+            "development",
+            "Development: pairs that the rates were fitted to, by change",
+            _summary("pairs"),
+            _by_change(developed),
+        ),
+        Table("pairs", "Development: every pair", (*CASE, *TIMES[1:], *_outcome()), developed),
+    ]
+    if len(predicted):
+        tables += [
+            Table("summary", "Predictions by change", _summary("predictions"), _by_change(predicted)),
+            Table("predictions", "Every prediction", (*FEW, *_outcome("prose")), predicted),
+        ]
+    facts = {"targets": TARGETS, "predicted": _facts(predicted), "developed": _facts(developed)}
+    return assemble(facts, [], tables, [])
+
+
+def _labelled(rows: pd.DataFrame) -> pd.DataFrame:
+    """`rows` with labels of changes, and the outcome in words."""
+    labels = [", ".join(LABELS.get(name, name) for name in names.split("+")) for names in rows["changes"]]
+    return rows.assign(changes=labels, outcome=[_outcome_of(row) for row in rows.to_dict("records")])
+
+
+def _outcome_of(row: dict) -> str:
+    if pd.isna(row["predicted_ns"]):
+        return str(row.get("reason") or "no prediction")
+    if pd.isna(row["measured_ns"]):
+        return "not measured yet"
+    if row["beaten"]:
+        return "faster than was said to be possible"
+    return "inside the interval" if row["inside"] else "outside the interval"
+
+
+def _outcome(kind: str = "text") -> tuple[Column, ...]:
+    return (
+        Column("measured_ns", "with, measured", "ms", absent="not yet"),
+        Column("error", "error", "share", absent="not yet"),
+        Column("outcome", "outcome", kind),
+    )
+
+
+def _summary(what: str) -> tuple[Column, ...]:
+    return (
+        Column("changes", "change"),
+        Column("number", what, "count"),
+        Column("abstained", "abstained", "count"),
+        Column("measured", "measured", "count"),
+        Column("median", "median error", "share", absent="not yet"),
+        Column("high", "90th percentile", "share", absent="not yet"),
+        Column("inside", "inside interval", "share", absent="not yet"),
+        Column("beaten", "ceiling beaten", "count"),
+    )
+
+
+def _by_change(rows: pd.DataFrame) -> pd.DataFrame:
+    groups = [(name, part) for name, part in rows.groupby("changes", sort=False)]
+    return pd.DataFrame([{"changes": name, **_facts(part)} for name, part in [*groups, ("all", rows)]])
+
+
+def _facts(rows: pd.DataFrame) -> dict:
+    """number, abstained, measured, median, high (90th percentile), inside (share), beaten, first and last (made_at)."""
+    tested = rows[rows["error"].notna()]
+    error = tested["error"].abs()
+    facts = {"number": len(rows), "abstained": int(rows["predicted_ns"].isna().sum()), "measured": len(tested)}
+    facts |= {"median": error.median(), "high": error.quantile(0.9), "inside": tested["inside"].astype(float).mean()}
+    facts |= {"beaten": int(tested["beaten"].sum())}
+    made = [at.isoformat() for at in rows["made_at"]] if "made_at" in rows else []
+    return facts | {"first": min(made, default=""), "last": max(made, default="")}

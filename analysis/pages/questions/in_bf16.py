@@ -1,0 +1,226 @@
+"""(t) What changes in BF16, with fused attention and a fused optimizer?"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
+from analysis.metrics import differences, kernel_time, run_grid, timing
+from analysis.metrics.differences import Bands
+from analysis.pages.columns import case_headings, spread_column
+from analysis.pages.facts import extremes, noise_of, out_of, percent_of, span
+from jobs.contract import modes, ranges
+from jobs.contract.studies import BF16
+
+SLUG = "in-bf16"
+TITLE = "What changes in BF16, with fused attention and a fused optimizer?"
+STUDY = BF16
+
+GEMM = "gemm"
+MAIN, FUSED = "main", "bf16"
+SIDES = {MAIN: "FP32", FUSED: "BF16"}
+CASE = ["size", "context_length"]
+SAME = [*CASE, "mode", "num_parameters", "batch_size"]
+"""What a run shares with its twin in the main recording."""
+
+
+def answer(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    main: Any,
+    bands: Bands | None = None,
+) -> Answer:
+    """Each run of `main`, the first recording, against its twin: the same model, context and mode as people train them
+    today.
+
+    Of both sides, by the same functions: the unprofiled step (median over steps), the part of it in which the GPU is
+    busy, kernel time by family, and the optimizer's part of it. `speedup` is the step of the main recording over that
+    of its twin. Two steps differ beyond the noise band of wall times (`bands`); without one, where their ranges over
+    steps do not overlap.
+    """
+    frames = _frames(runs, steps, kernels, memops, main, bands)
+    return assemble({"noise": noise_of(bands), "sides": SIDES}, _claims(frames), _tables(frames), _charts(frames))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    table: pd.DataFrame
+    """Runs that both have: columns of the main recording (main_*) and of the twin (bf16_*), and how they differ."""
+    training: pd.DataFrame
+    """The training steps of these."""
+    families: pd.DataFrame
+    """Share of each family in the kernel time of a training step, on either side (`precision`)."""
+    order: list[str]
+    """Families by falling kernel time."""
+
+
+def _frames(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, main: Any, bands: Bands | None
+) -> Frames:
+    measured = {MAIN: _measured(main.runs, main.steps, main.kernels, main.memops)}
+    measured[FUSED] = _measured(runs, steps, kernels, memops)
+    sides = [of.rename(columns={name: f"{side}_{name}" for name in of if name not in SAME})
+             for side, of in measured.items()]  # fmt: skip
+    table = sides[0].merge(sides[1], on=SAME)
+    table["speedup"] = table["main_ns"] / table["bf16_ns"]
+    table["gemm_change"] = table["bf16_gemm"] - table["main_gemm"]
+    table["differs"] = differences.differ(table, FUSED, MAIN, bands.wall if bands else None)
+    training = table[table["mode"] == modes.MODES[-1]].reset_index(drop=True)
+    totals = {MAIN: kernel_time.kernel_totals(main.kernels), FUSED: kernel_time.kernel_totals(kernels)}
+    families = pd.concat([_families(training, totals[side], side) for side in SIDES], ignore_index=True)
+    order = families.groupby("family")["time_ns"].sum().sort_values(ascending=False).index.tolist()
+    return Frames(table=table, training=training, families=families, order=order)
+
+
+def _claims(frames: Frames) -> list[Claim]:
+    table, training = frames.table, frames.training
+    faster = training[training["differs"] & (training["speedup"] > 1)]
+    of_both = training[["main_gemm", "bf16_gemm"]].notna().all(axis=1)
+    return [
+        Claim("speedup", training, facts=extremes("speedup")),
+        Claim("faster", faster, facts=out_of(training)),
+        Claim("gemm", training[of_both], facts=_gemm),
+        Claim("leader", frames.families, facts=_leaders),
+        Claim("optimizer", training, facts=lambda rows: {side: span(rows[f"{side}_in_optimizer"]) for side in SIDES}),
+        Claim("busy", training, facts=lambda rows: {side: extremes(f"{side}_busy_share")(rows) for side in SIDES}),
+        Claim("all_modes", table, facts=lambda rows: {"of": _by_mode(rows)}),
+    ]
+
+
+def _tables(frames: Frames) -> list[Table]:
+    case = case_headings(CASE, linked=False)
+    columns = (
+        spread_column(MAIN, "step, FP32"),
+        spread_column(FUSED, "BF16"),
+        Column("speedup", "FP32 ÷ BF16", "ratio"),
+        Column("main_gemm", "GEMM, FP32", "share", bar=True),
+        Column("bf16_gemm", "BF16", "share", bar=True),
+        Column("main_in_optimizer", "optimizer, FP32", "share"),
+        Column("bf16_in_optimizer", "BF16", "share"),
+        Column("main_busy_share", "GPU busy, FP32", "share"),
+        Column("bf16_busy_share", "BF16", "share"),
+    )
+    others = frames.table[frames.table["mode"] != modes.MODES[-1]]
+    return [
+        Table("training", "A training step, FP32 against BF16", (*case, *columns), frames.training),
+        *_table_of_processes(frames.training),
+        Table(
+            "others",
+            "The other modes",
+            (*case, Column("mode", "mode"), *(column for column in columns if "optimizer" not in column.key)),
+            others.sort_values("mode", kind="stable"),
+        ),
+        Table(
+            "longest",
+            "A training step at the longest context",
+            (*case, *columns[:5]),
+            _longest(frames.training),
+        ),
+    ]
+
+
+def _table_of_processes(training: pd.DataFrame) -> list[Table]:
+    """The medians of the processes of both sides with their intervals, where both have such."""
+    known = training.dropna(subset=[f"{side}_of_processes_ns" for side in SIDES])
+    columns = [*CASE, "run_id", *(f"{side}_{name}" for side in SIDES for name in _INTERVAL)]
+    shown = [
+        column
+        for side, label in SIDES.items()
+        for column in (
+            Column(
+                f"{side}_of_processes_ns",
+                f"step, {label}",
+                "ms",
+                lower=f"{side}_of_processes_low_ns",
+                upper=f"{side}_of_processes_high_ns",
+            ),
+            Column(f"{side}_num_processes", "n", "count"),
+        )
+    ]
+    title = "A training step: median of n processes, with its 95% interval"
+    rows = known.assign(run_id=known["bf16_run_id"])[columns]
+    return [Table("processes", title, (*case_headings(CASE, linked=False), *shown), rows)]
+
+
+_INTERVAL = ("of_processes_ns", "of_processes_low_ns", "of_processes_high_ns", "num_processes")
+
+
+def _charts(frames: Frames) -> list[Chart]:
+    options = {"order": frames.order, "row": "precision"}
+    longest = frames.families.merge(_longest(frames.training)[CASE], on=CASE)
+    title = "What a training step is spent on"
+    return [
+        Chart("families", "stacked_shares", title, frames.families, {"by": CASE, **options}),
+        Chart("longest", "stacked_times", _title_of_longest(longest), longest, {"by": CASE, **options}),
+    ]
+
+
+def _title_of_longest(families: pd.DataFrame) -> str:
+    of_side = families[families["family"] == GEMM].groupby("precision")["share"]
+    parts = [f"{percent_of(of_side.get_group(name))} in {name}" for name in SIDES.values() if name in of_side.groups]
+    return f"At the longest context GEMMs take {' and '.join(parts) or 'nothing'} of a training step's kernel time"
+
+
+# ---------------------------------------------------------------- frames
+
+
+def _measured(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+    """What a recording measured of each finished run: SAME, run_id, the unprofiled step (ns, min_ns, max_ns, n, and
+    `parts`, how long the GPU waits in it; of_processes_ns with its interval), busy_share, kernel_ns, and of this the
+    shares of GEMMs (gemm) and of the optimizer (in_optimizer)."""
+    ok = run_grid.measured_runs(runs)
+    ok = ok.astype({name: str for name in ("run_id", "size", "mode")})[["run_id", *SAME]]
+    times = timing.host_times(steps, "timer", "step")
+    times = times[times["phase"] == ranges.STEP].drop(columns="phase")
+    times = times.rename(columns=lambda name: name.removeprefix("step_"))
+    waits = differences.times_of_steps(steps, kernels, memops)[["run_id", "parts"]]
+    intervals = differences.process_intervals(steps)
+    intervals = intervals[intervals["phase"] == ranges.STEP].drop(columns="phase")
+    totals = kernel_time.kernel_totals(kernels)
+    table = ok.merge(times, on="run_id").merge(waits, how="left", on="run_id")
+    table = table.merge(intervals, how="left", on="run_id")
+    table["busy_share"] = 1 - table["parts"] / table["ns"]
+    table["kernel_ns"] = table["run_id"].map(totals.groupby("run_id")["time_ns"].sum())
+    for name, rows in (("gemm", totals["family"] == GEMM), ("in_optimizer", totals["phase"] == ranges.OPTIMIZER)):
+        part = table["run_id"].map(totals[rows].groupby("run_id")["time_ns"].sum()).fillna(0.0)
+        table[name] = part / table["kernel_ns"]
+    return table
+
+
+def _families(training: pd.DataFrame, totals: pd.DataFrame, side: str) -> pd.DataFrame:
+    cases = training[[*CASE, f"{side}_run_id"]].rename(columns={f"{side}_run_id": "run_id"})
+    return cases.assign(precision=SIDES[side]).merge(kernel_time.by_family(totals, ["run_id"]), on="run_id")
+
+
+def _longest(training: pd.DataFrame) -> pd.DataFrame:
+    """Of each model the training step at its longest context."""
+    longest = training.groupby("size")["context_length"].transform("max")
+    return training[training["context_length"] == longest].reset_index(drop=True)
+
+
+# ---------------------------------------------------------------- facts of claims
+
+
+def _gemm(rows: pd.DataFrame) -> dict:
+    return {side: span(rows[f"{side}_gemm"]) for side in SIDES} | {"num_falls": int((rows["gemm_change"] < 0).sum())}
+
+
+def _leaders(rows: pd.DataFrame) -> dict:
+    """On either side the family that takes most time in most training steps, and in how many."""
+    leaders = {}
+    for side, name in SIDES.items():
+        top = rows[rows["precision"] == name].sort_values("time_ns", ascending=False).drop_duplicates("run_id")
+        counts = top["family"].value_counts()
+        leaders[side] = {"family": counts.index[0], "num": int(counts.iloc[0]), "num_all": len(top)}
+    return leaders
+
+
+def _by_mode(rows: pd.DataFrame) -> list[dict]:
+    return [
+        {"mode": mode, "speedup": span(rows.loc[rows["mode"] == mode, "speedup"])}
+        for mode in modes.MODES
+        if (rows["mode"] == mode).any()
+    ]

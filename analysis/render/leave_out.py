@@ -1,0 +1,11 @@
+"""A hook of MkDocs: what the theme brings and no reader of the site loads."""
+
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Maps to the theme's sources, 1.2 MB, are of use only to who debugs its scripts."""
+    for path in Path(config.site_dir, "assets").rglob("*.map"):
+        path.unlink()

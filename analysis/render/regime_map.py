@@ -1,0 +1,59 @@
+"""What limits each case as a map: one panel a precision, sizes across contexts."""
+
+import pandas as pd
+from markupsafe import Markup
+
+from analysis.answer import NOT_MEASURED, Table
+from analysis.render import tables, text
+from jobs.contract.axes import label_of_value
+
+WORDS = {"compute": "compute", "memory": "memory", "launches": "launches"}
+UNKNOWN = "not known"
+
+
+def to_html(table: Table, csv_link: str, root: str) -> Markup:
+    """The map of `bound` by precision, attention, size and context_length; a cell leads to the page of its run, where
+    it `has_page`."""
+    panels = Markup("\n").join(
+        _panel(_caption(*of), rows, root) for of, rows in table.rows.groupby(["precision", "attention"], sort=False)
+    )
+    return Markup(
+        '<figure class="chart regimes" id="chart-{}" data-search-exclude>\n'
+        '<figcaption><span class="title">{}</span><a class="csv" href="{}" download>CSV</a></figcaption>\n'
+        '<div class="panels">{}</div>\n</figure>'
+    ).format(table.key, text.escape(table.title), csv_link, panels)
+
+
+def _caption(precision: str, attention: str) -> str:
+    label = str(label_of_value("attention", attention))
+    return f"{precision.upper()}, {'fused' if label == 'sdpa' else label} attention"
+
+
+def _panel(caption: str, rows: pd.DataFrame, root: str) -> Markup:
+    cells = {(row["size"], row["context_length"]): row for row in rows.to_dict("records")}
+    contexts = sorted(set(rows["context_length"]))
+    head = Markup("").join(Markup('<th scope="col">{}</th>').format(text.count(context)) for context in contexts)
+    body = Markup("").join(
+        Markup('<tr><th scope="row">{}</th>{}</tr>\n').format(
+            text.escape(size), Markup("").join(_cell(cells.get((size, context)), root) for context in contexts)
+        )
+        for size in dict.fromkeys(rows["size"])
+    )
+    return Markup(
+        '<table class="regimes"><caption>{}</caption><thead><tr><td>context</td>{}</tr></thead>'
+        "<tbody>{}</tbody></table>"
+    ).format(text.escape(caption), head, body)
+
+
+def _cell(row: dict | None, root: str) -> Markup:
+    bound = row["bound"] if row else None
+    if row is None or bound not in WORDS:
+        return Markup('<td class="why">{}</td>').format(text.escape((row or {}).get(NOT_MEASURED) or UNKNOWN))
+    words: Markup | str = WORDS[bound]
+    title = (
+        f"{row['run_id']}: GPU busy for {row['busy_share']:.0%} of the step, waiting for launches for"
+        f" {row['launch_wait']:.0%}"
+    )
+    if row["has_page"]:
+        words = Markup('<a href="{}">{}</a>').format(tables.run_link(row["run_id"], root), words)
+    return Markup('<td class="{}" title="{}">{}</td>').format(bound, text.escape(title), words)

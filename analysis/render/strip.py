@@ -1,0 +1,87 @@
+"""A strip of the timeline: what one GPU runs while it works on one block of the model, and its gaps.
+
+A pixel has the colour of the family that takes most of it, or none where the GPU idles for most of it; so a strip is a
+few hundred bytes for each family, however many kernels there are.
+"""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from analysis.render import text
+from jobs.contract import ranges
+
+PIXELS = 700
+_NUMBERED = re.compile(rf"^(?:.*?/)?(?:{ranges.BLOCK_PREFIX}\d+|[^/]*\.\d+)(?=/|$)")
+"""The path of a block: up to the first name with a number."""
+
+
+class Strip(NamedTuple):
+    """`svg` of the time in which the kernels of `block` run in forward, `span_ns` long, of which the GPU idles for the
+    part `idle`; `families` that can be seen."""
+
+    svg: Markup
+    block: str
+    span_ns: int
+    idle: float
+    families: list[str]
+
+
+def of_block(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, str]) -> Strip | None:
+    """Strip of the middle block of the forward pass in `kernels` and `memops` of one step, on the device that runs it;
+    None where no module is numbered. labels: of families, by key."""
+    forward = kernels[kernels["phase"].astype(str) == ranges.FORWARD]
+    paths = forward["module"].astype(str).str.extract(f"({_NUMBERED.pattern})", expand=False)
+    of_blocks = forward.assign(block=paths).dropna(subset="block").sort_values("start_ns", kind="stable")
+    if not len(of_blocks):
+        return None
+    blocks = list(dict.fromkeys(of_blocks["block"]))
+    mine = of_blocks[of_blocks["block"] == blocks[len(blocks) // 2]]
+    device, rank = mine["device"].iloc[0], mine["rank"].iloc[0]
+    mine = mine[(mine["device"] == device) & (mine["rank"] == rank)]
+    begin, end = int(mine["start_ns"].min()), int(mine["end_ns"].max())
+    shown = ["device", "rank", "start_ns", "end_ns", "family"]
+    parts = [part[shown] for part in (kernels, memops.assign(family="memory")) if len(part)]
+    inside = pd.concat([part.astype({"family": str}) for part in parts], ignore_index=True)
+    inside = inside[(inside["device"] == device) & (inside["rank"] == rank)]
+    inside = inside[(inside["end_ns"] > begin) & (inside["start_ns"] < end)]
+    inside = inside.assign(family=inside["family"].where(inside["family"].isin(list(labels)), "other"))
+    names, filled = _filled(inside, begin, end)
+    leading = np.where(filled.sum(axis=0) * 2 >= 1, filled.argmax(axis=0), -1)
+    families = [name for i, name in enumerate(names) if (leading == i).any()]
+    bars = Markup("").join(
+        Markup('<path stroke="var(--family-{})" d="{}"><title>{}</title></path>').format(
+            name, _runs(leading == names.index(name)), text.escape(labels.get(name, name))
+        )
+        for name in families
+    )
+    block = str(mine["block"].iloc[0])
+    label = f"Timeline of {block} in the forward pass"
+    svg = Markup(
+        '<svg class="strip" viewBox="0 0 {} 10" preserveAspectRatio="none" stroke-width="10" role="img"'
+        ' aria-label="{}">{}</svg>'
+    ).format(PIXELS, text.escape(label), bars)
+    idle = round(1 - float(filled.sum(axis=0).clip(max=1).mean()), 6)
+    return Strip(svg, block, end - begin, idle, families)
+
+
+def _filled(operations: pd.DataFrame, begin: int, end: int) -> tuple[list[str], np.ndarray]:
+    """Families, and the part of each pixel that each of them takes: families x PIXELS."""
+    names = list(dict.fromkeys(operations["family"]))
+    edges = np.linspace(begin, end, PIXELS + 1)
+    filled = np.zeros((len(names), PIXELS))
+    for i, name in enumerate(names):
+        rows = operations[operations["family"] == name]
+        # Time before an edge is that of all kernels which ended by then, and of those that run, so far.
+        done = [np.clip(edges - start, 0, stop - start) for start, stop in zip(rows["start_ns"], rows["end_ns"])]
+        filled[i] = np.diff(np.sum(done, axis=0)) / (edges[1] - edges[0])
+    return names, filled
+
+
+def _runs(on: np.ndarray) -> str:
+    """The runs of True as lines of a path."""
+    steps = np.flatnonzero(np.diff(np.concatenate([[0], on.astype(int), [0]])))
+    return "".join(f"M{begin} 5h{end - begin}" for begin, end in steps.reshape(-1, 2).tolist())

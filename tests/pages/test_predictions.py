@@ -1,0 +1,66 @@
+"""The page of predictions: misses show, and an estimate is never called a measurement."""
+
+import re
+
+import pandas as pd
+import pytest
+
+from analysis.pages import predictions
+from analysis.prediction import ledger, predict, rates
+from analysis.render.site import Site
+
+ROW = {"run_id": "a", "tested_by": "b", "size": "small", "context_length": 128, "mode": "train_step", "reason": ""}
+ROW |= {"changes": "bf16+fused_attention", "baseline_ns": 40e6, "predicted_ns": 20e6, "low_ns": 18e6, "high_ns": 22e6}
+ROW |= {"ceiling_ns": 10e6, "limited_by": "GPU", "made_at": pd.Timestamp("2026-01-02T03:04:05Z")}
+NONE = dict.fromkeys(("predicted_ns", "low_ns", "high_ns", "ceiling_ns"), float("nan"))
+
+
+def predicted(*measured_ms, **facts):
+    rows = pd.DataFrame([ROW | facts | {"measured_ns": measured * 1e6} for measured in measured_ms])
+    rows["error"] = rows["predicted_ns"] / rows["measured_ns"] - 1
+    rows["inside"] = rows["measured_ns"].between(rows["low_ns"], rows["high_ns"])
+    return rows.assign(beaten=rows["measured_ns"] < rows["ceiling_ns"])
+
+
+@pytest.fixture(scope="module")
+def developed():
+    return predict.development(rates.load())
+
+
+@pytest.fixture
+def written(tmp_path, developed):
+    def write(rows):
+        site = Site(tmp_path, (), {}, ())
+        site.write("report/predictions.md", "predictions.md", predictions.answer(rows, developed))
+        return (tmp_path / "report" / "predictions.md").read_text()
+
+    return write
+
+
+def test_outcomes_are_said_misses_too(written):
+    text = written(predicted(21, 30, 9, float("nan")))
+    for outcome in ("inside the interval", "outside the interval", "faster than was said", "not measured yet"):
+        assert re.search(f"<td[^>]*>{outcome}", text)
+    assert "3 runs that test them were measured since" in text
+    assert "1 step took less than was said to be possible" in text
+
+
+def test_before_the_test_nothing_is_said_of_how_good_they_are(written):
+    text = written(pd.concat([predicted(float("nan")), predicted(float("nan"), **NONE, reason="it is not known")]))
+    assert "2 predictions" in text and "1 of them say only why there is none" in text
+    assert "None of the runs that test them is measured yet" in text
+    assert "it is not known" in text
+
+
+def test_without_ledgers_there_is_still_what_they_were_developed_on(written):
+    text = written(ledger.held_against([], []))
+    assert "This site holds no predictions." in text
+    assert "**This is no test.**" in text
+
+
+def test_the_summary_counts_each_change_and_all(developed):
+    answer = predictions.answer(predicted(21, 30), developed)
+    rows = answer.tables["summary"].rows.set_index("changes")
+    assert list(rows.index) == ["BF16, fused attention", "all"]
+    assert rows.loc["all", ["number", "measured", "inside", "beaten"]].tolist() == [2, 2, 0.5, 0]
+    assert answer.tables["development"].rows["number"].iloc[-1] == len(developed)
