@@ -114,7 +114,7 @@ def test_options_are_said_to_belong_to_the_commands_that_have_them():
     assert shared == {
         option: {name for name, one in commands().items() if option in options_of(one)} for option in shared
     }
-    with_options_of_their_own = {"profile", "show", "compare", "history", "report", "publish-data"}
+    with_options_of_their_own = {"profile", "show", "compare", "history", "predict", "report", "publish-data"}
     for name in set(commands()) - with_options_of_their_own:
         assert options_of(commands()[name]) <= {"--help", *shared}, name
 
@@ -233,7 +233,7 @@ def test_every_command_of_the_page_on_scripts_can_be_given(monkeypatch):
     """Each line of its blocks reaches `profile` as the page means it."""
     page = ROOT / "site" / "guide" / "profile.md"
     lines = re.findall(r"^profiler-job (profile .*?)(?:\s+#.*)?$", page.read_text(), re.MULTILINE)
-    assert len(lines) == 7
+    assert len(lines) == 8
     given = []
     monkeypatch.setattr("jobs.profile.measure", lambda script, results: given.append(script) or sys.exit(0))
     for line in lines:
@@ -246,6 +246,7 @@ def test_every_command_of_the_page_on_scripts_can_be_given(monkeypatch):
         ("train", 10, 5, "my_step", False),
         ("train", 10, 5, "auto", True),
         ("bigger-batch", 10, 5, "auto", False),
+        ("train", 10, 5, "auto", False),
         ("train", 10, 5, "auto", False),
     ]
     assert list(given[0].command) == ["python", "train.py", "--any", "args"]

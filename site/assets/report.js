@@ -2,10 +2,17 @@
 (() => {
   "use strict";
 
+  // What a cell holds, as the CSV of the whole table has it; nothing in one that says why it is empty.
   const full = (cell) => {
-    if (!cell) return "";
+    if (!cell || cell.classList.contains("why")) return "";
+    if (cell.classList.contains("modules")) {
+      const more = cell.querySelector(".faint");
+      if (more) return more.textContent.startsWith("+") ? more.title : "";
+    }
+    const family = cell.querySelector(":scope > .family:not(.dot)");
+    if (family) return family.classList[1];
     const name = cell.querySelector("details > code");
-    return cell.dataset.v || (name || cell).textContent.trim().replaceAll("\u00a0", " ");
+    return cell.dataset.v || cell.dataset.k || (name || cell).textContent.trim().replaceAll("\u00a0", " ");
   };
 
   const value = (cell) => {
@@ -13,9 +20,11 @@
     return cell.dataset.v !== undefined ? Number(full(cell)) : cell.textContent.trim();
   };
 
-  const compare = (a, b) => {
+  // Names of models compare by their place in `order`; so do texts that begin with one.
+  const compare = (a, b, order) => {
     if (typeof a === "number" && typeof b === "number") return a - b;
-    return String(a).localeCompare(String(b), undefined, { numeric: true });
+    const place = (text) => order.findIndex((name) => text === name || text.startsWith(`${name}-`) || text.startsWith(`${name} `));
+    return place(String(a)) - place(String(b)) || String(a).localeCompare(String(b), undefined, { numeric: true });
   };
 
   const sort = (table, index, heading) => {
@@ -29,21 +38,36 @@
     table.querySelectorAll("th[aria-sort]").forEach((th) => th.removeAttribute("aria-sort"));
     if (order !== "none") heading.setAttribute("aria-sort", order);
     const sign = order === "descending" ? -1 : 1;
+    const names = heading.dataset.order?.split(" ") ?? [];
     rows.sort((one, two) => {
       if (order === "none") return one.dataset.order - two.dataset.order;
       const [a, b] = [value(one.cells[index]), value(two.cells[index])];
       if (a === null || b === null) return (a === null) - (b === null);
-      return sign * compare(a, b) || one.dataset.order - two.dataset.order;
+      return sign * compare(a, b, names) || one.dataset.order - two.dataset.order;
     });
     body.append(...rows);
   };
 
-  const filter = (table, words) => {
-    const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
-    for (const row of table.tBodies[0].rows) {
-      const text = [...row.cells].map((cell) => cell.textContent).join(" ").toLowerCase();
-      row.hidden = !wanted.every((word) => text.includes(word));
+  // What words can find in a row: its texts with the names that recordings have for them, and its numbers, which are
+  // found whole: 128 is no part of 1,280.
+  const found = (row) => {
+    const texts = [], numbers = new Set();
+    for (const cell of row.cells) {
+      if (cell.dataset.v !== undefined) numbers.add((cell.firstChild?.textContent ?? "").trim().replaceAll(",", ""));
+      else texts.push(cell.textContent, cell.dataset.k ?? "", cell.dataset.also ?? "");
     }
+    return { text: texts.join(" ").toLowerCase(), numbers };
+  };
+
+  const filter = (table, words, said) => {
+    const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
+    let kept = 0;
+    for (const row of table.tBodies[0].rows) {
+      const { text, numbers } = found(row);
+      row.hidden = "out" in row.dataset || !wanted.every((word) => text.includes(word) || numbers.has(word.replaceAll(",", "")));
+      kept += !row.hidden;
+    }
+    said.textContent = kept ? "" : `Nothing matches${words.trim() && ` \u201c${words.trim()}\u201d`}.`;
   };
 
   const quote = (text) => {
@@ -51,9 +75,19 @@
     return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   };
 
+  // The rule of both downloads: columns by their names, values in the base units that the heading says, all digits.
   const download = (table, name) => {
-    const rows = [...table.rows].filter((row) => !row.hidden);
-    const text = rows.map((row) => [...row.cells].map((cell) => quote(full(cell))).join(",")).join("\n");
+    const head = [...table.tHead.rows[0].cells].map((cell) => cell.dataset.key);
+    const rows = [...table.tBodies[0].rows].filter((row) => !row.hidden);
+    const lines = rows.map((row) => head.map((_, index) => full(row.cells[index])));
+    const add = (heading, values) => {
+      if (!values.some(Boolean) || head.includes(heading)) return;
+      head.push(heading);
+      lines.forEach((line, index) => line.push(values[index]));
+    };
+    add("unit", rows.map((row) => row.dataset.unit ?? ""));
+    add("not_measured", rows.map((row) => row.querySelector("td.why:not(.absent)")?.textContent.trim() ?? ""));
+    const text = [head, ...lines].map((line) => line.map(quote).join(",")).join("\n");
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([text + "\n"], { type: "text/csv" }));
     link.download = `${name}.csv`;
@@ -71,7 +105,11 @@
       button.addEventListener("click", () => sort(table, index, heading));
     });
     const input = figure.querySelector("figcaption input");
-    input?.addEventListener("input", () => filter(table, input.value));
+    const said = document.createElement("p");
+    said.className = "nothing";
+    said.setAttribute("role", "status");
+    if (input) figure.append(said);
+    input?.addEventListener("input", () => filter(table, input.value, said));
     figure.querySelector("[data-csv]")?.addEventListener("click", () => download(table, figure.id));
   }
 
@@ -84,6 +122,26 @@
       part.querySelector(".profile").hidden = false;
       part.append(" to drop into the viewer, which cannot fetch it from here");
     }
+  }
+
+  // The link to the rows of a finding opens them below it, and once more puts them back.
+  for (const link of document.querySelectorAll("a.rows[href^='#']")) {
+    const rows = document.getElementById(decodeURIComponent(link.hash.slice(1)));
+    const said = link.closest("li, p, dd");
+    if (!rows || !said) continue;
+    const home = rows.parentElement;
+    const open = document.createElement("div");
+    open.className = "in-place";
+    link.setAttribute("aria-expanded", "false");
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      const opens = rows.parentElement === home;
+      (opens ? open : home).append(rows);
+      if (!opens) open.remove();
+      else if (said.tagName === "P") said.after(open);
+      else said.append(open);
+      link.setAttribute("aria-expanded", String(opens));
+    });
   }
 
   // A link to rows opens what is folded around them.

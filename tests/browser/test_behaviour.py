@@ -32,7 +32,7 @@ def first_numeric(page, table: str = TIMES) -> int:
 
 @pytest.fixture
 def times(page, address):
-    page.goto(f"{address}report/forward-time.html")
+    page.goto(f"{address}report/forward-time.html{TIMES}")  # opens the part that it is folded in
     return page
 
 
@@ -53,7 +53,7 @@ def test_a_heading_sorts_by_value_and_a_third_press_restores(times):
 
 
 def test_rows_without_a_number_come_last_whatever_the_order(page, hostile_address):
-    page.goto(f"{hostile_address}report/forward-time.html")
+    page.goto(f"{hostile_address}report/forward-time.html#table-inside")
     table = "#table-inside"
     column = first_numeric(page, table)
     button = page.locator(f"{table} thead th").nth(column).get_by_role("button")
@@ -85,10 +85,86 @@ def test_a_filter_keeps_the_rows_with_all_its_words(times):
     assert cells(times, 0) == everything
 
 
+RUNS = "#table-runs"
+
+
+@pytest.fixture
+def runs(page, address):
+    page.goto(f"{address}report/runs.html")
+    return page
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ("2.7B 1024", lambda row: "2.7B" in row and "1,024" in row),
+        ("1024", lambda row: "1,024" in row),
+        ("1,024", lambda row: "1,024" in row),
+        ("training step", lambda row: "train_step" in row),
+        ("Train_Step small", lambda row: "train_step" in row and "small" in row),
+    ],
+)
+def test_a_filter_knows_the_names_of_the_site_and_of_its_data(runs, words, kept):
+    rows = runs.locator(f"{RUNS} tbody tr")
+    wanted = [row for row in rows.all_inner_texts() if kept(row)]
+    runs.locator(f"{RUNS} input").fill(words)
+    assert runs.locator(f"{RUNS} tbody tr:visible").all_inner_texts() == wanted != []
+
+
+def test_a_filter_finds_whole_numbers_and_says_when_nothing_matches(runs):
+    said = runs.locator(f"{RUNS} [role=status]")
+    runs.locator(f"{RUNS} input").fill("102")
+    assert not runs.locator(f"{RUNS} tbody tr:visible").count()
+    assert said.inner_text() == "Nothing matches “102”."
+    runs.locator(f"{RUNS} input").fill("")
+    assert runs.locator(f"{RUNS} tbody tr:visible").count() and not said.inner_text()
+
+
+def test_models_sort_by_size(runs):
+    heading = runs.locator(f"{RUNS} thead th").first
+    runs.locator(f"{RUNS} thead th").nth(1).get_by_role("button").click()
+    heading.get_by_role("button").click()
+    names = cells(runs, 0, RUNS)
+    assert names == sorted(names, key=["small", "medium", "large", "xl", "2.7B"].index) and len({*names}) > 1
+    heading.get_by_role("button").click()
+    assert cells(runs, 0, RUNS) == names[::-1]
+
+
 def downloaded(page, table: str) -> list[list[str]]:
     with page.expect_download() as caught:
         page.locator(table).get_by_role("button", name="CSV of these rows").click()
     return list(csv.reader(io.StringIO(caught.value.path().read_text(encoding="utf-8"))))
+
+
+def linked(page, table: str) -> list[list[str]]:
+    text = page.request.get(page.locator(f"{table} figcaption a.csv").evaluate("(link) => link.href")).text()
+    return list(csv.reader(io.StringIO(text)))
+
+
+@pytest.mark.parametrize(
+    ("path", "table", "units"),
+    [
+        ("forward-time", TIMES, {"timer_ns"}),
+        ("runs", RUNS, {"timer_ns", "busy_ratio [fraction]", "mfu [fraction]", "peak_memory_bytes"}),
+        ("training-mix", "", set()),
+        ("bounds", "", set()),
+    ],
+)
+def test_both_downloads_have_the_same_values_under_the_same_headings(page, address, path, table, units):
+    """The CSV of the shown rows had nanoseconds below `ms`, bytes below `GiB`, fractions below `%`."""
+    page.goto(f"{address}report/{path}.html")
+    for shown in [table] if table else buttons(page):
+        heading, *rows = downloaded(page, shown)
+        names, *whole = linked(page, shown)
+        assert units <= {*heading} <= {*names} and len(rows) == page.locator(f"{shown} tbody tr").count()
+        columns = [names.index(name) for name in heading]
+        assert rows == [[row[column] for column in columns] for row in whole[: len(rows)]]
+
+
+def buttons(page) -> list[str]:
+    """The tables outside the rows of findings that offer their rows."""
+    script = "(all) => all.filter((one) => one.querySelector('[data-csv]')).map((one) => `#${one.id}`)"
+    return page.locator("article > figure[data-table]").evaluate_all(script)
 
 
 def test_the_csv_has_the_visible_rows_and_every_digit(times):
@@ -96,13 +172,47 @@ def test_the_csv_has_the_visible_rows_and_every_digit(times):
     column = first_numeric(times)
     times.locator(HEADINGS).nth(column).get_by_role("button").click()
     heading, *rows = downloaded(times, TIMES)
-    assert len(heading) == times.locator(HEADINGS).count()
     shown = cells(times, column)
     assert len(rows) == len(shown) < times.locator(f"{TIMES} tbody tr").count()
     values = [float(row[column]) for row in rows if row[column].replace(".", "").isdigit()]
-    assert values == sorted(values, reverse=True)
+    assert heading[column].endswith("_ns") and values == sorted(values, reverse=True)
     assert set(values) <= set(raw(times, column))
     assert max(values) >= 1e5, "values are nanoseconds, not the rounded milliseconds of the page"
+
+
+def test_the_rows_of_a_finding_open_below_it_and_the_page_stays(times):
+    link = times.locator("a.rows").first
+    link.scroll_into_view_if_needed()
+    before = times.evaluate("scrollY")
+    rows = times.locator(link.get_attribute("href"))
+    assert not rows.is_visible()
+    link.focus()
+    times.keyboard.press("Enter")
+    assert rows.is_visible() and link.get_attribute("aria-expanded") == "true"
+    assert times.evaluate("scrollY") == before
+    assert rows.bounding_box()["y"] - link.bounding_box()["y"] < 120
+    times.keyboard.press("Enter")
+    assert not rows.is_visible() and link.get_attribute("aria-expanded") == "false"
+
+
+def test_a_link_to_rows_still_leads_to_them(page, address):
+    page.goto(f"{address}report/forward-time.html")
+    href = page.locator("a.rows").first.get_attribute("href")
+    page.goto(f"{address}report/forward-time.html{href}")
+    page.reload()
+    assert page.locator(href).is_visible()
+
+
+def test_on_a_phone_the_first_column_stays(page, address):
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.goto(f"{address}report/runs.html")
+    script = """(figure) => {
+      const scroll = figure.querySelector('.scroll'), cell = figure.querySelector('tbody td');
+      scroll.scrollLeft = 200;
+      return [scroll.scrollLeft, cell.getBoundingClientRect().left - scroll.getBoundingClientRect().left];
+    }"""
+    scrolled, distance = page.locator(RUNS).evaluate(script)
+    assert scrolled == 200 and abs(distance) <= 1
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -112,7 +222,7 @@ def test_a_chart_fits_and_its_words_keep_their_size(page, address, width):
     drawing = page.locator("figure.chart svg").locator("visible=true")
     assert drawing.count() == 1
     assert drawing.bounding_box()["width"] <= width
-    assert drawing.locator("text").first.evaluate("(text) => getComputedStyle(text).fontSize") == "11px"
+    assert drawing.locator("text").first.evaluate("(text) => getComputedStyle(text).fontSize") == "12px"
 
 
 def test_a_click_on_the_scheme_switch_recolours_the_charts(page, address):
@@ -152,20 +262,47 @@ def test_search_finds_kernels_and_calls(page, address, words, where):
     assert words.lower() in page.locator("article").inner_text().lower()
 
 
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        ("flash attention", "fused-attention"),
+        ("CUDA graphs", "host"),
+        ("warmup", "warm-up"),
+        ("tokens per second", "runs"),
+        ("MFU", "precision"),
+        ("out of memory", "memory-use"),
+        ("roofline", "bounds"),
+        ("noise band", "second-recording"),
+    ],
+)
+def test_search_has_the_page_that_answers_first(page, address, words, first):
+    page.goto(address)
+    page.locator(".md-search__input").click()
+    page.locator(".md-search__input").press_sequentially(words)
+    found = page.locator(".md-search-result__link").first
+    found.wait_for(timeout=120_000)
+    page.wait_for_function(
+        "(first) => document.querySelector('.md-search-result__link').pathname.endsWith(first)",
+        arg=f"/report/{first}.html",
+        timeout=10_000,
+    )
+
+
 def test_a_wrong_address_leads_back(page, address):
     answer = page.goto(f"{address}report/runs/no/such/page.html")
     assert answer.status == 404
     assert page.locator("h1").inner_text().startswith("There is no such page")
     assert page.evaluate("getComputedStyle(document.body).getPropertyValue('--heat-low') !== ''"), "styled"
-    page.locator("article a", has_text="Overview").click()
+    page.locator("article a", has_text="Home").click()
     page.wait_for_url(f"{address}index.html")
 
 
 def test_a_link_to_rows_opens_them(page, address):
     page.goto(f"{address}report/forward-time.html")
     link = page.locator("a.rows").first
-    link.click()
     target = page.locator(link.get_attribute("href"))
+    assert not target.is_visible()
+    link.click()
     assert target.locator("tbody tr").first.is_visible()
 
 
@@ -222,7 +359,7 @@ def test_on_paper_tables_are_whole_and_controls_are_gone(page, address, path):
         assert not page.locator(control).locator("visible=true").count(), control
     cut = """(all) => all.map((one) => [one.scrollWidth - one.clientWidth, one.scrollHeight - one.clientHeight])
       .filter((excess) => Math.max(...excess) > 1)"""
-    assert not page.locator("article > figure .scroll").evaluate_all(cut)
+    assert not page.locator("article :not(.folded) > figure .scroll").evaluate_all(cut)
 
 
 @pytest.mark.parametrize("path", ["index.html", "report/forward-time.html", "report/runs.html", "report/kernels.html"])
@@ -231,12 +368,14 @@ def test_without_javascript_everything_can_be_read(browser, address, path):
     page = context.new_page()
     page.goto(address + path)
     assert page.locator("h1").is_visible()
-    rows = page.locator("article > figure.data tbody tr")
+    for summary in page.locator("article details.detail > summary").all():
+        summary.click()
+    rows = page.locator("article > figure.data tbody tr, article > .detail > figure.data tbody tr")
     assert rows.count() > 4
     assert all(rows.nth(index).is_visible() for index in (0, rows.count() - 1))
     for chart in page.locator("figure.chart .wide svg").all():
         assert chart.bounding_box()["height"] > 40
-    for summary in page.locator("article summary").all()[:2]:
+    for summary in page.locator("article .scroll summary, article .folded > summary").locator("visible=true").all()[:2]:
         summary.click()
         assert summary.locator("..").get_attribute("open") is not None
     offered = page.locator("figcaption input, figcaption button, th button").locator("visible=true")

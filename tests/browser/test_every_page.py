@@ -1,5 +1,5 @@
-"""Every page (with --all; else a few), light and dark, wide and narrow: quiet, self-contained, fitting, steady, and
-accessible to axe-core.
+"""Every page (with --all, of many alike one in ten; else a few), light and dark, wide and narrow: quiet,
+self-contained, fitting, steady, and accessible to axe-core.
 
 axe measures the contrast of each text by itself, which takes minutes on pages of tables; cells of a kind look alike, so
 contrast is measured once for every combination of colours, size and surroundings on a page. All else runs in full on
@@ -16,7 +16,7 @@ from tests.browser.chromium import watched
 from tests.browser.serving import pages_of, serving
 
 WIDTHS = {"wide": 1280, "narrow": 390}
-FEW = ["index.html", *(f"report/{name}.html" for name in ("forward-time", "kernels", "methods", "runs"))]
+FEW = ["index.html", *(f"report/{name}.html" for name in ("explore", "forward-time", "kernels", "methods", "runs"))]
 FEW += ["report/runs/small-ctx512-fp32-naive-train_step.html", "notebooks/ask-the-recording.html"]
 SCHEMES = {"light": "default", "dark": "slate"}
 STEADY = 0.01
@@ -109,9 +109,16 @@ def visit_all(browser, address: str, pages: list[str], width: int) -> Visit:
     return seen
 
 
+def different_pages(html: Path) -> list[str]:
+    """Every page, but of those of pairs, and of the runs of the other side, which are alike, one in ten."""
+    pages = pages_of(html)
+    alike = [path for path in pages if path.startswith(("report/comparison-", "report/runs-")) and path.count("/") == 2]
+    return sorted({*pages} - {*alike} | {*alike[::10]})
+
+
 @pytest.fixture(scope="package", params=list(WIDTHS))
 def visit(request, browser, address, built):
-    pages = pages_of(built) if request.config.getoption("all") else FEW
+    pages = different_pages(built) if request.config.getoption("all") else FEW
     return visit_all(browser, address, pages, WIDTHS[request.param])
 
 

@@ -1,5 +1,8 @@
 """Axes have round numbers at even distances, and a legend shows what the drawing shows."""
 
+import re
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
@@ -74,3 +77,35 @@ def test_the_bars_of_a_waterfall_lie_between_their_ends(tmp_path, end):
     assert 'class="series bar series-1"' in drawing and "longer" not in drawing
     specification = charts.specification("waterfall", rows, charts._Palette(), charts.NARROW, **chart.options)
     assert specification["layer"][1]["encoding"]["x2"] == {"field": "end"}
+
+
+@pytest.mark.parametrize("width", [charts.WIDE, charts.NARROW])
+def test_bars_of_times_have_one_scale_in_ms(width):
+    rows = pd.DataFrame([["a", "gemm", 30e6], ["a", "copy", 10e6], ["b", "gemm", 4e6], ["b", "copy", 1.0]])
+    rows.columns = ["size", "family", "time_ns"]
+    drawing = charts.specification("stacked_times", rows, charts._Palette(), width, by=["size"], order=["gemm", "copy"])
+    (data,) = drawing["datasets"].values()
+    assert [(row["share"], row["text"]) for row in data] == [
+        (30.0, "30"),
+        (10.0, "10"),
+        (4.0, "" if width == charts.NARROW else "4"),
+    ]
+    assert data[0]["title"] == "a, gemm: 30 ms", "and what cannot be seen is not drawn"
+    assert drawing["layer"][0]["encoding"]["x"]["scale"]["domain"] == [0, 40.0]
+
+
+def test_no_series_has_the_colour_of_a_family():
+    css = (Path(__file__).parents[2] / "site" / "assets" / "report.css").read_text(encoding="utf-8")
+    schemes = [part.split("}")[0] for part in css.split("[data-md-color-scheme=")[1:]]
+    assert len(schemes) == 2
+    for scheme in schemes:
+        series, families = (set(re.findall(rf"--{kind}-\w+: (#\w+)", scheme)) for kind in ("series", "family"))
+        assert len(series) == 4 and len(families) > 10 and not series & families
+
+
+@pytest.mark.parametrize("kind", ["dumbbell", "stacked_shares"])
+def test_words_in_drawings_are_12_px_high_or_more(kind):
+    rows = pd.DataFrame({"size": ["a", "b"], "clock": "x", "family": "x", "share": [0.5, 1.0], "time_ns": [1e6, 9e6]})
+    drawing = charts.render(kind, rows, "one", charts.WIDE, order=["x"], by=["size"])
+    sizes = [float(size) for size in re.findall(r'font-size="([\d.]+)(?:px)?"', drawing)]
+    assert sizes and min(sizes) >= 12

@@ -20,7 +20,7 @@ from analysis.pages.questions import (
 )
 from tests.synthetic import recording
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 
 FOREIGN = "my_models:build"
 SHAPE = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")

@@ -11,6 +11,8 @@ from analysis.pages import environment
 from analysis.recording import store as reading
 from tests.synthetic import recording
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 DATA = Path(__file__).parents[2] / "site" / "data"
 NOTE = re.compile(
     r"^# .*\n\n(<div class=\"note\" data-search-exclude><strong>A mix:</strong> .*</div>)\n\n", re.MULTILINE

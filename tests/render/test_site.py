@@ -1,13 +1,19 @@
 """The whole site, built from a made-up recording: its pages, their colours, and what they say."""
 
+import html
 import re
+import struct
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from analysis.pages import benchmarks
+from analysis.pages.questions import QUESTIONS, SECTIONS, STUDIES, by_section
 from analysis.reference import kernel_families
-from analysis.render.site import Site
+from analysis.render import card
+from analysis.render.site import Site, first_sentence
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,6 +22,94 @@ def test_there_is_a_page_for_every_question_and_every_run(site):
     assert len(list((site / "report" / "runs").glob("*.html"))) == 18
     for slug in ("forward-time", "top-kernel", "beyond-gemm", "training-mix", "attention-cost", "reconciliation"):
         assert (site / "report" / f"{slug}.html").is_file()
+
+
+def test_the_navigation_has_every_question_in_its_section():
+    """In the order of SECTIONS, and without the letters, which only this project knows."""
+    settings = (ROOT / "mkdocs.yml").read_text()
+    nav = yaml.safe_load("nav:\n" + settings.partition("\nnav:\n")[2])["nav"]
+    entries = {title: below for entry in nav for title, below in entry.items()}
+    sections = {title: below for entry in entries["Learn"] for title, below in entry.items()}
+    slugs = {f"report/{question.SLUG}.md": letter for letter, question in (QUESTIONS | STUDIES).items()}
+    for section, letters in SECTIONS.items():
+        paths = [path for entry in (sections | entries)[section] for path in entry.values()]
+        assert tuple(slugs[path] for path in paths if path in slugs) == letters, section
+    assert sorted(letter for letters in SECTIONS.values() for letter in letters) == sorted(slugs.values())
+    assert not re.search(r"^ +- \w ·", settings, re.MULTILINE)
+
+
+def test_a_question_of_ones_own_has_a_section_too():
+    assert by_section({"a": 1, "z": 2, "j": 3}) == {"Where time goes": [1], "What to change": [3], "More": [2]}
+
+
+def test_a_question_is_answered_before_its_details(site):
+    """Answer, conditions, chart, at most three findings, what follows; the rest is folded below its headings."""
+    html = (site / "report" / "top-kernel.html").read_text()
+    article = html[html.index("<article") : html.index("</article>")]
+    above, *folded = article.split('<details class="detail">')
+    places = [above.index(part) for part in ('class="verdict"', 'class="conditions"', 'id="chart-', "<ul>", "So what:")]
+    assert places == sorted(places)
+    assert above.count("<li>") <= 3 and above.count("<figure") == 1
+    assert len(folded) > 3 and all(part.startswith("<summary><h2 id=") for part in folded)
+    assert 'id="table-top"' in "".join(folded)
+
+
+def test_home_leads_to_every_question_and_to_the_readers_own_case(site):
+    html = (site / "index.html").read_text()
+    article = html[html.index("<article") : html.index("</article>")]
+    places = [article.index(f'href="report/{slug}.html"') for slug in ("forward-time", "bounds", "precision")]
+    assert places == sorted(places)
+    assert all(f'href="report/{question.SLUG}.html"' in article for question in (QUESTIONS | STUDIES).values())
+    assert article.index('href="guide/profile.html"') < places[0]
+
+
+def test_a_shared_page_says_what_was_found_and_shows_it(site):
+    html = (site / "report" / "top-kernel.html").read_text()
+    description, title, image = (
+        re.search(f'<meta property="og:{name}" content="([^"]+)"', html)[1]
+        for name in ("description", "title", "image")
+    )
+    assert title == "Which kernel takes the most GPU time?" and f"<title>{title} - " in html
+    assert description.startswith("Most often ") and "<" not in description and len(description) <= 200
+    picture = site / image.partition("/project/")[2]
+    assert picture.name == "top-kernel.png" and picture.read_bytes()[1:4] == b"PNG"
+    assert picture.stat().st_size < 60_000
+    run = (site / "report" / "runs" / "small-ctx512-fp32-naive-train_step.html").read_text()
+    assert "report/cards/index.png" in run and 'content="Where the time of this run goes. ' in run
+
+
+def test_a_page_names_its_recording_and_itself_in_its_foot(site):
+    for path in ("index.html", "report/bounds.html", "report/runs/small-ctx512-fp32-naive-train_step.html"):
+        foot = (site / path).read_text().partition('<p class="foot">')[2].partition("</p>")[0]
+        assert "recording <em>synthetic</em> of 2026-01-02, made with commit 000000000000" in foot
+        assert path in foot or path == "index.html"
+        assert 'cite.html">cite and reuse</a>' in foot
+
+
+def test_the_citation_is_of_this_version_and_licence():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
+    assert f"version = {{{project['version']}}}" in (ROOT / "site" / "cite.md").read_text()
+
+
+def test_a_card_is_the_picture_of_its_words_only_smaller():
+    words = card.draw("A <title> & more", "What was found. " * 40, "profiler-job")
+    assert words == card.draw("A <title> & more", "What was found. " * 40, "profiler-job")
+    width, height = struct.unpack_from(">II", words, 16)
+    assert (width, height) == (card.WIDTH, card.HEIGHT)
+
+
+def test_every_word_of_the_glossary_has_a_page(site):
+    glossary = (site / "report" / "glossary.html").read_text()
+    terms = re.findall(r'<dt id="[^"]+"><a href="[^"]+">[^<]+</a></dt>\s*<dd>[^<]+</dd>', glossary)
+    assert len(terms) > 25 and glossary.count("<dt ") == len(terms)
+
+
+def test_the_first_sentence_ends_where_it_ends():
+    said = first_sentence("It takes **0.5 ms** (2.7B · 128). More follows.")
+    assert said == "It takes **0.5 ms** (2.7B · 128)."
+    assert first_sentence("Up to 1.5× as fast") == "Up to 1.5× as fast"
 
 
 def test_every_family_has_a_colour_and_an_ink_in_both_schemes():
@@ -48,6 +142,23 @@ def test_a_link_to_a_run_is_read_out_with_its_case(site):
     spoken = re.findall(r'<a href="runs/[^"]+" aria-label="([^"]+)">', page)
     assert len(spoken) == len(set(spoken)) == 18
     assert "small, context 128, train_step" in spoken
+
+
+def test_pages_with_numbers_of_runs_say_what_these_were_measured_in(site):
+    names = ("forward-time", "top-kernel", "bounds", "reconciliation", "runs", "kernels", "cuda-calls", "telemetry")
+    for page in (site / "index.html", *(site / "report" / f"{name}.html" for name in names)):
+        lines = re.findall(r'<p class="conditions">(Measured in: .*?)</p>', page.read_text())
+        assert [html.unescape(line).removeprefix("Measured in: ") for line in lines] == [
+            "FP32 without tensor cores; batch 4; unfused (eager) attention; not compiled; reference AdamW;"
+            " NVIDIA H200; n = 1 process × 10 steps."
+        ], page
+
+
+def test_a_finished_run_says_what_it_was_measured_in(site):
+    pages = {path.stem: path.read_text() for path in (site / "report" / "runs").glob("*.html")}
+    measured = [name for name, page in pages.items() if "Measured in: FP32 without tensor cores; batch 4" in page]
+    assert sorted(measured) == sorted(name for name, page in pages.items() if "Python timer" in page)
+    assert all(("reference AdamW" in pages[name]) == name.endswith("train_step") for name in measured)
 
 
 def test_where_nothing_is_to_be_told_a_sentence_says_so(site):

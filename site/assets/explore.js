@@ -1,0 +1,134 @@
+// The page of all runs: choose by facets, sort by a metric, pin two. The table is the data; the address keeps the state.
+// It waits for report.js, whose filter it shares.
+addEventListener("DOMContentLoaded", () => {
+  "use strict";
+
+  const form = document.getElementById("explore");
+  const figure = document.getElementById("table-explore");
+  const table = figure?.querySelector("table");
+  if (!form || !table) return;
+  const headings = [...table.tHead.rows[0].cells];
+  const keys = headings.map((cell) => cell.dataset.key.split(" [")[0]);
+  const rows = [...table.tBodies[0].rows];
+  const cell = (row, key) => row.cells[keys.indexOf(key)];
+  const held = (row, key) => {
+    const one = cell(row, key);
+    return one ? one.dataset.v || one.dataset.k || one.firstChild.textContent.trim() : "";
+  };
+  const number = (row, key) => {
+    const one = cell(row, key);
+    return one?.dataset.v === undefined ? null : Number(one.dataset.v || one.textContent.replaceAll(",", ""));
+  };
+  const facets = [...form.querySelectorAll("select")].filter((select) => select.name !== "metric");
+  const metrics = [...form.elements.metric.options];
+  const filter = figure.querySelector("figcaption input");
+  let pins = [];
+
+  const buttons = new Map(rows.map((row) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "pin";
+    button.setAttribute("aria-label", `Pin ${row.id}`);
+    button.addEventListener("click", () => pin(row));
+    row.cells[0].append(button);
+    return [row, button];
+  }));
+
+  const remember = () => {
+    const state = new URLSearchParams();
+    for (const select of facets) if (select.value) state.set(select.name, select.value);
+    if (form.elements.metric.selectedIndex) state.set("metric", form.elements.metric.value);
+    for (const row of pins) state.append("pin", row.id);
+    const query = state.toString();
+    try { history.replaceState(null, "", `${location.pathname}${query && "?" + query}${location.hash}`); } catch { /* a file's address may stay */ }
+  };
+
+  const choose = () => {
+    for (const row of rows) {
+      const out = facets.some((select) => select.value && held(row, select.name) !== select.value);
+      if (out) row.dataset.out = ""; else delete row.dataset.out;
+    }
+    filter.dispatchEvent(new Event("input"));
+    show();
+  };
+  const show = () => {
+    const shown = rows.filter((row) => !row.hidden).length;
+    document.getElementById("explore-shown").textContent = `${shown} of ${rows.length} runs`;
+  };
+
+  // The metric's column is marked, and sorted from its best value on.
+  const order = () => {
+    const chosen = form.elements.metric.selectedOptions[0], index = keys.indexOf(chosen.value);
+    const sign = "larger" in chosen.dataset ? -1 : 1;
+    for (const row of table.rows) [...row.cells].forEach((one, at) => one.classList.toggle("metric", at === index));
+    if (!form.elements.metric.selectedIndex) return rows.forEach((row) => table.tBodies[0].append(row));
+    const value = (row) => number(row, chosen.value) ?? Infinity * sign;
+    [...rows].sort((a, b) => sign * (value(a) - value(b)) || 0).forEach((row) => table.tBodies[0].append(row));
+  };
+
+  const pin = (row) => {
+    pins = pins.includes(row) ? pins.filter((one) => one !== row) : [...pins.slice(-1), row];
+    compare();
+    remember();
+  };
+
+  const element = (name, text, parent) => {
+    const made = document.createElement(name);
+    made.textContent = text;
+    parent.append(made);
+    return made;
+  };
+  const name = (row) => keys.slice(0, keys.indexOf(metrics[0].value)).map((key) => cell(row, key).firstChild.textContent.trim()).join(" · ");
+  const verdict = (key, first, second) => {
+    if (key !== metrics[0].value || !form.dataset.relative) return "not known";
+    const idle = Math.max(...pins.map((row) => (number(row, "idle_share") ?? 0) * number(row, key)));
+    const width = Number(form.dataset.relative) * Math.hypot((first + second) / 2, Number(form.dataset.ratio) * idle);
+    return `${Math.abs(second - first) > width ? "yes" : "no"}: the band is ± ${(width / 1e6).toPrecision(3)} ms`;
+  };
+  const compare = () => {
+    for (const [row, button] of buttons) {
+      button.textContent = pins.includes(row) ? "AB"[pins.indexOf(row)] : "";
+      button.setAttribute("aria-pressed", String(pins.includes(row)));
+    }
+    const place = document.getElementById("explore-pinned");
+    place.replaceChildren();
+    pins.forEach((row, index) => { element("p", `${"AB"[index]}: ${name(row)}`, place).className = "of"; });
+    if (pins.length < 2) return void element("p", pins.length ? "Pin one more to see the difference." : "Pin two runs to see their difference.", place);
+    const drawn = element("table", "", place);
+    drawn.className = "data";
+    const head = element("tr", "", element("thead", "", drawn));
+    for (const text of ["metric", "A", "B", "B − A", "B ÷ A", "beyond noise"]) element("th", text, head).scope = "col";
+    const body = element("tbody", "", drawn);
+    for (const option of metrics) {
+      const [first, second] = pins.map((row) => number(row, option.value));
+      const line = element("tr", "", body);
+      const unit = headings[keys.indexOf(option.value)].querySelector(".unit")?.textContent ?? "";
+      element("th", `${option.textContent}${unit && ", " + unit}`, line).scope = "row";
+      const scale = { ms: 1e6, GiB: 2 ** 30, "%": 0.01 }[unit] ?? 1;
+      for (const row of pins) element("td", cell(row, option.value)?.textContent.trim() || "n/a", line);
+      if (first === null || second === null) { for (let left = 3; left; left -= 1) element("td", "n/a", line); continue; }
+      const apart = (second - first) / scale;
+      element("td", `${apart > 0 ? "+" : ""}${Number(apart.toPrecision(4)).toLocaleString("en")}`, line);
+      element("td", first ? `${(second / first).toPrecision(3)} ×` : "n/a", line);
+      element("td", verdict(option.value, first, second), line);
+    }
+  };
+
+  const read = () => {
+    const state = new URLSearchParams(location.search);
+    for (const select of [...facets, form.elements.metric]) {
+      const wanted = state.get(select.name);
+      if ([...select.options].some((option) => option.value === wanted)) select.value = wanted;
+    }
+    pins = state.getAll("pin").map((id) => document.getElementById(id)).filter((row) => rows.includes(row)).slice(0, 2);
+  };
+
+  form.addEventListener("change", () => { order(); choose(); remember(); });
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("reset", () => setTimeout(() => { pins = []; order(); choose(); compare(); remember(); }));
+  filter.addEventListener("input", show);
+  read();
+  order();
+  choose();
+  compare();
+});

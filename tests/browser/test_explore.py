@@ -1,0 +1,71 @@
+"""The page of all runs: facets, a metric, two pins, the state in the address, and the table alone without scripts."""
+
+import re
+
+import pytest
+
+TABLE = "#table-explore"
+ROWS = f"{TABLE} tbody tr"
+PINNED = "#explore-pinned"
+
+
+@pytest.fixture
+def explore(page, address):
+    page.goto(f"{address}report/explore.html")
+    return page
+
+
+def test_facets_and_words_choose_runs_and_the_address_keeps_the_choice(explore):
+    everything = explore.locator(ROWS).count()
+    explore.locator("select[name=mode]").select_option("train_step")
+    explore.locator("select[name=context_length]").select_option("512")
+    rows = explore.locator(f"{ROWS}:visible").all_inner_texts()
+    assert 0 < len(rows) < everything and all("train_step" in row and "512" in row for row in rows)
+    assert explore.locator("#explore-shown").inner_text() == f"{len(rows)} of {everything} runs"
+    explore.reload()
+    assert explore.locator(f"{ROWS}:visible").all_inner_texts() == rows
+    explore.locator(f"{TABLE} input").fill("small")
+    assert 0 < explore.locator(f"{ROWS}:visible").count() < len(rows)
+    explore.get_by_role("button", name="All runs").click()
+    explore.locator(f"{TABLE} input").fill("")
+    assert explore.locator(f"{ROWS}:visible").count() == everything and "?" not in explore.url
+
+
+@pytest.mark.parametrize(("metric", "largest_first"), [("tokens_per_s", True), ("peak_memory_bytes", False)])
+def test_a_metric_sorts_from_its_best_value_on(explore, metric, largest_first):
+    explore.get_by_label("metric").select_option(metric)
+    script = "(all) => all.map((cell) => Number(cell.dataset.v || cell.textContent))"
+    values = explore.locator(f"{TABLE} td.metric[data-v]").evaluate_all(script)
+    assert len(values) > 5 and values == sorted(values, reverse=largest_first)
+
+
+def test_two_pinned_runs_show_their_difference_by_the_keyboard_too(explore):
+    pins = explore.locator(f"{TABLE} button.pin")
+    for index in (0, 4):
+        pins.nth(index).focus()
+        explore.keyboard.press("Enter")
+    assert pins.nth(4).get_attribute("aria-pressed") == "true"
+    rows = explore.locator(f"{PINNED} tbody tr")
+    assert rows.count() == 6
+    first, second, apart = (float(text.replace(",", "")) for text in rows.first.locator("td").all_inner_texts()[:3])
+    assert apart == pytest.approx(second - first, abs=0.011)  # of numbers that are shown with two decimals
+    shown = explore.locator(PINNED).inner_text()
+    assert len(re.findall("pin=", explore.url)) == 2
+    explore.reload()
+    assert explore.locator(PINNED).inner_text() == shown
+
+
+def test_every_run_can_be_linked(explore):
+    ids = explore.locator(ROWS).evaluate_all("(all) => all.map((row) => row.id)")
+    assert len({*ids}) == len(ids) and all(ids)
+    links = explore.locator(f"{ROWS} td:first-child a").evaluate_all("(all) => all.map((a) => a.getAttribute('href'))")
+    assert len(links) == len(ids)
+
+
+def test_without_javascript_the_table_is_there(browser, address):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{address}report/explore.html")
+    assert page.locator(f"{ROWS}:visible").count() > 10
+    assert not page.locator("form.explore select").locator("visible=true").count()
+    context.close()

@@ -1,0 +1,49 @@
+"""A strip shows one block of the model, with its gaps, in a few hundred bytes."""
+
+import pandas as pd
+import pytest
+
+from analysis.render import strip
+
+LABELS = {"gemm": "GEMM", "copy": "Copy", "memory": "Memory", "other": "Other"}
+NO_MEMOPS = pd.DataFrame(columns=["device", "rank", "start_ns", "end_ns"])
+
+
+def kernels(*rows):
+    frame = pd.DataFrame(rows, columns=["module", "family", "start_ns", "end_ns"])
+    return frame.assign(phase="forward", device=0, rank=0)
+
+
+BLOCKS = (
+    ("block_0/ffn", "gemm", 0, 900),
+    ("block_1/ffn", "gemm", 1000, 1350),
+    ("block_1/norm", "strange", 1525, 1700),
+    ("block_2/ffn", "copy", 1900, 2000),
+)
+
+
+def test_the_middle_block_is_shown_with_its_gaps():
+    block = strip.of_block(kernels(*BLOCKS), NO_MEMOPS, LABELS)
+    assert (block.block, block.span_ns, block.families) == ("block_1", 700, ["gemm", "other"])
+    assert block.idle == pytest.approx(0.25, abs=0.01)
+    assert 'd="M0 5h350"' in block.svg and 'd="M525 5h175"' in block.svg and "var(--family-other)" in block.svg
+
+
+def test_copies_are_no_gaps():
+    memops = pd.DataFrame([[0, 0, 1350, 1525]], columns=NO_MEMOPS.columns)
+    block = strip.of_block(kernels(*BLOCKS), memops, LABELS)
+    assert "memory" in block.families and block.idle == 0
+
+
+def test_many_kernels_shorter_than_a_pixel_are_few_lines():
+    tiny = [("layers.3/mlp", "gemm", start, start + 9) for start in range(0, 100_000, 10)]
+    block = strip.of_block(kernels(*tiny), NO_MEMOPS, LABELS)
+    assert block.block == "layers.3" and len(block.svg) < 500
+    assert block.idle == pytest.approx(0.1, abs=0.01)
+
+
+def test_names_are_escaped_and_models_without_blocks_have_no_strip():
+    assert strip.of_block(kernels(("mlp", "gemm", 0, 9)), NO_MEMOPS, LABELS) is None
+    assert strip.of_block(kernels(), NO_MEMOPS, LABELS) is None
+    hostile = strip.of_block(kernels(('<b a="1">.0/x', "gemm", 0, 9)), NO_MEMOPS, LABELS)
+    assert "<b" not in hostile.svg
