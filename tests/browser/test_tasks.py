@@ -19,7 +19,7 @@ TASKS = {
     "how many warm-up steps do I need?": (["How many steps does a number need"], "report/warm-up.html"),
     "can I trust the numbers?": (["Do the numbers agree"], "report/reconciliation.html"),
     "how do I profile my own training?": (["Profile your own training"], "guide/profile.html"),
-    "what does one run look like?": (["Runs", "small"], "report/runs/"),
+    "what does one run look like?": (["This recording", "small"], "report/runs/"),
     "where are the data?": (["Find the run that is nearest", "Data"], "report/data.html"),
 }
 """Words of the links and headings to click, in order, and where they lead."""
