@@ -8,9 +8,10 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -49,6 +50,7 @@ from analysis.render.text import file_name, inline, plain
 from analysis.show.advice import of_run
 from analysis.show.findings import FINDING, sentences
 from analysis.show.verdict import of_gpus, of_phases
+from analysis.side_by_side import run_all
 from jobs.contract.layout import SCRIPT
 from jobs.contract.studies import AGAIN, BF16
 
@@ -81,11 +83,12 @@ def publish(
     docs: Path,
     compared: Comparison | None = None,
     price_per_hour: float | None = None,
+    processes: int = 1,
 ) -> Published:
     """Write the report of the recordings in `folders` below `docs`. Those of one study are taken together, and so are
     those of none, which the report is about; a study alone is what its report is about. compared: has pages of its own,
     beside those of recordings that can be compared. price_per_hour: of the GPUs of one run, to show that of tokens,
-    with today's date. Raises RecordingError."""
+    with today's date. processes: how many write pages side by side. Raises RecordingError."""
     loaded = [store.load(folder) for folder in folders]
     by_study: dict[str, dict[Path, store.Recording]] = {}
     for folder, rec in zip(folders, loaded):
@@ -104,7 +107,8 @@ def publish(
     downloads = downloads if len(downloads) == len(folders) else {}
     price = None if price_per_hour is None else telemetry.Price(price_per_hour, date.today())
     shown = comparisons_of(loaded)
-    return write(main, docs, studies, downloads=downloads, compared=compared, shipped=shown, price=price)
+    more: dict[str, Any] = {"compared": compared, "shipped": shown, "price": price, "processes": processes}
+    return write(main, docs, studies, downloads=downloads, **more)
 
 
 def _refuse_doubled_runs(recordings: Mapping[Path, store.Recording]) -> None:
@@ -178,6 +182,7 @@ def write(
     compared: Comparison | None = None,
     shipped: Mapping[str, Comparison] = MappingProxyType({}),
     price: telemetry.Price | None = None,
+    processes: int = 1,
 ) -> Published:
     """Write all generated pages of `rec` and of the `studies` by name below `docs`; `downloads`: manifests by
     folder of docs/data, where all of it is there to be had; `compared`: two sides, which have pages, too, and
@@ -188,7 +193,8 @@ def write(
     """
     with tempfile.TemporaryDirectory() as draft:
         both = ({"": compared} if compared else {}) | dict(shipped)
-        written = _draft(rec, studies, Path(draft), docs / "data" / "benchmarks", downloads, both, price)
+        benchmarked = docs / "data" / "benchmarks"
+        written = _draft(rec, studies, Path(draft), benchmarked, downloads, both, price, processes)
         _settle(Path(draft), docs)
     return written
 
@@ -219,6 +225,7 @@ def _draft(
     downloads: Mapping[str, dict],
     compared: Mapping[str, Comparison],
     price: telemetry.Price | None,
+    processes: int,
 ) -> Published:
     """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
     published, rec = rec, of_finished_runs(rec)
@@ -226,41 +233,51 @@ def _draft(
     verdict = ""
     sides = _with_pages(rec, compared)
     summary = [side.said.facts for side in sides]
-    if rec.manifest.get(SCRIPT):
+    is_script = bool(rec.manifest.get(SCRIPT))
+    if is_script:
         site, checked, verdict = write_overview_of_script(rec, docs, summary)
     else:
-        site, checked = write_questions(rec, docs, studies, summary)
-        figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader", "faults")}
-        site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
-        site.write(
-            f"report/{predictions.SLUG}.md", "predictions.md", _predictions(measured.parent, [rec, *studies.values()])
-        )
-        site.write("report/glossary.md", "glossary.md", NOTHING)
+        site, checked = write_questions(rec, docs, studies, summary, processes)
     measured_in = _measured_in(rec)
-    site.write("report/runs.md", "run_list.md", ask(run_list, rec), **measured_in)
-    _write_explore(site, rec, studies, sides)
-    linked = together([rec, studies[BF16]]) if BF16 in studies else rec
-    site.write("report/kernels.md", "kernel_glossary.md", ask(kernel_glossary, linked), **_measured_in(linked))
-    site.write(f"report/{cuda_calls.SLUG}.md", "cuda_calls.md", ask(cuda_calls, rec), **measured_in)
-    dictionary = store.dictionary()
-    site.write("report/data.md", "data_page.md", ask(data_page, published, dictionary=dictionary, downloads=downloads))
-    site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec, studies))
-    site.write("report/environment.md", "environment.md", ask(environment, rec))
-    site.write(f"report/{telemetry.SLUG}.md", "telemetry.md", ask(telemetry, rec, price=price), **measured_in)
-    checks = checked.tables["checks"].rows
     counterparts: dict[str, list[dict[str, Any]]] = {}
     for side in sides:
         for page, entries in comparison.counterparts(side.compared, side.links).items():
             counterparts.setdefault(page, []).extend(entries)
-    first = write_run_pages(site, "report/runs", rec, checks, counterparts, traces=write_timelines(rec, site))
+
+    def write_lists() -> None:
+        site.write("report/runs.md", "run_list.md", ask(run_list, rec), **measured_in)
+        linked = together([rec, studies[BF16]]) if BF16 in studies else rec
+        site.write("report/kernels.md", "kernel_glossary.md", ask(kernel_glossary, linked), **_measured_in(linked))
+        site.write(f"report/{cuda_calls.SLUG}.md", "cuda_calls.md", ask(cuda_calls, rec), **measured_in)
+        about = ask(data_page, published, dictionary=store.dictionary(), downloads=downloads)
+        site.write("report/data.md", "data_page.md", about)
+        site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec, studies))
+        site.write("report/environment.md", "environment.md", ask(environment, rec))
+        site.write(f"report/{telemetry.SLUG}.md", "telemetry.md", ask(telemetry, rec, price=price), **measured_in)
+
+    def write_tested() -> None:
+        figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader", "faults")}
+        site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
+        predicted = _predictions(measured.parent, [rec, *studies.values()])
+        site.write(f"report/{predictions.SLUG}.md", "predictions.md", predicted)
+        site.write("report/glossary.md", "glossary.md", NOTHING)
+
+    def write_runs() -> dict[str, list[str]]:
+        checks = checked.tables["checks"].rows
+        return write_run_pages(site, "report/runs", rec, checks, counterparts, traces=write_timelines(rec, site))
+
+    def write_side(side: Sides) -> None:
+        write_comparison(dataclasses.replace(site, notes=(), run_pages=False, recording={}), side, counterparts)
+
+    parts: list[Callable[[], Any]] = [write_runs, *(partial(write_side, side) for side in sides)]
+    parts += [partial(_write_explore, site, rec, studies, sides), write_lists]
+    first, *_ = run_all(parts if is_script else [*parts, write_tested], processes)
     if verdict and len(first) == 1:  # of the one run of a script
         (lines,) = first.values()
         verdict = "\n".join([verdict, "", "What to change first:", *(f"- {line}" for line in lines)])
-    for side in sides:
-        write_comparison(dataclasses.replace(site, notes=(), run_pages=False, recording={}), side, counterparts)
-    pages = sum(path.suffix == ".md" for path in site.written)
-    breaches = checked.facts["num_breaches"]
-    return Published(pages=pages, files=len(site.written), breaches=breaches, verdict=verdict)
+    files = [path for path in docs.rglob("*") if path.is_file()]
+    pages = sum(path.suffix == ".md" for path in files)
+    return Published(pages=pages, files=len(files), breaches=checked.facts["num_breaches"], verdict=verdict)
 
 
 def write_run_pages(
@@ -451,35 +468,41 @@ def write_questions(
     docs: Path,
     studies: Mapping[str, store.Recording] = MappingProxyType({}),
     compared: Sequence[Mapping[str, Any]] = (),
+    processes: int = 1,
 ) -> tuple[Site, Answer]:
     """Write the pages of questions and studies, the reconciliation, and the overview with their verdicts; gives the
     reconciliation, too. compared: facts of the pages of comparisons, for the overview."""
     site = _site_of(rec, docs)
     bands = differences.bands_of(rec, studies[AGAIN]) if AGAIN in studies else None
     twin = _Twin(studies[BF16], _site_of_study(site, studies[BF16], rec.runs)) if BF16 in studies else None
-    said = {}
-    for letter, question in QUESTIONS.items():
+    calibration = rates_of([*studies.values(), rec])
+    checked = ask(reconciliation, rec, studies=studies)  # before the questions, which share what it computes
+
+    def write_question(letter: str, question: ModuleType) -> dict[str, Any]:
         answer = ask(question, rec, bands=bands, studies=studies)
         of_twin = twin.write(letter, question, bands) if twin else {}
-        said[letter] = _write_question(site, letter, question, answer, rec.runs, **of_twin)
         if question is forward_time:
             site.write("report/clocks.md", "clocks.md", answer, conditions=environment.conditions(rec.runs))
-    calibration = rates_of([*studies.values(), rec])
+        return _write_question(site, letter, question, answer, rec.runs, **of_twin)
+
+    def answer_study(question: ModuleType, studied: store.Recording) -> Answer:
+        return ask(question, studied, main=rec, calibration=calibration, studies=studies, bands=bands)
+
+    def write_study(letter: str, question: ModuleType) -> dict[str, Any]:
+        studied = studies.get(question.STUDY) if question.STUDY else rec
+        if studied is None:
+            return _write_question(site, letter, question, _not_recorded(question), None, "not_recorded.md")
+        own = site if studied is rec else _site_of_study(site, studied, rec.runs)
+        return _write_question(own, letter, question, answer_study(question, studied), studied.runs)
+
+    parts = [partial(write_question, *asked) for asked in QUESTIONS.items()]
+    parts += [partial(write_study, *asked) for asked in STUDIES.items()]
+    said = dict(zip([*QUESTIONS, *STUDIES], run_all(parts, processes), strict=True))
     pages: dict[str, Any] = {"conditions": environment.conditions(rec.runs)}
     leading = None
     for letter, question in STUDIES.items():
-        studied = studies.get(question.STUDY) if question.STUDY else rec
-        if studied is None:
-            answer, template = _not_recorded(question), "not_recorded.md"
-            said[letter] = _write_question(site, letter, question, answer, None, template)
-            continue
-        own = site if studied is rec else _site_of_study(site, studied, rec.runs)
-        answer = ask(question, studied, main=rec, calibration=calibration, studies=studies, bands=bands)
-        said[letter] = _write_question(own, letter, question, answer, studied.runs)
-        if question.STUDY == BF16:
-            leading = answer
-            pages["leading"] = said[letter]
-    checked = ask(reconciliation, rec, studies=studies)
+        if question.STUDY == BF16 and twin:
+            leading, pages["leading"] = answer_study(question, twin.rec), said[letter]
     site.write("report/reconciliation.md", "reconciliation.md", checked, **_measured_in(rec))
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
     pages |= {"sections": by_section(said), "agreement": agreement, "compared": compared}

@@ -32,6 +32,7 @@ NOT_RUN = pytest.StashKey[dict[str, int]]()
 
 def pytest_addoption(parser):
     parser.addoption("--all", action="store_true", help="run long tests, too, and everything at full dose")
+    parser.addoption("--site", help="folder of the built HTML of the shipped recordings: it is not built again")
 
 
 def pytest_configure(config):

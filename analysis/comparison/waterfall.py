@@ -8,9 +8,10 @@ more tokens launches as many.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -220,9 +221,12 @@ def _replaced(kernels: pd.DataFrame, num: int, bands: _Bands, num_layers: int) -
     changed = changed.assign(scope=_scopes(changed))
     compiled = (changed["family"] == FUSED).groupby([changed["phase"], changed["scope"]]).transform("any")
     changed = changed.assign(is_beside=compiled & (changed["family"] == GEMM))
-    for (phase, scope, _), rows in changed.groupby(["phase", "scope", "is_beside"], sort=False):
-        gone, come = rows[rows["calls_off"] < 0], rows[rows["calls_off"] > 0]
-        num_gone, num_come = -int(gone["calls_off"].sum()), int(come["calls_off"].sum())
+    groups: dict[tuple, list[Any]] = {}  # there are many, of a few rows each: frames would take most of the time
+    for row in changed.itertuples(index=False):
+        groups.setdefault((row.phase, row.scope, row.is_beside), []).append(row)
+    for (phase, scope, _), rows in groups.items():
+        gone, come = ([row for row in rows if row.calls_off * sign > 0] for sign in (-1, 1))
+        num_gone, num_come = (abs(sum(int(row.calls_off) for row in some)) for some in (gone, come))
         before, after = _families(gone), _families(come)
         layers = _layers_of(scope, (num_gone, num_come), num, num_layers)
         unit = " a layer" if layers > 1 else ""
@@ -239,9 +243,9 @@ def _replaced(kernels: pd.DataFrame, num: int, bands: _Bands, num_layers: int) -
             text = f"{_kernels(went, before, unit)} became {came} ({', '.join(after)})"
         families = tuple(dict.fromkeys([*after, *before]))
         text = f"{_place(phase, scope)}: {text}"
-        sums = rows[["first_calls", "second_calls", "first_ns", "second_ns"]].sum()
-        band = bands.of_operations(sums[["first_ns", "second_ns"]].max(), sums[["first_calls", "second_calls"]].max())
-        off = int(sums["second_ns"] - sums["first_ns"])
+        before_ns, after_ns = (sum(int(getattr(row, name)) for row in rows) for name in ("first_ns", "second_ns"))
+        calls = max(sum(int(getattr(row, name)) for row in rows) for name in ("first_calls", "second_calls"))
+        band, off = bands.of_operations(max(before_ns, after_ns), calls), after_ns - before_ns
         yield Cause(kind="replaced", text=text, ns=off, band_ns=band, phase=phase, module=scope, families=families)
 
 
@@ -327,10 +331,12 @@ def _kernels(number: str, families: list[str], unit: str = "") -> str:
     return f"{number} {noun_of(float(number.replace(',', '')), 'kernel')}{unit} ({', '.join(families)})"
 
 
-def _families(rows: pd.DataFrame) -> list[str]:
+def _families(rows: list[Any]) -> list[str]:
     """Families of kernels that go or come, by the time of these, without those that are less than a tenth."""
-    time = (rows["second_ns"] - rows["first_ns"]).abs().groupby(rows["family"]).sum().sort_values(ascending=False)
-    return [str(name) for name in time.index[(time >= time.sum() / 10).to_numpy()]][:3]
+    time: Counter[str] = Counter()
+    for row in rows:
+        time[row.family] += abs(int(row.second_ns - row.first_ns))
+    return [str(name) for name, ns in time.most_common(3) if ns >= time.total() / 10]
 
 
 def _per_step(number: int, num: int) -> str:

@@ -87,7 +87,6 @@ class Site:
     notes: tuple[Answer, ...] = ()
     sizes: tuple[str, ...] = ()
     recording: Mapping[str, str] = field(default_factory=dict)
-    written: list[Path] = field(default_factory=list)
 
     def __post_init__(self):
         self.env = jinja2.Environment(
@@ -153,7 +152,6 @@ class Site:
         target = self.docs / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
-        self.written.append(target)
         return len(content)
 
     def _put(self, path: str, content: str) -> None:

@@ -1,6 +1,8 @@
 """The site is built once; one browser serves all tests here, and ends with them: its event loop would be in the way of
 others."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.browser import chromium
@@ -11,7 +13,10 @@ from tests.site_builder import SITE_URL, build_site, build_small_site
 
 @pytest.fixture(scope="session")
 def built(request, built_once):
-    """Folder of the HTML of a report, built for a base path: with --all that of the shipped recordings."""
+    """Folder of the HTML of a report, built for a base path: with --all that of the shipped recordings, which --site
+    names where it was built already."""
+    if site := request.config.getoption("site"):
+        return Path(site)
     if request.config.getoption("all"):
         return built_once("shipped", lambda folder: build_site(folder, site_url=SITE_URL))
     return built_once("small", build_small_site)

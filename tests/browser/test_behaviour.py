@@ -7,8 +7,6 @@ import re
 
 import pytest
 
-from tests.browser.serving import pages_of
-
 TIMES = "#table-times"
 HEADINGS = f"{TIMES} thead th"
 
@@ -326,22 +324,6 @@ def test_the_menu_opens_on_a_phone(browser, address):
     link.click()
     page.wait_for_url("**/report/runs.html")
     context.close()
-
-
-@pytest.mark.long  # the tables of the shipped recordings
-def test_tables_are_no_wider_than_the_page(page, address, built):
-    """Those behind findings, too, and of the pages of runs one: these are alike."""
-    paths = [path for path in pages_of(built) if "/runs/" not in path]
-    wide = []
-    for path in [*paths, "report/runs/small-ctx512-fp32-naive-train_step.html"]:
-        page.goto(address + path)
-        page.evaluate("document.querySelectorAll('details.folded').forEach((one) => { one.open = true; })")
-        wide += page.locator("figure .scroll").evaluate_all(
-            """(all, path) => all.filter((one) => one.scrollWidth > one.clientWidth + 1)
-              .map((one) => `${path} ${one.ariaLabel}: ${one.scrollWidth - one.clientWidth} px`)""",
-            path,
-        )
-    assert len(paths) > 20 and not wide
 
 
 PAPER = {"width": 718, "height": 1000}

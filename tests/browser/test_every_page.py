@@ -7,7 +7,8 @@ the light page; the dark one differs in colours only, so there the rules about c
 system's setting make a page dark is tested with the behaviours.
 """
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,11 @@ new PerformanceObserver((list) => {
   for (const one of list.getEntries()) window.shifts.push(one.value);
 }).observe({ type: "layout-shift", buffered: true });
 """
+WIDER = """() => {
+  for (const one of document.querySelectorAll('details.folded')) one.open = true;
+  return [...document.querySelectorAll('figure .scroll')].filter((one) => one.scrollWidth > one.clientWidth + 1)
+    .map((one) => `${one.ariaLabel}: ${one.scrollWidth - one.clientWidth} px`);
+}"""
 EXCESS = """() => Math.max(document.body.scrollWidth, document.documentElement.scrollWidth) - innerWidth"""
 SHIFTED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(\
 window.shifts.reduce((a, b) => a + b, 0)))))"
@@ -77,6 +83,7 @@ class Visit:
     too_wide: list[str] = field(default_factory=list)
     shifting: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
+    wide_tables: list[str] = field(default_factory=list)
     num_pages: int = 0
 
 
@@ -101,6 +108,7 @@ def visit_all(browser, address: str, pages: list[str], width: int) -> Visit:
             if (excess := page.evaluate(EXCESS)) > 0:
                 seen.too_wide.append(f"{here}, {scheme}: {excess} px")
             seen.violations += [f"{here}, {scheme}: {one}" for one in page.evaluate(AXE, scheme == "dark")]
+        seen.wide_tables += [f"{here}, {one}" for one in page.evaluate(WIDER)]
         seen.complaints += [f"{here}: {said}" for said in complaints]
         seen.outside += [f"{here}: {url}" for url in requests if not url.startswith(address)]
         complaints.clear()
@@ -117,9 +125,16 @@ def different_pages(html: Path) -> list[str]:
 
 
 @pytest.fixture(scope="package", params=list(WIDTHS))
-def visit(request, browser, address, built):
+def visit(request, browser, address, built, built_once):
+    """As it takes minutes, it is made by the first worker that asks for it."""
     pages = different_pages(built) if request.config.getoption("all") else FEW
-    return visit_all(browser, address, pages, WIDTHS[request.param])
+
+    def build(folder: Path) -> Path:
+        seen = visit_all(browser, address, pages, WIDTHS[request.param])
+        (folder / "seen.json").write_text(json.dumps(asdict(seen)))
+        return folder / "seen.json"
+
+    return Visit(**json.loads(built_once(f"visit-{request.param}", build).read_text()))
 
 
 def test_nothing_is_logged(visit):
@@ -133,6 +148,12 @@ def test_nothing_is_requested_from_elsewhere(visit):
 
 def test_no_page_scrolls_sideways(visit):
     assert not visit.too_wide
+
+
+@pytest.mark.parametrize("visit", ["wide"], indirect=True)
+def test_tables_are_no_wider_than_the_page(visit):
+    """Those behind findings, too."""
+    assert not visit.wide_tables
 
 
 def test_nothing_moves_while_a_page_loads(visit):
