@@ -101,7 +101,7 @@ test: $(TO_DEVELOP) ## Set up everything and run the tests, the long ones left o
 	$(IN_PARALLEL)
 
 test-all: $(TO_DEVELOP) ## Run all tests: all pages in the browser (of SITE=folder if built), Slurm, all fuzzing, all kills
-	$(IN_PARALLEL) --all $(if $(SITE),--site $(abspath $(SITE)))
+	$(IN_PARALLEL) --all $(if $(SITE),--site=$(abspath $(SITE)))
 
 merge: $(TO_REPORT) ## Join the shards below SHARDS=folder into MERGED=results/merged
 	$(BIN)/python -m jobs merge $(SHARDS) --out $(or $(MERGED),results/merged) $(if $(ALLOW_MIX),--allow-mix)
