@@ -43,6 +43,8 @@ KINDS = {
     "tiny_kernels": "launch calls where most kernels are shorter than a launch takes",
 }
 """What each kind of finding is about."""
+OF_IDLE_TIME = ("idle", "tiny_kernels")
+"""Those that need to know all that a GPU did."""
 
 COLUMNS = {
     "kind": "kind of finding",

@@ -43,7 +43,8 @@ def statistics(group: np.ndarray, values: np.ndarray, num_groups: int) -> pd.Dat
 
 def _five(stats: pd.DataFrame, prefix: str = "") -> dict:
     names = [f"{prefix}{name}" for name in _STATISTICS]
-    return dict(zip(names, (stats[statistic] for statistic in ("avg", "med", "min", "max", "std"))))
+    integral = stats.astype({"min": "Int64", "max": "Int64"})  # as nsys prints them; missing where a group is empty
+    return dict(zip(names, (integral[statistic] for statistic in ("avg", "med", "min", "max", "std"))))
 
 
 def _by_name(names: pd.Series, values: np.ndarray, count: str, name: str) -> pd.DataFrame:
@@ -117,7 +118,7 @@ def nvtx_sum(capture: Capture, attribution: Attribution | None = None) -> pd.Dat
 
 def nvtx_kern_sum(capture: Capture, attribution: Attribution | None = None) -> pd.DataFrame:
     """Kernels by name within each push/pop range (inner ranges included) and launching thread; kernels outside every
-    range last, with an empty range."""
+    range first, with an empty range."""
     attribution = attribution or attribute(capture)
     place, kernels, ranges = attribution.kernels, capture.kernels, attribution.ranges
     group, shown = _shown_ranges(ranges)
@@ -152,7 +153,7 @@ def nvtx_kern_sum(capture: Capture, attribution: Attribution | None = None) -> p
             "Kernel Name": kernels["kernel_name"].cat.categories[unique["kernel"]].astype(object),
         }
     )
-    order = np.lexsort((-frame["Total Time (ns)"], frame["NVTX Range"], frame["NVTX Range"] == ""))
+    order = np.lexsort((-frame["Total Time (ns)"], frame["NVTX Range"]))
     return frame.iloc[order].reset_index(drop=True)
 
 

@@ -137,7 +137,11 @@ def _keep_gpu(capture: Capture, gpu: int, kept: dict[str, np.ndarray]) -> None:
 
 def _keep_inside(capture: Capture, attribution: Attribution, name: str, kept: dict[str, np.ndarray]) -> None:
     ranges = capture.ranges
-    inside = _Inside(ranges, attribution.nesting, _is_called(ranges, name))
+    named = _is_called(ranges, name)
+    if not named.any():  # PyTorch's have numbers in their names, which the section `ranges` leaves out
+        plain = attribution.ranges["plain_name"].cat
+        named = plain.codes.isin(np.flatnonzero(plain.categories == name)).to_numpy()
+    inside = _Inside(ranges, attribution.nesting, named)
     if not inside.named.any():
         raise ExportError(capture.path, f"has no range called {name!r}", "the section `ranges` lists their names")
     kept["ranges"] &= inside.named | inside.holds(ranges["process"], ranges["thread"], ranges["start_ns"])

@@ -143,6 +143,8 @@ def summarise(
     overlaps = _Overlaps(gpu, kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy())
     gpus = {"kernels": gpu} | {name: gpus_of(capture, getattr(capture, name)) for name in ("graphs", "memops")}
     of_gpus, of_phases = verdict.split_elapsed(capture, attribution, gpus, taxonomy)
+    if selection.range is not None:  # of what else the GPU did meanwhile nothing is left: it would count as idle
+        of_gpus, of_phases = of_gpus.head(0), of_phases.head(0)
     sections = {
         "verdict": of_gpus,
         "verdict_phases": of_phases,
@@ -156,6 +158,10 @@ def summarise(
     }
     sections["families"] = _families(sections["kernels"])
     sections["findings"] = findings.find(capture, attribution, sections["gpus"], taxonomy)
+    if selection.range is not None:
+        sections["gpus"]["idle_share"] = None
+        of_idle = sections["findings"]["kind"].isin(findings.OF_IDLE_TIME)
+        sections["findings"] = sections["findings"][~of_idle].reset_index(drop=True)
     sections["problems"] = _problems(capture, attribution)
     sections["missing"] = _missing(capture, attribution, chosen or {})
     total = int(duration.sum())
@@ -581,7 +587,7 @@ def _launches(attribution: Attribution, kernels: pd.DataFrame, gpu: np.ndarray, 
         int(depth.sum()) / len(depth),
         float(np.median(depth)),
         int(depth.max()),
-        int(of_gpus[["late_launch_ns", "sync_ns"]].to_numpy().sum()),
+        int(of_gpus[["late_launch_ns", "sync_ns"]].to_numpy().sum()) if len(of_gpus) else None,
     )
     return {"kernels": len(depth)} | dict(zip(_LAUNCH_FIGURES, figures))
 

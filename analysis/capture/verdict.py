@@ -52,7 +52,7 @@ def split_elapsed(
     capture: Capture, attribution: Attribution, gpus: dict[str, np.ndarray], taxonomy: kernel_families.Taxonomy
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Elapsed time and its PARTS (int64): of each GPU (gpu, elapsed_ns, parts), and by phase (gpu, phase, elapsed_ns,
-    parts; no rows where the capture names no phase).
+    parts; no rows where no phase is known).
 
     gpus: the GPU of each row of kernels, graphs and memops. An idle time has the phase of the operation that ends it,
     and a time in which several operations of one kind run that of the one that started first.
@@ -62,7 +62,7 @@ def split_elapsed(
     totals = [(number, table.sum(axis=1)) for number, table in by_phase.items()]
     of_gpus = pd.DataFrame([[number, parts.sum(), *parts] for number, parts in totals], columns=list(COLUMNS))
     rows = []
-    if (attribution.ranges["phase"] != "").any():
+    if any((getattr(attribution, name)["phase"] != "").any() for name in gpus):
         for number, table in by_phase.items():
             rows += [[number, name, parts.sum(), *parts] for name, parts in zip(PHASES, table.T) if parts.any()]
     return of_gpus, pd.DataFrame(rows, columns=list(PHASE_COLUMNS))

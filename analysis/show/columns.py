@@ -15,13 +15,20 @@ DROPPED = {
     "gpus": ("clock_hz", "sm_count", "memory_bytes", "operations"),
     "phases": ("busy_ns", "host_ns", "kernel_calls", "linked_share"),
     "captures": ("num_gpus", "events_ns", "kernel_ns"),
+    "verdict": (_PARTS := ("unknown_idle_ns", "graphs_ns", "no_work_ns", "between_ns", "communication_ns", "sync_ns")),
+    "verdict_phases": (*_PARTS, "copies_ns"),
+    "advice": ("sure", "share", "ceiling_ns", "evidence"),
+    "findings": ("what", "of"),
 }
-"""Columns that a section does without in a narrow terminal, the first ones first."""
+"""Columns that a section does without in a narrow terminal, the first ones first; before them those with nothing in
+them."""
 NAMES = ("name", "source")
 """Columns of names: they come last, and get what room is left."""
 _NAME_PART = 0.38
 """Of the width, what names are to have before columns are left out for them."""
 _GAP = 2
+_SENTENCE = 16
+"""Room that a sentence is to have before columns are left out for it."""
 _LEAST = 12
 """Room of a sentence at least, and a name's where even the most important columns leave less."""
 
@@ -33,7 +40,7 @@ def table(section: str, frame: pd.DataFrame, width: int, is_whole: bool = False)
     """
     cells = {column: [shown(column, value) for value in frame[column]] for column in _ordered(frame)}
     texts = {column for column in cells if is_text(frame, column)}
-    dropped = [] if is_whole else _drop(section, cells, width)
+    dropped = [] if is_whole else _drop(section, cells, texts, width)
     room = _rooms(cells, texts, width, _name_room(width) if is_whole else _LEAST)
     for name in NAMES:
         if name in cells:
@@ -57,12 +64,13 @@ def _name_room(width: int) -> int:
     return int(_NAME_PART * width)
 
 
-def _drop(section: str, cells: dict[str, list[str]], width: int) -> list[str]:
-    """Takes columns out of `cells` until names have room; gives those left_out, in their own order."""
-    natural = {column: _natural(column, texts) for column, texts in cells.items()}
-    wanted = {column: min(size, _name_room(width)) if column in NAMES else size for column, size in natural.items()}
+def _drop(section: str, cells: dict[str, list[str]], texts: set[str], width: int) -> list[str]:
+    """Takes columns out of `cells` until names and sentences have room; gives those left out, in their own order."""
+    natural = {column: _natural(column, values) for column, values in cells.items()}
+    most = dict.fromkeys(texts, _SENTENCE) | dict.fromkeys(NAMES, _name_room(width))
+    wanted = {column: min(size, most.get(column, size)) for column, size in natural.items()}
     left_out = []
-    for column in DROPPED.get(section, ()):
+    for column in sorted(DROPPED.get(section, ()), key=lambda column: {*cells.get(column, ())} != {"0 ns"}):
         if sum(wanted[name] for name in cells) + _GAP * (len(cells) - 1) <= width:
             break
         if column in cells:

@@ -13,6 +13,7 @@ from analysis.reference import cuda_api, gemm_names, kernel_families
 from analysis.reference.element_types import ELEMENT_TYPES, element_type
 from analysis.reference.kernel_families import FAMILIES, Taxonomy
 from analysis.reference.kernel_names import shorten
+from analysis.show.profiles import profiles_in
 from analysis.show.values import printable, shown, time_text
 from jobs.contract.words import counted
 
@@ -44,6 +45,7 @@ def explain(
         lines = describe(name, taxonomy)
         return _give(lines, _unknown(name, taxonomy), out, err)
     code = 0
+    profiles = [profile for path in profiles for profile in profiles_in(path) or [path]]
     for number, profile in enumerate(profiles):
         try:
             summary = summarise(read(profile, details=False), taxonomy=taxonomy)

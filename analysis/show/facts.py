@@ -51,7 +51,7 @@ def facts_of(summary: Summary) -> list[str]:
             f"Launches: {time_text(launches['latency_median_ns'])} median, "
             f"{time_text(launches['latency_max_ns'])} longest from call to kernel; "
             f"queue {launches['queue_median']:.0f} kernels in the median, {launches['queue_mean']:.1f} on average, "
-            f"{launches['queue_max']} at most; empty for {time_text(launches['dry_ns'])} while a GPU idled"
+            f"{launches['queue_max']} at most{_dry(launches['dry_ns'], facts['num_gpus'])}"
         )
     if unmatched := facts["unmatched_ranges"]:
         names = ", ".join(map(printable, unmatched))
@@ -75,6 +75,13 @@ def _counts(facts: dict) -> str:
     left_open = f" ({facts['num_open_ranges']} left open)" if facts["num_open_ranges"] else ""
     parts += [counted(facts["num_api_calls"], "API call"), f"{counted(facts['num_ranges'], 'range')}{left_open}"]
     return ", ".join(parts)
+
+
+def _dry(dry_ns: int | None, num_gpus: int) -> str:
+    """How long the queue was empty while a GPU idled; nothing where that is not known, as of a range."""
+    if dry_ns is None:
+        return ""
+    return f"; empty for {time_text(dry_ns)} while a GPU idled" + f", summed over {num_gpus} GPUs" * (num_gpus > 1)
 
 
 def selection_text(selection: dict) -> str:

@@ -38,6 +38,18 @@ _HEADINGS = {
     "num_kernels": "kernels",
     "busy_share": "GPU busy",
     "attributed_share": "attributed",
+    "elapsed_ns": "elapsed",
+    "kernels_ns": "kernels",
+    "graphs_ns": "graphs",
+    "communication_ns": "communication",
+    "copies_ns": "copies",
+    "late_launch_ns": "late launch",
+    "sync_ns": "in sync",
+    "between_ns": "between",
+    "unknown_idle_ns": "unknown idle",
+    "no_work_ns": "no work",
+    "time_ns": "time",
+    "ceiling_ns": "at most",
 }
 _NOTHING = "n/a"
 

@@ -43,6 +43,8 @@ speak of start-up."""
 def sentences(summary: Summary) -> list[str]:
     """Lines of plain text: what limits a GPU and where its time goes, by GPU and by phase; and where start-up ends."""
     rows = summary.sections["verdict"]
+    if "range" in summary.capture["selection"]:
+        return ["Of a range only its own work is here: why the GPU waited, the whole capture tells"]
     if not len(rows):
         return [f"No work on any GPU in {brief_time(summary.capture['events_ns'])} of events"]
     shares = summary.sections["phases"].set_index("phase")["inferred_share"]
@@ -59,7 +61,8 @@ def of_gpus(rows: pd.DataFrame) -> list[str]:
     lines = []
     for _, row in rows.iterrows():
         start = f"GPU {row['gpu']:.0f}: {_limit(row)}"
-        lines += [start, _sum_of_parts(row), *_causes(row)] if len(rows) == 1 else [f"{start}. {_sum_of_parts(row)}"]
+        parts = [_sum_of_parts(row), *_causes(row)]
+        lines += [start, *parts] if len(rows) == 1 else [f"{start}. {'. '.join(parts)}"]
     return lines
 
 

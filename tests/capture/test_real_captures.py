@@ -1,15 +1,19 @@
 """What `show` says of unmodified programs, recorded on real GPUs."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
 from rich.cells import cell_len
 
-from analysis.capture.summary import summarise
+from analysis.capture.attribution import attribute
+from analysis.capture.selection import Selection
+from analysis.capture.summary import SECTIONS, summarise
 from analysis.show.findings import sentences as findings_of
 from analysis.show.forms import as_markdown, as_text
 from analysis.show.index import captures_table
 from analysis.show.page import page_of
+from analysis.show.values import heading
 from analysis.show.verdict import sentences
 from tests.capture.real_captures import FOLDER, read_capture
 
@@ -120,6 +124,62 @@ def test_the_table_of_ranges_says_why_phases_have_more(summary, name, differs):
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_no_line_is_wider_than_the_terminal(summary, name, width):
     assert max(map(cell_len, as_text(summary(name), 20, width).splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("name", ["ddp_autograd", pytest.param("gpt2_plain", marks=pytest.mark.long)])
+def test_no_line_of_a_section_alone_is_wider_than_the_terminal(summary, name, section, width):
+    text = as_text(replace(summary(name), shown=(section,)), 20, width)
+    assert max(map(cell_len, text.splitlines())) <= width
+
+
+def test_headings_have_no_unit_that_values_have_already():
+    headings = {heading(column) for columns in SECTIONS.values() for column in columns}
+    assert not [words for words in headings if words.endswith((" ns", " bytes"))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_few_gpus_have_their_causes_of_idle_time_each(summary, name):
+    num_gpus = summary(name).capture["num_gpus"]
+    lines = sentences(summary(name))
+    assert sum("dle: launched late by the host" in line for line in lines) == num_gpus
+
+
+@pytest.mark.parametrize("name", ["gpt2_plain", "light_plain", "ddp_plain"])
+def test_inferred_phases_have_a_verdict_that_is_labelled_so(summary, name):
+    by_phase = next(line for line in sentences(summary(name)) if line.startswith("By phase"))
+    assert by_phase.count(", inferred)") == by_phase.count("(") >= 3
+    parts = summary(name).sections["verdict_phases"]
+    totals = parts.groupby("gpu")["elapsed_ns"].sum()
+    assert totals.tolist() == summary(name).sections["verdict"]["elapsed_ns"].tolist()
+
+
+@pytest.fixture(scope="module")
+def emitted(tmp_path_factory):
+    capture = read_capture("gpt2_emit", tmp_path_factory.mktemp("emitted"))
+    return capture, attribute(capture)
+
+
+@pytest.mark.parametrize("name", ["aten::mm", "Optimizer.step#AdamW.step", "aten::_foreach_add_"])
+def test_a_range_of_pytorch_is_chosen_by_the_name_that_the_table_has(summary, emitted, name):
+    row = summary("gpt2_emit").sections["ranges"].set_index("name").loc[name]
+    part = summarise(*emitted, selection=Selection(range=name))
+    assert (part.capture["num_kernels"], part.capture["kernel_ns"]) == (row["kernel_calls"], row["kernel_ns"])
+
+
+def test_of_a_range_no_idle_time_is_told(emitted):
+    """What else the GPU did meanwhile counted as idle: 87% of an optimizer's time was the host's."""
+    part = summarise(*emitted, selection=Selection(range="aten::mm"))
+    assert not any(len(part.sections[name]) for name in ("verdict", "verdict_phases", "advice"))
+    assert part.launches["dry_ns"] is None and part.sections["gpus"]["idle_share"].isna().all()
+    assert not {"idle", "tiny_kernels"} & {*part.sections["findings"]["kind"]}
+    text = as_text(part, 20, 120)
+    assert (
+        "Of a range only its own work is here" in text
+        and "limited by" not in text
+        and "idle" not in text.split("Kernels")[0]
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
