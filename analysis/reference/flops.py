@@ -14,7 +14,10 @@ V vocab_size. Source of the formulas: the shapes of the operands; for the model'
 """
 
 from dataclasses import dataclass
+from typing import get_args
 
+from jobs.contract.axes import Attention
+from jobs.contract.ranges import PHASES
 from jobs.workloads.transformer.sizes import ModelSize
 
 FP32_BYTES = 4
@@ -22,8 +25,7 @@ BF16_BYTES = 2
 TOKEN_BYTES = 8  # token ids are 64-bit integers
 INDEX_BYTES = 8  # where a maximum was found
 
-PHASES = ("forward", "loss", "backward", "optimizer")
-ATTENTION = ("naive", "sdpa", "flash", "efficient", "cudnn")
+ATTENTION = get_args(Attention)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,8 @@ left out, but for cuBLAS's workspace and the accumulators of fused attention.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES
+from jobs.contract.modes import MODE_PHASES
+from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER
 from jobs.memory.caching_allocator import MIB, Block, CachingAllocator
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 FP32, BF16, INT64, BYTE = 4, 2, 8, 1  # bytes of an element
 WORKSPACE_BYTES = 32 * MIB
-NUM_PHASES = {"forward": 1, "forward_backward": 3, "train_step": 4}
 PASSED = -1  # in place of a number of temporaries: the output's gradient is the input's, too
 ACCUMULATORS = 2  # a float32 gradient of q, counted in tensors of bf16
 
@@ -257,7 +257,7 @@ class SimulatedStepper:
         """Made anew, lest this hold itself: then nothing would be given back before garbage is collected."""
         optimize = self.optimize if self.shape.optimizer == "own" else self.torch_optimize
         work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: optimize}
-        return {phase: work[phase] for phase in PHASES[: NUM_PHASES[self.shape.mode]]}
+        return {phase: work[phase] for phase in MODE_PHASES[self.shape.mode]}
 
     def parameter(self, size: int) -> Tensor:
         parameter = self.device.new(size)
