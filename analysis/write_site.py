@@ -1,7 +1,6 @@
 """From a recording to the pages of the report: loads, asks every question, writes Markdown and CSV below the MkDocs
 folder."""
 
-import dataclasses
 import filecmp
 import inspect
 import json
@@ -9,7 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -46,6 +45,7 @@ from analysis.recording import store
 from analysis.reference import kernel_families
 from analysis.render import strip, timeline
 from analysis.render.site import Site
+from analysis.render.tables import page_of_run
 from analysis.render.text import file_name, inline, plain
 from analysis.show.advice import of_run
 from analysis.show.findings import FINDING, sentences
@@ -160,7 +160,7 @@ def of_finished_runs(rec: store.Recording) -> store.Recording:
         return rec
     measured = {name: getattr(rec, name) for name in ("steps", "ranges", "kernels", "api", "memops")}
     kept = {name: frame[frame["run_id"].astype(str).isin(finished)] for name, frame in measured.items()}
-    return dataclasses.replace(rec, **{name: frame.reset_index(drop=True) for name, frame in kept.items()})
+    return replace(rec, **{name: frame.reset_index(drop=True) for name, frame in kept.items()})
 
 
 def ask(question: ModuleType, rec: store.Recording, **more: Any) -> Answer:
@@ -231,13 +231,13 @@ def _draft(
     published, rec = rec, of_finished_runs(rec)
     studies = {study: of_finished_runs(other) for study, other in studies.items()}
     verdict = ""
-    sides = _with_pages(rec, compared)
+    known, sides = _with_pages(rec, compared)
     summary = [side.said.facts for side in sides]
     is_script = bool(rec.manifest.get(SCRIPT))
     if is_script:
         site, checked, verdict = write_overview_of_script(rec, docs, summary)
     else:
-        site, checked = write_questions(rec, docs, studies, summary, processes)
+        site, checked = write_questions(rec, docs, studies, summary, known, processes)
     measured_in = _measured_in(rec)
     counterparts: dict[str, list[dict[str, Any]]] = {}
     for side in sides:
@@ -267,7 +267,7 @@ def _draft(
         return write_run_pages(site, "report/runs", rec, checks, counterparts, traces=write_timelines(rec, site))
 
     def write_side(side: Sides) -> None:
-        write_comparison(dataclasses.replace(site, notes=(), run_pages=False, recording={}), side, counterparts)
+        write_comparison(replace(site, notes=(), run_links={}, recording={}), side, counterparts)
 
     parts: list[Callable[[], Any]] = [write_runs, *(partial(write_side, side) for side in sides)]
     parts += [partial(_write_explore, site, rec, studies, sides), write_lists]
@@ -307,7 +307,7 @@ def write_run_pages(
         if said["first"]:
             first[run_id] = said["first"]
         if run["status"] == "ok":
-            more |= _measured_in(dataclasses.replace(rec, runs=rec.runs[rec.runs["run_id"].astype(str) == run_id]))
+            more |= _measured_in(replace(rec, runs=rec.runs[rec.runs["run_id"].astype(str) == run_id]))
         site.write(f"{path}.md", "run_page.md", answer, **more, said=said)
     return first
 
@@ -326,15 +326,19 @@ class Sides:
         return _folder_of(self.name, letter)
 
 
-def _with_pages(rec: store.Recording, compared: Mapping[str, Comparison]) -> list[Sides]:
-    """The comparisons by name, with their pages. A run of the report `rec` has its page there already; each other run
-    that is compared gets one, in the first comparison that it is in."""
-    known = {run: f"report/runs/{file_name(run[0])}" for run in _measured_at(rec.runs)}
+RunPages = Mapping[tuple[str, str], str]
+"""Path below docs, without .md, of the page of each run that has one, by run id and start."""
+
+
+def _with_pages(rec: store.Recording, compared: Mapping[str, Comparison]) -> tuple[RunPages, list[Sides]]:
+    """The pages of all runs, and the comparisons by name with theirs. A run of the report `rec` has its page there
+    already; each other run that is compared gets one, in the first comparison that it is in."""
+    known = {run: page_of_run(run[0]) for run in _measured_at(rec.runs)}
     sides = []
     for name, made in compared.items():
         links = _links(known, made, file_name(name) if name else "")
         sides.append(Sides(name=name, compared=made, links=links, said=comparison.answer(made, links)))
-    return sides
+    return known, sides
 
 
 def _links(known: dict[tuple[str, str], str], compared: Comparison, name: str = "") -> comparison.Links:
@@ -371,7 +375,7 @@ def _write_explore(
     site: Site, rec: store.Recording, studies: Mapping[str, store.Recording], sides: Sequence[Sides]
 ) -> None:
     """Write the page of all runs."""
-    pages = {run: f"report/runs/{file_name(run[0])}" for run in _measured_at(rec.runs)}
+    pages = {run: page_of_run(run[0]) for run in _measured_at(rec.runs)}
     for side in sides:
         for letter, compared, _ in _compared_runs(side.compared):
             for run in _measured_at(compared.runs):
@@ -384,13 +388,19 @@ def _write_explore(
         parts.append(explore.Part(name=study, page=page, run_pages=pages, rec=other))
     bands = differences.bands_of(rec, studies[AGAIN]) if AGAIN in studies else None
     sizes = run_grid.sizes_in_order(pd.concat([part.rec.runs for part in parts], ignore_index=True))
-    of_all = dataclasses.replace(site, sizes=sizes)
+    of_all = replace(site, sizes=sizes)
     of_all.write(f"report/{explore.SLUG}.md", "explore.md", explore.answer(parts, bands.wall if bands else None))
 
 
 def write_comparison(site: Site, sides: Sides, counterparts: Mapping[str, list[dict[str, Any]]]) -> None:
     """Write the pages of a comparison and of its pairs, where there are several, and of runs that have none yet."""
     compared, links = sides.compared, sides.links
+    notes = {
+        letter: environment.mix(side.recording.runs, is_main=False, side=f"{letter}, {side.label}")
+        for letter, side, _ in _compared_runs(compared)
+        if side.recording
+    }
+    site = replace(site, notes=tuple(notes.values()))
     site.write(f"{links.comparison}.md", "comparison.md", sides.said)
     if len(compared.pairs) > 1:
         for pair, path in zip(compared.pairs, links.pairs, strict=True):
@@ -401,7 +411,8 @@ def write_comparison(site: Site, sides: Sides, counterparts: Mapping[str, list[d
         if here and side.recording:
             rec = _of_runs(side.recording, here)
             checks = ask(reconciliation, rec, studies={}).tables["checks"].rows
-            write_run_pages(site, folder.rstrip("/"), rec, checks, counterparts, side=f"{letter}, {side.label}")
+            of_side = replace(site, notes=(notes[letter],))
+            write_run_pages(of_side, folder.rstrip("/"), rec, checks, counterparts, side=f"{letter}, {side.label}")
 
 
 def _of_runs(rec: store.Recording, run_ids: list[str]) -> store.Recording:
@@ -411,7 +422,7 @@ def _of_runs(rec: store.Recording, run_ids: list[str]) -> store.Recording:
         frame = getattr(rec, name)
         if "run_id" in frame:
             tables[name] = frame[frame["run_id"].astype(str).isin(run_ids)].reset_index(drop=True)
-    return dataclasses.replace(rec, **tables)
+    return replace(rec, **tables)
 
 
 def _measured_in(rec: store.Recording) -> dict[str, Any]:
@@ -468,13 +479,17 @@ def write_questions(
     docs: Path,
     studies: Mapping[str, store.Recording] = MappingProxyType({}),
     compared: Sequence[Mapping[str, Any]] = (),
+    known: RunPages = MappingProxyType({}),
     processes: int = 1,
 ) -> tuple[Site, Answer]:
     """Write the pages of questions and studies, the reconciliation, and the overview with their verdicts; gives the
-    reconciliation, too. compared: facts of the pages of comparisons, for the overview."""
+    reconciliation, too. compared: facts of the pages of comparisons, for the overview. known: pages of runs of
+    studies; the others are on that of all runs."""
     site = _site_of(rec, docs)
     bands = differences.bands_of(rec, studies[AGAIN]) if AGAIN in studies else None
-    twin = _Twin(studies[BF16], _site_of_study(site, studies[BF16], rec.runs)) if BF16 in studies else None
+    twin = None
+    if BF16 in studies:  # its pages have as many rows as those of `rec`: with links they are too large
+        twin = _Twin(studies[BF16], replace(_site_of_study(site, BF16, studies[BF16], rec.runs, known), run_links={}))
     calibration = rates_of([*studies.values(), rec])
     checked = ask(reconciliation, rec, studies=studies)  # before the questions, which share what it computes
 
@@ -492,7 +507,7 @@ def write_questions(
         studied = studies.get(question.STUDY) if question.STUDY else rec
         if studied is None:
             return _write_question(site, letter, question, _not_recorded(question), None, "not_recorded.md")
-        own = site if studied is rec else _site_of_study(site, studied, rec.runs)
+        own = site if studied is rec else _site_of_study(site, question.STUDY, studied, rec.runs, known)
         return _write_question(own, letter, question, answer_study(question, studied), studied.runs)
 
     parts = [partial(write_question, *asked) for asked in QUESTIONS.items()]
@@ -569,17 +584,23 @@ def _site_of(rec: store.Recording, docs: Path) -> Site:
     folder = Path(__file__).parent / "pages" / "questions"
     notes = (environment.mix(rec.runs, is_main=True),)
     columns, sizes = tuple(run_grid.case_columns(rec.runs)), run_grid.sizes_in_order(rec.runs)
-    return Site(docs, (folder,), labels, columns, notes=notes, sizes=sizes, recording=_version(rec.manifest))
+    links = {run: page_of_run(run) for run in rec.runs["run_id"].astype(str)}
+    version = _version(rec.manifest)
+    return Site(docs, (folder,), labels, columns, run_links=links, notes=notes, sizes=sizes, recording=version)
 
 
-def _site_of_study(site: Site, studied: store.Recording, main: pd.DataFrame) -> Site:
+def _site_of_study(site: Site, study: str, studied: store.Recording, main: pd.DataFrame, known: RunPages) -> Site:
     """Where pages of a study are written: they name its cases, and say where its runs are a mix, beside what is said
-    of `main`, which may be the same."""
+    of `main`, which may be the same. Runs without a page in `known` have their row on the page of all runs."""
     runs = studied.runs
     notes = site.notes if runs is main else (*site.notes, environment.mix(runs, is_main=False))
     columns = tuple(run_grid.case_columns(runs))
     sizes, version = run_grid.sizes_in_order(runs), _version(studied.manifest)
-    return dataclasses.replace(site, case_columns=columns, run_pages=False, notes=notes, sizes=sizes, recording=version)
+    page = f"report/{explore.SLUG}#{{}}"
+    links = {
+        run[0]: known.get(run) or page.format(file_name(explore.anchor_of(study, run[0]))) for run in _measured_at(runs)
+    }
+    return replace(site, case_columns=columns, run_links=links, notes=notes, sizes=sizes, recording=version)
 
 
 def _not_recorded(question: ModuleType) -> Answer:

@@ -110,8 +110,15 @@ def room_of(module):
     return ".".join(module.split(".")[:2])
 
 
+def package_of(path):
+    """The package that relative imports of a file start from; none of `jobs.injected`, which runs in other programs."""
+    if not path.is_relative_to(ROOT) or "injected" in path.parts:
+        return ""
+    return ".".join(path.relative_to(ROOT).parent.parts)
+
+
 def imports_of(path, at_run_time_only=False):
-    """Modules and names that a file imports. What is relative, in `jobs.injected` alone, has no package before it."""
+    """Modules and names that a file imports; in `jobs.injected` what is relative has no package before it."""
     tree = ast.parse(path.read_text())
     hidden = set()
     if at_run_time_only:
@@ -123,8 +130,12 @@ def imports_of(path, at_run_time_only=False):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            base = node.module
+            if node.level and (package := package_of(path)):
+                parts = package.split(".")
+                base = ".".join([*parts[: len(parts) - node.level + 1], *([node.module] if node.module else [])])
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 def ours(names):

@@ -1,5 +1,6 @@
 """What the *Extend* page says to do is done here as it says it."""
 
+import ast
 import importlib.util
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from analysis.reference import gpus, kernel_families
 from analysis.render.site import Site
 from jobs.sweep.plan import load_sweep
 from tests import synthetic
+from tests.test_architecture import SAYS_NOTHING, bound_names
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "site" / "extend.md"
@@ -54,6 +56,11 @@ def test_the_question_becomes_a_page(tmp_path):
     assert "A training step needs **" in written and "The highest peak is " in written
     assert "OOM in forward" in written, "a run that did not finish says so"
     assert (tmp_path / "docs/report/csv/peak-memory/peaks.csv").is_file()
+
+
+def test_its_code_keeps_the_rules_of_names():
+    names = {name for _, name, _ in bound_names(ast.parse(blocks("python")[0]))}
+    assert names and not names & SAYS_NOTHING
 
 
 def test_the_sweep_has_the_new_size(tmp_path):

@@ -94,9 +94,9 @@ def conditions(runs: pd.DataFrame) -> dict[str, Any]:
     return values | {key: (int(ok[name].min()), int(ok[name].max())) for key, name in names.items() if len(ok)}
 
 
-def mix(runs: pd.DataFrame, is_main: bool) -> Answer:
+def mix(runs: pd.DataFrame, is_main: bool, side: str = "") -> Answer:
     """Whether the runs of one recording are a mix, as of `jobs.contract.versions`: what differs, each with its values
-    and their numbers of runs. `is_main`: the Environment page is about these runs."""
+    and their numbers of runs. `is_main`: the Environment page is about these runs. side: of two sides, theirs."""
     machines = runs[list(COMPARED)].astype(object)
     different = differing(machines.where(machines.notna(), "").to_dict("records"))
     rows = pd.DataFrame(
@@ -105,7 +105,7 @@ def mix(runs: pd.DataFrame, is_main: bool) -> Answer:
     )
     words = rows.assign(property=rows["property"].map(PROPERTIES), value=rows["value"].replace("", UNKNOWN))
     claim = Claim("mix", words, facts=lambda claimed: {"num_all": len(runs), "by": _by_property(claimed)})
-    return assemble({"is_main": is_main}, [claim], [], [])
+    return assemble({"is_main": is_main, "side": side}, [claim], [], [])
 
 
 def _by_property(rows: pd.DataFrame) -> list[dict]:

@@ -72,6 +72,11 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
     return assemble(facts, [], [table], [])
 
 
+def anchor_of(part: str, run_id: str) -> str:
+    """Of the row of a run of the part of this name."""
+    return f"{part}-{run_id}"
+
+
 def _values(rows: pd.DataFrame, key: str) -> list[dict[str, str]]:
     """The values of a column in order, as the page and as the recordings have them."""
     values = rows[key].drop_duplicates()
@@ -104,5 +109,5 @@ def _rows(part: Part) -> pd.DataFrame:
     if "repeat" in rows and rows["repeat"].nunique() > 1:  # a column of its own would be empty in all other recordings
         rows["recording"] = [f"{part.name} {number}" for number in rows["repeat"]]
     rows["size_leads_to"] = [part.run_pages.get(run, "") for run in measured_at]
-    rows[ANCHOR] = [f"{part.name}-{run}" for run in rows["run_id"]]
+    rows[ANCHOR] = [anchor_of(part.name, run) for run in rows["run_id"]]
     return rows.drop(columns="busy_ns")

@@ -55,5 +55,5 @@ def _cell(row: dict | None, root: str) -> Markup:
         f" {row['launch_wait']:.0%}"
     )
     if row["has_page"]:
-        words = Markup('<a href="{}">{}</a>').format(tables.run_link(row["run_id"], root), words)
+        words = Markup('<a href="{}">{}</a>').format(tables.address(tables.page_of_run(row["run_id"]), root), words)
     return Markup('<td class="{}" title="{}">{}</td>').format(bound, text.escape(title), words)

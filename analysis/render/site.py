@@ -74,16 +74,16 @@ class Site:
     """Writes pages under `docs` (the MkDocs source folder): `index.md` and everything below `report/`.
 
     `families` are the labels of the kernel families by key; `case_columns` name a case in sentences, which link to the
-    run's page where there are `run_pages`. What the `notes` say, each with the template mix.md, stands at the top of
-    every page. `sizes` are names of models, the smallest first. `recording`: name, date and commit of the program of
-    what the pages are about, for their feet.
+    page of the run. `run_links` have that by run id: its path below docs, without .md. What the `notes` say, each with
+    the template mix.md, stands at the top of every page. `sizes` are names of models, the smallest first. `recording`:
+    name, date and commit of the program of what the pages are about, for their feet.
     """
 
     docs: Path
     template_folders: tuple[Path, ...]
     families: Mapping[str, str]
     case_columns: tuple[str, ...]
-    run_pages: bool = True
+    run_links: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[Answer, ...] = ()
     sizes: tuple[str, ...] = ()
     recording: Mapping[str, str] = field(default_factory=dict)
@@ -280,11 +280,11 @@ class _Page:
         return tables.to_html(table, csv_link, self.root, dict(self.site.families), anchor, self.site.sizes)
 
     def _linked(self, table: Table) -> Table:
-        """The table, with the names of runs as text where they have no pages."""
-        if self.site.run_pages:
+        """The table, with where the names of its runs lead to."""
+        if "run_id" not in table.rows or not any(column.kind == "run" for column in table.columns):
             return table
-        columns = [replace(column, kind="text") if column.kind == "run" else column for column in table.columns]
-        return replace(table, columns=tuple(columns))
+        links = [self.site.run_links.get(run, "") if isinstance(run, str) else "" for run in table.rows["run_id"]]
+        return replace(table, rows=table.rows.assign(**{tables.RUN_LEADS_TO: links}))
 
     def heat(self, key: str) -> Markup:
         """The table `key` as a map: one row per size, one column per context length."""
@@ -358,6 +358,7 @@ class _Page:
         words = (str(label_of_value(name, row[name])) for name in self.site.case_columns if name in row)
         label = text.inline(" · ".join(words))
         run = row.get("run_id")
-        if not isinstance(run, str) or not run or not self.site.run_pages:
+        page = self.site.run_links.get(run, "") if isinstance(run, str) else ""
+        if not page:
             return Markup('<span class="case">{}</span>').format(label)
-        return Markup('<a class="case" href="{}">{}</a>').format(tables.run_link(run, self.root), label)
+        return Markup('<a class="case" href="{}">{}</a>').format(tables.address(page, self.root), label)

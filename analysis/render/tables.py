@@ -12,6 +12,8 @@ from analysis.answer import ANCHOR, NOT_MEASURED, Column, Table
 from analysis.render import text
 from jobs.contract.axes import label_of_value, words_of_value
 
+RUN_LEADS_TO = "run_leads_to"
+"""Column of rows that tell of a run: path of its page below docs, without .md; empty where it has none."""
 SCALE = {"ms": 1e6, "us": 1e3, "gflop": 1e9, "bytes": 2**30, "mib": 2**20, "share": 0.01, "points": 0.01}
 UNIT = {
     "ms": "ms",
@@ -172,7 +174,7 @@ def _heat_cell(row: dict | None, value: Column, low: float, high: float, root: s
     return Markup('<td class="shade{}" style="--shade:{}"><a href="{}" title="{}">{}</a></td>').format(
         " deep" if shade > 0.75 else " middle" if shade > 0.5 else "",
         f"{shade:.3f}",
-        run_link(row["run_id"], root),
+        address(page_of_run(row["run_id"]), root),
         text.escape(title),
         text.number(shown, text.decimals_for([shown]) if shown < 100 else 0),
     )
@@ -262,13 +264,13 @@ def _cell(
         return Markup("<td{}{}>{}</td>").format(_raw(value, shown), bar, shown)
     named, value = value, label_of_value(column.key, value)
     if column.kind == "run":
-        run = row.get("run_id")
+        page = row.get(RUN_LEADS_TO)
         label = text.escape(value)
-        if not isinstance(run, str) or not run:
+        if not page:
             return _plain(label)
         case = [_case_word(other, row) for other in columns if other is column or other.key in CASE]
         said = Markup(' aria-label="{}"').format(text.escape(", ".join(case))) if len(case) > 1 else Markup("")
-        return Markup('<td><a href="{}"{}>{}</a></td>').format(run_link(run, root), said, label)
+        return Markup('<td><a href="{}"{}>{}</a></td>').format(address(page, root), said, label)
     if column.kind == "kernel":
         return Markup('<td class="kernel">{}</td>').format(kernel_details(value, row.get("family"), families))
     if column.kind == "kernel_entry":
@@ -279,7 +281,7 @@ def _cell(
         label = text.escape(value)
         if not page and row.get(ANCHOR):
             return Markup('<td><a href="#{}">{}</a></td>').format(text.file_name(row[ANCHOR]), label)
-        return Markup('<td><a href="{}{}.html">{}</a></td>').format(root, page, label) if page else _plain(label)
+        return Markup('<td><a href="{}">{}</a></td>').format(address(page, root), label) if page else _plain(label)
     if column.kind == "words":
         return Markup('<td class="wrap">{}</td>').format(text.escape(value))
     if column.kind == "prose":
@@ -318,10 +320,18 @@ def _raw(value: float, shown: str) -> Markup:
     return Markup(" data-v") if exact == shown else Markup(' data-v="{}"').format(exact)
 
 
-def run_link(run_id: str, root: str) -> str:
-    """Link to a run's page from a page at the top (root ""), in report/ (root "../") or beside it."""
-    folder = {"": "report/runs/", "../": "runs/"}.get(root, "")
-    return f"{folder}{text.file_name(run_id)}.html"
+def page_of_run(run_id: str) -> str:
+    """Path below docs of the page of a run of the main recording, without .md."""
+    return f"report/runs/{text.file_name(run_id)}"
+
+
+def address(page: str, root: str) -> str:
+    """Link to a page (path below docs without .md, perhaps with an anchor) from one at the top (root ""), in report/
+    (root "../") or below it."""
+    path, mark, anchor = page.partition("#")
+    if root == "../" and path.startswith("report/"):
+        root, path = "", path.removeprefix("report/")
+    return f"{root}{path}.html{mark}{anchor}"
 
 
 def kernel_details(name: str, family: str | None = None, families: dict[str, str] | None = None) -> Markup:

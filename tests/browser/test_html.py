@@ -10,6 +10,7 @@ import pytest
 
 from analysis.render import links
 from tests.browser.serving import BASE_PATH, pages_of
+from tests.site_builder import ROOT
 
 LARGEST_PAGE = 300 * 1000
 LARGEST_EXPLORE = 800 * 1000
@@ -74,8 +75,11 @@ def test_nothing_is_loaded_from_elsewhere(site, pages):
     for style in site.rglob("*.css"):
         found = re.findall(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^)\"']*)", style.read_text(encoding="utf-8"))
         assert not found, style.name
-    own = (site / "assets" / "report.js").read_text(encoding="utf-8")
-    assert "//" not in re.sub(r"^\s*//.*$", "", own, flags=re.MULTILINE)
+    own = sorted(path.name for path in (ROOT / "site" / "assets").glob("*.js"))
+    assert {"report.js", "step.js", "explore.js"} <= {*own}
+    for name in own:
+        code = (site / "assets" / name).read_text(encoding="utf-8")
+        assert "//" not in re.sub(r"^\s*//.*$", "", code, flags=re.MULTILINE), name
 
 
 def test_pages_and_site_stay_small(site, pages):

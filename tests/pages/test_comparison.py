@@ -59,14 +59,14 @@ def captures(tmp_path_factory):
 
 
 def links_of(rec, compared):
-    (sides,) = write_site._with_pages(rec, {"": compared})
+    _, (sides,) = write_site._with_pages(rec, {"": compared})
     return sides.links
 
 
 def written(compared, folder, rec):
     """The pages of a comparison by path, without drawings; those of its runs too, where `rec` has none."""
-    (sides,) = write_site._with_pages(rec, {"": compared})
-    site = Site(folder, (), {}, ("size", "context_length"), run_pages=False)
+    _, (sides,) = write_site._with_pages(rec, {"": compared})
+    site = Site(folder, (), {}, ("size", "context_length"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charts, "render", lambda *arguments, **options: "<svg></svg>")
         write_site.write_comparison(site, sides, comparison.counterparts(compared, sides.links))
@@ -168,7 +168,7 @@ def test_a_run_of_the_report_keeps_its_page_and_others_get_one(compared, links, 
     assert re.search(r"kernel time \S+ (ms|µs) in A, \S+ (ms|µs) in B, beyond the noise band \(\+", page)
     assert '<a href="../../report/comparison/small-ctx128-fp32-naive-forward.html">why</a>' in page
     assert (
-        'href="../report/comparison/small-ctx128-fp32-naive-forward.html">small context 128 forward</a>'
+        'href="comparison/small-ctx128-fp32-naive-forward.html">small context 128 forward</a>'
         in pages["report/comparison.md"]
     )
 

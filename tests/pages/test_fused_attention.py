@@ -89,7 +89,7 @@ def rows_of(answer, key):
 def page(answer, rec, tmp_path):
     labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
     questions = Path(fused_attention.__file__).parent
-    site = Site(tmp_path, (questions,), labels, tuple(run_grid.case_columns(rec.runs)), run_pages=False)
+    site = Site(tmp_path, (questions,), labels, tuple(run_grid.case_columns(rec.runs)))
     site.write("report/f.md", "fused_attention.md", answer, letter="f", title=fused_attention.TITLE)
     return (tmp_path / "report" / "f.md").read_text()
 

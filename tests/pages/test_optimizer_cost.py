@@ -70,7 +70,7 @@ def stretched(rec, words, factor):
 
 def page(tmp_path, answer):
     folder = Path(optimizer_cost.__file__).parent
-    site = Site(tmp_path, (folder,), {}, ("size", "context_length", "optimizer"), run_pages=False)
+    site = Site(tmp_path, (folder,), {}, ("size", "context_length", "optimizer"))
     site.write("report/optimizer-cost.md", "optimizer_cost.md", answer, letter="l", title=optimizer_cost.TITLE)
     return (tmp_path / "report" / "optimizer-cost.md").read_text()
 

@@ -87,7 +87,7 @@ def slower(rec, words, factor):
 def page(tmp_path, answer):
     folder = Path(precision.__file__).parent
     labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
-    site = Site(tmp_path, (folder,), labels, ("size", "context_length", "precision"), run_pages=False)
+    site = Site(tmp_path, (folder,), labels, ("size", "context_length", "precision"))
     site.write("report/precision.md", "precision.md", answer, letter="j", title=precision.TITLE)
     return (tmp_path / "report" / "precision.md").read_text()
 

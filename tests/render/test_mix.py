@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from analysis import write_site
+from analysis.comparison.noise import SHIPPED
+from analysis.comparison.verdict import compare
 from analysis.pages import environment
 from analysis.recording import store as reading
+from tests.pages.test_comparison import recorded
 from tests.synthetic import recording
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -71,6 +74,17 @@ def test_of_a_study_that_is_a_mix_its_page_says_so(tmp_path):
     found = {path: said for path, said in notes(tmp_path).items() if said}
     assert list(found) == ["report/memory-use.md"]
     assert "runs of this study were not measured with the same driver: 2 (59 runs), 1 (1 run)." in found.popitem()[1][0]
+
+
+@pytest.mark.long
+def test_pages_of_a_comparison_say_which_side_is_a_mix(tmp_path):
+    first, second = recorded("before"), recorded("after", 1.5)
+    second.recording.runs["torch"] = ["2.11", "2.12"]
+    write_site.write(first.recording, tmp_path, compared=compare(first, second, SHIPPED))
+    said = {path: found for path, found in notes(tmp_path).items() if found}
+    assert said.keys() == {path for path in notes(tmp_path) if path.startswith(("report/comparison", "report/runs-b"))}
+    for found in said.values():
+        assert "the 2 runs of B, after were not measured with the same torch: 2.11 (1 run), 2.12 (1 run)" in found[0]
 
 
 @pytest.mark.long
