@@ -16,7 +16,7 @@ from rich.progress import track
 
 from jobs.contract.axes import Run
 from jobs.contract.integrity import restore
-from jobs.contract.layout import RunRecord
+from jobs.contract.layout import MANIFEST, RunRecord
 from jobs.contract.words import counted
 from jobs.executor.events import EventSink, JsonEvents, Meter, Terminal, clock
 from jobs.executor.failures import CollectorError
@@ -347,7 +347,7 @@ def recordings_to_show(results: Path, named: list[Path], shipped: bool) -> list[
     for folder in named:
         restore(folder)
     if not shipped:
-        if absent := [folder for folder in named if not (folder / "manifest.json").is_file()]:
+        if absent := [folder for folder in named if not (folder / MANIFEST).is_file()]:
             raise fail(f"--recording {absent[0]}: no recording is there; `ingest` makes one", USAGE)
         named = [Path(os.path.abspath(folder)) for folder in named]  # `.` has no name
         by_name = {folder.name: folder for folder in named}

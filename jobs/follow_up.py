@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from jobs.contract.integrity import clear, find_folders, replace, restore
-from jobs.contract.layout import SCRIPT
+from jobs.contract.layout import MANIFEST, SCRIPT
 from jobs.executor.events import Emit
 from jobs.executor.temporary import remove_abandoned, temporary_folder
 
@@ -39,12 +39,12 @@ class StepFailed(Exception):
 
 def shipped_recordings() -> list[Path]:
     """The recordings that come with the program."""
-    return find_folders(ROOT / "site" / "data", "manifest.json")
+    return find_folders(ROOT / "site" / "data", MANIFEST)
 
 
 def own_recordings(results: Path) -> list[Path]:
     """The recordings that jobs made below `results`, as of `find_folders`."""
-    return find_folders(results / "recordings", "manifest.json")
+    return find_folders(results / "recordings", MANIFEST)
 
 
 def ingest(sweep: Path, recording: Path, emit: Emit) -> bool:
@@ -110,7 +110,7 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit, price_per_hou
 def is_of_script(recording: Path) -> bool:
     """Whether a recording is of somebody's own script."""
     try:
-        return bool(json.loads((recording / "manifest.json").read_text(encoding="utf-8")).get(SCRIPT))
+        return bool(json.loads((recording / MANIFEST).read_text(encoding="utf-8")).get(SCRIPT))
     except (OSError, ValueError, AttributeError):
         return False  # `report` says what is wrong with it
 

@@ -57,7 +57,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "kernel_ns": "sum of their durations",
         "share": "of all kernel time",
         "busy_ns": "time in which at least one of them ran, summed over GPUs",
-        "host_ns": "host time of the phase's outermost ranges; null where it has none",
+        "host_ns": "host time of the phase's outermost ranges, summed over processes; null where it has none",
         "exact_share": "part of kernel_ns whose phase is known from the launching thread itself",
         "linked_share": "part that is known so, and linked to its operation of forward by PyTorch's number",
         "phase_share": "part whose phase is known by time, from ranges of other threads",

@@ -30,7 +30,7 @@ def contents(folder: Path) -> list[str]:
     for name, size in manifest["tables"].items():
         columns = pq.read_schema(folder / f"{name}.parquet").names
         lines.append(f"{name:12} {size['rows']:>12,} {size['bytes']:>12,}  {', '.join(columns)}")
-    lines += ["", "manifest.json"]
+    lines += ["", store.MANIFEST]
     for key, value in manifest.items():
         if key == "runs":
             lines += [f"  runs: {len(value)}", *(f"    {_status(run)}" for run in value)]

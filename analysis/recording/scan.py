@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.contract.integrity import load_json
+from jobs.contract.layout import MANIFEST
 from jobs.contract.privacy import SECRET_VARIABLE, find_name, find_private, hash_names, names_of_machine, readings
 
 HASHED_NAMES = "hashed_names"
@@ -124,7 +125,7 @@ def scan_public(folder: Path) -> list[Finding]:
             findings.append(Finding(kind="a link or a pipe, where only files belong", where=where, beginning=""))
     if findings:
         return findings
-    for file in sorted(folder.rglob("manifest.json")):
+    for file in sorted(folder.rglob(MANIFEST)):
         if names := load_json(file).get(HASHED_NAMES):
             hashed.update(names)
             where = file.relative_to(folder).as_posix()

@@ -34,7 +34,7 @@ from jobs.contract.integrity import (
     restore,
     with_digest,
 )
-from jobs.contract.layout import STATUSES
+from jobs.contract.layout import MANIFEST, STATUSES
 
 pd.set_option("mode.string_storage", "python")
 """Tables here are many and most are small: pyarrow's strings, the default, take longer for each of them."""
@@ -329,7 +329,6 @@ _ARROW = {
 }
 
 
-MANIFEST = "manifest.json"
 FILES = {MANIFEST, *(f"{name}.parquet" for name in TABLES)}
 """All that a recording holds."""
 

@@ -18,7 +18,7 @@ COLUMNS = {
     "kernel_ns": "sum of their durations",
     "busy_share": "GPU busy, of the elapsed time of all GPUs used",
     "top_family": "kernel family with most kernel time, and its share",
-    "attributed_share": "part of kernel time whose phase is known from ranges, exactly or by time",
+    "attributed_share": "part of kernel time placed by ranges: in a phase, or in any range where nothing tells a phase",
     "inferred_share": "part whose phase is inferred without a range",
 }
 

@@ -3,10 +3,12 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 from analysis.recording.store import TABLES
 from jobs.contract import axes
 from jobs.contract.axes import AXES, Run, default_of, label_of_value, listed_axes, reading_order
+from jobs.contract.modes import MODES
 from jobs.sweep.plan import Sweep
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +20,10 @@ NEW_AXIS = """
         Axis(order=11, label="activation", token="act_{}".format, meaning="swiglu | relu"),
     ] = "swiglu"
 """
+
+
+def test_the_modes_of_the_axis_are_those_that_have_phases():
+    assert get_args(axes.Mode) == MODES
 
 
 def test_a_run_at_its_defaults_is_named_by_its_case():

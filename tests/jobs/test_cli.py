@@ -33,6 +33,15 @@ def test_every_command_and_option_has_help(name):
     assert all(parameter.help for parameter in command_.params if parameter.name != "help")
 
 
+def test_help_needs_neither_torch_nor_pandas():
+    program = (
+        "import sys\nfrom jobs.__main__ import app\nsys.argv = ['profiler-job', '--help']\n"
+        "try: app()\nexcept SystemExit: print({'torch', 'pandas', 'pyarrow', 'altair'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1] == "set()", done.stdout + done.stderr
+
+
 def test_help_lists_every_command():
     out = jobs("--help").stdout
     assert all(name in out for name in COMMANDS)
