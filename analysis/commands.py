@@ -338,7 +338,6 @@ def report(
     price_per_hour: Annotated[
         float | None, typer.Option(min=0, help="Price of the GPUs of one run, to show that of tokens.")
     ] = None,
-    processes: Annotated[int, typer.Option(min=0, help="How many write pages side by side; 0: one a core.")] = 0,
 ) -> None:
     """Write the pages of a recording; `mkdocs build` then makes the site.
 
@@ -346,7 +345,6 @@ def report(
     compared.
     """
     from analysis import write_site
-    from analysis.side_by_side import usable_cores
 
     comparison = None
     if compared is None and (a or b or noise or skip or per_token):
@@ -369,7 +367,7 @@ def report(
             raise typer.Exit(comparing.NOT_COMPARABLE)
     try:
         folders = recording or write_site.recordings_in(docs / "data")
-        published = write_site.publish(folders, docs, comparison, price_per_hour, processes or usable_cores())
+        published = write_site.publish(folders, docs, comparison, price_per_hour)
     except RecordingError as error:
         ingesting.print_line(f"error: {error}")
         raise typer.Exit(2) from error

@@ -7,10 +7,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -50,7 +49,6 @@ from analysis.render.text import file_name, inline, plain
 from analysis.show.advice import of_run
 from analysis.show.findings import FINDING, sentences
 from analysis.show.verdict import of_gpus, of_phases
-from analysis.side_by_side import run_all
 from jobs.contract.layout import SCRIPT
 from jobs.contract.studies import AGAIN, BF16
 
@@ -83,12 +81,11 @@ def publish(
     docs: Path,
     compared: Comparison | None = None,
     price_per_hour: float | None = None,
-    processes: int = 1,
 ) -> Published:
     """Write the report of the recordings in `folders` below `docs`. Those of one study are taken together, and so are
     those of none, which the report is about; a study alone is what its report is about. compared: has pages of its own,
     beside those of recordings that can be compared. price_per_hour: of the GPUs of one run, to show that of tokens,
-    with today's date. processes: how many write pages side by side. Raises RecordingError."""
+    with today's date. Raises RecordingError."""
     loaded = [store.load(folder) for folder in folders]
     by_study: dict[str, dict[Path, store.Recording]] = {}
     for folder, rec in zip(folders, loaded):
@@ -107,8 +104,7 @@ def publish(
     downloads = downloads if len(downloads) == len(folders) else {}
     price = None if price_per_hour is None else telemetry.Price(price_per_hour, date.today())
     shown = comparisons_of(loaded)
-    more: dict[str, Any] = {"compared": compared, "shipped": shown, "price": price, "processes": processes}
-    return write(main, docs, studies, downloads=downloads, **more)
+    return write(main, docs, studies, downloads=downloads, compared=compared, shipped=shown, price=price)
 
 
 def _refuse_doubled_runs(recordings: Mapping[Path, store.Recording]) -> None:
@@ -182,7 +178,6 @@ def write(
     compared: Comparison | None = None,
     shipped: Mapping[str, Comparison] = MappingProxyType({}),
     price: telemetry.Price | None = None,
-    processes: int = 1,
 ) -> Published:
     """Write all generated pages of `rec` and of the `studies` by name below `docs`; `downloads`: manifests by
     folder of docs/data, where all of it is there to be had; `compared`: two sides, which have pages, too, and
@@ -194,7 +189,7 @@ def write(
     with tempfile.TemporaryDirectory() as draft:
         both = ({"": compared} if compared else {}) | dict(shipped)
         benchmarked = docs / "data" / "benchmarks"
-        written = _draft(rec, studies, Path(draft), benchmarked, downloads, both, price, processes)
+        written = _draft(rec, studies, Path(draft), benchmarked, downloads, both, price)
         _settle(Path(draft), docs)
     return written
 
@@ -225,7 +220,6 @@ def _draft(
     downloads: Mapping[str, dict],
     compared: Mapping[str, Comparison],
     price: telemetry.Price | None,
-    processes: int,
 ) -> Published:
     """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
     published, rec = rec, of_finished_runs(rec)
@@ -237,7 +231,7 @@ def _draft(
     if is_script:
         site, checked, verdict = write_overview_of_script(rec, docs, summary)
     else:
-        site, checked = write_questions(rec, docs, studies, summary, known, processes)
+        site, checked = write_questions(rec, docs, studies, summary, known)
     measured_in = _measured_in(rec)
     counterparts: dict[str, list[dict[str, Any]]] = {}
     for side in sides:
@@ -269,9 +263,13 @@ def _draft(
     def write_side(side: Sides) -> None:
         write_comparison(replace(site, notes=(), run_links={}, recording={}), side, counterparts)
 
-    parts: list[Callable[[], Any]] = [write_runs, *(partial(write_side, side) for side in sides)]
-    parts += [partial(_write_explore, site, rec, studies, sides), write_lists]
-    first, *_ = run_all(parts if is_script else [*parts, write_tested], processes)
+    if not is_script:
+        write_tested()
+    write_lists()
+    _write_explore(site, rec, studies, sides)
+    first = write_runs()
+    for side in sides:
+        write_side(side)
     if verdict and len(first) == 1:  # of the one run of a script
         (lines,) = first.values()
         verdict = "\n".join([verdict, "", "What to change first:", *(f"- {line}" for line in lines)])
@@ -480,7 +478,6 @@ def write_questions(
     studies: Mapping[str, store.Recording] = MappingProxyType({}),
     compared: Sequence[Mapping[str, Any]] = (),
     known: RunPages = MappingProxyType({}),
-    processes: int = 1,
 ) -> tuple[Site, Answer]:
     """Write the pages of questions and studies, the reconciliation, and the overview with their verdicts; gives the
     reconciliation, too. compared: facts of the pages of comparisons, for the overview. known: pages of runs of
@@ -510,9 +507,8 @@ def write_questions(
         own = site if studied is rec else _site_of_study(site, question.STUDY, studied, rec.runs, known)
         return _write_question(own, letter, question, answer_study(question, studied), studied.runs)
 
-    parts = [partial(write_question, *asked) for asked in QUESTIONS.items()]
-    parts += [partial(write_study, *asked) for asked in STUDIES.items()]
-    said = dict(zip([*QUESTIONS, *STUDIES], run_all(parts, processes), strict=True))
+    said = {letter: write_question(letter, question) for letter, question in QUESTIONS.items()}
+    said |= {letter: write_study(letter, question) for letter, question in STUDIES.items()}
     pages: dict[str, Any] = {"conditions": environment.conditions(rec.runs)}
     leading = None
     for letter, question in STUDIES.items():

@@ -31,7 +31,6 @@ ROOMS = {
     "analysis.intervals": set(),
     "analysis.idle": set(),
     "analysis.malloc": set(),
-    "analysis.side_by_side": set(),
     "analysis.reference": {"jobs.contract", "jobs.workloads"},
     "analysis.capture": {"analysis.idle", "analysis.intervals", "jobs.contract", "analysis.reference"},
     "analysis.recording": {"jobs.contract", "analysis.reference", "analysis.capture"},
@@ -75,7 +74,6 @@ ROOMS = {
     },
     "analysis.write_site": {
         "jobs.contract",
-        "analysis.side_by_side",
         "analysis.answer",
         "analysis.reference",
         "analysis.recording",
@@ -93,7 +91,6 @@ ROOMS = {
         "analysis.comparison",
         "analysis.prediction",
         "analysis.malloc",
-        "analysis.side_by_side",
         "analysis.recording",
         "analysis.render",
         "analysis.write_site",
