@@ -385,6 +385,9 @@ def publish_data(
     study: Annotated[
         str | None, typer.Option(help="File it under a study, such as `again`, another recording of the same runs.")
     ] = None,
+    without_captures: Annotated[
+        bool, typer.Option("--without-captures", help="Leave out what nsys recorded: times, memory, energy stay.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Put a recording into site/data, after showing what becomes public.
@@ -394,7 +397,9 @@ def publish_data(
     from analysis.recording import publish_data as publishing
 
     try:
-        folder = publishing.publish_data(source, name, data, lambda text: yes or typer.confirm(text), study=study)
+        folder = publishing.publish_data(
+            source, name, data, lambda text: yes or typer.confirm(text), study=study, with_captures=not without_captures
+        )
     except (publishing.PublishError, ingesting.ResultsError, RecordingError, OSError) as error:
         ingesting.print_line(f"error: {describe_error(error)}")
         raise typer.Exit(2) from error

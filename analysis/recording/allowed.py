@@ -18,6 +18,9 @@ STATUS_NUMBER = re.compile(r"status_[a-z]+(_[a-z]+)*")
 """Columns of `runs` that only some failures have (`status_step`, bytes of an out of memory): numbers."""
 
 
+OF_CAPTURES = ("ranges", "kernels", "api", "memops", "nsys_sums")
+"""Tables of what nsys recorded."""
+
 _NOT_SAID = {"tables", DIGEST, HASHED_NAMES}
 """Fields that are written anew, or that nobody misses."""
 
@@ -64,13 +67,14 @@ class Manifest(_Allowed):
     problems: dict[str, list[str]] = {}
     nsys_schema: str = ""
     not_run: list[str] = []
+    without_captures: bool = False
     calibration: list[Rate] = []
     runs: list[RunStatus] = []
 
 
-def rewrite(source: Path, target: Path, manifest: dict) -> list[str]:
+def rewrite(source: Path, target: Path, manifest: dict, with_captures: bool = True) -> list[str]:
     """Write what may be published of the recording `source` into the folder `target`, which holds nothing else then;
-    returns a line for each thing that was left out.
+    returns a line for each thing that was left out. Without captures, what nsys recorded stays behind, too.
 
     Raises RecordingError where a table is missing or cannot be read, where a column that belongs there has a type that
     it cannot have, and where a field of the manifest has.
@@ -82,6 +86,8 @@ def rewrite(source: Path, target: Path, manifest: dict) -> list[str]:
         key = ".".join(map(str, first["loc"]))
         raise RecordingError(f"{source / store.MANIFEST}: {key}: {first['msg']}; ingest again") from error
     left_out = [f"{store.MANIFEST}: {key}" for key in manifest if key not in {*Manifest.model_fields, *_NOT_SAID}]
+    if not with_captures:
+        allowed |= {"without_captures": True, "protocol": allowed.get("protocol", {}) | {"profiled_steps": [0]}}
     tables = {}
     target.mkdir()
     for name in store.TABLES:
@@ -89,6 +95,8 @@ def rewrite(source: Path, target: Path, manifest: dict) -> list[str]:
         if not file.is_file() and name in store.OPTIONAL_TABLES:
             continue
         table = store.read_table(file)
+        if not with_captures:
+            table = _without_capture(name, table)
         kept = {column: _kept(table, name, column, file) for column in table.column_names}
         left_out += [f"{file.name}: column {column}" for column, values in kept.items() if values is None]
         written = pa.table({column: values for column, values in kept.items() if values is not None})
@@ -96,6 +104,18 @@ def rewrite(source: Path, target: Path, manifest: dict) -> list[str]:
         tables[name] = {"rows": table.num_rows, **file_facts(target / file.name).model_dump()}
     store.write_manifest(target, allowed | {"tables": tables})
     return left_out
+
+
+def _without_capture(name: str, table: pa.Table) -> pa.Table:
+    """What was measured without nsys."""
+    if name in OF_CAPTURES:
+        return table.slice(0, 0)
+    if name == "steps":
+        return table.filter(pc.not_equal(table["collector"].cast(pa.string()), "nsys"))
+    if name == "runs":
+        none = pa.array([0] * table.num_rows, pa.int64())
+        return table.set_column(table.column_names.index("profiled_steps"), "profiled_steps", none)
+    return table
 
 
 def _kept(table: pa.Table, name: str, column: str, file: Path) -> pa.Array | None:

@@ -63,9 +63,11 @@ def publish_data(
     confirm: Callable[[str], bool],
     show: Callable[[str], None] = print,
     study: str | None = None,
+    with_captures: bool = True,
 ) -> Path | None:
     """Put the recording `source` (or the one made from results folder `source`) into `data/name`; returns that folder.
-    `study` files it under another study than its sweep names.
+    `study` files it under another study than its sweep names. Without captures it holds what was timed, and is a
+    fraction as large.
 
     Shows what it holds first, then asks `confirm`, and returns None when that says no. Raises PublishError for a name
     that cannot be a folder, a study that no question is about, a recording with anything private in it, one too large,
@@ -83,10 +85,12 @@ def publish_data(
         manifest = store.read_manifest(recording)
         folder = draft / name
         changed = {"name": name} | ({} if study is None else {"study": study})
-        left_out = allowed.rewrite(recording, folder, manifest | changed)
+        left_out = allowed.rewrite(recording, folder, manifest | changed, with_captures)
         run_ids = set(store.load(folder).runs["run_id"].astype(str))
         for line in contents(folder):
             show("".join(char if char.isprintable() else " " for char in line))  # nothing moves the terminal's cursor
+        if not with_captures:
+            show("left out, as asked: what nsys recorded")
         for what in left_out:
             show(f"left out, since no recording has it: {what}")
         _check(folder, Scanner(manifest.get(HASHED_NAMES, ())), run_ids, data / name)
@@ -139,7 +143,7 @@ def _check(folder: Path, scanner: Scanner, run_ids: set[str], target: Path) -> N
     if size > LARGEST_BYTES:
         raise PublishError(
             f"{size / 2**20:.1f} MiB are too large for git and for browsers, which get {LARGEST_BYTES // 2**20} MiB at"
-            " most: measure fewer runs"
+            " most: measure fewer runs, or leave out what nsys recorded (--without-captures)"
         )
     study = store.read_manifest(folder).get("study", "")
     for other in store.recordings_in(target.parent):

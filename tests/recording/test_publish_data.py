@@ -252,6 +252,23 @@ def test_the_shipped_recordings_lose_nothing(tmp_path, folder):
         assert pq.read_table(tmp_path / "new" / file.name).equals(pq.read_table(file)), file.name
 
 
+def test_without_captures_what_was_timed_stays_and_nsys_has_no_part_in_it(tmp_path):
+    source = SHIPPED[0].parent / "compile"
+    whole = store.load(source)
+    shown: list[str] = []
+    folder = publish_data.publish_data(
+        source, "compile", tmp_path / "data", lambda text: True, shown.append, with_captures=False
+    )
+    kept = store.load(folder)
+    assert "left out, as asked: what nsys recorded" in shown
+    assert kept.manifest["without_captures"] and kept.manifest["protocol"]["profiled_steps"] == [0]
+    assert set(kept.runs["profiled_steps"]) == {0}
+    assert all(getattr(kept, name).empty for name in allowed.OF_CAPTURES)
+    timed = whole.steps[whole.steps["collector"].astype(str) == "timer"]
+    assert kept.steps["wall_ns"].tolist() == timed["wall_ns"].tolist()
+    assert len(kept.memory) == len(whole.memory) and len(kept.processes) == len(whole.processes)
+
+
 def test_the_log_is_shown_before_the_question(tmp_path):
     folder = results(tmp_path / "results")
     (folder / RUN / "log.txt").write_text("it began\n\x1b[2Jand \x1b[31mdied\n")
