@@ -22,6 +22,7 @@ TIMES = (
     Column("predicted_ns", "with, predicted", "ms", lower="low_ns", upper="high_ns", absent="none"),
     Column("ceiling_ns", "not below", "ms", absent="none"),
 )
+LIMIT = Column("limited_by", "limited by")
 FEW = (*CASE[:3], *TIMES)
 
 
@@ -29,8 +30,8 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
     """predicted: every prediction of the ledgers beside what was measured since, as of `ledger.held_against`.
     developed: the pairs that the rates were fitted to, each predicted with those of the other sizes.
 
-    Tables: summary and development by change and over all: number, abstained, measured, median and 90th percentile of
-    the absolute error, inside, beaten; predictions and pairs one row each.
+    Tables: summary and development by change and over all, limits by what limits the predicted step: number, abstained,
+    measured, median and 90th percentile of the absolute error, inside, beaten; predictions and pairs one row each.
     """
     predicted, developed = (_labelled(rows) for rows in (predicted, developed))
     tables = [
@@ -45,10 +46,17 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
     if len(predicted):
         tables += [
             Table("summary", "Predictions by change", _summary("predictions"), _by_change(predicted)),
+            Table(
+                "limits",
+                "Predictions by what limits the step",
+                (LIMIT, *_summary("predictions")[1:]),
+                _by_limit(predicted),
+            ),
             Table("predictions", "Every prediction", (*FEW, *_outcome("prose")), predicted),
         ]
-    facts = {"targets": TARGETS, "predicted": _facts(predicted), "developed": _facts(developed)}
-    return assemble(facts, [], tables, [])
+    tested = _facts(predicted)
+    facts = {"targets": TARGETS, "predicted": tested, "developed": _facts(developed)}
+    return assemble(facts | {"missed": _missed(tested), "host": _of_host(predicted)}, [], tables, [])
 
 
 def _labelled(rows: pd.DataFrame) -> pd.DataFrame:
@@ -91,6 +99,33 @@ def _summary(what: str) -> tuple[Column, ...]:
 def _by_change(rows: pd.DataFrame) -> pd.DataFrame:
     groups = [(name, part) for name, part in rows.groupby("changes", sort=False)]
     return pd.DataFrame([{"changes": name, **_facts(part)} for name, part in [*groups, ("all", rows)]])
+
+
+def _by_limit(rows: pd.DataFrame) -> pd.DataFrame:
+    kept = rows[rows["predicted_ns"].notna()]
+    return pd.DataFrame([{"limited_by": name, **_facts(part)} for name, part in kept.groupby("limited_by")])
+
+
+def _missed(facts: dict) -> list[str]:
+    """The aims that the tested predictions do not reach."""
+    reached = {
+        "the median error": facts["median"] <= TARGETS["median"],
+        "the 90th percentile": facts["high"] <= TARGETS["high"],
+        "the share of intervals": facts["inside"] >= TARGETS["inside"],
+        "the share that abstains": facts["abstained"] < TARGETS["abstained"] * facts["number"],
+        "the ceilings": not facts["beaten"],
+    }
+    return [aim for aim, is_reached in reached.items() if not is_reached]
+
+
+def _of_host(rows: pd.DataFrame) -> dict:
+    """Of the tested predictions of steps that the host limits: measured, too_long (how many), loop (median of the loop
+    of plain Python on the host of the test, over that on the host of the run they came from), explains (the part of the
+    median error that the loop accounts for)."""
+    tested = rows[rows["error"].notna() & (rows["limited_by"] == "host")]
+    loop = (tested["loop_ns"] / tested["baseline_loop_ns"]).median()
+    facts = {"measured": len(tested), "too_long": int((tested["error"] > 0).sum()), "loop": loop}
+    return facts | {"explains": (1 / loop - 1) / tested["error"].median() if len(tested) else float("nan")}
 
 
 def _facts(rows: pd.DataFrame) -> dict:

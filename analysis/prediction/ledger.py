@@ -151,18 +151,22 @@ def read_all(folder: Path) -> list[Ledger]:
 
 def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.DataFrame:
     """Every prediction, one row each: what an Entry has, made_at, and of the run that tests it, where it was measured
-    since: measured_ns, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling)."""
-    measured = pd.concat([pd.DataFrame(columns=["run_id", "gpu_name", "started_at", "measured_ns"])] + [
-        _steps(recording) for recording in recordings
-    ])  # fmt: skip
+    since: measured_ns, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling). Of that
+    run and of the one that the prediction came from: loop_ns and baseline_loop_ns, how long a loop of plain Python took
+    on their hosts, NaN where that was not timed."""
+    names = ["run_id", "gpu_name", "started_at", "measured_ns", "loop_ns"]
+    measured = pd.concat([pd.DataFrame(columns=names), *(_steps(recording) for recording in recordings)])
+    started = pd.to_datetime(measured["started_at"], utc=True)
     rows = []
     for ledger in ledgers:
         for prediction in ledger.predictions:
             row = prediction.model_dump() | {"made_at": ledger.made_at, "changes": "+".join(prediction.changes)}
-            tests = measured[(measured["run_id"] == prediction.tested_by) & (measured["gpu_name"] == ledger.gpu)]
-            tests = tests[pd.to_datetime(tests["started_at"], utc=True) > ledger.made_at]
-            rows.append(row | {"measured_ns": float(tests["measured_ns"].iloc[0]) if len(tests) else float("nan")})
-    names = [*Entry.model_fields, "made_at", "measured_ns"]
+            on_gpu, since = measured["gpu_name"] == ledger.gpu, started > ledger.made_at
+            tests = measured[on_gpu & since & (measured["run_id"] == prediction.tested_by)]
+            before = measured[on_gpu & ~since & (measured["run_id"] == prediction.run_id)]
+            row |= {name: _first(tests, name) for name in ("measured_ns", "loop_ns")}
+            rows.append(row | {"baseline_loop_ns": _first(before, "loop_ns")})
+    names = [*Entry.model_fields, "made_at", "measured_ns", "loop_ns", "baseline_loop_ns"]
     table = pd.DataFrame(rows, columns=names)
     times = [name for name in names if name.endswith("_ns")]
     table = table.astype(dict.fromkeys(times, float))
@@ -173,10 +177,17 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
     return table
 
 
+def _first(rows: pd.DataFrame, name: str) -> float:
+    return float(rows[name].iloc[0]) if len(rows) else float("nan")
+
+
 def _steps(recording: Any) -> pd.DataFrame:
+    """Of each finished run that was timed: run_id, gpu_name, started_at, measured_ns, loop_ns."""
     steps = recording.steps
     rows = steps[(steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == STEP)]
     medians = rows.groupby(rows["run_id"].astype(str))["wall_ns"].median().rename("measured_ns")
     runs = recording.runs[recording.runs["status"].astype(str) == "ok"]
     runs = runs[["run_id", "gpu_name", "started_at"]].astype(str)
-    return runs.merge(medians.rename_axis("run_id").reset_index(), on="run_id")
+    loops = recording.processes.groupby(recording.processes["run_id"].astype(str))["host_loop_ns"].median()
+    rows = runs.merge(medians.rename_axis("run_id").reset_index(), on="run_id")
+    return rows.assign(loop_ns=rows["run_id"].map(loops.astype(float)))

@@ -12,6 +12,7 @@ from analysis.render.site import Site
 ROW = {"run_id": "a", "tested_by": "b", "size": "small", "context_length": 128, "mode": "train_step", "reason": ""}
 ROW |= {"changes": "bf16+fused_attention", "baseline_ns": 40e6, "predicted_ns": 20e6, "low_ns": 18e6, "high_ns": 22e6}
 ROW |= {"ceiling_ns": 10e6, "limited_by": "GPU", "made_at": pd.Timestamp("2026-01-02T03:04:05Z")}
+ROW |= {"loop_ns": 30e6, "baseline_loop_ns": 40e6}
 NONE = dict.fromkeys(("predicted_ns", "low_ns", "high_ns", "ceiling_ns"), float("nan"))
 
 
@@ -43,6 +44,22 @@ def test_outcomes_are_said_misses_too(written):
         assert re.search(f"<td[^>]*>{outcome}", text)
     assert "3 runs that test them were measured since" in text
     assert "1 step took less than was said to be possible" in text
+
+
+def test_an_aim_that_is_missed_is_named(written):
+    assert "All of this is reached." in written(predicted(20.1, 20.2))
+    text = written(predicted(20.1, 30, 31))
+    assert "Missed: the median error, the 90th percentile and the share of intervals. The others are reached." in text
+
+
+def test_steps_that_the_host_limits_are_told_apart(written, developed):
+    rows = pd.concat([predicted(20.1, 19), predicted(16, 17, limited_by="host")])
+    limits = predictions.answer(rows, developed).tables["limits"].rows.set_index("limited_by")
+    assert limits["measured"].to_dict() == {"GPU": 2, "host": 2}
+    assert limits["inside"].to_dict() == {"GPU": 1, "host": 0}
+    text = written(rows)
+    assert "Of the 2 steps that the host was to limit, 2 were predicted too long." in text
+    assert re.search("A loop of plain Python took 0.750?\\D+ the time on the hosts of these tests", text)
 
 
 def test_before_the_test_nothing_is_said_of_how_good_they_are(written):

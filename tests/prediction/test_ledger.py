@@ -95,13 +95,22 @@ def test_a_damaged_ledger_says_so_in_one_line(tmp_path, made, harm, said):
     assert "\n" not in str(error.value)
 
 
-def measured(made, days, gpu="NVIDIA H200", wall_ns=40e6, status="ok"):
-    """A recording of the run that tests the first prediction, so many days after it was made."""
+def measured(made, days, gpu="NVIDIA H200", wall_ns=40e6, status="ok", test="", loops_ns=()):
+    """A recording of the run that tests the first prediction, or of another, so many days after it was made."""
     at = (made.made_at + timedelta(days=days)).isoformat()
-    test = made.predictions[0].tested_by
+    test = test or made.predictions[0].tested_by
     runs = pd.DataFrame([{"run_id": test, "status": status, "gpu_name": gpu, "started_at": at}])
     steps = pd.DataFrame([{"run_id": test, "collector": "timer", "phase": "step", "wall_ns": wall_ns}])
-    return SimpleNamespace(runs=runs, steps=steps)
+    processes = pd.DataFrame({"run_id": test, "host_loop_ns": loops_ns})
+    return SimpleNamespace(runs=runs, steps=steps, processes=processes)
+
+
+def test_the_hosts_before_and_after_stand_beside_it(made):
+    before = measured(made, days=-1, test=made.predictions[0].run_id, loops_ns=[50e6, 40e6, 30e6])
+    table = ledger.held_against([made], [before, measured(made, days=1, loops_ns=[20e6, 30e6, 31e6])])
+    assert table.loc[0, ["baseline_loop_ns", "loop_ns"]].tolist() == [40e6, 30e6]
+    without = ledger.held_against([made], [measured(made, days=1)])
+    assert without[["baseline_loop_ns", "loop_ns"]].isna().all(axis=None)
 
 
 def test_a_later_measurement_stands_beside_its_prediction(made):
