@@ -25,6 +25,8 @@ _LIGHTNING = r"\[pl\]\[profile\](\[[^]]*\])?([\w.]*[.])?"
 
 
 def _names(phase: str, source: str, pattern: str, *examples: str) -> Names:
+    if source == YOURS:  # people name ranges by calls, too: `loss.backward()`, `clip_grad_norm_`
+        pattern = rf"(?:{pattern})_?(\(\))?"
     return Names(phase, source, re.compile(pattern, re.IGNORECASE), examples)
 
 
@@ -46,13 +48,13 @@ NAMES = (
         vocabulary.BACKWARD,
         YOURS,
         r"([\w.]+[.]|loss[ _])?(backward|bwd)([ _-]?(pass|step))?([ _#:.-]*\d+)?",
-        *("backward", "bwd", "backward pass", "loss.backward", "backward_3"),
+        *("backward", "bwd", "backward pass", "loss.backward()", "backward_3"),
     ),
     _names(
         vocabulary.CLIP,
         YOURS,
-        r"clip|(clip[ _])?grad(ient)?[ _](clip(ping)?|norm)|clip[ _]grad(ient)?s?",
-        *("clip", "grad_clip", "clip_grad_norm", "gradient clipping"),
+        r"clip|(clip[ _-])?grad(ient)?[ _-](clip(ping)?|norm)|clip[ _-]grad(ient)?s?",
+        *("clip", "grad_clip", "clip_grad_norm_", "gradient clipping"),
     ),
     _names(
         vocabulary.OPTIMIZER,
@@ -64,8 +66,8 @@ NAMES = (
     _names(
         vocabulary.ZERO_GRAD,
         YOURS,
-        r"((optimi[sz]er|optim|opt|model)[._ ])?zero[ _]grads?",
-        *("zero_grad", "optimizer.zero_grad"),
+        r"((optimi[sz]er|optim|opt|model)[._ ])?zero[ _-]grads?",
+        *("zero_grad", "zero-grad", "optimizer.zero_grad()"),
     ),
     _names(
         vocabulary.DATA,
