@@ -8,6 +8,7 @@
 Columns and names stay as they are; columns may be added.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pandas as pd
 from analysis.capture.attribution import Attribution, attribute
 from analysis.capture.inferred import infer_phases
 from analysis.capture.nsys_export import Capture, process_id, read, thread_id
+from analysis.capture.phase_names import chosen_phases
 from analysis.capture.selection import Selection, first_event_ns, gpus_of, select
 from analysis.capture.summary import Summary, summarise
 from analysis.reference import kernel_families
@@ -103,19 +105,22 @@ def load(
     gpu: int | None = None,
     range: str | None = None,
     between_ns: tuple[int, int] | None = None,
+    phases: Sequence[str] = (),
     rules: Path | str | None = None,
 ) -> Loaded:
     """Read a capture: an .nsys-rep (needs nsys), an .sqlite export, or a folder of a parquetdir export.
 
     gpu, range, between_ns: only a part of it, as `--gpu`, `--range` and `--between` of `profiler-job show` choose it;
-    between_ns are nanoseconds from the first event. rules: TOML file of further kernel families' rules.
+    between_ns are nanoseconds from the first event. phases: ranges that mark phases, such as `optimizer=my_opt`, as
+    `--phase` has them. rules: TOML file of further kernel families' rules.
     Raises analysis.capture.nsys_export.ExportError, a ValueError of one line, where it cannot be read or lacks what is
-    asked for; ValueError where the rules are wrong.
+    asked for; ValueError where phases or rules are wrong.
     """
     taxonomy = kernel_families.with_user_rules(Path(rules)) if rules else kernel_families.BUILT_IN
+    chosen = chosen_phases(phases)
     capture = read(path, details=False)
     zero = first_event_ns(capture)
-    attribution = infer_phases(capture, attribute(capture))
+    attribution = infer_phases(capture, attribute(capture, chosen))
     selection = Selection(gpu=gpu, range=range, between=between_ns)
     summary = summarise(capture, attribution, taxonomy, selection=selection)
     capture, attribution = select(capture, attribution, selection)

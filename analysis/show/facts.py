@@ -47,10 +47,11 @@ def facts_of(summary: Summary) -> list[str]:
     if (facts["unclassified_share"] or 0) >= LEAST_SAID:
         lines.append(f"Kernel families: {shown('share', facts['unclassified_share'])} of kernel time in no family")
     if launches["kernels"]:
+        queue = counted(round(launches["queue_median"]), "kernel")
         lines.append(
             f"Launches: {time_text(launches['latency_median_ns'])} median, "
             f"{time_text(launches['latency_max_ns'])} longest from call to kernel; "
-            f"queue {launches['queue_median']:.0f} kernels in the median, {launches['queue_mean']:.1f} on average, "
+            f"queue {queue} in the median, {launches['queue_mean']:.1f} on average, "
             f"{launches['queue_max']} at most{_dry(launches['dry_ns'], facts['num_gpus'])}"
         )
     if unmatched := facts["unmatched_ranges"]:

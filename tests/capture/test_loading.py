@@ -32,6 +32,14 @@ def capture(tmp_path):
     return export.sqlite(tmp_path / "x.sqlite")
 
 
+def test_a_range_of_the_user_s_own_marks_a_phase(capture):
+    assert set(load(capture).kernels["phase"].astype(str)) == {"forward", "backward"}
+    marked = load(capture, phases=["optimizer=block"]).kernels
+    assert marked["phase"].astype(str).tolist() == ["optimizer", "backward"]
+    with pytest.raises(ValueError, match="--phase update: write PHASE=RANGE"):
+        load(capture, phases=["update"])
+
+
 def test_three_lines_give_the_tables(capture):
     found = load(capture)
     for table, columns in COLUMNS.items():
