@@ -64,10 +64,10 @@ def test_five_million_kernels_may_cost_so_many_times_what_one_million_may():
         for kernels, seconds, peak in ((1_000_000, 2.0, 100 * 2**20), (5_000_000, 40.0, 4401 * 2**20))
     ]
     assert [(one["limit"], one["met"]) for one in targets(rows)] == [
-        (8.0, True),
-        (800 * 2**20, True),
-        (44.0, True),
-        (4400 * 2**20, False),
+        (4.5, True),
+        (700 * 2**20, True),
+        (24.75, False),
+        (3850 * 2**20, False),
     ]
     assert growth(rows) == [
         {"container": "sqlite", "kernels": [1_000_000, 5_000_000], "seconds": 20.0, "peak_bytes": 44.01}
