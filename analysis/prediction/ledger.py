@@ -156,7 +156,7 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
     on their hosts, NaN where that was not timed."""
     names = ["run_id", "gpu_name", "started_at", "measured_ns", "loop_ns"]
     measured = pd.concat([pd.DataFrame(columns=names), *(_steps(recording) for recording in recordings)])
-    started = pd.to_datetime(measured["started_at"], utc=True)
+    started = pd.to_datetime(measured["started_at"], utc=True, format="ISO8601", errors="coerce")
     rows = []
     for ledger in ledgers:
         for prediction in ledger.predictions:
