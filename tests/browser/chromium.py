@@ -43,15 +43,19 @@ def launched() -> Iterator:
 
 def watched(page) -> tuple[list[str], list[str]]:
     """(what the page complains of, what it asks for) from now on: both lists grow. What the graphics driver says of its
-    own speed is not the page's."""
+    own speed is not the page's, nor is a request that ended because the page was left before it came."""
     complaints, requests = [], []
 
     def note(said):
         if said.type in ("error", "warning") and "GL Driver Message" not in said.text:
             complaints.append(said.text)
 
+    def note_failed(request):
+        if request.failure != "net::ERR_ABORTED":
+            complaints.append(f"{request.url} failed ({request.failure})")
+
     page.on("console", note)
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("requestfailed", lambda request: complaints.append(f"{request.url} failed"))
+    page.on("requestfailed", note_failed)
     page.on("request", lambda request: requests.append(request.url))
     return complaints, requests
