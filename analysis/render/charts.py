@@ -1,7 +1,7 @@
 """Frames to inline SVG, by Altair at build time. Charts compute nothing: they draw the rows that they are given.
 
 Colours are CSS variables (`--family-gemm`, `--series-0`, `--chart-text` ...), so that a drawing follows the reader's
-light or dark palette: the specification is drawn with placeholder colours, which `render` then replaces. Hover texts
+light or dark drawing: the specification is drawn with placeholder colours, which `render` then replaces. Hover texts
 become <title> elements, save in the drawing for phones; ids get the chart's prefix.
 """
 
@@ -27,35 +27,42 @@ DRAWN = 0.001
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
-class _Palette:
-    """Placeholder colours for CSS variables: one hex code each."""
+class Drawing:
+    """What a drawing is made of: placeholder colours for CSS variables, one hex code each, and rows by name."""
 
     def __init__(self) -> None:
         self.codes: dict[str, str] = {}
+        self.datasets: dict[str, list[dict]] = {}
 
     def __getitem__(self, variable: str) -> str:
         return self.codes.setdefault(variable, f"#fe{len(self.codes):04x}")
+
+    def data(self, rows: pd.DataFrame) -> alt.NamedData:
+        """A name for `rows`: a chart that held them itself would copy them whenever it is changed or layered."""
+        name = f"rows-{len(self.datasets)}"
+        self.datasets[name] = json.loads(rows.to_json(orient="records", double_precision=15))
+        return alt.NamedData(name)
 
 
 def render(kind: str, rows: pd.DataFrame, prefix: str, width: int, label: str = "", **options) -> str:
     """SVG of `rows` drawn as `kind`, `width` CSS pixels wide, with ids that start with `prefix`; screen readers say
     `label`."""
-    palette = _Palette()
+    drawing = Drawing()
     with schemapi.debug_mode(False):  # to check a drawing against the schema takes longer than to draw it; tests do
-        document = specification(kind, rows, palette, width, **options)
+        document = specification(kind, rows, drawing, width, **options)
     svg = vlc.vegalite_to_svg(document)
-    return _finish(svg, prefix, palette, label, hover=width > NARROW)
+    return _finish(svg, prefix, drawing, label, hover=width > NARROW)
 
 
-def specification(kind: str, rows: pd.DataFrame, palette: _Palette, width: int, **options) -> dict:
-    """What Vega-Lite draws, with placeholder colours of `palette`."""
-    chart = KINDS[kind](rows, palette, width, **options).configure(
+def specification(kind: str, rows: pd.DataFrame, drawing: Drawing, width: int, **options) -> dict:
+    """What Vega-Lite draws, with placeholder colours of `drawing`."""
+    chart = KINDS[kind](rows, drawing, width, **options).configure(
         background="transparent",
         font="sans-serif",
         padding={"left": LABEL_SLACK, "right": 10, "top": 2, "bottom": 2},
         view={"strokeWidth": 0},
     )
-    return json.loads(chart.to_json(validate=schemapi.DEBUG_MODE))
+    return chart.to_dict(validate=schemapi.DEBUG_MODE) | {"datasets": drawing.datasets}
 
 
 def case_label(rows: pd.DataFrame, by: list[str]) -> pd.Series:
@@ -68,7 +75,7 @@ def case_label(rows: pd.DataFrame, by: list[str]) -> pd.Series:
 
 def dumbbell(
     rows: pd.DataFrame,
-    palette: _Palette,
+    drawing: Drawing,
     width: int,
     order,
     by,
@@ -83,7 +90,7 @@ def dumbbell(
     data["title"] = [
         f"{label}, {clock}: {text}" for label, clock, text in zip(data["label"], data["clock"], number, strict=True)
     ]
-    colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
+    colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
     shapes = alt.Scale(
         domain=list(order),
         range=["circle", "square", "triangle-up", "diamond"][: len(order)],
@@ -92,39 +99,39 @@ def dumbbell(
         "label:N",
         sort=list(dict.fromkeys(data["label"])),
         title=None,
-        axis=_category_axis(palette),
+        axis=_category_axis(drawing),
     )
     x = alt.X(
         "value:Q",
         scale=alt.Scale(type="log", nice=False, padding=12),
         title=unit,
-        axis=_log_axis(palette, data["value"], 6 if width < 500 else 9),
+        axis=_log_axis(drawing, data["value"], 6 if width < 500 else 9),
     )
-    base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
-    lines = base.mark_line(strokeWidth=1.5, color=palette[RULE]).encode(y=y, x=x, detail="label:N")
+    base = alt.Chart(drawing.data(data), width=_plot_width(data, width), height=alt.Step(17))
+    lines = base.mark_line(strokeWidth=1.5, color=drawing[RULE]).encode(y=y, x=x, detail=alt.Detail("label:N"))
     dots = base.mark_point(filled=True, size=46, opacity=1).encode(
         y=y,
         x=x,
         color=alt.Color("clock:N", scale=colours, legend=None),
         shape=alt.Shape("clock:N", scale=shapes, legend=None),
-        description="title:N",
+        description=alt.Description("title:N"),
     )
     return lines + dots
 
 
-def stacked_times(rows: pd.DataFrame, palette: _Palette, width: int, by, order, row="") -> alt.LayerChart:
+def stacked_times(rows: pd.DataFrame, drawing: Drawing, width: int, by, order, row="") -> alt.LayerChart:
     """One bar per case (and per value of `row`) of the `time_ns` of each `family`, in ms."""
     rows = drawn("stacked_times", rows)
-    return _stacked(rows.assign(share=rows["time_ns"] / 1e6), palette, width, by, order, row, in_ms=True)
+    return _stacked(rows.assign(share=rows["time_ns"] / 1e6), drawing, width, by, order, row, in_ms=True)
 
 
-def stacked_shares(rows: pd.DataFrame, palette: _Palette, width: int, by, order, row="") -> alt.LayerChart:
+def stacked_shares(rows: pd.DataFrame, drawing: Drawing, width: int, by, order, row="") -> alt.LayerChart:
     """One 100% bar per case (and per value of `row`), cut by `family`; segments of at least 9% carry their number."""
-    return _stacked(drawn("stacked_shares", rows), palette, width, by, order, row)
+    return _stacked(drawn("stacked_shares", rows), drawing, width, by, order, row)
 
 
 def _stacked(
-    rows: pd.DataFrame, palette: _Palette, width: int, by, order, row="", in_ms: bool = False
+    rows: pd.DataFrame, drawing: Drawing, width: int, by, order, row="", in_ms: bool = False
 ) -> alt.LayerChart:
     names = [*by, row] if row else list(by)
     data = pd.DataFrame(
@@ -152,47 +159,47 @@ def _stacked(
     ]
     room = (0.06 if width > 500 else 0.11) * full
     data["text"] = [f"{s if in_ms else s * 100:,.0f}" if s >= room else "" for s in data["share"]]
-    colours = alt.Scale(domain=list(order), range=[palette[f"--family-{family}"] for family in order])
+    colours = alt.Scale(domain=list(order), range=[drawing[f"--family-{family}"] for family in order])
     y = alt.Y(
         "label:N",
         sort=list(dict.fromkeys(data["label"])),
         title=None,
-        axis=_category_axis(palette),
+        axis=_category_axis(drawing),
     )
     title, scale = "ms of kernel time" if in_ms else "% of kernel time", alt.Scale(domain=[0, full], nice=False)
-    axis = _value_axis(palette, ",~f", 5)
+    axis = _value_axis(drawing, ",~f", 5)
     if not in_ms:
-        axis = alt.Axis(**{**_value_axis(palette, "%", 5).to_dict(), "labelExpr": "format(datum.value * 100, '.3~g')"})
-    base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
+        axis = alt.Axis(**{**_value_axis(drawing, "%", 5).to_dict(), "labelExpr": "format(datum.value * 100, '.3~g')"})
+    base = alt.Chart(drawing.data(data), width=_plot_width(data, width), height=alt.Step(17))
     bars = base.mark_bar(
         height=alt.RelativeBandSize(0.82),
-        stroke=palette["--chart-gap"],
+        stroke=drawing["--chart-gap"],
         strokeWidth=0.75,
     ).encode(
         y=y,
         x=alt.X("share:Q", axis=axis, stack="zero", title=title, scale=scale),
         color=alt.Color("family:N", scale=colours, legend=None),
-        order="position:Q",
-        description="title:N",
+        order=alt.Order("position:Q"),
+        description=alt.Description("title:N"),
     )
-    on_colours = alt.Scale(domain=list(order), range=[palette[f"--on-{family}"] for family in order])
+    on_colours = alt.Scale(domain=list(order), range=[drawing[f"--on-{family}"] for family in order])
     text = base.mark_text(fontSize=12).encode(
         y=y,
         x=alt.X("share:Q", bandPosition=0.5, axis=axis, stack="zero", title=title, scale=scale),
-        order="position:Q",
-        text="text:N",
+        order=alt.Order("position:Q"),
+        text=alt.Text("text:N"),
         color=alt.Color("family:N", scale=on_colours, legend=None),
     )
     return (bars + text).resolve_scale(color="independent")
 
 
 def grouped_bars(
-    rows: pd.DataFrame, palette: _Palette, width: int, by, order, unit="% of kernel time"
+    rows: pd.DataFrame, drawing: Drawing, width: int, by, order, unit="% of kernel time"
 ) -> alt.LayerChart:
     """Per case one dot per `scope` at its `share`: the same drawing as `dumbbell`, on an axis that starts at zero."""
     data = pd.DataFrame({"label": case_label(rows, by), "scope": rows["scope"], "share": rows["share"]})
     data["title"] = [f"{a}, {s}: {v:.1%}" for a, s, v in zip(data["label"], data["scope"], data["share"], strict=True)]
-    colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
+    colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
     shapes = alt.Scale(
         domain=list(order),
         range=["circle", "square", "triangle-up", "diamond"][: len(order)],
@@ -201,25 +208,25 @@ def grouped_bars(
         "label:N",
         sort=list(dict.fromkeys(data["label"])),
         title=None,
-        axis=_category_axis(palette),
+        axis=_category_axis(drawing),
     )
-    axis = alt.Axis(**{**_value_axis(palette, "%", 5).to_dict(), "labelExpr": "format(datum.value * 100, '.3~g')"})
+    axis = alt.Axis(**{**_value_axis(drawing, "%", 5).to_dict(), "labelExpr": "format(datum.value * 100, '.3~g')"})
     x = alt.X("share:Q", scale=alt.Scale(domainMin=0), axis=axis, title=unit)
-    base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
-    lines = base.mark_line(strokeWidth=1.5, color=palette[RULE]).encode(y=y, x=x, detail="label:N")
+    base = alt.Chart(drawing.data(data), width=_plot_width(data, width), height=alt.Step(17))
+    lines = base.mark_line(strokeWidth=1.5, color=drawing[RULE]).encode(y=y, x=x, detail=alt.Detail("label:N"))
     dots = base.mark_point(filled=True, size=46, opacity=1).encode(
         y=y,
         x=x,
         color=alt.Color("scope:N", scale=colours, legend=None),
         shape=alt.Shape("scope:N", scale=shapes, legend=None),
-        description="title:N",
+        description=alt.Description("title:N"),
     )
     return lines + dots
 
 
 def lines(
     rows: pd.DataFrame,
-    palette: _Palette,
+    drawing: Drawing,
     width: int,
     order,
     value="time_ns",
@@ -239,26 +246,30 @@ def lines(
     reach = (ends["x"] / data["x"].min()).map(math.log) / (math.log(data["x"].max() / data["x"].min()) or 1.0)
     room = width - LABEL_SLACK - 60
     plot = int(min([room, *((room - 14 - 6.7 * ends["text"].str.len()) / reach)[reach > 0]]))
-    colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
+    colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
     shapes = alt.Scale(domain=list(order), range=["circle", "square", "triangle-up", "diamond"][: len(order)])
     across = sorted(set(data["x"]))
-    below = _value_axis(palette, ",d", len(across)).to_dict() | {"orient": "bottom", "values": across}
+    below = _value_axis(drawing, ",d", len(across)).to_dict() | {"orient": "bottom", "values": across}
     below |= {"labelOverlap": "greedy", "labelSeparation": 8}
-    beside = _log_axis(palette, [low, high], 8, orient="left")
+    beside = _log_axis(drawing, [low, high], 8, orient="left")
     within = alt.Scale(type="log", base=2, nice=False, padding=8)
     along = alt.X("x:Q", scale=within, title=x_title, axis=alt.Axis(**below))
     up = alt.Scale(type="log", nice=False, domain=[low, high])
     colour = alt.Color("clock:N", scale=colours, legend=None)
     y = alt.Y("value:Q", scale=up, title=unit, axis=beside)
-    base = alt.Chart(data, width=max(120, plot), height=height)
+    base = alt.Chart(drawing.data(data), width=max(120, plot), height=height)
     strokes = base.mark_line(strokeWidth=1.75).encode(x=along, y=y, color=colour)
     dots = base.mark_point(filled=True, size=46, opacity=1).encode(
-        x=along, y=y, color=colour, shape=alt.Shape("clock:N", scale=shapes, legend=None), description="title:N"
+        x=along,
+        y=y,
+        color=colour,
+        shape=alt.Shape("clock:N", scale=shapes, legend=None),
+        description=alt.Description("title:N"),
     )
     names = (
-        alt.Chart(ends)
-        .mark_text(align="left", dx=9, fontSize=12, color=palette[TEXT])
-        .encode(x=along, y=alt.Y("label:Q", scale=up, title=unit, axis=beside), text="text:N")
+        alt.Chart(drawing.data(ends))
+        .mark_text(align="left", dx=9, fontSize=12, color=drawing[TEXT])
+        .encode(x=along, y=alt.Y("label:Q", scale=up, title=unit, axis=beside), text=alt.Text("text:N"))
     )
     return alt.LayerChart(layer=[strokes, dots, names])
 
@@ -276,7 +287,7 @@ def _apart(ends: pd.DataFrame, height: int, low: float, high: float, gap: int = 
 
 def traces(
     rows: pd.DataFrame,
-    palette: _Palette,
+    drawing: Drawing,
     width: int,
     order,
     x_title,
@@ -286,25 +297,25 @@ def traces(
     """One line for each `line` of the rows (of each series, where there is no such column) through its points (x, y),
     coloured by `series`; `log`: the vertical axis is logarithmic."""
     data = rows[["series", "x", "y"]].assign(line=rows["line"] if "line" in rows else rows["series"])
-    colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
-    below = _value_axis(palette, ",.3~f", 4 if width < 500 else 8).to_dict() | {"orient": "bottom"}
-    left = alt.Axis(**_value_axis(palette, ",.3~f", 5).to_dict() | {"orient": "left"})
+    colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
+    below = _value_axis(drawing, ",.3~f", 4 if width < 500 else 8).to_dict() | {"orient": "bottom"}
+    left = alt.Axis(**_value_axis(drawing, ",.3~f", 5).to_dict() | {"orient": "left"})
     scale = alt.Scale(domainMin=0)
     if log:
         low, high = data["y"].min() / 1.15, data["y"].max() * 1.15
-        left = _log_axis(palette, [low, high], 8, orient="left")
+        left = _log_axis(drawing, [low, high], 8, orient="left")
         scale = alt.Scale(type="log", nice=False, domain=[low, high])
-    base = alt.Chart(data, width=width - LABEL_SLACK - 64, height=220 if width > 500 else 180)
+    base = alt.Chart(drawing.data(data), width=width - LABEL_SLACK - 64, height=220 if width > 500 else 180)
     strokes = base.mark_line(strokeWidth=1.5).encode(
         x=alt.X("x:Q", scale=alt.Scale(nice=False), axis=alt.Axis(**below), title=x_title),
         y=alt.Y("y:Q", scale=scale, axis=left, title=y_title),
         color=alt.Color("series:N", scale=colours, legend=None),
-        detail="line:N",
+        detail=alt.Detail("line:N"),
     )
     return alt.LayerChart(layer=[strokes])
 
 
-def roofline(rows: pd.DataFrame, palette: _Palette, width: int, order, roofs) -> alt.LayerChart:
+def roofline(rows: pd.DataFrame, drawing: Drawing, width: int, order, roofs) -> alt.LayerChart:
     """One mark per row: `flop_rate` (TFLOP/s) over `intensity` (FLOP/byte), both logarithmic, coloured by `series`.
 
     `roofs`: corners of the limits above them, each with its `roof`, `intensity`, `flop_rate` and a `label` or none.
@@ -316,14 +327,14 @@ def roofline(rows: pd.DataFrame, palette: _Palette, width: int, order, roofs) ->
         ]
     )
     roofs = pd.DataFrame(roofs)
-    colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
+    colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
     shapes = alt.Scale(domain=list(order), range=["circle", "square", "triangle-up", "diamond"][: len(order)])
     wide, high = width - LABEL_SLACK - 70, 360 if width > NARROW else 300
 
     def axes(title_x: str, title_y: str) -> dict:
         scale = alt.Scale(type="log", nice=False, padding=8)
         below, left = (
-            _log_axis(palette, [*data[name], *roofs[name]], most, orient=side)
+            _log_axis(drawing, [*data[name], *roofs[name]], most, orient=side)
             for name, most, side in (("intensity", 6, "bottom"), ("flop_rate", 9, "left"))
         )
         return {
@@ -332,88 +343,94 @@ def roofline(rows: pd.DataFrame, palette: _Palette, width: int, order, roofs) ->
         }
 
     titles = ("FLOP per byte (log scale)", "TFLOP/s (log scale)")
-    lines = alt.Chart(roofs, width=wide, height=high).mark_line(strokeWidth=1.5, color=palette[TEXT])
-    lines = lines.encode(**axes(*titles), detail="roof:N", order="intensity:Q")
+    lines = alt.Chart(drawing.data(roofs), width=wide, height=high).mark_line(strokeWidth=1.5, color=drawing[TEXT])
+    lines = lines.encode(**axes(*titles), detail=alt.Detail("roof:N"), order=alt.Order("intensity:Q"))
     last = ~roofs.duplicated("roof", keep="last")
 
     def words(part: pd.Series, align: Literal["left", "right"], dx: int, dy: int) -> alt.Chart:
-        named = alt.Chart(roofs[part & (roofs["label"] != "")], width=wide, height=high)
-        named = named.mark_text(fontSize=12, color=palette[TEXT], align=align, dx=dx, dy=dy)
-        return named.encode(**axes(*titles), text="label:N")
+        named = alt.Chart(drawing.data(roofs[part & (roofs["label"] != "")]), width=wide, height=high)
+        named = named.mark_text(fontSize=12, color=drawing[TEXT], align=align, dx=dx, dy=dy)
+        return named.encode(**axes(*titles), text=alt.Text("label:N"))
 
-    marks = alt.Chart(data, width=wide, height=high).mark_point(filled=True, size=26, opacity=1)
+    marks = alt.Chart(drawing.data(data), width=wide, height=high).mark_point(filled=True, size=26, opacity=1)
     marks = marks.encode(
         **axes(*titles),
         color=alt.Color("series:N", scale=colours, legend=None),
         shape=alt.Shape("series:N", scale=shapes, legend=None),
-        description="title:N",
+        description=alt.Description("title:N"),
     )
     return alt.LayerChart(layer=[lines, marks, words(last, "right", -4, -9), words(~last, "left", 8, 8)])
 
 
-def stacked_bytes(rows: pd.DataFrame, palette: _Palette, width: int, by, order, limits) -> alt.LayerChart:
+def stacked_bytes(rows: pd.DataFrame, drawing: Drawing, width: int, by, order, limits) -> alt.LayerChart:
     """One bar per case of the `bytes` of each `scope` in GiB, and a named line at each of `limits` (bytes by name)."""
     data = pd.DataFrame({"label": case_label(rows, by), "scope": rows["scope"], "size": rows["bytes"] / 2**30})
     data["position"] = data["scope"].map({scope: i for i, scope in enumerate(order)})
     data["title"] = [f"{a}, {s}: {v:,.3g} GiB" for a, s, v in zip(data["label"], data["scope"], data["size"])]
-    colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
-    y = alt.Y("label:N", sort=list(dict.fromkeys(data["label"])), title=None, axis=_category_axis(palette))
+    colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
+    y = alt.Y("label:N", sort=list(dict.fromkeys(data["label"])), title=None, axis=_category_axis(drawing))
     top = max([*data.groupby("label")["size"].sum(), *(size / 2**30 for size in limits.values())])
-    axis = alt.Axis(**_value_axis(palette, "~f", 4 if width < 500 else 8).to_dict() | {"orient": "bottom"})
+    axis = alt.Axis(**_value_axis(drawing, "~f", 4 if width < 500 else 8).to_dict() | {"orient": "bottom"})
     scale = alt.Scale(domain=[0, top], nice=False)
-    base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
-    bars = base.mark_bar(height=alt.RelativeBandSize(0.75), stroke=palette["--chart-gap"], strokeWidth=0.5).encode(
+    base = alt.Chart(drawing.data(data), width=_plot_width(data, width), height=alt.Step(17))
+    bars = base.mark_bar(height=alt.RelativeBandSize(0.75), stroke=drawing["--chart-gap"], strokeWidth=0.5).encode(
         y=y,
         x=alt.X("size:Q", stack="zero", scale=scale, axis=axis, title="GiB"),
         color=alt.Color("scope:N", scale=colours, legend=None),
-        order="position:Q",
-        description="title:N",
+        order=alt.Order("position:Q"),
+        description=alt.Description("title:N"),
     )
     ends = pd.DataFrame({"name": list(limits), "limit": [size / 2**30 for size in limits.values()]})
     at = alt.X("limit:Q", scale=scale, axis=axis, title="GiB")
-    rules = alt.Chart(ends).mark_rule(strokeDash=[4, 3], color=palette[TEXT]).encode(x=at)
-    names = alt.Chart(ends).mark_text(align="right", dx=-4, dy=-7, fontSize=12, color=palette[TEXT])
-    return bars + rules + names.encode(x=at, y=alt.value(0), text="name:N")
+    rules = alt.Chart(drawing.data(ends)).mark_rule(strokeDash=[4, 3], color=drawing[TEXT]).encode(x=at)
+    names = alt.Chart(drawing.data(ends)).mark_text(align="right", dx=-4, dy=-7, fontSize=12, color=drawing[TEXT])
+    return bars + rules + names.encode(x=at, y=alt.value(0), text=alt.Text("name:N"))
 
 
-def history(rows: pd.DataFrame, palette: _Palette, width: int, domain, unit) -> alt.LayerChart:
+def history(rows: pd.DataFrame, drawing: Drawing, width: int, domain, unit) -> alt.LayerChart:
     """The `value` of each entry `x`, from low to high of `domain`, with the noise band `low` to `high` (NaN where there
     is none) that it is held against; `changed` ones have another shape and colour. `title`: what a point says."""
     data = rows[["x", "value", "low", "high", "changed", "title"]]
-    along = alt.X("x:O", title=None, axis=alt.Axis(labelAngle=0, labelOverlap=True, **_plain(palette, below=True)))
+    along = alt.X("x:O", title=None, axis=alt.Axis(labelAngle=0, labelOverlap=True, **_plain(drawing, below=True)))
     scale = alt.Scale(domain=list(domain), nice=False, zero=False)
-    up = alt.Y("value:Q", title=unit, scale=scale, axis=alt.Axis(**_plain(palette, below=False)))
-    base = alt.Chart(data, width=max(120, min(width - LABEL_SLACK - 80, 60 * len(data))), height=150)
-    bands = alt.Chart(data[data["low"].notna()]).mark_bar(opacity=0.25, color=palette["--series-6"])
-    bands = bands.encode(x=along, y=alt.Y("low:Q", title=unit, scale=scale), y2="high:Q", description="title:N")
-    strokes = base.mark_line(strokeWidth=1.5, color=palette["--series-0"]).encode(x=along, y=up)
+    up = alt.Y("value:Q", title=unit, scale=scale, axis=alt.Axis(**_plain(drawing, below=False)))
+    base = alt.Chart(drawing.data(data), width=max(120, min(width - LABEL_SLACK - 80, 60 * len(data))), height=150)
+    bands = alt.Chart(drawing.data(data[data["low"].notna()])).mark_bar(opacity=0.25, color=drawing["--series-6"])
+    bands = bands.encode(
+        x=along, y=alt.Y("low:Q", title=unit, scale=scale), y2=alt.Y2("high:Q"), description=alt.Description("title:N")
+    )
+    strokes = base.mark_line(strokeWidth=1.5, color=drawing["--series-0"]).encode(x=along, y=up)
     marks = [
         base.transform_filter(alt.datum.changed == changed)
-        .mark_point(filled=True, size=60 + 40 * changed, opacity=1, shape=shape, color=palette[colour])
-        .encode(x=along, y=up, description="title:N")
+        .mark_point(filled=True, size=60 + 40 * changed, opacity=1, shape=shape, color=drawing[colour])
+        .encode(x=along, y=up, description=alt.Description("title:N"))
         for changed, shape, colour in ((0, "circle", "--series-0"), (1, "diamond", "--series-5"))
     ]
     return alt.LayerChart(layer=[bands, strokes, *marks])
 
 
-def _plain(palette: _Palette, below: bool) -> dict:
-    axis = _value_axis(palette, "" if below else ",.4~g", 5).to_dict() | {"orient": "bottom" if below else "left"}
+def _plain(drawing: Drawing, below: bool) -> dict:
+    axis = _value_axis(drawing, "" if below else ",.4~g", 5).to_dict() | {"orient": "bottom" if below else "left"}
     return {name: value for name, value in axis.items() if name not in ("labelOverlap",) and value != ""}
 
 
-def waterfall(rows: pd.DataFrame, palette: _Palette, width: int, order) -> alt.LayerChart:
+def waterfall(rows: pd.DataFrame, drawing: Drawing, width: int, order) -> alt.LayerChart:
     """One bar per `label` from `begin_ns` to `end_ns`, in ms, coloured by `series`; hover says its `text`."""
     begin, end = rows["begin_ns"] / 1e6, rows["end_ns"] / 1e6
     data = pd.DataFrame({"label": case_label(rows, ["label"]), "series": rows["series"], "begin": begin, "end": end})
     data["title"] = [f"{_CONTROL.sub('', text)}: {off:+,.3g} ms" for text, off in zip(rows["text"], end - begin)]
-    colours = alt.Scale(domain=list(order), range=[palette[f"--series-{i}"] for i in range(len(order))])
-    y = alt.Y("label:N", sort=list(data["label"]), title=None, axis=_category_axis(palette))
-    axis = _value_axis(palette, "+,.3~g", 4 if width < 500 else 8)
+    colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
+    y = alt.Y("label:N", sort=list(data["label"]), title=None, axis=_category_axis(drawing))
+    axis = _value_axis(drawing, "+,.3~g", 4 if width < 500 else 8)
     x = alt.X("begin:Q", scale=alt.Scale(zero=True, padding=8), axis=axis, title="ms, off a step of A")
-    base = alt.Chart(data, width=_plot_width(data, width), height=alt.Step(17))
-    zero = base.mark_rule(color=palette[RULE]).encode(x=alt.datum(0))
+    base = alt.Chart(drawing.data(data), width=_plot_width(data, width), height=alt.Step(17))
+    zero = base.mark_rule(color=drawing[RULE]).encode(x=alt.datum(0))
     bars = base.mark_bar(height=alt.RelativeBandSize(0.7)).encode(
-        y=y, x=x, x2="end:Q", color=alt.Color("series:N", scale=colours, legend=None), description="title:N"
+        y=y,
+        x=x,
+        x2=alt.X2("end:Q"),
+        color=alt.Color("series:N", scale=colours, legend=None),
+        description=alt.Description("title:N"),
     )
     return zero + bars
 
@@ -465,27 +482,27 @@ def drawn(kind: str, rows: pd.DataFrame) -> pd.DataFrame:
 # ---------------------------------------------------------------- axes and clean-up
 
 
-def _category_axis(palette: _Palette) -> alt.Axis:
+def _category_axis(drawing: Drawing) -> alt.Axis:
     return alt.Axis(
         ticks=False,
         domain=False,
-        labelColor=palette[TEXT],
+        labelColor=drawing[TEXT],
         labelFontSize=12,
         labelPadding=8,
         labelLimit=180,
     )
 
 
-def _value_axis(palette: _Palette, form: str, ticks: int) -> alt.Axis:
+def _value_axis(drawing: Drawing, form: str, ticks: int) -> alt.Axis:
     return alt.Axis(
         format=form,
         tickCount=ticks,
         grid=True,
-        gridColor=palette["--chart-grid"],
+        gridColor=drawing["--chart-grid"],
         domain=False,
         ticks=False,
-        labelColor=palette[FAINT],
-        titleColor=palette[FAINT],
+        labelColor=drawing[FAINT],
+        titleColor=drawing[FAINT],
         titleFontWeight="normal",
         titleFontSize=12,
         labelFontSize=12,
@@ -494,7 +511,7 @@ def _value_axis(palette: _Palette, form: str, ticks: int) -> alt.Axis:
     )
 
 
-def _log_axis(palette: _Palette, values: Iterable[float], most: int, orient: str = "top") -> alt.Axis:
+def _log_axis(drawing: Drawing, values: Iterable[float], most: int, orient: str = "top") -> alt.Axis:
     """Axis of a logarithmic scale over `values`, with ticks as dense as `most` allows, and evenly so; where round
     numbers are too few, Vega chooses."""
     low, high = min(values), max(values)
@@ -502,7 +519,7 @@ def _log_axis(palette: _Palette, values: Iterable[float], most: int, orient: str
         ticks = [tick for power in range(-6, 12) for m in steps if low <= (tick := float(f"{m}e{power}")) <= high]
         if len(ticks) <= most:
             break
-    axis = _value_axis(palette, "~g", most).to_dict() | {"orient": orient}
+    axis = _value_axis(drawing, "~g", most).to_dict() | {"orient": orient}
     return alt.Axis(**axis | ({"values": ticks, "tickCount": len(ticks)} if len(ticks) > 2 else {}))
 
 
@@ -511,10 +528,10 @@ def _plot_width(data: pd.DataFrame, width: int) -> int:
     return max(120, int(width - LABEL_SLACK - 24 - 6.7 * data["label"].str.len().max()))
 
 
-def _finish(svg: str, prefix: str, palette: _Palette, label: str, hover: bool) -> str:
+def _finish(svg: str, prefix: str, drawing: Drawing, label: str, hover: bool) -> str:
     ElementTree.register_namespace("", SVG)
     root = ElementTree.fromstring(_CONTROL.sub("\ufffd", svg))
-    variables = {code: f"var({variable})" for variable, code in palette.codes.items()}
+    variables = {code: f"var({variable})" for variable, code in drawing.codes.items()}
     ids = {element.get("id"): f"{prefix}-{element.get('id')}" for element in root.iter() if element.get("id")}
     for element in root.iter():
         for name, text in list(element.attrib.items()):

@@ -166,7 +166,7 @@ def test_a_busy_gpu_that_mostly_moves_bytes_is_bound_by_memory():
 @pytest.mark.parametrize("width", [charts.WIDE, charts.NARROW])
 def test_the_roofline_is_a_valid_drawing_with_its_two_limits(shipped, width):
     chart = shipped.charts["roofline"]
-    assert charts.specification(chart.kind, chart.rows, charts._Palette(), width, **chart.options)
+    assert charts.specification(chart.kind, chart.rows, charts.Drawing(), width, **chart.options)
     svg = charts.render(chart.kind, chart.rows, "r", width, chart.title, **chart.options)
     rates = shipped_rates().set_index("figure")["value"]
     assert f"compute {rates['gemm_fp32'] / 1e12:.1f} TFLOP/s" in svg

@@ -182,7 +182,7 @@ def test_no_rate_is_above_the_peak_once_masked_scores_are_skipped(answer):
 def test_its_drawings_keep_to_the_schema(answer):
     for chart in answer.charts.values():
         assert len(chart.rows)
-        assert charts.specification(chart.kind, chart.rows, charts._Palette(), charts.WIDE, **chart.options)
+        assert charts.specification(chart.kind, chart.rows, charts.Drawing(), charts.WIDE, **chart.options)
 
 
 def ends(answer):

@@ -97,7 +97,7 @@ def test_the_parts_of_the_chart_add_up_to_the_peak_and_none_is_negative(answer):
 @pytest.mark.parametrize("width", [charts.WIDE, charts.NARROW])
 def test_the_chart_is_a_valid_drawing_as_wide_as_its_page(answer, width):
     chart = answer.charts["peak"]
-    assert charts.specification(chart.kind, chart.rows, charts._Palette(), width, **chart.options)
+    assert charts.specification(chart.kind, chart.rows, charts.Drawing(), width, **chart.options)
     drawing = charts.render(chart.kind, chart.rows, "peak", width, chart.title, **chart.options)
     assert float(re.search(r'viewBox="0 0 ([\d.]+)', drawing)[1]) <= width + 10
     assert all(f">{size} GB<" in drawing for size in memory_use.GPU_SIZES)

@@ -14,7 +14,7 @@ from analysis.render.site import Site
 def ticks(low, high, width=charts.WIDE):
     rows = pd.DataFrame({"size": ["a", "b"], "clock": "x", "ratio": [low, high]})
     drawing = charts.specification(
-        "dumbbell", rows, charts._Palette(), width, order=["x"], by=["size"], value="ratio", unit="times"
+        "dumbbell", rows, charts.Drawing(), width, order=["x"], by=["size"], value="ratio", unit="times"
     )
     return drawing["layer"][0]["encoding"]["x"]["axis"].get("values")
 
@@ -75,7 +75,7 @@ def test_the_bars_of_a_waterfall_lie_between_their_ends(tmp_path, end):
     drawing = drawn(chart, tmp_path)
     assert f"a&lt;b&gt;: {end / 1e6:+,.3g} ms" in drawing and "<b>" not in drawing
     assert 'class="series bar series-1"' in drawing and "longer" not in drawing
-    specification = charts.specification("waterfall", rows, charts._Palette(), charts.NARROW, **chart.options)
+    specification = charts.specification("waterfall", rows, charts.Drawing(), charts.NARROW, **chart.options)
     assert specification["layer"][1]["encoding"]["x2"] == {"field": "end"}
 
 
@@ -83,7 +83,7 @@ def test_the_bars_of_a_waterfall_lie_between_their_ends(tmp_path, end):
 def test_bars_of_times_have_one_scale_in_ms(width):
     rows = pd.DataFrame([["a", "gemm", 30e6], ["a", "copy", 10e6], ["b", "gemm", 4e6], ["b", "copy", 1.0]])
     rows.columns = ["size", "family", "time_ns"]
-    drawing = charts.specification("stacked_times", rows, charts._Palette(), width, by=["size"], order=["gemm", "copy"])
+    drawing = charts.specification("stacked_times", rows, charts.Drawing(), width, by=["size"], order=["gemm", "copy"])
     (data,) = drawing["datasets"].values()
     assert [(row["share"], row["text"]) for row in data] == [
         (30.0, "30"),

@@ -43,7 +43,7 @@ def test_a_study_alone_makes_a_report(tmp_path, name):
 
 def draft_of(kind, rows, name, width, title, **options):
     """An empty drawing of a chart that keeps to the schema."""
-    charts.specification(kind, rows, charts._Palette(), width, **options)
+    charts.specification(kind, rows, charts.Drawing(), width, **options)
     return "<svg></svg>"
 
 

@@ -189,7 +189,7 @@ def test_every_drawing_keeps_to_the_schema():
     rec = synthetic.recording(("small", "2.7B"), (128, 512))
     for question in QUESTIONS.values():
         for chart in write_site.ask(question, rec).charts.values():
-            assert charts.specification(chart.kind, chart.rows, charts._Palette(), charts.WIDE, **chart.options)
+            assert charts.specification(chart.kind, chart.rows, charts.Drawing(), charts.WIDE, **chart.options)
 
 
 def test_shares_too_small_to_see_are_left_to_the_table():
