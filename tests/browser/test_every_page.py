@@ -1,10 +1,11 @@
 """Every page (with --all, of many alike one in ten; else a few), light and dark, wide and narrow: quiet,
 self-contained, fitting, steady, and accessible to axe-core.
 
-axe measures the contrast of each text by itself, which takes minutes on pages of tables; cells of a kind look alike, so
-contrast is measured once for every combination of colours, size and surroundings on a page. All else runs in full on
-the light page; the dark one differs in colours only, so there the rules about colours run. That the switch and the
-system's setting make a page dark is tested with the behaviours.
+axe takes minutes on pages of tables, so it reads less of them. Contrast is measured once for every combination of
+colours, size and surroundings on a page. Of rows of the same elements, classes and attributes two are kept, beside
+those with a text whose contrast is measured. All rules run on the light page; the dark one differs in colours only, so
+there the rules about colours run. That the switch and the system's setting make a page dark is tested with the
+behaviours.
 """
 
 import json
@@ -30,36 +31,56 @@ new PerformanceObserver((list) => {
 }).observe({ type: "layout-shift", buffered: true });
 """
 WIDER = """() => {
-  for (const one of document.querySelectorAll('details.folded')) one.open = true;
-  return [...document.querySelectorAll('figure .scroll')].filter((one) => one.scrollWidth > one.clientWidth + 1)
+  const folded = document.querySelectorAll('details.folded:not([open])');
+  for (const one of folded) one.open = true;
+  const wider = [...document.querySelectorAll('figure .scroll')].filter((one) => one.scrollWidth > one.clientWidth + 1)
     .map((one) => `${one.ariaLabel}: ${one.scrollWidth - one.clientWidth} px`);
+  for (const one of folded) one.open = false;
+  return wider;
 }"""
 EXCESS = """() => Math.max(document.body.scrollWidth, document.documentElement.scrollWidth) - innerWidth"""
+SET_SCHEME = "(name) => { document.body.dataset.mdColorScheme = name; }"
 SHIFTED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(\
 window.shifts.reduce((a, b) => a + b, 0)))))"
-AXE = """async (colours) => {
-  const kinds = new Map();
+MARK_LOOKS = """() => {
+  const around = new Map([[null, ""]]);
+  const surroundings = (one) => {
+    if (!around.has(one)) {
+      const { backgroundColor, opacity } = getComputedStyle(one);
+      around.set(one, `${surroundings(one.parentElement)} ${backgroundColor} ${opacity}`);
+    }
+    return around.get(one);
+  };
+  const seen = new Set();
   const words = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (words.nextNode()) {
     const element = words.currentNode.parentElement;
     if (!words.currentNode.data.trim() || !element.checkVisibility()) continue;
     const style = getComputedStyle(element);
     const look = [element.tagName, element.className, style.color, style.fontSize, style.fontWeight];
-    for (let one = element; one; one = one.parentElement) {
-      const { backgroundColor, opacity } = getComputedStyle(one);
-      look.push(backgroundColor, opacity);
-    }
-    const key = look.join();
-    if (!kinds.has(key)) kinds.set(key, element);
+    const key = `${look} ${surroundings(element)}`;
+    if (!seen.has(key)) element.dataset.look = "";
+    seen.add(key);
   }
-  const only = { resultTypes: ["violations"], runOnly: ["color-contrast"] };
-  const rest = { resultTypes: ["violations"], rules: { "color-contrast": { enabled: false } } };
-  const dark = { resultTypes: ["violations"], runOnly: ["link-in-text-block"] };
-  const results = [
-    await axe.run({ include: [...kinds.values()] }, only),
-    await axe.run(document, colours ? dark : rest),
-  ];
-  return results.flatMap((one) => one.violations).flatMap((rule) =>
+}"""
+DROP_ROWS_ALIKE = """() => {
+  const shape = (one) =>
+    `${one.tagName} ${one.getAttribute("class")} ${one.getAttributeNames()} (${[...one.children].map(shape)})`;
+  for (const body of document.querySelectorAll("tbody")) {
+    const seen = new Map();
+    for (const row of [...body.rows]) {
+      if (row.querySelector("[data-look]")) continue;
+      const key = shape(row);
+      seen.set(key, (seen.get(key) ?? 0) + 1);
+      if (seen.get(key) > 2) row.remove();
+    }
+  }
+}"""
+AXE = """async (colours) => {
+  axe.configure({ rules: [{ id: "color-contrast", selector: "[data-look]" }] });
+  const only = colours ? { runOnly: ["color-contrast", "link-in-text-block"] } : {};
+  const { violations } = await axe.run(document, { resultTypes: ["violations"], ...only });
+  return violations.flatMap((rule) =>
     rule.nodes.map((node) => `${rule.id}: ${node.html.slice(0, 160)} ${node.failureSummary.replaceAll("\\n", " ")}`));
 }"""
 
@@ -101,14 +122,18 @@ def visit_all(browser, address: str, pages: list[str], width: int) -> Visit:
         page.goto(address + here)
         if (shift := least_shift(page)) > STEADY:
             seen.shifting.append(f"{here}: {shift:.3f}")
-        page.evaluate(axe)
         page.add_style_tag(content="*, ::before, ::after { transition: none !important }")
+        seen.wide_tables += [f"{here}, {one}" for one in page.evaluate(WIDER)]
         for scheme, name in SCHEMES.items():
-            page.evaluate("(name) => { document.body.dataset.mdColorScheme = name; }", name)
+            page.evaluate(SET_SCHEME, name)
             if (excess := page.evaluate(EXCESS)) > 0:
                 seen.too_wide.append(f"{here}, {scheme}: {excess} px")
+            page.evaluate(MARK_LOOKS)
+        page.evaluate(DROP_ROWS_ALIKE)
+        page.evaluate(axe)
+        for scheme, name in SCHEMES.items():
+            page.evaluate(SET_SCHEME, name)
             seen.violations += [f"{here}, {scheme}: {one}" for one in page.evaluate(AXE, scheme == "dark")]
-        seen.wide_tables += [f"{here}, {one}" for one in page.evaluate(WIDER)]
         seen.complaints += [f"{here}: {said}" for said in complaints]
         seen.outside += [f"{here}: {url}" for url in requests if not url.startswith(address)]
         complaints.clear()
