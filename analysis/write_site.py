@@ -225,13 +225,14 @@ def _draft(
     published, rec = rec, of_finished_runs(rec)
     studies = {study: of_finished_runs(other) for study, other in studies.items()}
     verdict = ""
+    predicted = _predicted(measured.parent, [rec, *studies.values()])
     known, sides = _with_pages(rec, compared)
     summary = [side.said.facts for side in sides]
     is_script = bool(rec.manifest.get(SCRIPT))
     if is_script:
         site, checked, verdict = write_overview_of_script(rec, docs, summary)
     else:
-        site, checked = write_questions(rec, docs, studies, summary, known)
+        site, checked = write_questions(rec, docs, studies, summary, known, predicted)
     measured_in = _measured_in(rec)
     counterparts: dict[str, list[dict[str, Any]]] = {}
     for side in sides:
@@ -252,8 +253,8 @@ def _draft(
     def write_tested() -> None:
         figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader", "faults")}
         site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
-        predicted = _predictions(measured.parent, [rec, *studies.values()])
-        site.write(f"report/{predictions.SLUG}.md", "predictions.md", predicted)
+        held = predictions.answer(predicted, predict.development(rates.load()))
+        site.write(f"report/{predictions.SLUG}.md", "predictions.md", held)
         site.write("report/glossary.md", "glossary.md", NOTHING)
 
     def write_runs() -> dict[str, list[str]]:
@@ -433,10 +434,9 @@ def _figures(file: Path) -> dict[str, Any]:
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
-def _predictions(data: Path, recordings: list[store.Recording]) -> Answer:
+def _predicted(data: Path, recordings: list[store.Recording]) -> pd.DataFrame:
     """The ledgers below `data` held against the recordings. Raises RecordingError."""
-    predicted = ledger.held_against(ledger.read_all(data / ledger.FOLDER), recordings)
-    return predictions.answer(predicted, predict.development(rates.load()))
+    return ledger.held_against(ledger.read_all(data / ledger.FOLDER), recordings)
 
 
 def said_of_run(answer: Answer) -> dict[str, list[str]]:
@@ -478,10 +478,12 @@ def write_questions(
     studies: Mapping[str, store.Recording] = MappingProxyType({}),
     compared: Sequence[Mapping[str, Any]] = (),
     known: RunPages = MappingProxyType({}),
+    predicted: pd.DataFrame | None = None,
 ) -> tuple[Site, Answer]:
     """Write the pages of questions and studies, the reconciliation, and the overview with their verdicts; gives the
     reconciliation, too. compared: facts of the pages of comparisons, for the overview. known: pages of runs of
-    studies; the others are on that of all runs."""
+    studies; the others are on that of all runs. predicted: what was said of runs before they were measured, as of
+    `_predicted`."""
     site = _site_of(rec, docs)
     bands = differences.bands_of(rec, studies[AGAIN]) if AGAIN in studies else None
     twin = None
@@ -498,7 +500,8 @@ def write_questions(
         return _write_question(site, letter, question, answer, rec.runs, **of_twin)
 
     def answer_study(question: ModuleType, studied: store.Recording) -> Answer:
-        return ask(question, studied, main=rec, calibration=calibration, studies=studies, bands=bands)
+        more = {"main": rec, "calibration": calibration, "studies": studies, "bands": bands}
+        return ask(question, studied, **more, predicted=predicted)
 
     def write_study(letter: str, question: ModuleType) -> dict[str, Any]:
         studied = studies.get(question.STUDY) if question.STUDY else rec

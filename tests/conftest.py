@@ -71,10 +71,10 @@ def pytest_runtest_makereport():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than cores that this process may use, since many tests wait for processes; pytest-xdist would
-    count the cores of the machine."""
+    """Two workers more than cores that this process may use: many tests wait for processes, and with one more, a third
+    of two cores was idle. pytest-xdist would count the cores of the machine."""
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(MOST_WORKERS, num_cores + 1)
+    return min(MOST_WORKERS, num_cores + 2)
 
 
 def pytest_sessionfinish(session):

@@ -40,6 +40,19 @@ def clocks(steps: pd.DataFrame) -> dict[str, dict[str, Clock]]:
     return known
 
 
+def host_limited_ns(steps: pd.DataFrame) -> dict[str, float]:
+    """Of each run that was timed, how long the phases of a step take that the host limits: its GPUs wait for no longer
+    than that."""
+    return {
+        run_id: sum(
+            clock.wall_ns
+            for phase, clock in timed.items()
+            if phase != ranges.STEP and not clock.issue_ns <= HOST_LIMITED * clock.wall_ns
+        )
+        for run_id, timed in clocks(steps).items()
+    }
+
+
 def advise(
     run: Mapping[str, Any],
     elapsed: pd.DataFrame,

@@ -435,6 +435,32 @@ def waterfall(rows: pd.DataFrame, drawing: Drawing, width: int, order) -> alt.La
     return zero + bars
 
 
+def bars_with_marks(rows: pd.DataFrame, drawing: Drawing, width: int, by, order, unit) -> alt.LayerChart:
+    """One bar per case from zero to the `value` of the first `series`, with its number, and a stroke at that of the
+    second."""
+    data = pd.DataFrame({"label": case_label(rows, by), "series": rows["series"], "value": rows["value"]})
+    data["text"] = [f"{value:,.2f}×" for value in data["value"]]
+    data["title"] = [f"{a}, {s}: {t}" for a, s, t in zip(data["label"], data["series"], data["text"], strict=True)]
+    bars, marks = (drawing.data(data[data["series"] == name]) for name in order)
+    y = alt.Y("label:N", sort=list(dict.fromkeys(data["label"])), title=None, axis=_category_axis(drawing))
+    scale = alt.Scale(domain=[0, 1.12 * data["value"].max()], nice=False)
+    x = alt.X("value:Q", scale=scale, axis=_value_axis(drawing, ",~f", 5), title=unit)
+    wide, high = _plot_width(data, width), alt.Step(17)
+    measured = alt.Chart(bars, width=wide, height=high).mark_bar(
+        height=alt.RelativeBandSize(0.7), color=drawing["--series-0"]
+    )
+    numbers = alt.Chart(bars, width=wide, height=high).mark_text(align="left", dx=4, fontSize=12, color=drawing[TEXT])
+    others = alt.Chart(marks, width=wide, height=high).mark_tick(thickness=3, size=15, color=drawing["--series-1"])
+    described = alt.Description("title:N")
+    return alt.LayerChart(
+        layer=[
+            measured.encode(y=y, x=x, description=described),
+            others.encode(y=y, x=x, description=described),
+            numbers.encode(y=y, x=x, text=alt.Text("text:N")),
+        ]
+    )
+
+
 KINDS: dict[str, Callable[..., alt.LayerChart]] = {
     "dumbbell": dumbbell,
     "stacked_shares": stacked_shares,
@@ -446,6 +472,7 @@ KINDS: dict[str, Callable[..., alt.LayerChart]] = {
     "stacked_bytes": stacked_bytes,
     "history": history,
     "waterfall": waterfall,
+    "bars_with_marks": bars_with_marks,
 }
 
 
@@ -459,6 +486,7 @@ COLOUR_COLUMNS = {
     "traces": "series",
     "stacked_bytes": "scope",
     "waterfall": "series",
+    "bars_with_marks": "series",
 }
 
 
@@ -469,7 +497,7 @@ def colour_column(kind: str) -> str:
 
 def mark(kind: str) -> str:
     """What a legend shows for a series: a line, a bar, or the point whose shape tells it from others."""
-    return {"traces": "line", "stacked_bytes": "bar", "waterfall": "bar"}.get(kind, "point")
+    return {"traces": "line", "stacked_bytes": "bar", "waterfall": "bar", "bars_with_marks": "bar"}.get(kind, "point")
 
 
 def drawn(kind: str, rows: pd.DataFrame) -> pd.DataFrame:

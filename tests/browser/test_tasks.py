@@ -8,7 +8,11 @@ TASKS = {
         "report/in-bf16.html",
     ),
     "does my model fit my GPU?": (["What fills the memory", "How this was measured"], "report/memory-use.html"),
-    "which change helps a small model most?": (["When does the GPU wait"], "report/host.html"),
+    "which change helps a small model most?": (
+        ["What does each optimisation", "Each change alone"],
+        "report/ladder.html",
+    ),
+    "when does the GPU wait?": (["When does the GPU wait"], "report/host.html"),
     "how long does a forward pass take?": (["How long does a forward pass take"], "report/forward-time.html"),
     "which kernel takes most time?": (["Which kernel takes the most", "The top three"], "report/top-kernel.html"),
     "what does the backward pass cost?": (["How does the mix of kernels change"], "report/training-mix.html"),

@@ -6,7 +6,7 @@ import math
 import pandas as pd
 import pytest
 
-from analysis.metrics.advice import Clock, advise, clocks
+from analysis.metrics.advice import Clock, advise, clocks, host_limited_ns
 
 MS = 1_000_000
 GB = 10**9
@@ -70,3 +70,11 @@ def test_nothing_is_said_of_memory_that_is_not_known(more):
 def test_a_run_without_timings_has_no_advice():
     steps = pd.DataFrame(columns=["run_id", "collector", "phase", "wall_ns", "issue_ns"])
     assert clocks(steps) == {}
+
+
+def test_phases_whose_time_goes_into_issuing_work_are_limited_by_the_host():
+    names = ["run_id", "collector", "phase", "wall_ns", "issue_ns"]
+    rows = [("a", "timer", "forward", 100, 99), ("a", "timer", "backward", 200, 150), ("a", "timer", "step", 300, 249)]
+    rows += [("b", "timer", "forward", 70, None), ("b", "nsys", "forward", 900, 900)]
+    limited = host_limited_ns(pd.DataFrame(rows, columns=names))
+    assert limited == {"a": 100, "b": 70}, "where it is not known, it may be the host"

@@ -79,6 +79,17 @@ def test_the_bars_of_a_waterfall_lie_between_their_ends(tmp_path, end):
     assert specification["layer"][1]["encoding"]["x2"] == {"field": "end"}
 
 
+def test_bars_have_their_numbers_and_a_mark_where_it_was_predicted(tmp_path):
+    rows = pd.DataFrame({"size": ["a", "b<i>", "a"], "series": ["measured", "measured", "before"]})
+    rows["value"] = [2.0, 11.84, 1.5]
+    options = {"by": ["size"], "order": ["measured", "before"], "unit": "times as fast"}
+    drawing = drawn(Chart("one", "bars_with_marks", "One", rows, options), tmp_path)
+    assert all(words in drawing for words in (">2.00×<", ">11.84×<", "a, before: 1.50×", "b&lt;i&gt;"))
+    assert ">1.50×<" not in drawing and 'class="series bar series-1"' in drawing
+    specification = charts.specification("bars_with_marks", rows, charts.Drawing(), charts.WIDE, **options)
+    assert [layer["mark"]["type"] for layer in specification["layer"]] == ["bar", "tick", "text"]
+
+
 @pytest.mark.parametrize("width", [charts.WIDE, charts.NARROW])
 def test_bars_of_times_have_one_scale_in_ms(width):
     rows = pd.DataFrame([["a", "gemm", 30e6], ["a", "copy", 10e6], ["b", "gemm", 4e6], ["b", "copy", 1.0]])

@@ -5,7 +5,8 @@ The parameters of `answer` name the tables that it reads (`runs`, `steps`, `kern
 specification. A question of STUDIES may have a STUDY: its tables are then those of the recordings of that study, made
 by the sweeps in jobs/sweeps that name it. It may also ask for `main`, the recording that QUESTIONS answer from, and for
 `calibration`, the peak rates measured on the machine (columns figure, unit, value, low, high, repeats, gpu_name;
-empty where no recording has them), and every question for `bands`, the noise bands of times, fitted to runs that were
+empty where no recording has them), for `predicted`, what was said of runs before they were measured (as of
+`ledger.held_against`), and every question for `bands`, the noise bands of times, fitted to runs that were
 recorded twice (None where none were).
 """
 
@@ -20,6 +21,7 @@ from analysis.pages.questions import (
     fused_attention,
     host,
     in_bf16,
+    ladder,
     memory_use,
     optimizer_cost,
     precision,
@@ -51,12 +53,13 @@ STUDIES = {
     "m": second_recording,
     "s": softmax_detail,
     "t": in_bf16,
+    "u": ladder,
 }
 
 SECTIONS = {
     "Where time goes": ("a", "b", "c", "d", "t"),
     "What limits it": ("h", "i", "e", "s"),
-    "What to change": ("j", "f", "l"),
+    "What to change": ("u", "j", "f", "l"),
     "Will it fit": ("g",),
     "Trust": ("k", "m"),
 }
@@ -80,6 +83,7 @@ SEARCHED = {
     "m": ("noise band", "reproducibility", "variance"),
     "s": ("softmax bandwidth",),
     "t": ("fused BF16", "FP32 against BF16"),
+    "u": ("optimization ladder", "speed up training", "what to change first"),
 }
 """What a reader may search for who has not read the page: search puts the page first."""
 

@@ -1,0 +1,308 @@
+"""(u) What does each optimisation give, one on top of the other?"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
+from analysis.metrics import advice, differences, run_grid, telemetry, timing
+from analysis.metrics.differences import Bands
+from analysis.metrics.telemetry import SLOW_HOST
+from analysis.pages.columns import case_headings
+from analysis.pages.facts import extremes, noise_of, out_of, span
+from jobs.contract import ranges
+from jobs.contract.studies import BF16
+
+SLUG = "ladder"
+TITLE = "What does each optimisation give, one on top of the other?"
+STUDY = "prediction"
+
+MODE = "train_step"
+ALSO = ("precision", "optimizer", BF16)
+"""Studies that hold further rungs."""
+CASE = ["size", "context_length"]
+AXES = ["precision", "attention", "optimizer", "compile"]
+BASE = "FP32"
+RUNGS = {
+    BASE: ("fp32", "naive", "own", "off"),
+    "TF32": ("tf32", "naive", "own", "off"),
+    "BF16": ("bf16", "naive", "own", "off"),
+    "+ fused attention": ("bf16", "sdpa", "own", "off"),
+    "+ fused AdamW": ("bf16", "sdpa", "fused", "off"),
+    "+ torch.compile": ("bf16", "sdpa", "fused", "default"),
+    "+ CUDA graphs": ("bf16", "sdpa", "fused", "cudagraphs"),
+}
+"""Each has what those before it have; BF16 takes the place of TF32. What it sets of AXES."""
+EAGER, COMPILED, GRAPHS = "+ fused AdamW", "+ torch.compile", "+ CUDA graphs"
+ALONE = {
+    "TF32": RUNGS["TF32"],
+    "BF16 autocast": RUNGS["BF16"],
+    "fused attention": ("fp32", "sdpa", "own", "off"),
+    "fused AdamW": ("fp32", "naive", "fused", "off"),
+}
+IN_CHART = {"+ fused attention": "+ attention", EAGER: "+ AdamW", COMPILED: "+ compile", GRAPHS: "+ graphs"}
+"""Rungs as a bar has room to say."""
+SMALL_GAIN = 1.25
+"""Less than this is called little for all changes together."""
+NEAR = 0.1
+"""A prediction this near to what was measured counts as right."""
+MEASURED, PREDICTED = "measured", "predicted before"
+
+
+def answer(
+    runs: pd.DataFrame,
+    main: Any,
+    studies: Mapping[str, Any],
+    predicted: pd.DataFrame | None = None,
+    bands: Bands | None = None,
+) -> Answer:
+    """A training step of the main recording with one change after the other, and with each alone.
+
+    `ns` is the unprofiled step, the median over the steps of all processes. `speedup` is the step in FP32 with nothing
+    fused over it, `gain` that of the rung before over it; `tokens_per_s` and `joules` are of the same steps. Of
+    `predicted`, as of `ledger.held_against`, is what was said of a run before it was measured. Two steps differ beyond
+    the noise band of wall times (`bands`), which is as wide as if the GPU waited in all phases that the host limits,
+    and only where the host's speed does not explain it: `at_least` and `at_most` are the gain where the step grows with
+    the time of a loop of plain Python on its host, which took `slower_host` times as long as before.
+    """
+    frames = _frames(runs, main, studies, predicted, bands)
+    facts = {"noise": noise_of(bands), "slow_host": SLOW_HOST, "near": NEAR, "rungs": [*RUNGS]}
+    return assemble(facts, _claims(frames), _tables(frames), _charts(frames))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    rungs: pd.DataFrame
+    """One row per case and rung that was measured."""
+    alone: pd.DataFrame
+    """One row per case and single change that was measured."""
+
+    @property
+    def above(self) -> pd.DataFrame:
+        """All rungs but the lowest."""
+        return self.rungs[self.rungs["rung"] != BASE]
+
+    @property
+    def first(self) -> pd.DataFrame:
+        """Of each case the change that gives most alone."""
+        return self.alone.sort_values("speedup", ascending=False, kind="stable").drop_duplicates(CASE).sort_index()
+
+    @property
+    def shown(self) -> pd.DataFrame:
+        """Of each model the case that was followed furthest up, the longest of them."""
+        heights = self.rungs.groupby(CASE, sort=False).size().rename("height").reset_index()
+        cases = heights.sort_values(["height", "context_length"], kind="stable").drop_duplicates("size", keep="last")
+        return self.rungs.merge(cases[CASE], on=CASE)
+
+
+def _frames(
+    runs: pd.DataFrame, main: Any, studies: Mapping[str, Any], predicted: pd.DataFrame | None, bands: Bands | None
+) -> Frames:
+    measured = _measured([main, *(studies[name] for name in (STUDY, *ALSO) if name in studies)])
+    if predicted is not None:
+        said = predicted[predicted["predicted_ns"].notna()].drop_duplicates("tested_by").set_index("tested_by")
+        for name in ("predicted_ns", "low_ns", "high_ns"):
+            measured[name] = measured["run_id"].map(said[name])
+    else:
+        measured[["predicted_ns", "low_ns", "high_ns"]] = float("nan")
+    rungs = _of_settings(measured, RUNGS, "rung")
+    base = rungs[rungs["rung"] == BASE].set_index(CASE)
+    rungs, alone = (_against(rows, base) for rows in (rungs, _of_settings(measured, ALONE, "change")))
+    before = rungs.groupby(CASE, sort=False)[COMPARED].shift()
+    rungs["gain"] = before["ns"] / rungs["ns"]
+    of_host = (before["host_ratio"] / rungs["host_ratio"]).fillna(1.0)
+    rungs["slower_host"] = 1 / of_host
+    rungs["at_least"], rungs["at_most"] = rungs["gain"] / of_host.clip(lower=1), rungs["gain"] / of_host.clip(upper=1)
+    of_changes = (rungs["at_least"] > 1) | (rungs["at_most"] < 1)
+    rungs["differs"] = _differ(rungs, before, bands) & of_changes
+    return Frames(rungs=rungs, alone=alone)
+
+
+COMPARED = ["ns", "min_ns", "max_ns", "parts", "host_ratio"]
+
+
+def _differ(rows: pd.DataFrame, others: pd.DataFrame, bands: Bands | None) -> pd.Series:
+    both = rows[COMPARED].add_prefix("now_").join(others.add_prefix("other_"))
+    return differences.differ(both, "now", "other", bands.wall if bands else None)
+
+
+def _measured(recordings: Iterable[Any]) -> pd.DataFrame:
+    """Each training step of the reference model that was measured, the first of those that have one run id: CASE, AXES,
+    run_id, ns, min_ns, max_ns, parts (of this, phases that the host limits) and host_limited, the same as a share,
+    tokens_per_s, peak_bytes, joules, host_ratio (a loop of plain Python over that of the fastest process on such a
+    CPU), loss_off (relative to that in FP32)."""
+    tables: dict[str, list[pd.DataFrame]] = {}
+    seen: set[str] = set()
+    for rec in recordings:
+        ok = run_grid.of_known_shape(run_grid.measured_runs(rec.runs))
+        ok = ok.astype({"run_id": str})[(ok["mode"].astype(str) == MODE) & ~ok["run_id"].astype(str).isin(seen)]
+        seen |= {*ok["run_id"]}
+        for name in ("runs", "steps", "processes", "telemetry", "figures"):
+            rows = ok if name == "runs" else getattr(rec, name)
+            rows = rows[rows["run_id"].astype(str).isin(ok["run_id"])]
+            tables.setdefault(name, []).append(rows.astype(dict.fromkeys(rows.select_dtypes("category"), object)))
+    runs, steps, processes, states, figures = (pd.concat(parts, ignore_index=True) for parts in tables.values())
+    times = timing.host_times(steps, "timer", "step")
+    times = times[times["phase"] == ranges.STEP].drop(columns="phase")
+    times = times.rename(columns=lambda name: name.removeprefix("step_"))
+    machine = telemetry.of_runs(runs, steps, processes, states)[["run_id", "tokens_per_s", "joules"]]
+    by_process = telemetry.of_processes(processes, states).groupby("run_id")["host_ratio"].median()
+    losses = figures.pivot_table(index="run_id", columns="figure", values="value").reindex(
+        columns=["loss", "loss_fp32"]
+    )
+    known = runs[[*CASE, *AXES, "num_parameters", "run_id", "peak_memory_bytes"]]
+    table = known.merge(times, on="run_id").merge(machine, how="left", on="run_id")
+    table["parts"] = table["run_id"].map(advice.host_limited_ns(steps))
+    table["host_limited"] = (table["parts"] / table["ns"]).clip(upper=1)
+    table["host_ratio"] = table["run_id"].map(by_process).astype(float)
+    table["loss_off"] = table["run_id"].map((losses["loss"] / losses["loss_fp32"] - 1).abs())
+    # What graphs hold is taken while they are captured: the peak of a step that replays them leaves it out.
+    table["peak_bytes"] = table["peak_memory_bytes"].astype(float).where(table["compile"] != "cudagraphs")
+    return table.drop(columns="peak_memory_bytes")
+
+
+def _of_settings(measured: pd.DataFrame, settings: Mapping[str, tuple[str, ...]], name: str) -> pd.DataFrame:
+    """The rows of `measured` that have one of the settings, named in the column `name`, case by case in their order."""
+    names = {values: key for key, values in settings.items()}
+    rows = measured.assign(**{name: [names.get(tuple(row)) for row in measured[AXES].astype(str).to_numpy()]})
+    rows = rows[rows[name].notna()]
+    place = rows[name].map([*settings].index)
+    order = rows.assign(_place=place).sort_values(["num_parameters", "context_length", "_place"], kind="stable")
+    return order.drop(columns="_place").reset_index(drop=True)
+
+
+def _against(rows: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
+    """Those of cases that have a base, with its time, memory and energy, and how many times as fast they are."""
+    beside = base[["ns", "peak_bytes", "joules"]].add_prefix("base_")
+    table = rows.merge(beside, left_on=CASE, right_index=True).reset_index(drop=True)
+    table["speedup"] = table["base_ns"] / table["ns"]
+    table["less_memory"] = table["base_peak_bytes"] / table["peak_bytes"]
+    table["less_energy"] = table["base_joules"] / table["joules"]
+    return table
+
+
+def _top(rungs: pd.DataFrame) -> pd.DataFrame:
+    """Of each case the highest rung that was measured."""
+    return rungs.drop_duplicates(CASE, keep="last")
+
+
+def _are_host_limited(rows: pd.DataFrame) -> bool:
+    """Whether the host limits most of each of these steps, and none was compiled."""
+    return bool((rows["host_limited"] > 0.5).all()) and not rows["rung"].isin([COMPILED, GRAPHS]).any()
+
+
+def _slower_by_host(rungs: pd.DataFrame) -> pd.DataFrame:
+    """Rungs that take longer than the one before, which the host of their run explains."""
+    return rungs[(rungs["gain"] < 1 - NEAR) & (rungs["at_most"] >= 1)]
+
+
+def _claims(frames: Frames) -> list[Claim]:
+    above, top = frames.above, _top(frames.above)
+    of_rung = {name: above[above["rung"] == name] for name in (EAGER, COMPILED, GRAPHS)}
+    tested = above[above["predicted_ns"].notna()]
+    return [
+        Claim("together", _top(frames.shown), facts=extremes("speedup")),
+        Claim("short", top[top["speedup"] < SMALL_GAIN], _are_host_limited, out_of(top, extremes("context_length"))),
+        Claim("first", frames.first, facts=_first),
+        Claim("each", frames.first.merge(frames.shown[CASE].drop_duplicates(), on=CASE), facts=_each),
+        Claim("compile", of_rung[COMPILED], lambda rows: bool((rows["at_least"] > 1).all()), _span_of_gains),
+        Claim("graphs", of_rung[GRAPHS], facts=extremes("gain")),
+        Claim("by_host", _slower_by_host(frames.shown), facts=extremes("slower_host")),
+        Claim(
+            "gains",
+            above[above["differs"] & (above["gain"] > 1)],
+            facts=out_of(above, lambda rows: _by_rung(rows, above)),
+        ),
+        Claim("memory", of_rung[EAGER].dropna(subset=["less_memory"]), facts=extremes("less_memory")),
+        Claim("energy", top.dropna(subset=["less_energy"]), facts=extremes("less_energy")),
+        Claim("hosts", frames.rungs[frames.rungs["host_ratio"] > SLOW_HOST], facts=out_of(frames.rungs)),
+        Claim("predicted", tested, facts=_predicted),
+        Claim("loss", above.dropna(subset=["loss_off"]), facts=extremes("loss_off")),
+    ]
+
+
+def _tables(frames: Frames) -> list[Table]:
+    case = case_headings(CASE, linked=False)
+    predicted = Column("predicted_ns", "predicted", "ms", lower="low_ns", upper="high_ns", absent="not predicted")
+    step, others = (
+        Column("ns", "step", "ms", lower="min_ns", upper="max_ns"),
+        (
+            Column("speedup", "as fast as FP32", "ratio"),
+            Column("gain", "as the rung before", "ratio", absent="n/a"),
+            predicted,
+            Column("tokens_per_s", "tokens/s", "count"),
+            Column("peak_bytes", "memory", "bytes", absent="not counted"),
+            Column("joules", "J a step", "number", absent="not read"),
+            Column("loss_off", "loss off by", "share", absent="not measured"),
+            Column("host_limited", "host limits", "share"),
+            Column("host_ratio", "host loop", "ratio", absent="not read"),
+        ),
+    )
+    rung = Column("rung", "rung")
+    shown = frames.shown
+    rest = frames.rungs.merge(shown[CASE].drop_duplicates(), on=CASE, how="left", indicator=True)
+    rest = rest[rest["_merge"] == "left_only"].drop(columns="_merge")
+    alone = (Column("change", "change alone"), step, others[0], predicted, others[-1])
+    return [
+        Table(
+            "shown",
+            "Rung by rung: of each model the context that was followed furthest",
+            (*case, rung, step, *others),
+            shown,
+        ),
+        Table("rest", "Rung by rung: all other cases", (*case, rung, step, *others[:3]), rest),
+        Table("alone", "Each change alone", (*case, *alone), frames.alone),
+    ]
+
+
+def _charts(frames: Frames) -> list[Chart]:
+    shown = frames.shown
+    top = shown.drop_duplicates(CASE, keep="last")["speedup"]
+    rows = pd.concat(
+        [
+            shown.assign(series=MEASURED, value=shown["speedup"]),
+            shown.assign(series=PREDICTED, value=shown["base_ns"] / shown["predicted_ns"]).dropna(subset=["value"]),
+        ],
+        ignore_index=True,
+    )[[*CASE, "rung", "run_id", "series", "value"]]
+    title = f"All changes together make a training step {_in_words(top)} times as fast"
+    rows["rung"] = rows["rung"].replace(IN_CHART)
+    options = {"by": [*CASE, "rung"], "order": [MEASURED, PREDICTED], "unit": "times as fast as FP32"}
+    return [Chart("ladder", "bars_with_marks", title if len(rows) else "A training step, rung by rung", rows, options)]
+
+
+def _in_words(ratios: pd.Series) -> str:
+    return " to ".join(dict.fromkeys(f"{ratio:.1f}" for ratio in (ratios.min(), ratios.max())))
+
+
+# ---------------------------------------------------------------- facts of claims
+
+
+def _first(rows: pd.DataFrame) -> dict:
+    """How often each change is the one that gives most alone, the most frequent first; and what they give."""
+    counts = rows["change"].value_counts()
+    of = [{"change": name, "num": int(num), "speedup": span(rows.loc[rows["change"] == name, "speedup"])}
+          for name, num in counts.items()]  # fmt: skip
+    return {"of": of}
+
+
+def _each(rows: pd.DataFrame) -> dict:
+    return {"cases": rows.to_dict("records")}
+
+
+def _by_rung(rows: pd.DataFrame, every: pd.DataFrame) -> dict:
+    """In how many of all cases each rung is among `rows`."""
+    counts, all_counts = rows["rung"].value_counts(), every["rung"].value_counts()
+    of = [{"rung": name, "num": int(counts.get(name, 0)), "num_all": int(num)} for name, num in all_counts.items()]
+    return {"of": sorted(of, key=lambda counted: [*RUNGS].index(counted["rung"]))}
+
+
+def _span_of_gains(rows: pd.DataFrame) -> dict:
+    return {"gain": span(rows["gain"]), "at_least": span(rows["at_least"])}
+
+
+def _predicted(rows: pd.DataFrame) -> dict:
+    error = (rows["predicted_ns"] / rows["ns"] - 1).abs()
+    return {"num_near": int((error <= NEAR).sum()), "median": error.median()}

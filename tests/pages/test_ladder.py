@@ -1,0 +1,150 @@
+"""What each optimisation gives on top of those before it: on the recordings of the report, and on parts of them."""
+
+import dataclasses
+import statistics
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis import write_site
+from analysis.metrics import differences
+from analysis.pages.questions import ladder
+from analysis.prediction import ledger
+from analysis.recording import store
+from jobs.contract.studies import AGAIN
+
+DATA = Path(__file__).parents[2] / "site" / "data"
+NO_KERNELS = ("ranges", "kernels", "api", "memops", "nsys_sums")
+SIZES = ["small", "medium", "large", "xl", "2.7B"]
+
+pytestmark = pytest.mark.skipif(not (DATA / "ladder_precision").is_dir(), reason="no recording of the study")
+
+
+def light(rec):
+    """What was timed of a recording: the page reads nothing else."""
+    return dataclasses.replace(rec, **{name: getattr(rec, name).head(0) for name in NO_KERNELS})
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    """(main recording, studies by name, noise bands)"""
+    of_study = {}
+    for folder in write_site.recordings_in(DATA):
+        rec = store.load(folder)
+        if rec.manifest.get("study", "") in ("", AGAIN, ladder.STUDY, *ladder.ALSO):
+            of_study.setdefault(rec.manifest.get("study", ""), []).append(rec)
+    bands = differences.bands_of(of_study[""][0], of_study.pop(AGAIN)[0])
+    studies = {study: write_site.together([light(rec) for rec in parts]) for study, parts in of_study.items()}
+    return studies.pop(""), studies, bands
+
+
+@pytest.fixture(scope="module")
+def predicted(shipped):
+    main, studies, _ = shipped
+    return ledger.held_against(ledger.read_all(DATA / ledger.FOLDER), [main, *studies.values()])
+
+
+@pytest.fixture(scope="module")
+def answer(shipped, predicted):
+    main, studies, bands = shipped
+    return ask(main, studies, predicted=predicted, bands=bands)
+
+
+def ask(main, studies, **more):
+    return write_site.ask(ladder, studies[ladder.STUDY], main=main, studies=studies, **more)
+
+
+def rungs_of(answer):
+    rows = pd.concat([answer.tables["shown"].rows, answer.tables["rest"].rows])
+    return rows.set_index(["size", "context_length", "rung"])
+
+
+def test_every_case_is_followed_from_fp32_to_fused_adamw_and_some_beyond(answer):
+    rungs = rungs_of(answer).reset_index()
+    heights = rungs.groupby(["size", "context_length"])["rung"].agg(list)
+    eager = [*ladder.RUNGS][:5]
+    assert len(heights) == 20 and all(rungs[:5] == eager for rungs in heights)
+    compiled = {case for case, rungs in heights.items() if rungs == [*ladder.RUNGS]}
+    assert compiled == {("medium", 1024), ("xl", 512), ("2.7B", 1024)}
+    assert not rungs["run_id"].duplicated().any()
+    shown = answer.tables["shown"].rows.drop_duplicates(["size", "context_length"])
+    assert shown["size"].tolist() == SIZES
+    assert dict(zip(shown["size"], shown["context_length"]))["xl"] == 512, "it was followed further there than at 1024"
+
+
+def test_a_rung_is_the_median_of_all_unprofiled_steps(answer, shipped):
+    steps = shipped[1][ladder.STUDY].steps
+    run = "2.7B-ctx1024-bf16-sdpa-train_step-compile_default-adamw_fused"
+    timed = steps[(steps["run_id"] == run) & (steps["collector"] == "timer") & (steps["phase"] == "step")]["wall_ns"]
+    rung = rungs_of(answer).loc[("2.7B", 1024, "+ torch.compile")]
+    assert len(timed) == 30 and rung["run_id"] == run
+    assert rung["ns"] == statistics.median(timed)
+    assert rung["speedup"] == rungs_of(answer).loc[("2.7B", 1024, "FP32")]["ns"] / rung["ns"] > 11
+
+
+def test_what_a_slow_host_explains_is_no_difference(answer):
+    """On a host at half the speed fused AdamW looks slower than the reference one."""
+    rung = rungs_of(answer).loc[("medium", 1024, "+ fused AdamW")]
+    assert rung["gain"] < 0.7 and rung["host_ratio"] > 2 and rung["host_limited"] > 0.9
+    assert not rung["differs"]
+    assert ("medium", 1024) in answer.claims["by_host"].rows[["size", "context_length"]].itertuples(
+        index=False, name=None
+    )
+    compiled = rungs_of(answer).loc[("medium", 1024, "+ torch.compile")]
+    assert compiled["at_least"] == pytest.approx(compiled["gain"] * compiled["host_ratio"] / rung["host_ratio"])
+    assert answer.claims["compile"].values["at_least"][0] > 1
+
+
+def test_a_step_that_the_gpu_limits_differs_by_little_more_than_noise(answer):
+    rung = rungs_of(answer).loc[("2.7B", 1024, "BF16")]
+    assert rung["host_limited"] < 0.01 and rung["differs"] and rung["gain"] == pytest.approx(1.30, abs=0.01)
+
+
+def test_predictions_stand_beside_rungs_that_were_measured_after_them(answer, predicted):
+    rungs = rungs_of(answer)
+    said = predicted.set_index("tested_by")["predicted_ns"].dropna()
+    beside = rungs[rungs["predicted_ns"].notna()]
+    assert len(beside) == 50
+    assert (beside["predicted_ns"] == beside["run_id"].map(said)).all()
+    assert set(beside.index.get_level_values("rung")) == {"TF32", "BF16", "+ fused attention"}
+    error = (beside["predicted_ns"] / beside["ns"] - 1).abs()
+    assert answer.claims["predicted"].values["num_near"] == (error <= 0.1).sum()
+
+
+def test_the_memory_of_a_step_that_replays_graphs_is_not_told(answer):
+    memory = rungs_of(answer)["peak_bytes"]
+    graphs = memory.index.get_level_values("rung") == "+ CUDA graphs"
+    assert memory[graphs].isna().all() and memory[~graphs].notna().all()
+
+
+def test_the_change_to_make_first_is_the_one_that_gives_most_alone(answer):
+    alone = answer.tables["alone"].rows
+    best = alone.loc[alone.groupby(["size", "context_length"])["ns"].idxmin()].set_index(["size", "context_length"])
+    said = answer.claims["each"].values["cases"]
+    assert [one["size"] for one in said] == SIZES
+    for one in said:
+        assert one["change"] == best.loc[(one["size"], one["context_length"]), "change"]
+    assert best.loc[("small", 128), "change"] == "fused AdamW", "the host limits it"
+
+
+def test_without_its_other_recordings_there_are_fewer_rungs_and_no_guess(shipped):
+    main, studies, _ = shipped
+    alone = ask(main, {ladder.STUDY: studies[ladder.STUDY]})
+    assert set(rungs_of(alone).index.get_level_values("rung")) == {"FP32", "TF32", "BF16", "+ fused attention"} | {
+        "+ torch.compile",
+        "+ CUDA graphs",
+    }
+    assert alone.tables["shown"].rows["predicted_ns"].isna().all()
+    assert not alone.claims["predicted"].holds and not alone.claims["memory"].holds
+
+
+def test_without_a_base_nothing_is_said(shipped, tmp_path):
+    main, studies, bands = shipped
+    nothing = dataclasses.replace(main, runs=main.runs.head(0), steps=main.steps.head(0))
+    only = {ladder.STUDY: studies[ladder.STUDY]}
+    empty = ask(nothing, only, bands=bands)
+    assert not any(claim.holds for claim in empty.claims.values())
+    site = write_site._site_of(main, tmp_path)
+    site.write("report/ladder.md", "ladder.md", empty, letter="u", title=ladder.TITLE)
+    assert "not measured" in (tmp_path / "report" / "ladder.md").read_text()
