@@ -7,9 +7,9 @@ import pandas as pd
 
 from analysis.answer import NOT_MEASURED
 from analysis.metrics import ranks, run_grid
+from analysis.reference import flops
 from jobs import memory as prediction
 from jobs.contract import ranges
-from jobs.memory.simulated_step import BF16
 
 TOLERANCE = 0.03
 """A prediction this near to the measured peak counts as right."""
@@ -109,7 +109,7 @@ def casts_kept(errors: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame
         blocks = modules["module"].isin([ranges.block(i) for i in range(int(run["num_layers"]))])
         if blocks.any():
             layers = run["num_parameters"] - 2 * run["vocab_size"] * run["d_model"]
-            rows.append(error | {"kept": modules.loc[blocks, "kept_bytes"].sum(), "casts": BF16 * layers})
+            rows.append(error | {"kept": modules.loc[blocks, "kept_bytes"].sum(), "casts": flops.BF16_BYTES * layers})
     return pd.DataFrame(rows, columns=[*errors.columns, "kept", "casts"])
 
 

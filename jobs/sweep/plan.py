@@ -15,6 +15,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    StrictBool,
     ValidationError,
     create_model,
     model_validator,
@@ -111,8 +112,8 @@ class Sweep(SweepAxes):
     model_config = ConfigDict(extra="forbid")
 
     repeats: Positive = 1
-    fresh_process: bool = False
-    calibrate: bool = False
+    fresh_process: StrictBool = False
+    calibrate: StrictBool = False
     study: Literal["", Study] = ""
     batch_size: Annotated[int, Field(gt=0, le=1_000_000), Number] = default_of("batch_size")
     workload: Workload = default_of("workload")

@@ -94,6 +94,8 @@ def test_a_size_that_yaml_reads_as_a_number_is_a_name(load):
             ({key: True}, key, "should be a number, not True")
             for key in ("batch_size", "repeats", "warmup_steps", "measured_steps", "profiled_steps")
         ),
+        ({"fresh_process": 1}, "fresh_process", "a valid boolean, not 1"),
+        ({"calibrate": "on"}, "calibrate", "a valid boolean, not 'on'"),
         ({"context_length": [10_000_001]}, "context_length.0", "less than or equal to 10000000"),
         ({"batch_size": 10**30}, "batch_size", "less than or equal to 1000000"),
         ({"measured_steps": 10**30}, "measured_steps", "less than or equal to 1000000"),

@@ -274,7 +274,7 @@ def _charts(frames: Frames) -> list[Chart]:
 
 
 def _in_words(ratios: pd.Series) -> str:
-    return " to ".join(dict.fromkeys(f"{ratio:.1f}" for ratio in (ratios.min(), ratios.max())))
+    return " to ".join(dict.fromkeys(f"{ratio:.3g}" for ratio in (ratios.min(), ratios.max())))
 
 
 # ---------------------------------------------------------------- facts of claims
