@@ -1,4 +1,4 @@
-"""Every page (with --all, of many alike one in ten; else a few), light and dark, wide and narrow: quiet,
+"""Every page (with --all, of those that are alike some; else a few), light and dark, wide and narrow: quiet,
 self-contained, fitting, steady, and accessible to axe-core.
 
 axe takes minutes on pages of tables, so it reads less of them. Contrast is measured once for every combination of
@@ -143,10 +143,12 @@ def visit_all(browser, address: str, pages: list[str], width: int) -> Visit:
 
 
 def different_pages(html: Path) -> list[str]:
-    """Every page, but of those of pairs, and of the runs of the other side, which are alike, one in ten."""
-    pages = pages_of(html)
-    alike = [path for path in pages if path.startswith(("report/comparison-", "report/runs-")) and path.count("/") == 2]
-    return sorted({*pages} - {*alike} | {*alike[::10]})
+    """Every page, but of those that are alike one in ten, and of runs, of which each mode and context has its own, one
+    in five."""
+    pages = [path for path in pages_of(html) if path.count("/") == 2]
+    others = [path for path in pages if path.startswith(("report/comparison-", "report/runs-"))]
+    runs = [path for path in pages if path.startswith("report/runs/")]
+    return sorted({*pages_of(html)} - {*others, *runs} | {*others[::10], *runs[::5]})
 
 
 @pytest.fixture(scope="package", params=list(WIDTHS))

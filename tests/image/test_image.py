@@ -111,14 +111,21 @@ def test_without_a_gpu_it_says_so_and_ends_with_69(container, results):
     assert not list(results.iterdir())
 
 
-def test_it_renders_the_shipped_recording_without_a_gpu_in_a_read_only_container(container, results):
-    code, _ = container(*READ_ONLY, "-v", f"{results}:/results", command=["render", "--shipped"])
+def test_it_holds_every_shipped_recording(engine, image):
+    inside = engine.output("run", "--rm", "--network=none", "--entrypoint", "ls", image, "/app/site/data")
+    assert {path.parent.name for path in (ROOT / "site" / "data").glob("*/manifest.json")} <= set(inside.split())
+
+
+def test_it_renders_the_shipped_recordings_without_a_gpu_in_a_read_only_container(container, results, tmp_path):
+    """Of one, which takes seconds: `make run` renders them all."""
+    shipped = tmp_path / "shipped"
+    shutil.copytree(ROOT / "site" / "data" / "memory", shipped / "memory")
+    data = ("-v", f"{shipped}:/app/site/data:ro")
+    code, _ = container(*READ_ONLY, *data, "-v", f"{results}:/results", command=["render", "--shipped"])
     assert code == 0
     assert (results / "site" / "index.html").stat().st_uid == 1000
-    shipped = {path.parent.name for path in (ROOT / "site" / "data").glob("*/manifest.json")}
-    listed = (results / "site" / "report" / "data.html").read_text()
-    assert shipped and all(name in listed for name in shipped)
-    assert (results / "site" / "data" / "h200-fp32" / "manifest.json").is_file()
+    assert "memory" in (results / "site" / "report" / "data.html").read_text()
+    assert (results / "site" / "data" / "memory" / "manifest.json").is_file()
 
 
 def test_read_only_without_a_temporary_folder_says_what_to_add(container, results):
