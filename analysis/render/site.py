@@ -308,7 +308,8 @@ class _Page:
         return posixpath.relpath(path, posixpath.dirname(self.path) or ".")
 
     def chart(self, key: str) -> Markup:
-        """A figure with a wide and a narrow drawing (CSS shows one), and its legend."""
+        """A figure with a wide and a narrow drawing (CSS shows one), its legend, and what a reader may take along: its
+        rows, the drawing, its address, and how to cite it."""
         chart = self.answer.charts[key]
         if not len(chart.rows):
             return Markup('<p class="why">{}: not measured</p>').format(text.escape(chart.title))
@@ -321,8 +322,18 @@ class _Page:
             for name, width in (("wide", charts.WIDE), ("narrow", charts.NARROW))
         ]
         return Markup(
-            '<figure class="chart" id="chart-{}" data-search-exclude>\n<figcaption>{}</figcaption>\n{}\n{}\n</figure>'
-        ).format(key, text.escape(chart.title), self._legend(chart), Markup("\n").join(drawings))
+            '<figure class="chart" id="chart-{0}" data-search-exclude>\n<figcaption>{1}'
+            '<a class="csv" href="{2}" download>CSV</a><button type="button" class="script" data-svg>SVG</button>'
+            '<a class="csv" href="#chart-{0}">link</a><a class="csv" href="{3}cite.html">cite</a>'
+            "</figcaption>\n{4}\n{5}\n</figure>"
+        ).format(
+            key,
+            text.escape(chart.title),
+            self._csv(f"chart-{key}", chart.rows, ()),
+            Markup(self.root),
+            self._legend(chart),
+            Markup("\n").join(drawings),
+        )
 
     def _legend(self, chart: Chart) -> Markup:
         names = set(charts.drawn(chart.kind, chart.rows)[charts.colour_column(chart.kind)])

@@ -75,6 +75,14 @@
     return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   };
 
+  const save = (text, type, name) => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type }));
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  };
+
   // The rule of both downloads: columns by their names, values in the base units that the heading says, all digits.
   const download = (table, name) => {
     const head = [...table.tHead.rows[0].cells].map((cell) => cell.dataset.key);
@@ -88,12 +96,24 @@
     add("unit", rows.map((row) => row.dataset.unit ?? ""));
     add("not_measured", rows.map((row) => row.querySelector("td.why:not(.absent)")?.textContent.trim() ?? ""));
     const text = [head, ...lines].map((line) => line.map(quote).join(",")).join("\n");
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text + "\n"], { type: "text/csv" }));
-    link.download = `${name}.csv`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    save(text + "\n", "text/csv", `${name}.csv`);
   };
+
+  // The drawing that is shown, as a file of its own: the colours of the page are variables, which it would not have.
+  const drawing = (figure) => {
+    const shown = [...figure.querySelectorAll("svg")].find((svg) => svg.getClientRects().length);
+    const style = getComputedStyle(shown);
+    const background = style.getPropertyValue("--md-default-bg-color");
+    return new XMLSerializer().serializeToString(shown)
+      .replaceAll(/var\((--[\w-]+)\)/g, (_, name) => style.getPropertyValue(name).trim())
+      .replace("<svg ", `<svg font-family="sans-serif" style="background: ${background}" `);
+  };
+
+  for (const button of document.querySelectorAll("[data-svg]")) {
+    const figure = button.closest("figure");
+    const page = location.pathname.split("/").pop().replace(/\.html$/, "") || "index";
+    button.addEventListener("click", () => save(drawing(figure), "image/svg+xml", `${page}-${figure.id}.svg`));
+  }
 
   for (const figure of document.querySelectorAll("figure[data-table]")) {
     const table = figure.querySelector("table");

@@ -3,11 +3,13 @@ JavaScript."""
 
 import csv
 import io
+from xml.etree import ElementTree
 
 import pytest
 
 TIMES = "#table-times"
 HEADINGS = f"{TIMES} thead th"
+COLOUR = "(name) => getComputedStyle(document.body).getPropertyValue(name).trim()"
 
 
 def cells(page, column: int, table: str = TIMES) -> list[str]:
@@ -134,7 +136,7 @@ def downloaded(page, table: str) -> list[list[str]]:
 
 
 def linked(page, table: str) -> list[list[str]]:
-    text = page.request.get(page.locator(f"{table} figcaption a.csv").evaluate("(link) => link.href")).text()
+    text = page.request.get(page.locator(f"{table} figcaption a.csv").first.evaluate("(link) => link.href")).text()
     return list(csv.reader(io.StringIO(text)))
 
 
@@ -156,6 +158,23 @@ def test_both_downloads_have_the_same_values_under_the_same_headings(page, addre
         assert units <= {*heading} <= {*names} and len(rows) == page.locator(f"{shown} tbody tr").count()
         columns = [names.index(name) for name in heading]
         assert rows == [[row[column] for column in columns] for row in whole[: len(rows)]]
+
+
+def test_a_figure_can_be_taken_along(page, address):
+    page.goto(f"{address}report/ladder.html")
+    figure = page.locator("#chart-ladder")
+    with page.expect_download() as caught:
+        figure.get_by_role("button", name="SVG").click()
+    assert caught.value.suggested_filename == "ladder-chart-ladder.svg"
+    drawing = caught.value.path().read_text(encoding="utf-8")
+    assert ElementTree.fromstring(drawing).tag.endswith("svg")
+    assert "var(" not in drawing and page.evaluate(COLOUR, "--series-0") in drawing, "it has its colours with it"
+    heading, *rows = linked(page, "#chart-ladder")
+    assert {"size", "rung", "value"} <= {*heading} and len(rows) > 30
+    figure.get_by_role("link", name="link").click()
+    assert page.url.endswith("ladder.html#chart-ladder")
+    figure.get_by_role("link", name="cite").click()
+    page.wait_for_url("**/cite.html")
 
 
 def buttons(page) -> list[str]:
