@@ -18,7 +18,7 @@ import vl_convert as vlc
 from altair.utils import schemapi
 
 WIDE, NARROW = 840, 350
-LABEL_SLACK = 22
+LABEL_SLACK = 26
 """Pixels left of the labels: a reader's font may be wider than the one that they were measured in."""
 SVG = "http://www.w3.org/2000/svg"
 TEXT, FAINT, RULE = "--chart-text", "--chart-faint", "--chart-rule"
