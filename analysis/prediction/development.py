@@ -165,17 +165,22 @@ def _host(runs: list[Baseline]) -> dict[str, float]:
 
 def errors_of(every: list[Pair], runs: list[Baseline], peaks: Mapping[str, float], gpu: str) -> list[dict]:
     """Each pair predicted with the rates of all other sizes: changes, size, context_length, mode, baseline_ns,
-    predicted_ns, ceiling_ns, measured_ns, ratio (measured over predicted), limited_by; with `reason` where there is no
-    prediction."""
-    rows = []
+    predicted_ns, low_ns, high_ns, ceiling_ns, measured_ns, ratio (measured over predicted), limited_by; with `reason`
+    where there is no prediction."""
+    rows, made_of = [], {}
     for size in dict.fromkeys(str(pair.before.run["size"]) for pair in every):
         others = [pair for pair in every if str(pair.before.run["size"]) != size]
         of_others = [run for run in runs if str(run.run["size"]) != size]
-        made = fitted(others, of_others, peaks, gpu)
-        for pair in every:
-            if str(pair.before.run["size"]) == size:
-                rows.append(_error(pair, made))
-    return rows
+        made_of[size] = fitted(others, of_others, peaks, gpu)
+        rows += [(pair, _error(pair, made_of[size])) for pair in every if str(pair.before.run["size"]) == size]
+    errors = [row for _, row in rows]
+    for pair, row in rows:  # an interval is made of the errors of the other sizes, which are known only now
+        if "ratio" in row:
+            made = made_of[row["size"]]
+            state = predict.changed_state(pair.before, pair.changes, made)
+            low_ns, high_ns = predict.interval(pair.before, state, made, errors)
+            row |= {"low_ns": max(low_ns, row["ceiling_ns"]), "high_ns": high_ns}
+    return errors
 
 
 def _error(pair: Pair, made: Rates) -> dict:
@@ -183,9 +188,10 @@ def _error(pair: Pair, made: Rates) -> dict:
     row = {"changes": "+".join(pair.changes), "size": str(run["size"]), "context_length": int(run["context_length"])}
     row |= {"mode": str(run["mode"]), "baseline_ns": pair.before.step_ns, "measured_ns": pair.after.step_ns}
     try:
-        said = predict.estimated(pair.before, pair.changes, made)
+        state = predict.changed_state(pair.before, pair.changes, made)
     except changes.Abstains as reason:
         return row | {"reason": str(reason)}
+    said = predict.estimated(pair.before, pair.changes, made, state)
     row |= {"predicted_ns": said.step_ns, "ceiling_ns": said.ceiling_ns, "limited_by": said.limited_by}
     return row | {"ratio": pair.after.step_ns / said.step_ns}
 

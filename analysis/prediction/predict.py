@@ -27,10 +27,10 @@ QUEUE = 1000
 """Launches that a GPU's queue holds: a host with no more of them never waits for the GPU."""
 HOST_WEIGHT = 0.5
 """How far a run's own host counts (an exponent): one host differs from minute to minute by as much as hosts do."""
-COVERED = (0.05, 0.95)
+COVERED = (0.025, 0.975)
 """Quantiles of the errors of other sizes that an interval spans."""
 FEWEST = 8
-"""Errors that an interval is made of at least."""
+"""Errors that the spread of what one limits is made of at least."""
 SURE = 0.97
 """Kernel times repeat within 1%, measured peaks within 3%: this part of them is what cannot be beaten."""
 HOST, GPU = "host", "GPU"
@@ -64,62 +64,97 @@ class Abstention:
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class PhaseTime:
+    """What a phase needs after the changes, in ns: of the GPU, and of the host, which work side by side, or else
+    (is_sum) one after the other."""
+
+    phase: str
+    gpu_ns: float
+    host_ns: float
+    is_sum: bool = False
+
+    def take(self, gpu: float = 1.0, host: float = 1.0) -> float:
+        """Its time, where both take so many times as long."""
+        times = (self.gpu_ns * gpu, self.host_ns * host)
+        return sum(times) if self.is_sum else max(times)
+
+    @property
+    def limited_by(self) -> str:
+        return HOST if self.host_ns > self.gpu_ns else GPU
+
+
 def predict(baseline: Baseline, names: Iterable[str], rates: Rates) -> Prediction | Abstention:
     """What the step of `baseline` would take with all the changes `names`, or why that cannot be said."""
     names = tuple(names)
     try:
-        estimate = estimated(baseline, names, rates)
-        low, high = interval(rates.errors, estimate.limited_by, str(baseline.run["size"]))
+        state = changed_state(baseline, names, rates)
+        estimate = estimated(baseline, names, rates, state)
+        low_ns, high_ns = interval(baseline, state, rates, rates.errors)
     except Abstains as reason:
         return Abstention(changes=names, reason=str(reason))
     return Prediction(
         **vars(estimate),
         changes=tuple(change.name for change in changes.in_order(names)),
-        low_ns=max(estimate.step_ns * low, estimate.ceiling_ns),
-        high_ns=estimate.step_ns * high,
+        low_ns=min(max(low_ns, estimate.ceiling_ns), estimate.step_ns),
+        high_ns=max(high_ns, estimate.step_ns),
     )
 
 
-def estimated(baseline: Baseline, names: Iterable[str], rates: Rates) -> Estimate:
-    """The same without an interval. Raises Abstains."""
+def changed_state(baseline: Baseline, names: Iterable[str], rates: Rates) -> State:
+    """The step with the changes. Raises Abstains."""
     wanted = changes.in_order(names)
     if str(baseline.run["gpu_name"]) != rates.gpu:
         raise Abstains(f"the recorded pairs are of {rates.gpu}, and this run is of {baseline.run['gpu_name']}")
     state = changes.baseline_state(baseline)
     for change in wanted:
         state = change(state, rates)
-    times = {phase: phase_ns(baseline, state, phase, rates) for phase in baseline.phases}
-    between_ns = baseline.step_ns - sum(baseline.clocks[phase].wall_ns for phase in baseline.phases)
-    step_ns = between_ns + sum(time_ns for time_ns, _ in times.values())
-    by_host_ns = sum(time_ns for time_ns, limit in times.values() if limit == HOST)
-    ceiling_ns = ceiling(baseline, state, wanted, rates)
+    return state
+
+
+def estimated(baseline: Baseline, names: Iterable[str], rates: Rates, state: State) -> Estimate:
+    """The same without an interval. state: as of `changed_state`."""
+    times = phase_times(baseline, state, rates)
+    step_ns = between_ns(baseline) + sum(time.take() for time in times)
+    by_host_ns = sum(time.take() for time in times if time.limited_by == HOST)
+    ceiling_ns = ceiling(baseline, state, changes.in_order(names), rates)
     return Estimate(
         baseline_ns=baseline.step_ns,
         step_ns=max(step_ns, ceiling_ns),
         ceiling_ns=ceiling_ns,
         limited_by=HOST if by_host_ns > step_ns / 2 else GPU,
         reasons=tuple(
-            f"{phase} {baseline.clocks[phase].wall_ns / 1e6:.1f} -> {time_ns / 1e6:.1f} ms, limited by the {limit}"
-            for phase, (time_ns, limit) in times.items()
-            if phase in state.touched
+            f"{time.phase} {baseline.clocks[time.phase].wall_ns / 1e6:.1f} -> {time.take() / 1e6:.1f} ms, "
+            f"limited by the {time.limited_by}"
+            for time in times
+            if time.phase in state.touched
         ),
     )
 
 
-def phase_ns(baseline: Baseline, state: State, phase: str, rates: Rates) -> tuple[float, str]:
-    """Time of a phase after the changes, and what limits it."""
+def between_ns(baseline: Baseline) -> float:
+    """Of a step, what is of no phase."""
+    return baseline.step_ns - sum(baseline.clocks[phase].wall_ns for phase in baseline.phases)
+
+
+def phase_times(baseline: Baseline, state: State, rates: Rates) -> list[PhaseTime]:
+    """What each phase needs after the changes."""
+    return [phase_time(baseline, state, phase, rates) for phase in baseline.phases]
+
+
+def phase_time(baseline: Baseline, state: State, phase: str, rates: Rates) -> PhaseTime:
     clock = baseline.clocks[phase]
     if phase not in state.touched:
-        return clock.wall_ns, HOST if clock.issue_ns > HOST_LIMITED * clock.wall_ns else GPU
+        if clock.issue_ns > HOST_LIMITED * clock.wall_ns:
+            return PhaseTime(phase=phase, gpu_ns=0.0, host_ns=clock.wall_ns)
+        return PhaseTime(phase=phase, gpu_ns=clock.wall_ns, host_ns=0.0)
     before, after = (parts[parts["phase"] == phase] for parts in (baseline.parts, state.parts))
     busy_ns, launches = float(after["time_ns"].sum()), float(after["launches"].sum())
     if phase == ranges.OPTIMIZER:
         # Fused AdamW sorts all tensors into groups before it launches its first kernel: the two add up.
-        host_ns = launches * rates.host["fused_adamw"]
-        return busy_ns + host_ns, HOST if host_ns > busy_ns else GPU
-    gpu_ns = busy_ns + launches * gap_ns(clock, before)
+        return PhaseTime(phase=phase, gpu_ns=busy_ns, host_ns=launches * rates.host["fused_adamw"], is_sum=True)
     host_ns = launches * rates.host[host_key(state.run, phase)] * host_speed(baseline, rates)
-    return (host_ns, HOST) if host_ns > gpu_ns else (gpu_ns, GPU)
+    return PhaseTime(phase=phase, gpu_ns=busy_ns + launches * gap_ns(clock, before), host_ns=host_ns)
 
 
 def gap_ns(clock: Clock, before: pd.DataFrame) -> float:
@@ -158,12 +193,23 @@ def own_host_rates(baseline: Baseline) -> dict[str, float]:
     return known
 
 
-def interval(errors: Sequence[Mapping[str, Any]], limited_by: str, size: str) -> tuple[float, float]:
-    """Quantiles COVERED of measured over predicted time of the pairs of other sizes that the same thing limits, or of
-    all where these are few. Raises Abstains."""
-    others = [error for error in errors if error["size"] != size and "ratio" in error]
-    alike = [error["ratio"] for error in others if error["limited_by"] == limited_by]
-    ratios = alike if len(alike) >= FEWEST else [error["ratio"] for error in others]
+def interval(
+    baseline: Baseline, state: State, rates: Rates, errors: Sequence[Mapping[str, Any]]
+) -> tuple[float, float]:
+    """Where the step is expected, in ns: what the GPU needs and what the host needs, each so much shorter or longer as
+    recorded pairs of other sizes were, whichever limits. Raises Abstains."""
+    others = [error for error in errors if error["size"] != str(baseline.run["size"]) and "ratio" in error]
+    gpu, host = spread(others, GPU), spread(others, HOST)
+    times, rest_ns = phase_times(baseline, state, rates), between_ns(baseline)
+    low, high = (rest_ns + sum(time.take(*factors) for time in times) for factors in zip(gpu, host))
+    return low, high
+
+
+def spread(errors: Sequence[Mapping[str, Any]], limited_by: str) -> tuple[float, float]:
+    """Quantiles COVERED of measured over predicted time of pairs that the same thing limits, or of all where these are
+    few. Raises Abstains."""
+    alike = [error["ratio"] for error in errors if error["limited_by"] == limited_by]
+    ratios = alike if len(alike) >= FEWEST else [error["ratio"] for error in errors]
     if len(ratios) < FEWEST:
         raise Abstains("too few recorded pairs of other sizes for an interval")
     low, high = np.quantile(ratios, COVERED)
@@ -179,18 +225,10 @@ def advised(said: Iterable[Prediction | Abstention]) -> list[Prediction]:
 
 def development(rates: Rates) -> pd.DataFrame:
     """The pairs that the rates were developed on, each predicted with the rates and the errors of other sizes: what an
-    error has, low_ns, high_ns, error (predicted over measured, less 1), inside, beaten (the ceiling)."""
-    rows = []
-    for pair in rates.errors:
-        ends = {}
-        if "ratio" in pair:
-            low, high = interval(rates.errors, pair["limited_by"], pair["size"])
-            ends = {
-                "low_ns": max(pair["predicted_ns"] * low, pair["ceiling_ns"]),
-                "high_ns": pair["predicted_ns"] * high,
-            }
-        rows.append(dict(pair) | ends)
-    table = pd.DataFrame(rows)
+    error has, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling)."""
+    names = ["predicted_ns", "low_ns", "high_ns", "ceiling_ns", "measured_ns"]
+    table = pd.DataFrame([dict.fromkeys(names) | dict(pair) for pair in rates.errors])
+    table = table.astype(dict.fromkeys(names, float))
     table["error"] = table["predicted_ns"] / table["measured_ns"] - 1
     table["inside"] = table["measured_ns"].between(table["low_ns"], table["high_ns"])
     return table.assign(beaten=table["measured_ns"] < table["ceiling_ns"])

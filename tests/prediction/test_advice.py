@@ -43,12 +43,10 @@ def test_it_is_not_advised_where_it_gives_nothing_or_nothing_is_known(advised, r
 
 
 def test_what_is_advised_made_recorded_steps_shorter(recorded, shipped):
-    """With one exception, whose host was slower in the second recording: an interval holds nine steps of ten."""
     pairs = development.pairs([*recorded["default"], *recorded["bf16"]]) + development.pairs(recorded["precision"])
     taken = [pair for pair in pairs if predict.advised([predict.predict(pair.before, pair.changes, shipped)])]
     assert len(taken) > 50
-    longer = [pair.before.run["run_id"] for pair in taken if pair.after.step_ns >= pair.before.step_ns]
-    assert longer == [STEP.format("medium-ctx128")]
+    assert not [pair.before.run["run_id"] for pair in taken if pair.after.step_ns >= pair.before.step_ns]
 
 
 def test_the_advice_tells_gain_interval_and_track_record(run, shipped):
@@ -56,7 +54,7 @@ def test_the_advice_tells_gain_interval_and_track_record(run, shipped):
     first, second = command.advice(said)
     assert first == "what to change first, expected:"
     assert second.startswith("  1. tf32 to save 4") and second.endswith(
-        "track record: 11 of 15 tested predictions within 10%; 5 of 5 development pairs within 10%"
+        "track record: 11 of 15 tested predictions within 10%; 19 of 20 development pairs within 10%"
     )
 
 
