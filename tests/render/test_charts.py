@@ -55,7 +55,7 @@ def test_a_drawing_calls_the_values_of_axes_as_tables_do(tmp_path):
     chart = Chart("one", "dumbbell", "One", rows, {"order": ["x"], "by": by, "value": "ratio"})
     drawing = drawn(chart, tmp_path)
     assert ">small · eager · reference<" in drawing and ">small · flash · reference<" in drawing
-    assert "naive" not in drawing and "own" not in drawing
+    assert ">small · naive" not in drawing and "· own<" not in drawing
 
 
 @pytest.mark.parametrize(("kind", "shown"), [("traces", "line"), ("lines", "point")])
