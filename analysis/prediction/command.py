@@ -1,18 +1,21 @@
 """From a recording to its predictions: printed, and kept in a ledger."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from analysis.capture.nsys_export import ExportError
 from analysis.comparison.errors import NotComparable
-from analysis.comparison.sides import is_capture, load_side
-from analysis.prediction import changes, ledger, rates
+from analysis.comparison.sides import Side, is_capture, load_side
+from analysis.prediction import changes, ledger, rates, script_rates, scripts
 from analysis.prediction.baseline import baselines
 from analysis.prediction.predict import Abstention, Prediction, advised, predict
 from analysis.recording.ingest import ResultsError
 from analysis.recording.store import RecordingError
 from analysis.reference import track_record
+from jobs.contract.layout import SCRIPT
 
 NOT_PREDICTED = 2
 
@@ -28,38 +31,69 @@ class Request:
     ledger: Path | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """A run that can be predicted from. predict: what its step would take with some changes."""
+
+    run: Mapping[str, Any]
+    step_ns: float
+    predict: Callable[[Sequence[str]], Prediction | Abstention]
+
+
 def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]) -> int:
     """Give each prediction to `out`, or one line to `err` where there can be none. Returns the exit code."""
     try:
-        sets = [tuple(name.strip() for name in one_set.split(",")) for one_set in request.sets] or changes.USUAL
-        for names in sets:
-            changes.in_order(names)
         if is_capture(request.recording):
             raise NotComparable(
                 f"{request.recording} is no recording: a prediction needs the times of the unprofiled pass"
             )
+        sets = [tuple(name.strip() for name in one_set.split(",")) for one_set in request.sets]
         side = load_side(request.recording, request.only)
         assert side.recording  # of what is no capture
-        wanted = set(side.runs["run_id"].astype(str))
-        known = [one_run for one_run in baselines(side.recording) if one_run.run["run_id"] in wanted]
+        if side.recording.manifest.get(SCRIPT):
+            known, sets, rates_file = of_script(side), sets or [*scripts.USUAL], script_rates.FILE
+            for names in sets:
+                scripts.in_order(names)
+        else:
+            known, sets, rates_file = of_sweep(side), sets or [*changes.USUAL], rates.FILE
+            for names in sets:
+                changes.in_order(names)
         if not known:
             raise NotComparable(f"{request.recording} has no finished run that was timed and profiled")
-        made = rates.load()
-        said = [(one_run, predict(one_run, names, made)) for one_run in known for names in sets]
+        said = [(one_run, one_run.predict(names)) for one_run in known for names in sets]
         if request.ledger:
-            entries = [ledger.entry(*pair) for pair in said]
-            ledger.write(request.ledger, ledger.made_now(side.recording.manifest, made.gpu, entries))
+            entries = [ledger.entry(one_run.run, one_run.step_ns, one_said) for one_run, one_said in said]
+            ledger.write(request.ledger, ledger.made_now(side.recording.manifest, rates_file, entries))
     except (NotComparable, RecordingError, ResultsError, ExportError, changes.Abstains) as error:
         err(f"error: {error}")
         return NOT_PREDICTED
-    for baseline in known:
-        out(f"{baseline.run['run_id']}: {baseline.step_ns / 1e6:.2f} ms a step, measured")
-        of_run = [one_said for one_run, one_said in said if one_run is baseline]
+    for one_run in known:
+        out(f"{one_run.run['run_id']}: {one_run.step_ns / 1e6:.2f} ms a step, measured")
+        of_run = [one_said for said_of, one_said in said if said_of is one_run]
         for one_said in of_run:
             out(f"  {as_line(one_said)}")
         for line in advice(of_run):
             out(f"  {line}")
     return 0
+
+
+def of_sweep(side: Side) -> list[Known]:
+    """Runs of the reference Transformer."""
+    assert side.recording
+    wanted, made = set(side.runs["run_id"].astype(str)), rates.load()
+    return [
+        Known(run=one_run.run, step_ns=one_run.step_ns, predict=partial(predict, one_run, rates=made))
+        for one_run in baselines(side.recording)
+        if one_run.run["run_id"] in wanted
+    ]
+
+
+def of_script(side: Side) -> list[Known]:
+    """The run of somebody's own script."""
+    assert side.recording
+    made = script_rates.load()
+    step = scripts.step_of(side.recording, made)
+    return [Known(run=step.run, step_ns=step.step_ns, predict=partial(scripts.predict_step, step, rates=made))]
 
 
 def advice(said: Sequence[Prediction | Abstention]) -> list[str]:
@@ -84,5 +118,6 @@ def as_line(said: Prediction | Abstention) -> str:
         return f"{names}: no prediction, {said.reason}"
     times_ns = (said.step_ns, said.low_ns, said.high_ns, said.ceiling_ns)
     step, low, high, floor = (f"{time_ns / 1e6:.2f}" for time_ns in times_ns)
-    faster = f"{said.baseline_ns / said.step_ns:.2f} times as fast, never below {floor} ms"
+    faster = f"{said.baseline_ns / said.step_ns:.2f} times as fast"
+    faster += f", never below {floor} ms" if said.ceiling_ns else ""
     return f"{names}: {step} ms expected ({low} to {high}), {faster}; the {said.limited_by} limits it"

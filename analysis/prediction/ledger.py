@@ -13,12 +13,12 @@ from typing import Any
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from analysis.prediction import changes, rates
-from analysis.prediction.baseline import Baseline
+from analysis.prediction import changes
 from analysis.prediction.predict import Abstention, Prediction
 from analysis.recording.store import RecordingError
 from jobs.contract.axes import Run
 from jobs.contract.integrity import is_intact, load_json, with_digest
+from jobs.contract.layout import SCRIPT, name_with
 from jobs.contract.ranges import STEP
 
 FOLDER = "predictions"
@@ -76,12 +76,11 @@ class Ledger(BaseModel):
     predictions: tuple[Entry, ...]
 
 
-def entry(baseline: Baseline, said: Prediction | Abstention) -> Entry:
-    """A prediction as it stands in a ledger."""
-    run = baseline.run
+def entry(run: Mapping[str, Any], baseline_ns: float, said: Prediction | Abstention) -> Entry:
+    """A prediction as it stands in a ledger. run: the run that it starts from, whose step takes baseline_ns."""
     facts: dict[str, Any] = {"run_id": str(run["run_id"]), "tested_by": run_id_after(run, said.changes)}
     facts |= {"size": str(run["size"]), "context_length": int(run["context_length"]), "mode": str(run["mode"])}
-    facts |= {"changes": said.changes, "baseline_ns": round(baseline.step_ns)}
+    facts |= {"changes": said.changes, "baseline_ns": round(baseline_ns)}
     if isinstance(said, Abstention):
         return Entry(**facts, reason=said.reason)
     times = {f"{name}_ns": round(getattr(said, f"{name}_ns")) for name in ("low", "high", "ceiling")}
@@ -89,7 +88,9 @@ def entry(baseline: Baseline, said: Prediction | Abstention) -> Entry:
 
 
 def run_id_after(run: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Id of the run that `run` is with the changes."""
+    """Id of the run that `run` is with the changes; of a script, the name that `try` gives it."""
+    if str(run.get("workload")) == SCRIPT:
+        return name_with(str(run["run_id"]), names)
     fields = {name: run[name] for name in Run.model_fields if name in run and not pd.isna(run[name])}
     plain = {name: value.item() if hasattr(value, "item") else value for name, value in fields.items()}
     for name in names:
@@ -97,8 +98,8 @@ def run_id_after(run: Mapping[str, Any], names: Iterable[str]) -> str:
     return Run(**plain).run_id
 
 
-def made_now(manifest: Mapping[str, Any], gpu: str, entries: Sequence[Entry]) -> Ledger:
-    """A ledger of these predictions, made now by this program."""
+def made_now(manifest: Mapping[str, Any], rates_file: Path, entries: Sequence[Entry]) -> Ledger:
+    """A ledger of these predictions, made now by this program with the rates in that file."""
     try:
         program = version("profiler-job")
     except PackageNotFoundError:
@@ -106,8 +107,8 @@ def made_now(manifest: Mapping[str, Any], gpu: str, entries: Sequence[Entry]) ->
     return Ledger(
         made_at=datetime.now(UTC).replace(microsecond=0),
         program=program,
-        rates=hashlib.sha256(rates.FILE.read_bytes()).hexdigest()[:12],
-        gpu=gpu,
+        rates=hashlib.sha256(rates_file.read_bytes()).hexdigest()[:12],
+        gpu=str(manifest["gpu"]),
         recording={key: str(manifest.get(key, "")) for key in ("name", "created", "commit")},
         predictions=tuple(entries),
     )

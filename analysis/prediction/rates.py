@@ -41,16 +41,17 @@ def load(file: Path = FILE) -> Rates:
 
 
 def save(rates: Rates, file: Path = FILE) -> None:
-    file.write_text(json.dumps(_rounded(asdict(rates)), indent=1) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(rounded(asdict(rates)), indent=1) + "\n", encoding="utf-8")
 
 
-def _rounded(value):
+def rounded(value):
+    """Every number of a nest of mappings and lists to five digits."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
     if isinstance(value, Mapping):
-        return {key: _rounded(inner) for key, inner in value.items()}
+        return {key: rounded(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(inner) for inner in value]
+        return [rounded(inner) for inner in value]
     return value
 
 

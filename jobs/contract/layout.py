@@ -14,6 +14,7 @@ RESULTS/raw/<sweep>/<run_id>.nsys-rep the report of nsys itself; holds the machi
 RESULTS/recordings/, RESULTS/site/    what is made of them
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -50,6 +51,12 @@ NSYS_SUMS_FILE = f"{NSYS_SUMS}.csv"
 
 SCRIPT = "script"
 """Key of sweep.json and of a manifest, where somebody's own script was measured; and its workload."""
+
+
+def name_with(name: str, changes: Iterable[str]) -> str:
+    """Of the results of a script with some changes, where those without are called `name`."""
+    return "-".join((name, *(change.replace("_", "-") for change in changes)))
+
 
 RAW, RECORDINGS, SITE = "raw", "recordings", "site"
 RESERVED_NAMES = (RAW, RECORDINGS, SITE)

@@ -1,0 +1,282 @@
+"""What a change would give in a training script of which nothing but its recording is known.
+
+The GPU needs the sum of its operations, each kind of a phase as much faster or slower as that kind was in recorded
+pairs of the reference Transformer; the host needs what it needs to launch them. A script does not synchronise between
+its phases, so that a step takes whichever is longer. Where the GPU limits the step, what the host needs is not seen; it
+is told from its times under nsys, which slows it.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from analysis.capture import advice
+from analysis.metrics.advice import GAP_NS
+from analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
+from analysis.prediction import script_rates
+from analysis.prediction.baseline import ATTENTION, GEMM, Tables
+from analysis.prediction.changes import PASSES, Abstains
+from analysis.prediction.predict import GPU, HOST, SURE, Abstention, Prediction, host_key, spread
+from analysis.prediction.script_rates import LINEAR, PRODUCTS, REST, Pair, ScriptRates
+from analysis.reference import flops
+from jobs.contract import ranges
+
+ORDER = ("tf32", "bf16", "fused_adamw", "compile", "cuda_graphs")
+"""The changes that can be predicted, in the order in which they are applied."""
+EXCLUSIVE = (("tf32", "bf16"), ("compile", "cuda_graphs"))
+USUAL = (*((name,) for name in ORDER), ("bf16", "compile"))
+"""The sets of changes that are predicted where none is named."""
+GPU_LIMITED = 0.9
+"""Part of a step without nsys that the GPU's work takes, from which on the GPU limits it."""
+UNDER_NSYS = (0.6, 0.75, 1.0)
+"""What the host needs without nsys, of what it needs under it: least, median, most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step of a script: parts: by phase and kind its launches and time_ns on the GPU. gap_ns: between two of them.
+    host_ns: by phase what the host needs, and how sure that is: factors (least, 1, most)."""
+
+    run: Mapping[str, Any]
+    step_ns: float
+    parts: pd.DataFrame
+    gap_ns: float
+    host_ns: Mapping[str, float]
+    host_span: tuple[float, float] = (1.0, 1.0)
+
+    @property
+    def gpu_ns(self) -> float:
+        return float(self.parts["time_ns"].sum() + self.gap_ns * self.parts["launches"].sum())
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """The changes in the order in which they are applied. Raises Abstains where one is not known or two exclude each
+    other."""
+    asked = tuple(dict.fromkeys(names))
+    for name in asked:
+        if name not in advice.LABELS:
+            raise Abstains(f"no change is called {name}: choose of {', '.join(ORDER)}")
+        if name not in ORDER:
+            raise Abstains(f"no recorded pair tells what {advice.LABELS[name]} gives in a script")
+    for first, second in EXCLUSIVE:
+        if {first, second} <= {*asked}:
+            raise Abstains(f"{first} and {second} are one choice: leave one out")
+    return tuple(name for name in ORDER if name in asked)
+
+
+def predict_script(recording: Tables, names: Iterable[str]) -> Prediction | Abstention:
+    """What a step of the script of `recording` would take with all the changes `names`, or why that cannot be said."""
+    names, rates = tuple(names), script_rates.load()
+    try:
+        return predict_step(step_of(recording, rates), names, rates)
+    except Abstains as reason:
+        return Abstention(changes=names, reason=str(reason))
+
+
+def predict_step(step: Step, names: Iterable[str], rates: ScriptRates) -> Prediction | Abstention:
+    """The same of its step."""
+    names = tuple(names)
+    try:
+        names = in_order(names)
+        after = changed(step, names, rates)
+        gpu, host = spread(rates.errors, GPU), spread(rates.errors, HOST)
+    except Abstains as reason:
+        return Abstention(changes=names, reason=str(reason))
+    # What changes is as far off as recorded pairs were, and the host's part as far as it is unknown.
+    share = share_of_changed(step, after)
+    low_ns, high_ns = (
+        max(after.gpu_ns * (1 + (on_gpu - 1) * share), sum(after.host_ns.values()) * by_host * known)
+        for on_gpu, by_host, known in zip(gpu, host, after.host_span)
+    )
+    ceiling_ns = ceiling(step, names)
+    expected_ns = max(time_of(after), ceiling_ns)
+    return Prediction(
+        changes=names,
+        baseline_ns=step.step_ns,
+        step_ns=expected_ns,
+        low_ns=min(max(low_ns, ceiling_ns), expected_ns),
+        high_ns=max(high_ns, expected_ns),
+        ceiling_ns=ceiling_ns,
+        limited_by=limit_of(after),
+        reasons=(),
+    )
+
+
+def time_of(step: Step) -> float:
+    return max(step.gpu_ns, sum(step.host_ns.values()))
+
+
+def limit_of(step: Step) -> str:
+    return HOST if sum(step.host_ns.values()) > step.gpu_ns else GPU
+
+
+def share_of_changed(before: Step, after: Step) -> float:
+    """Part of the GPU's time after the changes that is of operations which they make faster, slower or vanish."""
+    times = pd.concat([before.parts["time_ns"].rename("old"), after.parts["time_ns"].rename("new")], axis=1).fillna(0.0)
+    moved = times[(times["old"] - times["new"]).abs() > 0.001 * times["old"]]
+    return min(float(moved.max(axis=1).sum()) / after.gpu_ns, 1.0)
+
+
+def step_of(recording: Tables, rates: ScriptRates) -> Step:
+    """The step that was recorded. Raises Abstains."""
+    if len(recording.runs) != 1 or str(recording.runs["status"].iloc[0]) != "ok":
+        raise Abstains("it is not the recording of one script")
+    run = recording.runs.astype({"run_id": str}).to_dict("records")[0]
+    if str(run["gpu_name"]) != rates.gpu:
+        raise Abstains(f"the recorded pairs are of {rates.gpu}, and this run is of {run['gpu_name']}")
+    if recording.kernels["rank"].nunique() > 1:
+        raise Abstains("it has several ranks, which wait for each other")
+    parts = parts_of(recording)
+    steps = recording.steps.astype({"collector": str, "phase": str})
+    medians = steps.groupby(["collector", "phase"])["wall_ns"].median()
+    step_ns = float(medians["timer", ranges.STEP])
+    phases = {str(phase): float(wall) for phase, wall in medians["nsys"].items() if phase != ranges.STEP}
+    busy_ns, launches = float(parts["time_ns"].sum()), max(float(parts["launches"].sum()), 1.0)
+    if not phases:
+        raise Abstains("none of its phases was recorded")
+    if busy_ns >= GPU_LIMITED * step_ns:
+        least, median, most = UNDER_NSYS
+        host = {phase: wall * median for phase, wall in phases.items()}
+        gap_ns = max(step_ns - busy_ns, 0.0) / launches
+        return Step(
+            run=run,
+            step_ns=step_ns,
+            parts=parts,
+            gap_ns=gap_ns,
+            host_ns=host,
+            host_span=(least / median, most / median),
+        )
+    host = {phase: wall * step_ns / sum(phases.values()) for phase, wall in phases.items()}
+    return Step(run=run, step_ns=step_ns, parts=parts, gap_ns=GAP_NS, host_ns=host)
+
+
+def parts_of(recording: Tables) -> pd.DataFrame:
+    """Operations of a step by phase and kind: launches, time_ns."""
+    totals = kernel_totals(recording.kernels)
+    around = {module.rpartition("/")[0] for module in totals["module"].unique()} - {""}
+    kind = totals["family"].where(totals["family"].isin([GEMM, ATTENTION]), REST)
+    products = (totals["family"] == GEMM) & totals["module"].isin(around)
+    kind = kind.mask(totals["family"] == GEMM, LINEAR).mask(products, PRODUCTS)
+    rows = totals.assign(kind=kind).rename(columns={"calls": "launches"})[["phase", "kind", "launches", "time_ns"]]
+    copies = recording.memops[recording.memops["step"] >= 0]
+    if len(copies):
+        steps = float(num_profiled_steps(recording.kernels).iloc[0])
+        spans = (copies["end_ns"] - copies["start_ns"]).groupby(copies["phase"].astype(str)).agg(
+            ["size", "sum"]
+        ) / steps
+        spans = spans.set_axis(["launches", "time_ns"], axis=1).rename_axis("phase").reset_index().assign(kind=REST)
+        rows = pd.concat([rows, spans])
+    return rows.groupby(["phase", "kind"])[["launches", "time_ns"]].sum()
+
+
+def changed(step: Step, names: Iterable[str], rates: ScriptRates) -> Step:
+    """The step with these changes, one after the other. Raises Abstains."""
+    for name in names:
+        step = _fuse_adamw(step, rates) if name == "fused_adamw" else _faster(step, name, rates)
+    return step
+
+
+def _faster(step: Step, change: str, rates: ScriptRates) -> Step:
+    precision = str(step.run["precision"])
+    axis, old, new = script_rates.AXES[change]
+    if str(step.run[axis]) not in old:
+        raise Abstains("it is compiled already" if axis == "compile" else f"its precision is {precision}")
+    name, rows, host = script_rates.name_of(change, precision), {}, dict(step.host_ns)
+    parts = step.parts
+    if axis == "compile":  # as in the pairs, where matmuls are of no module
+        kinds = [LINEAR if kind == PRODUCTS else kind for _, kind in parts.index]
+        parts = parts.groupby([parts.index.get_level_values("phase"), pd.Index(kinds, name="kind")]).sum()
+    for (phase, kind), row in parts.iterrows():
+        factors = rates.times.get(f"{name}/{phase}/{kind}")
+        if phase not in PASSES or (
+            kind == ATTENTION and change != "bf16"
+        ):  # what has one kernel already stays as it is
+            rows[phase, kind] = row
+            continue
+        if factors is None:
+            raise Abstains(f"no recorded pair tells what it does to {kind} kernels of {phase}")
+        launches = row["launches"] * rates.launches[f"{name}/{phase}/{kind}"]
+        time_ns = factors[0] * row["time_ns"] + factors[1] * 1e3 * row["launches"]
+        rows[phase, kind] = pd.Series({"launches": launches, "time_ns": time_ns})
+    after = pd.DataFrame(rows).T.rename_axis(["phase", "kind"])
+    before, launches = (table["launches"].groupby("phase").sum() for table in (parts, after))
+    for phase in host:
+        if phase in PASSES and phase in before.index:  # where no pair tells of the host, each launch costs it as much
+            host[phase] *= rates.host.get(f"{name}/{phase}", launches[phase] / before[phase])
+    return replace(step, run=dict(step.run) | {axis: new}, parts=after, host_ns=host)
+
+
+def _fuse_adamw(step: Step, rates: ScriptRates) -> Step:
+    optimizer = str(step.run["optimizer"])
+    mine = step.parts.index.get_level_values("phase") == ranges.OPTIMIZER
+    if optimizer not in ("Adam", "AdamW") or not mine.any():
+        raise Abstains(f"its optimizer is {optimizer or 'not known'}, and recorded pairs are of AdamW")
+    if limit_of(step) == HOST:
+        raise Abstains("the host limits the step, and what it saves the host is not known")
+    traffic_ns = flops.adamw(int(step.run["num_parameters"])).bytes / rates.bandwidth * 1e9
+    fused_ns = rates.adamw * traffic_ns
+    if step.parts.loc[mine, "time_ns"].sum() < 1.3 * fused_ns:
+        raise Abstains("its optimizer is as fast as a fused one already")
+    after = pd.DataFrame({"launches": [1.0], "time_ns": [fused_ns]}, index=step.parts.index[mine][:1])
+    return replace(step, parts=pd.concat([step.parts[~mine], after]))
+
+
+def ceiling(step: Step, changes: Iterable[str]) -> float:
+    """What no step beats: the GPU's operations that no change touches; all of what is touched is free."""
+    names = {*changes}
+    free = pd.Series(False, index=step.parts.index)
+    phase, kind = (step.parts.index.get_level_values(level) for level in ("phase", "kind"))
+    if "tf32" in names:
+        free |= kind.isin([LINEAR, PRODUCTS])
+    if "bf16" in names:
+        free |= phase != ranges.OPTIMIZER
+    if "fused_adamw" in names:
+        free |= phase == ranges.OPTIMIZER
+    if names & {"compile", "cuda_graphs"}:
+        free |= kind == REST
+    return SURE * float(step.parts.loc[~free, "time_ns"].sum())
+
+
+def error_of(pair: Pair, rates: ScriptRates, hosts: Mapping[str, float]) -> dict | None:
+    """A recorded pair predicted as the phases of a script would be, each of which synchronises there: changes, size,
+    context_length, predicted_ns, measured_ns, ratio, limited_by. None where there is no prediction. hosts: as of
+    `Rates.host`."""
+    run = dict(pair.before.run)
+    predicted, by_host = pair.before.step_ns - sum(pair.before.clocks[p].wall_ns for p in pair.before.phases), 0.0
+    parts = script_rates.kinds(pair.before.parts)
+    for phase in pair.before.phases:
+        clock = pair.before.clocks[phase]
+        mine = parts[parts.index.get_level_values("phase") == phase]
+        if phase not in PASSES or mine.empty:
+            predicted += clock.wall_ns
+            continue
+        host_ns = script_rates.host_ns(pair.before, phase)
+        if math.isnan(host_ns):  # it waited for the GPU: what hosts of recorded runs needed for as many launches
+            host_ns = hosts[host_key(run, phase)] * float(mine["launches"].sum())
+        busy_ns = float(mine["time_ns"].sum())
+        gap_ns = max(clock.wall_ns - busy_ns, 0.0) / max(float(mine["launches"].sum()), 1.0)
+        step = Step(
+            run=run,
+            step_ns=clock.wall_ns,
+            parts=mine,
+            gap_ns=min(gap_ns, GAP_NS),
+            host_ns={phase: host_ns},
+        )
+        try:
+            after = changed(step, [pair.change], rates)
+        except Abstains:
+            return None
+        predicted += time_of(after)
+        by_host += time_of(after) if limit_of(after) == HOST else 0.0
+    return {
+        "changes": pair.change,
+        "size": str(run["size"]),
+        "context_length": int(run["context_length"]),
+        "predicted_ns": predicted,
+        "measured_ns": pair.after.step_ns,
+        "ratio": pair.after.step_ns / predicted,
+        "limited_by": HOST if by_host > predicted / 2 else GPU,
+    }

@@ -1,0 +1,150 @@
+"""What a change would give in training scripts of others, as they were recorded on an H200: see
+tests/recording/test_scripts.py."""
+
+import lzma
+import shutil
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.prediction import ledger, script_rates, scripts
+from analysis.prediction.predict import GPU, HOST, Abstention, Prediction
+from analysis.recording import store
+from analysis.recording.ingest import ingest
+
+DATA = Path(__file__).parents[1] / "data" / "h200_scripts"
+SHIPPED = Path(__file__).parents[2] / "site" / "data" / ledger.FOLDER
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    @cache
+    def record(name: str) -> store.Recording:
+        folder = tmp_path_factory.mktemp(name)
+        shutil.copytree(DATA / name, folder / "results")
+        for file in (folder / "results").rglob("*.xz"):
+            file.with_suffix("").write_bytes(lzma.decompress(file.read_bytes()))
+            file.unlink()
+        ingest(folder / "results", folder / name, report=lambda line: None)
+        return store.load(folder / name)
+
+    return record
+
+
+@pytest.fixture(scope="module")
+def rates():
+    return script_rates.load()
+
+
+@pytest.fixture
+def step() -> scripts.Step:
+    """In FP32, limited by the GPU; by phase and kind: launches and time."""
+    rows = {
+        ("forward", "linear"): (50, 17e6),
+        ("forward", "rest"): (300, 8e6),
+        ("backward", "linear"): (110, 30e6),
+        ("backward", "rest"): (530, 12e6),
+        ("optimizer", "rest"): (54, 5e6),
+    }
+    parts = pd.DataFrame(rows, index=["launches", "time_ns"]).T.rename_axis(["phase", "kind"])
+    run = {"precision": "fp32", "compile": "off", "optimizer": "AdamW", "num_parameters": 124_000_000}
+    host = {"forward": 5e6, "backward": 6e6, "optimizer": 1e6}
+    return scripts.Step(run=run, step_ns=73e6, parts=parts, gap_ns=1000.0, host_ns=host)
+
+
+def predicted(step, *names, rates=None) -> Prediction:
+    said = scripts.predict_step(step, names, rates or script_rates.load())
+    assert isinstance(said, Prediction), said
+    assert said.ceiling_ns <= said.low_ns <= said.step_ns <= said.high_ns
+    return said
+
+
+def refused(step, *names) -> str:
+    said = scripts.predict_step(step, names, script_rates.load())
+    assert isinstance(said, Abstention)
+    return said.reason
+
+
+@pytest.mark.parametrize("change", ["tf32", "bf16", "fused_adamw", "compile", "cuda_graphs"])
+def test_each_change_makes_a_step_shorter_that_the_gpu_limits(step, change):
+    said = predicted(step, change)
+    assert said.step_ns < step.gpu_ns and said.limited_by == GPU
+
+
+def test_a_host_that_is_slower_than_the_gpu_limits_the_step(step):
+    slow = replace(step, host_ns={"forward": 30e6, "backward": 35e6})
+    said = predicted(slow, "tf32")
+    assert said.limited_by == HOST
+    assert said.step_ns > predicted(step, "tf32").step_ns
+
+
+def test_what_is_not_known_of_the_host_widens_the_interval(step):
+    slow = replace(step, host_ns={"forward": 30e6, "backward": 35e6})
+    unsure = replace(slow, host_span=(0.8, 1.3))
+    narrow, wide = predicted(slow, "tf32"), predicted(unsure, "tf32")
+    assert (wide.low_ns < narrow.low_ns) and (wide.high_ns > narrow.high_ns)
+
+
+def test_what_a_change_leaves_as_it_is_is_not_unsure(step):
+    said = predicted(step, "fused_adamw")
+    assert (said.high_ns - said.low_ns) / said.step_ns < 0.05
+
+
+@pytest.mark.parametrize(
+    ("run", "change", "why"),
+    [
+        ({"precision": "bf16"}, "tf32", "its precision is bf16"),
+        ({"precision": "bf16"}, "bf16", "its precision is bf16"),
+        ({"compile": "default"}, "compile", "it is compiled already"),
+        ({"optimizer": "SGD"}, "fused_adamw", "recorded pairs are of AdamW"),
+        ({"num_parameters": 10**9}, "fused_adamw", "as fast as a fused one already"),
+        ({}, "padding", "no recorded pair tells what padded dimensions gives in a script"),
+        ({}, "quantize", "no change is called quantize"),
+    ],
+)
+def test_where_no_pair_tells_there_is_a_reason_instead(step, run, change, why):
+    assert why in refused(replace(step, run=step.run | run), change)
+
+
+def test_changes_that_exclude_each_other_are_refused(step):
+    assert "leave one out" in refused(step, "tf32", "bf16")
+
+
+def test_products_of_two_tensors_are_told_from_layers_by_the_modules_inside(recorded):
+    parts = scripts.parts_of(recorded("gpt2"))
+    assert ("forward", "linear") in parts.index and ("backward", "rest") in parts.index
+    recording = recorded("gpt2")
+    kernels = recording.kernels[recording.kernels["step"] >= 0]
+    time_ns = (kernels["end_ns"] - kernels["start_ns"]).sum() / kernels["step"].nunique()
+    assert parts["time_ns"].sum() == pytest.approx(time_ns, rel=0.02), "and with copies nothing is left out"
+
+
+def test_an_own_script_is_predicted_from_its_recording(recorded):
+    said = scripts.predict_script(recorded("gpt2"), ["compile"])
+    assert isinstance(said, Prediction)
+    assert 0 < said.step_ns < said.baseline_ns
+
+
+def test_several_ranks_are_refused(recorded):
+    said = scripts.predict_script(recorded("acc2"), ["compile"])
+    assert isinstance(said, Abstention) and "several ranks" in said.reason
+
+
+def test_another_gpu_is_refused(recorded, rates):
+    with pytest.raises(scripts.Abstains, match="the recorded pairs are of NVIDIA B200"):
+        scripts.step_of(recorded("gpt2"), replace(rates, gpu="NVIDIA B200"))
+
+
+def test_rates_are_kept_as_they_are(rates, tmp_path):
+    script_rates.save(rates, tmp_path / "rates.json")
+    assert script_rates.load(tmp_path / "rates.json") == rates
+
+
+@pytest.mark.parametrize("file", sorted(SHIPPED.glob("script-*.json")), ids=lambda file: file.stem)
+def test_the_shipped_predictions_name_the_run_that_try_makes(file):
+    name = file.stem.removeprefix("script-")
+    for entry in ledger.read(file).predictions:
+        assert entry.tested_by == "-".join([name, *entry.changes]).replace("_", "-")
