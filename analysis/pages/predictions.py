@@ -11,6 +11,8 @@ TARGETS = {"median": 0.08, "high": 0.20, "inside": 0.80, "abstained": 1 / 3}
 """What the predictions are to reach: median and 90th percentile of the error, part of the intervals that hold the
 measured step, part that may abstain."""
 LABELS = {"tf32": "TF32", "bf16": "BF16", "fused_attention": "fused attention", "fused_adamw": "fused AdamW"}
+LABELS |= {"compile": "torch.compile", "cuda_graphs": "CUDA graphs"}
+ORDINALS = ("first", "second", "third", "fourth", "fifth")
 CASE = (
     Column("changes", "change"),
     Column("size", "model"),
@@ -30,8 +32,9 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
     """predicted: every prediction of the ledgers beside what was measured since, as of `ledger.held_against`.
     developed: the pairs that the rates were fitted to, each predicted with those of the other sizes.
 
-    Tables: summary and development by change and over all, limits by what limits the predicted step: number, abstained,
-    measured, median and 90th percentile of the absolute error, inside, beaten; predictions and pairs one row each.
+    Tables: tests by when and of what they were made, summary and development by change and over all, limits by what
+    limits the predicted step: number, abstained, measured, median and 90th percentile of the absolute error, inside,
+    beaten; predictions and pairs one row each.
     """
     predicted, developed = (_labelled(rows) for rows in (predicted, developed))
     tables = [
@@ -43,8 +46,10 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
         ),
         Table("pairs", "Development: every pair", (*CASE, *TIMES[1:], *_outcome()), developed),
     ]
+    tests = _tests(predicted) if len(predicted) else []
     if len(predicted):
         tables += [
+            Table("tests", "Predictions by test", (Column("test", "test"), *_summary("predictions")[1:]), _table(tests)),
             Table("summary", "Predictions by change", _summary("predictions"), _by_change(predicted)),
             Table(
                 "limits",
@@ -56,7 +61,8 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
         ]
     tested = _facts(predicted)
     facts = {"targets": TARGETS, "predicted": tested, "developed": _facts(developed)}
-    return assemble(facts | {"missed": _missed(tested), "host": _of_host(predicted)}, [], tables, [])
+    measured = [test | {"missed": _missed(test)} for test in tests if test["measured"]]
+    return assemble(facts | {"tests": measured, "host": _of_host(predicted)}, [], tables, [])
 
 
 def _labelled(rows: pd.DataFrame) -> pd.DataFrame:
@@ -99,6 +105,18 @@ def _summary(what: str) -> tuple[Column, ...]:
 def _by_change(rows: pd.DataFrame) -> pd.DataFrame:
     groups = [(name, part) for name, part in rows.groupby("changes", sort=False)]
     return pd.DataFrame([{"changes": name, **_facts(part)} for name, part in [*groups, ("all", rows)]])
+
+
+def _tests(rows: pd.DataFrame) -> list[dict]:
+    """As of `_facts`, of the predictions from each recording, and of those of scripts, in the order they were made."""
+    groups = [(source, part) for source, part in rows.groupby("source", sort=False)]
+    named = zip([part for source, part in groups if source], ORDINALS)
+    sweeps = [{"test": f"{ordinal} test", **_facts(part)} for part, ordinal in named]
+    return sweeps + [{"test": "scripts of others", **_facts(part)} for source, part in groups if not source]
+
+
+def _table(facts: list[dict]) -> pd.DataFrame:
+    return pd.DataFrame(facts).drop(columns=["first", "last"])
 
 
 def _by_limit(rows: pd.DataFrame) -> pd.DataFrame:

@@ -152,8 +152,8 @@ def read_all(folder: Path) -> list[Ledger]:
 
 def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.DataFrame:
     """Every prediction, one row each: what an Entry has, made_at, and of the run that tests it, where it was measured
-    since: measured_ns, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling). Of that
-    run and of the one that the prediction came from: loop_ns and baseline_loop_ns, how long a loop of plain Python took
+    since: measured_ns, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling). source: the
+    recording that they were made from; "" of a script. Of that run and of the one that the prediction came from: loop_ns and baseline_loop_ns, how long a loop of plain Python took
     on their hosts, NaN where that was not timed."""
     names = ["run_id", "gpu_name", "started_at", "measured_ns", "loop_ns"]
     measured = pd.concat([pd.DataFrame(columns=names), *(_steps(recording) for recording in recordings)])
@@ -162,12 +162,14 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
     for ledger in ledgers:
         for prediction in ledger.predictions:
             row = prediction.model_dump() | {"made_at": ledger.made_at, "changes": "+".join(prediction.changes)}
+            is_script = prediction.tested_by == name_with(prediction.run_id, prediction.changes)
+            row["source"] = "" if is_script else ledger.recording["name"]
             on_gpu, since = measured["gpu_name"] == ledger.gpu, started > ledger.made_at
             tests = measured[on_gpu & since & (measured["run_id"] == prediction.tested_by)]
             before = measured[on_gpu & ~since & (measured["run_id"] == prediction.run_id)]
             row |= {name: _first(tests, name) for name in ("measured_ns", "loop_ns")}
             rows.append(row | {"baseline_loop_ns": _first(before, "loop_ns")})
-    names = [*Entry.model_fields, "made_at", "measured_ns", "loop_ns", "baseline_loop_ns"]
+    names = [*Entry.model_fields, "made_at", "source", "measured_ns", "loop_ns", "baseline_loop_ns"]
     table = pd.DataFrame(rows, columns=names)
     times = [name for name in names if name.endswith("_ns")]
     table = table.astype(dict.fromkeys(times, float))

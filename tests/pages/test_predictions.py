@@ -12,7 +12,7 @@ from analysis.render.site import Site
 ROW = {"run_id": "a", "tested_by": "b", "size": "small", "context_length": 128, "mode": "train_step", "reason": ""}
 ROW |= {"changes": "bf16+fused_attention", "baseline_ns": 40e6, "predicted_ns": 20e6, "low_ns": 18e6, "high_ns": 22e6}
 ROW |= {"ceiling_ns": 10e6, "limited_by": "GPU", "made_at": pd.Timestamp("2026-01-02T03:04:05Z")}
-ROW |= {"loop_ns": 30e6, "baseline_loop_ns": 40e6}
+ROW |= {"loop_ns": 30e6, "baseline_loop_ns": 40e6, "source": "default"}
 NONE = dict.fromkeys(("predicted_ns", "low_ns", "high_ns", "ceiling_ns"), float("nan"))
 
 
@@ -47,9 +47,18 @@ def test_outcomes_are_said_misses_too(written):
 
 
 def test_an_aim_that_is_missed_is_named(written):
-    assert "All of this is reached." in written(predicted(20.1, 20.2))
+    assert "All is reached." in written(predicted(20.1, 20.2))
     text = written(predicted(20.1, 30, 31))
-    assert "Missed: the median error, the 90th percentile and the share of intervals. The others are reached." in text
+    assert "Missed: the median error, the 90th percentile and the share of intervals." in text
+
+
+def test_each_test_is_judged_alone(written, developed):
+    rows = pd.concat([predicted(30, 31), predicted(20.1, source="cells"), predicted(20, float("nan"), source="")])
+    text = written(rows)
+    first, second, scripts = re.findall(r"- \*\*([A-Z].*)", text)
+    assert first.startswith("First test**, predicted") and second.startswith("Second test**, predicted")
+    assert "Missed: " in first and "All is reached" in second and "Scripts of others" in scripts
+    assert predictions.answer(rows, developed).tables["tests"].rows["measured"].to_list() == [2, 1, 1]
 
 
 def test_steps_that_the_host_limits_are_told_apart(written, developed):

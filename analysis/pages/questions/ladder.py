@@ -101,6 +101,8 @@ def _frames(
     runs: pd.DataFrame, main: Any, studies: Mapping[str, Any], predicted: pd.DataFrame | None, bands: Bands | None
 ) -> Frames:
     measured = _measured([main, *(studies[name] for name in (STUDY, *ALSO) if name in studies)])
+    cases = {*map(tuple, main.runs[CASE].astype(str).to_numpy())}  # others were measured to test predictions only
+    measured = measured[[tuple(case) in cases for case in measured[CASE].astype(str).to_numpy()]].reset_index(drop=True)
     if predicted is not None:
         said = predicted[predicted["predicted_ns"].notna()].drop_duplicates("tested_by").set_index("tested_by")
         for name in ("predicted_ns", "low_ns", "high_ns"):
