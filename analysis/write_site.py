@@ -296,7 +296,7 @@ def write_run_pages(
         name: getattr(rec, name)
         for name in ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
     }
-    predicted = of_runs.predictions(rec, rates.load())
+    predicted = of_runs.predictions(rec)
     for run_id, answer in run_page.answers(**tables, checks=checks, predicted=predicted):
         run = answer.facts["run"]
         label = inline(" · ".join(str(run[name]) for name in ("size", "context_length", "mode")))

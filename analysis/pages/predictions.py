@@ -26,6 +26,7 @@ TIMES = (
 )
 LIMIT = Column("limited_by", "limited by")
 FEW = (*CASE[:3], *TIMES)
+TEST = Column("test", "test")
 
 
 def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
@@ -49,7 +50,7 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
     tests = _tests(predicted) if len(predicted) else []
     if len(predicted):
         tables += [
-            Table("tests", "Predictions by test", (Column("test", "test"), *_summary("predictions")[1:]), _table(tests)),
+            Table("tests", "Predictions by test", (TEST, *_summary("predictions")[1:]), _table(tests)),
             Table("summary", "Predictions by change", _summary("predictions"), _by_change(predicted)),
             Table(
                 "limits",

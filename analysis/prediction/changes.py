@@ -47,7 +47,6 @@ class Change:
     label: str
     sets: Mapping[str, str]
     assumes: tuple[str, ...]
-    how: str
     apply: Callable[[State, Rates], State]
     touches: Callable[[str, str, str], bool]
 
@@ -204,7 +203,6 @@ CHANGES = {
             "TF32",
             {"precision": "tf32"},
             ("only matmuls change, each as fast as matmuls of its class and phase were in recorded pairs",),
-            'torch.set_float32_matmul_precision("high")',
             _with_precision("tf32"),
             lambda phase, leaf, kind: kind == GEMM,
         ),
@@ -216,7 +214,6 @@ CHANGES = {
                 "matmuls are as fast as BF16 matmuls of their class and phase were in recorded pairs",
                 "casts come with it, of weights once a step, and more launches for the host",
             ),
-            'torch.autocast("cuda", dtype=torch.bfloat16)',
             _with_precision("bf16"),
             lambda phase, leaf, kind: phase != ranges.OPTIMIZER,
         ),
@@ -225,7 +222,6 @@ CHANGES = {
             "fused attention",
             {"attention": "sdpa"},
             ("scores, softmax and their copies vanish, and one kernel a layer takes their place",),
-            "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
             _fuse_attention,
             lambda phase, leaf, kind: phase in PASSES and (leaf in EAGER or kind == REST),
         ),
@@ -234,7 +230,6 @@ CHANGES = {
             "fused AdamW",
             {"optimizer": "fused"},
             ("its traffic is 28 bytes a parameter, at the rate of recorded runs", "the rest of the step is as before"),
-            "torch.optim.AdamW(..., fused=True)",
             _fuse_adamw,
             lambda phase, leaf, kind: phase == ranges.OPTIMIZER,
         ),

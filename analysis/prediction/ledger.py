@@ -152,9 +152,9 @@ def read_all(folder: Path) -> list[Ledger]:
 
 def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.DataFrame:
     """Every prediction, one row each: what an Entry has, made_at, and of the run that tests it, where it was measured
-    since: measured_ns, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling). source: the
-    recording that they were made from; "" of a script. Of that run and of the one that the prediction came from: loop_ns and baseline_loop_ns, how long a loop of plain Python took
-    on their hosts, NaN where that was not timed."""
+    since: measured_ns, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling). source:
+    the recording that they were made from; "" of a script. Of the run that tests it and of the one that it came from:
+    loop_ns and baseline_loop_ns, how long a loop of plain Python took on their hosts, NaN where that was not timed."""
     names = ["run_id", "gpu_name", "started_at", "measured_ns", "loop_ns"]
     measured = pd.concat([pd.DataFrame(columns=names), *(_steps(recording) for recording in recordings)])
     started = pd.to_datetime(measured["started_at"], utc=True, format="ISO8601", errors="coerce")

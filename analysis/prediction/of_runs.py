@@ -1,11 +1,15 @@
 """The predictions of all runs of a recording, as a table."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pandas as pd
 
-from analysis.prediction import changes
+from analysis.capture import advice
+from analysis.prediction import changes, rates, script_rates, scripts
 from analysis.prediction.baseline import Tables, baselines
-from analysis.prediction.predict import Abstention, predict
-from analysis.prediction.rates import Rates
+from analysis.prediction.predict import Abstention, Prediction, predict
+from jobs.contract.layout import SCRIPT
 
 COLUMNS = (
     "run_id",
@@ -21,14 +25,34 @@ COLUMNS = (
 )
 
 
-def predictions(recording: Tables, rates: Rates) -> pd.DataFrame:
-    """Each of `changes.USUAL` for each run that was timed and profiled: COLUMNS; changes is a tuple of names, do how
-    they are made. Where there is no prediction, `reason` says why and times are NaN."""
-    rows = []
-    for baseline in baselines(recording):
-        for names in changes.USUAL:
-            said = predict(baseline, names, rates)
-            row = {"run_id": str(baseline.run["run_id"]), "baseline_ns": baseline.step_ns}
-            row["do"] = "; ".join(changes.CHANGES[name].how for name in names)
-            rows.append(row | ({"reason": ""} if not isinstance(said, Abstention) else {}) | vars(said))
+def predictions(recording: Tables) -> pd.DataFrame:
+    """Each of the usual sets of changes for each run that was timed and profiled: COLUMNS; changes is a tuple of names,
+    do how they are made. Where there is no prediction, `reason` says why and times are NaN."""
+    rows = _of_script(recording) if recording.manifest.get(SCRIPT) else _of_sweep(recording)
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _of_sweep(recording: Tables) -> list[dict[str, Any]]:
+    known = rates.load()
+    return [
+        _row(str(baseline.run["run_id"]), baseline.step_ns, names, predict(baseline, names, known))
+        for baseline in baselines(recording)
+        for names in changes.USUAL
+    ]
+
+
+def _of_script(recording: Tables) -> list[dict[str, Any]]:
+    known = script_rates.load()
+    try:
+        step = scripts.step_of(recording, known)
+    except changes.Abstains:
+        return []
+    return [
+        _row(str(step.run["run_id"]), step.step_ns, names, scripts.predict_step(step, names, known))
+        for names in scripts.USUAL
+    ]
+
+
+def _row(run_id: str, baseline_ns: float, names: Sequence[str], said: Prediction | Abstention) -> dict[str, Any]:
+    row = {"run_id": run_id, "baseline_ns": baseline_ns, "do": "; ".join(advice.DO[name] for name in names)}
+    return row | ({} if isinstance(said, Abstention) else {"reason": ""}) | vars(said)

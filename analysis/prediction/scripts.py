@@ -6,7 +6,6 @@ its phases, so that a step takes whichever is longer. Where the GPU limits the s
 is told from its times under nsys, which slows it.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,8 +18,8 @@ from analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
 from analysis.prediction import script_rates
 from analysis.prediction.baseline import ATTENTION, GEMM, Tables
 from analysis.prediction.changes import PASSES, Abstains
-from analysis.prediction.predict import GPU, HOST, SURE, Abstention, Prediction, host_key, spread
-from analysis.prediction.script_rates import LINEAR, PRODUCTS, REST, Pair, ScriptRates
+from analysis.prediction.predict import GPU, HOST, SURE, Abstention, Prediction, spread
+from analysis.prediction.script_rates import LINEAR, PRODUCTS, REST, ScriptRates
 from analysis.reference import flops
 from jobs.contract import ranges
 
@@ -238,45 +237,3 @@ def ceiling(step: Step, changes: Iterable[str]) -> float:
     if names & {"compile", "cuda_graphs"}:
         free |= kind == REST
     return SURE * float(step.parts.loc[~free, "time_ns"].sum())
-
-
-def error_of(pair: Pair, rates: ScriptRates, hosts: Mapping[str, float]) -> dict | None:
-    """A recorded pair predicted as the phases of a script would be, each of which synchronises there: changes, size,
-    context_length, predicted_ns, measured_ns, ratio, limited_by. None where there is no prediction. hosts: as of
-    `Rates.host`."""
-    run = dict(pair.before.run)
-    predicted, by_host = pair.before.step_ns - sum(pair.before.clocks[p].wall_ns for p in pair.before.phases), 0.0
-    parts = script_rates.kinds(pair.before.parts)
-    for phase in pair.before.phases:
-        clock = pair.before.clocks[phase]
-        mine = parts[parts.index.get_level_values("phase") == phase]
-        if phase not in PASSES or mine.empty:
-            predicted += clock.wall_ns
-            continue
-        host_ns = script_rates.host_ns(pair.before, phase)
-        if math.isnan(host_ns):  # it waited for the GPU: what hosts of recorded runs needed for as many launches
-            host_ns = hosts[host_key(run, phase)] * float(mine["launches"].sum())
-        busy_ns = float(mine["time_ns"].sum())
-        gap_ns = max(clock.wall_ns - busy_ns, 0.0) / max(float(mine["launches"].sum()), 1.0)
-        step = Step(
-            run=run,
-            step_ns=clock.wall_ns,
-            parts=mine,
-            gap_ns=min(gap_ns, GAP_NS),
-            host_ns={phase: host_ns},
-        )
-        try:
-            after = changed(step, [pair.change], rates)
-        except Abstains:
-            return None
-        predicted += time_of(after)
-        by_host += time_of(after) if limit_of(after) == HOST else 0.0
-    return {
-        "changes": pair.change,
-        "size": str(run["size"]),
-        "context_length": int(run["context_length"]),
-        "predicted_ns": predicted,
-        "measured_ns": pair.after.step_ns,
-        "ratio": pair.after.step_ns / predicted,
-        "limited_by": HOST if by_host > predicted / 2 else GPU,
-    }

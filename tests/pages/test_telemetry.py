@@ -10,7 +10,7 @@ import pytest
 from analysis import write_site
 from analysis.pages import run_page, telemetry
 from analysis.pages.telemetry import Price
-from analysis.prediction import of_runs, rates
+from analysis.prediction import of_runs
 from analysis.recording import store
 from analysis.render.site import Site
 from tests import synthetic
@@ -71,7 +71,7 @@ def test_a_run_says_it_beside_its_numbers(loops, reason, slow, lowered):
     names = ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
     tables = {name: getattr(rec, name) for name in names}
     checks = write_site.ask(write_site.reconciliation, rec, studies={}).tables["checks"].rows
-    predicted = of_runs.predictions(rec, rates.load())
+    predicted = of_runs.predictions(rec)
     for _, answer in run_page.answers(**tables, checks=checks, predicted=predicted):
         assert (answer.facts["machine"]["num_slow"], answer.facts["machine"]["lowered"]) == (slow, lowered)
 

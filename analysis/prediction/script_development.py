@@ -1,0 +1,178 @@
+"""Fits the rates of scripts to recorded pairs, and says how well they do on sizes that they were not fitted to.
+
+python -m analysis.prediction.script_development RECORDING...
+"""
+
+import dataclasses
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.metrics.advice import GAP_NS
+from analysis.prediction import predict, rates, script_rates, scripts
+from analysis.prediction.baseline import ATTENTION, GEMM, Baseline, baselines
+from analysis.prediction.changes import BATCHED, PASSES, Abstains
+from analysis.prediction.predict import GPU, HOST, host_key
+from analysis.prediction.script_rates import AXES, LINEAR, PRODUCTS, REST, ScriptRates, name_of
+from analysis.recording import store
+from analysis.reference import flops
+from jobs.contract import ranges
+
+SAME = ("size", "context_length", "mode", "batch_size", "precision", "attention", "compile", "optimizer")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A run before and after a change. name: of the change, with the width of its numbers where that matters."""
+
+    before: Baseline
+    after: Baseline
+    change: str
+
+    @property
+    def name(self) -> str:
+        return name_of(self.change, str(self.before.run["precision"]))
+
+
+def kinds(parts: pd.DataFrame) -> pd.DataFrame:
+    """Operations of a run by phase and kind, of a table with the leaf: launches, time_ns."""
+    kind = parts["kind"].where(parts["kind"].isin([GEMM, ATTENTION]), REST)
+    kind = kind.mask(parts["kind"] == GEMM, np.where(parts["leaf"].isin(BATCHED), PRODUCTS, LINEAR))
+    return parts.groupby(["phase", kind.rename("kind")])[["launches", "time_ns"]].sum()
+
+
+def pairs(runs: Iterable[Baseline]) -> list[Pair]:
+    """Each training step with every other that differs from it by one change alone."""
+    steps = [run for run in runs if str(run.run["mode"]) == "train_step"]
+    return [
+        Pair(before=before, after=after, change=change)
+        for before in steps
+        for after in steps
+        for change, (axis, old, new) in AXES.items()
+        if str(before.run[axis]) in old
+        and str(after.run[axis]) == new
+        and all(str(before.run[name]) == str(after.run[name]) for name in SAME if name != axis)
+    ]
+
+
+def fitted(every: Sequence[Pair], gpu: str, bandwidth: float, adamw: float) -> ScriptRates:
+    times: dict[str, list] = {}
+    launches: dict[str, list[float]] = {}
+    host: dict[str, list[float]] = {}
+    for pair in every:
+        before, after = kinds(_merged(pair, pair.before.parts)), kinds(_merged(pair, pair.after.parts))
+        for key, row in before.iterrows():
+            phase, kind = key
+            if phase not in PASSES or key not in after.index:
+                continue
+            name = f"{pair.name}/{phase}/{kind}"
+            new = after.loc[key]
+            times.setdefault(name, []).append(([row["time_ns"], 1e3 * row["launches"]], new["time_ns"]))
+            launches.setdefault(name, []).append(new["launches"] / row["launches"])
+        for phase in PASSES:
+            known = [host_ns(run, phase) for run in (pair.before, pair.after)]
+            if not any(map(math.isnan, known)):
+                host.setdefault(f"{pair.name}/{phase}", []).append(known[1] / known[0])
+    return ScriptRates(
+        gpu=gpu,
+        bandwidth=bandwidth,
+        adamw=adamw,
+        times={name: rates.fit(*zip(*rows)) for name, rows in times.items()},
+        launches={name: float(np.median(values)) for name, values in launches.items()},
+        host={name: float(np.median(values)) for name, values in host.items()},
+    )
+
+
+def _merged(pair: Pair, parts: pd.DataFrame) -> pd.DataFrame:
+    """torch.compile's matmuls are of no module, so all are of one kind there."""
+    return parts.assign(leaf="") if pair.change in ("compile", "cuda_graphs") else parts
+
+
+def host_ns(run: Baseline, phase: str) -> float:
+    """Time that the host needs to launch a phase; NaN where it waited for the GPU, or where that is not known."""
+    parts = run.parts[run.parts["phase"] == phase]
+    known = predict.own_host_rates(run)
+    if phase in known:
+        return known[phase] * float(parts["launches"].sum())
+    clock = run.clocks.get(phase)
+    if clock is None or not math.isnan(clock.issue_ns):
+        return math.nan
+    # An older recording: a phase that takes much longer than its kernels is the host's.
+    return clock.wall_ns if clock.wall_ns > 1.3 * parts["time_ns"].sum() else math.nan
+
+
+def adamw_factor(runs: Iterable[Baseline], bandwidth: float) -> float:
+    """Median of fused AdamW's time over that of 28 bytes for each parameter."""
+    known = [
+        run.parts.loc[run.parts["phase"] == ranges.OPTIMIZER, "time_ns"].sum()
+        / (flops.adamw(int(run.run["num_parameters"])).bytes / bandwidth * 1e9)
+        for run in runs
+        if str(run.run["mode"]) == "train_step" and str(run.run["optimizer"]) == "fused"
+    ]
+    return float(np.median(known))
+
+
+def developed(runs: Sequence[Baseline], known: rates.Rates) -> ScriptRates:
+    """Rates of these runs, with the errors of their pairs. known: what was fitted to the reference Transformer."""
+    every, gpu, bandwidth = pairs(runs), known.gpu, known.peaks["copy"]
+    adamw = adamw_factor(runs, bandwidth)
+    errors = []
+    for size in dict.fromkeys(str(pair.before.run["size"]) for pair in every):
+        others = fitted([pair for pair in every if str(pair.before.run["size"]) != size], gpu, bandwidth, adamw)
+        errors += [error_of(pair, others, known.host) for pair in every if str(pair.before.run["size"]) == size]
+    return dataclasses.replace(
+        fitted(every, gpu, bandwidth, adamw), errors=[error for error in errors if error is not None]
+    )
+
+
+def error_of(pair: Pair, rates: ScriptRates, hosts: Mapping[str, float]) -> dict | None:
+    """A recorded pair predicted as the phases of a script would be, each of which synchronises there: changes, size,
+    context_length, predicted_ns, measured_ns, ratio, limited_by. None where there is no prediction. hosts: as of
+    `Rates.host`."""
+    run = dict(pair.before.run)
+    predicted, by_host = pair.before.step_ns - sum(pair.before.clocks[p].wall_ns for p in pair.before.phases), 0.0
+    parts = kinds(pair.before.parts)
+    for phase in pair.before.phases:
+        clock = pair.before.clocks[phase]
+        mine = parts[parts.index.get_level_values("phase") == phase]
+        if phase not in PASSES or mine.empty:
+            predicted += clock.wall_ns
+            continue
+        issue_ns = host_ns(pair.before, phase)
+        if math.isnan(issue_ns):  # it waited for the GPU: what hosts of recorded runs needed for as many launches
+            issue_ns = hosts[host_key(run, phase)] * float(mine["launches"].sum())
+        busy_ns = float(mine["time_ns"].sum())
+        gap_ns = max(clock.wall_ns - busy_ns, 0.0) / max(float(mine["launches"].sum()), 1.0)
+        step = scripts.Step(
+            run=run,
+            step_ns=clock.wall_ns,
+            parts=mine,
+            gap_ns=min(gap_ns, GAP_NS),
+            host_ns={phase: issue_ns},
+        )
+        try:
+            after = scripts.changed(step, [pair.change], rates)
+        except Abstains:
+            return None
+        predicted += scripts.time_of(after)
+        by_host += scripts.time_of(after) if scripts.limit_of(after) == HOST else 0.0
+    return {
+        "changes": pair.change,
+        "size": str(run["size"]),
+        "context_length": int(run["context_length"]),
+        "predicted_ns": predicted,
+        "measured_ns": pair.after.step_ns,
+        "ratio": pair.after.step_ns / predicted,
+        "limited_by": HOST if by_host > predicted / 2 else GPU,
+    }
+
+
+if __name__ == "__main__":
+    recordings = [store.load(Path(folder)) for folder in sys.argv[1:]]
+    made = developed([run for recording in recordings for run in baselines(recording)], rates.load())
+    sources = [{key: recording.manifest[key] for key in ("name", "created", "commit")} for recording in recordings]
+    script_rates.save(dataclasses.replace(made, made_from=sources))
