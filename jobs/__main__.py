@@ -30,6 +30,10 @@ COMMANDS = {
         "jobs.profile:profile",
         "Profile a training script as it is: which module each kernel is of, backward included.",
     ),
+    "try": (
+        "jobs.tries:try_changes",
+        "Try changes on a training script as it is: was it faster, and was that expected?",
+    ),
     "doctor": ("jobs.commands:doctor", "Check that this machine can measure: GPU, torch, nsys, memory, disk."),
     "plan": ("jobs.commands:plan", "Print the runs of a sweep with their parameters, predicted memory and time."),
     "run": ("jobs.commands:run", "Measure the runs of a sweep that are not finished yet."),

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from jobs.contract.integrity import clear, find_folders, replace, restore
 from jobs.contract.layout import MANIFEST, SCRIPT
@@ -105,6 +106,15 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit, price_per_hou
         _step("site", ["mkdocs", "build", "--quiet", *options], emit)
     replace(draft, site)
     emit("site_built", path=str(site / "index.html"))
+
+
+def ask(name: str, module: Sequence[str]) -> Any:
+    """What a Python module answers, which is JSON on its standard output. Raises StepFailed."""
+    command = [sys.executable, "-m", *module]
+    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    if code := done.returncode:
+        raise StepFailed(f"the step `{name}` failed ({module[0]} {module[1]}, exit {code}), see above")
+    return json.loads(done.stdout)
 
 
 def is_of_script(recording: Path) -> bool:

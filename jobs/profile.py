@@ -2,6 +2,8 @@
 
 import re
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -24,7 +26,7 @@ from jobs.commands import (
 )
 from jobs.contract.layout import RESERVED_NAMES, SCRIPT, SWEEP
 from jobs.executor import script
-from jobs.executor.events import Terminal
+from jobs.executor.events import Emit, Terminal
 from jobs.executor.failures import CollectorError
 from jobs.executor.result_store import Locked, Results, read_json
 from jobs.follow_up import build_site, can_build_site, ingest, summarise_recording
@@ -32,18 +34,26 @@ from jobs.follow_up import build_site, can_build_site, ingest, summarise_recordi
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
+ScriptCommand = Annotated[
+    list[str], typer.Argument(metavar="-- COMMAND...", help="The script as you start it: python train.py ...")
+]
+Name = Annotated[str, typer.Option("--name", help="Name of its results. Default: that of the script.")]
+SkippedSteps = Annotated[int, typer.Option("--skip", min=1, help="Steps before the first timed one.")]
+MeasuredSteps = Annotated[
+    int, typer.Option("--steps", min=2, help="Steps that are timed, and steps that are captured.")
+]
+EndOfStep = Annotated[
+    str, typer.Option("--step", help="What ends a step: auto, optimizer, forward, or the name of an NVTX range.")
+]
+
+
 def profile(
-    command: Annotated[
-        list[str],
-        typer.Argument(metavar="-- COMMAND...", help="The script as you start it: python train.py ..."),
-    ],
+    command: ScriptCommand,
     results: ResultsFolder = Path("results"),
-    name: Annotated[str, typer.Option(help="Name of its results. Default: that of the script.")] = "",
-    skip: Annotated[int, typer.Option(min=1, help="Steps before the first timed one.")] = 10,
-    steps: Annotated[int, typer.Option(min=2, help="Steps that are timed, and steps that are captured.")] = 5,
-    step: Annotated[
-        str, typer.Option(help="What ends a step: auto, optimizer, forward, or the name of an NVTX range.")
-    ] = "auto",
+    name: Name = "",
+    skip: SkippedSteps = 10,
+    steps: MeasuredSteps = 5,
+    step: EndOfStep = "auto",
     go_on: Annotated[bool, typer.Option("--go-on", help="Let the script go on afterwards.")] = False,
 ) -> None:
     """Profile a training script as it is: which module each kernel is of, backward included.
@@ -53,29 +63,19 @@ def profile(
     interrupted, 143 terminated.
     """
     chosen = name or default_name(command)
-    if not NAME.fullmatch(chosen) or chosen in RESERVED_NAMES:
-        raise fail(
-            f"--name {chosen}: letters, digits, dots and dashes make a name; not {', '.join(RESERVED_NAMES)}", USAGE
-        )
-    if not may_replace(results / chosen):
-        raise fail(f"{results / chosen} holds what no `profile` wrote: choose another --name, or another folder", USAGE)
+    check_name(chosen, results)
     followed = script.Script(command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=go_on)
     folder, noted = measure(followed, results)
     out.print(overhead(noted), soft_wrap=True)
     emit = Terminal()
-    recording = results / "recordings" / chosen
-    quoted = shlex.quote(str(recording))
-    build = f"`profiler-job render --recording {quoted}`"
-    again = f"`profiler-job ingest {shlex.quote(str(folder))} --out {quoted}`, then {build}"
-    advice = f"what was measured is kept in {folder}; {again} makes its report"
-    with reporting(reports(results), advice, wait_s=600):
-        good = ingest(folder, recording, emit)
+    with recorded(folder, results, emit) as (recording, good):
         if can_build_site():
             build_site([recording], results / "site", emit)
         else:
             summarise_recording(recording, emit)
     emit.close()
     if not can_build_site():
+        build = f"`{build_command(recording)}`"
         out.print(f"no site was built: that needs a checkout of this project, where {build} builds it", soft_wrap=True)
     if code := noted["exit_code"]:
         err.print(f"the script ended with exit code {code}, after its steps were captured", style="yellow")
@@ -83,8 +83,26 @@ def profile(
         raise typer.Exit(SOME_RUNS_FAILED)
 
 
+def check_name(name: str, results: Path) -> None:
+    """Ends the program where results of that name cannot be kept, or would replace others."""
+    if not NAME.fullmatch(name) or name in RESERVED_NAMES:
+        raise fail(
+            f"--name {name}: letters, digits, dots and dashes make a name; not {', '.join(RESERVED_NAMES)}", USAGE
+        )
+    if not may_replace(results / name):
+        raise fail(f"{results / name} holds what no `profile` wrote: choose another --name, or another folder", USAGE)
+
+
 def measure(followed: script.Script, results: Path) -> tuple[Path, dict]:
     """As `script.measure`; ends the program where it cannot."""
+    try:
+        return attempt(followed, results)
+    except script.ScriptFailed as error:
+        raise fail(str(error), SOME_RUNS_FAILED) from None
+
+
+def attempt(followed: script.Script, results: Path) -> tuple[Path, dict]:
+    """As `script.measure`. Raises ScriptFailed; ends the program where it cannot for another reason."""
     received: list[int] = []
 
     def terminate(number: int, frame) -> None:
@@ -101,12 +119,26 @@ def measure(followed: script.Script, results: Path) -> tuple[Path, dict]:
         raise fail(f"{error}; wait for it, or choose another --name", LOCKED) from None
     except CollectorError as error:
         raise fail(str(error), CANNOT_MEASURE) from None
-    except script.ScriptFailed as error:
-        raise fail(str(error), SOME_RUNS_FAILED) from None
     except FileNotFoundError as error:
         raise fail(f"{error.filename}: {error.strerror}", USAGE) from None
     except OSError as error:
         raise fail(f"{error.filename or results}: {error.strerror or error}", CANNOT_WRITE) from None
+
+
+@contextmanager
+def recorded(folder: Path, results: Path, emit: Emit) -> Iterator[tuple[Path, bool]]:
+    """The recording of a script that was measured, and whether all of it is in it. Ends the program where it, or what
+    is made of it within this, cannot be made."""
+    recording = results / "recordings" / folder.name
+    ingesting = f"`profiler-job ingest {shlex.quote(str(folder))} --out {shlex.quote(str(recording))}`"
+    again = f"{ingesting}, then `{build_command(recording)}`"
+    advice = f"what was measured is kept in {folder}; {again} makes its report"
+    with reporting(reports(results), advice, wait_s=600):
+        yield recording, ingest(folder, recording, emit)
+
+
+def build_command(recording: Path) -> str:
+    return f"profiler-job render --recording {shlex.quote(str(recording))}"
 
 
 def overhead(noted: dict) -> str:

@@ -25,6 +25,7 @@ ROOMS = {
     "jobs.output": set(),
     "jobs.commands": {"jobs.contract", "jobs.sweep", "jobs.memory", "jobs.executor", "jobs.follow_up"},
     "jobs.profile": {"jobs.contract", "jobs.executor", "jobs.follow_up", "jobs.commands"},
+    "jobs.tries": {"jobs.contract", "jobs.executor", "jobs.follow_up", "jobs.commands", "jobs.profile"},
     "jobs.__main__": {"jobs.output"},
     # The side that needs no GPU.
     "analysis.answer": set(),
@@ -71,6 +72,15 @@ ROOMS = {
         "analysis.recording",
         "analysis.metrics",
         "analysis.comparison",
+    },
+    "analysis.tries": {
+        "jobs.contract",
+        "analysis.capture",
+        "analysis.recording",
+        "analysis.metrics",
+        "analysis.comparison",
+        "analysis.prediction",
+        "analysis.show",
     },
     "analysis.write_site": {
         "jobs.contract",

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 import pandas as pd
 
 from analysis.reference import gemm_names, gpus
+from jobs.contract.changes import DO
 from jobs.contract.ranges import OPTIMIZER
 
 COLUMNS = {
@@ -24,33 +25,6 @@ COLUMNS = {
     "evidence": "what the capture has of it",
     "sure": "high, medium or low, and why",
     "reason": "why it is not advised; empty where it is",
-}
-LABELS = {
-    "tf32": "TF32",
-    "bf16": "BF16 autocast",
-    "fused_attention": "fused attention",
-    "fused_adamw": "fused optimizer",
-    "compile": "torch.compile",
-    "cuda_graphs": "CUDA graphs",
-    "padding": "padded dimensions",
-    "casts": "fewer casts",
-    "copies": "pinned memory",
-    "synchronisations": "fewer synchronisations",
-    "larger_batch": "larger batch",
-    "checkpointing": "activation checkpointing",
-}
-DO = {
-    "tf32": 'torch.set_float32_matmul_precision("high")',
-    "bf16": 'with torch.autocast("cuda", dtype=torch.bfloat16): around forward pass and loss',
-    "fused_attention": "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
-    "fused_adamw": "torch.optim.AdamW(..., fused=True)",
-    "compile": "model = torch.compile(model)",
-    "cuda_graphs": 'torch.cuda.make_graphed_callables(...), or torch.compile(model, mode="reduce-overhead")',
-    "padding": "pad the dimension to a multiple of 64, such as a vocabulary of 50257 to 50304",
-    "casts": "keep weights and activations in one type, as model.to(torch.bfloat16) does, or use torch.compile",
-    "copies": "DataLoader(..., pin_memory=True) and tensor.to(device, non_blocking=True)",
-    "larger_batch": "twice the batch size, with a learning rate for it",
-    "synchronisations": "call .item(), .cpu() and print(loss) once in many steps",
 }
 LEAST = 0.01
 """Part of its whole that must be behind a change."""

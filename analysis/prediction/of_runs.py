@@ -5,10 +5,10 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.capture import advice
 from analysis.prediction import changes, rates, script_rates, scripts
 from analysis.prediction.baseline import Tables, baselines
 from analysis.prediction.predict import Abstention, Prediction, predict
+from jobs.contract.changes import DO
 from jobs.contract.layout import SCRIPT
 
 COLUMNS = (
@@ -54,5 +54,5 @@ def _of_script(recording: Tables) -> list[dict[str, Any]]:
 
 
 def _row(run_id: str, baseline_ns: float, names: Sequence[str], said: Prediction | Abstention) -> dict[str, Any]:
-    row = {"run_id": run_id, "baseline_ns": baseline_ns, "do": "; ".join(advice.DO[name] for name in names)}
+    row = {"run_id": run_id, "baseline_ns": baseline_ns, "do": "; ".join(DO[name] for name in names)}
     return row | ({} if isinstance(said, Abstention) else {"reason": ""}) | vars(said)

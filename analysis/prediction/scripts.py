@@ -12,7 +12,6 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.capture import advice
 from analysis.metrics.advice import GAP_NS
 from analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
 from analysis.prediction import script_rates
@@ -22,11 +21,9 @@ from analysis.prediction.predict import GPU, HOST, SURE, Abstention, Prediction,
 from analysis.prediction.script_rates import LINEAR, PRODUCTS, REST, ScriptRates
 from analysis.reference import flops
 from jobs.contract import ranges
+from jobs.contract.changes import CHOICES, LABELS, TRIABLE
 
-ORDER = ("tf32", "bf16", "fused_adamw", "compile", "cuda_graphs")
-"""The changes that can be predicted, in the order in which they are applied."""
-EXCLUSIVE = (("tf32", "bf16"), ("compile", "cuda_graphs"))
-USUAL = (*((name,) for name in ORDER), ("bf16", "compile"))
+USUAL = (*((name,) for name in TRIABLE), ("bf16", "compile"))
 """The sets of changes that are predicted where none is named."""
 GPU_LIMITED = 0.9
 """Part of a step without nsys that the GPU's work takes, from which on the GPU limits it."""
@@ -56,14 +53,14 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
     other."""
     asked = tuple(dict.fromkeys(names))
     for name in asked:
-        if name not in advice.LABELS:
-            raise Abstains(f"no change is called {name}: choose of {', '.join(ORDER)}")
-        if name not in ORDER:
-            raise Abstains(f"no recorded pair tells what {advice.LABELS[name]} gives in a script")
-    for first, second in EXCLUSIVE:
+        if name not in LABELS:
+            raise Abstains(f"no change is called {name}: choose of {', '.join(TRIABLE)}")
+        if name not in TRIABLE:
+            raise Abstains(f"no recorded pair tells what {LABELS[name]} gives in a script")
+    for first, second in CHOICES:
         if {first, second} <= {*asked}:
             raise Abstains(f"{first} and {second} are one choice: leave one out")
-    return tuple(name for name in ORDER if name in asked)
+    return tuple(name for name in TRIABLE if name in asked)
 
 
 def predict_script(recording: Tables, names: Iterable[str]) -> Prediction | Abstention:

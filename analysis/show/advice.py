@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.capture.advice import LABELS
 from analysis.capture.summary import SECTIONS, Summary
 from analysis.reference import track_record
 from analysis.show.values import brief_time, shown
+from jobs.contract.changes import LABELS
 
 TITLE = "What to change first"
 NOTE = (

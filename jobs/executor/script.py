@@ -56,7 +56,8 @@ DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float64": "f
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """command: as given. name: of its results. The rest is as of `jobs.injected.follow.Plan`."""
+    """command: as given. name: of its results. changes: names, of `contract.changes.TRIABLE`. The rest is as of
+    `jobs.injected.follow.Plan`."""
 
     command: Sequence[str]
     name: str
@@ -64,6 +65,7 @@ class Script:
     steps: int
     step: str
     goes_on: bool
+    changes: tuple[str, ...] = ()
 
     @property
     def num_needed(self) -> int:
@@ -72,6 +74,10 @@ class Script:
 
 class ScriptFailed(Exception):
     """Nothing can be recorded of a script. The message says why, and what to do."""
+
+
+class NotApplied(ScriptFailed):
+    """A change could not be given to a script. The message says which, and why."""
 
 
 def measure(script: Script, results: Path) -> tuple[Path, dict]:
@@ -91,6 +97,7 @@ def measure(script: Script, results: Path) -> tuple[Path, dict]:
     code = run_under_nsys(script, run)
     ranks = read_noted(draft / FOLLOWED)
     explain_shortage(script, run, ranks, code)
+    check_applied(ranks)
     noted = ranks[0]
     log = NsysLog(run / NSYS_LOG)
     try:
@@ -143,6 +150,7 @@ def run_under_nsys(script: Script, folder: Path) -> int:
         "followed": FOLLOWED_STEPS,
         "step": script.step,
         "goes_on": script.goes_on,
+        "changes": script.changes,
     }
     path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
     followed = json.dumps(plan)
@@ -203,6 +211,15 @@ def explain_shortage(script: Script, run: Path, ranks: list[dict], code: int) ->
         )
 
 
+def check_applied(ranks: list[dict]) -> None:
+    """Raises NotApplied where a change was not: what was measured is not what was to be tried."""
+    why: dict[str, str] = {}
+    for noted in ranks:
+        why |= noted["not_applied"]
+    if why:
+        raise NotApplied("; ".join(f"{name}: {reason}" for name, reason in why.items()))
+
+
 def timings_of(ranks: list[dict]) -> dict[str, list[dict]]:
     """The tables of timings.json, by rank."""
     tables: dict[str, list[dict]] = {"steps": [], "memory": [], "figures": []}
@@ -247,7 +264,7 @@ def run_of(script: Script, noted: dict) -> dict[str, Any]:
         "mode": trains if noted["training"] else "forward",
         "precision": precision_of(noted),
         "attention": "",
-        "compile": "default" if noted["compiled"] else "off",
+        "compile": ("cudagraphs" if "cuda_graphs" in script.changes else "default") if noted["compiled"] else "off",
         "optimizer": ", ".join(noted["optimizers"]),
         "num_parameters": noted["num_parameters"],
         "workload": SCRIPT,

@@ -7,7 +7,8 @@ slower and only tell which module launches which kernel. Then the script is stop
 
 Phases are opened around what PyTorch itself offers: `next` of a DataLoader, calls of the outermost module,
 `torch.autograd.backward`, clipping, `zero_grad` and `step` of an optimizer, a gradient scaler. What the script computes
-stays the same to the bit: nothing is cast, copied or reordered, and no random number is drawn.
+stays the same to the bit: nothing is cast, copied or reordered, and no random number is drawn, unless the plan has
+changes for it (see `changes`).
 
 Of several ranks each follows itself; they enter and leave the captured steps together (see `ranks`).
 
@@ -21,7 +22,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
@@ -32,8 +33,11 @@ import torch
 from torch import nn
 from torch.utils.data import get_worker_info
 
+from .changes import Changes
+from .losses import Losses
 from .module_ranges import ModuleRanges, is_compiled, tensors_in
 from .ranks import CannotFollow, Ranks
+from .wrapping import with_closure, wrapped
 
 FOLLOW = "PROFILER_JOB_FOLLOW"
 """Environment variable with a `Plan` as JSON."""
@@ -49,7 +53,7 @@ class Plan(NamedTuple):
     """out: folder that gets what is known of the steps of each rank. skip: steps before the first timed one. steps: how
     many are timed, and how many captured. followed: how many more with modules. step: what makes a step: `auto`,
     `optimizer`, `forward`, or the name of an NVTX range of the script. goes_on: whether the script goes on
-    afterwards."""
+    afterwards. changes: names of what the script is given, as of `changes.KINDS`."""
 
     out: str
     skip: int = 10
@@ -57,6 +61,7 @@ class Plan(NamedTuple):
     followed: int = 2
     step: str = "auto"
     goes_on: bool = False
+    changes: Sequence[str] = ()
 
 
 class Follower:
@@ -64,6 +69,7 @@ class Follower:
 
     def __init__(self, plan: Plan, ranges: ModuleRanges):
         self.plan, self.ranges = plan, ranges
+        self.changes, self.losses = Changes(plan.changes), Losses()
         self.ranks = Ranks(Path(plan.out))
         self.process = os.getpid()  # what forks from it, such as the workers of a DataLoader, is not followed
         self.stage = Stage.SKIPPED
@@ -140,8 +146,12 @@ class Follower:
         self.stage, self.num_steps = stage, 0
         self.facts["stage"] = stage.name.lower()
         if stage is Stage.TIMED:
-            self.unwatch_calls()  # each call of a module would be slower by a microsecond or two
-            if self.ends_with_forward():
+            # torch.compile would compile hooks of a model that it compiled in place, which calls no modules inside.
+            is_in_place = any(getattr(model, "_compiled_call_impl", None) for model in self.models)
+            if not (is_in_place and self.ends_with_forward()):
+                self.unwatch_calls()  # each call of a module would be slower by a microsecond or two
+            self.changes.settle()
+            if not is_in_place and self.ends_with_forward():
                 for model in self.models:
                     self.hooks.append(model.register_forward_pre_hook(self.before_call))
                     self.hooks.append(model.register_forward_hook(self.after_call, always_call=True))
@@ -166,7 +176,7 @@ class Follower:
         hosts = [second[0] - first[0] for first, second in pairs]
         self.facts["steps"] = [{"wall_ns": wall, "host_ns": host} for wall, host in zip(walls, hosts)]
         self.facts["timed_ns"] = took
-        self.write()
+        self.write(is_last=False)
 
     def begin_capture(self) -> None:
         """Have nsys capture all ranks: the first to ask begins it, and the first to end it ends it for all."""
@@ -335,6 +345,8 @@ class Follower:
     def backward(self, called: Callable, tensors: Any, *args: Any, **options: Any) -> Any:
         if self.process != os.getpid():
             return called(tensors, *args, **options)
+        if not self.in_backward and self.stage is not Stage.DONE:
+            self.losses.note(tensors)
         with self.phase("backward"):
             self.in_backward += 1
             try:
@@ -350,12 +362,12 @@ class Follower:
         """An optimizer begins to step. A closure, in which the script computes loss and gradients, is no part of it."""
         if self.process != os.getpid():
             return None
-        closure = options.get("closure", args[1] if len(args) > 1 else None)
-        if closure is None:
+        replaced = with_closure(args, options, lambda closure: self.outside_update(optimizer, closure))
+        if replaced is None:
             self.open_update(optimizer)
-            return None
+        return replaced
 
-        @functools.wraps(closure)
+    def outside_update(self, optimizer: torch.optim.Optimizer, closure: Callable) -> Callable:
         def outside() -> Any:
             self.close_update()
             try:
@@ -363,9 +375,7 @@ class Follower:
             finally:
                 self.open_update(optimizer)
 
-        if len(args) > 1:
-            return (args[0], outside, *args[2:]), options
-        return args, {**options, "closure": outside}
+        return outside
 
     def open_update(self, optimizer: torch.optim.Optimizer) -> None:
         self.update = self.updating(optimizer)
@@ -413,14 +423,17 @@ class Follower:
 
     # ---------------------------------------------------------------------------------------------- what is kept
 
-    def write(self) -> None:
-        """Keep what is known: for whoever started the script, in a file of this rank."""
+    def write(self, is_last: bool = True) -> None:
+        """Keep what is known: for whoever started the script, in a file of this rank. is_last: losses, too, which are
+        waited for."""
         if self.process != os.getpid() or not self.facts["seen"]:
             return
         with suppress(CannotFollow):
             self.ranks.join()
         if self.ranks.has_joined:
-            self.ranks.write(self.facts | machine())
+            if is_last:
+                self.facts["losses"] = self.losses.values()
+            self.ranks.write(self.facts | self.changes.facts() | machine())
 
 
 def autocast_dtype() -> str:
@@ -456,23 +469,13 @@ def machine() -> dict:
     }
 
 
-def wrapped(holder: Any, name: str, around: Callable) -> None:
-    """Have `around(called, *args)` called in place of the function `name` of `holder`."""
-    called = getattr(holder, name)
-
-    @functools.wraps(called)
-    def call(*args: Any, **options: Any) -> Any:
-        return around(called, *args, **options)
-
-    setattr(holder, name, call)
-
-
 def install(plan: Plan, push: Callable | None = None, pop: Callable | None = None) -> Follower:
     """Follow this process's script. `push` and `pop` open and close ranges; those of NVTX where there is a GPU."""
     from torch.optim import optimizer
     from torch.utils.data import dataloader
 
     follower = Follower(plan, ModuleRanges(push or nvtx("range_push"), pop or nvtx("range_pop")))
+    follower.changes.apply()
 
     def in_phase(phase: str) -> Callable:
         def around(called: Callable, *args: Any, **options: Any) -> Any:

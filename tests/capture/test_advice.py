@@ -3,12 +3,12 @@ something else limits it."""
 
 import pytest
 
-from analysis.capture.advice import DO, LABELS
 from analysis.capture.nsys_export import read
 from analysis.capture.summary import summarise
 from analysis.reference import track_record
 from analysis.show.advice import advice_of
 from analysis.show.forms import as_markdown, as_text
+from jobs.contract.changes import DO, LABELS
 
 from .nsys_files import Export
 from .profiles import profile

@@ -1,0 +1,51 @@
+"""The losses of a script: what each backward pass starts from. Nothing is launched and nothing waits until they are
+asked for. Loaded into other people's scripts, as `follow` is."""
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+MOST = 4096
+"""Losses that are kept: each holds one number of GPU memory until the script ends."""
+
+
+class Losses:
+    """Those of the backward passes from one number, in their order."""
+
+    def __init__(self) -> None:
+        self.kept: list[Tensor] = []
+        self.known: list[float | str | None] = []
+
+    def note(self, roots: Any) -> None:
+        """A backward pass starts from `roots`, as `torch.autograd.backward` takes them."""
+        if isinstance(roots, tuple | list) and len(roots) == 1:
+            roots = roots[0]
+        if isinstance(roots, Tensor) and roots.numel() == 1 and len(self.kept) < MOST:
+            self.kept.append(roots.detach())
+
+    def values(self) -> list[float | str | None]:
+        """Their values, which are waited for: what is not finite as a string that `float` reads, None for what the
+        script has overwritten, as a CUDA graph does with its outputs."""
+        kept, self.kept = self.kept, []
+        last: dict[int, int] = {}  # number of the last loss at an address
+        for number, loss in enumerate(kept):
+            last[address_of(loss)] = number
+        self.known += [value_of(loss) if last[address_of(loss)] == number else None for number, loss in enumerate(kept)]
+        return self.known
+
+
+def address_of(loss: Tensor) -> int:
+    """Where it is; 0 where that is not known any more."""
+    try:
+        return loss.data_ptr()
+    except RuntimeError:
+        return 0
+
+
+def value_of(loss: Tensor) -> float | str | None:
+    try:
+        value = float(loss.item())
+    except (RuntimeError, TypeError):  # its memory has been given to others, or the GPU has failed
+        return None
+    return value if math.isfinite(value) else str(value)

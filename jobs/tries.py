@@ -1,0 +1,180 @@
+"""The command `try`: changes given to a training script as it is, each measured, and held against what was expected."""
+
+import dataclasses
+import json
+import math
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import typer
+
+from jobs.commands import SOME_RUNS_FAILED, USAGE, ResultsFolder, err, fail, out
+from jobs.contract.changes import TRIABLE, Refused, parse_sets
+from jobs.contract.layout import name_with
+from jobs.executor import script
+from jobs.executor.events import Emit, Terminal
+from jobs.follow_up import ask
+from jobs.profile import (
+    EndOfStep,
+    MeasuredSteps,
+    Name,
+    ScriptCommand,
+    SkippedSteps,
+    attempt,
+    check_name,
+    default_name,
+    measure,
+    overhead,
+    recorded,
+)
+
+WIDTH = 80
+OTHER_NUMBERS = 0.2
+"""Part of it by which the loss of a first step differs where not a change is the reason, but other random numbers."""
+
+
+def try_changes(
+    command: ScriptCommand,
+    change: Annotated[
+        list[str],
+        typer.Option(metavar="NAME,...", help=f"Made together; repeat for more sets: {', '.join(TRIABLE)}."),
+    ],
+    results: ResultsFolder = Path("results"),
+    name: Name = "",
+    skip: SkippedSteps = 10,
+    steps: MeasuredSteps = 5,
+    step: EndOfStep = "auto",
+) -> None:
+    """Try changes on a training script as it is: was it faster, and was that expected?
+
+    The script is measured as `profile` does, without changes and then with each set of them. Exit code: 1 the script
+    failed, or a set of changes could not be tried (the others are), 2 usage, or a change needs other code; the others
+    as of `profile`.
+    """
+    try:
+        sets = parse_sets(change)
+    except Refused as error:
+        raise fail(f"--change {error}", USAGE) from None
+    chosen = name or default_name(command)
+    names = [name_with(chosen, changes) for changes in sets]
+    for each in (chosen, *names):
+        check_name(each, results)
+    plain = script.Script(command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=False)
+    emit = Terminal()
+    folder, noted = measure(plain, results)
+    out.print(overhead(noted), soft_wrap=True)
+    with recorded(folder, results, emit) as (before, _):
+        question = ["analysis.tries", "expect", str(before.absolute()), *map(",".join, sets)]
+        expected = ask("what is expected", question)
+    tries = [{"changes": changes, "name": each, "expected": said} for changes, each, said in zip(sets, names, expected)]
+    keep(tries, plain, results)
+    tell("expected, before any of it is tried:", *map(expectation_of, tries))
+    for entry in tries:
+        entry |= try_set(plain, entry, noted, results, emit)
+        keep(tries, plain, results)
+    emit.close()
+    tell(f"`profiler-job render --results {results}` makes pages of all that was measured")
+    if any("failed" in entry for entry in tries):
+        raise typer.Exit(SOME_RUNS_FAILED)
+
+
+def keep(tries: list[dict[str, Any]], plain: script.Script, results: Path) -> None:
+    """RESULTS/<name>-tries.json: what was expected of each set is in it before the set is tried."""
+    script.write_json(results / f"{plain.name}-tries.json", {"baseline": plain.name, "tries": tries})
+
+
+def expectation_of(entry: dict[str, Any]) -> str:
+    return f"{','.join(entry['changes'])}: {'; '.join(entry['expected']['lines'])}"
+
+
+def try_set(plain: script.Script, entry: dict[str, Any], noted: dict, results: Path, emit: Emit) -> dict[str, Any]:
+    """Measure the script with a set of changes, and print what they gave: `measured` and `losses`, or why it `failed`.
+    noted: of the script without them."""
+    changes, label = entry["changes"], ",".join(entry["changes"])
+    followed = dataclasses.replace(plain, name=entry["name"], changes=changes)
+    try:
+        check_news(changes, noted)
+        folder, with_changes = attempt(followed, results)
+    except script.ScriptFailed as error:
+        how = "not tried" if isinstance(error, script.NotApplied) else "failed"
+        err.print(f"{label}: {how}: {str(error).removeprefix(f'{label}: ')}", style="yellow", markup=False)
+        return {"failed": str(error)}
+    with recorded(folder, results, emit) as (after, _):
+        before = after.with_name(plain.name)
+        question = [*map(str, (before.absolute(), after.absolute())), json.dumps(entry["expected"])]
+        measured = ask("what it gave", ["analysis.tries", "judge", *question])
+    losses = compare_losses(noted, with_changes)
+    tell(f"{label}: {measured['lines'][0]}", *measured["lines"][1:], say_losses(losses))
+    return {"measured": measured, "losses": losses}
+
+
+def check_news(changes: Sequence[str], noted: dict) -> None:
+    """Raises NotApplied where the script has a change already, as far as its steps without it show that."""
+    precision, autocast = noted["float32_matmul_precision"], noted["autocast"]
+    had = {"tf32": precision != "highest", "bf16": bool(autocast)}
+    had |= dict.fromkeys(("compile", "cuda_graphs"), noted["compiled"])
+    if known := [name for name in changes if had.get(name)]:
+        raise script.NotApplied(f"{known[0]}: the script has it already")
+
+
+class Losses(TypedDict):
+    """Of the script without and with changes. num: how many losses both have; first, largest: relative differences of
+    the first and the largest, of which `step` is (from 1), or the first step that has a loss which is not finite, as
+    `not_finite` says of whom. None where no loss is known."""
+
+    num: int
+    first: float | None
+    largest: float | None
+    step: int | None
+    not_finite: str
+
+
+def compare_losses(without: dict, with_changes: dict) -> Losses:
+    """What the losses of a script differ by, by what was noted of it. A loss of each backward pass: of a step there may
+    be several."""
+    pairs = [
+        (number, float(first), float(second))
+        for number, (first, second) in enumerate(zip(without["losses"], with_changes["losses"]))
+        if first is not None and second is not None
+    ]
+    per_step = max(len(without["losses"]) / max(without["seen"], 1), 1)
+    for number, first, second in pairs:
+        whose = [words for loss, words in ((first, "without"), (second, "with")) if not math.isfinite(loss)]
+        if whose:
+            step = int(number / per_step) + 1
+            return Losses(num=len(pairs), first=None, largest=None, step=step, not_finite=" and ".join(whose))
+    apart = [(abs(second - first) / (abs(first) or 1.0), number) for number, first, second in pairs]
+    if not apart:
+        return Losses(num=0, first=None, largest=None, step=None, not_finite="")
+    largest, number = max(apart, key=lambda pair: pair[0])
+    return Losses(num=len(pairs), first=apart[0][0], largest=largest, step=int(number / per_step) + 1, not_finite="")
+
+
+def say_losses(losses: Losses) -> str:
+    """One sentence."""
+    if not losses["num"]:
+        return "losses: none is known on both sides"
+    if losses["not_finite"]:
+        return f"losses: not finite from step {losses['step']} on, {losses['not_finite']} the change"
+    first, largest = losses["first"] or 0.0, losses["largest"] or 0.0
+    if first > OTHER_NUMBERS:
+        return (
+            f"losses: those of the first step differ by {100 * first:.0f}%: the script seems to draw other random "
+            "numbers each time, and needs a seed to be compared"
+        )
+    compared = f"losses: {losses['num']} compared"
+    if not largest:
+        return f"{compared}, all the same"
+    return f"{compared}, at most {100 * largest:.2g}% apart, in step {losses['step']}"
+
+
+def tell(heading: str, *lines: str) -> None:
+    """Print them for a terminal of 80 columns, the lines below their heading."""
+    for line, indent in ((heading, ""), *((line, "  ") for line in lines)):
+        wrapped = textwrap.wrap(
+            line, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False
+        )
+        for part in wrapped:
+            out.print(part, markup=False, soft_wrap=True)

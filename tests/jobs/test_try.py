@@ -1,0 +1,248 @@
+"""`try`: changes of somebody's own script on the CPU, with the fake nsys. What is captured was recorded elsewhere, so
+a step under nsys is the same with every change; what is timed and computed is the script's own."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+from typer.testing import CliRunner
+
+from analysis import tries as judging
+from analysis.comparison.verdict import Judgement
+from analysis.prediction.predict import Abstention, Prediction
+from analysis.recording import store
+from analysis.tries import Ceiling
+from jobs import tries
+from jobs.__main__ import app
+from jobs.contract.changes import DO, LABELS, TRIABLE, Refused, parse_sets
+from tests.jobs.conftest import ROOT
+from tests.waiting import HANGS_S
+
+MS = 1e6
+
+TRAIN = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+for step in range(60):
+    loss = nn.functional.cross_entropy(model(torch.randn(8, 8)), torch.randint(0, 4, (8,)))
+    assert step < 5 or not torch.is_autocast_enabled("cpu"), "broken by the change"
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.long
+def test_what_fails_with_a_change_leaves_the_other_changes_to_be_tried(tmp_path, fake_nsys):
+    (tmp_path / "train.py").write_text(TRAIN)
+    options = ["--results", "results", "--skip", "3", "--steps", "3"]
+    sets = ["--change", "fused_adamw", "--change", "bf16", "--change", "tf32"]
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs", "try", *options, *sets, "--", sys.executable, "train.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=HANGS_S,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "fused_adamw: not tried: the script has it already" in done.stderr
+    assert "ended (exit code 1) after 5 steps" in done.stderr and "broken by the change" in done.stderr
+    expected, _, given = done.stdout.partition(" times as fast")
+    assert "fused_adamw: no prediction" in expected
+    assert "losses: 11 compared, all the same" in given
+    assert max(map(len, given.splitlines())) <= 80
+    results = tmp_path / "results"
+    assert store.load(results / "recordings" / "train-tf32").runs["precision"].tolist() == ["tf32"]
+    assert not (results / "train-bf16").exists() and not (results / "train-fused-adamw").exists()
+    entries = json.loads((results / "train-tries.json").read_text())["tries"]
+    assert [("failed" in entry, "measured" in entry) for entry in entries] == [
+        (True, False),
+        (True, False),
+        (False, True),
+    ]
+
+
+def noted(**changed) -> dict:
+    """What is noted of a script that has no change yet."""
+    plain = {"steps": [{"host_ns": 1}], "captured_ns": [1], "followed_ns": [1], "exit_code": 0, "seen": 2}
+    plain |= {"float32_matmul_precision": "highest", "autocast": "", "compiled": False, "losses": [2.0, 1.0]}
+    return plain | changed
+
+
+@dataclass
+class Told:
+    """What the command asked for and measured, in order."""
+
+    order: list[str]
+    code: int
+    output: str
+
+
+@pytest.fixture
+def tried(tmp_path, monkeypatch):
+    """Runs the command where measuring and judging are replaced."""
+
+    def run(*options: str, script: dict | None = None) -> Told:
+        order: list[str] = []
+
+        def measure(followed, results):
+            order.append(",".join(followed.changes) or "plain")
+            (results / followed.name).mkdir(parents=True, exist_ok=True)
+            return results / followed.name, script or noted()
+
+        def ask(name, module):
+            order.append(module[1])
+            if module[1] == "judge":
+                return {"lines": ["1.50 times as fast"]}
+            return [{"lines": [f"no prediction of {text}"]} for text in module[3:]]
+
+        monkeypatch.setattr(tries, "measure", measure)
+        monkeypatch.setattr(tries, "attempt", measure)
+        monkeypatch.setattr(tries, "ask", ask)
+        monkeypatch.setattr("jobs.profile.ingest", lambda folder, recording, emit: True)
+        results = ["--results", str(tmp_path / "results")]
+        done = CliRunner().invoke(app, ["try", *results, *options, "--", "python", "train.py"])
+        return Told(order, done.exit_code, done.output)
+
+    return run
+
+
+def test_the_baseline_is_measured_once_and_all_is_expected_before_any_change_is_tried(tried, tmp_path):
+    done = tried("--change", "tf32", "--change", "bf16,fused_adamw", "--change", "fused_adamw,bf16")
+    assert done.code == 0, done.output
+    assert done.order == ["plain", "expect", "tf32", "judge", "bf16,fused_adamw", "judge"]
+    assert done.output.index("no prediction of bf16,fused_adamw") < done.output.index("tf32: 1.50 times as fast")
+    assert sorted(path.name for path in (tmp_path / "results").iterdir() if path.name.startswith("train")) == [
+        "train",
+        "train-bf16-fused-adamw",
+        "train-tf32",
+        "train-tries.json",
+    ]
+
+
+@pytest.mark.parametrize(
+    "change, known",
+    [
+        ("tf32", {"float32_matmul_precision": "high"}),
+        ("bf16", {"autocast": "torch.float16"}),
+        ("cuda_graphs", {"compiled": True}),
+    ],
+)
+def test_what_the_script_has_already_is_not_tried(tried, change, known):
+    done = tried("--change", change, script=noted(**known))
+    assert done.code == 1 and done.order == ["plain", "expect"]
+    assert f"{change}: not tried: the script has it already" in done.output
+
+
+@pytest.mark.parametrize("change", [name for name in LABELS if name not in TRIABLE])
+def test_a_change_of_code_is_refused_with_the_line_of_code(tried, change):
+    done = tried("--change", change)
+    said = " ".join(done.output.split())
+    assert done.code == 2 and not done.order
+    assert f"{change} needs a change of code: {DO[change]}" in said and "profiler-job compare" in said
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("warp_speed", "these are: tf32, bf16, fused_adamw, compile, cuda_graphs"),
+        ("tf32,", "an empty name"),
+        ("bf16, tf32", "tf32 and bf16 are one choice"),
+        ("compile,cuda_graphs", "compile and cuda_graphs are one choice"),
+    ],
+)
+def test_sets_that_cannot_be_are_refused(text, said):
+    with pytest.raises(Refused, match=said):
+        parse_sets([text])
+
+
+def test_results_of_a_sweep_are_not_replaced_by_those_of_a_change(tried, tmp_path):
+    (tmp_path / "results" / "train-tf32").mkdir(parents=True)
+    (tmp_path / "results" / "train-tf32" / "sweep.json").write_text("{}")
+    done = tried("--change", "tf32")
+    assert done.code == 2 and not done.order and "choose another --name" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    "without, with_changes, said",
+    [
+        ([2.0, 1.0], [2.0, 1.0], "losses: 2 compared, all the same"),
+        ([2.0, 1.0, 1.0, 1.0], [2.0, 1.0, 1.0, 1.01], "losses: 4 compared, at most 1% apart, in step 2"),
+        ([2.0, 1.0], [3.0, 1.0], "losses: those of the first step differ by 50%: the script seems to draw other"),
+        ([2.0, 1.0], [2.0, "nan"], "losses: not finite from step 2 on, with the change"),
+        ([2.0, "inf"], [2.0, "inf"], "losses: not finite from step 2 on, without and with the change"),
+        ([2.0, 1.0], [None, 1.0], "losses: 1 compared, all the same"),
+        ([], [2.0], "losses: none is known on both sides"),
+    ],
+)
+def test_losses_are_compared_in_a_sentence(without, with_changes, said):
+    losses = tries.compare_losses(noted(losses=without), noted(losses=with_changes))
+    assert tries.say_losses(losses).startswith(said)
+
+
+def step(second: float, band: float = 0.5) -> Judgement:
+    return Judgement(metric="step", first=12 * MS, second=second * MS, band=band * MS)
+
+
+def test_a_step_is_said_with_its_interval_and_whether_that_is_noise():
+    assert judging.of_step(step(8)) == [
+        "1.50 times as fast (1.41 to 1.60): 12.00 ms -> 8.00 ms",
+        "-4.00 ms is beyond the noise band of 500.00 µs: faster",
+    ]
+    assert judging.of_step(step(11.8))[1] == "-200.00 µs is not beyond the noise band of 4.2%: it may be none"
+    assert "slower" in judging.of_step(step(14))[1]
+
+
+@pytest.mark.parametrize("second, held", [(9.0, "held"), (10.0, "held"), (8.9, "did not hold"), (11, "did not hold")])
+def test_a_prediction_holds_within_its_interval(second, held):
+    prediction = {"step_ns": 9.5 * MS, "low_ns": 9 * MS, "high_ns": 10 * MS, "ceiling_ns": 8 * MS}
+    assert judging.of_prediction(step(second), prediction)[0].startswith(f"the prediction {held}: ")
+    assert judging.of_prediction(step(second), None) == []
+
+
+@pytest.mark.parametrize(
+    "second, said",
+    [
+        (9.0, "the ceiling held: 3.00 ms was saved, of at most 3.00 ms"),
+        (8.0, "the ceiling did not hold: 4.00 ms was saved, and at most 3.00 ms could be"),
+        (13.0, "the ceiling held: nothing was saved, of at most 3.00 ms"),
+    ],
+)
+def test_a_ceiling_holds_unless_more_is_saved(second, said):
+    assert judging.of_advice(step(second), 3 * MS) == [said]
+
+
+def test_a_set_has_a_ceiling_where_each_of_its_changes_has():
+    advised = {"tf32": Ceiling(save_ns=2.0), "compile": Ceiling(save_ns=3.0), "bf16": Ceiling(save_ns=None, reason="R")}
+    assert judging.ceiling(advised, ("tf32", "compile")) == Ceiling(save_ns=5.0)
+    assert judging.ceiling(advised, ("bf16", "compile")) == Ceiling(save_ns=None, reason="BF16 autocast: R")
+    assert "no evidence" in judging.ceiling(advised, ("fused_adamw",)).reason
+
+
+def test_what_is_expected_is_said_with_its_interval_or_why_there_is_none():
+    prediction = Prediction(
+        baseline_ns=12 * MS,
+        step_ns=8 * MS,
+        low_ns=7 * MS,
+        high_ns=9 * MS,
+        ceiling_ns=6 * MS,
+        limited_by="GPU",
+        reasons=(),
+        changes=("tf32",),
+    )
+    assert judging.expectation(prediction, Ceiling(save_ns=5 * MS))["lines"] == [
+        "predicted: a step of 8.00 ms (7.00 ms to 9.00 ms), 1.50 times as fast; the GPU limits it",
+        "advice: at most 5.00 ms of it can be saved",
+    ]
+    abstained = Abstention(changes=("tf32",), reason="no pair")
+    assert judging.expectation(abstained, Ceiling(save_ns=None, reason="R"))["lines"] == [
+        "no prediction: no pair",
+        "not advised: R",
+    ]
