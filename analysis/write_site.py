@@ -436,7 +436,7 @@ def _figures(file: Path) -> dict[str, Any]:
 
 def _predicted(data: Path, recordings: list[store.Recording]) -> pd.DataFrame:
     """The ledgers below `data` held against the recordings. Raises RecordingError."""
-    return ledger.held_against(ledger.read_all(data / ledger.FOLDER), recordings)
+    return ledger.held_against(ledger.read_all(data / ledger.FOLDER), [*recordings, *ledger.recordings(data)])
 
 
 def said_of_run(answer: Answer) -> dict[str, list[str]]:

@@ -112,7 +112,9 @@ def try_set(plain: script.Script, entry: dict[str, Any], noted: dict, results: P
 
 def check_news(changes: Sequence[str], noted: dict) -> None:
     """Raises NotApplied where the script has a change already, as far as its steps without it show that."""
-    precision, autocast = noted["float32_matmul_precision"], noted["autocast"]
+    precision, autocast = noted["float32_matmul_precision"], noted["autocast"].removeprefix("torch.")
+    if "bf16" in changes and autocast not in ("", "bfloat16"):
+        raise script.NotApplied(f"bf16: the script opens autocast itself, in {autocast}: change its type there")
     had = {"tf32": precision != "highest", "bf16": bool(autocast)}
     had |= dict.fromkeys(("compile", "cuda_graphs"), noted["compiled"])
     if known := [name for name in changes if had.get(name)]:
@@ -167,7 +169,7 @@ def say_losses(losses: Losses) -> str:
     compared = f"losses: {losses['num']} compared"
     if not largest:
         return f"{compared}, all the same"
-    return f"{compared}, at most {100 * largest:.2g}% apart, in step {losses['step']}"
+    return f"{compared}: {100 * first:.2g}% apart in the first, at most {100 * largest:.2g}%, in step {losses['step']}"
 
 
 def tell(heading: str, *lines: str) -> None:

@@ -15,9 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from analysis.prediction import changes
 from analysis.prediction.predict import Abstention, Prediction
+from analysis.recording import store
 from analysis.recording.store import RecordingError
 from jobs.contract.axes import Run
-from jobs.contract.integrity import is_intact, load_json, with_digest
+from jobs.contract.integrity import find_folders, is_intact, load_json, with_digest
 from jobs.contract.layout import SCRIPT, name_with
 from jobs.contract.ranges import STEP
 
@@ -148,6 +149,12 @@ def read(file: Path) -> Ledger:
 def read_all(folder: Path) -> list[Ledger]:
     """The ledgers in a folder, which need not exist, the oldest first. Raises LedgerError."""
     return sorted((read(file) for file in sorted(folder.glob("*.json"))), key=lambda ledger: ledger.made_at)
+
+
+def recordings(data: Path) -> list[store.Recording]:
+    """The recordings that do nothing but test predictions, as of scripts: those in the folder of the ledgers below
+    `data`. Raises RecordingError."""
+    return [store.load(folder) for folder in find_folders(data / FOLDER, store.MANIFEST)]
 
 
 def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.DataFrame:

@@ -30,7 +30,7 @@ def records(predicted: pd.DataFrame, developed: pd.DataFrame) -> dict[str, Recor
 
 
 def of_folder(data: Path) -> dict[str, Record]:
-    recordings = [store.load(folder) for folder in find_folders(data, store.MANIFEST)]
+    recordings = [store.load(folder) for folder in find_folders(data, store.MANIFEST)] + ledger.recordings(data)
     predicted = ledger.held_against(ledger.read_all(data / ledger.FOLDER), recordings)
     return records(predicted, predict.development(rates.load()))
 

@@ -131,7 +131,7 @@ def test_the_baseline_is_measured_once_and_all_is_expected_before_any_change_is_
     "change, known",
     [
         ("tf32", {"float32_matmul_precision": "high"}),
-        ("bf16", {"autocast": "torch.float16"}),
+        ("bf16", {"autocast": "torch.bfloat16"}),
         ("cuda_graphs", {"compiled": True}),
     ],
 )
@@ -139,6 +139,12 @@ def test_what_the_script_has_already_is_not_tried(tried, change, known):
     done = tried("--change", change, script=noted(**known))
     assert done.code == 1 and done.order == ["plain", "expect"]
     assert f"{change}: not tried: the script has it already" in done.output
+
+
+def test_autocast_that_the_script_opens_itself_is_not_overruled(tried):
+    done = tried("--change", "bf16", script=noted(autocast="torch.float32"))
+    assert done.code == 1
+    assert "bf16: not tried: the script opens autocast itself, in float32" in " ".join(done.output.split())
 
 
 @pytest.mark.parametrize("change", [name for name in LABELS if name not in TRIABLE])
@@ -174,7 +180,11 @@ def test_results_of_a_sweep_are_not_replaced_by_those_of_a_change(tried, tmp_pat
     "without, with_changes, said",
     [
         ([2.0, 1.0], [2.0, 1.0], "losses: 2 compared, all the same"),
-        ([2.0, 1.0, 1.0, 1.0], [2.0, 1.0, 1.0, 1.01], "losses: 4 compared, at most 1% apart, in step 2"),
+        (
+            [2.0, 1.0, 1.0, 1.0],
+            [2.0, 1.0, 1.0, 1.01],
+            "losses: 4 compared: 0% apart in the first, at most 1%, in step 2",
+        ),
         ([2.0, 1.0], [3.0, 1.0], "losses: those of the first step differ by 50%: the script seems to draw other"),
         ([2.0, 1.0], [2.0, "nan"], "losses: not finite from step 2 on, with the change"),
         ([2.0, "inf"], [2.0, "inf"], "losses: not finite from step 2 on, without and with the change"),

@@ -1,6 +1,6 @@
-"""Runs recorded on an H200, each as the baseline of predictions: data/h200_baselines, made with `baselines` from seven
-recordings (the default sweep, its twin in BF16, the studies of precision and of the optimizer, and three of the ladder,
-of which the site has no kernels)."""
+"""Runs recorded on an H200, each as the baseline of predictions: data/h200_baselines, made with `baselines` from the
+default sweep, its twin in BF16, the studies of precision, optimizer and compile, and the runs that tested predictions,
+of which the site has no kernels."""
 
 import math
 from pathlib import Path

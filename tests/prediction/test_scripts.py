@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.prediction import ledger, script_rates, scripts
+from analysis.prediction import ledger, script_development, script_rates, scripts
 from analysis.prediction.predict import GPU, HOST, Abstention, Prediction
 from analysis.recording import store
 from analysis.recording.ingest import ingest
@@ -20,7 +20,7 @@ SHIPPED = Path(__file__).parents[2] / "site" / "data" / ledger.FOLDER
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
+def script(tmp_path_factory):
     @cache
     def record(name: str) -> store.Recording:
         folder = tmp_path_factory.mktemp(name)
@@ -113,29 +113,38 @@ def test_changes_that_exclude_each_other_are_refused(step):
     assert "leave one out" in refused(step, "tf32", "bf16")
 
 
-def test_products_of_two_tensors_are_told_from_layers_by_the_modules_inside(recorded):
-    parts = scripts.parts_of(recorded("gpt2"))
+def test_products_of_two_tensors_are_told_from_layers_by_the_modules_inside(script):
+    parts = scripts.parts_of(script("gpt2"))
     assert ("forward", "linear") in parts.index and ("backward", "rest") in parts.index
-    recording = recorded("gpt2")
+    recording = script("gpt2")
     kernels = recording.kernels[recording.kernels["step"] >= 0]
     time_ns = (kernels["end_ns"] - kernels["start_ns"]).sum() / kernels["step"].nunique()
     assert parts["time_ns"].sum() == pytest.approx(time_ns, rel=0.02), "and with copies nothing is left out"
 
 
-def test_an_own_script_is_predicted_from_its_recording(recorded):
-    said = scripts.predict_script(recorded("gpt2"), ["compile"])
+def test_an_own_script_is_predicted_from_its_recording(script):
+    said = scripts.predict_script(script("gpt2"), ["compile"])
     assert isinstance(said, Prediction)
     assert 0 < said.step_ns < said.baseline_ns
 
 
-def test_several_ranks_are_refused(recorded):
-    said = scripts.predict_script(recorded("acc2"), ["compile"])
+def test_several_ranks_are_refused(script):
+    said = scripts.predict_script(script("acc2"), ["compile"])
     assert isinstance(said, Abstention) and "several ranks" in said.reason
 
 
-def test_another_gpu_is_refused(recorded, rates):
+def test_another_gpu_is_refused(script, rates):
     with pytest.raises(scripts.Abstains, match="the recorded pairs are of NVIDIA B200"):
-        scripts.step_of(recorded("gpt2"), replace(rates, gpu="NVIDIA B200"))
+        scripts.step_of(script("gpt2"), replace(rates, gpu="NVIDIA B200"))
+
+
+@pytest.mark.long
+def test_the_shipped_rates_are_made_of_the_recorded_runs(recorded, shipped, rates):
+    """Times of which are rounded to ns."""
+    made = script_development.developed([run for runs in recorded.values() for run in runs], shipped)
+    assert made.host == pytest.approx(rates.host, rel=1e-3)
+    for mine, theirs in zip(made.errors, rates.errors, strict=True):
+        assert mine["ratio"] == pytest.approx(theirs["ratio"], rel=1e-3)
 
 
 def test_rates_are_kept_as_they_are(rates, tmp_path):
