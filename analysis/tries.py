@@ -20,15 +20,18 @@ from analysis.comparison.forms import verdict_text
 from analysis.comparison.verdict import Judgement
 from analysis.metrics import advice, elapsed, kernel_time
 from analysis.prediction.predict import Abstention, Prediction
+from analysis.prediction.scripts import predict_script
 from analysis.recording import store
 from analysis.recording.ingest import ResultsError
 from analysis.show.values import time_text
+from jobs.contract import ranges
 from jobs.contract.changes import LABELS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ceiling:
-    """What changes save of a step at most, by the advice from its capture; None, and why, where it does not say."""
+    """What changes save of a step at most, by the advice from its capture; None where it does not say. reason: why they
+    are not advised."""
 
     save_ns: float | None
     reason: str = ""
@@ -38,13 +41,8 @@ def expect(path: Path, sets: Sequence[tuple[str, ...]]) -> list[dict[str, Any]]:
     """What is expected of each set of changes, from the recording without them. Raises RecordingError."""
     recording = store.load(path)
     advised = advise(recording)
-    return [expectation(predict(recording, names), ceiling(advised, names)) for names in sets]
-
-
-def predict(recording: store.Recording, names: tuple[str, ...]) -> Prediction | Abstention:
-    from analysis.prediction.scripts import predict_script
-
-    return predict_script(recording, names)
+    step_ns = advice.clocks(recording.steps)[str(recording.runs["run_id"].iloc[0])][ranges.STEP].wall_ns
+    return [expectation(predict_script(recording, names), ceiling(advised, names, step_ns)) for names in sets]
 
 
 def advise(recording: store.Recording) -> dict[str, Ceiling]:
@@ -69,14 +67,16 @@ def advise(recording: store.Recording) -> dict[str, Ceiling]:
     }
 
 
-def ceiling(advised: dict[str, Ceiling], names: tuple[str, ...]) -> Ceiling:
-    """That of a set: changes together save no more than the sum of their ceilings."""
+def ceiling(advised: dict[str, Ceiling], names: tuple[str, ...], step_ns: float) -> Ceiling:
+    """That of a set: changes together save no more than the sum of their ceilings. None where that is the whole step,
+    which says nothing."""
     nothing = Ceiling(save_ns=None, reason="the capture has no evidence for it")
     each = {name: advised.get(name, nothing) for name in names}
     if why := {name: said.reason for name, said in each.items() if said.save_ns is None}:
         reasons = why.values() if len(names) == 1 else (f"{LABELS[name]}: {reason}" for name, reason in why.items())
         return Ceiling(save_ns=None, reason="; ".join(reasons))
-    return Ceiling(save_ns=sum(said.save_ns or 0.0 for said in each.values()))
+    save_ns = sum(said.save_ns or 0.0 for said in each.values())
+    return Ceiling(save_ns=save_ns if save_ns < step_ns else None)
 
 
 def expectation(said: Prediction | Abstention, most: Ceiling) -> dict[str, Any]:
@@ -89,9 +89,9 @@ def expectation(said: Prediction | Abstention, most: Ceiling) -> dict[str, Any]:
         step, low, high = (time_text(prediction[name]) for name in ("step_ns", "low_ns", "high_ns"))
         faster = f"{said.baseline_ns / said.step_ns:.2f} times as fast"
         lines = [f"predicted: a step of {step} ({low} to {high}), {faster}; the {said.limited_by} limits it"]
-    if most.save_ns is None:
+    if most.reason:
         lines.append(f"not advised: {most.reason}")
-    else:
+    elif most.save_ns is not None:
         lines.append(f"advice: at most {time_text(most.save_ns)} of it can be saved")
     return {"prediction": prediction, "save_ns": most.save_ns, "lines": lines}
 

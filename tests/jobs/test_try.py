@@ -231,9 +231,18 @@ def test_a_ceiling_holds_unless_more_is_saved(second, said):
 
 def test_a_set_has_a_ceiling_where_each_of_its_changes_has():
     advised = {"tf32": Ceiling(save_ns=2.0), "compile": Ceiling(save_ns=3.0), "bf16": Ceiling(save_ns=None, reason="R")}
-    assert judging.ceiling(advised, ("tf32", "compile")) == Ceiling(save_ns=5.0)
-    assert judging.ceiling(advised, ("bf16", "compile")) == Ceiling(save_ns=None, reason="BF16 autocast: R")
-    assert "no evidence" in judging.ceiling(advised, ("fused_adamw",)).reason
+    assert judging.ceiling(advised, ("tf32", "compile"), 6.0) == Ceiling(save_ns=5.0)
+    assert judging.ceiling(advised, ("bf16", "compile"), 6.0) == Ceiling(save_ns=None, reason="BF16 autocast: R")
+    assert "no evidence" in judging.ceiling(advised, ("fused_adamw",), 6.0).reason
+
+
+def test_ceilings_of_more_than_the_step_are_none():
+    advised = {"bf16": Ceiling(save_ns=4.0), "compile": Ceiling(save_ns=3.0)}
+    most = judging.ceiling(advised, ("bf16", "compile"), 6.0)
+    assert most == Ceiling(save_ns=None)
+    assert judging.expectation(Abstention(changes=("bf16",), reason="no pair"), most)["lines"] == [
+        "no prediction: no pair"
+    ]
 
 
 def test_what_is_expected_is_said_with_its_interval_or_why_there_is_none():
