@@ -65,7 +65,10 @@ for step in range(STEPS):
 distributed.destroy_process_group()
 """
 )
-"""Two processes, which `torchrun` starts. Without the last line Gloo aborts one start in ten as Python ends."""
+"""Two processes, which `torchrun` starts."""
+GLOO_ABORTED = "terminate called without an active exception"
+"""What PyTorch 2.13 prints, with no hook of ours too, where a thread of Gloo lets go of a tensor while Python ends
+(pytorch/pytorch#190489): one start in ten on a busy machine, one in sixty with the process group destroyed."""
 
 
 def ddp(in_step: str = "", num_steps: int = 40) -> str:
@@ -85,13 +88,17 @@ def followed(tmp_path):
         out = tmp_path / "noted"
         plan = {"out": str(out), "skip": 3, "steps": 3, "followed": 2, "step": "auto", "goes_on": False} | plan
         environment = os.environ | {"PYTHONPATH": str(script.INJECTED), script.FOLLOW: json.dumps(plan)}
-        done = subprocess.run(
-            command or (sys.executable, "train.py"),
-            cwd=tmp_path,
-            env=environment | {"OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-        )
+        for _ in range(3):
+            shutil.rmtree(out, ignore_errors=True)
+            done = subprocess.run(
+                command or (sys.executable, "train.py"),
+                cwd=tmp_path,
+                env=environment | {"OMP_NUM_THREADS": "1"},
+                capture_output=True,
+                text=True,
+            )
+            if GLOO_ABORTED not in done.stderr:
+                break
         run.ranks = script.read_noted(out)
         return done.stdout + done.stderr, done.returncode, next(iter(run.ranks), {})
 
