@@ -65,7 +65,7 @@ def find(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
 def _runs(kernels: pd.DataFrame, memops: pd.DataFrame) -> Iterator[tuple[str, tuple[pd.DataFrame, pd.DataFrame]]]:
     """run_id, and the kernels and memops of its measured steps, of each run with kernels."""
     parts = [in_steps(frame) for frame in (kernels, memops)]
-    of_runs, moved = (dict(iter(part.groupby(part["run_id"].astype(str), sort=False))) for part in parts)
+    of_runs, moved = (dict(iter(part.groupby("run_id", observed=True, sort=False))) for part in parts)
     for run_id, of_run in of_runs.items():
         yield run_id, (of_run, moved.get(run_id, parts[1].head(0)))
 

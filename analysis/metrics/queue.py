@@ -36,8 +36,8 @@ def placed(ops: pd.DataFrame) -> pd.DataFrame:
     whether it is the first of its phase.
     """
     queue = ops.groupby(QUEUE, sort=False).ngroup()
-    call = [*QUEUE, "launch_ns"]
-    node, later = ops.duplicated(call, keep=False).to_numpy(), ops.duplicated(call).to_numpy()
+    call = pd.DataFrame({"queue": queue, "launch_ns": ops["launch_ns"]})
+    node, later = call.duplicated(keep=False).to_numpy(), call.duplicated().to_numpy()
     start, end, launch, launch_end = (
         ops[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "launch_ns", "launch_end_ns")
     )

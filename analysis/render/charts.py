@@ -20,6 +20,13 @@ from altair.utils import schemapi
 WIDE, NARROW = 840, 350
 LABEL_SLACK = 26
 """Pixels left of the labels: a reader's font may be wider than the one that they were measured in."""
+CONFIG = {
+    "background": "transparent",
+    "font": "sans-serif",
+    "padding": {"left": LABEL_SLACK, "right": 10, "top": 2, "bottom": 2},
+    "view": {"strokeWidth": 0, "continuousWidth": 300, "continuousHeight": 300},
+}
+"""Of every drawing. Altair's `configure` would copy the whole chart to say so."""
 SVG = "http://www.w3.org/2000/svg"
 TEXT, FAINT, RULE = "--chart-text", "--chart-faint", "--chart-rule"
 DRAWN = 0.001
@@ -56,13 +63,8 @@ def render(kind: str, rows: pd.DataFrame, prefix: str, width: int, label: str = 
 
 def specification(kind: str, rows: pd.DataFrame, drawing: Drawing, width: int, **options) -> dict:
     """What Vega-Lite draws, with placeholder colours of `drawing`."""
-    chart = KINDS[kind](rows, drawing, width, **options).configure(
-        background="transparent",
-        font="sans-serif",
-        padding={"left": LABEL_SLACK, "right": 10, "top": 2, "bottom": 2},
-        view={"strokeWidth": 0},
-    )
-    return chart.to_dict(validate=schemapi.DEBUG_MODE) | {"datasets": drawing.datasets}
+    document = KINDS[kind](rows, drawing, width, **options).to_dict(validate=schemapi.DEBUG_MODE)
+    return document | {"datasets": drawing.datasets, "config": CONFIG}
 
 
 def case_label(rows: pd.DataFrame, by: list[str]) -> pd.Series:

@@ -107,8 +107,10 @@ class Device:
 
     def record(self, out: Tensor, inputs: list[tuple[Tensor, int]], saved: tuple = (), wide: bool = False) -> Tensor:
         """`out` as made from `inputs`, whose gradients need so many temporaries each."""
+        if not self.has_backward:
+            return out
         wanted = [(tensor.node, tensor.size, tensor.element, needs) for tensor, needs in inputs if tensor.node]
-        if wanted and self.has_backward:
+        if wanted:
             out.node = Node(wanted, [tensor.storage for tensor in saved], wide)
             self.nodes.append(out.node)
         return out

@@ -1,0 +1,43 @@
+"""Figures stand aside while MkDocs reads a page."""
+
+import re
+from types import SimpleNamespace
+
+import markdown
+import pytest
+from mkdocs.exceptions import PluginError
+
+from analysis.render import put_aside
+
+PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="report/a.md"))
+FIGURE = '<figure class="chart" id="chart-{0}">\n<figcaption>{0} *is* 1</figcaption>\n\n<svg><g></g></svg>\n</figure>'
+TEXT = f"""# A page
+
+{FIGURE.format("first")}
+
+<details class="folded"><summary>rows</summary>
+{FIGURE.format("second")}
+</details>
+
+<div class="answer" markdown="1">
+*Words* before.
+
+{FIGURE.format("third")}
+</div>
+"""
+
+
+def built(text: str) -> str:
+    html = markdown.markdown(put_aside.on_page_markdown(text), extensions=["md_in_html", "fenced_code"])
+    return put_aside.on_page_content(html, page=PAGE)
+
+
+def test_a_page_is_as_if_its_figures_had_been_read():
+    plain = markdown.markdown(TEXT, extensions=["md_in_html", "fenced_code"])
+    assert built(TEXT) == plain
+    assert len(re.findall("<figure", plain)) == 3
+
+
+def test_a_figure_that_would_be_lost_fails_the_build():
+    with pytest.raises(PluginError, match=r"report/a\.md: 0 of 1 figures"):
+        built(f"```\n{FIGURE.format('first')}\n```\n")
