@@ -19,6 +19,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.answer import Answer, assemble
+from analysis.beside import Helper, Later, helping
 from analysis.comparison.of_site import comparisons_of
 from analysis.comparison.sides import Side
 from analysis.comparison.verdict import Comparison
@@ -57,6 +58,8 @@ from jobs.contract.studies import AGAIN, BF16
 WAITS = 0.3
 """From this part of a step on that the GPU waits, the Methods page says what the profiler does to it."""
 NOTHING = assemble({}, [], [], [])
+MANY = 40
+"""Runs from which on a process of its own writes their pages, beside all else: to start it takes as long as ten."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +108,9 @@ def publish(
     downloads = {folder.name: rec.manifest for folder, rec in zip(folders, loaded) if folder.resolve().parent == data}
     downloads = downloads if len(downloads) == len(folders) else {}
     price = None if price_per_hour is None else telemetry.Price(price_per_hour, date.today())
-    shown = comparisons_of(loaded)
-    return write(main, docs, studies, downloads=downloads, compared=compared, shipped=shown, price=price)
+    with helping(sum(len(rec.runs) for rec in loaded) >= MANY) as helper:
+        shown = comparisons_of(loaded)
+        return write(main, docs, studies, downloads, compared, shown, price, helper)
 
 
 def _refuse_doubled_runs(recordings: Mapping[Path, store.Recording]) -> None:
@@ -186,6 +190,7 @@ def write(
     compared: Comparison | None = None,
     shipped: Mapping[str, Comparison] = MappingProxyType({}),
     price: telemetry.Price | None = None,
+    helper: Helper | Later | None = None,
 ) -> Published:
     """Write all generated pages of `rec` and of the `studies` by name below `docs`; `downloads`: manifests by
     folder of docs/data, where all of it is there to be had; `compared`: two sides, which have pages, too, and
@@ -197,7 +202,7 @@ def write(
     with tempfile.TemporaryDirectory() as draft, _no_collection():
         both = ({"": compared} if compared else {}) | dict(shipped)
         benchmarked = docs / "data" / "benchmarks"
-        written = _draft(rec, studies, Path(draft), benchmarked, downloads, both, price)
+        written = _draft(rec, studies, Path(draft), benchmarked, downloads, both, price, helper or Later())
         _settle(Path(draft), docs)
     return written
 
@@ -240,63 +245,84 @@ def _draft(
     downloads: Mapping[str, dict],
     compared: Mapping[str, Comparison],
     price: telemetry.Price | None,
+    helper: Helper | Later,
 ) -> Published:
     """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
     published, rec = rec, of_finished_runs(rec)
     studies = {study: of_finished_runs(other) for study, other in studies.items()}
     verdict = ""
-    predicted = _predicted(measured.parent, [rec, *studies.values()])
+    helper.give(write_comparisons, rec, docs, compared)
     known, sides = _with_pages(rec, compared)
+    checked = ask(reconciliation, rec, studies=studies)  # before the questions, which share what it computes
+    helper.give(write_runs, rec, docs, checked.tables["checks"].rows, _counterparts(sides))
+    predicted = _predicted(measured.parent, [rec, *studies.values()])
     summary = [side.said.facts for side in sides]
     is_script = bool(rec.manifest.get(SCRIPT))
     if is_script:
-        site, checked, verdict = write_overview_of_script(rec, docs, summary)
+        site, verdict = write_overview_of_script(rec, docs, checked, summary)
     else:
-        site, checked = write_questions(rec, docs, studies, summary, known, predicted)
-    measured_in = _measured_in(rec)
-    counterparts: dict[str, list[dict[str, Any]]] = {}
-    for side in sides:
-        for page, entries in comparison.counterparts(side.compared, side.links).items():
-            counterparts.setdefault(page, []).extend(entries)
-
-    def write_lists() -> None:
-        site.write("report/runs.md", "run_list.md", ask(run_list, rec), **measured_in)
-        linked = together([rec, studies[BF16]]) if BF16 in studies else rec
-        site.write("report/kernels.md", "kernel_glossary.md", ask(kernel_glossary, linked), **_measured_in(linked))
-        site.write(f"report/{cuda_calls.SLUG}.md", "cuda_calls.md", ask(cuda_calls, rec), **measured_in)
-        about = ask(data_page, published, dictionary=store.dictionary(), downloads=downloads)
-        site.write("report/data.md", "data_page.md", about)
-        site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec, studies))
-        site.write("report/environment.md", "environment.md", ask(environment, rec))
-        site.write(f"report/{telemetry.SLUG}.md", "telemetry.md", ask(telemetry, rec, price=price), **measured_in)
-
-    def write_tested() -> None:
-        figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader", "faults")}
-        site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
-        held = predictions.answer(predicted, predict.development(rates.load()))
-        site.write(f"report/{predictions.SLUG}.md", "predictions.md", held)
-        site.write("report/glossary.md", "glossary.md", NOTHING)
-
-    def write_runs() -> dict[str, list[str]]:
-        checks = checked.tables["checks"].rows
-        return write_run_pages(site, "report/runs", rec, checks, counterparts, traces=write_timelines(rec, site))
-
-    def write_side(side: Sides) -> None:
-        write_comparison(replace(site, notes=(), run_links={}, recording={}), side, counterparts)
-
-    if not is_script:
-        write_tested()
-    write_lists()
+        site = write_questions(rec, docs, studies, summary, known, predicted, checked)
+        write_tested(site, measured, predicted)
+    write_lists(site, published, rec, studies, downloads, price)
     _write_explore(site, rec, studies, sides)
-    first = write_runs()
-    for side in sides:
-        write_side(side)
+    helper.result()
+    first = helper.result()
     if verdict and len(first) == 1:  # of the one run of a script
         (lines,) = first.values()
         verdict = "\n".join([verdict, "", "What to change first:", *(f"- {line}" for line in lines)])
     files = [path for path in docs.rglob("*") if path.is_file()]
     pages = sum(path.suffix == ".md" for path in files)
     return Published(pages=pages, files=len(files), breaches=checked.facts["num_breaches"], verdict=verdict)
+
+
+def write_lists(
+    site: Site,
+    published: store.Recording,
+    rec: store.Recording,
+    studies: Mapping[str, store.Recording],
+    downloads: Mapping[str, dict],
+    price: telemetry.Price | None,
+) -> None:
+    """Write the pages that list runs, kernels, calls and data of a recording, and how it was measured. rec: what was
+    measured of the finished runs of `published`."""
+    measured_in = _measured_in(rec)
+    site.write("report/runs.md", "run_list.md", ask(run_list, rec), **measured_in)
+    linked = together([rec, studies[BF16]]) if BF16 in studies else rec
+    site.write("report/kernels.md", "kernel_glossary.md", ask(kernel_glossary, linked), **_measured_in(linked))
+    site.write(f"report/{cuda_calls.SLUG}.md", "cuda_calls.md", ask(cuda_calls, rec), **measured_in)
+    about = ask(data_page, published, dictionary=store.dictionary(), downloads=downloads)
+    site.write("report/data.md", "data_page.md", about)
+    site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec, studies))
+    site.write("report/environment.md", "environment.md", ask(environment, rec))
+    site.write(f"report/{telemetry.SLUG}.md", "telemetry.md", ask(telemetry, rec, price=price), **measured_in)
+
+
+def write_tested(site: Site, measured: Path, predicted: pd.DataFrame) -> None:
+    """Write the pages of benchmarks, whose figures lie in `measured`, of predictions, and of terms."""
+    figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader", "faults")}
+    site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
+    held = predictions.answer(predicted, predict.development(rates.load()))
+    site.write(f"report/{predictions.SLUG}.md", "predictions.md", held)
+    site.write("report/glossary.md", "glossary.md", NOTHING)
+
+
+@_no_collection()
+def write_runs(
+    rec: store.Recording, docs: Path, checks: pd.DataFrame, counterparts: Mapping[str, list[dict[str, Any]]]
+) -> dict[str, list[str]]:
+    """Write the pages of the runs of the report and their timelines. Parameters and result as of `write_run_pages`."""
+    site = _site_of(rec, docs)
+    return write_run_pages(site, "report/runs", rec, checks, counterparts, traces=write_timelines(rec, site))
+
+
+@_no_collection()
+def write_comparisons(rec: store.Recording, docs: Path, compared: Mapping[str, Comparison]) -> None:
+    """Write the pages of the comparisons by name, and of their runs that have none in the report of `rec`."""
+    site = replace(_site_of(rec, docs), notes=(), run_links={}, recording={})
+    _, sides = _with_pages(rec, compared)
+    counterparts = _counterparts(sides)
+    for side in sides:
+        write_comparison(site, side, counterparts)
 
 
 def write_run_pages(
@@ -358,6 +384,15 @@ def _with_pages(rec: store.Recording, compared: Mapping[str, Comparison]) -> tup
         links = _links(known, made, file_name(name) if name else "")
         sides.append(Sides(name=name, compared=made, links=links, said=comparison.answer(made, links)))
     return known, sides
+
+
+def _counterparts(sides: Sequence[Sides]) -> dict[str, list[dict[str, Any]]]:
+    """What each run is held against, by its page."""
+    counterparts: dict[str, list[dict[str, Any]]] = {}
+    for side in sides:
+        for page, entries in comparison.counterparts(side.compared, side.links).items():
+            counterparts.setdefault(page, []).extend(entries)
+    return counterparts
 
 
 def _links(known: dict[tuple[str, str], str], compared: Comparison, name: str = "") -> comparison.Links:
@@ -499,9 +534,10 @@ def write_questions(
     compared: Sequence[Mapping[str, Any]] = (),
     known: RunPages = MappingProxyType({}),
     predicted: pd.DataFrame | None = None,
-) -> tuple[Site, Answer]:
-    """Write the pages of questions and studies, the reconciliation, and the overview with their verdicts; gives the
-    reconciliation, too. compared: facts of the pages of comparisons, for the overview. known: pages of runs of
+    checked: Answer | None = None,
+) -> Site:
+    """Write the pages of questions and studies, the reconciliation (`checked`), and the overview with their verdicts.
+    compared: facts of the pages of comparisons, for the overview. known: pages of runs of
     studies; the others are on that of all runs. predicted: what was said of runs before they were measured, as of
     `_predicted`."""
     site = _site_of(rec, docs)
@@ -510,7 +546,7 @@ def write_questions(
     if BF16 in studies:  # its pages have as many rows as those of `rec`: with links they are too large
         twin = _Twin(studies[BF16], replace(_site_of_study(site, BF16, studies[BF16], rec.runs, known), run_links={}))
     calibration = rates_of([*studies.values(), rec])
-    checked = ask(reconciliation, rec, studies=studies)  # before the questions, which share what it computes
+    checked = checked or ask(reconciliation, rec, studies=studies)
 
     def write_question(letter: str, question: ModuleType) -> dict[str, Any]:
         answer = ask(question, rec, bands=bands, studies=studies)
@@ -541,7 +577,7 @@ def write_questions(
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
     pages |= {"sections": by_section(said), "agreement": agreement, "compared": compared}
     site.write("index.md", "overview.md", ask(overview, rec, leading=leading, twin=studies.get(BF16)), **pages)
-    return site, checked
+    return site
 
 
 @dataclass(frozen=True)
@@ -579,16 +615,15 @@ def _template(question: ModuleType) -> str:
 
 
 def write_overview_of_script(
-    rec: store.Recording, docs: Path, compared: Sequence[Mapping[str, Any]] = ()
-) -> tuple[Site, Answer, str]:
-    """Write the first page of the report on a script, and the reconciliation; gives that and the page's verdict.
+    rec: store.Recording, docs: Path, checked: Answer, compared: Sequence[Mapping[str, Any]] = ()
+) -> tuple[Site, str]:
+    """Write the first page of the report on a script, and the reconciliation (`checked`); gives the page's verdict.
     compared: facts of the pages of comparisons."""
     site = _site_of(rec, docs)
-    checked = ask(reconciliation, rec, studies={})
     site.write("report/reconciliation.md", "reconciliation.md", checked)
     overview = ask(script_page, rec)
     site.write("index.md", "script_page.md", overview, compared=compared)
-    return site, checked, plain(site.block("index.md", "script_page.md", overview, "verdict"))
+    return site, plain(site.block("index.md", "script_page.md", overview, "verdict"))
 
 
 def _version(manifest: Mapping[str, Any]) -> dict[str, str]:

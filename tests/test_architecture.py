@@ -29,6 +29,7 @@ ROOMS = {
     "jobs.__main__": {"jobs.output"},
     # The side that needs no GPU.
     "analysis.answer": set(),
+    "analysis.beside": set(),
     "analysis.intervals": set(),
     "analysis.idle": set(),
     "analysis.malloc": set(),
@@ -85,6 +86,7 @@ ROOMS = {
     "analysis.write_site": {
         "jobs.contract",
         "analysis.answer",
+        "analysis.beside",
         "analysis.reference",
         "analysis.recording",
         "analysis.metrics",

@@ -19,7 +19,7 @@ from jobs.executor import script
 from jobs.follow_up import StepFailed
 from jobs.profile import default_name
 from tests.jobs.conftest import ROOT
-from tests.waiting import HANGS_S
+from tests.waiting import HANGS_S, has_ended
 
 HEAD = """
 import sys
@@ -122,14 +122,6 @@ def profile(tmp_path, fake_nsys):
         )
 
     return start
-
-
-def has_ended(pid: int) -> bool:
-    """Whether a process is gone, or only waits for its parent to look."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def ended(process: subprocess.Popen) -> tuple[str, int]:

@@ -1,0 +1,98 @@
+"""A part of a long task in a process of its own, beside the rest of it."""
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any
+
+
+class Later:
+    """What is to be done once the rest is."""
+
+    def __init__(self) -> None:
+        self._given: list[Callable[[], Any]] = []
+
+    def give(self, work: Callable[..., Any], *args: Any) -> None:
+        """Have `work` called with `args`."""
+        self._given.append(partial(work, *args))
+
+    def result(self) -> Any:
+        """What the first work gave whose result was not asked for yet. Raises what it raised."""
+        return self._given.pop(0)()
+
+
+class Helper:
+    """As `Later`, in a process that does what it is given one after another. Work and results are pickled."""
+
+    def __init__(self) -> None:
+        # Not a copy of this process, which may hold locks of threads that a copy has not.
+        context = multiprocessing.get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other,), daemon=True)
+        self._process.start()
+        other.close()
+
+    def give(self, work: Callable[..., Any], *args: Any) -> None:
+        """Raises ChildProcessError where the process was killed, as `result` does."""
+        with self._told_of_its_end():
+            self._pipe.send((work, args))
+
+    def result(self) -> Any:
+        with self._told_of_its_end():
+            has_failed, result = self._pipe.recv()
+        if has_failed:
+            raise result
+        return result
+
+    @contextmanager
+    def _told_of_its_end(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, ConnectionError):
+            self._process.join()
+            raise ChildProcessError(f"a helping process ended with exit code {self._process.exitcode}") from None
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+
+@contextmanager
+def helping(is_worth_it: bool) -> Iterator[Helper | Later]:
+    """A helper that ends with the block, whatever it does then. Where it is not worth it, or there is one processor,
+    work is done when its result is asked for."""
+    if not is_worth_it or (os.cpu_count() or 1) < 2:
+        yield Later()
+        return
+    helper = Helper()
+    try:
+        yield helper
+    finally:
+        helper.end()
+
+
+def _serve(pipe: Connection) -> None:
+    given: SimpleQueue[tuple[Callable[..., Any], tuple]] = SimpleQueue()
+    threading.Thread(target=_receive, args=(pipe, given), daemon=True).start()
+    while True:
+        work, args = given.get()
+        try:
+            result = False, work(*args)
+        except Exception as error:
+            result = True, error
+        pipe.send(result)
+
+
+def _receive(pipe: Connection, given: SimpleQueue) -> None:
+    """Takes what is given while work goes on, so that giving does not wait. Ends the process with its parent."""
+    while True:
+        try:
+            given.put(pipe.recv())
+        except (EOFError, ConnectionError):
+            os._exit(1)

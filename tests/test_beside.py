@@ -1,0 +1,84 @@
+"""A part of a task in a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from analysis import beside
+from analysis.recording.store import RecordingError
+from tests.waiting import HANGS_S, eventually, has_ended
+
+
+def twice(number: int) -> tuple[int, int]:
+    return 2 * number, os.getpid()
+
+
+def refuse(name: str) -> None:
+    raise RecordingError(f"{name} is damaged")
+
+
+def wait() -> None:
+    time.sleep(HANGS_S)
+
+
+def test_what_it_gives_comes_from_another_process():
+    with beside.helping(True) as helper:
+        helper.give(twice, 21)
+        number, pid = helper.result()
+    assert number == 42 and pid != os.getpid()
+
+
+@pytest.mark.parametrize(("is_worth_it", "processors"), [(False, 2), (True, 1), (True, None)])
+def test_what_is_not_worth_it_is_done_here(monkeypatch, is_worth_it, processors):
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    with beside.helping(is_worth_it) as helper:
+        helper.give(twice, 21)
+        assert helper.result() == (42, os.getpid())
+
+
+@pytest.mark.parametrize("processors", [1, 2])
+def test_results_come_in_the_order_of_work(monkeypatch, processors):
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    with beside.helping(True) as helper:
+        helper.give(twice, 1)
+        helper.give(refuse, "h200")
+        helper.give(twice, 2)
+        assert helper.result()[0] == 2
+        with pytest.raises(RecordingError, match="h200 is damaged"):
+            helper.result()
+        assert helper.result()[0] == 4
+
+
+def test_one_that_was_killed_is_told():
+    with beside.helping(True) as helper:
+        helper.give(wait)
+        os.kill(helper._process.pid, signal.SIGKILL)
+        with pytest.raises(ChildProcessError, match="exit code -9"):
+            helper.result()
+
+
+def test_it_ends_with_the_block():
+    with pytest.raises(RecordingError), beside.helping(True) as helper:
+        helper.give(wait)
+        refuse("h200")
+    assert not helper._process.is_alive()
+
+
+def test_it_ends_with_its_parent():
+    program = """if __name__ == "__main__":
+        import os, signal
+        from analysis import beside
+        from tests.test_beside import wait
+        with beside.helping(True) as helper:
+            helper.give(wait)
+            print(helper._process.pid, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)"""
+    started = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    pid = int(started.stdout.readline())
+    assert started.stdout.read() == "", "ends when the helper has closed it, too"
+    assert started.wait() == -signal.SIGKILL
+    eventually(lambda: has_ended(pid))
