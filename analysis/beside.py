@@ -25,6 +25,10 @@ class Later:
         """What the first work gave whose result was not asked for yet. Raises what it raised."""
         return self._given.pop(0)()
 
+    def close(self) -> None:
+        """Leaves undone what was not asked for."""
+        self._given.clear()
+
 
 class Helper:
     """As `Later`, in a process that does what it is given one after another. Work and results are pickled."""
@@ -57,7 +61,8 @@ class Helper:
             self._process.join()
             raise ChildProcessError(f"a helping process ended with exit code {self._process.exitcode}") from None
 
-    def end(self) -> None:
+    def close(self) -> None:
+        """Ends the process, whatever it does; again, nothing."""
         self._process.kill()
         self._process.join()
         self._pipe.close()
@@ -74,7 +79,7 @@ def helping(is_worth_it: bool) -> Iterator[Helper | Later]:
     try:
         yield helper
     finally:
-        helper.end()
+        helper.close()
 
 
 def _serve(pipe: Connection) -> None:

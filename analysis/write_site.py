@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -199,10 +199,11 @@ def write(
     They are drafted elsewhere, and only files that changed are replaced: a preview meets no half report, and where a
     question fails the last report stays.
     """
-    with tempfile.TemporaryDirectory() as draft, _no_collection():
+    # Whatever fails, the helper has written its last file before the draft is removed.
+    with tempfile.TemporaryDirectory() as draft, closing(helper or Later()) as helper, _no_collection():
         both = ({"": compared} if compared else {}) | dict(shipped)
         benchmarked = docs / "data" / "benchmarks"
-        written = _draft(rec, studies, Path(draft), benchmarked, downloads, both, price, helper or Later())
+        written = _draft(rec, studies, Path(draft), benchmarked, downloads, both, price, helper)
         _settle(Path(draft), docs)
     return written
 
@@ -250,12 +251,11 @@ def _draft(
     """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
     published, rec = rec, of_finished_runs(rec)
     studies = {study: of_finished_runs(other) for study, other in studies.items()}
-    verdict = ""
+    predicted, verdict = _predicted(measured.parent, [rec, *studies.values()]), ""
     helper.give(write_comparisons, rec, docs, compared)
     known, sides = _with_pages(rec, compared)
     checked = ask(reconciliation, rec, studies=studies)  # before the questions, which share what it computes
     helper.give(write_runs, rec, docs, checked.tables["checks"].rows, _counterparts(sides))
-    predicted = _predicted(measured.parent, [rec, *studies.values()])
     summary = [side.said.facts for side in sides]
     is_script = bool(rec.manifest.get(SCRIPT))
     if is_script:

@@ -1,15 +1,19 @@
 """A part of a task in a process of its own."""
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
-from analysis import beside
+from analysis import beside, write_site
 from analysis.recording.store import RecordingError
+from tests import synthetic
 from tests.waiting import HANGS_S, eventually, has_ended
 
 
@@ -66,6 +70,26 @@ def test_it_ends_with_the_block():
         helper.give(wait)
         refuse("h200")
     assert not helper._process.is_alive()
+
+
+def write_on(folder: Path) -> None:
+    for number in itertools.count():
+        (folder / str(number)).touch()
+
+
+def test_where_a_report_fails_its_draft_is_gone_and_the_reason_is_told(monkeypatch, tmp_path):
+    """The helper wrote on while the draft was removed: "Directory not empty" was all that was told."""
+
+    def fail(rec, studies, draft, measured, downloads, compared, price, helper) -> None:
+        helper.give(write_on, draft)
+        eventually(lambda: any(draft.iterdir()))
+        raise RecordingError("a ledger is damaged")
+
+    monkeypatch.setattr(write_site, "_draft", fail)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(RecordingError, match="a ledger is damaged"), beside.helping(True) as helper:
+        write_site.write(synthetic.recording(("small",), (128,)), tmp_path / "docs", helper=helper)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_it_ends_with_its_parent():

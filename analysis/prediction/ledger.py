@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from analysis.prediction import changes
 from analysis.prediction.predict import Abstention, Prediction
@@ -69,7 +69,7 @@ class Ledger(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    made_at: datetime
+    made_at: AwareDatetime
     program: str
     rates: str
     gpu: str
@@ -147,8 +147,16 @@ def read(file: Path) -> Ledger:
 
 
 def read_all(folder: Path) -> list[Ledger]:
-    """The ledgers in a folder, which need not exist, the oldest first. Raises LedgerError."""
-    return sorted((read(file) for file in sorted(folder.glob("*.json"))), key=lambda ledger: ledger.made_at)
+    """The ledgers in a folder, which need not exist, the oldest first. Raises LedgerError, also where one is there
+    twice: its predictions would count twice."""
+    ledgers: dict[Path, Ledger] = {}
+    for file in sorted(folder.glob("*.json")):
+        ledger = read(file)
+        for other, known in ledgers.items():
+            if known == ledger:
+                raise LedgerError(f"{file} holds the same predictions as {other.name}: leave one out")
+        ledgers[file] = ledger
+    return sorted(ledgers.values(), key=lambda ledger: ledger.made_at)
 
 
 def recordings(data: Path) -> list[store.Recording]:

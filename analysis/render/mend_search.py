@@ -17,7 +17,10 @@ NAMED = re.compile(r"(TokenSet\.prototype\.toString=function\(\)\{[^}]*?=(\w)\+\
 
 def on_post_build(config: MkDocsConfig) -> None:
     """Raises PluginError where the theme's search is another."""
-    for path in Path(config.site_dir, "assets", "javascripts", "workers").glob("search.*.js"):
+    workers = sorted(Path(config.site_dir, "assets", "javascripts", "workers").glob("search.*.js"))
+    if not workers:
+        raise PluginError("the theme's search has no worker where it was: is what this mends still needed?")
+    for path in workers:
         mended, number = NAMED.subn(r'\1+","', path.read_text(encoding="utf-8"))
         if number != 1:
             raise PluginError(f"{path.name}: lunr's TokenSet.toString is not as it was: is what it mends still needed?")

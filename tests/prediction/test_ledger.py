@@ -47,6 +47,14 @@ def test_what_was_predicted_is_never_changed(tmp_path, made):
         ledger.write(tmp_path / "a.json", made)
 
 
+def test_a_ledger_that_is_there_twice_is_refused(tmp_path, made):
+    """Its predictions would count twice."""
+    ledger.write(tmp_path / "a.json", made)
+    ledger.write(tmp_path / "b.json", made)
+    with pytest.raises(LedgerError, match=r"b\.json holds the same predictions as a\.json: leave one out"):
+        ledger.read_all(tmp_path)
+
+
 def harmed(content, harm):
     entry = content["predictions"][0]
     match harm:
@@ -63,6 +71,8 @@ def harmed(content, harm):
             entry["predicted_ns"] = 1.0
         case "no time":
             del entry["low_ns"]
+        case "no zone":
+            content["made_at"] = "2026-01-02T03:04:05"
         case "text":
             entry["predicted_ns"] = "fast"
         case "other key":
@@ -81,6 +91,7 @@ def harmed(content, harm):
         ("binary", "cannot be read as a ledger"),
         ("lower", "are not in order"),
         ("no time", "a prediction needs"),
+        ("no zone", "made_at"),
         ("text", "predicted_ns"),
         ("other key", "more"),
         ("no list", "predictions"),

@@ -31,3 +31,8 @@ def test_only_the_name_of_a_set_is_changed(tmp_path):
 def test_another_search_fails_the_build(tmp_path):
     with pytest.raises(PluginError, match=r"search\.0\.min\.js: lunr's TokenSet"):
         mend(tmp_path, "no lunr here")
+
+
+def test_a_search_that_lies_elsewhere_fails_the_build(tmp_path):
+    with pytest.raises(PluginError, match="no worker where it was"):
+        mend_search.on_post_build(SimpleNamespace(site_dir=str(tmp_path)))
