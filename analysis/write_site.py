@@ -45,6 +45,7 @@ from analysis.pages.questions import QUESTIONS, SEARCHED, STUDIES, by_section, f
 from analysis.prediction import ledger, of_runs, predict, rates
 from analysis.recording import store
 from analysis.reference import kernel_families
+from analysis.reference.track_record import SWEEP
 from analysis.render import strip, timeline
 from analysis.render.site import Site
 from analysis.render.tables import page_of_run
@@ -496,12 +497,12 @@ def _predicted(data: Path, recordings: list[store.Recording]) -> pd.DataFrame:
 
 def said_of_run(answer: Answer) -> dict[str, list[str]]:
     """The verdict, the findings and the advice of a run in the sentences in which `show` gives those of a capture."""
-    rows = answer.tables["elapsed"].rows
+    run, rows = answer.facts["run"], answer.tables["elapsed"].rows
     by_gpu = rows.drop(columns="phase").groupby("gpu", as_index=False).sum()
     return {
         "verdict": [*of_gpus(by_gpu), *of_phases(rows)],
         "findings": [line.removeprefix(FINDING) for line in sentences(answer.tables["findings"].rows)],
-        "first": of_run(answer.facts["first"]),
+        "first": of_run(answer.facts["first"], SCRIPT if run["workload"] == SCRIPT else SWEEP),
     }
 
 

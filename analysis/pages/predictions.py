@@ -12,7 +12,7 @@ TARGETS = {"median": 0.08, "high": 0.20, "inside": 0.80, "abstained": 1 / 3}
 measured step, part that may abstain."""
 LABELS = {"tf32": "TF32", "bf16": "BF16", "fused_attention": "fused attention", "fused_adamw": "fused AdamW"}
 LABELS |= {"compile": "torch.compile", "cuda_graphs": "CUDA graphs"}
-ORDINALS = ("first", "second", "third", "fourth", "fifth")
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 CASE = (
     Column("changes", "change"),
     Column("size", "model"),
@@ -113,13 +113,29 @@ def _by_change(rows: pd.DataFrame) -> pd.DataFrame:
 def _tests(rows: pd.DataFrame) -> list[dict]:
     """As of `_facts`, of the predictions from each recording, and of those of scripts, in the order they were made."""
     groups = [(source, part) for source, part in rows.groupby("source", sort=False)]
-    named = zip([part for source, part in groups if source], ORDINALS)
-    sweeps = [{"test": f"{ordinal} test", **_facts(part)} for part, ordinal in named]
-    return sweeps + [{"test": "scripts of others", **_facts(part)} for source, part in groups if not source]
+    named = enumerate((part for source, part in groups if source), start=1)
+    tests = [
+        (f"{ORDINALS[place - 1]} test" if place <= len(ORDINALS) else f"test {place}", part) for place, part in named
+    ]
+    tests += [("scripts of others", part) for source, part in groups if not source]
+    return [{"test": name, **_facts(part), "by_limit": _tested_by_limit(part)} for name, part in tests]
+
+
+def _tested_by_limit(rows: pd.DataFrame) -> list[dict]:
+    """By what limits the tested steps: limited_by, measured, inside (how many), worst (absolute error)."""
+    return [
+        {
+            "limited_by": limit,
+            "measured": len(part),
+            "inside": int(part["inside"].sum()),
+            "worst": part["error"].abs().max(),
+        }
+        for limit, part in rows[rows["error"].notna()].groupby("limited_by")
+    ]
 
 
 def _table(facts: list[dict]) -> pd.DataFrame:
-    return pd.DataFrame(facts).drop(columns=["first", "last"])
+    return pd.DataFrame(facts).drop(columns=["first", "last", "by_limit"])
 
 
 def _by_limit(rows: pd.DataFrame) -> pd.DataFrame:

@@ -72,7 +72,7 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         of_run = [one_said for said_of, one_said in said if said_of is one_run]
         for one_said in of_run:
             out(f"  {as_line(one_said)}")
-        for line in advice(of_run):
+        for line in advice(of_run, SCRIPT if one_run.run.get("workload") == SCRIPT else track_record.SWEEP):
             out(f"  {line}")
     return 0
 
@@ -96,15 +96,15 @@ def of_script(side: Side) -> list[Known]:
     return [Known(run=step.run, step_ns=step.step_ns, predict=partial(scripts.predict_step, step, rates=made))]
 
 
-def advice(said: Sequence[Prediction | Abstention]) -> list[str]:
-    """What to change first, in lines."""
+def advice(said: Sequence[Prediction | Abstention], of: str) -> list[str]:
+    """What to change first, in lines. of: whose track record is told, as of `track_record.sentence`."""
     ranked = advised(said)
     if not ranked:
         return ["what to change first: nothing of this, no gain is certain enough"]
     lines = []
     for place, prediction in enumerate(ranked, start=1):
         least, most = (prediction.baseline_ns - time_ns for time_ns in (prediction.high_ns, prediction.low_ns))
-        record = track_record.sentence(prediction.changes)
+        record = track_record.sentence(prediction.changes, of)
         gain = f"{(prediction.baseline_ns - prediction.step_ns) / 1e6:.2f} ms"
         span = f"{least / 1e6:.2f} to {most / 1e6:.2f}"
         lines.append(f"  {place}. {','.join(prediction.changes)} to save {gain} ({span}); track record: {record}")

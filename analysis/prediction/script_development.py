@@ -1,6 +1,8 @@
 """Fits the rates of scripts to recorded pairs, and says how well they do on sizes that they were not fitted to.
 
 python -m analysis.prediction.script_development RECORDING...
+
+It runs in a checkout, whose site/data has the predictions of scripts that were tested.
 """
 
 import dataclasses
@@ -13,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.metrics.advice import GAP_NS
-from analysis.prediction import predict, rates, script_rates, scripts
+from analysis.prediction import ledger, predict, rates, script_rates, scripts
 from analysis.prediction.baseline import ATTENTION, GEMM, Baseline, baselines
 from analysis.prediction.changes import BATCHED, PASSES, Abstains
 from analysis.prediction.predict import GPU, HOST, host_key
@@ -22,6 +24,7 @@ from analysis.recording import store
 from analysis.reference import flops
 from jobs.contract import ranges
 
+DATA = Path(__file__).parents[2] / "site" / "data"
 SAME = ("size", "context_length", "mode", "batch_size", "precision", "attention", "compile", "optimizer")
 
 
@@ -105,6 +108,14 @@ def host_ns(run: Baseline, phase: str) -> float:
     return clock.wall_ns if clock.wall_ns > 1.3 * parts["time_ns"].sum() else math.nan
 
 
+def errors_of_tests(data: Path) -> list[dict]:
+    """The tested predictions of scripts in the ledgers below `data`, as of `error_of`; size: "", context_length: 0."""
+    held = ledger.held_against(ledger.read_all(data / ledger.FOLDER), ledger.recordings(data))
+    names = ["changes", "size", "context_length", "predicted_ns", "measured_ns", "ratio", "limited_by"]
+    tested = held[(held["source"] == "") & held["error"].notna()].assign(size="", context_length=0)
+    return tested.assign(ratio=tested["measured_ns"] / tested["predicted_ns"])[names].to_dict("records")
+
+
 def adamw_factor(runs: Iterable[Baseline], bandwidth: float) -> float:
     """Median of fused AdamW's time over that of 28 bytes for each parameter."""
     known = [
@@ -175,4 +186,4 @@ if __name__ == "__main__":
     recordings = [store.load(Path(folder)) for folder in sys.argv[1:]]
     made = developed([run for recording in recordings for run in baselines(recording)], rates.load())
     sources = [{key: recording.manifest[key] for key in ("name", "created", "commit")} for recording in recordings]
-    script_rates.save(dataclasses.replace(made, made_from=sources))
+    script_rates.save(dataclasses.replace(made, tested=errors_of_tests(DATA), made_from=sources))

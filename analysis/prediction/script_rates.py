@@ -31,7 +31,8 @@ AXES = {
 class ScriptRates:
     """times: factors (f0, f1 in us) and launches: of those before, by change, phase and kind. host: of the time that
     the host needs to launch a phase, by change and phase. adamw: fused AdamW's time over that of its traffic at
-    `bandwidth`, in bytes a second. errors: measured over predicted of the pairs, each with the rates of other sizes."""
+    `bandwidth`, in bytes a second. errors: measured over predicted of the pairs, each with the rates of other sizes.
+    tested: the same of the predictions of scripts that were kept before they were measured."""
 
     gpu: str
     bandwidth: float
@@ -40,14 +41,29 @@ class ScriptRates:
     launches: Mapping[str, float] = dataclasses.field(default_factory=dict)
     host: Mapping[str, float] = dataclasses.field(default_factory=dict)
     errors: Sequence[Mapping[str, Any]] = ()
+    tested: Sequence[Mapping[str, Any]] = ()
     made_from: Sequence[Mapping[str, str]] = ()
 
 
+COMPILED = ("compile", "cuda_graphs")
+"""Changes of which few pairs are recorded."""
+
+
 def name_of(change: str, precision: str) -> str:
-    """What is fused by compiling differs with the casts of BF16."""
-    if change not in ("compile", "cuda_graphs"):
-        return change
-    return f"{change}/{16 if precision in ('bf16', 'fp16') else 32}"
+    """A change with what it starts from. Matmuls get faster by less from TF32 than from FP32, and what is fused by
+    compiling differs with the casts of BF16."""
+    if change in COMPILED:
+        return f"{change}/{16 if precision in ('bf16', 'fp16') else 32}"
+    return f"{change}/{precision}"
+
+
+def host_factor(rates: ScriptRates, change: str, precision: str, phase: str) -> float | None:
+    """What the host needs for a phase after a change, over before; None where no pair tells. A replayed graph is one
+    launch, whatever numbers it computes with, so a pair of another precision tells of it, too."""
+    known = rates.host.get(f"{name_of(change, precision)}/{phase}")
+    if known is None and change == "cuda_graphs":
+        known = next((rates.host.get(f"{change}/{width}/{phase}") for width in (16, 32)), None)
+    return known
 
 
 def load(file: Path = FILE) -> ScriptRates:

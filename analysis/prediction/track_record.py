@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.prediction import ledger, predict, rates
+from analysis.prediction import ledger, predict, rates, script_rates
 from analysis.recording import store
-from analysis.reference.track_record import CLOSE, FILE, Record
+from analysis.reference.track_record import CLOSE, FILE, SWEEP, Record
 from jobs.contract.integrity import find_folders
+from jobs.contract.layout import SCRIPT
 
 
 def records(predicted: pd.DataFrame, developed: pd.DataFrame) -> dict[str, Record]:
@@ -29,12 +30,18 @@ def records(predicted: pd.DataFrame, developed: pd.DataFrame) -> dict[str, Recor
     return made
 
 
-def of_folder(data: Path) -> dict[str, Record]:
+def of_folder(data: Path) -> dict[str, dict[str, Record]]:
     recordings = [store.load(folder) for folder in find_folders(data, store.MANIFEST)] + ledger.recordings(data)
     predicted = ledger.held_against(ledger.read_all(data / ledger.FOLDER), recordings)
-    return records(predicted, predict.development(rates.load()))
+    is_script = predicted["source"] == ""
+    scripts = pd.DataFrame(script_rates.load().errors).assign(error=lambda pairs: 1 / pairs["ratio"] - 1)
+    return {
+        SWEEP: records(predicted[~is_script], predict.development(rates.load())),
+        SCRIPT: records(predicted[is_script], scripts),
+    }
 
 
 if __name__ == "__main__":
-    rows = {names: record._asdict() for names, record in of_folder(Path(sys.argv[1])).items()}
+    made = of_folder(Path(sys.argv[1]))
+    rows = {of: {names: record._asdict() for names, record in part.items()} for of, part in made.items()}
     FILE.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from jobs.contract.words import counted
 
 FILE = Path(__file__).with_suffix(".json")
+SWEEP = "sweep"
 CLOSE = 0.1
 """An error up to which a prediction counts as close."""
 
@@ -32,15 +33,17 @@ class Record(NamedTuple):
 
 
 @cache
-def read(file: Path = FILE) -> dict[str, Record]:
-    """By the names of the changes, joined by +."""
-    rows = json.loads(file.read_text(encoding="utf-8"))
-    return {names: Record(**row) for names, row in rows.items()}
+def read(file: Path = FILE) -> dict[str, dict[str, Record]]:
+    """Of SWEEP, where shapes and modules are known, and of scripts (layout.SCRIPT), by the names of the changes, joined
+    by +."""
+    parts = json.loads(file.read_text(encoding="utf-8"))
+    return {of: {names: Record(**row) for names, row in rows.items()} for of, rows in parts.items()}
 
 
-def sentence(names: Iterable[str]) -> str:
-    """The record of these changes together, in words."""
-    return in_words(read().get("+".join(names), Record()))
+def sentence(names: Iterable[str], of: str) -> str:
+    """The record of these changes together, in words. of: SWEEP or layout.SCRIPT, which are
+    predicted in different ways."""
+    return in_words(read()[of].get("+".join(names), Record()))
 
 
 def in_words(record: Record) -> str:

@@ -10,6 +10,7 @@ from analysis.capture.summary import SECTIONS, Summary
 from analysis.reference import track_record
 from analysis.show.values import brief_time, shown
 from jobs.contract.changes import LABELS
+from jobs.contract.layout import SCRIPT
 
 TITLE = "What to change first"
 NOTE = (
@@ -38,7 +39,7 @@ def _entry(place: int, row: pd.Series) -> list[str]:
         f"{place}. {LABELS[row['change']]}: {times}, ceiling {brief_time(row['ceiling_ns'])}",
         f"do: {row['do']}",
         f"evidence: {row['evidence']}",
-        f"how sure: {row['sure']}; track record: {track_record.sentence([row['change']])}",
+        f"how sure: {row['sure']}; track record: {track_record.sentence([row['change']], SCRIPT)}",
     ]
 
 
@@ -56,19 +57,19 @@ def _not_advised(reasons: Iterable[tuple[str, str]]) -> Iterator[str]:
         yield f"Not advised, {', '.join(labels)}: {reason}"
 
 
-def of_run(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+def of_run(entries: Sequence[Mapping[str, Any]], of: str) -> list[str]:
     """A line for each of the first MOST advices of a recorded run, and one for each reason not to advise. entries: as
-    of `run_page`."""
+    of `run_page`. of: whose track record is told, as of `track_record.sentence`."""
     advised = [entry for entry in entries if not entry["reason"]]
     withheld = ((entry["changes"][0], entry["reason"]) for entry in entries if entry["reason"])
-    return [*map(_line, advised[:MOST]), *_not_advised(withheld)]
+    return [*(_line(entry, of) for entry in advised[:MOST]), *_not_advised(withheld)]
 
 
-def _line(entry: Mapping[str, Any]) -> str:
+def _line(entry: Mapping[str, Any], of: str) -> str:
     labels = ", ".join(LABELS[name] for name in entry["changes"])
     if len(entry["changes"]) > 1:
         labels += ", together"
-    record = f"track record: {track_record.sentence(entry['changes'])}"
+    record = f"track record: {track_record.sentence(entry['changes'], of)}"
     ceiling = brief_time(entry["ceiling_ns"])
     if entry["gain_ns"] is None:
         behind = f"{brief_time(entry['time_ns'])} behind it, ceiling {ceiling}"

@@ -9,6 +9,7 @@ from analysis.reference import track_record
 from analysis.show.advice import advice_of
 from analysis.show.forms import as_markdown, as_text
 from jobs.contract.changes import DO, LABELS
+from jobs.contract.layout import SCRIPT
 
 from .nsys_files import Export
 from .profiles import profile
@@ -181,7 +182,7 @@ def test_show_ends_with_it_and_says_that_it_is_no_prediction(summary):
     assert "TF32: 100 µs behind it (50.0%), ceiling 100 µs" in text
     assert 'do: torch.set_float32_matmul_precision("high")' in text
     assert "evidence: GEMMs run in FP32" in text
-    assert f"track record: {track_record.sentence(['tf32'])}" in " ".join(text.split())
+    assert f"track record: {track_record.sentence(['tf32'], SCRIPT)}" in " ".join(text.split())
     assert "Times of this capture, not predictions" in text.splitlines()[-2]
     assert "## What to change first" in as_markdown(said, 20)
 

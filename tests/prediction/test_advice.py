@@ -5,6 +5,7 @@ import re
 import pytest
 
 from analysis.prediction import changes, command, development, predict
+from analysis.reference.track_record import SWEEP
 
 STEP = "{}-fp32-naive-train_step"
 
@@ -53,7 +54,7 @@ def test_what_is_advised_made_recorded_steps_shorter(recorded, shipped):
 
 def test_the_advice_tells_gain_interval_and_track_record(run, shipped):
     said = [predict.predict(run("default", STEP.format("xl-ctx512")), ["tf32"], shipped)]
-    first, second = command.advice(said)
+    first, second = command.advice(said, SWEEP)
     assert first == "what to change first, expected:"
     said = r"  1\. tf32 to save 4\d\d\.\d\d ms \(\d+\.\d+ to \d+\.\d+\); track record: "
     assert re.fullmatch(
@@ -63,4 +64,4 @@ def test_the_advice_tells_gain_interval_and_track_record(run, shipped):
 
 def test_without_a_certain_gain_nothing_is_advised(run, shipped):
     said = [predict.predict(run("default", STEP.format("small-ctx128")), ["tf32"], shipped)]
-    assert command.advice(said) == ["what to change first: nothing of this, no gain is certain enough"]
+    assert command.advice(said, SWEEP) == ["what to change first: nothing of this, no gain is certain enough"]

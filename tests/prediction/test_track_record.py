@@ -7,8 +7,9 @@ import pytest
 
 from analysis.prediction import ledger, predict, track_record
 from analysis.recording import store
-from analysis.reference.track_record import Record, in_words, read
+from analysis.reference.track_record import SWEEP, Record, in_words, read
 from jobs.contract.integrity import find_folders
+from jobs.contract.layout import SCRIPT
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 
@@ -30,9 +31,16 @@ def test_predictions_count_by_change_and_abstentions_apart():
 
 def test_the_shipped_record_has_every_kept_prediction_and_every_pair(shipped):
     predicted = ledger.held_against(ledger.read_all(DATA / ledger.FOLDER), [])
-    made = track_record.records(predicted, predict.development(shipped))
-    untested = {names: record._replace(tested=0, close=0) for names, record in read().items()}
+    made = track_record.records(predicted[predicted["source"] != ""], predict.development(shipped))
+    untested = {names: record._replace(tested=0, close=0) for names, record in read()[SWEEP].items()}
     assert untested == made
+
+
+def test_scripts_have_a_record_of_their_own():
+    """BF16 on a script was said to have the record of the sweep, of which shapes and modules are known."""
+    sweep, script = read()[SWEEP]["bf16"], read()[SCRIPT]["bf16"]
+    assert (script.tested, script.close) == (2, 0) and sweep.tested == 23
+    assert script.pairs == 70 and read()[SCRIPT]["compile"].pairs == 3
 
 
 def test_the_aims_of_predictions_are_reached_but_for_their_intervals():
