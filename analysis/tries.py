@@ -126,7 +126,10 @@ def of_prediction(step: Judgement, prediction: dict[str, float] | None) -> list[
     low, high = prediction["low_ns"], prediction["high_ns"]
     held = "held" if low <= step.second <= high else "did not hold"
     expected, shortest, longest = (time_text(ns) for ns in (prediction["step_ns"], low, high))
-    return [f"the prediction {held}: {time_text(step.second)}, and {expected} ({shortest} to {longest}) was expected"]
+    lines = [f"the prediction {held}: {time_text(step.second)}, and {expected} ({shortest} to {longest}) was expected"]
+    if step.second + step.band < prediction["ceiling_ns"]:
+        lines.append(f"its ceiling did not hold: no step was to take less than {time_text(prediction['ceiling_ns'])}")
+    return lines
 
 
 def of_advice(step: Judgement, save_ns: float | None) -> list[str]:

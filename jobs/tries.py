@@ -123,8 +123,8 @@ def check_news(changes: Sequence[str], noted: dict) -> None:
 
 class Losses(TypedDict):
     """Of the script without and with changes. num: how many losses both have; first, largest: relative differences of
-    the first and the largest, of which `step` is (from 1), or the first step that has a loss which is not finite, as
-    `not_finite` says of whom. None where no loss is known."""
+    those of the first step and the largest, of which `step` is (from 1), or the first step that has a loss which is not
+    finite, as `not_finite` says of whom. None where that loss is not known."""
 
     num: int
     first: float | None
@@ -151,7 +151,8 @@ def compare_losses(without: dict, with_changes: dict) -> Losses:
     if not apart:
         return Losses(num=0, first=None, largest=None, step=None, not_finite="")
     largest, number = max(apart, key=lambda pair: pair[0])
-    return Losses(num=len(pairs), first=apart[0][0], largest=largest, step=int(number / per_step) + 1, not_finite="")
+    first_apart = apart[0][0] if pairs[0][0] == 0 else None  # else it was overwritten, as by a CUDA graph
+    return Losses(num=len(pairs), first=first_apart, largest=largest, step=int(number / per_step) + 1, not_finite="")
 
 
 def say_losses(losses: Losses) -> str:
@@ -159,9 +160,9 @@ def say_losses(losses: Losses) -> str:
     if not losses["num"]:
         return "losses: none is known on both sides"
     if losses["not_finite"]:
-        return f"losses: not finite from step {losses['step']} on, {losses['not_finite']} the change"
-    first, largest = losses["first"] or 0.0, losses["largest"] or 0.0
-    if first > OTHER_NUMBERS:
+        return f"losses: not finite in step {losses['step']}, {losses['not_finite']} the change"
+    first, largest = losses["first"], losses["largest"] or 0.0
+    if first is not None and first > OTHER_NUMBERS:
         return (
             f"losses: those of the first step differ by {100 * first:.0f}%: the script seems to draw other random "
             "numbers each time, and needs a seed to be compared"
@@ -169,7 +170,8 @@ def say_losses(losses: Losses) -> str:
     compared = f"losses: {losses['num']} compared"
     if not largest:
         return f"{compared}, all the same"
-    return f"{compared}: {100 * first:.2g}% apart in the first, at most {100 * largest:.2g}%, in step {losses['step']}"
+    start = "that of the first step is not known" if first is None else f"{100 * first:.2g}% apart in the first"
+    return f"{compared}: {start}, at most {100 * largest:.2g}% apart, in step {losses['step']}"
 
 
 def tell(heading: str, *lines: str) -> None:

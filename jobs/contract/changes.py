@@ -41,7 +41,8 @@ class Refused(ValueError):
 
 
 def parse_sets(texts: Iterable[str]) -> list[tuple[str, ...]]:
-    """Sets of changes, each given as names joined by commas; a set that is given again is left out. Raises Refused."""
+    """Sets of changes, each given as names joined by commas, and each in the order in which runs are named by them; a
+    set that is given again is left out. Raises Refused."""
     sets: dict[frozenset[str], tuple[str, ...]] = {}
     for text in texts:
         names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
@@ -56,5 +57,5 @@ def parse_sets(texts: Iterable[str]) -> list[tuple[str, ...]]:
         for choice in CHOICES:
             if set(choice) <= set(names):
                 raise Refused(f"{' and '.join(choice)} are one choice: give each a --change of its own")
-        sets.setdefault(frozenset(names), names)
+        sets.setdefault(frozenset(names), tuple(name for name in TRIABLE if name in names))
     return list(sets.values())

@@ -119,12 +119,19 @@ class Autocast(Change):
     def backward(self, called: Callable, *args: Any, **options: Any) -> Any:
         if self.device:
             torch.clear_autocast_cache()
+            self.check_on()
         self.in_backward += 1
         try:
             with self.switched(False):
                 return called(*args, **options)
         finally:
             self.in_backward -= 1
+
+    def check_on(self) -> None:
+        """A script's own `with autocast(enabled=False)` around the model leaves it off behind itself."""
+        is_ours = not self.in_backward and threading.current_thread() is threading.main_thread()
+        if is_ours and not torch.is_autocast_enabled(self.device):
+            self.reason = "the script turns autocast off itself"
 
     def before_step(self, optimizer: torch.optim.Optimizer, args: tuple, options: dict) -> tuple | None:
         self.steps.append(self.switched(False))
@@ -161,8 +168,10 @@ class FusedOptimizers(Change):
                 self.reason = self.reason and other
             elif options.get("differentiable"):
                 self.reason = self.reason and "a differentiable optimizer has no fused form"
+            elif options.get("foreach") is not None:
+                self.reason = self.reason and f"the script asks for foreach={options['foreach']}"
             else:
-                options |= {"fused": True, "foreach": None}
+                options |= {"fused": True}
                 self.reason = ""
         called(made, *args, **options)
 

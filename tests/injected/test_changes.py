@@ -136,7 +136,10 @@ def test_autocast_is_off_in_backward_and_in_steps_of_optimizers(given):
     "around, expected",
     [
         (by_hand, {"bf16": HAS_IT}),
-        (lambda: torch.autocast("cpu", torch.bfloat16, enabled=False), {}),
+        (
+            lambda: torch.autocast("cpu", torch.bfloat16, enabled=False),
+            {"bf16": "the script turns autocast off itself"},
+        ),
     ],
     ids=["on", "off"],
 )
@@ -144,6 +147,25 @@ def test_autocast_of_the_script_is_no_change(given, around, expected):
     bf16 = given("bf16")
     train(around)
     assert bf16.facts()["not_applied"] == expected
+
+
+def test_a_part_of_a_model_may_turn_autocast_off(given):
+    """As libraries do for what needs FP32."""
+
+    class Partly(nn.Linear):
+        def forward(self, x):
+            with torch.autocast("cpu", enabled=False):
+                x = super().forward(x)
+            return x
+
+    bf16, types = given("bf16"), []
+    model = nn.Sequential(Partly(4, 4), nn.Linear(4, 4))
+    for _ in range(3):
+        out = model(torch.ones(2, 4))
+        types.append(out.dtype)
+        out.float().sum().backward()
+    assert types == [torch.bfloat16] * 3
+    assert bf16.facts() == {"applied": ["bf16"], "not_applied": {}}
 
 
 def test_a_model_in_bf16_has_nothing_to_cast(given):
@@ -176,7 +198,9 @@ NOT_FUSED = "no optimizer of torch that has a fused form was made"
     "kind, options, reason",
     [
         (torch.optim.AdamW, {}, ""),
-        (torch.optim.Adam, {"foreach": True}, ""),
+        (torch.optim.Adam, {"foreach": None}, ""),
+        (torch.optim.Adam, {"foreach": True}, "the script asks for foreach=True"),
+        (torch.optim.AdamW, {"foreach": False}, "the script asks for foreach=False"),
         (torch.optim.SGD, {"fused": None, "momentum": 0.9}, ""),
         (torch.optim.AdamW, {"fused": True}, HAS_IT),
         (torch.optim.AdamW, {"fused": False}, "the script asks for a form that is not fused"),

@@ -169,6 +169,11 @@ def test_sets_that_cannot_be_are_refused(text, said):
         parse_sets([text])
 
 
+def test_a_set_is_named_alike_in_whatever_order_it_is_given():
+    """Else its results never met the prediction that they test."""
+    assert parse_sets(["fused_adamw,bf16", "bf16,fused_adamw"]) == [("bf16", "fused_adamw")]
+
+
 def test_results_of_a_sweep_are_not_replaced_by_those_of_a_change(tried, tmp_path):
     (tmp_path / "results" / "train-tf32").mkdir(parents=True)
     (tmp_path / "results" / "train-tf32" / "sweep.json").write_text("{}")
@@ -183,11 +188,16 @@ def test_results_of_a_sweep_are_not_replaced_by_those_of_a_change(tried, tmp_pat
         (
             [2.0, 1.0, 1.0, 1.0],
             [2.0, 1.0, 1.0, 1.01],
-            "losses: 4 compared: 0% apart in the first, at most 1%, in step 2",
+            "losses: 4 compared: 0% apart in the first, at most 1% apart, in step 2",
         ),
         ([2.0, 1.0], [3.0, 1.0], "losses: those of the first step differ by 50%: the script seems to draw other"),
-        ([2.0, 1.0], [2.0, "nan"], "losses: not finite from step 2 on, with the change"),
-        ([2.0, "inf"], [2.0, "inf"], "losses: not finite from step 2 on, without and with the change"),
+        ([2.0, 1.0], [2.0, "nan"], "losses: not finite in step 2, with the change"),
+        ([2.0, "inf"], [2.0, "inf"], "losses: not finite in step 2, without and with the change"),
+        (
+            [2.0, 1.0],
+            [None, 1.5],
+            "losses: 1 compared: that of the first step is not known, at most 50% apart, in step 2",
+        ),
         ([2.0, 1.0], [None, 1.0], "losses: 1 compared, all the same"),
         ([], [2.0], "losses: none is known on both sides"),
     ],
@@ -208,6 +218,14 @@ def test_a_step_is_said_with_its_interval_and_whether_that_is_noise():
     ]
     assert judging.of_step(step(11.8))[1] == "-200.00 µs is not beyond the noise band of 4.2%: it may be none"
     assert "slower" in judging.of_step(step(14))[1]
+
+
+def test_a_step_that_none_was_to_beat_is_told():
+    prediction = {"step_ns": 9.5 * MS, "low_ns": 9 * MS, "high_ns": 10 * MS, "ceiling_ns": 8 * MS}
+    assert judging.of_prediction(step(7.4), prediction)[1] == (
+        "its ceiling did not hold: no step was to take less than 8.00 ms"
+    )
+    assert len(judging.of_prediction(step(7.6), prediction)) == 1, "within the noise band"
 
 
 @pytest.mark.parametrize("second, held", [(9.0, "held"), (10.0, "held"), (8.9, "did not hold"), (11, "did not hold")])
