@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from analysis.answer import Answer, Chart, Claim, Column, Table
 from analysis.render import card, charts, findings, regime_map, step_figure, tables, text
-from jobs.contract.axes import AXES, label_of_value
+from jobs.contract.axes import AXES, label_of_value, name_of_value
 
 HEADING = re.compile("^# .*\n", re.MULTILINE)
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\W*[A-Z])")
@@ -110,6 +110,7 @@ class Site:
             "verdict": verdict,
             "first_sentence": first_sentence,
             "lines": lines,
+            "named": lambda value, axis: name_of_value(axis, value),
         }
 
     def write(self, path: str, template: str, answer: Answer, **extra: Any) -> None:

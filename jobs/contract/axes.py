@@ -30,8 +30,8 @@ class Axis(Detail):
     """An axis of a sweep.
 
     order: its place in reading order: the lower, the further out it varies; None where it tells no cases apart.
-    label: its heading on pages. labels: what pages call its values, where that is not the value itself. words: what
-    readers who look for a value may call it besides.
+    label: its heading on pages. labels: what pages call its values, where that is not the value itself. names: what
+    sentences call them, where no heading stands above. words: what readers who look for a value may call it besides.
     token: how a value enters the run id. is_list: sweep files list its values; otherwise a sweep has one.
     default: what sweep files may leave out, for an axis that every run id names; an axis whose field has a default is
     named in a run id only where a run is not at it.
@@ -40,6 +40,7 @@ class Axis(Detail):
     order: int | None
     label: str
     labels: Mapping[Any, str] = field(default_factory=dict)
+    names: Mapping[Any, str] = field(default_factory=dict)
     words: Mapping[Any, str] = field(default_factory=dict)
     token: Callable[[Any], str] = str
     is_list: bool = True
@@ -130,13 +131,23 @@ class Run(BaseModel):
             meaning="forward (no gradients) | forward_backward | train_step",
         ),
     ]
-    precision: Annotated[Precision, Axis(order=3, label="precision", default="fp32", meaning="fp32 | tf32 | bf16")]
+    precision: Annotated[
+        Precision,
+        Axis(
+            order=3,
+            label="precision",
+            names={"fp32": "FP32 without tensor cores", "tf32": "TF32", "bf16": "BF16 autocast"},
+            default="fp32",
+            meaning="fp32 | tf32 | bf16",
+        ),
+    ]
     attention: Annotated[
         Attention,
         Axis(
             order=4,
             label="attention",
             labels={"naive": "eager"},
+            names={"naive": "unfused (eager) attention", "sdpa": "fused attention (PyTorch's choice)"},
             words={
                 "naive": "unfused attention",
                 **dict.fromkeys(("sdpa", "flash", "efficient", "cudnn"), "fused attention"),
@@ -150,6 +161,11 @@ class Run(BaseModel):
         Axis(
             order=5,
             label="compile",
+            names={
+                "off": "not compiled",
+                "default": "torch.compile",
+                "cudagraphs": "torch.compile with CUDA graphs",
+            },
             token="compile_{}".format,
             meaning="torch.compile: off | default | cudagraphs",
         ),
@@ -160,6 +176,12 @@ class Run(BaseModel):
             order=6,
             label="optimizer",
             labels={"own": "reference"},
+            names={
+                "own": "reference AdamW",
+                "loop": "AdamW in a loop",
+                "foreach": "foreach AdamW",
+                "fused": "fused AdamW",
+            },
             token="adamw_{}".format,
             meaning="own (reference) | torch.optim's loop | foreach | fused",
         ),
@@ -270,6 +292,12 @@ def label_of(name: str) -> str:
 def label_of_value(name: str, value: Any) -> Any:
     """What pages call a value of an axis: the value itself, or its label. Of any other name, the value."""
     return AXES[name].labels.get(value, value) if name in AXES else value
+
+
+def name_of_value(name: str, value: Any) -> Any:
+    """What a sentence calls a value of an axis: its name, or its label."""
+    named = AXES[name].names if name in AXES else {}
+    return named.get(value, label_of_value(name, value))
 
 
 def words_of_value(name: str, value: Any) -> str:
