@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -13,13 +14,14 @@ from analysis.pages.columns import band_column, case_headings, spread_column
 from analysis.pages.facts import calibrated_on, extremes, highest, many, noise_of, out_of, span
 from analysis.reference import flops
 from jobs.contract import ranges
+from jobs.contract.axes import Optimizer, name_of_value
 
 SLUG = "optimizer-cost"
 TITLE = "What does AdamW cost, and does fusing it help?"
 STUDY = "optimizer"
 
 MODE = "train_step"
-LABELS = {"own": "reference AdamW", "loop": "torch, loop", "foreach": "torch, foreach", "fused": "torch, fused"}
+LABELS = {value: name_of_value("optimizer", value) for value in get_args(Optimizer)}
 BASE = "own"
 CLOCKS = ("kernel", "time", "step")
 ACCESSES = flops.ADAMW_ACCESSES
