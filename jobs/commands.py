@@ -28,11 +28,13 @@ from jobs.executor.sweep_state import SIGNAL_S
 from jobs.follow_up import StepFailed, build_site, ingest, own_recordings, shipped_recordings
 from jobs.memory import (
     QUICK_S,
+    Refused,
+    Simulation,
     is_predictable,
     prediction_seconds,
     shape_of,
+    simulate_runs,
 )
-from jobs.memory.own_models import Refused, Simulation, simulate_runs
 from jobs.sweep.plan import DEFAULT_SWEEP, Sweep, SweepError, load_sweep, select
 from jobs.sweep.plan_table import PlanTable
 from jobs.sweep.shards import Shard, detect_shard, parse_shard, runs_of_shard

@@ -161,6 +161,12 @@ def test_every_import_goes_down(path):
     assert used <= ROOMS[room], f"{room} imports {used - ROOMS[room]}"
 
 
+def test_the_memory_simulation_has_one_entrance():
+    inside = {module_of(path) for path in MODULES if module_of(path).startswith("jobs.memory.")}
+    others = {path: inside & set(imports_of(path)) for path in MODULES if room_of(module_of(path)) != "jobs.memory"}
+    assert inside and not {str(path): used for path, used in others.items() if used}
+
+
 def test_rooms_have_no_circle():
     assert list(TopologicalSorter(ROOMS).static_order())
 

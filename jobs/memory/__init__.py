@@ -4,7 +4,8 @@
 A prediction, never shown as a measurement: two steps of the model are run on sizes (`jobs.memory.simulated_step`) in a
 replay of PyTorch's allocator (`jobs.memory.caching_allocator`), since the sizes of tensors alone do not tell: a block
 may be longer than its tensor. It is of the operations of the reference Transformer as they are written; a compiled
-model keeps less. `run` is a `jobs.contract.axes.Run`, or a row of the `runs` table, which has the same fields.
+model keeps less. Of models of others `simulate_runs` says what their tensors take. `run` is a `jobs.contract.axes.Run`,
+or a row of the `runs` table, which has the same fields.
 """
 
 from collections.abc import Iterable
@@ -13,6 +14,10 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from jobs.memory.caching_allocator import MIB, CachingAllocator, OutOfMemory
+from jobs.memory.failure import Failure
+from jobs.memory.own_models import Refused as Refused
+from jobs.memory.own_models import Simulation as Simulation
+from jobs.memory.own_models import simulate_runs as simulate_runs
 from jobs.memory.simulated_step import Shape, SimulatedStepper, shape_of
 from jobs.workloads import REFERENCE
 from jobs.workloads.transformer.sizes import ModelSize
@@ -31,13 +36,6 @@ NUM_STEPS = 2
 EFFORT_S = 0.3e-3
 """Seconds to predict a layer of a forward pass, on a modest machine; with a backward pass it is four times that."""
 QUICK_S = 6.0
-
-
-class Failure(NamedTuple):
-    """Where a run runs out of memory: step from 0, and phase (`build` before the first step)."""
-
-    step: int
-    phase: str
 
 
 class Outcome(NamedTuple):

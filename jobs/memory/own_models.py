@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.memory import Failure
+from jobs.memory.failure import Failure
 
 if TYPE_CHECKING:
     from jobs.contract.axes import Run

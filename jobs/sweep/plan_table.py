@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from jobs.contract.axes import Run
 from jobs.contract.layout import Protocol
-from jobs.memory import Failure, allocator_limit_bytes, predicted_failure, predicted_memory_bytes
-from jobs.memory.own_models import Simulation
+from jobs.memory import Failure, Simulation, allocator_limit_bytes, predicted_failure, predicted_memory_bytes
 from jobs.sweep.prediction import predicted_seconds
 
 GAP = "  "
