@@ -45,7 +45,7 @@ from analysis.pages.questions import QUESTIONS, SEARCHED, STUDIES, by_section, f
 from analysis.prediction import ledger, of_runs, predict, rates
 from analysis.recording import store
 from analysis.reference import kernel_families
-from analysis.reference.track_record import SWEEP
+from analysis.reference.track_record import kind_of
 from analysis.render import strip, timeline
 from analysis.render.site import Site
 from analysis.render.tables import page_of_run
@@ -502,7 +502,7 @@ def said_of_run(answer: Answer) -> dict[str, list[str]]:
     return {
         "verdict": [*of_gpus(by_gpu), *of_phases(rows)],
         "findings": [line.removeprefix(FINDING) for line in sentences(answer.tables["findings"].rows)],
-        "first": of_run(answer.facts["first"], SCRIPT if run["workload"] == SCRIPT else SWEEP),
+        "first": of_run(answer.facts["first"], kind_of(run)),
     }
 
 

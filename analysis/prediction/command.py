@@ -72,7 +72,7 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         of_run = [one_said for said_of, one_said in said if said_of is one_run]
         for one_said in of_run:
             out(f"  {as_line(one_said)}")
-        for line in advice(of_run, SCRIPT if one_run.run.get("workload") == SCRIPT else track_record.SWEEP):
+        for line in advice(of_run, track_record.kind_of(one_run.run)):
             out(f"  {line}")
     return 0
 

@@ -6,11 +6,12 @@ recordings in site/data.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from jobs.contract.layout import SCRIPT
 from jobs.contract.words import counted
 
 FILE = Path(__file__).with_suffix(".json")
@@ -38,6 +39,11 @@ def read(file: Path = FILE) -> dict[str, dict[str, Record]]:
     by +."""
     parts = json.loads(file.read_text(encoding="utf-8"))
     return {of: {names: Record(**row) for names, row in rows.items()} for of, rows in parts.items()}
+
+
+def kind_of(run: Mapping[str, Any]) -> str:
+    """SWEEP or layout.SCRIPT: in which of two ways the step of this run is predicted."""
+    return SCRIPT if run.get("workload") == SCRIPT else SWEEP
 
 
 def sentence(names: Iterable[str], of: str) -> str:
