@@ -1,7 +1,7 @@
 """What a question hands to the report: facts, claims, tables and charts, all of them data and none of them words."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -28,6 +28,7 @@ class Column:
     key: str
     label: str
     kind: str = "text"
+    _: KW_ONLY
     lower: str = ""
     upper: str = ""
     bar: bool = False
@@ -54,6 +55,7 @@ class Claim:
     key: str
     rows: pd.DataFrame
     predicate: Callable[[pd.DataFrame], bool] = lambda rows: True
+    _: KW_ONLY
     facts: Callable[[pd.DataFrame], Mapping[str, Any]] = lambda rows: {}
 
     @property
@@ -74,6 +76,7 @@ class Chart:
     kind: str
     title: str
     rows: pd.DataFrame
+    _: KW_ONLY
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

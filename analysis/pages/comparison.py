@@ -194,7 +194,7 @@ def _ratios(pairs: list[Pair]) -> Chart:
     ]
     options = {"order": [METRICS["kernel"], METRICS["step"]], "by": ["runs"], "value": "value"}
     rows_of = pd.DataFrame(rows, columns=["runs", "clock", "value"])
-    return Chart("ratios", "dumbbell", "B against A", rows_of, options | {"unit": "B ÷ A (log scale)"})
+    return Chart("ratios", "dumbbell", "B against A", rows_of, options=options | {"unit": "B ÷ A (log scale)"})
 
 
 def _alone(comparison: Comparison) -> Table:
@@ -320,7 +320,7 @@ def _pair_charts(pair: Pair) -> list[Chart]:
             "waterfall",
             title,
             pd.DataFrame(_bars(pair.waterfall)),
-            {"order": SERIES},
+            options={"order": SERIES},
         )
     ]
 

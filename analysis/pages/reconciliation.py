@@ -50,8 +50,8 @@ def answer(
     every = pd.concat([table.assign(study=""), *of_studies], ignore_index=True)
     breaches = every[~every["passed"]].reset_index(drop=True)
     claims = [
-        Claim("all_agree", every, lambda rows: rows["passed"].all(), _count),
-        Claim("breaches", breaches, lambda rows: not rows["passed"].all(), _count),
+        Claim("all_agree", every, lambda rows: rows["passed"].all(), facts=_count),
+        Claim("breaches", breaches, lambda rows: not rows["passed"].all(), facts=_count),
     ]
     return assemble({"num_breaches": len(breaches)}, claims, _tables(table, every, breaches), [])
 

@@ -298,7 +298,7 @@ def _other_tables(frames: Frames) -> list[Table]:
 
 def _charts(frames: Frames, order: list[str]) -> list[Chart]:
     options = {"by": ["phase"], "order": order}
-    return [Chart("families", "stacked_shares", "Kernel time by family", frames.families, options)]
+    return [Chart("families", "stacked_shares", "Kernel time by family", frames.families, options=options)]
 
 
 def _by_run(rows: pd.DataFrame) -> Callable[[pd.Series], pd.DataFrame]:

@@ -172,5 +172,11 @@ def _ranks_table(rows: pd.DataFrame) -> Table:
 def _charts(frames: Frames) -> list[Chart]:
     order = frames.families.groupby("family")["time_ns"].sum().sort_values(ascending=False).index.tolist()
     return [
-        Chart("families", "stacked_shares", "Kernel time by family", frames.families, {"by": ["phase"], "order": order})
+        Chart(
+            "families",
+            "stacked_shares",
+            "Kernel time by family",
+            frames.families,
+            options={"by": ["phase"], "order": order},
+        )
     ]

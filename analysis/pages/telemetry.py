@@ -60,12 +60,12 @@ def _claims(rows: pd.DataFrame, read: pd.DataFrame, beside: pd.DataFrame) -> lis
     energy = rows.dropna(subset=["joules_per_1k"]).sort_values("joules_per_1k", kind="stable", ignore_index=True)
     of_last_mode = energy[energy["mode"].astype(str) == str(rows["mode"].iloc[-1])] if len(rows) else energy
     return [
-        Claim("slow_hosts", hosts, lambda rows: rows["slow_host"].any(), _of_hosts),
-        Claim("even_hosts", hosts, lambda rows: not rows["slow_host"].any(), _of_hosts),
-        Claim("slower_steps", beside, lambda rows: rows["ratio"].iloc[-1] > 1, _of_ratios),
+        Claim("slow_hosts", hosts, lambda rows: rows["slow_host"].any(), facts=_of_hosts),
+        Claim("even_hosts", hosts, lambda rows: not rows["slow_host"].any(), facts=_of_hosts),
+        Claim("slower_steps", beside, lambda rows: rows["ratio"].iloc[-1] > 1, facts=_of_ratios),
         Claim("lowered", lowered, facts=lambda claimed: _of_clocks(claimed, rows)),
         Claim("not_lowered", sampled, lambda rows: not len(lowered)),
-        Claim("energy", of_last_mode, lambda rows: len(rows) > 1, _ends),
+        Claim("energy", of_last_mode, lambda rows: len(rows) > 1, facts=_ends),
     ]
 
 

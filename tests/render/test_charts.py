@@ -52,7 +52,7 @@ def test_where_round_numbers_are_too_few_the_library_chooses():
 def test_a_drawing_calls_the_values_of_axes_as_tables_do(tmp_path):
     by = ["size", "attention", "optimizer"]
     rows = pd.DataFrame([["small", "naive", "own"], ["small", "flash", "own"]], columns=by).assign(clock="x", ratio=1.0)
-    chart = Chart("one", "dumbbell", "One", rows, {"order": ["x"], "by": by, "value": "ratio"})
+    chart = Chart("one", "dumbbell", "One", rows, options={"order": ["x"], "by": by, "value": "ratio"})
     drawing = drawn(chart, tmp_path)
     assert ">small · eager · reference<" in drawing and ">small · flash · reference<" in drawing
     assert ">small · naive" not in drawing and "· own<" not in drawing
@@ -63,7 +63,7 @@ def test_a_legend_shows_lines_where_lines_are_drawn_without_points(tmp_path, kin
     rows = pd.DataFrame({"series": "one", "clock": "one", "note": "", "context_length": [1, 2], "time_ns": [1e6, 2e6]})
     options = {"x_title": "x", "y_title": "y"} if kind == "traces" else {}
     rows = rows.assign(x=rows["context_length"], y=rows["time_ns"])
-    chart = Chart("one", kind, "One", rows, {"order": ["one"], **options})
+    chart = Chart("one", kind, "One", rows, options={"order": ["one"], **options})
     assert f'class="series {shown} series-0"' in drawn(chart, tmp_path)
 
 
@@ -71,7 +71,7 @@ def test_a_legend_shows_lines_where_lines_are_drawn_without_points(tmp_path, kin
 def test_the_bars_of_a_waterfall_lie_between_their_ends(tmp_path, end):
     rows = pd.DataFrame({"label": ["1 gemm", "in all"], "text": "a\x1b<b>", "series": "shorter"})
     rows = rows.assign(begin_ns=0.0, end_ns=end)
-    chart = Chart("one", "waterfall", "One", rows, {"order": ["longer", "shorter"]})
+    chart = Chart("one", "waterfall", "One", rows, options={"order": ["longer", "shorter"]})
     drawing = drawn(chart, tmp_path)
     assert f"a&lt;b&gt;: {end / 1e6:+,.3g} ms" in drawing and "<b>" not in drawing
     assert 'class="series bar series-1"' in drawing and "longer" not in drawing
@@ -83,7 +83,7 @@ def test_bars_have_their_numbers_and_a_mark_where_it_was_predicted(tmp_path):
     rows = pd.DataFrame({"size": ["a", "b<i>", "a"], "series": ["measured", "measured", "before"]})
     rows["value"] = [2.0, 11.84, 1.5]
     options = {"by": ["size"], "order": ["measured", "before"], "unit": "times as fast"}
-    drawing = drawn(Chart("one", "bars_with_marks", "One", rows, options), tmp_path)
+    drawing = drawn(Chart("one", "bars_with_marks", "One", rows, options=options), tmp_path)
     assert all(words in drawing for words in (">2.00×<", ">11.84×<", "a, before: 1.50×", "b&lt;i&gt;"))
     assert ">1.50×<" not in drawing and 'class="series bar series-1"' in drawing
     specification = charts.specification("bars_with_marks", rows, charts.Drawing(), charts.WIDE, **options)

@@ -88,12 +88,12 @@ def _claims(frames: Frames) -> list[Claim]:
     measured = frames.measured
     cost = extremes("cost_ratio")
     return [
-        Claim("dearer", measured, lambda rows: (rows["cost_ratio"] > 1).all(), cost),
-        Claim("cheaper_somewhere", measured, lambda rows: (rows["cost_ratio"] <= 1).any(), cost),
+        Claim("dearer", measured, lambda rows: (rows["cost_ratio"] > 1).all(), facts=cost),
+        Claim("cheaper_somewhere", measured, lambda rows: (rows["cost_ratio"] <= 1).any(), facts=cost),
         Claim("both", measured[measured["both_cost_ratio"].notna()], facts=_both),
         Claim("time", measured, facts=extremes("time_ratio")),
         Claim("longer", measured[measured["time_ratio"] > 1], facts=out_of(measured)),
-        Claim("never_longer", measured, lambda rows: (rows["time_ratio"] <= 1).all(), out_of(measured)),
+        Claim("never_longer", measured, lambda rows: (rows["time_ratio"] <= 1).all(), facts=out_of(measured)),
         Claim("share", measured, facts=extremes("softmax_share")),
         Claim("fused", frames.cases[frames.cases["fused_share"] > 0], facts=extremes("fused_share")),
     ]
@@ -136,7 +136,7 @@ def _charts(frames: Frames) -> list[Chart]:
     long = frames.measured.melt([*frames.by, "run_id"], list(labels), var_name="clock", value_name="value")
     long["clock"] = long["clock"].map(labels)
     options = {"order": list(labels.values()), "by": frames.by, "unit": "softmax ÷ QKᵀ", "value": "value"}
-    return [Chart("ratios", "dumbbell", "Softmax against QKᵀ: arithmetic and time", long, options)]
+    return [Chart("ratios", "dumbbell", "Softmax against QKᵀ: arithmetic and time", long, options=options)]
 
 
 def _both(rows: pd.DataFrame) -> dict:

@@ -86,11 +86,11 @@ def _claims(frames: Frames) -> list[Claim]:
     return [
         Claim("rest", measured, facts=extremes("rest")),
         Claim("rest_leads", measured[measured["rest"] > measured["gemm"]], facts=out_of(measured)),
-        Claim("gemm_leads", measured, lambda rows: (rows["gemm"] >= rows["rest"]).all(), extremes("rest")),
+        Claim("gemm_leads", measured, lambda rows: (rows["gemm"] >= rows["rest"]).all(), facts=extremes("rest")),
         Claim("leading_family", families[families["family"] != GEMM], facts=_leading_family),
-        Claim("grows", growth, lambda rows: (rows["longest"] > rows["shortest"]).all(), _growth_facts),
+        Claim("grows", growth, lambda rows: (rows["longest"] > rows["shortest"]).all(), facts=_growth_facts),
         Claim("in_training", frames.parts, facts=_in_training),
-        Claim("shrinks", growth, lambda rows: (rows["longest"] < rows["shortest"]).all(), _growth_facts),
+        Claim("shrinks", growth, lambda rows: (rows["longest"] < rows["shortest"]).all(), facts=_growth_facts),
     ]
 
 
@@ -149,7 +149,9 @@ def _tables(frames: Frames) -> list[Table]:
 
 def _charts(frames: Frames) -> list[Chart]:
     options = {"by": frames.by, "order": frames.order}
-    return [Chart("families", "stacked_shares", "Forward kernel time by family", _measured(frames.long), options)]
+    return [
+        Chart("families", "stacked_shares", "Forward kernel time by family", _measured(frames.long), options=options)
+    ]
 
 
 def _measured(rows: pd.DataFrame) -> pd.DataFrame:

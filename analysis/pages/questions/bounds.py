@@ -243,14 +243,14 @@ def _charts(frames: Frames) -> list[Chart]:
             "roofline",
             "Rate reached against FLOPs per byte: each operation at the shortest and the longest context of each model",
             points if len(roofs) else points.head(0),
-            {"order": [LINEAR, ATTENTION, SOFTMAX, OTHER], "roofs": roofs.to_dict("records")},
+            options={"order": [LINEAR, ATTENTION, SOFTMAX, OTHER], "roofs": roofs.to_dict("records")},
         ),
         Chart(
             "ratio",
             "dumbbell",
             "Backward against forward",
             long.assign(clock=long["clock"].map(clocks)).dropna(subset="value"),
-            {"order": list(clocks.values()), "by": frames.by, "unit": "backward ÷ forward", "value": "value"},
+            options={"order": list(clocks.values()), "by": frames.by, "unit": "backward ÷ forward", "value": "value"},
         ),
     ]
 
@@ -279,14 +279,14 @@ def _claims_of_runs(runs: pd.DataFrame) -> list[Claim]:
 
     compared = timed[timed["bound"].isin((COMPUTE, MEMORY))]
     return [
-        Claim("counts", timed, lambda rows: known == len(rows), lambda rows: counts),
-        Claim("counts_of_some", timed, lambda rows: known < len(rows), lambda rows: counts),
+        Claim("counts", timed, lambda rows: known == len(rows), facts=lambda rows: counts),
+        Claim("counts_of_some", timed, lambda rows: known < len(rows), facts=lambda rows: counts),
         of(LAUNCHES, "launch_wait"),
         Claim("waits", timed, facts=_waits),
         Claim("recordings", timed[timed["num_recordings"] > 1], facts=_recordings),
         of(COMPUTE, "above"),
         of(MEMORY, "below"),
-        Claim("never_memory", compared, lambda rows: (rows["bound"] != MEMORY).all(), extremes("below")),
+        Claim("never_memory", compared, lambda rows: (rows["bound"] != MEMORY).all(), facts=extremes("below")),
     ]
 
 
@@ -312,7 +312,7 @@ def _claims_of_phases(phases: pd.DataFrame) -> list[Claim]:
             "optimizer_memory",
             bound,
             lambda rows: (rows["bound"] == MEMORY).all(),
-            out_of(optimizer),
+            facts=out_of(optimizer),
         ),
         Claim("optimizer_waits", optimizer, facts=extremes("launch_wait")),
     ]
@@ -324,8 +324,8 @@ def _claims_of_operations(operations: pd.DataFrame, calibration: pd.DataFrame) -
     below = known[known["limit"] == MEMORY]
     limit = calibration[calibration["figure"].isin(("read", "copy"))]["high"].astype(float).max() / 1e9
     return [
-        Claim("linear", forward[forward["series"] == LINEAR], _all_above, extremes("reached")),
-        Claim("attention", forward[forward["series"] == ATTENTION], _all_above, extremes("reached")),
+        Claim("linear", forward[forward["series"] == LINEAR], _all_above, facts=extremes("reached")),
+        Claim("attention", forward[forward["series"] == ATTENTION], _all_above, facts=extremes("reached")),
         Claim(
             "from_cache",
             below[below["byte_rate"] > limit],
@@ -375,4 +375,4 @@ def _trend(known: pd.DataFrame, by: list[str], axis: str) -> Claim:
     def mixed(rows: pd.DataFrame) -> bool:
         return all(((rows["last_ratio"] > rows["first_ratio"]).any(), (rows["last_ratio"] < rows["first_ratio"]).any()))
 
-    return Claim(f"no_trend_{axis}", ends, mixed, facts)
+    return Claim(f"no_trend_{axis}", ends, mixed, facts=facts)

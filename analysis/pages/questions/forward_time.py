@@ -101,22 +101,24 @@ def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
     profiled = measured.dropna(subset="launch_wait")
     under_nsys = _ratio("host_ratio", measured)
     return [
-        Claim("range", measured, lambda rows: rows["timer_ns"].notna().all(), extremes("timer_ns")),
+        Claim("range", measured, lambda rows: rows["timer_ns"].notna().all(), facts=extremes("timer_ns")),
         Claim("waits", profiled, facts=_waits),
         Claim("recordings", profiled[profiled["num_recordings"] > 1], facts=_recordings),
-        Claim("profiler_slows", _differing(measured, "host", band, longer=True), many(measured), under_nsys),
-        Claim("profiler_range_shorter", _differing(measured, "host", band, longer=False), many(measured), under_nsys),
+        Claim("profiler_slows", _differing(measured, "host", band, longer=True), many(measured), facts=under_nsys),
+        Claim(
+            "profiler_range_shorter", _differing(measured, "host", band, longer=False), many(measured), facts=under_nsys
+        ),
         Claim(
             "profiler_agrees",
             measured.dropna(subset="host_ns"),
             lambda rows: not many(rows)(rows[differences.differ(rows, "host", "timer", band)]),
-            lambda rows: {"num_longer": int((rows["host_ratio"] > 1).sum()), "ratio": span(rows["host_ratio"])},
+            facts=lambda rows: {"num_longer": int((rows["host_ratio"] > 1).sum()), "ratio": span(rows["host_ratio"])},
         ),
         Claim(
             "projected_below",
             _differing(measured, "projected", band, longer=False),
             many(measured),
-            _ratio("projected_ratio", measured),
+            facts=_ratio("projected_ratio", measured),
         ),
         Claim("unsteady", _unsteady(measured), facts=_widest(measured)),
         Claim("processes", _apart(measured), facts=_of_processes),
@@ -169,7 +171,7 @@ def _charts(frames: Frames) -> list[Chart]:
     long = frames.measured.melt([*frames.by, "run_id"], clocks, var_name="clock", value_name="time_ns")
     long["clock"] = long["clock"].str.removesuffix("_ns").map(CLOCKS)
     options = {"order": list(CLOCKS.values()), "by": frames.by}
-    return [Chart("clocks", "dumbbell", "Forward time by clock", long, options)]
+    return [Chart("clocks", "dumbbell", "Forward time by clock", long, options=options)]
 
 
 def forward_times(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:

@@ -142,14 +142,16 @@ def _claims_of_time(frames: Frames) -> list[Claim]:
     trained, compared = frames.trained, frames.compared
     fastest = _fastest(trained, frames.keys, frames.bands)
     return [
-        Claim("always", trained, lambda rows: rows["faster"].all(), _gains),
-        Claim("partly", trained, lambda rows: _are_faster(rows) and not rows["faster"].all(), _gains),
-        Claim("never", trained, lambda rows: not _are_faster(rows), _gains),
-        Claim("forward_only", compared[compared["faster"]], lambda rows: trained.empty, largest("speedup")),
-        Claim("gain", trained[trained["faster"]], many(trained), largest("speedup")),
-        Claim("unseen", compared, lambda rows: many(rows)(rows[_unseen(rows)]), _unseen_facts),
-        Claim("fastest", fastest, lambda rows: many(rows)(rows[rows["leads"]]), _leader),
-        Claim("fastest_timed", fastest, lambda rows: rows["leads"].any() and _timed(rows)["num_other"] > 0, _timed),
+        Claim("always", trained, lambda rows: rows["faster"].all(), facts=_gains),
+        Claim("partly", trained, lambda rows: _are_faster(rows) and not rows["faster"].all(), facts=_gains),
+        Claim("never", trained, lambda rows: not _are_faster(rows), facts=_gains),
+        Claim("forward_only", compared[compared["faster"]], lambda rows: trained.empty, facts=largest("speedup")),
+        Claim("gain", trained[trained["faster"]], many(trained), facts=largest("speedup")),
+        Claim("unseen", compared, lambda rows: many(rows)(rows[_unseen(rows)]), facts=_unseen_facts),
+        Claim("fastest", fastest, lambda rows: many(rows)(rows[rows["leads"]]), facts=_leader),
+        Claim(
+            "fastest_timed", fastest, lambda rows: rows["leads"].any() and _timed(rows)["num_other"] > 0, facts=_timed
+        ),
     ]
 
 
@@ -162,7 +164,7 @@ def _claims_of_memory(frames: Frames, runs: pd.DataFrame) -> list[Claim]:
             "before",
             _before(frames.table, runs),
             lambda rows: (rows["predicted_bytes"] > rows["gpu_memory_bytes"]).all(),
-            largest("predicted_bytes"),
+            facts=largest("predicted_bytes"),
         ),
     ]
 
@@ -177,22 +179,22 @@ def _claims_of_kernels(frames: Frames, runs: pd.DataFrame, kernels: pd.DataFrame
             "matmuls_memory",
             frames.matmuls.dropna(subset="time_ns"),
             lambda rows: (rows["memory_ns"] > rows["compute_ns"]).all(),
-            lambda rows: {"of": rows.to_dict("records")},
+            facts=lambda rows: {"of": rows.to_dict("records")},
         ),
         Claim(
             "below_products",
             at_reference,
             lambda rows: (rows["forward_ns"] < rows["naive_products_ns"]).all(),
-            extremes("forward_ns"),
+            facts=extremes("forward_ns"),
         ),
-        Claim("inside", gone, lambda rows: rows["as_expected"].all(), _gone),
+        Claim("inside", gone, lambda rows: rows["as_expected"].all(), facts=_gone),
         Claim(
             "backward",
             at_reference,
             lambda rows: (rows["backward_ns"] < rows["naive_backward_low_ns"]).all(),
-            extremes("backward_ns"),
+            facts=extremes("backward_ns"),
         ),
-        Claim("launches", reference, lambda rows: (rows["launches"] < rows["naive_launches"]).all(), _fewest),
+        Claim("launches", reference, lambda rows: (rows["launches"] < rows["naive_launches"]).all(), facts=_fewest),
         Claim("cut", _cut(frames.table), facts=lambda rows: {"low": rows.iloc[0], "high": rows.iloc[-1]}),
     ]
 
@@ -202,7 +204,7 @@ def _claims_of_rates(frames: Frames) -> list[Claim]:
     fused = parts[(parts["attention"] != NAIVE) & parts["naive_forward_of_peak"].notna()]
     return [
         Claim("skips", parts[parts["full_of_any_peak"] > 1], facts=largest("full_of_any_peak")),
-        Claim("rate", fused, lambda rows: rows["forward_of_peak"].notna().any(), largest("forward_of_peak")),
+        Claim("rate", fused, lambda rows: rows["forward_of_peak"].notna().any(), facts=largest("forward_of_peak")),
     ]
 
 
@@ -358,7 +360,7 @@ def _lines(key: str, title: str, table: pd.DataFrame, value: str, unit: str) -> 
         "lines",
         title,
         rows.dropna(subset=[value]),
-        {"order": order, "value": value, "unit": f"{unit} (log scale)"},
+        options={"order": order, "value": value, "unit": f"{unit} (log scale)"},
     )
 
 

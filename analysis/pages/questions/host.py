@@ -135,9 +135,11 @@ def _claims(frames: Frames, kernels: pd.DataFrame, api: pd.DataFrame) -> list[Cl
         *_claims_of_compile(frames),
         *_claims_of_waiting(frames),
         *_claims_of_profiling(frames.captured, kernels, api),
-        Claim("grid", frames.grid, lambda rows: (rows["waits_share"] > 0).any(), extremes("waits_share")),
+        Claim("grid", frames.grid, lambda rows: (rows["waits_share"] > 0).any(), facts=extremes("waits_share")),
         *_claims_of_depth(frames.depth),
-        Claim("full", _full_queues(frames.grid), lambda rows: rows["operations"].nunique() > 2, _full(frames.grid)),
+        Claim(
+            "full", _full_queues(frames.grid), lambda rows: rows["operations"].nunique() > 2, facts=_full(frames.grid)
+        ),
     ]
 
 
@@ -145,14 +147,14 @@ def _claims_of_compile(frames: Frames) -> list[Claim]:
     pairs, over_default = frames.pairs, frames.over_default
     return [
         Claim("helped", _helped(pairs), facts=lambda rows: rows.iloc[0].to_dict()),
-        Claim("faster", pairs[_are_faster(pairs)], many(pairs), _speed(pairs)),
-        Claim("slower", pairs[pairs["differs"] & (pairs["ratio"] > 1)], many(pairs), _speed(pairs)),
+        Claim("faster", pairs[_are_faster(pairs)], many(pairs), facts=_speed(pairs)),
+        Claim("slower", pairs[pairs["differs"] & (pairs["ratio"] > 1)], many(pairs), facts=_speed(pairs)),
         Claim("same", pairs[~pairs["differs"]], facts=_speed(pairs)),
-        Claim("saved", _saved(pairs), lambda rows: len(rows) > 1, extremes("host_part")),
-        Claim("graphs_add", over_default, _graphs_help, _graphs_add),
+        Claim("saved", _saved(pairs), lambda rows: len(rows) > 1, facts=extremes("host_part")),
+        Claim("graphs_add", over_default, _graphs_help, facts=_graphs_add),
         Claim("graphs_add_nothing", over_default, lambda rows: not _graphs_help(rows)),
         Claim("launches", _launches(frames.captured, frames.by), facts=lambda rows: rows.iloc[0].to_dict()),
-        Claim("left", _left(frames.phases), lambda rows: rows["part"].min() > 0.5, extremes("part")),
+        Claim("left", _left(frames.phases), lambda rows: rows["part"].min() > 0.5, facts=extremes("part")),
     ]
 
 
@@ -161,9 +163,9 @@ def _claims_of_waiting(frames: Frames) -> list[Claim]:
     off = captured[captured["compile"] == OFF]
     return [
         Claim("idle", off, facts=extremes("idle_share")),
-        Claim("idle_only", off, lambda rows: not len(_helped(frames.pairs)), extremes("idle_share")),
-        Claim("cause", off, lambda rows: rows["launch_share"].max() > 0, extremes("launch_share")),
-        Claim("ahead", captured, lambda rows: rows["ahead_ns"].max() > 0, extremes("ahead_ns")),
+        Claim("idle_only", off, lambda rows: not len(_helped(frames.pairs)), facts=extremes("idle_share")),
+        Claim("cause", off, lambda rows: rows["launch_share"].max() > 0, facts=extremes("launch_share")),
+        Claim("ahead", captured, lambda rows: rows["ahead_ns"].max() > 0, facts=extremes("ahead_ns")),
     ]
 
 
@@ -173,7 +175,7 @@ def _claims_of_depth(pairs: pd.DataFrame) -> list[Claim]:
     tried = pairs[pairs["precision"].isin(slower["precision"])] if len(slower) else slower
     never = [of_one for _, of_one in precisions if not of_one["slower"].any()]
     return [
-        Claim("deeper_slower", slower, many(tried), lambda rows: _deeper_slower(rows, tried)),
+        Claim("deeper_slower", slower, many(tried), facts=lambda rows: _deeper_slower(rows, tried)),
         Claim(
             "deeper_never",
             pd.concat(never) if len(slower) and never else pairs.head(0),
@@ -185,10 +187,10 @@ def _claims_of_depth(pairs: pd.DataFrame) -> list[Claim]:
 def _claims_of_profiling(captured: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame) -> list[Claim]:
     allocations = _allocations(api, captured)
     return [
-        Claim("no_allocation", allocations, lambda rows: not rows["calls"].sum(), _allocated),
-        Claim("allocation", allocations, lambda rows: rows["calls"].sum() > 0, _allocated),
-        Claim("profiler", captured, lambda rows: rows["profiler_ratio"].max() > 1, extremes("profiler_ratio")),
-        Claim("no_modules", _modules(kernels, captured), _lost, lambda rows: {}),
+        Claim("no_allocation", allocations, lambda rows: not rows["calls"].sum(), facts=_allocated),
+        Claim("allocation", allocations, lambda rows: rows["calls"].sum() > 0, facts=_allocated),
+        Claim("profiler", captured, lambda rows: rows["profiler_ratio"].max() > 1, facts=extremes("profiler_ratio")),
+        Claim("no_modules", _modules(kernels, captured), _lost, facts=lambda rows: {}),
     ]
 
 
@@ -324,7 +326,7 @@ def _step_times(frames: Frames) -> Chart:
     rows["clock"] = rows["clock"].map(clocks)
     rows = rows.dropna(subset=["time_ns"]).sort_values(["context_length"], kind="stable")
     options = {"order": list(clocks.values()), "by": [*by, "compile"]}
-    return Chart("times", "dumbbell", "Training step and the GPU's work in it", rows, options)
+    return Chart("times", "dumbbell", "Training step and the GPU's work in it", rows, options=options)
 
 
 def _queues(frames: Frames) -> list[Chart]:
@@ -339,7 +341,7 @@ def _queues(frames: Frames) -> list[Chart]:
         title = f"The queue during a training step: {' · '.join(map(str, case))}"
         options = {"order": list(SERIES), "x_title": "ms since the first launch", "y_title": "operations in the queue"}
         rows = pd.concat(parts, ignore_index=True)
-        charts.append(Chart(f"queue-{len(charts)}", "traces", title, rows, options))
+        charts.append(Chart(f"queue-{len(charts)}", "traces", title, rows, options=options))
     return charts
 
 

@@ -153,8 +153,8 @@ def _charts(frames: Frames) -> list[Chart]:
     longest = frames.families.merge(_longest(frames.training)[CASE], on=CASE)
     title = "What a training step is spent on"
     return [
-        Chart("families", "stacked_shares", title, frames.families, {"by": CASE, **options}),
-        Chart("longest", "stacked_times", _title_of_longest(longest), longest, {"by": CASE, **options}),
+        Chart("families", "stacked_shares", title, frames.families, options={"by": CASE, **options}),
+        Chart("longest", "stacked_times", _title_of_longest(longest), longest, options={"by": CASE, **options}),
     ]
 
 

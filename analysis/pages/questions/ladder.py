@@ -206,10 +206,12 @@ def _claims(frames: Frames) -> list[Claim]:
     tested = above[above["predicted_ns"].notna()]
     return [
         Claim("together", _top(frames.shown), facts=extremes("speedup")),
-        Claim("short", top[top["speedup"] < SMALL_GAIN], _are_host_limited, out_of(top, extremes("context_length"))),
+        Claim(
+            "short", top[top["speedup"] < SMALL_GAIN], _are_host_limited, facts=out_of(top, extremes("context_length"))
+        ),
         Claim("first", frames.first, facts=_first),
         Claim("each", frames.first.merge(frames.shown[CASE].drop_duplicates(), on=CASE), facts=_each),
-        Claim("compile", of_rung[COMPILED], lambda rows: bool((rows["at_least"] > 1).all()), _span_of_gains),
+        Claim("compile", of_rung[COMPILED], lambda rows: bool((rows["at_least"] > 1).all()), facts=_span_of_gains),
         Claim("graphs", of_rung[GRAPHS], facts=extremes("gain")),
         Claim("by_host", _slower_by_host(frames.shown), facts=extremes("slower_host")),
         Claim(
@@ -272,7 +274,11 @@ def _charts(frames: Frames) -> list[Chart]:
     title = f"All changes together make a training step {_in_words(top)} times as fast"
     rows["rung"] = rows["rung"].replace(IN_CHART)
     options = {"by": [*CASE, "rung"], "order": [MEASURED, PREDICTED], "unit": "times as fast as FP32"}
-    return [Chart("ladder", "bars_with_marks", title if len(rows) else "A training step, rung by rung", rows, options)]
+    return [
+        Chart(
+            "ladder", "bars_with_marks", title if len(rows) else "A training step, rung by rung", rows, options=options
+        )
+    ]
 
 
 def _in_words(ratios: pd.Series) -> str:

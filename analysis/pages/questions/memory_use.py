@@ -120,11 +120,11 @@ def _claims(frames: Frames) -> list[Claim]:
 def _prediction_claims(frames: Frames) -> list[Claim]:
     """How far predicted peak allocated is off."""
     return [
-        Claim("exact", frames.errors, lambda rows: (rows["error"].abs() < TOLERANCE).all(), _worst),
-        Claim("inexact", frames.errors, lambda rows: (rows["error"].abs() >= TOLERANCE).any(), _worst),
+        Claim("exact", frames.errors, lambda rows: (rows["error"].abs() < TOLERANCE).all(), facts=_worst),
+        Claim("inexact", frames.errors, lambda rows: (rows["error"].abs() >= TOLERANCE).any(), facts=_worst),
         Claim("elsewhere", frames.elsewhere, facts=_worst),
-        Claim("followers", frames.excess, _everywhere, _least_and_most),
-        Claim("casts", frames.casts, lambda rows: (rows["kept"] > rows["casts"]).any(), _most_rounded),
+        Claim("followers", frames.excess, _everywhere, facts=_least_and_most),
+        Claim("casts", frames.casts, lambda rows: (rows["kept"] > rows["casts"]).any(), facts=_most_rounded),
     ]
 
 
@@ -132,11 +132,18 @@ def _cap_claims(frames: Frames) -> list[Claim]:
     """Which capped runs ran out, and where."""
     fates, oom = frames.fates, frames.oom
     return [
-        Claim("foreseen", fates, lambda rows: rows["as_predicted"].all(), _outcomes),
-        Claim("unforeseen", fates, lambda rows: not rows["as_predicted"].all(), _outcomes),
+        Claim("foreseen", fates, lambda rows: rows["as_predicted"].all(), facts=_outcomes),
+        Claim("unforeseen", fates, lambda rows: not rows["as_predicted"].all(), facts=_outcomes),
         Claim("phases", oom, facts=_phases),
-        Claim("second_step", oom[oom["status_step"] == 1], lambda rows: rows["first_step_fits"].any(), _second_step),
-        Claim("unused", oom, lambda rows: (rows["unused_bytes"] > rows["asked_bytes"]).any(), largest("unused_bytes")),
+        Claim(
+            "second_step", oom[oom["status_step"] == 1], lambda rows: rows["first_step_fits"].any(), facts=_second_step
+        ),
+        Claim(
+            "unused",
+            oom,
+            lambda rows: (rows["unused_bytes"] > rows["asked_bytes"]).any(),
+            facts=largest("unused_bytes"),
+        ),
     ]
 
 
@@ -150,13 +157,13 @@ def _content_claims(frames: Frames) -> list[Claim]:
     in_peak = of("activations", "peak", "highest", "activations_share")
     in_peak = in_peak[in_peak["highest"] != ranges.OPTIMIZER]
     return [
-        Claim("turns", shares, _turns, extremes("activations_share")),
-        Claim("fills", in_peak, lambda rows: _known(rows) and not _turns(shares), extremes("activations_share")),
-        Claim("activations", in_peak, _known, extremes("activations_share")),
-        Claim("softmax", of("softmax", "activations", "softmax_share"), _known, extremes("softmax_share")),
-        Claim("parameters", of(*USES[:3], "parameter_bytes"), _as_rounded, extremes("parameter_bytes")),
-        Claim("peak_phase", of("peak", "highest"), _short_in_optimizer, _highest),
-        Claim("reserved", of("peak", "reserved", "reserved_ratio"), _known, extremes("reserved_ratio")),
+        Claim("turns", shares, _turns, facts=extremes("activations_share")),
+        Claim("fills", in_peak, lambda rows: _known(rows) and not _turns(shares), facts=extremes("activations_share")),
+        Claim("activations", in_peak, _known, facts=extremes("activations_share")),
+        Claim("softmax", of("softmax", "activations", "softmax_share"), _known, facts=extremes("softmax_share")),
+        Claim("parameters", of(*USES[:3], "parameter_bytes"), _as_rounded, facts=extremes("parameter_bytes")),
+        Claim("peak_phase", of("peak", "highest"), _short_in_optimizer, facts=_highest),
+        Claim("reserved", of("peak", "reserved", "reserved_ratio"), _known, facts=extremes("reserved_ratio")),
     ]
 
 
@@ -273,7 +280,13 @@ def _charts(frames: Frames) -> list[Chart]:
     limits = {f"{size} GB": device_memory.limit_of(size) for size in GPU_SIZES}
     options = {"by": frames.by, "order": list(PARTS), "limits": limits}
     return [
-        Chart("peak", "stacked_bytes", "Peak allocated in a training step, and what GPUs leave to it", parts, options)
+        Chart(
+            "peak",
+            "stacked_bytes",
+            "Peak allocated in a training step, and what GPUs leave to it",
+            parts,
+            options=options,
+        )
     ]
 
 

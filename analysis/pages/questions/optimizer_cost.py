@@ -174,13 +174,13 @@ def _fused_claims(frames: Frames) -> list[Claim]:
             "fused",
             run_grid.only(fused, *KERNEL),
             lambda rows: is_faster(rows).all(),
-            lambda rows: {"speedup": span(rows["kernel_speedup"])},
+            facts=lambda rows: {"speedup": span(rows["kernel_speedup"])},
         ),
         Claim(
             "fused_not_always",
             run_grid.only(fused, *KERNEL),
             lambda rows: not is_faster(rows).all(),
-            lambda rows: {"num_faster": is_faster(rows).sum()},
+            facts=lambda rows: {"num_faster": is_faster(rows).sum()},
         ),
         _gain("timer", "time", fused),
         _gain("step", "step", fused),
@@ -188,7 +188,9 @@ def _fused_claims(frames: Frames) -> list[Claim]:
             "share",
             run_grid.only(frames.measured, "kernel_ns", "step_busy_ns", "kernel_share"),
             lambda rows: {BASE, "fused"} <= set(rows["optimizer"]),
-            lambda rows: {name: span(rows.loc[rows["optimizer"] == name, "kernel_share"]) for name in (BASE, "fused")},
+            facts=lambda rows: {
+                name: span(rows.loc[rows["optimizer"] == name, "kernel_share"]) for name in (BASE, "fused")
+            },
         ),
         Claim(
             "bytes",
@@ -196,9 +198,11 @@ def _fused_claims(frames: Frames) -> list[Claim]:
                 fused[fused["moved_bytes"].notna()], "fewer_bytes", "kernel_speedup", "moved_bytes", "kernel_ns"
             ),
             lambda rows: (rows["kernel_speedup"] < rows["fewer_bytes"]).all(),
-            lambda rows: {"fewer": rows["fewer_bytes"].max(), "speedup": span(rows["kernel_speedup"])},
+            facts=lambda rows: {"fewer": rows["fewer_bytes"].max(), "speedup": span(rows["kernel_speedup"])},
         ),
-        Claim("rate", run_grid.only(known, "rate", "of_copy"), lambda rows: (rows["of_copy"] > NEAR).all(), _rates),
+        Claim(
+            "rate", run_grid.only(known, "rate", "of_copy"), lambda rows: (rows["of_copy"] > NEAR).all(), facts=_rates
+        ),
     ]
 
 
@@ -211,14 +215,14 @@ def _unfused_claims(frames: Frames) -> list[Claim]:
             "foreach_launches",
             run_grid.only(frames.compared_of("foreach"), "launches", "fewer_launches"),
             lambda rows: (rows["fewer_launches"] > 1).all(),
-            lambda rows: {"fewer": span(rows["fewer_launches"])},
+            facts=lambda rows: {"fewer": span(rows["fewer_launches"])},
         ),
         *(
             Claim(
                 f"{name}_{how}",
                 run_grid.only(rows[rows["optimizer"] == name], *shown),
                 many(frames.compared_of(name)),
-                out_of(frames.compared_of(name), _speedups),
+                facts=out_of(frames.compared_of(name), _speedups),
             )
             for name in ("foreach", "loop")
             for how, rows in differing.items()
@@ -234,7 +238,7 @@ def _memory_claims(frames: Frames) -> list[Claim]:
             "foreach_memory",
             run_grid.only(foreach[foreach["extra_copies"].notna()], "extra_bytes", "extra_copies"),
             lambda rows: (rows["extra_copies"] >= 1).all(),
-            lambda rows: {"copies": span(rows["extra_copies"]), "most": highest(rows, "extra_bytes")},
+            facts=lambda rows: {"copies": span(rows["extra_copies"]), "most": highest(rows, "extra_bytes")},
         ),
         Claim(
             "fused_memory",
@@ -259,7 +263,7 @@ def _host_claims(frames: Frames) -> list[Claim]:
             "fused_prepares",
             run_grid.only(fused, *shown),
             lambda rows: (rows["boundary_wait"] > rows["launch_wait"]).all(),
-            lambda rows: {
+            facts=lambda rows: {
                 "launches": span(rows["launches"]),
                 "most": highest(rows, "boundary_wait"),
                 "launch_wait": rows["launch_wait"].max(),
@@ -359,13 +363,13 @@ def _charts(frames: Frames) -> list[Chart]:
     rates = labelled.drop(columns="share").rename(columns={"of_copy": "share"}).dropna(subset="share")
     options = {"order": list(LABELS.values()), "by": ["size"]}
     return [
-        Chart("times", "dumbbell", "GPU busy in the optimizer phase", times, options),
+        Chart("times", "dumbbell", "GPU busy in the optimizer phase", times, options=options),
         Chart(
             "rates",
             "grouped_bars",
             "Rate at which the optimizer's kernels move bytes",
             rates,
-            {**options, "unit": "% of the rate of a copy"},
+            options={**options, "unit": "% of the rate of a copy"},
         ),
     ]
 
@@ -442,7 +446,7 @@ def _gain(key: str, clock: str, rows: pd.DataFrame) -> Claim:
         key,
         run_grid.only(rows[_apart(rows, clock)], *names),
         lambda part: many(rows)(part) and (part[speedup] > 1).all(),
-        lambda part: {"num_all": len(rows), "speedup": span(part[speedup])},
+        facts=lambda part: {"num_all": len(rows), "speedup": span(part[speedup])},
     )
 
 

@@ -185,7 +185,7 @@ def _step_claims(frames: Frames) -> list[Claim]:
             "faster",
             run_grid.only(lower[apart], "step_ns", "step_min_ns", "step_max_ns", "step_speedup", "step_band_ns"),
             many(lower),
-            out_of(lower, _by_precision("step_speedup")),
+            facts=out_of(lower, _by_precision("step_speedup")),
         ),
         Claim(
             "not_faster",
@@ -196,7 +196,7 @@ def _step_claims(frames: Frames) -> list[Claim]:
             "waits",
             run_grid.only(late, "launch_wait", "launch_wait_fp32", "waits", "launches"),
             lambda rows: rows["launch_wait"].max() > rows["launch_wait_fp32"].max(),
-            lambda rows: {"high": highest(rows, "launch_wait"), "num_waiting": int(rows["waits"].sum())},
+            facts=lambda rows: {"high": highest(rows, "launch_wait"), "num_waiting": int(rows["waits"].sum())},
         ),
     ]
 
@@ -211,25 +211,25 @@ def _kernel_claims(frames: Frames) -> list[Claim]:
             "rest_too",
             gains,
             lambda rows: _products_gain(rows) and _rest_gains(rows),
-            lambda rows: {"most": rows["rest_speedup"].max()},
+            facts=lambda rows: {"most": rows["rest_speedup"].max()},
         ),
         Claim(
             "products_not_always",
             gains,
             lambda rows: not _products_gain(rows),
-            lambda rows: {"num_gaining": int((rows["products_speedup"] > 1).sum())},
+            facts=lambda rows: {"num_gaining": int((rows["products_speedup"] > 1).sum())},
         ),
         Claim(
             "products",
             run_grid.only(lower, "products_ns", "products_speedup"),
             _products_gain,
-            _by_precision("products_speedup"),
+            facts=_by_precision("products_speedup"),
         ),
         Claim(
             "rest",
             run_grid.only(lower, "rest_ns", "rest_speedup"),
             lambda rows: rows["rest_speedup"].notna().all(),
-            _by_precision("rest_speedup"),
+            facts=_by_precision("rest_speedup"),
         ),
         _family_claim("families_faster", frames.gaining, frames),
         _family_claim("families_slower", frames.losing, frames),
@@ -237,7 +237,7 @@ def _kernel_claims(frames: Frames) -> list[Claim]:
             "ceiling",
             run_grid.only(autocast, "kernel_speedup", "ceiling"),
             lambda rows: (rows["kernel_speedup"] < rows["ceiling"]).all(),
-            lambda rows: {"ceiling": span(rows["ceiling"]), "reached": span(rows["kernel_speedup"])},
+            facts=lambda rows: {"ceiling": span(rows["ceiling"]), "reached": span(rows["kernel_speedup"])},
         ),
     ]
 
@@ -245,7 +245,7 @@ def _kernel_claims(frames: Frames) -> list[Claim]:
 def _family_claim(key: str, families: pd.DataFrame, frames: Frames) -> Claim:
     rows = families[families["precision"] == "bf16"].drop(columns=["apart", "gains", "loses"])
     every = frames.others[frames.others["precision"] == "bf16"]
-    return Claim(key, rows, many(every), lambda rows: _by_family(rows, len(frames.autocast)))
+    return Claim(key, rows, many(every), facts=lambda rows: _by_family(rows, len(frames.autocast)))
 
 
 def _path_claims(frames: Frames) -> list[Claim]:
@@ -253,7 +253,7 @@ def _path_claims(frames: Frames) -> list[Claim]:
     lower = frames.lower
     paths = frames.paths[frames.paths["products"] > 0]
     return [
-        Claim("proven", paths, _as_declared, _proof),
+        Claim("proven", paths, _as_declared, facts=_proof),
         Claim(
             "not_as_declared",
             paths[paths["path"] != paths["precision"]],
@@ -263,7 +263,7 @@ def _path_claims(frames: Frames) -> list[Claim]:
             "rate_agrees",
             run_grid.only(lower[lower["over_slower_peak"].notna()], "product_rate", "over_slower_peak"),
             lambda rows: len(rows) == len(lower) and (rows["over_slower_peak"] > 1).all(),
-            _by_precision("over_slower_peak", slower=SLOWER),
+            facts=_by_precision("over_slower_peak", slower=SLOWER),
         ),
     ]
 
@@ -279,7 +279,7 @@ def _unchanged_claims(frames: Frames) -> list[Claim]:
             "casts",
             run_grid.only(autocast, "casts", "casts_fp32", "cast_ns", "cast_share", "launches", "launches_fp32"),
             lambda rows: (rows["casts"] > 0).all() and (rows["casts_fp32"] == 0).all(),
-            lambda rows: {
+            facts=lambda rows: {
                 "casts": rows["casts"].max(),
                 "share": span(rows["cast_share"]),
                 "launches": span(rows["launches"] / rows["launches_fp32"]),
@@ -289,7 +289,7 @@ def _unchanged_claims(frames: Frames) -> list[Claim]:
             "elementwise",
             run_grid.only(autocast, "fp32_elements_share", "bf16_elements_share", *elements),
             lambda rows: (rows["fp32_elements_share"] > 0).all(),
-            lambda rows: {"fp32": span(rows["fp32_elements_share"]), "bf16": span(rows["bf16_elements_share"])},
+            facts=lambda rows: {"fp32": span(rows["fp32_elements_share"]), "bf16": span(rows["bf16_elements_share"])},
         ),
         Claim(
             "tf32_bytes",
@@ -300,7 +300,7 @@ def _unchanged_claims(frames: Frames) -> list[Claim]:
             "optimizer",
             run_grid.only(in_fp32, *optimizer),
             lambda rows: len(rows) == len(lower) and rows[f"{OPTIMIZER_BUSY}_speedup"].notna().all(),
-            lambda rows: {
+            facts=lambda rows: {
                 "speedup": span(rows[f"{OPTIMIZER_BUSY}_speedup"]),
                 "largest": highest(rows, f"{OPTIMIZER_BUSY}_share"),
             },
@@ -309,7 +309,7 @@ def _unchanged_claims(frames: Frames) -> list[Claim]:
             "memory",
             run_grid.only(autocast, "peak_memory_bytes", "memory_saved"),
             lambda rows: (rows["memory_saved"] > 0).all(),
-            lambda rows: {"saved": span(rows["memory_saved"])},
+            facts=lambda rows: {"saved": span(rows["memory_saved"])},
         ),
     ]
 
@@ -317,7 +317,7 @@ def _unchanged_claims(frames: Frames) -> list[Claim]:
 def _use_claims(frames: Frames) -> list[Claim]:
     ok = _measured(frames.cases)
     known = ok[ok["mfu_measured"].notna()]
-    return [Claim("mfu", run_grid.only(known, "step_rate", "mfu_measured", "mfu_sheet"), _falls, _best_use)]
+    return [Claim("mfu", run_grid.only(known, "step_rate", "mfu_measured", "mfu_sheet"), _falls, facts=_best_use)]
 
 
 def _accuracy_claims(frames: Frames) -> list[Claim]:
@@ -328,7 +328,7 @@ def _accuracy_claims(frames: Frames) -> list[Claim]:
             numerics[numerics["logits_ratio"].notna()],
             facts=_by_precision("logits_ratio", "loss_millionths"),
         ),
-        Claim("coarser", precisions.coarser(numerics), lambda rows: (rows["times"] > 1).all(), _times_coarser),
+        Claim("coarser", precisions.coarser(numerics), lambda rows: (rows["times"] > 1).all(), facts=_times_coarser),
     ]
 
 
@@ -463,14 +463,19 @@ def _charts(frames: Frames) -> list[Chart]:
             "dumbbell",
             "Speed-up over FP32: the step, and its kernels",
             speedups,
-            {"order": list(PARTS.values()), "by": by, "unit": "times as fast as FP32 (log scale)", "value": "value"},
+            options={
+                "order": list(PARTS.values()),
+                "by": by,
+                "unit": "times as fast as FP32 (log scale)",
+                "value": "value",
+            },
         ),
         Chart(
             "mix",
             "stacked_times",
             _title_of_mix(frames.shares),
             frames.shares.assign(precision=frames.shares["precision"].map(LABELS)),
-            {"order": [key for key in kernel_families.FAMILIES if key in families], "by": by},
+            options={"order": [key for key in kernel_families.FAMILIES if key in families], "by": by},
         ),
     ]
 

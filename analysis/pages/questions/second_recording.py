@@ -126,16 +126,16 @@ def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
     differs = many(table)(moved)
     ratios = out_of(table, lambda rows: {"num_moved": len(moved), **extremes("step_ratio")(rows)})
     return [
-        Claim("same", table, _alike, _at_most("kernel_apart")),
-        Claim("not_same", table, lambda rows: not _alike(rows), _not_alike),
-        Claim("step_differs", table, lambda rows: differs, ratios),
-        Claim("step_same", table, lambda rows: not differs, ratios),
-        Claim("idle", table, lambda rows: differs, largest("step_apart")),
+        Claim("same", table, _alike, facts=_at_most("kernel_apart")),
+        Claim("not_same", table, lambda rows: not _alike(rows), facts=_not_alike),
+        Claim("step_differs", table, lambda rows: differs, facts=ratios),
+        Claim("step_same", table, lambda rows: not differs, facts=ratios),
+        Claim("idle", table, lambda rows: differs, facts=largest("step_apart")),
         Claim("top", table[same_top], facts=out_of(table)),
         Claim("top_differs", table[~same_top], facts=out_of(table, lambda rows: rows.iloc[0].to_dict())),
         Claim("gemm", table[table["gemm_apart"].notna()], facts=_at_most("gemm_apart")),
         Claim("families", frames.families, facts=largest("share_apart")),
-        Claim("judged", table, lambda rows: bands is not None, _num_judged),
+        Claim("judged", table, lambda rows: bands is not None, facts=_num_judged),
         Claim("apart", table[table["apart"]], facts=out_of(table)),
         Claim("spread", table, facts=lambda rows: {side: largest(f"{side}_spread")(rows) for side in (FIRST, SECOND)}),
     ]
@@ -194,7 +194,12 @@ def _charts(frames: Frames) -> list[Chart]:
             "dumbbell",
             "A training step in the second recording against the first",
             rows.assign(clock=rows["clock"].map(clocks)),
-            {"order": list(clocks.values()), "by": frames.by, "unit": "second ÷ first (log scale)", "value": "value"},
+            options={
+                "order": list(clocks.values()),
+                "by": frames.by,
+                "unit": "second ÷ first (log scale)",
+                "value": "value",
+            },
         )
     ]
 

@@ -106,13 +106,13 @@ def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
         Claim("largest", _largest(judged), facts=extremes("share")),
         Claim("smallest", _smallest(judged), facts=extremes("share")),
         Claim("cache", judged[judged["faster_than_memory"]], facts=_cached(len(judged))),
-        Claim("no_cache", judged, lambda rows: not rows["faster_than_memory"].any(), extremes("share")),
-        Claim("vectorised", _beside(frames.every, bands.kernel if bands else None), _exp_is_faster, _vectorised),
+        Claim("no_cache", judged, lambda rows: not rows["faster_than_memory"].any(), facts=extremes("share")),
+        Claim("vectorised", _beside(frames.every, bands.kernel if bands else None), _exp_is_faster, facts=_vectorised),
         Claim("beyond_cache", bound[bound["score_bytes"] > (l2_bytes or math.inf)], facts=extremes("over_bound")),
-        Claim("small_only", bound, _all_in(l2_bytes), extremes("over_bound")),
-        Claim("cache_unknown", bound, lambda rows: l2_bytes is None, extremes("over_bound")),
+        Claim("small_only", bound, _all_in(l2_bytes), facts=extremes("over_bound")),
+        Claim("cache_unknown", bound, lambda rows: l2_bytes is None, facts=extremes("over_bound")),
         Claim("bound", bound, facts=extremes("over_bound")),
-        Claim("no_peaks", measured, lambda rows: rows["over_bound"].isna().all(), _rates),
+        Claim("no_peaks", measured, lambda rows: rows["over_bound"].isna().all(), facts=_rates),
         Claim("traffic", measured, facts=extremes("times_least")),
     ]
 
@@ -165,7 +165,7 @@ def _charts(frames: Frames) -> list[Chart]:
     groups = {name: group for group in ("max, sum", "exp", "subtract, divide") for name in group.split(", ")}
     rows = frames.judged.assign(scope=frames.judged["kernel"].map(groups))
     options = {"order": list(dict.fromkeys(groups.values())), "by": frames.by, "unit": "% of measured bandwidth"}
-    return [Chart("shares", "grouped_bars", "Share of the measured bandwidth", rows, options)]
+    return [Chart("shares", "grouped_bars", "Share of the measured bandwidth", rows, options=options)]
 
 
 def _work(runs: pd.DataFrame) -> pd.DataFrame:

@@ -98,9 +98,9 @@ def _claims(frames: Frames) -> list[Claim]:
     return [
         Claim("most_frequent", forward, facts=_most_frequent),
         Claim("share", forward, facts=extremes("share")),
-        Claim("same", training, lambda rows: _is_same(rows).all(), _same),
-        Claim("partly_same", training, lambda rows: _is_same(rows).any() and not _is_same(rows).all(), _same),
-        Claim("other", training, lambda rows: not _is_same(rows).any(), _same),
+        Claim("same", training, lambda rows: _is_same(rows).all(), facts=_same),
+        Claim("partly_same", training, lambda rows: _is_same(rows).any() and not _is_same(rows).all(), facts=_same),
+        Claim("other", training, lambda rows: not _is_same(rows).any(), facts=_same),
         Claim("leads_training", training, facts=lambda rows: _leading(forward, rows)),
         Claim("gemm", measured, lambda rows: (rows["family"] == "gemm").all()),
         *_claims_of_tiles(frames),
@@ -118,9 +118,9 @@ def _claims_of_tiles(frames: Frames) -> list[Claim]:
     ends = rows.drop_duplicates(["run_id", "phase"])[[*frames.by, "run_id", "phase"]]
     ends = ends.merge(tiles.ends(rows, SEEN), on=["run_id", "phase"])
     return [
-        Claim("tile", lead, lambda rows: set(rows["phase"]) == set(tiles.PASSES), _leading_tiles),
-        Claim("unaligned", aligned, lambda rows: (rows["alignment"] == UNALIGNED).any(), _unaligned),
-        Claim("small_tiles", ends, lambda rows: (rows["ratio"] < 1).mean() > 0.5, _small_tiles),
+        Claim("tile", lead, lambda rows: set(rows["phase"]) == set(tiles.PASSES), facts=_leading_tiles),
+        Claim("unaligned", aligned, lambda rows: (rows["alignment"] == UNALIGNED).any(), facts=_unaligned),
+        Claim("small_tiles", ends, lambda rows: (rows["ratio"] < 1).mean() > 0.5, facts=_small_tiles),
     ]
 
 
@@ -247,7 +247,7 @@ def _worded(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _charts(frames: Frames) -> list[Chart]:
     options = {"by": frames.by, "order": list(SCOPES.values())}
-    return [Chart("shares", "grouped_bars", "Share of the top kernel", _measured(frames.top), options)]
+    return [Chart("shares", "grouped_bars", "Share of the top kernel", _measured(frames.top), options=options)]
 
 
 def _measured(top: pd.DataFrame) -> pd.DataFrame:

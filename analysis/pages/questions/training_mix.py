@@ -82,11 +82,13 @@ def _claims(frames: Frames) -> list[Claim]:
     phases = _measured(frames.phases)
     optimizer = phases[phases["phase"] == ranges.OPTIMIZER].drop_duplicates("run_id")
     return [
-        Claim("gemm_falls", gemm, lambda rows: (rows["change"] < 0).all(), _change),
-        Claim("gemm_rises", gemm, lambda rows: (rows["change"] > 0).all(), _change),
-        Claim("gemm_mixed", gemm, lambda rows: (rows["change"] > 0).any() and (rows["change"] < 0).any(), _change),
+        Claim("gemm_falls", gemm, lambda rows: (rows["change"] < 0).all(), facts=_change),
+        Claim("gemm_rises", gemm, lambda rows: (rows["change"] > 0).all(), facts=_change),
+        Claim(
+            "gemm_mixed", gemm, lambda rows: (rows["change"] > 0).any() and (rows["change"] < 0).any(), facts=_change
+        ),
         Claim("gains", others[others["change"] > 0], facts=largest("change")),
-        Claim("optimizer", optimizer, lambda rows: set(rows["family"]) == {"elementwise"}, _optimizer),
+        Claim("optimizer", optimizer, lambda rows: set(rows["family"]) == {"elementwise"}, facts=_optimizer),
         Claim("backward", _with_backward(frames.phase_shares), facts=_backward),
         Claim("top_module", _top_modules(frames.modules), facts=_most_frequent_module),
         Claim("module_ratio", _of_both_passes(frames.modules), facts=extremes("ratio")),
@@ -142,14 +144,14 @@ def _charts(frames: Frames) -> list[Chart]:
             "stacked_shares",
             "Forward pass and training step",
             _measured(frames.scopes),
-            {"by": frames.by, "order": frames.order, "row": "scope"},
+            options={"by": frames.by, "order": frames.order, "row": "scope"},
         ),
         Chart(
             "phases",
             "stacked_shares",
             "Phase by phase",
             _pooled(_measured(frames.phases)),
-            {"by": ["phase"], "order": frames.order},
+            options={"by": ["phase"], "order": frames.order},
         ),
     ]
 

@@ -184,8 +184,10 @@ def _number_claims(frames: Frames) -> list[Claim]:
         Claim("answered", answered, facts=lambda rows: {"cases": rows.to_dict("records")}),
         Claim("unanswered", unanswered, facts=_first_of(known)),
         Claim("enough", first_steps.enough_warm_up(medians, frames.spreads), facts=largest("warm_up")),
-        Claim("mean", _of(numbers, 0, "mean"), lambda rows: rows["error"].max() > TOLERANCES[0], extremes("error")),
-        Claim("median", _of(numbers, 0, "median"), lambda rows: rows["error"].notna().all(), extremes("error")),
+        Claim(
+            "mean", _of(numbers, 0, "mean"), lambda rows: rows["error"].max() > TOLERANCES[0], facts=extremes("error")
+        ),
+        Claim("median", _of(numbers, 0, "median"), lambda rows: rows["error"].notna().all(), facts=extremes("error")),
         Claim("too_fine", tolerances[tolerances["num_steps"].isna()], facts=extremes("tolerance")),
         Claim("main_number", needed[needed["main_error"].notna()], facts=largest("main_error")),
         Claim("short_number", needed[needed["short_error"].notna()], facts=largest("short_error")),
@@ -199,12 +201,14 @@ def _process_claims(frames: Frames) -> list[Claim]:
     outside = (beside["main_ns"] < beside["median_min_ns"]) | (beside["main_ns"] > beside["median_max_ns"])
     return [
         Claim("processes", unlike, facts=_first_of(spreads)),
-        Claim("alike", spreads, lambda rows: not len(unlike) and rows["between"].notna().any(), extremes("within")),
+        Claim(
+            "alike", spreads, lambda rows: not len(unlike) and rows["between"].notna().any(), facts=extremes("within")
+        ),
         Claim("between", spreads[spreads["between"] > spreads["within"]], facts=_first_of(spreads)),
         Claim("within", spreads[spreads["between"] <= spreads["within"]], facts=_first_of(spreads)),
-        Claim("sessions", frames.sessions, lambda rows: rows.duplicated(CASE).any(), _apart_most),
+        Claim("sessions", frames.sessions, lambda rows: rows.duplicated(CASE).any(), facts=_apart_most),
         Claim("main_outside", beside[outside], facts=_furthest(beside)),
-        Claim("main_inside", beside, lambda rows: not outside.any(), _furthest(beside)),
+        Claim("main_inside", beside, lambda rows: not outside.any(), facts=_furthest(beside)),
     ]
 
 
@@ -212,15 +216,15 @@ def _first_step_claims(frames: Frames) -> list[Claim]:
     """How long the first step takes, on what, and what the GPU does in it."""
     parts, kernels = frames.anatomy, frames.kernels
     return [
-        Claim("first", frames.spreads, lambda rows: rows["first_ratio"].min() > 1, extremes("first_ratio")),
-        Claim("largest", parts, _slower_first, _largest),
-        Claim("called", parts[parts["component"] == "allocation"], _slower_first, extremes("share")),
-        Claim("unseen", parts[parts["component"] == "outside"], _slower_first, extremes("share")),
-        Claim("gpu_same", kernels, lambda rows: _alike(rows["busy_ratio"]), extremes("busy_ratio")),
-        Claim("gpu_differs", kernels, lambda rows: not _alike(rows["busy_ratio"]), extremes("busy_ratio")),
-        Claim("loading", kernels, _first_launches_load, extremes("new_share")),
-        Claim("state", kernels, _state_only, extremes("extra_kernels")),
-        Claim("no_tuning", kernels, lambda rows: (rows["extra_products"] == 0).all(), extremes("extra_kernels")),
+        Claim("first", frames.spreads, lambda rows: rows["first_ratio"].min() > 1, facts=extremes("first_ratio")),
+        Claim("largest", parts, _slower_first, facts=_largest),
+        Claim("called", parts[parts["component"] == "allocation"], _slower_first, facts=extremes("share")),
+        Claim("unseen", parts[parts["component"] == "outside"], _slower_first, facts=extremes("share")),
+        Claim("gpu_same", kernels, lambda rows: _alike(rows["busy_ratio"]), facts=extremes("busy_ratio")),
+        Claim("gpu_differs", kernels, lambda rows: not _alike(rows["busy_ratio"]), facts=extremes("busy_ratio")),
+        Claim("loading", kernels, _first_launches_load, facts=extremes("new_share")),
+        Claim("state", kernels, _state_only, facts=extremes("extra_kernels")),
+        Claim("no_tuning", kernels, lambda rows: (rows["extra_products"] == 0).all(), facts=extremes("extra_kernels")),
     ]
 
 
@@ -326,7 +330,7 @@ def _step_by_step(timed: pd.DataFrame) -> Chart:
         "y_title": "ms (log scale)",
         "log": True,
     }
-    return Chart("steps", "traces", "Every step from the first on: one line a process", rows, options)
+    return Chart("steps", "traces", "Every step from the first on: one line a process", rows, options=options)
 
 
 def _after(warm_up: int) -> str:
@@ -352,7 +356,7 @@ def _convergence(timed: pd.DataFrame) -> list[Chart]:
         title = (
             f"How far a median is off the number of its case, worst process: {case['size']} · {case['context_length']}"
         )
-        charts.append(Chart(f"convergence-{len(charts)}", "traces", title, drawn[drawn["y"] > 0], options))
+        charts.append(Chart(f"convergence-{len(charts)}", "traces", title, drawn[drawn["y"] > 0], options=options))
     return charts
 
 
