@@ -24,7 +24,7 @@ COMMANDS = {
     ),
     "predict": (
         "analysis.commands:predict",
-        "Predict the step of recorded runs with TF32, BF16, fused attention or fused AdamW.",
+        "Predict the step of recorded runs with TF32, BF16, fused attention or AdamW, and of scripts compiled, too.",
     ),
     "profile": (
         "jobs.profile:profile",

@@ -144,11 +144,15 @@ def test_a_link_to_a_run_is_read_out_with_its_case(site):
     assert "small, context 128, train_step" in spoken
 
 
+def _words_of(line):
+    return html.unescape(re.sub(r"<[^>]+>", "", line))
+
+
 def test_pages_with_numbers_of_runs_say_what_these_were_measured_in(site):
     names = ("forward-time", "top-kernel", "bounds", "reconciliation", "runs", "kernels", "cuda-calls", "telemetry")
     for page in (site / "index.html", *(site / "report" / f"{name}.html" for name in names)):
         lines = re.findall(r'<p class="conditions">(Measured in: .*?)</p>', page.read_text())
-        assert [html.unescape(line).removeprefix("Measured in: ") for line in lines] == [
+        assert [_words_of(line).removeprefix("Measured in: ") for line in lines] == [
             "FP32 without tensor cores; batch 4; unfused (eager) attention; not compiled; reference AdamW;"
             " NVIDIA H200; n = 1 process × 10 steps."
         ], page
