@@ -1,0 +1,163 @@
+"""Has a script's steps followed and left alone by turns. Loaded by its path into the script, before it imports torch.
+
+What follows a script in its unprofiled steps is put in and taken out again where the script prints that a step is over,
+so that both kinds of step are of one process, and a change of the host's speed falls on both. See by_turns.
+"""
+
+import builtins
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PACKAGE = "profiler_job_injected"
+SETTINGS = "PROFILER_JOB_TURNS"
+"""Environment variable with the `Settings` as JSON."""
+
+WARM_UP = 15
+"""Steps before the first turn."""
+
+
+class Settings(NamedTuple):
+    """injected: folder of what follows scripts. out: file for the steps. mark: how the line begins that the script
+    prints at the end of each step. pairs: of turns, after which the script ends. steps: in a turn."""
+
+    injected: str
+    out: str
+    mark: str
+    pairs: int
+    steps: int
+
+
+class Turns:
+    """Which kind of step is on, and the steps so far."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.is_followed = True
+        self.hooks: list[list] = []  # [register, hook, handle] of an optimizer's step
+        self.steps: list[dict] = []
+        self.num_seen = 0
+        self.began_at = 0
+        self.num_before = 0  # steps followed before the first turn
+        self.random = random.Random(0)
+        self.follower: Any = None
+
+    def follow(self) -> None:
+        """Follow the script as `profile` does, for ever in the stage in which steps are only timed."""
+        package = ModuleSpec(PACKAGE, None, is_package=True)
+        package.submodule_search_locations = [self.settings.injected]
+        sys.modules[PACKAGE] = module_from_spec(package)
+        follow = import_module(f"{PACKAGE}.follow")
+        optimizer = import_module("torch.optim.optimizer")
+        follow.wrapped = self.switched(follow.wrapped)
+        for name in ("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"):
+            setattr(optimizer, name, self.kept(getattr(optimizer, name)))
+        plan = follow.Plan(out=f"{self.settings.out}.ranks", skip=WARM_UP - 5, steps=sys.maxsize)
+        self.follower = follow.install(plan)
+
+    def switched(self, wrapped: Callable) -> Callable:
+        """`wrapped`, where the function comes back in the steps that are left alone."""
+
+        def switch(holder: Any, name: str, around: Callable) -> None:
+            bare = getattr(holder, name)
+            wrapped(holder, name, around)
+            followed = getattr(holder, name)
+
+            def call(*args: Any, **options: Any) -> Any:
+                return followed(*args, **options) if self.is_followed else bare(*args, **options)
+
+            setattr(holder, name, call)
+
+        return switch
+
+    def kept(self, register: Callable) -> Callable:
+        def keep(hook: Callable) -> Any:
+            self.hooks.append([register, hook, register(hook)])
+            return self.hooks[-1][2]
+
+        return keep
+
+    def turn(self) -> None:
+        """Followed after bare, or bare after followed; which of a pair comes first is drawn."""
+        turn = len(self.steps) // self.settings.steps
+        self.is_followed = self.random.random() < 0.5 if turn % 2 == 0 else not self.is_followed
+        for hook in self.hooks:
+            hook[2].remove()
+            if self.is_followed:
+                hook[2] = hook[0](hook[1])
+        follower = self.follower
+        while follower.hooks:
+            follower.hooks.pop().remove()
+        if self.is_followed:
+            for model in follower.models:  # of a script without an optimizer
+                follower.hooks.append(model.register_forward_pre_hook(follower.before_call))
+                follower.hooks.append(model.register_forward_hook(follower.after_call, always_call=True))
+
+    def end_step(self) -> None:
+        now = time.perf_counter_ns()
+        self.num_seen += 1
+        if self.num_seen <= WARM_UP:
+            return
+        if self.began_at:
+            self.steps.append({"is_followed": self.is_followed, "ns": now - self.began_at})
+        else:
+            self.num_before = len(self.follower.clock)
+        if len(self.steps) % self.settings.steps == 0:
+            if len(self.steps) == 2 * self.settings.pairs * self.settings.steps:
+                self.finish()
+            self.turn()
+        self.began_at = time.perf_counter_ns()
+
+    def finish(self) -> None:
+        num_followed = len(self.follower.clock) - self.num_before
+        facts = {"stage": self.follower.stage.name, "num_followed": num_followed, "steps": self.steps}
+        Path(self.settings.out).write_text(json.dumps(facts), encoding="utf-8")
+        sys.stdout.flush()
+        os._exit(0)  # a library may catch SystemExit, and ask its workers to end
+
+
+class AfterTorch:
+    """Calls `then` once torch is imported."""
+
+    def __init__(self, then: Callable[[], None]):
+        self.then = then
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        spec = find_spec(name)
+        assert spec and spec.loader
+        import_torch = spec.loader.exec_module
+
+        def import_and_call(module: Any) -> None:
+            import_torch(module)
+            self.then()
+
+        spec.loader.exec_module = import_and_call  # type: ignore[method-assign]
+        return spec
+
+
+def install() -> None:
+    settings = Settings(**json.loads(os.environ[SETTINGS]))
+    turns, process, bare_print = Turns(settings), os.getpid(), builtins.print
+
+    def print_or_end_step(*args: Any, **options: Any) -> None:
+        if args and str(args[0]).startswith(settings.mark) and os.getpid() == process:
+            turns.end_step()
+        else:
+            bare_print(*args, **options)
+
+    builtins.print = print_or_end_step
+    sys.meta_path.insert(0, AfterTorch(turns.follow))  # type: ignore[arg-type]
+
+
+install()
