@@ -30,7 +30,6 @@ Names are made harmless in every form: what is inside a profile is not trusted.
 """
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -46,12 +45,10 @@ from analysis.show import index
 from analysis.show.forms import as_csv, as_markdown, as_text, section_as_csv
 from analysis.show.profiles import profiles_in
 from analysis.show.reader import Reader
-from analysis.show.values import printable
+from analysis.show.values import printable, terminal_width
 
 Format = Literal["text", "json", "csv", "md"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-WIDTH, LEAST_WIDTH = 120, 60
-"""Columns where nobody says how many the terminal has, and fewest."""
 
 
 def show(
@@ -90,7 +87,7 @@ def show(
         from analysis.show.write_pages import write_pages  # what draws takes time to import
 
         return write_pages(reader, captures, html, top, several, out, err)
-    width = max(shutil.get_terminal_size((WIDTH, 24)).columns, LEAST_WIDTH)
+    width = terminal_width()
     if form in ("text", "md") and (selection.sections or not has_folder):
         printed = partial(as_text, top=top, width=width) if form == "text" else partial(as_markdown, top=top)
         for number, text in enumerate(reader.each(captures, printed)):

@@ -14,7 +14,7 @@ from analysis.reference.element_types import ELEMENT_TYPES, element_type
 from analysis.reference.kernel_families import FAMILIES, Taxonomy
 from analysis.reference.kernel_names import shorten
 from analysis.show.profiles import profiles_in
-from analysis.show.values import printable, shown, time_text
+from analysis.show.values import WIDTH, printable, shown, terminal_width, time_text, wrapped
 from jobs.contract.words import counted
 
 MOST_CLOSE = 5
@@ -36,13 +36,14 @@ def explain(
     name: a kernel, an API call, a kernel family or rule; with profiles also a part of the name of a kernel or call in
     them, of which several are listed, `top` at most (0: all). Returns the exit code: 0, or 2 where there was an error.
     """
+    width = terminal_width()
     try:
         taxonomy = kernel_families.with_user_rules(rules) if rules else kernel_families.BUILT_IN
     except ValueError as error:
         err(printable(f"error: {error}"))
         return 2
     if not profiles:
-        lines = describe(name, taxonomy)
+        lines = describe(name, taxonomy, width)
         return _give(lines, _unknown(name, taxonomy), out, err)
     code = 0
     profiles = [profile for path in profiles for profile in profiles_in(path) or [path]]
@@ -59,7 +60,7 @@ def explain(
             continue
         if number:
             out("")
-        lines = describe_in(name, summary, taxonomy, top)
+        lines = describe_in(name, summary, taxonomy, top, width)
         code = _give(lines, _unknown(name, taxonomy, summary), out, err) or code
     return code
 
@@ -72,19 +73,19 @@ def _give(lines: list[str], problem: str, out: Callable[[str], None], err: Calla
     return 0 if lines else 2
 
 
-def describe(name: str, taxonomy: Taxonomy = kernel_families.BUILT_IN) -> list[str]:
-    """What the reference data say of `name`, a kernel, an API call, a family or a rule; nothing where they know none
-    of that name."""
+def describe(name: str, taxonomy: Taxonomy = kernel_families.BUILT_IN, width: int = WIDTH) -> list[str]:
+    """What the reference data say of `name`, a kernel, an API call, a family or a rule, in a terminal of so many
+    columns; nothing where they know none of that name. Names and patterns stay in one piece, to be copied."""
     if family := _family_called(name):
-        return _of_family(family, taxonomy)
+        return _of_family(family, taxonomy, width)
     if rule := next((rule for rule in taxonomy.rules if rule.name == name), None):
-        return [f"{name}: a rule of the family {FAMILIES[rule.family].label}", *_of_rule(rule)]
+        return [f"{name}: a rule of the family {FAMILIES[rule.family].label}", *_of_rule(rule, width)]
     if _LOOKS_LIKE_API.fullmatch(name):
-        return _of_call(name)
-    return _of_kernel(name, taxonomy) if taxonomy.family(name) != kernel_families.OTHER else []
+        return _of_call(name, width)
+    return _of_kernel(name, taxonomy, width) if taxonomy.family(name) != kernel_families.OTHER else []
 
 
-def describe_in(name: str, summary: Summary, taxonomy: Taxonomy, top: int) -> list[str]:
+def describe_in(name: str, summary: Summary, taxonomy: Taxonomy, top: int, width: int = WIDTH) -> list[str]:
     """What `name` is and what the profile has of it; where it is a part of several names, these; nothing where neither
     the profile nor the reference data have it."""
     source = summary.capture["source"]
@@ -93,19 +94,19 @@ def describe_in(name: str, summary: Summary, taxonomy: Taxonomy, top: int) -> li
     if family and family.key in set(families["family"]):
         row = families[families["family"] == family.key].iloc[0]
         members = kernels[kernels["family"] == family.key]
-        return [*_of_family(family, taxonomy), _kernels_in(source, row), *_listed(members, top)]
+        return [*_of_family(family, taxonomy, width), _kernels_in(source, row), *_listed(members, top)]
     calls, names = _matching(name, api["name"]), _matching(name, kernels["name"])
     if family or len(calls) + len(names) == 0:
-        lines = describe(name, taxonomy)
+        lines = describe(name, taxonomy, width)
         return [*lines, f"In {source}: none"] if lines else []
     if len(calls) + len(names) > 1:
         heading = f"{name} is in {counted(len(calls) + len(names), 'name')} of {source}:"
         return [heading, *_listed(pd.concat([kernels.loc[names], api.loc[calls]]), top)]
     if len(names):
         row = kernels.loc[names[0]]
-        return [*_of_kernel(row["name"], taxonomy), _kernels_in(source, row)]
+        return [*_of_kernel(row["name"], taxonomy, width), _kernels_in(source, row)]
     row = api.loc[calls[0]]
-    lines = _of_call(row["name"]) or [f"{row['name']}: an API call that is not described here"]
+    lines = _of_call(row["name"], width) or [f"{row['name']}: an API call that is not described here"]
     lines.append(f"In {source}: {counted(row['calls'], 'call')}, {time_text(row['total_ns'])} of host time")
     if row["launches"]:
         latency = time_text(row["latency_median_ns"])
@@ -121,33 +122,38 @@ def _family_called(name: str) -> kernel_families.Family | None:
     return next((family for family in FAMILIES.values() if wanted in (family.key, family.label.casefold())), None)
 
 
-def _of_family(family: kernel_families.Family, taxonomy: Taxonomy) -> list[str]:
-    lines = [f"{family.label}: a family of kernels ({family.key})", family.explanation]
+def _of_family(family: kernel_families.Family, taxonomy: Taxonomy, width: int) -> list[str]:
+    lines = [f"{family.label}: a family of kernels ({family.key})", *wrapped(family.explanation, width)]
     rules = [rule for rule in taxonomy.rules if rule.family == family.key]
-    return [*lines, *(["Its rules:"] if rules else []), *(f"  {rule.name}: {rule.explanation}" for rule in rules)]
+    lines += ["Its rules:"] if rules else []
+    return [*lines, *(text for rule in rules for text in wrapped(f"{rule.name}: {rule.explanation}", width, "  "))]
 
 
-def _of_rule(rule: kernel_families.Rule) -> list[str]:
+def _of_rule(rule: kernel_families.Rule, width: int) -> list[str]:
     example = [f"Such as: {rule.example}"] if rule.example else []
-    return [rule.explanation, f"Recognised by: {rule.pattern}", *example]
+    return [*wrapped(rule.explanation, width), f"Recognised by: {rule.pattern}", *example]
 
 
-def _of_call(name: str) -> list[str]:
+def _of_call(name: str, width: int) -> list[str]:
     call = cuda_api.explain(name)
     if call is None:
         return []
     like = "" if call.name == cuda_api.base_name(name) else f", described with {call.name}"
-    return [f"{cuda_api.base_name(name)}: an API call{like}", f"{cuda_api.GROUPS[call.group]}.", call.explanation]
+    about = (f"{cuda_api.GROUPS[call.group]}.", call.explanation)
+    return [
+        f"{cuda_api.base_name(name)}: an API call{like}",
+        *(line for text in about for line in wrapped(text, width)),
+    ]
 
 
-def _of_kernel(name: str, taxonomy: Taxonomy) -> list[str]:
+def _of_kernel(name: str, taxonomy: Taxonomy, width: int) -> list[str]:
     known = taxonomy.classify(name)
     rule, family = kernel_families.rule(known, taxonomy), FAMILIES[known.family]
     lines = [f"{name}: a kernel", f"Family: {family.label} ({family.key})"]
     if rule is None:
-        return [*lines, family.explanation]
+        return [*lines, *wrapped(family.explanation, width)]
     part = f", part {rule.part}" if rule.part else ""
-    lines += [f"Rule: {rule.name}{part}", rule.explanation, f"Recognised by: {rule.pattern}"]
+    lines += [f"Rule: {rule.name}{part}", *wrapped(rule.explanation, width), f"Recognised by: {rule.pattern}"]
     if known.family in _ELEMENTS_IN_NAME and (elements := element_type(name)):
         lines.append(f"Type of the elements: {ELEMENT_TYPES[elements]}")
     gemm = gemm_names.parse(name) if known.family == "gemm" else None

@@ -1,9 +1,13 @@
 """Values of a summary as text: times, sizes, shares, and what is not trusted made harmless."""
 
 import re
+import shutil
 
 import pandas as pd
 from rich.cells import cell_len, chop_cells
+
+WIDTH, LEAST_WIDTH = 120, 60
+"""Columns where nobody says how many the terminal has, and fewest."""
 
 _HEADINGS = {
     "total_ns": "total",
@@ -127,6 +131,11 @@ def broken(text: str, width: int) -> list[str]:
             else:
                 lines.append(piece)
     return lines
+
+
+def terminal_width() -> int:
+    """Columns of the terminal."""
+    return max(shutil.get_terminal_size((WIDTH, 24)).columns, LEAST_WIDTH)
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:

@@ -155,3 +155,16 @@ def test_an_option_of_tables_is_refused(option):
 def test_without_a_name_a_profile_is_needed():
     done = CliRunner().invoke(app, ["show"])
     assert "PROFILE" in _error(done)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_sentences_keep_within_the_terminal_and_names_stay_in_one_piece(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = [
+        line
+        for name in ("softmax", "gemm-xmma", "cudaStreamSynchronize", GEMM, CAST)
+        for line in _explain(name).stdout.splitlines()
+    ]
+    assert {f"{GEMM}: a kernel", f"{CAST}: a kernel"} <= set(lines)
+    copied = ("Recognised by: ", "Such as: ", GEMM, CAST)
+    assert [line for line in lines if len(line) > columns and not line.startswith(copied)] == []
