@@ -122,11 +122,11 @@ class Capture:
     """What one nsys export holds. Times are int64 nanoseconds on the capture's own clock; `process` is the serialised
     process id (unique over machines of one capture), `thread` the serialised thread id that contains it.
 
-    kernels: start_ns, end_ns, process, device, context, stream, correlation, kernel_name (+ graph_node (0 none),
+    kernels: start_ns, end_ns, process, device, stream, correlation, kernel_name (+ graph_node (0 none),
              grid_x..z, block_x..z, registers, static_shared_bytes, dynamic_shared_bytes when read with details)
-    graphs:  start_ns, end_ns, process, device, context, stream, correlation, graph
+    graphs:  start_ns, end_ns, process, device, stream, correlation, graph
              whole CUDA graph executions (traced with --cuda-graph-trace=graph: the kernels inside are not visible)
-    memops:  start_ns, end_ns, process, device, context, stream, correlation, graph_node, operation, bytes,
+    memops:  start_ns, end_ns, process, device, stream, correlation, graph_node, operation, bytes,
              host_memory (of a copy from or to the host: pageable | pinned | managed; empty where it is not said)
     api:     start_ns, end_ns, process, thread, correlation, name (as cuda_api.base_name has it); sorted by start
     ranges:  start_ns, end_ns (an open range ends with the capture, `is_open`), process, thread, domain, name,
@@ -341,12 +341,18 @@ class _SqliteTables:
 
     def _chunks(self, table: str, query: str, num_columns: int) -> Iterator[np.ndarray]:
         cursor = self._connection.execute(query)
+        flat = array("q")
         try:
             # Rows are used up one by one, so that Python makes no million tuples. An array takes no fractions.
-            while flat := array("q", list(chain.from_iterable(islice(cursor, self.CHUNK)))):
-                yield np.frombuffer(flat, np.int64).reshape(-1, num_columns).T
+            while values := list(chain.from_iterable(islice(cursor, self.CHUNK))):
+                flat.extend(array("q", values))
+                if len(flat) >= BLOCK * num_columns:
+                    yield _by_column(flat, num_columns)
+                    flat = array("q")
         except TypeError as error:
             raise ValueError(f"{table} has a value that is no whole number") from error
+        if flat:
+            yield _by_column(flat, num_columns)
 
     def objects(self, table: str, columns: Sequence[str]) -> list[list]:
         """The named columns as lists of Python values, in the table's own order."""
@@ -356,6 +362,10 @@ class _SqliteTables:
             for values, value in zip(lists, row):
                 values.append(self._text(value) if isinstance(value, bytes) else value)
         return lists
+
+
+def _by_column(flat: array, num_columns: int) -> np.ndarray:
+    return np.frombuffer(flat, np.int64).reshape(-1, num_columns).T
 
 
 def _limit(connection: sqlite3.Connection) -> None:
@@ -502,7 +512,7 @@ def _gathered(
     return arrays
 
 
-_SMALL = {"deviceId", "contextId", "streamId", "demangledName", "shortName", "mangledName", "nameId"}
+_SMALL = {"deviceId", "streamId", "demangledName", "shortName", "mangledName", "nameId"}
 """Columns of operations and calls that are read as int32: half the memory to fill."""
 
 
@@ -664,7 +674,6 @@ _GPU_OPERATION = {
     "end_ns": "end",
     "process": "globalPid",
     "device": "deviceId",
-    "context": "contextId",
     "stream": "streamId",
     "correlation": "correlationId",
 }
@@ -677,7 +686,7 @@ def _operations(tables, table: str, more: dict[str, str], missing: dict[str, str
     arrays = _columns(tables, table, _GPU_OPERATION | more, missing)
     _check_times(arrays["start_ns"], arrays["end_ns"], table)
     arrays["process"] = _process(arrays["process"])
-    for name in ("device", "context", "stream"):
+    for name in ("device", "stream"):
         arrays[name] = _small(arrays[name])
     if len(arrays["device"]) and not 0 <= arrays["device"].min() <= arrays["device"].max() < MOST_DEVICES:
         raise ValueError(f"{table} has a device number out of range")

@@ -388,11 +388,11 @@ def _capture_tables(
         }
     )
     place = attribution.kernels
-    kernels = capture.kernels.assign(rank=rank).drop(columns=["process", "context", "correlation"])
+    kernels = capture.kernels.assign(rank=rank).drop(columns=["process", "correlation"])
     kernels = kernels.assign(**{name: place[name] for name in ("range_id", "step", "phase", "attribution")})
     kernels = kernels.assign(**{name: links.kernels[name] for name in links.kernels})
     kernels["launch_ns"], kernels["launch_end_ns"] = place["launch_ns"] - origin, place["launch_end_ns"] - origin
-    not_recorded = ["process", "context", "correlation", "graph_node", "host_memory"]
+    not_recorded = ["process", "correlation", "graph_node", "host_memory"]
     memops = capture.memops.assign(rank=rank).drop(columns=not_recorded)
     place = attribution.memops
     memops = memops.assign(**{name: place[name] for name in ("step", "phase", "attribution")})
