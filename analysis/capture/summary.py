@@ -57,7 +57,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "kernel_ns": "sum of their durations",
         "share": "of all kernel time",
         "busy_ns": "time in which at least one of them ran, summed over GPUs",
-        "host_ns": "host time of the phase's outermost ranges, summed over processes; null where it has none",
+        "host_ns": "host time of the phase's outermost ranges, in the process that has most; null where it has none",
         "exact_share": "part of kernel_ns whose phase is known from the launching thread itself",
         "linked_share": "part that is known so, and linked to its operation of forward by PyTorch's number",
         "phase_share": "part whose phase is known by time, from ranges of other threads",
@@ -524,13 +524,19 @@ def _phases(attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps)
 
 
 def _host_of_phases(ranges: pd.DataFrame, num: int) -> tuple[np.ndarray, np.ndarray]:
-    """Host time of each phase's outermost ranges, without that of other phases inside them, and whether it has any."""
+    """Host time of each phase's outermost ranges, without that of other phases inside them, and whether it has any. Of
+    several processes that with the most: their times pass together, and have no sum."""
     phase, parent = ranges["phase"].cat.codes.to_numpy(), ranges["parent_id"].to_numpy()
     own = np.array([module_named(str(name)) is None for name in ranges["plain_name"].cat.categories], bool)
     around = np.where(parent >= 0, phase[parent], num - 1) if len(ranges) else phase
     root = (phase < num - 1) & own[ranges["plain_name"].cat.codes] & (phase != around)
     wall = (ranges["end_ns"] - ranges["start_ns"]).to_numpy()[root]
-    host = np.bincount(phase[root], wall, num) - np.bincount(around[root], wall, num)
+    owners, owner = np.unique(ranges["process"].to_numpy()[root], return_inverse=True)
+    cells = max(len(owners), 1) * num
+    by_owner = np.bincount(owner * num + phase[root], wall, cells) - np.bincount(
+        owner * num + around[root], wall, cells
+    )
+    host = by_owner.reshape(-1, num).max(axis=0)
     return np.where(np.arange(num) < num - 1, host, 0).astype(np.int64), np.bincount(phase[root], minlength=num) > 0
 
 

@@ -27,12 +27,19 @@ def heads_of(summary: Summary) -> list[list[str]]:
 
 def note_of(summary: Summary, section: str) -> str:
     """What is said below the table of a section; "" where nothing needs saying."""
+    notes = []
     other_threads = sum(summary.coverage[name] or 0 for name in ("linked", "phase"))
-    if section != "ranges" or other_threads < LEAST_SAID:
-        return ""
-    return (
-        "A range has what its own thread launched. A phase has more: what autograd launched for it from other threads"
-    )
+    if section == "ranges" and other_threads >= LEAST_SAID:
+        what = "A range has what its own thread launched"
+        notes.append(f"{what}. A phase has more: what autograd launched for it from other threads")
+    processes = len(summary.capture["processes"])
+    if section in _WITH_HOST_TIMES and processes > 1:
+        hint = ": --gpu 0 shows those of one" if summary.capture["num_gpus"] > 1 else ""
+        notes.append(f"Times on the host are sums over {processes} processes, for which they pass together{hint}")
+    return ". ".join(notes)
+
+
+_WITH_HOST_TIMES = ("ranges", "api", "syncs")
 
 
 def facts_of(summary: Summary) -> list[str]:

@@ -314,3 +314,21 @@ def test_busy_shares_are_those_of_the_union():
         plain[low:high] = True
     shares = intervals.busy_shares(start, end, np.arange(0, 1101, 11.0))
     assert shares == pytest.approx(plain.reshape(100, 11).mean(axis=1))
+
+
+def test_times_of_the_host_that_are_sums_over_processes_say_so(tmp_path):
+    export = Export()
+    for process, end in ((1, 500), (2, 800)):
+        export.push("forward", 0, end, process=process)
+        export.launch(100, process=process)
+    summary = summarise(read(export.sqlite(tmp_path / "x.sqlite"), details=False))
+    phases, ranges = summary.sections["phases"], summary.sections["ranges"]
+    assert (phases["host_ns"].tolist(), ranges["host_ns"].tolist()) == ([800], [1300])
+    assert as_text(summary, 20, 120).count("Times on the host are sums over 2 processes") == 2, "of ranges and of calls"
+
+
+def test_times_of_the_host_of_one_process_are_no_sums(tmp_path):
+    export = Export()
+    export.push("forward", 0, 500)
+    export.launch(100)
+    assert "Times on the host" not in as_text(summarise(read(export.sqlite(tmp_path / "x.sqlite"))), 20, 120)
