@@ -104,6 +104,11 @@ def test_an_unpadded_vocabulary_is_seen_where_it_is(summary):
     assert all("unfused_attention" not in found for found in kinds.values()), "all use fused attention"
 
 
+def test_the_index_says_what_limits_each(summary):
+    table = captures_table([summary(name) for name in ("gpt2_plain", "ddp_plain")])
+    assert table["limited_by"].tolist() == ["host 83%", "host 96%"]
+
+
 def test_the_index_does_not_mix_inferred_phases_with_known_ones(summary):
     table = captures_table([summary(name) for name in ("gpt2_plain", "gpt2_emit", "infer_plain")])
     assert table["attributed_share"].tolist() == [0, pytest.approx(0.977, abs=0.002), 0]
