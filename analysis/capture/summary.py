@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from analysis import intervals
+from analysis import communication, intervals
 from analysis.capture import advice, findings, verdict
 from analysis.capture.attribution import ATTRIBUTIONS, NO_CALL, Attribution, attribute, levels
 from analysis.capture.blocks import BLOCK, blocks, count_by, sum_by
+from analysis.capture.communication import measure
 from analysis.capture.inferred import infer_phases
 from analysis.capture.nsys_export import UNKNOWN_PROCESS, Capture, codes_of, distinct, process_id
 from analysis.capture.phase_names import module_named
@@ -90,6 +91,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "span_ns": "from the start of its first operation to the end of its last",
         "idle_share": "part of span_ns in which nothing ran",
     },
+    "communication": communication.GPU_COLUMNS,
+    "collectives": communication.COLLECTIVE_COLUMNS,
     "findings": findings.COLUMNS,
     "advice": advice.COLUMNS,
     "problems": {"what": "what is wrong with the capture", "consequence": "what was made of it"},
@@ -156,10 +159,13 @@ def summarise(
         "memops": _memops(capture),
         "gpus": _gpus(capture, gpus, duration),
     }
+    exchanged = measure(capture, attribution, gpu, taxonomy)
+    sections |= {"communication": exchanged.of_gpus, "collectives": exchanged.collectives}
     sections["families"] = _families(sections["kernels"])
     sections["findings"] = findings.find(capture, attribution, sections["gpus"], taxonomy)
     if selection.range is not None:
         sections["gpus"]["idle_share"] = None
+        sections |= {name: sections[name].head(0) for name in ("communication", "collectives")}
         of_idle = sections["findings"]["kind"].isin(findings.OF_IDLE_TIME)
         sections["findings"] = sections["findings"][~of_idle].reset_index(drop=True)
     sections["problems"] = _problems(capture, attribution)
@@ -191,6 +197,9 @@ def summarise(
         "kernel_share": total / (total + graph_ns) if total + graph_ns else None,
         "unclassified_share": _unclassified(sections["families"]),
         "unmatched_ranges": _unmatched_ranges(attribution, duration),
+        "communication_ranks": exchanged.num_ranks,
+        "ranks_apart_ns": exchanged.apart_ns,
+        "no_waiting_because": exchanged.why_not,
     }
     sections["advice"] = advice.advise(facts, sections)
     return Summary(

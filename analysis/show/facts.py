@@ -3,6 +3,7 @@
 from shlex import quote
 
 from analysis.capture.summary import SECTIONS, Summary
+from analysis.show.communication import sentences as communication_of
 from analysis.show.findings import sentences as findings_of
 from analysis.show.values import printable, shown, time_text
 from analysis.show.verdict import sentences as verdict_of
@@ -16,12 +17,18 @@ LONG_COLLECTION = 2
 
 def heads_of(summary: Summary) -> list[list[str]]:
     """What stands above the tables, in groups: what was chosen of the capture and where the time of each GPU goes; what
-    stands out; the facts. Where sections are chosen, only what was chosen, and what is wrong with the capture."""
+    communication costs; what stands out; the facts. Where sections are chosen, only what was chosen, and what is wrong
+    with the capture."""
     chosen = selection_text(summary.capture["selection"])
     only = [f"only: {chosen}"] * bool(chosen)
     if len(summary.shown) < len(SECTIONS):
         return [only + _problems_of(summary)]
-    groups = [only + verdict_of(summary), findings_of(summary.sections["findings"]), facts_of(summary)]
+    groups = [
+        only + verdict_of(summary),
+        communication_of(summary),
+        findings_of(summary.sections["findings"]),
+        facts_of(summary),
+    ]
     return [group for group in groups if group]
 
 

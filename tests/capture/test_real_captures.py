@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from analysis.capture.attribution import attribute
 from analysis.capture.selection import Selection
 from analysis.capture.summary import SECTIONS, summarise
+from analysis.show.communication import sentences as communication_sentences
 from analysis.show.findings import sentences as findings_of
 from analysis.show.forms import as_markdown, as_text
 from analysis.show.index import captures_table
@@ -200,3 +201,41 @@ def test_findings_take_about_two_lines(summary, name):
     lines = findings_of(summary(name).sections["findings"])
     assert 1 <= len(lines) <= 5
     assert all(len(line) <= 260 for line in lines)
+
+
+DDP = ["ddp_plain", "ddp_autograd"]
+
+
+@pytest.mark.parametrize("name", DDP)
+def test_waiting_and_transfer_are_all_of_the_communication_kernels(summary, name):
+    rows, families = summary(name).sections["communication"], summary(name).sections["families"].set_index("family")
+    assert rows["gpu"].tolist() == [0, 1]
+    assert (rows["waiting_ns"] + rows["transfer_ns"] == rows["kernel_ns"]).all()
+    assert rows["kernel_ns"].sum() == families.loc["communication", "total_ns"]
+    by_gpu = summary(name).sections["collectives"].groupby("gpu")[["kernel_ns", "waiting_ns", "hidden_ns"]].sum()
+    assert by_gpu["kernel_ns"].tolist() == rows["kernel_ns"].tolist()
+    assert by_gpu["waiting_ns"].tolist() == rows["waiting_ns"].tolist()
+
+
+@pytest.mark.parametrize("name", DDP)
+def test_exposed_communication_is_that_of_the_verdict(summary, name):
+    rows = summary(name).sections["communication"]
+    assert (rows["hidden_ns"] + rows["exposed_ns"] == rows["busy_ns"]).all()
+    assert rows["exposed_ns"].tolist() == summary(name).sections["verdict"]["communication_ns"].tolist()
+
+
+@pytest.mark.parametrize("name", DDP)
+def test_both_ranks_transfer_as_long_though_one_waits_far_longer(summary, name):
+    """Rank 1 has two to eleven times the kernel time of rank 0. What is left without the waiting is the same data over
+    the same link."""
+    rows = summary(name).sections["communication"]
+    assert rows["kernel_ns"].max() > 2 * rows["kernel_ns"].min()
+    assert rows["transfer_ns"].max() < 1.1 * rows["transfer_ns"].min()
+    assert rows["kept_waiting_ns"].tolist() == rows["waiting_ns"].tolist()[::-1]
+    assert summary(name).capture["ranks_apart_ns"] < 30_000
+    assert any("waiting for other ranks" in line for line in communication_sentences(summary(name)))
+
+
+@pytest.mark.parametrize("name", ["gpt2_plain", "light_plain"])
+def test_one_gpu_communicates_with_nobody(summary, name):
+    assert not len(summary(name).sections["communication"]) and communication_sentences(summary(name)) == []

@@ -1,0 +1,51 @@
+"""The communication of a capture: its kernels as `analysis.communication` wants them."""
+
+import numpy as np
+import pandas as pd
+
+from analysis import communication
+from analysis.capture.attribution import Attribution
+from analysis.capture.nsys_export import Capture, codes_of
+from analysis.reference import kernel_families
+
+GEMM = "gemm"
+_GRID = ("grid_x", "grid_y", "grid_z")
+
+
+def measure(
+    capture: Capture, attribution: Attribution, gpu: np.ndarray, taxonomy: kernel_families.Taxonomy
+) -> communication.Communication:
+    """What communication costs each GPU of a capture; gpu: number of the GPU of each kernel. A rank is a process on one
+    GPU."""
+    kernels = capture.kernels
+    names = [str(name) for name in kernels["kernel_name"].cat.categories]
+    families = [taxonomy.family(name) for name in names]
+    exchanges = [family == kernel_families.COMMUNICATION for family in families]
+    code = kernels["kernel_name"].cat.codes.to_numpy()
+    if not any(exchanges) or not np.asarray(exchanges)[code].any():
+        return communication.measure(_NOTHING)
+    collectives = np.array([communication.collective_of(n) if is_one else "" for n, is_one in zip(names, exchanges)])
+    grid = [kernels[name] for name in _GRID if name in kernels]
+    kinds = pd.concat([pd.Series(code), *grid, attribution.kernels["phase"].cat.codes], axis=1, ignore_index=True)
+    place = attribution.kernels
+    rows = pd.DataFrame(
+        {
+            "gpu": gpu,
+            "rank": codes_of(codes_of(kernels["process"].to_numpy())[1] * (int(gpu.max()) + 1) + gpu)[1],
+            "stream": kernels["stream"].to_numpy(),
+            "start_ns": kernels["start_ns"].to_numpy(),
+            "end_ns": kernels["end_ns"].to_numpy(),
+            "launch_ns": np.where(place["api"].to_numpy() >= 0, place["launch_ns"].to_numpy(), -1),
+            "collective": collectives[code],
+            "bytes": np.full(len(code), -1),
+            "is_matmul": np.array([family == GEMM for family in families])[code],
+            "kind": kinds.groupby(list(kinds)).ngroup().to_numpy(),
+        }
+    )
+    return communication.measure(rows)
+
+
+_NOTHING = pd.DataFrame(
+    {name: [] for name in ("gpu", "rank", "stream", "start_ns", "end_ns", "launch_ns", "bytes", "kind")},
+    dtype=np.int64,
+).assign(collective="", is_matmul=False)
