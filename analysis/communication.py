@@ -68,7 +68,8 @@ class Meetings:
 
 
 def find_meetings(kernels: pd.DataFrame) -> Meetings:
-    """Match communication kernels of all ranks: rank, collective, stream, start_ns, end_ns (any order)."""
+    """Match communication kernels of all ranks: rank, collective, stream, start_ns, end_ns, communicator (any order).
+    Where the communicator of all of them is known, each has its own order."""
     ranks = kernels["rank"].nunique()
     apart = None
     number, last = np.full(len(kernels), -1), kernels["start_ns"].to_numpy().copy()
@@ -82,15 +83,18 @@ def find_meetings(kernels: pd.DataFrame) -> Meetings:
     rows = rows[~rows["collective"].isin(POINT_TO_POINT)]
     if not len(rows):
         return refuse("which ranks exchange data with which is not known of these kernels")
-    if ranks > 2 and rows.groupby("rank")["stream"].nunique().max() > 1:
-        return refuse("several groups of ranks may communicate, and which kernel is of which is not known")
-    counts = rows.groupby(["collective", "rank"]).size().unstack(fill_value=0)
-    if uneven := [name for name, row in counts.iterrows() if row.min() != row.max()]:
-        least, most = counts.loc[uneven[0]].min(), counts.loc[uneven[0]].max()
-        return refuse(f"the ranks have different numbers of {uneven[0]} kernels ({least} to {most})")
+    if (rows["communicator"] < 0).any():
+        rows = rows.assign(communicator=-1)
+        if ranks > 2 and rows.groupby("rank")["stream"].nunique().max() > 1:
+            return refuse("several groups of ranks may communicate, and which kernel is of which is not known")
+    for (_, name), mine in rows.groupby(["communicator", "collective"]):
+        counts = mine["rank"].value_counts()
+        if counts.min() != counts.max() or (len(counts) < ranks and (rows["communicator"] < 0).any()):
+            least = counts.min() if len(counts) == ranks else 0
+            return refuse(f"the ranks have different numbers of {name} kernels ({least} to {counts.max()})")
     rows = rows.sort_values("start_ns", kind="stable")
-    turn = rows.groupby(["rank", "collective"]).cumcount()
-    meeting = pd.DataFrame({"collective": rows["collective"], "turn": turn}).groupby(["collective", "turn"]).ngroup()
+    turn = rows.groupby(["communicator", "rank", "collective"]).cumcount()
+    meeting = rows.assign(turn=turn).groupby(["communicator", "collective", "turn"]).ngroup()
     by_meeting = rows.groupby(meeting)
     last_start, first_end = by_meeting["start_ns"].max(), by_meeting["end_ns"].min()
     ends = by_meeting["end_ns"].max() - first_end
@@ -162,7 +166,7 @@ def measure(kernels: pd.DataFrame) -> Communication:
     """What communication costs each GPU. kernels: of all GPUs, by start; columns
 
     gpu, rank (int), stream, start_ns, end_ns, launch_ns (start of the call that launched it; below 0: not known),
-    collective ("" for a compute kernel), bytes (of the message; below 0: not known), is_matmul (bool),
+    collective ("" for a compute kernel), bytes and communicator (of the message; below 0: not known), is_matmul (bool),
     kind (int: the same for kernels of one name, grid and phase).
     """
     is_exchange = (kernels["collective"] != "").to_numpy()
@@ -172,13 +176,14 @@ def measure(kernels: pd.DataFrame) -> Communication:
     start, end = exchange["start_ns"].to_numpy(), exchange["end_ns"].to_numpy()
     waiting = np.clip(meetings.last_ns - start, 0, end - start)
     exchange["waiting_ns"], exchange["meeting"], exchange["known"] = waiting, meetings.number, known
+    exchange["num_ranks"] = exchange.groupby("meeting")["rank"].transform("nunique")
     rows, tables = [], []
     for gpu, mine in exchange.groupby("gpu", sort=True):
         own = kernels[(kernels["gpu"] == gpu).to_numpy()]
         compute = own[(own["collective"] == "").to_numpy()]
         computing = Union(compute["start_ns"].to_numpy(), compute["end_ns"].to_numpy())
         exchange.loc[mine.index, "hidden_ns"] = hidden = computing.covered_ns(start[mine.index], end[mine.index])
-        tables.append(_by_collective(mine.assign(hidden_ns=hidden), meetings.num_ranks))
+        tables.append(_by_collective(mine.assign(hidden_ns=hidden)))
         rows.append(_row(mine, own, computing, all_known=bool(known.all())) | {"gpu": int(gpu)})
     of_gpus = pd.DataFrame(rows, columns=list(GPU_COLUMNS))
     if len(of_gpus) and known.all():
@@ -238,7 +243,7 @@ def _slowed(own: pd.DataFrame, exchanging: Union) -> dict[str, int]:
     }
 
 
-def _by_collective(mine: pd.DataFrame, num_ranks: int) -> pd.DataFrame:
+def _by_collective(mine: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for name, group in mine.groupby("collective", sort=True):
         total = int((group["end_ns"] - group["start_ns"]).sum())
@@ -246,7 +251,8 @@ def _by_collective(mine: pd.DataFrame, num_ranks: int) -> pd.DataFrame:
         row["hidden_ns"] = int(group["hidden_ns"].sum())
         size = int(group["bytes"].sum()) if (group["bytes"] >= 0).all() else None
         row["bytes"] = size
-        factor = bus_factor(str(name), num_ranks)
+        meeting = group["num_ranks"]
+        factor = bus_factor(str(name), int(meeting.iloc[0])) if meeting.nunique() == 1 else None
         if group["known"].all():
             waiting = int(group["waiting_ns"].sum())
             row |= {"waiting_ns": waiting, "transfer_ns": total - waiting}

@@ -14,7 +14,15 @@ def kernels(*rows: tuple, **more) -> pd.DataFrame:
     """Rows of (gpu, collective, start, end), in units of 1 ms; a rank for each GPU."""
     frame = pd.DataFrame(rows, columns=["gpu", "collective", "start_ns", "end_ns"])
     frame[["start_ns", "end_ns"]] = (frame[["start_ns", "end_ns"]] * 1_000_000).astype("int64")
-    of_all = {"rank": frame["gpu"], "stream": 7, "launch_ns": -1, "bytes": -1, "is_matmul": False, "kind": 0} | more
+    of_all = {
+        "rank": frame["gpu"],
+        "stream": 7,
+        "launch_ns": -1,
+        "bytes": -1,
+        "communicator": -1,
+        "is_matmul": False,
+        "kind": 0,
+    } | more
     frame = frame.assign(**of_all)
     frame["is_matmul"] &= frame["collective"] == COMPUTE
     return frame.sort_values("start_ns", kind="stable", ignore_index=True)

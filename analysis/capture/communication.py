@@ -28,6 +28,7 @@ def measure(
     grid = [kernels[name] for name in _GRID if name in kernels]
     kinds = pd.concat([pd.Series(code), *grid, attribution.kernels["phase"].cat.codes], axis=1, ignore_index=True)
     place = attribution.kernels
+    messages = _messages_of(capture, attribution)
     rows = pd.DataFrame(
         {
             "gpu": gpu,
@@ -37,7 +38,8 @@ def measure(
             "end_ns": kernels["end_ns"].to_numpy(),
             "launch_ns": np.where(place["api"].to_numpy() >= 0, place["launch_ns"].to_numpy(), -1),
             "collective": collectives[code],
-            "bytes": np.full(len(code), -1),
+            "bytes": messages["bytes"].to_numpy(),
+            "communicator": messages["communicator"].to_numpy(),
             "is_matmul": np.array([family == GEMM for family in families])[code],
             "kind": kinds.groupby(list(kinds)).ngroup().to_numpy(),
         }
@@ -45,7 +47,25 @@ def measure(
     return communication.measure(rows)
 
 
+def _messages_of(capture: Capture, attribution: Attribution) -> pd.DataFrame:
+    """Bytes and communicator of the message of each kernel: those of NCCL's range around its launch; -1 where there is
+    none that says them."""
+    ranges, range_id = attribution.ranges, attribution.kernels["range_id"].to_numpy()
+    unknown = pd.DataFrame(-1, index=range(len(range_id)), columns=["bytes", "communicator"])
+    if not len(capture.messages) or not len(ranges):
+        return unknown
+    said = capture.messages.drop_duplicates(["thread", "start_ns"]).set_index(["thread", "start_ns"])
+    inside = range_id >= 0
+    around = ranges.iloc[range_id[inside]]
+    keys = pd.MultiIndex.from_arrays([around["thread"].to_numpy(), around["start_ns"].to_numpy()])
+    unknown.loc[inside] = said[["bytes", "communicator"]].reindex(keys, fill_value=-1).to_numpy()
+    return unknown
+
+
 _NOTHING = pd.DataFrame(
-    {name: [] for name in ("gpu", "rank", "stream", "start_ns", "end_ns", "launch_ns", "bytes", "kind")},
+    {
+        name: []
+        for name in ("gpu", "rank", "stream", "start_ns", "end_ns", "launch_ns", "kind", "bytes", "communicator")
+    },
     dtype=np.int64,
 ).assign(collective="", is_matmul=False)

@@ -6,6 +6,7 @@ empty frames and neutral values, and are listed in `Capture.missing`; nothing is
 """
 
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -38,6 +39,12 @@ MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
 SYNC = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 API = "CUPTI_ACTIVITY_KIND_RUNTIME"
 NVTX = "NVTX_EVENTS"
+NCCL = "NCCL"
+"""Domain of NCCL's own ranges."""
+PAYLOADS = "--include-json=true"
+"""Option of `nsys export` that writes what NVTX ranges carry, such as the size of a message, as JSON."""
+_MESSAGE = re.compile(r'"NCCL communicator ID": ?(\d{1,20})\b.*?"Message size \[bytes\]": ?(\d{1,18})\b')
+_LONGEST_PAYLOAD = 1000
 STRINGS = "StringIds"
 
 # What cannot be said when a table is absent; the keys are the tables that `read` looks for.
@@ -117,6 +124,9 @@ class ExportError(ValueError):
         self.problem = problem
 
 
+MESSAGE_COLUMNS = ("start_ns", "thread", "bytes", "communicator")
+
+
 @dataclass(kw_only=True)
 class Capture:
     """What one nsys export holds. Times are int64 nanoseconds on the capture's own clock; `process` is the serialised
@@ -132,6 +142,8 @@ class Capture:
     ranges:  start_ns, end_ns (an open range ends with the capture, `is_open`), process, thread, domain, name,
              style (PushPop | StartEnd)
     syncs:   start_ns, end_ns, process, device, stream, correlation, kind
+    messages: of NCCL's ranges with a payload: start_ns and thread of the range, bytes (of the message), communicator
+             (number of the group of ranks, the same on all of them)
     gpus:    facts of each GPU of the machine; gpu_of: (process id, device) -> id in gpus
     events_ns: from the start of the first to the end of the last of the events above
     duration_ns: how long nsys collected, which may be long before and after the events; events_ns where it does not say
@@ -149,6 +161,7 @@ class Capture:
     api: pd.DataFrame
     ranges: pd.DataFrame
     syncs: pd.DataFrame
+    messages: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(MESSAGE_COLUMNS), dtype=np.int64))
     nsys_version: str = ""
     schema_version: str = ""
     gpus: list[dict] = field(default_factory=list)
@@ -233,7 +246,9 @@ def _export(report: Path, folder: Path) -> Path:
     target = folder / "export.sqlite"
     command = [nsys, "export", "--type", "sqlite", "--force-overwrite=true", "--output", str(target), str(report)]
     try:
-        code, said = _run(command, folder / "said.txt", EXPORT_LIMIT_S)
+        code, said = _run([*command, PAYLOADS], folder / "said.txt", EXPORT_LIMIT_S)
+        if code > 0 and not target.is_file():  # an nsys that does not know the option
+            code, said = _run(command, folder / "said.txt", EXPORT_LIMIT_S)
     except subprocess.TimeoutExpired as error:
         problem = f"nsys had not exported it after {EXPORT_LIMIT_S} s"
         raise ExportError(report, problem, "export it by hand and give the .sqlite file") from error
@@ -826,6 +841,20 @@ def _ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str]) ->
     return pd.DataFrame({name: values[order] for name, values in frame.items()}, copy=False)
 
 
+def _messages(tables, ranges: pd.DataFrame) -> pd.DataFrame:
+    """Of the ranges of NCCL that have a payload, what it says, with columns MESSAGE_COLUMNS; see `--include-json`."""
+    rows = []
+    if NCCL in set(ranges["domain"].cat.categories) and "jsonText" in tables.columns(NVTX):
+        (texts,) = tables.objects(NVTX, ["jsonText"])
+        start, thread = tables.integers(NVTX, ["start", "globalTid"])
+        for row, text in enumerate(texts):
+            if isinstance(text, str) and (said := _MESSAGE.search(text[:_LONGEST_PAYLOAD])):
+                rows.append((int(start[row]), int(thread[row]), int(said[2]), said[1]))
+    messages = pd.DataFrame(rows, columns=list(MESSAGE_COLUMNS))
+    messages["communicator"] = pd.factorize(messages["communicator"])[0]
+    return messages.astype(np.int64)
+
+
 def _range_names(texts: list, text_ids: np.ndarray, strings: _Strings) -> pd.Categorical:
     """Names of ranges: their own text where there is one, else the registered string."""
     # Not pandas, which hashes a long text again in every row.
@@ -960,6 +989,7 @@ def _capture(tables, path: Path, details: bool) -> Capture:
     frames = [frame for frame in (kernels, graphs, memops, api, syncs) if len(frame)]
     last = max((int(frame["end_ns"].max()) for frame in frames), default=0)
     ranges = _ranges(tables, strings, last, missing)
+    messages = _messages(tables, ranges)
     _fill_process((kernels, graphs, memops, syncs), (api, ranges), missing)
     frames += [ranges] if len(ranges) else []
     if not frames:
@@ -982,6 +1012,7 @@ def _capture(tables, path: Path, details: bool) -> Capture:
         api=api,
         ranges=ranges,
         syncs=syncs,
+        messages=messages,
         nsys_version=str(about.get("EXPORT_PRODUCT_VERSION", "")),
         schema_version=str(about.get("EXPORT_SCHEMA_VERSION", "")),
         gpus=_gpu_facts(tables),

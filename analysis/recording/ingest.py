@@ -232,10 +232,10 @@ def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict
             wrong = capture.problems | attribution.problems
             problems = [f"{what}: {consequence}" for what, consequence in wrong.items()]
             links = modules.link(capture, attribution)
-            problems += [
+            problems += dict.fromkeys(  # threads of a phase often have the same
                 f"modules of {line.phase}, step {line.step}: unknown, {line.reason}"
                 for line in links.problems.itertuples(index=False)
-            ]
+            )
             captured = _capture_tables(capture, attribution, links, run_id)
             tables["steps"] = _concat("steps", [tables["steps"], captured.pop("steps")])
             tables |= captured
