@@ -121,9 +121,11 @@ def total_text(pair: Pair) -> str:
     waterfall = pair.waterfall
     first, second = (time_text(ns / waterfall.num) for ns in (waterfall.first_ns, waterfall.second_ns))
     of = f"{UNIT} of a profiled step" if waterfall.per_token else "a profiled step"
+    sums = ", ".join(f"{sort} {_ms(ns, waterfall.num)}" for sort, ns in waterfall.sums.items())
+    made_of = f" ({sums})" if sums else ""
     if not pair.has_steps:
-        return f"the capture, from its first to its last event, went from {first} to {second}"
-    return f"{of} (its range under nsys) went from {first} to {second}"
+        return f"the capture, from its first to its last event, went from {first} to {second}{made_of}"
+    return f"{of} (its range under nsys) went from {first} to {second}{made_of}"
 
 
 def parts_apart_text(pair: Pair) -> str:
@@ -169,8 +171,8 @@ def counts_line(pairs: Sequence[Pair], metric: Metric) -> str:
         word for word in dict.fromkeys(("faster", "less", WITHIN, "slower", "more", "unknown")) if word in verdicts
     ]
     said = ", ".join(f"{verdicts.count(word)} {BAND_WORDS.get(word, word)}" for word in words)
-    num_real = sum(judged.is_real for judged in known)
-    if num_real and not is_beyond_chance(num_real, len(known)):
+    real = [judged for judged in known if judged.is_real]
+    if real and not is_beyond_chance(len(real), len(known)) and not any(judged.is_clear for judged in real):
         said += " (so many may differ by chance)"
     return f"{METRICS[metric]}{_per(known[0])}: {said}"
 
@@ -191,10 +193,10 @@ def as_text(comparison: Comparison, checked: Checked, top: int) -> str:
         lines.append("")
         if len(comparison.pairs) > 1:
             lines += [printable(pair.case.label), *_wrapped(headline(pair), "  ")]
-            lines += [line for cause in pair.waterfall.causes[:1] for line in _part(pair.waterfall, cause)]
             lines += _apart(pair, "  ")
+            lines += [line for cause in pair.waterfall.first_causes for line in _part(pair.waterfall, cause)]
         else:
-            lines += [*_wrapped(headline(pair)), "", *_table(pair), "", *_why(pair, top), *_apart(pair)]
+            lines += [*_wrapped(headline(pair)), "", *_table(pair), "", *_why(pair, top)]
     if checked:
         lines.append("")
     for condition, case, outcome in _outcomes(comparison, checked):
@@ -239,7 +241,7 @@ def _table(pair: Pair) -> list[str]:
 
 
 def _why(pair: Pair, top: int) -> list[str]:
-    waterfall, lines = pair.waterfall, [*_wrapped(f"Why: {total_text(pair)}")]
+    waterfall, lines = pair.waterfall, [*_wrapped(f"Why: {total_text(pair)}"), *_apart(pair)]
     for cause in waterfall.shortened(top):
         lines += _part(waterfall, cause)
     return [*lines, *_line(waterfall, waterfall.difference_ns, "in all")]
@@ -279,21 +281,21 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
     if len(pairs) == 1:
         (pair,) = pairs
         lines += ["", f"**{escaped(headline(pair))}**", "", *_markdown_table(pair)]
-        lines += ["", escaped(f"Why: {total_text(pair)}"), "", "| difference | part |", "| --: | :-- |"]
+        lines += ["", escaped(f"Why: {total_text(pair)}"), ""]
+        lines += [escaped(parts_apart_text(pair)), ""] if pair.has_parts_apart else []
+        lines += ["| difference | part |", "| --: | :-- |"]
         rows = [*((cause.ns, cause_text(cause)) for cause in pair.waterfall.shortened(top))]
         rows.append((pair.waterfall.difference_ns, "in all"))
         lines += [f"| {escaped(_ms(ns, pair.waterfall.num))} | {escaped(printable(text))} |" for ns, text in rows]
-        lines += ["", escaped(parts_apart_text(pair))] if pair.has_parts_apart else []
     else:
         lines += ["", *(f"- {escaped(counts_line(pairs, metric))}" for metric in counted_metrics(pairs))]
         steps = f"step{_per(pairs[0].judgements['step'])}"
-        lines += ["", f"| runs | {steps} A | step B | change | verdict | GPU work | GPU idle | largest part |"]
+        lines += ["", f"| runs | {steps} A | step B | change | verdict | GPU work | GPU idle | what changed |"]
         lines.append("| :-- | --: | --: | --: | :-- | :-- | :-- | :-- |")
         for pair in pairs:
             step, kernel, idle = (pair.judgements[name] for name in ("step", "kernel", "idle"))
-            cause = next(
-                (f"{_ms(part.ns, pair.waterfall.num)} {cause_text(part)}" for part in pair.waterfall.causes), ""
-            )
+            parts = pair.waterfall.first_causes
+            cause = "; ".join(f"{_ms(part.ns, pair.waterfall.num)} {cause_text(part)}" for part in parts)
             cells = [pair.case.label, _value(step, step.first), _value(step, step.second), _share(step)]
             cells += [step.verdict, kernel.verdict, idle.verdict, cause]
             lines.append("| " + " | ".join(escaped(printable(cell)) for cell in cells) + " |")

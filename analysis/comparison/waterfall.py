@@ -30,16 +30,28 @@ FUSED, GEMM = "triton", "gemm"
 """Families: kernels that a compiler made of others, and matmuls, which it leaves as they are."""
 TOKENS = 1000
 """What times are given for where they are compared per token."""
-LEAST_SHARE = 0.01
-"""Of the largest part beyond noise: what is smaller is no news, even beyond noise."""
+LEAST_SHARE = 0.005
+"""Of the largest part: what is smaller is no news, even beyond noise."""
+MANY = 3
+"""Noise bands that a part must exceed to count where as many operations are launched on both sides. Such parts come by
+the dozen, and of two recordings of one program some exceed a band that one part in twenty may; with this few do (the
+guide has the rates). That a program launches other operations is no chance, whatever these take."""
 
 Kind = Literal["replaced", "per_call", "copies", "overlap", "idle", "rest"]
+SORTS: dict[Kind, str] = {
+    "replaced": "kernels",
+    "per_call": "kernels",
+    "copies": "copies and fills",
+    "overlap": "overlap",
+    "idle": "idle",
+}
+"""What the parts of a kind are summed as."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A line of the waterfall: what changed, and by how much. ns, and the noise band around it: of `Waterfall.num`
-    units."""
+    """A line of the waterfall: what changed, and by how much. ns, and band_ns, what it must exceed to count: of
+    `Waterfall.num` units."""
 
     kind: Kind
     text: str
@@ -51,8 +63,13 @@ class Cause:
 
     @property
     def is_real(self) -> bool:
-        """Whether it exceeds the noise band."""
+        """Whether it exceeds the noise."""
         return abs(self.ns) > self.band_ns
+
+    @property
+    def sort(self) -> str:
+        """What it is summed as; "" of a rest."""
+        return SORTS.get(self.kind, "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,17 +94,38 @@ class Waterfall:
     def difference_ns(self) -> int:
         return self.second_ns - self.first_ns
 
+    @property
+    def sums(self) -> dict[str, int]:
+        """ns of the causes of each sort that there is."""
+        sums = dict.fromkeys(SORTS.values(), 0)
+        for cause in self.causes:
+            sums[cause.sort] += cause.ns
+        return {sort: ns for sort, ns in sums.items() if ns}
+
+    @property
+    def first_causes(self) -> list[Cause]:
+        """The first cause, and the largest where that is another one: it is within noise. None where nothing
+        differs."""
+        if not self.causes:
+            return []
+        first, largest = self.causes[0], max(self.causes, key=lambda cause: abs(cause.ns))
+        return [first] if abs(first.ns) == abs(largest.ns) else [first, largest]
+
     def shortened(self, num_causes: int) -> list[Cause]:
-        """The first causes, then those that are larger than any of these, and one called rest with all others; all of
-        them for 0."""
+        """The first cause and the largest others, so many together, in their order, then one called rest of all others
+        of each sort; all of them for 0."""
         if not num_causes or len(self.causes) < num_causes + 2:
             return self.causes
-        shown, rest = self.causes[:num_causes], self.causes[num_causes:]
-        largest = max(abs(cause.ns) for cause in shown)
-        shown = [*shown, *(cause for cause in rest if abs(cause.ns) > largest)]
-        rest = [cause for cause in rest if abs(cause.ns) <= largest]
-        text = f"the rest, {counted(len(rest), 'part')}"
-        return [*shown, Cause(kind="rest", text=text, ns=sum(cause.ns for cause in rest))] if rest else shown
+        others = sorted(self.causes[1:], key=lambda cause: -abs(cause.ns))[: num_causes - 1]
+        wanted = {id(cause) for cause in (self.causes[0], *others)}
+        shown = [cause for cause in self.causes if id(cause) in wanted]
+        rest = [cause for cause in self.causes if id(cause) not in wanted]
+        for sort in dict.fromkeys(SORTS.values()):
+            of_sort = [cause.ns for cause in rest if cause.sort == sort]
+            if of_sort:
+                text = f"the rest of {sort}, {counted(len(of_sort), 'part')}"
+                shown.append(Cause(kind="rest", text=text, ns=sum(of_sort)))
+        return shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,8 +194,8 @@ def explain(
 
 
 def _order(causes: list[Cause]) -> list[Cause]:
-    """Beyond noise before what is within it, but for the smallest; the largest first."""
-    least = max((abs(cause.ns) for cause in causes if cause.is_real), default=0) * LEAST_SHARE
+    """Beyond noise before what is within it, but for what is tiny against the largest; the largest first."""
+    least = max((abs(cause.ns) for cause in causes), default=0) * LEAST_SHARE
     return sorted(causes, key=lambda cause: (not (cause.is_real and abs(cause.ns) >= least), -abs(cause.ns)))
 
 
@@ -186,7 +224,8 @@ def _with_parts(kernels: pd.DataFrame) -> pd.DataFrame:
 def _sums_by(groups: pd.DataFrame, by: list[str], bands: "_Bands") -> pd.DataFrame:
     sums = groups.groupby(by, sort=False)[["first_calls", "second_calls", "first_ns", "second_ns"]].sum().reset_index()
     times, calls = (sums[[f"first_{what}", f"second_{what}"]].max(axis=1) for what in ("ns", "calls"))
-    sums["band_ns"] = [bands.of_operations(*both) for both in zip(times, calls)]
+    are_others = sums["first_calls"] != sums["second_calls"]
+    sums["band_ns"] = [bands.of_operations(*row) for row in zip(times, calls, are_others)]
     changed = (sums["second_ns"] - sums["first_ns"]).abs()
     return sums.loc[changed.sort_values(ascending=False, kind="stable").index].reset_index(drop=True)
 
@@ -195,21 +234,22 @@ def _sums_by(groups: pd.DataFrame, by: list[str], bands: "_Bands") -> pd.DataFra
 
 
 class _Bands:
-    """Noise bands of parts: of operations as of kernel time, of idle time as of the waiting time in a step. Times and
-    calls are as `scales` makes them."""
+    """Noise bands of parts: of operations as of kernel time, of idle time as of the waiting time in a step; MANY times
+    as wide unless both sides launch others (`are_others`). Times and calls are as `scales` makes them."""
 
     def __init__(self, noise: Noise, num_runs: NumOf, scales: _Scales):
         self._noise, self._num_runs, self._scales = noise, num_runs, scales
 
-    def of_operations(self, time_ns: float, calls: float) -> float:
+    def of_operations(self, time_ns: float, calls: float, are_others: bool = False) -> float:
         parts = math.sqrt(calls / self._scales.num_steps) * self._scales.steps_per_unit
-        return self._width("kernel", time_ns / self._scales.num, parts)
+        return self._width("kernel", time_ns / self._scales.num, parts, are_others)
 
-    def of_idle(self, time_ns: float) -> float:
-        return self._width("wall", 0.0, time_ns / self._scales.num)
+    def of_idle(self, time_ns: float, are_others: bool = False) -> float:
+        return self._width("wall", 0.0, time_ns / self._scales.num, are_others)
 
-    def _width(self, kind: Clock, time_ns: float, parts: float) -> float:
-        return self._scales.num * self._noise.width(kind, time_ns, parts, self._num_runs)
+    def _width(self, kind: Clock, time_ns: float, parts: float, are_others: bool) -> float:
+        width = self._scales.num * self._noise.width(kind, time_ns, parts, self._num_runs)
+        return width if are_others else MANY * width
 
 
 def _replaced(kernels: pd.DataFrame, num: int, bands: _Bands, num_layers: int) -> Iterator[Cause]:
@@ -245,7 +285,7 @@ def _replaced(kernels: pd.DataFrame, num: int, bands: _Bands, num_layers: int) -
         text = f"{_place(phase, scope)}: {text}"
         before_ns, after_ns = (sum(int(getattr(row, name)) for row in rows) for name in ("first_ns", "second_ns"))
         calls = max(sum(int(getattr(row, name)) for row in rows) for name in ("first_calls", "second_calls"))
-        band, off = bands.of_operations(max(before_ns, after_ns), calls), after_ns - before_ns
+        band, off = bands.of_operations(max(before_ns, after_ns), calls, are_others=True), after_ns - before_ns
         yield Cause(kind="replaced", text=text, ns=off, band_ns=band, phase=phase, module=scope, families=families)
 
 
@@ -288,7 +328,8 @@ def _copies(copies: pd.DataFrame, num: int, bands: _Bands) -> Iterator[Cause]:
     for phase, operation, first_calls, before, second_calls, after in copies.itertuples(index=False):
         was, now = _per_step(first_calls, num), _per_step(second_calls, num)
         calls = f"{now}" if was == now else f"{was} became {now}"
-        text, band = f"{_place(phase, '')}: {operation}, {calls}", bands.of_operations(max(before, after), first_calls)
+        text = f"{_place(phase, '')}: {operation}, {calls}"
+        band = bands.of_operations(max(before, after), first_calls, first_calls != second_calls)
         yield Cause(kind="copies", text=text, ns=after - before, band_ns=band, phase=phase)
 
 
@@ -308,7 +349,7 @@ def _idle(first: Totals, second: Totals, scales: _Scales, bands: _Bands) -> Iter
         for cause, more in (("launch", f"; {what}"), ("boundary", "")):
             text = f"idle, {_place(str(phase), '')}: {IDLE[cause]}{more}"
             waits = int(row[cause]), int(row[f"{cause}_second"])
-            band = bands.of_idle(max(waits))
+            band = bands.of_idle(max(waits), row["operations"] != row["operations_second"])
             yield Cause(kind="idle", text=text, ns=waits[1] - waits[0], band_ns=band, phase=str(phase))
     for cause in ("own", "ends"):
         waits = first.idle[cause] * before, second.idle[cause] * after

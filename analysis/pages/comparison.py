@@ -14,10 +14,9 @@ import pandas as pd
 from analysis.answer import Answer, Chart, Column, Table, assemble
 from analysis.comparison import forms
 from analysis.comparison.verdict import METRICS, Comparison, Judgement, Metric, Pair
-from analysis.comparison.waterfall import Cause, Waterfall
+from analysis.comparison.waterfall import MANY, Cause, Waterfall
 from analysis.metrics.differences import Bands
 from analysis.metrics.kernel_time import OUTSIDE
-from analysis.pages.columns import band_column
 from analysis.pages.facts import noise_of
 from analysis.show.values import printable
 
@@ -26,6 +25,8 @@ DRAWN = 10
 """Parts of a difference in a drawing, as many as in the text of `compare`."""
 SERIES = ["longer", "shorter", "within noise, or the rest", "in all"]
 _UNITS = {"memory": "bytes", "throughput": "", "energy": "J"}
+COUNTS = "counts beyond, ±"
+"""The column of what a part must exceed: its noise band, or several (`waterfall.MANY`)."""
 LABEL = 26
 """Characters of a bar's label: there is room for them on a phone."""
 MANY_PAIRS = 20
@@ -109,6 +110,7 @@ def _facts(comparison: Comparison, links: Links) -> dict[str, Any]:
         "about": forms.about(comparison, with_alone=False),
         "noise": noise_of(Bands(kernel=comparison.noise.kernel, wall=comparison.noise.wall)),
         "memory_noise": comparison.noise.memory_bytes,
+        "many_bands": MANY,
         "source": printable(comparison.noise_source),
     }
 
@@ -244,7 +246,7 @@ def _pair_tables(pair: Pair, links: Links) -> list[Table]:
                 Column("number", "#", "count", absent=" "),
                 Column("part", "part", "words"),
                 Column("difference_ns", "difference", "ms"),
-                Column("band_ns", "noise band, ±", "ms", absent=" "),
+                Column("band_ns", COUNTS, "ms", absent=" "),
                 Column("is_real", "beyond it", "yes_no", absent=" "),
             ),
             pd.DataFrame(_parts(waterfall)),
@@ -304,7 +306,7 @@ def _kernel_table(key: str, title: str, sums: pd.DataFrame, waterfall: Waterfall
         Column("first_ns", "kernel time, A", "ms"),
         Column("second_ns", "B", "ms"),
         Column("difference_ns", "difference", "ms"),
-        band_column("band_ns"),
+        Column("band_ns", COUNTS, "ms"),
         Column("is_real", "beyond it", "yes_no"),
     ]
     return Table(key, title, tuple(columns), rows)
@@ -333,7 +335,7 @@ def _bars(waterfall: Waterfall) -> list[dict[str, Any]]:
     numbers = {id(cause): number for number, cause in enumerate(waterfall.causes, 1)}
     for cause in waterfall.shortened(DRAWN):
         number = numbers.get(id(cause))
-        label = f"{number} {_short(cause)}" if number else "the rest"
+        label = f"{number} {_short(cause)}" if number else cause.text.split(",")[0].removeprefix("the ")
         series = SERIES[cause.ns < 0] if cause.is_real and cause.kind != "rest" else SERIES[2]
         place = {"begin_ns": at / num, "end_ns": (at + cause.ns) / num}
         bars.append({"label": label, "text": printable(cause.text), "series": series} | place)

@@ -47,7 +47,9 @@ def test_text_says_what_differs_by_how_much_and_why_in_80_columns():
     assert "of the noise bands of h200-fp32 and again" in " ".join(done.stdout.split())
     assert re.search(r"^step +\S+ ms +\S+ ms +-\S+ ms +-\S+% +±\S+ ms +faster$", done.stdout, re.MULTILINE)
     why = done.stdout.split("Why:")[1]
-    assert "backward" in why.splitlines()[1] and "gemm" in why.splitlines()[1]
+    assert re.search(r"\(kernels -\S+ ms, copies and fills -\S+ ms, idle \+\S+ ms\)", why)
+    first, what = why.index("backward, block/ffn"), why.index("Unprofiled, a step differs by")
+    assert what < first < why.index("forward, block/ffn"), "what to know of the parts stands before them"
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
@@ -124,6 +126,16 @@ def test_throughput_is_the_step_in_other_words(longer_context):
         step, throughput = judged["step"], judged["throughput"]
         assert throughput.verdict == step.verdict
         assert abs(throughput.difference) / throughput.band == pytest.approx(abs(step.difference) / step.band)
+
+
+def test_of_several_pairs_the_largest_part_stands_beside_the_first_where_it_is_within_noise():
+    sides = [select("attention_bf16", f"attention={name},context_length=128") for name in ("naive", "flash")]
+    made = verdict.compare(*sides, noise.SHIPPED)
+    text, markdown = forms.as_text(made, [], 10), forms.as_markdown(made, [], 10).replace("\\", "")
+    of_first = text.split("small context 128 forward\n")[1].split("\n\n")[0]
+    named = re.findall(r"[-+]\S+ ms  (forward|idle)", of_first)
+    assert named == ["forward", "idle"] and "(within noise)" in of_first
+    assert "what changed" in markdown and re.search(r"ms forward, block/attention: .*; -\S+ ms idle, forward", markdown)
 
 
 def test_several_pairs_are_counted():

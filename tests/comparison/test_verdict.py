@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.comparison import forms, gate, noise, verdict
+from analysis.comparison import forms, gate, noise, totals, verdict, waterfall
 from analysis.comparison.align import align
 from analysis.comparison.errors import NotComparable
 from analysis.comparison.sides import load_side
@@ -307,6 +307,60 @@ def test_planted_changes_of_kernel_time_are_seen(held_out, change, least):
             assert share_called_different(held_out, metric, sign * change) >= least
 
 
+def with_longer_part(measured, part, change):
+    """All kernels of a part of the run (waterfall.GROUP) longer by `change`, and its steps by as much."""
+    kernels, is_of = measured.totals.kernels, 1
+    for name, value in zip(waterfall.GROUP, part):
+        is_of = is_of & (kernels[name] == value)
+    more = (kernels["time_ns"] * is_of * change).round().astype("int64")
+    longer = kernels.assign(time_ns=kernels["time_ns"] + more)
+    wall_ns = measured.totals.wall_ns + int(more.sum())
+    return dataclasses.replace(measured.totals, kernels=longer, wall_ns=wall_ns)
+
+
+def largest_part(first, second):
+    """The phase, module and family of most kernel time, as both sides know modules."""
+    kernels, _ = totals.with_same_modules(first.totals.kernels, second.totals.kernels)
+    return kernels.groupby(waterfall.GROUP)["time_ns"].sum().idxmax()
+
+
+def first_parts(pairs, change=None):
+    """Of pairs of runs that measured the same, each with its noise: part of those that have a part beyond noise; where
+    the largest part of the second run is longer by `change`, part of those whose first part it is."""
+    num = 0
+    for first, second, band in pairs:
+        part = largest_part(first, second)
+        kernels, same = totals.with_same_modules(second.totals.kernels, first.totals.kernels)
+        merged = [
+            dataclasses.replace(of, totals=dataclasses.replace(of.totals, kernels=made))
+            for of, made in ((first, same), (second, kernels))
+        ]
+        planted = with_longer_part(merged[1], part, change or 0.0)
+        cause = waterfall.explain(merged[0].totals, planted, band, (first.num_runs, second.num_runs)).causes[0]
+        is_it = (cause.phase, cause.module, cause.families) == (*part[:2], part[2:])
+        num += cause.is_real and (is_it or change is None)
+    return num / len(pairs)
+
+
+@pytest.fixture(scope="module")
+def repeated(held_out):
+    """The runs of the shipped pair, each with the noise of others."""
+    return [(measured(FIRST, run), measured(SECOND, run), band) for run, band in held_out]
+
+
+@pytest.mark.long
+def test_at_most_one_in_twenty_identical_pairs_has_a_part_beyond_noise(repeated, processes):
+    assert first_parts(repeated) <= 0.05
+    assert first_parts([(*pair, noise.SHIPPED) for pair in processes]) <= 0.05
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("change", "least"), [(0.02, 0.85), (0.03, 0.99)])
+def test_a_change_planted_in_one_part_is_the_first_one_named(repeated, change, least):
+    for sign in (1, -1):
+        assert first_parts(repeated, sign * change) >= least
+
+
 def verdicts(first, second):
     """The metrics that are called different, by the shipped noise band."""
     judged = verdict.judge(first, second, "timer", dataclasses.replace(noise.SHIPPED, is_of_these=True), False)
@@ -379,7 +433,7 @@ def test_at_most_one_in_twenty_splits_of_the_same_steps_is_called_different(halv
 
 
 @pytest.mark.long
-def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(held_out, processes, halves):
+def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(held_out, processes, halves, repeated):
     guide = (DATA.parent / "guide" / "compare.md").read_text()
 
     def row(what, *shares):
@@ -393,7 +447,12 @@ def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(held_out
     of_halves = [sum(metric in one for one in halves) / len(halves) for metric in ("kernel", "busy", "step")]
     assert row("half of the steps of a run against the other half: kernel time, GPU busy", *of_halves[:2]) in guide
     assert row("half of the steps of a run against the other half: step, GPU idle", of_halves[2]) in guide
+    assert row("second recording, as it is: any part of the difference", first_parts(repeated)) in guide
+    by_process = first_parts([(*pair, noise.SHIPPED) for pair in processes])
+    assert row("another process of the warm-up study, as it is: any part of the difference", by_process) in guide
     for change in (0.01, 0.02, 0.03):
+        shares, what = [first_parts(repeated, sign * change) for sign in (1, -1)], f"{change:.0%} longer, or shorter"
+        assert row(f"second recording, its largest part {what}: is named first", *shares) in guide
         for metric, words in (("kernel", "kernel time"), ("busy", "GPU busy"), ("step", "step")):
             shares = [share_called_different(held_out, metric, sign * change) for sign in (1, -1)]
             assert row(f"second recording, {words} {change:.0%} longer, or shorter", *shares) in guide

@@ -51,11 +51,31 @@ def test_a_kernel_that_got_slower_is_named_with_its_share():
     assert made.groups[[*waterfall.PARTS]].to_numpy().tolist() == [[0, 0, 0, 50]]
 
 
-@pytest.mark.parametrize(("ns", "is_real"), [(1_000_100, False), (1_100_000, True)])
-def test_kernels_that_are_launched_as_often_have_a_noise_band(ns, is_real):
+@pytest.mark.parametrize(("ns", "is_real"), [(1_000_100, False), (1_010_000, False), (1_100_000, True)])
+def test_kernels_that_are_launched_as_often_count_beyond_several_noise_bands(ns, is_real):
+    """There are many such parts, so that chance puts some beyond one band."""
     first, second = (sides_of([(*GEMM[:4], time_ns)], wall_ns=2_000_000) for time_ns in (1_000_000, ns))
     (cause,) = [cause for cause in explain(first, second).causes if cause.kind == "per_call"]
-    assert cause.is_real == is_real and 5000 < cause.band_ns < 10_000
+    assert cause.is_real == is_real and 5000 < cause.band_ns / waterfall.MANY < 10_000
+
+
+def test_kernels_that_are_launched_otherwise_count_beyond_one_noise_band():
+    first, second = (
+        sides_of([(*GEMM[:3], name, ns)], wall_ns=2_000_000)
+        for name, ns in (("sgemm", 1_000_000), ("hgemm", 1_010_000))
+    )
+    (cause,) = [cause for cause in explain(first, second).causes if cause.kind == "replaced"]
+    assert cause.is_real and 5000 < cause.band_ns < 10_000
+
+
+def test_what_is_tiny_against_the_largest_part_does_not_come_first():
+    """A kernel of another name, beyond noise, beside a wait for launches that is a hundred times as long."""
+    small, wait = ("loss", "", "reduce", "sum", 10_000), 4_000_000
+    for gain, is_first in ((1000, False), (40_000, True)):
+        other = ("loss", "", "reduce", "mean", 10_000 + gain)
+        made = explain(sides_of([small], wall_ns=100_000), sides_of([other], wall_ns=100_000 + wait))
+        assert (made.causes[0].kind == "replaced") is is_first
+        assert [cause.kind for cause in made.first_causes] == (["replaced", "idle"] if is_first else ["idle"])
 
 
 @pytest.mark.parametrize("tokens", [(128, 256), (384, 7), (1000, 1000), (1, 999_983)])
@@ -146,9 +166,21 @@ def test_other_numbers_of_steps_stay_exact():
 def test_the_rest_sums_to_what_it_stands_for():
     made = explain(sides_of([GEMM]), sides_of([GEMM], copies=[("memset", 20), ("memcpy", 30), ("fill", 5)]))
     shortened = made.shortened(1)
-    assert [cause.kind for cause in shortened][-1] == "rest"
-    assert sum(cause.ns for cause in shortened) == made.difference_ns
+    rest = {cause.text: cause.ns for cause in shortened if cause.kind == "rest"}
+    assert shortened[0] == made.causes[0] and len(shortened) == 1 + len(rest)
+    assert rest == {"the rest of copies and fills, 2 parts": 25, "the rest of idle, 2 parts": -55}
+    assert sum(cause.ns for cause in shortened) == made.difference_ns == sum(made.sums.values())
     assert made.shortened(0) == made.causes
+
+
+@pytest.mark.parametrize("num", [1, 2, 5, 10])
+def test_no_part_of_a_rest_is_larger_than_what_is_shown(num):
+    run = "small-ctx512-fp32-naive-train_step"
+    made = explain(measured("precision", run).totals, measured("precision", run.replace("fp32", "bf16")).totals)
+    shown = [cause for cause in made.shortened(num) if cause.kind != "rest"]
+    hidden = [cause for cause in made.causes if cause not in shown]
+    assert len(shown) == num and shown[0] == made.causes[0]
+    assert num == 1 or max(abs(cause.ns) for cause in hidden) <= min(abs(cause.ns) for cause in shown[1:])
 
 
 def test_work_after_the_range_of_its_step_is_negative_idle_time():
@@ -164,10 +196,9 @@ def is_exact(made):
     return sum(cause.ns for cause in made.causes) == made.difference_ns and sum(kernels) == parts and all_are_integers
 
 
-def names_the_axis(axis, made):
+def names_the_axis(axis, pair, made):
     """Whether the first part of a difference is what the axis changes."""
-    # Faster kernels let the GPU wait longer, which may be the largest part.
-    first = next(cause for cause in made.causes if axis == "compile" or cause.kind != "idle")
+    first = made.causes[0]
     match axis:
         case "precision":
             return first.kind == "replaced" and "gemm" in first.families
@@ -175,25 +206,25 @@ def names_the_axis(axis, made):
             return "attention" in first.module or "attention" in first.families
         case "optimizer":
             return first.phase == "optimizer"
-    fused = first.kind == "replaced" and {"triton", "gemm"} & set(first.families)
-    return fused or "waits for a launch" in first.text
+    if all("compile" in run for run in pair):  # a CUDA graph of the same kernels reads its input where a copy puts it
+        return first.text.endswith(": 1 kernel (copy) appeared")
+    return first.kind == "replaced" and bool({"triton", "gemm"} & set(first.families))
 
 
 def check_axis(axis, pairs):
-    """How many pairs there are; of `compile`, those whose kernels are compiled on one side alone."""
+    """How many pairs there are."""
     num = 0
     for name, a, b in pairs:
         made = explain(measured(name, a).totals, measured(name, b).totals)
         assert is_exact(made), (a, b)
-        if axis != "compile" or "compile" not in a:
-            assert names_the_axis(axis, made), (a, b, made.causes[0].text)
-            num += 1
+        assert names_the_axis(axis, (a, b), made), (a, b, made.causes[0].text)
+        num += 1
     return num
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("axis", "num_pairs"), [("precision", 15), ("optimizer", 30), ("attention", 74), ("compile", 8)]
+    ("axis", "num_pairs"), [("precision", 15), ("optimizer", 30), ("attention", 74), ("compile", 12)]
 )
 def test_what_an_axis_changes_is_named_and_sums_exactly(axis, num_pairs):
     assert check_axis(axis, pairs_along(axis)) == num_pairs
