@@ -74,6 +74,9 @@ def load(request: Request) -> Comparison:
     first = load_side(request.first, request.only_first, skips[0])
     second = load_side(request.second, request.only_second, skips[1])
     alignment = align(first, second, request.per_token)
+    if request.first.samefile(request.second) and any(case.first == case.second for case in alignment.cases):
+        twice = f"A and B are the same runs of {request.first}, which differ in nothing"
+        raise NotComparable(f"{twice}: give two measurements, or choose other runs of one with --a and --b KEY=VALUE")
     named = of_recordings(*map(load_side, request.noise)) if request.noise else None
     return compare(first, second, choose(named, (first, second), alignment.runs), alignment)
 

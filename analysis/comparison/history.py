@@ -22,7 +22,7 @@ from analysis.comparison.forms import cause_text
 from analysis.comparison.noise import Noise
 from analysis.comparison.sides import Side, is_capture, is_sweep, load_side, select_runs
 from analysis.comparison.totals import Totals, without_numbers
-from analysis.comparison.verdict import MIDDLE, Judgement, Measured, Metric, judge, measure, of_runs, source_of
+from analysis.comparison.verdict import APART, MIDDLE, Judgement, Measured, Metric, judge, measure, of_runs, source_of
 from analysis.comparison.waterfall import Cause, explain
 from analysis.recording import store
 from analysis.recording.ingest import ResultsError
@@ -396,7 +396,7 @@ def _draw_lines(group: Group, metric: Followed, part: Part, named: Noise | None)
             if not place:
                 line.points.append(Point(entry=entry, value=judged.second))
                 continue
-            cause, ns = _cause(both, noise, metric, part) if judged.is_real else ("", 0.0)
+            cause, ns = _cause(both, noise, metric, part, judged) if judged.is_real else ("", 0.0)
             point = Point(entry=entry, value=judged.second, against=against, judged=judged, cause=cause, cause_ns=ns)
             line.points.append(point)
             if point.is_change:
@@ -450,16 +450,23 @@ def _judge(
     return Judgement(metric="kernel", first=first.time_ns, second=second.time_ns, band=band)
 
 
-def _cause(both: tuple[Measured, Measured], noise: Noise, metric: Followed, part: Part) -> tuple[str, float]:
-    """The first part of a change, and its time in a step; ("", 0.0) where there is none."""
+def _cause(
+    both: tuple[Measured, Measured], noise: Noise, metric: Followed, part: Part, judged: Judgement
+) -> tuple[str, float]:
+    """The first part of a change that goes the same way, and is beyond noise or a good part of it (APART), and its time
+    in a step; ("", 0.0) where there is none."""
     first, second = both
     num_layers = first.num_layers if first.num_layers == second.num_layers else 0
     num_runs = first.num_runs, second.num_runs
     made = explain(first.totals, second.totals, noise, num_runs, num_layers=num_layers)
     kinds = _CAUSES.get(metric)
+    is_longer = (judged.difference > 0) != (metric == "throughput")
+
+    least_ns = 0.0 if metric == "throughput" else APART * abs(judged.difference) * made.num
 
     def is_of(cause: Cause) -> bool:
-        return (kinds is None or cause.kind in kinds) and (not part or _is_of(cause, part))
+        counts = (cause.ns > 0) == is_longer and (cause.is_real or abs(cause.ns) >= least_ns)
+        return counts and (kinds is None or cause.kind in kinds) and (not part or _is_of(cause, part))
 
     first_cause = next(filter(is_of, made.causes), None)  # they are in the order in which they count
     return (cause_text(first_cause), first_cause.ns / made.num) if first_cause else ("", 0.0)

@@ -84,7 +84,10 @@ def change_text(history: History, line: Line, point: Point) -> str:
 
 
 def cause_text(history: History, point: Point) -> str:
-    return f"{point.cause_ns / 1e6:+.3f} ms  {point.cause}" if point.cause else ""
+    """The part that made a change; "" of metrics that have none."""
+    if point.cause:
+        return f"{point.cause_ns / 1e6:+.3f} ms  {point.cause}"
+    return "" if history.metric in ("memory", "energy") else "no part of the profiled step explains it"
 
 
 def counts_text(group: Group) -> str:
@@ -159,7 +162,7 @@ def as_text(history: History) -> str:
         for line in group.lines:
             for point in line.changes:
                 lines += _wrapped(change_text(history, line, point), "  ")
-                lines += _wrapped(cause_text(history, point), "    ") if point.cause else []
+                lines += _wrapped(why, "    ") if (why := cause_text(history, point)) else []
         for note in notes_of(history, group):
             lines += _wrapped(note)
     for line_out in left_out(history):
@@ -211,7 +214,7 @@ def _entries(entries: Sequence[Entry]) -> list[str]:
 
 def _sparklines(history: History, group: Group) -> list[str]:
     """A row for each line, with its first and last values and a small chart of up to CHART entries, the last ones."""
-    rows = [["run", "first", "last", "", "changes", "chart"]]
+    rows = [["run", "first", "last", "", "marks", "chart"]]
     for line in group.lines:
         first, last = line.points[0].value, line.points[-1].value
         off = f"{100 * (last / first - 1):+.1f}%" if first else ""
@@ -225,7 +228,8 @@ def sparkline(line: Line) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], align: str, *, cut: bool = True) -> list[str]:
-    """Rows of cells, without columns that are empty. align: l, r or L of each; L is cut where the line has no room."""
+    """Rows of cells, without columns that are empty. align: l, r or L of each; L is cut where the line has no room, or,
+    where names would then be the same, stands on a line above."""
     kept = [i for i in range(len(align)) if any(row[i] for row in rows[1:])]
     cells = [[printable(row[i]) for i in kept] for row in rows]
     how = [align[i] for i in kept]
@@ -233,13 +237,29 @@ def _table(rows: Sequence[Sequence[str]], align: str, *, cut: bool = True) -> li
     if cut and "L" in how:
         place = how.index("L")
         widths[place] = max(5, min(widths[place], WIDTH - sum(widths) + widths[place] - 2 * (len(kept) - 1)))
-    return ["  ".join(_cell(cell, width, a) for cell, width, a in zip(row, widths, how)).rstrip() for row in cells]
+        names = [_shortened(row[place], widths[place]) for row in cells]
+        if len(set(names)) == len({row[place] for row in cells}):
+            for row, name in zip(cells, names):
+                row[place] = name
+    lines: list[str] = []
+    for row in cells:
+        for i, cell in enumerate(row):
+            if cell_len(cell) > widths[i]:
+                lines.append(_shortened(cell, WIDTH))
+                row[i] = ""
+        lines.append("  ".join(_padded(cell, width, a) for cell, width, a in zip(row, widths, how)).rstrip())
+    return lines
 
 
-def _cell(text: str, width: int, how: str) -> str:
-    if cell_len(text) > width:
-        end = text[-(width // 2) :]  # names are often told apart by their ends
-        return set_cell_size(text, width - 1 - cell_len(end)) + "…" + end
+def _shortened(text: str, width: int) -> str:
+    """A text of at most `width` columns: names are often told apart by their ends."""
+    if cell_len(text) <= width:
+        return text
+    end = text[-(width // 2) :]
+    return set_cell_size(text, max(0, width - 1 - cell_len(end))) + "…" + end
+
+
+def _padded(text: str, width: int, how: str) -> str:
     spaces = " " * (width - cell_len(text))
     return spaces + text if how == "r" else text + spaces
 
@@ -282,7 +302,8 @@ def as_markdown(history: History) -> str:
         lines += ["", escaped(counts_text(group)), ""]
         for line in group.lines:
             for point in line.changes:
-                cause = f" ({cause_text(history, point)})" if point.cause else ""
+                why = cause_text(history, point)
+                cause = f" ({why})" if why else ""
                 lines.append(f"- {escaped(printable(change_text(history, line, point) + cause))}")
         lines += [f"- {escaped(printable(note))}" for note in notes_of(history, group)]
         lines.append("")

@@ -21,6 +21,7 @@ from .shipped import DATA, measured, select
 
 PRECISION, COMPILE = (str(DATA / name) for name in ("precision", "compile"))
 FP32, BF16 = "size=medium,precision=fp32", "size=medium,precision=bf16"
+ALL_MEMORY = "small-ctx128-fp32-naive-train_step"
 HOSTILE = "evil \x1b[31m</td><script>alert(1)</script> | `x` [a](javascript:1)\n# head \u202e"
 
 
@@ -29,6 +30,12 @@ def run(*arguments):
     assert "Traceback" not in done.output
     assert done.exception is None or isinstance(done.exception, SystemExit)
     return done
+
+
+def copy_of(path):
+    """Another measurement that happens to be the same."""
+    target = path.with_name(f"copy of {path.name}")
+    return shutil.copytree(path, target) if path.is_dir() else shutil.copy(path, target)
 
 
 def fp32_to_bf16(*more):
@@ -170,7 +177,7 @@ def test_the_exit_code_is_that_of_the_gate(tmp_path, condition, code):
 
 
 def test_the_worst_condition_wins(tmp_path, capture):
-    arguments = [capture, capture, "--fail-if", "step > 1s"]
+    arguments = [capture, copy_of(capture), "--fail-if", "step > 1s"]
     assert run(*arguments).exit_code == 0
     assert run(*arguments, "--fail-if", "step > 0ns").exit_code == 3
 
@@ -208,14 +215,31 @@ def test_what_is_no_condition_is_refused(text):
         (["nowhere", PRECISION], "does not exist"),
         ([PRECISION, PRECISION, "--a", "size=small", "--b", "size=large"], "model is small in A and large in B"),
         ([PRECISION, PRECISION, "--skip", "1"], "--skip is for captures"),
-        ([COMPILE, COMPILE, "--noise", COMPILE, COMPILE], "needs 20 pairs of times"),
-        ([DATA / "memory", DATA / "memory"], "was not profiled"),
+        (
+            [COMPILE, COMPILE, "--a", "compile=off", "--b", "compile=default", "--noise", COMPILE, COMPILE],
+            "needs 20 pairs of times",
+        ),
+        (
+            [DATA / "memory"] * 2 + ["--a", f"run_id={ALL_MEMORY}", "--b", f"run_id={ALL_MEMORY}-limit78.5"],
+            "not profiled",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_one_line_and_exit_code_2(arguments, what):
     done = run(*arguments)
     assert done.exit_code == 2
     assert done.output.startswith("error: ") and what in done.output and done.output.count("\n") == 1
+
+
+@pytest.mark.parametrize("more", [(), ("--a", "size=small"), ("--fail-if", "step > 3%")])
+def test_the_same_runs_given_twice_are_refused_and_pass_no_gate(tmp_path, capture, more):
+    link = tmp_path / "link"
+    link.symlink_to(PRECISION)
+    done = run(PRECISION, link, *more)
+    assert done.exit_code == 2 and done.output.count("\n") == 1
+    assert f"error: A and B are the same runs of {PRECISION}, which differ in nothing: give two" in done.output
+    assert run(capture, capture).exit_code == 2
+    assert fp32_to_bf16().exit_code == 0, "other runs of one recording are compared"
 
 
 def test_a_folder_of_several_or_of_nothing_is_said_to_be_one(tmp_path, capture):
@@ -236,9 +260,10 @@ def test_a_folder_of_several_or_of_nothing_is_said_to_be_one(tmp_path, capture):
 
 
 def test_warm_up_steps_of_captures_can_be_left_out(tmp_path, capture):
-    assert "3 profiled steps" in run(capture, capture).stdout
-    assert "2 profiled steps" in run(capture, capture, "--skip", "1").stdout
-    done = run(capture, capture, "--skip", "3")
+    again = copy_of(capture)
+    assert "3 profiled steps" in run(capture, again).stdout
+    assert "2 profiled steps" in run(capture, again, "--skip", "1").stdout
+    done = run(capture, again, "--skip", "3")
     assert done.exit_code == 2 and "has no step left: give a smaller --skip" in done.output
 
 
@@ -246,7 +271,8 @@ def test_a_capture_without_steps_is_one_step(tmp_path):
     made = export(num_steps=0)
     made.launch(100, start=200, end=300, name="gemm")
     made.graph(400, 900, made.call(350, 360, name="cudaGraphLaunch_v10000"))
-    done = run(*[made.sqlite(tmp_path / "whole.sqlite")] * 2)
+    whole = made.sqlite(tmp_path / "whole.sqlite")
+    done = run(whole, copy_of(whole))
     assert done.exit_code == 0
     assert "has no range of a step: all of it counts as one step" in done.stdout.replace("\n  ", " ")
     assert "(its range under nsys)" not in done.stdout and "from its first to its last event" in done.stdout
@@ -280,7 +306,7 @@ def test_any_two_captures_are_compared_exactly(tmp_path, seed):
 
 
 def test_the_results_of_a_sweep_are_compared_as_they_are(h200_results):
-    done = run(h200_results, h200_results)
+    done = run(h200_results, copy_of(h200_results))
     assert done.exit_code == 0, done.output
     assert "A is followed" in done.stdout
 

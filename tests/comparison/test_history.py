@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from analysis.comparison import history
+from analysis.comparison import history, history_forms
 from analysis.comparison.errors import NotComparable
 from analysis.recording import store
 from jobs.__main__ import app
@@ -375,3 +375,26 @@ def test_energy_of_one_process_is_followed_without_a_band(record, tmp_path):
     assert run(folder, "--metric", "energy", "--html", page).exit_code == 0 and "not known" in page.read_text()
     record("c", at="03")
     assert "energy is not recorded in all of these entries" in run(folder, "--metric", "energy").stdout
+
+
+def test_every_name_is_printed_whole_and_the_cause_of_a_change_goes_its_way():
+    """The shipped pair: one of its 60 steps changed, by what nsys saw nothing of."""
+    done = run(DATA / "again", DATA / "h200-fp32")
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80 and "…" not in done.stdout
+    names = store.load(DATA / "again").runs
+    for size, context, mode in names[["size", "context_length", "mode"]].itertuples(index=False):
+        assert sum(line.startswith(f"{size} context {context} {mode} ") for line in lines) == 1
+    assert "large context 128 forward: 54.77 ms -> 34.93 ms" in done.stdout
+    assert "    no part of the profiled step explains it" in lines
+
+
+def test_names_that_are_the_same_once_cut_stand_above_their_rows():
+    name = f"{'a' * 35}{{}}{'z' * 40}"
+    _, *lines = history_forms._table([["run", "first"], *([name.format(n), "1.00 ms"] for n in "12")], "Lr")
+    assert lines[::2] == [name.format(n) for n in "12"]
+    assert [line.split() for line in lines[1::2]] == [["1.00", "ms"]] * 2
+    _, *cut = history_forms._table([["run", "first"], *([f"{'a' * 90}{n}", "1.00 ms"] for n in "12")], "Lr")
+    assert [line.endswith(f"a{n}  1.00 ms") and len(line) == 80 for n, line in zip("12", cut, strict=True)] == [
+        True
+    ] * 2
