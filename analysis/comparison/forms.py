@@ -11,6 +11,7 @@ from typing import Any
 
 from analysis.comparison.align import Alignment
 from analysis.comparison.gate import Condition, Outcome
+from analysis.comparison.noise import ENERGY
 from analysis.comparison.verdict import METRICS, WITHIN, Comparison, Judgement, Measured, Metric, Pair
 from analysis.comparison.waterfall import TOKENS, Cause, Waterfall
 from analysis.metrics.differences import is_beyond_chance
@@ -109,7 +110,7 @@ def about(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
             lines.append(f"without a partner in {letter}, {counted(len(named), 'run')}: {', '.join(named)}")
     lines.append(f"noise band: {comparison.noise_source}")
     if energies := [pair.judgements["energy"] for pair in pairs if "energy" in pair.judgements]:
-        known = "how far the processes of a side lie apart"
+        known = f"the larger of how far the processes of a side lie apart, and those of {ENERGY.source}"
         unknown = "no noise band known, since there is one process of each"
         lines.append(f"noise band of energy: {unknown if math.isinf(energies[0].band) else known}")
     for letter, side in (("A", comparison.first), ("B", comparison.second)):

@@ -14,6 +14,7 @@ import pandas as pd
 from rich.cells import cell_len, set_cell_size
 
 from analysis.comparison.history import Entry, Group, History, Line, Point
+from analysis.comparison.noise import ENERGY
 from analysis.comparison.verdict import METRICS
 from analysis.metrics.differences import is_beyond_chance
 from analysis.show.forms import csv_cell, escaped
@@ -126,7 +127,8 @@ def notes_of(history: History, group: Group) -> Iterator[str]:
     if len(group.entries) > 1 and group.entries[0].side.is_capture:
         yield "captures say nothing of shapes: look to it that these are of the same work"
     if history.metric == "energy" and len(group.entries) > 1:
-        yield "noise band: how far the processes of an entry lie apart; not known where there is one of each"
+        known = f"the larger of how far the processes of an entry lie apart, and those of {ENERGY.source}"
+        yield f"noise band: {known}; not known where there is one of each"
     else:
         yield from (f"noise band: {source}" for source in group.noise)
 

@@ -50,6 +50,12 @@ class Noise:
         return float(band.width_ns(time_ns, parts)) * _deviation(num) / _deviation(fitted)
 
 
+def width_of_energy(joules: float, waiting: float, num: NumOf) -> float:
+    """Half width of a band around two energies of about `joules`, each the median of so many processes. waiting: part
+    of a step in which the GPU waits."""
+    return float(ENERGY.width_ns(joules, waiting * joules)) * _deviation(num) / _deviation((1, 1))
+
+
 def width_of_spread(first: Sequence[float], second: Sequence[float]) -> float:
     """Half width of a band around the medians of processes (or of steps) of two sides, from how far those of each side
     lie apart; infinite where neither has two."""
@@ -188,3 +194,14 @@ SHIPPED = Noise(
     num_timed=(3, 1),
     is_of_these=False,
 )
+
+ENERGY = Band(
+    kind="wall",
+    relative=0.0648808689680,
+    ratio=3.54813389234,
+    factor=2.31261782740,
+    num_pairs=360,
+    source="h200-fp32 and h200-bf16 (3 processes of each of 120 runs, on the GPUs of one machine)",
+)
+"""What two processes of one run differ by in energy, which is more than three of them show: two may have run on one
+GPU and the third on another. In J, of the energy itself and of that of waiting (a test fits it again)."""

@@ -8,7 +8,7 @@
 - `busy`: GPU busy of a step of a rank: the union of kernels, copies and fills on each device, summed over its devices
 - `idle`: what is left of `step` beside `busy` of one device, at least 0
 - `energy`: of a step of all ranks, by the counter of each GPU, where both sides have it. Its band is from how far the
-  processes of a side lie apart, and not known where neither has two
+  processes of a side lie apart, at least as wide as those of shipped runs do, and not known where neither has two
 - `memory`: peak allocated memory; where a side does not know it (a capture), it is left out
 
 Times are the median over steps (of all processes) and ranks, and then over the runs of a case. Differences are B - A.
@@ -27,7 +27,7 @@ import pandas as pd
 from analysis.comparison.align import TOKENS as TOKEN_AXES
 from analysis.comparison.align import Alignment, Case, align
 from analysis.comparison.errors import NotComparable
-from analysis.comparison.noise import Noise, Width, width_of_spread
+from analysis.comparison.noise import Noise, Width, width_of_energy, width_of_spread
 from analysis.comparison.sides import Side
 from analysis.comparison.totals import Totals, totals_of_cases
 from analysis.comparison.waterfall import TOKENS, Waterfall, explain
@@ -257,7 +257,9 @@ def judge(
         medians = [float(np.median(values)) for values in (before, after)]
         num = len(before), len(after)
         apart = Width(of="processes", half=width_of_spread(before, after), num=num, is_from_spread=True)
-        judged.append(judgement("energy", medians, (apart,)))
+        waiting = max(idle) / (sum(steps) / 2) if any(steps) else 0.0
+        of_shipped = Width(of="processes", half=width_of_energy(sum(medians) / 2, waiting, num), num=num)
+        judged.append(judgement("energy", medians, (of_shipped, apart)))
     return judged
 
 
