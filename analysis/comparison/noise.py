@@ -201,7 +201,7 @@ ENERGY = Band(
     ratio=3.54813389234,
     factor=2.31261782740,
     num_pairs=360,
-    source="h200-fp32 and h200-bf16 (3 processes of each of 120 runs, on the GPUs of one machine)",
+    source="h200-fp32 and h200-bf16 (3 processes of each of 120 runs)",
 )
 """What two processes of one run differ by in energy, which is more than three of them show: two may have run on one
 GPU and the third on another. In J, of the energy itself and of that of waiting (a test fits it again)."""
