@@ -91,6 +91,7 @@ ROOMS = {
         "analysis.prediction",
         "analysis.show",
     },
+    "analysis.write_first": {"analysis.write_site"},
     "analysis.write_site": {
         "jobs.contract",
         "analysis.answer",

@@ -1,0 +1,30 @@
+"""`mkdocs serve` alone shows the report, in a fresh clone, too."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from analysis import write_first, write_site
+from analysis.recording import store
+from tests.synthetic import recording
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Of docs that hold a recording and no report."""
+    made = recording(("small",), (128,), num_timed=2, num_profiled=1)
+    store.write(tmp_path / "data" / "one", {name: getattr(made, name) for name in store.TABLES}, made.manifest)
+    return SimpleNamespace(docs_dir=str(tmp_path))
+
+
+def test_where_no_report_was_written_it_is_written_first(config, tmp_path):
+    write_first.on_config(config)
+    assert "# Where the GPU time of" in (tmp_path / "index.md").read_text()
+    assert (tmp_path / "report" / "bounds.md").exists()
+
+
+def test_a_report_that_is_there_stays(config, tmp_path, monkeypatch):
+    (tmp_path / "index.md").write_text("mine")
+    monkeypatch.setattr(write_site, "publish", None)
+    write_first.on_config(config)
+    assert (tmp_path / "index.md").read_text() == "mine"
