@@ -124,10 +124,17 @@ def _facts(run: pd.Series, runs: pd.DataFrame, frames: Frames) -> dict:
         "why": run_grid.why_not_measured(run),
         "axes": _axes(run, runs),
         "num_kernels": len(frames.kernels),
+        "step_ns": _step_ns(frames.times),
         "mfu": _mfu(run, frames.times),
         "log": str(run["log"]).splitlines() if pd.notna(run.get("log")) else [],
         "top": TOP_KERNELS,
     }
+
+
+def _step_ns(times: pd.DataFrame) -> float | None:
+    """Median of the unprofiled step in ns, None where no step was timed."""
+    timed = times.loc[times["phase"] == ranges.STEP, "timer_ns"].dropna()
+    return float(timed.iloc[0]) if len(timed) else None
 
 
 def _state_of_machine(beside: pd.DataFrame, run_id: str) -> dict:
@@ -317,8 +324,8 @@ def _family_order(totals: pd.DataFrame) -> list[str]:
 def _mfu(run: pd.Series, times: pd.DataFrame) -> float | None:
     """MFU of the unprofiled step, over the data sheet's peak of its precision; None where it was not timed or the GPU
     is unknown."""
-    step_ns = times.loc[times["phase"] == ranges.STEP, "timer_ns"].dropna()
-    reached = utilisation.mfu(run, float(step_ns.iloc[0])) if len(step_ns) else float("nan")
+    step_ns = _step_ns(times)
+    reached = float("nan") if step_ns is None else utilisation.mfu(run, step_ns)
     return None if pd.isna(reached) else reached
 
 

@@ -163,7 +163,8 @@ def test_a_run_of_the_report_keeps_its_page_and_others_get_one(compared, links, 
     assert set(pages) == made
     page = pages[f"report/runs-b/{names[0]}.md"]
     assert (
-        'This run is B, <a href="../../report/runs/small-ctx128-fp32-naive-forward.html">before</a> is A: step ' in page
+        'Against <a href="../../report/runs/small-ctx128-fp32-naive-forward.html">before</a> (A; this run is B): step '
+        in page
     )
     assert re.search(r"kernel time \S+ (ms|µs) in A, \S+ (ms|µs) in B, beyond the noise band \(\+", page)
     assert '<a href="../../report/comparison/small-ctx128-fp32-naive-forward.html">why</a>' in page
