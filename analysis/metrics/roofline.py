@@ -178,25 +178,37 @@ def measured_peaks(runs: pd.DataFrame, calibration: pd.DataFrame) -> list[dict]:
     return [{"label": labels[row["figure"]], "value": row["value"], "unit": row["unit"]} for row in known]
 
 
-def roofs_over(rows: pd.DataFrame) -> pd.DataFrame:
-    """Corners of the roofs over `rows`: roof, intensity (FLOP/byte), flop_rate (TFLOP/s), label (or "")."""
+def medians(rows: pd.DataFrame) -> pd.DataFrame:
+    """Each operation that has FLOPs once, by the medians over its cases: label, series, limit, intensity (FLOP/byte),
+    flop_rate (TFLOP/s), reached, and time_share, its part of the kernel time of its run (kernel_ns)."""
+    rows = rows[rows["flops"] > 0]
+    share = rows["time_ns"] / rows["kernel_ns"]
+    values = {name: (name, "median") for name in ("intensity", "flop_rate", "reached", "time_share")}
+    firsts = {name: (name, "first") for name in ("series", "limit")}
+    table = rows.assign(time_share=share).groupby("operation", sort=False).agg(**firsts, **values)
+    return table.rename_axis("label").reset_index()
+
+
+def roofs_over(rows: pd.DataFrame, peaks: Mapping[str, float]) -> pd.DataFrame:
+    """Corners of the roofs over `rows`: roof, intensity (FLOP/byte), flop_rate (TFLOP/s), label (or ""). One of memory,
+    and one of matmuls in each precision that `peaks` has (`gemm_bf16` ..., FLOP/s); none without that of memory."""
     known = rows[rows["ridge"].notna() & (rows["flops"] > 0)]
+    if not len(known):
+        return pd.DataFrame(columns=["roof"])
     low, high = known["intensity"].min() / 1.5, known["intensity"].max() * 1.5
-    parts: list[pd.DataFrame] = []
-    for peak, width in known[["peak_flops", "peak_bytes"]].drop_duplicates().itertuples(index=False):
-        top, ridge = peak / 1e12, peak / width
-        middle = (low * ridge) ** 0.5
-        parts.append(
-            pd.DataFrame(
-                {
-                    "roof": str(len(parts)),
-                    "intensity": [low, middle, ridge, high],
-                    "flop_rate": [low * width / 1e12, middle * width / 1e12, top, top],
-                    "label": ["", f"memory {width / 1e9:,.0f} GB/s", "", f"compute {top:,.1f} TFLOP/s"],
-                }
-            )
+    width = peaks["copy"]
+    tops = sorted((peak, name) for name, peak in peaks.items() if name.startswith("gemm_"))
+    highest = tops[-1][0] / width
+    corners = [("memory", low, low * width, ""), ("memory", min(highest, high), min(highest, high) * width, "")]
+    corners.insert(1, ("memory", tops[0][0] / width, tops[0][0], f"memory {width / 1e9:,.0f} GB/s"))
+    for number, (peak, name) in enumerate(tops):
+        words = f"{name.removeprefix('gemm_').upper()} {peak / 1e12:,.1f} TFLOP/s"
+        named = (words, "") if number == 0 else ("", words)  # marks lie below the end of the lowest
+        corners += (
+            [(name, ridge, peak, named[0]), (name, high, peak, named[1])] if (ridge := peak / width) < high else []
         )
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["roof"])
+    table = pd.DataFrame(corners, columns=["roof", "intensity", "flop_rate", "label"])
+    return table.assign(flop_rate=table["flop_rate"] / 1e12)
 
 
 def traffic(runs: pd.DataFrame) -> pd.DataFrame:

@@ -63,6 +63,11 @@ def bound(value: float, step: float) -> float:
     return math.ceil(value / step) * step
 
 
+def ratios_of(ratios: pd.Series) -> str:
+    """For the title of a figure, least and most: `2.38 to 2.84 times`."""
+    return " to ".join(dict.fromkeys(f"{ratio:.3g}" for ratio in (ratios.min(), ratios.max()))) + " times"
+
+
 def percent_of(shares: pd.Series) -> str:
     """For the title of a figure, least and most: `16% to 25%`, or one of them where they read alike."""
     return " to ".join(dict.fromkeys(f"{share:.0%}" for share in (shares.min(), shares.max())))

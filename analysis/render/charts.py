@@ -1,8 +1,8 @@
 """Frames to inline SVG, by Altair at build time. Charts compute nothing: they draw the rows that they are given.
 
 Colours are CSS variables (`--family-gemm`, `--series-0`, `--chart-text` ...), so that a drawing follows the reader's
-light or dark drawing: the specification is drawn with placeholder colours, which `render` then replaces. Hover texts
-become <title> elements, save in the drawing for phones; ids get the chart's prefix.
+light or dark drawing: the specification is drawn with placeholder colours, which `render` then replaces. What
+a mark says becomes its <title>, which a tap shows, too (site/assets/report.js); ids get the chart's prefix.
 """
 
 import json
@@ -58,7 +58,7 @@ def render(kind: str, rows: pd.DataFrame, prefix: str, width: int, label: str = 
     with schemapi.debug_mode(False):  # to check a drawing against the schema takes longer than to draw it; tests do
         document = specification(kind, rows, drawing, width, **options)
     svg = vlc.vegalite_to_svg(document)
-    return _finish(svg, prefix, drawing, label, hover=width > NARROW)
+    return _finish(svg, prefix, drawing, label)
 
 
 def specification(kind: str, rows: pd.DataFrame, drawing: Drawing, width: int, **options) -> dict:
@@ -83,8 +83,10 @@ def dumbbell(
     by,
     value="time_ns",
     unit="ms (log scale)",
+    log=True,
 ) -> alt.LayerChart:
-    """One line per case with a dot per `clock`, on a logarithmic axis. A `value` in ns is drawn in ms."""
+    """One line per case with a dot per `clock`, on a logarithmic axis, or a linear one that need not start at zero. A
+    `value` in ns is drawn in ms."""
     data = pd.DataFrame({"label": case_label(rows, by), "clock": rows["clock"]})
     nanoseconds = value.endswith("_ns")
     data["value"] = rows[value] / 1e6 if nanoseconds else rows[value]
@@ -103,12 +105,10 @@ def dumbbell(
         title=None,
         axis=_category_axis(drawing),
     )
-    x = alt.X(
-        "value:Q",
-        scale=alt.Scale(type="log", nice=False, padding=12),
-        title=unit,
-        axis=_log_axis(drawing, data["value"], 6 if width < 500 else 9),
-    )
+    most = 6 if width < 500 else 9
+    axis = _log_axis(drawing, data["value"], most) if log else _value_axis(drawing, "~g", most)
+    scale = {"type": "log"} if log else {"zero": False}
+    x = alt.X("value:Q", scale=alt.Scale(nice=False, padding=12, **scale), title=unit, axis=axis)
     base = alt.Chart(drawing.data(data), width=_plot_width(data, width), height=alt.Step(17))
     lines = base.mark_line(strokeWidth=1.5, color=drawing[RULE]).encode(y=y, x=x, detail=alt.Detail("label:N"))
     dots = base.mark_point(filled=True, size=46, opacity=1).encode(
@@ -196,9 +196,10 @@ def _stacked(
 
 
 def grouped_bars(
-    rows: pd.DataFrame, drawing: Drawing, width: int, by, order, unit="% of kernel time"
+    rows: pd.DataFrame, drawing: Drawing, width: int, by, order, unit="% of kernel time", zero=True
 ) -> alt.LayerChart:
-    """Per case one dot per `scope` at its `share`: the same drawing as `dumbbell`, on an axis that starts at zero."""
+    """Per case one dot per `scope` at its `share`: the same drawing as `dumbbell`, on a linear axis, which starts at
+    `zero` where shares of a whole are drawn, and not where rates are."""
     data = pd.DataFrame({"label": case_label(rows, by), "scope": rows["scope"], "share": rows["share"]})
     data["title"] = [f"{a}, {s}: {v:.1%}" for a, s, v in zip(data["label"], data["scope"], data["share"], strict=True)]
     colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
@@ -213,7 +214,8 @@ def grouped_bars(
         axis=_category_axis(drawing),
     )
     axis = alt.Axis(**{**_value_axis(drawing, "%", 5).to_dict(), "labelExpr": "format(datum.value * 100, '.3~g')"})
-    x = alt.X("share:Q", scale=alt.Scale(domainMin=0), axis=axis, title=unit)
+    scale = alt.Scale(domainMin=0) if zero else alt.Scale(zero=False, padding=12)
+    x = alt.X("share:Q", scale=scale, axis=axis, title=unit)
     base = alt.Chart(drawing.data(data), width=_plot_width(data, width), height=alt.Step(17))
     lines = base.mark_line(strokeWidth=1.5, color=drawing[RULE]).encode(y=y, x=x, detail=alt.Detail("label:N"))
     dots = base.mark_point(filled=True, size=46, opacity=1).encode(
@@ -318,30 +320,32 @@ def traces(
 
 
 def roofline(rows: pd.DataFrame, drawing: Drawing, width: int, order, roofs) -> alt.LayerChart:
-    """One mark per row: `flop_rate` (TFLOP/s) over `intensity` (FLOP/byte), both logarithmic, coloured by `series`.
+    """One named mark per row: `flop_rate` (TFLOP/s) over `intensity` (FLOP/byte), both logarithmic, coloured by
+    `series`, its area by `time_share`. Below the ridge of the lowest roof names stand right of the marks, above it at
+    the right edge, one below the other.
 
     `roofs`: corners of the limits above them, each with its `roof`, `intensity`, `flop_rate` and a `label` or none.
     """
-    data = rows[["series", "intensity", "flop_rate"]].assign(
+    data = rows[["series", "intensity", "flop_rate", "label", "time_share"]].assign(
         title=[
-            f"{label}: {rate:,.3g} TFLOP/s at {intensity:,.3g} FLOP/byte"
-            for label, rate, intensity in zip(rows["label"], rows["flop_rate"], rows["intensity"], strict=True)
+            f"{label}: {rate:,.3g} TFLOP/s at {intensity:,.3g} FLOP/byte, {share:.1%} of kernel time"
+            for label, rate, intensity, share in rows[["label", "flop_rate", "intensity", "time_share"]].itertuples(
+                index=False
+            )
         ]
     )
     roofs = pd.DataFrame(roofs)
     colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
-    shapes = alt.Scale(domain=list(order), range=["circle", "square", "triangle-up", "diamond"][: len(order)])
-    wide, high = width - LABEL_SLACK - 70, 360 if width > NARROW else 300
+    wide, high = width - LABEL_SLACK - 70, 380
+    bottom, top = data["flop_rate"].min() / 3, roofs["flop_rate"].max() * 1.6
+    up = alt.Scale(type="log", nice=False, domain=[bottom, top])
 
     def axes(title_x: str, title_y: str) -> dict:
-        scale = alt.Scale(type="log", nice=False, padding=8)
-        below, left = (
-            _log_axis(drawing, [*data[name], *roofs[name]], most, orient=side)
-            for name, most, side in (("intensity", 6, "bottom"), ("flop_rate", 9, "left"))
-        )
+        below = _log_axis(drawing, [*data["intensity"], *roofs["intensity"]], 6, orient="bottom")
+        left = _log_axis(drawing, [bottom, top], 9, orient="left")
         return {
-            "x": alt.X("intensity:Q", scale=scale, title=title_x, axis=below),
-            "y": alt.Y("flop_rate:Q", scale=scale, title=title_y, axis=left),
+            "x": alt.X("intensity:Q", scale=alt.Scale(type="log", nice=False, padding=8), title=title_x, axis=below),
+            "y": alt.Y("flop_rate:Q", scale=up, title=title_y, axis=left),
         }
 
     titles = ("FLOP per byte (log scale)", "TFLOP/s (log scale)")
@@ -349,44 +353,137 @@ def roofline(rows: pd.DataFrame, drawing: Drawing, width: int, order, roofs) -> 
     lines = lines.encode(**axes(*titles), detail=alt.Detail("roof:N"), order=alt.Order("intensity:Q"))
     last = ~roofs.duplicated("roof", keep="last")
 
-    def words(part: pd.Series, align: Literal["left", "right"], dx: int, dy: int) -> alt.Chart:
-        named = alt.Chart(drawing.data(roofs[part & (roofs["label"] != "")]), width=wide, height=high)
+    def words(part: pd.DataFrame, align: Literal["left", "right"], dx: int, dy: int) -> alt.Chart:
+        named = alt.Chart(drawing.data(part[part["label"] != ""]), width=wide, height=high)
         named = named.mark_text(fontSize=12, color=drawing[TEXT], align=align, dx=dx, dy=dy)
         return named.encode(**axes(*titles), text=alt.Text("label:N"))
 
-    marks = alt.Chart(drawing.data(data), width=wide, height=high).mark_point(filled=True, size=26, opacity=1)
+    marks = alt.Chart(drawing.data(data), width=wide, height=high).mark_point(filled=True, opacity=0.9)
     marks = marks.encode(
         **axes(*titles),
         color=alt.Color("series:N", scale=colours, legend=None),
-        shape=alt.Shape("series:N", scale=shapes, legend=None),
+        size=alt.Size("time_share:Q", scale=alt.Scale(domain=[0, 1], range=[18, 1800]), legend=None),
         description=alt.Description("title:N"),
     )
-    return alt.LayerChart(layer=[lines, marks, words(last, "right", -4, -9), words(~last, "left", 8, 8)])
+    ridge = roofs.loc[roofs["flop_rate"] == roofs.groupby("roof")["flop_rate"].transform("max"), "intensity"].min()
+    right = data["intensity"] >= ridge
+    names = pd.concat(
+        [
+            named_beside(data[~right], data.loc[~right, "intensity"].max() * 1.9, high, bottom, top),
+            named_beside(data[right], roofs["intensity"].max(), high, bottom, top, below=True),
+        ]
+    )
+    leaders = names.assign(name=names["label"])
+    ends = [leaders.assign(intensity=leaders["at"], flop_rate=leaders["y"]), leaders]
+    strings = alt.Chart(drawing.data(pd.concat(ends, ignore_index=True)), width=wide, height=high)
+    strings = strings.mark_line(strokeWidth=0.75, color=drawing[RULE]).encode(
+        **axes(*titles), detail=alt.Detail("name:N")
+    )
+    placed = names.assign(intensity=names["at"], flop_rate=names["y"])
+    beside = placed["intensity"] < ridge
+    return alt.LayerChart(
+        layer=[
+            strings,
+            lines,
+            marks,
+            words(roofs[last], "right", -4, -9),
+            words(roofs[~last & (roofs["roof"] == roofs["roof"].iloc[0])], "right", -12, -4),
+            words(roofs[~last & (roofs["roof"] != roofs["roof"].iloc[0])], "left", 8, -9),
+            words(placed[beside], "left", 4, 0),
+            words(placed[~beside], "right", -2, 0),
+        ]
+    )
 
 
-def stacked_bytes(rows: pd.DataFrame, drawing: Drawing, width: int, by, order, limits) -> alt.LayerChart:
-    """One bar per case of the `bytes` of each `scope` in GiB, and a named line at each of `limits` (bytes by name)."""
-    data = pd.DataFrame({"label": case_label(rows, by), "scope": rows["scope"], "size": rows["bytes"] / 2**30})
+def named_beside(
+    marks: pd.DataFrame, at: float, height: int, low: float, high: float, below: bool = False
+) -> pd.DataFrame:
+    """The marks with where their names stand: `at` on the one axis, and `y` on the other, logarithmic one from `low` to
+    `high`, 15 pixels apart, around the middle of the marks or `below` the lowest of them."""
+    gap = math.log(high / low) * 15 / height
+    rows = marks.sort_values("flop_rate", ascending=False, kind="stable")
+    if not len(rows):
+        return rows.assign(at=at, y=0.0)
+    middle = rows["flop_rate"].map(math.log).mean()
+    first = math.log(rows["flop_rate"].min()) - 1.5 * gap if below else middle + gap * (len(rows) - 1) / 2
+    lowest = math.log(low) + gap * (len(rows) - 0.5)
+    return rows.assign(at=at, y=[math.exp(max(first, lowest) - i * gap) for i in range(len(rows))])
+
+
+def stacked_parts(
+    rows: pd.DataFrame, drawing: Drawing, width: int, by, order, value="bytes", limits=None
+) -> alt.LayerChart:
+    """One bar per case of the `value` of each `scope`, bytes in GiB and ns in ms, and a named line at each of `limits`
+    (in the unit of the rows, by name)."""
+    factor, unit = (1e6, "ms") if value.endswith("_ns") else (2**30, "GiB")
+    data = pd.DataFrame({"label": case_label(rows, by), "scope": rows["scope"], "size": rows[value] / factor})
     data["position"] = data["scope"].map({scope: i for i, scope in enumerate(order)})
-    data["title"] = [f"{a}, {s}: {v:,.3g} GiB" for a, s, v in zip(data["label"], data["scope"], data["size"])]
+    data["title"] = [f"{a}, {s}: {v:,.3g} {unit}" for a, s, v in zip(data["label"], data["scope"], data["size"])]
     colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
     y = alt.Y("label:N", sort=list(dict.fromkeys(data["label"])), title=None, axis=_category_axis(drawing))
-    top = max([*data.groupby("label")["size"].sum(), *(size / 2**30 for size in limits.values())])
+    ends = pd.DataFrame({"name": list(limits or {}), "limit": [size / factor for size in (limits or {}).values()]})
+    top = max([*data.groupby("label")["size"].sum(), *ends["limit"]])
     axis = alt.Axis(**_value_axis(drawing, "~f", 4 if width < 500 else 8).to_dict() | {"orient": "bottom"})
     scale = alt.Scale(domain=[0, top], nice=False)
     base = alt.Chart(drawing.data(data), width=_plot_width(data, width), height=alt.Step(17))
     bars = base.mark_bar(height=alt.RelativeBandSize(0.75), stroke=drawing["--chart-gap"], strokeWidth=0.5).encode(
         y=y,
-        x=alt.X("size:Q", stack="zero", scale=scale, axis=axis, title="GiB"),
+        x=alt.X("size:Q", stack="zero", scale=scale, axis=axis, title=unit),
         color=alt.Color("scope:N", scale=colours, legend=None),
         order=alt.Order("position:Q"),
         description=alt.Description("title:N"),
     )
-    ends = pd.DataFrame({"name": list(limits), "limit": [size / 2**30 for size in limits.values()]})
-    at = alt.X("limit:Q", scale=scale, axis=axis, title="GiB")
+    if not len(ends):
+        return alt.LayerChart(layer=[bars])
+    at = alt.X("limit:Q", scale=scale, axis=axis, title=unit)
     rules = alt.Chart(drawing.data(ends)).mark_rule(strokeDash=[4, 3], color=drawing[TEXT]).encode(x=at)
     names = alt.Chart(drawing.data(ends)).mark_text(align="right", dx=-4, dy=-7, fontSize=12, color=drawing[TEXT])
     return bars + rules + names.encode(x=at, y=alt.value(0), text=alt.Text("name:N"))
+
+
+def slopes(rows: pd.DataFrame, drawing: Drawing, width: int, panel, order, ends, unit) -> alt.LayerChart:
+    """One panel for each value of the column `panel`, and in it one line a `series` from its `share` at the first of
+    the two `ends` to that at the second. ends: short names by what rows call them."""
+    data = rows[[panel, "series", "end", "share"]].astype({panel: str, "series": str})
+    panels = list(dict.fromkeys(data[panel]))
+    number = {name: i for i, name in enumerate(panels)}
+    data["x"] = data[panel].map(number) + data["end"].map(dict(zip(ends, (0.2, 0.8)))).astype(float)
+    data["line"] = data[panel] + " " + data["series"]
+    data["title"] = [
+        f"{name} · {series}, {end}: {share:.1%}"
+        for name, series, end, share in data[[panel, "series", "end", "share"]].itertuples(index=False)
+    ]
+    colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
+    shapes = alt.Scale(domain=list(order), range=["circle", "square", "triangle-up", "diamond"][: len(order)])
+    axis = _value_axis(drawing, "%", 5).to_dict() | {"orient": "left", "labelExpr": "format(datum.value * 100, '.3~g')"}
+    across = alt.X("x:Q", scale=alt.Scale(domain=[0, len(panels)], nice=False), axis=None)
+    y = alt.Y("share:Q", scale=alt.Scale(zero=False, padding=8), axis=alt.Axis(**axis), title=unit)
+    wide, high = width - LABEL_SLACK - 60, 250
+    base = alt.Chart(drawing.data(data), width=wide, height=high)
+    colour = alt.Color("series:N", scale=colours, legend=None)
+    lines = base.mark_line(strokeWidth=1.75).encode(x=across, y=y, color=colour, detail=alt.Detail("line:N"))
+    dots = base.mark_point(filled=True, size=46, opacity=1).encode(
+        x=across,
+        y=y,
+        color=colour,
+        shape=alt.Shape("series:N", scale=shapes, legend=None),
+        description=alt.Description("title:N"),
+    )
+    names = pd.DataFrame({"x": [i + 0.5 for i in range(len(panels))], "name": panels})
+    sides = pd.DataFrame(
+        {"x": [i + at for i in range(len(panels)) for at in (0.2, 0.8)], "name": [*ends.values()] * len(panels)}
+    )
+    heads = alt.Chart(drawing.data(names)).mark_text(fontSize=12, color=drawing[TEXT], dy=30)
+    feet = alt.Chart(drawing.data(sides)).mark_text(fontSize=12, color=drawing[FAINT], dy=14)
+    between = alt.Chart(drawing.data(pd.DataFrame({"x": range(1, len(panels))}))).mark_rule(color=drawing[RULE])
+    return alt.LayerChart(
+        layer=[
+            between.encode(x=across),
+            lines,
+            dots,
+            *(words.encode(x=across, y=alt.value(high), text=alt.Text("name:N")) for words in (feet, heads)),
+        ]
+    )
 
 
 def history(rows: pd.DataFrame, drawing: Drawing, width: int, domain, unit) -> alt.LayerChart:
@@ -471,7 +568,8 @@ KINDS: dict[str, Callable[..., alt.LayerChart]] = {
     "roofline": roofline,
     "lines": lines,
     "traces": traces,
-    "stacked_bytes": stacked_bytes,
+    "stacked_parts": stacked_parts,
+    "slopes": slopes,
     "history": history,
     "waterfall": waterfall,
     "bars_with_marks": bars_with_marks,
@@ -486,7 +584,8 @@ COLOUR_COLUMNS = {
     "roofline": "series",
     "lines": "clock",
     "traces": "series",
-    "stacked_bytes": "scope",
+    "stacked_parts": "scope",
+    "slopes": "series",
     "waterfall": "series",
     "bars_with_marks": "series",
 }
@@ -499,7 +598,13 @@ def colour_column(kind: str) -> str:
 
 def mark(kind: str) -> str:
     """What a legend shows for a series: a line, a bar, or the point whose shape tells it from others."""
-    return {"traces": "line", "stacked_bytes": "bar", "waterfall": "bar", "bars_with_marks": "bar"}.get(kind, "point")
+    return {
+        "traces": "line",
+        "stacked_parts": "bar",
+        "roofline": "bar",
+        "waterfall": "bar",
+        "bars_with_marks": "bar",
+    }.get(kind, "point")
 
 
 def drawn(kind: str, rows: pd.DataFrame) -> pd.DataFrame:
@@ -558,10 +663,13 @@ def _plot_width(data: pd.DataFrame, width: int) -> int:
     return max(120, int(width - LABEL_SLACK - 24 - 6.7 * data["label"].str.len().max()))
 
 
-def _finish(svg: str, prefix: str, drawing: Drawing, label: str, hover: bool) -> str:
+def _finish(svg: str, prefix: str, drawing: Drawing, label: str) -> str:
     ElementTree.register_namespace("", SVG)
     root = ElementTree.fromstring(_CONTROL.sub("\ufffd", svg))
     variables = {code: f"var({variable})" for variable, code in drawing.codes.items()}
+    titles = {
+        _CONTROL.sub("\ufffd", row["title"]) for rows in drawing.datasets.values() for row in rows if "title" in row
+    }
     ids = {element.get("id"): f"{prefix}-{element.get('id')}" for element in root.iter() if element.get("id")}
     for element in root.iter():
         for name, text in list(element.attrib.items()):
@@ -597,7 +705,7 @@ def _finish(svg: str, prefix: str, drawing: Drawing, label: str, hover: bool) ->
                     ),
                 )
         said = element.attrib.pop("aria-label", None)
-        if hover and said and element.tag == f"{{{SVG}}}path" and len(element) == 0 and "axis" not in said:
+        if said in titles and element.tag == f"{{{SVG}}}path" and len(element) == 0:  # Vega has words of its own, too
             title = ElementTree.SubElement(element, f"{{{SVG}}}title")
             title.text = said
     _slim(root)

@@ -1,8 +1,10 @@
 """What bounds a run, on the shipped recording and where something is missing."""
 
 import dataclasses
+import math
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
@@ -164,14 +166,33 @@ def test_a_busy_gpu_that_mostly_moves_bytes_is_bound_by_memory():
 
 
 @pytest.mark.parametrize("width", [charts.WIDE, charts.NARROW])
-def test_the_roofline_is_a_valid_drawing_with_its_two_limits(shipped, width):
+def test_the_roofline_names_every_operation_and_the_roof_of_every_precision(shipped, width):
     chart = shipped.charts["roofline"]
     assert charts.specification(chart.kind, chart.rows, charts.Drawing(), width, **chart.options)
     svg = charts.render(chart.kind, chart.rows, "r", width, chart.title, **chart.options)
     rates = shipped_rates().set_index("figure")["value"]
-    assert f"compute {rates['gemm_fp32'] / 1e12:.1f} TFLOP/s" in svg
+    for precision in ("fp32", "tf32", "bf16"):
+        assert f"{precision.upper()} {rates[f'gemm_{precision}'] / 1e12:.1f} TFLOP/s" in svg
     assert f"memory {rates['copy'] / 1e9:,.0f} GB/s" in svg
-    assert svg.count("var(--series-") >= 4
+    every = shipped.tables["every"].rows
+    assert {*chart.rows["label"]} == {*every.loc[every["flops"] > 0, "operation"]}
+    words = ElementTree.fromstring(svg).itertext()
+    assert {*chart.rows["label"]} <= {*words}
+
+
+def test_names_in_the_roofline_stand_below_one_another(shipped):
+    rows = shipped.charts["roofline"].rows.rename(columns={"label": "name"})
+    for below in (False, True):
+        placed = charts.named_beside(rows, 1.0, 380, 0.01, 1000.0, below=below)
+        heights = placed["y"].map(math.log) * 380 / math.log(1000.0 / 0.01)
+        assert (-heights.diff().dropna() > 14.9).all() and placed["y"].between(0.01, 1000).all()
+
+
+def test_the_area_of_a_mark_is_its_part_of_its_runs_kernel_time(shipped):
+    points, every = shipped.charts["roofline"].rows.set_index("label"), shipped.tables["every"].rows
+    of_adamw = every[every["operation"] == "AdamW"]
+    share = (of_adamw["time_ns"] / of_adamw["kernel_ns"]).median()
+    assert points.loc["AdamW", "time_share"] == pytest.approx(share) and 0 < share < 0.5
 
 
 def test_backward_is_compared_within_one_run(shipped):

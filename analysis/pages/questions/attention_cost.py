@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.metrics import kernel_time, run_grid
 from analysis.pages.columns import case_headings
-from analysis.pages.facts import extremes, out_of, span
+from analysis.pages.facts import extremes, out_of, percent_of, ratios_of, span
 from analysis.reference import flops
 from jobs.contract import ranges
 
@@ -86,10 +86,9 @@ def _facts(frames: Frames) -> dict:
 
 def _claims(frames: Frames) -> list[Claim]:
     measured = frames.measured
-    cost = extremes("cost_ratio")
     return [
-        Claim("dearer", measured, lambda rows: (rows["cost_ratio"] > 1).all(), facts=cost),
-        Claim("cheaper_somewhere", measured, lambda rows: (rows["cost_ratio"] <= 1).any(), facts=cost),
+        Claim("dearer", measured, lambda rows: (rows["cost_ratio"] > 1).all(), facts=_cost),
+        Claim("cheaper_somewhere", measured, lambda rows: (rows["cost_ratio"] <= 1).any(), facts=_cost),
         Claim("both", measured[measured["both_cost_ratio"].notna()], facts=_both),
         Claim("time", measured, facts=extremes("time_ratio")),
         Claim("longer", measured[measured["time_ratio"] > 1], facts=out_of(measured)),
@@ -135,8 +134,16 @@ def _charts(frames: Frames) -> list[Chart]:
     labels = {"flop_ratio": "FLOPs", "time_ratio": "kernel time"}
     long = frames.measured.melt([*frames.by, "run_id"], list(labels), var_name="clock", value_name="value")
     long["clock"] = long["clock"].map(labels)
-    options = {"order": list(labels.values()), "by": frames.by, "unit": "softmax ÷ QKᵀ", "value": "value"}
-    return [Chart("ratios", "dumbbell", "Softmax against QKᵀ: arithmetic and time", long, options=options)]
+    options = {"order": list(labels.values()), "by": frames.by, "unit": "softmax ÷ QKᵀ (log scale)", "value": "value"}
+    title = "Softmax against QKᵀ: arithmetic and time"
+    if len(long):
+        times, work = frames.measured["time_ratio"], frames.measured["flop_ratio"]
+        title = f"Softmax takes {ratios_of(times)} as long as QKᵀ, with {percent_of(work)} of its FLOPs"
+    return [Chart("ratios", "dumbbell", title, long, options=options)]
+
+
+def _cost(rows: pd.DataFrame) -> dict:
+    return {name: span(rows[f"{name}_ratio"]) for name in ("time", "flop")} | extremes("cost_ratio")(rows)
 
 
 def _both(rows: pd.DataFrame) -> dict:

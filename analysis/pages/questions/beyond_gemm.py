@@ -8,7 +8,7 @@ from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, a
 from analysis.metrics import kernel_time, run_grid
 from analysis.metrics.ordering import place, sorted_by
 from analysis.pages.columns import case_headings
-from analysis.pages.facts import extremes, out_of, span
+from analysis.pages.facts import extremes, out_of, percent_of, span
 from analysis.pages.module_costs import of_followed_runs
 from analysis.reference import kernel_families
 from jobs.contract import ranges
@@ -149,9 +149,10 @@ def _tables(frames: Frames) -> list[Table]:
 
 def _charts(frames: Frames) -> list[Chart]:
     options = {"by": frames.by, "order": frames.order}
-    return [
-        Chart("families", "stacked_shares", "Forward kernel time by family", _measured(frames.long), options=options)
-    ]
+    rows = _measured(frames.long)
+    gemm = rows.loc[rows["family"] == GEMM, "share"]
+    title = f"GEMMs take {percent_of(gemm)} of a forward pass" if len(gemm) else "Forward kernel time by family"
+    return [Chart("families", "stacked_shares", title, rows, options=options)]
 
 
 def _measured(rows: pd.DataFrame) -> pd.DataFrame:

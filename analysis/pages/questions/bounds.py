@@ -12,7 +12,7 @@ from analysis.metrics import kernel_time, regimes, roofline, run_grid, waiting
 from analysis.metrics.differences import Band, Bands
 from analysis.metrics.roofline import ATTENTION, COMPUTE, LAUNCHES, LINEAR, MEMORY, OTHER, SOFTMAX
 from analysis.pages.columns import case_headings, spread_column
-from analysis.pages.facts import calibrated_on, extremes, highest, noise_of, out_of, span
+from analysis.pages.facts import calibrated_on, extremes, highest, noise_of, out_of, percent_of, span
 from jobs.contract import modes, ranges
 from jobs.contract.studies import BF16
 
@@ -50,7 +50,7 @@ def answer(
     """
     frames = _frames(runs, steps, kernels, memops, calibration, bands, studies)
     facts, claims = _facts(runs, calibration, bands), _claims(frames, runs, calibration)
-    return assemble(facts, claims, _tables(frames), _charts(frames))
+    return assemble(facts, claims, _tables(frames), _charts(frames, _peaks(calibration)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Frames:
     by: list[str]
     """Columns that name a case."""
     operations: pd.DataFrame
-    """Rates of each operation in each case."""
+    """Rates of each operation in each case; kernel_ns: of all kernels of its run."""
     families: pd.DataFrame
     """Rates of each kernel family in each case, phase by phase."""
     runs: pd.DataFrame
@@ -85,6 +85,8 @@ def _frames(
     costs = roofline.costs_of(run_grid.measured_runs(runs), _peaks(calibration))
     timed = roofline.in_its_mode(totals.merge(costs, on=roofline.KEY), runs)
     named = timed.merge(roofline.named(), on=roofline.KEY[1:])
+    operations = roofline.rated(named, ["operation", "series", "phase"], runs)
+    kernel_ns = operations["run_id"].map(totals.groupby("run_id")["time_ns"].sum())
     judged = roofline.judged(steps, waiting.launch_waits(steps, kernels, memops, band), totals, costs)
     of_steps = judged[judged["phase"] == ranges.STEP]
     of_steps = of_steps.merge(_over_recordings(of_steps, runs, studies, band), how="left", on="run_id")
@@ -93,7 +95,7 @@ def _frames(
     training = run_grid.cases(runs, "train_step")
     return Frames(
         by=run_grid.case_columns(runs),
-        operations=roofline.rated(named, ["operation", "series", "phase"], runs),
+        operations=operations.assign(kernel_ns=kernel_ns),
         families=roofline.rated(timed, ["phase", "family"], runs),
         runs=grid.merge(of_steps, how="left", on="run_id"),
         phases=training.merge(in_phases, how="left", on="run_id"),
@@ -231,9 +233,9 @@ def _title_of_regimes(rows: pd.DataFrame) -> str:
     return f"What limits a training step. {'; '.join(said) or 'Not known'}"
 
 
-def _charts(frames: Frames) -> list[Chart]:
-    roofs = roofline.roofs_over(frames.operations)
-    points = _points(frames.operations, frames.by)
+def _charts(frames: Frames, peaks: Mapping[str, float]) -> list[Chart]:
+    roofs = roofline.roofs_over(frames.operations, peaks)
+    points = roofline.medians(frames.operations)
     clocks = {"product_ratio": "GEMM kernel time", "kernel_ratio": "kernel time", "timer_ratio": "Python timer"}
     known = frames.ratios[frames.ratios["kernel_ratio"].notna()]
     long = known.melt([*frames.by, "run_id"], list(clocks), "clock", "value")
@@ -241,7 +243,7 @@ def _charts(frames: Frames) -> list[Chart]:
         Chart(
             "roofline",
             "roofline",
-            "Rate reached against FLOPs per byte: each operation at the shortest and the longest context of each model",
+            _title_of_roofline(points),
             points if len(roofs) else points.head(0),
             options={"order": [LINEAR, ATTENTION, SOFTMAX, OTHER], "roofs": roofs.to_dict("records")},
         ),
@@ -255,13 +257,18 @@ def _charts(frames: Frames) -> list[Chart]:
     ]
 
 
-def _points(operations: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Operations with FLOPs at the shortest and the longest context of each model, with a label."""
-    ends = operations.groupby("size", sort=False)["context_length"].agg(["min", "max"])
-    at_an_end = pd.concat([operations["size"].map(ends[end]) == operations["context_length"] for end in ends], axis=1)
-    points = operations[(operations["flops"] > 0) & at_an_end.any(axis=1)]
-    cases = [" · ".join(map(str, case)) for case in points[by].itertuples(index=False)]
-    return points.assign(label=[f"{name}, {case}" for name, case in zip(points["operation"], cases, strict=True)])
+def _title_of_roofline(points: pd.DataFrame) -> str:
+    """What matmuls of linear layers and all other operations below the ridge reach of their roofs."""
+    known = points.dropna(subset="reached")
+    said = [
+        f"{words} reach {percent_of(of['reached'])} of the {roof} roof"
+        for words, roof, of in (
+            ("Matmuls of linear layers", "compute", known[known["series"] == LINEAR]),
+            ("operations below the ridge", "memory", known[known["limit"] == MEMORY]),
+        )
+        if len(of)
+    ]
+    return "; ".join(said) or "Rate reached against FLOPs per byte"
 
 
 # ---------------------------------------------------------------- claims

@@ -13,7 +13,7 @@ from analysis.metrics.differences import Bands
 from analysis.metrics.ordering import place, seen, sorted_by
 from analysis.metrics.queue import CAUSES
 from analysis.pages.columns import band_column, case_headings, spread_column
-from analysis.pages.facts import extremes, many, noise_of, out_of
+from analysis.pages.facts import extremes, many, noise_of, out_of, percent_of
 from analysis.reference import cuda_api
 from jobs.contract import modes, ranges
 from jobs.contract.studies import BF16
@@ -320,13 +320,16 @@ def _charts(frames: Frames) -> list[Chart]:
 
 def _step_times(frames: Frames) -> Chart:
     by, measured = frames.by, frames.measured
-    clocks = {"busy_ns": "GPU busy", "timer_ns": "step (Python timer)"}
-    rows = measured[measured["mode"] == TRAIN]
-    rows = rows.melt([*by, "compile"], list(clocks), var_name="clock", value_name="time_ns")
-    rows["clock"] = rows["clock"].map(clocks)
-    rows = rows.dropna(subset=["time_ns"]).sort_values(["context_length"], kind="stable")
-    options = {"order": list(clocks.values()), "by": [*by, "compile"]}
-    return Chart("times", "dumbbell", "Training step and the GPU's work in it", rows, options=options)
+    parts = {"busy_ns": "GPU busy", "idle_ns": "GPU idle"}
+    steps = measured[measured["mode"] == TRAIN].dropna(subset=["busy_ns", "timer_ns"])
+    steps = steps.assign(idle_ns=(steps["timer_ns"] - steps["busy_ns"]).clip(lower=0))
+    rows = steps.melt([*by, "compile", "run_id"], list(parts), var_name="scope", value_name="time_ns")
+    rows["scope"] = rows["scope"].map(parts)
+    rows = rows.sort_values(["context_length"], kind="stable")
+    idle = steps["idle_ns"] / steps["timer_ns"]
+    title = f"The GPU idles for {percent_of(idle)} of an unprofiled training step" if len(steps) else "A training step"
+    options = {"order": list(parts.values()), "by": [*by, "compile"], "value": "time_ns"}
+    return Chart("times", "stacked_parts", title, rows, options=options)
 
 
 def _queues(frames: Frames) -> list[Chart]:

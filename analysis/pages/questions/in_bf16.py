@@ -151,7 +151,7 @@ _INTERVAL = ("of_processes_ns", "of_processes_low_ns", "of_processes_high_ns", "
 def _charts(frames: Frames) -> list[Chart]:
     options = {"order": frames.order, "row": "precision"}
     longest = frames.families.merge(_longest(frames.training)[CASE], on=CASE)
-    title = "What a training step is spent on"
+    title = "What every training step is spent on"
     return [
         Chart("families", "stacked_shares", title, frames.families, options={"by": CASE, **options}),
         Chart("longest", "stacked_times", _title_of_longest(longest), longest, options={"by": CASE, **options}),

@@ -11,7 +11,7 @@ from analysis.metrics import advice, differences, run_grid, telemetry, timing
 from analysis.metrics.differences import Bands
 from analysis.metrics.telemetry import SLOW_HOST
 from analysis.pages.columns import case_headings
-from analysis.pages.facts import extremes, noise_of, out_of, span
+from analysis.pages.facts import extremes, noise_of, out_of, ratios_of, span
 from jobs.contract import ranges
 from jobs.contract.studies import BF16
 
@@ -44,6 +44,7 @@ ALONE = {
 }
 IN_CHART = {"+ fused attention": "+ attention", EAGER: "+ AdamW", COMPILED: "+ compile", GRAPHS: "+ graphs"}
 """Rungs as a bar has room to say."""
+NO_GAIN, HOST_LIMITED = "none beyond noise", "none: the host limits it"
 SMALL_GAIN = 1.25
 """Less than this is called little for all changes together."""
 NEAR = 0.1
@@ -77,7 +78,8 @@ class Frames:
     rungs: pd.DataFrame
     """One row per case and rung that was measured."""
     alone: pd.DataFrame
-    """One row per case and single change that was measured."""
+    """One row per case and single change that was measured; `gains`: faster beyond the noise band and what the hosts
+    explain."""
 
     @property
     def above(self) -> pd.DataFrame:
@@ -112,6 +114,9 @@ def _frames(
     rungs = _of_settings(measured, RUNGS, "rung")
     base = rungs[rungs["rung"] == BASE].set_index(CASE)
     rungs, alone = (_against(rows, base) for rows in (rungs, _of_settings(measured, ALONE, "change")))
+    first = alone[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
+    alone["gains"] = (alone["speedup"] > 1) & _differ(alone, first, bands)
+    alone["gains"] &= alone["speedup"] / (first["host_ratio"] / alone["host_ratio"]).fillna(1.0).clip(lower=1) > 1
     before = rungs.groupby(CASE, sort=False)[COMPARED].shift()
     rungs["gain"] = before["ns"] / rungs["ns"]
     of_host = (before["host_ratio"] / rungs["host_ratio"]).fillna(1.0)
@@ -177,7 +182,7 @@ def _of_settings(measured: pd.DataFrame, settings: Mapping[str, tuple[str, ...]]
 
 def _against(rows: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
     """Those of cases that have a base, with its time, memory and energy, and how many times as fast they are."""
-    beside = base[["ns", "peak_bytes", "joules"]].add_prefix("base_")
+    beside = base[["ns", "peak_bytes", "joules", "host_limited"]].add_prefix("base_")
     table = rows.merge(beside, left_on=CASE, right_index=True).reset_index(drop=True)
     table["speedup"] = table["base_ns"] / table["ns"]
     table["less_memory"] = table["base_peak_bytes"] / table["peak_bytes"]
@@ -210,6 +215,7 @@ def _claims(frames: Frames) -> list[Claim]:
             "short", top[top["speedup"] < SMALL_GAIN], _are_host_limited, facts=out_of(top, extremes("context_length"))
         ),
         Claim("first", frames.first, facts=_first),
+        Claim("decided", frames.first[frames.first["gains"]], facts=out_of(frames.first, _first)),
         Claim("each", frames.first.merge(frames.shown[CASE].drop_duplicates(), on=CASE), facts=_each),
         Claim("compile", of_rung[COMPILED], lambda rows: bool((rows["at_least"] > 1).all()), facts=_span_of_gains),
         Claim("graphs", of_rung[GRAPHS], facts=extremes("gain")),
@@ -258,7 +264,22 @@ def _tables(frames: Frames) -> list[Table]:
         ),
         Table("rest", "Rung by rung: all other cases", (*case, rung, step, *others[:3]), rest),
         Table("alone", "Each change alone", (*case, *alone), frames.alone),
+        _table_of_first(frames.first),
     ]
+
+
+def _table_of_first(first: pd.DataFrame) -> Table:
+    """Sizes across contexts: the change that gives most alone, and how many times as fast a step is with it."""
+    words = [
+        f"{row.change} {row.speedup:.3g}×" if row.gains else HOST_LIMITED if row.base_host_limited > 0.5 else NO_GAIN
+        for row in first.itertuples()
+    ]
+    sizes, contexts = list(dict.fromkeys(first["size"])), sorted(set(first["context_length"]))
+    rows = first.assign(words=words).pivot(index="size", columns="context_length", values="words").reindex(sizes)
+    rows = rows.rename(columns=str).rename_axis(columns=None).reset_index()
+    columns = [Column(str(context), f"{context:,} tokens", absent="not measured") for context in contexts]
+    title = "The one change that makes a training step in FP32 with nothing fused fastest"
+    return Table("first", title, (Column("size", "model"), *columns), rows)
 
 
 def _charts(frames: Frames) -> list[Chart]:
@@ -271,7 +292,7 @@ def _charts(frames: Frames) -> list[Chart]:
         ],
         ignore_index=True,
     )[[*CASE, "rung", "run_id", "series", "value"]]
-    title = f"All changes together make a training step {_in_words(top)} times as fast"
+    title = f"All changes together make a training step {ratios_of(top)} as fast"
     rows["rung"] = rows["rung"].replace(IN_CHART)
     options = {"by": [*CASE, "rung"], "order": [MEASURED, PREDICTED], "unit": "times as fast as FP32"}
     return [
@@ -279,10 +300,6 @@ def _charts(frames: Frames) -> list[Chart]:
             "ladder", "bars_with_marks", title if len(rows) else "A training step, rung by rung", rows, options=options
         )
     ]
-
-
-def _in_words(ratios: pd.Series) -> str:
-    return " to ".join(dict.fromkeys(f"{ratio:.3g}" for ratio in (ratios.min(), ratios.max())))
 
 
 # ---------------------------------------------------------------- facts of claims

@@ -282,12 +282,21 @@ def _charts(frames: Frames) -> list[Chart]:
     return [
         Chart(
             "peak",
-            "stacked_bytes",
-            "Peak allocated in a training step, and what GPUs leave to it",
+            "stacked_parts",
+            _title_of_peak(parts, frames.by),
             parts,
             options=options,
         )
     ]
+
+
+def _title_of_peak(parts: pd.DataFrame, by: list[str]) -> str:
+    """How many training steps fit each GPU."""
+    peaks = parts.groupby(by, sort=False)["bytes"].sum()
+    if not len(peaks):
+        return "Peak allocated in a training step, and what GPUs leave to it"
+    fit = [f"{(peaks <= device_memory.limit_of(size)).sum()} in {size} GB" for size in GPU_SIZES]
+    return f"Of {len(peaks)} training steps fit: {', '.join(fit)}"
 
 
 # ---------------------------------------------------------------- facts of the claims

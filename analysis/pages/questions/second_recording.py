@@ -15,7 +15,7 @@ from analysis.comparison.verdict import WITHIN, Measured, judge, measure
 from analysis.metrics import kernel_time, run_grid, timing
 from analysis.metrics.differences import Bands
 from analysis.pages.columns import band_column, case_headings, spread_column
-from analysis.pages.facts import bound, extremes, largest, many, noise_of, out_of
+from analysis.pages.facts import bound, extremes, largest, many, noise_of, out_of, ratios_of
 from jobs.contract import modes, ranges
 
 SLUG = "second-recording"
@@ -187,12 +187,17 @@ def _tables(frames: Frames) -> list[Table]:
 def _charts(frames: Frames) -> list[Chart]:
     clocks = {"kernel_ratio": "kernel time", "step_ratio": "step, unprofiled"}
     rows = frames.table.assign(kernel_ratio=frames.table["kernel_change"] + 1)
-    rows = rows[rows["mode"] == modes.MODES[-1]].melt([*frames.by, "run_id"], list(clocks), "clock", "value")
+    steps = rows[rows["mode"] == modes.MODES[-1]]
+    title = "A training step in the second recording against the first"
+    if len(steps):
+        kernels, training = ratios_of(steps["kernel_ratio"]), ratios_of(steps["step_ratio"])
+        title = f"In the second recording kernels took {kernels} as long, training steps {training}"
+    rows = steps.melt([*frames.by, "run_id"], list(clocks), "clock", "value")
     return [
         Chart(
             "ratios",
             "dumbbell",
-            "A training step in the second recording against the first",
+            title,
             rows.assign(clock=rows["clock"].map(clocks)),
             options={
                 "order": list(clocks.values()),

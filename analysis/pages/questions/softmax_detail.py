@@ -162,10 +162,23 @@ def _tables(frames: Frames) -> list[Table]:
 
 
 def _charts(frames: Frames) -> list[Chart]:
-    groups = {name: group for group in ("max, sum", "exp", "subtract, divide") for name in group.split(", ")}
-    rows = frames.judged.assign(scope=frames.judged["kernel"].map(groups))
-    options = {"order": list(dict.fromkeys(groups.values())), "by": frames.by, "unit": "% of measured bandwidth"}
-    return [Chart("shares", "grouped_bars", "Share of the measured bandwidth", rows, options=options)]
+    """The five kernels of the largest model, one mark a context."""
+    judged, title = frames.judged, "Share of the measured bandwidth"
+    of = judged[judged["score_bytes"] == judged["score_bytes"].max()].tail(1)
+    judged = judged[judged["size"].isin(of["size"])]
+    rows = judged.assign(scope=[f"{context:,} tokens" for context in judged["context_length"]])
+    if len(rows):
+        longest = rows[rows["run_id"].isin(of["run_id"])].set_index("kernel")["share"]
+        fast, slow = longest.idxmax(), longest.idxmin()
+        case = f"{of['size'].iloc[0]} at {of['context_length'].iloc[0]:,} tokens"
+        title = f"{case}: {fast} reaches {longest[fast]:.0%} of the measured bandwidth, {slow} {longest[slow]:.0%}"
+    options = {
+        "order": list(dict.fromkeys(rows["scope"])),
+        "by": ["kernel"],
+        "unit": "% of measured bandwidth",
+        "zero": False,
+    }
+    return [Chart("shares", "grouped_bars", title, rows, options=options)]
 
 
 def _work(runs: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, a
 from analysis.metrics import kernel_time, run_grid, tiles
 from analysis.metrics.ordering import place, seen, sorted_by
 from analysis.pages.columns import case_headings
-from analysis.pages.facts import extremes, lowest, span
+from analysis.pages.facts import extremes, lowest, percent_of, span
 from jobs.contract import modes, ranges
 
 SLUG = "top-kernel"
@@ -247,7 +247,12 @@ def _worded(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _charts(frames: Frames) -> list[Chart]:
     options = {"by": frames.by, "order": list(SCOPES.values())}
-    return [Chart("shares", "grouped_bars", "Share of the top kernel", _measured(frames.top), options=options)]
+    rows = _measured(frames.top)
+    said = [
+        f"{percent_of(of['share'])} of {label}" for label in SCOPES.values() if len(of := rows[rows["scope"] == label])
+    ]
+    title = f"The top kernel takes {', '.join(said)}" if said else "Share of the top kernel"
+    return [Chart("shares", "grouped_bars", title, rows, options=options)]
 
 
 def _measured(top: pd.DataFrame) -> pd.DataFrame:

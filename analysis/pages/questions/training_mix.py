@@ -8,7 +8,7 @@ from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, a
 from analysis.metrics import kernel_time, run_grid
 from analysis.metrics.ordering import place, seen, sorted_by
 from analysis.pages.columns import case_headings
-from analysis.pages.facts import extremes, highest, largest, span
+from analysis.pages.facts import extremes, highest, largest, percent_of, span
 from analysis.pages.module_costs import module_table, module_tree
 from jobs.contract import ranges
 
@@ -16,6 +16,8 @@ SLUG = "training-mix"
 TITLE = "How does the mix of kernels change from forward pass to training step?"
 
 GEMM = "gemm"
+ENDS = {"forward": "forward pass", "train_step": "training step"}
+"""Of a slope: columns of `compared`, and what they are called."""
 SEEN = 0.002
 """A family that takes less than this of every phase has its column in the CSV alone."""
 SMALL = 0.01
@@ -139,13 +141,7 @@ def _tables(frames: Frames) -> list[Table]:
 
 def _charts(frames: Frames) -> list[Chart]:
     return [
-        Chart(
-            "scopes",
-            "stacked_shares",
-            "Forward pass and training step",
-            _measured(frames.scopes),
-            options={"by": frames.by, "order": frames.order, "row": "scope"},
-        ),
+        _slopes(frames),
         Chart(
             "phases",
             "stacked_shares",
@@ -154,6 +150,31 @@ def _charts(frames: Frames) -> list[Chart]:
             options={"by": ["phase"], "order": frames.order},
         ),
     ]
+
+
+def _slopes(frames: Frames) -> Chart:
+    """Of every case the share of GEMMs in a forward pass and in a training step."""
+    both = frames.compared[frames.compared["measured"] & (frames.compared["family"] == GEMM)]
+    words = [*ENDS.values()]
+    rows = both.rename(columns=ENDS).melt([*frames.by, "run_id"], words, "end", "share")
+    panel, *rest = frames.by if len(frames.by) > 1 else ["size", *frames.by]
+    rows["series"] = [" · ".join(_words(rest, case)) for case in rows[rest].itertuples(index=False)]
+    order = list(dict.fromkeys(rows["series"]))
+    title = "Share of GEMMs, forward pass to training step"
+    if len(both):
+        forward, training = percent_of(both["forward"]), percent_of(both["train_step"])
+        title = f"GEMMs take {forward} of a forward pass, {training} of a training step"
+    options = {
+        "panel": panel,
+        "order": order,
+        "ends": dict(zip(words, ("fwd", "train"))),
+        "unit": "% of kernel time",
+    }
+    return Chart("slopes", "slopes", title, rows, options=options)
+
+
+def _words(names: list[str], case: tuple) -> list[str]:
+    return [f"{value:,} tokens" if name == "context_length" else str(value) for name, value in zip(names, case)]
 
 
 # ---------------------------------------------------------------- frames

@@ -11,7 +11,7 @@ from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
 from analysis.metrics import first_steps, run_grid, timing
 from analysis.metrics.first_steps import CASE, SHORT, TOLERANCES, WARM_UPS
 from analysis.pages.columns import case_headings, spread_column
-from analysis.pages.facts import extremes, largest, out_of
+from analysis.pages.facts import extremes, largest, out_of, ratios_of
 from jobs.contract import ranges
 
 SLUG = "warm-up"
@@ -319,10 +319,10 @@ def _first_step_tables(frames: Frames, case: tuple[Column, ...]) -> list[Table]:
 
 
 def _charts(frames: Frames) -> list[Chart]:
-    return [_step_by_step(frames.timed), *_convergence(frames.timed)]
+    return [_step_by_step(frames.timed, frames.spreads["first_ratio"]), *_convergence(frames.timed)]
 
 
-def _step_by_step(timed: pd.DataFrame) -> Chart:
+def _step_by_step(timed: pd.DataFrame, ratios: pd.Series) -> Chart:
     rows = timed.assign(series=timed["size"], line=timed["run_id"], x=timed["step"] + 1, y=timed["wall_ns"] / 1e6)
     options = {
         "order": list(dict.fromkeys(timed["size"])),
@@ -330,7 +330,10 @@ def _step_by_step(timed: pd.DataFrame) -> Chart:
         "y_title": "ms (log scale)",
         "log": True,
     }
-    return Chart("steps", "traces", "Every step from the first on: one line a process", rows, options=options)
+    title = "Every step from the first on: one line a process"
+    if ratios.notna().any():
+        title = f"The first step of a process takes {ratios_of(ratios)} as long as its later ones: one line a process"
+    return Chart("steps", "traces", title, rows, options=options)
 
 
 def _after(warm_up: int) -> str:
