@@ -19,9 +19,9 @@ def to_html(table: Table, csv_link: str, root: str) -> Markup:
     )
     return Markup(
         '<figure class="chart regimes" id="chart-{}" data-search-exclude>\n'
-        '<figcaption><span class="title">{}</span><a class="csv" href="{}" download>CSV</a></figcaption>\n'
+        '<figcaption><span class="title">{}</span>{}</figcaption>\n'
         '<div class="panels">{}</div>\n</figure>'
-    ).format(table.key, text.escape(table.title), csv_link, panels)
+    ).format(table.key, text.escape(table.title), tables.to_take_along(f"chart-{table.key}", csv_link, root), panels)
 
 
 def _caption(precision: str, attention: str) -> str:

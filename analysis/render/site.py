@@ -323,18 +323,27 @@ class _Page:
             for name, width in (("wide", charts.WIDE), ("narrow", charts.NARROW))
         ]
         return Markup(
-            '<figure class="chart" id="chart-{0}" data-search-exclude>\n<figcaption>{1}'
-            '<a class="csv" href="{2}" download>CSV</a><button type="button" class="script" data-svg>SVG</button>'
-            '<a class="csv" href="#chart-{0}">link</a><a class="csv" href="{3}cite.html">cite</a>'
-            "</figcaption>\n{4}\n{5}\n</figure>"
+            '<figure class="chart" id="chart-{}"{} data-search-exclude>\n<figcaption><span class="title">{}</span>{}'
+            "</figcaption>\n{}\n{}\n</figure>"
         ).format(
             key,
+            self._runs_of(chart.options, rows),
             text.escape(chart.title),
-            self._csv(f"chart-{key}", chart.rows, ()),
-            Markup(self.root),
+            tables.to_take_along(f"chart-{key}", self._csv(f"chart-{key}", chart.rows, ()), self.root, svg=True),
             self._legend(chart),
             Markup("\n").join(drawings),
         )
+
+    def _runs_of(self, options: Mapping[str, Any], rows: pd.DataFrame) -> Markup:
+        """An attribute with the pages of the runs by the labels of their marks, where each label is one run."""
+        if "run_id" not in rows or "by" not in options:
+            return Markup("")
+        names = [*options["by"], *filter(None, [options.get("row")])]
+        of = pd.DataFrame({"label": charts.case_label(rows, names), "run_id": rows["run_id"].astype(str)})
+        of = of.drop_duplicates().drop_duplicates("label", keep=False)
+        pages = {label: self.site.run_links.get(run, "") for label, run in of.itertuples(index=False)}
+        links = {label: tables.address(page, self.root) for label, page in pages.items() if page}
+        return Markup(' data-runs="{}"').format(json.dumps(links)) if links else Markup("")
 
     def _legend(self, chart: Chart) -> Markup:
         names = set(charts.drawn(chart.kind, chart.rows)[charts.colour_column(chart.kind)])

@@ -34,13 +34,13 @@ def to_html(table: Table, csv_link: str, root: str, families: dict[str, str]) ->
     return Markup(
         '<figure class="chart step" id="chart-step" data-search-exclude data-steps="{}">\n'
         '<figcaption><span class="title" aria-live="polite">{}</span>'
-        '<a class="csv" href="{}" download>CSV</a></figcaption>\n'
+        "{}</figcaption>\n"
         '<p class="conditions">{}</p>\n<div class="choices script">{}</div>\n<p class="legend">{}</p>\n'
         '<table class="parts"><tbody>{}</tbody></table>\n</figure>'
     ).format(
         data,
         text.escape(shown["said"]),
-        csv_link,
+        tables.to_take_along("chart-step", csv_link, root),
         _conditions(shown, values),
         Markup("").join(_choice(name, values[name], shown["at"][i]) for i, name in enumerate(CHOICES)),
         legend,

@@ -132,6 +132,15 @@ def _filter(title: Markup) -> Markup:
     return Markup('<input type="search" class="script" placeholder="Filter rows" aria-label="Filter {}">').format(title)
 
 
+def to_take_along(anchor: str, csv_link: str, root: str, svg: bool = False) -> Markup:
+    """What a reader may take of a figure: its rows, its drawing where that is an SVG, its address, how to cite it."""
+    drawing = Markup('<button type="button" class="script" data-svg>SVG</button>') if svg else Markup("")
+    return Markup(
+        '<span class="take"><a class="csv" href="{}" download>CSV</a>{}<a class="csv" href="#{}">link</a>'
+        '<a class="csv" href="{}cite.html">cite</a></span>'
+    ).format(csv_link, drawing, anchor, Markup(root))
+
+
 def heat_html(table: Table, csv_link: str, root: str) -> Markup:
     """Rows by their first column across their second, one such map per further case column; shade by the logarithm of
     the last column."""

@@ -115,6 +115,29 @@
     button.addEventListener("click", () => save(drawing(figure), "image/svg+xml", `${page}-${figure.id}.svg`));
   }
 
+  // A tap or a click on a mark says its value below the drawing, with a link to its run: a phone has no hover.
+  for (const figure of document.querySelectorAll("figure.chart:has(svg)")) {
+    const runs = JSON.parse(figure.dataset.runs ?? "{}");
+    let said = null;
+    figure.addEventListener("click", ({ target }) => {
+      const words = target.closest("svg path")?.querySelector("title")?.textContent;
+      if (!words) return;
+      if (!said) {
+        said = document.createElement("p");
+        said.className = "read";
+        said.setAttribute("role", "status");
+        figure.append(said);
+      }
+      said.textContent = words;
+      const run = runs[words.split(", ")[0]];
+      if (!run) return;
+      const link = document.createElement("a");
+      link.href = run;
+      link.textContent = "its run";
+      said.append(" · ", link);
+    });
+  }
+
   for (const figure of document.querySelectorAll("figure[data-table]")) {
     const table = figure.querySelector("table");
     [...table.tHead.rows[0].cells].forEach((heading, index) => {

@@ -4,6 +4,7 @@ JavaScript."""
 import csv
 import io
 import json
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -233,6 +234,18 @@ def test_on_a_phone_the_first_column_stays(page, address):
 
 
 @pytest.mark.parametrize("width", [1280, 390])
+def test_a_tap_on_a_mark_says_its_value_and_leads_to_its_run(page, address, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"{address}report/forward-time.html")
+    figure = page.locator("#chart-clocks")
+    figure.locator("svg path:has(title)").locator("visible=true").first.click(force=True)
+    said = figure.locator(".read")
+    assert re.fullmatch(r"small · 128, .+: [\d.]+× · its run", said.inner_text())
+    said.locator("a").click()
+    page.wait_for_url("**/report/runs/small-ctx128-*-forward.html")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
 def test_a_chart_fits_and_its_words_keep_their_size(page, address, width):
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(f"{address}report/forward-time.html")
@@ -354,7 +367,7 @@ def test_a_link_to_rows_opens_them(page, address):
 
 
 def test_a_kernel_opens_to_its_full_name(page, address):
-    page.goto(f"{address}report/runs/small-ctx512-fp32-naive-train_step.html")
+    page.goto(f"{address}report/runs/small-ctx512-fp32-naive-train_step.html#table-kernels")  # in a folded part
     details = page.locator("#table-kernels td.kernel details").first
     full = details.locator("> code")
     assert not full.is_visible()

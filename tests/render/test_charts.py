@@ -19,12 +19,12 @@ def ticks(low, high, width=charts.WIDE):
     return drawing["layer"][0]["encoding"]["x"]["axis"].get("values")
 
 
-def drawn(chart, tmp_path):
+def drawn(chart, tmp_path, **options):
     """A page with nothing but the chart."""
     folder = tmp_path / "templates"
     folder.mkdir()
     (folder / "page.md").write_text(f"{{{{ chart('{chart.key}') }}}}")
-    Site(tmp_path, (folder,), {}, ("size",)).write("page.md", "page.md", assemble({}, [], [], [chart]))
+    Site(tmp_path, (folder,), {}, ("size",), **options).write("page.md", "page.md", assemble({}, [], [], [chart]))
     return (tmp_path / "page.md").read_text()
 
 
@@ -120,3 +120,42 @@ def test_words_in_drawings_are_12_px_high_or_more(kind):
     drawing = charts.render(kind, rows, "one", charts.WIDE, order=["x"], by=["size"])
     sizes = [float(size) for size in re.findall(r'font-size="([\d.]+)(?:px)?"', drawing)]
     assert sizes and min(sizes) >= 12
+
+
+@pytest.mark.parametrize("width", [charts.WIDE, charts.NARROW])
+def test_marks_say_their_values_on_a_phone_too(width):
+    rows = pd.DataFrame({"size": ["a", "b"], "clock": "x", "ratio": [0.5, 2.0]})
+    drawing = charts.render("dumbbell", rows, "one", width, order=["x"], by=["size"], value="ratio", log=False)
+    assert re.findall(r"<title>(.*?)</title>", drawing) == ["a, x: 0.5×", "b, x: 2×"]
+
+
+@pytest.mark.parametrize("width", [charts.WIDE, charts.NARROW])
+def test_slopes_have_a_panel_a_model_and_a_line_a_context(width):
+    ends = {"forward pass": "fwd", "training step": "train"}
+    rows = pd.DataFrame(
+        [
+            {"size": size, "series": f"{context} tokens", "end": end, "share": share}
+            for size in ("small", "2.7B")
+            for context in (128, 512)
+            for end, share in zip(ends, (0.9, 0.7))
+        ]
+    )
+    options = {"panel": "size", "order": ["128 tokens", "512 tokens"], "ends": ends, "unit": "%"}
+    drawing = charts.render("slopes", rows, "one", width, **options)
+    assert charts.specification("slopes", rows, charts.Drawing(), width, **options)
+    assert all(drawing.count(f">{word}<") == 2 for word in ends.values())
+    assert all(drawing.count(f">{size}<") == 1 for size in ("small", "2.7B"))
+    assert "<title>2.7B · 512 tokens, training step: 70.0%</title>" in drawing
+
+
+def test_parts_of_a_time_are_stacked_in_ms_without_limits():
+    rows = pd.DataFrame({"size": "a", "scope": ["busy", "idle"], "time_ns": [3e6, 1e6]})
+    drawing = charts.render("stacked_parts", rows, "one", 400, order=["busy", "idle"], by=["size"], value="time_ns")
+    assert re.findall(r"<title>(.*?)</title>", drawing) == ["a, busy: 3 ms", "a, idle: 1 ms"]
+
+
+def test_a_figure_knows_the_run_of_each_mark(tmp_path):
+    rows = pd.DataFrame({"size": ["a", "a", "b"], "clock": ["x", "y", "x"], "ratio": 1.0, "run_id": ["r", "r", "s"]})
+    chart = Chart("one", "dumbbell", "One", rows, options={"order": ["x", "y"], "by": ["size"], "value": "ratio"})
+    drawing = drawn(chart, tmp_path, run_links={"r": "report/runs/r"})
+    assert 'data-runs="{&#34;a&#34;: &#34;report/runs/r.html&#34;}"' in drawing
