@@ -41,7 +41,7 @@ from analysis.pages import (
     script_page,
     telemetry,
 )
-from analysis.pages.questions import QUESTIONS, SEARCHED, STUDIES, by_section, forward_time, section_of
+from analysis.pages.questions import QUESTIONS, SEARCHED, STUDIES, by_section, forward_time, ladder, section_of
 from analysis.prediction import ledger, of_runs, predict, rates
 from analysis.recording import store
 from analysis.reference import kernel_families
@@ -570,14 +570,17 @@ def write_questions(
     said = {letter: write_question(letter, question) for letter, question in QUESTIONS.items()}
     said |= {letter: write_study(letter, question) for letter, question in STUDIES.items()}
     pages: dict[str, Any] = {"conditions": environment.conditions(rec.runs)}
-    leading = None
+    leading, deciding = None, None
     for letter, question in STUDIES.items():
         if question.STUDY == BF16 and twin:
             leading, pages["leading"] = answer_study(question, twin.rec), said[letter]
+        if question is ladder and question.STUDY in studies:
+            deciding, pages["deciding"] = answer_study(question, studies[question.STUDY]), said[letter]
     site.write("report/reconciliation.md", "reconciliation.md", checked, **_measured_in(rec))
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
     pages |= {"sections": by_section(said), "agreement": agreement, "compared": compared}
-    site.write("index.md", "overview.md", ask(overview, rec, leading=leading, twin=studies.get(BF16)), **pages)
+    home = ask(overview, rec, leading=leading, deciding=deciding, twin=studies.get(BF16))
+    site.write("index.md", "overview.md", home, **pages)
     return site
 
 

@@ -22,11 +22,12 @@ def answer(
     kernels: pd.DataFrame,
     manifest: Mapping,
     leading: Answer | None = None,
+    deciding: Answer | None = None,
     twin: Any = None,
 ) -> Answer:
     """Runs finished, unfinished and never run, kernels recorded, machine and dates; forward time (timer, median) by
     size and context length; the parts of every training step, with those of the `twin` recording. leading: what changes
-    in BF16, whose sentences come first where it is known."""
+    in BF16, and deciding: what each change gives, whose sentences come first where they are known."""
     frames = _frames(runs, steps, manifest)
     claims, tables, charts = _claims(frames), _tables(frames), _charts(runs, kernels)
     tables.append(
@@ -35,6 +36,9 @@ def answer(
     if leading:
         claims += [leading.claims[key] for key in ("gemm", "speedup", "busy")]
         tables.append(leading.tables["longest"])
+    if deciding and len(deciding.tables["first"].rows):
+        claims += [deciding.claims[key] for key in ("together", "decided")]
+        tables.append(deciding.tables["first"])
     return assemble(_facts(runs, kernels, manifest, frames), claims, tables, charts)
 
 

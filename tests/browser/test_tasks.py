@@ -1,5 +1,7 @@
 """What readers come for, done from home by clicks alone: at most three, without a letter or the search."""
 
+import re
+
 import pytest
 
 TASKS = {
@@ -41,6 +43,36 @@ def test_a_task_takes_at_most_three_clicks_from_home(page, address, task):
         page.wait_for_load_state()
     assert where in page.url
     assert page.locator("article h1").is_visible()
+
+
+def test_home_says_how_long_a_step_takes_and_what_takes_most_of_it(page, address):
+    """How long does a BF16 training step of large at 512 take?"""
+    page.goto(address)
+    figure = page.locator("#chart-step")
+    for words in ("large", "512", "BF16"):
+        figure.locator(".choices label", has_text=words).first.click()
+    assert re.search(r"large · 512 · BF16.* · [\d.]+ ms", figure.locator(".conditions").inner_text())
+    assert re.search(r"(for|takes) \d+% of this training step", figure.locator(".title").inner_text())
+
+
+def test_home_says_what_to_change_first_in_every_case(page, address):
+    """Which change helps small at 128 most?"""
+    page.goto(address)
+    table = page.locator("#table-first")
+    names = table.locator("thead th").all_inner_texts()
+    assert names[0] == "model" and "128 tokens" in names
+    cells = table.locator("tbody td").all_inner_texts()
+    assert cells[0] == "small" and len(cells) == len(names) * table.locator("tbody tr").count()
+    assert all(re.search(r"\d×$|^none|^not measured", cell) for cell in cells if cell not in cells[:: len(names)])
+
+
+def test_the_memory_page_says_what_fits_24_gb(page, address):
+    """Does my 1.3B model fit 24 GB?"""
+    page.goto(address)
+    page.locator("article a", has_text="What fills the memory").click()
+    assert "plan --gpu-memory 24" in page.locator(".follows").inner_text()
+    page.locator("summary", has_text="What fits where").click()
+    assert page.locator("article table").locator("visible=true").first.is_visible()
 
 
 def test_a_question_leads_to_the_one_before_and_the_next(page, address):
