@@ -43,7 +43,7 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
     rows = pd.concat([_rows(part) for part in parts], ignore_index=True)
     axes = [name for name in run_grid.VARIANT_AXES if name in rows and rows[name].nunique() > 1 and name != "repeat"]
     kinds = dict.fromkeys(COUNTS, "count") | {"size": "page", "recording": "page"}
-    names = {"recording": "recording", "gpu_name": "GPU", "memory_limit_gib": "memory cap"}
+    names = {"recording": "recording", "gpu_name": "GPU", "memory_limit_gib": "cap"}
     cases = [
         Column(name, names.get(name, label_of(name)), kinds.get(name, "text"))
         for name in ("size", "context_length", "mode", *axes, "recording")

@@ -59,7 +59,7 @@ def test_home_says_what_to_change_first_in_every_case(page, address):
     """Which change helps small at 128 most?"""
     page.goto(address)
     table = page.locator("#table-first")
-    names = table.locator("thead th").all_inner_texts()
+    names = [name.replace("\u00a0", " ") for name in table.locator("thead th").all_inner_texts()]
     assert names[0] == "model" and "128 tokens" in names
     cells = table.locator("tbody td").all_inner_texts()
     assert cells[0] == "small" and len(cells) == len(names) * table.locator("tbody tr").count()
