@@ -320,10 +320,12 @@ def _log(file: Path, hashed_names: list[str]) -> str | None:
         lines = lines[1:] or [f"(a line of more than {LOG_BYTES} bytes is left out)"]
     lines = "\n".join(lines).strip().splitlines()
     kept: list[str] = []
+    in_key = False  # between the end of a private key and its beginning, the way that lines are read here
     for line in reversed(lines):
         scrubbed = scrub_text(line)
+        in_key = (in_key or "-----END" in line) and "-----BEGIN" not in line
         private = PRIVATE_LINE.search(line) or find_private(scrubbed) or find_name(scrubbed, hashed_names)
-        kept = kept if private else [scrubbed, *kept]
+        kept = kept if private or in_key else [scrubbed, *kept]
         if len(kept) == LOG_LINES:
             break
     return "\n".join(kept) or None

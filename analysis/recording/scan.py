@@ -54,7 +54,7 @@ DETECTORS = {
 addresses: ours finds private ones, too. Not its keywords, whose patterns take the cube of a text's length: `PRIVATE`
 has them."""
 
-KNOWN = re.compile(r"/opt/conda/bin|ALLOW_MIX=1|(?:/[\w.-]+)?/assets/javascripts/[\w./-]+")
+KNOWN = re.compile(r"/opt/conda/bin|ALLOW_MIX=1|--per-token|(?:/[\w.-]+)?/assets/javascripts/[\w./-]+")
 """What the guide and the theme say themselves."""
 
 OF_OTHERS = tuple(f"assets/{name}/" for name in ("javascripts", "stylesheets", "images", "iframe-worker", "speedscope"))
@@ -118,7 +118,8 @@ def scan_public(folder: Path) -> list[Finding]:
     that must not become public themselves. Raises OSError, and ValueError for a file that cannot be read."""
     if not folder.is_dir():
         raise FileNotFoundError("no such folder")
-    findings, hashed = [], set()
+    findings: list[Finding] = []
+    hashed: set[str] = set()
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):  # a web server may follow what is not searched
             where = path.relative_to(folder).as_posix()
@@ -126,8 +127,9 @@ def scan_public(folder: Path) -> list[Finding]:
     if findings:
         return findings
     for file in sorted(folder.rglob(MANIFEST)):
-        if names := load_json(file).get(HASHED_NAMES):
-            hashed.update(names)
+        manifest = load_json(file)
+        if isinstance(manifest, dict) and (names := manifest.get(HASHED_NAMES)):
+            hashed.update(names if isinstance(names, list) and all(isinstance(name, str) for name in names) else ())
             where = file.relative_to(folder).as_posix()
             findings.append(Finding(kind="hashed names, which publish-data leaves out", where=where, beginning=""))
     return findings + Scanner(hashed).scan(folder)
@@ -173,7 +175,7 @@ def texts_of(file: Path) -> Iterator[tuple[str, str]]:
         try:
             yield from _texts_of_json(json.loads(text), "")
             return
-        except ValueError:
+        except (ValueError, RecursionError):  # no JSON, or nested deeper than Python reads: by its lines
             pass
     if kind == ".csv":
         yield from (("a cell", cell) for row in csv.reader(text.splitlines()) for cell in row if not _NUMBER(cell))

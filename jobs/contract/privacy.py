@@ -50,10 +50,12 @@ but these columns. Everything else (environment, processes, host) is dropped."""
 FOLDERS = re.compile(r"(?<![\w.])/(?:[\w.+@-]+/)+")
 """Folders of a path, in what nsys says."""
 
-PRIVATE_LINE = re.compile(r"(?i:secret|token|passw|credential|api_?key|access_?key|private key)|\b[A-Z][A-Z0-9_]+=\S")
+PRIVATE_LINE = re.compile(
+    r"(?i:secret|token|passw|credential|api[ _-]?key|access_?key|private key)|\b[A-Z][A-Z0-9_]+=\S"
+)
 """A line of a log that may hold a secret, and is left out."""
 
-_BUT_TOKEN = r"secret|passw(?:or)?d|credential|api_?key|access_?key|account_?key|client_?secret"
+_BUT_TOKEN = r"secret|passw(?:or)?d|passphrase|passcode|credential|api[ _-]?key|access_?key|account_?key|client_?secret"
 _SECRET = rf"(?:{_BUT_TOKEN}|token)"
 _SAID_SECRET = rf"(?:{_BUT_TOKEN}|token(?!s(?![a-z])|iz))"
 """In a text, where tokens are what a model reads."""
@@ -70,8 +72,10 @@ _ROOTS = (
 )
 _PATH = (
     r"(?<![\w.)>/\\])(?:~[\w.-]*)?/(?:[\w.+@%-]+/)+[\w.+@%-]"  # not a relative path, an operator, the address of a page
-    rf"|(?<=[)>])/{_ROOTS}/[\w.+@%-]"
-    r"|(?<![\w~])~[\w.-]*/\w|file:/+\w"
+    rf"|(?:(?<=[)>])|(?<![\w.-])-[A-Za-z]|(?<![:/\w])/+)/{_ROOTS}/[\w.+@%-]"
+    rf"|(?<![\w./-])(?:\.{{1,2}}/)+(?:home|Users|root)/[\w.+@%-]|(?<=[^\x00-\x7f])/{_ROOTS}/[\w.+@%-]"
+    r"|\\/(?:[\w.+@%-]+\\/)+[\w.+@%-]"  # as JSON may write them
+    r"|(?<![\w~])~[\w.-]*/\w|(?i:file):/+\w"
     r"|(?<!\w)[A-Za-z]:[/\\](?![/\\])(?:[\w.+@%-]+[/\\])*\w|(?<!\\)\\\\[\w.-]+\\\w"
 )
 
@@ -90,18 +94,22 @@ PRIVATE = {
     "AWS key": r"\b(?:AKIA|ASIA|ABIA|ACCA|AGPA|AIDA|AIPA|ANPA|ANVA|AROA)[A-Z0-9]{16}\b",
     "AWS secret": r"(?<![\w/+-])(?=[a-zA-Z/+]*\d)(?=[A-Z\d/+]*[a-z])(?=[a-z\d/+]*[A-Z])[A-Za-z\d/+]{40}(?![\w/+=-])",
     "Google key": r"\bAIza[\w-]{30,}|\bGOCSPX-[\w-]{20,}|\bya29\.[\w-]{16,}|\b1//0[\w-]{20,}",
-    "Azure key": r"(?i)\b(?:Account|SharedAccess)(?:Key|Signature)=\S+|[?&;]sig=[\w%/+-]{20,}|\b\w{3}8Q~[\w.~-]{30,}",
-    "Slack token": r"\bxox[a-z](?:\.xox[a-z])?-[\w-]{10,}|\bxapp-[\w-]{10,}|hooks\.slack\.com/\S+",
-    "npm token": r"\bnpm_[A-Za-z0-9]{16,}|_authToken=\S+",
-    "Docker token": r"\bdckr_(?:pat|oat)_[\w-]{16,}",
+    "Azure key": r"(?i)\b(?:Account|SharedAccess)(?:Key|Signature)=\S+|(?<!\w)sig=[\w%/+-]{20,}"
+    r"|\b\w{3}8Q~[\w.~-]{30,}",
+    "Slack token": r"\bxox[a-z](?:\.xox[a-z])?-[\w-]{10,}|\bxapp-[\w-]{10,}|hooks\.slack\.com/\S+"
+    r"|/api/webhooks/\d+/\S+",
+    "npm token": r"\bnpm_[A-Za-z0-9]{16,}|(?<!\w)_(?:auth(?:Token)?|password)\s*=\s*\S+",
+    "Docker token": r"\bdckr_(?:pat|oat)_[\w-]{16,}|['\"]auth['\"]\s*:\s*['\"][\w+/]{8,}={0,2}['\"]",
     "PyPI token": r"\bpypi-[\w-]{16,}",
     "Stripe key": r"\b(?:[spr]k_(?:live|test)_|whsec_)[A-Za-z0-9]{10,}",
     "token": r"\b(?:hf_|api_org_|gh[pousr]_|github_pat_|gl[a-z]{2,5}-|sk-|nvapi-|r8_|dop_v1_|SG\.|xai-|gsk_"
-    r"|tskey-|hv[sbr]\.|dp\.[a-z]{2,5}\.|lin_api_|figd_|glsa_|glc_|NRAK-|shp(?:at|ca|pa|ss)_|pplx-|tgp_v1_|KGAT_|pul-)"
+    r"|tskey-|hv[sbr]\.|dp\.[a-z]{2,5}\.|lin_api_|figd_|glsa_|glc_|NRAK-|shp(?:at|ca|pa|ss)_|pplx-|tgp_v1_|KGAT_|pul-"
+    r"|AT[AC]TT|PMAK-|sntry[su]_|ntn_|rubygems_|cfut_|cio_|fw_)"
     r"[\w.-]{16,}|\bdapi[0-9a-f]{32}\b",
     "JWT": r"\beyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?",
-    "authorization": r"(?i)\bbearer\s+(?:(?=\S*[\d=+/_])[\w.~+/=-]{10,}|[\w.~+/=-]{20,})"
-    r"|\bauthorization['\"]?\s*[=:]\s*\S+|\bX-Amz-Signature="
+    "authorization": r"(?i)\bbearer['\"]?\s*[:=]?\s+(?:(?=\S*[\d=+/_])[\w.~+/=-]{8,}|[\w.~+/=-]{20,})"
+    r"|\bauthorization(?:['\"]?\s*[=:]\s*\S+|\s+bearer\s+\S+)|\b(?:set-)?cookie['\"]?\s*:\s*[^\s=]{1,64}=\S"
+    r"|(?<!\w)-(?:u|-user)\s+\w[\w.-]*:\S|\bX-Amz-Signature="
     # What holds a colon in base64, in one of its three places: `user:password`.
     r"|\b(?-i:[Bb]asic)\s+(?=[\w+/]{8})(?-i:[\w+/]{4})*?(?-i:O[g-v]|[\w+/](?:[DTjz][o-r]|[\w+/][AEIMQUYcgkosw048]6))",
     # Not a commit, which has as many digits.
@@ -109,8 +117,12 @@ PRIVATE = {
     r"|(?<![\w/@+.-])(?<!commit[ =])(?<!commit: )(?<!revision[ =])(?<!revision: )(?<!sha1[ =])(?<!sha1: )"
     r"(?=\d*[a-f])[0-9a-f]{40}(?![\w-])",
     "user and password": r"\w://[^\s/@:]*:[^\s/@]+@",
-    "private key": r"-----BEGIN [A-Z ]*PRIVATE KEY|\bPuTTY-User-Key-File|\bAGE-SECRET-KEY-",
-    "secret": rf"(?i)(?<!\w)(?=\w*?{_SAID_SECRET})\w++['\"]?\s*[=:]\s*['\"]?(?!\$\{{\{{)[^\s'\",}}\]]+"
+    "private key": r"-----(?:BEGIN|END) [A-Z ]*(?:PRIVATE KEY|CERTIFICATE)|\bPuTTY-User-Key-File|\bAGE-SECRET-KEY-"
+    r"|\b(?:ssh-(?:rsa|dss|ed25519)|ecdsa-sha2-\w+) AAAA"
+    # A line of base64 alone: of such a key, or of what else somebody packed.
+    r"|(?m:^[ \t]*(?=[a-z\d+/]*[A-Z])(?=[A-Z\d+/]*[a-z])(?=[a-zA-Z+/]*\d)[a-zA-Z\d+/]{48,}={0,2}[ \t]*$)",
+    "secret": rf"(?i)(?<![\w-])(?<!\ba )(?=[\w-]*?{_SAID_SECRET})[\w-]++(?: key)?['\"]?\s*[=:]\s*['\"]?(?!\$\{{\{{)"
+    rf"[^\s'\",}}\]]+"
     rf"|(?<![\w-])--(?=[\w-]*?{_SAID_SECRET})[\w-]++\s+[^\s-]"
     rf"|(?<!\w)(?=\w*?{_KEYWORD})\w++(?:[\]'\"]{{0,2}}\s*+(?::=?|!?={{1,3}}>?)\s*+['\"`]\w"
     rf"|[^\s'\"`]{{0,50}}\s*+['\"`]\w[^'\"`]*+['\"`];)"
@@ -118,8 +130,10 @@ PRIVATE = {
     "environment variable": r"\b(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|HOME|HOST|HOSTNAME|LOGNAME|PWD|USER|USERNAME)"
     r"=(?!\.\.\.|\"?\$)\S",
     "path": _PATH,
-    "cloud storage": r"(?i)\b(?:s3[an]?|gs|gcs|az|abfss?|wasbs?|hdfs|dbfs|nfs|smb|afp|ssh|sftp|scp)://\w\S*",
-    "cloud resource": r"\barn:[\w-]+:[\w-]*:\S+|(?i:/subscriptions/)[\w-]{8,}",
+    "cloud storage": r"(?i)\b(?:s3[an]?|gs|gcs|az|abfss?|wasbs?|hdfs|dbfs|nfs|smb|afp|ssh|sftp|scp|r2|oss|cosn?|minio"
+    r"|swift|b2)://\w\S*",
+    "cloud resource": r"\barn:[\w-]+:[\w-]*:\S+|(?i:/subscriptions/)[\w-]{8,}|\bocid1\.[a-z]+\.\S+"
+    r"|(?<![\w-])(?:i|ami|vpc|subnet|sg|vol|eni|snap)-[0-9a-f]{17}(?![\w-])",
     "IPv4": rf"(?<![\w.])(?<!==)(?!0\.0\.0\.0|127\.)(?:{_OCTET}\.){{3}}{_OCTET}(?!\w|\.\d)"
     # Of private networks also between underscores, where others are versions.
     rf"|(?<![^\W_])(?<!\.)(?:10\.{_OCTET}|192\.168|172\.(?:1[6-9]|2\d|3[01])|169\.254|100\.(?:6[4-9]|[7-9]\d|1[01]\d"
@@ -130,14 +144,21 @@ PRIVATE = {
     "MAC": rf"(?<![\w:-])(?:{_HEX}{{2}}[:-]){{5,7}}{_HEX}{{2}}(?![\w:-])"
     rf"|(?i:(?<![^\W_])(?:mac|hwaddr|ether|ethernet|bssid)(?:[ _-]?addr(?:ess)?)?['\"]?[\W_]{{1,3}}){_HEX}{{12}}(?!\w)"
     rf"|(?<![\w.])(?=[\d.]*[a-fA-F])(?:{_HEX}{{4}}\.){{2}}{_HEX}{{4}}(?![\w.])",
-    "GPU UUID": rf"(?i)(?:\b(?:GPU|MIG)-)?\b{_HEX}{{8}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}}\b",
+    "GPU UUID": rf"(?i)(?:\b(?:GPU|MIG)-)?\b{_HEX}{{8}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}}\b"
+    rf"|\b(?:GPU|MIG)-{_HEX}{{32}}\b",
     "PCI address": rf"(?<![\w:.])(?:{_HEX}{{4}}|{_HEX}{{8}}):{_HEX}{{2}}:{_HEX}{{2}}\.[0-7](?!\w)",
     "host": rf"(?i)(?<![\w.-])(?:ip[-_]\d+[-_]\d+[-_]\d+[-_]\d+|(?:[\w-]+\.)+(?:{_INTERNAL})(?![.-]*[\w(])"
     rf"|(?!(?:[\w-]+\.)*{_KNOWN_SITES}\.)[a-z0-9-]+(?:\.[a-z0-9-]+){{1,5}}\.(?:{_DOMAINS})(?![.-]*[\w(])"
     # Whatever it is called: an address with a port, what a program calls a host, Slurm's lists of nodes.
-    r"|[a-z][\w-]*\[0\d++(?:[-,]\d++)+\])|\w://(?!localhost\b|127\.|0\.0\.0\.0)[\w.-]++:\d"
-    r"|\b(?:host_?name|node_?name|node_?list|master_addr)['\"]?\s*[=:]\s*['\"]?(?!localhost\b)\w",
-    "user and host": r"\w[.-]*@(?!v\d+\b|[0-9a-f]{40}\b)[\w-]+",  # not the version or commit of an action
+    r"|[a-z][\w-]*\[0\d++(?:[-,]\d++)+\])|\w://(?!localhost\b|127\.|0\.0\.0\.0)(?:[\w.-]++:\d|[\w-]++(?![\w.-]))"
+    r"|(?<![^\W_])(?:host_?name|node_?name|node_?list|master_addr)(?:['\"]?\s*[=:]\s*['\"]?|\s+(?=[\w-]*\d))"
+    r"(?!localhost\b)\w"
+    # As PyTorch says where it cannot connect: [node]:29500, (node, 29500), node:29500.
+    r"|\[(?!localhost\])[a-z][\w.-]*+\]:\d{4,5}\b|\bof \((?!localhost,)[a-z][\w.-]*+, \d{4,5}\)"
+    r"|(?<![\w./:-])(?!\d)(?=[a-z_-]*\d)[\w-]++:\d{4,5}(?![\w.:-])",
+    # Not the version or commit of an action.
+    "user and host": r"\w[.-]*@(?!v\d+\b|[0-9a-f]{40}\b)[\w-]+|\b(?i:user_?name|log_?name)['\"]?\s*[=:]\s*['\"]?\w"
+    r"|\b[ug]id=\d+\(\w",
 }
 """What never belongs into a recording, as patterns over its text. A line may have 60 kB without a space: none of them
 looks on from each letter of a word.
@@ -145,7 +166,8 @@ looks on from each letter of a word.
 Not seen: a host that is called by its name alone, without a domain, a port or a word that says so (names of the
 machines that measured are searched for by their hashes); one in a domain that is neither public, nor reserved for
 private use (RFC 6762, RFC 8375, ICANN's .internal), nor usual in clusters; a MAC address in one piece where nothing
-calls it so; a key of 40 hexadecimal digits behind the word commit; what is encoded in another way than per cent.
+calls it so; a key of 40 hexadecimal digits behind the word commit, and one of 32 that nothing calls a key; a password
+of which a sentence tells; what is encoded in another way than per cent.
 """
 
 _PATTERNS = {kind: re.compile(pattern) for kind, pattern in PRIVATE.items()}
@@ -163,9 +185,13 @@ def find_private(text: str) -> dict[str, str]:
 
 def readings(text: str) -> list[str]:
     """`text`, and what it says without its encoding in per cent, which may be encoded once more: an address holds paths
-    in that way."""
-    once = unquote(text)
-    return list(dict.fromkeys((text, once, unquote(once))))
+    in that way. The sign behind a share (2.5%) encodes nothing."""
+    once, twice = _decoded(text), _decoded(_decoded(text))
+    return list(dict.fromkeys((text, once, twice)))
+
+
+def _decoded(text: str) -> str:
+    return unquote(re.sub(r"(?<=\.\d)%", "%25", text))
 
 
 SECRET_VARIABLE = re.compile(_SECRET, re.IGNORECASE)
@@ -214,8 +240,10 @@ def names_of_machine(environment: Mapping[str, str] = os.environ) -> set[str]:
 
 
 def hash_names(names: Iterable[str], salt: str) -> list[str]:
-    """The names as SALT:HASH. Whoever guesses a name can confirm it, so they are never published."""
-    return sorted(f"{salt}:{_hash(name, salt)}" for name in names)
+    """The names as SALT:HASH, also with other signs between their parts, as programs spell them (node-a, node_a,
+    nodea). Whoever guesses a name can confirm it, so they are never published."""
+    spellings = {re.sub(r"[-_.]", sign, name) for name in names for sign in (r"\g<0>", "-", "_", ".", "")}
+    return sorted(f"{salt}:{_hash(name, salt)}" for name in spellings)
 
 
 def find_name(text: str, hashed: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from analysis.recording.scan import scan_public
 from analysis.render import links
 from tests.browser.serving import BASE_PATH, pages_of
 from tests.site_builder import ROOT
@@ -87,6 +88,11 @@ def test_pages_and_site_stay_small(site, pages):
     large = [f"{path.name}: {path.stat().st_size}" for path in pages if path.stat().st_size > most[path]]
     assert not large
     assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) < LARGEST_SITE
+
+
+def test_nothing_of_the_site_looks_private(built):
+    """As the workflow asks before it deploys (make check-public): a false alarm there stops the site."""
+    assert "\n".join(map(str, scan_public(built)[:20])) == ""
 
 
 def test_each_page_says_what_it_is(site, pages):

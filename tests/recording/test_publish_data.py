@@ -138,6 +138,21 @@ def test_nothing_private_of_a_log_is_recorded(tmp_path):
     assert published_of(tmp_path / "data" / "h200", ALL) == []
 
 
+def test_nothing_of_a_key_of_many_lines_is_recorded(tmp_path):
+    """Its first line tells that it is one; the others are base64, of which the last may be short."""
+    folder = results(tmp_path / "results")
+    key = [
+        "-----BEGIN RSA PRIVATE" + " KEY-----",
+        "MIIEpAIBAAKCAQEA0Z3VS5" * 3,
+        "Zz9x" * 16,
+        "QmZ5eQ==",
+        "-----END RSA KEY-----",
+    ]
+    (folder / RUN / "log.txt").write_text("\n".join(["it began", *key, "it died", *("Zz9x" * 16 for _ in range(3))]))
+    publish(folder, tmp_path / "data")
+    assert store.load(tmp_path / "data" / "h200").runs["log"].iloc[0] == "it began\nit died"
+
+
 def published_of(folder, planted):
     """Which of the texts are in the published files, as texts or as bytes."""
     texts = "\n".join(text for file in sorted(folder.iterdir()) for _, text in texts_of(file))

@@ -58,6 +58,12 @@ def test_each_kind_is_found(text):
         "http://localhost:8888/lab",
         "shape[16, 32], block[01], names[0-9]",
         "a tensor of 100%2 elements",
+        "model.py:1234, step3:12, torch.randn(batch, 1024), x[i]:2, of (4, 1024)",
+        "see ../data/recordings and ./home, [::1]:29500, env://",
+        "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_",
+        "a run against a run, or a token against a token: compare with --per-token both",
+        "fill: 0.6%step, softmax: 0.2%4034204845",
+        "the bearer of Authorization, a cookie: it is sweet",
         "tokens = torch.randint(vocab_size, (4, 9)), num_tokens: 2048, tokenizer='gpt2'",
     ],
 )
@@ -224,6 +230,7 @@ def end_within(processor_s: int, work: Callable[[], object]) -> bool:
 UNITS = (
     *("x", "x.", "x-", "secret", "secret_", "secret ", "secret'", "1.", "%25", "<a", 'x="', "x='", "a='\"", "lan."),
     *("/%", "x://", "' =", "wandb ", "Basic dXN", "host[01-", "hostname ", "bearer ", "a@"),
+    *("../", "\\/a", "cookie:", "-u a", "x1-", "'auth':'x", "A1b2", "/"),
 )
 
 
