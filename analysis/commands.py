@@ -18,6 +18,7 @@ from analysis.recording import ingest as ingesting
 from analysis.recording import merge as merging
 from analysis.recording.store import RecordingError
 from analysis.show import explain as explaining
+from jobs.contract.layout import RECORD
 from jobs.contract.words import counted
 
 RunsOfA = Annotated[
@@ -107,6 +108,8 @@ def verify(
         print(f"{place}: {damage}")
     for place in verified.unsealed:
         print(f"{place}: cannot be checked: an older version wrote it, without SHA-256")
+    for place in verified.unfinished:
+        print(f"{place}: not finished: it has no {RECORD}, and `run` measures it")
     looked_at = f"{counted(verified.num_runs, 'finished run')} and {counted(verified.num_recordings, 'recording')}"
     print(f"{looked_at}: {len(verified.damage)} damaged, {len(verified.unsealed)} cannot be checked")
     raise typer.Exit(1 if verified.damage else 0)

@@ -4,19 +4,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from analysis.recording import store
+from analysis.recording.ingest import ResultsError, read_plan
 from jobs.contract.integrity import find_damage
-from jobs.contract.layout import RAW, RECORD, VERIFIED, FinishedRecord, RecordError, read_record
+from jobs.contract.layout import RAW, RECORD, SWEEP, VERIFIED, FinishedRecord, RecordError, read_record
 
 
 @dataclass(kw_only=True)
 class Verified:
-    """What `verify` looked at, finished runs and recordings: what is wrong with which, and those that are `unsealed`:
-    an older version wrote them, without SHA-256 of their files."""
+    """What `verify` looked at, finished runs and recordings: what is wrong with which; those that are `unsealed`: an
+    older version wrote them, without SHA-256 of their files; and the runs of sweeps that are `unfinished`: they have no
+    record, whether they were not measured or it was lost."""
 
     num_runs: int = 0
     num_recordings: int = 0
     damage: dict[Path, str] = field(default_factory=dict)
     unsealed: list[Path] = field(default_factory=list)
+    unfinished: list[Path] = field(default_factory=list)
 
 
 def verify(folder: Path) -> Verified:
@@ -26,6 +29,13 @@ def verify(folder: Path) -> Verified:
         if RAW not in file.relative_to(folder).parts[:1]:
             verified.num_runs += 1
             _verify_run(file, verified)
+    for file in sorted(folder.rglob(SWEEP)):
+        try:
+            planned = [str(run) for run in read_plan(file).get("runs", [])]
+        except ResultsError as error:
+            verified.damage[file.parent] = str(error)
+            continue
+        verified.unfinished += [file.parent / run for run in planned if not (file.parent / run / RECORD).is_file()]
     for file in sorted(folder.rglob(store.MANIFEST)):
         verified.num_recordings += 1
         _verify_recording(file.parent, verified)

@@ -32,10 +32,13 @@ class FileFacts(BaseModel):
 
 def load_json(file: Path) -> Any:
     """The value in a regular file. Raises OSError, also for a pipe, which may never end, and ValueError where it is no
-    JSON or has text that cannot be written again (half of a surrogate pair)."""
+    JSON, is nested deeper than Python reads, or has text that cannot be written again (half of a surrogate pair)."""
     _check_is_file(file)
     text = file.read_text(encoding="utf-8")
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
     if "\\ud" in text.lower():
         json.dumps(value, ensure_ascii=False).encode()
     return value

@@ -95,6 +95,33 @@ def test_whole_results_and_recordings_are_verified(results, recording, tmp_path)
     assert shown.output == "2 finished runs and 1 recording: 0 damaged, 0 cannot be checked\n"
 
 
+@pytest.mark.parametrize("lose", [Path.unlink, lambda file: (file.unlink(), file.symlink_to(file))])
+def test_a_run_whose_record_is_lost_is_named(results, lose):
+    lose(results.folder / FIRST / RECORD)
+    assert verify(results.root).unfinished == [results.folder / FIRST]
+    shown = run("verify", results.root)
+    assert shown.exit_code == 0 and f"{results.folder / FIRST}: not finished: it has no run.json" in shown.output
+    assert "1 finished run and 0 recordings" in shown.output
+
+
+@pytest.mark.parametrize("name", [RECORD, SWEEP, TIMINGS])
+def test_a_file_that_is_nested_too_deep_is_told(results, tmp_path, name):
+    file = results.folder / (SWEEP if name == SWEEP else f"{FIRST}/{name}")
+    file.write_text('{"a":' * 100_000)
+    assert results.finished(RUNS[0], PROTOCOL) is None or name == SWEEP
+    assert verify(results.root).damage
+    assert run("ingest", results.folder, "--out", tmp_path / "out").exit_code in (1, 2)
+    assert run("merge", results.folder, "--out", tmp_path / "merged").exit_code in (1, 2)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "null", "[]", '"x"', '{"hashed_names": 1}'])
+def test_a_manifest_that_is_none_is_told(recording, tmp_path, content):
+    (recording / "manifest.json").write_text(content)
+    assert run("verify", recording).exit_code == 1 or content.startswith("{")
+    done = run("check-public", recording)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+
+
 @pytest.mark.parametrize(("name", "fault"), sampled(product([CAPTURE, TIMINGS, LOG], FAULTS), 4))
 def test_a_damaged_file_of_a_run_is_named_by_everything_that_reads_it(results, tmp_path, name, fault):
     FAULTS[fault](results.folder / FIRST / name)
