@@ -45,6 +45,7 @@ LEAST_FREE_BYTES = 32 * 2**20  # less, and a failed run failed for lack of space
 FULL = ("No space left on device", "disk is full", "Disk quota exceeded")  # what programs say of it
 KEPT_OF_LOG = 2 * 2**20  # bytes of its beginning, and as many of its end
 DRAFT = ".draft"  # ending of a file that is being written
+REMOVED_LAST = (IN_FLIGHT, TIMED)  # after the record of a finished run is written
 LOCK_S = 1.0  # `is_locked` holds the lock for an instant, too
 
 
@@ -312,7 +313,7 @@ class Results:
         """Remove what a finished run has no more use for, and a job that ended right after its record may have left."""
         if record.status == "ok":
             self.forget_lost_captures(run)
-        for name in (IN_FLIGHT, TIMED):
+        for name in REMOVED_LAST:
             (self.folder / run.run_id / name).unlink(missing_ok=True)
 
     def _write_record(self, path: Path, record: RunRecord, files: Iterable[Path]) -> RunRecord:
