@@ -436,6 +436,7 @@ class _Joined:
             if key not in self._codes:
                 self._codes[key] = len(self._pairs)
                 self._pairs.append(key)
+                limits.PATHS.check(len(self._pairs))
             codes[i] = self._codes[key]
         return codes[inverse]
 

@@ -65,6 +65,10 @@ PATH_BYTES = Limit("bytes in the path of a range", 1 << 20)
 PATHS_BYTES = Limit("bytes of different paths", 512 << 20)
 """90,432 ranges of `autograd-nvtx`, ten deep, have 40 MB."""
 
+PATHS = Limit("different paths of ranges", 250_000)
+"""Each is a row of the summary. PyTorch's own ranges are instances of some thousands; a million that are all called
+something else took 2.7 GB."""
+
 DOMAINS = Limit("NVTX domains", 100)
 """Each has a stack of its own that every kernel is looked up in; each library that marks ranges has one."""
 

@@ -541,9 +541,9 @@ class _Strings:
         self._ids, self._values = np.empty(0, np.int64), []
         self.known = STRINGS in tables.names() and {"id", "value"} <= set(tables.columns(STRINGS))
         if self.known:
-            ids, values = tables.objects(STRINGS, ["id", "value"])
-            order = np.argsort(np.array(ids, np.int64), kind="stable")
-            self._ids = np.array(ids, np.int64)[order]
+            (ids,), (values,) = tables.integers(STRINGS, ["id"]), tables.objects(STRINGS, ["value"])
+            order = np.argsort(ids, kind="stable")
+            self._ids = ids[order]
             self._values = [str(values[i]) for i in order]
 
     def __getitem__(self, wanted: int) -> str | None:

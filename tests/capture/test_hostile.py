@@ -386,6 +386,22 @@ def test_a_million_ranges_inside_each_other_are_refused(tmp_path, assert_refused
 
 
 @pytest.mark.long
+def test_ranges_that_are_all_called_something_else_are_refused(tmp_path, assert_refused):
+    path = _export().sqlite(tmp_path / "x.sqlite")
+    _with_ranges(path, ((2 * i, 2 * i + 1, f"r{i}", 0) for i in range(limits.PATHS.most + 1)))
+    assert_refused(path, "250,001 different paths of ranges")
+
+
+@pytest.mark.long
+def test_many_ranges_that_are_instances_of_one_are_read(tmp_path, show_limited):
+    path = _export().sqlite(tmp_path / "x.sqlite")
+    names = ((2 * i, 2 * i + 1, f"aten::linear, op_id = {i}", 0) for i in range(limits.PATHS.most + 1))
+    answer = show_limited(_with_ranges(path, names))
+    assert answer["code"] == 0, answer
+    assert answer["peak_bytes"] < GIB
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("names", ["one", "many"])
 def test_ranges_as_deep_as_the_limit_are_read_within_it(tmp_path, show_limited, names):
     path = _export().sqlite(tmp_path / "x.sqlite")
