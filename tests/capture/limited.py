@@ -3,8 +3,8 @@ of it and how much memory it took.
 
     python -m tests.capture.limited < PATHS     one path a line; prints one line of JSON for each
 
-A process that only waits is ended after a minute. Memory is that of the process at its highest (VmHWM), interpreter
-and libraries included.
+A process that only waits is ended after HANGS_S. Memory is that of the process at its highest (VmHWM), interpreter and
+libraries included.
 """
 
 import json
@@ -16,8 +16,9 @@ from pathlib import Path
 
 from analysis.show import show
 from tests.bench.measure import peak_bytes
+from tests.waiting import HANGS_S
 
-PROCESSOR_S, WAIT_S = 10, 60
+PROCESSOR_S = 10
 MOST_BYTES = 4 << 30  # so that what is not refused does not take the machine's memory
 
 
@@ -38,7 +39,7 @@ def main() -> None:
 def _show(path: Path, writing: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_S, PROCESSOR_S))
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
-    signal.alarm(WAIT_S)
+    signal.alarm(HANGS_S)
     out: list[str] = []
     err: list[str] = []
     code = show([path], "json", 0, out.append, err.append)

@@ -1,4 +1,5 @@
-"""500 corrupted, truncated and mutated exports, in every format: no traceback, no warning, no hang, no wrong success.
+"""Corrupted, truncated and mutated exports, in every format: no traceback, no warning, no wrong success, and none
+takes more than 10 s of processor time or 1 GiB.
 
 A wrong success is a summary whose totals are not what a plain reading of the same damaged file gives.
 """
@@ -8,6 +9,8 @@ import gzip
 import io
 import json
 import random
+import re
+import resource
 import shutil
 import signal
 import sqlite3
@@ -27,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 DATA = Path(__file__).parents[1] / "data"
 BATCHES, BATCH = 10, 20
-LIMIT_S = 20
+PROCESSOR_S, GIB = 10, 1 << 30
 TABLES = {
     "CUPTI_ACTIVITY_KIND_KERNEL": "num_kernels",
     "CUPTI_ACTIVITY_KIND_RUNTIME": "num_api_calls",
@@ -63,16 +66,19 @@ def _capture(seed):
 
 
 @pytest.fixture(autouse=True)
-def no_hang():
-    """A file that is not finished in LIMIT_S seconds fails the test."""
+def limited():
+    """A file that takes more than PROCESSOR_S, or more than a GiB beyond what this process has, fails the test."""
 
     def stop(*_):
-        raise AssertionError(f"hangs: no answer in {LIMIT_S} s")
+        raise AssertionError(f"no answer after {PROCESSOR_S} s of work")
 
-    before = signal.signal(signal.SIGALRM, stop)
+    before, memory = signal.signal(signal.SIGPROF, stop), resource.getrlimit(resource.RLIMIT_DATA)
+    kib = re.search(r"VmData:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (int(kib) * 1024 + GIB, memory[1]))
     yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, before)
+    resource.setrlimit(resource.RLIMIT_DATA, memory)
 
 
 # --------------------------------------------------------------------------------------------------------------- damage
@@ -227,10 +233,10 @@ def _check(path: Path) -> bool:
     page = path.with_name(f"{path.name}.html")
     for form in (*FORMATS, "html"):
         out, err = [], []
-        signal.alarm(LIMIT_S)
+        signal.setitimer(signal.ITIMER_PROF, PROCESSOR_S)
         html = page if form == "html" else None
         code = show([path], "text" if html else form, 0, out.append, err.append, html=html)
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         verdicts.add((code, *err))
         printed[form] = "\n".join(out)
     assert len(verdicts) == 1, "the formats agree"

@@ -138,7 +138,7 @@ def test_random_kills_lose_no_run_and_double_none(tiny, tmp_path, fake_nsys):
             f"{len(sweep.finished):2} finished, in flight {in_flight}",
             flush=True,
         )
-    assert sweep.start().wait(300) == 0
+    assert sweep.start().wait(HANGS_S) == 0
     sweep.check()
 
     assert set(sweep.finished) == expected

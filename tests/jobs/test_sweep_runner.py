@@ -199,9 +199,7 @@ def test_what_the_machine_failed_is_measured_again_when_the_sweep_is_resumed(ses
 def test_a_worker_that_somebody_stopped_is_not_waited_for(session, fake_worker, collector):
     fake_worker.fail({f"{FIRST}/{collector}": ("measured", "stopped")})
     first = session({"mode": ["forward"]})
-    started = time.monotonic()
-    assert first.run() == {FIRST: "machine", THIRD: "ok"}
-    assert time.monotonic() - started < 20  # a run has minutes until its timeout
+    assert first.run() == {FIRST: "machine", THIRD: "ok"}  # a run that was waited for would end with `timeout`
     said = first.record(FIRST)["status_detail"]
     assert said["message"] == "somebody stopped the worker process (SIGSTOP)" and said["phase"] == "measured steps"
     fake_worker.fail({})
