@@ -59,7 +59,7 @@ def ingest(
     """
     restore(Path(out))
     folder = _sweep_folder(Path(results))
-    _check_files_only(folder)
+    check_files_only(folder)
     sweep = read_plan(folder / SWEEP) if (folder / SWEEP).is_file() else {}
     order = [str(run_id) for run_id in sweep.get("runs", [])]
     present = sorted(file.parent.name for file in folder.glob(f"*/{RECORD}"))
@@ -99,8 +99,9 @@ def ingest(
     return store.read_manifest(Path(out))
 
 
-def _check_files_only(folder: Path) -> None:
-    """Raises ResultsError where a sweep holds anything but folders and files: reading a pipe may never end."""
+def check_files_only(folder: Path) -> None:
+    """Raises ResultsError where a sweep holds anything but folders and files: to read a pipe, or a device that a link
+    leads to, may never end."""
     for path in (*folder.glob("*"), *folder.glob("*/*")):
         if path.exists() and not path.is_file() and not path.is_dir():
             raise ResultsError(f"{path} is no file (a pipe, a socket or a device): remove it")

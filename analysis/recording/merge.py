@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analysis.recording.ingest import ResultsError, read_finished, read_plan
+from analysis.recording.ingest import ResultsError, check_files_only, read_finished, read_plan
 from jobs.contract.integrity import clear, find_damage, replace, restore
 from jobs.contract.layout import (
     ALL_RUNS,
@@ -50,6 +50,8 @@ def merge(
     restore(out)
     shards = _shards(folders)
     _check_out(out, shards)
+    for shard in shards:
+        check_files_only(shard)
     plan = _common_plan(shards)
     holders: dict[str, list[Path]] = {run_id: [] for run_id in plan["runs"]}
     machines: dict[str, Machine] = {}

@@ -1,6 +1,7 @@
 """Shards become the results that one machine would have written, and nothing is lost or doubled in silence."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -51,6 +52,14 @@ def test_the_merged_folder_is_what_one_machine_writes(sweep, tmp_path):
     assert sorted(path.name for path in (tmp_path / "merged").iterdir()) == sorted([*RUNS, "sweep.json", "merged.json"])
     for run_id in RUNS:
         assert (tmp_path / "merged" / run_id / "profile.sqlite").read_text() == f"capture of {run_id}"
+
+
+@pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "endless"])
+def test_what_is_no_file_is_not_copied(sweep, tmp_path, plant):
+    plant(sweep / "shard-1-of-2" / RUNS[0] / "more.csv")
+    with pytest.raises(ResultsError, match=r"more\.csv is no file"):
+        merge([sweep], tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
 
 
 def test_shards_are_found_from_any_folder_above_and_each_only_once(sweep, tmp_path):
