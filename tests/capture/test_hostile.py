@@ -524,7 +524,11 @@ def test_the_check_of_a_large_file_takes_no_longer(tmp_path, assert_refused):
 
 
 def test_the_guide_lists_the_limits():
-    table = re.search(r"^\| what \| at most \|\n\|[-| :]+\n((?:\|.*\n)+)", GUIDE.read_text(), re.MULTILINE)[1]
+    guide = GUIDE.read_text()
+    table = re.search(r"^\| what \| at most \|\n\|[-| :]+\n((?:\|.*\n)+)", guide, re.MULTILINE)[1]
     documented = dict(re.findall(r"^\| (.+?) \| ([\d,]+) \|$", table, re.MULTILINE))
     known = [one for one in vars(limits).values() if isinstance(one, limits.Limit)]
     assert documented == {limit.what: f"{limit.most:,}" for limit in known}
+    assert (
+        f"{limits.CHECK_S:.0f} s of processor time, and one more for each {limits.CHECKED_BYTES // 10**6} MB" in guide
+    )
