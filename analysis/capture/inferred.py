@@ -66,6 +66,7 @@ _KIND_PATTERNS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern i
 _UPDATE_FAMILIES = {"elementwise", "fill", "copy", "reduce", "optimizer"}
 """Of what an optimizer without kernels of its own consists: one operation on each tensor after the other."""
 _FEWEST_UPDATES = 30
+_TO_DEVICE = "memcpy Host-to-Device"
 _NORMS = {"aten::_foreach_norm", "aten::linalg_vector_norm", "aten::norm", "aten::_foreach_pow"}
 
 
@@ -110,6 +111,18 @@ def infer_phases(capture: Capture, attribution: Attribution) -> Attribution:
     return replace(attribution, kernels=filled)
 
 
+def place_batches(capture: Capture, attribution: Attribution) -> Attribution:
+    """`attribution` of a script whose phases are all marked: what it copies to the GPU in a step, outside all of them,
+    is of `data`, and labelled `inferred`."""
+    place = attribution.memops
+    rows = (capture.memops["operation"] == _TO_DEVICE) & (place["step"] >= 0) & (place["phase"] == "")
+    rows &= place["api"] >= 0
+    filled = place.assign(
+        phase=place["phase"].where(~rows, vocabulary.DATA), attribution=place["attribution"].where(~rows, "inferred")
+    )
+    return replace(attribution, memops=filled)
+
+
 def _kind(name: str) -> int:
     return next((kind for kind, pattern in _KIND_PATTERNS if pattern.search(name)), _OTHER)
 
@@ -117,7 +130,7 @@ def _kind(name: str) -> int:
 def _input_copies(capture: Capture, attribution: Attribution, process: int) -> np.ndarray:
     """When the process launched copies from host to device, sorted: that of a batch ends an optimizer's run."""
     memops = capture.memops
-    to_device = (memops["operation"] == "memcpy Host-to-Device").to_numpy() & (memops["process"] == process).to_numpy()
+    to_device = (memops["operation"] == _TO_DEVICE).to_numpy() & (memops["process"] == process).to_numpy()
     return np.sort(attribution.memops["launch_ns"].to_numpy()[to_device])
 
 

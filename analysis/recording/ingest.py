@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
-from analysis.capture import modules
+from analysis.capture import inferred, modules
 from analysis.capture.attribution import NOT_BELIEVED, Attribution, attribute
 from analysis.capture.nsys_export import Capture, ExportError, read
 from analysis.recording import store
@@ -237,6 +237,8 @@ def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict
                 f"modules of {line.phase}, step {line.step}: unknown, {line.reason}"
                 for line in links.problems.itertuples(index=False)
             )
+            if record.run.get("workload") == SCRIPT:
+                attribution = inferred.place_batches(capture, attribution)
             captured = _capture_tables(capture, attribution, links, run_id)
             tables["steps"] = _concat("steps", [tables["steps"], captured.pop("steps")])
             tables |= captured

@@ -69,6 +69,16 @@ def test_gradients_are_clipped_in_a_phase_of_its_own(recorded, script):
     assert totals["backward"] > totals["forward"] > totals["optimizer"] > totals["clip"] > 0
 
 
+@pytest.mark.parametrize("script", TRAINING, ids=lambda script: script.name)
+def test_batches_are_copied_to_the_gpu_in_the_phase_of_data(recorded, script):
+    """`batch.to(device)` stands in no range: it is known from what it copies, outside every phase."""
+    memops = recorded(script)[0].memops
+    copies = memops[memops["operation"] == "memcpy Host-to-Device"]
+    assert set(copies["phase"]) == {"data"} and set(copies["attribution"]) == {"inferred"}
+    assert set(copies["step"]) == set(memops["step"]), "in every step"
+    assert "memcpy Device-to-Host" not in set(memops.loc[memops["phase"] == "data", "operation"])
+
+
 def test_what_backward_computes_again_is_told_apart(recorded):
     script = next(one for one in SCRIPTS if one.name == "llama")
     tree = kernel_time.by_module(kernel_time.kernel_totals(recorded(script)[0].kernels)).set_index("module")
