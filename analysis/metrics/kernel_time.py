@@ -95,6 +95,24 @@ def by_kernel(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
     return rows.sort_values(order, ascending=[True] * len(within) + [False, True], ignore_index=True)
 
 
+def top_of_modules(totals: pd.DataFrame) -> pd.DataFrame:
+    """The kernel with the most time in each module and phase: run_id, module, phase, kernel_name, family, calls,
+    time_ns (of the kernel there), share (of the module's time in that phase), step_share (of the module in the phase).
+    Modules by falling time in a run, phases in the order in which they run."""
+    within = ["run_id", "module", "phase"]
+    rows = totals[totals["module"] != ""]
+    rows = rows.assign(
+        share=share_of(rows, within),
+        step_share=rows.groupby(within)["time_ns"].transform("sum")
+        / totals.groupby("run_id")["time_ns"].transform("sum"),
+        of_module=rows.groupby(["run_id", "module"])["time_ns"].transform("sum"),
+        order=rows["phase"].map({phase: i for i, phase in enumerate(ranges.ALL_PHASES)}),
+    )
+    by = ["run_id", "of_module", "module", "order", "time_ns", "kernel_name"]
+    rows = rows.sort_values(by, ascending=[True, False, True, True, False, True]).drop_duplicates(within)
+    return rows[[*within, "kernel_name", "family", "calls", "time_ns", "share", "step_share"]].reset_index(drop=True)
+
+
 def count_gemms(kernels: pd.DataFrame, is_main_gemm) -> pd.DataFrame:
     """GEMMs launched by each phase of each step of each rank: run_id, rank, step, phase, products.
 

@@ -4,6 +4,7 @@ import pandas as pd
 
 from analysis.answer import Column, Table
 from analysis.metrics import kernel_time
+from analysis.pages.facts import span
 from jobs.contract import ranges
 
 
@@ -19,13 +20,37 @@ def module_tree(totals: pd.DataFrame) -> pd.DataFrame:
     return kernel_time.by_module(of_followed_runs(totals))
 
 
-def module_table(tree: pd.DataFrame, case: tuple[Column, ...] = ()) -> Table:
+def at_longest(rows: pd.DataFrame) -> pd.DataFrame:
+    """The cases of the longest context: a page of all modules of all cases is too large to read and to load."""
+    return rows[rows["context_length"] == rows["context_length"].max()] if "context_length" in rows else rows
+
+
+def most_frequent_module(rows: pd.DataFrame) -> dict:
+    """Of rows with a module each, the most frequent one, in how many it is, and its shares of a step."""
+    counts = rows["module"].value_counts()
+    module = min(counts[counts == counts.max()].index)
+    of_module = rows[rows["module"] == module]
+    return {"module": module, "num_cases": len(of_module), "share": span(of_module["step_share"])}
+
+
+def top_modules(tree: pd.DataFrame) -> pd.DataFrame:
+    """Of each case the module that costs most, of those with none inside."""
+    leaves = tree[tree["is_leaf"].astype(bool)]
+    return leaves.sort_values("total_ns", ascending=False, kind="stable").drop_duplicates("run_id").sort_index()
+
+
+def module_table(
+    tree: pd.DataFrame,
+    case: tuple[Column, ...] = (),
+    key: str = "tree",
+    title: str = "What each module costs in a step, with what is inside it",
+) -> Table:
     """What each module costs in a step, by phase."""
     phases = [f"{phase}_ns" for phase in ranges.ALL_PHASES if f"{phase}_ns" in tree]
     shown = tree.assign(**{name: tree[name].where(tree[name] > 0) for name in phases})
     return Table(
-        "tree",
-        "What each module costs in a step, with what is inside it",
+        key,
+        title,
         (
             *case,
             Column("module", "module", "code"),

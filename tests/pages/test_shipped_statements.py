@@ -6,6 +6,7 @@ import pytest
 
 from analysis import write_site
 from analysis.metrics import depth, differences, timing
+from analysis.metrics.timing import in_steps
 from analysis.pages import cuda_calls, environment, run_list
 from analysis.pages.questions import (
     attention_cost,
@@ -141,6 +142,35 @@ def test_softmax_norms_and_optimizer_have_their_part_of_a_training_step(main):
         inside &= of_step["phase"] != "optimizer"
         assert found[name] == pytest.approx(time_ns[inside].sum() / time_ns.sum()), name
     assert found["optimizer"] == pytest.approx(time_ns[of_step["phase"] == "optimizer"].sum() / time_ns.sum())
+
+
+def test_each_module_of_a_training_step_has_its_top_kernels_and_what_is_no_matmul(main):
+    """Of the largest model at the longest context: what each phase of a module adds up to is the time of its kernels
+    as they were recorded."""
+    run_id = "2.7B-ctx1024-fp32-naive-train_step"
+    kernels = in_steps(main.kernels)
+    kernels = kernels[kernels["run_id"] == run_id]
+    is_ffn = kernels["module"].astype(str).str.fullmatch(r"block_\d+/ffn")
+    ffn = kernels[is_ffn].assign(ns=kernels["end_ns"] - kernels["start_ns"])
+    ffn = ffn.astype({"phase": str, "kernel_name": str, "family": str})
+    step_ns = (kernels["end_ns"] - kernels["start_ns"]).sum()
+
+    answer = top_kernel.answer(main.runs, main.kernels)
+    rows = answer.tables["of_modules"].rows.query("run_id == @run_id and module == 'block/ffn'").set_index("phase")
+    assert list(rows.index) == ["forward", "backward", "optimizer"]
+    for phase, of_phase in ffn.groupby("phase"):
+        by_name = of_phase.groupby("kernel_name")["ns"].sum()
+        assert rows["kernel_name"][phase] == by_name.idxmax()
+        assert rows["share"][phase] == pytest.approx(by_name.max() / by_name.sum())
+        assert rows["step_share"][phase] == pytest.approx(by_name.sum() / step_ns)
+    facts = answer.claims["of_modules"].values
+    assert (facts["num_others"], facts["num_modules"]) == (87, 108)
+
+    rest = beyond_gemm.answer(main.runs, main.kernels).tables["rest_modules"].rows
+    row = rest.query("run_id == @run_id and module == 'block/ffn'").iloc[0]
+    others = ffn[ffn["family"] != "gemm"].groupby("phase")["ns"].sum() / 5
+    assert {phase: row[f"{phase}_ns"] for phase in others.index} == pytest.approx(others.to_dict())
+    assert row["step_share"] == pytest.approx(others.sum() * 5 / step_ns)
 
 
 def test_softmax_is_held_against_both_matmuls(main):

@@ -9,7 +9,14 @@ from analysis.metrics import kernel_time, run_grid
 from analysis.metrics.ordering import place, sorted_by
 from analysis.pages.columns import case_headings
 from analysis.pages.facts import extremes, out_of, percent_of, span
-from analysis.pages.module_costs import of_followed_runs
+from analysis.pages.module_costs import (
+    at_longest,
+    module_table,
+    module_tree,
+    most_frequent_module,
+    of_followed_runs,
+    top_modules,
+)
 from analysis.reference import kernel_families
 from jobs.contract import ranges
 
@@ -25,7 +32,8 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
 
     gemm contains split-K and epilogue kernels: they are part of a matmul. Shares are of the kernel time of the whole
     forward pass, so that gemm and the rest add up to 100%. Of training steps in which modules were followed, the shares
-    of PARTS: forward and backward together, of the kernel time of the whole step.
+    of PARTS, forward and backward together, of the kernel time of the whole step, and what each module launches besides
+    GEMMs in each phase.
     """
     frames = _frames(runs, kernels)
     return assemble({"families": frames.order}, _claims(frames), _tables(frames), _charts(frames))
@@ -56,12 +64,14 @@ class Frames:
     """The top kernels of each family over all cases."""
     parts: pd.DataFrame
     """Share of each of PARTS in the kernel time of a training step, a column for each that was seen."""
+    modules: pd.DataFrame
+    """What each module of a training step launches besides GEMMs: `module_tree`, with shares of the whole step."""
 
 
 def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
     grid = run_grid.cases(runs, "forward")
     totals = kernel_time.kernel_totals(kernels)
-    parts = _parts(runs, totals)
+    parts, modules = _parts(runs, totals), _modules(runs, totals)
     totals = totals[totals["run_id"].isin(grid["run_id"])]
     families = kernel_time.by_family(totals, ["run_id"])
     names = kernel_time.by_kernel(totals, ["run_id"])
@@ -75,6 +85,7 @@ def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
         wide=_wide(grid, families),
         kernels=_kernels_everywhere(names[names["family"] != GEMM], order),
         parts=parts,
+        modules=modules,
     )
 
 
@@ -90,6 +101,7 @@ def _claims(frames: Frames) -> list[Claim]:
         Claim("leading_family", families[families["family"] != GEMM], facts=_leading_family),
         Claim("grows", growth, lambda rows: (rows["longest"] > rows["shortest"]).all(), facts=_growth_facts),
         Claim("in_training", frames.parts, facts=_in_training),
+        Claim("rest_module", top_modules(frames.modules), facts=most_frequent_module),
         Claim("shrinks", growth, lambda rows: (rows["longest"] < rows["shortest"]).all(), facts=_growth_facts),
     ]
 
@@ -143,6 +155,9 @@ def _tables(frames: Frames) -> list[Table]:
             "Shares of a training step by module, forward and backward together",
             (*case, *(Column(part, label, "share") for part, label in PARTS.items() if part in frames.parts)),
             frames.parts,
+        ),
+        module_table(
+            at_longest(frames.modules), case, "rest_modules", "What is no matmul in a training step, by module"
         ),
     ]
 
@@ -203,6 +218,15 @@ def _parts(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
     shares = shares.div(rows.groupby("run_id")["time_ns"].sum(), axis=0)
     shares = shares[[part for part in PARTS if part in shares]].rename_axis(columns=None)
     return grid.merge(shares.reset_index(), on="run_id")
+
+
+def _modules(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
+    """Training steps in which modules were followed: the case, and the tree of what is no GEMM in them."""
+    grid = run_grid.cases(runs, "train_step")
+    of_runs = totals[totals["run_id"].isin(grid["run_id"])]
+    tree = module_tree(of_runs[of_runs["family"] != GEMM])
+    of_step = of_runs.groupby("run_id")["time_ns"].sum()
+    return grid.merge(tree.assign(step_share=tree["total_ns"] / tree["run_id"].map(of_step)), on="run_id")
 
 
 def _in_training(rows: pd.DataFrame) -> dict:

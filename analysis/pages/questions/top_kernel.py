@@ -9,6 +9,7 @@ from analysis.metrics import kernel_time, run_grid, tiles
 from analysis.metrics.ordering import place, seen, sorted_by
 from analysis.pages.columns import case_headings
 from analysis.pages.facts import extremes, lowest, percent_of, span
+from analysis.pages.module_costs import at_longest, of_followed_runs
 from jobs.contract import modes, ranges
 
 SLUG = "top-kernel"
@@ -18,6 +19,8 @@ SCOPES = {"forward": "forward", "forward_backward": "forward + backward", "train
 TOP_OF_EACH = 3
 SEEN = 0.05
 """Tiles that take less of the GEMM time of a phase are not compared with others."""
+SMALL = 0.01
+"""Of a module that takes less of a training step in one of its passes, the passes are not compared."""
 UNALIGNED = "align1"
 IN_MATRIX = ("forward", "forward_backward")
 
@@ -30,10 +33,10 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     time in a step (mean over the profiled steps), its share of all kernel time of that step, and the modules that
     launch it, by falling time. `same` says whether the kernel is also the top one of the forward pass of that case.
     Tiles and alignment of GEMMs are what their names say (`metrics.tiles`), of the forward and the backward pass of
-    training steps.
+    training steps. The top kernels of modules are those of training steps in which modules were followed.
     """
     frames = _frames(runs, kernels)
-    return assemble({"scopes": SCOPES, "seen": SEEN}, _claims(frames), _tables(frames), _charts(frames))
+    return assemble({"scopes": SCOPES, "seen": SEEN, "small": SMALL}, _claims(frames), _tables(frames), _charts(frames))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +51,16 @@ class Frames:
     """The top kernel by context, a column for each: of forward passes, and of these with backward."""
     tiles: pd.DataFrame
     """GEMM kernels of the training steps by tile and alignment: `tiles.of_matmuls`."""
+    modules: pd.DataFrame
+    """The top kernel of each module of a training step, in each phase: `kernel_time.top_of_modules`."""
 
 
 def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
     by = run_grid.case_columns(runs)
-    totals = kernel_time.by_kernel(kernel_time.kernel_totals(kernels), ["run_id"])
+    of_modules = kernel_time.kernel_totals(kernels)
+    totals = kernel_time.by_kernel(of_modules, ["run_id"])
+    training = run_grid.cases(runs, "train_step")
+    followed = of_followed_runs(of_modules[of_modules["run_id"].isin(training["run_id"])])
     leaders = run_grid.cases(runs, "forward").merge(totals, on="run_id")
     top = _top(runs, totals.drop_duplicates("run_id"), by)
     return Frames(
@@ -60,7 +68,8 @@ def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
         top=top,
         leaders=leaders.groupby("run_id", sort=False).head(TOP_OF_EACH),
         matrix=_matrix(top[top["mode"].isin(IN_MATRIX)], by, "scope", "kernel_name", list(SCOPES.values())),
-        tiles=run_grid.cases(runs, "train_step").merge(tiles.of_matmuls(runs, kernels), on="run_id"),
+        tiles=training.merge(tiles.of_matmuls(runs, kernels), on="run_id"),
+        modules=training.merge(kernel_time.top_of_modules(followed), on="run_id"),
     )
 
 
@@ -103,6 +112,7 @@ def _claims(frames: Frames) -> list[Claim]:
         Claim("other", training, lambda rows: not _is_same(rows).any(), facts=_same),
         Claim("leads_training", training, facts=lambda rows: _leading(forward, rows)),
         Claim("gemm", measured, lambda rows: (rows["family"] == "gemm").all()),
+        Claim("of_modules", _both_passes(frames.modules), facts=_of_modules),
         *_claims_of_tiles(frames),
         Claim(
             "not_gemm",
@@ -110,6 +120,20 @@ def _claims(frames: Frames) -> list[Claim]:
             facts=lambda rows: {"families": list(dict.fromkeys(rows["family"])), "num_all": len(measured)},
         ),
     ]
+
+
+def _both_passes(modules: pd.DataFrame) -> pd.DataFrame:
+    """Forward and backward of modules that take at least SMALL of a step in either."""
+    rows = modules[(modules["step_share"] >= SMALL) & modules["phase"].isin(tiles.PASSES)]
+    return rows[rows.groupby(["run_id", "module"])["phase"].transform("size") == len(tiles.PASSES)]
+
+
+def _of_modules(rows: pd.DataFrame) -> dict:
+    """In how many modules backward has another top kernel, and the module that takes most of a step in it."""
+    num_kernels = rows.groupby(["run_id", "module"])["kernel_name"].nunique()
+    backward = rows[rows["phase"] == ranges.BACKWARD]
+    most = backward.loc[backward["step_share"].idxmax()].to_dict()
+    return {"num_others": int((num_kernels > 1).sum()), "num_modules": len(num_kernels), "most": most}
 
 
 def _claims_of_tiles(frames: Frames) -> list[Claim]:
@@ -186,6 +210,21 @@ def _tables(frames: Frames) -> list[Table]:
                 Column("modules", "launched by", "modules"),
             ),
             frames.leaders,
+        ),
+        Table(
+            "of_modules",
+            "The top kernel of each module of a training step, in each phase",
+            (
+                *case,
+                Column("module", "module", "code"),
+                Column("phase", "phase"),
+                Column("step_share", "of the step", "share", bar=True),
+                Column("kernel_name", "top kernel", "kernel"),
+                Column("calls", "calls per step", "count"),
+                Column("time_ns", "time per step", "ms"),
+                Column("share", "of the module in the phase", "share"),
+            ),
+            at_longest(frames.modules),
         ),
         *_tables_of_tiles(frames),
     ]

@@ -9,7 +9,7 @@ from analysis.metrics import kernel_time, run_grid
 from analysis.metrics.ordering import place, seen, sorted_by
 from analysis.pages.columns import case_headings
 from analysis.pages.facts import extremes, highest, largest, percent_of, span
-from analysis.pages.module_costs import module_table, module_tree
+from analysis.pages.module_costs import at_longest, module_table, module_tree, most_frequent_module, top_modules
 from jobs.contract import ranges
 
 SLUG = "training-mix"
@@ -92,7 +92,7 @@ def _claims(frames: Frames) -> list[Claim]:
         Claim("gains", others[others["change"] > 0], facts=largest("change")),
         Claim("optimizer", optimizer, lambda rows: set(rows["family"]) == {"elementwise"}, facts=_optimizer),
         Claim("backward", _with_backward(frames.phase_shares), facts=_backward),
-        Claim("top_module", _top_modules(frames.modules), facts=_most_frequent_module),
+        Claim("top_module", top_modules(frames.modules), facts=most_frequent_module),
         Claim("module_ratio", _of_both_passes(frames.modules), facts=extremes("ratio")),
     ]
 
@@ -135,7 +135,7 @@ def _tables(frames: Frames) -> list[Table]:
             ),
             wide,
         ),
-        module_table(_at_longest(frames.modules), case),
+        module_table(at_longest(frames.modules), case),
     ]
 
 
@@ -256,11 +256,6 @@ def _modules(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
     return cases[cases[NOT_MEASURED] == ""].merge(module_tree(totals), on="run_id")
 
 
-def _at_longest(rows: pd.DataFrame) -> pd.DataFrame:
-    """The cases of the longest context: a page of all modules of all cases is too large to read and to load."""
-    return rows[rows["context_length"] == rows["context_length"].max()] if "context_length" in rows else rows
-
-
 def _measured(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["family"].notna() & (rows[NOT_MEASURED] == "")]
 
@@ -278,19 +273,6 @@ def _pooled(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 # ---------------------------------------------------------------- facts of claims
-
-
-def _top_modules(modules: pd.DataFrame) -> pd.DataFrame:
-    """Of each case the module that costs most, of those with none inside."""
-    leaves = modules[modules["is_leaf"].astype(bool)]
-    return leaves.sort_values("total_ns", ascending=False, kind="stable").drop_duplicates("run_id").sort_index()
-
-
-def _most_frequent_module(rows: pd.DataFrame) -> dict:
-    counts = rows["module"].value_counts()
-    module = min(counts[counts == counts.max()].index)
-    of_module = rows[rows["module"] == module]
-    return {"module": module, "num_cases": len(of_module), "share": span(of_module["step_share"])}
 
 
 def _of_both_passes(modules: pd.DataFrame) -> pd.DataFrame:
