@@ -113,10 +113,13 @@ def infer_phases(capture: Capture, attribution: Attribution) -> Attribution:
 
 def place_batches(capture: Capture, attribution: Attribution) -> Attribution:
     """`attribution` of a script whose phases are all marked: what it copies to the GPU in a step, outside all of them,
-    is of `data`, and labelled `inferred`."""
-    place = attribution.memops
-    rows = (capture.memops["operation"] == _TO_DEVICE) & (place["step"] >= 0) & (place["phase"] == "")
-    rows &= place["api"] >= 0
+    is of `data`, and labelled `inferred`. So is what it copies between forward and backward, in no range of a loss."""
+    place, memops = attribution.memops, capture.memops
+    of_range = attribution.ranges["phase"].astype(str).to_numpy()
+    held = place["range_id"].to_numpy()
+    is_marked = (held >= 0) & (of_range[held] != "") if len(of_range) else np.zeros(len(held), bool)
+    rows = (memops["operation"] == _TO_DEVICE) & (place["step"] >= 0) & (place["api"] >= 0) & ~is_marked
+    rows &= place["phase"].isin(["", vocabulary.LOSS])
     filled = place.assign(
         phase=place["phase"].where(~rows, vocabulary.DATA), attribution=place["attribution"].where(~rows, "inferred")
     )

@@ -1,10 +1,12 @@
-"""A training step of the reference Transformer (12 layers, context 512, FP32, PyTorch's fused AdamW) on an H200, with
-the step in which its modules were followed."""
+"""Training steps on an H200, with the step in which their modules were followed: the reference Transformer (12 layers,
+context 512), in FP32, and in BF16 with autograd's own threads; and feed-forward blocks with a Triton kernel of a user's
+own, those of site/examples/triton_norm.py."""
 
 import lzma
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from analysis.metrics import kernel_time
@@ -13,21 +15,32 @@ from analysis.recording.ingest import ingest
 from analysis.reference import kernel_families
 from jobs.contract import ranges
 
-FOLLOWED = Path(__file__).parents[1] / "data" / "h200_followed"
+DATA = Path(__file__).parents[1] / "data"
+SHIPPED = Path(__file__).parents[2] / "site" / "data" / "h200-bf16"
 NUM_LAYERS = 12
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("followed")
-    shutil.copytree(FOLLOWED, folder / "results")
-    for file in (folder / "results").rglob("*.xz"):
-        file.with_suffix("").write_bytes(lzma.decompress(file.read_bytes()))
-        file.unlink()
-    said = []
-    ingest(folder / "results", folder / "recording", report=said.append)
-    assert said == []
-    return store.load(folder / "recording").kernels
+def recorded(tmp_path_factory):
+    """Gives the recording of a folder of results below DATA, of which nothing had to be said."""
+
+    def record(name: str) -> store.Recording:
+        folder = tmp_path_factory.mktemp(name)
+        shutil.copytree(DATA / name, folder / "results")
+        for file in (folder / "results").rglob("*.xz"):
+            file.with_suffix("").write_bytes(lzma.decompress(file.read_bytes()))
+            file.unlink()
+        said = []
+        ingest(folder / "results", folder / "recording", report=said.append)
+        assert said == []
+        return store.load(folder / "recording")
+
+    return record
+
+
+@pytest.fixture(scope="module")
+def kernels(recorded):
+    return recorded("h200_followed").kernels
 
 
 def test_every_kernel_of_backward_and_optimizer_has_a_module(kernels):
@@ -60,3 +73,37 @@ def test_times_are_of_measured_steps_alone(kernels):
     assert set(kernels["step"]) == {0, 1, 2}
     per_step = kernels.groupby("step").size()
     assert per_step.nunique() == 1
+
+
+def test_with_autograds_own_threads_each_kernel_has_the_same_module(recorded):
+    """Against the shipped recording of the same run, whose backward is on the thread of forward."""
+    recording = recorded("h200_threads")
+    assert recording.runs["autograd_multithreading"].tolist() == [True]
+    (run_id,) = recording.runs["run_id"]
+    own = recording.kernels
+    backward = own[own["phase"] == ranges.BACKWARD]
+    assert (backward["attribution"] == "phase").mean() > 0.99, "launched where no range of the step is open"
+    assert set(backward["module_by"]) == {"linked"}
+
+    columns = ["step", "phase", "module", "kernel_name", "start_ns", "end_ns"]
+    shipped = pd.read_parquet(SHIPPED / "kernels.parquet", columns=columns, filters=[("run_id", "==", run_id)])
+    tables = []
+    for kernels in (own, shipped[shipped["step"] >= 0]):
+        rows = kernels[columns].astype({"phase": str, "module": str, "kernel_name": str})
+        rows["time_ns"] = rows["end_ns"] - rows["start_ns"]
+        by = rows.groupby(["phase", "module", "kernel_name"])["time_ns"].agg(["size", "sum"])
+        tables.append(by / rows["step"].nunique())
+    threads, one_thread = tables
+    assert len(threads) == 643 and threads["size"].to_dict() == one_thread["size"].to_dict()
+    assert threads["sum"].sum() == pytest.approx(one_thread["sum"].sum(), rel=0.01)
+
+
+def test_a_triton_kernel_of_the_users_own_has_its_module_in_both_passes(recorded):
+    kernels = recorded("h200_triton").kernels
+    own = kernels[kernels["kernel_name"].astype(str).str.startswith("rms_norm")]
+    counts = own.astype(str).groupby(["module", "phase", "kernel_name"]).size().to_dict()
+    norms = [f"Sequential/{block}/0" for block in range(8)]
+    passes = ("forward", "backward")
+    assert counts == {(norm, phase, f"rms_norm_{phase}"): 3 for norm in norms for phase in passes}, "in three steps"
+    assert (kernels["phase"] != "").all()
+    assert (kernels.loc[kernels["phase"] != ranges.LOSS, "module"] != "").all()

@@ -1,6 +1,7 @@
 """Training scripts that know nothing of this program, as they were profiled on an H200: an HF GPT-2 loop, an HF Llama
-under the Trainer (gradient accumulation, checkpointing), a Lightning module, inference, and an HF GPT-2 of two ranks
-under `accelerate launch` (gradient accumulation). The scripts are those of tests/injected/scripts."""
+under the Trainer (gradient accumulation, checkpointing), a Lightning module, inference, a loop in the manner of nanoGPT
+(gradient accumulation), and an HF GPT-2 of two ranks under `accelerate launch` (gradient accumulation). The scripts are
+those of tests/injected/scripts."""
 
 import lzma
 import shutil
@@ -71,7 +72,8 @@ def test_gradients_are_clipped_in_a_phase_of_its_own(recorded, script):
 
 @pytest.mark.parametrize("script", TRAINING, ids=lambda script: script.name)
 def test_batches_are_copied_to_the_gpu_in_the_phase_of_data(recorded, script):
-    """`batch.to(device)` stands in no range: it is known from what it copies, outside every phase."""
+    """`batch.to(device)` stands in no range: it is known from what it copies, outside every phase; in the manner of
+    nanoGPT between forward and backward."""
     memops = recorded(script)[0].memops
     copies = memops[memops["operation"] == "memcpy Host-to-Device"]
     assert set(copies["phase"]) == {"data"} and set(copies["attribution"]) == {"inferred"}
@@ -104,11 +106,13 @@ def test_a_step_without_an_optimizer_is_one_call_of_the_model(recorded):
     assert scalars == {"sequences_per_step": 8, "tokens_per_step": 8 * 512, "forwards_per_step": 1}
 
 
-def test_gradient_accumulation_makes_one_step_of_several_batches(recorded):
-    script = next(one for one in SCRIPTS if one.name == "llama")
+@pytest.mark.parametrize("name, num_batches, batch_size", [("llama", 2, 4), ("nano", 4, 8)])
+def test_gradient_accumulation_makes_one_step_of_several_batches(recorded, name, num_batches, batch_size):
+    script = next(one for one in SCRIPTS if one.name == name)
     recording, _ = recorded(script)
     scalars = dict(zip(recording.figures["figure"].astype(str), recording.figures["value"]))
-    assert scalars == {"sequences_per_step": 8, "tokens_per_step": 8 * 512, "forwards_per_step": 2}
+    size = num_batches * batch_size
+    assert scalars == {"sequences_per_step": size, "tokens_per_step": size * 512, "forwards_per_step": num_batches}
 
 
 def test_each_rank_has_a_phase_and_a_module_for_all_that_it_launches(recorded):
