@@ -6,7 +6,8 @@ Some steps of the script are followed, the next left alone, and so on in one pro
 from minute to minute to compare two processes. The script must wait for the GPU in each step and then print a line
 that begins with the mark, and run for as many steps; of each turn the first step is left out. Printed as JSON: pairs of
 neighbouring turns, median step of the bare ones in ms, and the median ratio of a pair's medians, followed over bare,
-with its 95% interval (bootstrap over pairs).
+with its 95% interval (bootstrap over pairs). With --control both kinds of turns are bare: what the measurement makes of
+no difference.
 """
 
 import argparse
@@ -29,21 +30,23 @@ def main() -> None:
     parser.add_argument("--mark", default="step ", help="how the line begins that the script prints after each step")
     parser.add_argument("--pairs", type=int, default=300, help="of turns (300)")
     parser.add_argument("--steps", type=int, default=4, help="in a turn (4)")
+    parser.add_argument("--control", action="store_true", help="leave the steps of both kinds alone")
     parser.add_argument("script", nargs="+", help="the script's command, after --")
     args = parser.parse_args()
     if args.steps < 2 or args.pairs < 1:
         sys.exit("at least 2 steps in a turn, and 1 pair")
-    print(json.dumps(judge(run(args.script, args.mark, args.pairs, args.steps), args.steps)))
+    facts = run(args.script, args.mark, args.pairs, args.steps, args.control)
+    print(json.dumps(judge(facts, args.steps, args.control)))
 
 
-def run(script: list[str], mark: str, pairs: int, steps: int) -> dict:
+def run(script: list[str], mark: str, pairs: int, steps: int, is_control: bool = False) -> dict:
     """The steps of the script, as inside_turns wrote them."""
     with tempfile.TemporaryDirectory() as folder:
         load = f"import runpy; runpy.run_path({str(INSIDE)!r})"
         Path(folder, "sitecustomize.py").write_text(load, encoding="utf-8")
         out = Path(folder, "steps.json")
         settings = {"injected": str(ROOT / "jobs" / "injected"), "out": str(out)}
-        settings |= {"mark": mark, "pairs": pairs, "steps": steps}
+        settings |= {"mark": mark, "pairs": pairs, "steps": steps, "is_control": is_control}
         path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
         environment = os.environ | {"PROFILER_JOB_TURNS": json.dumps(settings), "PYTHONPATH": path}
         done = subprocess.run(script, env=environment, stdout=subprocess.DEVNULL, check=False)
@@ -52,12 +55,13 @@ def run(script: list[str], mark: str, pairs: int, steps: int) -> dict:
         return json.loads(out.read_text(encoding="utf-8"))
 
 
-def judge(facts: dict, steps: int) -> dict:
+def judge(facts: dict, steps: int, is_control: bool = False) -> dict:
     """The ratio that the module tells of. Raises SystemExit where the script was not followed in its turns."""
     ns = np.array([step["ns"] for step in facts["steps"]], float).reshape(-1, 2, steps)
     is_followed = np.array([step["is_followed"] for step in facts["steps"]]).reshape(-1, 2, steps)[:, :, 0]
-    if facts["stage"] != "TIMED" or facts["num_followed"] != ns.size // 2:
-        sys.exit(f"{facts['num_followed']} of {ns.size} steps were followed, in the stage {facts['stage']}, not half")
+    expected = 0 if is_control else ns.size // 2
+    if facts["stage"] != "TIMED" or facts["num_followed"] != expected:
+        sys.exit(f"{facts['num_followed']} of {ns.size} steps were followed, in the stage {facts['stage']}")
     medians = np.median(ns[:, :, 1:], axis=2)
     ratios = np.where(is_followed[:, 0], medians[:, 0] / medians[:, 1], medians[:, 1] / medians[:, 0])
     drawn = np.random.default_rng(0).choice(ratios, (DRAWS, len(ratios)))

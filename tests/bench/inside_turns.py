@@ -27,13 +27,15 @@ WARM_UP = 15
 
 class Settings(NamedTuple):
     """injected: folder of what follows scripts. out: file for the steps. mark: how the line begins that the script
-    prints at the end of each step. pairs: of turns, after which the script ends. steps: in a turn."""
+    prints at the end of each step. pairs: of turns, after which the script ends. steps: in a turn. is_control: whether
+    the steps of both kinds are left alone, which shows what the measurement says of no difference."""
 
     injected: str
     out: str
     mark: str
     pairs: int
     steps: int
+    is_control: bool = False
 
 
 class Turns:
@@ -41,7 +43,8 @@ class Turns:
 
     def __init__(self, settings: Settings):
         self.settings = settings
-        self.is_followed = True
+        self.is_followed = True  # or would be, were it no control
+        self.is_active = True  # whether what follows the script is in it
         self.hooks: list[list] = []  # [register, hook, handle] of an optimizer's step
         self.steps: list[dict] = []
         self.num_seen = 0
@@ -72,7 +75,7 @@ class Turns:
             followed = getattr(holder, name)
 
             def call(*args: Any, **options: Any) -> Any:
-                return followed(*args, **options) if self.is_followed else bare(*args, **options)
+                return followed(*args, **options) if self.is_active else bare(*args, **options)
 
             setattr(holder, name, call)
 
@@ -89,14 +92,15 @@ class Turns:
         """Followed after bare, or bare after followed; which of a pair comes first is drawn."""
         turn = len(self.steps) // self.settings.steps
         self.is_followed = self.random.random() < 0.5 if turn % 2 == 0 else not self.is_followed
+        self.is_active = self.is_followed and not self.settings.is_control
         for hook in self.hooks:
             hook[2].remove()
-            if self.is_followed:
+            if self.is_active:
                 hook[2] = hook[0](hook[1])
         follower = self.follower
         while follower.hooks:
             follower.hooks.pop().remove()
-        if self.is_followed:
+        if self.is_active:
             for model in follower.models:  # of a script without an optimizer
                 follower.hooks.append(model.register_forward_pre_hook(follower.before_call))
                 follower.hooks.append(model.register_forward_hook(follower.after_call, always_call=True))

@@ -38,6 +38,16 @@ def test_half_of_the_steps_are_followed(script, tmp_path):
     assert by_turns.judge(facts, 3)["pairs"] == 6
 
 
+def test_a_control_leaves_all_steps_alone(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(TRAINS)
+    facts = by_turns.run([sys.executable, str(path)], "step ", 6, 3, is_control=True)
+    assert sum(step["is_followed"] for step in facts["steps"]) == 18 and facts["num_followed"] == 0
+    assert by_turns.judge(facts, 3, is_control=True)["pairs"] == 6
+    with pytest.raises(SystemExit, match="0 of 36 steps were followed"):
+        by_turns.judge(facts, 3)
+
+
 def test_a_script_that_ends_too_soon_is_said_to(tmp_path):
     path = tmp_path / "script.py"
     path.write_text(TRAINS.replace("200", "20"))
