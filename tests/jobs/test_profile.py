@@ -4,6 +4,7 @@ noted inside the script is its own."""
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -69,6 +70,9 @@ distributed.destroy_process_group()
 GLOO_ABORTED = "terminate called without an active exception"
 """What PyTorch 2.13 prints, with no hook of ours too, where a thread of Gloo lets go of a tensor while Python ends
 (pytorch/pytorch#190489): one start in ten on a busy machine, one in sixty with the process group destroyed."""
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 
 
 def ddp(in_step: str = "", num_steps: int = 40) -> str:
@@ -151,6 +155,56 @@ def test_a_script_ends_with_its_recording_and_its_site(profile, tmp_path):
     assert (tmp_path / "results" / "raw" / "train" / "train.nsys-rep").is_file()
 
 
+PAGE = ROOT / "site" / "guide" / "profile.md"
+COMMANDS = re.findall(r"^profiler-job (profile .*?)(?:\s+#.*)?$", PAGE.read_text(), re.MULTILINE)
+LONGER = TRAIN.replace("WORKERS", "2").replace("240", "1000")
+RANGED = (
+    LONGER.replace(
+        "model =", "import types\ntorch.cuda.nvtx._nvtx = types.SimpleNamespace(rangePushA=len, rangePop=int)\nmodel ="
+    )
+    .replace("    loss =", "    torch.cuda.nvtx.range_push('my_step')\n    loss =")
+    .replace("    optimizer.step()", "    optimizer.step()\n    torch.cuda.nvtx.range_pop()")
+)
+"""With a range of its own around each step; where there is no CUDA, PyTorch has no NVTX, and this stands in for it."""
+ASKS = HEAD + "with torch.inference_mode():\n    for i in range(60): print('loss', i, model(torch.ones(2, 8)).sum())"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_commands_of_the_page_end_with_a_recording_and_a_site(tmp_path, fake_nsys, command):
+    """As they stand there, but for two processes in place of eight; `torchrun` stands in for `accelerate launch`."""
+    is_of_ranks = "torchrun" in command or "accelerate" in command
+    trains = ddp() if is_of_ranks else RANGED if "my_step" in command else LONGER
+    for name, source in {"train.py": trains, "generate.py": ASKS, "my/train.py": trains}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(source)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "accelerate").write_text(f'#!/bin/sh\nexec "{sys.executable}" {" ".join(TORCHRUN)} train.py\n')
+    (programs / "accelerate").chmod(0o755)
+    path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
+    ranks = {"FAKE_NSYS_RANKS": "2"} if is_of_ranks else {}
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs", *shlex.split(re.sub(r"\b8\b", "2", command))],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | ranks,
+        capture_output=True,
+        text=True,
+        timeout=HANGS_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (manifest,) = (tmp_path / "results" / "recordings").glob("[!.]*/manifest.json")
+    recording = manifest.parent
+    said = {name: int(number) for name, number in re.findall(r"--(skip|steps) (\d+)", command)}
+    loaded = store.load(recording)
+    assert loaded.runs["run_id"].tolist() == [recording.name]
+    assert loaded.runs["warmup_steps"].tolist() == [said.get("skip", 10)]
+    timed = loaded.steps.query("collector == 'timer' and rank == 0")
+    assert timed["step"].nunique() == said.get("steps", 5)
+    assert (tmp_path / "results" / "site" / "index.html").is_file()
+    assert ("the end" in done.stdout) == ("--go-on" in command)
+
+
 @pytest.mark.long
 def test_outside_a_checkout_it_ends_with_the_summary_and_says_where_a_site_is_built(profile, tmp_path):
     """As installed from the wheel, which has no sources of a site."""
@@ -230,7 +284,6 @@ def test_a_script_may_be_started_in_other_ways(followed, command):
     assert code == 0 and noted["stage"] == "done" and noted["seen"] == 11, printed
 
 
-@pytest.mark.long
 def test_workers_of_a_data_loader_are_not_followed(followed):
     printed, code, noted = followed(TRAIN.replace("WORKERS", "2"))
     assert code == 0, printed
@@ -311,10 +364,7 @@ for step in range(40):
 @pytest.mark.long
 @pytest.mark.parametrize("step, expected", [("auto", 11), ("forward", 11)])
 def test_without_an_optimizer_a_step_is_a_call_of_the_model(followed, step, expected):
-    source = (
-        HEAD + "with torch.inference_mode():\n    for i in range(60): print('loss', i, model(torch.ones(2, 8)).sum())"
-    )
-    printed, code, noted = followed(source, step=step)
+    printed, code, noted = followed(ASKS, step=step)
     assert code == 0 and noted["stage"] == "done" and noted["seen"] == expected, printed
     assert noted["optimizers"] == [] and noted["training"] is False
 
@@ -338,7 +388,6 @@ with torch.inference_mode():
     assert printed.count("loss 4 ") == 1 and printed.count("loss 7 ") == 0, "two of its calls are two steps"
 
 
-@pytest.mark.long
 def test_a_script_that_crashes_says_how_far_it_came(profile, tmp_path):
     source = TRAIN.replace("WORKERS", "0").replace("    loss.backward()", "    assert step < 3\n    loss.backward()")
     printed, code = ended(profile(source))
@@ -348,7 +397,6 @@ def test_a_script_that_crashes_says_how_far_it_came(profile, tmp_path):
     assert not (tmp_path / "results" / "train").exists()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "source", ["print('hello')", HEAD + "print(model[0].weight.sum())"], ids=["no torch", "no call"]
 )
@@ -358,8 +406,9 @@ def test_a_script_that_never_calls_a_module_is_told_so(profile, source):
     assert "took no step that PyTorch knows of" in " ".join(printed.split())
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    "number, code", [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
+)
 def test_what_is_interrupted_leaves_no_process_and_keeps_the_last_profile(profile, tmp_path, number, code):
     kept = tmp_path / "results" / "train" / "kept"
     kept.parent.mkdir(parents=True)
@@ -375,9 +424,6 @@ def test_what_is_interrupted_leaves_no_process_and_keeps_the_last_profile(profil
     assert found == code, printed
     assert has_ended(pid)
     assert kept.exists()
-
-
-TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 
 
 @pytest.mark.long
