@@ -23,6 +23,7 @@ from analysis.prediction.script_rates import AXES, LINEAR, PRODUCTS, REST, Scrip
 from analysis.recording import store
 from analysis.reference import flops
 from jobs.contract import ranges
+from jobs.contract.changes import COMPILED
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 SAME = ("size", "context_length", "mode", "batch_size", "precision", "attention", "compile", "optimizer")
@@ -92,7 +93,7 @@ def fitted(every: Sequence[Pair], gpu: str, bandwidth: float, adamw: float) -> S
 
 def _merged(pair: Pair, parts: pd.DataFrame) -> pd.DataFrame:
     """torch.compile's matmuls are of no module, so all are of one kind there."""
-    return parts.assign(leaf="") if pair.change in ("compile", "cuda_graphs") else parts
+    return parts.assign(leaf="") if pair.change in COMPILED else parts
 
 
 def host_ns(run: Baseline, phase: str) -> float:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.prediction import rates
+from jobs.contract.changes import COMPILED
 
 FILE = Path(__file__).parent / "script_rates.json"
 LINEAR, PRODUCTS, REST = "linear", "products", "rest"
@@ -43,10 +44,6 @@ class ScriptRates:
     errors: Sequence[Mapping[str, Any]] = ()
     tested: Sequence[Mapping[str, Any]] = ()
     made_from: Sequence[Mapping[str, str]] = ()
-
-
-COMPILED = ("compile", "cuda_graphs")
-"""Changes of which few pairs are recorded."""
 
 
 def name_of(change: str, precision: str) -> str:

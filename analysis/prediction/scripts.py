@@ -18,10 +18,10 @@ from analysis.prediction import script_rates
 from analysis.prediction.baseline import ATTENTION, GEMM, Tables
 from analysis.prediction.changes import PASSES, Abstains
 from analysis.prediction.predict import GPU, HOST, SURE, Abstention, Prediction, spread
-from analysis.prediction.script_rates import COMPILED, LINEAR, PRODUCTS, REST, ScriptRates
+from analysis.prediction.script_rates import LINEAR, PRODUCTS, REST, ScriptRates
 from analysis.reference import flops
 from jobs.contract import ranges
-from jobs.contract.changes import CHOICES, LABELS, TRIABLE
+from jobs.contract.changes import CHOICES, COMPILED, LABELS, TRIABLE
 
 USUAL = (*((name,) for name in TRIABLE), ("bf16", "compile"))
 """The sets of changes that are predicted where none is named."""
