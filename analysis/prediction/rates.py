@@ -20,7 +20,7 @@ FILE = Path(__file__).parent / "rates.json"
 @dataclass(frozen=True, kw_only=True)
 class Rates:
     """times: factors of `features` by change, phase, leaf or class. launches: operations that a layer has more after a
-    change. host: ns of the host for each operation, by phase. peaks: measured rates, as of a calibration. errors:
+    change. host: ns of the host for each launch, by phase. peaks: measured rates, as of a calibration. errors:
     measured over predicted of the pairs that these rates were developed on, each with the rates of the other sizes."""
 
     gpu: str
