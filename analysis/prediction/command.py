@@ -124,4 +124,6 @@ def as_line(said: Prediction | Abstention) -> str:
     faster = f"{said.work * said.baseline_ns / said.step_ns:.2f} times as fast"
     faster += f" with {said.work:g} times the tokens" if said.work > 1 else ""
     faster += f", never below {floor} ms" if said.ceiling_ns else ""
+    if said.frees_bytes > 0:
+        faster += f", and frees at most {said.frees_bytes / 2**30:.1f} GiB"
     return f"{names}: {step} ms expected ({low} to {high}), {faster}; the {said.limited_by} limits it"

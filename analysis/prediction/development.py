@@ -137,17 +137,24 @@ def _with_attention(made: Rates, chosen: list[Pair], runs: list[Baseline]) -> Ra
     return _added(made, rows, more)
 
 
+def longer(runs: Iterable[Baseline]) -> list[tuple[Baseline, Baseline]]:
+    """Each training step that is not compiled, with the one whose context is TIMES_BATCH times as long."""
+    known = {
+        tuple(str(run.run[name]) for name in ALIKE): run
+        for run in runs
+        if str(run.run["mode"]) == "train_step" and str(run.run["compile"]) == "off"
+    }
+    others = {at: (at[0], str(changes.TIMES_BATCH * int(at[1])), *at[2:]) for at in known}
+    return [(known[at], known[other]) for at, other in others.items() if other in known]
+
+
 def _with_batch(made: Rates, runs: list[Baseline]) -> Rates:
     """Adds how operations grow with the batch. No run was recorded with another, so it is told from twice the context,
     which is as many tokens: what is done for each pair of tokens grows there by three times as much."""
-    known = {tuple(str(run.run[name]) for name in ALIKE): run for run in runs}
     rows: dict[str, list] = {}
-    for at, run in known.items():
-        longer = known.get((at[0], str(changes.TIMES_BATCH * int(at[1])), *at[2:]))
-        if longer is None or str(run.run["mode"]) != "train_step":
-            continue
+    for run, longer_run in longer(runs):
         larger = dict(run.run) | {"batch_size": changes.TIMES_BATCH * int(run.run["batch_size"])}
-        for (phase, leaf, kind), old, new in groups(Pair(run, longer, ())):
+        for (phase, leaf, kind), old, new in groups(Pair(run, longer_run, ())):
             if phase not in changes.PASSES or "::" in leaf or not old["time_ns"]:
                 continue
             of_pairs = leaf in (*changes.EAGER, changes.FUSED)

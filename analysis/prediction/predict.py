@@ -40,7 +40,8 @@ HOST, GPU = "host", "GPU"
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
     """Of a step, in ns. ceiling_ns: no step takes less. limited_by: HOST or GPU, by the larger part of the step. work:
-    tokens of the step over those of the baseline's."""
+    tokens of the step over those of the baseline's. frees_bytes: of the peak allocated, at most; NaN where that is not
+    known."""
 
     baseline_ns: float
     step_ns: float
@@ -48,6 +49,7 @@ class Estimate:
     limited_by: str
     reasons: tuple[str, ...]
     work: float = 1.0
+    frees_bytes: float = 0.0
 
     def saved_ns(self, step_ns: float) -> float:
         """What a step of this length saves of the baseline's, for as many tokens."""
