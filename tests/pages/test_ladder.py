@@ -65,12 +65,49 @@ def test_every_case_is_followed_from_fp32_to_fused_adamw_and_some_beyond(answer)
     heights = rungs.groupby(["size", "context_length"])["rung"].agg(list)
     eager = [*ladder.RUNGS][:5]
     assert len(heights) == 20 and all(rungs[:5] == eager for rungs in heights)
-    compiled = {case for case, rungs in heights.items() if rungs == [*ladder.RUNGS]}
+    compiled = {case for case, rungs in heights.items() if rungs == [*ladder.RUNGS][:7]}
     assert compiled == {("medium", 1024), ("xl", 512), ("2.7B", 1024)}
     assert not rungs["run_id"].duplicated().any()
     shown = answer.tables["shown"].rows.drop_duplicates(["size", "context_length"])
     assert shown["size"].tolist() == SIZES
     assert dict(zip(shown["size"], shown["context_length"]))["xl"] == 512, "it was followed further there than at 1024"
+
+
+def of_hugging_face(rec, run_id, options):
+    """The run as one of GPT-2 with these options, and no other."""
+    name = f"gpt2-{run_id}-{options}"
+    tables = {}
+    for table in ("runs", "steps", "processes", "telemetry", "figures"):
+        rows = getattr(rec, table)
+        tables[table] = rows[rows["run_id"].astype(str) == run_id].assign(run_id=name)
+    tables["runs"] = tables["runs"].assign(workload="hf", size="gpt2", workload_options=options, num_parameters=124e6)
+    return dataclasses.replace(rec, **tables)
+
+
+def test_a_model_of_hugging_face_is_a_case_and_its_padded_vocabulary_a_change(shipped):
+    main, studies, bands = shipped
+    at = "medium-ctx1024-{}-train_step{}"
+    settings = ((main, "fp32-naive", ""), (studies[ladder.BF16], "bf16-sdpa", "-adamw_fused"))
+    gpt2 = [
+        of_hugging_face(rec, at.format(*names), f"vocab_size={size}")
+        for rec, *names in settings
+        for size in (50257, 50304)
+    ]
+    more = {ladder.STUDY: write_site.together([studies[ladder.STUDY], *gpt2])}
+    said = ask(main, {**studies, **more}, bands=bands)
+    rungs, alone = (rows[rows["size"] == "gpt2"] for rows in (said.tables["shown"].rows, said.tables["alone"].rows))
+    assert rungs["rung"].tolist() == ["FP32", "+ fused AdamW"], "padded is a rung above CUDA graphs only"
+    assert alone["change"].tolist() == ["padded vocabulary"]
+    assert "gpt2" in set(said.claims["each"].rows["size"])
+
+
+def test_other_batches_are_no_rungs(shipped):
+    """A run of a larger batch has the axes of a rung: it tests a prediction."""
+    main, studies, bands = shipped
+    rec = studies[ladder.STUDY]
+    larger = dataclasses.replace(rec, runs=rec.runs.assign(batch_size=8))
+    said = ask(main, {ladder.STUDY: larger}, bands=bands)
+    assert set(rungs_of(said).reset_index()["rung"]) == {"FP32"}
 
 
 def test_a_rung_is_the_median_of_all_unprofiled_steps(answer, shipped):
