@@ -56,6 +56,8 @@ SMALL_GAIN = 1.25
 """Less than this is called little for all changes together."""
 NEAR = 0.1
 """A prediction this near to what was measured counts as right."""
+IN_MAP = {BASE: "FP32", "TF32": "TF32", "BF16": "BF16", EAGER: "BF16 with fused attention and fused AdamW"}
+"""Rungs that the map of what limits a step shows, as it calls them."""
 MEASURED, PREDICTED = "measured", "predicted before"
 
 
@@ -206,6 +208,13 @@ def _against(rows: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
+def _in_map(rungs: pd.DataFrame) -> pd.DataFrame:
+    """The rungs of IN_MAP of the reference model, which has a grid of cases, one after the other."""
+    rows = rungs[rungs["rung"].isin(IN_MAP) & (rungs["workload"] != HUGGING_FACE)]
+    order = rows["rung"].map([*IN_MAP].index)
+    return rows.assign(rung=rows["rung"].map(IN_MAP)).loc[order.sort_values(kind="stable").index].reset_index(drop=True)
+
+
 def _top(rungs: pd.DataFrame) -> pd.DataFrame:
     """Of each case the highest rung that was measured."""
     return rungs.drop_duplicates(CASE, keep="last")
@@ -234,6 +243,7 @@ def _claims(frames: Frames) -> list[Claim]:
         Claim("each", frames.first.merge(frames.shown[CASE].drop_duplicates(), on=CASE), facts=_each),
         Claim("compile", of_rung[COMPILED], lambda rows: bool((rows["at_least"] > 1).all()), facts=_span_of_gains),
         Claim("graphs", of_rung[GRAPHS], facts=extremes("gain")),
+        Claim("limits", _in_map(frames.rungs), facts=_limits),
         Claim("padding", of_rung[TO_64], facts=extremes("gain")),
         Claim("by_host", _slower_by_host(frames.shown), facts=extremes("slower_host")),
         Claim(
@@ -277,6 +287,12 @@ def _tables(frames: Frames) -> list[Table]:
             "Rung by rung: of each model the context that was followed furthest",
             (*case, rung, step, *others),
             shown,
+        ),
+        Table(
+            "limits",
+            "Part of the step in phases that the host limits, percent",
+            (*case, Column("rung", "rung"), Column("host_limited", "host limits", "share")),
+            _in_map(frames.rungs),
         ),
         Table("rest", "Rung by rung: all other cases", (*case, rung, step, *others[:3]), rest),
         Table("alone", "Each change alone", (*case, *alone), frames.alone),
@@ -331,6 +347,13 @@ def _by_rung(rows: pd.DataFrame, every: pd.DataFrame) -> dict:
 
 def _span_of_gains(rows: pd.DataFrame) -> dict:
     return {"gain": span(rows["gain"]), "at_least": span(rows["at_least"])}
+
+
+def _limits(rows: pd.DataFrame) -> dict:
+    """In how many cases of each precision the host limits more than half of the step."""
+    rows = rows.assign(by_host=rows["host_limited"] > 0.5)
+    counts = rows.groupby("rung", sort=False)["by_host"].agg(["sum", "size"])
+    return {"of": [{"rung": name, "num": int(num), "num_all": int(size)} for name, num, size in counts.itertuples()]}
 
 
 def _predicted(rows: pd.DataFrame) -> dict:
