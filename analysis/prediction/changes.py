@@ -332,7 +332,12 @@ CHANGES = {
             )
             for name, label, value, host in (
                 ("compile", "torch.compile", "default", "a launch costs the host what it cost in compiled runs"),
-                ("cuda_graphs", "CUDA graphs", "cudagraphs", "a graph is one launch"),
+                (
+                    "cuda_graphs",
+                    "CUDA graphs",
+                    "cudagraphs",
+                    "an operation of a graph costs the host what it cost in recorded graphs",
+                ),
             )
         ),
     )

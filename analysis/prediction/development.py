@@ -1,6 +1,8 @@
 """Fits the rates to recorded pairs, and says how well they do on sizes that they were not fitted to.
 
 python -m analysis.prediction.development RECORDING...
+
+It runs in a checkout, whose site/data has the predictions that were tested.
 """
 
 import dataclasses
@@ -12,14 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from analysis.prediction import changes, predict, rates
+from analysis.prediction import changes, ledger, predict, rates
 from analysis.prediction.baseline import ATTENTION, GEMM, Baseline, baselines
 from analysis.prediction.rates import Rates
 from analysis.recording import store
 from analysis.reference import flops
 from jobs.contract import ranges
 from jobs.contract.changes import COMPILED
+from jobs.contract.integrity import find_folders
 
+DATA = Path(__file__).parents[2] / "site" / "data"
 AXES = {"precision": {"tf32": "tf32", "bf16": "bf16"}, "attention": {"sdpa": "fused_attention"}}
 AXES |= {"optimizer": {"fused": "fused_adamw"}, "compile": {"default": "compile", "cudagraphs": "cuda_graphs"}}
 
@@ -275,5 +279,19 @@ def _has_host_times(run: Baseline) -> bool:
     return not math.isnan(run.clocks[ranges.STEP].issue_ns)
 
 
+def errors_of_tests(data: Path, known: Iterable[Mapping[str, Any]]) -> list[dict]:
+    """The tested predictions of sweeps in the ledgers below `data`, but for those of `known` pairs, which have their
+    kernels, too: what an error has without its interval."""
+    recordings = [store.load(folder) for folder in find_folders(data, store.MANIFEST)]
+    held = ledger.held_against(ledger.read_all(data / ledger.FOLDER), recordings)
+    measured = [error["measured_ns"] for error in known if "ratio" in error]  # rounded to five digits where kept
+    tested = held[(held["source"] != "") & held["error"].notna()]
+    is_new = [not np.isclose(measured, time_ns, rtol=1e-4, atol=0).any() for time_ns in tested["measured_ns"]]
+    tested = tested[is_new]
+    names = ["changes", "size", "context_length", "mode", "predicted_ns", "measured_ns", "ratio", "limited_by"]
+    return tested.assign(ratio=tested["measured_ns"] / tested["predicted_ns"])[names].to_dict("records")
+
+
 if __name__ == "__main__":
-    rates.save(develop([Path(folder) for folder in sys.argv[1:]]))
+    made = develop([Path(folder) for folder in sys.argv[1:]])
+    rates.save(dataclasses.replace(made, tested=errors_of_tests(DATA, made.errors)))

@@ -99,7 +99,7 @@ def predict(baseline: Baseline, names: Iterable[str], rates: Rates) -> Predictio
     try:
         state = changed_state(baseline, names, rates)
         estimate = estimated(baseline, names, rates, state)
-        low_ns, high_ns = interval(baseline, state, rates, rates.errors)
+        low_ns, high_ns = interval(baseline, state, rates, [*rates.errors, *rates.tested])
     except Abstains as reason:
         return Abstention(changes=names, reason=str(reason))
     return Prediction(
@@ -166,7 +166,7 @@ def phase_time(baseline: Baseline, state: State, phase: str, rates: Rates) -> Ph
     key = host_key(state.run, phase)
     if key not in rates.host:
         raise Abstains(f"no recorded run tells what the host needs for {phase} with these changes")
-    host_ns = launched(state.run, launches) * rates.host[key] * host_speed(baseline, rates)
+    host_ns = launches * rates.host[key] * host_speed(baseline, rates)
     return PhaseTime(phase=phase, gpu_ns=busy_ns + launches * gap_ns(clock, before), host_ns=host_ns)
 
 
@@ -178,13 +178,9 @@ def gap_ns(clock: Clock, before: pd.DataFrame) -> float:
     return float(np.clip(gap, 0.0, LONGEST_GAP_NS))
 
 
-def launched(run: Mapping[str, Any], operations: float) -> float:
-    """What the host launches for so many operations of a phase: a graph is one launch."""
-    return 1.0 if str(run.get("compile", "off")) == "cudagraphs" else operations
-
-
 def host_key(run: Mapping[str, Any], phase: str) -> str:
-    """Of a phase in `Rates.host`: a launch is less work for the host without gradients, and more under autocast."""
+    """Of a phase in `Rates.host`: an operation is less work for the host without gradients, more under autocast, and
+    little in a graph, whose launch takes longer the more operations it has."""
     if str(run.get("compile", "off")) != "off":
         return f"{phase}/{run['compile']}"
     of_phase = "no_grad" if str(run["mode"]) == "forward" else phase
@@ -200,7 +196,7 @@ def host_speed(baseline: Baseline, rates: Rates) -> float:
 
 
 def own_host_rates(baseline: Baseline) -> dict[str, float]:
-    """ns of the host for each launch by phase, of the unprofiled pass, where it did not wait for the GPU."""
+    """ns of the host for each operation by phase, of the unprofiled pass, where it did not wait for the GPU."""
     known = {}
     for phase in changes.PASSES:
         if phase not in baseline.clocks:
@@ -210,7 +206,7 @@ def own_host_rates(baseline: Baseline) -> dict[str, float]:
         is_compiled = str(baseline.run.get("compile", "off")) != "off"  # many operations for one launch
         waits = launches > QUEUE and clock.issue_ns < HOST_LIMITED * clock.wall_ns and not is_compiled
         if launches and not waits and not math.isnan(clock.issue_ns):
-            known[phase] = clock.issue_ns / launched(baseline.run, launches)
+            known[phase] = clock.issue_ns / launches
     return known
 
 

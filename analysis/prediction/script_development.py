@@ -103,7 +103,7 @@ def host_ns(run: Baseline, phase: str) -> float:
     parts = run.parts[run.parts["phase"] == phase]
     known = predict.own_host_rates(run)
     if phase in known:
-        return known[phase] * predict.launched(run.run, float(parts["launches"].sum()))
+        return known[phase] * float(parts["launches"].sum())
     clock = run.clocks.get(phase)
     if clock is None or not math.isnan(clock.issue_ns):
         return math.nan
