@@ -31,6 +31,7 @@ from jobs.memory import (
     Refused,
     Simulation,
     is_predictable,
+    is_reference,
     prediction_seconds,
     shape_of,
     simulate_runs,
@@ -139,9 +140,9 @@ def plan(
 
 
 def simulate_own(runs: list[Run], patient: bool) -> dict[Run, Simulation]:
-    """The simulations of runs that are not of the reference Transformer. Ends the program where the workload does not
-    take what the sweep says."""
-    own = [run for run in runs if not is_predictable(run)]
+    """The simulations of runs of one GPU that are not of the reference Transformer. Ends the program where the workload
+    does not take what the sweep says."""
+    own = [run for run in runs if not is_reference(run) and run.gpus == 1]
     try:
         return dict(zip(own, simulate_runs(own, patient))) if own else {}
     except Refused as error:
@@ -214,6 +215,9 @@ def measure(
         raise fail("no NVIDIA GPU is visible; `doctor` says what is missing", CANNOT_MEASURE)
     if gpus > len(used):
         raise fail(f"--gpus {gpus}: {len(used)} visible; give fewer, or 0 for all of them", USAGE)
+    if device == "cuda" and (most := max((run.gpus for run in runs), default=1)) > len(used):
+        fix = "take a machine with as many, or leave them out with --only gpus=1"
+        raise fail(f"some runs need {most} GPUs, and {len(used)} would be used: {fix}", CANNOT_MEASURE)
     runner = SweepRunner(
         folder,
         sweep.protocol,

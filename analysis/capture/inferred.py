@@ -1,7 +1,7 @@
 """Phases of kernels that no range tells, inferred from what a capture has in any case: the kernels' names, and who
 launched them when.
 
-Only training leaves these traces, and without them nothing is inferred. Each process stands alone.
+Without these traces nothing is inferred. Each process stands alone.
 
 - Where PyTorch's operations are ranges: what is launched beside them, on a thread that runs forward, is of forward,
   too, when forward or backward comes next; where the user marks forward, only what lies between it and backward is
@@ -16,6 +16,10 @@ Only training leaves these traces, and without them nothing is inferred. Each pr
   first kernel of backward, if one of forward lies there, and backward from there to the optimizer. Forward that comes
   after backward without an optimizer between may be a checkpoint's: it stays unknown, and so does all that does not
   lie between two such kernels.
+- A process that launches kernels of forward which have a counterpart in backward (attention, softmax, losses), and
+  neither such a counterpart nor an optimizer, only runs forward, as inference does. What a thread launches from the
+  first of them to the last is forward, and before and after them as many kernels as lie between two of them at most:
+  the others may make the model, or use what it says.
 
 A phase that a range of the process marks is not inferred there: what is outside its ranges is something else.
 """
@@ -164,6 +168,10 @@ def _from_kernels(
     )
     of_autograd = (num_backward > 0) & (num_optimizer == 0)
     inferred = np.full(len(thread), _NO_PHASE, np.int8)
+    if not num_backward.any() and not num_optimizer.any():
+        for rows in (np.flatnonzero(code == number) for number in range(len(threads))):
+            inferred[rows[_forward_alone(kind[rows])]] = _FORWARD
+        return inferred
     if of_autograd.any() and (num_backward == 0).any():
         rows = np.flatnonzero(of_autograd[code] | (num_backward[code] == 0))
         parts = (launch[rows], kind[rows], is_update[rows], copies)
@@ -256,6 +264,17 @@ def _between_markers(kind: np.ndarray) -> np.ndarray:
         _forget_making_of_the_model(phase[: first[1]], kind[: first[1]], [rows.stop - rows.start for rows in forwards])
     phase[kind == _OF_ZERO_GRAD] = _ZERO_GRAD
     return phase
+
+
+def _forward_alone(kind: np.ndarray) -> slice:
+    """Which kernels of a thread are forward, where its process has no other phase."""
+    markers = np.flatnonzero(kind == _OF_FORWARD)
+    if not len(markers):
+        return slice(0)
+    most = int(np.diff(markers).max(initial=1)) - 1
+    random = np.flatnonzero(kind[: markers[0]] == _OF_RANDOM)  # makes weights, where sampling comes after forward
+    first = max(int(markers[0]) - most, int(random[-1]) + 1 if len(random) else 0)
+    return slice(first, int(markers[-1]) + most + 1)
 
 
 def _begin_of_updates(markers: np.ndarray, low: int, first: int) -> int:

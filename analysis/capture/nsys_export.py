@@ -6,6 +6,7 @@ empty frames and neutral values, and are listed in `Capture.missing`; nothing is
 """
 
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -38,6 +39,12 @@ MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
 SYNC = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 API = "CUPTI_ACTIVITY_KIND_RUNTIME"
 NVTX = "NVTX_EVENTS"
+NCCL = "NCCL"
+"""Domain of NCCL's own ranges."""
+PAYLOADS = "--include-json=true"
+"""Option of `nsys export` that writes what NVTX ranges carry, such as the size of a message, as JSON."""
+_MESSAGE = re.compile(r'"NCCL communicator ID": ?(\d{1,20})\b.*?"Message size \[bytes\]": ?(\d{1,18})\b')
+_LONGEST_PAYLOAD = 1000
 STRINGS = "StringIds"
 
 # What cannot be said when a table is absent; the keys are the tables that `read` looks for.
@@ -117,21 +124,26 @@ class ExportError(ValueError):
         self.problem = problem
 
 
+MESSAGE_COLUMNS = ("start_ns", "thread", "bytes", "communicator")
+
+
 @dataclass(kw_only=True)
 class Capture:
     """What one nsys export holds. Times are int64 nanoseconds on the capture's own clock; `process` is the serialised
     process id (unique over machines of one capture), `thread` the serialised thread id that contains it.
 
-    kernels: start_ns, end_ns, process, device, context, stream, correlation, kernel_name (+ graph_node (0 none),
+    kernels: start_ns, end_ns, process, device, stream, correlation, kernel_name (+ graph_node (0 none),
              grid_x..z, block_x..z, registers, static_shared_bytes, dynamic_shared_bytes when read with details)
-    graphs:  start_ns, end_ns, process, device, context, stream, correlation, graph
+    graphs:  start_ns, end_ns, process, device, stream, correlation, graph
              whole CUDA graph executions (traced with --cuda-graph-trace=graph: the kernels inside are not visible)
-    memops:  start_ns, end_ns, process, device, context, stream, correlation, graph_node, operation, bytes,
+    memops:  start_ns, end_ns, process, device, stream, correlation, graph_node, operation, bytes,
              host_memory (of a copy from or to the host: pageable | pinned | managed; empty where it is not said)
     api:     start_ns, end_ns, process, thread, correlation, name (as cuda_api.base_name has it); sorted by start
     ranges:  start_ns, end_ns (an open range ends with the capture, `is_open`), process, thread, domain, name,
              style (PushPop | StartEnd)
     syncs:   start_ns, end_ns, process, device, stream, correlation, kind
+    messages: of NCCL's ranges with a payload: start_ns and thread of the range, bytes (of the message), communicator
+             (number of the group of ranks, the same on all of them)
     gpus:    facts of each GPU of the machine; gpu_of: (process id, device) -> id in gpus
     events_ns: from the start of the first to the end of the last of the events above
     duration_ns: how long nsys collected, which may be long before and after the events; events_ns where it does not say
@@ -149,6 +161,7 @@ class Capture:
     api: pd.DataFrame
     ranges: pd.DataFrame
     syncs: pd.DataFrame
+    messages: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(MESSAGE_COLUMNS), dtype=np.int64))
     nsys_version: str = ""
     schema_version: str = ""
     gpus: list[dict] = field(default_factory=list)
@@ -233,7 +246,9 @@ def _export(report: Path, folder: Path) -> Path:
     target = folder / "export.sqlite"
     command = [nsys, "export", "--type", "sqlite", "--force-overwrite=true", "--output", str(target), str(report)]
     try:
-        code, said = _run(command, folder / "said.txt", EXPORT_LIMIT_S)
+        code, said = _run([*command, PAYLOADS], folder / "said.txt", EXPORT_LIMIT_S)
+        if code > 0 and not target.is_file():  # an nsys that does not know the option
+            code, said = _run(command, folder / "said.txt", EXPORT_LIMIT_S)
     except subprocess.TimeoutExpired as error:
         problem = f"nsys had not exported it after {EXPORT_LIMIT_S} s"
         raise ExportError(report, problem, "export it by hand and give the .sqlite file") from error
@@ -341,12 +356,18 @@ class _SqliteTables:
 
     def _chunks(self, table: str, query: str, num_columns: int) -> Iterator[np.ndarray]:
         cursor = self._connection.execute(query)
+        flat = array("q")
         try:
             # Rows are used up one by one, so that Python makes no million tuples. An array takes no fractions.
-            while flat := array("q", list(chain.from_iterable(islice(cursor, self.CHUNK)))):
-                yield np.frombuffer(flat, np.int64).reshape(-1, num_columns).T
+            while values := list(chain.from_iterable(islice(cursor, self.CHUNK))):
+                flat.extend(array("q", values))
+                if len(flat) >= BLOCK * num_columns:
+                    yield _by_column(flat, num_columns)
+                    flat = array("q")
         except TypeError as error:
             raise ValueError(f"{table} has a value that is no whole number") from error
+        if flat:
+            yield _by_column(flat, num_columns)
 
     def objects(self, table: str, columns: Sequence[str]) -> list[list]:
         """The named columns as lists of Python values, in the table's own order."""
@@ -356,6 +377,10 @@ class _SqliteTables:
             for values, value in zip(lists, row):
                 values.append(self._text(value) if isinstance(value, bytes) else value)
         return lists
+
+
+def _by_column(flat: array, num_columns: int) -> np.ndarray:
+    return np.frombuffer(flat, np.int64).reshape(-1, num_columns).T
 
 
 def _limit(connection: sqlite3.Connection) -> None:
@@ -502,7 +527,7 @@ def _gathered(
     return arrays
 
 
-_SMALL = {"deviceId", "contextId", "streamId", "demangledName", "shortName", "mangledName", "nameId"}
+_SMALL = {"deviceId", "streamId", "demangledName", "shortName", "mangledName", "nameId"}
 """Columns of operations and calls that are read as int32: half the memory to fill."""
 
 
@@ -664,7 +689,6 @@ _GPU_OPERATION = {
     "end_ns": "end",
     "process": "globalPid",
     "device": "deviceId",
-    "context": "contextId",
     "stream": "streamId",
     "correlation": "correlationId",
 }
@@ -677,7 +701,7 @@ def _operations(tables, table: str, more: dict[str, str], missing: dict[str, str
     arrays = _columns(tables, table, _GPU_OPERATION | more, missing)
     _check_times(arrays["start_ns"], arrays["end_ns"], table)
     arrays["process"] = _process(arrays["process"])
-    for name in ("device", "context", "stream"):
+    for name in ("device", "stream"):
         arrays[name] = _small(arrays[name])
     if len(arrays["device"]) and not 0 <= arrays["device"].min() <= arrays["device"].max() < MOST_DEVICES:
         raise ValueError(f"{table} has a device number out of range")
@@ -817,6 +841,20 @@ def _ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str]) ->
     return pd.DataFrame({name: values[order] for name, values in frame.items()}, copy=False)
 
 
+def _messages(tables, ranges: pd.DataFrame) -> pd.DataFrame:
+    """Of the ranges of NCCL that have a payload, what it says, with columns MESSAGE_COLUMNS; see `--include-json`."""
+    rows = []
+    if NCCL in set(ranges["domain"].cat.categories) and "jsonText" in tables.columns(NVTX):
+        (texts,) = tables.objects(NVTX, ["jsonText"])
+        start, thread = tables.integers(NVTX, ["start", "globalTid"])
+        for row, text in enumerate(texts):
+            if isinstance(text, str) and (said := _MESSAGE.search(text[:_LONGEST_PAYLOAD])):
+                rows.append((int(start[row]), int(thread[row]), int(said[2]), said[1]))
+    messages = pd.DataFrame(rows, columns=list(MESSAGE_COLUMNS))
+    messages["communicator"] = pd.factorize(messages["communicator"])[0]
+    return messages.astype(np.int64)
+
+
 def _range_names(texts: list, text_ids: np.ndarray, strings: _Strings) -> pd.Categorical:
     """Names of ranges: their own text where there is one, else the registered string."""
     # Not pandas, which hashes a long text again in every row.
@@ -951,6 +989,7 @@ def _capture(tables, path: Path, details: bool) -> Capture:
     frames = [frame for frame in (kernels, graphs, memops, api, syncs) if len(frame)]
     last = max((int(frame["end_ns"].max()) for frame in frames), default=0)
     ranges = _ranges(tables, strings, last, missing)
+    messages = _messages(tables, ranges)
     _fill_process((kernels, graphs, memops, syncs), (api, ranges), missing)
     frames += [ranges] if len(ranges) else []
     if not frames:
@@ -973,6 +1012,7 @@ def _capture(tables, path: Path, details: bool) -> Capture:
         api=api,
         ranges=ranges,
         syncs=syncs,
+        messages=messages,
         nsys_version=str(about.get("EXPORT_PRODUCT_VERSION", "")),
         schema_version=str(about.get("EXPORT_SCHEMA_VERSION", "")),
         gpus=_gpu_facts(tables),

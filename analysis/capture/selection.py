@@ -124,7 +124,7 @@ def _keep_between(capture: Capture, moments: tuple[int, int], kept: dict[str, np
 
 
 def _keep_gpu(capture: Capture, gpu: int, kept: dict[str, np.ndarray]) -> None:
-    """API calls are of a GPU only by what they launch, and ranges of none: those stay."""
+    """API calls are of a GPU only by what they launch, and ranges by the processes that use it."""
     numbers = {name: gpus_of(capture, getattr(capture, name)) for name in (*_OPERATIONS, "syncs")}
     used = sorted({int(number) for name in _OPERATIONS for number in pd.unique(numbers[name])})
     if gpu not in used:
@@ -133,6 +133,12 @@ def _keep_gpu(capture: Capture, gpu: int, kept: dict[str, np.ndarray]) -> None:
     for name, number in numbers.items():
         kept[name] &= number == gpu
     kept["api"][:] = False
+    users = {
+        int(process)
+        for name in _OPERATIONS
+        for process in getattr(capture, name)["process"][numbers[name] == gpu].unique()
+    }
+    kept["ranges"] &= capture.ranges["process"].isin(users).to_numpy()
 
 
 def _keep_inside(capture: Capture, attribution: Attribution, name: str, kept: dict[str, np.ndarray]) -> None:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from analysis import intervals
+from analysis import communication, intervals
 from analysis.capture import advice, findings, verdict
 from analysis.capture.attribution import ATTRIBUTIONS, NO_CALL, Attribution, attribute, levels
 from analysis.capture.blocks import BLOCK, blocks, count_by, sum_by
+from analysis.capture.communication import measure
 from analysis.capture.inferred import infer_phases
 from analysis.capture.nsys_export import UNKNOWN_PROCESS, Capture, codes_of, distinct, process_id
 from analysis.capture.phase_names import module_named
@@ -57,7 +58,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "kernel_ns": "sum of their durations",
         "share": "of all kernel time",
         "busy_ns": "time in which at least one of them ran, summed over GPUs",
-        "host_ns": "host time of the phase's outermost ranges, summed over processes; null where it has none",
+        "host_ns": "host time of the phase's outermost ranges, in the process that has most; null where it has none",
         "exact_share": "part of kernel_ns whose phase is known from the launching thread itself",
         "linked_share": "part that is known so, and linked to its operation of forward by PyTorch's number",
         "phase_share": "part whose phase is known by time, from ranges of other threads",
@@ -90,6 +91,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "span_ns": "from the start of its first operation to the end of its last",
         "idle_share": "part of span_ns in which nothing ran",
     },
+    "communication": communication.GPU_COLUMNS,
+    "collectives": communication.COLLECTIVE_COLUMNS,
     "findings": findings.COLUMNS,
     "advice": advice.COLUMNS,
     "problems": {"what": "what is wrong with the capture", "consequence": "what was made of it"},
@@ -156,10 +159,13 @@ def summarise(
         "memops": _memops(capture),
         "gpus": _gpus(capture, gpus, duration),
     }
+    exchanged = measure(capture, attribution, gpu, taxonomy)
+    sections |= {"communication": exchanged.of_gpus, "collectives": exchanged.collectives}
     sections["families"] = _families(sections["kernels"])
     sections["findings"] = findings.find(capture, attribution, sections["gpus"], taxonomy)
     if selection.range is not None:
         sections["gpus"]["idle_share"] = None
+        sections |= {name: sections[name].head(0) for name in ("communication", "collectives")}
         of_idle = sections["findings"]["kind"].isin(findings.OF_IDLE_TIME)
         sections["findings"] = sections["findings"][~of_idle].reset_index(drop=True)
     sections["problems"] = _problems(capture, attribution)
@@ -191,6 +197,9 @@ def summarise(
         "kernel_share": total / (total + graph_ns) if total + graph_ns else None,
         "unclassified_share": _unclassified(sections["families"]),
         "unmatched_ranges": _unmatched_ranges(attribution, duration),
+        "communication_ranks": exchanged.num_ranks,
+        "ranks_apart_ns": exchanged.apart_ns,
+        "no_waiting_because": exchanged.why_not,
     }
     sections["advice"] = advice.advise(facts, sections)
     return Summary(
@@ -524,13 +533,19 @@ def _phases(attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps)
 
 
 def _host_of_phases(ranges: pd.DataFrame, num: int) -> tuple[np.ndarray, np.ndarray]:
-    """Host time of each phase's outermost ranges, without that of other phases inside them, and whether it has any."""
+    """Host time of each phase's outermost ranges, without that of other phases inside them, and whether it has any. Of
+    several processes that with the most: their times pass together, and have no sum."""
     phase, parent = ranges["phase"].cat.codes.to_numpy(), ranges["parent_id"].to_numpy()
     own = np.array([module_named(str(name)) is None for name in ranges["plain_name"].cat.categories], bool)
     around = np.where(parent >= 0, phase[parent], num - 1) if len(ranges) else phase
     root = (phase < num - 1) & own[ranges["plain_name"].cat.codes] & (phase != around)
     wall = (ranges["end_ns"] - ranges["start_ns"]).to_numpy()[root]
-    host = np.bincount(phase[root], wall, num) - np.bincount(around[root], wall, num)
+    owners, owner = np.unique(ranges["process"].to_numpy()[root], return_inverse=True)
+    cells = max(len(owners), 1) * num
+    by_owner = np.bincount(owner * num + phase[root], wall, cells) - np.bincount(
+        owner * num + around[root], wall, cells
+    )
+    host = by_owner.reshape(-1, num).max(axis=0)
     return np.where(np.arange(num) < num - 1, host, 0).astype(np.int64), np.bincount(phase[root], minlength=num) > 0
 
 

@@ -232,10 +232,10 @@ def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict
             wrong = capture.problems | attribution.problems
             problems = [f"{what}: {consequence}" for what, consequence in wrong.items()]
             links = modules.link(capture, attribution)
-            problems += [
+            problems += dict.fromkeys(  # threads of a phase often have the same
                 f"modules of {line.phase}, step {line.step}: unknown, {line.reason}"
                 for line in links.problems.itertuples(index=False)
-            ]
+            )
             captured = _capture_tables(capture, attribution, links, run_id)
             tables["steps"] = _concat("steps", [tables["steps"], captured.pop("steps")])
             tables |= captured
@@ -388,11 +388,11 @@ def _capture_tables(
         }
     )
     place = attribution.kernels
-    kernels = capture.kernels.assign(rank=rank).drop(columns=["process", "context", "correlation"])
+    kernels = capture.kernels.assign(rank=rank).drop(columns=["process", "correlation"])
     kernels = kernels.assign(**{name: place[name] for name in ("range_id", "step", "phase", "attribution")})
     kernels = kernels.assign(**{name: links.kernels[name] for name in links.kernels})
     kernels["launch_ns"], kernels["launch_end_ns"] = place["launch_ns"] - origin, place["launch_end_ns"] - origin
-    not_recorded = ["process", "context", "correlation", "graph_node", "host_memory"]
+    not_recorded = ["process", "correlation", "graph_node", "host_memory"]
     memops = capture.memops.assign(rank=rank).drop(columns=not_recorded)
     place = attribution.memops
     memops = memops.assign(**{name: place[name] for name in ("step", "phase", "attribution")})

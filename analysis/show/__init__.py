@@ -12,7 +12,9 @@ keys:
   num_graph_executions, num_api_calls, num_ranges, num_open_ranges, kernel_ns, graph_ns (whole graph executions, whose
   kernels are not visible), kernel_share (kernel_ns of kernel_ns and graph_ns together; null where both are 0),
   unclassified_share, unmatched_ranges (names of the largest ranges that match no phase, though a phase of their
-  kernels is not known from another range))
+  kernels is not known from another range), communication_ranks (ranks that have communication kernels),
+  ranks_apart_ns (how far the ends of the same collectives lie apart on them, in the median), no_waiting_because (why
+  it is not known how much of communication is waiting; empty where it is))
 - `coverage`: {exact, linked, phase, inferred, none}, shares of kernel time by how its phase is known; null where there
   are no kernels. It speaks of kernel_share of the GPU time, not of what graph executions hide
 - `launches`: launch latency (API start to kernel start) and queue depth over all kernels; dry_ns, how long GPUs idled
@@ -20,9 +22,9 @@ keys:
 - `verdict`: where the time of each GPU goes, to the nanosecond: `elapsed_ns` is the sum of the other times, and the
   same for all GPUs of a capture (its `events_ns`). A moment counts for the first of kernels, graphs, communication and
   copies that runs then, or for why nothing does. `verdict_phases`: the same by phase, with the sums of `verdict`
-- `kernels`, `families`, `ranges`, `phases`, `api`, `syncs`, `memops`, `gpus`, `findings`, `advice`, `problems`,
-  `missing`: arrays
-  of objects, whose keys are the columns of `analysis.capture.summary.SECTIONS`, largest first
+- `kernels`, `families`, `ranges`, `phases`, `api`, `syncs`, `memops`, `gpus`, `communication`, `collectives`,
+  `findings`, `advice`, `problems`, `missing`: arrays of objects, whose keys are the columns of
+  `analysis.capture.summary.SECTIONS`, largest first
 
 Times are integer nanoseconds, sizes bytes, shares 0 to 1, and null means not known. Keys may be added, never renamed.
 The CSV form is long: profile, section, row, column, value; where one section is chosen it has that section's columns.

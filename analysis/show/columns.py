@@ -14,9 +14,14 @@ DROPPED = {
     "api": ("latency_max_ns", "launches"),
     "gpus": ("clock_hz", "sm_count", "memory_bytes", "operations"),
     "phases": ("busy_ns", "host_ns", "kernel_calls", "linked_share"),
-    "captures": ("num_gpus", "events_ns", "kernel_ns"),
+    "captures": ("num_gpus", "events_ns", "kernel_ns", "num_kernels", "top_family"),
     "verdict": (_PARTS := ("unknown_idle_ns", "graphs_ns", "no_work_ns", "between_ns", "communication_ns", "sync_ns")),
     "verdict_phases": (*_PARTS, "copies_ns"),
+    "communication": (
+        *("rank", "busy_ns", "alone_ns", "beside_ns", "kept_late_ns", "kept_computing_ns", "calls"),
+        *("exposed_waiting_ns", "kept_waiting_ns"),
+    ),
+    "collectives": ("hidden_ns", "calls", "bytes"),
     "advice": ("sure", "share", "ceiling_ns", "evidence"),
     "findings": ("what", "of"),
 }

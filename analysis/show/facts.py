@@ -3,6 +3,7 @@
 from shlex import quote
 
 from analysis.capture.summary import SECTIONS, Summary
+from analysis.show.communication import sentences as communication_of
 from analysis.show.findings import sentences as findings_of
 from analysis.show.values import printable, shown, time_text
 from analysis.show.verdict import sentences as verdict_of
@@ -16,23 +17,36 @@ LONG_COLLECTION = 2
 
 def heads_of(summary: Summary) -> list[list[str]]:
     """What stands above the tables, in groups: what was chosen of the capture and where the time of each GPU goes; what
-    stands out; the facts. Where sections are chosen, only what was chosen, and what is wrong with the capture."""
+    communication costs; what stands out; the facts. Where sections are chosen, only what was chosen, and what is wrong
+    with the capture."""
     chosen = selection_text(summary.capture["selection"])
     only = [f"only: {chosen}"] * bool(chosen)
     if len(summary.shown) < len(SECTIONS):
         return [only + _problems_of(summary)]
-    groups = [only + verdict_of(summary), findings_of(summary.sections["findings"]), facts_of(summary)]
+    groups = [
+        only + verdict_of(summary),
+        communication_of(summary),
+        findings_of(summary.sections["findings"]),
+        facts_of(summary),
+    ]
     return [group for group in groups if group]
 
 
 def note_of(summary: Summary, section: str) -> str:
     """What is said below the table of a section; "" where nothing needs saying."""
+    notes = []
     other_threads = sum(summary.coverage[name] or 0 for name in ("linked", "phase"))
-    if section != "ranges" or other_threads < LEAST_SAID:
-        return ""
-    return (
-        "A range has what its own thread launched. A phase has more: what autograd launched for it from other threads"
-    )
+    if section == "ranges" and other_threads >= LEAST_SAID:
+        what = "A range has what its own thread launched"
+        notes.append(f"{what}. A phase has more: what autograd launched for it from other threads")
+    processes = len(summary.capture["processes"])
+    if section in _WITH_HOST_TIMES and processes > 1:
+        hint = ": --gpu 0 shows those of one" if summary.capture["num_gpus"] > 1 else ""
+        notes.append(f"Times on the host are sums over {processes} processes, for which they pass together{hint}")
+    return ". ".join(notes)
+
+
+_WITH_HOST_TIMES = ("ranges", "api", "syncs")
 
 
 def facts_of(summary: Summary) -> list[str]:

@@ -22,6 +22,8 @@ TITLES = {
     "syncs": "Synchronisations",
     "memops": "Memory copies and sets",
     "gpus": "GPUs",
+    "communication": "Communication by GPU",
+    "collectives": "Collectives",
     "missing": "Missing, and what cannot be said without it",
 }
 """In the order in which they are printed; a section without a title comes after them."""

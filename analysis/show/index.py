@@ -9,6 +9,7 @@ from analysis.reference.kernel_families import FAMILIES
 from analysis.show.columns import table
 from analysis.show.forms import left_out_columns, markdown_table
 from analysis.show.values import shown
+from analysis.show.verdict import limit_of
 
 COLUMNS = {
     "source": "name of the file",
@@ -17,6 +18,7 @@ COLUMNS = {
     "num_kernels": "kernels",
     "kernel_ns": "sum of their durations",
     "busy_share": "GPU busy, of the elapsed time of all GPUs used",
+    "limited_by": "what takes most of the time from first to last operation, of all GPUs together, and its share",
     "top_family": "kernel family with most kernel time, and its share",
     "attributed_share": "part of kernel time placed by ranges: in a phase, or in any range where nothing tells a phase",
     "inferred_share": "part whose phase is inferred without a range",
@@ -34,6 +36,7 @@ def _row(summary: Summary) -> dict:
     families = summary.sections["families"]
     return {name: facts[name] for name in ("source", "events_ns", "num_gpus", "num_kernels", "kernel_ns")} | {
         "busy_share": int(summary.sections["gpus"]["busy_ns"].sum()) / elapsed if elapsed else None,
+        "limited_by": limit_of(summary),
         "top_family": _top(families.iloc[0]) if len(families) else "",
         "attributed_share": _sum([coverage[name] for name in ("exact", "linked", "phase")]),
         "inferred_share": coverage["inferred"],

@@ -54,6 +54,17 @@ _HEADINGS = {
     "no_work_ns": "no work",
     "time_ns": "time",
     "ceiling_ns": "at most",
+    "waiting_ns": "waiting",
+    "transfer_ns": "transfer",
+    "hidden_ns": "hidden",
+    "exposed_ns": "exposed",
+    "exposed_waiting_ns": "exposed waiting",
+    "kept_waiting_ns": "kept waiting",
+    "kept_computing_ns": "computing then",
+    "kept_late_ns": "late then",
+    "beside_ns": "matmuls beside",
+    "alone_ns": "the same alone",
+    "bus_bytes_per_s": "bus",
 }
 _NOTHING = "n/a"
 
@@ -99,6 +110,8 @@ def shown(column: str, value) -> str:
         return _NOTHING
     if column.endswith("_ns"):
         return time_text(float(value))
+    if column.endswith("bytes_per_s"):
+        return f"{float(value) / 1e9:.1f} GB/s"
     if column.endswith("bytes"):
         return size_text(float(value))
     if column.endswith("share"):

@@ -66,6 +66,16 @@ def of_gpus(rows: pd.DataFrame) -> list[str]:
     return lines
 
 
+def limit_of(summary: Summary) -> str | None:
+    """What takes most of the time of all GPUs together, and how much of it, as `host 94%`; None where the causes of
+    idle time are not known, or nothing runs."""
+    rows = summary.sections["verdict"]
+    if "range" in summary.capture["selection"] or not len(rows):
+        return None
+    total = rows.sum()
+    return _largest(total, _worked(total))
+
+
 def of_phases(rows: pd.DataFrame, inferred: Collection[str] = ()) -> list[str]:
     """How long each phase takes, of several GPUs in the mean, and what limits it; those that are inferred are labelled
     so. rows: those of `of_gpus`, by phase."""
@@ -75,9 +85,7 @@ def of_phases(rows: pd.DataFrame, inferred: Collection[str] = ()) -> list[str]:
     phases = phases[phases["elapsed_ns"] >= LEAST_SAID * phases["elapsed_ns"].sum()]
     texts = []
     for phase, row in phases.iterrows():
-        name, takes = next(iter(_takes(row).items()))
-        if takes:
-            limit = f"{name.removeprefix('the ')} {_percent(takes, row['elapsed_ns'])}"
+        if limit := _largest(row, row["elapsed_ns"]):
             label = ", inferred" * (phase in inferred)
             texts.append(f"{phase} {brief_time(row['elapsed_ns'] / num_gpus)} ({limit}{label})")
     of_several = f", mean of {num_gpus} GPUs" if num_gpus > 1 else ""
@@ -135,6 +143,12 @@ def _limit(row: pd.Series) -> str:
     statements = {name: f"{name}: {_LIMITS[name][1].format(share=share)}" for name, share in shares.items()}
     next_text = f"; next by {statements[second]}" if takes[second] >= NEXT_SHARE * worked else ""
     return f"limited by {statements[first]}{next_text}"
+
+
+def _largest(row: pd.Series, time_ns: int) -> str:
+    """The largest limit and its part of a time; "" where nothing takes any."""
+    name, takes = next(iter(_takes(row).items()))
+    return f"{name.removeprefix('the ')} {_percent(takes, time_ns)}" if takes else ""
 
 
 def _takes(row: pd.Series) -> dict[str, int]:

@@ -82,6 +82,8 @@ Precision = Literal["fp32", "tf32", "bf16"]
 Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn"]
 Compile = Annotated[Literal["off", "default", "cudagraphs"], BeforeValidator(_read_off)]
 Optimizer = Literal["own", "loop", "foreach", "fused"]
+Parallel = Literal["none", "ddp", "fsdp"]
+GpuCount = Annotated[int, Field(ge=1, le=64), Number]
 
 
 class Run(BaseModel):
@@ -115,7 +117,7 @@ class Run(BaseModel):
             token="batch{}".format,
             is_list=False,
             dtype="int64",
-            meaning="sequences of one step",
+            meaning="sequences of one step, on each GPU",
         ),
     ] = 4
     mode: Annotated[
@@ -219,6 +221,27 @@ class Run(BaseModel):
             meaning="number of the repetition, from 0",
         ),
     ] = 0
+    gpus: Annotated[
+        GpuCount,
+        Axis(
+            order=11,
+            label="GPUs",
+            token="{}gpus".format,
+            dtype="int64",
+            meaning="GPUs that step together, with a process for each",
+        ),
+    ] = 1
+    parallel: Annotated[
+        Parallel,
+        Axis(
+            order=12,
+            label="parallel",
+            labels={"none": "none", "ddp": "DDP", "fsdp": "FSDP"},
+            names={"none": "one GPU", "ddp": "DistributedDataParallel", "fsdp": "fully sharded (FSDP)"},
+            meaning="how several GPUs share the work: none (one GPU) | ddp (DistributedDataParallel) | "
+            "fsdp (fully_shard)",
+        ),
+    ] = "none"
     num_parameters: Annotated[Count, Detail(dtype="int64", meaning="parameters of the model")] = 0
     workload: Annotated[
         Workload,

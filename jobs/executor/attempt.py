@@ -23,7 +23,7 @@ from jobs.contract.privacy import FOLDERS
 from jobs.executor.collectors import Collector, Timer
 from jobs.executor.failures import CaptureLost, RunFailed
 from jobs.executor.machine import hashed_names
-from jobs.executor.nsys_cli import LONGEST_DIAGNOSTIC, count_kernels_and_steps
+from jobs.executor.nsys_cli import LONGEST_DIAGNOSTIC, count_kernels_and_steps, count_steps_of_processes
 from jobs.executor.sweep_state import SweepState
 from jobs.sweep.prediction import stage_of, timeout_seconds
 
@@ -41,7 +41,7 @@ class Attempt:
         state.emit("stage_started", run=run.run_id, stage=self.stage)
 
     @classmethod
-    def begin(cls, state: SweepState, run: Run, collector: Collector, machine: Machine, gpu: int | None) -> "Attempt":
+    def begin(cls, state: SweepState, run: Run, collector: Collector, machine: Machine) -> "Attempt":
         """The first stage of a run, in a folder without anything of an earlier attempt."""
         folder = state.results.begin(run)
         record = RunRecord(
@@ -54,7 +54,7 @@ class Attempt:
             started_at=now(),
             **state.protocol.model_dump(),
         )
-        state.emit("run_started", run=run.run_id, gpu=gpu or 0)
+        state.emit("run_started", run=run.run_id, gpu=collector.gpu or 0)
         return cls(state, run, collector, folder, record)
 
     @classmethod
@@ -110,7 +110,8 @@ class Attempt:
     def check(self, database: Path) -> None:
         """Raises CaptureLost unless a capture holds kernels and every profiled step."""
         try:
-            num_kernels, num_steps = count_kernels_and_steps(database)
+            num_kernels, _ = count_kernels_and_steps(database)
+            num_steps = count_steps_of_processes(database)
         except sqlite3.Error as error:
             raise CaptureLost("export", f"the export of nsys cannot be used: {error}") from None
         profiled = self.state.protocol.profiled_steps
@@ -119,8 +120,9 @@ class Attempt:
         if num_kernels == 0:
             message = "nsys recorded no kernel; where this is so for all runs, driver, container or nsys version do not"
             raise CaptureLost("export", f"{message} allow CUDA tracing", status="no_kernels")
-        if num_steps != profiled:
-            raise CaptureLost("export", f"nsys recorded {num_steps} of {profiled} steps")
+        if num_steps != [profiled] * self.run.gpus:
+            recorded = " and ".join(map(str, num_steps or [0]))
+            raise CaptureLost("export", f"nsys recorded {recorded} of {profiled} steps of each rank")
 
     def add_wall(self) -> float:
         """Add the seconds of this stage to the record, and return them."""

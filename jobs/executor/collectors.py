@@ -4,7 +4,7 @@ processes (`jobs.worker`) of its own."""
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -28,28 +28,32 @@ NOT_SAMPLED = ("--sample=none", "--cpuctxsw=none")
 
 
 class Collector:
-    """Measures runs in a worker process of its own, which stays warm until it is renewed.
+    """Measures runs in a worker process of its own, which stays warm until it is renewed. Of several `ranks` each has a
+    GPU of `gpus`; on the CPU there are none.
 
     annotate: whether the worker opens NVTX ranges. probes: whether it also looks at memory, numerics and the speed of
-    the host. forks: whether a process that has imported everything forks the workers. launcher: the command that starts
-    it, before its own. capturing: whether nsys collects.
+    the host. can_fork: whether a process that has imported everything forks workers of one rank. launcher: the command
+    that starts it, before its own. capturing: whether nsys collects.
     """
 
     name = ""
     annotate = False
     probes = False
-    forks = False
+    can_fork = False
     launcher: tuple[str, ...] = ()
     capturing = False
 
     def __init__(
         self,
         device: str,
-        gpu: int | None = None,
+        gpus: Sequence[int] = (),
+        ranks: int = 1,
         stopping: Stop | None = None,
         compiled: str = "",
     ):
-        self.device, self.gpu, self.stopping, self.compiled = device, gpu, stopping or Stop(), compiled
+        self.device, self.gpus, self.ranks = device, gpus, ranks
+        self.stopping, self.compiled = stopping or Stop(), compiled
+        self.forks = self.can_fork and ranks == 1
         self.worker: WorkerProcess | None = None
         self.fresh = True
 
@@ -65,6 +69,11 @@ class Collector:
         return self.running.facts
 
     @property
+    def gpu(self) -> int | None:
+        """The first GPU; None on the CPU."""
+        return self.gpus[0] if self.gpus else None
+
+    @property
     def complaints(self) -> list[str]:
         """Warnings and errors about the last capture."""
         return []
@@ -76,7 +85,7 @@ class Collector:
         if self.worker is None:
             self.prepare()
             how = (self.annotate, self.launcher, self.stopping.is_set, self.compiled, self.forks)
-            self.worker = WorkerProcess(self.device, self.gpu, *how)
+            self.worker = WorkerProcess(self.device, self.gpus, self.ranks, *how)
             self.fresh = True
 
     def prepare(self) -> None:
@@ -189,7 +198,7 @@ class Timer(Collector):
 
     name = "timer"
     probes = True
-    forks = True
+    can_fork = True
 
     def calibrate(self, log: Path) -> list[Rate]:
         """The GPU's peak rates, as of `jobs.worker.calibration.rates`. Raises CollectorError."""

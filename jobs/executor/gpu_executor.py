@@ -1,4 +1,4 @@
-"""One GPU of a sweep and the runs that are measured on it.
+"""One GPU of a sweep, or as many as a run needs together, and the runs that are measured there.
 
 A GPU executor has warm workers inside nsys, each in a session of its own, and a process that forks a fresh worker for
 each run without a profiler. A sweep has two stages: every run without a profiler, in several passes, and then, when no
@@ -9,7 +9,7 @@ nothing, so it goes on, export included, while the next runs are profiled.
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from jobs.contract.axes import Run
@@ -26,11 +26,12 @@ NSYS_WORKERS = 4
 
 
 class GpuExecutor:
-    """One GPU. In each stage it takes runs from the common queue until that is empty."""
+    """The GPUs of one run at a time, a rank for each; on the CPU `gpus` is empty. In each stage it takes runs from the
+    common queue until that is empty."""
 
-    def __init__(self, state: SweepState, gpu: int | None):
-        self.state, self.gpu = state, gpu
-        worker = (state.device, gpu, state.stopping, state.compiled)
+    def __init__(self, state: SweepState, gpus: Sequence[int], ranks: int = 1):
+        self.state = state
+        worker = (state.device, gpus, ranks, state.stopping, state.compiled)
         self.timer = Timer(*worker)
         self.free = deque(Nsys(*worker) for _ in range(state.num_nsys_workers))
         self.collectors: list[Collector] = [self.timer, *self.free]
@@ -38,7 +39,7 @@ class GpuExecutor:
         self.exports: set[Future[Nsys]] = set()
         self.cooling_since = -math.inf  # when a capture last began or began to end, on the clock of time.monotonic
         self.machine = Machine()
-        self.sensor = GpuSensor(gpu, state.results.salt())
+        self.sensor = GpuSensor(gpus, state.results.salt())
 
     def start(self) -> None:
         """Start every worker: those of nsys, too, since their start would disturb unprofiled steps."""
@@ -100,7 +101,7 @@ class GpuExecutor:
         """Measure a run without a profiler, in a fresh process. Whatever happens to it becomes its record; only a
         broken machine raises."""
         if process == 0:
-            attempt = Attempt.begin(self.state, run, self.timer, self.machine, self.gpu)
+            attempt = Attempt.begin(self.state, run, self.timer, self.machine)
         else:
             attempt = Attempt.resume(self.state, run, self.timer)
         with Watch(self.sensor, position) as watch:

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from signal import SIGKILL
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from jobs.contract.excerpt import Excerpt, shorten
 from jobs.contract.layout import NSYS_SUMS, NSYS_SUMS_FILE
@@ -27,6 +27,11 @@ MOST_DIAGNOSTICS, LONGEST_DIAGNOSTIC = 100, 1000  # texts of a capture about its
 NSYS_MISSING = "nsys is not on PATH: install the Nsight Systems command line (nsight-systems-cli)"
 NUMBERS_OF_THREADS = 2**24
 """What each process has of the numbers of threads, `globalTid`."""
+
+PAYLOADS = "--include-json=true"
+"""Option of `nsys export` that writes what NVTX ranges carry; of NCCL's it is kept: the size of a message."""
+OF_NCCL = '{"NCCL communicator ID"%'
+"""Beginning of what NCCL's ranges carry, for LIKE."""
 
 SEVERITIES = {2: "warning", 3: "error"}  # of the rows of DIAGNOSTIC_EVENT; the others inform
 
@@ -149,7 +154,13 @@ def export(
     reconciliation. `left_s` as of `nsys`. Raises CollectorError."""
     database = report.with_suffix(".sqlite")
     options = ["--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={database}"]
-    nsys("export", *options, str(report), environment=environment, log=log, left_s=left_s)
+    settings: dict[str, Any] = {"environment": environment, "log": log, "left_s": left_s}
+    try:
+        nsys("export", *options, PAYLOADS, str(report), **settings)
+    except CollectorError as error:
+        if PAYLOADS.partition("=")[0] not in str(error):
+            raise
+        nsys("export", *options, str(report), **settings)  # an older one, which does not know the option
     if log:
         log.diagnose(database)
     try:
@@ -167,7 +178,8 @@ def export(
 
 
 def scrub(database: Path) -> None:
-    """Remove from an export everything that names the machine: other tables, unreferenced strings, device ids."""
+    """Remove from an export everything that names the machine: other tables, unreferenced strings, device ids, and what
+    ranges of programs carry, which may be anything."""
     with closing(sqlite3.connect(database, isolation_level=None)) as connection:
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         referenced = []
@@ -181,6 +193,10 @@ def scrub(database: Path) -> None:
                     for column in STRING_COLUMNS
                     if column in columns
                 ]
+        if "NVTX_EVENTS" in tables:
+            columns = {row[1] for row in connection.execute("PRAGMA table_info(NVTX_EVENTS)")}
+            if "jsonText" in columns:
+                connection.execute("UPDATE NVTX_EVENTS SET jsonText = NULL WHERE jsonText NOT LIKE ?", (OF_NCCL,))
         if "StringIds" in tables and referenced:
             connection.execute(f"DELETE FROM StringIds WHERE id NOT IN ({' UNION '.join(referenced)})")
         if "TARGET_INFO_GPU" in tables:

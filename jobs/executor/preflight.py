@@ -20,7 +20,14 @@ from jobs.executor.gpu_executor import NSYS_WORKERS
 from jobs.executor.gpus import visible_gpus, visible_handles
 from jobs.executor.nsys_cli import nsys
 from jobs.executor.result_store import Results
-from jobs.memory import CUDA_CONTEXT_BYTES, is_predictable, most_demanding, predicted_memory_bytes, shape_of
+from jobs.memory import (
+    CUDA_CONTEXT_BYTES,
+    is_predictable,
+    is_reference,
+    most_demanding,
+    predicted_memory_bytes,
+    shape_of,
+)
 from jobs.sweep.prediction import predicted_export_bytes
 
 MIB, GIB = 2**20, 2**30
@@ -44,7 +51,8 @@ class Check(NamedTuple):
     fix: str = ""
 
 
-def check_gpu() -> Check:
+def check_gpu(needed: int = 1) -> Check:
+    """Whether there are as many GPUs as the run with most of them needs."""
     try:
         names = [pynvml.nvmlDeviceGetName(handle) for handle in visible_handles()]
     except pynvml.NVMLError as error:
@@ -55,6 +63,9 @@ def check_gpu() -> Check:
     if not names:
         fix = "name one in CUDA_VISIBLE_DEVICES, or unset it; a batch engine sets it for jobs that ask for a GPU"
         return Check("GPU", "failed", "no NVIDIA GPU is visible to CUDA", fix)
+    if len(names) < needed:
+        fix = "take a machine with as many, or leave these runs out with --only gpus=1"
+        return Check("GPU", "failed", f"some runs need {needed} GPUs, {len(names)} visible", fix)
     return Check("GPU", "ok", ", ".join(names))
 
 
@@ -154,7 +165,7 @@ def options_of(workload: str, runs: Sequence[Run]) -> list[str]:
 
 def unpredicted(runs: Sequence[Run]) -> list[str]:
     """The workloads of runs of which nothing is predicted."""
-    return list(dict.fromkeys(run.workload for run in runs if not is_predictable(run)))
+    return list(dict.fromkeys(run.workload for run in runs if not is_reference(run)))
 
 
 def check_writable(folder: Path, *below: Path) -> Check:
@@ -261,7 +272,7 @@ def checks(
         *(partial(check_workload, workload, options_of(workload, runs)) for workload in unpredicted(runs)),
     ]
     on_gpu = [
-        check_gpu,
+        lambda: check_gpu(max((run.gpus for run in runs), default=1)),
         check_torch,
         lambda: check_gpu_memory(runs, with_nsys, gpus),
         lambda: check_other_processes(gpus),

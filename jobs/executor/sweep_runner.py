@@ -112,16 +112,23 @@ class SweepRunner:
         remove_abandoned()
         with temporary_folder("compiled-") as compiled:
             self.state.compiled = str(compiled)
-            self.executors = [
-                GpuExecutor(self.state, gpu if self.state.device == "cuda" else None) for gpu in self.gpus
-            ]
-            try:
-                with ThreadPoolExecutor(len(self.executors), thread_name_prefix="gpu") as pool:
-                    self._run_stages(pool, pending)
-            finally:
-                with ThreadPoolExecutor(len(self.executors)) as pool:
-                    list(pool.map(GpuExecutor.stop, self.executors))
+            for ranks in sorted({run.gpus for run in pending}):
+                if not self.state.stopping.is_set():
+                    self._drive_together([run for run in pending if run.gpus == ranks], ranks)
         remove_abandoned()
+
+    def _drive_together(self, pending: Sequence[Run], ranks: int) -> None:
+        """Measure runs of so many GPUs each, as many at once as there are GPUs for. Runs of other numbers of GPUs come
+        before or after: what is idle would have to wait for them."""
+        groups = [self.gpus[first : first + ranks] for first in range(0, len(self.gpus) - ranks + 1, ranks)]
+        on_cpu = self.state.device != "cuda"
+        self.executors = [GpuExecutor(self.state, () if on_cpu else gpus, ranks) for gpus in groups or [()]]
+        try:
+            with ThreadPoolExecutor(len(self.executors), thread_name_prefix="gpu") as pool:
+                self._run_stages(pool, pending)
+        finally:
+            with ThreadPoolExecutor(len(self.executors)) as pool:
+                list(pool.map(GpuExecutor.stop, self.executors))
 
     def _run_stages(self, pool: ThreadPoolExecutor, pending: Sequence[Run]) -> None:
         """No capture opens before the last executor has ended the first stage: the start and the end of one disturb the

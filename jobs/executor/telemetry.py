@@ -8,7 +8,7 @@ import hmac
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -54,25 +54,31 @@ READINGS: dict[str, Callable[[Any], int | str]] = {
 
 
 class GpuSensor:
-    """One GPU, as NVML reads it: `gpu` is its index as CUDA counts, None where none is used. `gpu_id` is its UUID,
-    hashed with a salt: it tells the GPUs of a recording apart, and nobody which they are. `problems` says by name what
-    cannot be read, and why."""
+    """The GPUs of a run, as NVML reads them: `gpus` are their indices as CUDA counts, none on the CPU. Energy is
+    that of all of them, everything else of the first. `gpu_id` is its UUID, hashed with a salt: it tells the GPUs of a
+    recording apart, and nobody which they are. `problems` says by name what cannot be read, and why."""
 
-    def __init__(self, gpu: int | None, salt: str):
+    def __init__(self, gpus: Sequence[int], salt: str):
         self.problems: dict[str, str] = {}
-        self.handle: Any = None
+        self.handles: list[Any] = []
         try:
-            self.handle = None if gpu is None else visible_handles()[gpu]
+            visible = visible_handles() if gpus else []
+            self.handles = [visible[gpu] for gpu in gpus]
         except (pynvml.NVMLError, IndexError) as error:
             self.problems["NVML"] = str(error)
-        if gpu is None:
+        if not gpus:
             self.problems["NVML"] = "no GPU is used"
         uuid = self.read("gpu_id", pynvml.nvmlDeviceGetUUID)
         self.gpu_id = uuid and hmac.digest(salt.encode(), str(uuid).encode(), "sha256").hex()[:16]
         self.busy_s = 0.0 if self.read_energy() is None else BUSY_S
 
+    @property
+    def handle(self) -> Any:
+        """NVML's of the first GPU, None without one."""
+        return self.handles[0] if self.handles else None
+
     def read(self, name: str, ask: Callable[[Any], Any]) -> Any:
-        """What NVML answers, or None."""
+        """What NVML answers of the first GPU, or None."""
         try:
             return None if self.handle is None else ask(self.handle)
         except pynvml.NVMLError as error:
@@ -80,8 +86,8 @@ class GpuSensor:
             return None
 
     def read_energy(self) -> int | None:
-        """Millijoules since the driver was loaded."""
-        return self.read("energy_mj", pynvml.nvmlDeviceGetTotalEnergyConsumption)
+        """Millijoules of all GPUs since the driver was loaded."""
+        return self.read("energy_mj", lambda first: sum(map(pynvml.nvmlDeviceGetTotalEnergyConsumption, self.handles)))
 
     def sample(self) -> Row:
         """A value for each of READINGS, or None."""

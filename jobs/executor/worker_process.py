@@ -25,18 +25,19 @@ KILLED = (-SIGKILL, -SIGTERM)  # exit codes of a process that did not fail by it
 
 
 def allowed_environment(
-    environment: Mapping[str, str], home: Path, gpu: int | None, compiled: str = ""
+    environment: Mapping[str, str], home: Path, gpus: Sequence[int], compiled: str = ""
 ) -> dict[str, str]:
-    """The environment of a worker: the allow-listed variables, a home and temporary folder of its own, its GPU, and,
+    """The environment of a worker: the allow-listed variables, a home and temporary folder of its own, its GPUs, and,
     unless it is named already, the folder of what is `compiled`."""
     allowed = {name: environment[name] for name in ENVIRONMENT if name in environment}
     if compiled:
         allowed.setdefault(COMPILED, compiled)
     allowed |= {"HOME": str(home), "TMPDIR": str(home), "PYTHONUNBUFFERED": "1"}
-    if gpu is not None:
+    if gpus:
         allowed["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order of NVML, which the checks before a sweep ask
         visible = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        allowed["CUDA_VISIBLE_DEVICES"] = visible[gpu] if gpu < len(visible) and visible[0] else str(gpu)
+        names = [visible[gpu] if gpu < len(visible) and visible[0] else str(gpu) for gpu in gpus]
+        allowed["CUDA_VISIBLE_DEVICES"] = ",".join(names)
     return allowed
 
 
@@ -75,13 +76,15 @@ class WorkerProcess:
     """A process that runs `jobs.worker.service`, spoken to over a socket. `cancelled` ends the wait for its start.
 
     One that `forks` measures nothing: it has imported what the worker needs, and forks the worker, and another one for
-    each `renew` (see `jobs.worker.fork`). `pid` and `facts` are those of the worker.
+    each `renew` (see `jobs.worker.fork`). `pid` and `facts` are those of the worker. Of several ranks the worker is the
+    process between them and this one (see `jobs.worker.ranks`), which does not fork.
     """
 
     def __init__(
         self,
         device: str,
-        gpu: int | None,
+        gpus: Sequence[int],
+        ranks: int,
         annotate: bool,
         launcher: Sequence[str],
         cancelled: Callable[[], bool],
@@ -95,9 +98,10 @@ class WorkerProcess:
         self._connection: Connection | None = None
         self._control: Connection | None = None
         self.address = self.home / "socket"
-        command = [*launcher, sys.executable, "-m", "jobs.worker", str(self.address), "--device", device]
+        module = ["jobs.worker"] if ranks == 1 else ["jobs.worker.ranks", "--ranks", str(ranks)]
+        command = [*launcher, sys.executable, "-m", *module, str(self.address), "--device", device]
         command += ["--annotate"] * annotate + ["--fork"] * forks
-        self.environment = environment = allowed_environment(os.environ, self.home, gpu, compiled)
+        self.environment = environment = allowed_environment(os.environ, self.home, gpus, compiled)
         package_root = str(Path(__file__).resolve().parents[2])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package_root, environment.get("PYTHONPATH"))))
         with listening(self.address) as listener, open(self.home / "log.txt", "ab") as log:

@@ -102,7 +102,13 @@ def predicted_peak_bytes(run: "Run") -> int:
 
 
 def is_predictable(run: "Run") -> bool:
-    """Whether it is a run of the reference Transformer, whose operations are simulated."""
+    """Whether it is a run of the reference Transformer on one GPU, whose operations are simulated: what DDP and FSDP
+    keep for communication is not."""
+    return is_reference(run) and run.gpus == 1
+
+
+def is_reference(run: "Run") -> bool:
+    """Whether it is a run of the reference Transformer."""
     return run.workload == REFERENCE
 
 

@@ -104,7 +104,8 @@ else:
 class Sweep(SweepAxes):
     """A sweep file: axes as lists, the rest as single values.
 
-    `study` names the question beyond the default sweep's that the runs are for; `calibrate` measures the machine's peak
+    `batch_size` is that of each GPU where `scaling` is weak, and of all of them together where it is strong. `study`
+    names the question beyond the default sweep's that the runs are for; `calibrate` measures the machine's peak
     rates first. `workload_axes` are the keyword arguments of a workload by their values; `hf` says the models of
     workload hf, each of which is a size.
     """
@@ -116,6 +117,7 @@ class Sweep(SweepAxes):
     calibrate: StrictBool = False
     study: Literal["", Study] = ""
     batch_size: Annotated[int, Field(gt=0, le=1_000_000), Number] = default_of("batch_size")
+    scaling: Literal["weak", "strong"] = "weak"
     workload: Workload = default_of("workload")
     workload_axes: OptionAxes = Field(default_factory=dict)
     hf: HuggingFace | None = None
@@ -173,8 +175,22 @@ class Sweep(SweepAxes):
             raise ValueError(
                 f"attention: {' and '.join(sorted(HALF_PRECISION_ATTENTION))} exist for precision bf16 only"
             )
+        self._check_gpus()
         self.protocol  # noqa: B018  raises on a bad step count
         return self
+
+    def _check_gpus(self) -> None:
+        """One GPU goes with parallel none, several with ddp or fsdp; other combinations of a file are left out."""
+        gpus, parallel = self.values_of("gpus"), self.values_of("parallel")
+        several, ways = [n for n in gpus if n > 1], [way for way in parallel if way != "none"]
+        if several and not ways:
+            raise ValueError(f"gpus: {several[0]} need parallel: [ddp], [fsdp] or both")
+        if ways and not several:
+            raise ValueError(f"parallel: {ways[0]} is for several GPUs; give gpus: [2], say")
+        if 1 in gpus and "none" not in parallel:
+            raise ValueError("gpus: 1 needs none among parallel")
+        if self.scaling == "strong" and (odd := [n for n in several if self.batch_size % n]):
+            raise ValueError(f"batch_size: {self.batch_size} cannot be divided among {odd[0]} GPUs; choose a multiple")
 
     def _check_hugging_face(self) -> None:
         if self.hf is None:
@@ -206,12 +222,15 @@ class Sweep(SweepAxes):
     def runs(self) -> list[Run]:
         """All runs in reading order, each repeated."""
         axes = [name for name in reading_order() if AXES[name].is_list or name == "workload_options"]
-        fixed = {name: getattr(self, name) for name in ("batch_size", "fresh_process", "workload")}
+        fixed = {name: getattr(self, name) for name in ("fresh_process", "workload")}
         shapes = {size: self._shape(size) for size in self.values_of("size")}
         runs = []
         for *values, repeat in product(*map(self.values_of, axes), range(self.repeats)):
             point = dict(zip(axes, values))
-            runs.append(Run.model_validate(point | shapes[point["size"]] | fixed | {"repeat": repeat}))
+            if (point["gpus"] == 1) != (point["parallel"] == "none"):
+                continue
+            batch = {"batch_size": self.batch_size // (point["gpus"] if self.scaling == "strong" else 1)}
+            runs.append(Run.model_validate(point | shapes[point["size"]] | fixed | batch | {"repeat": repeat}))
         return list(dict.fromkeys(runs))
 
     def _shape(self, size: str) -> dict[str, Any]:

@@ -77,4 +77,4 @@ def predicted_export_bytes(run: Run, protocol: Protocol) -> float | None:
     if costs is None:
         return None
     num_steps = protocol.warmup_steps + protocol.profiled_steps
-    return EXPORT_BYTES + EVENT_BYTES * costs.step_events(run) * num_steps
+    return EXPORT_BYTES + EVENT_BYTES * costs.step_events(run) * num_steps * run.gpus

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from jobs.contract.ranges import FORWARD
+from jobs.worker.parallel import local_part
 from jobs.workloads import annotation
 
 
@@ -79,7 +80,10 @@ def memory_by_use(stepper) -> list[dict]:
     }
     rows, known_bytes = [], 0
     for use, tensors in uses.items():
-        size = sum(blocks.get(address, 0) for address in {tensor.untyped_storage().data_ptr() for tensor in tensors})
+        size = sum(
+            blocks.get(address, 0)
+            for address in {local_part(tensor).untyped_storage().data_ptr() for tensor in tensors}
+        )
         rows.append({"figure": f"memory_{use}", "unit": "bytes", "value": size})
         known_bytes += size
     rows.append({"figure": "memory_other", "unit": "bytes", "value": sum(blocks.values()) - known_bytes})

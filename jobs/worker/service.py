@@ -12,6 +12,7 @@ import json
 import os
 import select
 import shutil
+import statistics
 import sys
 import threading
 import time
@@ -25,11 +26,12 @@ import torch
 
 from jobs.contract.messages import GO, Answer, Busy, Facts, Failed, Measured, MemoryOf, Settings
 from jobs.contract.modes import MODE_PHASES
-from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES, STEP
+from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES, RANK, STEP
 from jobs.injected.module_ranges import ModuleRanges
-from jobs.worker import calibration, probes
+from jobs.worker import calibration, parallel, probes
 from jobs.worker.fork import fork_workers
 from jobs.worker.host_speed import measure_host_loop
+from jobs.worker.parallel import Place
 from jobs.workloads import REFERENCE, annotation, build_workload
 from jobs.workloads.adamw import AdamW, optimizer_of
 from jobs.workloads.annotation import annotate
@@ -55,17 +57,20 @@ class HostTime(NamedTuple):
 class Stepper:
     """A model with its data, ready to run steps.
 
-    `run` holds the fields of `jobs.contract.axes.Run`. `where` names the phase in progress, in which a failure happens.
+    `run` holds the fields of `jobs.contract.axes.Run`, `place` says which rank this process is. `where` names the phase
+    in progress, in which a failure happens.
     """
 
-    def __init__(self, run: dict, device: torch.device):
-        self.run, self.device = run, device
+    def __init__(self, run: dict, device: torch.device, place: Place = Place()):  # noqa: B008  a constant
+        self.run, self.device, self.place = run, device, place
         self.where = "build"
         self.num_steps = 0
         torch.manual_seed(SEED)
         self.set_precision(run["precision"])
         limit_memory(run["memory_limit_gib"], device)
+        parallel.join(place, device)
         self.model, self.batch, self.loss_of = build_workload(run, device)
+        self.model = parallel.parallelise(self.model, run["parallel"], device)
         self.apply = compiled(self.model, run["compile"])
         self.optimizer = optimizer_of(run["optimizer"], self.model.parameters())
         work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: self.optimizer.step}
@@ -240,17 +245,24 @@ def compares_with_fp32(run: dict) -> bool:
     return run["precision"] != "fp32" and run["attention"] == "naive" and run["compile"] == "off"
 
 
-def keep_busy(stepper: Stepper, at_least_s: float) -> Busy:
+def keep_busy(stepper: Stepper, at_least_s: float, step_ns: float) -> Busy:
     """Run steps, none of them timed by itself, for so long at least: the counter of a GPU's energy has ticks of tens of
-    milliseconds."""
+    milliseconds. Several ranks run as many as they agree on, by what a step took, `step_ns`."""
+    agreed = parallel.agree_on_steps(at_least_s, step_ns, stepper.device) if stepper.place.num_ranks > 1 else None
     steps, start = 0, time.perf_counter_ns()
-    while (wall_ns := time.perf_counter_ns() - start) < at_least_s * 1e9:
+    while steps < agreed if agreed else time.perf_counter_ns() - start < at_least_s * 1e9:
         stepper.step()
         steps += 1
-    return {"steps": steps, "wall_ns": wall_ns}
+    return {"steps": steps, "wall_ns": time.perf_counter_ns() - start}
 
 
-def perform(task: dict, device: torch.device, connection: Connection, followed_by: ModuleRanges | None = None) -> None:
+def perform(
+    task: dict,
+    device: torch.device,
+    connection: Connection,
+    followed_by: ModuleRanges | None = None,
+    place: Place = Place(),  # noqa: B008  a constant
+) -> None:
     """Carry out one task: warm up, send `ready`, wait for `go`, run `steps` steps, send `measured`; before that, where
     `busy_s` is asked for, send `timed`, wait for `go`, and keep the GPU busy.
 
@@ -263,7 +275,7 @@ def perform(task: dict, device: torch.device, connection: Connection, followed_b
     started = time.perf_counter()
     before = allocated_before(device)
     try:
-        stepper = Stepper(task["run"], device)
+        stepper = Stepper(task["run"], device, place)
         stepper.synchronize()
         built = time.perf_counter()
         probed: dict[str, list[dict]] = {"memory": [], "figures": []}
@@ -287,6 +299,9 @@ def perform(task: dict, device: torch.device, connection: Connection, followed_b
             with annotation.no_ranges():
                 stepper.step()
         stepper.synchronize()
+        if place.num_ranks > 1:
+            with annotate(f"{RANK}{place.rank}"):
+                pass
         measuring = time.perf_counter()
         times = [stepper.step() for _ in range(task["steps"])]
         measured = time.perf_counter()
@@ -295,7 +310,7 @@ def perform(task: dict, device: torch.device, connection: Connection, followed_b
             answer(connection, {"event": "timed"})
             if connection.recv() != GO:
                 return
-            busy = keep_busy(stepper, task["busy_s"])
+            busy = keep_busy(stepper, task["busy_s"], statistics.median(step[STEP].wall for step in times))
         if followed_by and task["run"]["compile"] == "off":
             stepper.follow_modules(followed_by)
         message: Measured = {
@@ -353,7 +368,12 @@ def facts(device: torch.device) -> Facts:
     }
 
 
-def serve(connection: Connection, device: torch.device, followed_by: ModuleRanges | None = None) -> None:
+def serve(
+    connection: Connection,
+    device: torch.device,
+    followed_by: ModuleRanges | None = None,
+    place: Place = Place(),  # noqa: B008  a constant
+) -> None:
     """Answer tasks until one is None or the connection closes: each is a dict with `log` (file that receives this
     process's output) and either `calibrate` or `run`, `warmup_steps`, `steps`, `probe` (memory, numerics
     and the host's speed, too?) and `busy_s`. When `released` is sent, the run has left nothing behind."""
@@ -371,7 +391,7 @@ def serve(connection: Connection, device: torch.device, followed_by: ModuleRange
         os.close(log)
         if run := task.get("run"):
             print(f"{task['collector']}: {json.dumps(run)}", flush=True)
-            perform(task, device, connection, followed_by)
+            perform(task, device, connection, followed_by, place)
         else:
             answer(connection, {"event": "calibrated", "rates": calibration.rates(device)})
         release(device, was_compiled=bool(run) and run["compile"] != "off")
@@ -400,6 +420,9 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), required=True)
     parser.add_argument("--annotate", action="store_true", help="open NVTX ranges")
     parser.add_argument("--fork", action="store_true", help="fork a process for each address that is sent")
+    parser.add_argument("--rank", type=int, default=0, help="which of several processes this is")
+    parser.add_argument("--ranks", type=int, default=1, help="how many there are")
+    parser.add_argument("--meeting", default="", help="where they meet: host:port")
     arguments = parser.parse_args()
     home = os.path.dirname(arguments.address)
     if arguments.fork:
@@ -407,7 +430,8 @@ def main() -> None:
             fork_workers(control, lambda address: connect(address, arguments))
         shutil.rmtree(home, ignore_errors=True)
     else:
-        connect(arguments.address, arguments, home)
+        # Of a rank the folder is that of the process between it and the runner.
+        connect(arguments.address, arguments, home if arguments.ranks == 1 else "")
 
 
 def connect(address: str, arguments: argparse.Namespace, home: str = "") -> None:
@@ -418,7 +442,10 @@ def connect(address: str, arguments: argparse.Namespace, home: str = "") -> None
     if arguments.annotate and arguments.device == "cuda":
         annotation.use(torch.cuda.nvtx.range)
         followed_by = ModuleRanges(torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop)
-    device = torch.device(arguments.device, 0) if arguments.device == "cuda" else torch.device("cpu")
+    place = Place(arguments.rank, arguments.ranks, arguments.meeting)
+    device = torch.device("cuda", place.rank) if arguments.device == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     with Client(address) as connection:
         end_with_runner(connection, home)
-        serve(connection, device, followed_by)
+        serve(connection, device, followed_by, place)

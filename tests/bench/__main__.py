@@ -38,7 +38,7 @@ CORES = 2
 SIZES = (100_000, 1_000_000, 5_000_000)
 # (container, seconds, bytes): what the project promises for a million kernels on two cores
 TARGETS = (("sqlite", 4.5, 700 * 2**20), ("parquetdir", 1.4, None))
-SMALL, LARGE, MOST_TIMES = 1_000_000, 5_000_000, 5.5  # the large one may cost so many times what the small one may
+SMALL, LARGE, MOST_TIMES = 1_000_000, 5_000_000, 5.5  # the large one may take so many times the time of the small one
 
 
 def main() -> int:
@@ -190,18 +190,19 @@ def targets(rows: list[dict]) -> list[dict]:
     """Every promise whose sizes were measured, with what was measured."""
     ours = _ours_by_size(rows)
     found = []
-    for times, kernels in ((1, SMALL), (MOST_TIMES, LARGE)):
-        for container, seconds, size in TARGETS:
-            if row := ours.get((kernels, container)):
-                what = f"{kernels} kernels from {container}"
-                found.append(_target(f"{what}: seconds", times * seconds, row["seconds"]))
-                if size:
-                    found.append(_target(f"{what}: peak bytes", times * size, row["peak_bytes"]))
+    for container, seconds, size in TARGETS:
+        if row := ours.get((SMALL, container)):
+            found.append(_target(f"{SMALL} kernels from {container}: seconds", seconds, row["seconds"]))
+            if size:
+                found.append(_target(f"{SMALL} kernels from {container}: peak bytes", size, row["peak_bytes"]))
+    for one in growth(rows):
+        what = f"times the time of {SMALL} kernels, for {LARGE} from {one['container']}"
+        found.append(_target(what, MOST_TIMES, one["seconds"]))
     return found
 
 
 def growth(rows: list[dict]) -> list[dict]:
-    """How many times the time and the memory of a million kernels five million take: measured, and no promise."""
+    """How many times the time and the memory of a million kernels five million take."""
     ours = _ours_by_size(rows)
     found = []
     for container, _, _ in TARGETS:

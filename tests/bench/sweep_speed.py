@@ -164,7 +164,7 @@ def by_hand(runs: list[Run], protocol: Protocol, folder: Path, device: str) -> t
     for run in runs:
         one = folder / run.run_id
         one.mkdir(parents=True)
-        timer, profiler = Timer(device, 0), ProcessPerRun(device, 0)
+        timer, profiler = Timer(device, [0]), ProcessPerRun(device, [0])
         options = {"warmup_steps": protocol.warmup_steps, "timeout_s": timeout_seconds(run, protocol)}
         try:
             timer.measure(run, steps=protocol.measured_steps, folder=one, **options)

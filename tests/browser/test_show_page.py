@@ -1,20 +1,34 @@
-"""Pages of `show --html` in a browser, of an unmodified program that was recorded on a GPU."""
+"""Pages of `show --html` in a browser, of unmodified programs that were recorded on a GPU, and of hostile names."""
 
 import pytest
 
+from analysis.capture.nsys_export import Capture, read
 from analysis.capture.summary import summarise
 from analysis.show.page import page_of
 from tests.browser.chromium import watched
+from tests.browser.hostile import NAMES
 from tests.browser.test_every_page import EXCESS
+from tests.capture.nsys_files import Export
 from tests.capture.real_captures import read_capture
 
 
-@pytest.fixture(scope="module", params=["gpt2_emit", "ddp_plain"])
+@pytest.fixture(scope="module", params=["gpt2_emit", "ddp_plain", "hostile"])
 def shown(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("shown")
     file = folder / "page.html"
-    file.write_text(page_of(summarise(read_capture(request.param, folder), with_moments=True)), encoding="utf-8")
+    capture = _hostile(folder) if request.param == "hostile" else read_capture(request.param, folder)
+    file.write_text(page_of(summarise(capture, with_moments=True)), encoding="utf-8")
     return file.as_uri()
+
+
+def _hostile(folder) -> Capture:
+    """Kernels, ranges, a GPU and a file that are called what an enemy would call them."""
+    export, names = Export(), [*NAMES.values()]
+    export.gpu(name=names[0])
+    for number, name in enumerate(names):
+        export.push(name, 1000 * number, 1000 * number + 500)
+        export.launch(1000 * number + 100, name=name)
+    return read(export.sqlite(folder / "<img src=x onerror='window.owned = 1'>.sqlite"))
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -27,4 +41,5 @@ def test_it_fits_asks_nobody_and_is_quiet(browser, shown, width, scheme):
     assert page.evaluate(EXCESS) <= 0
     assert page.locator("h1").is_visible() and page.locator("table").count() > 3
     assert not complaints and requests == [shown]
+    assert page.evaluate("window.owned") is None and page.locator("h1").count() == 1
     context.close()

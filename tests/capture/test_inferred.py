@@ -133,13 +133,31 @@ def test_on_one_thread_forward_after_backward_stays_unknown(program, tmp_path):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_without_traces_of_training_nothing_is_inferred(program, tmp_path, threads):
-    for thread in range(threads):
-        for _ in range(3):
-            program.run("", _FORWARD, thread=1 + thread)
-    found = program.found(tmp_path)
-    assert set(found.kernels["attribution"].astype(str)) == {"none"}
-    assert set(found.kernels["phase"].astype(str)) == {""}
+def test_a_program_that_only_runs_forward_is_forward(program, tmp_path, threads):
+    """Kernels of forward are there whose counterparts in backward are not."""
+    for _ in range(3):
+        for thread in range(threads):
+            program.run("forward", _FORWARD, thread=1 + thread)
+    assert program.places(tmp_path) == (program.truth, {"inferred"})
+
+
+def test_what_makes_the_model_of_inference_and_what_follows_it_is_not_forward(program, tmp_path):
+    program.run("", ["distribution_elementwise_grid_stride_kernel<normal_and_transform>"] * 8 + ["fill_kernel"] * 20)
+    for _ in range(3):
+        program.run("forward", ("sgemm_tn", "softmax_warp_forward", "sgemm_tn"))
+        program.run("forward", ["distribution_elementwise_grid_stride_kernel<uniform_and_transform>"])  # samples
+    program.run("", ["elementwise_kernel<add>"] * 20)
+    phases, _ = program.places(tmp_path)
+    wrong = [number for number, (told, true) in enumerate(zip(phases, program.truth)) if told != true]
+    assert len(wrong) <= 3, "at each end as many as lie between two of forward's own may be its"
+    assert phases[:8] == [""] * 8 and phases[-10:] == [""] * 10
+
+
+@pytest.mark.parametrize("names", [("sgemm_tn", "add_kernel"), ("my_kernel",)])
+def test_without_traces_of_a_phase_nothing_is_inferred(program, tmp_path, names):
+    for _ in range(3):
+        program.run("", names)
+    assert program.places(tmp_path) == (program.truth, {"none"})
 
 
 def test_processes_stand_alone(tmp_path):
@@ -152,7 +170,7 @@ def test_processes_stand_alone(tmp_path):
             program.step(optimizer=_PER_TENSOR * 2)
     third = _Program(process=3)
     third.export, third.at = first.export, 55
-    third.run("", _FORWARD * 9)
+    third.run("forward", _FORWARD * 9)
     capture = read(first.export.sqlite(tmp_path / "x.sqlite"))
     found = infer_phases(capture, attribute(capture)).kernels["phase"].astype(str)
     for program in (first, second, third):

@@ -1,6 +1,7 @@
 """Exports of any container, version and completeness give the same tidy frames, or one clear line."""
 
 import gzip
+import lzma
 import os
 import shutil
 import sqlite3
@@ -15,6 +16,7 @@ import pytest
 
 from analysis.capture import nsys_export
 from analysis.capture.nsys_export import ExportError, read
+from jobs.executor.nsys_cli import scrub
 from tests.waiting import eventually
 
 from .nsys_files import Export
@@ -410,3 +412,24 @@ def test_a_real_parquetdir_export_is_read():
 def test_nsys_is_never_needed_for_an_export(export, tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: pytest.fail("ran a program"))
     assert len(read(export.sqlite(tmp_path / "x.sqlite")).kernels) == 5
+
+
+def test_what_nccls_ranges_say_of_their_messages_is_read(tmp_path):
+    """An export with `--include-json=true`, of one H200: DDP in a world of one, 8.4 M FP32 parameters, three steps."""
+    file = tmp_path / "nccl_messages.sqlite"
+    file.write_bytes(lzma.decompress((DATA / "nccl_messages.sqlite.xz").read_bytes()))
+    messages = read(file).messages
+    assert messages["bytes"].sum() == 3 * 4 * 8_398_848, "each step sends all gradients once"
+    assert messages["communicator"].tolist() == [0] * len(messages)
+
+
+def test_what_ranges_of_programs_carry_is_not_kept(tmp_path):
+    file = tmp_path / "nccl_messages.sqlite"
+    file.write_bytes(lzma.decompress((DATA / "nccl_messages.sqlite.xz").read_bytes()))
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute('INSERT INTO NVTX_EVENTS (start, eventType, jsonText) VALUES (1, 59, \'{"path": "/x"}\')')
+        connection.commit()
+    scrub(file)
+    with closing(sqlite3.connect(file)) as connection:
+        kept = [text for (text,) in connection.execute("SELECT jsonText FROM NVTX_EVENTS WHERE jsonText NOT NULL")]
+    assert len(kept) == 6 and all(text.startswith('{"NCCL communicator ID"') for text in kept)

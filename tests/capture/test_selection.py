@@ -75,6 +75,17 @@ def test_a_gpu_has_its_operations_and_the_calls_that_launched_them(capture):
     assert not found["missing"] or "launches of" not in str(found["missing"])
 
 
+def test_a_gpu_has_the_ranges_of_the_processes_that_use_it(tmp_path):
+    export = Export()
+    for process in (1, 2):
+        export.gpu(number=process - 1, process=process, device=0)
+        export.push(f"forward of {process}", 0, 500, process=process)
+        export.launch(100, process=process)
+    found = _json(export.sqlite(tmp_path / "x.sqlite"), "--gpu", 1)
+    assert _names(found["ranges"]) == {"forward of 2"}
+    assert found["capture"]["processes"] == [2]
+
+
 def test_a_range_has_what_was_launched_inside_by_its_thread(capture):
     found = _json(capture, "--range", "forward")
     assert _names(found["kernels"]) == {"fwd_0", "fwd_1"}

@@ -206,7 +206,7 @@ def test_a_folder_is_a_table_of_its_captures(folder):
     head, *rows = done.stdout.splitlines()
     assert head.split("  ")[-1] == "source"
     assert [row.rsplit("  ", 1)[1] for row in rows] == ["a b.sqlite", "c.sqlite", "index.sqlite", "tables"]
-    assert "100.0%" in rows[0]
+    assert "100.0%" in rows[0] and "kernels 100%" in rows[0]
     table = _show(folder, "--format", "md").stdout.splitlines()
     assert len(table) == 6 and table[0].startswith("| source |")
     assert len(json.loads(_show(folder, "--format", "json").stdout)) == 4
@@ -314,3 +314,21 @@ def test_busy_shares_are_those_of_the_union():
         plain[low:high] = True
     shares = intervals.busy_shares(start, end, np.arange(0, 1101, 11.0))
     assert shares == pytest.approx(plain.reshape(100, 11).mean(axis=1))
+
+
+def test_times_of_the_host_that_are_sums_over_processes_say_so(tmp_path):
+    export = Export()
+    for process, end in ((1, 500), (2, 800)):
+        export.push("forward", 0, end, process=process)
+        export.launch(100, process=process)
+    summary = summarise(read(export.sqlite(tmp_path / "x.sqlite"), details=False))
+    phases, ranges = summary.sections["phases"], summary.sections["ranges"]
+    assert (phases["host_ns"].tolist(), ranges["host_ns"].tolist()) == ([800], [1300])
+    assert as_text(summary, 20, 120).count("Times on the host are sums over 2 processes") == 2, "of ranges and of calls"
+
+
+def test_times_of_the_host_of_one_process_are_no_sums(tmp_path):
+    export = Export()
+    export.push("forward", 0, 500)
+    export.launch(100)
+    assert "Times on the host" not in as_text(summarise(read(export.sqlite(tmp_path / "x.sqlite"))), 20, 120)

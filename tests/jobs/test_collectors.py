@@ -15,7 +15,7 @@ from tests.jobs.conftest import said_in
 
 def test_a_worker_gets_an_allow_listed_environment():
     environment = {"PATH": "/bin", "HF_TOKEN": "x", "AWS_SECRET_ACCESS_KEY": "y", "USER": "me", "HOME": "/home/me"}
-    assert allowed_environment(environment, Path("/tmp/home"), None) == {
+    assert allowed_environment(environment, Path("/tmp/home"), []) == {
         "PATH": "/bin",
         "HOME": "/tmp/home",
         "TMPDIR": "/tmp/home",
@@ -25,23 +25,24 @@ def test_a_worker_gets_an_allow_listed_environment():
 
 def test_what_one_worker_compiled_the_others_find():
     def folder(environment):
-        return allowed_environment(environment, Path("/tmp/home"), None, "/tmp/shared")["TORCHINDUCTOR_CACHE_DIR"]
+        return allowed_environment(environment, Path("/tmp/home"), [], "/tmp/shared")["TORCHINDUCTOR_CACHE_DIR"]
 
     assert folder({}) == "/tmp/shared"
     assert folder({"TORCHINDUCTOR_CACHE_DIR": "/cache"}) == "/cache"
 
 
 @pytest.mark.parametrize(
-    "visible, gpu, expected", [(None, 1, "1"), ("4,7", 1, "7"), ("GPU-a", 0, "GPU-a"), ("", 0, "0")]
+    "visible, gpus, expected",
+    [(None, [1], "1"), ("4,7", [1], "7"), ("GPU-a", [0], "GPU-a"), ("", [0], "0"), ("4,7,9", [1, 2], "7,9")],
 )
-def test_a_worker_sees_its_gpu_alone(visible, gpu, expected):
+def test_a_worker_sees_its_gpus_alone(visible, gpus, expected):
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert allowed_environment(environment, Path("/tmp"), gpu)["CUDA_VISIBLE_DEVICES"] == expected
+    assert allowed_environment(environment, Path("/tmp"), gpus)["CUDA_VISIBLE_DEVICES"] == expected
 
 
 def test_the_gpus_are_counted_as_the_checks_before_a_sweep_count_them():
     environment = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "1"}
-    assert allowed_environment(environment, Path("/tmp"), 0)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert allowed_environment(environment, Path("/tmp"), [0])["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
 # An nsys that launches, and does `body` for every other command.

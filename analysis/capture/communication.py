@@ -1,0 +1,71 @@
+"""The communication of a capture: its kernels as `analysis.communication` wants them."""
+
+import numpy as np
+import pandas as pd
+
+from analysis import communication
+from analysis.capture.attribution import Attribution
+from analysis.capture.nsys_export import Capture, codes_of
+from analysis.reference import kernel_families
+
+GEMM = "gemm"
+_GRID = ("grid_x", "grid_y", "grid_z")
+
+
+def measure(
+    capture: Capture, attribution: Attribution, gpu: np.ndarray, taxonomy: kernel_families.Taxonomy
+) -> communication.Communication:
+    """What communication costs each GPU of a capture; gpu: number of the GPU of each kernel. A rank is a process on one
+    GPU."""
+    kernels = capture.kernels
+    names = [str(name) for name in kernels["kernel_name"].cat.categories]
+    families = [taxonomy.family(name) for name in names]
+    exchanges = [family == kernel_families.COMMUNICATION for family in families]
+    code = kernels["kernel_name"].cat.codes.to_numpy()
+    if not any(exchanges) or not np.asarray(exchanges)[code].any():
+        return communication.measure(_NOTHING)
+    collectives = np.array([communication.collective_of(n) if is_one else "" for n, is_one in zip(names, exchanges)])
+    grid = [kernels[name] for name in _GRID if name in kernels]
+    kinds = pd.concat([pd.Series(code), *grid, attribution.kernels["phase"].cat.codes], axis=1, ignore_index=True)
+    place = attribution.kernels
+    messages = _messages_of(capture, attribution)
+    rows = pd.DataFrame(
+        {
+            "gpu": gpu,
+            "rank": codes_of(codes_of(kernels["process"].to_numpy())[1] * (int(gpu.max()) + 1) + gpu)[1],
+            "stream": kernels["stream"].to_numpy(),
+            "start_ns": kernels["start_ns"].to_numpy(),
+            "end_ns": kernels["end_ns"].to_numpy(),
+            "launch_ns": np.where(place["api"].to_numpy() >= 0, place["launch_ns"].to_numpy(), -1),
+            "collective": collectives[code],
+            "bytes": messages["bytes"].to_numpy(),
+            "communicator": messages["communicator"].to_numpy(),
+            "is_matmul": np.array([family == GEMM for family in families])[code],
+            "kind": kinds.groupby(list(kinds)).ngroup().to_numpy(),
+        }
+    )
+    return communication.measure(rows)
+
+
+def _messages_of(capture: Capture, attribution: Attribution) -> pd.DataFrame:
+    """Bytes and communicator of the message of each kernel: those of NCCL's range around its launch; -1 where there is
+    none that says them."""
+    ranges, range_id = attribution.ranges, attribution.kernels["range_id"].to_numpy()
+    unknown = pd.DataFrame(-1, index=range(len(range_id)), columns=["bytes", "communicator"])
+    if not len(capture.messages) or not len(ranges):
+        return unknown
+    said = capture.messages.drop_duplicates(["thread", "start_ns"]).set_index(["thread", "start_ns"])
+    inside = range_id >= 0
+    around = ranges.iloc[range_id[inside]]
+    keys = pd.MultiIndex.from_arrays([around["thread"].to_numpy(), around["start_ns"].to_numpy()])
+    unknown.loc[inside] = said[["bytes", "communicator"]].reindex(keys, fill_value=-1).to_numpy()
+    return unknown
+
+
+_NOTHING = pd.DataFrame(
+    {
+        name: []
+        for name in ("gpu", "rank", "stream", "start_ns", "end_ns", "launch_ns", "kind", "bytes", "communicator")
+    },
+    dtype=np.int64,
+).assign(collective="", is_matmul=False)

@@ -1,0 +1,67 @@
+"""What communication costs, in sentences: what of it is waiting, what computation hides, who came last and why."""
+
+import pandas as pd
+
+from analysis.capture.summary import Summary
+from analysis.show.values import brief_time
+from jobs.contract.words import counted
+
+MOST_GPUS = 8
+"""So many GPUs have a sentence each; of more the tables tell."""
+LEAST_SHARE = 0.1
+"""Of the communication kernels' time, that others must have waited for a GPU to be worth a sentence."""
+LEAST_SLOWED = 1.05
+"""By so many times matmuls beside communication must take longer than alone to be worth a sentence."""
+
+
+def sentences(summary: Summary) -> list[str]:
+    """Lines of plain text; none where no kernel communicates."""
+    rows, facts = summary.sections["communication"], summary.capture
+    if not len(rows):
+        return []
+    shown = rows if len(rows) <= MOST_GPUS else rows.nlargest(MOST_GPUS, "exposed_ns").sort_index()
+    lines = [_of_gpu(row) for _, row in shown.iterrows()]
+    if because := facts["no_waiting_because"]:
+        return [*lines, f"How much of communication is waiting is not known: {because}"]
+    lines += [line for _, row in shown.iterrows() if (line := _of_last(row))]
+    lines += [line for _, row in shown.iterrows() if (line := _of_matmuls(row))]
+    if facts["ranks_apart_ns"] is not None:
+        ranks = counted(facts["communication_ranks"], "rank")
+        lines.append(
+            f"The clocks agree: the same collectives end within {brief_time(facts['ranks_apart_ns'])} of one another "
+            f"on {ranks}, in the median"
+        )
+    return lines
+
+
+def _of_gpu(row: pd.Series) -> str:
+    line = f"GPU {row['gpu']}: communication {brief_time(row['kernel_ns'])} in {counted(int(row['calls']), 'kernel')}"
+    if not pd.isna(row["waiting_ns"]):
+        line += f", {brief_time(row['waiting_ns'])} of it waiting for other ranks, {brief_time(row['transfer_ns'])} "
+        line += "transfer"
+    line += f"; computation hides {brief_time(row['hidden_ns'])}, and {brief_time(row['exposed_ns'])} is exposed"
+    if not pd.isna(row["exposed_waiting_ns"]):
+        line += f" ({brief_time(row['exposed_waiting_ns'])} waiting)"
+    return line
+
+
+def _of_last(row: pd.Series) -> str:
+    """Of a GPU that others waited for long enough, what it did meanwhile."""
+    kept = row["kept_waiting_ns"]
+    if pd.isna(kept) or kept < LEAST_SHARE * row["kernel_ns"] or not kept:
+        return ""
+    computing, late = row["kept_computing_ns"], row["kept_late_ns"]
+    parts = {f"it computed {brief_time(computing)}": computing}
+    parts |= {f"for {brief_time(late)} it idled because its host had not launched the collective yet": late}
+    said = ", and ".join(text for text, time in sorted(parts.items(), key=lambda part: -part[1]) if time)
+    return f"Others waited {brief_time(kept)} for GPU {row['gpu']}" + f"; meanwhile {said}" * bool(said)
+
+
+def _of_matmuls(row: pd.Series) -> str:
+    if not row["alone_ns"] or row["beside_ns"] < LEAST_SLOWED * row["alone_ns"]:
+        return ""
+    times, alone = row["beside_ns"] / row["alone_ns"], brief_time(row["alone_ns"])
+    return (
+        f"GPU {row['gpu']}: matmuls beside communication take {times:.2f} times as long as the same kernels alone "
+        f"({brief_time(row['beside_ns'])} against {alone})"
+    )

@@ -1,0 +1,66 @@
+"""Several GPUs that step together: torch's own DistributedDataParallel and fully_shard."""
+
+from collections.abc import Iterator
+from math import ceil
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, distributed, nn
+
+
+class Place(NamedTuple):
+    """Which of several ranks this process is, and where they meet (host:port)."""
+
+    rank: int = 0
+    num_ranks: int = 1
+    meeting: str = ""
+
+
+def join(place: Place, device: torch.device) -> None:
+    """Meet the other ranks, once for all runs of this process. Raises what torch raises."""
+    if place.num_ranks == 1 or distributed.is_initialized():
+        return
+    distributed.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        init_method=f"tcp://{place.meeting}",
+        rank=place.rank,
+        world_size=place.num_ranks,
+        device_id=device if device.type == "cuda" else None,
+    )
+
+
+def parallelise(model: nn.Module, how: str, device: torch.device) -> nn.Module:
+    """The model as its ranks run it together: with DDP each has all of it, with FSDP a part of each parameter."""
+    if how == "ddp":
+        return nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
+    if how == "fsdp":
+        from torch.distributed.fsdp import fully_shard
+
+        for layer in layers_of(model):
+            fully_shard(layer)
+        fully_shard(model)
+    return model
+
+
+def layers_of(model: nn.Module) -> Iterator[nn.Module]:
+    """What is gathered as a unit: the layers of each list of modules of one class, the outermost lists first met."""
+    inside: set[nn.Module] = set()
+    for module in model.modules():
+        if module in inside or not isinstance(module, nn.ModuleList) or len({type(part) for part in module}) != 1:
+            continue
+        for layer in module:
+            inside.update(layer.modules())
+            yield layer
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor that is shared among several; any other tensor itself."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def agree_on_steps(at_least_s: float, step_ns: float, device: torch.device) -> int:
+    """How many steps take so long at least, the same number for all ranks: each waits for the others in every step."""
+    steps = torch.tensor([max(1, ceil(at_least_s * 1e9 / step_ns))], device=device)
+    if distributed.is_initialized():
+        distributed.all_reduce(steps, distributed.ReduceOp.MAX)
+    return int(steps.item())

@@ -1,0 +1,164 @@
+"""Runs of several GPUs, with two processes on the CPU: what a sweep plans, what the ranks measure together, and how a
+run ends of which one rank does not."""
+
+import os
+import signal
+
+import pytest
+
+from analysis.recording import store
+from analysis.recording.ingest import ingest
+from jobs.contract.axes import Run
+from jobs.executor.collectors import Timer
+from jobs.executor.failures import RunFailed
+from jobs.executor.worker_process import processes_with
+from jobs.sweep.plan import Sweep, SweepError, load_sweep
+from jobs.worker.parallel import layers_of
+from jobs.worker.ranks import together
+from jobs.workloads.transformer.build import build
+from tests.jobs.conftest import jobs
+
+AXES = {"name": "several", "size": ["small"], "context_length": [128], "mode": ["train_step"]}
+TINY = """name: several
+custom_sizes: {tiny: {d_model: 16, d_ff: 32, num_layers: 2, num_heads: 2}}
+size: [tiny]
+context_length: [8]
+mode: [train_step]
+gpus: [1, 2]
+parallel: [none, ddp, fsdp]
+processes: 1
+warmup_steps: 2
+measured_steps: 2
+profiled_steps: 0
+"""
+
+
+def sweep_of(**changes) -> Sweep:
+    return Sweep.model_validate(AXES | changes)
+
+
+def test_one_gpu_goes_alone_and_several_share_the_work_each_way():
+    runs = sweep_of(gpus=[1, 2, 4], parallel=["none", "ddp", "fsdp"]).runs
+    ways = {(n, way) for n in (2, 4) for way in ("ddp", "fsdp")}
+    assert {(run.gpus, run.parallel) for run in runs} == {(1, "none"), *ways} and len(runs) == 5
+    assert all(run.run_id.endswith(f"-{run.gpus}gpus-{run.parallel}") == (run.gpus > 1) for run in runs)
+
+
+@pytest.mark.parametrize("scaling, batches", [("weak", {1: 8, 2: 8, 4: 8}), ("strong", {1: 8, 2: 4, 4: 2})])
+def test_the_batch_is_that_of_each_gpu_or_divided_among_them(scaling, batches):
+    runs = sweep_of(gpus=[1, 2, 4], parallel=["none", "ddp"], batch_size=8, scaling=scaling).runs
+    assert {run.gpus: run.batch_size for run in runs} == batches
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"gpus": [2]}, "gpus: 2 need parallel"),
+        ({"parallel": ["ddp"]}, "parallel: ddp is for several GPUs"),
+        ({"gpus": [1, 2], "parallel": ["ddp"]}, "gpus: 1 needs none"),
+        ({"gpus": [3], "parallel": ["ddp"], "scaling": "strong"}, "4 cannot be divided among 3 GPUs"),
+        ({"gpus": [0], "parallel": ["none"]}, "greater than or equal to 1"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path, changes, said):
+    file = tmp_path / "sweep.yaml"
+    file.write_text("\n".join(f"{key}: {value}" for key, value in (AXES | changes).items()).replace("'", ""))
+    with pytest.raises(SweepError, match=said):
+        load_sweep(file)
+
+
+def test_of_several_gpus_no_memory_is_predicted(tmp_path):
+    file = tmp_path / "sweep.yaml"
+    file.write_text(TINY)
+    lines = jobs("plan", "--sweep", file, "--memory").stdout.splitlines()
+    assert [line.split()[3] for line in lines[1:4]] == ["0.7", "n/a", "n/a"]
+
+
+def test_what_ranks_measured_is_one_answer_whose_rows_say_their_rank():
+    def measured(wall_ns: int, build: float) -> dict:
+        rows = {"steps": [{"step": 0, "wall_ns": wall_ns}], "memory": [], "figures": [], "module_memory": []}
+        return {"event": "measured", "settings": {"num_parameters": 5}, "seconds": {"build": build}} | rows
+
+    answer = together([measured(10, 1.0), measured(20, 3.0)])
+    assert answer["steps"] == [{"rank": 0, "step": 0, "wall_ns": 10}, {"rank": 1, "step": 0, "wall_ns": 20}]
+    assert (answer["seconds"], answer["settings"]) == ({"build": 3.0}, {"num_parameters": 5})
+
+
+def test_fsdp_gathers_a_layer_at_a_time():
+    import torch
+
+    run = {"d_model": 16, "d_ff": 32, "num_layers": 3, "num_heads": 2, "vocab_size": 64, "context_length": 8}
+    model, *_ = build(run | {"batch_size": 1, "attention": "naive"}, torch.device("cpu"))
+    layers = list(layers_of(model))
+    assert len(layers) == 3 and len({type(layer) for layer in layers}) == 1
+
+
+@pytest.mark.long
+def test_a_sweep_of_one_and_two_gpus_is_one_recording_with_ranks(tmp_path):
+    file = tmp_path / "sweep.yaml"
+    file.write_text(TINY)
+    ran = jobs("run", "--sweep", file, "--results", tmp_path / "results", "--device", "cpu")
+    assert ran.returncode == 0, ran.stderr
+    ingest(tmp_path / "results" / "several", tmp_path / "recording")
+    recording = store.load(tmp_path / "recording")
+    steps = recording.steps.astype({"run_id": str})
+    ranks = steps.groupby("run_id")["rank"].unique().map(sorted).map(list)
+    assert sorted(ranks.tolist()) == [[0], [0, 1], [0, 1]]
+    shape = recording.runs.set_index("parallel")[["gpus", "num_parameters", "batch_size"]]
+    assert shape.loc["fsdp"].tolist() == [2, *shape.loc["none"].tolist()[1:]], "a model is as large in parts"
+    assert (steps.groupby(["run_id", "rank"])["step"].nunique() == 2).all()
+
+
+def run_of_two(**changes) -> Run:
+    sizes = {"d_model": 16, "d_ff": 32, "num_layers": 2, "num_heads": 2, "vocab_size": 64}
+    axes = {"size": "tiny", "context_length": 8, "mode": "train_step", "precision": "fp32", "attention": "naive"}
+    return Run.model_validate(sizes | axes | {"gpus": 2, "parallel": "ddp"} | changes)
+
+
+def pid_of_rank(timer: Timer, rank: int) -> int:
+    for pid in processes_with("TMPDIR", str(timer.running.home)):
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            if f"--rank\0{rank}\0".encode() in file.read():
+                return pid
+    raise AssertionError(f"rank {rank} does not run")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "sent, status, said, timeout_s",
+    [(signal.SIGKILL, "machine", "killed", 120), (signal.SIGSTOP, "timeout", "no answer within", 30)],
+)
+def test_a_rank_that_is_killed_or_stalls_ends_the_run_and_leaves_no_process(tmp_path, sent, status, said, timeout_s):
+    timer = Timer("cpu", (), 2)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    options = {"warmup_steps": 2, "steps": 2, "folder": folder}
+    try:
+        timer.measure(run_of_two(), timeout_s=120, **options)
+        home = str(timer.running.home)
+
+        def harm(event: str) -> None:
+            if event == "ready":
+                os.kill(pid_of_rank(timer, 1), sent)
+
+        with pytest.raises(RunFailed, match=said) as failed:
+            timer.measure(run_of_two(), timeout_s=timeout_s, between=harm, **options)
+        assert failed.value.status == status
+        assert processes_with("TMPDIR", home) == []
+        measured = timer.measure(run_of_two(), timeout_s=120, **options)  # the sweep goes on
+        assert {row["rank"] for row in measured["steps"]} == {0, 1}
+    finally:
+        timer.stop()
+
+
+@pytest.mark.long
+def test_a_rank_that_fails_says_which_it_is(tmp_path):
+    timer = Timer("cpu", (), 2)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    try:
+        with pytest.raises(RunFailed, match=r"rank [01]: "):
+            run = run_of_two(num_heads=3)  # d_model is no multiple of it
+            timer.measure(run, warmup_steps=2, steps=2, folder=folder, timeout_s=120)
+    finally:
+        timer.stop()

@@ -1,0 +1,152 @@
+"""What of communication between GPUs is waiting, what is hidden, and when nothing can be said."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import communication
+from analysis.communication import bus_factor, collective_of, measure
+
+COMPUTE = ""
+
+
+def kernels(*rows: tuple, **more) -> pd.DataFrame:
+    """Rows of (gpu, collective, start, end), in units of 1 ms; a rank for each GPU."""
+    frame = pd.DataFrame(rows, columns=["gpu", "collective", "start_ns", "end_ns"])
+    frame[["start_ns", "end_ns"]] = (frame[["start_ns", "end_ns"]] * 1_000_000).astype("int64")
+    of_all = {
+        "rank": frame["gpu"],
+        "stream": 7,
+        "launch_ns": -1,
+        "bytes": -1,
+        "communicator": -1,
+        "is_matmul": False,
+        "kind": 0,
+    } | more
+    frame = frame.assign(**of_all)
+    frame["is_matmul"] &= frame["collective"] == COMPUTE
+    return frame.sort_values("start_ns", kind="stable", ignore_index=True)
+
+
+def of_gpu(measured: communication.Communication, gpu: int) -> pd.Series:
+    return measured.of_gpus.set_index("gpu").loc[gpu]
+
+
+def ms(value) -> float:
+    return float(value) / 1e6
+
+
+def test_the_wait_for_the_last_rank_is_no_transfer():
+    measured = measure(kernels((0, "AllReduce", 0, 10), (1, "AllReduce", 7, 10)))
+    early, late = of_gpu(measured, 0), of_gpu(measured, 1)
+    assert [ms(early[name]) for name in ("kernel_ns", "waiting_ns", "transfer_ns")] == [10, 7, 3]
+    assert [ms(late[name]) for name in ("kernel_ns", "waiting_ns", "transfer_ns")] == [3, 0, 3]
+    assert [ms(late["kept_waiting_ns"]), ms(early["kept_waiting_ns"])] == [7, 0]
+
+
+def test_computation_on_the_same_gpu_hides_communication():
+    measured = measure(
+        kernels((0, "AllReduce", 0, 10), (1, "AllReduce", 0, 10), (0, COMPUTE, 2, 6), (1, COMPUTE, 20, 30))
+    )
+    assert [ms(of_gpu(measured, 0)[name]) for name in ("hidden_ns", "exposed_ns")] == [4, 6]
+    assert [ms(of_gpu(measured, 1)[name]) for name in ("hidden_ns", "exposed_ns")] == [0, 10]
+
+
+def test_of_exposed_communication_the_part_is_known_in_which_it_only_waits():
+    """GPU 0 waits from 0 to 6, of which 0 to 2 is hidden, and transfers from 6 to 10, of which 8 to 10 is."""
+    measured = measure(
+        kernels((0, "AllReduce", 0, 10), (1, "AllReduce", 6, 10), (0, COMPUTE, 0, 2), (0, COMPUTE, 8, 10))
+    )
+    row = of_gpu(measured, 0)
+    assert [ms(row[name]) for name in ("exposed_ns", "exposed_waiting_ns")] == [6, 4]
+
+
+def test_what_the_last_rank_did_meanwhile_is_said():
+    """It computed from 1 to 4, and its host launched the collective at 6: it idled for it from 0 to 1 and 4 to 6."""
+    frame = kernels((0, "AllReduce", 0, 10), (1, COMPUTE, 1, 4), (1, "AllReduce", 7, 10))
+    frame.loc[(frame["gpu"] == 1) & (frame["collective"] != ""), "launch_ns"] = 6_000_000
+    row = of_gpu(measure(frame), 1)
+    assert [ms(row[name]) for name in ("kept_waiting_ns", "kept_computing_ns", "kept_late_ns")] == [7, 3, 3]
+
+
+def test_kernels_of_several_ranks_meet_in_their_order():
+    measured = measure(
+        kernels(
+            *((0, "AllReduce", start, start + 5) for start in (0, 10)),
+            *((1, "AllReduce", start, end) for start, end in ((4, 5), (13, 15))),
+            *((gpu, "AllGather", 20, 21) for gpu in (0, 1)),
+        )
+    )
+    table = measured.collectives.set_index(["gpu", "collective"])
+    assert ms(table.loc[(0, "AllReduce"), "waiting_ns"]) == 4 + 3
+    assert ms(table.loc[(0, "AllGather"), "waiting_ns"]) == 0
+
+
+@pytest.mark.parametrize(
+    "rows, why",
+    [
+        ([(0, "AllReduce", 0, 1)], "one rank only"),
+        ([(0, "AllReduce", 0, 1), (1, "AllReduce", 0, 1), (0, "AllReduce", 2, 3)], "different numbers of AllReduce"),
+        ([(0, "AllReduce", 0, 5), (1, "AllReduce", 0, 6)], "clocks differ too much"),
+        ([(0, "SendRecv", 0, 1), (1, "SendRecv", 0, 1)], "which ranks exchange data"),
+        (
+            [(gpu, "AllReduce", 9 * gpu, 9 * gpu + 0.01) for gpu in (0, 1)]
+            + [(gpu, "AllReduce", start, start + 1) for gpu in (0, 1) for start in (20, 30, 40)],
+            "not the same ones",
+        ),
+    ],
+)
+def test_where_kernels_cannot_be_matched_it_is_said_why(rows, why):
+    measured = measure(kernels(*rows))
+    assert why in measured.why_not
+    assert measured.of_gpus["waiting_ns"].isna().all() and measured.of_gpus["kernel_ns"].notna().all()
+
+
+def test_several_groups_of_more_than_two_ranks_are_not_guessed():
+    rows = [(gpu, "AllReduce", start, start + 1) for gpu in range(4) for start in (0, 5)]
+    frame = kernels(*rows)
+    assert measure(frame).why_not == ""
+    frame["stream"] = np.where(frame["start_ns"] == 0, 7, 8)
+    assert "several groups of ranks" in measure(frame).why_not
+
+
+def test_bytes_and_transfer_give_the_rate_of_a_link():
+    """An all-reduce of n ranks sends and receives 2(n-1)/n of its message over each link."""
+    frame = kernels((0, "AllReduce", 0, 10), (1, "AllReduce", 8, 10), bytes=4_000_000)
+    rate = measure(frame).collectives.set_index("gpu")["bus_bytes_per_s"]
+    assert rate.tolist() == [4e6 * 1 / 2e-3] * 2
+    assert [bus_factor(name, 4) for name in ("AllReduce", "AllGather", "Broadcast", "SendRecv")] == [1.5, 3.0, 1, None]
+
+
+def test_matmuls_beside_communication_are_held_against_the_same_ones_alone():
+    alone = [(0, COMPUTE, start, start + 1) for start in (0, 2, 4)]
+    rows = [*alone, (0, COMPUTE, 10, 12), (0, "AllReduce", 10, 13), (1, "AllReduce", 10, 13)]
+    row = of_gpu(measure(kernels(*rows, is_matmul=True)), 0)
+    assert [ms(row[name]) for name in ("beside_ns", "alone_ns")] == [2, 1]
+
+
+def test_a_name_that_stands_for_matmuls_of_several_sizes_is_held_against_nothing():
+    alone = [(0, COMPUTE, start, start + length) for start, length in ((0, 1), (2, 3), (6, 1))]
+    rows = [*alone, (0, COMPUTE, 10, 12), (0, "AllReduce", 10, 13), (1, "AllReduce", 10, 13)]
+    row = of_gpu(measure(kernels(*rows, is_matmul=True)), 0)
+    assert [row[name] for name in ("beside_ns", "alone_ns")] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "name, collective",
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)", "AllReduce"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096>)", "ReduceScatter"),
+        ("ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)", "AllGather"),
+        ("ncclSymkDevKernel_AllGather_ST(ncclSymkDevWorkArgs)", "AllGather"),
+        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)", "SendRecv"),
+        ("void nvshmem_alltoall<float>(float*)", "other"),
+    ],
+)
+def test_a_kernels_name_tells_the_collective(name, collective):
+    assert collective_of(name) == collective
+
+
+def test_no_communication_is_no_row():
+    measured = measure(kernels((0, COMPUTE, 0, 1)))
+    assert not len(measured.of_gpus) and not len(measured.collectives)
