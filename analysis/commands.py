@@ -296,7 +296,7 @@ def predict(
         Path | None, typer.Option(metavar="FILE", help="Keep the predictions there; the file must be new.")
     ] = None,
 ) -> None:
-    """Predict the step of recorded runs with TF32, BF16, fused attention or AdamW, and of scripts compiled, too.
+    """Predict a step of recorded runs with a change, such as BF16, fused attention, CUDA graphs or a larger batch.
 
     Exit code: 0, or 2 where nothing can be predicted of this recording.
     """

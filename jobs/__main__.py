@@ -24,7 +24,7 @@ COMMANDS = {
     ),
     "predict": (
         "analysis.commands:predict",
-        "Predict the step of recorded runs with TF32, BF16, fused attention or AdamW, and of scripts compiled, too.",
+        "Predict a step of recorded runs with a change, such as BF16, fused attention, CUDA graphs or a larger batch.",
     ),
     "profile": (
         "jobs.profile:profile",

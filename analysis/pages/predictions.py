@@ -11,7 +11,7 @@ TARGETS = {"median": 0.08, "high": 0.20, "inside": 0.80, "abstained": 1 / 3}
 """What the predictions are to reach: median and 90th percentile of the error, part of the intervals that hold the
 measured step, part that may abstain."""
 LABELS = {"tf32": "TF32", "bf16": "BF16", "fused_attention": "fused attention", "fused_adamw": "fused AdamW"}
-LABELS |= {"compile": "torch.compile", "cuda_graphs": "CUDA graphs"}
+LABELS |= {"compile": "torch.compile", "cuda_graphs": "CUDA graphs", "larger_batch": "larger batch"}
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 CASE = (
     Column("changes", "change"),
@@ -111,13 +111,16 @@ def _by_change(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _tests(rows: pd.DataFrame) -> list[dict]:
-    """As of `_facts`, of the predictions from each recording, and of those of scripts, in the order they were made."""
-    groups = [(source, part) for source, part in rows.groupby("source", sort=False)]
-    named = enumerate((part for source, part in groups if source), start=1)
+    """As of `_facts`, of the predictions of sweeps that were made on one day, and of those of scripts, in the order
+    they were made."""
+    is_script = rows["source"] == ""
+    days = rows["made_at"].dt.date.where(~is_script, "")
+    groups = [(day, part) for day, part in rows.groupby(days, sort=False)]
+    named = enumerate((part for day, part in groups if day), start=1)
     tests = [
         (f"{ORDINALS[place - 1]} test" if place <= len(ORDINALS) else f"test {place}", part) for place, part in named
     ]
-    tests += [("scripts of others", part) for source, part in groups if not source]
+    tests += [("scripts of others", part) for day, part in groups if not day]
     return [{"test": name, **_facts(part), "by_limit": _tested_by_limit(part)} for name, part in tests]
 
 

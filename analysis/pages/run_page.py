@@ -383,10 +383,10 @@ def _what_first(advised: pd.DataFrame, predicted: pd.DataFrame) -> list[dict]:
             "do": row["do"],
             "reason": "",
             "step_ns": row["baseline_ns"],
-            "gain_ns": row["baseline_ns"] - row["step_ns"],
-            "least_ns": row["baseline_ns"] - row["high_ns"],
-            "most_ns": row["baseline_ns"] - row["low_ns"],
-            "ceiling_ns": row["baseline_ns"] - row["ceiling_ns"],
+            "gain_ns": row["baseline_ns"] - row["step_ns"] / row["work"],
+            "least_ns": row["baseline_ns"] - row["high_ns"] / row["work"],
+            "most_ns": row["baseline_ns"] - row["low_ns"] / row["work"],
+            "ceiling_ns": row["baseline_ns"] - row["ceiling_ns"] / row["work"],
         }
         if gain["least_ns"] > 0:
             gains.append(gain)

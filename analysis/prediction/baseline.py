@@ -23,6 +23,7 @@ class Tables(Protocol):
     steps: pd.DataFrame
     kernels: pd.DataFrame
     memops: pd.DataFrame
+    api: pd.DataFrame
 
 
 @dataclass(frozen=True, kw_only=True)

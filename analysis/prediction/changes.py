@@ -1,8 +1,9 @@
 """The changes that can be predicted: what each assumes, when it has nothing to say, and what it does to the operations
 of a step. A set of changes is applied one after the other to one table of operations; gains are never added."""
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -12,6 +13,7 @@ from analysis.prediction.baseline import ATTENTION, GEMM, REST, Baseline
 from analysis.prediction.rates import Rates
 from analysis.reference import flops
 from jobs.contract import ranges
+from jobs.contract.changes import CHOICES, LABELS
 
 EAGER = ("attention_scores", "softmax", "attention_output")
 """What fused attention replaces."""
@@ -23,6 +25,14 @@ PASSES = {ranges.FORWARD: 1, ranges.BACKWARD: 2}
 """Matmuls of a phase for each matmul of forward."""
 OWN_ADAMW_KERNELS = 8
 """Kernels of reference AdamW for each tensor of parameters."""
+FUSED_IN = {"fp32": "fused_attention_fp32", "bf16": "fused_attention"}
+"""What the rates call fused attention in a precision."""
+TIMES_BATCH = 2
+"""How many times as large a larger batch is."""
+STATE_BYTES = 16
+"""For each parameter: it, its gradient and AdamW's two averages in FP32. All else in a peak grows with the batch."""
+MOST_MEMORY = 0.9
+"""Part of the GPU's memory that a step may be predicted to need."""
 
 
 class Abstains(ValueError):
@@ -31,17 +41,20 @@ class Abstains(ValueError):
 
 @dataclass(frozen=True)
 class State:
-    """A step as it would be: run and parts as in `Baseline`; touched: the phases that a change touches."""
+    """A step as it would be: run and parts as in `Baseline`; touched: the phases that a change touches; work: its
+    tokens over those of the baseline's step."""
 
     run: Mapping[str, Any]
     parts: pd.DataFrame
     touched: frozenset[str] = frozenset()
+    work: float = 1.0
 
 
 @dataclass(frozen=True)
 class Change:
-    """name: as the user says it. sets: the axes of a run that it changes. assumes: one line each. touches: whether it
-    changes a group of operations (phase, leaf, kind), which the ceiling then counts as free."""
+    """name: as the user says it. sets: the axes of a run that it changes; those of `scales` it makes so many times as
+    large. assumes: one line each. touches: whether it changes a group of operations (phase, leaf, kind), which the
+    ceiling then counts as free."""
 
     name: str
     label: str
@@ -49,11 +62,16 @@ class Change:
     assumes: tuple[str, ...]
     apply: Callable[[State, Rates], State]
     touches: Callable[[str, str, str], bool]
+    scales: Mapping[str, int] = field(default_factory=dict)
 
     def __call__(self, state: State, rates: Rates) -> State:
-        if all(str(state.run.get(axis)) == value for axis, value in self.sets.items()):
+        if self.sets and all(str(state.run.get(axis)) == value for axis, value in self.sets.items()):
             raise Abstains(f"the run has {self.label} already")
         return self.apply(state, rates)
+
+    def settings(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        """The axes that it changes of this run, with their new values."""
+        return {**self.sets, **{axis: times * int(run[axis]) for axis, times in self.scales.items()}}
 
 
 def features(run: Mapping[str, Any], rates: Rates, phase: str, leaf: str, kind: str, before: Any) -> list[float]:
@@ -150,28 +168,37 @@ def changed(name: str, state: State, rates: Rates, lost: tuple[str, ...] = ()) -
 def _fuse_attention(state: State, rates: Rates) -> State:
     need_modules(state)
     precision = str(state.run["precision"])
-    if precision != "bf16":
+    if precision not in FUSED_IN:
         raise Abstains(f"no recorded pair tells what fused attention gives in {precision.upper()}")
     if str(state.run["attention"]) != "naive":
         raise Abstains("its attention is fused already")
+    name = FUSED_IN[precision]
     run = dict(state.run) | {"attention": "sdpa"}
-    after = changed("fused_attention", replace(state, run=run), rates, lost=EAGER)
-    shape, layers = run_grid.shape_of(run), int(run["num_layers"])
-    rows = []
+    after = changed(name, replace(state, run=run), rates, lost=EAGER)
+    layers, rows = int(run["num_layers"]), []
     for phase in sorted(set(after.parts["phase"]) & set(PASSES)):
-        work = layers * PASSES[phase] * flops.fused_attention(shape).flops / rates.peaks["gemm_bf16"] * 1e9
-        bytes_ns = layers * shape.num_tokens * shape.d_model * flops.FP32_BYTES / (rates.peaks["copy"] / 1e9)
-        key = f"fused_attention/{phase}/{FUSED}/{ATTENTION}"
+        key = f"{name}/{phase}/{FUSED}/{ATTENTION}"
+        if key not in rates.times:
+            raise Abstains(f"no recorded pair of another size tells what fused attention gives in {precision.upper()}")
         rows.append(
             {
                 "phase": phase,
                 "leaf": FUSED,
                 "kind": ATTENTION,
                 "launches": layers * rates.launches[key],
-                "time_ns": rates.time_ns(key, [0.0, work, 0.0, bytes_ns, 1e3 * layers]),
+                "time_ns": rates.time_ns(key, fused_features(run, rates, phase)),
             }
         )
     return replace(after, parts=pd.concat([after.parts, pd.DataFrame(rows)], ignore_index=True))
+
+
+def fused_features(run: Mapping[str, Any], rates: Rates, phase: str) -> list[float]:
+    """As of `features`, of the kernels of fused attention."""
+    shape, layers = run_grid.shape_of(run), int(run["num_layers"])
+    peak = rates.peaks[f"gemm_{run['precision']}"]
+    work = layers * PASSES[phase] * flops.fused_attention(shape).flops / peak * 1e9
+    bytes_ns = layers * shape.num_tokens * shape.d_model * flops.FP32_BYTES / (rates.peaks["copy"] / 1e9)
+    return [0.0, work, 0.0, bytes_ns, 1e3 * layers]
 
 
 def _fuse_adamw(state: State, rates: Rates) -> State:
@@ -192,7 +219,56 @@ def _fuse_adamw(state: State, rates: Rates) -> State:
     }
     parts = pd.concat([state.parts[~optimizer], pd.DataFrame([fused])], ignore_index=True)
     run = dict(state.run) | {"optimizer": "fused"}
-    return State(run=run, parts=parts, touched=state.touched | {ranges.OPTIMIZER})
+    return replace(state, run=run, parts=parts, touched=state.touched | {ranges.OPTIMIZER})
+
+
+def _enlarge_batch(state: State, rates: Rates) -> State:
+    need_modules(state)
+    run = dict(state.run) | {"batch_size": TIMES_BATCH * int(state.run["batch_size"])}
+    need_memory(run)
+    name = f"larger_batch_{run['precision']}"
+    passes = state.parts[state.parts["phase"].isin(PASSES) & state.parts["kind"].isin([GEMM, ATTENTION])]
+    for row in passes.to_dict("records"):
+        if key_of(name, row["phase"], row["leaf"], row["kind"]) not in rates.times:
+            raise Abstains(f"no recorded pair tells how {row['leaf']} grows with the batch in this precision")
+    return replace(changed(name, replace(state, run=run), rates), work=state.work * TIMES_BATCH)
+
+
+def need_memory(run: Mapping[str, Any]) -> None:
+    """run: with the larger batch, and the peak of the one that was measured. Raises Abstains."""
+    known = [run.get(name) for name in ("peak_memory_bytes", "gpu_memory_bytes")]
+    peak, gpu = (math.nan if fact is None or pd.isna(fact) else float(fact) for fact in known)
+    if math.isnan(peak + gpu):
+        raise Abstains("it is not known how much memory is left")
+    kept = STATE_BYTES * int(run["num_parameters"])
+    needed = kept + TIMES_BATCH * max(peak - kept, 0.0)
+    if needed > MOST_MEMORY * gpu:
+        raise Abstains(f"it would need about {needed / 2**30:.0f} GiB of the GPU's {gpu / 2**30:.0f}")
+
+
+def _compile(name: str, value: str) -> Callable[[State, Rates], State]:
+    def apply(state: State, rates: Rates) -> State:
+        need_reference(state)
+        if str(state.run["compile"]) != "off":
+            raise Abstains("it is compiled already")
+        if (str(state.run["precision"]), str(state.run["attention"])) != ("bf16", "sdpa"):
+            raise Abstains("the recorded pairs are of BF16 with fused attention")
+        if str(state.run["mode"]) != "train_step":
+            raise Abstains("the recorded pairs are of training steps")
+        of_model = state.parts["phase"].isin(PASSES)
+        rows = []
+        for (phase, kind), group in state.parts[of_model].groupby(["phase", "kind"]):
+            key = f"{name}/{phase}//{kind}"
+            if key not in rates.times:
+                raise Abstains("no recorded pair of another size tells what compiling gives")
+            time_ns, launches = (float(group[column].sum()) for column in ("time_ns", "launches"))
+            row = {"phase": phase, "leaf": "", "kind": kind, "launches": rates.launches[key] * launches}
+            rows.append(row | {"time_ns": rates.time_ns(key, [time_ns])})
+        parts = pd.concat([state.parts[~of_model], pd.DataFrame(rows)], ignore_index=True)
+        run = dict(state.run) | {"compile": value}
+        return replace(state, run=run, parts=parts, touched=state.touched | {*PASSES})
+
+    return apply
 
 
 CHANGES = {
@@ -233,13 +309,47 @@ CHANGES = {
             _fuse_adamw,
             lambda phase, leaf, kind: phase == ranges.OPTIMIZER,
         ),
+        Change(
+            "larger_batch",
+            "a larger batch",
+            {},
+            (
+                "twice the sequences: each kernel takes as much longer as with twice the tokens in recorded runs",
+                "the host launches as many, and the optimizer does not see the batch",
+            ),
+            _enlarge_batch,
+            lambda phase, leaf, kind: phase in PASSES,
+            scales={"batch_size": TIMES_BATCH},
+        ),
+        *(
+            Change(
+                name,
+                label,
+                {"compile": value},
+                ("kernels between matmuls are fused, as many and as fast as in recorded pairs", host),
+                _compile(name, value),
+                lambda phase, leaf, kind: phase in PASSES and kind != ATTENTION,
+            )
+            for name, label, value, host in (
+                ("compile", "torch.compile", "default", "a launch costs the host what it cost in compiled runs"),
+                (
+                    "cuda_graphs",
+                    "CUDA graphs",
+                    "cudagraphs",
+                    "an operation of a graph costs the host what it cost in recorded graphs",
+                ),
+            )
+        ),
     )
 }
 """By name, in the order in which a set of them is applied."""
+_LADDER = ("bf16", "fused_attention", "fused_adamw")
 USUAL = (
     *((name,) for name in CHANGES),
     ("bf16", "fused_attention"),
-    ("bf16", "fused_attention", "fused_adamw"),
+    _LADDER,
+    (*_LADDER, "compile"),
+    (*_LADDER, "cuda_graphs"),
 )
 """The sets of changes that are predicted where none is named."""
 
@@ -249,12 +359,15 @@ def in_order(names: Any) -> list[Change]:
     other."""
     asked = dict.fromkeys(names)
     for name in asked:
-        if name not in CHANGES:
+        if name not in LABELS:
             raise Abstains(f"no change is called {name}: choose of {', '.join(CHANGES)}")
+        if name not in CHANGES:
+            raise Abstains(f"no model says what {LABELS[name]} would give in a sweep: choose of {', '.join(CHANGES)}")
     if not asked:
         raise Abstains("no change was named")
-    if {"tf32", "bf16"} <= set(asked):
-        raise Abstains("tf32 and bf16 are one choice: leave one out")
+    for first, second in CHOICES:
+        if {first, second} <= set(asked):
+            raise Abstains(f"{first} and {second} are one choice: leave one out")
     return [change for name, change in CHANGES.items() if name in asked]
 
 

@@ -103,10 +103,13 @@ def advice(said: Sequence[Prediction | Abstention], of: str) -> list[str]:
         return ["what to change first: nothing of this, no gain is certain enough"]
     lines = []
     for place, prediction in enumerate(ranked, start=1):
-        least, most = (prediction.baseline_ns - time_ns for time_ns in (prediction.high_ns, prediction.low_ns))
         record = track_record.sentence(prediction.changes, of)
-        gain = f"{(prediction.baseline_ns - prediction.step_ns) / 1e6:.2f} ms"
-        span = f"{least / 1e6:.2f} to {most / 1e6:.2f}"
+        saved, least, most = (
+            f"{prediction.saved_ns(time_ns) / 1e6:.2f}"
+            for time_ns in (prediction.step_ns, prediction.high_ns, prediction.low_ns)
+        )
+        gain = f"{saved} ms" + (" for as many tokens" if prediction.work > 1 else "")
+        span = f"{least} to {most}"
         lines.append(f"  {place}. {','.join(prediction.changes)} to save {gain} ({span}); track record: {record}")
     return ["what to change first, expected:", *lines]
 
@@ -118,6 +121,9 @@ def as_line(said: Prediction | Abstention) -> str:
         return f"{names}: no prediction, {said.reason}"
     times_ns = (said.step_ns, said.low_ns, said.high_ns, said.ceiling_ns)
     step, low, high, floor = (f"{time_ns / 1e6:.2f}" for time_ns in times_ns)
-    faster = f"{said.baseline_ns / said.step_ns:.2f} times as fast"
+    faster = f"{said.work * said.baseline_ns / said.step_ns:.2f} times as fast"
+    faster += f" with {said.work:g} times the tokens" if said.work > 1 else ""
     faster += f", never below {floor} ms" if said.ceiling_ns else ""
+    if said.frees_bytes > 0:
+        faster += f", and frees at most {said.frees_bytes / 2**30:.1f} GiB"
     return f"{names}: {step} ms expected ({low} to {high}), {faster}; the {said.limited_by} limits it"

@@ -1,6 +1,8 @@
 """Fits the rates to recorded pairs, and says how well they do on sizes that they were not fitted to.
 
 python -m analysis.prediction.development RECORDING...
+
+It runs in a checkout, whose site/data has the predictions that were tested.
 """
 
 import dataclasses
@@ -12,16 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from analysis.metrics import run_grid
-from analysis.prediction import changes, predict, rates
+from analysis.prediction import changes, ledger, predict, rates
 from analysis.prediction.baseline import ATTENTION, GEMM, Baseline, baselines
 from analysis.prediction.rates import Rates
 from analysis.recording import store
 from analysis.reference import flops
 from jobs.contract import ranges
+from jobs.contract.changes import COMPILED
+from jobs.contract.integrity import find_folders
 
+DATA = Path(__file__).parents[2] / "site" / "data"
 AXES = {"precision": {"tf32": "tf32", "bf16": "bf16"}, "attention": {"sdpa": "fused_attention"}}
-AXES |= {"optimizer": {"fused": "fused_adamw"}}
+AXES |= {"optimizer": {"fused": "fused_adamw"}, "compile": {"default": "compile", "cudagraphs": "cuda_graphs"}}
+
+
+ACCUMULATION = "(gradient accumulation)"
+ALIKE = ("size", "context_length", "mode", "precision", "attention", "optimizer", "batch_size")
+"""Axes by which a run finds the one with the longer context."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +52,7 @@ def pairs(runs: Iterable[Baseline]) -> list[Pair]:
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
     """The changes that lead from one run to the other; none where something else differs, too."""
-    same = ("size", "context_length", "mode", "batch_size", "compile")
+    same = ("size", "context_length", "mode", "batch_size")
     if any(str(before[name]) != str(after[name]) for name in same):
         return ()
     names = []
@@ -51,7 +60,7 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str
         old, new = str(before[axis]), str(after[axis])
         if old == new:
             continue
-        if old not in ("fp32", "naive", "own") or new not in by_value:
+        if old not in ("fp32", "naive", "own", "off") or new not in by_value:
             return ()
         if axis == "optimizer" and str(before["mode"]) != "train_step":
             continue
@@ -62,12 +71,15 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str
 def fitted(every: list[Pair], runs: list[Baseline], peaks: Mapping[str, float], gpu: str) -> Rates:
     """Rates of these pairs and runs."""
     made = Rates(gpu=gpu, peaks=peaks, host=_host(runs))
+    uncompiled = [pair for pair in every if not {*pair.changes} & {*COMPILED}]
     for name in ("tf32", "bf16"):
-        made = _with_times(made, name, [pair for pair in every if name in pair.changes])
-    made = _with_attention(
-        made, [pair for pair in every if "fused_attention" in pair.changes and "bf16" not in pair.changes], runs
-    )
-    return _with_adamw(made, runs)
+        made = _with_times(made, name, [pair for pair in uncompiled if name in pair.changes])
+    eager = [run for run in runs if str(run.run["compile"]) == "off"]
+    of_attention = [pair for pair in uncompiled if "fused_attention" in pair.changes and "bf16" not in pair.changes]
+    made = _with_attention(made, of_attention, eager)
+    made = _with_batch(made, eager)
+    made = _with_compile(made, every)
+    return _with_adamw(made, eager)
 
 
 def _with_times(made: Rates, name: str, chosen: list[Pair]) -> Rates:
@@ -115,21 +127,66 @@ def _with_attention(made: Rates, chosen: list[Pair], runs: list[Baseline]) -> Ra
             if phase not in changes.PASSES or leaf not in changes.AROUND or kind == GEMM or not old["time_ns"]:
                 continue
             values = changes.features(pair.after.run, made, phase, leaf, kind, old)
-            key = f"fused_attention/{phase}/{leaf}/{kind}"
+            key = f"{changes.FUSED_IN[str(pair.after.run['precision'])]}/{phase}/{leaf}/{kind}"
             rows.setdefault(key, []).append((values, new["time_ns"]))
             more.setdefault(key, []).append((new["launches"] - old["launches"]) / int(pair.after.run["num_layers"]))
     for run in runs:
         if str(run.run["attention"]) != "sdpa":
             continue
-        shape, layers = run_grid.shape_of(run.run), int(run.run["num_layers"])
         for row in run.parts[run.parts["kind"] == ATTENTION].to_dict("records"):
             phase = row["phase"]
-            work = layers * changes.PASSES[phase] * flops.fused_attention(shape).flops / made.peaks["gemm_bf16"] * 1e9
-            bytes_ns = layers * shape.num_tokens * shape.d_model * flops.FP32_BYTES / (made.peaks["copy"] / 1e9)
-            key = f"fused_attention/{phase}/{changes.FUSED}/{ATTENTION}"
-            rows.setdefault(key, []).append(([0.0, work, 0.0, bytes_ns, 1e3 * layers], row["time_ns"]))
-            more.setdefault(key, []).append(row["launches"] / layers)
+            key = f"{changes.FUSED_IN[str(run.run['precision'])]}/{phase}/{changes.FUSED}/{ATTENTION}"
+            rows.setdefault(key, []).append((changes.fused_features(run.run, made, phase), row["time_ns"]))
+            more.setdefault(key, []).append(row["launches"] / int(run.run["num_layers"]))
     return _added(made, rows, more)
+
+
+def longer(runs: Iterable[Baseline]) -> list[tuple[Baseline, Baseline]]:
+    """Each training step that is not compiled, with the one whose context is TIMES_BATCH times as long."""
+    known = {
+        tuple(str(run.run[name]) for name in ALIKE): run
+        for run in runs
+        if str(run.run["mode"]) == "train_step" and str(run.run["compile"]) == "off"
+    }
+    others = {at: (at[0], str(changes.TIMES_BATCH * int(at[1])), *at[2:]) for at in known}
+    return [(known[at], known[other]) for at, other in others.items() if other in known]
+
+
+def _with_batch(made: Rates, runs: list[Baseline]) -> Rates:
+    """Adds how operations grow with the batch. No run was recorded with another, so it is told from twice the context,
+    which is as many tokens: what is done for each pair of tokens grows there by three times as much."""
+    rows: dict[str, list] = {}
+    for run, longer_run in longer(runs):
+        larger = dict(run.run) | {"batch_size": changes.TIMES_BATCH * int(run.run["batch_size"])}
+        for (phase, leaf, kind), old, new in groups(Pair(run, longer_run, ())):
+            if phase not in changes.PASSES or "::" in leaf or not old["time_ns"]:
+                continue
+            of_pairs = leaf in (*changes.EAGER, changes.FUSED)
+            of_pairs |= leaf == ACCUMULATION and str(run.run["attention"]) == "naive"  # sums of scores, above all
+            more = (new["time_ns"] - old["time_ns"]) / (changes.TIMES_BATCH**2 - 1 if of_pairs else 1)
+            values = changes.features(larger, made, phase, leaf, kind, old)
+            key = changes.key_of(f"larger_batch_{run.run['precision']}", phase, leaf, kind)
+            rows.setdefault(key, []).append((values, old["time_ns"] + max(more, 0.0)))
+    return _added(made, rows, {})
+
+
+def _with_compile(made: Rates, every: list[Pair]) -> Rates:
+    """Adds what is left of the time and the number of operations, by phase and kind."""
+    rows: dict[str, list] = {}
+    launches: dict[str, list[float]] = {}
+    for pair in every:
+        if len(pair.changes) > 1 or pair.changes[0] not in COMPILED:
+            continue
+        if (str(pair.before.run["precision"]), str(pair.before.run["attention"])) != ("bf16", "sdpa"):
+            continue
+        runs = (pair.before, pair.after)
+        before, after = (run.parts.groupby(["phase", "kind"])[["launches", "time_ns"]].sum() for run in runs)
+        for (phase, kind), row in before.iterrows():
+            if phase in changes.PASSES:
+                key, new = f"{pair.changes[0]}/{phase}//{kind}", after.loc[phase, kind]
+                rows.setdefault(key, []).append(([row["time_ns"]], new["time_ns"]))
+                launches.setdefault(key, []).append(new["launches"] / row["launches"])
+    return _added(made, rows, launches)
 
 
 def _with_adamw(made: Rates, runs: list[Baseline]) -> Rates:
@@ -222,5 +279,19 @@ def _has_host_times(run: Baseline) -> bool:
     return not math.isnan(run.clocks[ranges.STEP].issue_ns)
 
 
+def errors_of_tests(data: Path, known: Iterable[Mapping[str, Any]]) -> list[dict]:
+    """The tested predictions of sweeps in the ledgers below `data`, but for those of `known` pairs, which have their
+    kernels, too: what an error has without its interval."""
+    recordings = [store.load(folder) for folder in find_folders(data, store.MANIFEST)]
+    held = ledger.held_against(ledger.read_all(data / ledger.FOLDER), recordings)
+    measured = [error["measured_ns"] for error in known if "ratio" in error]  # rounded to five digits where kept
+    tested = held[(held["source"] != "") & held["error"].notna()]
+    is_new = [not np.isclose(measured, time_ns, rtol=1e-4, atol=0).any() for time_ns in tested["measured_ns"]]
+    tested = tested[is_new]
+    names = ["changes", "size", "context_length", "mode", "predicted_ns", "measured_ns", "ratio", "limited_by"]
+    return tested.assign(ratio=tested["measured_ns"] / tested["predicted_ns"])[names].to_dict("records")
+
+
 if __name__ == "__main__":
-    rates.save(develop([Path(folder) for folder in sys.argv[1:]]))
+    made = develop([Path(folder) for folder in sys.argv[1:]])
+    rates.save(dataclasses.replace(made, tested=errors_of_tests(DATA, made.errors)))

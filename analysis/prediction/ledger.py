@@ -95,7 +95,7 @@ def run_id_after(run: Mapping[str, Any], names: Iterable[str]) -> str:
     fields = {name: run[name] for name in Run.model_fields if name in run and not pd.isna(run[name])}
     plain = {name: value.item() if hasattr(value, "item") else value for name, value in fields.items()}
     for name in names:
-        plain |= changes.CHANGES[name].sets if name in changes.CHANGES else {}
+        plain |= changes.CHANGES[name].settings(plain) if name in changes.CHANGES else {}
     return Run(**plain).run_id
 
 

@@ -21,6 +21,7 @@ COLUMNS = (
     "high_ns",
     "ceiling_ns",
     "limited_by",
+    "work",
     "reason",
 )
 

@@ -21,6 +21,7 @@ from analysis.prediction.changes import Abstains, Change, State
 from analysis.prediction.rates import Rates
 from analysis.reference import flops
 from jobs.contract import ranges
+from jobs.contract.changes import COMPILED
 
 LONGEST_GAP_NS = 4000.0
 QUEUE = 1000
@@ -38,13 +39,21 @@ HOST, GPU = "host", "GPU"
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Of a step, in ns. ceiling_ns: no step takes less. limited_by: HOST or GPU, by the larger part of the step."""
+    """Of a step, in ns. ceiling_ns: no step takes less. limited_by: HOST or GPU, by the larger part of the step. work:
+    tokens of the step over those of the baseline's. frees_bytes: of the peak allocated, at most; NaN where that is not
+    known."""
 
     baseline_ns: float
     step_ns: float
     ceiling_ns: float
     limited_by: str
     reasons: tuple[str, ...]
+    work: float = 1.0
+    frees_bytes: float = 0.0
+
+    def saved_ns(self, step_ns: float) -> float:
+        """What a step of this length saves of the baseline's, for as many tokens."""
+        return self.baseline_ns - step_ns / self.work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +99,7 @@ def predict(baseline: Baseline, names: Iterable[str], rates: Rates) -> Predictio
     try:
         state = changed_state(baseline, names, rates)
         estimate = estimated(baseline, names, rates, state)
-        low_ns, high_ns = interval(baseline, state, rates, rates.errors)
+        low_ns, high_ns = interval(baseline, state, rates, [*rates.errors, *rates.tested])
     except Abstains as reason:
         return Abstention(changes=names, reason=str(reason))
     return Prediction(
@@ -123,6 +132,7 @@ def estimated(baseline: Baseline, names: Iterable[str], rates: Rates, state: Sta
         step_ns=max(step_ns, ceiling_ns),
         ceiling_ns=ceiling_ns,
         limited_by=HOST if by_host_ns > step_ns / 2 else GPU,
+        work=state.work,
         reasons=tuple(
             f"{time.phase} {baseline.clocks[time.phase].wall_ns / 1e6:.1f} -> {time.take() / 1e6:.1f} ms, "
             f"limited by the {time.limited_by}"
@@ -153,7 +163,10 @@ def phase_time(baseline: Baseline, state: State, phase: str, rates: Rates) -> Ph
     if phase == ranges.OPTIMIZER:
         # Fused AdamW sorts all tensors into groups before it launches its first kernel: the two add up.
         return PhaseTime(phase=phase, gpu_ns=busy_ns, host_ns=launches * rates.host["fused_adamw"], is_sum=True)
-    host_ns = launches * rates.host[host_key(state.run, phase)] * host_speed(baseline, rates)
+    key = host_key(state.run, phase)
+    if key not in rates.host:
+        raise Abstains(f"no recorded run tells what the host needs for {phase} with these changes")
+    host_ns = launches * rates.host[key] * host_speed(baseline, rates)
     return PhaseTime(phase=phase, gpu_ns=busy_ns + launches * gap_ns(clock, before), host_ns=host_ns)
 
 
@@ -166,7 +179,10 @@ def gap_ns(clock: Clock, before: pd.DataFrame) -> float:
 
 
 def host_key(run: Mapping[str, Any], phase: str) -> str:
-    """Of a phase in `Rates.host`: an operation is less work for the host without gradients, and more under autocast."""
+    """Of a phase in `Rates.host`: an operation is less work for the host without gradients, more under autocast, and
+    little in a graph, whose launch takes longer the more operations it has."""
+    if str(run.get("compile", "off")) != "off":
+        return f"{phase}/{run['compile']}"
     of_phase = "no_grad" if str(run["mode"]) == "forward" else phase
     return f"{of_phase}/autocast" if str(run["precision"]) == "bf16" else of_phase
 
@@ -187,7 +203,8 @@ def own_host_rates(baseline: Baseline) -> dict[str, float]:
             continue
         clock = baseline.clocks[phase]
         launches = baseline.parts.loc[baseline.parts["phase"] == phase, "launches"].sum()
-        waits = launches > QUEUE and clock.issue_ns < HOST_LIMITED * clock.wall_ns
+        is_compiled = str(baseline.run.get("compile", "off")) != "off"  # many operations for one launch
+        waits = launches > QUEUE and clock.issue_ns < HOST_LIMITED * clock.wall_ns and not is_compiled
         if launches and not waits and not math.isnan(clock.issue_ns):
             known[phase] = clock.issue_ns / launches
     return known
@@ -197,9 +214,12 @@ def interval(
     baseline: Baseline, state: State, rates: Rates, errors: Sequence[Mapping[str, Any]]
 ) -> tuple[float, float]:
     """Where the step is expected, in ns: what the GPU needs and what the host needs, each so much shorter or longer as
-    recorded pairs of other sizes were, whichever limits. Raises Abstains."""
+    recorded pairs of other sizes were, whichever limits; kernels that a compiler made, as its kernels were. Raises
+    Abstains."""
     others = [error for error in errors if error["size"] != str(baseline.run["size"]) and "ratio" in error]
-    gpu, host = spread(others, GPU), spread(others, HOST)
+    is_compiled = str(state.run["compile"]) != "off"
+    alike = [error for error in others if bool({*error["changes"].split("+")} & {*COMPILED}) == is_compiled]
+    gpu, host = spread(alike, GPU), spread(others, HOST)
     times, rest_ns = phase_times(baseline, state, rates), between_ns(baseline)
     low, high = (rest_ns + sum(time.take(*factors) for time in times) for factors in zip(gpu, host))
     return low, high
@@ -217,10 +237,11 @@ def spread(errors: Sequence[Mapping[str, Any]], limited_by: str) -> tuple[float,
 
 
 def advised(said: Iterable[Prediction | Abstention]) -> list[Prediction]:
-    """What to change first: the predictions whose whole interval is a gain, the shortest step first."""
+    """What to change first: the predictions whose whole interval is a gain, the shortest step (for as many tokens as
+    now) first."""
     predictions = [one_said for one_said in said if isinstance(one_said, Prediction)]
-    gains = [prediction for prediction in predictions if prediction.high_ns < prediction.baseline_ns]
-    return sorted(gains, key=lambda prediction: prediction.step_ns)
+    gains = [prediction for prediction in predictions if prediction.saved_ns(prediction.high_ns) > 0]
+    return sorted(gains, key=lambda prediction: prediction.step_ns / prediction.work)
 
 
 def development(rates: Rates) -> pd.DataFrame:
@@ -243,7 +264,7 @@ def ceiling(baseline: Baseline, state: State, wanted: Iterable[Change], rates: R
     matmuls = parts[touched & (parts["kind"] == GEMM)]
     needed = 0.0
     if len(matmuls):
-        costs = flops.matmul_costs(run_grid.shape_of(baseline.run))
+        costs = flops.matmul_costs(run_grid.shape_of(state.run))
         fused = str(state.run["attention"]) != "naive"
         for phase, leaf in zip(matmuls["phase"], matmuls["leaf"]):
             if leaf in costs and not (fused and leaf in changes.BATCHED):

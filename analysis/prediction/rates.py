@@ -21,7 +21,8 @@ FILE = Path(__file__).parent / "rates.json"
 class Rates:
     """times: factors of `features` by change, phase, leaf or class. launches: operations that a layer has more after a
     change. host: ns of the host for each operation, by phase. peaks: measured rates, as of a calibration. errors:
-    measured over predicted of the pairs that these rates were developed on, each with the rates of the other sizes."""
+    measured over predicted of the pairs that these rates were developed on, each with the rates of the other sizes.
+    tested: the same of predictions that were kept before they were measured, where no such pair has the run."""
 
     gpu: str
     peaks: Mapping[str, float]
@@ -29,6 +30,7 @@ class Rates:
     launches: Mapping[str, float] = field(default_factory=dict)
     host: Mapping[str, float] = field(default_factory=dict)
     errors: Sequence[Mapping] = ()
+    tested: Sequence[Mapping] = ()
     made_from: Sequence[Mapping] = ()
 
     def time_ns(self, key: str, features: Sequence[float]) -> float:

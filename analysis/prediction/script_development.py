@@ -15,16 +15,19 @@ import numpy as np
 import pandas as pd
 
 from analysis.metrics.advice import GAP_NS
-from analysis.prediction import ledger, predict, rates, script_rates, scripts
+from analysis.prediction import development, ledger, predict, rates, script_rates, scripts
 from analysis.prediction.baseline import ATTENTION, GEMM, Baseline, baselines
-from analysis.prediction.changes import BATCHED, PASSES, Abstains
+from analysis.prediction.changes import BATCHED, EAGER, FUSED, PASSES, Abstains
 from analysis.prediction.predict import GPU, HOST, host_key
-from analysis.prediction.script_rates import AXES, LINEAR, PRODUCTS, REST, ScriptRates, name_of
+from analysis.prediction.script_rates import AXES, LINEAR, PRODUCTS, REST, ScriptRates, name_of, width_of
 from analysis.recording import store
 from analysis.reference import flops
 from jobs.contract import ranges
+from jobs.contract.changes import COMPILED
 
 DATA = Path(__file__).parents[2] / "site" / "data"
+OF_PAIRS = (*EAGER, FUSED, development.ACCUMULATION)
+"""Of these some is done for each pair of tokens."""
 SAME = ("size", "context_length", "mode", "batch_size", "precision", "attention", "compile", "optimizer")
 
 
@@ -92,7 +95,7 @@ def fitted(every: Sequence[Pair], gpu: str, bandwidth: float, adamw: float) -> S
 
 def _merged(pair: Pair, parts: pd.DataFrame) -> pd.DataFrame:
     """torch.compile's matmuls are of no module, so all are of one kind there."""
-    return parts.assign(leaf="") if pair.change in ("compile", "cuda_graphs") else parts
+    return parts.assign(leaf="") if pair.change in COMPILED else parts
 
 
 def host_ns(run: Baseline, phase: str) -> float:
@@ -135,9 +138,41 @@ def developed(runs: Sequence[Baseline], known: rates.Rates) -> ScriptRates:
     for size in dict.fromkeys(str(pair.before.run["size"]) for pair in every):
         others = fitted([pair for pair in every if str(pair.before.run["size"]) != size], gpu, bandwidth, adamw)
         errors += [error_of(pair, others, known.host) for pair in every if str(pair.before.run["size"]) == size]
+    made = fitted(every, gpu, bandwidth, adamw)
     return dataclasses.replace(
-        fitted(every, gpu, bandwidth, adamw), errors=[error for error in errors if error is not None]
+        made,
+        times={**made.times, **_growth(runs)},
+        attention=_fused(runs),
+        errors=[error for error in errors if error is not None],
     )
+
+
+def _growth(runs: Sequence[Baseline]) -> dict[str, list[float]]:
+    """How kinds grow with twice the batch, told from twice the context: what is done for each pair of tokens is left
+    out."""
+    rows: dict[str, list] = {}
+    for width in (16, 32):
+        mine = [run for run in runs if width_of(str(run.run["precision"])) == width]
+        for before, after in development.longer(mine):
+            old, new = (kinds(run.parts[~run.parts["leaf"].isin(OF_PAIRS)]) for run in (before, after))
+            for (phase, kind), row in old.iterrows():
+                if phase in PASSES and kind in (LINEAR, REST) and (phase, kind) in new.index:
+                    values = [row["time_ns"], 1e3 * row["launches"]]
+                    key = f"larger_batch/{width}/{phase}/{kind}"
+                    rows.setdefault(key, []).append((values, new.loc[(phase, kind), "time_ns"]))
+    return {key: rates.fit(*zip(*values)) for key, values in rows.items()}
+
+
+def _fused(runs: Sequence[Baseline]) -> dict[str, list[float]]:
+    """As of `ScriptRates.attention`, of passes that differ by attention alone."""
+    known: dict[str, list[float]] = {}
+    for pair in development.pairs(runs):
+        if pair.changes != ("fused_attention",) or str(pair.before.run["mode"]) != "train_step":
+            continue
+        eager = pair.before.parts[pair.before.parts["leaf"].isin(EAGER)].groupby("phase")["time_ns"].sum()
+        after = pair.after.parts[pair.after.parts["kind"] == ATTENTION].groupby("phase")["time_ns"].sum()
+        known.setdefault(str(pair.before.run["precision"]), []).extend((after / eager).dropna())
+    return {name: [min(values), float(np.median(values)), max(values)] for name, values in known.items()}
 
 
 def error_of(pair: Pair, rates: ScriptRates, hosts: Mapping[str, float]) -> dict | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.prediction import rates
+from jobs.contract.changes import COMPILED
 
 FILE = Path(__file__).parent / "script_rates.json"
 LINEAR, PRODUCTS, REST = "linear", "products", "rest"
@@ -32,7 +33,8 @@ class ScriptRates:
     """times: factors (f0, f1 in us) and launches: of those before, by change, phase and kind. host: of the time that
     the host needs to launch a phase, by change and phase. adamw: fused AdamW's time over that of its traffic at
     `bandwidth`, in bytes a second. errors: measured over predicted of the pairs, each with the rates of other sizes.
-    tested: the same of the predictions of scripts that were kept before they were measured."""
+    tested: the same of the predictions of scripts that were kept before they were measured. attention: of the time of
+    unfused attention by precision, what fused attention takes: least, median, most."""
 
     gpu: str
     bandwidth: float
@@ -42,19 +44,19 @@ class ScriptRates:
     host: Mapping[str, float] = dataclasses.field(default_factory=dict)
     errors: Sequence[Mapping[str, Any]] = ()
     tested: Sequence[Mapping[str, Any]] = ()
+    attention: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
     made_from: Sequence[Mapping[str, str]] = ()
-
-
-COMPILED = ("compile", "cuda_graphs")
-"""Changes of which few pairs are recorded."""
 
 
 def name_of(change: str, precision: str) -> str:
     """A change with what it starts from. Matmuls get faster by less from TF32 than from FP32, and what is fused by
     compiling differs with the casts of BF16."""
-    if change in COMPILED:
-        return f"{change}/{16 if precision in ('bf16', 'fp16') else 32}"
-    return f"{change}/{precision}"
+    return f"{change}/{width_of(precision) if change in COMPILED else precision}"
+
+
+def width_of(precision: str) -> int:
+    """Bits of the numbers that most kernels read."""
+    return 16 if precision in ("bf16", "fp16") else 32
 
 
 def host_factor(rates: ScriptRates, change: str, precision: str, phase: str) -> float | None:

@@ -7,23 +7,24 @@ is told from its times under nsys, which slows it.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from analysis.metrics.advice import GAP_NS
 from analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
-from analysis.prediction import script_rates
+from analysis.prediction import script_changes, script_rates
 from analysis.prediction.baseline import ATTENTION, GEMM, Tables
 from analysis.prediction.changes import PASSES, Abstains
 from analysis.prediction.predict import GPU, HOST, SURE, Abstention, Prediction, spread
-from analysis.prediction.script_rates import COMPILED, LINEAR, PRODUCTS, REST, ScriptRates
+from analysis.prediction.script_changes import EXPECTED, LEAST, MOST, Step
+from analysis.prediction.script_rates import LINEAR, PRODUCTS, REST, ScriptRates
 from analysis.reference import flops
 from jobs.contract import ranges
-from jobs.contract.changes import CHOICES, LABELS, TRIABLE
+from jobs.contract.changes import CHOICES, COMPILED, LABELS
 
-USUAL = (*((name,) for name in TRIABLE), ("bf16", "compile"))
+USUAL = (*((name,) for name in LABELS), ("bf16", "compile"))
 """The sets of changes that are predicted where none is named."""
 GPU_LIMITED = 0.9
 """Part of a step without nsys that the GPU's work takes, from which on the GPU limits it."""
@@ -34,36 +35,17 @@ OUTSIDE = ""
 """What is of no phase."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """A step of a script: parts: by phase and kind its launches and time_ns on the GPU. gap_ns: between two of them.
-    host_ns: by phase what the host needs, and how sure that is: factors (least, 1, most)."""
-
-    run: Mapping[str, Any]
-    step_ns: float
-    parts: pd.DataFrame
-    gap_ns: float
-    host_ns: Mapping[str, float]
-    host_span: tuple[float, float] = (1.0, 1.0)
-
-    @property
-    def gpu_ns(self) -> float:
-        return float(self.parts["time_ns"].sum() + self.gap_ns * self.parts["launches"].sum())
-
-
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
     """The changes in the order in which they are applied. Raises Abstains where one is not known or two exclude each
     other."""
     asked = tuple(dict.fromkeys(names))
     for name in asked:
         if name not in LABELS:
-            raise Abstains(f"no change is called {name}: choose of {', '.join(TRIABLE)}")
-        if name not in TRIABLE:
-            raise Abstains(f"no recorded pair tells what {LABELS[name]} gives in a script")
+            raise Abstains(f"no change is called {name}: choose of {', '.join(LABELS)}")
     for first, second in CHOICES:
         if {first, second} <= {*asked}:
             raise Abstains(f"{first} and {second} are one choice: leave one out")
-    return tuple(name for name in TRIABLE if name in asked)
+    return tuple(name for name in LABELS if name in asked)
 
 
 def predict_script(recording: Tables, names: Iterable[str]) -> Prediction | Abstention:
@@ -84,11 +66,16 @@ def predict_step(step: Step, names: Iterable[str], rates: ScriptRates) -> Predic
         gpu, host = (spread(errors_of(names, rates), limit) for limit in (GPU, HOST))
     except Abstains as reason:
         return Abstention(changes=names, reason=str(reason))
-    # What changes is as far off as recorded pairs were, and the host's part as far as it is unknown.
-    share = share_of_changed(step, after)
+    # What recorded pairs tell is as far off as they were, what the script itself tells has its own span, and the host's
+    # part is as far off as it is unknown.
+    own = [name for name in names if name in script_changes.CHANGES]
     low_ns, high_ns = (
-        max(after.gpu_ns * (1 + (on_gpu - 1) * share), sum(after.host_ns.values()) * by_host * known)
-        for on_gpu, by_host, known in zip(gpu, host, after.host_span)
+        max(
+            end.gpu_ns * (1 + (on_gpu - 1) * share_of_changed(changed(step, own, rates, how), end)),
+            sum(end.host_ns.values()) * by_host * known,
+        )
+        for how, on_gpu, by_host, known in zip((LEAST, MOST), gpu, host, after.host_span)
+        for end in [changed(step, names, rates, how)]
     )
     ceiling_ns = ceiling(step, names)
     expected_ns = max(time_of(after), ceiling_ns)
@@ -100,6 +87,8 @@ def predict_step(step: Step, names: Iterable[str], rates: ScriptRates) -> Predic
         high_ns=max(high_ns, expected_ns),
         ceiling_ns=ceiling_ns,
         limited_by=limit_of(after),
+        work=after.work,
+        frees_bytes=script_changes.frees_bytes(step.run) if "checkpointing" in names else 0.0,
         reasons=(),
     )
 
@@ -144,6 +133,7 @@ def step_of(recording: Tables, rates: ScriptRates) -> Step:
     busy_ns, launches = float(parts["time_ns"].sum()), max(float(parts["launches"].sum()), 1.0)
     if not phases:
         raise Abstains("none of its phases was recorded")
+    behind = script_changes.behind_of(recording)
     if busy_ns >= GPU_LIMITED * step_ns:
         least, median, most = UNDER_NSYS
         host = {phase: wall * median for phase, wall in phases.items()}
@@ -155,12 +145,14 @@ def step_of(recording: Tables, rates: ScriptRates) -> Step:
             gap_ns=gap_ns,
             host_ns=host,
             host_span=(least / median, most / median),
+            behind=behind,
+            slower=1 / median,
         )
     # nsys slows all of a step alike; what is outside of its phases, such as a script's own Python, no change touches.
     slower = max(float(medians.get(("nsys", ranges.STEP), 0.0)), sum(phases.values())) / step_ns
     host = {phase: wall / slower for phase, wall in phases.items()}
     host[OUTSIDE] = step_ns - sum(host.values())
-    return Step(run=run, step_ns=step_ns, parts=parts, gap_ns=GAP_NS, host_ns=host)
+    return Step(run=run, step_ns=step_ns, parts=parts, gap_ns=GAP_NS, host_ns=host, behind=behind, slower=slower)
 
 
 def parts_of(recording: Tables) -> pd.DataFrame:
@@ -182,10 +174,14 @@ def parts_of(recording: Tables) -> pd.DataFrame:
     return rows.groupby(["phase", "kind"])[["launches", "time_ns"]].sum()
 
 
-def changed(step: Step, names: Iterable[str], rates: ScriptRates) -> Step:
-    """The step with these changes, one after the other. Raises Abstains."""
+def changed(step: Step, names: Iterable[str], rates: ScriptRates, how: int = EXPECTED) -> Step:
+    """The step with these changes, one after the other. how: LEAST or MOST where a change has its own span. Raises
+    Abstains."""
     for name in names:
-        step = _fuse_adamw(step, rates) if name == "fused_adamw" else _faster(step, name, rates)
+        if apply := script_changes.CHANGES.get(name):
+            step = apply(step, rates, how)
+        else:
+            step = _fuse_adamw(step, rates) if name == "fused_adamw" else _faster(step, name, rates)
     return step
 
 
@@ -246,6 +242,8 @@ def ceiling(step: Step, changes: Iterable[str]) -> float:
         free |= phase != ranges.OPTIMIZER
     if "fused_adamw" in names:
         free |= phase == ranges.OPTIMIZER
-    if names & {"compile", "cuda_graphs"}:
+    if names & {*COMPILED}:
         free |= kind == REST
+    for name in names & {*script_changes.FREE}:
+        free |= script_changes.FREE[name](phase, kind)
     return SURE * float(step.parts.loc[~free, "time_ns"].sum())

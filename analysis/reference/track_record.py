@@ -64,4 +64,4 @@ def in_words(record: Record) -> str:
         return f"not tested yet{pairs}"
     if record.abstained:
         return f"not tested yet, {counted(record.abstained, 'abstention')} and no prediction"
-    return "none, no model predicts it"
+    return "none yet"

@@ -290,7 +290,7 @@ class _Page:
     def heat(self, key: str) -> Markup:
         """The table `key` as a map: one row per size, one column per context length."""
         table = self.answer.tables[key]
-        return tables.heat_html(table, self._csv(key, table.rows, table.columns), self.root)
+        return tables.heat_html(table, self._csv(key, table.rows, table.columns), self.site.run_links, self.root)
 
     def step_parts(self, key: str) -> Markup:
         """The table `key` as a figure of one step, which a script lets choose."""

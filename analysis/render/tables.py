@@ -3,8 +3,9 @@
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
@@ -29,6 +30,7 @@ UNIT = {
     "mib": "MiB",
     "seconds": "s",
 }
+NOT_IN_MAP = Markup('<td class="why">not measured</td>')
 CSV_UNIT = {
     "ms": "ns",
     "us": "ns",
@@ -141,22 +143,24 @@ def to_take_along(anchor: str, csv_link: str, root: str, svg: bool = False) -> M
     ).format(csv_link, drawing, anchor, Markup(root))
 
 
-def heat_html(table: Table, csv_link: str, root: str) -> Markup:
-    """Rows by their first column across their second, one such map per further case column; shade by the logarithm of
-    the last column."""
+def heat_html(table: Table, csv_link: str, links: Mapping[str, str], root: str) -> Markup:
+    """Rows by their first column across their second, one such map per further case column; shade by the last column:
+    a share from none to all, anything else by its logarithm. links: pages of runs by id."""
     row_key, column_key, *variants = (column.key for column in table.columns[:-1])
     value = table.columns[-1]
     rows = table.rows
-    known = rows[value.key].dropna()
-    low, high = (math.log(known.min()), math.log(known.max())) if len(known) else (0.0, 0.0)
+    shades = dict(zip(rows.index, _shades(rows[value.key], value.kind)))
     columns = list(dict.fromkeys(rows[column_key]))
     parts = []
     for variant, group in rows.groupby(variants, sort=False) if variants else [((), rows)]:
-        cells = {(r[row_key], r[column_key]): r for r in group.to_dict("records")}
+        cells = {
+            (row[row_key], row[column_key]): _heat_cell(row, shades[at], value, links.get(str(row["run_id"])), root)
+            for at, row in zip(group.index, group.to_dict("records"))
+        }
         body = Markup("").join(
             Markup('<tr><th scope="row">{}</th>{}</tr>\n').format(
                 text.escape(name),
-                Markup("").join(_heat_cell(cells.get((name, c)), value, low, high, root) for c in columns),
+                Markup("").join(cells.get((name, c), NOT_IN_MAP) for c in columns),
             )
             for name in dict.fromkeys(group[row_key])
         )
@@ -173,19 +177,28 @@ def heat_html(table: Table, csv_link: str, root: str) -> Markup:
     return Markup("\n").join(parts)
 
 
-def _heat_cell(row: dict | None, value: Column, low: float, high: float, root: str) -> Markup:
-    if row is None or _missing(row[value.key]):
-        return Markup('<td class="why">{}</td>').format(text.escape((row or {}).get(NOT_MEASURED) or "not measured"))
-    size = row[value.key]
-    shade = (math.log(size) - low) / (high - low) if high > low else 0.5
-    shown = size / SCALE[value.kind]
-    title = f"{row['run_id']}: {text.number(shown, 3)} {UNIT[value.kind]}"
-    return Markup('<td class="shade{}" style="--shade:{}"><a href="{}" title="{}">{}</a></td>').format(
-        " deep" if shade > 0.75 else " middle" if shade > 0.5 else "",
-        f"{shade:.3f}",
-        address(page_of_run(row["run_id"]), root),
-        text.escape(title),
-        text.number(shown, text.decimals_for([shown]) if shown < 100 else 0),
+def _shades(values: pd.Series, kind: str) -> list[float]:
+    """From 0 to 1; NaN where nothing was measured."""
+    if kind == "share":
+        return [float(value) for value in values]
+    logs = np.log(values.astype(float))
+    low, high = logs.min(), logs.max()
+    return [(log - low) / (high - low) if high > low else 0.5 for log in logs]
+
+
+def _heat_cell(row: dict, shade: float, value: Column, link: str | None, root: str) -> Markup:
+    if _missing(row[value.key]):
+        return Markup('<td class="why">{}</td>').format(text.escape(row.get(NOT_MEASURED) or "not measured"))
+    shown = row[value.key] / SCALE[value.kind]
+    title = text.escape(f"{row['run_id']}: {text.number(shown, 3)} {UNIT[value.kind]}")
+    number = text.number(shown, text.decimals_for([shown]) if shown < 100 and value.kind != "share" else 0)
+    inside = (
+        Markup('<a href="{}" title="{}">{}</a>').format(address(link, root), title, number)
+        if link
+        else Markup('<span title="{}">{}</span>').format(title, number)
+    )
+    return Markup('<td class="shade{}" style="--shade:{}">{}</td>').format(
+        " deep" if shade > 0.75 else " middle" if shade > 0.5 else "", f"{shade:.3f}", inside
     )
 
 

@@ -32,7 +32,8 @@ DO = {
 }
 TRIABLE = ("tf32", "bf16", "fused_adamw", "compile", "cuda_graphs")
 """Those that a script can be given from outside, as it is."""
-CHOICES = (("tf32", "bf16"), ("compile", "cuda_graphs"))
+COMPILED = ("compile", "cuda_graphs")
+CHOICES = (("tf32", "bf16"), COMPILED)
 """Of each of these a set has at most one."""
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis import write_site
-from analysis.metrics import differences
+from analysis.metrics import differences, run_grid
 from analysis.pages.questions import ladder
 from analysis.prediction import ledger
 from analysis.recording import store
@@ -64,13 +64,59 @@ def test_every_case_is_followed_from_fp32_to_fused_adamw_and_some_beyond(answer)
     rungs = rungs_of(answer).reset_index()
     heights = rungs.groupby(["size", "context_length"])["rung"].agg(list)
     eager = [*ladder.RUNGS][:5]
-    assert len(heights) == 20 and all(rungs[:5] == eager for rungs in heights)
-    compiled = {case for case, rungs in heights.items() if rungs == [*ladder.RUNGS]}
-    assert compiled == {("medium", 1024), ("xl", 512), ("2.7B", 1024)}
+    assert len(heights) == 22 and all(rungs[:5] == eager for rungs in heights)
+    compiled = {case for case, rungs in heights.items() if rungs == [*ladder.RUNGS][:7]}
+    assert compiled == {
+        *(("small", 512), ("medium", 1024), ("large", 512), ("xl", 512), ("2.7B", 1024), ("llama", 1024))
+    }
+    assert heights["gpt2", 1024] == [*ladder.RUNGS]
     assert not rungs["run_id"].duplicated().any()
     shown = answer.tables["shown"].rows.drop_duplicates(["size", "context_length"])
-    assert shown["size"].tolist() == SIZES
+    assert shown["size"].tolist() == ["gpt2", "small", "llama", *SIZES[1:]]
     assert dict(zip(shown["size"], shown["context_length"]))["xl"] == 512, "it was followed further there than at 1024"
+
+
+def of_reference(studies):
+    """The study's runs of the reference model alone."""
+    rec = studies[ladder.STUDY]
+    return dataclasses.replace(rec, runs=run_grid.of_known_shape(rec.runs))
+
+
+def of_hugging_face(rec, run_id, options):
+    """The run as one of GPT-2 with these options, and no other."""
+    name = f"gpt2-{run_id}-{options}"
+    tables = {}
+    for table in ("runs", "steps", "processes", "telemetry", "figures"):
+        rows = getattr(rec, table)
+        tables[table] = rows[rows["run_id"].astype(str) == run_id].assign(run_id=name)
+    tables["runs"] = tables["runs"].assign(workload="hf", size="gpt2", workload_options=options, num_parameters=124e6)
+    return dataclasses.replace(rec, **tables)
+
+
+def test_a_model_of_hugging_face_is_a_case_and_its_padded_vocabulary_a_change(shipped):
+    main, studies, bands = shipped
+    at = "medium-ctx1024-{}-train_step{}"
+    settings = ((main, "fp32-naive", ""), (studies[ladder.BF16], "bf16-sdpa", "-adamw_fused"))
+    gpt2 = [
+        of_hugging_face(rec, at.format(*names), f"vocab_size={size}")
+        for rec, *names in settings
+        for size in (50257, 50304)
+    ]
+    more = {ladder.STUDY: write_site.together([of_reference(studies), *gpt2])}
+    said = ask(main, {**studies, **more}, bands=bands)
+    rungs, alone = (rows[rows["size"] == "gpt2"] for rows in (said.tables["shown"].rows, said.tables["alone"].rows))
+    assert rungs["rung"].tolist() == ["FP32", "+ fused AdamW"], "padded is a rung above CUDA graphs only"
+    assert alone["change"].tolist() == ["padded vocabulary"]
+    assert "gpt2" in set(said.claims["each"].rows["size"])
+
+
+def test_other_batches_are_no_rungs(shipped):
+    """A run of a larger batch has the axes of a rung: it tests a prediction."""
+    main, studies, bands = shipped
+    rec = of_reference(studies)
+    larger = dataclasses.replace(rec, runs=rec.runs.assign(batch_size=8))
+    said = ask(main, {ladder.STUDY: larger}, bands=bands)
+    assert set(rungs_of(said).reset_index()["rung"]) == {"FP32"}
 
 
 def test_a_rung_is_the_median_of_all_unprofiled_steps(answer, shipped):
@@ -105,16 +151,17 @@ def test_predictions_stand_beside_rungs_that_were_measured_after_them(answer, pr
     rungs = rungs_of(answer)
     said = predicted.set_index("tested_by")["predicted_ns"].dropna()
     beside = rungs[rungs["predicted_ns"].notna()]
-    assert len(beside) == 50
+    assert len(beside) == 54
     assert (beside["predicted_ns"] == beside["run_id"].map(said)).all()
-    assert set(beside.index.get_level_values("rung")) == {"TF32", "BF16", "+ fused attention"}
+    compiled = {"+ torch.compile", "+ CUDA graphs"}
+    assert set(beside.index.get_level_values("rung")) == {"TF32", "BF16", "+ fused attention"} | compiled
     error = (beside["predicted_ns"] / beside["ns"] - 1).abs()
     assert answer.claims["predicted"].values["num_near"] == (error <= 0.1).sum()
 
 
 def test_the_memory_of_a_step_that_replays_graphs_is_not_told(answer):
     memory = rungs_of(answer)["peak_bytes"]
-    graphs = memory.index.get_level_values("rung") == "+ CUDA graphs"
+    graphs = memory.index.get_level_values("rung").isin(["+ CUDA graphs", "+ padded vocabulary"])
     assert memory[graphs].isna().all() and memory[~graphs].notna().all()
 
 
@@ -122,7 +169,7 @@ def test_the_change_to_make_first_is_the_one_that_gives_most_alone(answer):
     alone = answer.tables["alone"].rows
     best = alone.loc[alone.groupby(["size", "context_length"])["ns"].idxmin()].set_index(["size", "context_length"])
     said = answer.claims["each"].values["cases"]
-    assert [one["size"] for one in said] == SIZES
+    assert [one["size"] for one in said] == ["gpt2", "small", "llama", *SIZES[1:]]
     for one in said:
         assert one["change"] == best.loc[(one["size"], one["context_length"]), "change"]
     assert best.loc[("small", 128), "change"] == "fused AdamW", "the host limits it"
@@ -130,7 +177,7 @@ def test_the_change_to_make_first_is_the_one_that_gives_most_alone(answer):
 
 def test_without_its_other_recordings_there_are_fewer_rungs_and_no_guess(shipped):
     main, studies, _ = shipped
-    alone = ask(main, {ladder.STUDY: studies[ladder.STUDY]})
+    alone = ask(main, {ladder.STUDY: of_reference(studies)})
     assert set(rungs_of(alone).index.get_level_values("rung")) == {"FP32", "TF32", "BF16", "+ fused attention"} | {
         "+ torch.compile",
         "+ CUDA graphs",
@@ -142,7 +189,7 @@ def test_without_its_other_recordings_there_are_fewer_rungs_and_no_guess(shipped
 def test_without_a_base_nothing_is_said(shipped, tmp_path):
     main, studies, bands = shipped
     nothing = dataclasses.replace(main, runs=main.runs.head(0), steps=main.steps.head(0))
-    only = {ladder.STUDY: studies[ladder.STUDY]}
+    only = {ladder.STUDY: of_reference(studies)}
     empty = ask(nothing, only, bands=bands)
     assert not any(claim.holds for claim in empty.claims.values())
     site = write_site._site_of(main, tmp_path)

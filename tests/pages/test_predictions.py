@@ -13,6 +13,7 @@ ROW = {"run_id": "a", "tested_by": "b", "size": "small", "context_length": 128, 
 ROW |= {"changes": "bf16+fused_attention", "baseline_ns": 40e6, "predicted_ns": 20e6, "low_ns": 18e6, "high_ns": 22e6}
 ROW |= {"ceiling_ns": 10e6, "limited_by": "GPU", "made_at": pd.Timestamp("2026-01-02T03:04:05Z")}
 ROW |= {"loop_ns": 30e6, "baseline_loop_ns": 40e6, "source": "default"}
+LATER = pd.Timestamp("2026-01-03T03:04:05Z")
 NONE = dict.fromkeys(("predicted_ns", "low_ns", "high_ns", "ceiling_ns"), float("nan"))
 
 
@@ -53,7 +54,7 @@ def test_an_aim_that_is_missed_is_named(written):
 
 
 def test_each_test_is_judged_alone(written, developed):
-    rows = pd.concat([predicted(30, 31), predicted(20.1, source="cells"), predicted(20, float("nan"), source="")])
+    rows = pd.concat([predicted(30, 31), predicted(20.1, made_at=LATER), predicted(20, float("nan"), source="")])
     text = written(rows)
     first, second, scripts = re.findall(r"- \*\*([A-Z].*)", text)
     assert first.startswith("First test**, predicted") and second.startswith("Second test**, predicted")

@@ -1,6 +1,7 @@
 """What to change first, and the recorded runs in which each change must not be advised."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -21,7 +22,9 @@ def advised(run, shipped):
 
 def test_where_matmuls_limit_it_the_ladder_is_advised_from_its_top(advised):
     ranked = advised("default", STEP.format("xl-ctx1024"))
-    assert ranked[:2] == ["bf16+fused_attention+fused_adamw", "bf16+fused_attention"]
+    uncompiled = [names for names in ranked if "cuda_graphs" not in names and "compile" not in names]
+    assert uncompiled[:2] == ["bf16+fused_attention+fused_adamw", "bf16+fused_attention"]
+    assert {*ranked[:2]} == {f"bf16+fused_attention+fused_adamw+{name}" for name in ("compile", "cuda_graphs")}
     assert ranked.index("bf16") < ranked.index("tf32")
 
 
@@ -35,7 +38,13 @@ def test_where_matmuls_limit_it_the_ladder_is_advised_from_its_top(advised):
         ("precision", "small-ctx512-tf32-naive-train_step", "tf32"),  # it is there already
         ("default", STEP.format("small-ctx128"), "bf16+fused_attention"),
         ("bf16", "small-ctx512-bf16-sdpa-train_step-adamw_fused", "fused_attention"),
-        ("default", STEP.format("xl-ctx512"), "fused_attention"),  # in FP32 no pair tells
+        ("default", STEP.format("small-ctx128"), "fused_attention"),  # the host limits it
+        ("precision", "xl-ctx512-tf32-naive-train_step", "fused_attention"),  # in TF32 no pair tells
+        ("default", STEP.format("small-ctx512"), "compile"),  # nor in FP32
+        ("default", STEP.format("small-ctx512"), "cuda_graphs"),
+        ("ladder_compile", "xl-ctx512-bf16-sdpa-train_step-compile_default-adamw_fused", "compile"),  # it is there
+        ("ladder_compile", "xl-ctx512-bf16-sdpa-train_step-compile_cudagraphs-adamw_fused", "cuda_graphs"),
+        ("default", STEP.format("small-ctx128"), "larger_batch"),  # of these it is not known how much memory is left
         ("default", STEP.format("2.7B-ctx1024"), "fused_adamw"),  # 3% of the step: less than the errors
         ("default", "xl-ctx512-fp32-naive-forward", "fused_adamw"),  # there is no optimizer
         ("bf16", "small-ctx512-bf16-sdpa-train_step-adamw_fused", "fused_adamw"),
@@ -43,6 +52,22 @@ def test_where_matmuls_limit_it_the_ladder_is_advised_from_its_top(advised):
 )
 def test_it_is_not_advised_where_it_gives_nothing_or_nothing_is_known(advised, recording, run_id, change):
     assert change not in advised(recording, run_id)
+
+
+def test_a_larger_batch_is_advised_where_it_fits_and_the_host_limits(run, shipped):
+    """A step takes no less: it is held against as many tokens."""
+    before = run("default", STEP.format("small-ctx128"))
+
+    def with_memory(peak):
+        facts = {"peak_memory_bytes": peak, "gpu_memory_bytes": 150e9}
+        return predict.predict(replace(before, run=dict(before.run) | facts), ["larger_batch"], shipped)
+
+    said = with_memory(4e9)
+    assert predict.advised([said]) == [said] and said.limited_by == "host"
+    assert 0.9 < said.step_ns / said.baseline_ns < 1.1 and said.work == 2
+    assert "for as many tokens" in command.advice([said], SWEEP)[1]
+    assert "2 times the tokens" in command.as_line(said)
+    assert with_memory(140e9).reason == "it would need about 259 GiB of the GPU's 140"
 
 
 def test_what_is_advised_made_recorded_steps_shorter(recorded, shipped):

@@ -20,7 +20,7 @@ BEFORE = "small-ctx512-fp32-naive-train_step"
 @pytest.fixture
 def made(run, shipped):
     before = run("default", BEFORE)
-    said = [predict.predict(before, names, shipped) for names in (["tf32"], ["fused_attention"])]
+    said = [predict.predict(before, names, shipped) for names in (["tf32"], ["compile"])]
     entries = [ledger.entry(before.run, before.step_ns, one_said) for one_said in said]
     return ledger.made_now({"name": "default", "gpu": shipped.gpu}, rates.FILE, entries)
 
@@ -35,10 +35,15 @@ def test_a_ledger_is_read_as_it_was_written(tmp_path, made):
 def test_a_prediction_names_the_run_that_tests_it(made):
     assert [entry.tested_by for entry in made.predictions] == [
         "small-ctx512-tf32-naive-train_step",
-        "small-ctx512-fp32-sdpa-train_step",
+        "small-ctx512-fp32-naive-train_step-compile_default",
     ]
     assert made.predictions[0].predicted_ns and not made.predictions[0].reason
     assert made.predictions[1].predicted_ns is None and made.predictions[1].reason
+
+
+def test_a_larger_batch_is_tested_by_a_run_with_twice_the_sequences(run):
+    before = run("default", BEFORE).run
+    assert ledger.run_id_after(before, ["larger_batch"]) == f"{BEFORE}-batch8"
 
 
 def test_what_was_predicted_is_never_changed(tmp_path, made):

@@ -134,7 +134,6 @@ def test_what_a_change_leaves_as_it_is_is_not_unsure(step):
         ({"compile": "default"}, "compile", "it is compiled already"),
         ({"optimizer": "SGD"}, "fused_adamw", "recorded pairs are of AdamW"),
         ({"num_parameters": 10**9}, "fused_adamw", "as fast as a fused one already"),
-        ({}, "padding", "no recorded pair tells what padded dimensions gives in a script"),
         ({}, "quantize", "no change is called quantize"),
     ],
 )

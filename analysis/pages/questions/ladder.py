@@ -1,5 +1,6 @@
 """(u) What does each optimisation give, one on top of the other?"""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,32 +24,41 @@ MODE = "train_step"
 ALSO = ("precision", "optimizer", BF16)
 """Studies that hold further rungs."""
 CASE = ["size", "context_length"]
-AXES = ["precision", "attention", "optimizer", "compile"]
+HUGGING_FACE = "hf"
+MULTIPLE = 64
+"""Of this a padded vocabulary is one."""
+VOCABULARY, AS_IS, PADDED = "vocabulary", "as it is", "padded"
+AXES = ["precision", "attention", "optimizer", "compile", VOCABULARY]
 BASE = "FP32"
+EAGER, COMPILED, GRAPHS, TO_64 = "+ fused AdamW", "+ torch.compile", "+ CUDA graphs", "+ padded vocabulary"
 RUNGS = {
-    BASE: ("fp32", "naive", "own", "off"),
-    "TF32": ("tf32", "naive", "own", "off"),
-    "BF16": ("bf16", "naive", "own", "off"),
-    "+ fused attention": ("bf16", "sdpa", "own", "off"),
-    "+ fused AdamW": ("bf16", "sdpa", "fused", "off"),
-    "+ torch.compile": ("bf16", "sdpa", "fused", "default"),
-    "+ CUDA graphs": ("bf16", "sdpa", "fused", "cudagraphs"),
+    BASE: ("fp32", "naive", "own", "off", AS_IS),
+    "TF32": ("tf32", "naive", "own", "off", AS_IS),
+    "BF16": ("bf16", "naive", "own", "off", AS_IS),
+    "+ fused attention": ("bf16", "sdpa", "own", "off", AS_IS),
+    EAGER: ("bf16", "sdpa", "fused", "off", AS_IS),
+    COMPILED: ("bf16", "sdpa", "fused", "default", AS_IS),
+    GRAPHS: ("bf16", "sdpa", "fused", "cudagraphs", AS_IS),
+    TO_64: ("bf16", "sdpa", "fused", "cudagraphs", PADDED),
 }
 """Each has what those before it have; BF16 takes the place of TF32. What it sets of AXES."""
-EAGER, COMPILED, GRAPHS = "+ fused AdamW", "+ torch.compile", "+ CUDA graphs"
 ALONE = {
     "TF32": RUNGS["TF32"],
     "BF16 autocast": RUNGS["BF16"],
-    "fused attention": ("fp32", "sdpa", "own", "off"),
-    "fused AdamW": ("fp32", "naive", "fused", "off"),
+    "fused attention": ("fp32", "sdpa", "own", "off", AS_IS),
+    "fused AdamW": ("fp32", "naive", "fused", "off", AS_IS),
+    "padded vocabulary": ("fp32", "naive", "own", "off", PADDED),
 }
 IN_CHART = {"+ fused attention": "+ attention", EAGER: "+ AdamW", COMPILED: "+ compile", GRAPHS: "+ graphs"}
+IN_CHART |= {TO_64: "+ padding"}
 """Rungs as a bar has room to say."""
 NO_GAIN, HOST_LIMITED = "none beyond noise", "none: the host limits it"
 SMALL_GAIN = 1.25
 """Less than this is called little for all changes together."""
 NEAR = 0.1
 """A prediction this near to what was measured counts as right."""
+IN_MAP = {BASE: "FP32", "TF32": "TF32", "BF16": "BF16", EAGER: "BF16 with fused attention and fused AdamW"}
+"""Rungs that the map of what limits a step shows, as it calls them."""
 MEASURED, PREDICTED = "measured", "predicted before"
 
 
@@ -103,8 +113,13 @@ def _frames(
     runs: pd.DataFrame, main: Any, studies: Mapping[str, Any], predicted: pd.DataFrame | None, bands: Bands | None
 ) -> Frames:
     measured = _measured([main, *(studies[name] for name in (STUDY, *ALSO) if name in studies)])
-    cases = {*map(tuple, main.runs[CASE].astype(str).to_numpy())}  # others were measured to test predictions only
-    measured = measured[[tuple(case) in cases for case in measured[CASE].astype(str).to_numpy()]].reset_index(drop=True)
+    # Others were measured to test predictions only.
+    cases = {*map(tuple, main.runs[[*CASE, "batch_size"]].astype(str).to_numpy())}
+    is_case = [
+        workload == HUGGING_FACE or tuple(case) in cases
+        for workload, case in zip(measured["workload"], measured[[*CASE, "batch_size"]].astype(str).to_numpy())
+    ]
+    measured = measured[is_case].reset_index(drop=True)
     if predicted is not None:
         said = predicted[predicted["predicted_ns"].notna()].drop_duplicates("tested_by").set_index("tested_by")
         for name in ("predicted_ns", "low_ns", "high_ns"):
@@ -136,14 +151,15 @@ def _differ(rows: pd.DataFrame, others: pd.DataFrame, bands: Bands | None) -> pd
 
 
 def _measured(recordings: Iterable[Any]) -> pd.DataFrame:
-    """Each training step of the reference model that was measured, the first of those that have one run id: CASE, AXES,
-    run_id, ns, min_ns, max_ns, parts (of this, phases that the host limits) and host_limited, the same as a share,
-    tokens_per_s, peak_bytes, joules, host_ratio (a loop of plain Python over that of the fastest process on such a
-    CPU), loss_off (relative to that in FP32)."""
+    """Each training step of the reference model and of models of Hugging Face that was measured, the first of those
+    that have one run id: CASE, AXES, batch_size, workload, run_id, ns, min_ns, max_ns, parts (of this, phases that the
+    host limits) and host_limited, the same as a share, tokens_per_s, peak_bytes, joules, host_ratio (a loop of plain
+    Python over that of the fastest process on such a CPU), loss_off (relative to that in FP32)."""
     tables: dict[str, list[pd.DataFrame]] = {}
     seen: set[str] = set()
     for rec in recordings:
-        ok = run_grid.of_known_shape(run_grid.measured_runs(rec.runs))
+        ok = run_grid.measured_runs(rec.runs)
+        ok = ok[ok["workload"].astype(str).isin([run_grid.REFERENCE, HUGGING_FACE])]
         ok = ok.astype({"run_id": str})[(ok["mode"].astype(str) == MODE) & ~ok["run_id"].astype(str).isin(seen)]
         seen |= {*ok["run_id"]}
         for name in ("runs", "steps", "processes", "telemetry", "figures"):
@@ -159,7 +175,8 @@ def _measured(recordings: Iterable[Any]) -> pd.DataFrame:
     losses = figures.pivot_table(index="run_id", columns="figure", values="value").reindex(
         columns=["loss", "loss_fp32"]
     )
-    known = runs[[*CASE, *AXES, "num_parameters", "run_id", "peak_memory_bytes"]]
+    runs[VOCABULARY] = runs["workload_options"].astype(str).map(_vocabulary)
+    known = runs[[*CASE, *AXES, "batch_size", "workload", "num_parameters", "run_id", "peak_memory_bytes"]]
     table = known.merge(times, on="run_id").merge(machine, how="left", on="run_id")
     table["parts"] = table["run_id"].map(advice.host_limited_ns(steps))
     table["host_limited"] = (table["parts"] / table["ns"]).clip(upper=1)
@@ -168,6 +185,12 @@ def _measured(recordings: Iterable[Any]) -> pd.DataFrame:
     # What graphs hold is taken while they are captured: the peak of a step that replays them leaves it out.
     table["peak_bytes"] = table["peak_memory_bytes"].astype(float).where(table["compile"] != "cudagraphs")
     return table.drop(columns="peak_memory_bytes")
+
+
+def _vocabulary(options: str) -> str:
+    """Whether options of a workload say that its vocabulary is padded."""
+    said = re.search(r"\bvocab_size=(\d+)", options)
+    return PADDED if said and int(said[1]) % MULTIPLE == 0 else AS_IS
 
 
 def _of_settings(measured: pd.DataFrame, settings: Mapping[str, tuple[str, ...]], name: str) -> pd.DataFrame:
@@ -190,6 +213,13 @@ def _against(rows: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
+def _in_map(rungs: pd.DataFrame) -> pd.DataFrame:
+    """The rungs of IN_MAP of the reference model, which has a grid of cases, one after the other."""
+    rows = rungs[rungs["rung"].isin(IN_MAP) & (rungs["workload"] != HUGGING_FACE)]
+    order = rows["rung"].map([*IN_MAP].index)
+    return rows.assign(rung=rows["rung"].map(IN_MAP)).loc[order.sort_values(kind="stable").index].reset_index(drop=True)
+
+
 def _top(rungs: pd.DataFrame) -> pd.DataFrame:
     """Of each case the highest rung that was measured."""
     return rungs.drop_duplicates(CASE, keep="last")
@@ -197,7 +227,7 @@ def _top(rungs: pd.DataFrame) -> pd.DataFrame:
 
 def _are_host_limited(rows: pd.DataFrame) -> bool:
     """Whether the host limits most of each of these steps, and none was compiled."""
-    return bool((rows["host_limited"] > 0.5).all()) and not rows["rung"].isin([COMPILED, GRAPHS]).any()
+    return bool((rows["host_limited"] > 0.5).all()) and not rows["rung"].isin([COMPILED, GRAPHS, TO_64]).any()
 
 
 def _slower_by_host(rungs: pd.DataFrame) -> pd.DataFrame:
@@ -207,7 +237,7 @@ def _slower_by_host(rungs: pd.DataFrame) -> pd.DataFrame:
 
 def _claims(frames: Frames) -> list[Claim]:
     above, top = frames.above, _top(frames.above)
-    of_rung = {name: above[above["rung"] == name] for name in (EAGER, COMPILED, GRAPHS)}
+    of_rung = {name: above[above["rung"] == name] for name in (EAGER, COMPILED, GRAPHS, TO_64)}
     tested = above[above["predicted_ns"].notna()]
     return [
         Claim("together", _top(frames.shown), facts=extremes("speedup")),
@@ -219,6 +249,8 @@ def _claims(frames: Frames) -> list[Claim]:
         Claim("each", frames.first.merge(frames.shown[CASE].drop_duplicates(), on=CASE), facts=_each),
         Claim("compile", of_rung[COMPILED], lambda rows: bool((rows["at_least"] > 1).all()), facts=_span_of_gains),
         Claim("graphs", of_rung[GRAPHS], facts=extremes("gain")),
+        Claim("limits", _in_map(frames.rungs), facts=_limits),
+        Claim("padding", of_rung[TO_64], facts=extremes("gain")),
         Claim("by_host", _slower_by_host(frames.shown), facts=extremes("slower_host")),
         Claim(
             "gains",
@@ -261,6 +293,12 @@ def _tables(frames: Frames) -> list[Table]:
             "Rung by rung: of each model the context that was followed furthest",
             (*case, rung, step, *others),
             shown,
+        ),
+        Table(
+            "limits",
+            "Part of the step in phases that the host limits, percent",
+            (*case, Column("rung", "rung"), Column("host_limited", "host limits", "share")),
+            _in_map(frames.rungs),
         ),
         Table("rest", "Rung by rung: all other cases", (*case, rung, step, *others[:3]), rest),
         Table("alone", "Each change alone", (*case, *alone), frames.alone),
@@ -326,6 +364,13 @@ def _by_rung(rows: pd.DataFrame, every: pd.DataFrame) -> dict:
 
 def _span_of_gains(rows: pd.DataFrame) -> dict:
     return {"gain": span(rows["gain"]), "at_least": span(rows["at_least"])}
+
+
+def _limits(rows: pd.DataFrame) -> dict:
+    """In how many cases of each precision the host limits more than half of the step."""
+    rows = rows.assign(by_host=rows["host_limited"] > 0.5)
+    counts = rows.groupby("rung", sort=False)["by_host"].agg(["sum", "size"])
+    return {"of": [{"rung": name, "num": int(num), "num_all": int(size)} for name, num, size in counts.itertuples()]}
 
 
 def _predicted(rows: pd.DataFrame) -> dict:

@@ -1,0 +1,227 @@
+"""Changes of a training script that no recorded pair tells of: what they would give is told from what the script itself
+spends on what they do away with. Each has a least, an expected and a most, of its own assumptions."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from analysis.metrics import elapsed
+from analysis.metrics.kernel_time import num_profiled_steps
+from analysis.prediction.baseline import ATTENTION, Tables
+from analysis.prediction.changes import PASSES, TIMES_BATCH, Abstains, need_memory
+from analysis.prediction.script_rates import LINEAR, PRODUCTS, REST, ScriptRates, width_of
+from jobs.contract import ranges
+
+LEAST, EXPECTED, MOST = 0, 1, 2
+"""A step as short as it may become, as expected, and as long."""
+LEAST_PART = 0.01
+"""Of a step: what takes less is not worth a prediction."""
+UNALIGNED_FASTER = (0.15, 0.25, 0.6)
+"""Time of matmuls after padding over before, in BF16. In a recorded step of GPT-2 with 50257 tokens, the unaligned
+matmuls reach 94 to 142 TFLOP/s, and aligned ones of the same step 563: 0.17 to 0.25."""
+CASTS_LEFT = (0.0, 0.2, 0.5)
+"""Part of the casts that stay, such as those before the loss."""
+SLOW_GROWTH = 0.7
+"""Part of the expected growth with the batch that is the least."""
+RECOMPUTED = (0.6, 0.9, 1.0)
+"""Part of the forward pass that checkpointed layers run again: all but embedding and head."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behind:
+    """What a step spends on something: launches, time_ns on the GPU, host_ns in calls, under nsys."""
+
+    launches: float = 0.0
+    time_ns: float = 0.0
+    host_ns: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step of a script: parts: by phase and kind its launches and time_ns on the GPU. gap_ns: between two of them.
+    host_ns: by phase what the host needs, and how sure that is: factors (least, 1, most). behind: by finding what it
+    spends on it. slower: how many times as long the host needs under nsys. work: tokens over those of the recorded
+    step."""
+
+    run: Mapping[str, Any]
+    step_ns: float
+    parts: pd.DataFrame
+    gap_ns: float
+    host_ns: Mapping[str, float]
+    host_span: tuple[float, float] = (1.0, 1.0)
+    behind: Mapping[str, Behind] | None = None
+    slower: float = 1.0
+    work: float = 1.0
+
+    @property
+    def gpu_ns(self) -> float:
+        return float(self.parts["time_ns"].sum() + self.gap_ns * self.parts["launches"].sum())
+
+
+def behind_of(recording: Tables) -> dict[str, Behind]:
+    """By finding, of the only run of a recording: `casts`, `unaligned_gemms`, `unfused_attention`; and
+    `synchronisations` and `copies` from and to the host, of which calls are known by their phase alone."""
+    steps = float(num_profiled_steps(recording.kernels).iloc[0])
+    findings = elapsed.find(recording.kernels, recording.memops).set_index("kind")
+    known = {
+        str(kind): Behind(launches=row["count"] / steps, time_ns=row["time_ns"] / steps)
+        for kind, row in findings.iterrows()
+    }
+    calls = recording.api[recording.api["step"] >= 0]
+    names = calls["name"].astype(str)
+    waits = calls[names.str.contains("Synchronize")]
+    known["synchronisations"] = Behind(
+        launches=float(waits["calls"].sum()) / steps, host_ns=float(waits["total_ns"].sum()) / steps
+    )
+    moved = recording.memops[recording.memops["step"] >= 0]
+    moved = moved[moved["operation"].astype(str).str.startswith("memcpy")]
+    of_host = moved[moved["operation"].astype(str).str.contains("Host")]
+    # A call does not say what it copies: those between tensors take their part of the calls' time.
+    part = len(of_host) / max(len(moved), 1) / steps
+    known["copies"] = Behind(
+        launches=len(of_host) / steps,
+        time_ns=float((of_host["end_ns"] - of_host["start_ns"]).sum()) / steps,
+        host_ns=part * float(calls.loc[names.str.startswith("cudaMemcpy"), "total_ns"].sum()),
+    )
+    return known
+
+
+def _need(step: Step, kind: str, why: str) -> Behind:
+    """What the step spends on `kind`. Raises Abstains where that is next to nothing."""
+    behind = (step.behind or {}).get(kind, Behind())
+    if max(behind.time_ns, behind.host_ns / step.slower) < LEAST_PART * step.step_ns:
+        raise Abstains(why)
+    return behind
+
+
+def _without(step: Step, kinds: tuple[str, ...], time_ns: float, launches: float) -> Step:
+    """The step without so much of the GPU's operations of these kinds, and without the host's part of launching
+    them."""
+    of_kinds = step.parts.index.get_level_values("kind").isin(kinds)
+    parts = step.parts.copy()
+    for column, less in (("time_ns", time_ns), ("launches", launches)):
+        total = float(parts.loc[of_kinds, column].sum())
+        parts.loc[of_kinds, column] *= max(1.0 - less / total, 0.0) if total else 1.0
+    num_launches = float(step.parts["launches"].sum())
+    of_phases = {*step.parts.index.get_level_values("phase")}
+    host = {
+        phase: ns * (1.0 - launches / num_launches if phase in of_phases else 1.0) for phase, ns in step.host_ns.items()
+    }
+    return replace(step, parts=parts, host_ns=host)
+
+
+def _pad(step: Step, rates: ScriptRates, how: int) -> Step:
+    behind = _need(step, "unaligned_gemms", "its matmuls on tensor cores are aligned")
+    if str(step.run["precision"]) != "bf16":
+        raise Abstains("how much faster aligned matmuls are is known of BF16 alone")
+    return _without(step, (LINEAR, PRODUCTS), (1.0 - UNALIGNED_FASTER[how]) * behind.time_ns, 0.0)
+
+
+def _leave_casts(step: Step, rates: ScriptRates, how: int) -> Step:
+    if str(step.run["compile"]) != "off":
+        raise Abstains("compiling fuses casts with other kernels")
+    behind = _need(step, "casts", "its kernels convert next to nothing")
+    gone = 1.0 - CASTS_LEFT[how]
+    return _without(step, (REST,), gone * behind.time_ns, gone * behind.launches)
+
+
+def _pin(step: Step, rates: ScriptRates, how: int) -> Step:
+    behind = _need(step, "copies", "its steps copy next to nothing from and to the host")
+    if how == MOST:  # they were pinned already, or are waited for all the same
+        return step
+    return _shorter_calls(_without(step, (REST,), behind.time_ns, 0.0), behind)
+
+
+def _leave_synchronisations(step: Step, rates: ScriptRates, how: int) -> Step:
+    behind = (step.behind or {}).get("synchronisations", Behind())
+    if behind.launches <= 1:
+        raise Abstains("its steps synchronise once at most, as the timer does at their end")
+    _need(step, "synchronisations", "its host waits next to nothing in synchronisations")
+    if how == MOST:  # the host was late all the same
+        return step
+    return _shorter_calls(step, behind)
+
+
+def _shorter_calls(step: Step, behind: Behind) -> Step:
+    """The step without the host's time in these calls, as long as it is without nsys."""
+    host_ns = sum(step.host_ns.values())
+    left = max(1.0 - behind.host_ns / step.slower / host_ns, 0.0) if host_ns else 1.0
+    return replace(step, host_ns={phase: ns * left for phase, ns in step.host_ns.items()})
+
+
+def _enlarge_batch(step: Step, rates: ScriptRates, how: int) -> Step:
+    need_memory(step.run)
+    rows = {}
+    for (phase, kind), row in step.parts.iterrows():
+        time_ns, launches = row["time_ns"], row["launches"]
+        if phase in PASSES or phase == ranges.LOSS:
+            factors = rates.times.get(f"larger_batch/{width_of(str(step.run['precision']))}/{phase}/{kind}")
+            factor = TIMES_BATCH if factors is None or how == MOST else min(factors[0], TIMES_BATCH)
+            time_ns *= factor if how else 1 + SLOW_GROWTH * (factor - 1)
+        rows[phase, kind] = pd.Series({"launches": launches, "time_ns": time_ns})
+    parts = pd.DataFrame(rows).T.rename_axis(["phase", "kind"])
+    run = dict(step.run) | {"batch_size": TIMES_BATCH * int(step.run["batch_size"])}
+    return replace(step, run=run, parts=parts, work=step.work * TIMES_BATCH)
+
+
+def _checkpoint(step: Step, rates: ScriptRates, how: int) -> Step:
+    forward = step.parts.index.get_level_values("phase") == ranges.FORWARD
+    if not forward.any() or ranges.BACKWARD not in step.parts.index.get_level_values("phase"):
+        raise Abstains("it has no backward pass, so it keeps no activations")
+    again = step.parts[forward].rename(index={ranges.FORWARD: ranges.BACKWARD}, level="phase") * RECOMPUTED[how]
+    host = dict(step.host_ns)
+    host[ranges.BACKWARD] = host.get(ranges.BACKWARD, 0.0) + RECOMPUTED[how] * host.get(ranges.FORWARD, 0.0)
+    return replace(step, parts=step.parts.add(again, fill_value=0.0), host_ns=host)
+
+
+def _fuse_attention(step: Step, rates: ScriptRates, how: int) -> Step:
+    precision = str(step.run["precision"])
+    if precision not in rates.attention:
+        raise Abstains(f"no recorded pair tells what fused attention gives in {precision.upper()}")
+    behind = _need(step, "unfused_attention", "it has no matmuls of attention with kernels between them")
+    kinds = step.parts.index.get_level_values("kind")
+    products = step.parts[kinds == PRODUCTS]
+    if products.empty:
+        raise Abstains("it is not known which of its matmuls are of attention")
+    after = _without(step, (REST,), behind.time_ns, behind.launches)
+    rows = products.assign(
+        time_ns=products["time_ns"] + behind.time_ns * products["time_ns"] / products["time_ns"].sum()
+    )
+    rows = rows.assign(time_ns=rows["time_ns"] * rates.attention[precision][how], launches=rows["launches"] / 2)
+    rows.index = pd.MultiIndex.from_tuples(
+        [(phase, ATTENTION) for phase, _ in rows.index], names=after.parts.index.names
+    )
+    rest = after.parts[after.parts.index.get_level_values("kind") != PRODUCTS]
+    return replace(after, parts=rest.add(rows, fill_value=0.0))
+
+
+CHANGES: dict[str, Callable[[Step, ScriptRates, int], Step]] = {
+    "fused_attention": _fuse_attention,
+    "padding": _pad,
+    "casts": _leave_casts,
+    "copies": _pin,
+    "synchronisations": _leave_synchronisations,
+    "larger_batch": _enlarge_batch,
+    "checkpointing": _checkpoint,
+}
+FREE: dict[str, Callable[[pd.Series, pd.Series], pd.Series]] = {
+    "fused_attention": lambda phase, kind: phase.isin([*PASSES]) & kind.isin([PRODUCTS, REST]),
+    "padding": lambda phase, kind: kind.isin([LINEAR, PRODUCTS]),
+    "casts": lambda phase, kind: kind == REST,
+    "copies": lambda phase, kind: kind == REST,
+    "larger_batch": lambda phase, kind: kind == REST,
+}
+"""The kinds of operations that a change may make as short as nothing, for the ceiling; none where a change is not
+named."""
+
+
+def frees_bytes(run: Mapping[str, Any]) -> float:
+    """What activation checkpointing frees at most: all of the peak but weights, gradients and AdamW's averages in
+    FP32. NaN where the peak is not known."""
+    peak = run.get("peak_memory_bytes")
+    if peak is None or pd.isna(peak):
+        return math.nan
+    return max(float(peak) - 16 * int(run["num_parameters"]), 0.0)

@@ -1,0 +1,149 @@
+"""Changes that are told from what a script spends on what they do away with: each is predicted where the recording has
+it, and neither predicted nor advised where it has not or where something else limits the step."""
+
+import math
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from analysis.prediction import script_rates, scripts
+from analysis.prediction.predict import Abstention, Prediction, advised
+from analysis.prediction.script_changes import Behind, Step, behind_of
+from jobs.contract.changes import LABELS, TRIABLE
+from tests.prediction.test_scripts import script  # noqa: F401
+
+BF16 = {"precision": "bf16", "compile": "off", "optimizer": "AdamW", "num_parameters": 124_000_000, "batch_size": 4}
+BF16 |= {"peak_memory_bytes": 20e9, "gpu_memory_bytes": 150e9}
+NOT_LAST = {name: Behind(launches=300, time_ns=6e6) for name in ("casts", "unaligned_gemms", "unfused_attention")}
+BEHIND = NOT_LAST | {
+    "copies": Behind(launches=4, time_ns=3e6, host_ns=4e6),
+    "synchronisations": Behind(launches=40, host_ns=20e6),
+}
+
+
+@pytest.fixture
+def step() -> Step:
+    """In BF16 and eager, of 65 ms, limited by the GPU; with something of all that can be changed."""
+    rows = {
+        ("forward", "linear"): (50, 12e6),
+        ("forward", "products"): (24, 4e6),
+        ("forward", "rest"): (300, 8e6),
+        ("backward", "linear"): (110, 18e6),
+        ("backward", "products"): (48, 6e6),
+        ("backward", "rest"): (530, 12e6),
+        ("optimizer", "rest"): (54, 5e6),
+    }
+    parts = pd.DataFrame(rows, index=["launches", "time_ns"]).T.rename_axis(["phase", "kind"])
+    host = {"forward": 10e6, "backward": 12e6, "optimizer": 1e6}
+    return Step(run=BF16, step_ns=66e6, parts=parts, gap_ns=900.0, host_ns=host, behind=BEHIND)
+
+
+def host_limited(step: Step) -> Step:
+    return replace(step, step_ns=120e6, host_ns={"forward": 50e6, "backward": 60e6, "optimizer": 10e6})
+
+
+def said_of(step: Step, *names: str) -> Prediction | Abstention:
+    return scripts.predict_step(step, names, script_rates.load())
+
+
+def predicted(step: Step, *names: str) -> Prediction:
+    said = said_of(step, *names)
+    assert isinstance(said, Prediction), said
+    assert said.ceiling_ns <= said.low_ns <= said.step_ns <= said.high_ns
+    return said
+
+
+OWN = ("fused_attention", "padding", "casts", "copies", "synchronisations", "larger_batch", "checkpointing")
+
+
+def test_every_change_has_a_model():
+    assert {*OWN, *TRIABLE} == {*LABELS}
+    assert {("padding",), ("checkpointing",)} <= {*scripts.USUAL}
+
+
+@pytest.mark.parametrize("change", ["fused_attention", "padding", "casts", "copies"])
+def test_what_the_gpu_spends_on_it_goes_where_the_gpu_limits(step, change):
+    said = predicted(step, change)
+    assert said.limited_by == "GPU"
+    assert 0.3 * 6e6 < step.gpu_ns - said.step_ns < 0.35 * step.gpu_ns or change == "copies"
+    assert said.low_ns <= said.step_ns < said.high_ns
+    assert bool(advised([said])) == (change != "copies"), "it is not known whether they are waited for"
+
+
+def test_padding_is_not_advised_where_the_host_limits(step):
+    assert predicted(host_limited(step), "padding").step_ns == pytest.approx(120e6)
+    assert advised([predicted(step, "padding")]) and not advised([predicted(host_limited(step), "padding")])
+
+
+def test_casts_that_vanish_need_not_be_launched(step):
+    before = host_limited(step)
+    saved = 120e6 - predicted(before, "casts").step_ns
+    assert saved == pytest.approx(0.8 * 300 / before.parts["launches"].sum() * 120e6)
+
+
+def test_a_host_that_does_not_wait_runs_ahead_but_need_not(step):
+    before = host_limited(step)
+    said = predicted(before, "synchronisations")
+    assert said.step_ns == pytest.approx(100e6)
+    assert said.high_ns >= before.step_ns, "it may be late all the same"
+    assert not advised([said])
+
+
+def test_where_the_gpu_limits_a_synchronisation_costs_nothing(step):
+    said = predicted(step, "synchronisations")
+    assert said.step_ns == pytest.approx(step.gpu_ns) and not advised([said])
+
+
+def test_checkpointing_takes_time_and_frees_memory(step):
+    said = predicted(step, "checkpointing")
+    assert 0.8 * 24e6 < said.step_ns - step.gpu_ns < 1.1 * 24e6 and not advised([said])
+    assert said.frees_bytes == 20e9 - 16 * 124e6
+    unknown = replace(step, run={name: value for name, value in BF16.items() if name != "peak_memory_bytes"})
+    assert math.isnan(predicted(unknown, "checkpointing").frees_bytes)
+
+
+def test_a_larger_batch_is_held_against_as_many_tokens(step):
+    for before in (step, host_limited(step)):
+        said = predicted(before, "larger_batch")
+        assert said.work == 2 and before.step_ns * 0.9 < said.step_ns < 2 * before.step_ns
+    assert predicted(host_limited(step), "larger_batch").step_ns == pytest.approx(120e6)
+
+
+NONE = {name: Behind() for name in BEHIND}
+
+
+@pytest.mark.parametrize(
+    ("run", "behind", "change", "why"),
+    [
+        ({}, NONE, "fused_attention", "no matmuls of attention"),
+        ({"precision": "fp16"}, BEHIND, "fused_attention", "no recorded pair tells what fused attention gives in FP16"),
+        ({}, NONE, "padding", "are aligned"),
+        ({"precision": "tf32"}, BEHIND, "padding", "of BF16 alone"),
+        ({}, NONE, "casts", "convert next to nothing"),
+        ({"compile": "default"}, BEHIND, "casts", "fuses casts"),
+        ({}, NONE, "copies", "copy next to nothing"),
+        ({}, NONE, "synchronisations", "synchronise once at most"),
+        ({}, BEHIND | {"synchronisations": Behind(launches=9)}, "synchronisations", "waits next to nothing"),
+        ({"peak_memory_bytes": 100e9}, BEHIND, "larger_batch", "it would need about 184 GiB"),
+        ({"peak_memory_bytes": None}, BEHIND, "larger_batch", "how much memory is left"),
+    ],
+)
+def test_where_the_script_has_nothing_of_it_there_is_a_reason(step, run, behind, change, why):
+    said = said_of(replace(step, run=BF16 | run, behind=behind), change)
+    assert isinstance(said, Abstention) and why in said.reason and "\n" not in said.reason
+
+
+def test_inference_keeps_no_activations(step):
+    forward = step.parts[step.parts.index.get_level_values("phase") == "forward"]
+    said = said_of(replace(step, parts=forward), "checkpointing")
+    assert isinstance(said, Abstention) and "no backward pass" in said.reason
+
+
+def test_what_a_recorded_script_spends_on_each(script):  # noqa: F811
+    """GPT-2 with 50257 tokens: three matmuls of its head are not aligned. It reads its loss once a step."""
+    behind = behind_of(script("gpt2"))
+    assert behind["unaligned_gemms"].launches == 3 and behind["casts"].launches == 342
+    assert behind["synchronisations"].launches == 1
+    assert behind["copies"].launches == 2 and behind["copies"].time_ns < 1e4
+    assert "unfused_attention" not in behind
