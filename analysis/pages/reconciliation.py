@@ -186,14 +186,14 @@ def checks_of(
 
     timed_steps, profiled_steps: as many as the run was to measure. phase_sum: the phases of a step against the step,
     unprofiled, worst step. forward_matmuls, backward_matmuls: matmuls of each step, 9L+1 and 18L+2 with eager
-    attention, 7L+1 and 14L+2 with fused attention; split-K and epilogue kernels belong to their matmul.
-    profiler: fastest NVTX host range of the step over the fastest unprofiled step, where the GPU is busy for STEADY of
-    it. span: GPU span over the NVTX range. gemm_rate, mfu, copy_rate, gemm_bytes: at most the data sheet's peak.
-    in_phase: share of the steps' kernel time with a phase. in_module: share of forward kernel time with a module. busy:
-    GPU busy in a step over the time of its kernels, copies and fills (at most 1). forward_layouts, backward_layouts:
-    matmuls whose layout, as their name has it, is not the one that the operation should have. math_path: in fp32 runs,
-    share of GEMM time on FP32 units. nsys_sums: largest difference, in ns or calls, from what nsys's own statistics say
-    of any kernel in the step or a phase.
+    attention, 7L+1 and 14L+2 with fused attention, for each micro-batch; split-K and epilogue kernels belong to their
+    matmul. profiler: fastest NVTX host range of the step over the fastest unprofiled step, where the GPU is busy for
+    STEADY of it. span: GPU span over the NVTX range. gemm_rate, mfu, copy_rate, gemm_bytes: at most the data sheet's
+    peak. in_phase: share of the steps' kernel time with a phase. in_module: share of forward kernel time with a module.
+    busy: GPU busy in a step over the time of its kernels, copies and fills (at most 1). forward_layouts,
+    backward_layouts: matmuls whose layout, as their name has it, is not the one that the operation should have.
+    math_path: in fp32 runs, share of GEMM time on FP32 units. nsys_sums: largest difference, in ns or calls, from what
+    nsys's own statistics say of any kernel in the step or a phase.
     """
     ordered = run_grid.measured_runs(runs)
     info = ordered.astype({"run_id": str, "mode": str, "attention": str}).set_index("run_id")
@@ -267,7 +267,8 @@ def _products(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
         of_phase = counted[(counted["phase"] == phase) & counted["run_id"].isin(info.index)]
         want = pd.Series(
             {
-                run_id: flops.num_matmuls(run_grid.shape_of(run), phase, run["attention"])
+                run_id: run_grid.micro_batches_of(run)
+                * flops.num_matmuls(run_grid.shape_of(run), phase, run["attention"])
                 for run_id, run in info.iterrows()
             },
             dtype=float,
@@ -280,13 +281,14 @@ def _products(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
 
 def _expected_layouts(run: pd.Series, phase: str) -> pd.Series:
     """Number of matmuls of each layout, from what the layouts of the operations should be."""
-    layers = int(run["num_layers"])
+    times = run_grid.micro_batches_of(run)
+    layers, head = times * int(run["num_layers"]), times
     inside = layers if run["attention"] == "naive" else 0
     operations = {
-        ranges.FORWARD: {"linear forward": 7 * layers + 1, "QK^T": inside, "AV": inside},
+        ranges.FORWARD: {"linear forward": 7 * layers + head, "QK^T": inside, "AV": inside},
         ranges.BACKWARD: {
-            "linear input gradient": 7 * layers + 1,
-            "linear weight gradient": 7 * layers + 1,
+            "linear input gradient": 7 * layers + head,
+            "linear weight gradient": 7 * layers + head,
             "QK^T query gradient": inside,
             "QK^T key gradient": inside,
             "AV score gradient": inside,
@@ -405,8 +407,8 @@ def _gemm_bytes(known: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
             continue
         element_bytes = flops.BF16_BYTES if run["precision"] == "bf16" else flops.FP32_BYTES
         rates = [
-            1e9 * number * cost.bytes / time_ns[run_id, module]
-            for module, (cost, number) in flops.matmul_costs(run_grid.shape_of(run), element_bytes).items()
+            1e9 * run_grid.micro_batches_of(run) * number * cost.bytes / time_ns[run_id, module]
+            for module, (cost, number) in flops.matmul_costs(run_grid.micro_batch_of(run), element_bytes).items()
             if cost.bytes > gpu.l2_bytes and (run_id, module) in time_ns
         ]
         if rates:

@@ -203,6 +203,20 @@ def test_every_check_holds_and_a_lost_kernel_breaks_one(rec):
     assert broken.claims["breaches"].holds and not broken.claims["all_agree"].holds
 
 
+def test_every_micro_batch_has_the_matmuls_of_the_architecture(rec):
+    trained = rec.runs[(rec.runs["mode"] == "train_step") & (rec.runs["status"] == "ok")].head(1).assign(accumulation=2)
+    kernels = rec.kernels[rec.kernels["run_id"].isin(trained["run_id"])]
+    twice = pd.concat([kernels, kernels[kernels["phase"] != "optimizer"]], ignore_index=True)
+    counted = ["forward_matmuls", "backward_matmuls", "forward_layouts", "backward_layouts"]
+
+    def breached(of_kernels):
+        checks = reconciliation.checks_of(trained, rec.steps, of_kernels, rec.memops, rec.nsys_sums.head(0))
+        return set(checks.loc[~checks["passed"] & checks["check"].isin(counted), "check"])
+
+    assert not breached(twice)
+    assert breached(kernels) == set(counted), "one micro-batch of two is missing"
+
+
 def test_a_nanosecond_that_nsys_counts_otherwise_is_a_breach_and_no_statistics_are_none(rec):
     other = rec.nsys_sums.copy()
     other.loc[0, "total_ns"] += 1
