@@ -103,7 +103,7 @@ def test_options_tell_models_and_cases_apart():
 
 
 def test_there_is_no_mfu_of_unknown_flops(rec):
-    table = run_list.answer(rec.runs, rec.steps, rec.kernels, rec.memops).tables["runs"].rows
+    table = write_site.ask(run_list, rec).tables["runs"].rows
     assert of_foreign(table)["mfu"].isna().all()
     known = table[~table["run_id"].isin(of_foreign(table)["run_id"])]
     assert known["mfu"].gt(0).all()

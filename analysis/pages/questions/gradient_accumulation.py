@@ -143,6 +143,13 @@ def _claims(frames: Frames) -> list[Claim]:
             lambda rows: (rows["memory_ratio"] < 1).all(),
             facts=extremes("memory_ratio"),
         ),
+        Claim(
+            "more_memory",
+            run_grid.only(
+                cut[cut["memory_ratio"] > 1], f"peak_memory_bytes_{WHOLE}", "peak_memory_bytes", "memory_ratio"
+            ),
+            facts=extremes("memory_ratio"),
+        ),
         Claim("waits", run_grid.only(frames.measured, "launch_wait"), facts=extremes("launch_wait")),
     ]
 
