@@ -115,6 +115,11 @@ def test_a_size_that_yaml_reads_as_a_number_is_a_name(load):
             "accumulation",
             "CUDA graphs write a micro-batch's gradients over",
         ),
+        (
+            {"mode": ["train_step"], "accumulation": [2], "gpus": [2], "parallel": ["ddp"]},
+            "accumulation",
+            "is measured on one GPU",
+        ),
         ({7: 1}, "7", "string"),
         ({"a\nb": 1}, "a b", "allowed: name, size"),
         ({"custom_sizes": {"odd": {"d_model": 63, "d_ff": 1, "num_layers": 1, "num_heads": 2}}}, "odd", "multiple of"),
