@@ -6,7 +6,7 @@ from analysis.answer import NOT_MEASURED, Answer, Column, Table, assemble
 from analysis.metrics import run_grid, timing, utilisation
 from analysis.metrics import telemetry as machine
 from analysis.pages.columns import case_headings
-from analysis.pages.telemetry import Price, cost_columns
+from analysis.pages.telemetry import Price, cost_columns, rounded
 from jobs.contract import ranges
 
 SLUG = "runs"
@@ -42,7 +42,9 @@ def answer(
     costs = machine.of_runs(runs, steps, processes, telemetry, price.per_hour if price else None)
     joined = ["run_id", "joules_per_1k", *(column.key for column in cost_columns(price))]
     rows = rows.merge(costs[joined], how="left", on="run_id")
-    return assemble({"num_runs": len(runs), "price": price}, [], [Table("runs", "All runs", columns, rows)], [])
+    return assemble(
+        {"num_runs": len(runs), "price": price}, [], [Table("runs", "All runs", columns, rounded(rows))], []
+    )
 
 
 def _frame(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:

@@ -53,6 +53,11 @@ def answer(
     return assemble(facts, _claims(rows, read, beside.merge(named, on="run_id")), _tables(rows, cases, facts), [])
 
 
+def rounded(rows: pd.DataFrame) -> pd.DataFrame:
+    """The columns SHOWN with as many decimals as are shown."""
+    return rows.round({name: digits for name, digits in SHOWN.items() if name in rows})
+
+
 def cost_columns(price: Price | None) -> list[Column]:
     """The column of what tokens cost; none without a price."""
     return [Column("cost_per_million", "price of 1M tokens", "number", absent="n/a")] * (price is not None)
@@ -113,7 +118,7 @@ def _tables(rows: pd.DataFrame, cases: list[str], facts: dict) -> list[Table]:
                 Column("watts", "W", "count", absent="n/a"),
                 *cost_columns(facts["price"]),
             ),
-            rows.round({name: digits for name, digits in SHOWN.items() if name in rows}),
+            rounded(rows),
         ),
         Table(
             "machine",

@@ -58,9 +58,9 @@ def test_the_list_of_runs_gives_tokens_their_energy_and_their_price():
     table = write_site.ask(run_list, recording(), price=price).tables["runs"]
     assert {"tokens_per_s", "joules_per_1k", "cost_per_million"} <= {column.key for column in table.columns}
     row = table.rows.iloc[0]
-    assert row["tokens_per_s"] == 4 * 128 / row["timer_ns"] * 1e9
-    assert row["joules_per_1k"] == pytest.approx(12 / (4 * 128) * 1000), "120 J in 10 steps"
-    assert row["cost_per_million"] == pytest.approx(3.6 / 3600 / row["tokens_per_s"] * 1e6)
+    assert row["tokens_per_s"] == round(4 * 128 / row["timer_ns"] * 1e9)
+    assert row["joules_per_1k"] == round(12 / (4 * 128) * 1000, 2), "120 J in 10 steps"
+    assert row["cost_per_million"] == pytest.approx(3.6 / 3600 / row["tokens_per_s"] * 1e6, abs=1e-4)
     free = write_site.ask(run_list, recording()).tables["runs"]
     assert "cost_per_million" not in {column.key for column in free.columns}
 

@@ -11,6 +11,7 @@ from analysis.metrics import telemetry as machine
 from analysis.metrics.differences import Bands
 from analysis.pages.columns import band_column, case_headings, spread_column
 from analysis.pages.facts import extremes, many, noise_of, out_of, span
+from analysis.pages.telemetry import rounded
 from jobs.contract import ranges
 from jobs.contract.axes import default_of
 
@@ -174,7 +175,7 @@ def _tables(frames: Frames) -> list[Table]:
                 Column("peak_memory_bytes", "peak allocated", "bytes"),
                 Column("memory_ratio", "÷ whole batch", "ratio", absent="base"),
             ),
-            frames.cases,
+            rounded(frames.cases),
         ),
         Table(
             "gpu",
