@@ -279,8 +279,8 @@ def _phases(info: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> p
     wrong = pd.Series(0.0, index=info.index)
     for frame in (timed, timing.in_steps(kernels)):
         pairs = frame[["run_id", "phase"]].drop_duplicates().astype(str)
-        found = pairs[pairs["phase"] != ""].groupby("run_id")["phase"].agg(set)
-        for run_id, phases in found.items():
+        phases_of_run = pairs[pairs["phase"] != ""].groupby("run_id")["phase"].agg(set)
+        for run_id, phases in phases_of_run.items():
             if run_id in wrong.index:
                 wrong[run_id] += len(phases ^ {*modes.MODE_PHASES.get(info.loc[run_id, "mode"], phases)})
     return _rows("phases", wrong, 0, 0)
