@@ -287,7 +287,7 @@ def write_lists(
     """Write the pages that list runs, kernels, calls and data of a recording, and how it was measured. rec: what was
     measured of the finished runs of `published`."""
     measured_in = _measured_in(rec)
-    site.write("report/runs.md", "run_list.md", ask(run_list, rec), **measured_in)
+    site.write("report/runs.md", "run_list.md", ask(run_list, rec, price=price), **measured_in)
     linked = together([rec, studies[BF16]]) if BF16 in studies else rec
     site.write("report/kernels.md", "kernel_glossary.md", ask(kernel_glossary, linked), **_measured_in(linked))
     site.write(f"report/{cuda_calls.SLUG}.md", "cuda_calls.md", ask(cuda_calls, rec), **measured_in)
@@ -680,7 +680,7 @@ def _write_question(
     words = {**_words(letter, question), **more}
     measured = {} if runs is None else {"conditions": environment.conditions(runs)}
     site.write(_page(question), template, answer, **words, **measured)
-    return {**words, "slug": question.SLUG, "verdict": site.block("index.md", template, answer, "verdict")}
+    return {**words, **measured, "slug": question.SLUG, "verdict": site.block("index.md", template, answer, "verdict")}
 
 
 def rates_of(recordings: Iterable[store.Recording]) -> pd.DataFrame:

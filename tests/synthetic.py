@@ -276,7 +276,7 @@ def _add_run(tables, size, context, mode, precision, num_profiled, num_timed, oo
                         "registers": 32,
                         "static_shared_bytes": 0,
                         "dynamic_shared_bytes": 0,
-                        "graph_node": -1,
+                        "graph_node": 0,
                         "family": FAMILIES[name],
                     }
                 )

@@ -24,7 +24,9 @@ def test_every_run_has_a_status_and_unfinished_ones_a_reason(loaded):
 
 @pytest.mark.long
 def test_every_check_of_every_finished_run_holds(loaded):
-    tables = reconciliation.answer(loaded.runs, loaded.steps, loaded.kernels, loaded.memops, loaded.nsys_sums).tables
+    tables = reconciliation.answer(
+        loaded.runs, loaded.steps, loaded.kernels, loaded.memops, loaded.nsys_sums, loaded.api
+    ).tables
     breaches = tables["breaches"].rows
     assert breaches.empty, breaches[["run_id", "check", "found", "at_least", "at_most"]].to_string()
     checks = set(tables["checks"].rows["check"])

@@ -73,8 +73,9 @@ def costs_of(runs: pd.DataFrame, peaks: Mapping[str, float]) -> pd.DataFrame:
 
 
 def has_formula(run: Mapping) -> bool:
-    """Whether the kernels of a run are those that `flops.kernel_costs` counts."""
+    """Whether the kernels of a run are those that `flops.kernel_costs` counts, each once over the whole batch."""
     as_written = run["attention"] == "naive" and run.get("compile", "off") == "off"
+    as_written &= run_grid.micro_batches_of(run) == 1
     return as_written and run["precision"] in ("fp32", "tf32") and run_grid.has_known_shape(run)
 
 

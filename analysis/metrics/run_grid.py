@@ -125,3 +125,25 @@ def of_known_shape(runs: pd.DataFrame) -> pd.DataFrame:
 def shape_of(run: Mapping[str, Any]) -> flops.Shape:
     """The sizes of a run's model and batch, for the formulas; only for a run that `has_known_shape`."""
     return flops.Shape(**{name.name: int(run[name.name]) for name in dataclasses.fields(flops.Shape)})
+
+
+def tokens_of(runs: pd.DataFrame) -> pd.Series:
+    """Tokens of one step of each run; NaN where its workload does not say them."""
+    tokens = runs["context_length"].astype("float64") * runs["batch_size"].astype("float64")
+    return tokens.where(tokens > 0)
+
+
+def tokens_per_s(runs: pd.DataFrame, step_ns: pd.Series) -> pd.Series:
+    """Tokens a second of each run, from the time of its step, which has the same index; NaN without tokens."""
+    return tokens_of(runs) / step_ns * 1e9
+
+
+def micro_batches_of(run: Mapping[str, Any]) -> int:
+    """Micro-batches of one step: how often it runs what the model does once."""
+    return int(run.get("accumulation", default_of("accumulation")))
+
+
+def micro_batch_of(run: Mapping[str, Any]) -> flops.Shape:
+    """`shape_of` one micro-batch: the sizes that a kernel sees."""
+    shape = shape_of(run)
+    return dataclasses.replace(shape, batch_size=shape.batch_size // micro_batches_of(run))

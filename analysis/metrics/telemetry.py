@@ -124,9 +124,8 @@ def of_runs(
     rows = kept.merge(table, how="inner", left_on="run_id", right_index=True).reset_index(drop=True)
     timed = timing.host_times(steps, "timer", "step")
     rows["step_ns"] = rows["run_id"].map(timed[timed["phase"] == STEP].set_index("run_id")["step_ns"]).astype("float64")
-    tokens = rows["context_length"].astype("float64") * rows["batch_size"].astype("float64")
-    rows["tokens_per_s"] = tokens / rows["step_ns"] * 1e9
-    rows["joules_per_1k"] = rows["joules"] / tokens * 1000
+    rows["tokens_per_s"] = run_grid.tokens_per_s(rows, rows["step_ns"])
+    rows["joules_per_1k"] = rows["joules"] / run_grid.tokens_of(rows) * 1000
     if price is not None:
         rows["cost_per_million"] = price / 3600 / rows["tokens_per_s"] * 1e6
     return rows

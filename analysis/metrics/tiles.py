@@ -98,9 +98,9 @@ def _said(names: pd.Series) -> dict[str, pd.Series]:
 def _flops(runs: pd.DataFrame, rows: pd.DataFrame) -> pd.Series:
     """FLOPs of one step in each row of kernel totals; NaN where they are not known."""
     costs = {
-        (str(run["run_id"]), module): (cost.flops, number)
+        (str(run["run_id"]), module): (cost.flops, number * run_grid.micro_batches_of(run))
         for run in run_grid.of_known_shape(run_grid.measured_runs(runs)).to_dict("records")
-        for module, (cost, number) in flops.matmul_costs(run_grid.shape_of(run)).items()
+        for module, (cost, number) in flops.matmul_costs(run_grid.micro_batch_of(run)).items()
     }
     is_main = rows["kernel_name"].map(kernel_families.is_main_gemm).astype(bool)
     inner = rows["module"].str.rsplit("/", n=1).str[-1]

@@ -5,7 +5,7 @@ import pandas as pd
 from analysis.answer import Column
 from jobs.contract.axes import label_of
 
-COUNTS = ("context_length", "batch_size")
+COUNTS = ("context_length", "batch_size", "accumulation")
 
 
 def case_headings(by: list[str], linked: bool = True) -> tuple[Column, ...]:

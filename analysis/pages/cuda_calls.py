@@ -26,14 +26,14 @@ def answer(
     Also, for each finished run and per profiled step: launches, host time in them, their mean, host time waiting in
     synchronisation, and both as shares of the step's NVTX range.
     """
-    calls = _in_steps(api)
+    calls = calls_of_steps(api)
     table, host = _by_name(calls), _by_run(runs, steps, kernels, calls)
     tables = [*_tables_of_calls(table), _table_of_runs(host, run_grid.case_columns(runs))]
     facts = {"tables": [part.key for part in tables[:-1]], "num_calls": int(table["calls"].sum())}
     return assemble(facts, _claims(calls, table, host, kernels, memops), tables, [])
 
 
-def _in_steps(api: pd.DataFrame) -> pd.DataFrame:
+def calls_of_steps(api: pd.DataFrame) -> pd.DataFrame:
     """Calls of the steps by their names without version, with their groups."""
     calls = api[api["phase"].astype(str) != ""].astype({"run_id": str, "name": str})
     groups = {name: cuda_api.group(name) or "" for name in calls["name"].unique()}

@@ -82,6 +82,7 @@ def _tables(counted: list[pd.DataFrame], others: pd.DataFrame) -> list[Table]:
 def conditions(runs: pd.DataFrame) -> dict[str, Any]:
     """What all numbers of some finished runs were measured under: the values of each of CONDITIONS, most runs first
     (attention: of the reference Transformer alone, since any other model has its own); optimizer, of training steps;
+    accumulation, where the batch of some is cut into micro-batches;
     num_processes and num_steps, the fewest and the most that timed a run (steps of each process)."""
     ok = run_grid.measured_runs(runs)
     ok = ok if "compile" in ok else ok.assign(compile="off")  # a recording older than the axis
@@ -89,6 +90,8 @@ def conditions(runs: pd.DataFrame) -> dict[str, Any]:
     reference = run_grid.of_known_shape(ok)
     columns = {name: ok[name] for name in CONDITIONS}
     columns |= {"attention": reference["attention"], "optimizer": training["optimizer"]}
+    if "accumulation" in ok and (ok["accumulation"] > 1).any():
+        columns |= {"accumulation": ok["accumulation"]}
     values = {name: column.astype(str).value_counts().index.tolist() for name, column in columns.items()}
     names = {"num_processes": "processes", "num_steps": "measured_steps"}
     return values | {key: (int(ok[name].min()), int(ok[name].max())) for key, name in names.items() if len(ok)}

@@ -92,8 +92,7 @@ def _rows(part: Part) -> pd.DataFrame:
     rows[NOT_MEASURED] = [run_grid.why_not_measured(run) for _, run in runs.iterrows()]
     wall = timing.host_times(rec.steps, "timer", "step")
     rows["step_ns"] = rows["run_id"].map(wall[wall["phase"] == ranges.STEP].set_index("run_id")["step_ns"])
-    tokens = rows["context_length"].astype("float64") * runs["batch_size"].astype("float64")
-    rows["tokens_per_s"] = (tokens / rows["step_ns"] * 1e9).where(tokens > 0)
+    rows["tokens_per_s"] = run_grid.tokens_per_s(runs, rows["step_ns"])
     rows["mfu"] = [utilisation.mfu(run, step) for (_, run), step in zip(runs.iterrows(), rows["step_ns"], strict=True)]
     gpu = timing.gpu_times(rec.kernels, rec.memops)
     busy = gpu[gpu["phase"] == ranges.STEP].groupby("run_id")["busy_ns"].median()

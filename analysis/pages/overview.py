@@ -34,7 +34,7 @@ def answer(
         _step_table(step_parts.parts_of_steps([_Main(runs, steps, kernels), *[twin] * (twin is not None)]), runs)
     )
     if leading:
-        claims += [leading.claims[key] for key in ("gemm", "speedup", "busy")]
+        claims += [leading.claims[key] for key in ("gemm", "busy")]
         tables.append(leading.tables["longest"])
     if deciding and len(deciding.tables["first"].rows):
         claims += [deciding.claims[key] for key in ("together", "decided")]

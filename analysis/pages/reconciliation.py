@@ -10,6 +10,7 @@ import pandas as pd
 from analysis.answer import Answer, Claim, Column, Table, assemble
 from analysis.metrics import kernel_time, precisions, queue, run_grid, timing, utilisation
 from analysis.metrics.ordering import place, sorted_by
+from analysis.pages import cuda_calls
 from analysis.reference import flops, gemm_names, gpus, kernel_families
 from jobs.contract import modes, ranges
 from jobs.contract.layout import SCRIPT
@@ -26,6 +27,9 @@ STEADY = 0.9
 """From this part of the unprofiled step on that the GPU is busy, `profiler` is checked: elsewhere it is the host's."""
 SPAN_MARGIN = 0.01
 """Part of the step's NVTX range by which the GPU span may exceed it: the two are on two clocks."""
+BUSY_MARGIN = 0.05
+"""Part of a phase's unprofiled time by which the GPU may be busy in it for longer under nsys: kernels of another
+minute. In the recordings that come with this it is at most 1.5%."""
 MODULE_COVERAGE = 0.99
 """Least share of forward kernel time that a module must account for."""
 
@@ -36,15 +40,16 @@ def answer(
     kernels: pd.DataFrame,
     memops: pd.DataFrame,
     nsys_sums: pd.DataFrame,
+    api: pd.DataFrame,
     studies: Mapping[str, Any] = MappingProxyType({}),
 ) -> Answer:
     """Checks of every finished run, and of those of each study (`studies`: recordings by name).
 
     See `checks_of`. Facts count the breaches, those of studies too.
     """
-    table = checks_of(runs, steps, kernels, memops, nsys_sums)
+    table = checks_of(runs, steps, kernels, memops, nsys_sums, api)
     of_studies = [
-        checks_of(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums).assign(study=study)
+        checks_of(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api).assign(study=study)
         for study, rec in studies.items()
     ]
     every = pd.concat([table.assign(study=""), *of_studies], ignore_index=True)
@@ -133,9 +138,12 @@ WHERE_KNOWN = (
     "mfu",
     "copy_rate",
     "gemm_bytes",
+    "copied_bytes",
+    "busy_in_time",
 )
 """Checks that are made only where the names of the GEMM kernels say what they need, where nsys's own statistics were
-recorded, where the GPU is busy for STEADY of a step, or where the peaks of the GPU and the FLOPs are known."""
+recorded, where the GPU is busy for STEADY of a step, where the peaks of the GPU and the FLOPs are known, or where a
+forward pass copies on the device."""
 
 OF_CAPTURE = (
     "profiled_steps",
@@ -145,18 +153,20 @@ OF_CAPTURE = (
     "span",
     "in_module",
     "busy",
+    "launch_calls",
 )
 """Checks of what nsys recorded: a run that was only timed has none. Compiled models have no modules."""
 
 OF_ARCHITECTURE = ("forward_matmuls", "backward_matmuls", "in_module")
 """Checks of what the reference Transformer launches and the ranges that it opens: any other workload has none."""
 
-NOT_OF_SCRIPTS = ("phase_sum", "in_phase", "math_path", "span")
+NOT_OF_SCRIPTS = ("phases", "phase_sum", "in_phase", "math_path", "span", "launch_calls")
 """Checks that hold by the way a sweep is measured: somebody's own script is timed as a whole, launches outside phases,
 may compute in any precision, and does not wait for the GPU at the end of a step."""
 
 MEANING = {
-    "timed_steps": "steps timed, against steps to time",
+    "timed_steps": "steps timed in all processes, against steps to time",
+    "phases": "phases that a run was timed or profiled in and its mode has not, or the other way round",
     "profiled_steps": "steps with kernels in the profile, against steps to profile",
     "phase_sum": "phases of a step added up, over the step (unprofiled, worst step)",
     "forward_matmuls": "matmuls in each forward pass, against the architecture",
@@ -169,26 +179,36 @@ MEANING = {
     "in_module": "share of forward kernel time that has a module",
     "nsys_sums": "largest difference from nsys's own sums (ns, and calls) of any kernel in the step or a phase",
     "span": "longest GPU span of a step under nsys, over its NVTX range",
+    "busy_in_time": "GPU busy in a phase, over its unprofiled time (medians, largest of the phases)",
     "gemm_rate": "FLOPs of a step's matmuls over the time of its GEMM kernels, over the data sheet's peak",
     "mfu": "MFU of data-sheet peak (fastest unprofiled step)",
     "copy_rate": "fastest copy on the device that the L2 cache cannot hold, over the data sheet's memory bandwidth",
     "gemm_bytes": "bytes of a forward matmul that the L2 cache cannot hold, over its time, over the data sheet's "
     "memory bandwidth (fastest kind)",
+    "copied_bytes": "bytes that a forward pass copies on the device, over those of the scores that its mask is put on",
+    "launch_calls": "launch calls of the host, over the kernels outside CUDA graphs that they started (worst phase)",
     "busy": "GPU busy in a step, over the time of its kernels, copies and fills (largest of the steps)",
 }
 
 
 def checks_of(
-    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, nsys_sums: pd.DataFrame
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    nsys_sums: pd.DataFrame,
+    api: pd.DataFrame,
 ) -> pd.DataFrame:
     """Checks of every finished run: run_id, check, found, at_least, at_most, passed. Those OF_ARCHITECTURE are of runs
     whose shape is known.
 
-    timed_steps, profiled_steps: as many as the run was to measure. phase_sum: the phases of a step against the step,
-    unprofiled, worst step. forward_matmuls, backward_matmuls: matmuls of each step, 9L+1 and 18L+2 with eager
-    attention, 7L+1 and 14L+2 with fused attention; split-K and epilogue kernels belong to their matmul.
-    profiler: fastest NVTX host range of the step over the fastest unprofiled step, where the GPU is busy for STEADY of
-    it. span: GPU span over the NVTX range. gemm_rate, mfu, copy_rate, gemm_bytes: at most the data sheet's peak.
+    timed_steps, profiled_steps: as many as the run was to measure. phases: those of its mode. phase_sum: the phases of
+    a step against the step, unprofiled, worst step. forward_matmuls, backward_matmuls: matmuls of each step, 9L+1 and
+    18L+2 with eager attention, 7L+1 and 14L+2 with fused attention, for each micro-batch; split-K and epilogue kernels
+    belong to their matmul. profiler: fastest NVTX host range of the step over the fastest unprofiled step, where the
+    GPU is busy for STEADY of it. span: GPU span over the NVTX range. busy_in_time: GPU busy of a phase over its
+    unprofiled time. gemm_rate, mfu, copy_rate, gemm_bytes: at most the data sheet's peak. copied_bytes: bytes that
+    forward copies on the device over those of the scores. launch_calls: launch calls over kernels, worst phase.
     in_phase: share of the steps' kernel time with a phase. in_module: share of forward kernel time with a module. busy:
     GPU busy in a step over the time of its kernels, copies and fills (at most 1). forward_layouts, backward_layouts:
     matmuls whose layout, as their name has it, is not the one that the operation should have. math_path: in fp32 runs,
@@ -201,15 +221,19 @@ def checks_of(
     gpu = timing.gpu_times(kernels, memops)
     checks = [
         _counts(info, steps, gpu),
+        _phases(info, steps, kernels),
         _phase_sum(steps),
         _products(known, kernels),
         _layouts(known, kernels),
         _math_path(info, kernels),
         _profiler(steps, gpu, kernels),
         _span(gpu, steps),
+        _busy_in_time(info, gpu, steps, kernels),
         *_peaks(known, steps, kernels),
         _copies(info, memops),
         _gemm_bytes(known, kernels),
+        _copied_bytes(known, memops),
+        _launch_calls(kernels, api),
         _coverage(kernels),
         _busy(gpu),
         _nsys_sums(kernels, nsys_sums),
@@ -237,15 +261,29 @@ def _bound(bound: pd.Series | float, values: pd.Series) -> np.ndarray | float:
 
 def _counts(info: pd.DataFrame, steps: pd.DataFrame, gpu: pd.DataFrame) -> pd.DataFrame:
     timed = steps[(steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == ranges.STEP)]
-    timed = timed.astype({"run_id": str}).groupby("run_id")["step"].nunique()
+    timed = timed.astype({"run_id": str}).groupby(["run_id", "rank"]).size().groupby("run_id").agg(["min", "max"])
+    wanted = (info["measured_steps"] * info["processes"]).reindex(timed.index)
+    timed = timed["max"].where(timed["max"] != wanted, timed["min"])
     profiled = gpu[(gpu["phase"] == ranges.STEP) & (gpu["launches"] > 0)].groupby("run_id")["step"].nunique()
-    wanted, wanted_profiled = info["measured_steps"], info["profiled_steps"]
+    wanted_profiled = info["profiled_steps"]
     return pd.concat(
         [
             _rows("timed_steps", timed, wanted, wanted),
             _rows("profiled_steps", profiled, wanted_profiled, wanted_profiled),
         ]
     )
+
+
+def _phases(info: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    timed = steps[(steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) != ranges.STEP)]
+    wrong = pd.Series(0.0, index=info.index)
+    for frame in (timed, timing.in_steps(kernels)):
+        pairs = frame[["run_id", "phase"]].drop_duplicates().astype(str)
+        phases_of_run = pairs[pairs["phase"] != ""].groupby("run_id")["phase"].agg(set)
+        for run_id, phases in phases_of_run.items():
+            if run_id in wrong.index:
+                wrong[run_id] += len(phases ^ {*modes.MODE_PHASES.get(info.loc[run_id, "mode"], phases)})
+    return _rows("phases", wrong, 0, 0)
 
 
 def _phase_sum(steps: pd.DataFrame) -> pd.DataFrame:
@@ -267,7 +305,8 @@ def _products(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
         of_phase = counted[(counted["phase"] == phase) & counted["run_id"].isin(info.index)]
         want = pd.Series(
             {
-                run_id: flops.num_matmuls(run_grid.shape_of(run), phase, run["attention"])
+                run_id: run_grid.micro_batches_of(run)
+                * flops.num_matmuls(run_grid.shape_of(run), phase, run["attention"])
                 for run_id, run in info.iterrows()
             },
             dtype=float,
@@ -280,13 +319,14 @@ def _products(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
 
 def _expected_layouts(run: pd.Series, phase: str) -> pd.Series:
     """Number of matmuls of each layout, from what the layouts of the operations should be."""
-    layers = int(run["num_layers"])
+    times = run_grid.micro_batches_of(run)
+    layers, head = times * int(run["num_layers"]), times
     inside = layers if run["attention"] == "naive" else 0
     operations = {
-        ranges.FORWARD: {"linear forward": 7 * layers + 1, "QK^T": inside, "AV": inside},
+        ranges.FORWARD: {"linear forward": 7 * layers + head, "QK^T": inside, "AV": inside},
         ranges.BACKWARD: {
-            "linear input gradient": 7 * layers + 1,
-            "linear weight gradient": 7 * layers + 1,
+            "linear input gradient": 7 * layers + head,
+            "linear weight gradient": 7 * layers + head,
             "QK^T query gradient": inside,
             "QK^T key gradient": inside,
             "AV score gradient": inside,
@@ -362,6 +402,16 @@ def _span(gpu: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     return _rows("span", quotient, 0, 1 + SPAN_MARGIN)
 
 
+def _busy_in_time(info: pd.DataFrame, gpu: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """Of GPUs that are known: elsewhere nothing says that kernels and clock are of the same machine."""
+    busy = gpu.groupby(["run_id", "phase"])["busy_ns"].median().reset_index()
+    both = timing.host_times(steps, "timer", "timer").merge(busy, on=["run_id", "phase"])
+    listed = {run_id for run_id, name in info["gpu_name"].items() if gpus.lookup(str(name))}
+    both = both[both["run_id"].isin(listed)]
+    share = timing.busy_share(both, kernels).groupby(both["run_id"]).max()
+    return _rows("busy_in_time", share, 0, 1 + BUSY_MARGIN)
+
+
 def _peaks(known: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> list[pd.DataFrame]:
     """Rates that no GPU exceeds: where tables of two runs are exchanged, one of the two does. The GEMM kernels do all
     matmuls of a run with eager attention that is not compiled."""
@@ -405,13 +455,46 @@ def _gemm_bytes(known: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
             continue
         element_bytes = flops.BF16_BYTES if run["precision"] == "bf16" else flops.FP32_BYTES
         rates = [
-            1e9 * number * cost.bytes / time_ns[run_id, module]
-            for module, (cost, number) in flops.matmul_costs(run_grid.shape_of(run), element_bytes).items()
+            1e9 * run_grid.micro_batches_of(run) * number * cost.bytes / time_ns[run_id, module]
+            for module, (cost, number) in flops.matmul_costs(run_grid.micro_batch_of(run), element_bytes).items()
             if cost.bytes > gpu.l2_bytes and (run_id, module) in time_ns
         ]
         if rates:
             shares[run_id] = max(rates) / gpu.memory_bandwidth
     return _rows("gemm_bytes", pd.Series(shares, dtype=float), 0, 1)
+
+
+def _copied_bytes(known: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+    """A forward pass with eager attention that is not compiled copies the scores of each layer once, as it fills in
+    the mask, and nothing else. Worst step."""
+    rows = timing.in_steps(memops).astype({"run_id": str, "operation": str, "phase": str})
+    rows = rows[(rows["operation"] == precisions.DEVICE_COPY) & (rows["phase"] == ranges.FORWARD)]
+    copied = rows.groupby(["run_id", "rank", "step"])["bytes"].sum().groupby("run_id").agg(["min", "max"])
+    if copied.empty:  # PyTorch may fill in the mask otherwise
+        return _rows("copied_bytes", copied["min"], 1, 1)
+    copied = copied.reindex(known.index[known["profiled_steps"] > 0], fill_value=0)
+    shares: dict[str, float] = {}
+    for run_id, run in known.loc[copied.index].iterrows():
+        if run["attention"] == "naive" and run.get("compile", "off") == "off":
+            element_bytes = flops.BF16_BYTES if run["precision"] == "bf16" else flops.FP32_BYTES
+            scores = int(run["num_layers"]) * run_grid.shape_of(run).num_scores * element_bytes
+            shares[run_id] = max((copied.loc[run_id] / scores).tolist(), key=lambda share: abs(share - 1))
+    return _rows("copied_bytes", pd.Series(shares, dtype=float), 1, 1)
+
+
+def _launch_calls(kernels: pd.DataFrame, api: pd.DataFrame) -> pd.DataFrame:
+    """A kernel that is no node of a CUDA graph has a launch call of its own: tables of two pages count the same."""
+    rows = timing.in_steps(kernels)
+    rows = rows[(rows["graph_node"] == 0) & (rows["phase"].astype(str) != "")].astype({"run_id": str, "phase": str})
+    calls = cuda_calls.calls_of_steps(api).astype({"phase": str})
+    calls = calls[(calls["group"] == "launch") & ~calls["name"].str.contains("GraphLaunch")]
+    of_phase = pd.concat(
+        [rows.groupby(["run_id", "phase"]).size(), calls.groupby(["run_id", "phase"])["calls"].sum()], axis=1
+    ).fillna(0)
+    of_phase.columns = ["kernels", "calls"]
+    apart = (of_phase["calls"] - of_phase["kernels"]).abs()
+    worst = of_phase.loc[apart.groupby(level="run_id").idxmax()].droplevel("phase")
+    return _rows("launch_calls", worst["calls"] / worst["kernels"], 1, 1)
 
 
 def _coverage(kernels: pd.DataFrame) -> pd.DataFrame:

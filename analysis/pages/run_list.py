@@ -4,29 +4,47 @@ import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Column, Table, assemble
 from analysis.metrics import run_grid, timing, utilisation
+from analysis.metrics import telemetry as machine
 from analysis.pages.columns import case_headings
+from analysis.pages.telemetry import Price, cost_columns, rounded
 from jobs.contract import ranges
 
 SLUG = "runs"
 TITLE = "Runs"
 
 
-def answer(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> Answer:
-    """Every run in model order: status, unprofiled time of the step, GPU busy time, kernels launched in a step, peak
-    allocated."""
+def answer(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    processes: pd.DataFrame,
+    telemetry: pd.DataFrame,
+    price: Price | None = None,
+) -> Answer:
+    """Every run in model order: status, unprofiled time of the step, tokens a second, their energy and, where a `price`
+    is given, their price, GPU busy time, kernels launched in a step, peak allocated."""
     columns = (
         *case_headings(run_grid.case_columns(runs)),
         Column("mode", "mode"),
         Column("status", "status", "status"),
         Column("timer_ns", "step, Python timer", "ms", lower="timer_min_ns", upper="timer_max_ns"),
+        Column("tokens_per_s", "tokens/s", "count", absent="n/a"),
+        Column("joules_per_1k", "J per 1,000 tokens", "number", absent="n/a"),
+        *cost_columns(price),
         Column("busy_ns", "GPU busy", "ms"),
         Column("busy_ratio", "busy ÷ timer", "share", bar=True),
         Column("mfu", "MFU of data-sheet peak", "share", absent="n/a"),
         Column("launches", "kernels a step", "count"),
         Column("peak_memory_bytes", "peak allocated", "bytes"),
     )
-    table = Table("runs", "All runs", columns, _frame(runs, steps, kernels, memops))
-    return assemble({"num_runs": len(runs)}, [], [table], [])
+    rows = _frame(runs, steps, kernels, memops)
+    costs = machine.of_runs(runs, steps, processes, telemetry, price.per_hour if price else None)
+    joined = ["run_id", "joules_per_1k", *(column.key for column in cost_columns(price))]
+    rows = rows.merge(costs[joined], how="left", on="run_id")
+    return assemble(
+        {"num_runs": len(runs), "price": price}, [], [Table("runs", "All runs", columns, rounded(rows))], []
+    )
 
 
 def _frame(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
@@ -55,7 +73,12 @@ def _frame(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memop
     table["mfu"] = [
         utilisation.mfu(run, wall) for (_, run), wall in zip(ordered.iterrows(), table["timer_ns"], strict=True)
     ]
+    table["tokens_per_s"] = run_grid.tokens_per_s(ordered.set_index(table.index), table["timer_ns"])
     unfinished = table[NOT_MEASURED] != ""
-    numbers = [column for column in table if column.endswith("_ns") or column in ("busy_ratio", "launches", "mfu")]
+    numbers = [
+        column
+        for column in table
+        if column.endswith("_ns") or column in ("busy_ratio", "launches", "mfu", "tokens_per_s")
+    ]
     table.loc[unfinished, [*numbers, "peak_memory_bytes"]] = float("nan")
     return table

@@ -53,6 +53,16 @@ def answer(
     return assemble(facts, _claims(rows, read, beside.merge(named, on="run_id")), _tables(rows, cases, facts), [])
 
 
+def rounded(rows: pd.DataFrame) -> pd.DataFrame:
+    """The columns SHOWN with as many decimals as are shown."""
+    return rows.round({name: digits for name, digits in SHOWN.items() if name in rows})
+
+
+def cost_columns(price: Price | None) -> list[Column]:
+    """The column of what tokens cost; none without a price."""
+    return [Column("cost_per_million", "price of 1M tokens", "number", absent="n/a")] * (price is not None)
+
+
 def _claims(rows: pd.DataFrame, read: pd.DataFrame, beside: pd.DataFrame) -> list[Claim]:
     hosts = read.dropna(subset=["loop_ns"])
     sampled = read[read["samples"] > 0]
@@ -95,7 +105,6 @@ def _ends(rows: pd.DataFrame) -> dict:
 
 def _tables(rows: pd.DataFrame, cases: list[str], facts: dict) -> list[Table]:
     headings = (*case_headings(cases), Column("mode", "mode"))
-    costs = [Column("cost_per_million", "price of 1M tokens", "number", absent="n/a")] * (facts["price"] is not None)
     shares = rows.assign(lowered_share=rows["lowered"] / rows["samples"].where(rows["samples"] > 0))
     return [
         Table(
@@ -107,9 +116,9 @@ def _tables(rows: pd.DataFrame, cases: list[str], facts: dict) -> list[Table]:
                 Column("joules", "J a step", "count", absent="n/a"),
                 Column("joules_per_1k", "J per 1,000 tokens", "count", absent="n/a"),
                 Column("watts", "W", "count", absent="n/a"),
-                *costs,
+                *cost_columns(facts["price"]),
             ),
-            rows.round({name: digits for name, digits in SHOWN.items() if name in rows}),
+            rounded(rows),
         ),
         Table(
             "machine",

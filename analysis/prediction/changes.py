@@ -119,6 +119,8 @@ def need_modules(state: State) -> None:
     need_reference(state)
     if str(state.run.get("compile", "off")) != "off":
         raise Abstains("its kernels are torch.compile's, of which no recorded pair tells")
+    if run_grid.micro_batches_of(state.run) > 1:
+        raise Abstains("its gradients add up over micro-batches, of which no recorded pair tells")
     kernels = state.parts[state.parts["kind"] == GEMM]
     if (kernels["leaf"] == "").any():
         raise Abstains("it is not known which module launched its matmuls: record it anew")

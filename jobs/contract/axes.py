@@ -120,6 +120,16 @@ class Run(BaseModel):
             meaning="sequences of one step, on each GPU",
         ),
     ] = 4
+    accumulation: Annotated[
+        Positive,
+        Axis(
+            order=13,
+            label="micro-batches",
+            token="accum{}".format,
+            dtype="int64",
+            meaning="micro-batches of one step, each a part of its batch, whose gradients add up before the optimizer",
+        ),
+    ] = 1
     mode: Annotated[
         Mode,
         Axis(

@@ -2,7 +2,9 @@
 
 from typing import Literal, get_args
 
-Study = Literal["again", "attention", "bf16", "host", "memory", "optimizer", "precision", "prediction", "warm_up"]
+Study = Literal[
+    "accumulation", "again", "attention", "bf16", "host", "memory", "optimizer", "precision", "prediction", "warm_up"
+]
 AGAIN = "again"
 """The study that measures the runs of the default sweep once more."""
 

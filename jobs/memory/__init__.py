@@ -55,10 +55,10 @@ def outcome(shape: Shape, limit_bytes: float = inf) -> Outcome:
         stepper = SimulatedStepper(shape, allocator)
         for step in range(NUM_STEPS):
             stepper.zero_grad()
-            for phase, work in stepper.phases.items():
+            for phase, work in stepper.phases:
                 allocator.reset_peak()
                 work()
-                peaks[step][phase] = allocator.peak
+                peaks[step][phase] = max(allocator.peak, peaks[step].get(phase, 0))
     except OutOfMemory:
         return Outcome(peaks, allocator.peak_reserved, Failure(step, phase))
     return Outcome(peaks, allocator.peak_reserved, None)
@@ -66,7 +66,9 @@ def outcome(shape: Shape, limit_bytes: float = inf) -> Outcome:
 
 def prediction_seconds(shapes: Iterable[Shape]) -> float:
     """About how long it takes to predict the memory of these shapes."""
-    return EFFORT_S * sum(shape.num_layers * (1 if shape.mode == "forward" else 4) for shape in shapes)
+    return EFFORT_S * sum(
+        shape.num_layers * (1 if shape.mode == "forward" else 4) * shape.accumulation for shape in shapes
+    )
 
 
 def most_demanding(shapes: Iterable[Shape]) -> list[Shape]:
@@ -87,7 +89,7 @@ def rough_bytes(shape: Shape) -> int:
     kept_layers = 1 if shape.mode == "forward" else shape.num_layers
     copies = {"forward": 1, "forward_backward": 2, "train_step": 4}[shape.mode]
     activations = kept_layers * (20 * shape.d_model + 5 * shape.d_ff + 5 * scores) + 3 * shape.vocab_size
-    tokens = shape.batch_size * shape.context_length
+    tokens = shape.batch_size // shape.accumulation * shape.context_length
     return 4 * (copies * size.num_parameters(shape.vocab_size) + tokens * activations)
 
 

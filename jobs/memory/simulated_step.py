@@ -10,7 +10,7 @@ left out, but for cuBLAS's workspace and the accumulators of fused attention.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.contract.modes import MODE_PHASES
+from jobs.contract.modes import phases_of
 from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER
 from jobs.memory.caching_allocator import MIB, Block, CachingAllocator
 
@@ -34,6 +34,7 @@ class Shape(NamedTuple):
     vocab_size: int
     context_length: int
     batch_size: int
+    accumulation: int
     mode: str
     precision: str
     attention: str
@@ -199,8 +200,10 @@ class Device:
             del gradient
             node.saved.clear()
             for target, *_ in reversed(node.inputs):
-                if isinstance(target, Leaf):
-                    target.gradient = gradients.pop()
+                if isinstance(target, Leaf):  # that of a later micro-batch is added to it and given back
+                    arriving = gradients.pop()
+                    target.gradient = target.gradient or arriving
+                    del arriving
                 elif target in arrived:
                     other = gradients.pop()
                     arrived[target] = self.new(max(other.size, arrived[target].size), other.element)
@@ -239,7 +242,8 @@ class SimulatedStepper:
     def __init__(self, shape: Shape, allocator: CachingAllocator):
         self.shape, self.device = shape, Device(allocator)
         d, f = shape.d_model, shape.d_ff
-        self.tokens = shape.batch_size * shape.context_length
+        self.sequences = shape.batch_size // shape.accumulation
+        self.tokens = self.sequences * shape.context_length
         self.rows = self.tokens * shape.num_heads
         self.by_head = shape.num_heads > 1 and shape.context_length > 1  # tokens of a head are not contiguous
         self.width, self.hidden, self.vocabulary = (self.tokens * width for width in (d, f, shape.vocab_size))
@@ -255,11 +259,11 @@ class SimulatedStepper:
         self.loss_value: Tensor | None = None
 
     @property
-    def phases(self) -> dict[str, Callable[[], None]]:
+    def phases(self) -> list[tuple[str, Callable[[], None]]]:
         """Made anew, lest this hold itself: then nothing would be given back before garbage is collected."""
         optimize = self.optimize if self.shape.optimizer == "own" else self.torch_optimize
         work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: optimize}
-        return {phase: work[phase] for phase in MODE_PHASES[self.shape.mode]}
+        return [(phase, work[phase]) for phase in phases_of(self.shape.mode, self.shape.accumulation)]
 
     def parameter(self, size: int) -> Tensor:
         parameter = self.device.new(size)
@@ -357,7 +361,7 @@ class SimulatedStepper:
         heads = self.attend(q, k, v) if naive else device.fused_attention(q, k, v, self.rows)
         if not self.by_head or kind == "efficient":
             return device.linear(heads, layer.o, self.width)
-        needs = 0 if naive and self.shape.batch_size > 1 else PASSED
+        needs = 0 if naive and self.sequences > 1 else PASSED
         return device.linear(device.copy(heads, needs), layer.o, self.width)
 
     def rotate(self, layer: Layer, x: Tensor) -> Tensor:
@@ -376,7 +380,7 @@ class SimulatedStepper:
         scores = device.map(device.matmul(q, k, self.rows * self.shape.context_length))
         scores = device.map(scores)
         weights = self.softmax(scores)
-        return device.matmul(weights, v, self.width, copies=self.by_head and self.shape.batch_size > 1)
+        return device.matmul(weights, v, self.width, copies=self.by_head and self.sequences > 1)
 
     def softmax(self, x: Tensor) -> Tensor:
         device = self.device

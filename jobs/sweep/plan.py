@@ -176,6 +176,7 @@ class Sweep(SweepAxes):
                 f"attention: {' and '.join(sorted(HALF_PRECISION_ATTENTION))} exist for precision bf16 only"
             )
         self._check_gpus()
+        self._check_accumulation()
         self.protocol  # noqa: B018  raises on a bad step count
         return self
 
@@ -191,6 +192,18 @@ class Sweep(SweepAxes):
             raise ValueError("gpus: 1 needs none among parallel")
         if self.scaling == "strong" and (odd := [n for n in several if self.batch_size % n]):
             raise ValueError(f"batch_size: {self.batch_size} cannot be divided among {odd[0]} GPUs; choose a multiple")
+
+    def _check_accumulation(self) -> None:
+        if (most := max(self.values_of("accumulation"))) == 1:
+            return
+        if uneven := [parts for parts in self.values_of("accumulation") if self.batch_size % parts]:
+            raise ValueError(f"accumulation: a batch of {self.batch_size} cannot be cut into {uneven[0]} equal parts")
+        if "forward" in self.values_of("mode"):
+            raise ValueError(f"accumulation: mode forward has no gradients to add up over {most} micro-batches")
+        if "cudagraphs" in self.values_of("compile"):
+            raise ValueError("accumulation: CUDA graphs write a micro-batch's gradients over those of the last")
+        if set(self.values_of("parallel")) != {"none"}:
+            raise ValueError("accumulation: is measured on one GPU; leave out gpus and parallel")
 
     def _check_hugging_face(self) -> None:
         if self.hf is None:

@@ -15,33 +15,33 @@ from jobs.workloads import annotation
 def probe_memory(stepper) -> dict[str, list[dict]]:
     """Memory in one more step of a `jobs.worker.service.Stepper`, without CUDA only the empty list of `memory`.
 
-    memory: allocator's peaks and levels in bytes, a row for each phase. module_memory: bytes that each range of forward
-    left allocated, its activations. figures: bytes in use when the step has ended, by use.
+    memory: allocator's peaks and levels in bytes, a row for each phase: over all micro-batches its highest peak, and
+    the levels before the first and after the last. module_memory: bytes that each range of the first forward left
+    allocated, its activations. figures: bytes in use when the step has ended, by use.
     """
     if stepper.device.type != "cuda":
         return {"memory": []}
     kept = KeptBytes(stepper.device)
-    phases: list[dict] = []
+    phases: dict[str, dict] = {}
 
     def of_phase(phase: str, work: Callable[[], None]) -> None:
         device = stepper.device
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-        with annotation.opened_by(kept.open) if phase == FORWARD else annotation.no_ranges():
+        is_first = phase not in phases
+        with annotation.opened_by(kept.open) if phase == FORWARD and is_first else annotation.no_ranges():
             work()
         stepper.synchronize()
-        phases.append(
-            {
-                "phase": phase,
-                "peak_allocated_bytes": torch.cuda.max_memory_allocated(device),
-                "peak_reserved_bytes": torch.cuda.max_memory_reserved(device),
-                "allocated_before_bytes": before,
-                "allocated_after_bytes": torch.cuda.memory_allocated(device),
-            }
-        )
+        row = phases.setdefault(phase, {"phase": phase, "allocated_before_bytes": before})
+        for peak, bytes_ in (
+            ("peak_allocated_bytes", torch.cuda.max_memory_allocated(device)),
+            ("peak_reserved_bytes", torch.cuda.max_memory_reserved(device)),
+        ):
+            row[peak] = max(bytes_, row.get(peak, 0))
+        row["allocated_after_bytes"] = torch.cuda.memory_allocated(device)
 
     stepper.step(of_phase)
-    return {"memory": phases, "module_memory": kept.rows, "figures": memory_by_use(stepper)}
+    return {"memory": list(phases.values()), "module_memory": kept.rows, "figures": memory_by_use(stepper)}
 
 
 class KeptBytes:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 
 from jobs.contract.messages import GO, Answer, Busy, Facts, Failed, Measured, MemoryOf, Settings
-from jobs.contract.modes import MODE_PHASES
+from jobs.contract.modes import phases_of
 from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES, RANK, STEP
 from jobs.injected.module_ranges import ModuleRanges
 from jobs.worker import calibration, parallel, probes
@@ -69,12 +69,13 @@ class Stepper:
         self.set_precision(run["precision"])
         limit_memory(run["memory_limit_gib"], device)
         parallel.join(place, device)
-        self.model, self.batch, self.loss_of = build_workload(run, device)
+        micro_batch = run | {"batch_size": run["batch_size"] // run["accumulation"]}
+        self.model, self.batch, self.loss_of = build_workload(micro_batch, device)
         self.model = parallel.parallelise(self.model, run["parallel"], device)
         self.apply = compiled(self.model, run["compile"])
         self.optimizer = optimizer_of(run["optimizer"], self.model.parameters())
         work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: self.optimizer.step}
-        self.phases = [(name, work[name]) for name in MODE_PHASES[run["mode"]]]
+        self.phases = [(name, work[name]) for name in phases_of(run["mode"], run["accumulation"])]
         self.output: torch.Tensor | None = None
         self.loss_value: torch.Tensor | None = None
 
@@ -90,7 +91,8 @@ class Stepper:
 
     def backward(self) -> None:
         assert self.loss_value is not None  # loss came before
-        self.loss_value.backward()
+        # Gradients add up to those of the mean over all micro-batches.
+        self.loss_value.backward(torch.full_like(self.loss_value, 1 / self.run["accumulation"]))
         self.loss_value = None
 
     def inner_ranges(self) -> AbstractContextManager:
@@ -127,9 +129,11 @@ class Stepper:
     def step(self, around: Callable[[str, Callable[[], None]], None] | None = None) -> dict[str, HostTime]:
         """One step, its phases separated by device synchronisation so that none leaks into the next.
 
-        Returns the times of each phase and of the step. `around(phase, work)` may wrap each phase.
+        Returns the times of each phase, all micro-batches together, and of the step. `around(phase, work)` may wrap
+        each phase.
         """
-        times, waited = {}, 0
+        times: dict[str, HostTime] = {}
+        waited = 0
         step_start = time.perf_counter_ns()
         with annotate(STEP):
             self.optimizer.zero_grad()
@@ -143,7 +147,8 @@ class Stepper:
                     issued = time.perf_counter_ns()
                     self.synchronize()
                 end = time.perf_counter_ns()
-                times[name] = HostTime(end - start, issued - start)
+                before = times.get(name, HostTime(0, 0))
+                times[name] = HostTime(before.wall + end - start, before.issue + issued - start)
                 waited += end - issued
         wall = time.perf_counter_ns() - step_start
         times[STEP] = HostTime(wall, wall - waited)

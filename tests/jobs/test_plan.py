@@ -108,6 +108,18 @@ def test_a_size_that_yaml_reads_as_a_number_is_a_name(load):
             "custom_sizes.odd",
             "more than 10,000,000,000,000 parameters",
         ),
+        ({"batch_size": 4, "accumulation": [1, 3]}, "accumulation", "4 cannot be cut into 3 equal parts"),
+        ({"mode": ["forward"], "accumulation": [2]}, "accumulation", "mode forward has no gradients"),
+        (
+            {"mode": ["train_step"], "compile": ["cudagraphs"], "accumulation": [2]},
+            "accumulation",
+            "CUDA graphs write a micro-batch's gradients over",
+        ),
+        (
+            {"mode": ["train_step"], "accumulation": [2], "gpus": [2], "parallel": ["ddp"]},
+            "accumulation",
+            "is measured on one GPU",
+        ),
         ({7: 1}, "7", "string"),
         ({"a\nb": 1}, "a b", "allowed: name, size"),
         ({"custom_sizes": {"odd": {"d_model": 63, "d_ff": 1, "num_layers": 1, "num_heads": 2}}}, "odd", "multiple of"),
@@ -227,6 +239,12 @@ def test_later_axes_are_named_in_a_run_id_where_they_leave_their_default(load):
     assert len(set(run_ids)) == 16
     assert run_ids[0] == load(SMALLEST).runs[0].run_id
     assert run_ids[-1].endswith("-compile_cudagraphs-adamw_fused-limit24-repeat1")
+
+
+def test_micro_batches_are_cut_from_the_batch_of_a_step(load):
+    runs = load(SMALLEST | {"mode": ["train_step"], "batch_size": 8, "accumulation": [1, 4]}).runs
+    assert [(run.batch_size, run.accumulation) for run in runs] == [(8, 1), (8, 4)]
+    assert runs[1].run_id == f"{runs[0].run_id}-accum4"
 
 
 def test_a_sweep_without_warm_up_needs_fresh_processes(load):

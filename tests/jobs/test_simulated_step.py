@@ -110,7 +110,7 @@ def predicted(run: Run, num_steps: int) -> list:
     allocator.events.clear()
     for _ in range(num_steps):
         stepper.zero_grad()
-        for work in stepper.phases.values():
+        for _, work in stepper.phases:
             work()
     return in_order(list(allocator.events))
 
@@ -129,6 +129,13 @@ def predicted(run: Run, num_steps: int) -> list:
 )
 def test_two_steps_allocate_and_give_back_what_the_model_does_in_the_same_order(mode, precision, optimizer):
     run = run_of(mode=mode, precision=precision, optimizer=optimizer)
+    assert predicted(run, 2) == measured(run, 2)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("mode", ["forward_backward", "train_step"])
+def test_gradients_of_later_micro_batches_are_added_and_given_back(mode, precision):
+    run = run_of(mode=mode, precision=precision, batch_size=4, accumulation=2, optimizer="fused")
     assert predicted(run, 2) == measured(run, 2)
 
 

@@ -87,6 +87,21 @@ def test_a_mode_runs_its_phases_only(mode, phases, opened):
     assert bool(one.optimizer.moments) == ("optimizer" in phases)
 
 
+def test_micro_batches_add_up_their_gradients_before_one_optimizer_step(opened):
+    one = make(batch_size=4, accumulation=2)
+    assert one.batch[0].shape[0] == 2, "half of the batch"
+    with Operations() as operations:
+        wall = one.step()
+    assert [name for name in opened if name in ranges.PHASES] == ["forward", "loss", "backward"] * 2 + ["optimizer"]
+    assert list(wall) == ["forward", "loss", "backward", "optimizer", "step"], "the times of all micro-batches together"
+    assert sum(host.wall for name, host in wall.items() if name != "step") <= wall["step"].wall
+    assert operations.num_matmuls == 2 * (27 * 2 + 3)
+    alike = make(batch_size=2)
+    alike.step()
+    for parameter, other in zip(one.model.parameters(), alike.model.parameters()):
+        assert torch.allclose(parameter.grad, other.grad), "both micro-batches have the same tokens: their mean"
+
+
 def test_phases_add_up_to_the_step():
     wall = [make().step() for _ in range(3)][-1]
     phases = sum(host.wall for name, host in wall.items() if name != "step")

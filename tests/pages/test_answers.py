@@ -194,35 +194,67 @@ def test_a_run_that_ran_out_of_memory_shows_no_number_and_says_why(rec):
 
 
 def test_every_check_holds_and_a_lost_kernel_breaks_one(rec):
-    assert reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums).facts["num_breaches"] == 0
+    assert (
+        reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api).facts[
+            "num_breaches"
+        ]
+        == 0
+    )
     first = rec.kernels.index[(rec.kernels["kernel_name"] == GEMM) & (rec.kernels["run_id"] == rec.runs["run_id"][0])][
         0
     ]
-    broken = reconciliation.answer(rec.runs, rec.steps, rec.kernels.drop(first), rec.memops, rec.nsys_sums)
-    assert list(broken.tables["breaches"].rows["check"]) == ["forward_layouts", "forward_matmuls", "nsys_sums"]
+    broken = reconciliation.answer(rec.runs, rec.steps, rec.kernels.drop(first), rec.memops, rec.nsys_sums, rec.api)
+    assert list(broken.tables["breaches"].rows["check"]) == [
+        "forward_layouts",
+        "forward_matmuls",
+        "launch_calls",
+        "nsys_sums",
+    ]
     assert broken.claims["breaches"].holds and not broken.claims["all_agree"].holds
+
+
+def test_every_micro_batch_has_the_matmuls_of_the_architecture(rec):
+    trained = rec.runs[(rec.runs["mode"] == "train_step") & (rec.runs["status"] == "ok")].head(1).assign(accumulation=2)
+    kernels = rec.kernels[rec.kernels["run_id"].isin(trained["run_id"])]
+    twice = pd.concat([kernels, kernels[kernels["phase"] != "optimizer"]], ignore_index=True)
+    counted = ["forward_matmuls", "backward_matmuls", "forward_layouts", "backward_layouts"]
+
+    def breached(of_kernels):
+        checks = reconciliation.checks_of(trained, rec.steps, of_kernels, rec.memops, rec.nsys_sums.head(0), rec.api)
+        return set(checks.loc[~checks["passed"] & checks["check"].isin(counted), "check"])
+
+    assert not breached(twice)
+    assert breached(kernels) == set(counted), "one micro-batch of two is missing"
 
 
 def test_a_nanosecond_that_nsys_counts_otherwise_is_a_breach_and_no_statistics_are_none(rec):
     other = rec.nsys_sums.copy()
     other.loc[0, "total_ns"] += 1
-    breaches = reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, other).tables["breaches"].rows
+    breaches = (
+        reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, other, rec.api).tables["breaches"].rows
+    )
     assert list(breaches["check"]) == ["nsys_sums"] and list(breaches["found"]) == [1]
-    unknown = reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums.head(0))
+    unknown = reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums.head(0), rec.api)
     assert "nsys_sums" not in set(unknown.tables["checks"].rows["check"]) and not unknown.facts["num_breaches"]
 
 
 def test_a_finished_run_without_timings_is_a_breach(rec):
     first = rec.runs["run_id"][0]
     steps = rec.steps[(rec.steps["run_id"] != first) | (rec.steps["collector"] != "timer")]
-    breaches = reconciliation.answer(rec.runs, steps, rec.kernels, rec.memops, rec.nsys_sums).tables["breaches"].rows
+    breaches = (
+        reconciliation.answer(rec.runs, steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api).tables["breaches"].rows
+    )
     assert set(breaches["run_id"]) == {first}
     assert {"timed_steps", "phase_sum"} <= set(breaches["check"])
 
 
 @pytest.fixture(scope="module")
 def pages(rec):
-    checks = reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums).tables["checks"].rows
+    checks = (
+        reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api)
+        .tables["checks"]
+        .rows
+    )
     tables = {
         name: getattr(rec, name)
         for name in ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")

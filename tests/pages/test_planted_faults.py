@@ -1,12 +1,16 @@
-"""A recording whose tables were exchanged, scaled, doubled or lost breaches a check: on two runs of the shipped one."""
+"""A recording whose tables were exchanged, scaled, doubled or lost breaches a check, or other things are said: on runs
+of the shipped one."""
 
 import dataclasses
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from analysis.pages import reconciliation
+from analysis import write_site
+from analysis.pages import reconciliation, run_list
+from analysis.pages.questions import QUESTIONS
 from analysis.recording import store
 
 pytestmark = pytest.mark.long
@@ -27,7 +31,7 @@ def two():
 
 
 def breaches(rec):
-    table = reconciliation.checks_of(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums)
+    table = reconciliation.checks_of(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api)
     return set(table.loc[~table["passed"], "check"])
 
 
@@ -77,3 +81,129 @@ def test_doubled_rows_are_seen(two):
 def test_a_run_whose_measurements_are_gone_is_seen(two):
     found = changed(two, lambda frame: frame[frame["run_id"] != LONG])
     assert {"timed_steps", "profiled_steps"} <= breaches(found)
+
+
+CASES = [("small", 128), ("small", 256), ("medium", 512), ("medium", 1024)]
+MODES = ("forward", "forward_backward", "train_step")
+
+
+def run_of(size, context, mode):
+    return f"{size}-ctx{context}-fp32-naive-{mode}"
+
+
+@pytest.fixture(scope="module")
+def several():
+    rec = store.load(DATA / "h200-fp32")
+    kept = {run_of(*case, mode) for case in CASES for mode in MODES}
+    tables = {name: getattr(rec, name) for name in (*MEASURED, "runs")}
+    tables = {name: frame[frame["run_id"].isin(kept)].astype({"run_id": str}) for name, frame in tables.items()}
+    return dataclasses.replace(rec, **{name: frame.reset_index(drop=True) for name, frame in tables.items()})
+
+
+def said(rec):
+    """What the sentences of the default sweep's questions and the list of runs say, each number to three digits."""
+    answers = {letter: write_site.ask(question, rec) for letter, question in QUESTIONS.items()}
+    sentences = {
+        (letter, key): rounded(claim.values)
+        for letter, answer in answers.items()
+        for key, claim in answer.claims.items()
+        if claim.holds
+    }
+    return sentences, rounded(write_site.ask(run_list, rec).tables["runs"].rows.to_dict("list"))
+
+
+def rounded(value):
+    if isinstance(value, dict):
+        return {key: rounded(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(part) for part in value]
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+@pytest.fixture(scope="module")
+def said_at_first(several):
+    return said(several)
+
+
+def exchanged(rec, first, second):
+    other = {first: second, second: first}
+    return changed(rec, lambda frame: frame.assign(run_id=frame["run_id"].map(lambda run: other.get(run, run))))
+
+
+EXCHANGED = [
+    *((run_of(*first, mode), run_of(*second, mode)) for first, second in pairwise(CASES) for mode in MODES),
+    *((run_of(*case, first), run_of(*case, second)) for case in CASES for first, second in pairwise(MODES)),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), EXCHANGED)
+def test_any_two_runs_that_are_exchanged_breach_a_check(several, first, second):
+    assert breaches(exchanged(several, first, second)), "whatever their order of size"
+
+
+def of_one(rec, names, change, run=SHORT):
+    """`rec` with the rows that the tables `names` have of a run changed."""
+    tables = {}
+    for name in names:
+        frame = getattr(rec, name)
+        mine = frame["run_id"] == run
+        tables[name] = pd.concat([frame[~mine], change(frame[mine])], ignore_index=True)
+    return dataclasses.replace(rec, **tables)
+
+
+def times(factor):
+    def change(frame):
+        columns = [name for name in ("start_ns", "end_ns", "wall_ns") if name in frame]
+        return frame.assign(**{name: (frame[name] * factor).astype("int64") for name in columns})
+
+    return change
+
+
+def renamed(first, second):
+    other = {first: second, second: first}
+    return lambda frame: frame.assign(phase=frame["phase"].astype(str).map(lambda phase: other.get(phase, phase)))
+
+
+def without(column, value):
+    return lambda frame: frame[frame[column].astype(str) != str(value)]
+
+
+def twice(frame):
+    return pd.concat([frame, frame])
+
+
+GPU = ("kernels", "memops", "nsys_sums")
+HURT = {
+    "kernels 3% longer": (("kernels",), times(1.03)),
+    "kernels a fifth shorter": (("kernels", "memops"), times(0.8)),
+    "steps a fifth longer": (("steps",), times(1.2)),
+    "steps a fifth shorter": (("steps",), times(0.8)),
+    "everything ten times": (("steps", "kernels", "memops"), times(10)),
+    "kernels of forward and backward exchanged": (("kernels",), renamed("forward", "backward")),
+    "times of forward and backward exchanged": (("steps",), renamed("forward", "backward")),
+    "everything of forward and backward exchanged": (("steps", "kernels", "memops"), renamed("forward", "backward")),
+    "kernels of the optimizer lost": (("kernels",), without("phase", "optimizer")),
+    "kernels of forward lost": (("kernels",), without("phase", "forward")),
+    "times of forward lost": (("steps",), without("phase", "forward")),
+    "a profiled step lost": (("kernels",), without("step", 2)),
+    "a timed step lost": (("steps",), without("step", 2)),
+    "matmuls lost": (("kernels",), without("family", "gemm")),
+    "copies lost": (("memops",), lambda frame: frame.head(0)),
+    "kernels twice": (("kernels",), twice),
+    "copies twice": (("memops",), twice),
+    "times twice": (("steps",), twice),
+    "calls lost": (("api",), without("phase", "forward")),
+}
+
+
+@pytest.mark.parametrize("name", HURT)
+@pytest.mark.parametrize("mode", ["train_step", "forward"])
+def test_whatever_is_done_to_the_tables_of_a_run_breaches_a_check_or_says_another_thing(
+    several, said_at_first, name, mode
+):
+    tables, change = HURT[name]
+    hurt = of_one(several, tables, change, run_of("medium", 512, mode))
+    if "optimizer" in name and mode == "forward":
+        assert not breaches(hurt), "it has none, so nothing was done"
+        return
+    assert breaches(hurt) or said(hurt) != said_at_first

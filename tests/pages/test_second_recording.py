@@ -160,7 +160,8 @@ def test_runs_of_another_precision_are_not_the_same_runs(first, second):
 
 @pytest.mark.long
 def test_what_differs_is_told_from_what_the_recordings_say(first, second):
-    assert compared(first, second).facts["changed"] == ["day", "commit of this program", "profiled steps"]
+    protocol = ["version of the protocol", "processes that timed a run", "profiled steps"]
+    assert compared(first, second).facts["changed"] == ["day", "commit of this program", *protocol]
     runs = second.runs.assign(torch="9.9", started_at="2027-01-01T00:00:00+00:00")
     changed = compared(first, dataclasses.replace(second, runs=runs)).facts["changed"]
-    assert changed == ["day", "torch", "commit of this program", "profiled steps"]
+    assert changed == ["day", "torch", "commit of this program", *protocol]

@@ -95,7 +95,7 @@ def test_the_fastest_backend_is_not_the_same_by_both_clocks(ask):
 
 
 def test_gpu_busy_has_one_definition(main):
-    rows = run_list.answer(main.runs, main.steps, main.kernels, main.memops).tables["runs"].rows.set_index("run_id")
+    rows = write_site.ask(run_list, main).tables["runs"].rows.set_index("run_id")
     busy = rows["busy_ratio"]["small-ctx1024-fp32-naive-forward"]
     assert busy == pytest.approx(0.974, abs=5e-4), "kernels alone would be 94.6%"
     gpu = timing.gpu_times(main.kernels, main.memops)

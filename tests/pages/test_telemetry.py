@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis import write_site
-from analysis.pages import run_page, telemetry
+from analysis.pages import run_list, run_page, telemetry
 from analysis.pages.telemetry import Price
 from analysis.prediction import of_runs
 from analysis.recording import store
@@ -51,6 +51,18 @@ def test_where_all_is_well_that_is_said(tmp_path):
     said = page(recording((30, 31, 32), "none"), tmp_path)
     assert "No process ran on a slow host" in said
     assert "Nothing held a GPU's clock down" in said
+
+
+def test_the_list_of_runs_gives_tokens_their_energy_and_their_price():
+    price = Price(3.6, date(2026, 1, 2))
+    table = write_site.ask(run_list, recording(), price=price).tables["runs"]
+    assert {"tokens_per_s", "joules_per_1k", "cost_per_million"} <= {column.key for column in table.columns}
+    row = table.rows.iloc[0]
+    assert row["tokens_per_s"] == round(4 * 128 / row["timer_ns"] * 1e9)
+    assert row["joules_per_1k"] == round(12 / (4 * 128) * 1000, 2), "120 J in 10 steps"
+    assert row["cost_per_million"] == pytest.approx(3.6 / 3600 / row["tokens_per_s"] * 1e6, abs=1e-4)
+    free = write_site.ask(run_list, recording()).tables["runs"]
+    assert "cost_per_million" not in {column.key for column in free.columns}
 
 
 def test_a_price_is_shown_with_its_day(tmp_path):

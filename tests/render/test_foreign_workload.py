@@ -103,7 +103,7 @@ def test_options_tell_models_and_cases_apart():
 
 
 def test_there_is_no_mfu_of_unknown_flops(rec):
-    table = run_list.answer(rec.runs, rec.steps, rec.kernels, rec.memops).tables["runs"].rows
+    table = write_site.ask(run_list, rec).tables["runs"].rows
     assert of_foreign(table)["mfu"].isna().all()
     known = table[~table["run_id"].isin(of_foreign(table)["run_id"])]
     assert known["mfu"].gt(0).all()
@@ -143,7 +143,11 @@ def test_claims_from_shapes_are_of_the_others():
 
 
 def test_matmuls_are_counted_against_the_reference_only(rec):
-    checks = reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums).tables["checks"].rows
+    checks = (
+        reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api)
+        .tables["checks"]
+        .rows
+    )
     of_shape = {"forward_matmuls", "backward_matmuls", "forward_layouts", "backward_layouts", "in_module"}
     theirs = of_foreign(checks)
     assert len(theirs) and not of_shape & set(theirs["check"]) and theirs["passed"].all()

@@ -19,6 +19,7 @@ from analysis.pages.questions import (
     bounds,
     forward_time,
     fused_attention,
+    gradient_accumulation,
     host,
     in_bf16,
     ladder,
@@ -54,13 +55,14 @@ STUDIES = {
     "s": softmax_detail,
     "t": in_bf16,
     "u": ladder,
+    "v": gradient_accumulation,
 }
 
 SECTIONS = {
     "Where time goes": ("a", "b", "c", "d", "t"),
     "What limits it": ("h", "i", "e", "s"),
     "What to change": ("u", "j", "f", "l"),
-    "Will it fit": ("g",),
+    "Will it fit": ("g", "v"),
     "Trust": ("k", "m"),
 }
 """What a reader asks, and the questions that answer it, in the order of the navigation."""
@@ -84,6 +86,7 @@ SEARCHED = {
     "s": ("softmax bandwidth",),
     "t": ("fused BF16", "FP32 against BF16"),
     "u": ("optimization ladder", "speed up training", "what to change first"),
+    "v": ("micro-batch", "accumulate gradients", "gradient_accumulation_steps", "batch size"),
 }
 """What a reader may search for who has not read the page: search puts the page first."""
 

@@ -9,7 +9,7 @@ from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
 from analysis.metrics import differences, kernel_time, run_grid, timing
 from analysis.metrics.differences import Bands
 from analysis.pages.columns import case_headings, spread_column
-from analysis.pages.facts import extremes, noise_of, out_of, percent_of, span
+from analysis.pages.facts import extremes, many, noise_of, out_of, percent_of, span
 from jobs.contract import modes, ranges
 from jobs.contract.studies import BF16
 
@@ -81,7 +81,8 @@ def _claims(frames: Frames) -> list[Claim]:
     of_both = training[["main_gemm", "bf16_gemm"]].notna().all(axis=1)
     return [
         Claim("speedup", training, facts=extremes("speedup")),
-        Claim("faster", faster, facts=out_of(training)),
+        Claim("faster", faster, many(training), facts=out_of(training, extremes("speedup"))),
+        Claim("not_faster", training, lambda rows: not many(training)(faster), facts=extremes("speedup")),
         Claim("gemm", training[of_both], facts=_gemm),
         Claim("leader", frames.families, facts=_leaders),
         Claim("optimizer", training, facts=lambda rows: {side: span(rows[f"{side}_in_optimizer"]) for side in SIDES}),

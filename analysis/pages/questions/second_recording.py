@@ -36,6 +36,8 @@ RECORDED = {
     "commit": "commit of this program",
     "float32_matmul_precision": "float32 matmul precision",
     "autograd_multithreading": "autograd multithreading",
+    "protocol_version": "version of the protocol",
+    "processes": "processes that timed a run",
     "warmup_steps": "warm-up steps",
     "measured_steps": "unprofiled steps",
     "profiled_steps": "profiled steps",

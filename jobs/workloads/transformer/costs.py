@@ -25,10 +25,12 @@ def step_seconds(run: Run) -> float:
     moved = passes * (score_elements * 60 + tokens * run.num_layers * (20 * run.d_model + 6 * run.d_ff) * BYTES_FP32)
     if run.mode == "train_step":
         moved += 60 * run.num_parameters
-    launches = 60 * passes * run.num_layers + (130 * run.num_layers if run.mode == "train_step" else 0)
+    launches = 60 * passes * run.num_layers * run.accumulation
+    launches += 130 * run.num_layers if run.mode == "train_step" else 0
     return flops / SUSTAINED_FLOPS[run.precision] + moved / SUSTAINED_BYTES_PER_S + launches * LAUNCH_S
 
 
 def step_events(run: Run) -> float:
     """Events that a capture holds of one step."""
-    return EVENTS_PER_LAYER[run.mode] * run.num_layers
+    of_micro_batches = EVENTS_PER_LAYER["forward_backward"] * (run.accumulation - 1)
+    return (EVENTS_PER_LAYER[run.mode] + of_micro_batches) * run.num_layers

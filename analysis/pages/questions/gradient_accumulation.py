@@ -1,0 +1,211 @@
+"""(v) What does gradient accumulation cost, and how much memory does it save?"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.metrics import differences, run_grid, timing, waiting
+from analysis.metrics import telemetry as machine
+from analysis.metrics.differences import Bands
+from analysis.pages.columns import band_column, case_headings, spread_column
+from analysis.pages.facts import extremes, many, noise_of, out_of, span
+from analysis.pages.telemetry import rounded
+from jobs.contract import ranges
+from jobs.contract.axes import default_of
+
+SLUG = "gradient-accumulation"
+TITLE = "What does gradient accumulation cost, and how much memory does it save?"
+STUDY = "accumulation"
+
+MODE = "train_step"
+AXIS = "accumulation"
+WHOLE = default_of(AXIS)
+"""A batch that is not cut."""
+CLOCKS = ("step", "busy")
+
+
+def answer(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    processes: pd.DataFrame,
+    telemetry: pd.DataFrame,
+    bands: Bands | None = None,
+) -> Answer:
+    """A training step whose batch is cut into micro-batches, whose gradients add up before the optimizer's step,
+    against the same batch in one piece.
+
+    Batch, tokens and FLOPs of a step are the same, however it is cut. The step is timed by Python without a profiler,
+    GPU busy is of its capture; a ratio is that time over the one of the whole batch, and they differ beyond the noise
+    band (`bands`). How long the GPU waits for launches is what `metrics.waiting` says, memory the peak of the
+    allocator, energy that of the GPU's counter.
+    """
+    frames = _frames(runs, steps, kernels, memops, processes, telemetry, bands)
+    return assemble({"noise": noise_of(bands)}, _claims(frames), _tables(frames), _charts(frames))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    cases: pd.DataFrame
+    """One row per case and number of micro-batches, with the whole batch beside it ({column}_1)."""
+
+    @property
+    def measured(self) -> pd.DataFrame:
+        return self.cases[(self.cases[NOT_MEASURED] == "") & self.cases["step_ns"].notna()]
+
+    @property
+    def cut(self) -> pd.DataFrame:
+        """Cases that were cut and measured as a whole, too."""
+        return self.measured[(self.measured[AXIS] > WHOLE) & self.measured["step_ratio"].notna()]
+
+    @property
+    def most(self) -> pd.DataFrame:
+        """Of each case the one cut into most micro-batches."""
+        others = [name for name in run_grid.CASE_AXES if name in self.cut]
+        return self.cut.sort_values(AXIS, kind="stable").drop_duplicates(others, keep="last").sort_index()
+
+
+def _frames(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    processes: pd.DataFrame,
+    state: pd.DataFrame,
+    bands: Bands | None,
+) -> Frames:
+    cases = run_grid.cases_along(runs, MODE, AXIS, sorted(runs[AXIS].unique())).astype({AXIS: int})
+    waits = waiting.launch_waits(steps, kernels, memops, bands.wall if bands else None)
+    waits = waits[waits["phase"] == ranges.STEP][["run_id", "busy_share", "launch_wait"]]
+    of_run = runs[["run_id", *sorted({"batch_size", "peak_memory_bytes"} - {*cases})]].astype({"run_id": str})
+    energy = machine.of_runs(runs, steps, processes, state)[["run_id", "joules_per_1k"]]
+    for part in (of_run, _timed(steps), _on_gpu(kernels, memops), waits, energy):
+        cases = cases.merge(part, how="left", on="run_id")
+    cases["tokens_per_s"] = run_grid.tokens_per_s(cases, cases["step_ns"])
+    cases["step_parts"] = (cases["step_ns"] * (1 - cases["busy_share"])).clip(lower=0)
+    cases["busy_parts"] = np.sqrt(cases["launches"])
+    return Frames(cases=_against_whole(cases, bands))
+
+
+def _timed(steps: pd.DataFrame) -> pd.DataFrame:
+    times = timing.host_times(steps, "timer", "step")
+    return times[times["phase"] == ranges.STEP].drop(columns="phase")
+
+
+def _on_gpu(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+    gpu = timing.gpu_times(kernels, memops)
+    of_step = gpu[gpu["phase"] == ranges.STEP]
+    launches = of_step.groupby("run_id")["launches"].median().reset_index()
+    return timing.spread(of_step, ["run_id"], "busy_ns", "busy").merge(launches, on="run_id")
+
+
+def _against_whole(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
+    ends = ("ns", "min_ns", "max_ns", "parts")
+    others = ["launches", "peak_memory_bytes"]
+    table = run_grid.against(
+        cases, AXIS, str(WHOLE), [*(f"{clock}_{end}" for clock in CLOCKS for end in ends), *others]
+    )
+    is_cut = table[AXIS] > WHOLE
+    for clock in CLOCKS:
+        renamed = table.rename(columns={f"{clock}_{end}_{WHOLE}": f"whole_{end}" for end in ends})
+        band = (bands.wall if clock == "step" else bands.kernel) if bands else None
+        table[f"{clock}_ratio"] = (table[f"{clock}_ns"] / renamed["whole_ns"]).where(is_cut)
+        table[f"{clock}_band_ns"] = differences.half_band_ns(renamed, clock, "whole", band).where(is_cut)
+        table[f"{clock}_apart"] = differences.differ(renamed, clock, "whole", band) & is_cut
+    table["more_launches"] = (table["launches"] / table[f"launches_{WHOLE}"]).where(is_cut)
+    table["memory_ratio"] = (table["peak_memory_bytes"] / table[f"peak_memory_bytes_{WHOLE}"]).where(is_cut)
+    return table
+
+
+def _claims(frames: Frames) -> list[Claim]:
+    cut, most = frames.cut, frames.most
+    shown = (f"step_ns_{WHOLE}", "step_ns", "step_ratio", "step_band_ns", "launch_wait")
+    slower = cut[cut["step_apart"] & (cut["step_ratio"] > 1)]
+    busier = cut[cut["busy_apart"] & (cut["busy_ratio"] > 1)]
+    return [
+        Claim("costs", run_grid.only(most, *shown, "memory_ratio"), facts=_costs),
+        Claim("slower", run_grid.only(slower, *shown), many(cut), facts=out_of(cut, extremes("step_ratio"))),
+        Claim(
+            "not_slower", run_grid.only(cut, *shown), lambda rows: not many(cut)(slower), facts=extremes("step_ratio")
+        ),
+        Claim(
+            "busier",
+            run_grid.only(busier, f"busy_ns_{WHOLE}", "busy_ns", "busy_ratio", "busy_band_ns"),
+            many(cut),
+            facts=out_of(cut, extremes("busy_ratio")),
+        ),
+        Claim("launches", run_grid.only(cut, "launches", "more_launches"), facts=extremes("more_launches")),
+        Claim(
+            "memory",
+            run_grid.only(most, f"peak_memory_bytes_{WHOLE}", "peak_memory_bytes", "memory_ratio"),
+            lambda rows: (rows["memory_ratio"] < 1).all(),
+            facts=extremes("memory_ratio"),
+        ),
+        Claim(
+            "more_memory",
+            run_grid.only(
+                cut[cut["memory_ratio"] > 1], f"peak_memory_bytes_{WHOLE}", "peak_memory_bytes", "memory_ratio"
+            ),
+            facts=extremes("memory_ratio"),
+        ),
+        Claim("waits", run_grid.only(frames.measured, "launch_wait"), facts=extremes("launch_wait")),
+    ]
+
+
+def _costs(rows: pd.DataFrame) -> dict:
+    return {"most": int(rows[AXIS].max()), "step": span(rows["step_ratio"]), "memory": span(rows["memory_ratio"])}
+
+
+def _tables(frames: Frames) -> list[Table]:
+    case = case_headings(["size", "context_length", AXIS], linked=False)
+    return [
+        Table(
+            "steps",
+            "A training step by number of micro-batches",
+            (
+                *case,
+                spread_column("step", "step, unprofiled"),
+                Column("step_ratio", "÷ whole batch", "ratio", absent="base"),
+                band_column("step_band_ns"),
+                Column("tokens_per_s", "tokens/s", "count"),
+                Column("joules_per_1k", "J per 1,000 tokens", "number", absent="n/a"),
+                Column("peak_memory_bytes", "peak allocated", "bytes"),
+                Column("memory_ratio", "÷ whole batch", "ratio", absent="base"),
+            ),
+            rounded(frames.cases),
+        ),
+        Table(
+            "gpu",
+            "What the GPU does in it",
+            (
+                *case,
+                spread_column("busy", "GPU busy"),
+                Column("busy_ratio", "÷ whole batch", "ratio", absent="base"),
+                band_column("busy_band_ns"),
+                Column("launches", "kernels", "count"),
+                Column("more_launches", "÷ whole batch", "ratio", absent="base"),
+                Column("busy_share", "GPU busy ÷ step", "share", bar=True),
+                Column("launch_wait", "waits for launches", "share", bar=True),
+            ),
+            frames.cases,
+        ),
+    ]
+
+
+def _charts(frames: Frames) -> list[Chart]:
+    cut = frames.cut
+    rows = pd.concat(
+        [
+            cut.assign(scope=name, share=cut[f"{clock}_ratio"])
+            for clock, name in (("step", "step, unprofiled"), ("busy", "GPU busy"), ("memory", "peak allocated"))
+        ]
+    )
+    options = {
+        "order": list(dict.fromkeys(rows["scope"])),
+        "by": ["size", "context_length", AXIS],
+        "unit": "% of the whole batch",
+    }
+    return [Chart("ratios", "grouped_bars", "A step in micro-batches against the whole batch", rows, options=options)]

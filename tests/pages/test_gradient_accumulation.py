@@ -1,0 +1,113 @@
+"""A batch in micro-batches against the same batch in one piece: on made-up runs that can be worked out by hand."""
+
+import dataclasses
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis import write_site
+from analysis.pages import reconciliation
+from analysis.pages.questions import gradient_accumulation
+from analysis.recording import store
+from jobs.contract import ranges
+from tests import synthetic
+
+DATA = Path(__file__).parents[2] / "site" / "data"
+TABLES = ("runs", "steps", "kernels", "memops", "memory", "processes", "telemetry")
+CASES = [("small", 512), ("2.7B", 512)]
+
+
+def in_two(rec):
+    """`rec` with the same training steps cut in two, too: twice the kernels of forward and backward, the step a fifth
+    longer, three quarters of the memory."""
+    tables = {}
+    for name in TABLES:
+        frame = getattr(rec, name)
+        cut = frame.assign(run_id=frame["run_id"].astype(str) + "-accum2")
+        if name == "runs":
+            cut = cut.assign(accumulation=2, peak_memory_bytes=cut["peak_memory_bytes"] * 3 // 4)
+            frame = frame.assign(accumulation=1)
+        if name == "steps":
+            cut = cut.assign(wall_ns=cut["wall_ns"] * 12 // 10)
+        if name == "kernels":
+            again = cut[cut["phase"] != ranges.OPTIMIZER]
+            later = again["end_ns"].max()
+            times = {key: again[key] + later for key in ("launch_ns", "launch_end_ns", "start_ns", "end_ns")}
+            cut = pd.concat([cut, again.assign(**times)], ignore_index=True)
+        tables[name] = pd.concat([frame, cut], ignore_index=True)
+    return dataclasses.replace(rec, **tables)
+
+
+@pytest.fixture(scope="module")
+def rec():
+    whole = synthetic.recording(("small", "2.7B"), (512,), modes=("train_step",), oom={})
+    return in_two(whole)
+
+
+@pytest.fixture(scope="module")
+def answer(rec):
+    return write_site.ask(gradient_accumulation, rec)
+
+
+def test_a_step_in_micro_batches_is_held_against_the_whole_batch_of_its_case(answer):
+    rows = answer.tables["steps"].rows
+    assert list(zip(rows["size"], rows["accumulation"])) == [("small", 1), ("small", 2), ("2.7B", 1), ("2.7B", 2)]
+    cut = rows[rows["accumulation"] == 2]
+    assert cut["step_ratio"].tolist() == pytest.approx([1.2, 1.2], rel=1e-6)
+    assert cut["memory_ratio"].tolist() == pytest.approx([0.75, 0.75], rel=1e-6)
+    assert rows.loc[rows["accumulation"] == 1, ["step_ratio", "memory_ratio"]].isna().all(axis=None)
+    tokens = 4 * 512
+    assert (rows["tokens_per_s"] == (tokens / rows["step_ns"] * 1e9).round()).all(), "those of the whole batch"
+
+
+def test_launches_of_forward_and_backward_are_doubled_and_those_of_the_optimizer_are_not(answer):
+    rows = answer.tables["gpu"].rows.set_index(["size", "accumulation"])
+    for size in ("small", "2.7B"):
+        whole, cut = rows.loc[(size, 1), "launches"], rows.loc[(size, 2), "launches"]
+        assert whole < cut < 2 * whole
+        assert rows.loc[(size, 2), "more_launches"] == cut / whole
+
+
+def test_sentences_say_what_it_costs_and_what_it_saves(answer):
+    assert answer.claims["costs"].values["most"] == 2
+    assert answer.claims["slower"].holds and not answer.claims["not_slower"].holds
+    assert answer.claims["memory"].holds and answer.claims["busier"].holds
+
+
+def test_runs_that_were_never_cut_say_nothing_of_it(rec):
+    runs = rec.runs[rec.runs["accumulation"] == 1]
+    found = write_site.ask(gradient_accumulation, dataclasses.replace(rec, runs=runs))
+    assert not [key for key, claim in found.claims.items() if claim.holds and key != "waits"]
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return store.load(DATA / "accumulation")
+
+
+def test_on_an_h200_four_micro_batches_launch_four_times_as_much_and_take_as_much_longer(shipped):
+    found = write_site.ask(gradient_accumulation, shipped)
+    rows = found.tables["gpu"].rows.set_index(["size", "accumulation"])
+    assert rows.loc[("small", 4), "more_launches"] == pytest.approx(4.16, abs=0.01)
+    assert rows.loc[("small", 4), "launch_wait"] > 0.6
+    steps = found.tables["steps"].rows.set_index(["size", "accumulation"])
+    assert steps.loc[("small", 4), "step_ratio"] == pytest.approx(4.00, abs=0.01)
+    assert steps.loc[("xl", 4), "step_ratio"] < steps.loc[("small", 4), "step_ratio"]
+    assert found.claims["more_memory"].rows["memory_ratio"].tolist() == pytest.approx([1.045], abs=1e-3)
+
+
+def test_the_shipped_runs_in_micro_batches_hold_all_checks(shipped):
+    tables = (getattr(shipped, name) for name in ("runs", "steps", "kernels", "memops", "nsys_sums", "api"))
+    checks = reconciliation.checks_of(*tables)
+    assert checks["passed"].all()
+    counted = checks[checks["check"] == "forward_matmuls"].set_index("run_id")["found"]
+    assert counted.filter(like="accum4").tolist() == [4 * (7 * 12 + 1), 4 * (7 * 48 + 1)]
+
+
+def test_a_page_shows_it(tmp_path, rec):
+    study = dataclasses.replace(rec, manifest=rec.manifest | {"study": gradient_accumulation.STUDY})
+    write_site.write_questions(rec, tmp_path, {gradient_accumulation.STUDY: study})
+    page = (tmp_path / "report" / "gradient-accumulation.md").read_text()
+    assert "Cut into 2 micro-batches" in page and "**1.20×** the time of the whole batch" in page
+    assert "batch 4 in 1 and 2 micro-batches" in page
