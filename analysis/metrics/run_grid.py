@@ -128,8 +128,10 @@ def shape_of(run: Mapping[str, Any]) -> flops.Shape:
 
 
 def tokens_of(runs: pd.DataFrame) -> pd.Series:
-    """Tokens of one step of each run; NaN where its workload does not say them."""
+    """Tokens of one step of each run, on all its GPUs; NaN where its workload does not say them."""
     tokens = runs["context_length"].astype("float64") * runs["batch_size"].astype("float64")
+    if "gpus" in runs:
+        tokens = tokens * runs["gpus"].astype("float64")
     return tokens.where(tokens > 0)
 
 

@@ -3,7 +3,17 @@
 from typing import Literal, get_args
 
 Study = Literal[
-    "accumulation", "again", "attention", "bf16", "host", "memory", "optimizer", "precision", "prediction", "warm_up"
+    "accumulation",
+    "again",
+    "attention",
+    "bf16",
+    "gpus",
+    "host",
+    "memory",
+    "optimizer",
+    "precision",
+    "prediction",
+    "warm_up",
 ]
 AGAIN = "again"
 """The study that measures the runs of the default sweep once more."""

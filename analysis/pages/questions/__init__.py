@@ -27,6 +27,7 @@ from analysis.pages.questions import (
     optimizer_cost,
     precision,
     second_recording,
+    several_gpus,
     softmax_detail,
     top_kernel,
     training_mix,
@@ -56,12 +57,13 @@ STUDIES = {
     "t": in_bf16,
     "u": ladder,
     "v": gradient_accumulation,
+    "w": several_gpus,
 }
 
 SECTIONS = {
     "Where time goes": ("a", "b", "c", "d", "t"),
     "What limits it": ("h", "i", "e", "s"),
-    "What to change": ("u", "j", "f", "l"),
+    "What to change": ("u", "j", "f", "l", "w"),
     "Will it fit": ("g", "v"),
     "Trust": ("k", "m"),
 }
@@ -87,6 +89,7 @@ SEARCHED = {
     "t": ("fused BF16", "FP32 against BF16"),
     "u": ("optimization ladder", "speed up training", "what to change first"),
     "v": ("micro-batch", "accumulate gradients", "gradient_accumulation_steps", "batch size"),
+    "w": ("DDP", "FSDP", "NCCL", "multi-GPU", "scaling efficiency"),
 }
 """What a reader may search for who has not read the page: search puts the page first."""
 
