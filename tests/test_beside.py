@@ -1,32 +1,17 @@
 """A part of a task in a process of its own."""
 
-import itertools
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from pathlib import Path
 
 import pytest
 
 from analysis import beside, write_site
-from analysis.recording.store import RecordingError
 from tests import synthetic
-from tests.waiting import HANGS_S, eventually, has_ended
-
-
-def twice(number: int) -> tuple[int, int]:
-    return 2 * number, os.getpid()
-
-
-def refuse(name: str) -> None:
-    raise RecordingError(f"{name} is damaged")
-
-
-def wait() -> None:
-    time.sleep(HANGS_S)
+from tests.waiting import eventually, has_ended
+from tests.work import refuse, twice, wait, write_on
 
 
 def test_what_it_gives_comes_from_another_process():
@@ -52,7 +37,7 @@ def test_results_come_in_the_order_of_work(monkeypatch, processors):
         helper.give(refuse, "h200")
         helper.give(twice, 2)
         assert helper.result()[0] == 2
-        with pytest.raises(RecordingError, match="h200 is damaged"):
+        with pytest.raises(ValueError, match="h200 is damaged"):
             helper.result()
         assert helper.result()[0] == 4
 
@@ -66,15 +51,10 @@ def test_one_that_was_killed_is_told():
 
 
 def test_it_ends_with_the_block():
-    with pytest.raises(RecordingError), beside.helping(True) as helper:
+    with pytest.raises(ValueError), beside.helping(True) as helper:
         helper.give(wait)
         refuse("h200")
     assert not helper._process.is_alive()
-
-
-def write_on(folder: Path) -> None:
-    for number in itertools.count():
-        (folder / str(number)).touch()
 
 
 def test_where_a_report_fails_its_draft_is_gone_and_the_reason_is_told(monkeypatch, tmp_path):
@@ -83,11 +63,11 @@ def test_where_a_report_fails_its_draft_is_gone_and_the_reason_is_told(monkeypat
     def fail(rec, studies, draft, measured, downloads, compared, price, helper) -> None:
         helper.give(write_on, draft)
         eventually(lambda: any(draft.iterdir()))
-        raise RecordingError("a ledger is damaged")
+        raise ValueError("a ledger is damaged")
 
     monkeypatch.setattr(write_site, "_draft", fail)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(RecordingError, match="a ledger is damaged"), beside.helping(True) as helper:
+    with pytest.raises(ValueError, match="a ledger is damaged"), beside.helping(True) as helper:
         write_site.write(synthetic.recording(("small",), (128,)), tmp_path / "docs", helper=helper)
     assert not [*tmp_path.iterdir()]
 
@@ -96,7 +76,7 @@ def test_it_ends_with_its_parent():
     program = """if __name__ == "__main__":
         import os, signal
         from analysis import beside
-        from tests.test_beside import wait
+        from tests.work import wait
         with beside.helping(True) as helper:
             helper.give(wait)
             print(helper._process.pid, flush=True)

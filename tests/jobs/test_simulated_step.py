@@ -1,11 +1,11 @@
 """The simulated step allocates and gives back what the model does, in the same order."""
 
+import importlib
 import weakref
 from unittest import mock
 
 import pytest
 import torch
-import torch._dynamo  # when it is imported, it sees which functions are torch's: not while one is replaced below
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -90,6 +90,8 @@ def measured(run: Run, num_steps: int) -> list:
     def exp_on_cuda(x):  # whose autocast lets `exp` compute in float32, unlike that of the CPU
         return exp(x.float() if torch.is_autocast_enabled("cpu") else x)
 
+    # Importing it takes a second, so not above; it sees which functions are torch's, so not while one is replaced.
+    importlib.import_module("torch._dynamo")
     before = torch.autograd.is_multithreading_enabled()
     torch.autograd.set_multithreading_enabled(False)
     try:
