@@ -28,6 +28,7 @@ TO_DEVELOP := $(VENV)/dev.stamp
 endif
 
 export NO_MKDOCS_2_WARNING := 1
+unexport PYTHONDONTWRITEBYTECODE # images set it; here hundreds of processes would each compile all modules again
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all test-image test-chaos serve sweep studies ingest merge publish-data report site offline

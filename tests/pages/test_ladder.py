@@ -31,9 +31,9 @@ def shipped():
     """(main recording, studies by name, noise bands)"""
     of_study = {}
     for folder in write_site.recordings_in(DATA):
-        rec = store.load(folder)
-        if rec.manifest.get("study", "") in ("", AGAIN, ladder.STUDY, *ladder.ALSO):
-            of_study.setdefault(rec.manifest.get("study", ""), []).append(rec)
+        study = store.read_manifest(folder).get("study", "")
+        if study in ("", AGAIN, ladder.STUDY, *ladder.ALSO):
+            of_study.setdefault(study, []).append(store.load(folder))
     bands = differences.bands_of(of_study[""][0], of_study.pop(AGAIN)[0])
     studies = {study: write_site.together([light(rec) for rec in parts]) for study, parts in of_study.items()}
     return studies.pop(""), studies, bands

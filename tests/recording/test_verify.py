@@ -38,10 +38,9 @@ PROTOCOL = Protocol(profiled_steps=3, processes=1)
 KNOWN = PROTOCOL.model_dump() | {"schema_version": 2, "protocol_version": 2, "timed": [TimedProcess(position=0)]}
 
 
-@pytest.fixture
-def results(tmp_path) -> Results:
+def write_results(folder: Path) -> Results:
     """Two finished runs, as a job writes them."""
-    results = Results(tmp_path / "results", "tiny")
+    results = Results(folder / "results", "tiny")
     for run in RUNS:
         folder = results.begin(run)
         facts = KNOWN | {"machine": Machine(gpu_name="H200")}
@@ -56,9 +55,21 @@ def results(tmp_path) -> Results:
 
 
 @pytest.fixture
-def recording(results, tmp_path) -> Path:
-    ingest.ingest(results.folder, tmp_path / "recordings" / "tiny")
-    return tmp_path / "recordings" / "tiny"
+def results(tmp_path) -> Results:
+    return write_results(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def ingested(tmp_path_factory) -> Path:
+    """A recording of such results, of which each test that needs one has a copy."""
+    folder = tmp_path_factory.mktemp("ingested")
+    ingest.ingest(write_results(folder).folder, folder / "tiny")
+    return folder / "tiny"
+
+
+@pytest.fixture
+def recording(ingested, tmp_path) -> Path:
+    return shutil.copytree(ingested, tmp_path / "recordings" / "tiny")
 
 
 def flip_bit(file: Path) -> None:
