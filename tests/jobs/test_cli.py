@@ -188,7 +188,7 @@ def test_a_sweep_goes_on_when_nobody_reads_its_output_any_more(started, tmp_path
     process.stdout.readline()
     process.stdout.close()
     process.stderr.close()
-    assert process.wait(60) == 0
+    assert process.wait(HANGS_S) == 0
     assert len(list(tmp_path.glob("results/tiny/*/run.json"))) == 4
 
 
@@ -362,7 +362,7 @@ def test_nohup_keeps_a_sweep_going_when_its_terminal_hangs_up(started, tmp_path,
         process = started()
     process.stdout.readline()  # the sweep has started
     process.send_signal(signal.SIGHUP)
-    assert process.wait(60) == 0
+    assert process.wait(HANGS_S) == 0
 
 
 def test_results_that_cannot_be_written_are_exit_74(run, tmp_path):

@@ -210,7 +210,7 @@ def test_the_report_is_made_when_nobody_reads_what_it_says(arguments, mkdocs, tm
     mkdocs(FAST_MKDOCS + "print('a warning', flush=True)\n")
     with subprocess.Popen(command(*arguments), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         process.stdout.close()
-        assert process.wait(60) == 0
+        assert process.wait(HANGS_S) == 0
     assert (tmp_path / "results" / "site" / "index.html").exists()
 
 

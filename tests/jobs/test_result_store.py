@@ -15,6 +15,7 @@ from jobs.contract.layout import PROTOCOL_VERSION, RunRecord, TimedProcess
 from jobs.executor import result_store as results_module
 from jobs.executor.result_store import Locked, Results, read_json, write_json
 from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
+from tests.waiting import HANGS_S
 
 SWEEP = load_sweep(DEFAULT_SWEEP)
 RUN = SWEEP.runs[0]
@@ -111,7 +112,7 @@ def test_killing_the_writer_never_leaves_half_a_file(tmp_path):
 def hold(results, held, release):
     with results.lock():
         held.set()
-        release.wait(20)
+        release.wait(HANGS_S)
 
 
 def test_the_lock_names_its_holder_and_ends_with_it_however_it_ends(results):
@@ -119,7 +120,7 @@ def test_the_lock_names_its_holder_and_ends_with_it_however_it_ends(results):
     held, release = context.Event(), context.Event()
     holder = context.Process(target=hold, args=(results, held, release))
     holder.start()
-    assert held.wait(20)
+    assert held.wait(HANGS_S)
     assert results.is_locked()
     with pytest.raises(Locked, match=f"pid {holder.pid} on .+"), results.lock():
         pass
