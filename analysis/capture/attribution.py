@@ -138,7 +138,7 @@ def attribute(capture: Capture, chosen: Mapping[str, str] | None = None) -> Attr
     places = _Places(ranges, nesting, made_by)
     problems: dict[str, str] = {}
     operations = {}
-    for name, shown in (("kernels", "kernels"), ("memops", "copies and sets"), ("graphs", "graph executions")):
+    for name, shown in (("kernels", "kernels"), ("memops", "copies and fills"), ("graphs", "graph executions")):
         frame = getattr(capture, name)
         row = _believed_launches(frame, capture.api, capture.events_ns, shown, problems)
         operations[name] = places.operations(frame, capture.api, row)

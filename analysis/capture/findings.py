@@ -306,7 +306,7 @@ _COPIES = {
 
 
 def of_copies(memops: pd.DataFrame, span_ns: int) -> Iterator[Finding]:
-    """What copies and sets tell: operation, bytes, host_memory (categorical), start_ns, end_ns."""
+    """What copies and fills tell: operation, bytes, host_memory (categorical), start_ns, end_ns."""
     duration = (memops["end_ns"] - memops["start_ns"]).to_numpy()
     for kind, operations in _COPIES.items():
         rows = memops["operation"].isin(operations).to_numpy()

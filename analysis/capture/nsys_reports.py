@@ -158,7 +158,7 @@ def nvtx_kern_sum(capture: Capture, attribution: Attribution | None = None) -> p
 
 
 def gpu_operations(capture: Capture, attribution: Attribution) -> pd.DataFrame:
-    """Kernels, memory copies and sets together: start_ns, end_ns and the columns of their attribution."""
+    """Kernels, memory copies and fills together: start_ns, end_ns and the columns of their attribution."""
     frames = []
     for name in ("kernels", "memops"):
         times = getattr(capture, name)[["start_ns", "end_ns"]]

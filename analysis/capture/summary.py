@@ -85,7 +85,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "sm_count": "streaming multiprocessors",
         "memory_bytes": "memory",
         "clock_hz": "highest clock",
-        "operations": "kernels, graph executions, copies and sets on it",
+        "operations": "kernels, graph executions, copies and fills on it",
         "kernel_ns": "sum of kernel durations",
         "busy_ns": "time in which any operation ran",
         "span_ns": "from the start of its first operation to the end of its last",

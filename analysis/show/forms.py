@@ -20,7 +20,7 @@ TITLES = {
     "ranges": "NVTX ranges",
     "api": "CUDA API calls",
     "syncs": "Synchronisations",
-    "memops": "Memory copies and sets",
+    "memops": "Memory copies and fills",
     "gpus": "GPUs",
     "communication": "Communication by GPU",
     "collectives": "Collectives",

@@ -25,7 +25,7 @@ _LIMITS = {
     "kernels": (["kernels_ns"], "they run {share}"),
     "CUDA graphs": (["graphs_ns"], "they hide their kernels, and run {share}"),
     "communication": (["communication_ns"], "nothing else runs {share}"),
-    "copies": (["copies_ns"], "nothing but copies and sets runs {share}"),
+    "copies": (["copies_ns"], "nothing but copies and fills runs {share}"),
     "the host": (["late_launch_ns", "sync_ns"], "the GPU waits for it {share}"),
     "gaps between operations": (["between_ns"], "what is launched has not started {share}"),
     "idle time of unknown reason": (["unknown_idle_ns"], "the launches are not in the capture, {share}"),

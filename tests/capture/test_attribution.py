@@ -444,7 +444,7 @@ def test_copies_of_a_doubtful_launch_are_not_attributed(tmp_path, export):
         export.copy(at + 50, at + 60, export.call(at, at + 2, correlation=5, name="cudaMemcpyAsync_v3020"))
     _, found = _attributed(export, tmp_path)
     assert list(found.memops["attribution"]) == ["none", "none"]
-    assert list(found.problems) == ["2 of 2 copies and sets have the correlation id of several API calls"]
+    assert list(found.problems) == ["2 of 2 copies and fills have the correlation id of several API calls"]
 
 
 @pytest.mark.parametrize("name", NAMES)

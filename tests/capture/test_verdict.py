@@ -379,7 +379,7 @@ def test_a_capture_that_copies_is_said_to_be_limited_by_copies(tmp_path):
         export.launch(number + 2, start=at + 92 * MS, end=at + 96 * MS)
         at += 97 * MS
     limit, parts, _ = _lines(export, tmp_path)
-    assert limit == "GPU 0: limited by copies: nothing but copies and sets runs 95% of the time"
+    assert limit == "GPU 0: limited by copies: nothing but copies and fills runs 95% of the time"
     assert parts == "969 ms = copies 920 ms (95%) + kernels 40.0 ms (4.1%) + idle 9.00 ms (0.9%)"
 
 
