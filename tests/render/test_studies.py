@@ -21,17 +21,19 @@ DATA = Path(__file__).parents[2] / "site" / "data"
 
 
 @pytest.fixture(scope="module")
-def memory_alone(undrawn, tmp_path_factory):
-    """(folder of the report of the study `memory` alone, what was published)"""
-    docs = tmp_path_factory.mktemp("memory")
-    shutil.copytree(DATA / "memory", docs / "data" / "memory")
-    return docs, write_site.publish([docs / "data" / "memory"], docs)
+def memory_alone(undrawn, built_once):
+    """Folder of the report of the study `memory` alone, in which no check was broken."""
+
+    def write(docs):
+        shutil.copytree(DATA / "memory", docs / "data" / "memory")
+        assert write_site.publish([docs / "data" / "memory"], docs).breaches == 0
+        return docs
+
+    return built_once("memory-alone", write)
 
 
 def test_the_study_of_memory_alone_makes_a_report(memory_alone):
-    docs, published = memory_alone
-    assert published.breaches == 0
-    assert (docs / "index.md").is_file()
+    assert (memory_alone / "index.md").is_file()
 
 
 @pytest.mark.long
@@ -122,18 +124,16 @@ def test_studies_without_a_main_recording_need_one(tmp_path):
 
 
 def test_a_study_that_was_not_recorded_says_how_to_record_it(memory_alone):
-    docs, _ = memory_alone
     missing = [question for question in STUDIES.values() if question.STUDY not in ("", "memory")]
     for question in missing:
-        page = (docs / "report" / f"{question.SLUG}.md").read_text()
+        page = (memory_alone / "report" / f"{question.SLUG}.md").read_text()
         assert "Not measured in this recording." in page
         by_what = f"STUDY={question.STUDY}" if question is second_recording else f"study: {question.STUDY}"
         assert by_what.replace("_", "&#95;") in page
 
 
 def test_of_a_recording_made_without_nsys_every_page_says_so(memory_alone):
-    docs, _ = memory_alone
-    pages = {path.stem: path.read_text() for path in docs.rglob("*.md")}
+    pages = {path.stem: path.read_text() for path in memory_alone.rglob("*.md")}
     assert "<dt>Nsight Systems</dt><dd>not recorded</dd>" in pages["index"]
     assert " without Nsight Systems, by commit" in pages["data"]
     assert ", no Nsight Systems; started" in pages["small-ctx128-fp32-naive-train_step"]
