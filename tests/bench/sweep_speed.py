@@ -138,7 +138,7 @@ class ProcessPerRun(Timer):
 
     name = "nsys"
     annotate = True
-    forks = False
+    can_fork = False
 
     def profile(self, run: Run, protocol: Protocol, folder: Path) -> None:
         """Raises RunFailed or CollectorError unless the capture holds all steps."""
