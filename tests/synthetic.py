@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from analysis.recording.store import empty
+from jobs.contract.axes import AXES, default_of
 from jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE
 
 GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_tn_align1>(T1::Params)"
@@ -50,6 +51,14 @@ FAMILIES = {
     CAT: "copy",
 }
 
+DEFAULTS = {
+    name: default
+    for name in AXES
+    if not name.startswith("workload")
+    and name not in ("precision", "attention", "batch_size")
+    and (default := default_of(name)) is not None
+}
+"""What a loaded run has that says nothing of these axes. Of its workload it says nothing."""
 NUM_LAYERS = 2
 LAUNCH_EVERY_NS = 6_000
 OOM = {
@@ -209,11 +218,7 @@ def _add_run(tables, size, context, mode, precision, num_profiled, num_timed, oo
             "mode": mode,
             "precision": precision,
             "attention": "naive",
-            "compile": "off",
-            "optimizer": "own",
-            "memory_limit_gib": 0.0,
-            "fresh_process": False,
-            "repeat": 0,
+            **DEFAULTS,
             "num_parameters": s.num_parameters(VOCAB_SIZE),
             "gpu_name": "NVIDIA H200",
             "gpu_memory_bytes": 150_000_000_000,

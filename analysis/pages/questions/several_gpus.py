@@ -102,7 +102,7 @@ def _claims(frames: Frames) -> list[Claim]:
     return [
         Claim("gives", _only(several, *shown), facts=_gives),
         Claim("range", _only(several, *shown), facts=extremes("efficiency")),
-        Claim("exposed", _only(exposed, *of_step), many(several), facts=out_of(several, extremes("exposed_share"))),
+        Claim("exposed", _only(exposed, *of_step), many(several), facts=out_of(several, _most_exposed)),
         Claim(
             "hidden",
             _only(several, *of_step),
@@ -134,6 +134,10 @@ def _only(rows: pd.DataFrame, *names: str) -> pd.DataFrame:
     """As `run_grid.only`, each column once."""
     case = [name for name in ("size", "context_length", *run_grid.VARIANT_AXES, "run_id") if name in rows]
     return rows[list(dict.fromkeys([*case, *names]))]
+
+
+def _most_exposed(rows: pd.DataFrame) -> dict:
+    return {"least": HIDES_WELL, **extremes("exposed_share")(rows)}
 
 
 def _gives(rows: pd.DataFrame) -> dict:
