@@ -267,10 +267,10 @@ def test_the_page_of_a_cell_leads_to_that_of_the_other_recording_and_the_overvie
         write_site.write(main, tmp_path, compared=compare(recorded("x"), recorded("y"), SHIPPED), shipped=shipped)
     names = {precision: f"small-ctx128-{precision}-naive-forward" for precision in ("fp32", "bf16")}
     mine = (tmp_path / "report" / "runs" / f"{names['fp32']}.md").read_text()
-    assert f'<a href="../../report/runs-bf16-b/{names["bf16"]}.html">bf16</a> is B: step ' in mine
+    assert f'<a href="../../report/runs-bf16-b/{names["bf16"]}.html">bf16</a> (B; this run is A): step ' in mine
     assert f'<a href="../../report/comparison-bf16/{names["fp32"]}.html">why</a>' in mine
     theirs = (tmp_path / "report" / "runs-bf16-b" / f"{names['bf16']}.md").read_text()
-    assert f'<a href="../../report/runs/{names["fp32"]}.html">fp32</a> is A: step ' in theirs
+    assert f'<a href="../../report/runs/{names["fp32"]}.html">fp32</a> (A; this run is B): step ' in theirs
     overview = (tmp_path / "index.md").read_text()
     assert 'href="report/comparison.html">Comparison: x against y</a>' in overview
     assert 'href="report/comparison-bf16.html">Comparison: fp32 (fp32) against bf16 (bf16)</a>' in overview
