@@ -25,7 +25,7 @@ MEMORY_THEN = ("status_total_bytes", "status_free_bytes", "status_reserved_bytes
 BINARY = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 # What a recording from before these axes has in all its runs.
 DEFAULTS = {"compile": "off", "optimizer": "own", "fresh_process": False, CAP: 0.0, "status_step": float("nan")}
-DEFAULTS |= {"workload": run_grid.REFERENCE}
+DEFAULTS |= {"workload": run_grid.REFERENCE, "gpus": 1}
 
 
 def plain_runs(runs: pd.DataFrame) -> pd.DataFrame:
@@ -36,6 +36,12 @@ def plain_runs(runs: pd.DataFrame) -> pd.DataFrame:
     known = runs.assign(**{name: value for name, value in DEFAULTS.items() if name not in runs})
     known = known.astype({name: object for name in names})
     return known[known["compile"] == "off"]
+
+
+def with_prediction(runs: pd.DataFrame) -> pd.DataFrame:
+    """The `plain_runs` whose memory is predicted: those of the reference Transformer on one GPU."""
+    known = [prediction.is_predictable(run) for run in runs.itertuples()]
+    return runs[pd.Series(known, index=runs.index, dtype=bool)]
 
 
 def limit_of(sold_gb: int) -> float:
@@ -51,7 +57,7 @@ def place_of(failure) -> str:
 def errors_of(runs: pd.DataFrame) -> pd.DataFrame:
     """Predicted against measured peak of every finished run with a prediction, and the smallest of GPU_SIZES that it
     fits."""
-    known = run_grid.of_known_shape(runs)
+    known = with_prediction(runs)
     done = known[(known["status"] == "ok") & known["peak_memory_bytes"].notna()]
     rows = [*done.itertuples()]
     predicted = [prediction.predicted_peak_bytes(row) for row in rows]
@@ -88,7 +94,7 @@ def accuracy(errors: pd.DataFrame) -> pd.DataFrame:
 def excess_of(runs: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame:
     """By how many bytes each phase of the runs peaks higher than predicted."""
     rows = []
-    for run in run_grid.of_known_shape(runs).itertuples():
+    for run in with_prediction(runs).itertuples():
         memory = ranks.memory_by_phase(studies[run.sweep].memory)
         for row in memory[memory["run_id"] == run.run_id].itertuples():
             predicted = prediction.peaks(run, 1)[row.phase]
@@ -116,7 +122,7 @@ def casts_kept(errors: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame
 def fates_of(runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Runs with the allocator capped: where they ran out of memory, and where they were predicted to. Without those
     that have no prediction."""
-    known = run_grid.of_known_shape(runs)
+    known = with_prediction(runs)
     capped = run_grid.in_model_order(known[(known[CAP] > 0) & known["status"].isin(["ok", "oom"])])
     capped = capped.assign(**{name: float("nan") for name in MEMORY_THEN if name not in capped})
     said = capped["status_message"].astype(object)
@@ -152,7 +158,7 @@ def bytes_said(messages: pd.Series, pattern: str) -> pd.Series:
 def fits_of(table: pd.DataFrame, runs: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
     """Per cell the predicted peak, and for each of GPU_SIZES the predicted fate and that of a run that had its memory:
     under a cap, or on such a GPU."""
-    rows = {row.run_id: row for row in run_grid.of_known_shape(runs).itertuples()}
+    rows = {row.run_id: row for row in with_prediction(runs).itertuples()}
     cells = [rows.get(run_id) for run_id in table["run_id"]]
     table = table.assign(predicted=[prediction.predicted_peak_bytes(row) if row else float("nan") for row in cells])
     tried = pd.concat(
