@@ -122,7 +122,8 @@ class Attempt:
             raise CaptureLost("export", f"{message} allow CUDA tracing", status="no_kernels")
         if num_steps != [profiled] * self.run.gpus:
             recorded = " and ".join(map(str, num_steps or [0]))
-            raise CaptureLost("export", f"nsys recorded {recorded} of {profiled} steps of each rank")
+            of_each = " of each rank" if self.run.gpus > 1 else ""
+            raise CaptureLost("export", f"nsys recorded {recorded} of {profiled} steps{of_each}")
 
     def add_wall(self) -> float:
         """Add the seconds of this stage to the record, and return them."""

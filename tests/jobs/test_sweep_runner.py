@@ -274,10 +274,9 @@ class OnGpu:
 @pytest.mark.long
 def test_an_incomplete_capture_is_measured_again(session, monkeypatch):
     steps = {SECOND: iter([2])}
+    monkeypatch.setattr(attempt, "count_kernels_and_steps", lambda _: (100, 3))
     monkeypatch.setattr(
-        attempt,
-        "count_kernels_and_steps",
-        lambda database: (100, next(steps.get(database.parent.name, iter([])), 3)),
+        attempt, "count_steps_of_processes", lambda database: [next(steps.get(database.parent.name, iter([])), 3)]
     )
     one = session()
     with OnGpu(one):
@@ -292,6 +291,7 @@ def test_an_incomplete_capture_is_measured_again(session, monkeypatch):
 @pytest.mark.long
 def test_a_capture_that_stays_incomplete_fails_in_the_end(session, monkeypatch):
     monkeypatch.setattr(attempt, "count_kernels_and_steps", lambda _: (100, 2))
+    monkeypatch.setattr(attempt, "count_steps_of_processes", lambda _: [2])
     one = session({"mode": ["forward"], "context_length": [8]})
     with OnGpu(one):
         assert one.run() == {FIRST: "failed"}
