@@ -25,6 +25,11 @@ def at_longest(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["context_length"] == rows["context_length"].max()] if "context_length" in rows else rows
 
 
+def of_largest(rows: pd.DataFrame) -> pd.DataFrame:
+    """The cases of the largest model, of rows in model order: where a case has many rows, one model is what fits."""
+    return rows[rows["size"] == rows["size"].iloc[-1]] if len(rows) else rows
+
+
 def most_frequent_module(rows: pd.DataFrame) -> dict:
     """Of rows with a module each, the most frequent one, in how many it is, and its shares of a step."""
     counts = rows["module"].value_counts()

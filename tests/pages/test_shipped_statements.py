@@ -156,7 +156,7 @@ def test_each_module_of_a_training_step_has_its_top_kernels_and_what_is_no_matmu
     step_ns = (kernels["end_ns"] - kernels["start_ns"]).sum()
 
     answer = top_kernel.answer(main.runs, main.kernels)
-    rows = answer.tables["of_modules"].rows.query("run_id == @run_id and module == 'block/ffn'").set_index("phase")
+    rows = answer.tables["every_module"].rows.query("run_id == @run_id and module == 'block/ffn'").set_index("phase")
     assert list(rows.index) == ["forward", "backward", "optimizer"]
     for phase, of_phase in ffn.groupby("phase"):
         by_name = of_phase.groupby("kernel_name")["ns"].sum()

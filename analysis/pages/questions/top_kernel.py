@@ -9,7 +9,7 @@ from analysis.metrics import kernel_time, run_grid, tiles
 from analysis.metrics.ordering import place, seen, sorted_by
 from analysis.pages.columns import case_headings
 from analysis.pages.facts import extremes, lowest, percent_of, span
-from analysis.pages.module_costs import at_longest, of_followed_runs
+from analysis.pages.module_costs import at_longest, of_followed_runs, of_largest
 from jobs.contract import modes, ranges
 
 SLUG = "top-kernel"
@@ -176,6 +176,16 @@ def _small_tiles(rows: pd.DataFrame) -> dict:
 
 def _tables(frames: Frames) -> list[Table]:
     case = case_headings(frames.by)
+    of_module = (
+        *case,
+        Column("module", "module", "code"),
+        Column("phase", "phase"),
+        Column("step_share", "of the step", "share", bar=True),
+        Column("kernel_name", "top kernel", "kernel"),
+        Column("calls", "calls per step", "count"),
+        Column("time_ns", "time per step", "ms"),
+        Column("share", "of the module in the phase", "share"),
+    )
     return [
         Table(
             "top",
@@ -213,19 +223,11 @@ def _tables(frames: Frames) -> list[Table]:
         ),
         Table(
             "of_modules",
-            "The top kernel of each module of a training step, in each phase",
-            (
-                *case,
-                Column("module", "module", "code"),
-                Column("phase", "phase"),
-                Column("step_share", "of the step", "share", bar=True),
-                Column("kernel_name", "top kernel", "kernel"),
-                Column("calls", "calls per step", "count"),
-                Column("time_ns", "time per step", "ms"),
-                Column("share", "of the module in the phase", "share"),
-            ),
-            at_longest(frames.modules),
+            "The top kernel of each module of a training step of the largest model, in each phase",
+            of_module,
+            of_largest(at_longest(frames.modules)),
         ),
+        Table("every_module", "The top kernel of each module of every training step", of_module, frames.modules),
         *_tables_of_tiles(frames),
     ]
 
