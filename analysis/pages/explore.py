@@ -11,19 +11,30 @@ from analysis.metrics import run_grid, telemetry, timing, utilisation
 from analysis.metrics.differences import Band
 from analysis.pages.columns import COUNTS
 from jobs.contract import ranges
-from jobs.contract.axes import label_of, label_of_value
+from jobs.contract.axes import default_of, label_of, label_of_value, name_of_value
 
 SLUG = "explore"
 TITLE = "Explore"
 METRICS = (
     Column("step_ns", "step", "ms"),
     Column("tokens_per_s", "tokens/s", "count", absent="n/a"),
-    Column("mfu", "MFU of data-sheet peak", "share", absent="n/a"),
-    Column("peak_memory_bytes", "peak allocated", "bytes", absent="n/a"),
+    Column("mfu", "MFU", "share", absent="n/a"),
+    Column("peak_memory_bytes", "peak", "bytes", absent="n/a"),
     Column("idle_share", "GPU idle", "share", absent="n/a"),
     Column("joules", "J a step", "count", absent="n/a"),
 )
 """What a reader may sort by and compare two runs in."""
+SELDOM = {
+    "workload": "{}".format,
+    "workload_options": lambda value: value.replace("=", " "),  # it may break there
+    "compile": lambda value: str(name_of_value("compile", value)),
+    "memory_limit_gib": "cap {:g} GiB".format,
+    "accumulation": "{} micro-batches".format,
+    "gpus": "{} GPUs".format,
+    "parallel": lambda value: str(label_of_value("parallel", value)),
+}
+"""Axes that most runs have at their default, and what the column `others` says of another value: a column for each
+made the table a third wider than a page."""
 LARGER_IS_BETTER = ("tokens_per_s", "mfu")
 
 
@@ -41,16 +52,19 @@ class Part:
 def answer(parts: Sequence[Part], band: Band | None) -> Answer:
     """Every run in model order with the METRICS of its step; numbers of finished runs only. band: of wall times."""
     rows = pd.concat([_rows(part) for part in parts], ignore_index=True)
-    axes = [name for name in run_grid.VARIANT_AXES if name in rows and rows[name].nunique() > 1 and name != "repeat"]
-    kinds = dict.fromkeys(COUNTS, "count") | {"size": "page", "recording": "page"}
-    names = {"recording": "recording", "gpu_name": "GPU", "memory_limit_gib": "cap"}
+    axes = [
+        name
+        for name in run_grid.VARIANT_AXES
+        if name in rows and rows[name].nunique() > 1 and name not in ("repeat", *SELDOM)
+    ]
+    axes += ["others"] * (rows["others"].nunique() > 1)
+    kinds = dict.fromkeys(COUNTS, "count") | {"size": "page", "recording": "page", "others": "words"}
+    names = {"gpu_name": "GPU", "others": "other settings"}
     cases = [
         Column(name, names.get(name, label_of(name)), kinds.get(name, "text"))
         for name in ("size", "context_length", "mode", *axes, "recording")
     ]
     rows = run_grid.in_model_order(rows)
-    if "memory_limit_gib" in axes:
-        rows["memory_limit_gib"] = [f"{limit:g} GiB" if limit else "none" for limit in rows["memory_limit_gib"]]
     facets = [
         {"key": column.key, "label": column.label, "values": _values(rows, column.key)}
         for column in cases
@@ -72,6 +86,16 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
     return assemble(facts, [], [table], [])
 
 
+def _others(runs: pd.DataFrame) -> list[str]:
+    """Of each run in words what is not at its default of the axes SELDOM; "none" where all are."""
+    words = {name: say for name, say in SELDOM.items() if name in runs}
+    said = [
+        ", ".join(say(run[name]) for name, say in words.items() if run[name] != default_of(name))
+        for _, run in runs.iterrows()
+    ]
+    return [one or "none" for one in said]
+
+
 def anchor_of(part: str, run_id: str) -> str:
     """Of the row of a run of the part of this name."""
     return f"{part}-{run_id}"
@@ -89,6 +113,7 @@ def _rows(part: Part) -> pd.DataFrame:
     runs = rec.runs.astype({name: str for name in rec.runs if rec.runs[name].dtype == "category"} | {"run_id": str})
     wanted = ["run_id", "num_parameters", "size", "context_length", "mode", "peak_memory_bytes"]
     rows = runs[[*wanted, *(name for name in run_grid.VARIANT_AXES if name in runs)]].copy()
+    rows["others"] = _others(runs)
     rows[NOT_MEASURED] = [run_grid.why_not_measured(run) for _, run in runs.iterrows()]
     wall = timing.host_times(rec.steps, "timer", "step")
     rows["step_ns"] = rows["run_id"].map(wall[wall["phase"] == ranges.STEP].set_index("run_id")["step_ns"])
