@@ -277,7 +277,7 @@ def _tables(frames: Frames) -> list[Table]:
             Column("tokens_per_s", "tokens/s", "count"),
             Column("peak_bytes", "memory", "bytes", absent="not counted"),
             Column("joules", "J a step", "number", absent="not read"),
-            Column("loss_off", "loss off by", "share", absent="not measured"),
+            Column("loss_off", "loss off by", "share", absent="n/a"),
             Column("host_limited", "host limits", "share"),
             Column("host_ratio", "host loop", "ratio", absent="not read"),
         ),
