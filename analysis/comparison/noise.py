@@ -1,9 +1,11 @@
 """What two measurements of the same runs differ by, for each metric: the noise bands that a difference has to exceed.
 
 Where they come from: a pair of recordings that the user names; the repetitions of the runs that are compared; or else
-the two shipped recordings of the default sweep, whose bands are kept here (a test fits them again).
+the two shipped recordings of the default sweep, whose bands are kept here (a test fits them again). Repetitions are of
+one session, and say nothing of what another one brings: between two of them the shipped bands are the least.
 """
 
+import dataclasses
 import itertools
 import math
 import statistics
@@ -35,7 +37,8 @@ MOST = 10_000
 class Noise:
     """kernel: the band of kernel time and GPU busy. wall: that of unprofiled steps. memory_bytes: half width of that of
     peak allocated memory. source: what they are from. num_timed: processes that timed each of the runs which `wall` is
-    from. is_of_these: whether it is of the runs that are compared, or was chosen for them."""
+    from. is_of_these: whether it is of the runs that are compared, or was chosen for them. least: what no band is
+    narrower than."""
 
     kernel: Band
     wall: Band
@@ -43,11 +46,23 @@ class Noise:
     source: str
     num_timed: NumOf = (1, 1)
     is_of_these: bool = True
+    least: "Noise | None" = None
 
     def width(self, kind: Kind, time_ns: float, parts: float, num: NumOf) -> float:
         """Half width of a band around two times of about `time_ns`, each the median of so many processes."""
         band, fitted = (self.wall, self.num_timed) if kind == "wall" else (self.kernel, (1, 1))
-        return float(band.width_ns(time_ns, parts)) * _deviation(num) / _deviation(fitted)
+        half = float(band.width_ns(time_ns, parts)) * _deviation(num) / _deviation(fitted)
+        return max(half, self.least.width(kind, time_ns, parts, num)) if self.least else half
+
+    def at_least(self, least: "Noise") -> "Noise":
+        """The larger of these bands and those of other runs."""
+        return dataclasses.replace(
+            self,
+            memory_bytes=max(self.memory_bytes, least.memory_bytes),
+            source=f"{self.source}, each of one session, and of {least.source}",
+            is_of_these=False,
+            least=least,
+        )
 
 
 def width_of_energy(joules: float, waiting: float, num: NumOf) -> float:
@@ -181,8 +196,19 @@ def _memory_apart(first: Side, run: str, second: Side, run_again: str) -> int:
 
 def choose(named: Noise | None, sides: Sequence[Side], runs: Sequence[Sequence[tuple[str, ...]]]) -> Noise:
     """The noise that the user names, or that of the repetitions within the sides, of whose cases `runs` has the
-    run_ids, or the shipped one."""
-    return named or of_repetitions(sides, runs) or SHIPPED
+    run_ids, or the shipped one, which is the least between two sessions."""
+    if named:
+        return named
+    repeated = of_repetitions(sides, runs)
+    if repeated is None:
+        return SHIPPED
+    return repeated if _are_of_one_session(sides) else repeated.at_least(SHIPPED)
+
+
+def _are_of_one_session(sides: Sequence[Side]) -> bool:
+    """Whether all are runs of one recording."""
+    sessions = {(side.label, side.recorded_at) for side in sides}
+    return len(sessions) == 1 and all(side.recorded_at for side in sides)
 
 
 SHIPPED = Noise(

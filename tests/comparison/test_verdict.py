@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.comparison import forms, gate, noise, totals, verdict, waterfall
+from analysis.comparison import command, forms, gate, noise, totals, verdict, waterfall
 from analysis.comparison.align import align
 from analysis.comparison.errors import NotComparable
 from analysis.comparison.sides import load_side
@@ -69,6 +69,33 @@ def test_repetitions_are_a_band_of_their_own():
     assert made.source == "20 pairs of repetitions within A and B"
     assert made.wall.num_pairs == 20
     assert noise.of_repetitions([repeated], [cases[:1]]) is None
+
+
+@pytest.mark.parametrize("other", [SECOND, FIRST])
+def test_repetitions_of_one_session_make_no_band_narrower_than_that_between_sessions(other):
+    """Two recordings of one program, of which one has 20 pairs of repetitions, as `compare` itself judges them."""
+    request = command.Request(first=DATA / "warm_up", second=DATA / other, conditions=["step > 5%"])
+    made = command.load(request)
+    assert made.noise_source.startswith("the larger of what the processes of a run")
+    assert (
+        "20 pairs of repetitions within A and B, each of one session, and of h200-fp32 and again" in made.noise_source
+    )
+    shipped = verdict.compare(made.first, made.second, noise.SHIPPED, made.alignment)
+    for pair, by_shipped in zip(made.pairs, shipped.pairs, strict=True):
+        for metric, judged in pair.judgements.items():
+            if metric == "throughput":
+                continue  # the step in other words
+            assert judged.band >= by_shipped.judgements[metric].band
+            assert not judged.is_real, (metric, judged.share)
+    assert command.run(request, lambda _: None, lambda _: None) == gate.UNKNOWN
+
+
+def test_repetitions_of_both_sides_of_one_session_need_no_other_band():
+    repeated = side("warm_up")
+    cases = [case.first for case in align(repeated, repeated).cases]
+    assert noise.choose(None, [repeated, repeated], [cases, cases]).is_of_these
+    later = dataclasses.replace(repeated, recorded_at="2001-01-01T00:00:00Z")
+    assert noise.choose(None, [repeated, later], [cases, cases]).least is noise.SHIPPED
 
 
 def with_energy(run, millijoules, num_ranks=1):
