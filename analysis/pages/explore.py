@@ -18,7 +18,7 @@ TITLE = "Explore"
 METRICS = (
     Column("step_ns", "step", "ms"),
     Column("tokens_per_s", "tokens/s", "count", absent="n/a"),
-    Column("mfu", "MFU", "share", absent="n/a"),
+    Column("mfu", "MFU of peak", "share", absent="n/a"),
     Column("peak_memory_bytes", "peak", "bytes", absent="n/a"),
     Column("idle_share", "GPU idle", "share", absent="n/a"),
     Column("joules", "J a step", "count", absent="n/a"),
@@ -87,13 +87,14 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
 
 
 def _others(runs: pd.DataFrame) -> list[str]:
-    """Of each run in words what is not at its default of the axes SELDOM; "none" where all are."""
+    """Of each run in words what it says that is not the default of the axes SELDOM; "none" where it is all."""
     words = {name: say for name, say in SELDOM.items() if name in runs}
-    said = [
-        ", ".join(say(run[name]) for name, say in words.items() if run[name] != default_of(name))
-        for _, run in runs.iterrows()
-    ]
-    return [one or "none" for one in said]
+
+    def others_of(run: pd.Series) -> str:
+        different = (name for name in words if not pd.isna(run[name]) and run[name] != default_of(name))
+        return ", ".join(words[name](run[name]) for name in different)
+
+    return [others_of(run) or "none" for _, run in runs.iterrows()]
 
 
 def anchor_of(part: str, run_id: str) -> str:
