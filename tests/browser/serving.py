@@ -29,12 +29,13 @@ class _Handler(SimpleHTTPRequestHandler):
 
 
 class _SlowHandler(_Handler):
-    """Pages arrive in pieces, as over a slow line: the browser paints between them."""
+    """Pages arrive in pieces, as over a slow line: the browser paints between them. A piece ends with a line of HTML, a
+    row of a table or a paragraph: a paragraph cut by chance flows anew as its end arrives, whatever the page does."""
 
     def copyfile(self, source, outputfile):
         if not self.path.endswith(".html"):
             return super().copyfile(source, outputfile)
-        while piece := source.read(4000):
+        while piece := source.read(4000) + source.readline():
             outputfile.write(piece)
             outputfile.flush()
             time.sleep(0.06)
