@@ -43,7 +43,7 @@ from jobs.executor.nsys_cli import (
 )
 from jobs.executor.result_store import read_json
 from jobs.executor.stop import SHUTDOWN_S
-from jobs.executor.worker_process import processes_with
+from jobs.executor.worker_process import kill_processes_with
 
 INJECTED = Path(__file__).resolve().parents[1] / "injected"
 FOLLOW = "PROFILER_JOB_FOLLOW"
@@ -179,9 +179,7 @@ def end_group(process: subprocess.Popen, followed: str) -> None:
             process.wait(SHUTDOWN_S)
     finally:
         kill_group(process.pid)
-        for pid in processes_with(FOLLOW, followed):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_processes_with(FOLLOW, followed)
         process.wait()
 
 

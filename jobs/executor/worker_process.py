@@ -1,6 +1,7 @@
 """The measured process, seen from outside: started with an allow-listed environment, spoken to over a socket."""
 
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -49,6 +50,21 @@ def processes_with(name: str, value: str) -> list[int]:
             if mark in environment.read_bytes().split(b"\0"):
                 processes.append(int(environment.parent.name))
     return processes
+
+
+def kill_processes_with(name: str, value: str) -> None:
+    """Kill them, and wait a while until they are gone: who starts anew finds their memory free."""
+    killed = processes_with(name, value)
+    for pid in killed:
+        with suppress(OSError):
+            os.kill(pid, SIGKILL)
+    for pid in killed:
+        with suppress(OSError):  # gone, or a system that cannot wait for another's child
+            handle = os.pidfd_open(pid)
+            try:
+                select.select([handle], [], [], END_TIMEOUT_S)
+            finally:
+                os.close(handle)
 
 
 def is_stopped(pid: int) -> bool:
@@ -240,9 +256,7 @@ class WorkerProcess:
         self.kill_processes()
         with suppress(OSError):
             self.process.kill()
-        for pid in processes_with("TMPDIR", str(self.home)):  # which no other process has
-            with suppress(OSError):
-                os.kill(pid, SIGKILL)
+        kill_processes_with("TMPDIR", str(self.home))  # which no other process has
 
     def kill(self) -> None:
         if self._control is not None and self.pid is not None:
