@@ -12,6 +12,9 @@ TARGETS = {"median": 0.08, "high": 0.20, "inside": 0.80, "abstained": 1 / 3}
 measured step, part that may abstain."""
 LABELS = {"tf32": "TF32", "bf16": "BF16", "fused_attention": "fused attention", "fused_adamw": "fused AdamW"}
 LABELS |= {"compile": "torch.compile", "cuda_graphs": "CUDA graphs", "larger_batch": "larger batch"}
+SCRIPTS = "scripts of others"
+APART = pd.Timedelta(hours=1)
+"""Predictions of one test were made within less of each other."""
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 CASE = (
     Column("changes", "change"),
@@ -37,7 +40,7 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
 
     Tables: tests by when and of what they were made, summary and development by change and over all, limits by what
     limits the predicted step: number, abstained, measured, median and 90th percentile of the absolute error, inside,
-    beaten; predictions and pairs one row each.
+    beaten; predictions and pairs one row each; hindsight, the tests of sweeps without what is told of one host alone.
     """
     predicted, developed = (_labelled(rows) for rows in (predicted, developed))
     tables = [
@@ -62,10 +65,14 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
             ),
             Table("predictions", "Every prediction", (*FEW, *_outcome("prose")), predicted),
         ]
+    if hindsight := _in_hindsight(predicted):
+        title = "In hindsight, which is no test: without what the host limits"
+        rows = pd.DataFrame(hindsight).drop(columns=["first", "last"])
+        tables.append(Table("hindsight", title, (TEST, *_summary("predictions")[1:]), rows))
     tested = _facts(predicted)
     facts = {"targets": TARGETS, "predicted": tested, "developed": _facts(developed)}
     measured = [test | {"missed": _missed(test)} for test in tests if test["measured"]]
-    return assemble(facts | {"tests": measured, "host": _of_host(predicted)}, [], tables, [])
+    return assemble(facts | {"tests": measured, "host": _of_host(predicted), "hindsight": hindsight}, [], tables, [])
 
 
 def _labelled(rows: pd.DataFrame) -> pd.DataFrame:
@@ -110,18 +117,37 @@ def _by_change(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame([{"changes": name, **_facts(part)} for name, part in [*groups, ("all", rows)]])
 
 
-def _tests(rows: pd.DataFrame) -> list[dict]:
-    """As of `_facts`, of the predictions of sweeps that were made on one day, and of those of scripts, in the order
-    they were made."""
+def _named(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The predictions of sweeps that were made at one time, as a test by its place, and last those of scripts."""
     is_script = rows["source"] == ""
-    days = rows["made_at"].dt.date.where(~is_script, "")
-    groups = [(day, part) for day, part in rows.groupby(days, sort=False)]
-    named = enumerate((part for day, part in groups if day), start=1)
+    sweeps = rows[~is_script].sort_values("made_at", kind="stable")
+    place_of = (sweeps["made_at"].diff() > APART).cumsum() + 1
     tests = [
-        (f"{ORDINALS[place - 1]} test" if place <= len(ORDINALS) else f"test {place}", part) for place, part in named
+        (f"{ORDINALS[place - 1]} test" if place <= len(ORDINALS) else f"test {place}", part)
+        for place, part in sweeps.groupby(place_of)
     ]
-    tests += [("scripts of others", part) for day, part in groups if not day]
-    return [{"test": name, **_facts(part), "by_limit": _tested_by_limit(part)} for name, part in tests]
+    return tests + [(SCRIPTS, rows[is_script])] * bool(is_script.any())
+
+
+def _tests(rows: pd.DataFrame) -> list[dict]:
+    """As of `_facts`, of each test in the order they were made."""
+    return [{"test": name, **_facts(part), "by_limit": _tested_by_limit(part)} for name, part in _named(rows)]
+
+
+def _in_hindsight(rows: pd.DataFrame) -> list[dict]:
+    """As of `_facts`, of each measured test of sweeps without what is told of one host alone."""
+    tests = []
+    for name, part in _named(rows):
+        of_host = part["of_one_host"]
+        if name != SCRIPTS and part["error"].notna().any() and of_host.any():
+            without = part.assign(
+                predicted_ns=part["predicted_ns"].mask(of_host),
+                error=part["error"].mask(of_host),
+                inside=part["inside"] & ~of_host,
+                beaten=part["beaten"] & ~of_host,
+            )
+            tests.append({"test": name, **_facts(without)})
+    return tests
 
 
 def _tested_by_limit(rows: pd.DataFrame) -> list[dict]:

@@ -72,6 +72,8 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         of_run = [one_said for said_of, one_said in said if said_of is one_run]
         for one_said in of_run:
             out(f"  {as_line(one_said)}")
+            if request.ledger and isinstance(one_said, Prediction) and (why := ledger.why_of_one_host(one_said)):
+                out(f"    kept without a time: {why}")
         for line in advice(of_run, track_record.kind_of(one_run.run)):
             out(f"  {line}")
     return 0

@@ -10,11 +10,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from analysis.prediction import changes
-from analysis.prediction.predict import Abstention, Prediction
+from analysis.prediction.predict import HOST, Abstention, Prediction
 from analysis.recording import store
 from analysis.recording.store import RecordingError
 from jobs.contract.axes import Run
@@ -24,6 +25,8 @@ from jobs.contract.ranges import STEP
 
 FOLDER = "predictions"
 """Below site/data."""
+MOST_OFF = 0.2
+"""Error that a kept prediction may have at an end of its interval where the host limits the step."""
 
 
 class LedgerError(RecordingError):
@@ -82,10 +85,32 @@ def entry(run: Mapping[str, Any], baseline_ns: float, said: Prediction | Abstent
     facts: dict[str, Any] = {"run_id": str(run["run_id"]), "tested_by": run_id_after(run, said.changes)}
     facts |= {"size": str(run["size"]), "context_length": int(run["context_length"]), "mode": str(run["mode"])}
     facts |= {"changes": said.changes, "baseline_ns": round(baseline_ns)}
-    if isinstance(said, Abstention):
-        return Entry(**facts, reason=said.reason)
+    if reason := said.reason if isinstance(said, Abstention) else why_of_one_host(said):
+        return Entry(**facts, reason=reason)
+    assert isinstance(said, Prediction)
     times = {f"{name}_ns": round(getattr(said, f"{name}_ns")) for name in ("low", "high", "ceiling")}
     return Entry(**facts, **times, predicted_ns=round(said.step_ns), limited_by=said.limited_by)
+
+
+def why_of_one_host(said: Prediction) -> str:
+    """Why a prediction is kept without its times; empty where it has them. A kept prediction may be tested on any
+    machine with such a GPU, so it has none where the host limits the step and hosts differ by more than MOST_OFF."""
+    if said.limited_by != HOST or farthest_error(said.step_ns, said.low_ns, said.high_ns) <= MOST_OFF:
+        return ""
+    span = f"{said.low_ns / 1e6:.1f} to {said.high_ns / 1e6:.1f} ms"
+    return f"the host limits it, and recorded hosts differ by more than {MOST_OFF:.0%}: {span}"
+
+
+def farthest_error(predicted_ns: Any, low_ns: Any, high_ns: Any) -> Any:
+    """Largest absolute error of a prediction, or of each of several, whose interval holds the measured step."""
+    return np.maximum(predicted_ns / low_ns - 1, 1 - predicted_ns / high_ns)
+
+
+def _of_one_host(rows: pd.DataFrame) -> pd.Series:
+    """Which predictions `entry` would keep without times; they may be older than that rule."""
+    return (rows["limited_by"] == HOST) & (
+        farthest_error(rows["predicted_ns"], rows["low_ns"], rows["high_ns"]) > MOST_OFF
+    )
 
 
 def run_id_after(run: Mapping[str, Any], names: Iterable[str]) -> str:
@@ -167,7 +192,8 @@ def recordings(data: Path) -> list[store.Recording]:
 
 def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.DataFrame:
     """Every prediction, one row each: what an Entry has, made_at, and of the run that tests it, where it was measured
-    since: measured_ns, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling). source:
+    since: measured_ns, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling).
+    of_one_host: `entry` would keep it without times now. source:
     the recording that they were made from; "" of a script. Of the run that tests it and of the one that it came from:
     loop_ns and baseline_loop_ns, how long a loop of plain Python took on their hosts, NaN where that was not timed."""
     names = ["run_id", "gpu_name", "started_at", "measured_ns", "loop_ns"]
@@ -192,7 +218,7 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
     table["error"] = table["predicted_ns"] / table["measured_ns"] - 1
     table["inside"] = table["measured_ns"].between(table["low_ns"], table["high_ns"]) & known
     table["beaten"] = (table["measured_ns"] < table["ceiling_ns"]) & known
-    return table
+    return table.assign(of_one_host=_of_one_host(table))
 
 
 def _first(rows: pd.DataFrame, name: str) -> float:

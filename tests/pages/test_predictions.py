@@ -12,7 +12,7 @@ from analysis.render.site import Site
 ROW = {"run_id": "a", "tested_by": "b", "size": "small", "context_length": 128, "mode": "train_step", "reason": ""}
 ROW |= {"changes": "bf16+fused_attention", "baseline_ns": 40e6, "predicted_ns": 20e6, "low_ns": 18e6, "high_ns": 22e6}
 ROW |= {"ceiling_ns": 10e6, "limited_by": "GPU", "made_at": pd.Timestamp("2026-01-02T03:04:05Z")}
-ROW |= {"loop_ns": 30e6, "baseline_loop_ns": 40e6, "source": "default"}
+ROW |= {"loop_ns": 30e6, "baseline_loop_ns": 40e6, "source": "default", "of_one_host": False}
 LATER = pd.Timestamp("2026-01-03T03:04:05Z")
 NONE = dict.fromkeys(("predicted_ns", "low_ns", "high_ns", "ceiling_ns"), float("nan"))
 
@@ -70,6 +70,23 @@ def test_steps_that_the_host_limits_are_told_apart(written, developed):
     text = written(rows)
     assert "Of the 2 steps that the host was to limit, 2 were predicted too long." in text
     assert re.search("A loop of plain Python took 0.750?\\D+ the time on the hosts of these tests", text)
+
+
+def test_tests_of_one_day_are_told_apart(developed):
+    rows = pd.concat([predicted(20), predicted(21, made_at=ROW["made_at"] + pd.Timedelta(hours=5))])
+    assert predictions.answer(rows, developed).tables["tests"].rows["test"].to_list() == ["first test", "second test"]
+
+
+def test_what_a_later_rule_would_have_shown_is_no_test(written, developed):
+    """The host limits it and the interval is wide: it would have been an abstention. What was measured stays a miss."""
+    wide = predicted(30, limited_by="host", high_ns=28e6, of_one_host=True)
+    answer = predictions.answer(pd.concat([predicted(20.1), wide]), developed)
+    hindsight, tests = (answer.tables[name].rows.iloc[0] for name in ("hindsight", "tests"))
+    assert hindsight[["number", "abstained", "measured", "inside"]].tolist() == [2, 1, 1, 1.0]
+    assert tests[["number", "abstained", "measured", "inside"]].tolist() == [2, 0, 2, 0.5]
+    text = written(pd.concat([predicted(20.1), wide]))
+    assert "**The next table is no test**" in text and "1 of 2 in the first test" in text
+    assert "The next table is no test" not in written(predicted(20.1))
 
 
 def test_before_the_test_nothing_is_said_of_how_good_they_are(written):

@@ -20,7 +20,7 @@ BEFORE = "small-ctx512-fp32-naive-train_step"
 @pytest.fixture
 def made(run, shipped):
     before = run("default", BEFORE)
-    said = [predict.predict(before, names, shipped) for names in (["tf32"], ["compile"])]
+    said = [predict.predict(before, names, shipped) for names in (["fused_adamw"], ["compile"])]
     entries = [ledger.entry(before.run, before.step_ns, one_said) for one_said in said]
     return ledger.made_now({"name": "default", "gpu": shipped.gpu}, rates.FILE, entries)
 
@@ -34,11 +34,37 @@ def test_a_ledger_is_read_as_it_was_written(tmp_path, made):
 
 def test_a_prediction_names_the_run_that_tests_it(made):
     assert [entry.tested_by for entry in made.predictions] == [
-        "small-ctx512-tf32-naive-train_step",
+        "small-ctx512-fp32-naive-train_step-adamw_fused",
         "small-ctx512-fp32-naive-train_step-compile_default",
     ]
     assert made.predictions[0].predicted_ns and not made.predictions[0].reason
     assert made.predictions[1].predicted_ns is None and made.predictions[1].reason
+
+
+def said(limited_by, low_ns, high_ns):
+    return predict.Prediction(
+        changes=("tf32",), baseline_ns=50e6, step_ns=40e6, low_ns=low_ns, high_ns=high_ns, ceiling_ns=1e6,
+        limited_by=limited_by, reasons=(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("limited_by", "low_ns", "high_ns", "has_time"),
+    [("host", 36e6, 44e6, True), ("host", 30e6, 44e6, False), ("host", 36e6, 60e6, False), ("GPU", 30e6, 60e6, True)],
+)
+def test_what_another_host_would_change_is_kept_without_its_time(run, limited_by, low_ns, high_ns, has_time):
+    """Whoever tests it may have another host than the one that was recorded."""
+    before = run("default", BEFORE)
+    kept = ledger.entry(before.run, before.step_ns, said(limited_by, low_ns, high_ns))
+    assert (kept.predicted_ns is not None) == has_time
+    assert ("hosts differ by more than 20%" in kept.reason) == (not has_time)
+
+
+def test_what_was_kept_before_that_rule_is_marked(made):
+    times = {"low_ns": 50_000_000, "predicted_ns": 60_000_000, "high_ns": 90_000_000}
+    entries = [made.predictions[0].model_copy(update=times | {"limited_by": by}) for by in ("host", "GPU")]
+    table = ledger.held_against([made.model_copy(update={"predictions": tuple(entries)})], [])
+    assert table["of_one_host"].to_list() == [True, False]
 
 
 def test_a_larger_batch_is_tested_by_a_run_with_twice_the_sequences(run):
@@ -112,7 +138,7 @@ def test_a_damaged_ledger_says_so_in_one_line(tmp_path, made, harm, said):
     assert "\n" not in str(error.value)
 
 
-def measured(made, days, gpu="NVIDIA H200", wall_ns=40e6, status="ok", test="", loops_ns=()):
+def measured(made, days, gpu="NVIDIA H200", wall_ns=60e6, status="ok", test="", loops_ns=()):
     """A recording of the run that tests the first prediction, or of another, so many days after it was made."""
     at = (made.made_at + timedelta(days=days)).isoformat()
     test = test or made.predictions[0].tested_by
@@ -133,8 +159,8 @@ def test_the_hosts_before_and_after_stand_beside_it(made):
 def test_a_later_measurement_stands_beside_its_prediction(made):
     table = ledger.held_against([made], [measured(made, days=1)])
     first, second = table.to_dict("records")
-    assert first["measured_ns"] == 40e6
-    assert first["error"] == pytest.approx(made.predictions[0].predicted_ns / 40e6 - 1)
+    assert first["measured_ns"] == 60e6
+    assert first["error"] == pytest.approx(made.predictions[0].predicted_ns / 60e6 - 1)
     assert first["inside"] and not first["beaten"]
     assert pd.isna(second["measured_ns"]) and second["reason"]
 
