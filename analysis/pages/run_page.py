@@ -394,6 +394,8 @@ def _what_first(advised: pd.DataFrame, predicted: pd.DataFrame) -> list[dict]:
             others.append(gain | {"reason": "its predicted interval holds a step as long as now"})
     abstained = {row["changes"]: row["reason"] for row in said if row["reason"]}
     for name, row in evident.items():
+        if name == "foreach" and ("fused_adamw",) in predictions:
+            continue  # another choice for the same kernels, and the lesser
         if (name,) not in predictions:
             why = abstained.get((name,))
             sure = f"low: no prediction, {why}" if why else row["sure"]

@@ -7,6 +7,7 @@ LABELS = {
     "bf16": "BF16 autocast",
     "fused_attention": "fused attention",
     "fused_adamw": "fused optimizer",
+    "foreach": "foreach optimizer",
     "compile": "torch.compile",
     "cuda_graphs": "CUDA graphs",
     "padding": "padded dimensions",
@@ -21,6 +22,7 @@ DO = {
     "bf16": 'with torch.autocast("cuda", dtype=torch.bfloat16): around forward pass and loss',
     "fused_attention": "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
     "fused_adamw": "torch.optim.AdamW(..., fused=True)",
+    "foreach": "foreach=True, PyTorch's default, for an optimizer that has no fused=True",
     "compile": "model = torch.compile(model)",
     "cuda_graphs": 'torch.cuda.make_graphed_callables(...), or torch.compile(model, mode="reduce-overhead")',
     "padding": "pad the dimension to a multiple of 64, such as a vocabulary of 50257 to 50304",
@@ -33,7 +35,7 @@ DO = {
 TRIABLE = ("tf32", "bf16", "fused_adamw", "compile", "cuda_graphs")
 """Those that a script can be given from outside, as it is."""
 COMPILED = ("compile", "cuda_graphs")
-CHOICES = (("tf32", "bf16"), COMPILED)
+CHOICES = (("tf32", "bf16"), ("fused_adamw", "foreach"), COMPILED)
 """Of each of these a set has at most one."""
 
 

@@ -75,6 +75,7 @@ GIVEN = {
     "bf16": capture_of(TF32_GEMM, MUL),
     "fused_attention": capture_of(*ATTENTION, repeat=3),
     "fused_adamw": capture_of(ADDCDIV, repeat=60),
+    "foreach": capture_of(ADDCDIV, repeat=60, idle=100 * US),
     "compile": capture_of(GEMM, MUL, MUL),
     "cuda_graphs": capture_of(GEMM, repeat=9, idle=100 * US),
     "padding": capture_of(UNALIGNED, MUL),
@@ -101,6 +102,11 @@ NOT_GIVEN = {
         "a router of experts": (capture_of(GEMM, SOFTMAX, TOPK, GEMM, repeat=3), ""),
     },
     "fused_adamw": {"few kernels": (capture_of(GEMM, ADDCDIV, repeat=9), "")},
+    "foreach": {
+        "few kernels": (capture_of(GEMM, ADDCDIV, repeat=9, idle=100 * US), ""),
+        "the GPU does not wait": (capture_of(ADDCDIV, repeat=60), "lists of tensors move as many bytes"),
+        "start-up": (with_loading(capture_of(ADDCDIV, repeat=60, idle=100 * US)), "start-up is in these numbers"),
+    },
     "compile": {
         "compiled already": (capture_of(GEMM, MUL, MUL, TRITON), "it is compiled already"),
         "matmuls alone": (capture_of(GEMM, repeat=9), ""),
@@ -199,10 +205,10 @@ def test_with_nothing_to_advise_it_says_so(summary):
 @pytest.mark.parametrize(
     ("name", "advised", "withheld"),
     [
-        ("train", {"cuda_graphs", "compile", "fused_adamw", "fused_attention"}, {"tf32", "bf16"}),
-        ("train_threads", {"cuda_graphs", "compile", "fused_adamw", "fused_attention"}, {"tf32", "bf16"}),
-        ("train_tf32", {"cuda_graphs", "compile", "fused_adamw", "fused_attention", "bf16"}, set()),
-        ("train_bf16_sdpa", {"cuda_graphs", "compile", "fused_adamw", "casts"}, set()),
+        ("train", {"cuda_graphs", "compile", "fused_adamw", "foreach", "fused_attention"}, {"tf32", "bf16"}),
+        ("train_threads", {"cuda_graphs", "compile", "fused_adamw", "foreach", "fused_attention"}, {"tf32", "bf16"}),
+        ("train_tf32", {"cuda_graphs", "compile", "fused_adamw", "foreach", "fused_attention", "bf16"}, set()),
+        ("train_bf16_sdpa", {"cuda_graphs", "compile", "fused_adamw", "foreach", "casts"}, set()),
         ("forward_whole", {"tf32", "bf16", "compile", "fused_attention"}, {"cuda_graphs"}),
         ("graph_node", {"tf32", "bf16"}, set()),
     ],

@@ -17,6 +17,7 @@ BF16 = {"precision": "bf16", "compile": "off", "optimizer": "AdamW", "num_parame
 BF16 |= {"peak_memory_bytes": 20e9, "gpu_memory_bytes": 150e9}
 NOT_LAST = {name: Behind(launches=300, time_ns=6e6) for name in ("casts", "unaligned_gemms", "unfused_attention")}
 BEHIND = NOT_LAST | {
+    "per_tensor_optimizer": Behind(launches=54, time_ns=5e6),
     "copies": Behind(launches=4, time_ns=3e6, host_ns=4e6),
     "synchronisations": Behind(launches=40, host_ns=20e6),
 }
@@ -54,7 +55,7 @@ def predicted(step: Step, *names: str) -> Prediction:
     return said
 
 
-OWN = ("fused_attention", "padding", "casts", "copies", "synchronisations", "larger_batch", "checkpointing")
+OWN = ("fused_attention", "foreach", "padding", "casts", "copies", "synchronisations", "larger_batch", "checkpointing")
 
 
 def test_every_change_has_a_model():
@@ -74,6 +75,14 @@ def test_what_the_gpu_spends_on_it_goes_where_the_gpu_limits(step, change):
 def test_padding_is_not_advised_where_the_host_limits(step):
     assert predicted(host_limited(step), "padding").step_ns == pytest.approx(120e6)
     assert advised([predicted(step, "padding")]) and not advised([predicted(host_limited(step), "padding")])
+
+
+def test_lists_of_tensors_save_launches_alone(step):
+    """What each kernel reads and writes stays."""
+    assert not advised([predicted(step, "foreach")]), "the GPU limits it"
+    before = host_limited(step)
+    saved = 120e6 - predicted(before, "foreach").step_ns
+    assert saved == pytest.approx(0.8 * 54 / before.parts["launches"].sum() * 120e6)
 
 
 def test_casts_that_vanish_need_not_be_launched(step):
@@ -118,6 +127,7 @@ NONE = {name: Behind() for name in BEHIND}
     [
         ({}, NONE, "fused_attention", "no matmuls of attention"),
         ({"precision": "fp16"}, BEHIND, "fused_attention", "no recorded pair tells what fused attention gives in FP16"),
+        ({}, NONE, "foreach", "does not work tensor by tensor"),
         ({}, NONE, "padding", "are aligned"),
         ({"precision": "tf32"}, BEHIND, "padding", "of BF16 alone"),
         ({}, NONE, "casts", "convert next to nothing"),
