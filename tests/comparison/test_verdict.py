@@ -257,6 +257,12 @@ def test_the_gate_says_what_each_kind_of_band_needs(one_run, capture):
     side_of_capture = load_side(capture)
     said = remedy(side_of_capture, side_of_capture, "kernel > 300ns")
     assert re.match(r"a capture is one process: recordings of about \d+ profiled repetitions of each \(`repeats`", said)
+    said = remedy(one_run, one_run, "step > 0.3%")
+    assert re.match(r"10,000 .* would not be enough: give a limit above \d+\.\d%", said)
+    assert "or measure larger steps" in said and "limit `kernel`" not in said, "whose band is wider than the limit"
+    said = remedy(one_run, one_run, "step > 0.9%")
+    assert re.match(r"about 2,566 processes", said) and "; with fewer, give a limit above 36.4%" in said
+    assert re.search(r", or limit `kernel`, whose band is 0\.\d%", said)
     assert remedy(one_run, one_run, "step > 0%") == "no more data makes it 0: give a limit"
 
 
