@@ -109,7 +109,7 @@ def _remedy(judged: Judgement, limit: float, pair: Pair) -> str:
     wide = [width for width in judged.widths if width.half > wanted]
     kinds = list(dict.fromkeys(width.of for width in wide))
     if "seen" in kinds:
-        return "it is the largest difference that was seen between two measurements of one run: give a larger limit"
+        return "it is what measurements of one run were seen to differ by: give a larger limit"
     if "range" in kinds:
         return (
             "it is how far the steps of a capture lie apart, which more steps do not change: leave uneven ones out with"

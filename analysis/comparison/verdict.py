@@ -262,11 +262,9 @@ def judge(
         judged.append(judgement(metric, times, widths_of(metric, known)))
     judged.append(_idle_judgement(idle, judged[0], judged[-1], max(a.num_devices, b.num_devices)))
     if a.memory_bytes is not None and b.memory_bytes is not None:
-        seen = Width(of="seen", half=noise.memory_bytes)
         peaks = a.memory_bytes, b.memory_bytes
-        judged.append(
-            Judgement(metric="memory", first=peaks[0], second=peaks[1], band=noise.memory_bytes, widths=(seen,))
-        )
+        seen = Width(of="seen", half=noise.memory_share * max(peaks))
+        judged.append(Judgement(metric="memory", first=peaks[0], second=peaks[1], band=seen.half, widths=(seen,)))
     if a.energies and b.energies:
         before, after = ([value * scale for value in of.energies] for of, scale in zip((a, b), scales))
         medians = [float(np.median(values)) for values in (before, after)]
