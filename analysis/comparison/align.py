@@ -5,12 +5,13 @@ it, and so may those of TOKENS where runs are compared per token. Runs that diff
 case: processes that measured the same.
 """
 
+import re
 from dataclasses import dataclass
 
 import pandas as pd
 
 from analysis.comparison.errors import NotComparable
-from analysis.comparison.sides import Side
+from analysis.comparison.sides import Side, shortlist
 from analysis.metrics.run_grid import in_model_order
 from jobs.contract import ranges
 from jobs.contract.axes import label_of, label_of_value, reading_order
@@ -23,8 +24,13 @@ VARIANTS = (*(name for name in reading_order() if name not in (*FIXED, "repeat")
 SETTINGS = ("gpu_name", "driver", "cuda", "torch", "nsys", "python", "commit")
 """What else may have changed between the two, of the machine and the programs."""
 
+NO_SHAPES = "captures say nothing of shapes: look to it that these are of the same work"
+"""What to know wherever a capture is held against something."""
+
 MODE_PHASES = {ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER}
 """Phases that tell one mode from another."""
+_BACKWARD = re.compile("backward|bprop|[dw]grad", re.IGNORECASE)
+"""How PyTorch, cuDNN and compilers name kernels of a backward pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +70,9 @@ def align(first: Side, second: Side, per_token: bool = False) -> Alignment:
     fixed = tuple(name for name in FIXED if not (per_token and name in TOKENS))
     for letter, side in (("A", first), ("B", second)):
         if not len(side.runs):
-            raise NotComparable(f"{letter} has no finished run: measure it again")
+            reasons = [f"{run} ({why})" for run, why in side.unfinished.items()]
+            known = f", but {shortlist(reasons)}" if reasons else ""
+            raise NotComparable(f"{letter} has no finished run{known}: measure it again")
     axes = [name for name in (*FIXED, *VARIANTS) if name in first.runs and name in second.runs]
     differences: list[str] = []
     groups = _groups(first.runs, axes), _groups(second.runs, axes)
@@ -121,6 +129,11 @@ def _of_captures(first: Side, second: Side) -> Alignment:
     if phases[0] != phases[1]:
         said = " and ".join(f"{', '.join(sorted(names)) or 'none'} in {letter}" for names, letter in zip(phases, "AB"))
         raise NotComparable(f"mode: steps have the phases {said}, which is other work, and these cannot be compared")
+    if not phases[0] and (trains := _has_backward(first)) != _has_backward(second):
+        raise NotComparable(
+            f"mode: {'A' if trains else 'B'} launches kernels of a backward pass and {'B' if trains else 'A'} launches"
+            " none: training is other work than inference, and these cannot be compared"
+        )
     runs = first.runs["run_id"].iloc[0], second.runs["run_id"].iloc[0]
     case = Case(label=runs[0] if not first.is_capture else runs[1], first=(runs[0],), second=(runs[1],))
     return Alignment(cases=[case], differences={}, settings={}, only_first={}, only_second={})
@@ -130,6 +143,11 @@ def _phases(side: Side) -> set[str]:
     """Those of MODE_PHASES in which a side launches kernels; none where it names no phase."""
     kernels = side.kernels[side.kernels["run_id"].isin(side.runs["run_id"])]
     return set(kernels["phase"].unique().astype(str)) & MODE_PHASES
+
+
+def _has_backward(side: Side) -> bool:
+    """Whether a side that names no phase launches kernels that only a backward pass has, by their names."""
+    return any(_BACKWARD.search(str(name)) for name in side.kernels["kernel_name"].unique())
 
 
 def _groups(runs: pd.DataFrame, axes: list[str]) -> dict[tuple, list[str]]:

@@ -9,18 +9,23 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from analysis.comparison.align import Alignment
+from analysis.comparison.align import NO_SHAPES, Alignment
 from analysis.comparison.gate import Condition, Outcome
 from analysis.comparison.noise import ENERGY
+from analysis.comparison.sides import shortlist
 from analysis.comparison.verdict import METRICS, WITHIN, Comparison, Judgement, Measured, Metric, Pair
 from analysis.comparison.waterfall import TOKENS, Cause, Waterfall
 from analysis.metrics.differences import is_beyond_chance
 from analysis.show.forms import escaped
-from analysis.show.values import energy_text, printable, size_text, time_text
+from analysis.show.values import energy_text, printable, shortened, size_text, time_text
 from jobs.contract.axes import label_of
 from jobs.contract.words import counted
 
 WIDTH = 80
+ALONE = 5
+"""Runs without a partner that are named in text and Markdown."""
+NAMED, MOST_NAMED = 3, 100
+"""Kernels that only one side has: so many of each are named in text, and in Markdown and JSON."""
 Checked = Sequence[tuple[Condition, Sequence[Outcome]]]
 """The conditions of the gate, each with its outcome for each pair."""
 UNIT = f"{TOKENS:,} tokens"
@@ -78,7 +83,8 @@ def _share(judged: Judgement) -> str:
 
 
 def _ms(ns: float, num: int) -> str:
-    return f"{ns / num / 1e6:+.3f} ms"
+    """In milliseconds, so that parts are seen to sum; what would be 0 there is in nanoseconds."""
+    return f"{ns / num:+.1f} ns" if ns and abs(ns / num) < 500 else f"{ns / num / 1e6:+.3f} ms"
 
 
 def _processes(measured: Measured) -> str:
@@ -106,8 +112,10 @@ def about(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
         lines.append(f"{times} and their noise bands are per {UNIT}; peak allocated and kernel counts are of a step")
     for letter, alone in (("A", alignment.only_first), ("B", alignment.only_second)):
         if alone and with_alone:
-            named = [f"{run} ({why})" if why else run for run, why in alone.items()]
-            lines.append(f"without a partner in {letter}, {counted(len(named), 'run')}: {', '.join(named)}")
+            by_reason = sorted(alone.items(), key=lambda item: not item[1])  # what has a reason says more
+            named = [f"{run} ({why})" if why else run for run, why in by_reason]
+            lines.append(f"without a partner in {letter}, {counted(len(named), 'run')}: {shortlist(named, ALONE)}")
+    lines += cautions(comparison)
     lines.append(f"noise band: {comparison.noise_source}")
     if energies := [pair.judgements["energy"] for pair in pairs if "energy" in pair.judgements]:
         known = f"the larger of how far the processes of a side lie apart, and those of {ENERGY.source}"
@@ -116,6 +124,16 @@ def about(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
     for letter, side in (("A", comparison.first), ("B", comparison.second)):
         lines += [f"{letter}: {note}" for note in side.notes]
     return [printable(line) for line in lines]
+
+
+def cautions(comparison: Comparison) -> list[str]:
+    """What speaks against a comparison that is made all the same."""
+    said = []
+    if comparison.first.is_capture or comparison.second.is_capture:
+        said.append(NO_SHAPES)
+    if all(pair.is_of_one_measurement for pair in comparison.pairs):
+        said.append("every time of A is that of B to the nanosecond: one is a copy of the other, not a measurement")
+    return said
 
 
 def total_text(pair: Pair) -> str:
@@ -136,10 +154,12 @@ def parts_apart_text(pair: Pair) -> str:
         return ""
     step, waterfall = pair.judgements["step"], pair.waterfall
     verdict, parts = _ms(step.difference, 1), _ms(waterfall.difference_ns, waterfall.num)
+    none = ". No part of it explains that" if pair.is_unexplained else ""
     if pair.clock == "nsys":
-        return f"The median step differs by {verdict}, and the parts are of all steps: they sum to {parts}"
+        return f"The median step differs by {verdict}, and the parts are of all steps: they sum to {parts}{none}"
     both = f"Unprofiled, a step{_per(step)} differs by {verdict}; under nsys, which slows the host, by {parts}"
-    return f"{both}, which is what the parts sum to. The first says how much, the parts say where"
+    where = "and none of them explains the first" if none else "the parts say where"
+    return f"{both}, which is what the parts sum to. The first says how much, {where}"
 
 
 def parts_apart_line(pairs: Sequence[Pair]) -> str:
@@ -245,7 +265,31 @@ def _why(pair: Pair, top: int) -> list[str]:
     waterfall, lines = pair.waterfall, [*_wrapped(f"Why: {total_text(pair)}"), *_apart(pair)]
     for cause in waterfall.shortened(top):
         lines += _part(waterfall, cause)
-    return [*lines, *_line(waterfall, waterfall.difference_ns, "in all")]
+    lines += _line(waterfall, waterfall.difference_ns, "in all")
+    for words, names, calls, ns in _names_of_one_side(pair):
+        lines += ["", *_wrapped(words)]
+        for row in names[:NAMED]:
+            count = f"{_count(getattr(row, calls), waterfall)} x "
+            name = shortened(printable(row.kernel_name), WIDTH - 18 - len(count))
+            lines.append(f"{_ms(getattr(row, ns), waterfall.num)[1:]:>16}  {count}{name}")
+    return lines
+
+
+def _names_of_one_side(pair: Pair) -> Iterator[tuple[str, list[Any], str, str]]:
+    """Of kernels that vanished, and of those that appeared: how many names and how much time, their rows of
+    Waterfall.names, and the columns of their calls and time."""
+    names, num = pair.waterfall.names, pair.waterfall.num
+    for said, side, other in (("vanished: A has", "first", "second"), ("appeared: B has", "second", "first")):
+        of_side = names[names[f"{other}_calls"] == 0]
+        if len(of_side):
+            time = f"{of_side[f'{side}_ns'].sum() / num / 1e6:.3f} ms"
+            what = f"{said} {counted(len(of_side), 'kernel name')} that the other has not, {time} in all"
+            yield what, list(of_side.itertuples()), f"{side}_calls", f"{side}_ns"
+
+
+def _count(calls: int, waterfall: Waterfall) -> str:
+    """How often in a step."""
+    return f"{calls / waterfall.num_steps:,.1f}".removesuffix(".0")
 
 
 def _apart(pair: Pair, indent: str = "") -> list[str]:
@@ -288,6 +332,12 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
         rows = [*((cause.ns, cause_text(cause)) for cause in pair.waterfall.shortened(top))]
         rows.append((pair.waterfall.difference_ns, "in all"))
         lines += [f"| {escaped(_ms(ns, pair.waterfall.num))} | {escaped(printable(text))} |" for ns, text in rows]
+        for words, names, calls, ns in _names_of_one_side(pair):
+            lines += ["", escaped(words), "", "| in a step | calls | kernel |", "| --: | --: | :-- |"]
+            for row in names[:MOST_NAMED]:
+                time, count = _ms(getattr(row, ns), pair.waterfall.num)[1:], _count(getattr(row, calls), pair.waterfall)
+                lines.append(f"| {time} | {count} | {escaped(printable(row.kernel_name))} |")
+            lines += ["", _others(len(names))] if len(names) > MOST_NAMED else []
     else:
         lines += ["", *(f"- {escaped(counts_line(pairs, metric))}" for metric in counted_metrics(pairs))]
         steps = f"step{_per(pairs[0].judgements['step'])}"
@@ -306,6 +356,10 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
     for condition, case, outcome in _outcomes(comparison, checked):
         lines.append(f"| {escaped(condition.text + case)} | {escaped(outcome.text)} |")
     return "\n".join(lines) + "\n"
+
+
+def _others(num: int) -> str:
+    return f"The {counted(num - MOST_NAMED, 'other')} of them take less time."
 
 
 def _markdown_table(pair: Pair) -> list[str]:
@@ -341,6 +395,7 @@ def as_json(comparison: Comparison, checked: Checked, code: int) -> str:
             "settings": {name: list(values) for name, values in alignment.settings.items()},
             "per_token": alignment.per_token,
             "noise": comparison.noise_source,
+            "cautions": cautions(comparison),
             "pairs": [_pair(pair) for pair in comparison.pairs],
             "conditions": [
                 {"condition": condition.text, "pair": number, "code": outcome.code, "text": outcome.text}
@@ -392,5 +447,7 @@ def _pair(pair: Pair) -> dict[str, Any]:
                 for cause in waterfall.causes
             ],
             "kernels": waterfall.groups.to_dict("records"),
+            "num_names_of_one_side": len(waterfall.names),
+            "names_of_one_side": waterfall.names.head(2 * MOST_NAMED).to_dict("records"),
         },
     }

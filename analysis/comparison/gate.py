@@ -22,6 +22,8 @@ _MORE_OF: dict[str, tuple[str, str]] = {
     "profiled_steps": ("profiled steps of each", "`profiled_steps` of a sweep"),
 }
 """What makes a noise band narrower, by `Width.of`, and how a sweep file says it."""
+_MORE_THAN_ANYONE_MEASURES = 30
+"""Of processes, repetitions or steps."""
 _TIMES = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _UNITS: dict[Metric, dict[str, float]] = {
     "memory": {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30},
@@ -107,7 +109,7 @@ def _remedy(judged: Judgement, limit: float, pair: Pair) -> str:
     wide = [width for width in judged.widths if width.half > wanted]
     kinds = list(dict.fromkeys(width.of for width in wide))
     if "seen" in kinds:
-        return "it is the largest difference that was seen between two measurements of one run: give a larger limit"
+        return "it is what measurements of one run were seen to differ by: give a larger limit"
     if "range" in kinds:
         return (
             "it is how far the steps of a capture lie apart, which more steps do not change: leave uneven ones out with"
@@ -115,7 +117,23 @@ def _remedy(judged: Judgement, limit: float, pair: Pair) -> str:
         )
     needed = {of: [width.num_for(wanted) for width in wide if width.of == of] for of in kinds}
     if any(None in nums for nums in needed.values()):
-        return f"{MOST:,} {' or '.join(_MORE_OF[of][0] for of in kinds)} would not be enough: give a larger limit"
+        not_enough = f"{MOST:,} {' or '.join(_MORE_OF[of][0] for of in kinds)} would not be enough"
+        return f"{not_enough}: {_instead(judged, limit, pair)}"
     more = [f"about {max(filter(None, nums)):,} {_MORE_OF[of][0]} ({_MORE_OF[of][1]})" for of, nums in needed.items()]
     where = "a capture is one process: recordings of " if is_of_captures else ""
-    return f"{where}{' and '.join(more)} would be enough"
+    said = f"{where}{' and '.join(more)} would be enough"
+    most = max(num or 0 for nums in needed.values() for num in nums)
+    return f"{said}; with fewer, {_instead(judged, limit, pair)}" if most > _MORE_THAN_ANYONE_MEASURES else said
+
+
+def _instead(judged: Judgement, limit: float, pair: Pair) -> str:
+    """What else helps where more data does not: a metric whose band is narrow enough, a larger limit, a busier GPU."""
+    band = f"{100 * judged.band / judged.first:.1f}%" if judged.first else "the noise band"
+    ways = [f"give a limit above {band}"]
+    kernel = pair.judgements.get("kernel")
+    is_other = judged.metric in ("step", "idle", "busy") and judged.first
+    if is_other and kernel and kernel.first and kernel.band / kernel.first <= limit / judged.first:
+        ways.append(f"limit `kernel`, whose band is {100 * kernel.band / kernel.first:.1f}%")
+    if judged.metric in ("step", "idle"):
+        ways.append("measure larger steps, in which the GPU waits less for the host")
+    return ", or ".join(ways)

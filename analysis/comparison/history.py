@@ -22,7 +22,7 @@ from analysis.comparison.forms import cause_text
 from analysis.comparison.noise import Noise
 from analysis.comparison.sides import Side, is_capture, is_sweep, load_side, select_runs
 from analysis.comparison.totals import Totals, without_numbers
-from analysis.comparison.verdict import APART, MIDDLE, Judgement, Measured, Metric, judge, measure, of_runs, source_of
+from analysis.comparison.verdict import MIDDLE, Judgement, Measured, Metric, judge, measure, of_runs, source_of
 from analysis.comparison.waterfall import Cause, explain
 from analysis.recording import store
 from analysis.recording.ingest import ResultsError
@@ -285,7 +285,7 @@ def _measured(path: Path, label: str, side: Side, part: Part) -> Entry:
 
 def _slim(side: Side) -> Side:
     """Without the rows of what was measured, of which there may be millions."""
-    kernels = side.kernels[["run_id", "phase"]].drop_duplicates()
+    kernels = side.kernels[["run_id", "phase", "kernel_name"]].drop_duplicates()
     return Side(
         label=side.label,
         is_capture=side.is_capture,
@@ -453,20 +453,19 @@ def _judge(
 def _cause(
     both: tuple[Measured, Measured], noise: Noise, metric: Followed, part: Part, judged: Judgement
 ) -> tuple[str, float]:
-    """The first part of a change that goes the same way, and is beyond noise or a good part of it (APART), and its time
-    in a step; ("", 0.0) where there is none."""
+    """The first part that explains a change, and its time in a step; ("", 0.0) where there is none."""
     first, second = both
     num_layers = first.num_layers if first.num_layers == second.num_layers else 0
     num_runs = first.num_runs, second.num_runs
     made = explain(first.totals, second.totals, noise, num_runs, num_layers=num_layers)
     kinds = _CAUSES.get(metric)
-    is_longer = (judged.difference > 0) != (metric == "throughput")
-
-    least_ns = 0.0 if metric == "throughput" else APART * abs(judged.difference) * made.num
+    off_ns = judged.difference
+    if metric == "throughput":
+        off_ns = 1e9 * first.num_tokens * (1 / judged.second - 1 / judged.first)
 
     def is_of(cause: Cause) -> bool:
-        counts = (cause.ns > 0) == is_longer and (cause.is_real or abs(cause.ns) >= least_ns)
-        return counts and (kinds is None or cause.kind in kinds) and (not part or _is_of(cause, part))
+        is_wanted = (kinds is None or cause.kind in kinds) and (not part or _is_of(cause, part))
+        return is_wanted and cause.explains(off_ns * made.num)
 
     first_cause = next(filter(is_of, made.causes), None)  # they are in the order in which they count
     return (cause_text(first_cause), first_cause.ns / made.num) if first_cause else ("", 0.0)

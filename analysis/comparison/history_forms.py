@@ -11,14 +11,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 
+from analysis.comparison.align import NO_SHAPES
 from analysis.comparison.history import Entry, Group, History, Line, Point
 from analysis.comparison.noise import ENERGY
 from analysis.comparison.verdict import METRICS
 from analysis.metrics.differences import is_beyond_chance
 from analysis.show.forms import csv_cell, escaped
-from analysis.show.values import energy_text, printable, size_text, time_text, wrapped
+from analysis.show.values import energy_text, printable, shortened, size_text, time_text, wrapped
 from jobs.contract.axes import label_of
 from jobs.contract.words import counted
 
@@ -125,7 +126,7 @@ def notes_of(history: History, group: Group) -> Iterator[str]:
     if not group.lines:
         yield f"{METRICS[history.metric]} is not recorded in all of these entries"
     if len(group.entries) > 1 and group.entries[0].side.is_capture:
-        yield "captures say nothing of shapes: look to it that these are of the same work"
+        yield NO_SHAPES
     if history.metric == "energy" and len(group.entries) > 1:
         known = f"the larger of how far the processes of an entry lie apart, and those of {ENERGY.source}"
         yield f"noise band: {known}; not known where there is one of each"
@@ -239,7 +240,7 @@ def _table(rows: Sequence[Sequence[str]], align: str, *, cut: bool = True) -> li
     if cut and "L" in how:
         place = how.index("L")
         widths[place] = max(5, min(widths[place], WIDTH - sum(widths) + widths[place] - 2 * (len(kept) - 1)))
-        names = [_shortened(row[place], widths[place]) for row in cells]
+        names = [shortened(row[place], widths[place]) for row in cells]
         if len(set(names)) == len({row[place] for row in cells}):
             for row, name in zip(cells, names):
                 row[place] = name
@@ -247,18 +248,10 @@ def _table(rows: Sequence[Sequence[str]], align: str, *, cut: bool = True) -> li
     for row in cells:
         for i, cell in enumerate(row):
             if cell_len(cell) > widths[i]:
-                lines.append(_shortened(cell, WIDTH))
+                lines.append(shortened(cell, WIDTH))
                 row[i] = ""
         lines.append("  ".join(_padded(cell, width, a) for cell, width, a in zip(row, widths, how)).rstrip())
     return lines
-
-
-def _shortened(text: str, width: int) -> str:
-    """A text of at most `width` columns: names are often told apart by their ends."""
-    if cell_len(text) <= width:
-        return text
-    end = text[-(width // 2) :]
-    return set_cell_size(text, max(0, width - 1 - cell_len(end))) + "…" + end
 
 
 def _padded(text: str, width: int, how: str) -> str:

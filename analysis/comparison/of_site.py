@@ -1,20 +1,23 @@
 """The comparisons that the site of several recordings has: which of them are held against which.
 
 The first recording is held against each other one that has the most of its cells with other axes, such as its twin in
-another precision, on another GPU. Another recording of the same axes is no such: it is what a noise band is from. Of a
-study of precision, FP32 is held against BF16.
+another precision, or that was made with other SETTINGS: on another GPU, or by another version of a program. A
+repetition is no such, since it is what a noise band is from: a recording of the study REPETITION, or one that differs
+in nothing. Of a study of precision, FP32 is held against BF16.
 """
 
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from analysis.comparison.align import align
+from analysis.comparison.align import Alignment, align
 from analysis.comparison.errors import NotComparable
 from analysis.comparison.noise import choose
 from analysis.comparison.sides import Side, of_recording
 from analysis.comparison.verdict import Comparison, compare
 from analysis.recording import store
 
+REPETITION = "again"
+"""The study whose recordings repeat others, whatever the commit that they were made by."""
 SHARED = 0.5
 """Part of the runs of the first recording that must have a counterpart in another one."""
 WITHIN_STUDIES = {"precision": ("precision", "fp32", "bf16")}
@@ -27,7 +30,7 @@ def comparisons_of(recordings: Sequence[store.Recording]) -> dict[str, Compariso
     for name, first, second in _sides(recordings):
         try:
             alignment = align(first, second)
-            if not alignment.differences or len(alignment.cases) < SHARED * len(first.runs):
+            if _is_repetition(alignment, second) or len(alignment.cases) < SHARED * len(first.runs):
                 continue
             made[name] = compare(first, second, choose(None, (first, second), alignment.runs), alignment)
         except NotComparable:  # recordings of other work, or without profiles, are of one site all the same
@@ -49,6 +52,12 @@ def _sides(recordings: Sequence[store.Recording]) -> Iterator[tuple[str, Side, S
                 for value in values
             )
             yield f"{rec.label}-{values[1]}", first, second
+
+
+def _is_repetition(alignment: Alignment, second: Side) -> bool:
+    """Whether B has the axes of A and was made to repeat it, or by the same programs on the same kind of GPU."""
+    repeats = second.recording is not None and _study(second.recording) == REPETITION
+    return not alignment.differences and (repeats or not alignment.settings)
 
 
 def _study(rec: store.Recording) -> str:

@@ -1,7 +1,7 @@
 """What is compared: a recording, the results of a sweep, or one capture, as the same tables."""
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -100,6 +100,12 @@ def is_sweep(path: Path) -> bool:
     return path.is_dir() and ((path / SWEEP).is_file() or any(path.glob(f"*/{RECORD}")))
 
 
+def shortlist(names: Sequence[str], num: int = 3) -> str:
+    """The first of many names, and how many others there are."""
+    others = len(names) - num
+    return ", ".join(names[:num]) + (f" and {counted(others, 'other')}" if others > 0 else "")
+
+
 def _holds_results(path: Path) -> bool:
     return is_sweep(path) or any(path.glob(f"*/{SWEEP}"))
 
@@ -124,9 +130,13 @@ def _selected(side: Side, selection: dict[str, set[str]], path: Path) -> Side:
         labels = runs[name].map(lambda value, name=name: str(label_of_value(name, value)))
         runs = runs[runs[name].astype(str).isin(values) | labels.isin(values)]
         if not len(runs):
-            raise NotComparable(
-                f"{path} has no such finished run with {name}={', '.join(sorted(values))}: it has {', '.join(known)}"
-            )
+            wanted = f"{name}={', '.join(sorted(values))}"
+            reasons = [f"{run} ({side.unfinished[run]})" for run in sorted(values & side.unfinished.keys())]
+            if name == "run_id" and reasons:
+                raise NotComparable(
+                    f"{path}: {shortlist(reasons)} has no numbers: choose another run, or measure it again"
+                )
+            raise NotComparable(f"{path} has no such finished run with {wanted}: it has {shortlist(known, 20)}")
     side.runs = runs
     return side
 

@@ -30,8 +30,8 @@ class Totals:
 
     num: steps on devices. wall_ns: their ranges under nsys: kernels + copies - overlap + idle, exactly.
     kernels: KERNEL, calls, time_ns. copies (and fills): COPY, calls, time_ns. overlap_ns: what was counted twice, since
-    it ran at once. idle: by cause, see IDLE. waits: of each phase, operations, and the parts of idle's launch and
-    boundary before them.
+    it ran at once. idle: by cause, see IDLE. waits: of each phase, operations, launches (one of a CUDA graph is one,
+    however many operations it has), and the parts of idle's launch and boundary before them.
     steps: run_id, rank, step, wall_ns, kernel_ns, busy_ns (summed over the devices of the rank), operations, devices.
     """
 
@@ -149,8 +149,15 @@ def _phases(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.Index:
 
 
 def _waits(gaps: pd.DataFrame, phases: pd.Index) -> pd.DataFrame:
-    by_phase = gaps.groupby("phase").agg(
-        operations=("start_ns", "size"), launch=("launch_idle_ns", "sum"), boundary=("boundary_ns", "sum")
+    by_phase = (
+        gaps.assign(is_launch=~gaps["later"])
+        .groupby("phase")
+        .agg(
+            operations=("start_ns", "size"),
+            launches=("is_launch", "sum"),
+            launch=("launch_idle_ns", "sum"),
+            boundary=("boundary_ns", "sum"),
+        )
     )
     return by_phase.astype("int64").rename(index=dict(enumerate(phases)))
 

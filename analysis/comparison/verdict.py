@@ -148,6 +148,18 @@ class Pair:
         larger = max(abs(step.difference), abs(of_parts))
         return larger > step.band and abs(step.difference - of_parts) > APART * larger
 
+    @property
+    def is_of_one_measurement(self) -> bool:
+        """Whether all times of both are the same to the nanosecond, which no two measurements are."""
+        times = [(of.samples, of.clocks, of.totals.wall_ns, of.totals.num) for of in (self.first, self.second)]
+        return times[0] == times[1]
+
+    @property
+    def is_unexplained(self) -> bool:
+        """Whether the step differs, and no part explains any of it."""
+        off_ns = self.judgements["step"].difference * self.waterfall.num
+        return self.judgements["step"].is_real and not any(cause.explains(off_ns) for cause in self.waterfall.causes)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -194,12 +206,14 @@ def source_of(first: Side, second: Side, noise: Noise) -> str:
 
 def _pair(case: Case, a: Measured, b: Measured, noise: Noise, with_steps: bool, per_token: bool) -> Pair:
     clock: Literal["timer", "nsys"] = "timer" if "timer" in a.clocks and "timer" in b.clocks else "nsys"
+    judgements = {judged.metric: judged for judged in judge(a, b, clock, noise, with_steps, per_token)}
+    step = judgements["step"]
     return Pair(
         case=case,
         first=a,
         second=b,
         clock=clock,
-        judgements={judged.metric: judged for judged in judge(a, b, clock, noise, with_steps, per_token)},
+        judgements=judgements,
         waterfall=explain(
             a.totals,
             b.totals,
@@ -207,6 +221,7 @@ def _pair(case: Case, a: Measured, b: Measured, noise: Noise, with_steps: bool, 
             (a.num_runs, b.num_runs),
             (a.num_tokens, b.num_tokens) if per_token else None,
             a.num_layers if a.num_layers == b.num_layers else 0,
+            step.difference if step.is_real else 0.0,
         ),
     )
 
@@ -247,11 +262,9 @@ def judge(
         judged.append(judgement(metric, times, widths_of(metric, known)))
     judged.append(_idle_judgement(idle, judged[0], judged[-1], max(a.num_devices, b.num_devices)))
     if a.memory_bytes is not None and b.memory_bytes is not None:
-        seen = Width(of="seen", half=noise.memory_bytes)
         peaks = a.memory_bytes, b.memory_bytes
-        judged.append(
-            Judgement(metric="memory", first=peaks[0], second=peaks[1], band=noise.memory_bytes, widths=(seen,))
-        )
+        seen = Width(of="seen", half=noise.memory_share * max(peaks))
+        judged.append(Judgement(metric="memory", first=peaks[0], second=peaks[1], band=seen.half, widths=(seen,)))
     if a.energies and b.energies:
         before, after = ([value * scale for value in of.energies] for of, scale in zip((a, b), scales))
         medians = [float(np.median(values)) for values in (before, after)]

@@ -7,6 +7,7 @@ Per token, times are scaled to a common number of tokens instead; kernels are st
 more tokens launches as many.
 """
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -37,6 +38,9 @@ MANY = 3
 the dozen, and of two recordings of one program some exceed a band that one part in twenty may; with this few do (the
 guide has the rates). That a program launches other operations is no chance, whatever these take."""
 
+EXPLAINS = 0.1
+"""Of a difference of the step: so large a part of it that goes its way explains some of it, even within noise."""
+
 Kind = Literal["replaced", "per_call", "copies", "overlap", "idle", "rest"]
 SORTS: dict[Kind, str] = {
     "replaced": "kernels",
@@ -51,7 +55,8 @@ SORTS: dict[Kind, str] = {
 @dataclass(frozen=True, kw_only=True)
 class Cause:
     """A line of the waterfall: what changed, and by how much. ns, and band_ns, what it must exceed to count: of
-    `Waterfall.num` units."""
+    `Waterfall.num` units. is_regrouped: of idle time, whether about as many operations come by far fewer or far more
+    launches, as those of a CUDA graph do: that is no chance, whatever the wait for them."""
 
     kind: Kind
     text: str
@@ -60,11 +65,16 @@ class Cause:
     phase: str = ""
     module: str = ""
     families: tuple[str, ...] = ()
+    is_regrouped: bool = False
 
     @property
     def is_real(self) -> bool:
         """Whether it exceeds the noise."""
         return abs(self.ns) > self.band_ns
+
+    def explains(self, off_ns: float) -> bool:
+        """Whether it goes the way of a difference, and is beyond noise or a good part of it (EXPLAINS)."""
+        return self.ns * off_ns > 0 and (self.is_real or abs(self.ns) >= EXPLAINS * abs(off_ns))
 
     @property
     def sort(self) -> str:
@@ -76,9 +86,10 @@ class Cause:
 class Waterfall:
     """num: units that the times are of: steps, or per_token TOKENS tokens. num_steps: steps that calls are of.
     first_ns, second_ns: the ranges of so many units. groups: GROUP, first_calls, second_calls, first_ns, second_ns,
-    PARTS, whose sums are second_ns - first_ns. causes: what counts first (`_order`), whose ns sum to
-    second_ns - first_ns of the waterfall. by_phase, by_module: the kernels by phase, and by phase and module:
-    first_calls, second_calls, first_ns, second_ns, band_ns; the most changed first."""
+    PARTS, whose sums are second_ns - first_ns. names: kernels that only one side has, in any phase and module:
+    kernel_name, family, first_calls, second_calls, first_ns, second_ns; those of most time first. causes: what counts
+    first (`_order`), whose ns sum to second_ns - first_ns of the waterfall. by_phase, by_module: the kernels by phase,
+    and by phase and module: first_calls, second_calls, first_ns, second_ns, band_ns; the most changed first."""
 
     num: int
     num_steps: int
@@ -86,6 +97,7 @@ class Waterfall:
     first_ns: int
     second_ns: int
     groups: pd.DataFrame
+    names: pd.DataFrame
     by_phase: pd.DataFrame
     by_module: pd.DataFrame
     causes: list[Cause]
@@ -162,9 +174,11 @@ def explain(
     num_runs: NumOf = (1, 1),
     tokens: tuple[int, int] | None = None,
     num_layers: int = 0,
+    step_off_ns: float = 0.0,
 ) -> Waterfall:
     """The waterfall from A to B, whose times are of so many profiled runs. tokens: how many a step of A and of B has,
-    where a token is held against a token. num_layers: of the model of both, 0 where that is not known."""
+    where a token is held against a token. num_layers: of the model of both, 0 where that is not known. step_off_ns: by
+    how much the step of B differs beyond noise, for which parts are looked; 0 where it does not."""
     scales = _scales_of(first, second, tokens)
     kernels = _side_by_side(*with_same_modules(first.kernels, second.kernels), KERNEL, scales)
     kernels = _with_parts(kernels)
@@ -175,7 +189,7 @@ def explain(
     causes += _copies(copies, num, bands)
     causes += _idle(first, second, scales, bands)
     causes = [cause for cause in causes if cause.ns]
-    causes = _order(causes)
+    causes = _order(causes, step_off_ns * scales.num)
     wall = first.wall_ns * scales.ns[0], second.wall_ns * scales.ns[1]
     assert sum(cause.ns for cause in causes) == wall[1] - wall[0], "the parts are all that differs"
     sums = ["first_calls", "second_calls", "first_ns", "second_ns", *PARTS]
@@ -187,16 +201,24 @@ def explain(
         first_ns=wall[0],
         second_ns=wall[1],
         groups=groups,
+        names=_of_one_side(kernels),
         by_phase=_sums_by(groups, ["phase"], bands),
         by_module=_sums_by(groups, ["phase", "module"], bands),
         causes=causes,
     )
 
 
-def _order(causes: list[Cause]) -> list[Cause]:
-    """Beyond noise before what is within it, but for what is tiny against the largest; the largest first."""
-    least = max((abs(cause.ns) for cause in causes), default=0) * LEAST_SHARE
-    return sorted(causes, key=lambda cause: (not (cause.is_real and abs(cause.ns) >= least), -abs(cause.ns)))
+def _order(causes: list[Cause], step_off_ns: float) -> list[Cause]:
+    """What explains the difference of the step, where there is one, then what is beyond noise or regrouped, then what
+    is within it; of each the largest first. What is tiny against the largest, or against the step, is not first."""
+    largest = max((abs(cause.ns) for cause in causes), default=0)
+    least, least_of_step = LEAST_SHARE * largest, LEAST_SHARE * max(largest, abs(step_off_ns))
+
+    def place(cause: Cause) -> tuple[bool, bool, int]:
+        is_why = cause.explains(step_off_ns) and abs(cause.ns) >= least_of_step
+        return not is_why, not ((cause.is_real or cause.is_regrouped) and abs(cause.ns) >= least), -abs(cause.ns)
+
+    return sorted(causes, key=place)
 
 
 def _side_by_side(first: pd.DataFrame, second: pd.DataFrame, by: list[str], scales: _Scales) -> pd.DataFrame:
@@ -219,6 +241,15 @@ def _with_parts(kernels: pd.DataFrame) -> pd.DataFrame:
         calls_ns=off.where(~vanished & ~appeared & ~alike, 0),
         per_call_ns=off.where(alike, 0),
     )
+
+
+def _of_one_side(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Kernels by name that one side does not launch at all."""
+    sums = ["first_calls", "second_calls", "first_ns", "second_ns"]
+    names = kernels.groupby(["kernel_name", "family"], sort=True)[sums].sum().reset_index()
+    names = names[(names["first_calls"] == 0) | (names["second_calls"] == 0)]
+    time = names[["first_ns", "second_ns"]].max(axis=1)
+    return names.loc[time.sort_values(ascending=False, kind="stable").index].reset_index(drop=True)
 
 
 def _sums_by(groups: pd.DataFrame, by: list[str], bands: "_Bands") -> pd.DataFrame:
@@ -340,21 +371,31 @@ def _idle(first: Totals, second: Totals, scales: _Scales, bands: _Bands) -> Iter
     band = bands.of_operations(max(overlaps), num)
     text = "operations that run at the same time as others"
     yield Cause(kind="overlap", text=text, ns=overlaps[0] - overlaps[1], band_ns=band)
-    factors = [{"operations": calls, "launch": ns, "boundary": ns} for calls, ns in zip(scales.calls, scales.ns)]
+    factors = [
+        {"operations": calls, "launches": calls, "launch": ns, "boundary": ns}
+        for calls, ns in zip(scales.calls, scales.ns)
+    ]
     was_waiting, is_waiting = (side.waits.mul(pd.Series(of)) for side, of in zip((first, second), factors))
     both = was_waiting.join(is_waiting.add_suffix("_second"), how="outer")
     for phase, row in both.fillna(0).astype("int64").iterrows():
-        was, now = _per_step(row["operations"], num), _per_step(row["operations_second"], num)
-        what = f"before {now} operations" if was == now else f"{was} operations became {now}"
+        was, now = _per_step(row["launches"], num), _per_step(row["launches_second"], num)
+        what = f"before {now} launches" if was == now else f"{was} launches became {now}"
         for cause, more in (("launch", f"; {what}"), ("boundary", "")):
             text = f"idle, {_place(str(phase), '')}: {IDLE[cause]}{more}"
             waits = int(row[cause]), int(row[f"{cause}_second"])
-            band = bands.of_idle(max(waits), row["operations"] != row["operations_second"])
-            yield Cause(kind="idle", text=text, ns=waits[1] - waits[0], band_ns=band, phase=str(phase))
+            band = bands.of_idle(max(waits), row["launches"] != row["launches_second"])
+            made = Cause(kind="idle", text=text, ns=waits[1] - waits[0], band_ns=band, phase=str(phase))
+            yield dataclasses.replace(made, is_regrouped=cause == "launch" and _is_regrouped(row))
     for cause in ("own", "ends"):
         waits = first.idle[cause] * before, second.idle[cause] * after
         band = bands.of_idle(max(waits))
         yield Cause(kind="idle", text=f"idle: {IDLE[cause]}", ns=waits[1] - waits[0], band_ns=band)
+
+
+def _is_regrouped(row: Any) -> bool:
+    """Whether a phase has about as many operations on both sides, and far fewer or far more launches."""
+    operations, launches = ((row[name], row[f"{name}_second"]) for name in ("operations", "launches"))
+    return max(operations) <= 1.1 * min(operations) and max(launches) >= 2 * max(min(launches), 1)
 
 
 def _place(phase: str, module: str) -> str:

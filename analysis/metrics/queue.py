@@ -33,7 +33,7 @@ def placed(ops: pd.DataFrame) -> pd.DataFrame:
 
     Added columns: ready_ns, when the operation could have started at the earliest; gap_ns, how long the GPU was idle
     before it (0 for the first of a step); late_ns, the part of the gap before ready_ns, which the host caused; first,
-    whether it is the first of its phase.
+    whether it is the first of its phase; later, whether another one came by the same launch before it, that of a graph.
     """
     queue = ops.groupby(QUEUE, sort=False).ngroup()
     call = pd.DataFrame({"queue": queue, "launch_ns": ops["launch_ns"]})
@@ -52,7 +52,7 @@ def placed(ops: pd.DataFrame) -> pd.DataFrame:
     late = np.where(begins, 0, idle.late_ns(covered, ready, later))
     first = ops["phase"] != ops["phase"].groupby(queue).shift(1)
     busy = intervals.new_ns(queue.to_numpy(), start, end)
-    return ops.assign(ready_ns=ready, gap_ns=gap, late_ns=late, first=first, busy_ns=busy)
+    return ops.assign(ready_ns=ready, gap_ns=gap, late_ns=late, first=first, later=later, busy_ns=busy)
 
 
 def depths(ops: pd.DataFrame) -> pd.DataFrame:

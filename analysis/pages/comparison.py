@@ -103,13 +103,14 @@ def _facts(comparison: Comparison, links: Links) -> dict[str, Any]:
     first, second = (printable(side.label) for side in (comparison.first, comparison.second))
     if values := list(comparison.alignment.differences.values()):  # the same recording may be both sides
         first, second = (f"{label} ({', '.join(of)})" for label, of in zip((first, second), zip(*values)))
+    noises = comparison.noise, comparison.noise.least
     return {
         "page": links.comparison,
         "first": first,
         "second": second,
         "about": forms.about(comparison, with_alone=False),
-        "noise": noise_of(Bands(kernel=comparison.noise.kernel, wall=comparison.noise.wall)),
-        "memory_noise": comparison.noise.memory_bytes,
+        "noises": [noise_of(Bands(kernel=noise.kernel, wall=noise.wall)) for noise in noises if noise],
+        "memory_noise": comparison.noise.memory_share,
         "many_bands": MANY,
         "source": printable(comparison.noise_source),
     }

@@ -4,7 +4,7 @@ import re
 import shutil
 
 import pandas as pd
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len, chop_cells, set_cell_size
 
 WIDTH, LEAST_WIDTH = 120, 60
 """Columns where nobody says how many the terminal has, and fewest."""
@@ -144,6 +144,14 @@ def broken(text: str, width: int) -> list[str]:
             else:
                 lines.append(piece)
     return lines
+
+
+def shortened(text: str, width: int) -> str:
+    """A text of at most `width` columns: names are often told apart by their ends."""
+    if cell_len(text) <= width:
+        return text
+    end = text[-(width // 2) :]
+    return set_cell_size(text, max(0, width - 1 - cell_len(end))) + "…" + end
 
 
 def terminal_width() -> int:

@@ -101,7 +101,10 @@ def test_per_token_needs_one_context_of_each_and_tokens(capture):
 def test_a_side_without_a_finished_run_is_refused():
     first = select("precision", "size=small")
     with pytest.raises(NotComparable, match="B has no finished run: measure it again"):
-        align(first, dataclasses.replace(first, runs=first.runs[:0]))
+        align(first, dataclasses.replace(first, runs=first.runs[:0], unfinished={}))
+    failed = dataclasses.replace(first, runs=first.runs[:0], unfinished={"xl": "OOM in backward"})
+    with pytest.raises(NotComparable, match=r"A has no finished run, but xl \(OOM in backward\): measure it again"):
+        align(failed, first)
 
 
 def test_one_name_for_two_models_is_refused():

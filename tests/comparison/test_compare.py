@@ -231,6 +231,104 @@ def test_what_cannot_be_compared_is_one_line_and_exit_code_2(arguments, what):
     assert done.output.startswith("error: ") and what in done.output and done.output.count("\n") == 1
 
 
+SHAPES = "captures say nothing of shapes: look to it that these are of the same work"
+
+
+def test_captures_are_compared_with_a_warning_that_their_shapes_are_not_known(tmp_path, capture):
+    """Another context or batch would look like a slowdown."""
+    other = export([("forward", "gemm", 90)]).sqlite(tmp_path / "b.sqlite")
+    assert SHAPES in run(capture, other).stdout
+    assert f"- {SHAPES}" in run(capture, other, "--format", "md").stdout.replace("\\", "")
+    assert json.loads(run(capture, other, "--format", "json").stdout)["cautions"] == [SHAPES]
+    assert json.loads(fp32_to_bf16("--format", "json").stdout)["cautions"] == []
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_training_is_not_held_against_inference_where_no_phase_is_named_and_a_gate_gets_2(tmp_path, order):
+    """Public captures without ranges: a GPT-2 that trains, and a Llama that does not."""
+    files = []
+    for name in ("gpt2_plain", "infer_plain")[::order]:
+        packed = Path(__file__).parents[1] / "data" / "h200_captures" / f"{name}.sqlite.xz"
+        files.append(tmp_path / f"{name}.sqlite")
+        files[-1].write_bytes(lzma.decompress(packed.read_bytes()))
+    done = run(*files, "--fail-if", "kernel > 3%")
+    trains, other = "AB"[::order]
+    assert done.exit_code == 2 and done.output.count("\n") == 1
+    said = (
+        f"error: mode: {trains} launches kernels of a backward pass and {other} launches none: training is other work"
+    )
+    assert done.output.startswith(said)
+
+
+def test_a_copy_is_said_to_be_one(tmp_path, capture):
+    said = "every time of A is that of B to the nanosecond: one is a copy of the other"
+    shutil.copytree(COMPILE, tmp_path / "compile")
+    for first, second in ((COMPILE, tmp_path / "compile"), (capture, copy_of(capture))):
+        arguments = [first, second, "--fail-if", "step > 1s"]
+        assert said in " ".join(run(*arguments).stdout.split()) and run(*arguments).exit_code == 0
+    assert said not in " ".join(fp32_to_bf16().stdout.split())
+
+
+def test_the_part_that_is_printed_goes_the_way_of_the_verdict():
+    """The step under nsys waits longer for launches, the unprofiled one is faster: by its matmuls."""
+    case = "size=medium,context_length=512,mode=forward_backward,mode=forward"
+    done = run(DATA / "h200-fp32", DATA / "h200-bf16", "--a", case)
+    of_forward = done.stdout.split("medium context 512 forward\n")[1].split("\n\n")[0]
+    assert "B is faster" in of_forward
+    assert re.findall(r"^ +([-+])\S+ ms  (\w+, \w+)", of_forward, re.MULTILINE)[0] == ("-", "forward, block")
+
+
+def test_a_step_that_no_part_explains_is_said_to_be_one():
+    one_run = select("compile", "compile=off,context_length=128,mode=forward")
+    made = verdict.compare(one_run, with_unprofiled_steps(one_run, 50_000_000), OF_ONE)
+    assert made.pairs[0].is_unexplained
+    assert "The first says how much, and none of them explains the first" in " ".join(
+        forms.as_text(made, [], 0).split()
+    )
+    assert not verdict.compare(one_run, one_run, OF_ONE).pairs[0].is_unexplained
+
+
+def test_kernels_that_vanished_and_appeared_are_named_in_all_forms():
+    text, markdown = fp32_to_bf16().stdout, fp32_to_bf16("--format", "md").stdout
+    assert re.search(
+        r"^vanished: A has \d+ kernel names that the other has not, \S+ ms in all\n +\S+ ms +\S+ x ", text, re.M
+    )
+    assert re.search(r"^appeared: B has \d+ kernel names", text, re.M) and max(map(len, text.splitlines())) <= 80
+    (pair,) = json.loads(fp32_to_bf16("--format", "json").stdout)["pairs"]
+    names = pair["waterfall"]["names_of_one_side"]
+    assert len(names) == pair["waterfall"]["num_names_of_one_side"] <= 2 * forms.MOST_NAMED
+    assert {bool(row["first_calls"]) for row in names} == {True, False}
+    assert all(bool(row["first_calls"]) != bool(row["second_calls"]) for row in names)
+    assert markdown.count("| in a step | calls | kernel |") == 2
+    assert sum(
+        "| :-- |" not in line and line.count("|") == 4 for line in markdown.split("vanished")[1].splitlines()
+    ) >= len(names)
+
+
+def test_of_many_runs_without_a_partner_few_are_named_in_text_and_all_in_json():
+    arguments = [DATA / "h200-fp32", DATA / "again", "--a", "size=small,context_length=128,mode=forward"]
+    text, made = " ".join(run(*arguments).stdout.split()), json.loads(run(*arguments, "--format", "json").stdout)
+    assert "without a partner in B, 59 runs: " in text and "and 54 others" in text
+    assert len(made["second"]["without_partner"]) == 59
+
+
+def test_why_a_run_has_no_numbers_is_said_where_it_is_chosen():
+    oom = "small-ctx8192-bf16-naive-train_step"
+    name = str(DATA / "attention_bf16_long")
+    done = run(name, name, "--a", f"run_id={oom}")
+    assert done.exit_code == 2 and f"{oom} (OOM" in done.output and "has no numbers: choose another" in done.output
+
+
+def test_a_part_of_some_nanoseconds_is_not_printed_as_minus_zero():
+    assert [forms._ms(ns, 2) for ns in (-24, 0, 999, -1000, 3e6)] == [
+        "-12.0 ns",
+        "+0.000 ms",
+        "+499.5 ns",
+        "-0.001 ms",
+        "+1.500 ms",
+    ]
+
+
 @pytest.mark.parametrize("more", [(), ("--a", "size=small"), ("--fail-if", "step > 3%")])
 def test_the_same_runs_given_twice_are_refused_and_pass_no_gate(tmp_path, capture, more):
     link = tmp_path / "link"

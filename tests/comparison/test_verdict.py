@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 import re
 
 import numpy as np
@@ -10,10 +11,11 @@ import pandas as pd
 import pytest
 
 from analysis.comparison import command, forms, gate, noise, totals, verdict, waterfall
-from analysis.comparison.align import align
+from analysis.comparison.align import FIXED, VARIANTS, align
 from analysis.comparison.errors import NotComparable
 from analysis.comparison.sides import load_side
 from analysis.metrics import differences
+from analysis.recording import store
 
 from .conftest import export
 from .shipped import DATA, measured, select, side
@@ -257,6 +259,12 @@ def test_the_gate_says_what_each_kind_of_band_needs(one_run, capture):
     side_of_capture = load_side(capture)
     said = remedy(side_of_capture, side_of_capture, "kernel > 300ns")
     assert re.match(r"a capture is one process: recordings of about \d+ profiled repetitions of each \(`repeats`", said)
+    said = remedy(one_run, one_run, "step > 0.3%")
+    assert re.match(r"10,000 .* would not be enough: give a limit above \d+\.\d%", said)
+    assert "or measure larger steps" in said and "limit `kernel`" not in said, "whose band is wider than the limit"
+    said = remedy(one_run, one_run, "step > 0.9%")
+    assert re.match(r"about 2,566 processes", said) and "; with fewer, give a limit above 36.4%" in said
+    assert re.search(r", or limit `kernel`, whose band is 0\.\d%", said)
     assert remedy(one_run, one_run, "step > 0%") == "no more data makes it 0: give a limit"
 
 
@@ -289,8 +297,46 @@ def test_the_kept_bands_are_those_of_the_shipped_pair():
         fitted, kept = getattr(made, kind), getattr(noise.SHIPPED, kind)
         for name in ("relative", "ratio", "factor", "num_pairs"):
             assert getattr(kept, name) == pytest.approx(getattr(fitted, name), rel=1e-6), (kind, name)
-    assert made.memory_bytes == noise.SHIPPED.memory_bytes
+    assert made.memory_share == noise.SHIPPED.memory_share == noise.MEMORY
     assert made.num_timed == noise.SHIPPED.num_timed
+
+
+def peaks_of_the_same_axes():
+    """Peak allocated of each two shipped runs of the same axes which held as much before their step: a process that
+    kept what the run before it made is another measurement."""
+    runs = []
+    for folder in sorted(path.parent for path in DATA.glob(f"*/{store.MANIFEST}")):
+        rec = store.load(folder)
+        finished = rec.runs[rec.runs["status"].astype(str) == "ok"]
+        before = rec.memory.groupby(rec.memory["run_id"].astype(str), sort=False)["allocated_before_bytes"].first()
+        runs.append(finished.assign(before=finished["run_id"].astype(str).map(before).astype(float)))
+    together = pd.concat([of.astype({name: str for name in SAME_AXES if name in of}) for of in runs])
+    for _, same in together.groupby(SAME_AXES):
+        pairs = itertools.combinations(same[["peak_memory_bytes", "before"]].itertuples(index=False), 2)
+        yield from ((a[0], b[0]) for a, b in pairs if abs(a[1] - b[1]) <= 0.01 * a[1])
+
+
+SAME_AXES = [*FIXED, *(name for name in VARIANTS if name != "fresh_process"), "num_parameters"]
+
+
+@pytest.mark.long
+def test_the_kept_band_of_memory_is_that_of_shipped_runs_of_the_same_axes():
+    apart = np.sort([abs(a - b) / max(a, b) for a, b in peaks_of_the_same_axes()])
+    held = apart[math.ceil((len(apart) + 1) * differences.HELD) - 1]
+    assert len(apart) == 147 and held <= noise.MEMORY < 1.001 * held
+    assert np.mean(apart > noise.MEMORY) <= 0.05 < np.mean(apart > 0)
+
+
+@pytest.mark.parametrize(("second", "said"), [(2_342_252_544, "within"), (2_344_000_000, "more")])
+def test_memory_is_judged_by_what_runs_of_the_same_axes_differ_by(one_run, second, said):
+    """491,520 bytes of 2.2 GiB: two shipped recordings of one run."""
+    first, other = (
+        dataclasses.replace(one_run, runs=one_run.runs.assign(peak_memory_bytes=peak))
+        for peak in (2_341_761_024, second)
+    )
+    (pair,) = verdict.compare(first, other, noise.SHIPPED).pairs
+    assert pair.judgements["memory"].verdict == said
+    assert gate._check_pair(gate.parse_condition("memory > 1%"), pair).code == gate.WITHIN
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,14 @@
 """The parts of a difference sum to it exactly, and the first of them is the true cause."""
 
+import dataclasses
 import itertools
+import re
 from fractions import Fraction
 
 import pandas as pd
 import pytest
 
-from analysis.comparison import noise, totals, waterfall
+from analysis.comparison import noise, totals, verdict, waterfall
 
 from .shipped import AXES, DATA, measured, pairs_along, side
 
@@ -206,18 +208,23 @@ def names_the_axis(axis, pair, made):
             return "attention" in first.module or "attention" in first.families
         case "optimizer":
             return first.phase == "optimizer"
-    if all("compile" in run for run in pair):  # a CUDA graph of the same kernels reads its input where a copy puts it
-        return first.text.endswith(": 1 kernel (copy) appeared")
+    if all("compile" in run for run in pair):  # the same kernels by the launches of a few CUDA graphs
+        was, now = re.search(r"^idle, .*; (\d+) launches became (\d+)$", first.text).groups()
+        return first.is_regrouped and int(now) < int(was) / 10
     return first.kind == "replaced" and bool({"triton", "gemm"} & set(first.families))
 
 
 def check_axis(axis, pairs):
-    """How many pairs there are."""
+    """How many pairs there are. The first part is that of the axis by itself, and as `compare` has it, too, for which
+    the step counts."""
     num = 0
     for name, a, b in pairs:
-        made = explain(measured(name, a).totals, measured(name, b).totals)
-        assert is_exact(made), (a, b)
-        assert names_the_axis(axis, (a, b), made), (a, b, made.causes[0].text)
+        first, second = measured(name, a), measured(name, b)
+        step, *_ = verdict.judge(first, second, "timer", noise.SHIPPED, False)
+        for off_ns in (0.0, step.difference if step.is_real else 0.0):
+            made = waterfall.explain(first.totals, second.totals, noise.SHIPPED, step_off_ns=off_ns)
+            assert is_exact(made), (a, b)
+            assert names_the_axis(axis, (a, b), made), (a, b, made.causes[0].text)
         num += 1
     return num
 
@@ -236,6 +243,35 @@ def test_the_guide_says_how_many_pairs_are_held_against_it():
     counts = {axis: sum(1 for _ in pairs_along(axis)) for axis in AXES}
     pairs = [f"{num}{' pairs' if not place else ''} of {axis}" for place, (axis, num) in enumerate(counts.items())]
     assert f"{', '.join(pairs[:-1])} and {pairs[-1]}" in guide
+
+
+def test_from_compiled_kernels_to_a_cuda_graph_of_them_the_launches_are_named_and_not_the_copy_of_its_input():
+    run = "small-ctx128-fp32-naive-forward-compile"
+    made = explain(*(measured("compile", f"{run}_{value}").totals for value in ("default", "cudagraphs")))
+    assert made.causes[0].text == "idle, forward: the GPU waits for a launch; 254 launches became 2"
+    assert [cause.text for cause in made.causes if "copy" in cause.text] == ["forward: 1 kernel (copy) appeared"]
+    assert is_exact(made)
+
+
+@pytest.mark.parametrize(
+    ("step_off_ns", "first"), [(0.0, "attention"), (50.0, "attention"), (-50.0, "ffn"), (-20_000.0, "attention")]
+)
+def test_what_goes_the_way_of_the_step_comes_first_and_tiny_parts_explain_nothing(step_off_ns, first):
+    before = [("forward", "ffn", "gemm", "sgemm", 10_000), ("forward", "attention", "gemm", "k", 10_000)]
+    after = [("forward", "ffn", "gemm", "hgemm", 9_940), ("forward", "attention", "gemm", "l", 10_400)]
+    bands = dataclasses.replace(noise.SHIPPED, kernel=dataclasses.replace(noise.SHIPPED.kernel, factor=1e-9))
+    made = waterfall.explain(sides_of(before), sides_of(after), bands, step_off_ns=step_off_ns)
+    named = [cause.module for cause in made.causes if cause.kind == "replaced"]
+    assert named[0] == first and set(named) == {"ffn", "attention"} and is_exact(made)
+
+
+def test_kernels_that_only_one_side_launches_are_named_with_their_calls_and_time():
+    add = ("backward", "", "elementwise", "add", 7)
+    made = explain(
+        sides_of([GEMM, GEMM, add], num_steps=2), sides_of([(*GEMM[:3], "hgemm", 40), ("loss", *add[1:])], num_steps=2)
+    )
+    columns = ["kernel_name", "first_calls", "second_calls", "first_ns", "second_ns"]
+    assert made.names[columns].to_numpy().tolist() == [["sgemm", 4, 0, 400, 0], ["hgemm", 0, 2, 0, 80]], "add moved"
 
 
 @pytest.mark.parametrize("axis", sorted(AXES))

@@ -1,6 +1,8 @@
 """The pages of a comparison say what `compare` says, link to the pages of runs, and obey no name."""
 
+import dataclasses
 import html
+import json
 import re
 
 import markdown
@@ -22,6 +24,7 @@ from analysis.render.site import Site
 from jobs.__main__ import app
 from tests import synthetic
 from tests.comparison.conftest import export
+from tests.comparison.shipped import DATA
 from tests.comparison.test_compare import HOSTILE
 
 
@@ -249,6 +252,45 @@ def test_the_site_compares_the_recordings_that_have_the_same_cells_with_other_ax
     assert list(made) == ["bf16"]
     assert made["bf16"].first.label == "fp32" and made["bf16"].alignment.differences["precision"] == ("fp32", "bf16")
     assert comparisons_of([main]) == {} == comparisons_of([main, again])
+
+
+@pytest.mark.parametrize(
+    ("setting", "other"), [("gpu_name", "NVIDIA H100 80GB HBM3"), ("torch", "2.12.0"), ("commit", "0123456")]
+)
+def test_two_gpus_and_two_versions_of_a_program_are_compared_and_a_repetition_is_not(setting, other):
+    main, changed = recorded_as("main", "fp32", "2026-11-01"), recorded_as("changed", "fp32", "2026-11-02")
+    assert comparisons_of([main, changed]) == {}, "they differ in nothing"
+    changed.runs[setting] = other
+    made = comparisons_of([main, changed])["changed"]
+    assert made.alignment.settings == {setting: (str(main.runs[setting].iloc[0]), other)}
+    again = recorded_as("again", "fp32", "2026-11-03", "again")
+    again.runs[setting] = other
+    assert comparisons_of([main, again]) == {}, "what a noise band is from"
+
+
+def test_of_two_gpus_every_pair_has_a_page_and_the_first_says_which_gpus(tmp_path):
+    main, changed = recorded_as("h200", "fp32", "2026-11-01"), recorded_as("h100", "fp32", "2026-11-02")
+    changed.runs["gpu_name"] = "NVIDIA H100 80GB HBM3"
+    pages = written(comparisons_of([main, changed])["h100"], tmp_path, main)
+    assert "Comparison: h200 against h100" in pages["report/comparison.md"]
+    assert re.search(r"B has NVIDIA H100 80GB HBM3", html.unescape(pages["report/comparison.md"]))
+    assert len([path for path in pages if path.startswith("report/comparison/")]) == 2
+
+
+def test_the_shipped_site_compares_precisions_and_no_repetition():
+    folders = sorted(path.parent for path in DATA.glob(f"*/{store.MANIFEST}"))
+    manifests = [json.loads((folder / store.MANIFEST).read_text()) for folder in folders]
+    wanted = {"", "again", "bf16", "precision"}
+    recordings = [store.load(folder) for folder, of in zip(folders, manifests) if of.get("study", "") in wanted]
+    assert set(comparisons_of(recordings)) == {"h200-bf16", "precision-bf16"}
+
+
+def test_the_bands_of_repetitions_stand_beside_those_that_are_the_least(compared, tmp_path):
+    narrow = dataclasses.replace(SHIPPED, source="20 pairs", wall=dataclasses.replace(SHIPPED.wall, relative=1e-5))
+    made = compare(compared.first, compared.second, narrow.at_least(SHIPPED))
+    page = written(made, tmp_path, compared.first.recording)["report/comparison.md"]
+    of_least = f"{100 * SHIPPED.wall.of_time:.1f}% of a step"
+    assert page.count("of a step and") == 2 and of_least in page.split("at least that of the shipped recordings")[1]
 
 
 def test_a_study_of_precision_is_compared_within():

@@ -272,7 +272,7 @@ def _noise(bands: Bands, pairs: list[tuple[Case, Measured, Measured]]) -> Noise:
     """The bands as those of runs that so many processes timed as these."""
     _, first, second = pairs[0]
     num_timed = first.num_processes, second.num_processes
-    return Noise(kernel=bands.kernel, wall=bands.wall, memory_bytes=0, source="", num_timed=num_timed)
+    return Noise(kernel=bands.kernel, wall=bands.wall, memory_share=0.0, source="", num_timed=num_timed)
 
 
 def _unlike(first: Totals, second: Totals) -> float:
