@@ -12,7 +12,7 @@ of the others. Where numbers or times contradict that, nothing is said of waitin
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -122,6 +122,11 @@ class Communication:
     why_not: str = ""
     apart_ns: int | None = None
     rows: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    def of_gpu(self, gpu: int) -> "Communication":
+        """The rows of one GPU; the rest is of all of them."""
+        tables = {"of_gpus": self.of_gpus, "collectives": self.collectives, "rows": self.rows}
+        return replace(self, **{name: rows[rows["gpu"] == gpu].reset_index(drop=True) for name, rows in tables.items()})
 
 
 GPU_COLUMNS = {
