@@ -62,8 +62,10 @@ LOSS_MODULE = "(loss)"
 ACCUMULATION = "(gradient accumulation)"
 RECOMPUTED = "(recomputed)"
 ALL_PARAMETERS = "(all parameters)"
+FSDP = "(FSDP)"
 """What stands for a module where none launched a kernel: the loss in backward; sums of gradients where branches join;
-the parts of forward that backward computes again, before their path; and updates of many parameters at once."""
+the parts of forward that backward computes again, before their path; updates of many parameters at once; and, after
+the path of the module whose parameters they are, what FSDP gathers, copies and reduces in backward."""
 
 EMBEDDING = "embedding"
 NORM = "norm"
