@@ -12,7 +12,7 @@ of the others. Where numbers or times contradict that, nothing is said of waitin
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -67,9 +67,10 @@ class Meetings:
     apart_ns: int | None = None
 
 
-def find_meetings(kernels: pd.DataFrame) -> Meetings:
+def find_meetings(kernels: pd.DataFrame, world: int = 0) -> Meetings:
     """Match communication kernels of all ranks: rank, collective, stream, start_ns, end_ns, communicator (any order).
-    Where the communicator of all of them is known, each has its own order."""
+    Where the communicator of all of them is known, each has its own order. world: the number of all ranks, where some
+    may be on other machines; 0: not known."""
     ranks = kernels["rank"].nunique()
     apart = None
     number, last = np.full(len(kernels), -1), kernels["start_ns"].to_numpy().copy()
@@ -77,6 +78,8 @@ def find_meetings(kernels: pd.DataFrame) -> Meetings:
     def refuse(why: str) -> Meetings:
         return Meetings(number=number, last_ns=last, num_ranks=ranks, why_not=why, apart_ns=apart)
 
+    if ranks < world:
+        return refuse(f"{ranks} of {world} ranks are here, and the clocks of the others' machines are not known")
     if ranks < 2:
         return refuse("the communication kernels of one rank only are here")
     rows = kernels.reset_index(drop=True)
@@ -123,6 +126,11 @@ class Communication:
     apart_ns: int | None = None
     rows: pd.DataFrame = field(default_factory=pd.DataFrame)
 
+    def of_gpu(self, gpu: int) -> "Communication":
+        """The rows of one GPU; the rest is of all of them."""
+        tables = {"of_gpus": self.of_gpus, "collectives": self.collectives, "rows": self.rows}
+        return replace(self, **{name: rows[rows["gpu"] == gpu].reset_index(drop=True) for name, rows in tables.items()})
+
 
 GPU_COLUMNS = {
     "gpu": "number of the GPU",
@@ -162,8 +170,8 @@ MOST_UNEVEN = 0.1
 they differ by more, and what one takes alone is not known."""
 
 
-def measure(kernels: pd.DataFrame) -> Communication:
-    """What communication costs each GPU. kernels: of all GPUs, by start; columns
+def measure(kernels: pd.DataFrame, world: int = 0) -> Communication:
+    """What communication costs each GPU. world: as of `find_meetings`. kernels: of all GPUs, by start; columns
 
     gpu, rank (int), stream, start_ns, end_ns, launch_ns (start of the call that launched it; below 0: not known),
     collective ("" for a compute kernel), bytes and communicator (of the message; below 0: not known), is_matmul (bool),
@@ -171,7 +179,7 @@ def measure(kernels: pd.DataFrame) -> Communication:
     """
     is_exchange = (kernels["collective"] != "").to_numpy()
     exchange = kernels[is_exchange].reset_index(drop=True)
-    meetings = find_meetings(exchange)
+    meetings = find_meetings(exchange, world)
     known = meetings.number >= 0
     start, end = exchange["start_ns"].to_numpy(), exchange["end_ns"].to_numpy()
     waiting = np.clip(meetings.last_ns - start, 0, end - start)

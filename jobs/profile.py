@@ -28,6 +28,7 @@ from jobs.contract.layout import RESERVED_NAMES, SCRIPT, SWEEP
 from jobs.executor import script
 from jobs.executor.events import Emit, Terminal
 from jobs.executor.failures import CollectorError
+from jobs.executor.nodes import node_of
 from jobs.executor.result_store import Locked, Results, read_json
 from jobs.follow_up import build_site, can_build_site, ingest, summarise_recording
 
@@ -62,15 +63,21 @@ def profile(
     recording or the site could not be made, 74 results cannot be written, 75 another job holds the folder, 130
     interrupted, 143 terminated.
     """
-    chosen = name or default_name(command)
+    node = node_of(command)
+    chosen, site = (name or default_name(command), "site")
+    if node is not None:  # each machine is given the same command, and may write to the same disk
+        of_node = f"-node-{node}"
+        chosen, site = chosen[: 64 - len(of_node)] + of_node, site + of_node
     check_name(chosen, results)
     followed = script.Script(command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=go_on)
     folder, noted = measure(followed, results)
     out.print(overhead(noted), soft_wrap=True)
+    if noted["world"] > noted["ranks"]:
+        out.print(part_of_ranks(noted), soft_wrap=True)
     emit = Terminal()
     with recorded(folder, results, emit) as (recording, good):
         if can_build_site():
-            build_site([recording], results / "site", emit)
+            build_site([recording], results / site, emit)
         else:
             summarise_recording(recording, emit)
     emit.close()
@@ -147,6 +154,13 @@ def overhead(noted: dict) -> str:
     kinds = {"captured": noted["captured_ns"], "with its modules followed": noted["followed_ns"]}
     slower = [f"{median(walls) / 1e6:.1f} ms {kind}" for kind, walls in kinds.items() if walls]
     return f"a step takes the host {', '.join([f'{alone / 1e6:.1f} ms alone', *slower])}"
+
+
+def part_of_ranks(noted: dict) -> str:
+    """Which of all ranks were measured here, where the others are on other machines."""
+    first, size = noted["rank"], noted["ranks"]
+    here = f"rank {first}" if size == 1 else f"ranks {first} to {first + size - 1}"
+    return f"{here} of {noted['world']} measured: the other machines have recordings of their own"
 
 
 def may_replace(folder: Path) -> bool:

@@ -15,6 +15,7 @@ from jobs.contract.changes import TRIABLE, Refused, parse_sets
 from jobs.contract.layout import name_with
 from jobs.executor import script
 from jobs.executor.events import Emit, Terminal
+from jobs.executor.nodes import node_of
 from jobs.follow_up import ask
 from jobs.profile import (
     EndOfStep,
@@ -57,6 +58,8 @@ def try_changes(
         sets = parse_sets(change)
     except Refused as error:
         raise fail(f"--change {error}", USAGE) from None
+    if node_of(command) is not None:
+        raise fail("`try` starts a script again and again on this machine alone: give it one that trains here", USAGE)
     chosen = name or default_name(command)
     names = [name_with(chosen, changes) for changes in sets]
     for each in (chosen, *names):

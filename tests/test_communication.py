@@ -102,6 +102,15 @@ def test_where_kernels_cannot_be_matched_it_is_said_why(rows, why):
     assert measured.of_gpus["waiting_ns"].isna().all() and measured.of_gpus["kernel_ns"].notna().all()
 
 
+def test_of_ranks_on_other_machines_nothing_is_said_of_waiting():
+    """Another machine's rank may have come last."""
+    frame = kernels((0, "AllReduce", 0, 10), (1, "AllReduce", 7, 10))
+    assert communication.measure(frame, world=2).why_not == ""
+    measured = communication.measure(frame, world=4)
+    assert measured.why_not == "2 of 4 ranks are here, and the clocks of the others' machines are not known"
+    assert measured.of_gpus["waiting_ns"].isna().all() and measured.of_gpus["exposed_ns"].notna().all()
+
+
 def test_several_groups_of_more_than_two_ranks_are_not_guessed():
     rows = [(gpu, "AllReduce", start, start + 1) for gpu in range(4) for start in (0, 5)]
     frame = kernels(*rows)

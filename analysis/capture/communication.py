@@ -7,6 +7,7 @@ from analysis import communication
 from analysis.capture.attribution import Attribution
 from analysis.capture.nsys_export import Capture, codes_of
 from analysis.reference import kernel_families
+from jobs.contract.ranges import SAID_RANK
 
 GEMM = "gemm"
 _GRID = ("grid_x", "grid_y", "grid_z")
@@ -44,7 +45,13 @@ def measure(
             "kind": kinds.groupby(list(kinds)).ngroup().to_numpy(),
         }
     )
-    return communication.measure(rows)
+    return communication.measure(rows, _world(capture))
+
+
+def _world(capture: Capture) -> int:
+    """The number of all ranks, on all machines, as they say themselves; 0 where they do not."""
+    said = pd.Series(capture.ranges["name"].cat.categories.astype(str)).str.extract(SAID_RANK)["world"]
+    return int(said.astype("Int64").max()) if said.notna().any() else 0
 
 
 def _messages_of(capture: Capture, attribution: Attribution) -> pd.DataFrame:

@@ -5,7 +5,7 @@ line a column. Everything is vectorised: a capture of a million kernels takes ab
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -139,7 +139,8 @@ def summarise(
     that the user names; with_moments: `busy`, too, which is for drawing. Raises ExportError."""
     attribution = attribution or infer_phases(capture, attribute(capture, chosen))
     zero = first_event_ns(capture)
-    capture, attribution = select(capture, attribution, selection)
+    of_all_gpus = capture, attribution
+    capture, attribution = select(*of_all_gpus, selection)
     kernels = capture.kernels
     duration = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
     gpu = gpus_of(capture, kernels)
@@ -159,7 +160,11 @@ def summarise(
         "memops": _memops(capture),
         "gpus": _gpus(capture, gpus, duration),
     }
-    exchanged = measure(capture, attribution, gpu, taxonomy)
+    if selection.gpu is None:
+        exchanged = measure(capture, attribution, gpu, taxonomy)
+    else:  # who waits for whom shows in the kernels of the other GPUs
+        every, places = select(*of_all_gpus, replace(selection, gpu=None))
+        exchanged = measure(every, places, gpus_of(every, every.kernels), taxonomy).of_gpu(selection.gpu)
     sections |= {"communication": exchanged.of_gpus, "collectives": exchanged.collectives}
     sections["families"] = _families(sections["kernels"])
     sections["findings"] = findings.find(capture, attribution, sections["gpus"], taxonomy)

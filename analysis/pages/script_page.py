@@ -23,12 +23,13 @@ def answer(
     the GPU waited for. Times are per step, and kernel times sums over the ranks."""
     run = runs.iloc[0]
     frames = _frames(steps, kernels, memops)
-    of_first = figures[figures["rank"] == 0]
+    of_first = figures[figures["rank"] == figures["rank"].min()]
     scalars = dict(zip(of_first["figure"].astype(str), of_first["value"]))
     facts = {
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
         "has_modules": len(frames.tree) > 0,
         "num_ranks": len(frames.ranks),
+        "first_rank": int(frames.ranks["rank"].min()) if len(frames.ranks) else 0,
     }
     return assemble(facts, _claims(frames, scalars), _tables(frames), _charts(frames))
 

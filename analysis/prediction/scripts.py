@@ -123,7 +123,7 @@ def step_of(recording: Tables, rates: ScriptRates) -> Step:
     run = recording.runs.astype({"run_id": str}).to_dict("records")[0]
     if str(run["gpu_name"]) != rates.gpu:
         raise Abstains(f"the recorded pairs are of {rates.gpu}, and this run is of {run['gpu_name']}")
-    if recording.kernels["rank"].nunique() > 1:
+    if recording.kernels["rank"].nunique() > 1 or run.get("gpus", 1) > 1:  # the others may be on other machines
         raise Abstains("it has several ranks, which wait for each other")
     parts = parts_of(recording)
     steps = recording.steps.astype({"collector": str, "phase": str})

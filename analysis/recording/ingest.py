@@ -371,12 +371,12 @@ def _capture_tables(
     capture: Capture, attribution: Attribution, links: modules.Links, run_id: str
 ) -> dict[str, pd.DataFrame]:
     placed = attribution.ranges
-    first = placed.index[placed["step"] >= 0]
-    origin = int(placed["start_ns"].to_numpy()[first].min())
-    processes = processes_by_rank(placed)
+    in_steps = placed.index[placed["step"] >= 0]
+    origin = int(placed["start_ns"].to_numpy()[in_steps].min())
+    processes, first = processes_by_rank(placed), first_rank(placed)
 
     def rank(frame: pd.DataFrame):
-        return processes.get_indexer(frame["process"])
+        return processes.get_indexer(frame["process"]) + first
 
     ranges_table = pd.DataFrame(
         {
@@ -421,10 +421,20 @@ def _capture_tables(
 def processes_by_rank(placed: pd.DataFrame) -> pd.Index:
     """The processes with ranges, by rank: those with steps first, as they say themselves, or else by their first range
     and by process id. What is recorded lies in steps, so it is of these."""
-    said = placed["name"].astype(str).str.extract(rf"^{ranges.RANK}(\d+)$", expand=False).astype("Int64")
-    ranges_of = placed.assign(outside=placed["step"] < 0, said=said).groupby("process", as_index=False)
+    ranges_of = placed.assign(outside=placed["step"] < 0, said=_said_rank(placed)).groupby("process", as_index=False)
     first = ranges_of.agg(outside=("outside", "min"), said=("said", "min"), start_ns=("start_ns", "min"))
     return pd.Index(first.sort_values(["outside", "said", "start_ns", "process"])["process"])
+
+
+def first_rank(placed: pd.DataFrame) -> int:
+    """Number of the first rank here: above 0 where those before it are on other machines."""
+    said = _said_rank(placed)
+    return int(said.min()) if said.notna().any() else 0
+
+
+def _said_rank(placed: pd.DataFrame) -> pd.Series:
+    """The rank that each range says its process is."""
+    return placed["name"].astype(str).str.extract(ranges.SAID_RANK)["rank"].astype("Int64")
 
 
 def _with_run(name: str, frame: pd.DataFrame, run_id: str) -> pd.DataFrame:

@@ -33,9 +33,10 @@ ranges have other names, and no time is taken from it:
       modules:optimizer
         modules:optimizer/block_0/ffn   (the module that uses the parameter)
 
-Each of several processes says which it is before its first step:
+Each of several processes says which it is before its first step, and of how many: some may be on other machines.
 
     modules:rank 1
+    modules:rank 1 of 4
 """
 
 STEP = "step"
@@ -57,13 +58,17 @@ FOLLOWED = "modules:"
 FOLLOWED_STEP = f"{FOLLOWED}{STEP}"
 RANK = f"{FOLLOWED}rank "
 """Begins the name of the range in which a process says its rank."""
+SAID_RANK = rf"^{RANK}(?P<rank>\d{{1,9}})(?: of (?P<world>\d{{1,9}}))?$"
+"""Matches that name: the rank, and the number of all of them where it is said."""
 
 LOSS_MODULE = "(loss)"
 ACCUMULATION = "(gradient accumulation)"
 RECOMPUTED = "(recomputed)"
 ALL_PARAMETERS = "(all parameters)"
+FSDP = "(FSDP)"
 """What stands for a module where none launched a kernel: the loss in backward; sums of gradients where branches join;
-the parts of forward that backward computes again, before their path; and updates of many parameters at once."""
+the parts of forward that backward computes again, before their path; updates of many parameters at once; and, after
+the path of the module whose parameters they are, what FSDP gathers, copies and reduces in backward."""
 
 EMBEDDING = "embedding"
 NORM = "norm"

@@ -257,6 +257,7 @@ def run_of(script: Script, noted: dict) -> dict[str, Any]:
     trains = "train_step" if noted["optimizers"] else "forward_backward"
     return {
         "size": noted["model"],
+        "gpus": noted["world"],
         "context_length": tokens // sequences if sequences else 0,
         "batch_size": sequences,
         "mode": trains if noted["training"] else "forward",

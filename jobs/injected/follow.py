@@ -184,8 +184,8 @@ class Follower:
         if torch.cuda.is_initialized():
             torch.cuda.profiler.start()
         self.ranks.meet("in the capture")
-        if self.ranks.size > 1:  # a capture numbers processes by the system's ids
-            self.ranges.push(f"modules:rank {self.ranks.rank}")
+        if self.ranks.world > 1:  # a capture numbers processes by the system's ids
+            self.ranges.push(f"modules:rank {self.ranks.rank} of {self.ranks.world}")
             self.ranges.pop()
 
     def end_capture(self) -> None:
@@ -217,8 +217,9 @@ class Follower:
         self.unwatch_calls()
         self.facts["memory"] = self.memory
         self.write()
+        self.ranks.leave()
         if not self.plan.goes_on:
-            if self.ranks.rank == 0:
+            if self.ranks.rank == self.ranks.first:
                 print(f"profiler-job: {self.facts['seen']} steps were followed, the script ends here", file=sys.stderr)
             raise SystemExit(0)
 

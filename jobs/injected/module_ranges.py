@@ -7,7 +7,7 @@ which nodes are its own. Before backward each node gets two hooks, which open an
 Nothing here changes what is computed: hooks return None, and no tensor is kept. They cost time on the host (about
 7 ms a step for 1,300 nodes), so steps followed like this say which module, and other steps say how long.
 
-This file needs torch and nothing else of this program: it is loaded by its path into other people's scripts.
+Needs torch, the file beside it and nothing else of this program: it is loaded into other people's scripts.
 """
 
 import threading
@@ -21,6 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .fsdp import around_units, parameters_of
+
 PREFIX = "modules:"
 """Begins the names of the outermost ranges of a step in which modules are followed: its times are not to be used."""
 BACKWARD = f"{PREFIX}backward/"
@@ -30,6 +32,7 @@ LOSS = "(loss)"
 ACCUMULATION = "(gradient accumulation)"
 RECOMPUTED = "(recomputed)"
 COMPILED = " (compiled)"
+FSDP = "(FSDP)"
 ALL_PARAMETERS = "(all parameters)"
 
 
@@ -164,7 +167,8 @@ class ModuleRanges:
             handles.append(node.register_hook(self._close_node))
         self._in_backward += 1
         try:
-            yield
+            with around_units(self._call_of_unit):
+                yield
         finally:
             self._in_backward -= 1
             for handle in handles:
@@ -198,6 +202,21 @@ class ModuleRanges:
 
     def _close_node(self, inputs: Any, outputs: Any) -> None:
         self.pop()
+
+    def _call_of_unit(self, method: Callable, unit: Any, args: tuple, options: dict) -> Any:
+        """What `method(unit, *args, **options)` returns, in a range of FSDP's, below the module that all parameters of
+        the unit are of."""
+        known = []
+        for sharded, unsharded in parameters_of(unit):
+            if (path := self.paths.get(id(unsharded))) is not None:
+                known.append(path)
+                self.paths[id(sharded)] = path
+        above = common_path(known)
+        self.push(f"{BACKWARD}{above}/{FSDP}" if above else f"{BACKWARD}{FSDP}")
+        try:
+            return method(unit, *args, **options)
+        finally:
+            self.pop()
 
     # ----------------------------------------------------------------------------------------------- optimizer
 
@@ -244,6 +263,16 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, list | tuple):
             yield from (entry for entry in value if isinstance(entry, Tensor))
+
+
+def common_path(paths: Iterable[str]) -> str:
+    """The module that all of these are parts of: "" at the top."""
+    shared = []
+    for names in zip(*(path.split("/") for path in paths)):
+        if len(set(names)) > 1:
+            break
+        shared.append(names[0])
+    return "/".join(shared)
 
 
 def is_leaf(node: Any) -> bool:

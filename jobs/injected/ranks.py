@@ -2,6 +2,7 @@
 they begin it at the same step and end it at the same step.
 
 They meet by files and not by a collective: that would be one more in what is measured, and hang where one has ended.
+Those of several machines meet by the store that torch.distributed met by, each machine in a capture of its own.
 
 Loaded into other people's scripts, as `follow` is.
 """
@@ -23,11 +24,12 @@ class CannotFollow(Exception):
 
 
 class Ranks:
-    """This process, number `rank` of `size` on this machine. `folder` has a file of each with what is known of it."""
+    """This process, number `rank` of `world`; on this machine are `size` of them, from `first`. `folder` has a file of
+    each of these with what is known of it."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.rank, self.size = 0, 1
+        self.rank, self.first, self.size, self.world = 0, 0, 1, 1
         self.has_joined = self.is_refused = False
 
     def join(self) -> bool:
@@ -36,11 +38,15 @@ class Ranks:
         if self.has_joined or self.is_refused:
             return self.has_joined
         is_joined = distributed.is_available() and distributed.is_initialized()
-        world = distributed.get_world_size() if is_joined else 1
         if "LOCAL_WORLD_SIZE" in os.environ:  # of a launcher, as torchrun
             self.rank, self.size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+            self.world = distributed.get_world_size() if is_joined else self.size
+            if self.world > self.size:
+                self.first = distributed.get_rank() - self.rank
+                self.rank += self.first
         elif is_joined:
-            self.rank, self.size = distributed.get_rank(), world
+            self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+            self.world = self.size
         self.folder.mkdir(exist_ok=True)
         try:
             self.file.open("x").close()
@@ -48,11 +54,6 @@ class Ranks:
             self.is_refused = True
             return False
         self.has_joined = True
-        if world > self.size:
-            raise CannotFollow(
-                f"it has {world} processes, of which {self.size} are on this machine, and a capture is of one machine: "
-                "start as many as this machine has GPUs"
-            )
         return True
 
     @property
@@ -61,16 +62,22 @@ class Ranks:
 
     def write(self, facts: dict[str, Any]) -> None:
         draft = self.file.with_suffix(".draft")
-        draft.write_text(json.dumps(facts | {"rank": self.rank, "ranks": self.size}), encoding="utf-8")
+        draft.write_text(
+            json.dumps(facts | {"rank": self.rank, "ranks": self.size, "world": self.world}), encoding="utf-8"
+        )
         draft.replace(self.file)
 
     def meet(self, where: str) -> None:
         """Wait until all ranks are here. Raises CannotFollow where one does not come."""
-        if self.size == 1:
-            return
+        if self.size > 1:
+            self.meet_on_machine(where)
+        if self.world > self.size:
+            self.meet_on_all_machines(where)
+
+    def meet_on_machine(self, where: str) -> None:
         (self.folder / f"{where}.{self.rank}").touch()
         deadline = time.monotonic() + WAIT_S
-        missing = list(range(self.size))
+        missing = list(range(self.first, self.first + self.size))
         while missing := [rank for rank in missing if not (self.folder / f"{where}.{rank}").exists()]:
             if time.monotonic() > deadline:
                 others = ", ".join(map(str, missing))
@@ -80,3 +87,33 @@ class Ranks:
                     "all"
                 )
             time.sleep(0.001)
+
+    def meet_on_all_machines(self, where: str) -> None:
+        deadline = time.monotonic() + WAIT_S
+        have_come = self.count(where)
+        while have_come < self.world:
+            if time.monotonic() > deadline:
+                raise CannotFollow(
+                    f"rank {self.rank} waited {WAIT_S:g} s at the end of a step for the ranks of the other machines, "
+                    f"and {have_come} of {self.world} came: the others have ended, or are not profiled; start the same "
+                    "`profile` on each machine at the same time"
+                )
+            time.sleep(0.001)
+            have_come = self.count(where, 0)
+
+    def leave(self) -> None:
+        """The last that ranks do together. Rank 0 ends last: the others may meet by what is in its process."""
+        if self.world == self.size:
+            return
+        has_left = self.count("has left")
+        deadline = time.monotonic() + WAIT_S
+        while self.rank == 0 and has_left < self.world and time.monotonic() < deadline:
+            time.sleep(0.001)
+            has_left = self.count("has left", 0)
+
+    def count(self, where: str, more: int = 1) -> int:
+        """How many ranks of all machines are there, with `more` from here. Raises CannotFollow."""
+        try:
+            return distributed.distributed_c10d._get_default_store().add(f"profiler-job: {where}", more)
+        except (RuntimeError, ValueError) as error:  # torch's own errors, of a connection above all
+            raise CannotFollow(f"the ranks of the other machines are out of reach ({error})") from None

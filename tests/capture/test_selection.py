@@ -16,6 +16,7 @@ from jobs.__main__ import app
 
 from .nsys_files import Export
 from .profiles import profile
+from .real_captures import read_capture
 from .test_summary import _random_capture
 
 
@@ -231,6 +232,21 @@ def test_a_part_has_its_own_row_numbers(tmp_path):
     assert parents.max() < len(placed.ranges) and (parents[parents >= 0] != parents.index[parents >= 0]).all()
     assert len(placed.api) == len(part.api) and placed.api["range_id"].max() < len(placed.ranges)
     pd.testing.assert_series_equal(placed.ranges["start_ns"], part.ranges["start_ns"])
+
+
+def test_one_gpu_keeps_what_it_waited_for_the_others(tmp_path):
+    capture = read_capture("ddp_plain", tmp_path)
+    attribution = attribute(capture)
+    both = summarise(capture, attribution)
+    assert both.sections["communication"]["waiting_ns"].notna().all()
+    for gpu in (0, 1):
+        one = summarise(capture, attribution, selection=Selection(gpu=gpu))
+        for name in ("communication", "collectives"):
+            rows = both.sections[name]
+            rows = rows[rows["gpu"] == gpu].reset_index(drop=True)
+            pd.testing.assert_frame_equal(one.sections[name], rows)
+        facts = ("communication_ranks", "ranks_apart_ns", "no_waiting_because")
+        assert {name: one.capture[name] for name in facts} == {name: both.capture[name] for name in facts}
 
 
 def test_nothing_may_be_left_and_is_summarised(capture):

@@ -1,6 +1,10 @@
 """Ranges by module, in forward and in backward, as a log of what was opened on which thread."""
 
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -172,12 +176,83 @@ def test_a_model_that_raises_leaves_no_range_open(log, ranges):
     assert log.names() == ["Sequential", "Sequential/0"]
 
 
+FSDP_STEPS = """
+import sys, threading
+import torch
+from torch import distributed
+from torch.distributed.fsdp import fully_shard
+from torch.utils._python_dispatch import TorchDispatchMode
+from tests.injected.test_module_ranges import Log, Model, ModuleRanges, train
+
+class Launches(TorchDispatchMode):
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        (*_, name) = log.open.get(threading.get_ident()) or [""]
+        print(f"launch {distributed.get_rank()} {operation}|{name}\\n", end="", flush=True)
+        return operation(*args, **(kwargs or {}))
+
+distributed.init_process_group("gloo")
+torch.autograd.set_multithreading_enabled(False)  # the mode is of this thread
+log, model = Log(), Model()
+ranges = ModuleRanges(log.push, log.pop)
+for layer in model.layers:
+    fully_shard(layer)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), foreach=False)
+ranges.follow_calls()
+train(ranges, model)  # FSDP lays out its parameters
+optimizer.zero_grad()
+ranges.forget()
+with Launches():
+    train(ranges, model)
+assert not any(log.open.values()), "a range was not closed"
+log.ranges.clear()
+with ranges.of_optimizer((p, p.grad) for p in model.parameters()):
+    optimizer.step()
+print(f"updates {distributed.get_rank()} {sorted(set(log.names()))}\\n", end="", flush=True)
+distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.long
+def test_what_fsdp_does_in_backward_is_of_the_module_whose_parameters_it_is_for(tmp_path):
+    (tmp_path / "steps.py").write_text(FSDP_STEPS)
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "steps.py"),
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = [line.removeprefix("launch 0 ") for line in done.stdout.splitlines() if line.startswith("launch 0 ")]
+    launches = [line.split("|") for line in printed if "|modules:backward" in line and "profiler." not in line]
+    for part in ("all_gather_copy_in", "allgather", "split_with_sizes_copy", "chunk_cat", "reduce_scatter"):
+        of = [name for operation, name in launches if part in operation]
+        assert of and all(name.endswith(f"/{module_ranges.FSDP}") for name in of), (part, of)
+    assert {name for _, name in launches if name.endswith(module_ranges.FSDP)} == {
+        f"modules:backward/FSDPModel/{unit}/(FSDP)" for unit in ("layers.0", "layers.1", "head")
+    }
+    outside = {operation for operation, name in launches if name == "modules:backward"}
+    assert outside == {"aten.ones_like.default", "aten.add.Tensor"}, "the loss's gradient, and where branches join"
+    updates = next(line for line in done.stdout.splitlines() if line.startswith("updates 0 "))
+    assert "FSDPModel/layers.1/down" in updates and module_ranges.ALL_PARAMETERS not in updates
+
+
+@pytest.mark.parametrize(
+    "paths, shared",
+    [(["a/b/c", "a/b/d"], "a/b"), (["a/b", "a/bc"], "a"), (["a"], "a"), (["a", "b"], ""), ([], "")],
+)
+def test_several_modules_are_parts_of_one(paths, shared):
+    assert module_ranges.common_path(paths) == shared
+
+
 def test_names_are_those_that_the_analysis_looks_for():
     assert module_ranges.PREFIX == ranges_of_contract.FOLLOWED
     assert {module_ranges.BACKWARD, module_ranges.OPTIMIZER} == {
         f"{ranges_of_contract.FOLLOWED}{phase}/" for phase in ("backward", "optimizer")
     }
-    for name in ("ACCUMULATION", "RECOMPUTED", "ALL_PARAMETERS"):
+    for name in ("ACCUMULATION", "RECOMPUTED", "ALL_PARAMETERS", "FSDP"):
         assert getattr(module_ranges, name) == getattr(ranges_of_contract, name)
     assert module_ranges.LOSS == ranges_of_contract.LOSS_MODULE
 

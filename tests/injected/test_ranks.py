@@ -4,6 +4,7 @@ import json
 import threading
 
 import pytest
+from torch import distributed
 
 from jobs.injected import ranks
 from jobs.injected.ranks import CannotFollow, Ranks
@@ -41,7 +42,12 @@ def test_a_rank_is_known_from_its_launcher_or_its_process_group(process, named, 
     assert one.join() and one.join()
     assert (one.rank, one.size) == expected
     one.write({"seen": 1})
-    assert json.loads(one.file.read_text()) == {"seen": 1, "rank": expected[0], "ranks": expected[1]}
+    assert json.loads(one.file.read_text()) == {
+        "seen": 1,
+        "rank": expected[0],
+        "ranks": expected[1],
+        "world": expected[1],
+    }
 
 
 def test_only_the_first_process_of_a_rank_is_followed(process):
@@ -50,9 +56,68 @@ def test_only_the_first_process_of_a_rank_is_followed(process):
     assert process(rank=1, size=2).join()
 
 
-def test_ranks_of_several_machines_are_refused(process):
-    with pytest.raises(CannotFollow, match="16 processes, of which 8 are on this machine"):
-        process(rank=0, size=8, world=16).join()
+@pytest.fixture
+def machines(process, monkeypatch, tmp_path):
+    """Makes rank `number` of two machines with two each, which met by one store."""
+    store = distributed.HashStore()
+    monkeypatch.setattr(distributed.distributed_c10d, "_get_default_store", lambda: store)
+
+    def start(number: int) -> Ranks:
+        made = process(rank=number % 2, size=2, world=4)
+        monkeypatch.setattr(ranks.distributed, "get_rank", lambda: number)
+        made.folder = tmp_path / f"followed on {number // 2}"
+        assert made.join()
+        return made
+
+    return start
+
+
+def test_ranks_of_several_machines_have_numbers_of_their_own_on_each(machines):
+    made = [machines(number) for number in range(4)]
+    assert [(one.rank, one.first, one.size, one.world) for one in made] == [
+        (0, 0, 2, 4),
+        (1, 0, 2, 4),
+        (2, 2, 2, 4),
+        (3, 2, 2, 4),
+    ]
+    assert len({one.file for one in made}) == 4
+
+
+def test_ranks_of_several_machines_wait_for_one_another(machines):
+    *early, last = [machines(number) for number in range(4)]
+    came: list[int] = []
+
+    def meet(one: Ranks) -> None:
+        one.meet("here")
+        came.append(one.rank)
+        one.leave()
+        came.append(one.rank)
+
+    waiting = [threading.Thread(target=meet, args=(one,)) for one in early]
+    for thread in waiting:
+        thread.start()
+    waiting[0].join(0.05)
+    assert not came
+    meet(last)
+    for thread in waiting:
+        thread.join()
+    assert sorted(came) == [0, 0, 1, 1, 2, 2, 3, 3] and came[-1] == 0, "rank 0 may hold the store of the others"
+
+
+def test_where_another_machine_is_not_profiled_that_is_said(machines, monkeypatch):
+    monkeypatch.setattr(ranks, "WAIT_S", 0.0)
+    one = machines(0)
+    one.size = 1
+    with pytest.raises(CannotFollow, match="and 1 of 4 came: the others have ended, or are not profiled"):
+        one.meet("here")
+    unreachable = RuntimeError("Broken pipe")
+    monkeypatch.setattr(distributed.distributed_c10d, "_get_default_store", lambda: raised(unreachable))
+    with pytest.raises(CannotFollow, match=r"out of reach \(Broken pipe\)"):
+        one.meet("there")
+
+
+def raised(error: Exception):
+    raise error
 
 
 def test_ranks_wait_for_one_another(process):

@@ -17,8 +17,10 @@ from typer.testing import CliRunner
 from analysis.recording import store
 from jobs.__main__ import app
 from jobs.executor import script
+from jobs.executor.nodes import node_of
 from jobs.follow_up import StepFailed
 from jobs.profile import default_name
+from jobs.worker.ranks import free_port
 from tests.jobs.conftest import ROOT
 from tests.waiting import HANGS_S, has_ended
 
@@ -222,6 +224,7 @@ def test_outside_a_checkout_it_ends_with_the_summary_and_says_where_a_site_is_bu
 
 def test_a_report_that_cannot_be_made_says_how_to_make_it_later(tmp_path, monkeypatch):
     noted = {"steps": [{"host_ns": 1}], "captured_ns": [1], "followed_ns": [1], "exit_code": 0}
+    noted |= {"rank": 0, "ranks": 1, "world": 1}
     monkeypatch.setattr("jobs.profile.measure", lambda followed, results: (results / followed.name, noted))
     monkeypatch.setattr("jobs.profile.ingest", lambda *_: (_ for _ in ()).throw(StepFailed("no space")))
     done = CliRunner().invoke(app, ["profile", "--results", str(tmp_path / "re sults"), "--", "python", "train.py"])
@@ -497,6 +500,28 @@ def test_two_ranks_end_with_a_recording_of_both(profile, tmp_path, monkeypatch):
 
 
 @pytest.mark.long
+def test_each_of_two_machines_ends_with_a_recording_of_its_own_ranks(profile, tmp_path, monkeypatch):
+    """Both are this one, with a rank each: the same command but for the number of the machine."""
+    rendezvous = ("--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()))
+    started = []
+    for node in range(2):
+        monkeypatch.setenv("FAKE_NSYS_RANK", f"{node} of 2")
+        launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "1", *rendezvous, "--node-rank", str(node))
+        started.append(profile(ddp(), "--skip", "3", "--steps", "3", launcher=launcher))
+    for node, process in enumerate(started):
+        printed, code = ended(process)
+        assert code == 0, printed
+        said = " ".join(printed.split())
+        assert f"rank {node} of 2 measured: the other machines have recordings of their own" in said
+        recording = store.load(tmp_path / "results" / "recordings" / f"train-node-{node}")
+        assert recording.runs["gpus"].tolist() == [2]
+        for table in (recording.steps, recording.kernels, recording.ranges):
+            assert set(table["rank"]) == {node}
+        page = (tmp_path / "results" / f"site-node-{node}" / "index.html").read_text()
+        assert f"Of a run of 2 ranks this is one machine's part: rank {node}." in page.replace("’", "'")
+
+
+@pytest.mark.long
 def test_a_capture_that_lacks_a_rank_is_refused(profile):
     printed, code = ended(profile(ddp(), "--skip", "3", "--steps", "3", launcher=TORCHRUN))
     assert code == 1
@@ -588,6 +613,30 @@ def test_nsys_is_needed(tmp_path, monkeypatch):
         text=True,
     )
     assert done.returncode == 69 and "nsys is not on PATH" in done.stderr
+
+
+SLURM = {"SLURM_NODEID": "3", "SLURM_NNODES": "4"}
+
+
+@pytest.mark.parametrize(
+    "command, environment, node",
+    [
+        ("torchrun --nnodes 2 --node-rank 1 train.py", {}, 1),
+        ("torchrun --nnodes=1:4 --node_rank=0 train.py", {}, 0),
+        ("accelerate launch --num_machines 2 --machine_rank 1 train.py", {}, 1),
+        ("torchrun --nnodes 4 --rdzv-backend c10d train.py", SLURM, 3),
+        ("torchrun --nnodes 2 train.py", {"SKYPILOT_NODE_RANK": "1"}, 1),
+        ("torchrun train.py", SLURM, None),
+        ("torchrun train.py", {"PET_NODE_RANK": "1", "PET_NNODES": "2"}, 1),
+        ("torchrun --nnodes 1 train.py", SLURM, None),
+        ("torchrun --nnodes 2 train.py", {}, None),
+        ("torchrun train.py", {"PET_NNODES": "1", "PET_NODE_RANK": "0"}, None),
+        ("torchrun --node-rank here --nnodes 2 train.py", {}, None),
+        ("python train.py", {}, None),
+    ],
+)
+def test_which_of_several_machines_this_is_comes_from_the_launcher_or_the_engine(command, environment, node):
+    assert node_of(command.split(), environment) == node
 
 
 @pytest.mark.parametrize(

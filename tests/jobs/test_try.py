@@ -174,6 +174,13 @@ def test_a_set_is_named_alike_in_whatever_order_it_is_given():
     assert parse_sets(["fused_adamw,bf16", "bf16,fused_adamw"]) == [("bf16", "fused_adamw")]
 
 
+def test_a_script_of_several_machines_is_not_tried(tried, monkeypatch):
+    for name, value in {"PET_NNODES": "2", "PET_NODE_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    done = tried("--change", "tf32")
+    assert done.code == 2 and not done.order and "on this machine alone" in " ".join(done.output.split())
+
+
 def test_results_of_a_sweep_are_not_replaced_by_those_of_a_change(tried, tmp_path):
     (tmp_path / "results" / "train-tf32").mkdir(parents=True)
     (tmp_path / "results" / "train-tf32" / "sweep.json").write_text("{}")
