@@ -37,7 +37,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows in reading order. All columns of `rows` go to the CSV, unrounded; `columns` are those that a page shows."""
+    """Rows in reading order. All columns of `rows` go to the CSV; `columns` are those that a page shows."""
 
     key: str
     title: str

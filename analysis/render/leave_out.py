@@ -1,9 +1,21 @@
 """A hook of MkDocs: what the theme brings and no reader of the site loads."""
 
+import re
 import shutil
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
+
+KEPT = re.compile(r"(<(pre|textarea|script|style)\b.*?</\2>)", re.DOTALL)
+"""Elements in which an indentation or an empty line is content."""
+INDENTATION = re.compile(r"\s*\n\s*")
+
+
+def on_post_page(output: str, **_: object) -> str:
+    """Indentation and empty lines of the theme's templates, which no browser shows: 1.6 kB of each page."""
+    parts = KEPT.split(output)  # text, element, its name, text ...
+    parts[::3] = [INDENTATION.sub("\n", text) for text in parts[::3]]
+    return "".join(part for at, part in enumerate(parts) if at % 3 < 2)
 
 
 def on_post_build(config: MkDocsConfig) -> None:

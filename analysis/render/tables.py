@@ -1,4 +1,4 @@
-"""Tables as HTML and as CSV. The HTML rounds, the CSV does not."""
+"""Tables as HTML and as CSV. The HTML rounds to what it shows, the CSV to more digits than any clock has."""
 
 import csv
 import io
@@ -31,6 +31,9 @@ UNIT = {
     "seconds": "s",
 }
 NOT_IN_MAP = Markup('<td class="why">not measured</td>')
+DIGITS = 9
+"""Of a value in CSV files, at least, and all before the point: a computed mean or share has no more, the rest is what
+floating point leaves behind, and was 1 MB of a site."""
 CSV_UNIT = {
     "ms": "ns",
     "us": "ns",
@@ -66,7 +69,8 @@ def csv_heading(key: str, kind: str) -> str:
 
 
 def to_csv(rows: pd.DataFrame, columns: tuple[Column, ...] = ()) -> str:
-    """All rows and columns, unrounded; text that a spreadsheet would run as a formula gets a leading apostrophe.
+    """All rows and columns, whole numbers as they are and others to `DIGITS`; text that a spreadsheet would run as a
+    formula gets a leading apostrophe.
     `columns` are those that the page shows, of which the units are known."""
     kinds = {key: column.kind for column in columns for key in (column.lower, column.upper, column.key)}
     out = io.StringIO()
@@ -83,7 +87,15 @@ def _csv_cell(value: object) -> object:
         return f"'{clean}" if clean.startswith(FORMULA) else clean
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return ""
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+    return _to_digits(value) if isinstance(value, float) else value
+
+
+def _to_digits(value: float) -> float | int:
+    """`value` to `DIGITS` significant digits, those before the point all kept; an int where it is whole."""
+    if not math.isfinite(value) or abs(value) >= 2**53:
+        return value
+    rounded = float(f"{value:.{max(DIGITS, len(str(int(abs(value)))))}g}")
+    return int(rounded) if rounded.is_integer() else rounded
 
 
 def to_html(
@@ -337,8 +349,8 @@ def _case_word(column: Column, row: dict) -> str:
 
 
 def _raw(value: float, shown: str) -> Markup:
-    """The unrounded value as an attribute, which also marks the cell as a number; empty where it reads as shown."""
-    exact = repr(float(value)) if isinstance(value, float) and not float(value).is_integer() else str(int(value))
+    """The value as in CSV files, as an attribute, which also marks the cell as a number; empty where it reads so."""
+    exact = str(_to_digits(float(value)) if isinstance(value, float) else int(value))
     return Markup(" data-v") if exact == shown else Markup(' data-v="{}"').format(exact)
 
 

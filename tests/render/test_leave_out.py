@@ -1,0 +1,15 @@
+"""What the theme brings and no reader needs is left out."""
+
+from analysis.render.leave_out import on_post_page
+
+
+def test_indentation_goes_except_where_it_is_content():
+    page = (
+        "<div>\n    <p>a\n  b</p>\n\n\n  <pre><code>x:\n    y\n\n    z</code></pre>\n  <script>\n  1\n</script>\n</div>"
+    )
+    kept = "<div>\n<p>a\nb</p>\n<pre><code>x:\n    y\n\n    z</code></pre>\n<script>\n  1\n</script>\n</div>"
+    assert on_post_page(page) == kept
+
+
+def test_words_on_two_lines_stay_two_words_and_one_line_stays_as_it_is():
+    assert on_post_page("<b>a</b> \n\n  <i>b</i>  c") == "<b>a</b>\n<i>b</i>  c"
