@@ -329,16 +329,18 @@ class _Page:
             key,
             self._runs_of(chart.options, rows),
             text.escape(chart.title),
-            tables.to_take_along(f"chart-{key}", self._csv(f"chart-{key}", chart.rows, ()), self.root, svg=True),
+            tables.to_take_along(f"chart-{key}", self._csv(f"chart-{key}", chart.rows, ()), self.root),
             self._legend(chart),
             Markup("\n").join(drawings),
         )
 
     def _runs_of(self, options: Mapping[str, Any], rows: pd.DataFrame) -> Markup:
         """An attribute with the pages of the runs by the labels of their marks, where each label is one run."""
-        if "run_id" not in rows or "by" not in options:
+        if "run_id" not in rows or not {"by", "panel"} & {*options}:
             return Markup("")
-        names = [*options["by"], *filter(None, [options.get("row")])]
+        names = (
+            [*options["by"], *filter(None, [options.get("row")])] if "by" in options else [options["panel"], "series"]
+        )
         of = pd.DataFrame({"label": charts.case_label(rows, names), "run_id": rows["run_id"].astype(str)})
         of = of.drop_duplicates().drop_duplicates("label", keep=False)
         pages = {label: self.site.run_links.get(run, "") for label, run in of.itertuples(index=False)}

@@ -146,13 +146,13 @@ def _filter(title: Markup) -> Markup:
     return Markup('<input type="search" class="script" placeholder="Filter rows" aria-label="Filter {}">').format(title)
 
 
-def to_take_along(anchor: str, csv_link: str, root: str, svg: bool = False) -> Markup:
-    """What a reader may take of a figure: its rows, its drawing where that is an SVG, its address, how to cite it."""
-    drawing = Markup('<button type="button" class="script" data-svg>SVG</button>') if svg else Markup("")
+def to_take_along(anchor: str, csv_link: str, root: str) -> Markup:
+    """What a reader may take of a figure: its rows, its drawing, its address, how to cite it."""
     return Markup(
-        '<span class="take"><a class="csv" href="{}" download>CSV</a>{}<a class="csv" href="#{}">link</a>'
+        '<span class="take"><a class="csv" href="{}" download>CSV</a>'
+        '<button type="button" class="script" data-svg>SVG</button><a class="csv" href="#{}">link</a>'
         '<a class="csv" href="{}cite.html">cite</a></span>'
-    ).format(csv_link, drawing, anchor, Markup(root))
+    ).format(csv_link, anchor, Markup(root))
 
 
 def heat_html(table: Table, csv_link: str, links: Mapping[str, str], root: str) -> Markup:

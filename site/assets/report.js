@@ -99,10 +99,59 @@
     save(text + "\n", "text/csv", `${name}.csv`);
   };
 
+  // A figure that is a table, as a drawing: its coloured boxes, and its words line by line, where the page has them.
+  const boxes = (figure) => {
+    const space = "http://www.w3.org/2000/svg";
+    const svg = document.createElementNS(space, "svg");
+    const frame = figure.getBoundingClientRect();
+    const add = (name, set, words = "") => {
+      const part = document.createElementNS(space, name);
+      for (const [key, value] of Object.entries(set)) part.setAttribute(key, value);
+      part.textContent = words;
+      svg.append(part);
+    };
+    const at = (box) => ({ x: (box.left - frame.left).toFixed(1), y: (box.top - frame.top).toFixed(1) });
+    const shown = [...figure.querySelectorAll("*")].filter((one) => !one.closest(".take, .choices, .read") && one.getClientRects().length);
+    for (const one of shown) {
+      const box = one.getBoundingClientRect();
+      const { backgroundColor: fill } = getComputedStyle(one);
+      if (box.width && fill !== "rgba(0, 0, 0, 0)") {
+        add("rect", { ...at(box), width: box.width.toFixed(1), height: box.height.toFixed(1), fill });
+      }
+      const { backgroundColor: mark, width, height, display } = getComputedStyle(one, "::before");
+      if (one.matches(".family") && display !== "none" && mark !== "rgba(0, 0, 0, 0)") {
+        const middle = { left: box.left, top: box.top + (box.height - parseFloat(height)) / 2 };
+        add("rect", { ...at(middle), width: parseFloat(width), height: parseFloat(height), fill: mark });
+      }
+    }
+    for (const one of shown) {
+      const { color: fill, fontSize, fontWeight } = getComputedStyle(one);
+      for (const node of [...one.childNodes].filter((child) => child.nodeType === Node.TEXT_NODE)) {
+        const lines = new Map();
+        for (const word of node.data.matchAll(/\S+/g)) {
+          const range = document.createRange();
+          range.setStart(node, word.index);
+          range.setEnd(node, word.index + word[0].length);
+          const box = range.getBoundingClientRect();
+          const line = lines.get(box.top) ?? { box, words: [] };
+          lines.set(box.top, line);
+          line.words.push(word[0]);
+        }
+        for (const { box, words } of lines.values()) {
+          const { x, y } = at({ left: box.left, top: box.top + box.height / 2 });
+          const set = { x, y, fill, "font-size": fontSize, "font-weight": fontWeight, "dominant-baseline": "central" };
+          add("text", set, words.join(" "));
+        }
+      }
+    }
+    svg.setAttribute("viewBox", `0 0 ${frame.width.toFixed(0)} ${frame.height.toFixed(0)}`);
+    return svg;
+  };
+
   // The drawing that is shown, as a file of its own: the colours of the page are variables, which it would not have.
   const drawing = (figure) => {
-    const shown = [...figure.querySelectorAll("svg")].find((svg) => svg.getClientRects().length);
-    const style = getComputedStyle(shown);
+    const shown = [...figure.querySelectorAll("svg")].find((svg) => svg.getClientRects().length) ?? boxes(figure);
+    const style = getComputedStyle(figure);
     const background = style.getPropertyValue("--md-default-bg-color");
     return new XMLSerializer().serializeToString(shown)
       .replaceAll(/var\((--[\w-]+)\)/g, (_, name) => style.getPropertyValue(name).trim())

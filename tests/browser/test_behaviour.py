@@ -179,6 +179,23 @@ def test_a_figure_can_be_taken_along(page, address):
     page.wait_for_url("**/cite.html")
 
 
+@pytest.mark.parametrize("path, figure", [("index.html", "#chart-step"), ("report/bounds.html", ".regimes")])
+def test_a_figure_that_is_a_table_is_a_drawing_to_take_along_too(page, address, path, figure):
+    page.goto(f"{address}{path}")
+    shown = page.locator(f"figure{figure}").first
+    if figure == "#chart-step":
+        shown.get_by_text("FP32", exact=True).last.click()  # what is drawn is what was chosen
+    with page.expect_download() as caught:
+        shown.get_by_role("button", name="SVG").click()
+    drawing = ElementTree.fromstring(caught.value.path().read_text(encoding="utf-8"))
+    words = " ".join(part.text for part in drawing.iter("{http://www.w3.org/2000/svg}text"))
+    assert " ".join(shown.locator(".title").inner_text().split()) in words
+    for row in shown.locator("tbody th").all_inner_texts():
+        assert row in words
+    colours = {part.get("fill") for part in drawing.iter("{http://www.w3.org/2000/svg}rect")}
+    assert len(colours) > 2 and not any("var(" in colour for colour in colours)
+
+
 def buttons(page) -> list[str]:
     """The tables outside the rows of findings that offer their rows."""
     script = "(all) => all.filter((one) => one.querySelector('[data-csv]')).map((one) => `#${one.id}`)"
