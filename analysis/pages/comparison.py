@@ -17,7 +17,7 @@ from analysis.comparison.verdict import METRICS, Comparison, Judgement, Metric, 
 from analysis.comparison.waterfall import MANY, Cause, Waterfall
 from analysis.metrics.differences import Bands
 from analysis.metrics.kernel_time import OUTSIDE
-from analysis.pages.facts import noise_of
+from analysis.pages.facts import noise_of, ratios_of
 from analysis.show.values import printable
 
 SLUG = "comparison"
@@ -197,7 +197,9 @@ def _ratios(pairs: list[Pair]) -> Chart:
     ]
     options = {"order": [METRICS["kernel"], METRICS["step"]], "by": ["runs"], "value": "value"}
     rows_of = pd.DataFrame(rows, columns=["runs", "clock", "value"])
-    return Chart("ratios", "dumbbell", "B against A", rows_of, options=options | {"unit": "B ÷ A (log scale)"})
+    steps = rows_of.loc[rows_of["clock"] == METRICS["step"], "value"]
+    title = f"A step of B takes {ratios_of(steps)} as long as the same step of A" if len(steps) else "B against A"
+    return Chart("ratios", "dumbbell", title, rows_of, options=options | {"unit": "B ÷ A (log scale)"})
 
 
 def _alone(comparison: Comparison) -> Table:

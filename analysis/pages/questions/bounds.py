@@ -12,7 +12,7 @@ from analysis.metrics import kernel_time, regimes, roofline, run_grid, waiting
 from analysis.metrics.differences import Band, Bands
 from analysis.metrics.roofline import ATTENTION, COMPUTE, LAUNCHES, LINEAR, MEMORY, OTHER, SOFTMAX
 from analysis.pages.columns import case_headings, spread_column
-from analysis.pages.facts import calibrated_on, extremes, highest, noise_of, out_of, percent_of, span
+from analysis.pages.facts import calibrated_on, extremes, highest, noise_of, out_of, percent_of, ratios_of, span
 from jobs.contract import modes, ranges
 from jobs.contract.studies import BF16
 
@@ -250,11 +250,15 @@ def _charts(frames: Frames, peaks: Mapping[str, float]) -> list[Chart]:
         Chart(
             "ratio",
             "dumbbell",
-            "Backward against forward",
+            _title_of_ratio(known["kernel_ratio"]),
             long.assign(clock=long["clock"].map(clocks)).dropna(subset="value"),
             options={"order": list(clocks.values()), "by": frames.by, "unit": "backward ÷ forward", "value": "value"},
         ),
     ]
+
+
+def _title_of_ratio(ratios: pd.Series) -> str:
+    return f"Kernels take {ratios_of(ratios)} as long in backward as in forward" if len(ratios) else "Not measured"
 
 
 def _title_of_roofline(points: pd.DataFrame) -> str:

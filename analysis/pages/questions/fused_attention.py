@@ -344,20 +344,36 @@ def _charts(frames: Frames) -> list[Chart]:
     where = _named(frames.reference, keys[2:])
     return [
         _lines("time", _title_of_times(drawn, where), drawn, "busy_ns", "ms"),
-        _lines("peak", f"Peak allocated memory of a training step{where}", drawn, "peak_memory_bytes", "GiB"),
+        _lines("peak", _title_of_peaks(drawn, where), drawn, "peak_memory_bytes", "GiB"),
     ]
 
 
 def _title_of_times(drawn: pd.DataFrame, where: str) -> str:
     """What fused attention gives at the longest context at which eager attention finished, too."""
-    busy = drawn.dropna(subset=["busy_ns"]).pivot_table(index="context_length", columns="attention", values="busy_ns")
-    both = busy.dropna(subset=["naive"]).dropna(how="all", axis=1) if "naive" in busy else busy.head(0)
-    if not len(both) or both.shape[1] < 2:
+    context, eager, fused = _at_longest(drawn, "busy_ns")
+    if not context:
         return f"GPU busy time of a training step{where}"
+    gain = f"{eager / fused:.3g} times as fast"
+    return f"At {context:,} tokens the GPU does a training step {gain} with fused attention{where}"
+
+
+def _title_of_peaks(drawn: pd.DataFrame, where: str) -> str:
+    context, eager, fused = _at_longest(drawn, "peak_memory_bytes")
+    if not context:
+        return f"Peak allocated memory of a training step{where}"
+    part = f"{fused / eager:.0%}"
+    return f"At {context:,} tokens a training step with fused attention allocates {part} of the peak of eager{where}"
+
+
+def _at_longest(drawn: pd.DataFrame, value: str) -> tuple[int, float, float]:
+    """The longest context at which eager attention finished, `value` there with it, and the least with a fused
+    backend; the context is 0 where no such pair was measured."""
+    known = drawn.dropna(subset=[value]).pivot_table(index="context_length", columns="attention", values=value)
+    both = known.dropna(subset=["naive"]).dropna(how="all", axis=1) if "naive" in known else known.head(0)
+    if not len(both) or both.shape[1] < 2:
+        return 0, float("nan"), float("nan")
     last = both.iloc[-1]
-    least = last.drop("naive").min()
-    gain = f"{last['naive'] / least:.3g} times as fast"
-    return f"At {last.name:,} tokens the GPU does a training step {gain} with fused attention{where}"
+    return int(both.index[-1]), last["naive"], last.drop("naive").min()
 
 
 def _lines(key: str, title: str, table: pd.DataFrame, value: str, unit: str) -> Chart:

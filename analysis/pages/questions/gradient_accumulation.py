@@ -10,7 +10,7 @@ from analysis.metrics import differences, run_grid, timing, waiting
 from analysis.metrics import telemetry as machine
 from analysis.metrics.differences import Bands
 from analysis.pages.columns import band_column, case_headings, spread_column
-from analysis.pages.facts import extremes, many, noise_of, out_of, span
+from analysis.pages.facts import extremes, many, noise_of, out_of, percent_of, span
 from analysis.pages.telemetry import rounded
 from jobs.contract import ranges
 from jobs.contract.axes import default_of
@@ -208,4 +208,6 @@ def _charts(frames: Frames) -> list[Chart]:
         "by": ["size", "context_length", AXIS],
         "unit": "% of the whole batch",
     }
-    return [Chart("ratios", "grouped_bars", "A step in micro-batches against the whole batch", rows, options=options)]
+    step, memory = (percent_of(cut[f"{of}_ratio"].dropna()) for of in ("step", "memory"))
+    title = f"In micro-batches a step takes {step} of the time of the whole batch, and {memory} of its peak allocated"
+    return [Chart("ratios", "grouped_bars", title if len(cut) else "Not measured", rows, options=options)]

@@ -152,17 +152,23 @@ _INTERVAL = ("of_processes_ns", "of_processes_low_ns", "of_processes_high_ns", "
 def _charts(frames: Frames) -> list[Chart]:
     options = {"order": frames.order, "row": "precision"}
     longest = frames.families.merge(_longest(frames.training)[CASE], on=CASE)
-    title = "What every training step is spent on"
+    title = _title_of(frames.families)
     return [
         Chart("families", "stacked_shares", title, frames.families, options={"by": CASE, **options}),
-        Chart("longest", "stacked_times", _title_of_longest(longest), longest, options={"by": CASE, **options}),
+        Chart(
+            "longest",
+            "stacked_times",
+            f"At the longest context {_title_of(longest)}",
+            longest,
+            options={"by": CASE, **options},
+        ),
     ]
 
 
-def _title_of_longest(families: pd.DataFrame) -> str:
+def _title_of(families: pd.DataFrame) -> str:
     of_side = families[families["family"] == GEMM].groupby("precision")["share"]
     parts = [f"{percent_of(of_side.get_group(name))} in {name}" for name in SIDES.values() if name in of_side.groups]
-    return f"At the longest context GEMMs take {' and '.join(parts) or 'nothing'} of a training step's kernel time"
+    return f"GEMMs take {' and '.join(parts) or 'nothing'} of a training step's kernel time"
 
 
 # ---------------------------------------------------------------- frames

@@ -11,7 +11,7 @@ from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, a
 from analysis.metrics import differences, kernel_time, ranks, run_grid, timing, waiting
 from analysis.metrics.differences import Bands
 from analysis.pages.columns import band_column, case_headings, spread_column
-from analysis.pages.facts import calibrated_on, extremes, highest, many, noise_of, out_of, ratios_of, span
+from analysis.pages.facts import calibrated_on, extremes, highest, many, noise_of, out_of, percent_of, ratios_of, span
 from analysis.reference import flops
 from jobs.contract import ranges
 from jobs.contract.axes import Optimizer, name_of_value
@@ -367,11 +367,17 @@ def _charts(frames: Frames) -> list[Chart]:
         Chart(
             "rates",
             "grouped_bars",
-            "Rate at which the optimizer's kernels move bytes",
+            _title_of_rates(rates),
             rates,
             options={**options, "unit": "% of the rate of a copy", "zero": False},
         ),
     ]
+
+
+def _title_of_rates(rates: pd.DataFrame) -> str:
+    known = [(label, rates.loc[rates["clock"] == label, "share"]) for label in LABELS.values()]
+    parts = [f"{label} {percent_of(shares)}" for label, shares in known if len(shares)]
+    return f"Kernels of the optimizer reach of the rate of a copy: {', '.join(parts)}" if parts else "Not measured"
 
 
 def _title_of_times(measured: pd.DataFrame) -> str:

@@ -19,7 +19,7 @@ from analysis.metrics.precisions import (
     UNCHANGED,
 )
 from analysis.pages.columns import band_column, case_headings, spread_column
-from analysis.pages.facts import calibrated_on, highest, many, noise_of, out_of, percent_of, span
+from analysis.pages.facts import calibrated_on, highest, many, noise_of, out_of, percent_of, ratios_of, span
 from analysis.reference import element_types, kernel_families
 from jobs.contract import ranges
 
@@ -451,6 +451,12 @@ def _use_tables(frames: Frames) -> list[Table]:
     ]
 
 
+def _title_of_speedups(lower: pd.DataFrame) -> str:
+    known = lower.dropna(subset="step_speedup").groupby("precision", sort=False)["step_speedup"]
+    parts = [f"{ratios_of(of)} as fast in {str(name).upper()}" for name, of in known if len(of)]
+    return f"A training step is {' and '.join(parts)} as in FP32" if parts else "Speed-up over FP32"
+
+
 def _charts(frames: Frames) -> list[Chart]:
     by = ["size", "precision"]
     parts = {f"{part}_speedup": label for part, label in PARTS.items()}
@@ -461,7 +467,7 @@ def _charts(frames: Frames) -> list[Chart]:
         Chart(
             "speedup",
             "dumbbell",
-            "Speed-up over FP32: the step, and its kernels",
+            _title_of_speedups(frames.lower),
             speedups,
             options={
                 "order": list(PARTS.values()),

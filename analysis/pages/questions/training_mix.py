@@ -140,16 +140,24 @@ def _tables(frames: Frames) -> list[Table]:
 
 
 def _charts(frames: Frames) -> list[Chart]:
+    pooled = _pooled(_measured(frames.phases))
     return [
         _slopes(frames),
         Chart(
             "phases",
             "stacked_shares",
-            "Phase by phase",
-            _pooled(_measured(frames.phases)),
+            _title_of_phases(pooled),
+            pooled,
             options={"by": ["phase"], "order": frames.order},
         ),
     ]
+
+
+def _title_of_phases(pooled: pd.DataFrame) -> str:
+    """The family that leads each phase, and its part of the phase in all cases together."""
+    leading = pooled.loc[pooled.groupby("phase", sort=False)["share"].idxmax()]
+    parts = [f"{of.phase} {of.family} {of.share:.0%}" for of in leading.itertuples()]
+    return f"What leads each phase: {', '.join(parts)}" if parts else "Not measured"
 
 
 def _slopes(frames: Frames) -> Chart:
