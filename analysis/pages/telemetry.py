@@ -5,7 +5,7 @@ from datetime import date
 
 import pandas as pd
 
-from analysis.answer import Answer, Claim, Column, Table, assemble
+from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
 from analysis.metrics import run_grid
 from analysis.metrics import telemetry as machine
 from analysis.pages.columns import case_headings
@@ -50,7 +50,9 @@ def answer(
     beside = machine.slow_against_other_hosts(steps, processes, telemetry)
     beside = beside[beside["run_id"].isin(finished)].reset_index(drop=True)
     named = rows[["run_id", *cases, "mode"]]
-    return assemble(facts, _claims(rows, read, beside.merge(named, on="run_id")), _tables(rows, cases, facts), [])
+    return assemble(
+        facts, _claims(rows, read, beside.merge(named, on="run_id")), _tables(rows, cases, facts), _charts(rows, cases)
+    )
 
 
 def rounded(rows: pd.DataFrame) -> pd.DataFrame:
@@ -101,6 +103,18 @@ def _of_clocks(claimed: pd.DataFrame, rows: pd.DataFrame) -> dict:
 
 def _ends(rows: pd.DataFrame) -> dict:
     return {"low": rows.iloc[0].to_dict(), "high": rows.iloc[-1].to_dict()}
+
+
+def _charts(rows: pd.DataFrame, cases: list[str]) -> list[Chart]:
+    """What 1,000 tokens take in each case, by mode."""
+    known = rows.dropna(subset=["joules_per_1k"]).assign(clock=lambda rows: rows["mode"].astype(str))
+    modes = list(dict.fromkeys(known["clock"]))
+    title = "Energy of 1,000 tokens"
+    if len(known) > 1:
+        least, most = (f"{joules:,.3g}" for joules in (known["joules_per_1k"].min(), known["joules_per_1k"].max()))
+        title = f"1,000 tokens take {least} to {most} J"
+    options = {"order": modes, "by": cases, "value": "joules_per_1k", "unit": "J (log scale)", "sign": " J"}
+    return [Chart("energy", "dumbbell", title, known, options=options)]
 
 
 def _tables(rows: pd.DataFrame, cases: list[str], facts: dict) -> list[Table]:

@@ -84,13 +84,14 @@ def dumbbell(
     value="time_ns",
     unit="ms (log scale)",
     log=True,
+    sign="×",
 ) -> alt.LayerChart:
     """One line per case with a dot per `clock`, on a logarithmic axis, or a linear one that need not start at zero. A
-    `value` in ns is drawn in ms."""
+    `value` in ns is drawn in ms; any other is read out with its `sign`."""
     data = pd.DataFrame({"label": case_label(rows, by), "clock": rows["clock"]})
     nanoseconds = value.endswith("_ns")
     data["value"] = rows[value] / 1e6 if nanoseconds else rows[value]
-    number = [f"{v:,.3g} ms" if nanoseconds else f"{v:,.3g}×" for v in data["value"]]
+    number = [f"{v:,.3g} ms" if nanoseconds else f"{v:,.3g}{sign}" for v in data["value"]]
     data["title"] = [
         f"{label}, {clock}: {text}" for label, clock, text in zip(data["label"], data["clock"], number, strict=True)
     ]
