@@ -240,7 +240,7 @@ def _claims(frames: Frames) -> list[Claim]:
     of_rung = {name: above[above["rung"] == name] for name in (EAGER, COMPILED, GRAPHS, TO_64)}
     tested = above[above["predicted_ns"].notna()]
     return [
-        Claim("together", _top(frames.shown), facts=extremes("speedup")),
+        Claim("together", _top(frames.shown), facts=_together),
         Claim(
             "short", top[top["speedup"] < SMALL_GAIN], _are_host_limited, facts=out_of(top, extremes("context_length"))
         ),
@@ -341,6 +341,11 @@ def _charts(frames: Frames) -> list[Chart]:
 
 
 # ---------------------------------------------------------------- facts of claims
+
+
+def _together(rows: pd.DataFrame) -> dict:
+    """The speed-ups, and in how many of the steps torch.compile is among the changes."""
+    return extremes("speedup")(rows) | {"num_compiled": int(rows["rung"].isin([COMPILED, GRAPHS, TO_64]).sum())}
 
 
 def _first(rows: pd.DataFrame) -> dict:
