@@ -29,16 +29,24 @@ PROPERTIES = {
 }
 """Columns of `runs` that should be the same in all runs that are compared, and what a reader calls them."""
 
+OF_GPUS = {"gpu_id": "which GPU (salted hash)", "memory_clock_mhz": "memory clock while busy"}
+"""Of the processes that timed a run; a run may have several of each."""
 UNKNOWN = "not recorded"
 CONDITIONS = ("precision", "batch_size", "attention", "compile", "gpu_name")
 """Axes, and the GPU, that no number can be read without."""
 
 
-def answer(runs: pd.DataFrame, manifest: Mapping) -> Answer:
+def answer(
+    runs: pd.DataFrame,
+    manifest: Mapping,
+    processes: pd.DataFrame | None = None,
+    telemetry: pd.DataFrame | None = None,
+) -> Answer:
     """Every value of every property with the number of runs that have it, most first; and each run with a value that
     is not that of most runs. torch's precision of matmuls follows the precision of a run, so there it is most
     runs of the same precision. Dates span the
-    runs' first start to the last end."""
+    runs' first start to the last end. Of `processes` and `telemetry`, where given: which GPUs, and the clocks of their
+    memory."""
     ordered = run_grid.in_model_order(runs).astype({"run_id": str})
     values = pd.DataFrame({name: _words(name, ordered[name]) for name in PROPERTIES})
     counted = [_counts(name, values[name]) for name in PROPERTIES]
@@ -50,6 +58,8 @@ def answer(runs: pd.DataFrame, manifest: Mapping) -> Answer:
         "start": started.min(),
         "end": pd.to_datetime(manifest.get("recorded_to", ""), utc=True, errors="coerce"),
     }
+    if processes is not None and telemetry is not None:
+        counted += _of_gpus(ordered["run_id"], processes, telemetry)
     claims = [
         Claim("same", values, lambda rows: not len(others)),
         Claim("differ", others, facts=lambda rows: _differing(rows, len(ordered))),
@@ -127,7 +137,26 @@ def _words(name: str, column: pd.Series) -> pd.Series:
 
 def _counts(name: str, values: pd.Series) -> pd.DataFrame:
     counts = values.value_counts(sort=False).sort_values(ascending=False, kind="stable")
-    return pd.DataFrame({"property": PROPERTIES[name], "value": counts.index, "num_runs": counts.to_numpy()})
+    return pd.DataFrame(
+        {"property": (PROPERTIES | OF_GPUS)[name], "value": counts.index, "num_runs": counts.to_numpy()}
+    )
+
+
+def _of_gpus(run_ids: pd.Series, processes: pd.DataFrame, telemetry: pd.DataFrame) -> list[pd.DataFrame]:
+    """What each run's processes read of their GPUs, one row a value: a run on several GPUs counts for each."""
+    busy = telemetry[telemetry["moment"].astype(str) == "busy"]
+    read = {
+        "gpu_id": processes[["run_id", "gpu_id"]].dropna().drop_duplicates(),
+        "memory_clock_mhz": busy[["run_id", "memory_clock_mhz"]].dropna().drop_duplicates(),
+    }
+    counted = []
+    for name, rows in read.items():
+        words = rows[name].astype(str) if name == "gpu_id" else rows[name].map(lambda mhz: f"{mhz:.0f} MHz")
+        unread = ~run_ids.isin(rows["run_id"].astype(str))
+        counted.append(
+            _counts(name, pd.concat([words.astype(object), pd.Series([UNKNOWN] * unread.sum(), dtype=object)]))
+        )
+    return counted
 
 
 def _others(runs: pd.DataFrame, name: str, values: pd.Series) -> pd.DataFrame:

@@ -334,6 +334,8 @@ def test_the_environment_names_the_runs_that_differ_and_in_what(rec):
     runs.loc[0, ["driver", "warmup_steps"]] = ["590.0", 1]
     runs.loc[1, "python"] = None
     answer = environment.answer(runs, rec.manifest)
+    of_gpus = environment.answer(runs, rec.manifest, rec.processes, rec.telemetry).tables["environment"].rows
+    assert {*environment.OF_GPUS.values()} <= {*of_gpus["property"]}
     others = answer.tables["others"].rows
     assert set(others["run_id"]) == {runs["run_id"][0]}, "what was not recorded and makes no mix is not said to differ"
     assert list(zip(others["property"], others["value"], others["usual"])) == [
