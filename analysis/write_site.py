@@ -256,7 +256,7 @@ def _draft(
     helper.give(write_comparisons, rec, docs, compared)
     known, sides = _with_pages(rec, compared)
     checked = ask(reconciliation, rec, studies=studies)  # before the questions, which share what it computes
-    helper.give(write_runs, rec, docs, checked.tables["checks"].rows, _counterparts(sides))
+    helper.give(write_runs, rec, docs, checked.tables["checks"].rows, _counterparts(sides), price)
     summary = [side.said.facts for side in sides]
     is_script = bool(rec.manifest.get(SCRIPT))
     if is_script:
@@ -294,7 +294,8 @@ def write_lists(
     about = ask(data_page, published, dictionary=store.dictionary(), downloads=downloads)
     site.write("report/data.md", "data_page.md", about)
     site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec, studies))
-    site.write("report/environment.md", "environment.md", ask(environment, rec))
+    of_place = ask(environment, rec, processes=rec.processes, telemetry=rec.telemetry)
+    site.write("report/environment.md", "environment.md", of_place)
     site.write(f"report/{telemetry.SLUG}.md", "telemetry.md", ask(telemetry, rec, price=price), **measured_in)
 
 
@@ -309,11 +310,17 @@ def write_tested(site: Site, measured: Path, predicted: pd.DataFrame) -> None:
 
 @_no_collection()
 def write_runs(
-    rec: store.Recording, docs: Path, checks: pd.DataFrame, counterparts: Mapping[str, list[dict[str, Any]]]
+    rec: store.Recording,
+    docs: Path,
+    checks: pd.DataFrame,
+    counterparts: Mapping[str, list[dict[str, Any]]],
+    price: telemetry.Price | None = None,
 ) -> dict[str, list[str]]:
     """Write the pages of the runs of the report and their timelines. Parameters and result as of `write_run_pages`."""
     site = _site_of(rec, docs)
-    return write_run_pages(site, "report/runs", rec, checks, counterparts, traces=write_timelines(rec, site))
+    return write_run_pages(
+        site, "report/runs", rec, checks, counterparts, traces=write_timelines(rec, site), price=price
+    )
 
 
 @_no_collection()
@@ -334,17 +341,18 @@ def write_run_pages(
     counterparts: Mapping[str, list[dict[str, Any]]],
     side: str = "",
     traces: Mapping[str, dict[str, Any]] = MappingProxyType({}),
+    price: telemetry.Price | None = None,
 ) -> dict[str, list[str]]:
     """Write a page of every run of `rec` below `folder`, and give what to change first by run, where there is anything
     to say. counterparts: by page, what it is held against. side: which of two sides these runs are of. traces: as
-    `write_timelines` gives them."""
+    `write_timelines` gives them. price: of the GPUs of one run."""
     first = {}
     tables = {
         name: getattr(rec, name)
         for name in ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
     }
     predicted = of_runs.predictions(rec)
-    for run_id, answer in run_page.answers(**tables, checks=checks, predicted=predicted):
+    for run_id, answer in run_page.answers(**tables, checks=checks, predicted=predicted, price=price):
         run = answer.facts["run"]
         label = inline(" · ".join(str(run[name]) for name in ("size", "context_length", "mode")))
         path = f"{folder}/{file_name(run_id)}"

@@ -11,6 +11,7 @@ from analysis.metrics import telemetry as machine
 from analysis.metrics.ordering import place, sorted_by
 from analysis.pages.columns import spread_column, step_columns
 from analysis.pages.module_costs import module_table, module_tree
+from analysis.pages.telemetry import Price
 from jobs.contract import ranges
 from jobs.contract.axes import label_of_value
 
@@ -30,11 +31,12 @@ def answers(
     telemetry: pd.DataFrame,
     checks: pd.DataFrame,
     predicted: pd.DataFrame,
+    price: Price | None = None,
 ) -> Iterator[tuple[str, Answer]]:
     """(run_id, Answer) of every run in model order; one that did not finish has its status and message and no numbers.
 
     `checks` is the table of that name of the reconciliation; predicted: as of `prediction.of_runs`. Times and calls are
-    per step: medians over steps where a spread is given, means otherwise.
+    per step: medians over steps where a spread is given, means otherwise. price: of the GPUs of a run, where given.
     """
     ordered = run_grid.in_model_order(runs)
     num_steps = kernel_time.num_profiled_steps(kernels)
@@ -54,7 +56,7 @@ def answers(
         }.items()
     }
     timed, predictions = advice.clocks(steps), _by_run(predicted)
-    beside = machine.of_runs(runs, steps, processes, telemetry).set_index("run_id")
+    beside = machine.of_runs(runs, steps, processes, telemetry, price.per_hour if price else None).set_index("run_id")
     for _, run in ordered.iterrows():
         rows = {name: rows_of(run) for name, rows_of in of_run.items()}
         frames = _frames(**rows)
@@ -64,6 +66,7 @@ def answers(
             _facts(run, ordered, frames)
             | {"first": _what_first(advised, predictions(run))}
             | _state_of_machine(beside, str(run["run_id"]))
+            | {"price": price}
         )
         answer = assemble(facts, [], _tables(frames), _charts(frames, order))
         yield str(run["run_id"]), answer

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis import write_site
-from analysis.pages import run_list, run_page, telemetry
+from analysis.pages import reconciliation, run_list, run_page, telemetry
 from analysis.pages.telemetry import Price
 from analysis.prediction import of_runs
 from analysis.recording import store
@@ -68,6 +68,15 @@ def test_the_list_of_runs_gives_tokens_their_energy_and_their_price():
 def test_a_price_is_shown_with_its_day(tmp_path):
     said = page(recording(), tmp_path, Price(3.6, date(2026, 1, 2)))
     assert "price of 1M tokens" in said and "2026" in said and "3.60" in said
+
+
+@pytest.mark.parametrize("price, shown", [(Price(3.6, date(2026, 1, 2)), True), (None, False)])
+def test_a_run_shows_what_its_tokens_cost_where_a_price_was_given(tmp_path, price, shown):
+    rec = recording()
+    checks = write_site.ask(reconciliation, rec, studies={}).tables["checks"].rows
+    write_site.write_runs(rec, tmp_path, checks, {}, price)
+    pages = [path.read_text(encoding="utf-8") for path in (tmp_path / "report" / "runs").glob("*.md")]
+    assert pages and {"price of 1 million tokens, at 3.60 an hour" in said for said in pages} == {shown}
 
 
 def test_a_recording_without_it_says_so(tmp_path):
