@@ -104,13 +104,15 @@
     const space = "http://www.w3.org/2000/svg";
     const svg = document.createElementNS(space, "svg");
     const frame = figure.getBoundingClientRect();
+    const choices = figure.querySelector(".choices")?.getBoundingClientRect(); // left out, and so is their room
+    const leftOut = (y) => (choices && y >= choices.bottom ? choices.height : 0);
     const add = (name, set, words = "") => {
       const part = document.createElementNS(space, name);
       for (const [key, value] of Object.entries(set)) part.setAttribute(key, value);
       part.textContent = words;
       svg.append(part);
     };
-    const at = (box) => ({ x: (box.left - frame.left).toFixed(1), y: (box.top - frame.top).toFixed(1) });
+    const at = ({ left, top }) => ({ x: (left - frame.left).toFixed(1), y: (top - frame.top - leftOut(top)).toFixed(1) });
     const shown = [...figure.querySelectorAll("*")].filter((one) => !one.closest(".take, .choices, .read") && one.getClientRects().length);
     for (const one of shown) {
       const box = one.getBoundingClientRect();
@@ -144,7 +146,7 @@
         }
       }
     }
-    svg.setAttribute("viewBox", `0 0 ${frame.width.toFixed(0)} ${frame.height.toFixed(0)}`);
+    svg.setAttribute("viewBox", `-8 -8 ${(frame.width + 16).toFixed(0)} ${(frame.height - leftOut(Infinity) + 16).toFixed(0)}`);
     return svg;
   };
 
