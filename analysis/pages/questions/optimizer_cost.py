@@ -376,8 +376,8 @@ def _charts(frames: Frames) -> list[Chart]:
 
 def _title_of_rates(rates: pd.DataFrame) -> str:
     known = [(label, rates.loc[rates["clock"] == label, "share"]) for label in LABELS.values()]
-    parts = [f"{label} {percent_of(shares)}" for label, shares in known if len(shares)]
-    return f"Kernels of the optimizer reach of the rate of a copy: {', '.join(parts)}" if parts else "Not measured"
+    parts = [f"{percent_of(shares)} ({label})" for label, shares in known if len(shares)]
+    return f"Of the rate of a copy the optimizer's kernels reach {', '.join(parts)}" if parts else "Not measured"
 
 
 def _title_of_times(measured: pd.DataFrame) -> str:

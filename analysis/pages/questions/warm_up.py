@@ -356,9 +356,14 @@ def _convergence(timed: pd.DataFrame) -> list[Chart]:
             "log": True,
         }
         drawn = pd.DataFrame(rows, columns=["series", "x", "y"])
-        title = (
-            f"How far a median is off the number of its case, worst process: {case['size']} · {case['context_length']}"
-        )
+        title = f"{case['size']} · {case['context_length']}: how far the worst process is off"
+        last = drawn[drawn["series"] == _after(WARM_UPS[-1])]
+        if len(last):
+            num, error = int(last["x"].iloc[-1]), last["y"].iloc[-1]
+            title = (
+                f"{case['size']} · {case['context_length']}: {_after(WARM_UPS[-1])} the median of {num} is"
+                f" {error:.2g}% off in the worst process"
+            )
         charts.append(Chart(f"convergence-{len(charts)}", "traces", title, drawn[drawn["y"] > 0], options=options))
     return charts
 
