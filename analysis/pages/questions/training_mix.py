@@ -157,8 +157,8 @@ def _title_of_phases(pooled: pd.DataFrame) -> str:
     """The family that leads each phase, and its part of the phase in all cases together."""
     leading = pooled.loc[pooled.groupby("phase", sort=False)["share"].idxmax()]
     names = leading["family"].replace(GEMM, "GEMM")
-    parts = [f"of {phase} {share:.0%} {name}" for phase, share, name in zip(leading["phase"], leading["share"], names)]
-    return f"Kernel time is {', '.join(parts)}" if parts else "Not measured"
+    parts = [f"{phase} {share:.0%} {name}" for phase, share, name in zip(leading["phase"], leading["share"], names)]
+    return f"Kernel time by phase: {', '.join(parts)}" if parts else "Not measured"
 
 
 def _slopes(frames: Frames) -> Chart:
