@@ -101,10 +101,11 @@
 
   // A figure that is a table, as a drawing: its coloured boxes, and its words line by line, where the page has them.
   const boxes = (figure) => {
-    const space = "http://www.w3.org/2000/svg";
+    const space = document.querySelector("svg").namespaceURI;
     const svg = document.createElementNS(space, "svg");
     const frame = figure.getBoundingClientRect();
-    const choices = figure.querySelector(".choices")?.getBoundingClientRect(); // left out, and so is their room
+    // Choices are left out, and so is their room.
+    const choices = figure.querySelector(".choices")?.getBoundingClientRect();
     const leftOut = (y) => (choices && y >= choices.bottom ? choices.height : 0);
     const add = (name, set, words = "") => {
       const part = document.createElementNS(space, name);
