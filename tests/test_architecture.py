@@ -279,3 +279,13 @@ def test_names_say_what_they_are(path):
 )
 def test_every_way_to_bind_a_name_is_seen(code):
     assert "one" in {name for _, name, _ in bound_names(ast.parse(code))}
+
+
+def test_no_file_has_what_a_merge_left_open():
+    """A conflict in a template is printed on its page."""
+    kinds = ("*.py", "*.md", "*.css", "*.js", "*.yml", "*.yaml", "*.toml")
+    folders = [ROOT / name for name in ("analysis", "docker", "jobs", "site", "tests")]
+    files = [file for kind in kinds for file in (*ROOT.glob(kind), *(one for at in folders for one in at.rglob(kind)))]
+    marks = tuple(sign * 7 + " " for sign in "<>")
+    assert len(files) > 500
+    assert not [file for file in files if any(line.startswith(marks) for line in file.read_text().splitlines())]
