@@ -1,7 +1,7 @@
 """The front page: key numbers, a heat map of forward time, and what could not be measured."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -38,7 +38,7 @@ def answer(
         tables.append(leading.tables["longest"])
     if deciding and len(deciding.tables["first"].rows):
         claims += [deciding.claims[key] for key in ("together", "decided")]
-        tables.append(_of_models(deciding.tables["first"], runs))
+        tables.append(deciding.tables["first"])
     return assemble(_facts(runs, kernels, manifest, frames), claims, tables, charts)
 
 
@@ -156,11 +156,6 @@ def _tables(frames: Frames) -> list[Table]:
             frames.sizes[["size", *SHAPE, "num_parameters"]],
         ),
     ]
-
-
-def _of_models(table: Table, runs: pd.DataFrame) -> Table:
-    """A table whose rows are models, with those of the main recording: studies may have others."""
-    return replace(table, rows=table.rows[table.rows["size"].isin(runs["size"].astype(str))].reset_index(drop=True))
 
 
 def _step_table(parts: pd.DataFrame, runs: pd.DataFrame) -> Table:

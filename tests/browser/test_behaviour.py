@@ -352,6 +352,7 @@ def test_search_loses_no_word(page, address, built):
         ("out of memory", "memory-use"),
         ("roofline", "bounds"),
         ("noise band", "second-recording"),
+        ("padding", "ladder"),
     ],
 )
 def test_search_has_the_page_that_answers_first(page, address, words, first):

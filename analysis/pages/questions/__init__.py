@@ -87,7 +87,7 @@ SEARCHED = {
     "m": ("noise band", "reproducibility", "variance"),
     "s": ("softmax bandwidth",),
     "t": ("fused BF16", "FP32 against BF16"),
-    "u": ("optimization ladder", "speed up training", "what to change first"),
+    "u": ("optimization ladder", "speed up training", "what to change first", "padding", "padded vocabulary"),
     "v": ("micro-batch", "accumulate gradients", "gradient_accumulation_steps", "batch size"),
     "w": ("DDP", "FSDP", "NCCL", "multi-GPU", "scaling efficiency"),
 }
