@@ -1,6 +1,8 @@
 """What changes were predicted to give, before the runs that test it; and how predictions did where they were
 developed."""
 
+from typing import Any
+
 import pandas as pd
 
 from analysis.answer import Answer, Column, Table, assemble
@@ -28,10 +30,10 @@ TIMES = (
     Column("ceiling_ns", "not below", "ms", absent="none"),
 )
 LIMIT = Column("limited_by", "limited by")
-FEW = (*CASE[:3], *TIMES)
 TEST = Column("test", "test")
 CHANGES = Column("changes", "change", "words")
-"""Where there is a mode beside it, a line does not hold all changes."""
+"""Where there is much beside it, a line does not hold all changes."""
+FEW = (CHANGES, *CASE[1:3], *TIMES)
 
 
 def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
@@ -70,9 +72,10 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
         rows = pd.DataFrame(hindsight).drop(columns=["first", "last"])
         tables.append(Table("hindsight", title, (TEST, *_summary("predictions")[1:]), rows))
     tested = _facts(predicted)
-    facts = {"targets": TARGETS, "predicted": tested, "developed": _facts(developed)}
+    facts: dict[str, Any] = {"targets": TARGETS, "predicted": tested, "developed": _facts(developed)}
     measured = [test | {"missed": _missed(test)} for test in tests if test["measured"]]
-    return assemble(facts | {"tests": measured, "host": _of_host(predicted), "hindsight": hindsight}, [], tables, [])
+    facts |= {"tests": measured, "waiting": [test for test in tests if not test["measured"]]}
+    return assemble(facts | {"host": _of_host(predicted), "hindsight": hindsight}, [], tables, [])
 
 
 def _labelled(rows: pd.DataFrame) -> pd.DataFrame:

@@ -112,7 +112,7 @@ def _charts(rows: pd.DataFrame, cases: list[str]) -> list[Chart]:
     title = "Energy of 1,000 tokens"
     if len(known) > 1:
         least, most = (f"{joules:,.3g}" for joules in (known["joules_per_1k"].min(), known["joules_per_1k"].max()))
-        title = f"1,000 tokens take {least} to {most} J"
+        title = f"1,000 tokens take {least} to {most} J, over all modes"
     options = {"order": modes, "by": cases, "value": "joules_per_1k", "unit": "J (log scale)", "sign": " J"}
     return [Chart("energy", "dumbbell", title, known, options=options)]
 

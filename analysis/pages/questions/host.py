@@ -341,9 +341,10 @@ def _queues(frames: Frames) -> list[Chart]:
             queue.sliced(queued[queued["run_id"] == run_id]).assign(series=name)
             for run_id, name in zip(runs["run_id"], runs["compile"], strict=True)
         ]
-        title = f"The queue during a training step: {' · '.join(map(str, case))}"
-        options = {"order": list(SERIES), "x_title": "ms since the first launch", "y_title": "operations in the queue"}
         rows = pd.concat(parts, ignore_index=True)
+        empty = (rows["y"] == 0).groupby(rows["series"]).mean()  # of slices in which it was empty throughout
+        title = f"The queue is empty for at least {percent_of(empty)} of a training step: {' · '.join(map(str, case))}"
+        options = {"order": list(SERIES), "x_title": "ms since the first launch", "y_title": "operations in the queue"}
         charts.append(Chart(f"queue-{len(charts)}", "traces", title, rows, options=options))
     return charts
 
