@@ -231,7 +231,7 @@ def test_what_cannot_be_compared_is_one_line_and_exit_code_2(arguments, what):
     assert done.output.startswith("error: ") and what in done.output and done.output.count("\n") == 1
 
 
-SHAPES = "captures say nothing of shapes: look to it that these are of the same work"
+SHAPES = "captures name no shapes: look to it that these are of the same work"
 
 
 def test_captures_are_compared_with_a_warning_that_their_shapes_are_not_known(tmp_path, capture):
@@ -241,6 +241,39 @@ def test_captures_are_compared_with_a_warning_that_their_shapes_are_not_known(tm
     assert f"- {SHAPES}" in run(capture, other, "--format", "md").stdout.replace("\\", "")
     assert json.loads(run(capture, other, "--format", "json").stdout)["cautions"] == [SHAPES]
     assert json.loads(fp32_to_bf16("--format", "json").stdout)["cautions"] == []
+
+
+MASKED_FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::masked_fill_kernel>"
+WITH_MASK = [("forward", MASKED_FILL, 80), ("forward", "gemm", 90), ("optimizer", MASKED_FILL, 300)]
+
+
+@pytest.mark.parametrize("option", [(), ("--format", "json"), ("--fail-if", "kernel > 3%")])
+def test_captures_whose_elementwise_kernels_have_other_grids_are_refused(tmp_path, option):
+    """Context 128 against 512 is no slowdown."""
+    short, long = (export(WITH_MASK, blocks=n).sqlite(tmp_path / f"{n}.sqlite") for n in (3072, 49152))
+    done = run(short, long, *option)
+    assert done.exit_code == 2 and done.output.count("\n") == 1
+    said = (
+        "error: shape: elementwise kernels of A have 3,072 blocks, and the same ones of B 49,152 (mean): another batch"
+    )
+    assert done.output.startswith(said)
+    assert run(short, long, "--per-token").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("kernels", "blocks"),
+    [
+        (WITH_MASK, 3000),  # sentences are not all of one length
+        (WITH_MASK, 0),  # an export without grids
+        ([*WITH_MASK, ("forward", MASKED_FILL, 80)], 49152),  # another program
+        ([("forward", "gemm", 90), ("optimizer", "gemm", 90)], 49152),
+        ([("forward", "void at::native::vectorized_elementwise_kernel<4, gelu>", 500), *WITH_MASK], 49152),
+    ],
+)
+def test_captures_that_may_be_of_the_same_shapes_are_compared(tmp_path, kernels, blocks):
+    first = export(WITH_MASK, blocks=3072).sqlite(tmp_path / "a.sqlite")
+    done = run(first, export(kernels, num_steps=2, blocks=blocks).sqlite(tmp_path / "b.sqlite"))
+    assert done.exit_code == 0 and SHAPES in done.stdout
 
 
 @pytest.mark.parametrize("order", [1, -1])
