@@ -92,10 +92,8 @@ _HOST_MEMORY = {0: "pageable", 1: "pinned", 4: "managed", 6: "managed"}
 _HOST_MEMORIES = ["", "pageable", "pinned", "managed"]
 _SYNC_TYPES = {0: "Unknown", 1: "Event sync", 2: "Stream wait sync", 3: "Stream sync", 4: "Context sync"}
 
-_KERNEL_DETAILS = {
-    "grid_x": "gridX",
-    "grid_y": "gridY",
-    "grid_z": "gridZ",
+_GRID = {"grid_x": "gridX", "grid_y": "gridY", "grid_z": "gridZ"}
+_KERNEL_DETAILS = _GRID | {
     "block_x": "blockX",
     "block_y": "blockY",
     "block_z": "blockZ",
@@ -173,17 +171,17 @@ class Capture:
     problems: dict[str, str] = field(default_factory=dict)
 
 
-def read(path: Path | str, *, details: bool = True) -> Capture:
+def read(path: Path | str, *, details: bool = True, grids: bool = False) -> Capture:
     """Read `path`: an `.sqlite` export, a parquetdir export (a folder), or an `.nsys-rep` report (needs `nsys` on
     PATH).
 
-    details=False leaves out the launch shapes of kernels, which summaries do not need.
+    details=False leaves out the launch shapes of kernels, which summaries do not need; grids=True keeps their grids.
     Raises ExportError, whose message is one line for the user, for anything that is not a readable nsys export.
     """
     path = Path(path)
     try:
         with _open(path) as source:
-            return _capture(source, path, details)
+            return _capture(source, path, details, _KERNEL_DETAILS if details else _GRID if grids else {})
     except ExportError:
         raise
     except limits.LimitError as error:
@@ -725,16 +723,16 @@ def thread_id(thread: int) -> int:
     return int(thread) & 0xFFFFFF
 
 
-def _kernels(tables, strings: _Strings, details: bool, missing: dict[str, str]) -> pd.DataFrame:
+def _kernels(tables, strings: _Strings, details: bool, shapes: dict[str, str], missing: dict[str, str]) -> pd.DataFrame:
     have = set(tables.columns(KERNEL))
     name = next((column for column in ("demangledName", "shortName", "mangledName") if column in have), "demangledName")
-    more = {"name": name} | (_KERNEL_DETAILS | {"graph_node": "graphNodeId"} if details else {})
+    more = {"name": name} | shapes | ({"graph_node": "graphNodeId"} if details else {})
     arrays = _operations(tables, KERNEL, more, missing)
     missing.pop(f"{KERNEL}.graphNodeId", None)  # older versions; such captures have no node traces either
     names = arrays.pop("name")
     if details:
         arrays["graph_node"] = _neutral(arrays["graph_node"])
-    for column in _KERNEL_DETAILS if details else ():
+    for column in shapes:
         arrays[column] = _small(arrays[column])
     kernel_names = strings.names(names, "kernel")
     limits.KERNEL_NAMES.check(len(kernel_names.categories))
@@ -971,7 +969,7 @@ def _recorded_at(tables) -> str:
     return datetime.fromtimestamp(int(said[0]) // 10**9, UTC).isoformat()
 
 
-def _capture(tables, path: Path, details: bool) -> Capture:
+def _capture(tables, path: Path, details: bool, shapes: dict[str, str]) -> Capture:
     known = set(CONSEQUENCES) & tables.names()
     if not known:
         problem = "has none of the tables of an nsys export"
@@ -981,7 +979,7 @@ def _capture(tables, path: Path, details: bool) -> Capture:
         limits.FACT_ROWS.check(tables.num_rows(table), table)
     limits.ROWS.check(sum(tables.num_rows(table) for table in tables.names()))
     strings = _Strings(tables)
-    kernels = _kernels(tables, strings, details, missing)
+    kernels = _kernels(tables, strings, details, shapes, missing)
     graphs = _graphs(tables, missing)
     memops = _memops(tables, missing)
     api = _api(tables, strings, missing)

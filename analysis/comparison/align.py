@@ -24,8 +24,13 @@ VARIANTS = (*(name for name in reading_order() if name not in (*FIXED, "repeat")
 SETTINGS = ("gpu_name", "driver", "cuda", "torch", "nsys", "python", "commit")
 """What else may have changed between the two, of the machine and the programs."""
 
-NO_SHAPES = "captures say nothing of shapes: look to it that these are of the same work"
+NO_SHAPES = "captures name no shapes: look to it that these are of the same work"
 """What to know wherever a capture is held against something."""
+
+UNLIKE = 0.1
+"""Part of the blocks from which on the same kernels work on other shapes; a batch of sentences may vary by less."""
+MOST = 0.5
+"""Part of the time of elementwise kernels that must lie in such kernels, as other programs share a few names."""
 
 MODE_PHASES = {ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER}
 """Phases that tell one mode from another."""
@@ -134,9 +139,27 @@ def _of_captures(first: Side, second: Side) -> Alignment:
             f"mode: {'A' if trains else 'B'} launches kernels of a backward pass and {'B' if trains else 'A'} launches"
             " none: training is other work than inference, and these cannot be compared"
         )
+    _check_blocks(first, second)
     runs = first.runs["run_id"].iloc[0], second.runs["run_id"].iloc[0]
     case = Case(label=runs[0] if not first.is_capture else runs[1], first=(runs[0],), second=(runs[1],))
     return Alignment(cases=[case], differences={}, settings={}, only_first={}, only_second={})
+
+
+def _check_blocks(first: Side, second: Side) -> None:
+    """Raises NotComparable where both are captures, and most time of their elementwise kernels is in those that both
+    launch as often, but with other numbers of blocks: their tensors are of another size."""
+    if first.blocks is None or second.blocks is None:
+        return
+    both = first.blocks.merge(second.blocks, left_index=True, right_index=True, suffixes=("_a", "_b"))
+    larger = both[["blocks_a", "blocks_b"]].max(axis=1)
+    is_unlike = (both["blocks_a"] - both["blocks_b"]).abs() > UNLIKE * larger
+    unlike = both[(both["calls_a"] == both["calls_b"]) & is_unlike]
+    if unlike[["ns_a", "ns_b"]].to_numpy().sum() > MOST * (first.blocks["ns"].sum() + second.blocks["ns"].sum()):
+        blocks = [round(unlike[f"blocks_{letter}"].sum() / unlike["calls_a"].sum()) for letter in "ab"]
+        raise NotComparable(
+            f"shape: elementwise kernels of A have {blocks[0]:,} blocks, and the same ones of B {blocks[1]:,} (mean): "
+            "another batch, context or width, which is another amount of work, and these cannot be compared"
+        )
 
 
 def _phases(side: Side) -> set[str]:

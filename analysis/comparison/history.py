@@ -293,6 +293,7 @@ def _slim(side: Side) -> Side:
         steps=side.steps[:0],
         kernels=kernels,
         memops=side.memops[:0],
+        blocks=side.blocks,
         notes=side.notes,
         unfinished=side.unfinished,
     )

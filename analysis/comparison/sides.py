@@ -31,8 +31,8 @@ class Side:
     """One of the two that are compared. Tables are those of a recording, with the runs that finished; of a capture with
     the columns that are needed, without `timer` steps and without processes. has_steps: whether a capture has ranges of
     steps; without, all of it is one. recorded_at: when, in UTC, as the recording or the capture has it; "" where it
-    does not. unfinished: why a run has no numbers. notes: what to know of it. recording: what it was made of; None of a
-    capture."""
+    does not. blocks: of a capture, what its elementwise kernels launch (`_blocks`). unfinished: why a run has no
+    numbers. notes: what to know of it. recording: what it was made of; None of a capture."""
 
     label: str
     is_capture: bool = False
@@ -44,6 +44,7 @@ class Side:
     memops: pd.DataFrame
     processes: pd.DataFrame | None = None
     recorded_at: str = ""
+    blocks: pd.DataFrame | None = None
     unfinished: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -59,7 +60,7 @@ def load_side(path: Path, only: Iterable[str] = (), skip: int = 0) -> Side:
         _refuse_folder_of_others(path)
         if selection:
             raise NotComparable(f"{path} is a capture of one run: leave {next(iter(selection))}=... out")
-        return of_capture(read(path, details=False), skip)
+        return of_capture(read(path, details=False, grids=True), skip)
     if (path / store.MANIFEST).is_file():
         return _selected(of_recording(store.load(path)), selection, path)
     with tempfile.TemporaryDirectory() as folder:
@@ -193,6 +194,7 @@ def of_capture(capture: Capture, skip: int = 0) -> Side:
         kernels=kernels,
         memops=memops,
         recorded_at=capture.recorded_at,
+        blocks=_blocks(kernels, steps["step"].nunique()),
         notes=notes,
     )
 
@@ -240,6 +242,9 @@ def _operations(capture: Capture, attribution: Attribution, is_whole: bool) -> t
     families = [kernel_families.family(str(name)) for name in named.categories]
     frames["kernels"]["kernel_name"] = capture.kernels["kernel_name"].array
     frames["kernels"]["family"] = _categories(named.codes.to_numpy(), families)
+    if "grid_x" in capture.kernels:
+        grid = capture.kernels[["grid_x", "grid_y", "grid_z"]].to_numpy(dtype=np.float64)
+        frames["kernels"]["blocks"] = grid.prod(axis=1)
     frames["memops"]["operation"] = capture.memops["operation"].array
     kernels = frames["kernels"]
     if len(capture.graphs):
@@ -249,6 +254,18 @@ def _operations(capture: Capture, attribution: Attribution, is_whole: bool) -> t
             dict.fromkeys(names, "category")
         )
     return tuple(frame[frame["step"] >= 0] for frame in (kernels, frames["memops"]))
+
+
+def _blocks(kernels: pd.DataFrame, num_steps: int) -> pd.DataFrame | None:
+    """calls, blocks and nanoseconds (ns) of a step, by phase and kernel_name: of elementwise kernels, whose blocks grow
+    with the tensors, and not of the optimizer, whose tensors are those of the model. None where grids are not known."""
+    if "blocks" not in kernels:
+        return None
+    is_meant = (kernels["family"] == "elementwise") & (kernels["phase"] != ranges.OPTIMIZER) & (kernels["blocks"] > 0)
+    rows = kernels[is_meant]
+    rows = rows.assign(ns=rows["end_ns"] - rows["start_ns"])
+    by_name = rows.groupby([rows["phase"].astype(str), rows["kernel_name"].astype(str)])
+    return by_name.agg(calls=("ns", "size"), blocks=("blocks", "sum"), ns=("ns", "sum")) / num_steps
 
 
 def _categories(codes: np.ndarray, values: list[str]) -> pd.Categorical:

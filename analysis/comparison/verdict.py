@@ -142,10 +142,12 @@ class Pair:
 
     @property
     def has_parts_apart(self) -> bool:
-        """Whether the parts sum to another difference than that of the step, in sign or by more than APART of the
-        larger one, and not both are within the noise band of the step."""
+        """Whether the parts sum to another difference than that of the step: in sign, or, where not both are within
+        the noise band of the step, by more than APART of the larger one."""
         step, of_parts = self.judgements["step"], self.waterfall.difference_ns / self.waterfall.num
         larger = max(abs(step.difference), abs(of_parts))
+        if step.difference * of_parts < 0:
+            return True
         return larger > step.band and abs(step.difference - of_parts) > APART * larger
 
     @property

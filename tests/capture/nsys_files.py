@@ -79,22 +79,25 @@ class Export:
         row = {"start": start, "end": end, "deviceId": device, "contextId": 1, "streamId": stream}
         self.rows[table].append(row | {"correlationId": correlation, "globalPid": global_pid(process)} | more)
 
-    def kernel(self, start, end, correlation, *, name="kernel", process=1, device=0, stream=7, graph_node=None):
+    def kernel(
+        self, start, end, correlation, *, name="kernel", process=1, device=0, stream=7, graph_node=None, blocks=1
+    ):
         """A kernel of the call with that correlation id."""
-        shape = dict.fromkeys(_SHAPE, 1)
+        shape = dict.fromkeys(_SHAPE, 1) | {"gridX": blocks}
         names = {"demangledName": self.string(name), "shortName": self.string(name)}
         table = "CUPTI_ACTIVITY_KIND_KERNEL"
         more = names | shape | {"graphNodeId": graph_node}
         self._operation(table, start, end, correlation, process, device, stream, **more)
 
     def launch(
-        self, at, *, start=None, end=None, name="kernel", process=1, thread=1, device=0, stream=7, **call
+        self, at, *, start=None, end=None, name="kernel", process=1, thread=1, device=0, stream=7, blocks=1, **call
     ) -> int:
         """A call at `at` that takes 2 ns, and its kernel (by default 10 ns later, 5 ns long)."""
         correlation = self.call(at, at + 2, process=process, thread=thread, **call)
         start = at + 10 if start is None else start
         end = start + 5 if end is None else end
-        self.kernel(start, end, correlation, name=name, process=process, device=device, stream=stream)
+        of = {"process": process, "device": device, "stream": stream, "blocks": blocks}
+        self.kernel(start, end, correlation, name=name, **of)
         return correlation
 
     def copy(self, start, end, correlation, *, bytes=1024, kind=1, host=0, process=1, device=0, stream=7):

@@ -215,7 +215,14 @@ def test_captures_have_the_date_of_their_session(tmp_path):
     made = as_json(tmp_path, "--metric", "kernel")
     assert [entry["name"] for entry in made["entries"]] == ["c.sqlite", "b.sqlite", "a.sqlite", "d.sqlite"]
     assert made["entries"][1]["recorded"] == "2023-11-14T22:13:20Z"
-    assert "captures say nothing of shapes" in run(tmp_path).stdout
+    assert "captures name no shapes" in run(tmp_path).stdout
+
+
+def test_captures_of_other_shapes_have_a_line_of_their_own(tmp_path):
+    kernels = [("forward", "void at::native::vectorized_elementwise_kernel<4, gelu>", 300)]
+    for blocks in (3072, 49152):
+        export(kernels, blocks=blocks).sqlite(tmp_path / f"{blocks}.sqlite")
+    assert "elementwise kernels of A have" in " ".join(run(tmp_path).stdout.split())
 
 
 def test_captures_of_other_phases_have_a_line_of_their_own(tmp_path):
