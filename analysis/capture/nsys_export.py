@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 
 from analysis.capture import limits, parquet_pages
 from analysis.capture.blocks import BLOCK, blocks
+from analysis.capture.pytorch_ranges import plain_name
 from analysis.reference import cuda_api
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -371,9 +372,11 @@ class _SqliteTables:
         """The named columns as lists of Python values, in the table's own order."""
         wanted = ", ".join(f'"{column}"' for column in columns)
         lists: list[list] = [[] for _ in columns]
-        for row in self._connection.execute(f'SELECT {wanted} FROM "{table}" NOT INDEXED'):
-            for values, value in zip(lists, row):
-                values.append(self._text(value) if isinstance(value, bytes) else value)
+        cursor = self._connection.execute(f'SELECT {wanted} FROM "{table}" NOT INDEXED')
+        while rows := list(chain.from_iterable(islice(cursor, self.CHUNK))):
+            flat = [self._text(value) if isinstance(value, bytes) else value for value in rows]
+            for number, values in enumerate(lists):
+                values.extend(flat[number :: len(columns)])
         return lists
 
 
@@ -812,12 +815,15 @@ def _ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str]) ->
         for optional in ("domainId", "textId"):
             missing.pop(f"{NVTX}.{optional}", None)  # not in older versions
     arrays["domain"] = _neutral(arrays["domain"])
-    names = _range_names(texts, arrays["text_id"], strings)
     domains = arrays["kind"] == DOMAIN_CREATE
-    domain_names = dict(zip(zip(_process(arrays["thread"][domains]), arrays["domain"][domains]), names[domains]))
+    named = _range_names([*compress(texts, domains)], arrays["text_id"][domains], strings)
+    domain_names = dict(zip(zip(_process(arrays["thread"][domains]), arrays["domain"][domains]), named))
 
-    keep = np.flatnonzero((arrays["kind"] == PUSH_POP) | (arrays["kind"] == START_END))
+    kept = (arrays["kind"] == PUSH_POP) | (arrays["kind"] == START_END)
+    texts = [*compress(texts, kept)]
+    keep = np.flatnonzero(kept)
     arrays = {name: values[keep] for name, values in arrays.items()}
+    names = _range_names(texts, arrays["text_id"], strings)
     start, end = arrays["start_ns"], arrays["end_ns"]
     is_open = end == _NO_VALUE
     end = np.where(is_open, np.maximum(last_ns, start), end)
@@ -830,7 +836,7 @@ def _ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str]) ->
         "process": process,
         "thread": _neutral(arrays["thread"], _UNKNOWN_RANGE_THREAD),
         "domain": _domains(process, arrays["domain"], domain_names),
-        "name": names[keep],
+        "name": names,
         "style": _categorical((arrays["kind"] == START_END).astype(np.int64), ["PushPop", "StartEnd"]),
     }
     if not len(start):
@@ -854,22 +860,32 @@ def _messages(tables, ranges: pd.DataFrame) -> pd.DataFrame:
 
 
 def _range_names(texts: list, text_ids: np.ndarray, strings: _Strings) -> pd.Categorical:
-    """Names of ranges: their own text where there is one, else the registered string."""
+    """Names of ranges: their own text where there is one, else the registered string. Raises LimitError once there
+    are more names than paths are read, for each is a path: to place two million ranges first took 20 s and 1.1 GB."""
+    plain: set[str] = set()
+    values: list[str] = []
+
+    def add(name: str) -> None:
+        plain.add(plain_name(name))
+        limits.PATHS.check(len(plain))
+        values.append(name)
+
     # Not pandas, which hashes a long text again in every row.
-    places = {text: code for code, text in enumerate(dict.fromkeys(text for text in texts if text is not None))}
-    codes = np.fromiter(map((places | {None: -1}).__getitem__, texts), np.int64, len(texts))
-    values = [str(value) for value in places]
-    limits.check_names(values, "a range")
+    places = {None: -1}
+    for text in texts:
+        if text not in places:
+            places[text] = len(values)
+            add(str(text))
+    codes = np.fromiter(map(places.__getitem__, texts), np.int64, len(texts))
     bare = np.flatnonzero(codes < 0)
-    if len(bare):
-        unique, inverse = np.unique(text_ids[bare], return_inverse=True)
-        codes[bare] = len(values) + inverse
-        for text_id in unique:
-            name = strings[int(text_id)] if text_id != _NO_VALUE else ""
-            if name is None and strings.known:
-                raise ValueError(f"{NVTX} refers to string {text_id}, which {STRINGS} does not have")
-            values.append(name if name is not None else f"<unnamed range {text_id}>")
-            limits.check_names(values[-1:], "a range")
+    registered, inverse = np.unique(text_ids[bare], return_inverse=True)
+    codes[bare] = len(values) + inverse
+    for text_id in registered.tolist():
+        name = strings[text_id] if text_id != _NO_VALUE else ""
+        if name is None and strings.known:
+            raise ValueError(f"{NVTX} refers to string {text_id}, which {STRINGS} does not have")
+        add(name if name is not None else f"<unnamed range {text_id}>")
+    limits.check_names(values, "a range")
     return _categorical(codes, values)
 
 

@@ -40,6 +40,16 @@ class Named(NamedTuple):
     is_node: np.ndarray
 
 
+def _numbers(name: str) -> re.Match[str] | None:
+    return _NUMBERS.search(name) if " = " in name else None
+
+
+def plain_name(name: str) -> str:
+    """The name of a range without PyTorch's numbers."""
+    match = _numbers(name)
+    return name[: match.start()] if match else name
+
+
 def parse_names(names: list[str]) -> Named:
     """Plain names and numbers of the names of ranges."""
     codes: dict[str, int] = {}
@@ -49,7 +59,7 @@ def parse_names(names: list[str]) -> Named:
     for i, name in enumerate(names):
         plain = name
         is_operation[i] = name.startswith(_OF_FUNCTIONS_TRACE)
-        if " = " in name and (match := _NUMBERS.search(name)) is not None:
+        if (match := _numbers(name)) is not None:
             plain = name[: match.start()]
             if match[1] and len(match[1]) <= _MOST_DIGITS:
                 number[i] = int(match[1])

@@ -1,6 +1,7 @@
 """Searches what is to become public for anything private: by the rules of `jobs.contract.privacy`, by those of
 detect-secrets, for secrets in the environment, and for names of the machines that measured and of this one."""
 
+import codecs
 import csv
 import gzip
 import html
@@ -158,6 +159,16 @@ _NUMBER = re.compile(r"\s*[+-]?[\d,]*+(?:\.\d*)?(?:e[+-]?\d+)?\s*%?\s*").fullmat
 """Numbers are most of what there is."""
 
 
+_MARKS = {  # of 32 bits first: they begin as those of 16 do
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+    codecs.BOM_UTF8: "utf-8-sig",
+}
+"""Byte order marks, and the encoding of a text that begins with one."""
+
+
 def texts_of(file: Path) -> Iterator[tuple[str, str]]:
     """Every text in a file, with its place there: of a table whatever its types and metadata hold, of JSON its keys and
     values, of HTML what is read and the values of attributes, of anything else its lines."""
@@ -166,11 +177,13 @@ def texts_of(file: Path) -> Iterator[tuple[str, str]]:
         return
     content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     kind = Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
-    if b"\0" in content[:8192]:
+    coding = next((coding for mark, coding in _MARKS.items() if content.startswith(mark)), "utf-8")
+    if coding == "utf-8" and b"\0" in content[:8192]:
         printable = re.findall(rb"[\t -~]{16,}", content)  # shorter ones are noise
-        yield from (("its bytes", text.decode()) for text in printable)
+        wide = re.findall(rb"(?:[\t -~]\0){15,}[\t -~]?", content)  # of 16 bits a character
+        yield from (("its bytes", text.replace(b"\0", b"").decode()) for text in (*printable, *wide))
         return
-    text = content.decode(errors="replace")
+    text = content.decode(coding, "replace")
     if kind in (".json", ".ipynb", ".map"):
         try:
             yield from _texts_of_json(json.loads(text), "")
@@ -187,12 +200,17 @@ def texts_of(file: Path) -> Iterator[tuple[str, str]]:
             yield f"line {number}", line
 
 
+_LINKS = ("href", "xlink:href", "src", "action")
+"""Attributes whose / is the root of a site, and not of a machine."""
+
+
 def _texts_of_markup(line: str) -> Iterator[str]:
     # Not the points of a drawing; of a link no root.
-    values = re.finditer(r"(?<![\w:-])(?!d=)[\w:-]+=(?:\"/?([^\"]*+)\"|'/?([^']*+)'|(?![\"'])/?([^\s<>]++))", line)
+    attributes = re.finditer(r"(?<![\w:-])(?!d=)([\w:-]+)=(?:\"([^\"]*+)\"|'([^']*+)'|(?![\"'])([^\s<>]++))", line)
+    values = (found[found.lastindex or 0].removeprefix("/" * (found[1] in _LINKS)) for found in attributes)
     # A tag that has no end is taken at once, and stays: looked for from each <, its end takes the square of the length.
     words = re.sub(r"</?\w[^>]*+>?", lambda tag: "" if tag[0].endswith(">") else tag[0], line)
-    for text in (words, *(value[value.lastindex] for value in values if value.lastindex)):
+    for text in (words, *values):
         if text.strip():
             yield html.unescape(text).strip()
 

@@ -55,14 +55,19 @@ def _verify_run(file: Path, verified: Verified) -> None:
 
 
 def _verify_recording(folder: Path, verified: Verified) -> None:
+    damage, manifest = [], {}
     try:
         manifest = store.read_manifest(folder)
         store.check_files(folder, manifest)
         store.load(folder)
     except store.RecordingError as error:
-        verified.damage[folder] = str(error)
-    else:
-        tables = manifest.get("tables", {})
-        hashed = {f"{name}.parquet" for name, table in tables.items() if "sha256" in table}
-        if store.DIGEST not in manifest or not hashed.issuperset(file.name for file in folder.glob("*.parquet")):
-            verified.unsealed.append(folder)
+        damage.append(str(error))
+    tables = manifest.get("tables", {})
+    unknown = sorted({file.stem for file in folder.glob("*.parquet")} - tables.keys())
+    if unknown and (tables or store.DIGEST in manifest):  # the oldest manifests tell of none
+        names = ", ".join(f"{name}.parquet" for name in unknown)
+        damage.append(f"{folder / store.MANIFEST} does not tell of {names}; delete what does not belong there")
+    if damage:
+        verified.damage[folder] = "; ".join(damage)
+    elif store.DIGEST not in manifest or not all("sha256" in table for table in tables.values()):
+        verified.unsealed.append(folder)

@@ -385,11 +385,32 @@ def test_a_million_ranges_inside_each_other_are_refused(tmp_path, assert_refused
     assert_refused(path, "ranges open inside each other")
 
 
+def _with_texts(path: Path, names) -> Path:
+    return _with_ranges(path, ((2 * i, 2 * i + 1, name, 0) for i, name in enumerate(names)))
+
+
+def _with_registered(path: Path, names) -> Path:
+    names = [*names]
+    _with_rows(path, "StringIds", "id, value", enumerate(names, 1000))
+    rows = ((2 * i, 2 * i + 1, PUSH_POP, 1000 + i, global_tid(1, 1), 0) for i in range(len(names)))
+    return _with_rows(path, NVTX, "start, end, eventType, textId, globalTid, domainId", rows)
+
+
 @pytest.mark.long
-def test_ranges_that_are_all_called_something_else_are_refused(tmp_path, assert_refused):
+@pytest.mark.parametrize("add", [_with_texts, _with_registered])
+def test_ranges_that_are_all_called_something_else_are_refused(tmp_path, assert_refused, add):
     path = _export().sqlite(tmp_path / "x.sqlite")
-    _with_ranges(path, ((2 * i, 2 * i + 1, f"r{i}", 0) for i in range(limits.PATHS.most + 1)))
-    assert_refused(path, "250,001 different paths of ranges")
+    assert_refused(add(path, (f"r{i}" for i in range(2_000_000))), "250,001 different paths of ranges")
+
+
+@pytest.mark.parametrize("add", [_with_texts, _with_registered])
+def test_names_are_counted_without_numbers_and_before_ranges_are_placed(tmp_path, monkeypatch, add):
+    monkeypatch.setattr(limits, "PATHS", limits.PATHS._replace(most=10))
+    numbered = (f"aten::linear, seq = {i}, op_id = {i}" for i in range(12))
+    assert len(read(add(_export().sqlite(tmp_path / "numbered.sqlite"), numbered)).ranges) == 13
+    different = add(_export().sqlite(tmp_path / "different.sqlite"), (f"r{i}" for i in range(12)))
+    with pytest.raises(ExportError, match="11 different paths of ranges"):
+        read(different)
 
 
 @pytest.mark.long

@@ -144,6 +144,22 @@ def test_every_file_is_read(tmp_path, name):
     assert found.kind == "IPv4" and found.beginning == "10.1..."
 
 
+@pytest.mark.parametrize("quote", ['"', "'", ""])
+def test_an_attribute_that_is_a_path_is_found_and_a_link_is_not(tmp_path, quote):
+    page = tmp_path / "a.html"
+    page.write_text(f"<p title={quote}/home/alice/proj/train.py{quote}>t</p>")
+    assert [one.where for one in SCANNER.scan(tmp_path)] == ["a.html, line 1"]
+    page.write_text(f"<a href={quote}/guide/show/index.html{quote}>t</a>")
+    assert SCANNER.scan(tmp_path) == []
+
+
+@pytest.mark.parametrize("coding", ["utf-8-sig", "utf-16", "utf-32", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("name", ["a.txt", "a.json"])
+def test_a_text_in_another_encoding_is_read(tmp_path, coding, name):
+    (tmp_path / name).write_text(json.dumps({"a": SECRET, "b": "/home/alice/proj/train.py"}), coding)
+    assert {one.kind for one in SCANNER.scan(tmp_path)} >= {"IPv4", "path"}
+
+
 def test_a_text_is_told_once_with_its_first_place(tmp_path):
     (tmp_path / "b.txt").write_text(f"{SECRET}\n{SECRET}\n")
     (tmp_path / "a.txt").write_text(f"fine\n{SECRET}\n")

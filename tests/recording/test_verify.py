@@ -337,3 +337,14 @@ def test_a_recording_whose_manifest_does_not_tell_of_its_tables_is_not_called_wh
     change_manifest(recording, "tables", {})
     verified = verify(recording)
     assert verified.unsealed == [recording] and not verified.damage
+
+
+def test_a_table_that_is_in_no_manifest_is_named_beside_one_that_is_damaged(recording):
+    """It passed as a recording of an older version."""
+    shutil.copy(recording / "steps.parquet", recording / "extra.parquet")
+    shown = run("verify", recording)
+    assert shown.exit_code == 1 and "manifest.json does not tell of extra.parquet" in shown.output
+    assert "1 damaged, 0 cannot be checked" in shown.output
+    flip_bit(recording / "kernels.parquet")
+    shown = run("verify", recording)
+    assert shown.exit_code == 1 and "kernels.parquet" in shown.output and "extra.parquet" in shown.output
