@@ -1,7 +1,7 @@
 """The front page: key numbers, a heat map of forward time, and what could not be measured."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -38,7 +38,7 @@ def answer(
         tables.append(leading.tables["longest"])
     if deciding and len(deciding.tables["first"].rows):
         claims += [deciding.claims[key] for key in ("together", "decided")]
-        tables.append(deciding.tables["first"])
+        tables.append(_own_first(deciding.tables["first"], runs))
     return assemble(_facts(runs, kernels, manifest, frames), claims, tables, charts)
 
 
@@ -156,6 +156,12 @@ def _tables(frames: Frames) -> list[Table]:
             frames.sizes[["size", *SHAPE, "num_parameters"]],
         ),
     ]
+
+
+def _own_first(table: Table, runs: pd.DataFrame) -> Table:
+    """A table whose rows are models, with those of the main recording before those that studies alone have."""
+    is_other = ~table.rows["size"].isin(runs["size"].astype(str))
+    return replace(table, rows=pd.concat([table.rows[~is_other], table.rows[is_other]], ignore_index=True))
 
 
 def _step_table(parts: pd.DataFrame, runs: pd.DataFrame) -> Table:

@@ -207,7 +207,7 @@ _LINKS = ("href", "xlink:href", "src", "action")
 def _texts_of_markup(line: str) -> Iterator[str]:
     # Not the points of a drawing; of a link no root.
     attributes = re.finditer(r"(?<![\w:-])(?!d=)([\w:-]+)=(?:\"([^\"]*+)\"|'([^']*+)'|(?![\"'])([^\s<>]++))", line)
-    values = (found[found.lastindex or 0].removeprefix("/" * (found[1] in _LINKS)) for found in attributes)
+    values = (match[match.lastindex or 0].removeprefix("/" * (match[1] in _LINKS)) for match in attributes)
     # A tag that has no end is taken at once, and stays: looked for from each <, its end takes the square of the length.
     words = re.sub(r"</?\w[^>]*+>?", lambda tag: "" if tag[0].endswith(">") else tag[0], line)
     for text in (words, *values):
