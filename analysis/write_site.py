@@ -475,7 +475,7 @@ def write_comparison(site: Site, sides: Sides, counterparts: Mapping[str, list[d
             rec = _of_runs(side.recording, here)
             checks = ask(reconciliation, rec, studies={}).tables["checks"].rows
             of_side = replace(site, notes=(notes[letter],))
-            strips = write_timelines(rec, of_side, is_whole=False)  # of every run a whole one would be too many bytes
+            strips = write_timelines(rec, of_side, with_files=False)  # those of every run would be too many bytes
             named = f"{letter}, {side.label}"
             write_run_pages(of_side, folder.rstrip("/"), rec, checks, counterparts, side=named, traces=strips)
 
@@ -516,9 +516,9 @@ def said_of_run(answer: Answer) -> dict[str, list[str]]:
     }
 
 
-def write_timelines(rec: store.Recording, site: Site, *, is_whole: bool = True) -> dict[str, dict[str, Any]]:
-    """Write one step of every run that has kernels, for speedscope and for Perfetto where it `is_whole`; gives what the
-    run's page says of them, the strip of one block in any case."""
+def write_timelines(rec: store.Recording, site: Site, *, with_files: bool = True) -> dict[str, dict[str, Any]]:
+    """Write one step of every run that has kernels for speedscope and for Perfetto, and give what the run's page says
+    of them, with a strip of one block. Without files that is the strip alone, of the runs that have one."""
     frames = (rec.ranges, rec.kernels, rec.memops)
     by_run = [dict(iter(frame.groupby("run_id", observed=True, sort=False))) for frame in frames]
     written = {}
@@ -529,14 +529,14 @@ def write_timelines(rec: store.Recording, site: Site, *, is_whole: bool = True) 
             continue
         launched, moved = (of[of["step"] == step] for of in (kernels, memops))
         said: dict[str, Any] = {"step": step + 1, "strip": strip.of_block(launched, moved, dict(site.families))}
-        if is_whole:
+        if with_files:
             trace = timeline.of_step(run_id, step, ranges, kernels, memops)
             files = {}
             for viewer, document in (("speedscope", timeline.speedscope(trace)), ("perfetto", timeline.chrome(trace))):
                 path = f"report/timelines/{file_name(run_id)}.{viewer}.json.gz"
                 files[viewer] = {"path": path, "bytes": site.put(path, timeline.packed(document))}
             said |= {"shift": trace.shift, "files": files}
-        if is_whole or said["strip"]:
+        if with_files or said["strip"]:
             written[run_id] = said
     return written
 

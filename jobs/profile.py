@@ -32,7 +32,8 @@ from jobs.executor.nodes import node_of
 from jobs.executor.result_store import Locked, Results, read_json
 from jobs.follow_up import build_site, can_build_site, ingest, summarise_recording
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+LONGEST_NAME = 64
+NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 
 
 ScriptCommand = Annotated[
@@ -67,7 +68,7 @@ def profile(
     chosen, site = (name or default_name(command), "site")
     if node is not None:  # each machine is given the same command, and may write to the same disk
         of_node = f"-node-{node}"
-        chosen, site = chosen[: 64 - len(of_node)] + of_node, site + of_node
+        chosen, site = chosen[: LONGEST_NAME - len(of_node)] + of_node, site + of_node
     check_name(chosen, results)
     followed = script.Script(command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=go_on)
     folder, noted = measure(followed, results)
@@ -175,7 +176,7 @@ LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.co
 
 def default_name(command: list[str]) -> str:
     """That of the script, as `script_name` has it, without what `--name` may not hold: my-train of "my train.py"."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", script_name(command)).strip("._-")[:64] or SCRIPT
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", script_name(command)).strip("._-")[:LONGEST_NAME] or SCRIPT
     return f"{name}-{SCRIPT}" if name in RESERVED_NAMES else name
 
 

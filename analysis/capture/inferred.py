@@ -126,6 +126,11 @@ def place_batches(capture: Capture, attribution: Attribution) -> Attribution:
     return replace(attribution, memops=filled)
 
 
+def is_of_backward(name: str) -> bool:
+    """Whether a kernel's name alone says that a backward pass launched it."""
+    return _kind(name) == _OF_BACKWARD
+
+
 def _kind(name: str) -> int:
     return next((kind for kind, pattern in _KIND_PATTERNS if pattern.search(name)), _OTHER)
 

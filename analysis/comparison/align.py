@@ -5,11 +5,11 @@ it, and so may those of TOKENS where runs are compared per token. Runs that diff
 case: processes that measured the same.
 """
 
-import re
 from dataclasses import dataclass
 
 import pandas as pd
 
+from analysis.capture.inferred import is_of_backward
 from analysis.comparison.errors import NotComparable
 from analysis.comparison.sides import Side, shortlist
 from analysis.metrics.run_grid import in_model_order
@@ -34,8 +34,6 @@ MOST = 0.5
 
 MODE_PHASES = {ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER}
 """Phases that tell one mode from another."""
-_BACKWARD = re.compile("backward|bprop|[dw]grad", re.IGNORECASE)
-"""How PyTorch, cuDNN and compilers name kernels of a backward pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +168,7 @@ def _phases(side: Side) -> set[str]:
 
 def _has_backward(side: Side) -> bool:
     """Whether a side that names no phase launches kernels that only a backward pass has, by their names."""
-    return any(_BACKWARD.search(str(name)) for name in side.kernels["kernel_name"].unique())
+    return any(is_of_backward(str(name)) for name in side.kernels["kernel_name"].unique())
 
 
 def _groups(runs: pd.DataFrame, axes: list[str]) -> dict[tuple, list[str]]:

@@ -22,8 +22,8 @@ from jobs.contract.axes import label_of
 from jobs.contract.words import counted
 
 WIDTH = 80
-ALONE = 5
-"""Runs without a partner that are named in text and Markdown."""
+FEW = 5
+"""Runs without a partner, and pairs with another sum, that are named in text and Markdown."""
 NAMED, MOST_NAMED = 3, 100
 """Kernels that only one side has: so many of each are named in text, and in Markdown and JSON."""
 Checked = Sequence[tuple[Condition, Sequence[Outcome]]]
@@ -82,9 +82,9 @@ def _share(judged: Judgement) -> str:
     return "n/a" if judged.share is None else f"{100 * judged.share:+.1f}%"
 
 
-def _ms(ns: float, num: int) -> str:
-    """In milliseconds, so that parts are seen to sum; what would be 0 there is in nanoseconds."""
-    return f"{ns / num:+.1f} ns" if ns and abs(ns / num) < 500 else f"{ns / num / 1e6:+.3f} ms"
+def _ms(ns: float, num: int, sign: str = "+") -> str:
+    """In milliseconds, so that parts are seen to sum; what would be 0 there is in nanoseconds. sign: as in a format."""
+    return f"{ns / num:{sign}.1f} ns" if ns and abs(ns / num) < 500 else f"{ns / num / 1e6:{sign}.3f} ms"
 
 
 def _processes(measured: Measured) -> str:
@@ -114,7 +114,7 @@ def about(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
         if alone and with_alone:
             by_reason = sorted(alone.items(), key=lambda item: not item[1])  # what has a reason says more
             named = [f"{run} ({why})" if why else run for run, why in by_reason]
-            lines.append(f"without a partner in {letter}, {counted(len(named), 'run')}: {shortlist(named, ALONE)}")
+            lines.append(f"without a partner in {letter}, {counted(len(named), 'run')}: {shortlist(named, FEW)}")
     lines += cautions(comparison)
     lines.append(f"noise band: {comparison.noise_source}")
     if energies := [pair.judgements["energy"] for pair in pairs if "energy" in pair.judgements]:
@@ -169,7 +169,7 @@ def parts_apart_line(pairs: Sequence[Pair]) -> str:
         return ""
     where = f"in {len(apart)} of {counted(len(pairs), 'pair')}"
     what = "the unprofiled step differs otherwise than the profiled one, of which the parts are"
-    return f"{where} {what} (in sign, or by more than a tenth): {', '.join(apart)}"
+    return f"{where} {what} (in sign, or by more than a tenth): {shortlist(apart, FEW)}"
 
 
 def metric_line(judged: Judgement) -> str:
@@ -271,7 +271,7 @@ def _why(pair: Pair, top: int) -> list[str]:
         for row in names[:NAMED]:
             count = f"{_count(getattr(row, calls), waterfall)} x "
             name = shortened(printable(row.kernel_name), WIDTH - 18 - len(count))
-            lines.append(f"{_ms(getattr(row, ns), waterfall.num)[1:]:>16}  {count}{name}")
+            lines.append(f"{_ms(getattr(row, ns), waterfall.num, ''):>16}  {count}{name}")
     return lines
 
 
@@ -335,7 +335,7 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
         for words, names, calls, ns in _names_of_one_side(pair):
             lines += ["", escaped(words), "", "| in a step | calls | kernel |", "| --: | --: | :-- |"]
             for row in names[:MOST_NAMED]:
-                time, count = _ms(getattr(row, ns), pair.waterfall.num)[1:], _count(getattr(row, calls), pair.waterfall)
+                time, count = _ms(getattr(row, ns), pair.waterfall.num, ""), _count(getattr(row, calls), pair.waterfall)
                 lines.append(f"| {time} | {count} | {escaped(printable(row.kernel_name))} |")
             lines += ["", _others(len(names))] if len(names) > MOST_NAMED else []
     else:

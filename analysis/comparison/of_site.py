@@ -2,8 +2,8 @@
 
 The first recording is held against each other one that has the most of its cells with other axes, such as its twin in
 another precision, or that was made with other SETTINGS: on another GPU, or by another version of a program. A
-repetition is no such, since it is what a noise band is from: a recording of the study REPETITION, or one that differs
-in nothing. Of a study of precision, FP32 is held against BF16.
+repetition is no such, since it is what a noise band is from: a recording of the study AGAIN, whatever its commit, or
+one that differs in nothing. Of a study of precision, FP32 is held against BF16.
 """
 
 import dataclasses
@@ -15,9 +15,8 @@ from analysis.comparison.noise import choose
 from analysis.comparison.sides import Side, of_recording
 from analysis.comparison.verdict import Comparison, compare
 from analysis.recording import store
+from jobs.contract.studies import AGAIN
 
-REPETITION = "again"
-"""The study whose recordings repeat others, whatever the commit that they were made by."""
 SHARED = 0.5
 """Part of the runs of the first recording that must have a counterpart in another one."""
 WITHIN_STUDIES = {"precision": ("precision", "fp32", "bf16")}
@@ -56,7 +55,7 @@ def _sides(recordings: Sequence[store.Recording]) -> Iterator[tuple[str, Side, S
 
 def _is_repetition(alignment: Alignment, second: Side) -> bool:
     """Whether B has the axes of A and was made to repeat it, or by the same programs on the same kind of GPU."""
-    repeats = second.recording is not None and _study(second.recording) == REPETITION
+    repeats = second.recording is not None and _study(second.recording) == AGAIN
     return not alignment.differences and (repeats or not alignment.settings)
 
 

@@ -41,6 +41,9 @@ guide has the rates). That a program launches other operations is no chance, wha
 EXPLAINS = 0.1
 """Of a difference of the step: so large a part of it that goes its way explains some of it, even within noise."""
 
+AS_MANY, REGROUPED = 1.1, 2
+"""Operations up to so many times as many are about as many; launches from so many times as many on are far more."""
+
 Kind = Literal["replaced", "per_call", "copies", "overlap", "idle", "rest"]
 SORTS: dict[Kind, str] = {
     "replaced": "kernels",
@@ -395,7 +398,7 @@ def _idle(first: Totals, second: Totals, scales: _Scales, bands: _Bands) -> Iter
 def _is_regrouped(row: Any) -> bool:
     """Whether a phase has about as many operations on both sides, and far fewer or far more launches."""
     operations, launches = ((row[name], row[f"{name}_second"]) for name in ("operations", "launches"))
-    return max(operations) <= 1.1 * min(operations) and max(launches) >= 2 * max(min(launches), 1)
+    return max(operations) <= AS_MANY * min(operations) and max(launches) >= REGROUPED * max(min(launches), 1)
 
 
 def _place(phase: str, module: str) -> str:

@@ -129,7 +129,7 @@ def _named(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
         (f"{ORDINALS[place - 1]} test" if place <= len(ORDINALS) else f"test {place}", part)
         for place, part in sweeps.groupby(place_of)
     ]
-    return tests + [(SCRIPTS, rows[is_script])] * bool(is_script.any())
+    return [*tests, (SCRIPTS, rows[is_script])] if is_script.any() else tests
 
 
 def _tests(rows: pd.DataFrame) -> list[dict]:

@@ -53,16 +53,17 @@ def processes_with(name: str, value: str) -> list[int]:
 
 
 def kill_processes_with(name: str, value: str) -> None:
-    """Kill them, and wait a while until they are gone: who starts anew finds their memory free."""
+    """Kill them, and wait a while until all are gone: who starts anew finds their memory free."""
     killed = processes_with(name, value)
     for pid in killed:
         with suppress(OSError):
             os.kill(pid, SIGKILL)
+    deadline = time.monotonic() + END_TIMEOUT_S
     for pid in killed:
         with suppress(OSError):  # gone, or a system that cannot wait for another's child
             handle = os.pidfd_open(pid)
             try:
-                select.select([handle], [], [], END_TIMEOUT_S)
+                select.select([handle], [], [], max(0.0, deadline - time.monotonic()))
             finally:
                 os.close(handle)
 

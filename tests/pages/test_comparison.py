@@ -277,6 +277,7 @@ def test_of_two_gpus_every_pair_has_a_page_and_the_first_says_which_gpus(tmp_pat
     assert len([path for path in pages if path.startswith("report/comparison/")]) == 2
 
 
+@pytest.mark.long
 def test_the_shipped_site_compares_precisions_and_no_repetition():
     folders = sorted(path.parent for path in DATA.glob(f"*/{store.MANIFEST}"))
     manifests = [json.loads((folder / store.MANIFEST).read_text()) for folder in folders]

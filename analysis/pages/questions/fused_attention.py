@@ -361,8 +361,8 @@ def _title_of_peaks(drawn: pd.DataFrame, where: str) -> str:
     context, eager, fused = _at_longest(drawn, "peak_memory_bytes")
     if not context:
         return f"Peak allocated memory of a training step{where}"
-    part = f"{fused / eager:.0%}"
-    return f"At {context:,} tokens a training step with fused attention allocates {part} of the peak of eager{where}"
+    part = f"{fused / eager:.0%} of that of eager attention"
+    return f"At {context:,} tokens the peak allocated with fused attention is {part}{where}"
 
 
 def _at_longest(drawn: pd.DataFrame, value: str) -> tuple[int, float, float]:

@@ -342,8 +342,9 @@ def _queues(frames: Frames) -> list[Chart]:
             for run_id, name in zip(runs["run_id"], runs["compile"], strict=True)
         ]
         rows = pd.concat(parts, ignore_index=True)
-        empty = (rows["y"] == 0).groupby(rows["series"]).mean()  # of slices in which it was empty throughout
-        title = f"The queue is empty for at least {percent_of(empty)} of a training step: {' · '.join(map(str, case))}"
+        deepest = rows.groupby("series")["y"].max()
+        most = " to ".join(dict.fromkeys(f"{depth:,.0f}" for depth in (deepest.min(), deepest.max())))
+        title = f"At most {most} operations wait in the queue of a training step: {' · '.join(map(str, case))}"
         options = {"order": list(SERIES), "x_title": "ms since the first launch", "y_title": "operations in the queue"}
         charts.append(Chart(f"queue-{len(charts)}", "traces", title, rows, options=options))
     return charts

@@ -296,18 +296,19 @@ def _tables(frames: Frames) -> list[Table]:
         ),
         Table(
             "limits",
-            "Part of the step in phases whose time the host sets, percent",
+            "Part of the step in phases that the host limits, percent",
             (*case, Column("rung", "rung"), Column("host_limited", "host limits", "share")),
             _in_map(frames.rungs),
         ),
         Table("rest", "Rung by rung: all other cases", (*case, rung, step, *others[:3]), rest),
         Table("alone", "Each change alone", (*case, *alone), frames.alone),
-        _table_of_first(frames.first),
+        _table_of_first(frames),
     ]
 
 
-def _table_of_first(first: pd.DataFrame) -> Table:
+def _table_of_first(frames: Frames) -> Table:
     """Sizes across contexts: the change that gives most alone, and how many times as fast a step is with it."""
+    first = frames.first
     words = [
         f"{row.change} {row.speedup:.3g}×" if row.gains else HOST_LIMITED if row.base_host_limited > 0.5 else NO_GAIN
         for row in first.itertuples()
@@ -316,7 +317,8 @@ def _table_of_first(first: pd.DataFrame) -> Table:
     rows = first.assign(words=words).pivot(index="size", columns="context_length", values="words").reindex(sizes)
     rows = rows.rename(columns=str).rename_axis(columns=None).reset_index()
     columns = [Column(str(context), f"{context:,} tokens", absent="not measured") for context in contexts]
-    title = "Of TF32, BF16, fused attention and fused AdamW alone: what makes a training step in FP32 fastest"
+    tried = ", ".join(dict.fromkeys(frames.alone["change"]))
+    title = f"The one change to FP32 that alone makes a training step fastest, of {tried}"
     return Table("first", title, (Column("size", "model"), *columns), rows)
 
 
