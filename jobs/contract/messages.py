@@ -14,6 +14,8 @@ Plain dictionaries, since the worker imports torch and the standard library, and
 from typing import Any, Literal, NotRequired, TypedDict
 
 GO = "go"
+LINK_RATE = "link_"
+"""Begins the figures of what the link between several GPUs gives; the name of a collective follows."""
 
 
 class RunTask(TypedDict):

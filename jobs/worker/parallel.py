@@ -64,3 +64,9 @@ def agree_on_steps(at_least_s: float, step_ns: float, device: torch.device) -> i
     if distributed.is_initialized():
         distributed.all_reduce(steps, distributed.ReduceOp.MAX)
     return int(steps.item())
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has done all it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,14 +1,17 @@
-"""What is probed of a workload outside its timed steps: device memory by phase, by module and by use, and how far its
-arithmetic is from float32."""
+"""What is probed of a workload outside its timed steps: device memory by phase, by module and by use, how far its
+arithmetic is from float32, and what the link between its GPUs gives."""
 
+import statistics
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
+from jobs.contract.messages import LINK_RATE
 from jobs.contract.ranges import FORWARD
-from jobs.worker.parallel import local_part
+from jobs.worker.parallel import local_part, synchronize
 from jobs.workloads import annotation
 
 
@@ -88,6 +91,48 @@ def memory_by_use(stepper) -> list[dict]:
         known_bytes += size
     rows.append({"figure": "memory_other", "unit": "bytes", "value": sum(blocks.values()) - known_bytes})
     return rows
+
+
+LINK_BYTES = {"cuda": 2**30, "cpu": 2**20}
+"""Of one message, by device: more than any layer or bucket has, so that a rate is the link's and not that of starts."""
+LINK_REPEATS, LINK_CALLS = 5, 3
+
+
+def link_rates(device: torch.device) -> list[dict]:
+    """What the link between the ranks gives when they do nothing else: bytes of messages a second of each collective,
+    as NCCL counts them (of an all-gather and a reduce-scatter, the part of one rank). Median of LINK_REPEATS, each
+    LINK_CALLS in a row, after as many as warm-up. Every rank must call it."""
+    rows = _link_rates(device)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # of the messages, which are larger than anything that a run may need
+    return rows
+
+
+def _link_rates(device: torch.device) -> list[dict]:
+    ranks, size = distributed.get_world_size(), LINK_BYTES[device.type]
+    whole = torch.ones(size // 4, device=device)
+    part = torch.ones(size // 4 // ranks, device=device)
+    collectives: dict[str, tuple[int, Callable[[], object]]] = {
+        "AllReduce": (size, lambda: distributed.all_reduce(whole)),
+        "AllGather": (size // ranks, lambda: distributed.all_gather_into_tensor(whole[: ranks * len(part)], part)),
+        "ReduceScatter": (size // ranks, lambda: distributed.reduce_scatter_tensor(part, whole[: ranks * len(part)])),
+    }
+    rows = []
+    for name, (message, call) in collectives.items():
+        rates = [LINK_CALLS * message / seconds_of(call, device) for _ in range(1 + LINK_REPEATS)][1:]
+        rows.append({"figure": f"{LINK_RATE}{name}", "unit": "bytes/s", "value": statistics.median(rates)})
+    return rows
+
+
+def seconds_of(call: Callable[[], object], device: torch.device) -> float:
+    """Of LINK_CALLS in a row, by the host's clock, the ranks having met before."""
+    distributed.barrier()
+    synchronize(device)
+    start = time.perf_counter()
+    for _ in range(LINK_CALLS):
+        call()
+    synchronize(device)
+    return time.perf_counter() - start
 
 
 def numerics(stepper) -> list[dict]:

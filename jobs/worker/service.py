@@ -186,8 +186,7 @@ class Stepper:
         ranges.unfollow_calls()
 
     def synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        parallel.synchronize(self.device)
 
 
 def compiled(model: torch.nn.Module, how: str) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -287,6 +286,8 @@ def perform(
         if task["probe"]:
             of_run = {"figure": "allocated_before_build", "unit": "bytes"}
             probed["figures"] += [of_run | {"value": value} for value in before.values()]
+            if place.num_ranks > 1:
+                probed["figures"] += probes.link_rates(device)
         with annotation.no_ranges():
             has_probes = task["probe"] and task["warmup_steps"] > 0
             if has_probes and compares_with_fp32(task["run"]):

@@ -9,6 +9,7 @@ import pytest
 from analysis.recording import store
 from analysis.recording.ingest import ingest
 from jobs.contract.axes import Run
+from jobs.contract.messages import LINK_RATE
 from jobs.executor.collectors import Timer
 from jobs.executor.failures import RunFailed
 from jobs.executor.worker_process import processes_with
@@ -107,6 +108,9 @@ def test_a_sweep_of_one_and_two_gpus_is_one_recording_with_ranks(tmp_path):
     shape = recording.runs.set_index("parallel")[["gpus", "num_parameters", "batch_size"]]
     assert shape.loc["fsdp"].tolist() == [2, *shape.loc["none"].tolist()[1:]], "a model is as large in parts"
     assert (steps.groupby(["run_id", "rank"])["step"].nunique() == 2).all()
+    of_link = recording.figures[recording.figures["figure"].astype(str).str.startswith(LINK_RATE)]
+    assert sorted(of_link["figure"].astype(str).unique()) == ["link_AllGather", "link_AllReduce", "link_ReduceScatter"]
+    assert len(of_link) == 3 * 2 * 2 and (of_link["value"] > 0).all(), "both ranks of both runs of two GPUs"
 
 
 def run_of_two(**changes) -> Run:

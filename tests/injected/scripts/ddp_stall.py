@@ -1,0 +1,38 @@
+"""A training loop of several GPUs whose second rank sleeps before each backward: torchrun ddp_stall.py --stall-ms 5."""
+
+import argparse
+import os
+import time
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--stall-ms", type=float, default=0)
+parser.add_argument("--steps", type=int, default=40)
+options = parser.parse_args()
+
+on_gpu = torch.cuda.is_available()
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+if on_gpu:
+    torch.cuda.set_device(device)
+distributed.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
+
+torch.manual_seed(0)
+width, layers, length = (1024, 8, 512) if on_gpu else (64, 2, 32)
+layer = nn.TransformerEncoderLayer(width, 16, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+model = DistributedDataParallel(nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).to(device))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=on_gpu)
+
+for _ in range(options.steps):
+    batch = torch.randn(4, length, width, device=device)
+    loss = (model(batch) - batch).pow(2).mean()
+    loss.item()  # both GPUs have nothing left to do
+    if distributed.get_rank() == 1:
+        time.sleep(options.stall_ms / 1e3)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+distributed.destroy_process_group()
