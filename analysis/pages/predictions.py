@@ -41,8 +41,9 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
     developed: the pairs that the rates were fitted to, each predicted with those of the other sizes.
 
     Tables: tests by when and of what they were made, summary and development by change and over all, limits by what
-    limits the predicted step: number, abstained, measured, median and 90th percentile of the absolute error, inside,
-    beaten; predictions and pairs one row each; hindsight, the tests of sweeps without what is told of one host alone.
+    limits the predicted step, measured_limits by test and what limited the measured step: number, abstained, measured,
+    median and 90th percentile of the absolute error, inside, beaten; predictions and pairs one row each; hindsight, the
+    tests of sweeps without what is told of one host alone.
     """
     predicted, developed = (_labelled(rows) for rows in (predicted, developed))
     tables = [
@@ -67,6 +68,10 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
             ),
             Table("predictions", "Every prediction", (*FEW, *_outcome("prose")), predicted),
         ]
+    if len(by_measured_limit := _by_measured_limit(predicted)):
+        title = "Tested predictions by what limited the step when it was measured"
+        columns = (TEST, Column("measured_limit", "limited by"), *_summary("predictions")[3:])
+        tables.append(Table("measured_limits", title, columns, by_measured_limit))
     if hindsight := _in_hindsight(predicted):
         title = "In hindsight, which is no test: without what the host limits"
         rows = pd.DataFrame(hindsight).drop(columns=["first", "last"])
@@ -75,7 +80,8 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
     facts: dict[str, Any] = {"targets": TARGETS, "predicted": tested, "developed": _facts(developed)}
     measured = [test | {"missed": _missed(test)} for test in tests if test["measured"]]
     facts |= {"tests": measured, "waiting": [test for test in tests if not test["measured"]]}
-    return assemble(facts | {"host": _of_host(predicted), "hindsight": hindsight}, [], tables, [])
+    facts |= {"host": _of_host(predicted), "hindsight": hindsight, "knows_measured_limits": len(by_measured_limit) > 0}
+    return assemble(facts, [], tables, [])
 
 
 def _labelled(rows: pd.DataFrame) -> pd.DataFrame:
@@ -133,8 +139,23 @@ def _named(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _tests(rows: pd.DataFrame) -> list[dict]:
-    """As of `_facts`, of each test in the order they were made."""
-    return [{"test": name, **_facts(part), "by_limit": _tested_by_limit(part)} for name, part in _named(rows)]
+    """As of `_facts`, of each test in the order they were made; runs (measured), of_abstentions (how many of them),
+    waiting (predictions whose run is not measured), loop (as of `_loop`, of the tested steps), by_limit and
+    by_measured_limit (as of `_tested_by`, of what was to limit the step and of what did)."""
+    return [
+        {
+            "test": name,
+            **_facts(part),
+            "runs": int(part["measured_ns"].notna().sum()),
+            "of_abstentions": int((part["measured_ns"].notna() & part["predicted_ns"].isna()).sum()),
+            # What could not be given to a script from outside waits for nothing.
+            "waiting": int((part["predicted_ns"].notna() & part["measured_ns"].isna()).sum()) if name != SCRIPTS else 0,
+            "loop": _loop(part[part["error"].notna()]),
+            "by_limit": _tested_by("limited_by", part),
+            "by_measured_limit": _tested_by("measured_limit", part[part["measured_limit"] != ""]),
+        }
+        for name, part in _named(rows)
+    ]
 
 
 def _in_hindsight(rows: pd.DataFrame) -> list[dict]:
@@ -153,8 +174,8 @@ def _in_hindsight(rows: pd.DataFrame) -> list[dict]:
     return tests
 
 
-def _tested_by_limit(rows: pd.DataFrame) -> list[dict]:
-    """By what limits the tested steps: limited_by, measured, inside (how many), worst (absolute error)."""
+def _tested_by(name: str, rows: pd.DataFrame) -> list[dict]:
+    """Tested steps by the limit in column `name`: limited_by, measured, inside (how many), worst (absolute error)."""
     return [
         {
             "limited_by": limit,
@@ -162,12 +183,22 @@ def _tested_by_limit(rows: pd.DataFrame) -> list[dict]:
             "inside": int(part["inside"].sum()),
             "worst": part["error"].abs().max(),
         }
-        for limit, part in rows[rows["error"].notna()].groupby("limited_by")
+        for limit, part in rows[rows["error"].notna()].groupby(name)
     ]
 
 
 def _table(facts: list[dict]) -> pd.DataFrame:
-    return pd.DataFrame(facts).drop(columns=["first", "last", "by_limit"])
+    names = ["first", "last", "runs", "of_abstentions", "waiting", "loop", "by_limit", "by_measured_limit"]
+    return pd.DataFrame(facts).drop(columns=names)
+
+
+def _by_measured_limit(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of each test whose runs say what limited them."""
+    known = rows[rows["error"].notna() & (rows["measured_limit"] != "")]
+    parts = [
+        (test, limit, part) for test, of_test in _named(known) for limit, part in of_test.groupby("measured_limit")
+    ]
+    return pd.DataFrame([{"test": test, "measured_limit": limit, **_facts(part)} for test, limit, part in parts])
 
 
 def _by_limit(rows: pd.DataFrame) -> pd.DataFrame:
@@ -192,9 +223,15 @@ def _of_host(rows: pd.DataFrame) -> dict:
     of plain Python on the host of the test, over that on the host of the run they came from), explains (the part of the
     median error that the loop accounts for)."""
     tested = rows[rows["error"].notna() & (rows["limited_by"] == "host")]
-    loop = (tested["loop_ns"] / tested["baseline_loop_ns"]).median()
+    loop = _loop(tested)
     facts = {"measured": len(tested), "too_long": int((tested["error"] > 0).sum()), "loop": loop}
     return facts | {"explains": (1 / loop - 1) / tested["error"].median() if len(tested) else float("nan")}
+
+
+def _loop(rows: pd.DataFrame) -> float:
+    """Median of what the loop of plain Python took on the host of a test over what it took on that of the run without
+    the change; NaN where one of them was not timed."""
+    return (rows["loop_ns"] / rows["baseline_loop_ns"]).median()
 
 
 def _facts(rows: pd.DataFrame) -> dict:

@@ -3,6 +3,7 @@ those by the id of the run. A measurement counts where it started after the pred
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,8 +15,9 @@ import numpy as np
 import pandas as pd
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from analysis.metrics.advice import clocks, host_limited_ns
 from analysis.prediction import changes
-from analysis.prediction.predict import HOST, Abstention, Prediction
+from analysis.prediction.predict import GPU, HOST, Abstention, Prediction
 from analysis.recording import store
 from analysis.recording.store import RecordingError
 from jobs.contract.axes import Run
@@ -193,10 +195,11 @@ def recordings(data: Path) -> list[store.Recording]:
 def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.DataFrame:
     """Every prediction, one row each: what an Entry has, made_at, and of the run that tests it, where it was measured
     since: measured_ns, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling).
-    of_one_host: `entry` would keep it without times now. source:
-    the recording that they were made from; "" of a script. Of the run that tests it and of the one that it came from:
-    loop_ns and baseline_loop_ns, how long a loop of plain Python took on their hosts, NaN where that was not timed."""
-    names = ["run_id", "gpu_name", "started_at", "measured_ns", "loop_ns"]
+    of_one_host: `entry` would keep it without times now. source: the recording that they were made from; "" of a
+    script. measured_limit: what limited the measured step; "" where that is not known. Of the run that tests it and of
+    the one that it came from: loop_ns and baseline_loop_ns, how long a loop of plain Python took on their hosts, NaN
+    where that was not timed."""
+    names = ["run_id", "gpu_name", "started_at", "measured_ns", "loop_ns", "measured_limit"]
     measured = pd.concat([pd.DataFrame(columns=names), *(_steps(recording) for recording in recordings)])
     started = pd.to_datetime(measured["started_at"], utc=True, format="ISO8601", errors="coerce")
     rows = []
@@ -207,10 +210,13 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
             row["source"] = "" if is_script else ledger.recording["name"]
             on_gpu, since = measured["gpu_name"] == ledger.gpu, started > ledger.made_at
             tests = measured[on_gpu & since & (measured["run_id"] == prediction.tested_by)]
-            before = measured[on_gpu & ~since & (measured["run_id"] == prediction.run_id)]
+            # Other recordings may have a run of the same id, on another host.
+            is_same_step = (measured["measured_ns"].astype(float) - prediction.baseline_ns).abs() <= 1
+            before = measured[on_gpu & ~since & (measured["run_id"] == prediction.run_id) & is_same_step]
             row |= {name: _first(tests, name) for name in ("measured_ns", "loop_ns")}
+            row["measured_limit"] = next(iter(tests["measured_limit"]), "")
             rows.append(row | {"baseline_loop_ns": _first(before, "loop_ns")})
-    names = [*Entry.model_fields, "made_at", "source", "measured_ns", "loop_ns", "baseline_loop_ns"]
+    names = [*Entry.model_fields, "made_at", "source", "measured_ns", "measured_limit", "loop_ns", "baseline_loop_ns"]
     table = pd.DataFrame(rows, columns=names)
     times = [name for name in names if name.endswith("_ns")]
     table = table.astype(dict.fromkeys(times, float))
@@ -226,7 +232,7 @@ def _first(rows: pd.DataFrame, name: str) -> float:
 
 
 def _steps(recording: Any) -> pd.DataFrame:
-    """Of each finished run that was timed: run_id, gpu_name, started_at, measured_ns, loop_ns."""
+    """Of each finished run that was timed: run_id, gpu_name, started_at, measured_ns, loop_ns, measured_limit."""
     steps = recording.steps
     rows = steps[(steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == STEP)]
     medians = rows.groupby(rows["run_id"].astype(str))["wall_ns"].median().rename("measured_ns")
@@ -234,4 +240,18 @@ def _steps(recording: Any) -> pd.DataFrame:
     runs = runs[["run_id", "gpu_name", "started_at"]].astype(str)
     loops = recording.processes.groupby(recording.processes["run_id"].astype(str))["host_loop_ns"].median()
     rows = runs.merge(medians.rename_axis("run_id").reset_index(), on="run_id")
-    return rows.assign(loop_ns=rows["run_id"].map(loops.astype(float)))
+    known = _limits(steps)
+    limits = [known.get(run_id, "") for run_id in rows["run_id"]]
+    return rows.assign(loop_ns=rows["run_id"].map(loops.astype(float)), measured_limit=limits)
+
+
+def _limits(steps: pd.DataFrame) -> dict[str, str]:
+    """What limited the step of each timed run, as `predict` says it of a step that is predicted: the host where phases
+    that it limits are more than half of it. Only of runs whose time of the host was recorded."""
+    by_host_ns = host_limited_ns(steps)
+    timed = {run_id: phases[STEP] for run_id, phases in clocks(steps).items() if STEP in phases}
+    return {
+        run_id: HOST if by_host_ns[run_id] > step.wall_ns / 2 else GPU
+        for run_id, step in timed.items()
+        if not math.isnan(step.issue_ns)
+    }

@@ -12,7 +12,7 @@ from analysis.render.site import Site
 ROW = {"run_id": "a", "tested_by": "b", "size": "small", "context_length": 128, "mode": "train_step", "reason": ""}
 ROW |= {"changes": "bf16+fused_attention", "baseline_ns": 40e6, "predicted_ns": 20e6, "low_ns": 18e6, "high_ns": 22e6}
 ROW |= {"ceiling_ns": 10e6, "limited_by": "GPU", "made_at": pd.Timestamp("2026-01-02T03:04:05Z")}
-ROW |= {"loop_ns": 30e6, "baseline_loop_ns": 40e6, "source": "default", "of_one_host": False}
+ROW |= {"loop_ns": 30e6, "baseline_loop_ns": 40e6, "source": "default", "of_one_host": False, "measured_limit": "GPU"}
 LATER = pd.Timestamp("2026-01-03T03:04:05Z")
 NONE = dict.fromkeys(("predicted_ns", "low_ns", "high_ns", "ceiling_ns"), float("nan"))
 
@@ -87,6 +87,35 @@ def test_what_a_later_rule_would_have_shown_is_no_test(written, developed):
     text = written(pd.concat([predicted(20.1), wide]))
     assert "**The next table is no test**" in text and "1 of 2 in the first test" in text
     assert "The next table is no test" not in written(predicted(20.1))
+
+
+def test_a_test_that_is_measured_in_part_says_what_awaits(written):
+    """A run of an abstention was measured, too: it tests nothing. What a script cannot be given awaits nothing."""
+    abstained = predicted(18, **NONE, reason="it is not known")
+    scripts = predicted(20, float("nan"), source="")
+    text = written(pd.concat([predicted(20.1, float("nan"), float("nan")), abstained, scripts]))
+    first, of_scripts = re.findall(r"- \*\*([A-Z].*)", text)
+    assert (
+        "**measured in part**. 2 of its 4 runs are measured: 1 tests a prediction, and for 1 it was said only why"
+        in first
+    )
+    assert "2 predictions await measurement. So far the median error is" in first and "All is reached so far." in first
+    assert "measured in part" not in of_scripts and "await" not in of_scripts
+    assert "measured in part" not in written(predicted(20.1))
+
+
+def test_what_limited_the_measured_steps_is_said_beside_what_was_to(written, developed):
+    """The GPU was to limit all of them."""
+    rows = pd.concat([predicted(20.1, 19), predicted(30, 31, 21, measured_limit="host")])
+    text = written(rows)
+    assert "4 of 5 where the GPU was to limit the step" not in text and "3 of 5 where the GPU was to limit" in text
+    assert (
+        "the GPU limited 2 steps, of which 2 lie in their intervals, and the host limited 3 steps, of which 1 lies"
+        in text
+    )
+    table = predictions.answer(rows, developed).tables["measured_limits"].rows
+    assert table[["measured_limit", "measured"]].to_numpy().tolist() == [["GPU", 2], ["host", 3]]
+    assert "As measured, " not in written(predicted(20.1, measured_limit=""))
 
 
 def test_before_the_test_nothing_is_said_of_how_good_they_are(written):

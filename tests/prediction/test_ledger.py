@@ -138,19 +138,24 @@ def test_a_damaged_ledger_says_so_in_one_line(tmp_path, made, harm, said):
     assert "\n" not in str(error.value)
 
 
-def measured(made, days, gpu="NVIDIA H200", wall_ns=60e6, status="ok", test="", loops_ns=()):
+def measured(made, days, gpu="NVIDIA H200", wall_ns=60e6, status="ok", test="", loops_ns=(), issue_ns=None):
     """A recording of the run that tests the first prediction, or of another, so many days after it was made."""
     at = (made.made_at + timedelta(days=days)).isoformat()
     test = test or made.predictions[0].tested_by
     runs = pd.DataFrame([{"run_id": test, "status": status, "gpu_name": gpu, "started_at": at}])
-    steps = pd.DataFrame([{"run_id": test, "collector": "timer", "phase": "step", "wall_ns": wall_ns}])
+    phases = [("step", wall_ns), ("forward", 0.4 * wall_ns), ("backward", 0.6 * wall_ns)]
+    steps = pd.DataFrame(phases, columns=["phase", "wall_ns"])
+    steps = steps.assign(run_id=test, collector="timer", issue_ns=[sum(issue_ns), *issue_ns] if issue_ns else None)
     processes = pd.DataFrame({"run_id": test, "host_loop_ns": loops_ns})
     return SimpleNamespace(runs=runs, steps=steps, processes=processes)
 
 
 def test_the_hosts_before_and_after_stand_beside_it(made):
-    before = measured(made, days=-1, test=made.predictions[0].run_id, loops_ns=[50e6, 40e6, 30e6])
-    table = ledger.held_against([made], [before, measured(made, days=1, loops_ns=[20e6, 30e6, 31e6])])
+    """Another recording may have a run of the same id: it is not the one that the prediction came from."""
+    first = made.predictions[0]
+    other = measured(made, days=-2, test=first.run_id, loops_ns=[90e6])
+    before = measured(made, days=-1, test=first.run_id, loops_ns=[50e6, 40e6, 30e6], wall_ns=first.baseline_ns)
+    table = ledger.held_against([made], [other, before, measured(made, days=1, loops_ns=[20e6, 30e6, 31e6])])
     assert table.loc[0, ["baseline_loop_ns", "loop_ns"]].tolist() == [40e6, 30e6]
     without = ledger.held_against([made], [measured(made, days=1)])
     assert without[["baseline_loop_ns", "loop_ns"]].isna().all(axis=None)
@@ -163,6 +168,15 @@ def test_a_later_measurement_stands_beside_its_prediction(made):
     assert first["error"] == pytest.approx(made.predictions[0].predicted_ns / 60e6 - 1)
     assert first["inside"] and not first["beaten"]
     assert pd.isna(second["measured_ns"]) and second["reason"]
+
+
+@pytest.mark.parametrize(
+    ("issue_ns", "limit"), [((24e6, 20e6), "GPU"), ((10e6, 35.9e6), "host"), ((24e6, 36e6), "host"), (None, "")]
+)
+def test_what_limited_the_measured_step_stands_beside_it(made, issue_ns, limit):
+    """The host, where the phases that it limits are more than half of the step."""
+    table = ledger.held_against([made], [measured(made, days=1, issue_ns=issue_ns)])
+    assert table["measured_limit"].to_list() == [limit, ""]
 
 
 def test_a_miss_and_a_beaten_ceiling_show(made):
