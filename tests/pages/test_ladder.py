@@ -67,13 +67,16 @@ def test_every_case_is_followed_from_fp32_to_fused_adamw_and_some_beyond(answer)
     assert len(heights) == 22 and all(rungs[:5] == eager for rungs in heights)
     compiled = {case for case, rungs in heights.items() if rungs == [*ladder.RUNGS][:7]}
     assert compiled == {
-        *(("small", 512), ("medium", 1024), ("large", 512), ("xl", 512), ("2.7B", 1024), ("llama", 1024))
+        *((size, context) for size in ("small", "large") for context in (256, 512, 1024)),
+        *(("medium", 1024), ("xl", 512), ("2.7B", 1024), ("llama", 1024)),
     }
     assert heights["gpt2", 1024] == [*ladder.RUNGS]
     assert not rungs["run_id"].duplicated().any()
     shown = answer.tables["shown"].rows.drop_duplicates(["size", "context_length"])
     assert shown["size"].tolist() == ["gpt2", "small", "llama", *SIZES[1:]]
-    assert dict(zip(shown["size"], shown["context_length"]))["xl"] == 512, "it was followed further there than at 1024"
+    context_of = dict(zip(shown["size"], shown["context_length"]))
+    assert context_of["xl"] == 512, "it was followed further there than at 1024"
+    assert context_of["small"] == context_of["large"] == 1024, "as far as at 256 and 512, and longer"
 
 
 def of_reference(studies):
@@ -151,7 +154,7 @@ def test_predictions_stand_beside_rungs_that_were_measured_after_them(answer, pr
     rungs = rungs_of(answer)
     said = predicted.set_index("tested_by")["predicted_ns"].dropna()
     beside = rungs[rungs["predicted_ns"].notna()]
-    assert len(beside) == 54
+    assert len(beside) == 59
     assert (beside["predicted_ns"] == beside["run_id"].map(said)).all()
     compiled = {"+ torch.compile", "+ CUDA graphs"}
     assert set(beside.index.get_level_values("rung")) == {"TF32", "BF16", "+ fused attention"} | compiled

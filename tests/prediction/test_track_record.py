@@ -54,15 +54,16 @@ def test_the_aims_of_predictions_are_reached_but_for_their_intervals():
     assert errors[tested["limited_by"] == "GPU"].max() < 0.06
 
 
-def third_test():
-    ledgers = [ledger.read(file) for file in sorted((DATA / ledger.FOLDER).glob("third_*.json"))]
-    recordings = [store.load(folder) for folder in find_folders(DATA, store.MANIFEST) if "third" in folder.name]
+def held(name):
+    """The predictions of a test of sweeps, beside its runs."""
+    ledgers = [ledger.read(file) for file in sorted((DATA / ledger.FOLDER).glob(f"{name}_*.json"))]
+    recordings = [store.load(folder) for folder in find_folders(DATA, store.MANIFEST) if name in folder.name]
     return ledger.held_against(ledgers, recordings)
 
 
 def test_the_third_test_misses_the_90th_percentile_by_steps_that_the_host_limits():
     """One process each, on a host whose loop took 32 to 61 ms from one process to the next."""
-    tested = third_test()
+    tested = held("third")
     errors, by_gpu = tested["error"].abs(), tested["limited_by"] == "GPU"
     assert (len(tested), tested["predicted_ns"].isna().sum(), tested["beaten"].sum()) == (30, 0, 0)
     assert errors.median() < 0.05 and tested["inside"].mean() >= 0.8
@@ -70,13 +71,48 @@ def test_the_third_test_misses_the_90th_percentile_by_steps_that_the_host_limits
     assert by_gpu.sum() == 21 and errors[by_gpu].quantile(0.9) < 0.08 and tested.loc[by_gpu, "inside"].mean() > 0.9
 
 
+def test_the_fourth_test_misses_its_aims_where_the_host_limited_the_step_after_all():
+    """As far as it is measured. The GPU was to limit all of them but one."""
+    rows = held("fourth")
+    tested = rows[rows["error"].notna()]
+    errors, by_gpu = tested["error"].abs(), tested["measured_limit"] == "GPU"
+    counts = len(rows), rows["measured_ns"].notna().sum(), len(tested), rows["predicted_ns"].isna().sum()
+    assert counts == (38, 19, 13, 7) and not tested["beaten"].any()
+    assert errors.median() == pytest.approx(0.0842, abs=1e-4) and errors.quantile(0.9) == pytest.approx(
+        0.3021, abs=1e-4
+    )
+    assert (tested["inside"].sum(), (tested["limited_by"] == "GPU").sum()) == (8, 12)
+    assert (by_gpu.sum(), tested.loc[by_gpu, "inside"].sum()) == (8, 7) and errors[by_gpu].quantile(0.9) < 0.1
+    assert (tested.loc[~by_gpu, "inside"].sum(), (~by_gpu).sum()) == (1, 5) and errors[~by_gpu].min() > 0.1
+
+
+def test_of_compiled_steps_as_many_are_in_their_intervals_as_the_guide_says():
+    for name, inside in (("third", 1), ("fourth", 4)):
+        rows = held(name)
+        compiled = rows[rows["changes"].isin(["compile", "cuda_graphs"]) & rows["error"].notna()]
+        said = f"{inside} of {len(compiled)}"
+        assert compiled["inside"].sum() == inside
+        assert said in (DATA.parent / "guide" / "predict.md").read_text()
+
+
+def test_a_run_that_was_interrupted_awaits_measurement():
+    """Time was up. Nothing is said of how it ended."""
+    recording = store.load(DATA / "fourth_optimizer")
+    name = "xl-ctx1024-tf32-naive-train_step-adamw_fused"
+    assert recording.manifest["not_run"] == [name]
+    assert name not in set(recording.runs["run_id"]) and set(recording.runs["status"]) == {"ok"}
+
+
 def test_later_intervals_know_the_errors_of_the_third_test(shipped):
-    """Those of earlier tests are among the recorded pairs, with their kernels."""
-    tested = third_test()
+    """Those of earlier tests are among the recorded pairs, with their kernels. Those of the fourth are not part of the
+    intervals while it is measured in part: the predictions that await measurement were made without them."""
+    tested = held("third")
     assert len(shipped.tested) == len(tested)
     mine = sorted(error["ratio"] for error in shipped.tested)
     assert mine == pytest.approx(sorted(tested["measured_ns"] / tested["predicted_ns"]), rel=1e-4)
-    assert development.errors_of_tests(DATA, [*shipped.errors, *shipped.tested]) == []
+    unknown = development.errors_of_tests(DATA, [*shipped.errors, *shipped.tested])
+    fourth = held("fourth").dropna(subset="error")
+    assert sorted(error["measured_ns"] for error in unknown) == sorted(fourth["measured_ns"])
 
 
 @pytest.mark.long
