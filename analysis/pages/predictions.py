@@ -198,7 +198,8 @@ def _by_measured_limit(rows: pd.DataFrame) -> pd.DataFrame:
     parts = [
         (test, limit, part) for test, of_test in _named(known) for limit, part in of_test.groupby("measured_limit")
     ]
-    return pd.DataFrame([{"test": test, "measured_limit": limit, **_facts(part)} for test, limit, part in parts])
+    table = pd.DataFrame([{"test": test, "measured_limit": limit, **_facts(part)} for test, limit, part in parts])
+    return table.drop(columns=["number", "abstained", "first", "last"]) if len(table) else table
 
 
 def _by_limit(rows: pd.DataFrame) -> pd.DataFrame:

@@ -109,13 +109,10 @@ def test_what_limited_the_measured_steps_is_said_beside_what_was_to(written, dev
     rows = pd.concat([predicted(20.1, 19), predicted(30, 31, 21, measured_limit="host")])
     text = written(rows)
     assert "4 of 5 where the GPU was to limit the step" not in text and "3 of 5 where the GPU was to limit" in text
-    assert (
-        "the GPU limited 2 steps, of which 2 lie in their intervals, and the host limited 3 steps, of which 1 lies"
-        in text
-    )
+    assert "the GPU limited 2 steps (2 inside the interval), and the host limited 3 steps (1 inside the" in text
     table = predictions.answer(rows, developed).tables["measured_limits"].rows
     assert table[["measured_limit", "measured"]].to_numpy().tolist() == [["GPU", 2], ["host", 3]]
-    assert "As measured, " not in written(predicted(20.1, measured_limit=""))
+    assert "When measured, " not in written(predicted(20.1, measured_limit=""))
 
 
 def test_before_the_test_nothing_is_said_of_how_good_they_are(written):
