@@ -179,7 +179,8 @@ MEANING = {
     "in_module": "share of forward kernel time that has a module",
     "nsys_sums": "largest difference from nsys's own sums (ns, and calls) of any kernel in the step or a phase",
     "span": "longest GPU span of a step under nsys, over its NVTX range",
-    "busy_in_time": "GPU busy in a phase, over its unprofiled time (medians, largest of the phases)",
+    "busy_in_time": "GPU busy in a phase, communication left out, over its unprofiled time (medians, largest of the "
+    "phases)",
     "gemm_rate": "FLOPs of a step's matmuls over the time of its GEMM kernels, over the data sheet's peak",
     "mfu": "MFU of data-sheet peak (fastest unprofiled step)",
     "copy_rate": "fastest copy on the device that the L2 cache cannot hold, over the data sheet's memory bandwidth",
@@ -228,7 +229,7 @@ def checks_of(
         _math_path(info, kernels),
         _profiler(steps, gpu, kernels),
         _span(gpu, steps),
-        _busy_in_time(info, gpu, steps, kernels),
+        _busy_in_time(info, gpu, steps, kernels, memops),
         *_peaks(known, steps, kernels),
         _copies(info, memops),
         _gemm_bytes(known, kernels),
@@ -402,8 +403,14 @@ def _span(gpu: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     return _rows("span", quotient, 0, 1 + SPAN_MARGIN)
 
 
-def _busy_in_time(info: pd.DataFrame, gpu: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
-    """Of GPUs that are known: elsewhere nothing says that kernels and clock are of the same machine."""
+def _busy_in_time(
+    info: pd.DataFrame, gpu: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame
+) -> pd.DataFrame:
+    """Of GPUs that are known: elsewhere nothing says that kernels and clock are of the same machine. A communication
+    kernel also waits for the hosts of other ranks, which nsys slows: without those, where there are any."""
+    exchanges = kernels["family"].astype(str) == kernel_families.COMMUNICATION
+    if exchanges.any():
+        gpu = timing.gpu_times(kernels[~exchanges], memops)
     busy = gpu.groupby(["run_id", "phase"])["busy_ns"].median().reset_index()
     both = timing.host_times(steps, "timer", "timer").merge(busy, on=["run_id", "phase"])
     listed = {run_id for run_id, name in info["gpu_name"].items() if gpus.lookup(str(name))}
@@ -466,7 +473,8 @@ def _gemm_bytes(known: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
 
 def _copied_bytes(known: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """A forward pass with eager attention that is not compiled copies the scores of each layer once, as it fills in
-    the mask, and nothing else. Worst step."""
+    the mask, and nothing else. Worst step. DDP also sends the model's buffers, and copies them for that."""
+    known = known[known["parallel"] != "ddp"] if "parallel" in known else known
     rows = timing.in_steps(memops).astype({"run_id": str, "operation": str, "phase": str})
     rows = rows[(rows["operation"] == precisions.DEVICE_COPY) & (rows["phase"] == ranges.FORWARD)]
     copied = rows.groupby(["run_id", "rank", "step"])["bytes"].sum().groupby("run_id").agg(["min", "max"])

@@ -110,12 +110,15 @@ def link_rates(device: torch.device) -> list[dict]:
 
 def _link_rates(device: torch.device) -> list[dict]:
     ranks, size = distributed.get_world_size(), LINK_BYTES[device.type]
-    whole = torch.ones(size // 4, device=device)
-    part = torch.ones(size // 4 // ranks, device=device)
+    of_all = torch.ones(size // 4, device=device)
+    of_one = torch.ones(size // 4 // ranks, device=device)
     collectives: dict[str, tuple[int, Callable[[], object]]] = {
-        "AllReduce": (size, lambda: distributed.all_reduce(whole)),
-        "AllGather": (size // ranks, lambda: distributed.all_gather_into_tensor(whole[: ranks * len(part)], part)),
-        "ReduceScatter": (size // ranks, lambda: distributed.reduce_scatter_tensor(part, whole[: ranks * len(part)])),
+        "AllReduce": (size, lambda: distributed.all_reduce(of_all)),
+        "AllGather": (size // ranks, lambda: distributed.all_gather_into_tensor(of_all[: ranks * len(of_one)], of_one)),
+        "ReduceScatter": (
+            size // ranks,
+            lambda: distributed.reduce_scatter_tensor(of_one, of_all[: ranks * len(of_one)]),
+        ),
     }
     rows = []
     for name, (message, call) in collectives.items():

@@ -6,13 +6,16 @@ import numpy as np
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from analysis.communication import bus_factor
 from analysis.metrics import differences, run_grid, timing
 from analysis.metrics.differences import Bands
 from analysis.metrics.exchange import communication_of
 from analysis.pages.columns import band_column, case_headings, spread_column
 from analysis.pages.facts import extremes, many, noise_of, out_of, span
+from analysis.reference import kernel_families
 from jobs.contract import ranges
 from jobs.contract.axes import label_of_value
+from jobs.contract.messages import LINK_RATE
 
 SLUG = "several-gpus"
 TITLE = "What does a second GPU give, and what does communication cost?"
@@ -22,12 +25,20 @@ MODE = "train_step"
 WAYS = ("none", "ddp", "fsdp")
 HIDES_WELL = 0.05
 """Exposed communication below this part of a step is called hidden."""
+AS_UNPROFILED = 0.1
+"""Where a step under nsys differs from the unprofiled one by at most this part, what is exposed in it is held against
+how much longer the unprofiled step is than that of one GPU: elsewhere the hosts are slower or faster, and ranks wait
+for one another otherwise."""
+EXPLAINS = 0.05
+"""Part of the step by which the two may differ."""
 
 
 def answer(
     runs: pd.DataFrame,
     steps: pd.DataFrame,
     kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    figures: pd.DataFrame,
     bands: Bands | None = None,
 ) -> Answer:
     """A training step on one GPU against the same step on several, each of which has the batch of the one: with
@@ -35,9 +46,10 @@ def answer(
 
     The step is timed by Python without a profiler, and is that of the slowest rank; tokens of a step are those of all
     GPUs. Efficiency is tokens a second over those of as many single GPUs. Communication is of the captures, mean of
-    steps and ranks, split as `analysis.communication` says.
+    steps and ranks, split as `analysis.communication` says. How much longer a step is than that of one GPU is said
+    without the optimizer, which FSDP divides.
     """
-    frames = _frames(runs, steps, kernels, bands)
+    frames = _frames(runs, steps, kernels, memops, figures, bands)
     return assemble({"noise": noise_of(bands)}, _claims(frames), _tables(frames), _charts(frames))
 
 
@@ -45,6 +57,9 @@ def answer(
 class Frames:
     cases: pd.DataFrame
     """One row per case, number of GPUs and way to share the work."""
+    link: pd.DataFrame
+    """One row per collective and number of GPUs: bus_rate, bytes a second over the link of each GPU, median of the
+    runs, with bus_rate_low and bus_rate_high."""
 
     @property
     def several(self) -> pd.DataFrame:
@@ -57,33 +72,71 @@ class Frames:
         """Those whose communication is split into waiting and transfer."""
         return self.several[self.several["waiting_ns"].notna()]
 
+    @property
+    def undisturbed(self) -> pd.DataFrame:
+        """Those whose step under nsys is about as long as without."""
+        return self.several[(self.several["profiled_ratio"] - 1).abs() <= AS_UNPROFILED]
 
-def _frames(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, bands: Bands | None) -> Frames:
+
+def _frames(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    figures: pd.DataFrame,
+    bands: Bands | None,
+) -> Frames:
     cases = run_grid.cases_along(runs, MODE, "parallel", list(WAYS))
     if "gpus" not in cases:
         cases["gpus"] = int(runs["gpus"].iloc[0])
     cases["gpus"] = cases["gpus"].astype(int)
     of_run = runs[["run_id", *sorted({"batch_size", "peak_memory_bytes"} - {*cases})]].astype({"run_id": str})
-    times = timing.host_times(steps, "timer", "step")
-    times = times[times["phase"] == ranges.STEP].drop(columns="phase")
-    for part in (of_run, times, communication_of(kernels)):
+    exchanges = kernels["family"].astype(str) == kernel_families.COMMUNICATION
+    parts = differences.times_of_steps(steps, kernels[~exchanges], memops)[["run_id", "parts"]]
+    parts = parts.rename(columns={"parts": "step_parts"})
+    for part in (of_run, _times(steps), parts, communication_of(kernels)):
         cases = cases.merge(part, how="left", on="run_id")
     cases["tokens_per_s"] = run_grid.tokens_per_s(cases, cases["step_ns"])
     for name in ("waiting", "transfer", "exposed", "hidden"):
         cases[f"{name}_share"] = cases[f"{name}_ns"] / cases["step_ns"]
-    return Frames(cases=_against_one(cases, bands))
+    return Frames(cases=_against_one(cases, bands), link=_link(figures, cases))
+
+
+def _times(steps: pd.DataFrame) -> pd.DataFrame:
+    """Of each run the unprofiled step, optimizer_ns of it, and profiled_ratio: the step under nsys over it."""
+    unprofiled = timing.host_times(steps, "timer", "step").set_index("run_id")
+    profiled = timing.host_times(steps, "nsys", "profiled").set_index("run_id")
+    times = unprofiled[unprofiled["phase"] == ranges.STEP].drop(columns="phase")
+    times["optimizer_ns"] = unprofiled.loc[unprofiled["phase"] == ranges.OPTIMIZER, "step_ns"]
+    profiled_ns = profiled.loc[profiled["phase"] == ranges.STEP, "profiled_ns"]
+    return times.assign(profiled_ratio=profiled_ns / times["step_ns"]).reset_index()
+
+
+def _link(figures: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
+    columns = ["collective", "gpus", "bus_rate", "bus_rate_low", "bus_rate_high", "num_runs"]
+    figures = figures.astype({"run_id": str, "figure": str})
+    rates = figures[figures["figure"].str.startswith(LINK_RATE)].merge(cases[["run_id", "gpus"]], on="run_id")
+    rates["collective"] = rates["figure"].str.removeprefix(LINK_RATE)
+    factors = [bus_factor(name, gpus) for name, gpus in zip(rates["collective"], rates["gpus"])]
+    rates["bus"] = rates["value"] * np.asarray(factors, float)
+    by = rates.groupby(["collective", "gpus"], sort=False)
+    rows = by["bus"].agg(bus_rate="median", bus_rate_low="min", bus_rate_high="max").reset_index()
+    return rows.assign(num_runs=by["run_id"].nunique().to_numpy())[columns]
 
 
 def _against_one(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     """`cases` with the same case on one GPU beside them ({column}_1), efficiency, and what the step takes more."""
     by = [name for name in ("size", "context_length", *run_grid.VARIANT_AXES) if name in cases]
     by = [name for name in by if name not in ("gpus", "parallel", "batch_size")]
-    clock = [f"step_{end}" for end in ("ns", "min_ns", "max_ns", "n")]
-    single = cases[cases["gpus"] == 1][[*by, *clock, "tokens_per_s", "peak_memory_bytes"]]
+    clock = [f"step_{end}" for end in ("ns", "min_ns", "max_ns", "n", "parts")]
+    single = cases[cases["gpus"] == 1][[*by, *clock, "optimizer_ns", "tokens_per_s", "peak_memory_bytes"]]
     table = cases.merge(single, how="left", on=by, suffixes=("", "_1"), validate="m:1")
     is_several = table["gpus"] > 1
     table["speedup"] = (table["tokens_per_s"] / table["tokens_per_s_1"]).where(is_several)
     table["efficiency"] = table["speedup"] / table["gpus"]
+    longer = table["step_ns"] - table["step_ns_1"] - (table["optimizer_ns"] - table["optimizer_ns_1"])
+    table["longer_ns"] = longer.where(is_several)
+    table["unexplained_share"] = (table["longer_ns"] - table["exposed_ns"]) / table["step_ns"]
     table["memory_ratio"] = (table["peak_memory_bytes"] / table["peak_memory_bytes_1"]).where(is_several)
     renamed = table.rename(columns={f"{name}_1": name.replace("step", "one") for name in clock})
     band = bands.wall if bands else None
@@ -95,6 +148,8 @@ def _claims(frames: Frames) -> list[Claim]:
     several, split = frames.several, frames.split
     shown = ("gpus", "parallel", "tokens_per_s_1", "tokens_per_s", "speedup", "efficiency")
     of_step = ("gpus", "parallel", "exposed_ns", "step_ns", "exposed_share")
+    undisturbed = frames.undisturbed
+    explained = undisturbed[undisturbed["unexplained_share"].abs() <= EXPLAINS]
     exposed = several[several["exposed_share"] >= HIDES_WELL]
     waits = split[split["waiting_ns"] > split["transfer_ns"]]
     slowed = several[several["slowed"].notna()]
@@ -108,6 +163,17 @@ def _claims(frames: Frames) -> list[Claim]:
             _only(several, *of_step),
             lambda rows: (rows["exposed_share"] < HIDES_WELL).all(),
             facts=extremes("exposed_share"),
+        ),
+        Claim(
+            "explains",
+            _only(explained, *of_step, "longer_ns", "unexplained_share", "profiled_ratio"),
+            many(undisturbed),
+            facts=out_of(undisturbed, _explained),
+        ),
+        Claim(
+            "disturbed",
+            _only(several.drop(undisturbed.index), "gpus", "parallel", "step_ns", "profiled_ratio"),
+            facts=out_of(several, extremes("profiled_ratio")),
         ),
         Claim(
             "waiting",
@@ -138,6 +204,10 @@ def _only(rows: pd.DataFrame, *names: str) -> pd.DataFrame:
 
 def _most_exposed(rows: pd.DataFrame) -> dict:
     return {"least": HIDES_WELL, **extremes("exposed_share")(rows)}
+
+
+def _explained(rows: pd.DataFrame) -> dict:
+    return {"as_unprofiled": AS_UNPROFILED, "furthest": float(rows["unexplained_share"].abs().max())}
 
 
 def _gives(rows: pd.DataFrame) -> dict:
@@ -174,9 +244,24 @@ def _tables(frames: Frames) -> list[Table]:
                 Column("hidden_ns", "hidden", "ms"),
                 Column("exposed_ns", "exposed", "ms"),
                 Column("exposed_share", "exposed ÷ step", "share", bar=True),
+                Column("longer_ns", "longer than one GPU, without optimizer", "ms", absent="n/a"),
+                Column("profiled_ratio", "step under nsys ÷ unprofiled", "ratio"),
                 Column("slowed", "matmuls beside it ÷ alone", "ratio", absent="n/a"),
             ),
             of_several,
+        ),
+        Table(
+            "link",
+            "The link between the GPUs, a collective of 1 GiB alone",
+            (
+                Column("collective", "collective", "code"),
+                Column("gpus", "GPUs", "count"),
+                Column("bus_rate", "rate over the link of each GPU", "gbps"),
+                Column("bus_rate_low", "lowest", "gbps"),
+                Column("bus_rate_high", "highest", "gbps"),
+                Column("num_runs", "runs", "count"),
+            ),
+            frames.link,
         ),
     ]
 
