@@ -23,7 +23,7 @@ def communication_of(kernels: pd.DataFrame) -> pd.DataFrame:
         of_family = mine["family"].astype(str).to_numpy()
         if not (of_family == kernel_families.COMMUNICATION).any():
             continue
-        measured = communication.measure(_as_operations(mine, of_family))
+        measured = communication.measure(as_operations(mine, of_family))
         gpus, num_steps = measured.of_gpus, mine["step"].nunique()
         parts = gpus[list(PARTS)].astype("float64").mean() / num_steps
         alone, beside = gpus["alone_ns"].sum(), gpus["beside_ns"].sum()
@@ -32,7 +32,7 @@ def communication_of(kernels: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["run_id", *PARTS, "slowed", "unknown", "exchanged_apart_ns"])
 
 
-def _as_operations(kernels: pd.DataFrame, family: np.ndarray) -> pd.DataFrame:
+def as_operations(kernels: pd.DataFrame, family: np.ndarray) -> pd.DataFrame:
     """The kernels of one run as `communication.measure` wants them. The recording has no message sizes."""
     names = kernels["kernel_name"].astype(str)
     exchanges = family == kernel_families.COMMUNICATION

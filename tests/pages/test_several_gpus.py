@@ -1,16 +1,21 @@
-"""Two GPUs against one: on made-up runs that can be worked out by hand."""
+"""Two GPUs against one: on made-up runs that can be worked out by hand, and on those of two H200s."""
 
 import dataclasses
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from analysis import write_site
-from analysis.metrics.exchange import communication_of
+from analysis import communication, write_site
+from analysis.metrics.exchange import as_operations, communication_of
+from analysis.metrics.timing import in_steps
 from analysis.pages.questions import several_gpus
+from analysis.recording import store
 from jobs.contract import ranges
 from tests import synthetic
+from tests.recorded_studies import DATA
 
+STALLED = Path(__file__).parents[1] / "data" / "h200_stall"
 TABLES = ("runs", "steps", "kernels")
 NAME = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
 MS = 1_000_000
@@ -95,3 +100,88 @@ def test_the_page_says_what_two_gpus_give_and_what_their_memory_is(rec, tmp_path
     page = (tmp_path / "report" / "several-gpus.md").read_text()
     assert "With 2 GPUs a training step does **1.60" in page and "80.0%" in page
     assert "FSDP needs 0.500×" in page
+
+
+# ---------------------------------------------------------------------------------------------- two H200s, as shipped
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return store.load(DATA / "gpus")
+
+
+@pytest.fixture(scope="module")
+def shipped(recorded):
+    return write_site.ask(several_gpus, recorded)
+
+
+def test_what_is_exposed_is_how_much_longer_the_step_is_where_nsys_leaves_the_step_as_it_is(shipped):
+    rows = shipped.tables["communication"].rows
+    undisturbed = rows[(rows["profiled_ratio"] - 1).abs() <= several_gpus.AS_UNPROFILED]
+    longer = rows.loc[undisturbed.index, "longer_ns"]
+    assert len(undisturbed) >= 5
+    assert ((longer - undisturbed["exposed_ns"]).abs() <= several_gpus.EXPLAINS * undisturbed["step_ns"]).all()
+    explains = shipped.claims["explains"]
+    assert explains.holds and len(explains.rows) == len(undisturbed)
+    assert len(explains.rows) + len(shipped.claims["disturbed"].rows) == len(rows) == 16
+
+
+def test_waiting_and_transfer_are_the_time_of_communication_kernels(recorded):
+    split = communication_of(recorded.kernels)
+    assert len(split) == 16 and (split["unknown"] == "").all()
+    assert split["waiting_ns"].add(split["transfer_ns"]).tolist() == pytest.approx(split["kernel_ns"].tolist())
+    assert (split["exchanged_apart_ns"] < 20_000).all(), "the ranks' clocks agree"
+
+
+def test_both_ranks_have_their_kernels_in_phases_and_those_of_backward_in_modules(recorded):
+    kernels = recorded.kernels.astype({"run_id": str, "phase": str, "module": str})
+    kernels["time_ns"] = kernels["end_ns"] - kernels["start_ns"]
+    by = ["run_id", "rank"]
+    of_rank = kernels.groupby(by)["time_ns"].sum()
+    in_phase = kernels[kernels["phase"] != ""].groupby(by)["time_ns"].sum()
+    backward = kernels[kernels["phase"] == ranges.BACKWARD]
+    in_module = backward[backward["module"] != ""].groupby(by)["time_ns"].sum()
+    assert len(of_rank) == 8 + 2 * 16 and (in_phase / of_rank >= 0.97).all()
+    assert (in_module / backward.groupby(by)["time_ns"].sum() >= 0.97).all()
+
+
+def test_the_link_gives_each_collective_a_rate_of_its_own(shipped):
+    rows = shipped.tables["link"].rows.set_index("collective")
+    assert rows.index.tolist() == ["AllReduce", "AllGather", "ReduceScatter"] and (rows["num_runs"] == 16).all()
+    assert (rows["bus_rate_high"] < 450e9).all(), "18 links of 25 GB/s"
+    assert (rows["bus_rate_low"] > 0.9 * rows["bus_rate_high"]).all()
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_what_a_collective_transfers_takes_no_less_than_the_link_allows(recorded, shipped, parallel):
+    """A DDP step reduces four bytes of each parameter once, whatever the precision."""
+    runs = recorded.runs[recorded.runs["parallel"].astype(str) == parallel].astype({"run_id": str})
+    fastest = shipped.tables["link"].rows.set_index("collective").loc["AllReduce", "bus_rate_high"]
+    transfer = communication_of(recorded.kernels).set_index("run_id")["transfer_ns"]
+    for run_id, parameters in zip(runs["run_id"], runs["num_parameters"]):
+        assert transfer[run_id] * 1e-9 >= 4 * parameters / fastest
+
+
+# ------------------------------------------------------------------------------------------------- a stall on purpose
+
+
+def steps_of(stall_ms: int) -> tuple[pd.DataFrame, pd.Series]:
+    """Of the loop whose rank 1 sleeps so long before backward: waiting of the first all-reduce of each step, by rank,
+    and transfer of each rank and step."""
+    rec = store.load(STALLED / f"stall{stall_ms}")
+    kernels = in_steps(rec.kernels).sort_values("start_ns", kind="stable")
+    family = kernels["family"].astype(str).to_numpy()
+    operations = as_operations(kernels, family).assign(step=kernels["step"].to_numpy())
+    rows = communication.measure(operations).rows
+    rows["transfer_ns"] = rows["end_ns"] - rows["start_ns"] - rows["waiting_ns"]
+    by = rows.sort_values("start_ns").groupby(["step", "rank"])
+    return by["waiting_ns"].first().unstack(), by["transfer_ns"].sum()
+
+
+def test_a_rank_that_sleeps_5_ms_before_backward_keeps_the_other_waiting_so_long():
+    (without, transfer), (with_stall, transfer_too) = steps_of(0), steps_of(5)
+    assert len(without) == len(with_stall) == 10
+    assert (with_stall[0] >= 5 * MS).all() and (without[0] < 5 * MS).all()
+    assert with_stall[0].median() - without[0].median() == pytest.approx(5 * MS, rel=0.2)
+    assert (with_stall[1] == 0).all(), "the rank that sleeps comes last"
+    assert transfer_too.median() == pytest.approx(transfer.median(), rel=0.05)
