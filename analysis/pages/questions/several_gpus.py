@@ -156,7 +156,7 @@ def _claims(frames: Frames) -> list[Claim]:
     sharded = several[several["parallel"] == "fsdp"]
     return [
         Claim("gives", _only(several, *shown), facts=_gives),
-        Claim("range", _only(several, *shown), facts=extremes("efficiency")),
+        Claim("range", _only(several, *shown, "step_ns", "step_band_ns"), facts=extremes("efficiency")),
         Claim("exposed", _only(exposed, *of_step), many(several), facts=out_of(several, _most_exposed)),
         Claim(
             "hidden",
@@ -211,7 +211,11 @@ def _explained(rows: pd.DataFrame) -> dict:
 
 
 def _gives(rows: pd.DataFrame) -> dict:
-    return {"most": int(rows["gpus"].max()), "speedup": span(rows["speedup"]), "efficiency": span(rows["efficiency"])}
+    ways = [
+        {"way": label_of_value("parallel", str(way)), "speedup": span(mine["speedup"])}
+        for way, mine in rows.groupby("parallel", sort=False, observed=True)
+    ]
+    return {"most": int(rows["gpus"].max()), "ways": ways}
 
 
 def _tables(frames: Frames) -> list[Table]:
@@ -284,7 +288,7 @@ def _charts(frames: Frames) -> list[Chart]:
     )
     options = {
         "order": list(dict.fromkeys(rows["scope"])),
-        "by": ["size", "context_length", "parallel"],
+        "by": [name for name in ("size", "context_length", "precision", "parallel") if name in rows],
         "unit": "% of the step",
     }
     return [
