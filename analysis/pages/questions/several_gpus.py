@@ -6,16 +6,14 @@ import numpy as np
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.communication import bus_factor
 from analysis.metrics import differences, run_grid, timing
 from analysis.metrics.differences import Bands
-from analysis.metrics.exchange import communication_of
+from analysis.metrics.exchange import communication_of, link_rates
 from analysis.pages.columns import band_column, case_headings, spread_column
 from analysis.pages.facts import extremes, many, noise_of, out_of, span
 from analysis.reference import kernel_families
 from jobs.contract import ranges
 from jobs.contract.axes import label_of_value
-from jobs.contract.messages import LINK_RATE
 
 SLUG = "several-gpus"
 TITLE = "What does a second GPU give, and what does communication cost?"
@@ -99,7 +97,7 @@ def _frames(
     cases["tokens_per_s"] = run_grid.tokens_per_s(cases, cases["step_ns"])
     for name in ("waiting", "transfer", "exposed", "hidden"):
         cases[f"{name}_share"] = cases[f"{name}_ns"] / cases["step_ns"]
-    return Frames(cases=_against_one(cases, bands), link=_link(figures, cases))
+    return Frames(cases=_against_one(cases, bands), link=link_rates(figures, cases))
 
 
 def _times(steps: pd.DataFrame) -> pd.DataFrame:
@@ -110,18 +108,6 @@ def _times(steps: pd.DataFrame) -> pd.DataFrame:
     times["optimizer_ns"] = unprofiled.loc[unprofiled["phase"] == ranges.OPTIMIZER, "step_ns"]
     profiled_ns = profiled.loc[profiled["phase"] == ranges.STEP, "profiled_ns"]
     return times.assign(profiled_ratio=profiled_ns / times["step_ns"]).reset_index()
-
-
-def _link(figures: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
-    columns = ["collective", "gpus", "bus_rate", "bus_rate_low", "bus_rate_high", "num_runs"]
-    figures = figures.astype({"run_id": str, "figure": str})
-    rates = figures[figures["figure"].str.startswith(LINK_RATE)].merge(cases[["run_id", "gpus"]], on="run_id")
-    rates["collective"] = rates["figure"].str.removeprefix(LINK_RATE)
-    factors = [bus_factor(name, gpus) for name, gpus in zip(rates["collective"], rates["gpus"])]
-    rates["bus"] = rates["value"] * np.asarray(factors, float)
-    by = rates.groupby(["collective", "gpus"], sort=False)
-    rows = by["bus"].agg(bus_rate="median", bus_rate_low="min", bus_rate_high="max").reset_index()
-    return rows.assign(num_runs=by["run_id"].nunique().to_numpy())[columns]
 
 
 def _against_one(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
