@@ -98,7 +98,10 @@ def test_the_page_says_what_two_gpus_give_and_what_their_memory_is(rec, tmp_path
     study = dataclasses.replace(rec, manifest=rec.manifest | {"study": several_gpus.STUDY})
     write_site.write_questions(rec, tmp_path, {several_gpus.STUDY: study})
     page = (tmp_path / "report" / "several-gpus.md").read_text()
-    assert "With 2 GPUs a training step does **1.60×** the tokens a second of one GPU with FSDP" in page and "80.0%" in page
+    assert (
+        "With 2 GPUs a training step does **1.60×** the tokens a second of one GPU with FSDP" in page
+        and "80.0%" in page
+    )
     assert "FSDP needs 0.500×" in page
 
 

@@ -31,6 +31,6 @@ def step_seconds(run: Run) -> float:
 
 
 def step_events(run: Run) -> float:
-    """Events that a capture holds of one step."""
+    """Events that a capture holds of one step, of all ranks."""
     of_micro_batches = EVENTS_PER_LAYER["forward_backward"] * (run.accumulation - 1)
-    return (EVENTS_PER_LAYER[run.mode] + of_micro_batches) * run.num_layers
+    return (EVENTS_PER_LAYER[run.mode] + of_micro_batches) * run.num_layers * run.gpus
