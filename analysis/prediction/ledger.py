@@ -24,15 +24,12 @@ from jobs.contract.axes import Run
 from jobs.contract.integrity import find_folders, is_intact, load_json, with_digest
 from jobs.contract.layout import SCRIPT, name_with
 from jobs.contract.ranges import STEP
+from jobs.contract.studies import GPUS
 
 FOLDER = "predictions"
 """Below site/data."""
 MOST_OFF = 0.2
 """Error that a kept prediction may have at an end of its interval where the host limits the step."""
-
-
-SEVERAL_GPUS = "gpus"
-"""The study of them."""
 
 
 class LedgerError(RecordingError):
@@ -205,11 +202,9 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
     where that was not timed."""
     names = ["run_id", "gpu_name", "started_at", "measured_ns", "loop_ns", "measured_limit"]
     # A sweep of one and several GPUs was planned for no prediction; a few of its runs have the ids of some that wait.
-    recordings = [one for one in recordings if getattr(one, "manifest", {}).get("study") != SEVERAL_GPUS]
+    recordings = [kept for kept in recordings if getattr(kept, "manifest", {}).get("study") != GPUS]
     measured = pd.concat([pd.DataFrame(columns=names), *(_steps(recording) for recording in recordings)])
     started = pd.to_datetime(measured["started_at"], utc=True, format="ISO8601", errors="coerce")
-    started = started.reset_index(drop=True).sort_values(kind="stable")  # the first to come tests a prediction
-    measured = measured.reset_index(drop=True).loc[started.index]
     rows = []
     for ledger in ledgers:
         for prediction in ledger.predictions:

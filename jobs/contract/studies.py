@@ -21,4 +21,7 @@ AGAIN = "again"
 BF16 = "bf16"
 """The study that measures the runs of the default sweep as people train today: BF16, fused attention, fused AdamW."""
 
+GPUS = "gpus"
+"""The study of one GPU against several."""
+
 STUDIES: tuple[Study, ...] = get_args(Study)

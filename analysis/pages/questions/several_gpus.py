@@ -14,10 +14,11 @@ from analysis.pages.facts import extremes, many, noise_of, out_of, span
 from analysis.reference import kernel_families
 from jobs.contract import ranges
 from jobs.contract.axes import label_of_value
+from jobs.contract.studies import GPUS
 
 SLUG = "several-gpus"
 TITLE = "What does a second GPU give, and what does communication cost?"
-STUDY = "gpus"
+STUDY = GPUS
 
 MODE = "train_step"
 WAYS = ("none", "ddp", "fsdp")
