@@ -410,10 +410,10 @@ def test_what_cannot_be_written_for_another_reason_is_not_called_a_full_disk(run
 @pytest.mark.long
 def test_a_full_disk_stops_the_sweep_and_keeps_what_was_measured(run, mount, fake_worker):
     """After one run there is room for an export or none, not for three; then there is room again."""
-    folder = mount("size=6m")
+    folder = mount("size=16m")
     assert run("--only", "mode=forward,context_length=8", results=folder).returncode == 0
     filler = folder / "filler"
-    filler.write_bytes(b"x" * int(3.9 * 2**20))
+    filler.write_bytes(b"x" * int(13.9 * 2**20))
     done = run(results=folder)
     assert done.returncode == 74
     assert "No space left on device (disk full); what was measured so far is kept" in done.stderr
