@@ -1,6 +1,6 @@
 """Where numbers that must agree are held against each other, for every run."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -174,7 +174,7 @@ MEANING = {
     "forward_layouts": "matmuls of each forward pass whose operand layout is not the expected one",
     "backward_layouts": "matmuls of each backward pass whose operand layout is not the expected one",
     "math_path": "share of GEMM time on FP32 units, in runs declared FP32",
-    "profiler": "fastest step under nsys (NVTX range), over the fastest unprofiled step",
+    "profiler": "fastest step under nsys (NVTX range; of a script without the first), over the fastest unprofiled step",
     "in_phase": "share of kernel time inside steps that has a phase",
     "in_module": "share of forward kernel time that has a module",
     "nsys_sums": "largest difference from nsys's own sums (ns, and calls) of any kernel in the step or a phase",
@@ -219,6 +219,7 @@ def checks_of(
     ordered = run_grid.measured_runs(runs)
     info = ordered.astype({"run_id": str, "mode": str, "attention": str}).set_index("run_id")
     known = run_grid.of_known_shape(info)
+    scripts = info.index[info["workload"].astype(str) == SCRIPT] if "workload" in info else []
     gpu = timing.gpu_times(kernels, memops)
     checks = [
         _counts(info, steps, gpu),
@@ -227,7 +228,7 @@ def checks_of(
         _products(known, kernels),
         _layouts(known, kernels),
         _math_path(info, kernels),
-        _profiler(steps, gpu, kernels),
+        _profiler(scripts, steps, gpu, kernels),
         _span(gpu, steps),
         _busy_in_time(info, gpu, steps, kernels, memops),
         *_peaks(known, steps, kernels),
@@ -243,7 +244,6 @@ def checks_of(
     table = table[table["run_id"].isin(info.index)]
     table = _with_missing(table, info)
     table = table[table["run_id"].isin(known.index) | ~table["check"].isin(OF_ARCHITECTURE)]
-    scripts = info.index[info["workload"].astype(str) == SCRIPT] if "workload" in info else []
     table = table[~(table["run_id"].isin(scripts) & table["check"].isin(NOT_OF_SCRIPTS))]
     table["passed"] = (table["found"] >= table["at_least"]) & (table["found"] <= table["at_most"])
     table = sorted_by(table, place(table["run_id"], info.index), table["check"])
@@ -384,7 +384,12 @@ def _math_path(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     return _rows("math_path", share, 1, 1)
 
 
-def _profiler(steps: pd.DataFrame, gpu: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+def _profiler(scripts: Iterable[str], steps: pd.DataFrame, gpu: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    # The steps of a script overlap: while the GPU still works on one, the host prepares the next. The first captured
+    # one begins with a GPU that has nothing to do, so its range lacks the wait for the step before.
+    is_first = steps["run_id"].isin(scripts) & (steps["collector"].astype(str) == "nsys") & (steps["step"] == 0)
+    steps = steps[~is_first]
+
     def step_ns(collector: str) -> pd.Series:
         times = timing.host_times(steps, collector, "wall")
         return times[times["phase"] == ranges.STEP].set_index("run_id")["wall_min_ns"]
