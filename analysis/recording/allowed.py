@@ -94,7 +94,7 @@ def rewrite(source: Path, target: Path, manifest: dict, with_captures: bool = Tr
         file = source / f"{name}.parquet"
         if not file.is_file() and name in store.OPTIONAL_TABLES:
             continue
-        table = store.read_table(file)
+        table = store.read_table(name, file)
         if not with_captures:
             table = _without_capture(name, table)
         kept = {column: _kept(table, name, column, file) for column in table.column_names}

@@ -2,7 +2,8 @@
 
 `TABLES` is the one place that names columns, types, units and meanings: writing, checking, loading and the data
 dictionary all come from it. A recording is a folder with one Parquet file a table and `manifest.json`. Integers are
-nanoseconds and bytes; times count from the start of a run's first step.
+nanoseconds and bytes; times count from the start of a run's first step. Files hold starts and ends as differences, or
+as times where an older version wrote them; see `times`.
 """
 
 import json
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
+from analysis.recording import times
 from analysis.reference import cuda_api, kernel_families
 from jobs.contract import ranges
 from jobs.contract.axes import default_of, details
@@ -318,7 +320,6 @@ _SORT = {
     "module_memory": [],
     "figures": [],
 }
-_TIMES = ("launch_ns", "launch_end_ns", "start_ns", "end_ns", "at_ns")
 _ARROW = {
     "category": pa.dictionary(pa.int32(), pa.string()),
     "string": pa.string(),
@@ -384,11 +385,21 @@ def empty(table: str) -> pd.DataFrame:
 
 
 def dictionary() -> pd.DataFrame:
-    """The data dictionary: table, column, dtype, unit, meaning; one row for each column of each table."""
-    rows = [(table, *column[:4]) for table, columns in TABLES.items() for column in columns]
+    """The data dictionary: table, column, dtype, unit, meaning; one row for each column of each table, in memory and
+    then in its file only."""
+    rows = [(table, *column[:4]) for table, columns in TABLES.items() for column in (*columns, *_stored(table))]
     position = max(i for i, row in enumerate(rows) if row[:2] == ("kernels", "kernel_name"))
     rows.insert(position + 1, ("kernels", *FAMILY[:4]))
     return pd.DataFrame(rows, columns=["table", "column", "dtype", "unit", "meaning"])
+
+
+def _stored(table: str) -> list[Column]:
+    """The columns that only its file has."""
+    return [Column(name, "int64", "ns", meaning) for pair in _pairs(table) for name, meaning in times.meanings(pair)]
+
+
+def _pairs(table: str) -> list[times.Pair]:
+    return times.pairs_of([column.name for column in TABLES[table]])
 
 
 # ---------------------------------------------------------------------------------------------------------------- write
@@ -572,9 +583,13 @@ def _checked(name: str, frame: pd.DataFrame) -> pd.DataFrame:
         may_be_null = name == "runs" or column.nullable or column.name not in frame
         if not may_be_null and column.dtype.startswith("int") and frame[column.name].isna().any():
             raise RecordingError(f"table {name} has rows without {column.name}")
-    if "start_ns" in frame and (frame["end_ns"] < frame["start_ns"]).any():
+    if _ends_before_it_starts(frame):
         raise RecordingError(f"table {name} has a row that ends before it starts")
     return frame
+
+
+def _ends_before_it_starts(frame: pd.DataFrame) -> bool:
+    return "start_ns" in frame and bool((frame["end_ns"] < frame["start_ns"]).any())
 
 
 def _lacking(name: str, columns: Iterable[str]) -> list[str]:
@@ -601,22 +616,22 @@ def _arrow(name: str, frame: pd.DataFrame) -> pa.Table:
 
 
 def arrow_types(name: str) -> dict[str, pa.DataType]:
-    """How the columns of a table are stored."""
+    """Of what types the columns of a table are, in memory."""
     return {column.name: _ARROW[column.dtype] for column in TABLES[name]}
 
 
 def write_table(name: str, table: pa.Table, file: Path) -> None:
     """Write the Parquet file of a table. Raises OSError."""
-    # Times grow along a run, so their differences are small numbers; everything else repeats and is best as a
-    # dictionary.
-    times = [c for c in table.column_names if c in _TIMES] if name != "runs" else []
+    table = times.to_differences(table, _pairs(name))
+    # Neighbours among numbers share their upper bytes more often than their values; text repeats, and is a dictionary.
+    numbers = [field.name for field in table.schema if pa.types.is_integer(field.type)]
     pq.write_table(
         table,
         file,
         compression="zstd",
-        compression_level=12,
-        use_dictionary=[c for c in table.column_names if c not in times],
-        column_encoding={c: "DELTA_BINARY_PACKED" for c in times} or None,
+        compression_level=15,
+        use_dictionary=[column for column in table.column_names if column not in numbers],
+        column_encoding=dict.fromkeys(numbers, "BYTE_STREAM_SPLIT") or None,
         row_group_size=1 << 20,
         write_statistics=False,
     )
@@ -665,20 +680,20 @@ def _named_alike(api: pd.DataFrame) -> pd.DataFrame:
     return renamed.groupby(by, observed=True, sort=False, as_index=False)[["calls", "total_ns"]].sum()
 
 
-def read_table(file: Path) -> pa.Table:
-    """What the Parquet file of a table holds. Raises RecordingError."""
+def read_table(name: str, file: Path) -> pa.Table:
+    """What the Parquet file of a table holds, with its times. Raises RecordingError."""
     if not file.is_file():
         raise RecordingError(f"{file} is missing: the recording is not whole; ingest again")
     try:
-        return pq.read_table(file)
-    except (pa.ArrowException, OSError) as error:
+        return times.to_times(pq.read_table(file), _pairs(name))
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise RecordingError(f"{file} cannot be read ({' '.join(str(error).split())[:200]}); ingest again") from error
 
 
 def _load_table(file: Path, name: str) -> pd.DataFrame:
     if not file.is_file() and name in OPTIONAL_TABLES:
         return empty(name)
-    table = read_table(file)
+    table = read_table(name, file)
     lacking = _lacking(name, table.column_names)
     if lacking:
         raise RecordingError(f"{file} lacks column {', '.join(lacking)}: it is from another version; ingest again")
@@ -690,4 +705,9 @@ def _load_table(file: Path, name: str) -> pd.DataFrame:
             frame[column.name] = _series(frame[column.name], column)
         if column.dtype == "category" and not isinstance(frame[column.name].dtype, pd.CategoricalDtype):
             frame[column.name] = frame[column.name].astype("category")
+    try:
+        if _ends_before_it_starts(frame):
+            raise RecordingError(f"{file} has a row that ends before it starts; ingest again")
+    except TypeError as error:
+        raise RecordingError(f"{file} has times that are no numbers; ingest again") from error
     return frame
