@@ -54,6 +54,9 @@ def test_the_aims_of_predictions_are_reached_but_for_their_intervals():
     assert errors[tested["limited_by"] == "GPU"].max() < 0.06
 
 
+LATER = ("fourth_attention", "fourth_batch_fp32", "fourth_bf16_optimizer", "fourth_optimizer_xl")
+
+
 def held(name):
     """The predictions of a test of sweeps, beside its runs."""
     ledgers = [ledger.read(file) for file in sorted((DATA / ledger.FOLDER).glob(f"{name}_*.json"))]
@@ -71,19 +74,27 @@ def test_the_third_test_misses_the_90th_percentile_by_steps_that_the_host_limits
     assert by_gpu.sum() == 21 and errors[by_gpu].quantile(0.9) < 0.08 and tested.loc[by_gpu, "inside"].mean() > 0.9
 
 
-def test_the_fourth_test_misses_its_aims_where_the_host_limited_the_step_after_all():
-    """As far as it is measured. The GPU was to limit all of them but one."""
+def test_the_fourth_test_reaches_its_aims_with_a_miss_where_the_host_limited_the_step_after_all():
+    """Its halves are of two hosts: on the slower one the host limited four steps that the GPU was to limit."""
     rows = held("fourth")
     tested = rows[rows["error"].notna()]
     errors, by_gpu = tested["error"].abs(), tested["measured_limit"] == "GPU"
     counts = len(rows), rows["measured_ns"].notna().sum(), len(tested), rows["predicted_ns"].isna().sum()
-    assert counts == (38, 19, 13, 7) and not tested["beaten"].any()
-    assert errors.median() == pytest.approx(0.0842, abs=1e-4) and errors.quantile(0.9) == pytest.approx(
-        0.3021, abs=1e-4
-    )
-    assert (tested["inside"].sum(), (tested["limited_by"] == "GPU").sum()) == (8, 12)
-    assert (by_gpu.sum(), tested.loc[by_gpu, "inside"].sum()) == (8, 7) and errors[by_gpu].quantile(0.9) < 0.1
+    assert counts == (38, 38, 31, 7) and not tested["beaten"].any()
+    assert errors.median() < 0.08 and errors.quantile(0.9) < 0.2 and tested["inside"].mean() >= 0.8
+    assert (by_gpu.sum(), tested.loc[by_gpu, "inside"].sum()) == (26, 24) and errors[by_gpu].quantile(0.9) < 0.06
     assert (tested.loc[~by_gpu, "inside"].sum(), (~by_gpu).sum()) == (1, 5) and errors[~by_gpu].min() > 0.1
+    assert (tested.loc[~by_gpu, "limited_by"] == "GPU").sum() == 4
+
+
+def test_the_halves_of_the_fourth_test_came_out_as_the_guide_says():
+    rows = held("fourth")
+    text = (DATA.parent / "guide" / "predict.md").read_text()
+    later = {run for name in LATER for run in store.load(DATA / name).runs["run_id"].astype(str)}
+    for is_later in (False, True):
+        half = rows[(rows["tested_by"].isin(later) == is_later) & rows["error"].notna()]
+        median = f"{half['error'].abs().median():.1%}"
+        assert f"({half['inside'].sum()} of {len(half)} inside, median error {median})" in text
 
 
 def test_of_compiled_steps_as_many_are_in_their_intervals_as_the_guide_says():
@@ -95,8 +106,8 @@ def test_of_compiled_steps_as_many_are_in_their_intervals_as_the_guide_says():
         assert said in (DATA.parent / "guide" / "predict.md").read_text()
 
 
-def test_a_run_that_was_interrupted_awaits_measurement():
-    """Time was up. Nothing is said of how it ended."""
+def test_nothing_is_said_of_how_a_run_ended_that_was_interrupted():
+    """Time was up. It was measured later, and has a recording of its own."""
     recording = store.load(DATA / "fourth_optimizer")
     name = "xl-ctx1024-tf32-naive-train_step-adamw_fused"
     assert recording.manifest["not_run"] == [name]
@@ -105,7 +116,7 @@ def test_a_run_that_was_interrupted_awaits_measurement():
 
 def test_later_intervals_know_the_errors_of_the_third_test(shipped):
     """Those of earlier tests are among the recorded pairs, with their kernels. Those of the fourth are not part of the
-    intervals while it is measured in part: the predictions that await measurement were made without them."""
+    intervals."""
     tested = held("third")
     assert len(shipped.tested) == len(tested)
     mine = sorted(error["ratio"] for error in shipped.tested)
