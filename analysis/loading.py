@@ -31,7 +31,7 @@ _TIMES = {
 _PLACE = {
     "step": "number of the training step, from 0; -1 none",
     "phase": "phase of the step; empty where it is not known",
-    "attribution": "how the phase is known: exact, linked, phase, inferred or none, as `show` says",
+    "attribution": "how the phase is known: exact, early, linked, phase, inferred or none, as `show` says",
 }
 _ON_GPU = {
     "gpu": "number of the GPU",

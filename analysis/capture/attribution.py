@@ -11,6 +11,8 @@ PyTorch's operations are ranges, what a process launches from the first of them 
 is set-up, if that phase is one that a step begins with. The label says how the phase is known:
 
 - `exact`: the launching thread itself was inside the phase (or, where the capture names no phase, inside a range)
+- `early`: so it was, but the operation seems to begin before its launch. The clocks of host and GPU disagree, and the
+  correlation id alone says that this call launched it
 - `linked`: so it was, inside a node of autograd's graph whose number tells the operation of forward that made it; the
   module is that operation's
 - `phase`: the phase was found by time, across the threads of the process
@@ -43,8 +45,8 @@ from analysis.capture.nsys_export import UNKNOWN_THREAD, Capture, beyond_limits,
 from analysis.capture.phase_names import is_step, module_named, phase_of
 from jobs.contract import ranges as vocabulary
 
-ATTRIBUTIONS = ("exact", "linked", "phase", "inferred", "none")
-EXACT, LINKED, PHASE, INFERRED, NONE = range(5)
+ATTRIBUTIONS = ("exact", "early", "linked", "phase", "inferred", "none")
+EXACT, EARLY, LINKED, PHASE, INFERRED, NONE = range(6)
 MOST_EARLY_NS, MOST_EARLY_SHARE = 5_000_000, 0.1
 """An operation may begin so long before its launch, and never more than this share of the capture: nsys brings the
 clocks of host and GPU together only approximately. Of 2.8 M kernels that were recorded on H200s 3.5% seem to begin
@@ -507,6 +509,9 @@ class _Places:
                 launch_end[rows] = np.where(known, ends[call], start[rows])
                 thread[rows] = np.where(known, threads[call], UNKNOWN_THREAD)
         place = self.at(operations["process"], thread, launch, launched)
+        how = place["attribution"].cat.codes.to_numpy()
+        how = np.where((how == EXACT) & (start < launch), EARLY, how).astype(np.int8)
+        place["attribution"] = pd.Categorical.from_codes(how, list(ATTRIBUTIONS))
         frame = {"api": row, "launch_ns": launch, "launch_end_ns": launch_end, "thread": thread}
         return pd.DataFrame(frame | {name: place[name] for name in place}, copy=False)
 

@@ -30,7 +30,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from analysis.capture.attribution import ATTRIBUTIONS, EXACT, INFERRED, NONE, Attribution
+from analysis.capture.attribution import ATTRIBUTIONS, EARLY, EXACT, INFERRED, NONE, Attribution
 from analysis.capture.nsys_export import Capture, distinct
 from analysis.reference import kernel_families
 from jobs.contract import ranges as vocabulary
@@ -102,7 +102,7 @@ def infer_phases(capture: Capture, attribution: Attribution) -> Attribution:
             inferred[np.isin(inferred, known)] = _NO_PHASE
         new = (phase[rows] == _NO_PHASE) & (inferred != _NO_PHASE)
         if new.any():
-            unknown = rows[(phase[rows] == _NO_PHASE) & (how[rows] == EXACT)]
+            unknown = rows[(phase[rows] == _NO_PHASE) & np.isin(how[rows], (EXACT, EARLY))]
             how[unknown] = NONE  # inside a range, which says nothing about the phase
             phase[rows[new]], how[rows[new]] = inferred[new], INFERRED
     filled = place.assign(

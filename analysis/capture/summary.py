@@ -60,7 +60,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "busy_ns": "time in which at least one of them ran, summed over GPUs",
         "host_ns": "host time of the phase's outermost ranges, in the process that has most; null where it has none",
         "exact_share": "part of kernel_ns whose phase is known from the launching thread itself",
-        "linked_share": "part that is known so, and linked to its operation of forward by PyTorch's number",
+        "early_share": "part that is known so, but seems to begin before its launch",
+        "linked_share": "part that is known from the launching thread and PyTorch's number of its operation of forward",
         "phase_share": "part whose phase is known by time, from ranges of other threads",
         "inferred_share": "part whose phase is inferred from kernels and threads, without a range",
     },
@@ -686,7 +687,10 @@ def _problems(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     lead = (place["launch_ns"] - capture.kernels["start_ns"]).to_numpy()
     if num_early := int((lead > 0).sum()):
         what = f"{num_early} of {len(lead)} kernels begin before the call that launched them, by up to {lead.max()} ns"
-        problems[what] = "the clocks of host and GPU are that far apart, and latencies and queues as uncertain"
+        problems[what] = (
+            "the clocks of host and GPU are that far apart, and latencies and queues as uncertain; "
+            "they do not count as attributed exactly"
+        )
     return pd.DataFrame(list(problems.items()), columns=list(SECTIONS["problems"]))
 
 
@@ -715,7 +719,7 @@ def _unmatched_ranges(attribution: Attribution, duration: np.ndarray) -> list[st
     """Names of the largest ranges that match no phase, though kernels in them have none from a range. Of a range around
     (nearly) all of them, those inside."""
     ranges, place = attribution.ranges, attribution.kernels
-    unknown = (place["range_id"] >= 0) & place["attribution"].isin(["exact", "inferred", "none"])
+    unknown = (place["range_id"] >= 0) & place["attribution"].isin(["exact", "early", "inferred", "none"])
     unknown &= (place["phase"] == "") | (place["attribution"] == "inferred")
     rows = np.flatnonzero(unknown)
     total = duration.sum()

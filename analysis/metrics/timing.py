@@ -147,12 +147,14 @@ def clock_lead(kernels: pd.DataFrame) -> dict[str, float]:
     """How far the GPU's times are too early against the host's, as far as it shows: a kernel cannot begin before its
     launch.
 
-    share: of the kernels that seem to; lead_ns: by how much at most; drift_ns: the largest change of a step's lead
-    within one rank of a run.
+    share: of the kernels that seem to; time_share: theirs of kernel time; lead_ns: by how much at most; drift_ns: the
+    largest change of a step's lead within one rank of a run.
     """
     lead = kernels["launch_ns"] - kernels["start_ns"]
     of_step = lead.groupby([kernels["run_id"].astype(str), kernels["rank"], kernels["step"]]).max()
     of_step = of_step.groupby(level=[0, 1])
     drift = of_step.max() - of_step.min()
-    facts = {"share": (lead > 0).mean(), "lead_ns": lead.max(), "drift_ns": drift.max()}
+    duration = kernels["end_ns"] - kernels["start_ns"]
+    time_share = duration[lead > 0].sum() / max(duration.sum(), 1)
+    facts = {"share": (lead > 0).mean(), "time_share": time_share, "lead_ns": lead.max(), "drift_ns": drift.max()}
     return {name: float(value) if len(kernels) else 0.0 for name, value in facts.items()}

@@ -547,23 +547,23 @@ def _nsys_sums(kernels: pd.DataFrame, nsys_sums: pd.DataFrame) -> pd.DataFrame:
             "kernel_name": rows["kernel_name"],
             "calls": 1,
             "total_ns": rows["end_ns"] - rows["start_ns"],
-            "exact": rows["attribution"] == "exact",
+            "in_range": rows["attribution"].isin(["exact", "early"]),
         }
     )
     by = ["run_id", "range", "kernel_name"]
     grouped = rows.groupby(by, observed=True)
-    ours = grouped.agg(calls=("calls", "sum"), total_ns=("total_ns", "sum"), exact=("exact", "all")).reset_index()
+    ours = grouped.agg(calls=("calls", "sum"), total_ns=("total_ns", "sum"), in_range=("in_range", "all")).reset_index()
     ours = ours.astype(dict.fromkeys(by, str))
     in_steps = ours.groupby(["run_id", "kernel_name"])
-    in_steps = in_steps.agg({"calls": "sum", "total_ns": "sum", "exact": "all"}).reset_index()
+    in_steps = in_steps.agg({"calls": "sum", "total_ns": "sum", "in_range": "all"}).reset_index()
     ours = pd.concat([ours[ours["range"] != ""], in_steps.assign(range=ranges.STEP)]).set_index(by)
     # nsys counts what the range's own thread launched, and knows nothing of autograd's threads.
-    is_exact = ours.groupby(level=["run_id", "range"])["exact"].all()
+    is_in_range = ours.groupby(level=["run_id", "range"])["in_range"].all()
     theirs = nsys_sums.astype(dict.fromkeys(by, str)).set_index(by)[["calls", "total_ns"]]
     ours = ours[ours.index.get_level_values("run_id").isin(theirs.index.get_level_values("run_id"))]
     difference = ours[["calls", "total_ns"]].sub(theirs, fill_value=0).abs().max(axis=1)
     place_of = difference.index.droplevel("kernel_name")
-    difference = difference[is_exact.reindex(place_of, fill_value=True).to_numpy(bool)]
+    difference = difference[is_in_range.reindex(place_of, fill_value=True).to_numpy(bool)]
     return _rows("nsys_sums", difference.groupby(level="run_id").max(), 0, 0)
 
 

@@ -95,7 +95,9 @@ _ATTRIBUTION = Column(
     "attribution",
     "category",
     "",
-    "how the phase is known: exact (the launching thread was in it) | phase (by time, across threads) | none",
+    "how the phase is known: exact (the launching thread was in it) | early (it was, but the operation seems to begin "
+    "before its launch: exact in older recordings) | linked (by number) | phase (by time, across threads) | inferred "
+    "(without a range) | none",
 )
 _DEVICE = Column("device", "int32", "", "CUDA device as its rank numbers it: a GPU of the run is (rank, device)")
 _LAUNCH = Column(

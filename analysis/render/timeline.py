@@ -110,8 +110,8 @@ def _host(ranges: pd.DataFrame, kernels: pd.DataFrame, zero: int, number) -> Ite
     thread_of = dict(zip(ranges["range_id"], ranges["thread"]))
     calls = kernels.drop_duplicates("launch").sort_values("launch")
     calls = calls[calls["launch_end_ns"] > calls["launch_ns"]]
-    exact = calls["attribution"].astype(str) == "exact"
-    thread = calls["range_id"].map(thread_of).where(exact)
+    in_range = calls["attribution"].astype(str).isin(["exact", "early"])
+    thread = calls["range_id"].map(thread_of).where(in_range)
     launch = number(Frame(LAUNCH, category=LAUNCH)) if len(calls) else -1
 
     def launches(rows: pd.DataFrame) -> list[Slice]:

@@ -15,8 +15,8 @@ keys:
   kernels is not known from another range), communication_ranks (ranks that have communication kernels),
   ranks_apart_ns (how far the ends of the same collectives lie apart on them, in the median), no_waiting_because (why
   it is not known how much of communication is waiting; empty where it is))
-- `coverage`: {exact, linked, phase, inferred, none}, shares of kernel time by how its phase is known; null where there
-  are no kernels. It speaks of kernel_share of the GPU time, not of what graph executions hide
+- `coverage`: {exact, early, linked, phase, inferred, none}, shares of kernel time by how its phase is known; null
+  where there are no kernels. It speaks of kernel_share of the GPU time, not of what graph executions hide
 - `launches`: launch latency (API start to kernel start) and queue depth over all kernels; dry_ns, how long GPUs idled
   because nothing was launched
 - `verdict`: where the time of each GPU goes, to the nanosecond: `elapsed_ns` is the sum of the other times, and the

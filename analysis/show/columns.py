@@ -13,7 +13,7 @@ DROPPED = {
     "ranges": ("busy_ns", "style", "projected_ns", "instances"),
     "api": ("latency_max_ns", "launches"),
     "gpus": ("clock_hz", "sm_count", "memory_bytes", "operations"),
-    "phases": ("busy_ns", "host_ns", "kernel_calls", "linked_share"),
+    "phases": ("busy_ns", "host_ns", "kernel_calls", "linked_share", "early_share"),
     "captures": ("num_gpus", "events_ns", "kernel_ns", "num_kernels", "top_family"),
     "verdict": (_PARTS := ("unknown_idle_ns", "graphs_ns", "no_work_ns", "between_ns", "communication_ns", "sync_ns")),
     "verdict_phases": (*_PARTS, "copies_ns"),

@@ -130,8 +130,8 @@ def coverage_line(coverage: dict, facts: dict, has_phases: bool = True) -> str:
         line = "Coverage: no kernels to attribute"
     else:
         nowhere = "in no phase" if has_phases else "in no range"
-        words = {"exact": "attributed exactly", "linked": "linked by number", "phase": "to a phase by time"}
-        words |= {"inferred": "inferred", "none": nowhere}
+        words = {"exact": "attributed exactly", "early": "to a launch after its start", "linked": "linked by number"}
+        words |= {"phase": "to a phase by time", "inferred": "inferred", "none": nowhere}
         parts = [
             f"{shown('share', coverage[name])} {word}" for name, word in words.items() if coverage[name] >= LEAST_SAID
         ]

@@ -38,7 +38,7 @@ def _row(summary: Summary) -> dict:
         "busy_share": int(summary.sections["gpus"]["busy_ns"].sum()) / elapsed if elapsed else None,
         "limited_by": limit_of(summary),
         "top_family": _top(families.iloc[0]) if len(families) else "",
-        "attributed_share": _sum([coverage[name] for name in ("exact", "linked", "phase")]),
+        "attributed_share": _sum([coverage[name] for name in ("exact", "early", "linked", "phase")]),
         "inferred_share": coverage["inferred"],
     }
 

@@ -22,6 +22,7 @@ _HEADINGS = {
     "clock_hz": "clock",
     "sm_count": "SMs",
     "exact_share": "exact",
+    "early_share": "early",
     "linked_share": "linked",
     "phase_share": "by time",
     "inferred_share": "inferred",

@@ -6,6 +6,7 @@ from analysis.capture.attribution import ATTRIBUTIONS, attribute
 from analysis.capture.nsys_export import read
 from analysis.capture.phase_names import is_step, phase_of
 from analysis.capture.summary import summarise
+from analysis.show.facts import coverage_line
 
 from .nsys_files import Export
 from .profiles import NAMES, profile
@@ -423,11 +424,35 @@ def test_kernels_long_before_their_launch_are_not_attributed(tmp_path, export):
     export.launch(15_000_000, start=9_999_999, end=10_000_004)
     export.launch(15_000_000, start=10_000_001, end=10_000_006)
     summary, problems = _problems(export, tmp_path)
-    assert summary.coverage == _coverage(exact=0.5, none=0.5)
+    assert summary.coverage == _coverage(early=0.5, none=0.5)
     early, clocks = problems
     assert early == "1 of 2 kernels begin more than 5 ms before the call that launched them"
     assert clocks == "1 of 2 kernels begin before the call that launched them, by up to 4999999 ns"
     assert summary.launches["kernels"] == 1
+
+
+def test_a_kernel_that_seems_to_begin_before_its_launch_keeps_its_place_and_is_not_exact(tmp_path, export):
+    export.push("forward", 0, 1000)
+    export.push("norm", 0, 1000)
+    export.launch(100, start=100)
+    export.launch(200, start=199)
+    capture, found = _attributed(export, tmp_path)
+    places = found.kernels[["phase", "module", "attribution"]].astype(str).to_numpy().tolist()
+    assert places == [["forward", "norm", "exact"], ["forward", "norm", "early"]]
+    summary = summarise(capture, found)
+    assert summary.coverage == _coverage(exact=0.5, early=0.5)
+    assert list(summary.sections["problems"]["what"]) == [
+        "1 of 2 kernels begin before the call that launched them, by up to 1 ns"
+    ]
+    assert "50.0% to a launch after its start" in coverage_line(summary.coverage, summary.capture)
+    phases = summary.sections["phases"].set_index("phase")
+    assert phases.loc["forward", ["exact_share", "early_share"]].tolist() == [0.5, 0.5]
+
+
+def test_what_is_known_by_less_than_the_launching_thread_is_never_early(tmp_path, export):
+    export.push("backward", 0, 1000, thread=1)
+    export.launch(200, start=199, thread=2)
+    assert _places(export, tmp_path)[0][-1] == "phase"
 
 
 def test_in_a_short_capture_no_clock_is_that_wrong(tmp_path, export):

@@ -202,7 +202,7 @@ def test_coverage_sums_to_one_and_phases_say_what_is_inferred(program, tmp_path)
     for _ in range(2):
         program.step()
     summary = summarise(read(program.export.sqlite(tmp_path / "x.sqlite")))
-    assert summary.coverage == {"exact": 0, "linked": 0, "phase": 0, "inferred": 1, "none": 0}
+    assert summary.coverage == {"exact": 0, "early": 0, "linked": 0, "phase": 0, "inferred": 1, "none": 0}
     phases = summary.sections["phases"]
     assert phases["inferred_share"].tolist() == [1] * 3
     assert phases["host_ns"].isna().all()

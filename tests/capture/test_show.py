@@ -64,7 +64,7 @@ def test_text_is_a_readable_summary(capture):
 def test_json_is_the_documented_interface(capture):
     found = json.loads(_show(capture, "--format", "json").stdout)
     assert set(found) == _KEYS
-    assert found["coverage"] == {"exact": 0.5, "linked": 0, "phase": 0.5, "inferred": 0, "none": 0}
+    assert found["coverage"] == {"exact": 0.5, "early": 0, "linked": 0, "phase": 0.5, "inferred": 0, "none": 0}
     assert all(key in show.__doc__ for key in found["capture"])
     assert found["capture"]["kernel_share"] == 1
     for name, columns in SECTIONS.items():
@@ -118,7 +118,7 @@ def test_coverage_says_of_how_much_gpu_time_it_speaks(tmp_path, form):
     export.graph(200, 275, export.call(20, 30, name="cudaGraphLaunch_v10000"))
     path = export.sqlite(tmp_path / "x.sqlite")
     found = json.loads(_show(path, "--format", "json").stdout)
-    assert found["coverage"] == {"exact": 1, "linked": 0, "phase": 0, "inferred": 0, "none": 0}
+    assert found["coverage"] == {"exact": 1, "early": 0, "linked": 0, "phase": 0, "inferred": 0, "none": 0}
     assert (found["capture"]["kernel_share"], found["capture"]["graph_ns"]) == (0.25, 75)
     shown = " ".join(_show(path, "--format", form).stdout.replace("\\", "").split())
     assert "100.0% of kernel time attributed exactly" in shown

@@ -73,15 +73,17 @@ def test_a_kernel_before_its_launch_shows_that_the_clocks_differ():
             "step": [0, 0, 1, 0],
             "launch_ns": [100, 200, 300, 10],
             "start_ns": [90, 205, 270, 15],
+            "end_ns": [100, 235, 280, 45],
         }
     )
-    assert timing.clock_lead(frame) == {"share": 0.5, "lead_ns": 30.0, "drift_ns": 20.0}
-    assert timing.clock_lead(frame.head(0)) == {"share": 0.0, "lead_ns": 0.0, "drift_ns": 0.0}
+    assert timing.clock_lead(frame) == {"share": 0.5, "time_share": 0.25, "lead_ns": 30.0, "drift_ns": 20.0}
+    assert timing.clock_lead(frame.head(0)) == {"share": 0.0, "time_share": 0.0, "lead_ns": 0.0, "drift_ns": 0.0}
 
 
 def test_a_rank_has_a_clock_of_its_own():
     frame = pd.DataFrame({"run_id": "a", "rank": [0, 1], "step": 0, "launch_ns": 100, "start_ns": [90, 50]})
-    assert timing.clock_lead(frame) == {"share": 1.0, "lead_ns": 50.0, "drift_ns": 0.0}
+    frame["end_ns"] = 120
+    assert timing.clock_lead(frame) == {"share": 1.0, "time_share": 1.0, "lead_ns": 50.0, "drift_ns": 0.0}
 
 
 def test_two_gpus_of_a_process_are_busy_for_the_sum_of_both():
