@@ -37,7 +37,7 @@ def answer(
         claims += [leading.claims[key] for key in ("gemm", "busy")]
         tables.append(leading.tables["longest"])
     if deciding and len(deciding.tables["first"].rows):
-        claims += [deciding.claims[key] for key in ("together", "decided")]
+        claims += [deciding.claims[key] for key in ("together", "decided", "launches")]
         tables.append(_own_first(deciding.tables["first"], runs))
     return assemble(_facts(runs, kernels, manifest, frames), claims, tables, charts)
 

@@ -49,10 +49,16 @@ ALONE = {
     "fused AdamW": ("fp32", "naive", "fused", "off", AS_IS),
     "padded vocabulary": ("fp32", "naive", "own", "off", PADDED),
 }
+COMPILED_ALONE = {
+    "torch.compile": ("fp32", "naive", "own", "default", AS_IS),
+    "CUDA graphs": ("fp32", "naive", "own", "cudagraphs", AS_IS),
+}
+HOST = "host"
+"""The study of steps with and without compile, in FP32 with nothing fused: each beside its own base, on one host."""
 IN_CHART = {"+ fused attention": "+ attention", EAGER: "+ AdamW", COMPILED: "+ compile", GRAPHS: "+ graphs"}
 IN_CHART |= {TO_64: "+ padding"}
 """Rungs as a bar has room to say."""
-NO_GAIN, HOST_LIMITED = "none beyond noise", "none: the host limits it"
+NO_GAIN, HOST_LIMITED = "none beyond noise", "host-bound, compile not measured"
 SMALL_GAIN = 1.25
 """Less than this is called little for all changes together."""
 NEAR = 0.1
@@ -90,6 +96,8 @@ class Frames:
     alone: pd.DataFrame
     """One row per case and single change that was measured; `gains`: faster beyond the noise band and what the hosts
     explain."""
+    compiled: pd.DataFrame
+    """Those of `alone` that are compiled."""
 
     @property
     def above(self) -> pd.DataFrame:
@@ -98,8 +106,12 @@ class Frames:
 
     @property
     def first(self) -> pd.DataFrame:
-        """Of each case the change that gives most alone."""
-        return self.alone.sort_values("speedup", ascending=False, kind="stable").drop_duplicates(CASE).sort_index()
+        """Of each case the change that gives most alone: of those that gain, where any does."""
+        return (
+            self.alone.sort_values(["gains", "speedup"], ascending=False, kind="stable")
+            .drop_duplicates(CASE)
+            .sort_index()
+        )
 
     @property
     def shown(self) -> pd.DataFrame:
@@ -132,6 +144,9 @@ def _frames(
     first = alone[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
     alone["gains"] = (alone["speedup"] > 1) & _differ(alone, first, bands)
     alone["gains"] &= alone["speedup"] / (first["host_ratio"] / alone["host_ratio"]).fillna(1.0).clip(lower=1) > 1
+    compiled = _compiled_alone(studies[HOST], bands) if HOST in studies else alone.head(0)
+    compiled = compiled[compiled.set_index(CASE).index.isin(base.index)]
+    alone = pd.concat([alone, compiled], ignore_index=True) if len(compiled) else alone
     before = rungs.groupby(CASE, sort=False)[COMPARED].shift()
     rungs["gain"] = before["ns"] / rungs["ns"]
     of_host = (before["host_ratio"] / rungs["host_ratio"]).fillna(1.0)
@@ -139,10 +154,22 @@ def _frames(
     rungs["at_least"], rungs["at_most"] = rungs["gain"] / of_host.clip(lower=1), rungs["gain"] / of_host.clip(upper=1)
     of_changes = (rungs["at_least"] > 1) | (rungs["at_most"] < 1)
     rungs["differs"] = _differ(rungs, before, bands) & of_changes
-    return Frames(rungs=rungs, alone=alone)
+    return Frames(rungs=rungs, alone=alone, compiled=compiled)
 
 
 COMPARED = ["ns", "min_ns", "max_ns", "parts", "host_ratio"]
+
+
+def _compiled_alone(rec: Any, bands: Bands | None) -> pd.DataFrame:
+    """The rows of `Frames.alone` whose change is compile: each against the same step without it in `rec`. Both were
+    profiled, so it is known how long the GPU waits in them, as a band needs it."""
+    measured = _measured([rec]).assign(predicted_ns=float("nan"), low_ns=float("nan"), high_ns=float("nan"))
+    waits = differences.times_of_steps(rec.steps, rec.kernels, rec.memops).set_index("run_id")["parts"]
+    measured["parts"] = measured["run_id"].map(waits).fillna(measured["parts"])
+    base = _of_settings(measured, {BASE: RUNGS[BASE]}, "change").set_index(CASE)
+    rows = _against(_of_settings(measured, COMPILED_ALONE, "change"), base)
+    first = rows[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
+    return rows.assign(gains=(rows["speedup"] > 1) & _differ(rows, first, bands))
 
 
 def _differ(rows: pd.DataFrame, others: pd.DataFrame, bands: Bands | None) -> pd.Series:
@@ -246,6 +273,7 @@ def _claims(frames: Frames) -> list[Claim]:
         ),
         Claim("first", frames.first[frames.first["gains"]], facts=_first),
         Claim("decided", frames.first[frames.first["gains"]], facts=out_of(frames.first, _first)),
+        Claim("launches", frames.compiled[frames.compiled["gains"].astype(bool)], facts=extremes("speedup")),
         Claim("each", frames.first.merge(frames.shown[CASE].drop_duplicates(), on=CASE), facts=_each),
         Claim("compile", of_rung[COMPILED], lambda rows: bool((rows["at_least"] > 1).all()), facts=_span_of_gains),
         Claim("graphs", of_rung[GRAPHS], facts=extremes("gain")),
@@ -318,7 +346,7 @@ def _table_of_first(frames: Frames) -> Table:
     rows = rows.rename(columns=str).rename_axis(columns=None).reset_index()
     columns = [Column(str(context), f"{context:,} tokens", absent="not measured") for context in contexts]
     tried = ", ".join(dict.fromkeys(frames.alone["change"]))
-    title = f"The one change to FP32 that alone makes a training step fastest, of {tried}"
+    title = f"The one change to FP32 that alone makes a training step fastest, of those measured there: {tried}"
     return Table("first", title, (Column("size", "model"), *columns), rows)
 
 
