@@ -5,12 +5,15 @@ import pandas as pd
 from analysis.answer import NOT_MEASURED
 from analysis.metrics import kernel_time, roofline, run_grid, waiting
 from analysis.metrics.differences import Band
-from analysis.metrics.roofline import MEMORY
+from analysis.metrics.roofline import LAUNCHES, MEMORY
 from jobs.contract import modes, ranges
 
 FEW_OPERATIONS = (*roofline.REST, "fill", "norm", "softmax", "optimizer")
 """Families whose kernels do a few operations for each element: memory limits them on any GPU."""
 CASE = ["size", "context_length"]
+EITHER = f"{LAUNCHES} or {MEMORY}"
+"""Where the GPU waits for launches for longer than kernels run that compute could limit: which of the other two takes
+longest depends on those kernels."""
 
 
 def regimes_of(recordings: list, peaks: dict[str, float], band: Band | None) -> pd.DataFrame:
@@ -18,7 +21,8 @@ def regimes_of(recordings: list, peaks: dict[str, float], band: Band | None) -> 
     run_id, recording (its place in `recordings`), bound (None where it cannot be told), busy_share and launch_wait.
 
     `roofline.judged` says what bounds a run whose kernels have formulas. Of another it can be told all the same where
-    the GPU waits for launches for longer than it is busy, or where kernels of FEW_OPERATIONS take the largest part.
+    the GPU waits for launches for longer than it is busy, or where kernels of FEW_OPERATIONS take the largest part, and
+    of some steps that it is one of the two (EITHER).
     """
     parts = [_of(rec, place, peaks, band) for place, rec in enumerate(recordings)]
     rows = pd.concat(parts, ignore_index=True)
@@ -45,8 +49,11 @@ def _of(rec, place: int, peaks: dict[str, float], band: Band | None) -> pd.DataF
 
 def told_bound(row: dict) -> str | None:
     """What bounds a step (`roofline.bound_by`), or MEMORY where `few`, the share of FEW_OPERATIONS in its kernel time,
-    is the largest part of it whatever the other kernels are."""
+    is the largest part of it whatever the other kernels are, or EITHER; None where it cannot be told."""
     if (bound := roofline.bound_by(row)) is not None:
         return bound
     surely = row["busy_share"] * row["few"]
-    return MEMORY if surely > max(row["launch_wait"], row["busy_share"] - surely) else None
+    others = row["busy_share"] - surely
+    if surely > max(row["launch_wait"], others):
+        return MEMORY
+    return EITHER if row["launch_wait"] > others else None

@@ -7,7 +7,7 @@ from analysis.answer import NOT_MEASURED, Table
 from analysis.render import tables, text
 from jobs.contract.axes import label_of_value
 
-WORDS = {"compute": "compute", "memory": "memory", "launches": "launches"}
+BOUNDS = ("compute", "memory", "launches", "launches or memory")
 UNKNOWN = "not known"
 
 
@@ -47,13 +47,13 @@ def _panel(caption: str, rows: pd.DataFrame, root: str) -> Markup:
 
 def _cell(row: dict | None, root: str) -> Markup:
     bound = row["bound"] if row else None
-    if row is None or bound not in WORDS:
+    if row is None or bound not in BOUNDS:
         return Markup('<td class="why">{}</td>').format(text.escape((row or {}).get(NOT_MEASURED) or UNKNOWN))
-    words: Markup | str = WORDS[bound]
+    words = text.escape(bound).replace(" or ", Markup(" <br>or "))  # as narrow as the others
     title = (
         f"{row['run_id']}: GPU busy for {row['busy_share']:.0%} of the step, waiting for launches for"
         f" {row['launch_wait']:.0%}"
     )
     if row["has_page"]:
         words = Markup('<a href="{}">{}</a>').format(tables.address(tables.page_of_run(row["run_id"]), root), words)
-    return Markup('<td class="{}" title="{}">{}</td>').format(bound, text.escape(title), words)
+    return Markup('<td class="{}" title="{}">{}</td>').format(bound.replace(" ", "-"), text.escape(title), words)

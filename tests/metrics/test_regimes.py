@@ -19,10 +19,11 @@ PEAKS = {"gemm_fp32": 50e12, "copy": 4e12}
         (0.8, 0.9, 0.1, 0.2, COMPUTE),
         (float("nan"), 0.9, 0.1, 0.7, MEMORY),
         (float("nan"), 0.9, 0.1, 0.4, None),
-        (float("nan"), 0.6, 0.39, 0.6, None),
+        (float("nan"), 0.6, 0.39, 0.6, regimes.EITHER),
+        (float("nan"), 0.6, 0.2, 0.4, None),
         (float("nan"), 0.4, 0.6, 0.9, LAUNCHES),
     ],
-    ids=["by formula", "few operations lead", "others lead", "hardly busy", "waits"],
+    ids=["by formula", "few operations lead", "others lead", "waits longer than matmuls run", "hardly waits", "waits"],
 )
 def test_a_step_is_bound_by_what_must_lead(above, busy_share, launch_wait, few, expected):
     row = {"above": above, "busy_share": busy_share, "launch_wait": launch_wait, "few": few}

@@ -225,6 +225,7 @@ def _tables(frames: Frames) -> list[Table]:
 def _title_of_regimes(rows: pd.DataFrame) -> str:
     """In each precision how many training steps each limit has."""
     words = {COMPUTE: "compute-bound", MEMORY: "memory-bound", LAUNCHES: "launch-bound"}
+    words |= {regimes.EITHER: "launch- or memory-bound"}
     said = []
     for precision, of in rows[rows["bound"].notna()].groupby("precision", sort=False):
         counts = of["bound"].value_counts()
