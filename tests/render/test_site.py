@@ -159,7 +159,7 @@ def test_pages_with_numbers_of_runs_say_what_these_were_measured_in(site):
 
 
 def test_a_finished_run_says_what_it_was_measured_in(site):
-    pages = {path.stem: path.read_text() for path in (site / "report" / "runs").glob("*.html")}
+    pages = {path.stem: _words_of(path.read_text()) for path in (site / "report" / "runs").glob("*.html")}
     measured = [name for name, page in pages.items() if "Measured in: FP32 without tensor cores; batch 4" in page]
     assert sorted(measured) == sorted(name for name, page in pages.items() if "Python timer" in page)
     assert all(("reference AdamW" in pages[name]) == name.endswith("train_step") for name in measured)
