@@ -356,7 +356,14 @@ def write_run_pages(
         run = answer.facts["run"]
         label = inline(" · ".join(str(run[name]) for name in ("size", "context_length", "mode")))
         path = f"{folder}/{file_name(run_id)}"
-        more = {"label": label, "side": side, "compared": counterparts.get(path, []), "trace": traces.get(run_id)}
+        title = inline(run_page.title_of(run) + (f" · {side.partition(', ')[2]}" if side else ""))
+        more = {
+            "label": label,
+            "title": title,
+            "side": side,
+            "compared": counterparts.get(path, []),
+            "trace": traces.get(run_id),
+        }
         said = said_of_run(answer)
         if said["first"]:
             first[run_id] = said["first"]

@@ -102,6 +102,15 @@ def test_each_page_says_what_it_is(site, pages):
             assert wanted in html, f"{path.relative_to(site)}: {wanted}"
 
 
+def test_titles_tell_pages_apart(pages):
+    """In a list of search results and where a link is shared: no run is called as another is."""
+    titles: dict[str, list[str]] = {}
+    for path in pages:
+        title = re.search(r"<title>(.*?)</title>", path.read_text(encoding="utf-8"))[1]
+        titles.setdefault(title, []).append(path.name)
+    assert not {title: names for title, names in titles.items() if len(names) > 1}
+
+
 def test_the_base_path_is_in_the_404_page_and_nowhere_else_needed(built):
     lost = (built / "404.html").read_text(encoding="utf-8")
     assert f'href="{BASE_PATH}index.html"' in lost and f'href="{BASE_PATH}assets/report.css"' in lost

@@ -295,6 +295,26 @@ def test_a_run_page_says_what_limits_its_gpu_and_what_stands_out_as_show_does(pa
     assert "gpu" not in columns and "communication_ns" not in columns, "one GPU, and nothing to say of communication"
 
 
+@pytest.mark.parametrize(
+    ("axes", "title"),
+    [
+        ({}, "small · 128 · training step · FP32"),
+        ({"precision": "tf32"}, "small · 128 · training step · TF32"),
+        (
+            {"precision": "bf16", "attention": "sdpa", "optimizer": "fused"},
+            "small · 128 · training step · BF16 · fused attention · fused AdamW",
+        ),
+        ({"attention": "flash"}, "small · 128 · training step · FP32 · attention flash"),
+        ({"mode": "forward", "optimizer": "fused"}, "small · 128 · forward pass · FP32"),
+        ({"compile": "cudagraphs", "batch_size": 8},
+         "small · 128 · training step · FP32 · torch.compile with CUDA graphs · batch 8"),
+    ],
+)  # fmt: skip
+def test_the_title_of_a_run_says_what_tells_it_from_others(axes, title):
+    run = {"size": "small", "context_length": 128, "mode": "train_step", "precision": "fp32", "attention": "naive"}
+    assert run_page.title_of(run | axes) == title
+
+
 def test_a_run_page_says_what_to_change_first(pages):
     answer = pages["small-ctx512-fp32-naive-train_step"]
     said = write_site.said_of_run(answer)["first"]
