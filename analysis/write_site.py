@@ -43,6 +43,7 @@ from analysis.pages import (
 )
 from analysis.pages.questions import QUESTIONS, SEARCHED, STUDIES, by_section, forward_time, ladder, section_of
 from analysis.prediction import ledger, of_runs, predict, rates
+from analysis.prediction.measured import measured_gains
 from analysis.recording import store
 from analysis.reference import kernel_families
 from analysis.reference.track_record import kind_of
@@ -253,19 +254,21 @@ def _draft(
     published, rec = rec, of_finished_runs(rec)
     studies = {study: of_finished_runs(other) for study, other in studies.items()}
     predicted, verdict = _predicted(measured.parent, [rec, *studies.values()]), ""
-    helper.give(write_comparisons, rec, docs, compared)
+    bands = differences.bands_of(rec, studies[AGAIN]) if AGAIN in studies else None
+    gains = measured_gains(_by_name(rec, studies), bands.wall if bands else None)
+    helper.give(write_comparisons, rec, docs, compared, gains)
     known, sides = _with_pages(rec, compared)
     checked = ask(reconciliation, rec, studies=studies)  # before the questions, which share what it computes
-    helper.give(write_runs, rec, docs, checked.tables["checks"].rows, _counterparts(sides), price)
+    helper.give(write_runs, rec, docs, checked.tables["checks"].rows, _counterparts(sides), price, gains)
     summary = [side.said.facts for side in sides]
     is_script = bool(rec.manifest.get(SCRIPT))
     if is_script:
         site, verdict = write_overview_of_script(rec, docs, checked, summary)
     else:
-        site = write_questions(rec, docs, studies, summary, known, predicted, checked)
+        site = write_questions(rec, docs, studies, summary, known, predicted, checked, bands)
         write_tested(site, measured, predicted)
     write_lists(site, published, rec, studies, downloads, price)
-    _write_explore(site, rec, studies, sides)
+    _write_explore(site, rec, studies, sides, bands)
     helper.result()
     first = helper.result()
     if verdict and len(first) == 1:  # of the one run of a script
@@ -315,22 +318,26 @@ def write_runs(
     checks: pd.DataFrame,
     counterparts: Mapping[str, list[dict[str, Any]]],
     price: telemetry.Price | None = None,
+    gains: pd.DataFrame | None = None,
 ) -> dict[str, list[str]]:
     """Write the pages of the runs of the report and their timelines. Parameters and result as of `write_run_pages`."""
     site = _site_of(rec, docs)
     return write_run_pages(
-        site, "report/runs", rec, checks, counterparts, traces=write_timelines(rec, site), price=price
+        site, "report/runs", rec, checks, counterparts, traces=write_timelines(rec, site), gains=gains, price=price
     )
 
 
 @_no_collection()
-def write_comparisons(rec: store.Recording, docs: Path, compared: Mapping[str, Comparison]) -> None:
-    """Write the pages of the comparisons by name, and of their runs that have none in the report of `rec`."""
+def write_comparisons(
+    rec: store.Recording, docs: Path, compared: Mapping[str, Comparison], gains: pd.DataFrame | None = None
+) -> None:
+    """Write the pages of the comparisons by name, and of their runs that have none in the report of `rec`. gains: as of
+    `write_run_pages`."""
     site = replace(_site_of(rec, docs), notes=(), run_links={}, recording={})
     _, sides = _with_pages(rec, compared)
     counterparts = _counterparts(sides)
     for side in sides:
-        write_comparison(site, side, counterparts)
+        write_comparison(site, side, counterparts, gains)
 
 
 def write_run_pages(
@@ -341,18 +348,20 @@ def write_run_pages(
     counterparts: Mapping[str, list[dict[str, Any]]],
     side: str = "",
     traces: Mapping[str, dict[str, Any]] = MappingProxyType({}),
+    gains: pd.DataFrame | None = None,
     price: telemetry.Price | None = None,
 ) -> dict[str, list[str]]:
     """Write a page of every run of `rec` below `folder`, and give what to change first by run, where there is anything
     to say. counterparts: by page, what it is held against. side: which of two sides these runs are of. traces: as
-    `write_timelines` gives them. price: of the GPUs of one run."""
+    `write_timelines` gives them. gains: what changes were measured to give, as of `prediction.measured`. price: of the
+    GPUs of one run."""
     first = {}
     tables = {
         name: getattr(rec, name)
         for name in ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
     }
     predicted = of_runs.predictions(rec)
-    for run_id, answer in run_page.answers(**tables, checks=checks, predicted=predicted, price=price):
+    for run_id, answer in run_page.answers(**tables, checks=checks, predicted=predicted, measured=gains, price=price):
         run = answer.facts["run"]
         label = inline(" · ".join(str(run[name]) for name in ("size", "context_length", "mode")))
         path = f"{folder}/{file_name(run_id)}"
@@ -442,7 +451,11 @@ def _folder_of(name: str, letter: str) -> str:
 
 
 def _write_explore(
-    site: Site, rec: store.Recording, studies: Mapping[str, store.Recording], sides: Sequence[Sides]
+    site: Site,
+    rec: store.Recording,
+    studies: Mapping[str, store.Recording],
+    sides: Sequence[Sides],
+    bands: Bands | None,
 ) -> None:
     """Write the page of all runs."""
     pages = {run: page_of_run(run[0]) for run in _measured_at(rec.runs)}
@@ -456,13 +469,14 @@ def _write_explore(
     for study, other in studies.items():
         page = about.get(study, "")
         parts.append(explore.Part(name=study, page=page, run_pages=pages, rec=other))
-    bands = differences.bands_of(rec, studies[AGAIN]) if AGAIN in studies else None
     sizes = run_grid.sizes_in_order(pd.concat([part.rec.runs for part in parts], ignore_index=True))
     of_all = replace(site, sizes=sizes)
     of_all.write(f"report/{explore.SLUG}.md", "explore.md", explore.answer(parts, bands.wall if bands else None))
 
 
-def write_comparison(site: Site, sides: Sides, counterparts: Mapping[str, list[dict[str, Any]]]) -> None:
+def write_comparison(
+    site: Site, sides: Sides, counterparts: Mapping[str, list[dict[str, Any]]], gains: pd.DataFrame | None = None
+) -> None:
     """Write the pages of a comparison and of its pairs, where there are several, and of runs that have none yet."""
     compared, links = sides.compared, sides.links
     notes = {
@@ -484,7 +498,9 @@ def write_comparison(site: Site, sides: Sides, counterparts: Mapping[str, list[d
             of_side = replace(site, notes=(notes[letter],))
             strips = write_timelines(rec, of_side, with_files=False)  # those of every run would be too many bytes
             named = f"{letter}, {side.label}"
-            write_run_pages(of_side, folder.rstrip("/"), rec, checks, counterparts, side=named, traces=strips)
+            write_run_pages(
+                of_side, folder.rstrip("/"), rec, checks, counterparts, side=named, traces=strips, gains=gains
+            )
 
 
 def _of_runs(rec: store.Recording, run_ids: list[str]) -> store.Recording:
@@ -495,6 +511,13 @@ def _of_runs(rec: store.Recording, run_ids: list[str]) -> store.Recording:
         if "run_id" in frame:
             tables[name] = frame[frame["run_id"].astype(str).isin(run_ids)].reset_index(drop=True)
     return replace(rec, **tables)
+
+
+def _by_name(rec: store.Recording, studies: Mapping[str, store.Recording]) -> dict[str, store.Recording]:
+    """The recordings that show what changes give, by the names that pages call them: the main one first. Another
+    recording of its runs has none of these changes."""
+    others = {study: other for study, other in studies.items() if study != AGAIN}
+    return {str(rec.manifest.get("name", "main")): rec, **others}
 
 
 def _measured_in(rec: store.Recording) -> dict[str, Any]:
@@ -556,13 +579,15 @@ def write_questions(
     known: RunPages = MappingProxyType({}),
     predicted: pd.DataFrame | None = None,
     checked: Answer | None = None,
+    bands: Bands | None = None,
 ) -> Site:
     """Write the pages of questions and studies, the reconciliation (`checked`), and the overview with their verdicts.
     compared: facts of the pages of comparisons, for the overview. known: pages of runs of
     studies; the others are on that of all runs. predicted: what was said of runs before they were measured, as of
-    `_predicted`."""
+    `_predicted`. bands: of the runs that were recorded again, worked out where not given."""
     site = _site_of(rec, docs)
-    bands = differences.bands_of(rec, studies[AGAIN]) if AGAIN in studies else None
+    if bands is None and AGAIN in studies:
+        bands = differences.bands_of(rec, studies[AGAIN])
     twin = None
     if BF16 in studies:  # its pages have as many rows as those of `rec`: with links they are too large
         twin = _Twin(studies[BF16], replace(_site_of_study(site, BF16, studies[BF16], rec.runs, known), run_links={}))

@@ -15,6 +15,7 @@ from analysis.pages.module_costs import module_table, module_tree
 from analysis.pages.telemetry import Price
 from jobs.contract import ranges
 from jobs.contract.axes import default_of, label_of, label_of_value, name_of_value, reading_order, words_of_value
+from jobs.contract.changes import DO
 
 TOP_KERNELS = 20
 AXES = (*run_grid.CASE_AXES, "mode", *run_grid.VARIANT_AXES)
@@ -32,11 +33,13 @@ def answers(
     telemetry: pd.DataFrame,
     checks: pd.DataFrame,
     predicted: pd.DataFrame,
+    measured: pd.DataFrame | None = None,
     price: Price | None = None,
 ) -> Iterator[tuple[str, Answer]]:
     """(run_id, Answer) of every run in model order; one that did not finish has its status and message and no numbers.
 
-    `checks` is the table of that name of the reconciliation; predicted: as of `prediction.of_runs`. Times and calls are
+    `checks` is the table of that name of the reconciliation; predicted: as of `prediction.of_runs`;
+    measured: as of `prediction.measured`, of which what is here is not predicted. Times and calls are
     per step: medians over steps where a spread is given, means otherwise. price: of the GPUs of a run, where given.
     """
     ordered = run_grid.in_model_order(runs)
@@ -57,6 +60,7 @@ def answers(
         }.items()
     }
     timed, predictions = advice.clocks(steps), _by_run(predicted)
+    measured_of = _by_run(pd.DataFrame(columns=["run_id"]) if measured is None else measured)
     beside = machine.of_runs(runs, steps, processes, telemetry, price.per_hour if price else None).set_index("run_id")
     for _, run in ordered.iterrows():
         rows = {name: rows_of(run) for name, rows_of in of_run.items()}
@@ -65,7 +69,7 @@ def answers(
         advised = advice.advise(run, **used, timed=timed.get(str(run["run_id"]), {}))
         facts = (
             _facts(run, ordered, frames)
-            | {"first": _what_first(advised, predictions(run))}
+            | {"first": _what_first(advised, predictions(run), measured_of(run))}
             | _state_of_machine(beside, str(run["run_id"]))
             | {"price": price}
         )
@@ -390,16 +394,19 @@ def _memops(memops: pd.DataFrame, num_steps: pd.Series) -> pd.DataFrame:
     )
 
 
-def _what_first(advised: pd.DataFrame, predicted: pd.DataFrame) -> list[dict]:
-    """What to change first, in order: predicted gains, then ceilings where nothing is predicted, then what is not
-    advised. Only what the run has evidence for.
+def _what_first(advised: pd.DataFrame, predicted: pd.DataFrame, measured: pd.DataFrame) -> list[dict]:
+    """What to change first, in order: gains, measured or else predicted, by their part of the step, then ceilings where
+    nothing is known, then what is not advised. Only what was measured, or what the run has evidence for.
 
-    Each has changes (names), do, reason (empty where it is advised), step_ns (measured) and ceiling_ns; gain_ns,
-    least_ns and most_ns where it is predicted, time_ns and sure where it is not.
+    Each has changes (names), do, reason (empty where it is advised), step_ns (as it is) and gain_ns (None where it is
+    not known); measured_in where it was measured; ceiling_ns where it was not, with least_ns and most_ns where it is
+    predicted, time_ns and sure where it is not.
     """
     evident = {row["change"]: row for row in advised.to_dict("records")}
-    gains, others = [], []
+    gains, others = _measured(measured)
+    known = set(measured["changes"]) if len(measured) else set()
     said = [row for row in predicted.to_dict("records") if set(row["changes"]) <= set(evident)]
+    said = [row for row in said if row["changes"] not in known]
     predictions = {row["changes"]: row for row in said if not row["reason"]}
     for names, row in predictions.items():
         gain = {
@@ -418,14 +425,31 @@ def _what_first(advised: pd.DataFrame, predicted: pd.DataFrame) -> list[dict]:
             others.append(gain | {"reason": "its predicted interval holds a step as long as now"})
     abstained = {row["changes"]: row["reason"] for row in said if row["reason"]}
     for name, row in evident.items():
-        if name == "foreach" and ("fused_adamw",) in predictions:
+        if name == "foreach" and ("fused_adamw",) in known | {*predictions}:
             continue  # another choice for the same kernels, and the lesser
-        if (name,) not in predictions:
+        if (name,) not in known | {*predictions}:
             why = abstained.get((name,))
             sure = f"low: no prediction, {why}" if why else row["sure"]
             others.append(row | {"changes": (name,), "sure": sure, "gain_ns": None, "step_ns": None})
-    gains.sort(key=lambda gain: -gain["gain_ns"])
+    gains.sort(key=lambda gain: -gain["gain_ns"] / gain["step_ns"])
     return [*gains, *sorted(others, key=lambda row: row["reason"] != "")]
+
+
+def _measured(measured: pd.DataFrame) -> tuple[list[dict], list[dict]]:
+    """What was measured: changes that make a step faster, and single ones that do not."""
+    gains, others = [], []
+    for row in measured.to_dict("records"):
+        entry = {"changes": row["changes"], "do": "; ".join(DO[name] for name in row["changes"]), "reason": ""}
+        entry |= {
+            "step_ns": row["before_ns"],
+            "gain_ns": row["before_ns"] - row["after_ns"],
+            "measured_in": row["measured_in"],
+        }
+        if row["gains"]:
+            gains.append(entry)
+        elif len(row["changes"]) == 1:
+            others.append(entry | {"reason": "measured, and not faster beyond noise"})
+    return gains, others
 
 
 def _axes(run: pd.Series, runs: pd.DataFrame) -> list[dict]:

@@ -69,6 +69,10 @@ def _line(entry: Mapping[str, Any], of: str) -> str:
     labels = ", ".join(LABELS[name] for name in entry["changes"])
     if len(entry["changes"]) > 1:
         labels += ", together"
+    if "measured_in" in entry:
+        now, then = entry["step_ns"], entry["step_ns"] - entry["gain_ns"]
+        times = f"{brief_time(then)} instead of {brief_time(now)}, {now / then:.3g}× as fast"
+        return f"{labels}: measured, {times} (recording {entry['measured_in']}); do: {entry['do']}"
     record = f"track record: {track_record.sentence(entry['changes'], of)}"
     ceiling = brief_time(entry["ceiling_ns"])
     if entry["gain_ns"] is None:

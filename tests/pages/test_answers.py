@@ -327,6 +327,28 @@ def test_a_run_page_says_what_to_change_first(pages):
         assert 0 < most <= entry["ceiling_ns"]
 
 
+def test_a_run_page_says_what_was_measured_before_what_is_predicted(rec):
+    run_id = "small-ctx512-fp32-naive-train_step"
+    measured = pd.DataFrame(
+        [
+            (run_id, ("tf32",), 30e6, 20e6, "precision", True),
+            (run_id, ("fused_adamw",), 30e6, 29e6, "optimizer", False),
+            (run_id, ("compile",), 30e6, 10e6, "host", True),
+        ],
+        columns=["run_id", "changes", "before_ns", "after_ns", "measured_in", "gains"],
+    )
+    predicted = of_runs.predictions(rec)
+    checks = pd.DataFrame(columns=["run_id", "check", "found", "at_least", "at_most", "passed"])
+    names = ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
+    tables = {name: getattr(rec, name) for name in names}
+    found = dict(run_page.answers(**tables, checks=checks, predicted=predicted, measured=measured))
+    first = write_site.said_of_run(found[run_id])["first"]
+    assert first[0].startswith("torch.compile: measured, 10.0 ms instead of 30.0 ms, 3× as fast (recording host); do: ")
+    assert first[1].startswith("TF32: measured, 20.0 ms instead of 30.0 ms, 1.5× as fast (recording precision); do: ")
+    assert not [line for line in first if "TF32" in line and "prediction" in line]
+    assert "Not advised, fused optimizer: measured, and not faster beyond noise" in first
+
+
 def test_nothing_is_said_of_where_the_time_of_an_unfinished_run_went(pages):
     lost = pages["2.7B-ctx1024-fp32-naive-train_step"]
     assert write_site.said_of_run(lost) == {"verdict": [], "findings": [], "first": []}

@@ -1,0 +1,81 @@
+"""What changes were measured to give: pairs of runs that differ by them and by nothing else."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from analysis.metrics import advice, differences, run_grid, timing
+from analysis.metrics.differences import Band
+from analysis.prediction import changes
+from analysis.prediction.ledger import run_id_after
+from jobs.contract import ranges
+from jobs.contract.axes import default_of
+from jobs.contract.layout import SCRIPT
+from jobs.contract.modes import MODES
+
+COLUMNS = ("run_id", "changes", "before_ns", "after_ns", "measured_in", "gains")
+_TIMES = ["run_id", "gpu_name", "num_parameters", "ns", "min_ns", "max_ns", "parts", "loop_ns", "measured_in"]
+
+
+def measured_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFrame:
+    """Each run of the recordings with each of the usual sets of changes for which the run with these was timed, too, on
+    such a GPU: COLUMNS.
+
+    before_ns and after_ns: the unprofiled step, the median over steps. Both are of one recording (`measured_in`) where
+    one has both, as hosts differ; otherwise of the first ones that have them. gains: whether the run is faster with the
+    changes, beyond the noise `band` of wall times and what a faster host explains.
+    """
+    times = pd.concat([pd.DataFrame(columns=_TIMES), *(_timed(name, rec) for name, rec in recordings.items())])
+    by_run = {run_id: rows for run_id, rows in times.groupby("run_id", sort=False)}
+    pairs = []
+    for run_id, names, other in _related(recordings.values()):
+        if run_id in by_run and other in by_run:
+            both = by_run[run_id].merge(by_run[other], on=["gpu_name", "num_parameters"], suffixes=("_before", ""))
+            is_one = both["measured_in_before"] == both["measured_in"]
+            best = both.assign(is_one=is_one).sort_values("is_one", ascending=False, kind="stable").head(1)
+            pairs += [row | {"run_id": run_id, "changes": names} for row in best.to_dict("records")]
+    if not pairs:
+        return pd.DataFrame(columns=[*COLUMNS])
+    rows = pd.DataFrame(pairs)
+    of_host = (rows["loop_ns_before"] / rows["loop_ns"]).astype(float).fillna(1.0).clip(lower=1)
+    sides = rows.rename(columns={f"{name}_before": f"before_{name}" for name in ("ns", "min_ns", "max_ns", "parts")})
+    sides = sides.rename(columns={name: f"after_{name}" for name in ("ns", "min_ns", "max_ns", "parts")})
+    gains = differences.differ(sides, "before", "after", band) & (sides["before_ns"] / sides["after_ns"] > of_host)
+    return sides.assign(gains=gains)[[*COLUMNS]]
+
+
+def _timed(name: str, rec: Any) -> pd.DataFrame:
+    """The unprofiled step of each finished run of a recording: _TIMES; parts: how long its GPU waits, as a noise band
+    needs it, or at most waits where it was not profiled; loop_ns: of a loop of plain Python on its host."""
+    steps = timing.host_times(rec.steps, "timer", "step")
+    steps = steps[steps["phase"] == ranges.STEP].rename(columns=lambda column: column.removeprefix("step_"))
+    ok = run_grid.measured_runs(rec.runs).astype({"run_id": str, "gpu_name": str})
+    table = ok[["run_id", "gpu_name", "num_parameters"]].merge(steps[["run_id", "ns", "min_ns", "max_ns"]], on="run_id")
+    waits = differences.times_of_steps(rec.steps, rec.kernels, rec.memops).set_index("run_id")["parts"]
+    at_most = table["run_id"].map(advice.host_limited_ns(rec.steps))
+    loops = rec.processes.groupby(rec.processes["run_id"].astype(str))["host_loop_ns"].median()
+    parts = table["run_id"].map(waits).fillna(at_most)
+    return table.assign(parts=parts, loop_ns=table["run_id"].map(loops.astype(float)), measured_in=name)[_TIMES]
+
+
+def _related(recordings: Any) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """Of each run, once: its id, the changes that it has none of yet, and the id of the run with them."""
+    seen = set()
+    for rec in recordings:
+        for run in run_grid.measured_runs(rec.runs).to_dict("records"):
+            run_id = str(run["run_id"])
+            if run_id in seen or str(run.get("workload")) == SCRIPT:
+                continue
+            seen.add(run_id)
+            for names in changes.USUAL:
+                if all(_is_change(run, name) for name in names):
+                    yield run_id, names, run_id_after(run, names)
+
+
+def _is_change(run: Mapping[str, Any], name: str) -> bool:
+    """Whether the run has none of this change yet, and would be another with it."""
+    change = changes.CHANGES[name]
+    if change.scales or (name == "fused_adamw" and str(run["mode"]) != MODES[-1]):
+        return False  # a step of a larger batch does other work
+    return all(str(run.get(axis, default_of(axis))) == str(default_of(axis)) for axis in change.sets)

@@ -1,0 +1,91 @@
+"""What was measured of a change is known before anything is predicted of it."""
+
+import dataclasses
+
+import pandas as pd
+import pytest
+
+from analysis.metrics.differences import Band
+from analysis.prediction.measured import COLUMNS, measured_gains
+from tests.synthetic import recording
+
+BEFORE = "large-ctx512-fp32-naive-train_step"
+COMPILED = f"{BEFORE}-compile_cudagraphs"
+NARROW = Band(kind="wall", relative=0.01, ratio=1.0, factor=1.0, num_pairs=60)
+WIDE = Band(kind="wall", relative=0.5, ratio=1.0, factor=1.0, num_pairs=60)
+
+
+def main():
+    return recording(("large",), (512,), ("train_step",), num_profiled=1, num_timed=3)
+
+
+def changed(rec, run_id, times=1.0, **axes):
+    """The recording with its run as another, whose steps take so many times as long."""
+    tables = {
+        name: getattr(rec, name).assign(run_id=run_id)
+        for name in ("steps", "ranges", "kernels", "api", "memops", "memory", "processes")
+    }
+    tables["steps"] = tables["steps"].assign(wall_ns=(tables["steps"]["wall_ns"] * times).astype("int64"))
+    return dataclasses.replace(rec, runs=rec.runs.assign(run_id=run_id, **axes), **tables)
+
+
+def both(first, second):
+    names = ("runs", "steps", "ranges", "kernels", "api", "memops", "memory", "processes")
+    joined = {name: pd.concat([getattr(first, name), getattr(second, name)], ignore_index=True) for name in names}
+    return dataclasses.replace(first, **joined)
+
+
+def graphs(rec, times):
+    return changed(rec, COMPILED, times, compile="cudagraphs")
+
+
+def of(found, names):
+    rows = found[(found["run_id"] == BEFORE) & (found["changes"] == names)]
+    assert len(rows) == 1
+    return rows.iloc[0]
+
+
+def test_a_run_with_a_change_says_what_it_gives():
+    rec = main()
+    row = of(measured_gains({"main": rec, "host": graphs(rec, 0.5)}, NARROW), ("cuda_graphs",))
+    assert row["after_ns"] == pytest.approx(row["before_ns"] / 2, rel=1e-6)
+    assert row["measured_in"] == "host" and row["gains"]
+
+
+def test_both_are_of_one_recording_where_one_has_both():
+    """Hosts differ: the main recording's was twice as slow."""
+    rec = main()
+    slow, beside = changed(rec, BEFORE, 2.0), both(rec, graphs(rec, 0.5))
+    row = of(measured_gains({"main": slow, "host": beside}, NARROW), ("cuda_graphs",))
+    assert row["before_ns"] / row["after_ns"] == pytest.approx(2, rel=1e-6)
+
+
+@pytest.mark.parametrize(("times", "band", "gains"), [(0.5, NARROW, True), (0.9, WIDE, False), (1.5, NARROW, False)])
+def test_what_is_not_faster_beyond_noise_is_no_gain(times, band, gains):
+    rec = main()
+    assert of(measured_gains({"main": both(rec, graphs(rec, times))}, band), ("cuda_graphs",))["gains"] == gains
+
+
+def test_what_a_faster_host_explains_is_no_gain():
+    rec = main()
+    loops = pd.DataFrame({"run_id": [BEFORE], "host_loop_ns": [4.0e7]})
+    slow = dataclasses.replace(rec, processes=loops)
+    fast = dataclasses.replace(graphs(rec, 0.6), processes=loops.assign(run_id=COMPILED, host_loop_ns=2.0e7))
+    assert not of(measured_gains({"main": slow, "host": fast}, NARROW), ("cuda_graphs",))["gains"]
+
+
+def test_another_gpu_another_model_and_a_larger_batch_say_nothing():
+    rec = main()
+    for other in (
+        changed(rec, COMPILED, 0.5, compile="cudagraphs", gpu_name="NVIDIA A100"),
+        changed(rec, COMPILED, 0.5, compile="cudagraphs", num_parameters=1),
+        changed(rec, f"{BEFORE}-batch8", 1.5, batch_size=8),
+    ):
+        found = measured_gains({"main": rec, "other": other}, NARROW)
+        assert found.empty and list(found) == [*COLUMNS]
+
+
+def test_a_run_that_has_the_change_is_no_pair_with_itself():
+    rec = main()
+    found = measured_gains({"main": both(rec, graphs(rec, 0.5))}, NARROW)
+    assert list(found["run_id"]) == [BEFORE]
