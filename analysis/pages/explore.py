@@ -50,7 +50,8 @@ class Part:
 
 
 def answer(parts: Sequence[Part], band: Band | None) -> Answer:
-    """Every run in model order with the METRICS of its step; numbers of finished runs only. band: of wall times."""
+    """Every run in model order, those of models that the first part has before others, with the METRICS of its step;
+    numbers of finished runs only. band: of wall times."""
     rows = pd.concat([_rows(part) for part in parts], ignore_index=True)
     axes = [
         name
@@ -65,6 +66,8 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
         for name in ("size", "context_length", "mode", *axes, "recording")
     ]
     rows = run_grid.in_model_order(rows)
+    own = rows["size"].isin(parts[0].rec.runs["size"].astype(str))  # models that studies alone have come last
+    rows = pd.concat([rows[own], rows[~own]], ignore_index=True)
     facets = [
         {"key": column.key, "label": column.label, "values": _values(rows, column.key)}
         for column in cases
