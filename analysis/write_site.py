@@ -54,6 +54,7 @@ from analysis.render.text import file_name, inline, plain
 from analysis.show.advice import of_run
 from analysis.show.findings import FINDING, sentences
 from analysis.show.verdict import of_gpus, of_phases
+from jobs.contract.axes import words_of_value
 from jobs.contract.layout import SCRIPT
 from jobs.contract.studies import AGAIN, BF16
 
@@ -363,7 +364,8 @@ def write_run_pages(
     predicted = of_runs.predictions(rec)
     for run_id, answer in run_page.answers(**tables, checks=checks, predicted=predicted, measured=gains, price=price):
         run = answer.facts["run"]
-        label = inline(" · ".join(str(run[name]) for name in ("size", "context_length", "mode")))
+        mode = words_of_value("mode", str(run["mode"])) or run["mode"]
+        label = inline(f"{run['size']} · {run['context_length']} · {mode}")
         path = f"{folder}/{file_name(run_id)}"
         title = inline(run_page.title_of(run) + (f" · {side.partition(', ')[2]}" if side else ""))
         more = {
