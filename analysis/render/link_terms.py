@@ -30,7 +30,7 @@ def _read_terms(path: Path, _changed: float) -> tuple[re.Pattern[str], dict[str,
         for name in names.split(", ")
     }
     longest_first = sorted(terms, key=len, reverse=True)
-    return re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, longest_first))})s?(?![\w-])", re.IGNORECASE), terms
+    return re.compile(rf"(?<![\w…-])({'|'.join(map(re.escape, longest_first))})s?(?![\w…(-])", re.IGNORECASE), terms
 
 
 def on_page_content(html_of_page: str, page: Page, config: MkDocsConfig, **_: object) -> str:
