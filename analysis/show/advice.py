@@ -72,12 +72,14 @@ def _line(entry: Mapping[str, Any], of: str) -> str:
     if "measured_in" in entry:
         now, then = entry["step_ns"], entry["step_ns"] - entry["gain_ns"]
         times = f"{brief_time(then)} instead of {brief_time(now)}, {now / then:.3g}× as fast"
-        return f"{labels}: measured, {times} (recording {entry['measured_in']}); do: {entry['do']}"
+        return f"{labels}: measured, {times}; do: {entry['do']}"
     record = f"track record: {track_record.sentence(entry['changes'], of)}"
     ceiling = brief_time(entry["ceiling_ns"])
     if entry["gain_ns"] is None:
         behind = f"{brief_time(entry['time_ns'])} behind it, ceiling {ceiling}"
         return f"{labels}: {behind}; do: {entry['do']}; how sure: {entry['sure']}; {record}"
     gain, least, most = (brief_time(entry[f"{name}_ns"]) for name in ("gain", "least", "most"))
-    expected = f"saves {gain} ({least} to {most}) of {brief_time(entry['step_ns'])}, never more than {ceiling}"
+    expected = (
+        f"predicted to save {gain} ({least} to {most}) of {brief_time(entry['step_ns'])}, never more than {ceiling}"
+    )
     return f"{labels}: {expected}; do: {entry['do']}; {record}"
