@@ -7,7 +7,7 @@ from analysis import communication
 from analysis.metrics.remembered import remember
 from analysis.metrics.timing import in_steps
 from analysis.reference import kernel_families
-from jobs.contract.messages import LINK_RATE
+from jobs.contract.messages import LINK_MESSAGE, LINK_RATE
 
 PARTS = ("kernel_ns", "waiting_ns", "transfer_ns", "hidden_ns", "exposed_ns", "exposed_waiting_ns")
 _KIND = ["kernel_name", "grid_x", "grid_y", "grid_z", "phase"]
@@ -51,16 +51,23 @@ def as_operations(kernels: pd.DataFrame, family: np.ndarray) -> pd.DataFrame:
     return frame.sort_values("start_ns", kind="stable", ignore_index=True)
 
 
+BEFORE = 2**30
+"""Bytes of the collectives whose rates were measured, where a recording does not say: older ones took no others."""
+
+
 def link_rates(figures: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
-    """What the link gave in the runs of `cases` (run_id, gpus) when nothing else ran, a row for each collective and
-    number of GPUs: bus_rate, bytes a second over the link of each GPU (median of runs and ranks), bus_rate_low,
-    bus_rate_high, num_runs."""
-    columns = ["collective", "gpus", "bus_rate", "bus_rate_low", "bus_rate_high", "num_runs"]
+    """What the link gave in the runs of `cases` (run_id, gpus) when nothing else ran, a row for each collective, number
+    of GPUs and size_bytes of the collective (the parts of all GPUs together): bus_rate, bytes a second over the link of
+    each GPU (median of runs and ranks), bus_rate_low, bus_rate_high, num_runs."""
+    columns = ["collective", "gpus", "size_bytes", "bus_rate", "bus_rate_low", "bus_rate_high", "num_runs"]
     figures = figures.astype({"run_id": str, "figure": str})
-    rates = figures[figures["figure"].str.startswith(LINK_RATE)].merge(cases[["run_id", "gpus"]], on="run_id")
+    of_run = figures[figures["figure"] == LINK_MESSAGE].set_index(["run_id", "rank"])["value"].rename("size_bytes")
+    is_rate = figures["figure"].str.startswith(LINK_RATE) & (figures["figure"] != LINK_MESSAGE)
+    rates = figures[is_rate].merge(cases[["run_id", "gpus"]], on="run_id").join(of_run, on=["run_id", "rank"])
+    rates["size_bytes"] = rates["size_bytes"].fillna(BEFORE)
     rates["collective"] = rates["figure"].str.removeprefix(LINK_RATE)
     factors = [communication.bus_factor(name, gpus) for name, gpus in zip(rates["collective"], rates["gpus"])]
     rates["bus"] = rates["value"] * np.asarray(factors, float)
-    by = rates.groupby(["collective", "gpus"], sort=False)
+    by = rates.groupby(["collective", "gpus", "size_bytes"], sort=False)
     rows = by["bus"].agg(bus_rate="median", bus_rate_low="min", bus_rate_high="max").reset_index()
     return rows.assign(num_runs=by["run_id"].nunique().to_numpy())[columns]

@@ -16,6 +16,8 @@ from typing import Any, Literal, NotRequired, TypedDict
 GO = "go"
 LINK_RATE = "link_"
 """Begins the figures of what the link between several GPUs gives; the name of a collective follows."""
+LINK_MESSAGE = f"{LINK_RATE}message"
+"""Bytes of such a collective, the parts of all ranks together."""
 
 
 class RunTask(TypedDict):

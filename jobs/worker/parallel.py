@@ -60,10 +60,15 @@ def local_part(tensor: Tensor) -> Tensor:
 
 def agree_on_steps(at_least_s: float, step_ns: float, device: torch.device) -> int:
     """How many steps take so long at least, the same number for all ranks: each waits for the others in every step."""
-    steps = torch.tensor([max(1, ceil(at_least_s * 1e9 / step_ns))], device=device)
+    return -least_of_ranks(-max(1, ceil(at_least_s * 1e9 / step_ns)), device)
+
+
+def least_of_ranks(value: int, device: torch.device) -> int:
+    """The least of what the ranks say; every rank must ask."""
+    values = torch.tensor([value], device=device)
     if distributed.is_initialized():
-        distributed.all_reduce(steps, distributed.ReduceOp.MAX)
-    return int(steps.item())
+        distributed.all_reduce(values, distributed.ReduceOp.MIN)
+    return int(values.item())
 
 
 def synchronize(device: torch.device) -> None:

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, distributed
 
-from jobs.contract.messages import LINK_RATE
+from jobs.contract.messages import LINK_MESSAGE, LINK_RATE
 from jobs.contract.ranges import FORWARD
+from jobs.worker import parallel
 from jobs.worker.parallel import local_part, synchronize
 from jobs.workloads import annotation
 
@@ -94,35 +95,65 @@ def memory_by_use(stepper) -> list[dict]:
 
 
 LINK_BYTES = {"cuda": 2**30, "cpu": 2**20}
-"""Of one message, by device: more than any layer or bucket has, so that a rate is the link's and not that of starts."""
+"""Of one message at most, by device: more than any layer or bucket has, so that a rate is the link's and not that of
+starts. Where a GPU has too little free memory it is half of that, or a quarter; with less nothing is measured."""
+LINK_ROOM = 4
+"""So many times the message must be free: the run comes first, and NCCL takes memory of its own."""
 LINK_REPEATS, LINK_CALLS = 5, 3
+LINK_COLLECTIVES = {"ddp": ("AllReduce",), "fsdp": ("AllGather", "ReduceScatter")}
+"""What a run makes itself: for others NCCL might keep memory that the run has no need of."""
 
 
-def link_rates(device: torch.device) -> list[dict]:
-    """What the link between the ranks gives when they do nothing else: bytes of messages a second of each collective,
-    as NCCL counts them (of an all-gather and a reduce-scatter, the part of one rank). Median of LINK_REPEATS, each
-    LINK_CALLS in a row, after as many as warm-up. Every rank must call it."""
-    rows = _link_rates(device)
+def link_rates(device: torch.device, how: str) -> list[dict]:
+    """What the link between the ranks gives to the collectives of a run that is parallel in this way, when they do
+    nothing else: bytes of messages a second, as NCCL counts them (of an all-gather and a reduce-scatter, the part of
+    one rank), and the bytes of all ranks' parts together. Median of LINK_REPEATS, each LINK_CALLS in a row, after as
+    many as warm-up. Empty where a GPU has no room for it. Every rank must call it; it leaves no memory allocated."""
+    messages = _allocate_messages(device)
+    if messages is None:
+        return []
+    rows = _rates_of(*messages, how, device)
+    del messages
     if device.type == "cuda":
-        torch.cuda.empty_cache()  # of the messages, which are larger than anything that a run may need
+        torch.cuda.empty_cache()  # they are larger than anything that a run may need
     return rows
 
 
-def _link_rates(device: torch.device) -> list[dict]:
-    ranks, size = distributed.get_world_size(), LINK_BYTES[device.type]
-    of_all = torch.ones(size // 4, device=device)
-    of_one = torch.ones(size // 4 // ranks, device=device)
-    collectives: dict[str, tuple[int, Callable[[], object]]] = {
-        "AllReduce": (size, lambda: distributed.all_reduce(of_all)),
-        "AllGather": (size // ranks, lambda: distributed.all_gather_into_tensor(of_all[: ranks * len(of_one)], of_one)),
-        "ReduceScatter": (
-            size // ranks,
-            lambda: distributed.reduce_scatter_tensor(of_one, of_all[: ranks * len(of_one)]),
-        ),
+def _allocate_messages(device: torch.device) -> tuple[Tensor, Tensor] | None:
+    """Of all ranks and the part of one, as large as every rank has room for; None where one has none."""
+    most = LINK_BYTES[device.type]
+    for size in (most, most // 2, most // 4):
+        messages = _allocate(size, device) if has_room(size, device) else None
+        if parallel.least_of_ranks(int(messages is not None), device):
+            return messages
+    return None
+
+
+def has_room(size: int, device: torch.device) -> bool:
+    """Whether a message of so many bytes may be taken for a moment."""
+    return device.type != "cuda" or torch.cuda.mem_get_info(device)[0] >= LINK_ROOM * size
+
+
+def _allocate(size: int, device: torch.device) -> tuple[Tensor, Tensor] | None:
+    """None where the allocator is held to less than there is."""
+    ranks = distributed.get_world_size()
+    try:
+        part = torch.ones(size // 4 // ranks, device=device)
+        return torch.ones(ranks * len(part), device=device), part
+    except torch.OutOfMemoryError:
+        return None
+
+
+def _rates_of(of_all: Tensor, part: Tensor, how: str, device: torch.device) -> list[dict]:
+    collectives: dict[str, tuple[Tensor, Callable[[], object]]] = {
+        "AllReduce": (of_all, lambda: distributed.all_reduce(of_all)),
+        "AllGather": (part, lambda: distributed.all_gather_into_tensor(of_all, part)),
+        "ReduceScatter": (part, lambda: distributed.reduce_scatter_tensor(part, of_all)),
     }
-    rows = []
-    for name, (message, call) in collectives.items():
-        rates = [LINK_CALLS * message / seconds_of(call, device) for _ in range(1 + LINK_REPEATS)][1:]
+    rows = [{"figure": LINK_MESSAGE, "unit": "bytes", "value": of_all.nbytes}]
+    for name in LINK_COLLECTIVES[how]:
+        message, call = collectives[name]
+        rates = [LINK_CALLS * message.nbytes / seconds_of(call, device) for _ in range(1 + LINK_REPEATS)][1:]
         rows.append({"figure": f"{LINK_RATE}{name}", "unit": "bytes/s", "value": statistics.median(rates)})
     return rows
 

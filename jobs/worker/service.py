@@ -287,7 +287,7 @@ def perform(
             of_run = {"figure": "allocated_before_build", "unit": "bytes"}
             probed["figures"] += [of_run | {"value": value} for value in before.values()]
             if place.num_ranks > 1:
-                probed["figures"] += probes.link_rates(device)
+                probed["figures"] += probes.link_rates(device, task["run"]["parallel"])
         with annotation.no_ranges():
             has_probes = task["probe"] and task["warmup_steps"] > 0
             if has_probes and compares_with_fp32(task["run"]):

@@ -5,15 +5,18 @@ import os
 import signal
 
 import pytest
+import torch
+from torch import distributed
 
 from analysis.recording import store
 from analysis.recording.ingest import ingest
 from jobs.contract.axes import Run
-from jobs.contract.messages import LINK_RATE
+from jobs.contract.messages import LINK_MESSAGE, LINK_RATE
 from jobs.executor.collectors import Timer
 from jobs.executor.failures import RunFailed
 from jobs.executor.worker_process import processes_with
 from jobs.sweep.plan import Sweep, SweepError, load_sweep
+from jobs.worker import parallel, probes
 from jobs.worker.parallel import layers_of
 from jobs.worker.ranks import together
 from jobs.workloads.transformer.build import build
@@ -86,12 +89,55 @@ def test_what_ranks_measured_is_one_answer_whose_rows_say_their_rank():
 
 
 def test_fsdp_gathers_a_layer_at_a_time():
-    import torch
-
     run = {"d_model": 16, "d_ff": 32, "num_layers": 3, "num_heads": 2, "vocab_size": 64, "context_length": 8}
     model, *_ = build(run | {"batch_size": 1, "attention": "naive"}, torch.device("cpu"))
     layers = list(layers_of(model))
     assert len(layers) == 3 and len({type(layer) for layer in layers}) == 1
+
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """A rank without others."""
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def held_to(num_bytes: int):
+    """`torch.ones` of an allocator that is held to so much."""
+    ones = torch.ones
+
+    def allocate(size: int, **options) -> torch.Tensor:
+        if 4 * size > num_bytes:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return ones(size, **options)
+
+    return allocate
+
+
+@pytest.mark.parametrize("part, measured", [(1, 1), (2, 2), (4, 4), (8, None)])
+def test_the_link_is_measured_with_what_memory_there_is_and_a_run_is_never_out_of_memory_for_it(
+    alone, monkeypatch, part, measured
+):
+    whole = probes.LINK_BYTES["cpu"]
+    monkeypatch.setattr(torch, "ones", held_to(whole // part))
+    figures = {row["figure"]: row["value"] for row in probes.link_rates(CPU, "fsdp")}
+    assert figures.get(LINK_MESSAGE) == (whole // measured if measured else None)
+    assert len(figures) == (3 if measured else 0)
+
+
+def test_the_link_is_not_measured_where_another_rank_has_no_room(alone, monkeypatch):
+    monkeypatch.setattr(parallel, "least_of_ranks", lambda value, device: 0)
+    assert probes.link_rates(CPU, "ddp") == []
+
+
+@pytest.mark.parametrize("free_gib, has_room", [(4, True), (3.9, False)])
+def test_a_gpu_has_room_for_the_link_where_four_times_the_message_is_free(monkeypatch, free_gib, has_room):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (int(free_gib * 2**30), 80 * 2**30))
+    assert probes.has_room(2**30, torch.device("cuda")) is has_room
 
 
 @pytest.mark.long
@@ -109,8 +155,13 @@ def test_a_sweep_of_one_and_two_gpus_is_one_recording_with_ranks(tmp_path):
     assert shape.loc["fsdp"].tolist() == [2, *shape.loc["none"].tolist()[1:]], "a model is as large in parts"
     assert (steps.groupby(["run_id", "rank"])["step"].nunique() == 2).all()
     of_link = recording.figures[recording.figures["figure"].astype(str).str.startswith(LINK_RATE)]
-    assert sorted(of_link["figure"].astype(str).unique()) == ["link_AllGather", "link_AllReduce", "link_ReduceScatter"]
-    assert len(of_link) == 3 * 2 * 2 and (of_link["value"] > 0).all(), "both ranks of both runs of two GPUs"
+    of_way = of_link.groupby([of_link["run_id"].astype(str).str.rsplit("-").str[-1], "rank"])["figure"].agg(set)
+    assert of_way.to_dict() == {
+        (way, rank): {LINK_MESSAGE, *(f"{LINK_RATE}{name}" for name in probes.LINK_COLLECTIVES[way])}
+        for way in ("ddp", "fsdp")
+        for rank in (0, 1)
+    }
+    assert (of_link["value"] > 0).all()
 
 
 def run_of_two(**changes) -> Run:

@@ -150,6 +150,7 @@ def test_both_ranks_have_their_kernels_in_phases_and_those_of_backward_in_module
 
 def test_the_link_gives_each_collective_a_rate_of_its_own(shipped):
     rows = shipped.tables["link"].rows.set_index("collective")
+    assert (rows["size_bytes"] == 2**30).all()
     assert rows.index.tolist() == ["AllReduce", "AllGather", "ReduceScatter"] and (rows["num_runs"] == 16).all()
     assert (rows["bus_rate_high"] < 450e9).all(), "18 links of 25 GB/s"
     assert (rows["bus_rate_low"] > 0.9 * rows["bus_rate_high"]).all()

@@ -242,10 +242,11 @@ def _tables(frames: Frames) -> list[Table]:
         ),
         Table(
             "link",
-            "The link between the GPUs, a collective of 1 GiB alone",
+            "The link between the GPUs, a collective alone",
             (
                 Column("collective", "collective", "code"),
                 Column("gpus", "GPUs", "count"),
+                Column("size_bytes", "of all GPUs together", "bytes"),
                 Column("bus_rate", "rate over the link of each GPU", "gbps"),
                 Column("bus_rate_low", "lowest", "gbps"),
                 Column("bus_rate_high", "highest", "gbps"),
