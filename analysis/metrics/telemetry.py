@@ -149,3 +149,17 @@ def slow_against_other_hosts(steps: pd.DataFrame, processes: pd.DataFrame, telem
     table = pd.DataFrame({"slow_ns": medians[True], "other_ns": medians[False]}).reset_index()
     table["ratio"] = table["slow_ns"] / table["other_ns"]
     return table.sort_values("ratio", kind="stable", ignore_index=True)
+
+
+def by_first_gpu(steps: pd.DataFrame, processes: pd.DataFrame) -> pd.DataFrame:
+    """The processes that timed runs, and on which GPUs, as far as that of their first rank tells: run_id, process,
+    first_gpu (numbered from 1 by the first start), step_ns (median of its unprofiled steps). In the order of their
+    starts; those that did not read their GPU are left out."""
+    first = processes[processes["rank"] == 0].astype({"run_id": str}).dropna(subset="gpu_id")
+    started = pd.to_datetime(first["started_at"], utc=True, format="ISO8601", errors="coerce")
+    first = first.assign(started=started).sort_values("started", kind="stable")
+    first["first_gpu"] = pd.factorize(first["gpu_id"].astype(str))[0] + 1
+    walls = timing.wall_times(steps, "timer")
+    walls = walls[walls["phase"] == STEP].groupby(["run_id", "process"])["wall_ns"].median().rename("step_ns")
+    rows = first[["run_id", "process", "first_gpu"]].merge(walls.reset_index(), on=["run_id", "process"])
+    return rows.reset_index(drop=True)

@@ -17,6 +17,7 @@ from tests.recorded_studies import DATA
 
 STALLED = Path(__file__).parents[1] / "data" / "h200_stall"
 TABLES = ("runs", "steps", "kernels")
+UTC = "2026-11-24T16:{:02}:00.000+00:00"
 NAME = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
 MS = 1_000_000
 WAITS, TRANSFERS = 2 * MS, 3 * MS
@@ -105,6 +106,36 @@ def test_the_page_says_what_two_gpus_give_and_what_their_memory_is(rec, tmp_path
     assert "FSDP needs 0.500×" in page
 
 
+def timed_by(rec, gpus: list[str | None]):
+    """`rec` with a process for each of `gpus`, one after another, that timed each run with as many steps; each takes
+    a tenth longer than the one before."""
+    runs = rec.runs["run_id"].astype(str)
+    processes = pd.DataFrame(
+        [
+            {"run_id": run, "rank": 0, "process": number, "started_at": UTC.format(number), "gpu_id": gpu}
+            for run in runs
+            for number, gpu in enumerate(gpus)
+        ]
+    )
+    timer = rec.steps[rec.steps["collector"].astype(str) == "timer"]
+    steps = [timer.assign(process=n, wall_ns=timer["wall_ns"] * (10 + n) // 10) for n in range(len(gpus))]
+    return dataclasses.replace(rec, processes=processes, steps=pd.concat([rec.steps.drop(timer.index), *steps]))
+
+
+def test_that_another_set_of_gpus_timed_a_part_is_said_with_what_it_makes(rec):
+    claim = write_site.ask(several_gpus, timed_by(rec, ["a", "a", "b"])).claims["places"]
+    assert claim.holds
+    said = claim.values
+    assert (said["num_gpus"], said["counts"], said["num_both"], said["num_all"]) == (2, [4, 2], 2, 2)
+    assert said["ratios"] == pytest.approx((12 / 10.5, 12 / 10.5), rel=0.02)
+    assert (said["num_elsewhere"], said["num_one"]) == (2, 6)
+
+
+@pytest.mark.parametrize("gpus", [["a", "a", "a"], ["a", None, None], [None, None, None]])
+def test_one_set_of_gpus_or_one_that_is_not_known_is_not_said(rec, gpus):
+    assert not write_site.ask(several_gpus, timed_by(rec, gpus)).claims["places"].holds
+
+
 # ---------------------------------------------------------------------------------------------- two H200s, as shipped
 
 
@@ -154,6 +185,12 @@ def test_the_link_gives_each_collective_a_rate_of_its_own(shipped):
     assert rows.index.tolist() == ["AllReduce", "AllGather", "ReduceScatter"] and (rows["num_runs"] == 16).all()
     assert (rows["bus_rate_high"] < 450e9).all(), "18 links of 25 GB/s"
     assert (rows["bus_rate_low"] > 0.9 * rows["bus_rate_high"]).all()
+
+
+def test_the_shipped_runs_say_that_a_second_set_of_gpus_went_on(shipped):
+    said = shipped.claims["places"].values
+    assert (said["num_gpus"], said["counts"]) == (2, [27, 21])
+    assert (said["num_elsewhere"], said["num_one"]) == (0, 24)
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])

@@ -9,6 +9,7 @@ from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, a
 from analysis.metrics import differences, run_grid, timing
 from analysis.metrics.differences import Bands
 from analysis.metrics.exchange import communication_of, link_rates
+from analysis.metrics.telemetry import by_first_gpu
 from analysis.pages.columns import band_column, case_headings, spread_column
 from analysis.pages.facts import extremes, many, noise_of, out_of, span
 from analysis.reference import kernel_families
@@ -38,6 +39,7 @@ def answer(
     kernels: pd.DataFrame,
     memops: pd.DataFrame,
     figures: pd.DataFrame,
+    processes: pd.DataFrame,
     bands: Bands | None = None,
 ) -> Answer:
     """A training step on one GPU against the same step on several, each of which has the batch of the one: with
@@ -48,7 +50,7 @@ def answer(
     steps and ranks, split as `analysis.communication` says. How much longer a step is than that of one GPU is said
     without the optimizer, which FSDP divides.
     """
-    frames = _frames(runs, steps, kernels, memops, figures, bands)
+    frames = _frames(runs, steps, kernels, memops, figures, processes, bands)
     return assemble({"noise": noise_of(bands)}, _claims(frames), _tables(frames), _charts(frames))
 
 
@@ -59,6 +61,8 @@ class Frames:
     link: pd.DataFrame
     """One row per collective and number of GPUs: bus_rate, bytes a second over the link of each GPU, median of the
     runs, with bus_rate_low and bus_rate_high."""
+    timed: pd.DataFrame
+    """One row per process that timed a case and read its GPU: first_gpu numbers that of its first rank."""
 
     @property
     def several(self) -> pd.DataFrame:
@@ -83,6 +87,7 @@ def _frames(
     kernels: pd.DataFrame,
     memops: pd.DataFrame,
     figures: pd.DataFrame,
+    processes: pd.DataFrame,
     bands: Bands | None,
 ) -> Frames:
     cases = run_grid.cases_along(runs, MODE, "parallel", list(WAYS))
@@ -98,7 +103,8 @@ def _frames(
     cases["tokens_per_s"] = run_grid.tokens_per_s(cases, cases["step_ns"])
     for name in ("waiting", "transfer", "exposed", "hidden"):
         cases[f"{name}_share"] = cases[f"{name}_ns"] / cases["step_ns"]
-    return Frames(cases=_against_one(cases, bands), link=link_rates(figures, cases))
+    timed = by_first_gpu(steps, processes).merge(cases[["run_id", "gpus"]], on="run_id")
+    return Frames(cases=_against_one(cases, bands), link=link_rates(figures, cases), timed=timed)
 
 
 def _times(steps: pd.DataFrame) -> pd.DataFrame:
@@ -180,6 +186,12 @@ def _claims(frames: Frames) -> list[Claim]:
             lambda rows: (rows["memory_ratio"] < 1).all(),
             facts=extremes("memory_ratio"),
         ),
+        Claim(
+            "places",
+            frames.timed[frames.timed["gpus"] > 1],
+            lambda rows: rows["first_gpu"].nunique() > 1,
+            facts=lambda rows: _places(rows, frames.timed[frames.timed["gpus"] == 1]),
+        ),
     ]
 
 
@@ -203,6 +215,26 @@ def _gives(rows: pd.DataFrame) -> dict:
         for way, mine in rows.groupby("parallel", sort=False, observed=True)
     ]
     return {"most": int(rows["gpus"].max()), "ways": ways}
+
+
+def _places(rows: pd.DataFrame, of_one: pd.DataFrame) -> dict:
+    """Of processes that timed several GPUs: how many there are by their first GPU, most first; in how many cases these
+    differ, and how long the step is there on other GPUs, over that on those which timed most. num_one: processes that
+    timed one GPU alone; num_elsewhere: those of them that did so on one of the other GPUs."""
+    counts = rows["first_gpu"].value_counts()
+    steps = rows.assign(usual=rows["first_gpu"] == counts.index[0]).groupby(["run_id", "usual"])["step_ns"].median()
+    both = steps.unstack("usual").reindex(columns=[True, False]).dropna()
+    ratios = both[False] / both[True]
+    elsewhere = of_one["first_gpu"].isin(counts.index[1:])
+    return {
+        "num_gpus": len(counts),
+        "counts": counts.tolist(),
+        "num_all": rows["run_id"].nunique(),
+        "num_both": len(both),
+        "ratios": span(ratios) if len(both) else None,
+        "num_one": len(of_one),
+        "num_elsewhere": int(elsewhere.sum()),
+    }
 
 
 def _tables(frames: Frames) -> list[Table]:
