@@ -35,12 +35,14 @@ LEAST_TOGETHER = 0.99
 
 def bus_factor(collective: str, num_ranks: int) -> float | None:
     """Bytes over each rank's link for each byte of the message (the bus bandwidth of nccl-tests is made of these);
-    None where that is not known. The message of NCCL's all-gather and reduce-scatter is one rank's part."""
+    None where that is not known, and of broadcasts and the like: one rank may have sent or begun before another one
+    has, so that no kernel shows how long the transfer took. The message of NCCL's all-gather and reduce-scatter is one
+    rank's part."""
     if collective == "AllReduce":
         return 2 * (num_ranks - 1) / num_ranks
     if collective in ("AllGather", "ReduceScatter"):
         return float(num_ranks - 1)
-    return 1.0 if collective in ("Broadcast", "Reduce") else None
+    return None
 
 
 def collective_of(kernel_name: str) -> str:
@@ -48,6 +50,11 @@ def collective_of(kernel_name: str) -> str:
     not tell."""
     match = _COLLECTIVE.search(kernel_name)
     return match[1] if match else OTHER
+
+
+MESSAGES = "message_"
+"""Begins the figures of a recording that say how many bytes the messages of a collective have in the profiled steps of
+a rank; its name follows."""
 
 
 @dataclass(frozen=True, kw_only=True)

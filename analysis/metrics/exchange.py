@@ -17,7 +17,8 @@ _KIND = ["kernel_name", "grid_x", "grid_y", "grid_z", "phase"]
 def communication_of(kernels: pd.DataFrame) -> pd.DataFrame:
     """A row for each run with communication kernels in its steps: run_id; PARTS, of one step, mean over steps and GPUs
     (NaN where waiting is not known); slowed, matmuls beside communication over the same kernels alone (NaN without
-    both); unknown, why waiting is not known; exchanged_apart_ns, how well the ranks' clocks agree.
+    both); unknown, why waiting is not known; exchanged_apart_ns, how well the ranks' clocks agree; collectives, a frame
+    of its GPUs and collectives (rank, collective, num_steps and those of `communication.COLLECTIVE_COLUMNS`).
     """
     rows = []
     for run_id, mine in in_steps(kernels).groupby("run_id", observed=True, sort=False):
@@ -29,8 +30,34 @@ def communication_of(kernels: pd.DataFrame) -> pd.DataFrame:
         parts = gpus[list(PARTS)].astype("float64").mean() / num_steps
         alone, beside = gpus["alone_ns"].sum(), gpus["beside_ns"].sum()
         about = {"slowed": float(beside / alone) if alone else np.nan, "unknown": measured.why_not}
-        rows.append({"run_id": str(run_id), **parts, **about, "exchanged_apart_ns": measured.apart_ns})
-    return pd.DataFrame(rows, columns=["run_id", *PARTS, "slowed", "unknown", "exchanged_apart_ns"])
+        collectives = measured.collectives.merge(gpus[["gpu", "rank"]], on="gpu").assign(num_steps=num_steps)
+        about |= {"exchanged_apart_ns": measured.apart_ns, "collectives": collectives}
+        rows.append({"run_id": str(run_id), **parts, **about})
+    columns = ["run_id", *PARTS, "slowed", "unknown", "exchanged_apart_ns", "collectives"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def by_collective(kernels: pd.DataFrame, figures: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
+    """What each collective of the runs of `cases` (run_id, gpus) does in a step, mean over steps and GPUs: run_id,
+    collective, calls, bytes (of its messages; NaN where they are not recorded), transfer_ns, bus_rate (bytes a second
+    over the link of each GPU while it transfers)."""
+    figures = figures.astype({"run_id": str, "figure": str})
+    sent = figures[figures["figure"].str.startswith(communication.MESSAGES)]
+    sent = sent.assign(collective=sent["figure"].str.removeprefix(communication.MESSAGES), bytes=sent["value"])
+    sent = sent[["run_id", "rank", "collective", "bytes"]]
+    measured = communication_of(kernels)
+    rows = [of.assign(run_id=run) for run, of in zip(measured["run_id"], measured["collectives"])]
+    table = pd.concat(
+        rows or [pd.DataFrame(columns=["run_id", "rank", *communication.COLLECTIVE_COLUMNS, "num_steps"])]
+    )
+    table = table.drop(columns="bytes").astype({"rank": "int64"}).merge(sent, "left", ["run_id", "rank", "collective"])
+    parts = ["calls", "transfer_ns", "bytes"]
+    table[parts] = table[parts].astype("float64").div(table["num_steps"], axis=0)
+    means = table.groupby(["run_id", "collective"])[parts].agg(lambda values: values.mean(skipna=False))
+    means = means.reset_index().merge(cases[["run_id", "gpus"]], on="run_id")
+    factors = [communication.bus_factor(name, gpus) for name, gpus in zip(means["collective"], means["gpus"])]
+    means["bus_rate"] = means["bytes"] * np.asarray(factors, float) / means["transfer_ns"] * 1e9
+    return means.drop(columns="gpus")
 
 
 def as_operations(kernels: pd.DataFrame, family: np.ndarray) -> pd.DataFrame:

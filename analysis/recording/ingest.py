@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
-from analysis.capture import inferred, modules
+from analysis.capture import communication, inferred, modules
 from analysis.capture.attribution import NOT_BELIEVED, Attribution, attribute
 from analysis.capture.nsys_export import Capture, ExportError, read
 from analysis.recording import store
@@ -240,8 +240,8 @@ def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict
             if record.run.get("workload") == SCRIPT:
                 attribution = inferred.place_batches(capture, attribution)
             captured = _capture_tables(capture, attribution, links, run_id)
-            tables["steps"] = _concat("steps", [tables["steps"], captured.pop("steps")])
-            tables |= captured
+            both = {name: _concat(name, [tables[name], captured[name]]) for name in ("steps", "figures")}
+            tables |= captured | both
         else:
             detail = {"phase": READING_CAPTURE, "message": problem}
     tables["runs"] = _run_row(record, run_id, status, detail, tables["memory"]).assign(
@@ -407,9 +407,11 @@ def _capture_tables(
         frame["start_ns"] -= origin
         frame["end_ns"] -= origin
     api = _api_totals(capture, attribution, rank(capture.api))
+    messages = communication.message_figures(capture, attribution)
     # A capture begins before the measured steps and ends after them; only what they launched is recorded.
     tables = {
         "steps": nsys_steps(placed, rank(placed)),
+        "figures": messages.assign(rank=rank(messages)),
         "ranges": ranges_table[~modules.is_followed(placed)],
         "kernels": kernels[kernels["step"] >= 0],
         "memops": memops[memops["step"] >= 0],

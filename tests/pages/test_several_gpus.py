@@ -80,6 +80,39 @@ def test_waiting_and_transfer_are_of_one_step_and_gpu(rec):
     assert (rows["kernel_ns"] == rows["waiting_ns"] + rows["transfer_ns"]).all()
 
 
+def with_figures(rec, **by_figure: float):
+    """`rec` with these figures of both ranks of the runs of two GPUs."""
+    runs = [run for run in rec.runs["run_id"].astype(str) if run.endswith("fsdp")]
+    rows = [
+        {"run_id": run, "rank": rank, "figure": figure, "unit": "bytes", "value": value}
+        for run in runs
+        for rank in (0, 1)
+        for figure, value in by_figure.items()
+    ]
+    return dataclasses.replace(rec, figures=pd.DataFrame(rows))
+
+
+def test_a_collective_is_held_against_the_same_one_alone(rec):
+    """Of messages of 6 MB a step that take 3 ms: 2 GB/s, where the link gives 8."""
+    num_steps = rec.kernels.loc[rec.kernels["step"] >= 0, "step"].nunique()
+    told = with_figures(rec, message_AllReduce=6e6 * num_steps, link_AllReduce=8e9, link_message=2**28)
+    answer = write_site.ask(several_gpus, told)
+    rows = answer.tables["collectives"].rows
+    assert rows["collective"].tolist() == ["AllReduce"] * 2 and rows["transfer_ns"].tolist() == [TRANSFERS] * 2
+    assert rows["bytes"].tolist() == [6e6] * 2 and rows["calls"].tolist() == [1] * 2
+    assert rows["bus_rate"].tolist() == pytest.approx([2e9] * 2) and rows["link_share"].tolist() == pytest.approx(
+        [0.25] * 2
+    )
+    assert answer.claims["reaches"].holds and not answer.claims["unknown_bytes"].holds
+    assert answer.tables["link"].rows["size_bytes"].tolist() == [2**28]
+
+
+def test_bytes_that_were_not_recorded_are_not_guessed(answer):
+    rows = answer.tables["collectives"].rows
+    assert len(rows) == 2 and rows["bytes"].isna().all() and rows["bus_rate"].isna().all()
+    assert answer.claims["unknown_bytes"].values["num"] == 2 and not answer.claims["reaches"].holds
+
+
 def test_what_is_said_follows_from_the_rows(answer):
     rows = answer.claims["gives"].rows
     assert rows["gpus"].tolist() == [2, 2] and several_gpus._gives(rows)["most"] == 2

@@ -8,7 +8,7 @@ import pandas as pd
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.metrics import differences, run_grid, timing
 from analysis.metrics.differences import Bands
-from analysis.metrics.exchange import communication_of, link_rates
+from analysis.metrics.exchange import by_collective, communication_of, link_rates
 from analysis.metrics.telemetry import by_first_gpu
 from analysis.pages.columns import band_column, case_headings, spread_column
 from analysis.pages.facts import extremes, many, noise_of, out_of, span
@@ -61,6 +61,8 @@ class Frames:
     link: pd.DataFrame
     """One row per collective and number of GPUs: bus_rate, bytes a second over the link of each GPU, median of the
     runs, with bus_rate_low and bus_rate_high."""
+    collectives: pd.DataFrame
+    """One row per case of several GPUs and collective, as of `by_collective`, with link_share."""
     timed: pd.DataFrame
     """One row per process that timed a case and read its GPU: first_gpu numbers that of its first rank."""
 
@@ -98,13 +100,25 @@ def _frames(
     exchanges = kernels["family"].astype(str) == kernel_families.COMMUNICATION
     parts = differences.times_of_steps(steps, kernels[~exchanges], memops)[["run_id", "parts"]]
     parts = parts.rename(columns={"parts": "step_parts"})
-    for part in (of_run, _times(steps), parts, communication_of(kernels)):
+    for part in (of_run, _times(steps), parts, communication_of(kernels).drop(columns="collectives")):
         cases = cases.merge(part, how="left", on="run_id")
     cases["tokens_per_s"] = run_grid.tokens_per_s(cases, cases["step_ns"])
     for name in ("waiting", "transfer", "exposed", "hidden"):
         cases[f"{name}_share"] = cases[f"{name}_ns"] / cases["step_ns"]
     timed = by_first_gpu(steps, processes).merge(cases[["run_id", "gpus"]], on="run_id")
-    return Frames(cases=_against_one(cases, bands), link=link_rates(figures, cases), timed=timed)
+    link = link_rates(figures, cases)
+    collectives = _against_link(by_collective(kernels, figures, cases), cases, link)
+    return Frames(cases=_against_one(cases, bands), link=link, collectives=collectives, timed=timed)
+
+
+def _against_link(collectives: pd.DataFrame, cases: pd.DataFrame, link: pd.DataFrame) -> pd.DataFrame:
+    """`collectives` of the `cases` with link_share: bus_rate over what the largest of the same collective gives alone
+    between as many GPUs (NaN where that was not measured)."""
+    alone = link.sort_values("size_bytes").drop_duplicates(["collective", "gpus"], keep="last")
+    alone = alone.rename(columns={"bus_rate": "alone_rate"})[["collective", "gpus", "alone_rate"]]
+    about = [name for name in cases if name in (*run_grid.CASE_AXES, *run_grid.VARIANT_AXES, "run_id", NOT_MEASURED)]
+    table = cases[about].merge(collectives, on="run_id").merge(alone, "left", ["collective", "gpus"])
+    return table.assign(link_share=table["bus_rate"] / table["alone_rate"])
 
 
 def _times(steps: pd.DataFrame) -> pd.DataFrame:
@@ -147,6 +161,8 @@ def _claims(frames: Frames) -> list[Claim]:
     waits = split[split["waiting_ns"] > split["transfer_ns"]]
     slowed = several[several["slowed"].notna()]
     sharded = several[several["parallel"] == "fsdp"]
+    of_collective = ("collective", "bytes", "transfer_ns", "bus_rate", "link_share")
+    unknown = _only(frames.collectives[frames.collectives["bytes"].isna()], "gpus", "parallel", "collective")
     return [
         Claim("gives", _only(several, *shown), facts=_gives),
         Claim("range", _only(several, *shown, "step_ns", "step_band_ns"), facts=extremes("efficiency")),
@@ -186,6 +202,12 @@ def _claims(frames: Frames) -> list[Claim]:
             lambda rows: (rows["memory_ratio"] < 1).all(),
             facts=extremes("memory_ratio"),
         ),
+        Claim(
+            "reaches",
+            _only(frames.collectives[frames.collectives["link_share"].notna()], "gpus", "parallel", *of_collective),
+            facts=extremes("link_share"),
+        ),
+        Claim("unknown_bytes", unknown, facts=lambda rows: {"num": rows["run_id"].nunique(), "num_all": len(several)}),
         Claim(
             "places",
             frames.timed[frames.timed["gpus"] > 1],
@@ -271,6 +293,20 @@ def _tables(frames: Frames) -> list[Table]:
                 Column("slowed", "matmuls, beside ÷ alone", "ratio", absent="n/a"),
             ),
             of_several,
+        ),
+        Table(
+            "collectives",
+            "Collectives in a step of one GPU, and the link",
+            (
+                *case,
+                Column("collective", "collective", "code"),
+                Column("calls", "calls", "count"),
+                Column("bytes", "messages", "bytes", absent="not recorded"),
+                Column("transfer_ns", "transfer", "ms", absent="n/a"),
+                Column("bus_rate", "rate over the link", "gbps", absent="n/a"),
+                Column("link_share", "÷ alone", "share", bar=True, absent="n/a"),
+            ),
+            frames.collectives,
         ),
         Table(
             "link",
