@@ -61,11 +61,14 @@ def advise(
     api: pd.DataFrame,
     timed: Mapping[str, Clock],
 ) -> pd.DataFrame:
-    """Of one step of a run, as of `advice.advise`. elapsed, findings: its rows of `metrics.elapsed`; totals: of
-    `kernel_totals`; api: names of its calls; timed: its `clocks`. No rows where the run was not timed or profiled."""
+    """Of one step of a run, of its GPUs in the mean, as of `advice.advise`. elapsed, findings: its rows of
+    `metrics.elapsed`; totals: of `kernel_totals`; api: names of its calls; timed: its `clocks`. No rows where the run
+    was not timed or profiled."""
     if elapsed.empty or totals.empty or ranges.STEP not in timed:
         return advice.table_of([])
-    steps = max(int(run["profiled_steps"]), 1)
+    num_gpus = elapsed["gpu"].nunique()
+    steps = max(int(run["profiled_steps"]), 1) * num_gpus
+    totals = totals.assign(calls=totals["calls"] / num_gpus, time_ns=totals["time_ns"] / num_gpus)
     kernels = totals.groupby(["kernel_name", "family"], as_index=False)[["calls", "time_ns"]].sum()
     families = totals.groupby("family", as_index=False)[["calls", "time_ns"]].sum()
     phases = totals.groupby("phase", as_index=False)["time_ns"].sum()
@@ -93,18 +96,19 @@ _OF_PHASES = ["phase", "elapsed_ns"]
 
 
 def _waiting(elapsed: pd.DataFrame, totals: pd.DataFrame, timed: Mapping[str, Clock]) -> pd.DataFrame:
-    """One row: what runs in a step, of the profiled steps, and how long GPUs wait, of the unprofiled ones."""
-    parts = elapsed[[*BUSY]].sum()
+    """One row: what runs in a step of a GPU, of the profiled steps, and how long it waits, of the unprofiled ones.
+    totals: those of one GPU, too."""
     num_gpus = elapsed["gpu"].nunique()
-    busy = elapsed.groupby("phase")[[*BUSY]].sum().sum(axis=1)
+    parts = elapsed[[*BUSY]].sum() / num_gpus
+    busy = elapsed.groupby("phase")[[*BUSY]].sum().sum(axis=1) / num_gpus
     launches = totals.groupby("phase")["calls"].sum()
-    idle_ns = max(num_gpus * timed[ranges.STEP].wall_ns - parts.sum(), 0.0)
+    idle_ns = max(timed[ranges.STEP].wall_ns - parts.sum(), 0.0)
     phases = {name: clock for name, clock in timed.items() if name != ranges.STEP}
     if not phases or any(math.isnan(clock.issue_ns) for clock in phases.values()):
         waits = {"unknown_idle_ns": idle_ns}
     else:
         late_ns = sum(
-            max(num_gpus * clock.wall_ns - busy.get(name, 0.0) - GAP_NS * launches.get(name, 0.0), 0.0)
+            max(clock.wall_ns - busy.get(name, 0.0) - GAP_NS * launches.get(name, 0.0), 0.0)
             for name, clock in phases.items()
             if clock.issue_ns > HOST_LIMITED * clock.wall_ns
         )

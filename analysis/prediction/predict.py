@@ -115,6 +115,8 @@ def changed_state(baseline: Baseline, names: Iterable[str], rates: Rates) -> Sta
     wanted = changes.in_order(names)
     if str(baseline.run["gpu_name"]) != rates.gpu:
         raise Abstains(f"the recorded pairs are of {rates.gpu}, and this run is of {baseline.run['gpu_name']}")
+    if baseline.run.get("gpus", 1) > 1:
+        raise Abstains("its GPUs wait for each other, and the recorded pairs are of one GPU")
     state = changes.baseline_state(baseline)
     for change in wanted:
         state = change(state, rates)

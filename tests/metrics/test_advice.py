@@ -14,10 +14,12 @@ RUN = {"profiled_steps": 2, "gpu_name": "NVIDIA H200", "peak_memory_bytes": 14 *
 GEMM = "nvjet_sm90_tst_96x128_64x7_2x1_v_bz_TNN"
 
 
-def advised(issue_ns=30 * MS, wall_ns=30 * MS, busy_ns=10 * MS, phases=("forward",), **more):
+def advised(issue_ns=30 * MS, wall_ns=30 * MS, busy_ns=10 * MS, phases=("forward",), num_gpus=1, **more):
     parts = {"kernels_ns": busy_ns, "communication_ns": 0, "copies_ns": 0, "late_launch_ns": 99 * MS, "between_ns": 0}
-    elapsed = pd.DataFrame([{"gpu": 0, "phase": "forward", "elapsed_ns": 109 * MS, "unknown_idle_ns": 0} | parts])
-    kernel = {"phase": "forward", "module": "", "family": "gemm", "kernel_name": GEMM, "calls": 100, "time_ns": busy_ns}
+    elapsed = {"phase": "forward", "elapsed_ns": 109 * MS, "unknown_idle_ns": 0} | parts
+    elapsed = pd.DataFrame([elapsed | {"gpu": gpu} for gpu in range(num_gpus)])
+    kernel = {"phase": "forward", "module": "", "family": "gemm", "kernel_name": GEMM}
+    kernel |= {"calls": 100 * num_gpus, "time_ns": busy_ns * num_gpus}
     findings = pd.DataFrame(columns=["kind", "time_ns", "count", "evidence"]).astype({"time_ns": float, "count": int})
     timed = {name: Clock(wall_ns, issue_ns) for name in (*phases, "step")}
     api = pd.DataFrame({"name": ["cudaLaunchKernel"]})
@@ -30,6 +32,12 @@ def test_the_time_behind_it_is_of_the_steps_without_nsys():
     assert rows.loc["cuda_graphs", "time_ns"] == 20 * MS - gaps
     assert rows.loc["cuda_graphs", "ceiling_ns"] == 20 * MS
     assert rows.loc["cuda_graphs", "share"] == pytest.approx((20 * MS - gaps) / (30 * MS))
+
+
+def test_of_several_gpus_it_is_that_of_one_of_them():
+    """They step together: what each waits for, the step waits for once."""
+    columns = ["time_ns", "ceiling_ns", "share"]
+    assert advised(num_gpus=2)[columns].equals(advised()[columns])
 
 
 @pytest.mark.parametrize("change", ["cuda_graphs", "larger_batch"])

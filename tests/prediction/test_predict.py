@@ -128,6 +128,7 @@ def test_of_somebody_elses_program_nothing_is_predicted(run, shipped, name):
     ("facts", "reason"),
     [
         ({"gpu_name": "NVIDIA A100"}, "this run is of NVIDIA A100"),
+        ({"gpus": 2}, "its GPUs wait for each other"),
         ({"workload": "hf"}, "not the reference Transformer"),
         ({"compile": "default"}, "torch.compile's"),
     ],
