@@ -1,5 +1,6 @@
-"""What FSDP (`torch.distributed.fsdp.fully_shard`) does for a unit of modules beside the nodes of autograd's graph: it
-gathers the unit's parameters before its backward, and sends its gradients off after it.
+"""What FSDP does for a unit of modules beside the nodes of autograd's graph: it gathers the unit's parameters before
+its backward, and sends its gradients off after it. Both forms of it: `fully_shard`, and `FullyShardedDataParallel`,
+which lays out the parameters of a unit as one flat one.
 
 Needs torch and nothing else of this program, see `module_ranges`.
 """
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 MODULES = (
     "torch.distributed.fsdp._fully_shard._fsdp_param_group",
@@ -17,30 +18,49 @@ MODULES = (
 )
 METHODS = ("unshard", "wait_for_unshard", "post_backward")
 """Of the parameters of a unit: begin to gather them and copy them together; take them apart; reduce the gradients."""
+FLAT = "torch.distributed.fsdp._runtime_utils"
+FUNCTIONS = ("_unshard", "_reduce_grad", "_reduce_grad_no_shard")
+"""The same for a unit with one flat parameter, whose handle is one of the arguments."""
 
 
 @contextmanager
-def around_units(around: Callable[[Callable, Any, tuple, dict], Any]) -> Iterator[None]:
-    """Within this, `around(method, unit, args, options)` is called in place of each of METHODS. Nothing where the
-    program has not loaded FSDP."""
+def around_units(around: Callable[[Callable, tuple, dict], Any]) -> Iterator[None]:
+    """Within this, `around(function, args, options)` is called in place of each of METHODS and FUNCTIONS. Nothing where
+    the program has not loaded FSDP."""
     kinds = [kind for name in MODULES if (kind := getattr(sys.modules.get(name), "FSDPParamGroup", None))]
-    methods = {(kind, name): kind.__dict__[name] for kind in kinds for name in METHODS if name in kind.__dict__}
-    for (kind, name), method in methods.items():
-        setattr(kind, name, called_within(around, method))
+    places = [(kind, name) for kind in kinds for name in METHODS]
+    places += [(sys.modules.get(FLAT), name) for name in FUNCTIONS]
+    functions = {(place, name): vars(place)[name] for place, name in places if place and name in vars(place)}
+    for (place, name), function in functions.items():
+        setattr(place, name, called_within(around, function))
     try:
         yield
     finally:
-        for (kind, name), method in methods.items():
-            setattr(kind, name, method)
+        for (place, name), function in functions.items():
+            setattr(place, name, function)
 
 
-def called_within(around: Callable[[Callable, Any, tuple, dict], Any], method: Callable) -> Callable:
-    def call(unit: Any, *args: Any, **options: Any) -> Any:
-        return around(method, unit, args, options)
+def called_within(around: Callable[[Callable, tuple, dict], Any], function: Callable) -> Callable:
+    def call(*args: Any, **options: Any) -> Any:
+        return around(function, args, options)
 
     return call
 
 
-def parameters_of(unit: Any) -> list[tuple[Tensor, Tensor | None]]:
-    """Of each parameter of a unit what the optimizer updates, and what modules compute with: None before that."""
-    return [(held.sharded_param, getattr(held, "_unsharded_param", None)) for held in unit.fsdp_params]
+def parameters_of(args: tuple) -> list[tuple[Tensor, Tensor | None]]:
+    """Of each parameter of the unit that one of METHODS is called for, what the optimizer updates, and what modules
+    compute with: None before that. Empty where a unit has a flat parameter."""
+    held = getattr(args[0], "fsdp_params", ()) if args else ()
+    return [(parameter.sharded_param, getattr(parameter, "_unsharded_param", None)) for parameter in held]
+
+
+def flat_unit_of(args: tuple) -> tuple[nn.Module | None, list[tuple[Tensor, nn.Module]]]:
+    """The module that one of FUNCTIONS is called for, and of its parameters that were made a flat one those which the
+    optimizer has all the same (`use_orig_params`), each with the module that it is of."""
+    for handle in args:
+        if type(handle).__name__ == "FlatParamHandle":
+            flat = handle.flat_param
+            parameters, infos = getattr(flat, "_params", None) or (), getattr(flat, "_param_infos", ())
+            owners = [(parameter, info.module) for parameter, info in zip(parameters, infos)]
+            return getattr(handle, "_fully_sharded_module", None), owners
+    return None, []

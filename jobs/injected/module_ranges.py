@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .fsdp import around_units, parameters_of
+from .fsdp import around_units, flat_unit_of, parameters_of
 
 PREFIX = "modules:"
 """Begins the names of the outermost ranges of a step in which modules are followed: its times are not to be used."""
@@ -203,18 +203,22 @@ class ModuleRanges:
     def _close_node(self, inputs: Any, outputs: Any) -> None:
         self.pop()
 
-    def _call_of_unit(self, method: Callable, unit: Any, args: tuple, options: dict) -> Any:
-        """What `method(unit, *args, **options)` returns, in a range of FSDP's, below the module that all parameters of
-        the unit are of."""
+    def _call_of_unit(self, function: Callable, args: tuple, options: dict) -> Any:
+        """What `function(*args, **options)` returns, in a range of FSDP's, below the module that all parameters of the
+        unit are of."""
         known = []
-        for sharded, unsharded in parameters_of(unit):
+        for sharded, unsharded in parameters_of(args):
             if (path := self.paths.get(id(unsharded))) is not None:
                 known.append(path)
                 self.paths[id(sharded)] = path
         above = common_path(known)
+        module, owners = flat_unit_of(args)
+        if module is not None:
+            above = self._names.get(id(module), "")
+            self.paths |= {id(parameter): self._names.get(id(owner), above) for parameter, owner in owners}
         self.push(f"{BACKWARD}{above}/{FSDP}" if above else f"{BACKWARD}{FSDP}")
         try:
-            return method(unit, *args, **options)
+            return function(*args, **options)
         finally:
             self.pop()
 
