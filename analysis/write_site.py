@@ -56,11 +56,13 @@ from analysis.show.findings import FINDING, sentences
 from analysis.show.verdict import of_gpus, of_phases
 from jobs.contract.axes import words_of_value
 from jobs.contract.layout import SCRIPT
-from jobs.contract.studies import AGAIN, BF16
+from jobs.contract.studies import AGAIN, BF16, GPUS
 
 WAITS = 0.3
 """From this part of a step on that the GPU waits, the Methods page says what the profiler does to it."""
 NOTHING = assemble({}, [], [], [])
+WITH_RUN_PAGES = (GPUS,)
+"""Studies whose runs have pages, too: what each rank does, no other page tells."""
 MANY = 40
 """Runs from which on a process of its own writes their pages, beside all else: to start it takes as long as ten."""
 
@@ -259,18 +261,23 @@ def _draft(
     gains = measured_gains(_by_name(rec, studies), bands.wall if bands else None)
     helper.give(write_comparisons, rec, docs, compared, gains)
     known, sides = _with_pages(rec, compared)
+    of_studies = _run_pages_of(studies)
     checked = ask(reconciliation, rec, studies=studies)  # before the questions, which share what it computes
+    with_pages = [study for study in WITH_RUN_PAGES if study in studies]
+    for study in with_pages:
+        helper.give(write_runs_of_study, study, studies[study], docs)
     helper.give(write_runs, rec, docs, checked.tables["checks"].rows, _counterparts(sides), price, gains)
     summary = [side.said.facts for side in sides]
     is_script = bool(rec.manifest.get(SCRIPT))
     if is_script:
         site, verdict = write_overview_of_script(rec, docs, checked, summary)
     else:
-        site = write_questions(rec, docs, studies, summary, known, predicted, checked, bands)
+        site = write_questions(rec, docs, studies, summary, {**of_studies, **known}, predicted, checked, bands)
         write_tested(site, measured, predicted)
     write_lists(site, published, rec, studies, downloads, price)
-    _write_explore(site, rec, studies, sides, bands)
-    helper.result()
+    _write_explore(site, rec, studies, sides, of_studies, bands)
+    for _ in ("comparisons", *with_pages):
+        helper.result()
     first = helper.result()
     if verdict and len(first) == 1:  # of the one run of a script
         (lines,) = first.values()
@@ -326,6 +333,15 @@ def write_runs(
     return write_run_pages(
         site, "report/runs", rec, checks, counterparts, traces=write_timelines(rec, site), gains=gains, price=price
     )
+
+
+@_no_collection()
+def write_runs_of_study(study: str, studied: store.Recording, docs: Path) -> None:
+    """Write the pages of the runs of a study, with strips of the timeline: whole ones would be too many bytes."""
+    site = _site_of(studied, docs)
+    checks = ask(reconciliation, studied, studies={}).tables["checks"].rows
+    strips = write_timelines(studied, site, with_files=False)
+    write_run_pages(site, _folder_of(study, ""), studied, checks, {}, traces=strips)
 
 
 @_no_collection()
@@ -413,6 +429,16 @@ def _with_pages(rec: store.Recording, compared: Mapping[str, Comparison]) -> tup
     return known, sides
 
 
+def _run_pages_of(studies: Mapping[str, store.Recording]) -> RunPages:
+    """The pages of the runs of WITH_RUN_PAGES."""
+    return {
+        run: f"{_folder_of(study, '')}/{file_name(run[0])}"
+        for study in WITH_RUN_PAGES
+        if study in studies
+        for run in _measured_at(studies[study].runs)
+    }
+
+
 def _counterparts(sides: Sequence[Sides]) -> dict[str, list[dict[str, Any]]]:
     """What each run is held against, by its page."""
     counterparts: dict[str, list[dict[str, Any]]] = {}
@@ -457,10 +483,11 @@ def _write_explore(
     rec: store.Recording,
     studies: Mapping[str, store.Recording],
     sides: Sequence[Sides],
+    of_studies: RunPages,
     bands: Bands | None,
 ) -> None:
-    """Write the page of all runs."""
-    pages = {run: page_of_run(run[0]) for run in _measured_at(rec.runs)}
+    """Write the page of all runs. of_studies: as of `_run_pages_of`."""
+    pages = {**of_studies} | {run: page_of_run(run[0]) for run in _measured_at(rec.runs)}
     for side in sides:
         for letter, compared, _ in _compared_runs(side.compared):
             for run in _measured_at(compared.runs):
@@ -550,7 +577,8 @@ def said_of_run(answer: Answer) -> dict[str, list[str]]:
 
 def write_timelines(rec: store.Recording, site: Site, *, with_files: bool = True) -> dict[str, dict[str, Any]]:
     """Write one step of every run that has kernels for speedscope and for Perfetto, and give what the run's page says
-    of them, with a strip of one block. Without files that is the strip alone, of the runs that have one."""
+    of them, with a strip of one block, or of several ranks strips of the step. Without files that is the strips alone,
+    of the runs that have some."""
     frames = (rec.ranges, rec.kernels, rec.memops)
     by_run = [dict(iter(frame.groupby("run_id", observed=True, sort=False))) for frame in frames]
     written = {}
@@ -560,7 +588,10 @@ def write_timelines(rec: store.Recording, site: Site, *, with_files: bool = True
         if step is None:
             continue
         launched, moved = (of[of["step"] == step] for of in (kernels, memops))
-        said: dict[str, Any] = {"step": step + 1, "strip": strip.of_block(launched, moved, dict(site.families))}
+        said: dict[str, Any] = {"step": step + 1, "strip": None}
+        said["lanes"] = strip.of_ranks(launched, moved, dict(site.families))
+        if said["lanes"] is None:
+            said["strip"] = strip.of_block(launched, moved, dict(site.families))
         if with_files:
             trace = timeline.of_step(run_id, step, ranges, kernels, memops)
             files = {}
@@ -568,7 +599,7 @@ def write_timelines(rec: store.Recording, site: Site, *, with_files: bool = True
                 path = f"report/timelines/{file_name(run_id)}.{viewer}.json.gz"
                 files[viewer] = {"path": path, "bytes": site.put(path, timeline.packed(document))}
             said |= {"shift": trace.shift, "files": files}
-        if with_files or said["strip"]:
+        if with_files or said["strip"] or said["lanes"]:
             written[run_id] = said
     return written
 

@@ -17,8 +17,9 @@ _KIND = ["kernel_name", "grid_x", "grid_y", "grid_z", "phase"]
 def communication_of(kernels: pd.DataFrame) -> pd.DataFrame:
     """A row for each run with communication kernels in its steps: run_id; PARTS, of one step, mean over steps and GPUs
     (NaN where waiting is not known); slowed, matmuls beside communication over the same kernels alone (NaN without
-    both); unknown, why waiting is not known; exchanged_apart_ns, how well the ranks' clocks agree; collectives, a frame
-    of its GPUs and collectives (rank, collective, num_steps and those of `communication.COLLECTIVE_COLUMNS`).
+    both); unknown, why waiting is not known; exchanged_apart_ns, how well the ranks' clocks agree; num_steps; and two
+    frames of sums over these steps: of_gpus (`communication.GPU_COLUMNS`) and collectives, by GPU and collective (rank
+    and `communication.COLLECTIVE_COLUMNS`).
     """
     rows = []
     for run_id, mine in in_steps(kernels).groupby("run_id", observed=True, sort=False):
@@ -30,11 +31,27 @@ def communication_of(kernels: pd.DataFrame) -> pd.DataFrame:
         parts = gpus[list(PARTS)].astype("float64").mean() / num_steps
         alone, beside = gpus["alone_ns"].sum(), gpus["beside_ns"].sum()
         about = {"slowed": float(beside / alone) if alone else np.nan, "unknown": measured.why_not}
-        collectives = measured.collectives.merge(gpus[["gpu", "rank"]], on="gpu").assign(num_steps=num_steps)
-        about |= {"exchanged_apart_ns": measured.apart_ns, "collectives": collectives}
+        collectives = measured.collectives.merge(gpus[["gpu", "rank"]], on="gpu")
+        about |= {"exchanged_apart_ns": measured.apart_ns, "num_steps": num_steps}
+        about |= {"of_gpus": gpus, "collectives": collectives}
         rows.append({"run_id": str(run_id), **parts, **about})
-    columns = ["run_id", *PARTS, "slowed", "unknown", "exchanged_apart_ns", "collectives"]
+    columns = ["run_id", *PARTS, "slowed", "unknown", "exchanged_apart_ns", "num_steps", "of_gpus", "collectives"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def by_gpu(kernels: pd.DataFrame) -> pd.DataFrame:
+    """What communication costs each GPU in a step, mean over steps: run_id, unknown (why waiting is not known) and the
+    columns of `communication.GPU_COLUMNS`, of which rank is that of the recording."""
+    measured = communication_of(kernels)
+    names = [name for name in communication.GPU_COLUMNS if name not in ("gpu", "rank")]
+    tables = [
+        of[["gpu", "rank"]]
+        .astype("int64")
+        .join(of[names].astype("float64") / num_steps)
+        .assign(run_id=run, unknown=why)
+        for run, why, num_steps, of in measured[["run_id", "unknown", "num_steps", "of_gpus"]].itertuples(index=False)
+    ]
+    return pd.concat(tables or [pd.DataFrame(columns=["run_id", "unknown", *communication.GPU_COLUMNS])])
 
 
 def by_collective(kernels: pd.DataFrame, figures: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
@@ -46,7 +63,10 @@ def by_collective(kernels: pd.DataFrame, figures: pd.DataFrame, cases: pd.DataFr
     sent = sent.assign(collective=sent["figure"].str.removeprefix(communication.MESSAGES), bytes=sent["value"])
     sent = sent[["run_id", "rank", "collective", "bytes"]]
     measured = communication_of(kernels)
-    rows = [of.assign(run_id=run) for run, of in zip(measured["run_id"], measured["collectives"])]
+    rows = [
+        of.assign(run_id=run, num_steps=num_steps)
+        for run, num_steps, of in measured[["run_id", "num_steps", "collectives"]].itertuples(index=False)
+    ]
     table = pd.concat(
         rows or [pd.DataFrame(columns=["run_id", "rank", *communication.COLLECTIVE_COLUMNS, "num_steps"])]
     )

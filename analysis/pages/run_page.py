@@ -7,8 +7,9 @@ from typing import Any
 import pandas as pd
 
 from analysis.answer import Answer, Chart, Column, Table, assemble
-from analysis.metrics import advice, differences, elapsed, kernel_time, ranks, run_grid, timing, utilisation
+from analysis.metrics import advice, differences, elapsed, kernel_time, run_grid, timing, utilisation
 from analysis.metrics import telemetry as machine
+from analysis.metrics.exchange import by_gpu
 from analysis.metrics.ordering import place, sorted_by
 from analysis.pages.columns import spread_column, step_columns
 from analysis.pages.module_costs import module_table, module_tree
@@ -56,6 +57,7 @@ def answers(
             "api": _per_step(api, ["phase", "name"], {"calls": "calls", "total_ns": "time_ns"}, num_steps),
             "memops": _memops(memops, num_steps),
             "memory": memory,
+            "communication": by_gpu(kernels),
             "checks": checks,
         }.items()
     }
@@ -79,11 +81,12 @@ def answers(
 
 @dataclass(frozen=True, kw_only=True)
 class Frames:
-    """One run: what a step's time is made of by GPU and phase (`elapsed`), what stands out (`findings`), `times` by
-    phase and clock, kernel time by phase and family (`families`), by kernel and by module, and its memory, API calls,
-    copies and checks."""
+    """One run: what a step's time is made of by GPU and phase (`elapsed`), what communication costs each GPU, what
+    stands out (`findings`), `times` by phase and clock, kernel time by phase and family (`families`), by kernel and by
+    module, and its memory by rank, API calls, copies and checks."""
 
     elapsed: pd.DataFrame
+    communication: pd.DataFrame
     findings: pd.DataFrame
     times: pd.DataFrame
     families: pd.DataFrame
@@ -104,6 +107,7 @@ def _frames(
     api: pd.DataFrame,
     memops: pd.DataFrame,
     memory: pd.DataFrame,
+    communication: pd.DataFrame,
     checks: pd.DataFrame,
 ) -> Frames:
     in_step = totals.assign(scope=ranges.STEP)
@@ -117,7 +121,8 @@ def _frames(
         kernels=kernel_time.by_kernel(in_step, ["scope"]).drop(columns="scope"),
         modules=_modules(totals),
         tree=module_tree(totals).drop(columns="run_id"),
-        memory=ranks.memory_by_phase(memory).drop(columns="run_id"),
+        communication=communication.drop(columns="run_id"),
+        memory=memory.drop(columns="run_id"),
         api=api.drop(columns="run_id"),
         memops=memops.drop(columns="run_id"),
         checks=checks,
@@ -132,6 +137,8 @@ def _facts(run: pd.Series, runs: pd.DataFrame, frames: Frames) -> dict:
         "why": run_grid.why_not_measured(run),
         "axes": _axes(run, runs),
         "num_kernels": len(frames.kernels),
+        "num_gpus": frames.elapsed["gpu"].nunique(),
+        "why_no_waiting": "".join(frames.communication["unknown"].unique()),
         "step_ns": _step_ns(frames.times),
         "mfu": _mfu(run, frames.times),
         "log": str(run["log"]).splitlines() if pd.notna(run.get("log")) else [],
@@ -156,6 +163,7 @@ def _state_of_machine(beside: pd.DataFrame, run_id: str) -> dict:
 def _tables(frames: Frames) -> list[Table]:
     return [
         _elapsed_table(frames.elapsed),
+        _communication_table(frames.communication),
         _findings_table(frames.findings),
         *_time_tables(frames),
         *_kernel_tables(frames),
@@ -175,6 +183,26 @@ def _elapsed_table(rows: pd.DataFrame) -> Table:
             Column("phase", "phase"),
             Column("elapsed_ns", "elapsed", "ms"),
             *(Column(name, labels[name], "ms") for name in present),
+        ),
+        rows,
+    )
+
+
+def _communication_table(rows: pd.DataFrame) -> Table:
+    return Table(
+        "communication",
+        "Communication kernels in a step of each rank",
+        (
+            Column("rank", "rank", "number"),
+            Column("calls", "kernels", "count"),
+            Column("kernel_ns", "time", "ms"),
+            Column("waiting_ns", "waiting", "ms", absent="n/a"),
+            Column("transfer_ns", "transfer", "ms", absent="n/a"),
+            Column("hidden_ns", "hidden", "ms"),
+            Column("exposed_ns", "exposed", "ms"),
+            Column("kept_waiting_ns", "kept waiting", "ms", absent="n/a"),
+            Column("kept_computing_ns", "computing then", "ms", absent="n/a"),
+            Column("kept_late_ns", "launched late then", "ms", absent="n/a"),
         ),
         rows,
     )
@@ -265,6 +293,7 @@ def _other_tables(frames: Frames) -> list[Table]:
             "memory",
             "Memory of PyTorch's allocator by phase",
             (
+                *[Column("rank", "rank", "number")] * (frames.memory["rank"].nunique() > 1),
                 Column("phase", "phase"),
                 Column("allocated_before_bytes", "allocated before", "bytes"),
                 Column("peak_allocated_bytes", "peak allocated", "bytes"),

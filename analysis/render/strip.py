@@ -1,4 +1,5 @@
-"""A strip of the timeline: what one GPU runs while it works on one block of the model, and its gaps.
+"""Strips of the timeline: what one GPU runs while it works on one block of the model, and its gaps; of several ranks
+what each runs in a step.
 
 A pixel has the colour of the family that takes most of it, or none where the GPU idles for most of it; so a strip is a
 few hundred bytes for each family, however many kernels there are.
@@ -30,6 +31,25 @@ class Strip(NamedTuple):
     families: list[str]
 
 
+class Lane(NamedTuple):
+    """What a rank computes, or communicates, in a step."""
+
+    label: str
+    svg: Markup
+
+
+class Lanes(NamedTuple):
+    """Strips of one step on several ranks, two for each, all of the same `span_ns`; `families` that can be seen."""
+
+    num_ranks: int
+    span_ns: int
+    lanes: list[Lane]
+    families: list[str]
+
+
+COMMUNICATION = "communication"
+
+
 def of_block(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, str]) -> Strip | None:
     """Strip of the middle block of the forward pass in `kernels` and `memops` of one step, on the device that runs it;
     None where no module is numbered. labels: of families, by key."""
@@ -43,14 +63,51 @@ def of_block(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, str]
     device, rank = mine["device"].iloc[0], mine["rank"].iloc[0]
     mine = mine[(mine["device"] == device) & (mine["rank"] == rank)]
     begin, end = int(mine["start_ns"].min()), int(mine["end_ns"].max())
+    inside = _operations(kernels, memops, labels)
+    inside = inside[(inside["device"] == device) & (inside["rank"] == rank)]
+    block = str(mine["block"].iloc[0])
+    svg, families, filled = _drawn(inside, begin, end, f"Timeline of {block} in the forward pass", labels)
+    idle = round(1 - float(filled.sum(axis=0).clip(max=1).mean()), 6)
+    return Strip(svg, block, end - begin, idle, families)
+
+
+def of_ranks(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, str]) -> Lanes | None:
+    """Strips of all that each of several ranks does in `kernels` and `memops` of one step, by one clock; None of one
+    rank. labels: of families, by key."""
+    operations = _operations(kernels, memops, labels)
+    ranks = sorted(operations["rank"].unique().tolist())
+    if len(ranks) < 2:
+        return None
+    begin, end = int(operations["start_ns"].min()), int(operations["end_ns"].max())
+    lanes: list[Lane] = []
+    seen: dict[str, None] = {}
+    exchanges = operations["family"] == COMMUNICATION
+    for rank in ranks:
+        for what, is_of_it in (("computation", ~exchanges), (COMMUNICATION, exchanges)):
+            label = f"rank {rank}, {what}"
+            mine = operations[is_of_it & (operations["rank"] == rank)]
+            svg, families, _ = _drawn(mine, begin, end, f"Timeline of one step: {label}", labels)
+            lanes.append(Lane(label, svg))
+            seen |= dict.fromkeys(families)
+    return Lanes(len(ranks), end - begin, lanes, list(seen))
+
+
+def _operations(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, str]) -> pd.DataFrame:
+    """Kernels, copies and fills with their family, `other` where that has no label."""
     shown = ["device", "rank", "start_ns", "end_ns", "family"]
     parts = [part[shown] for part in (kernels, memops.assign(family="memory")) if len(part)]
-    inside = pd.concat([part.astype({"family": str}) for part in parts], ignore_index=True)
-    inside = inside[(inside["device"] == device) & (inside["rank"] == rank)]
-    inside = inside[(inside["end_ns"] > begin) & (inside["start_ns"] < end)]
-    inside = inside.assign(family=inside["family"].where(inside["family"].isin(list(labels)), "other"))
-    names, filled = _filled(inside, begin, end)
-    leading = np.where(filled.sum(axis=0) * 2 >= 1, filled.argmax(axis=0), -1)
+    rows = pd.concat([part.astype({"family": str}) for part in parts], ignore_index=True)
+    return rows.assign(family=rows["family"].where(rows["family"].isin(list(labels)), "other"))
+
+
+def _drawn(
+    operations: pd.DataFrame, begin: int, end: int, label: str, labels: dict[str, str]
+) -> tuple[Markup, list[str], np.ndarray]:
+    """Picture of `operations` from begin to end, the families that can be seen, and `_filled`."""
+    names, filled = _filled(operations[(operations["end_ns"] > begin) & (operations["start_ns"] < end)], begin, end)
+    leading = np.full(PIXELS, -1)
+    if names:
+        leading = np.where(filled.sum(axis=0) * 2 >= 1, filled.argmax(axis=0), -1)
     families = [name for i, name in enumerate(names) if (leading == i).any()]
     bars = Markup("").join(
         Markup('<path stroke="var(--family-{})" d="{}"><title>{}</title></path>').format(
@@ -58,14 +115,11 @@ def of_block(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, str]
         )
         for name in families
     )
-    block = str(mine["block"].iloc[0])
-    label = f"Timeline of {block} in the forward pass"
     svg = Markup(
         '<svg class="strip" viewBox="0 0 {} 10" preserveAspectRatio="none" stroke-width="10" role="img"'
         ' aria-label="{}">{}</svg>'
     ).format(PIXELS, text.escape(label), bars)
-    idle = round(1 - float(filled.sum(axis=0).clip(max=1).mean()), 6)
-    return Strip(svg, block, end - begin, idle, families)
+    return svg, families, filled
 
 
 def _filled(operations: pd.DataFrame, begin: int, end: int) -> tuple[list[str], np.ndarray]:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis import communication, write_site
-from analysis.metrics.exchange import as_operations, communication_of
+from analysis.metrics.exchange import as_operations, by_gpu, communication_of
 from analysis.metrics.timing import in_steps
 from analysis.pages.questions import several_gpus
 from analysis.recording import store
@@ -16,7 +16,8 @@ from tests import synthetic
 from tests.recorded_studies import DATA
 
 STALLED = Path(__file__).parents[1] / "data" / "h200_stall"
-TABLES = ("runs", "steps", "kernels")
+TABLES = ("runs", "steps", "ranges", "kernels")
+MEMORY = ("peak_allocated_bytes", "peak_reserved_bytes", "allocated_before_bytes", "allocated_after_bytes")
 UTC = "2026-11-24T16:{:02}:00.000+00:00"
 NAME = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
 MS = 1_000_000
@@ -167,6 +168,34 @@ def test_that_another_set_of_gpus_timed_a_part_is_said_with_what_it_makes(rec):
 @pytest.mark.parametrize("gpus", [["a", "a", "a"], ["a", None, None], [None, None, None]])
 def test_one_set_of_gpus_or_one_that_is_not_known_is_not_said(rec, gpus):
     assert not write_site.ask(several_gpus, timed_by(rec, gpus)).claims["places"].holds
+
+
+def test_each_run_has_a_page_that_tells_its_ranks_apart(rec, tmp_path):
+    """Linked from the question and from the page of all runs; of one GPU there is a strip of one block."""
+    memory = pd.DataFrame(
+        [
+            {"run_id": run, "rank": rank, "phase": ranges.FORWARD, **dict.fromkeys(MEMORY, (rank + 1) * 2**30)}
+            for run, gpus in zip(rec.runs["run_id"].astype(str), rec.runs["gpus"])
+            for rank in range(gpus)
+        ]
+    )
+    manifest = rec.manifest | {"study": several_gpus.STUDY}
+    study = dataclasses.replace(rec, memory=memory, manifest=manifest)
+    write_site.write(synthetic.recording(("small",), (512,)), tmp_path, {several_gpus.STUDY: study})
+    pages = {path.stem: path.read_text() for path in (tmp_path / "report" / "runs-gpus").glob("*.md")}
+    assert pages.keys() == set(rec.runs["run_id"].astype(str))
+    for run_id, page in pages.items():
+        several = run_id.endswith("fsdp")
+        assert ("rank 1, communication" in page) is several and ("sums over 2 GPUs" in page) is several
+        assert ("Communication kernels in a step of each rank" in page) is several
+        for table in ("several-gpus", "explore"):
+            assert f"runs-gpus/{run_id}" in (tmp_path / "report" / f"{table}.md").read_text()
+
+
+def test_what_a_run_page_says_of_communication_is_of_each_rank(rec):
+    rows = by_gpu(rec.kernels)
+    columns = ["rank", "calls", "waiting_ns", "transfer_ns", "kept_waiting_ns"]
+    assert rows[columns].values.tolist() == [[0, 1, WAITS, TRANSFERS, 0], [1, 1, 0, TRANSFERS, WAITS]] * 2
 
 
 # ---------------------------------------------------------------------------------------------- two H200s, as shipped

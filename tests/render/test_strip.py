@@ -47,3 +47,29 @@ def test_names_are_escaped_and_models_without_blocks_have_no_strip():
     assert strip.of_block(kernels(), NO_MEMOPS, LABELS) is None
     hostile = strip.of_block(kernels(('<b a="1">.0/x', "gemm", 0, 9)), NO_MEMOPS, LABELS)
     assert "<b" not in hostile.svg
+
+
+def of_two_ranks():
+    """Rank 1 begins later; both communicate from 900 to 1000, beside computation on rank 0."""
+    first = kernels(("block_0/ffn", "gemm", 0, 1000), ("", "communication", 900, 1000))
+    second = kernels(("block_0/ffn", "gemm", 500, 900), ("", "communication", 900, 1000)).assign(rank=1)
+    return pd.concat([first, second], ignore_index=True)
+
+
+def test_of_several_ranks_each_has_two_strips_by_one_clock():
+    lanes = strip.of_ranks(of_two_ranks(), NO_MEMOPS, LABELS | {"communication": "Communication"})
+    assert (lanes.num_ranks, lanes.span_ns, lanes.families) == (2, 1000, ["gemm", "communication"])
+    drawn = {lane.label: lane.svg for lane in lanes.lanes}
+    assert list(drawn) == [f"rank {rank}, {what}" for rank in (0, 1) for what in ("computation", "communication")]
+    assert 'd="M0 5h700"' in drawn["rank 0, computation"] and 'd="M350 5h280"' in drawn["rank 1, computation"]
+    assert all('d="M630 5h70"' in drawn[f"rank {rank}, communication"] for rank in (0, 1))
+
+
+def test_a_rank_that_does_not_communicate_has_an_empty_strip():
+    frame = of_two_ranks()
+    lanes = strip.of_ranks(frame[frame["family"] == "gemm"], NO_MEMOPS, LABELS)
+    assert [("<path" in lane.svg) for lane in lanes.lanes] == [True, False, True, False]
+
+
+def test_one_rank_alone_has_no_strips_of_ranks():
+    assert strip.of_ranks(kernels(*BLOCKS), NO_MEMOPS, LABELS) is None

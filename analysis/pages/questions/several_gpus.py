@@ -100,7 +100,8 @@ def _frames(
     exchanges = kernels["family"].astype(str) == kernel_families.COMMUNICATION
     parts = differences.times_of_steps(steps, kernels[~exchanges], memops)[["run_id", "parts"]]
     parts = parts.rename(columns={"parts": "step_parts"})
-    for part in (of_run, _times(steps), parts, communication_of(kernels).drop(columns="collectives")):
+    exchanged = communication_of(kernels).drop(columns=["num_steps", "of_gpus", "collectives"])
+    for part in (of_run, _times(steps), parts, exchanged):
         cases = cases.merge(part, how="left", on="run_id")
     cases["tokens_per_s"] = run_grid.tokens_per_s(cases, cases["step_ns"])
     for name in ("waiting", "transfer", "exposed", "hidden"):
