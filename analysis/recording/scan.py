@@ -209,7 +209,9 @@ def _texts_of_markup(line: str) -> Iterator[str]:
     attributes = re.finditer(r"(?<![\w:-])(?!d=)([\w:-]+)=(?:\"([^\"]*+)\"|'([^']*+)'|(?![\"'])([^\s<>]++))", line)
     values = (match[match.lastindex or 0].removeprefix("/" * (match[1] in _LINKS)) for match in attributes)
     # A tag that has no end is taken at once, and stays: looked for from each <, its end takes the square of the length.
-    words = re.sub(r"</?\w[^>]*+>?", lambda tag: "" if tag[0].endswith(">") else tag[0], line)
+    # Two cells of a table are no word: 0.19 beside 0.0 and 0.188 is no address.
+    cells = line.replace("</td>", " ").replace("</th>", " ")
+    words = re.sub(r"</?\w[^>]*+>?", lambda tag: "" if tag[0].endswith(">") else tag[0], cells)
     for text in (words, *values):
         if text.strip():
             yield html.unescape(text).strip()

@@ -279,6 +279,13 @@ def test_what_the_keywords_of_detect_secrets_find_is_found():
     assert sum(bool(list(keywords.analyze_string(text))) for text in texts) > len(texts) / 2 and not missed
 
 
+def test_numbers_of_neighbouring_cells_are_no_address(tmp_path):
+    (tmp_path / "a.html").write_text("<tr><td>0.19</td><td>0.0</td><td>0.188</td></tr>\n")
+    assert SCANNER.scan(tmp_path) == []
+    (tmp_path / "a.html").write_text("<tr><td>at <b>10.1</b>.2.3</td><td>1</td></tr>\n")
+    assert {one.kind for one in SCANNER.scan(tmp_path)} == {"IPv4"}
+
+
 def test_words_of_tags_without_an_end_are_read():
     texts = list(scan._texts_of_markup(f"<p>a <b title='{SECRET}' href=/there>b</b> <i c"))
     assert texts == ["a b <i c", SECRET, "there"]
