@@ -288,3 +288,18 @@ def test_a_rank_that_sleeps_5_ms_before_backward_keeps_the_other_waiting_so_long
     assert with_stall[0].median() - without[0].median() == pytest.approx(5 * MS, rel=0.2)
     assert (with_stall[1] == 0).all(), "the rank that sleeps comes last"
     assert transfer_too.median() == pytest.approx(transfer.median(), rel=0.05)
+
+
+def test_ddp_reduces_four_bytes_of_each_parameter_and_fsdp_scatters_half_of_that_to_each_rank(shipped, recorded):
+    rows = shipped.tables["collectives"].rows
+    rows = rows.merge(recorded.runs.astype({"run_id": str})[["run_id", "num_parameters"]], on="run_id")
+    known = rows[rows["bytes"].notna()]
+    assert known["run_id"].nunique() == 12 and shipped.claims["unknown_bytes"].values["num"] == 4
+    for collective, of_parameter in (("AllReduce", 4), ("ReduceScatter", 2)):
+        mine = known[known["collective"] == collective]
+        assert len(mine) == 6 and (mine["bytes"] == of_parameter * mine["num_parameters"]).all()
+
+
+def test_a_collective_of_a_step_reaches_no_more_than_the_link_gives(shipped):
+    reached = shipped.tables["collectives"].rows["link_share"].dropna()
+    assert len(reached) == 18 and reached.between(0.4, 1).all()
