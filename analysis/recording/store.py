@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
@@ -96,7 +97,7 @@ _ATTRIBUTION = Column(
     "category",
     "",
     "how the phase is known: exact (the launching thread was in it) | early (it was, but the operation seems to begin "
-    "before its launch: exact in older recordings) | linked (by number) | phase (by time, across threads) | inferred "
+    "before its launch) | linked (by number) | phase (by time, across threads) | inferred "
     "(without a range) | none",
 )
 _DEVICE = Column("device", "int32", "", "CUDA device as its rank numbers it: a GPU of the run is (rank, device)")
@@ -590,8 +591,14 @@ def _checked(name: str, frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
+def _starts_and_ends(frame: pd.DataFrame) -> list[str]:
+    """The columns of start and end, where it has both."""
+    both = ["start_ns", "end_ns"]
+    return both if {*both} <= {*frame.columns} else []
+
+
 def _ends_before_it_starts(frame: pd.DataFrame) -> bool:
-    return "start_ns" in frame and bool((frame["end_ns"] < frame["start_ns"]).any())
+    return bool(_starts_and_ends(frame)) and bool((frame["end_ns"] < frame["start_ns"]).any())
 
 
 def _lacking(name: str, columns: Iterable[str]) -> list[str]:
@@ -687,9 +694,22 @@ def read_table(name: str, file: Path) -> pa.Table:
     if not file.is_file():
         raise RecordingError(f"{file} is missing: the recording is not whole; ingest again")
     try:
-        return times.to_times(pq.read_table(file), _pairs(name))
+        return _with_early(times.to_times(pq.read_table(file), _pairs(name)))
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise RecordingError(f"{file} cannot be read ({' '.join(str(error).split())[:200]}); ingest again") from error
+
+
+def _with_early(table: pa.Table) -> pa.Table:
+    """Older recordings call kernels exact that seem to begin before their launch."""
+    if not {"attribution", "launch_ns", "start_ns"} <= {*table.column_names}:
+        return table
+    attribution = table["attribution"].cast(pa.string())
+    is_early = pc.and_(pc.greater(table["launch_ns"], table["start_ns"]), pc.equal(attribution, "exact"))
+    if not pc.any(is_early).as_py():
+        return table
+    place = table.column_names.index("attribution")
+    attribution = pc.if_else(pc.fill_null(is_early, False), "early", attribution)
+    return table.set_column(place, "attribution", attribution.dictionary_encode())
 
 
 def _load_table(file: Path, name: str) -> pd.DataFrame:
@@ -707,9 +727,8 @@ def _load_table(file: Path, name: str) -> pd.DataFrame:
             frame[column.name] = _series(frame[column.name], column)
         if column.dtype == "category" and not isinstance(frame[column.name].dtype, pd.CategoricalDtype):
             frame[column.name] = frame[column.name].astype("category")
-    try:
-        if _ends_before_it_starts(frame):
-            raise RecordingError(f"{file} has a row that ends before it starts; ingest again")
-    except TypeError as error:
-        raise RecordingError(f"{file} has times that are no numbers; ingest again") from error
+    if not all(pd.api.types.is_numeric_dtype(frame[column]) for column in _starts_and_ends(frame)):
+        raise RecordingError(f"{file} has times that are no numbers; ingest again")
+    if _ends_before_it_starts(frame):
+        raise RecordingError(f"{file} has a row that ends before it starts; ingest again")
     return frame

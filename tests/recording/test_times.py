@@ -123,6 +123,7 @@ def test_differences_that_are_none_are_refused(tmp_path, change, said):
     [
         (_with("end_ns", lambda values: [[-1, *values[1:]]]), "ends before it starts"),
         (_with("end_ns", lambda values: [[str(value) for value in values]]), "times that are no numbers"),
+        (_with("end_ns", lambda values: [[[value] for value in values]]), "times that are no numbers"),
     ],
 )
 def test_times_of_the_former_form_that_are_none_are_refused(tmp_path, change, said):
@@ -130,3 +131,30 @@ def test_times_of_the_former_form_that_are_none_are_refused(tmp_path, change, sa
     _changed(tmp_path, "kernels", change)
     with pytest.raises(RecordingError, match=rf"kernels\.parquet has .*{said}"):
         store.load(tmp_path)
+
+
+def test_a_table_of_no_times_may_hold_a_start_without_an_end(tmp_path):
+    _recording(tmp_path)
+    _changed(tmp_path, "runs", lambda table: table.append_column("start_ns", pa.array([1] * len(table))))
+    assert "start_ns" in store.load(tmp_path).runs
+
+
+def test_kernels_before_their_launch_are_early_in_recordings_that_call_them_exact(tmp_path):
+    """On loading, and once rewritten in the file, too. What is known in another way stays what it is."""
+    loaded = _recording(tmp_path / "old")
+    starts = loaded.kernels["start_ns"].tolist()
+    _, *others = loaded.kernels["attribution"].astype(str)
+    told = ["exact", *("linked" for _ in others)]
+
+    def change(table):
+        table = _with("attribution", lambda _: pa.array(told).dictionary_encode())(table)
+        table = _with("launch_gap_ns", lambda gaps: [[gaps[0] + 10 * abs(starts[0]) + 100, *gaps[1:]]])(table)
+        return table
+
+    _changed(tmp_path / "old", "kernels", change)
+    kernels = store.load(tmp_path / "old").kernels
+    assert (kernels["launch_ns"] > kernels["start_ns"]).iloc[0]
+    assert kernels["attribution"].astype(str).tolist() == ["early", *("linked" for _ in others)]
+    allowed.rewrite(tmp_path / "old", tmp_path / "new", store.read_manifest(tmp_path / "old"))
+    stored = pd.read_parquet(tmp_path / "new" / "kernels.parquet")
+    assert stored["attribution"].astype(str).tolist() == kernels["attribution"].astype(str).tolist()
