@@ -60,6 +60,15 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
         tables += [
             Table("tests", "Predictions by test", (TEST, *_summary("predictions")[1:]), _table(tests)),
             Table("summary", "Predictions by change", _summary("predictions"), _by_change(predicted)),
+            *(
+                Table(
+                    name,
+                    f"Predictions by {column.label}",
+                    (column, *_summary("predictions")[1:]),
+                    _by(column.key, predicted),
+                )
+                for name, column in (("sizes", CASE[1]), ("contexts", CASE[2]))
+            ),
             Table(
                 "limits",
                 "Predictions by what limits the step",
@@ -126,6 +135,11 @@ def _by_change(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame([{"changes": name, **_facts(part)} for name, part in [*groups, ("all", rows)]])
 
 
+def _by(name: str, rows: pd.DataFrame) -> pd.DataFrame:
+    groups = rows.groupby(name, sort=name == "context_length")  # models stay in the order of their tests
+    return pd.DataFrame([{name: value, **_facts(part)} for value, part in groups])
+
+
 def _named(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """The predictions of sweeps that were made at one time, as a test by its place, and last those of scripts."""
     is_script = rows["source"] == ""
@@ -141,7 +155,8 @@ def _named(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 def _tests(rows: pd.DataFrame) -> list[dict]:
     """As of `_facts`, of each test in the order they were made; runs (measured), of_abstentions (how many of them),
     waiting (predictions whose run is not measured), loop (as of `_loop`, of the tested steps), by_limit and
-    by_measured_limit (as of `_tested_by`, of what was to limit the step and of what did)."""
+    by_measured_limit (as of `_tested_by`, of what was to limit the step and of what did), at_once (as of
+    `_at_once`)."""
     return [
         {
             "test": name,
@@ -153,8 +168,17 @@ def _tests(rows: pd.DataFrame) -> list[dict]:
             "loop": _loop(part[part["error"].notna()]),
             "by_limit": _tested_by("limited_by", part),
             "by_measured_limit": _tested_by("measured_limit", part[part["measured_limit"] != ""]),
+            "at_once": _at_once(part) if name != SCRIPTS else [],
         }
         for name, part in _named(rows)
+    ]
+
+
+def _at_once(rows: pd.DataFrame) -> list[dict]:
+    """As of `_facts`, of tested steps by how many GPUs of the host had a run at once (gpus); held: how many inside."""
+    return [
+        {"gpus": int(number), "held": int(part["inside"].sum()), **_facts(part)}
+        for number, part in rows[rows["error"].notna()].groupby("gpus_at_once")
     ]
 
 
@@ -188,7 +212,7 @@ def _tested_by(name: str, rows: pd.DataFrame) -> list[dict]:
 
 
 def _table(facts: list[dict]) -> pd.DataFrame:
-    names = ["first", "last", "runs", "of_abstentions", "waiting", "loop", "by_limit", "by_measured_limit"]
+    names = ["first", "last", "runs", "of_abstentions", "waiting", "loop", "by_limit", "by_measured_limit", "at_once"]
     return pd.DataFrame(facts).drop(columns=names)
 
 

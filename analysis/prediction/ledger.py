@@ -199,8 +199,9 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
     of_one_host: `entry` would keep it without times now. source: the recording that they were made from; "" of a
     script. measured_limit: what limited the measured step; "" where that is not known. Of the run that tests it and of
     the one that it came from: loop_ns and baseline_loop_ns, how long a loop of plain Python took on their hosts, NaN
-    where that was not timed."""
-    names = ["run_id", "gpu_name", "started_at", "measured_ns", "loop_ns", "measured_limit"]
+    where that was not timed. gpus_at_once: how many GPUs of the host had a run each while it was timed; NaN where
+    that is not known."""
+    names = ["run_id", "gpu_name", "started_at", "measured_ns", "loop_ns", "measured_limit", "gpus_at_once"]
     # A sweep of one and several GPUs was planned for no prediction; a few of its runs have the ids of some that wait.
     recordings = [kept for kept in recordings if getattr(kept, "manifest", {}).get("study") != GPUS]
     measured = pd.concat([pd.DataFrame(columns=names), *(_steps(recording) for recording in recordings)])
@@ -216,13 +217,13 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
             # Other recordings may have a run of the same id, on another host.
             is_same_step = (measured["measured_ns"].astype(float) - prediction.baseline_ns).abs() <= 1
             before = measured[on_gpu & ~since & (measured["run_id"] == prediction.run_id) & is_same_step]
-            row |= {name: _first(tests, name) for name in ("measured_ns", "loop_ns")}
+            row |= {name: _first(tests, name) for name in ("measured_ns", "loop_ns", "gpus_at_once")}
             row["measured_limit"] = next(iter(tests["measured_limit"]), "")
             rows.append(row | {"baseline_loop_ns": _first(before, "loop_ns")})
     names = [*Entry.model_fields, "made_at", "source", "measured_ns", "measured_limit", "loop_ns", "baseline_loop_ns"]
-    table = pd.DataFrame(rows, columns=names)
-    times = [name for name in names if name.endswith("_ns")]
-    table = table.astype(dict.fromkeys(times, float))
+    table = pd.DataFrame(rows, columns=[*names, "gpus_at_once"])
+    numbers = [*(name for name in names if name.endswith("_ns")), "gpus_at_once"]
+    table = table.astype(dict.fromkeys(numbers, float))
     known = table["measured_ns"].notna() & table["predicted_ns"].notna()
     table["error"] = table["predicted_ns"] / table["measured_ns"] - 1
     table["inside"] = table["measured_ns"].between(table["low_ns"], table["high_ns"]) & known
@@ -235,7 +236,8 @@ def _first(rows: pd.DataFrame, name: str) -> float:
 
 
 def _steps(recording: Any) -> pd.DataFrame:
-    """Of each finished run that was timed: run_id, gpu_name, started_at, measured_ns, loop_ns, measured_limit."""
+    """Of each finished run that was timed: run_id, gpu_name, started_at, measured_ns, loop_ns, measured_limit,
+    gpus_at_once. A sweep that was given several GPUs times a run on each of them."""
     steps = recording.steps
     rows = steps[(steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == STEP)]
     medians = rows.groupby(rows["run_id"].astype(str))["wall_ns"].median().rename("measured_ns")
@@ -245,7 +247,10 @@ def _steps(recording: Any) -> pd.DataFrame:
     rows = runs.merge(medians.rename_axis("run_id").reset_index(), on="run_id")
     known = _limits(steps)
     limits = [known.get(run_id, "") for run_id in rows["run_id"]]
-    return rows.assign(loop_ns=rows["run_id"].map(loops.astype(float)), measured_limit=limits)
+    gpus = recording.processes["gpu_id"].astype(str).loc[lambda ids: ~ids.isin(["", "nan", "None", "<NA>"])].nunique()
+    return rows.assign(
+        loop_ns=rows["run_id"].map(loops.astype(float)), measured_limit=limits, gpus_at_once=gpus or float("nan")
+    )
 
 
 def _limits(steps: pd.DataFrame) -> dict[str, str]:

@@ -13,6 +13,7 @@ ROW = {"run_id": "a", "tested_by": "b", "size": "small", "context_length": 128, 
 ROW |= {"changes": "bf16+fused_attention", "baseline_ns": 40e6, "predicted_ns": 20e6, "low_ns": 18e6, "high_ns": 22e6}
 ROW |= {"ceiling_ns": 10e6, "limited_by": "GPU", "made_at": pd.Timestamp("2026-01-02T03:04:05Z")}
 ROW |= {"loop_ns": 30e6, "baseline_loop_ns": 40e6, "source": "default", "of_one_host": False, "measured_limit": "GPU"}
+ROW |= {"gpus_at_once": 1}
 LATER = pd.Timestamp("2026-01-03T03:04:05Z")
 NONE = dict.fromkeys(("predicted_ns", "low_ns", "high_ns", "ceiling_ns"), float("nan"))
 
@@ -113,6 +114,22 @@ def test_what_limited_the_measured_steps_is_said_beside_what_was_to(written, dev
     table = predictions.answer(rows, developed).tables["measured_limits"].rows
     assert table[["measured_limit", "measured"]].to_numpy().tolist() == [["GPU", 2], ["host", 3]]
     assert "When measured, " not in written(predicted(20.1, measured_limit=""))
+
+
+def test_what_was_timed_beside_runs_on_other_gpus_is_told_apart(written):
+    text = written(pd.concat([predicted(20, 25), predicted(30, gpus_at_once=2)]))
+    assert "Timed alone on its host, 1 of 2 are inside the interval, with a median error of 10.0%" in text
+    assert "Timed with 2 GPUs of the host at work at once, 0 of 1 is inside the interval, with a median" in text
+    assert " at once" not in written(predicted(20, gpus_at_once=float("nan")))
+
+
+def test_the_outcome_is_told_by_model_and_by_context(developed):
+    rows = pd.concat([predicted(25, size="large", context_length=512), predicted(20), predicted(20, context_length=64)])
+    tables = predictions.answer(rows, developed).tables
+    sizes = tables["sizes"].rows
+    assert sizes[["size", "measured"]].values.tolist() == [["large", 1], ["small", 2]]
+    assert sizes["median"].tolist() == pytest.approx([0.2, 0])
+    assert tables["contexts"].rows["context_length"].tolist() == [64, 128, 512]
 
 
 def test_before_the_test_nothing_is_said_of_how_good_they_are(written):

@@ -146,7 +146,7 @@ def measured(made, days, gpu="NVIDIA H200", wall_ns=60e6, status="ok", test="", 
     phases = [("step", wall_ns), ("forward", 0.4 * wall_ns), ("backward", 0.6 * wall_ns)]
     steps = pd.DataFrame(phases, columns=["phase", "wall_ns"])
     steps = steps.assign(run_id=test, collector="timer", issue_ns=[sum(issue_ns), *issue_ns] if issue_ns else None)
-    processes = pd.DataFrame({"run_id": test, "host_loop_ns": loops_ns})
+    processes = pd.DataFrame({"run_id": test, "host_loop_ns": loops_ns, "gpu_id": "a3560f79"})
     return SimpleNamespace(runs=runs, steps=steps, processes=processes)
 
 

@@ -93,8 +93,9 @@ def test_the_halves_of_the_fourth_test_came_out_as_the_guide_says():
     later = {run for name in LATER for run in store.load(DATA / name).runs["run_id"].astype(str)}
     for is_later in (False, True):
         half = rows[(rows["tested_by"].isin(later) == is_later) & rows["error"].notna()]
+        assert set(half["gpus_at_once"]) == {1 if is_later else 2}
         median = f"{half['error'].abs().median():.1%}"
-        assert f"({half['inside'].sum()} of {len(half)} inside, median error {median})" in text
+        assert f"({half['inside'].sum()} of {len(half)} inside, median error {median}" in text
 
 
 def test_of_compiled_steps_as_many_are_in_their_intervals_as_the_guide_says():
