@@ -28,10 +28,18 @@ def answer(
     facts = {
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
         "has_modules": len(frames.tree) > 0,
+        "replayed": _replayed(kernels),
         "num_ranks": len(frames.ranks),
         "first_rank": int(frames.ranks["rank"].min()) if len(frames.ranks) else 0,
     }
     return assemble(facts, _claims(frames, scalars), _tables(frames), _charts(frames))
+
+
+def _replayed(kernels: pd.DataFrame) -> float:
+    """Part of the kernel time of the steps that CUDA graphs replay."""
+    kernels = timing.in_steps(kernels)
+    time_ns = kernels["end_ns"] - kernels["start_ns"]
+    return float(time_ns[kernels["graph_node"] > 0].sum() / time_ns.sum()) if len(kernels) else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -159,4 +159,6 @@ def test_its_report_has_an_overview_of_the_script_and_no_breach(recorded, script
     assert "\nWhat to change first:\n- " in published.verdict
     page = (tmp_path / "docs" / "index.md").read_text()
     assert "A step takes" in page and "costs most" in page and "No module is known" not in page
+    replayed = page.count("CUDA graphs replay 58.2% of the kernel time"), page.count("CUDA graphs replay")
+    assert replayed == ((1, 1) if script == GRAPHS else (0, 0))
     assert not list((tmp_path / "docs" / "report").glob("*-*.md")) or (tmp_path / "docs/report/cuda-calls.md").is_file()
