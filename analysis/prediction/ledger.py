@@ -247,10 +247,23 @@ def _steps(recording: Any) -> pd.DataFrame:
     rows = runs.merge(medians.rename_axis("run_id").reset_index(), on="run_id")
     known = _limits(steps)
     limits = [known.get(run_id, "") for run_id in rows["run_id"]]
-    gpus = recording.processes["gpu_id"].astype(str).loc[lambda ids: ~ids.isin(["", "nan", "None", "<NA>"])].nunique()
     return rows.assign(
-        loop_ns=rows["run_id"].map(loops.astype(float)), measured_limit=limits, gpus_at_once=gpus or float("nan")
+        loop_ns=rows["run_id"].map(loops.astype(float)),
+        measured_limit=limits,
+        gpus_at_once=_gpus_at_once(recording.processes),
     )
+
+
+def _gpus_at_once(processes: pd.DataFrame) -> float:
+    """On how many GPUs the processes of a sweep were timed at the same time, from when the first and the last one began
+    on each; NaN where it is not known on which they were. GPUs of a machine that went on later are not among them."""
+    known = processes[processes["gpu_id"].notna() & (processes["gpu_id"].astype(str) != "")]
+    began = pd.to_datetime(known["started_at"].astype(str), utc=True, format="ISO8601", errors="coerce")
+    spans = began.groupby(known["gpu_id"].astype(str)).agg(["min", "max"])
+    together = [
+        int(((spans["min"] <= last) & (spans["max"] >= first)).sum()) for first, last in spans.itertuples(index=False)
+    ]
+    return float(max(together, default=math.nan))
 
 
 def _limits(steps: pd.DataFrame) -> dict[str, str]:

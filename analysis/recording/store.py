@@ -298,7 +298,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
             "category",
             "",
             "memory by use when a step has ended (memory_*) and left by earlier runs (allocated_before_build); "
-            "loss and logits (numerics); messages of a collective alone on the link between the GPUs (link_*)",
+            "loss and logits (numerics); messages of a collective alone on the link between the GPUs (link_*), and in "
+            "profiled steps (message_*)",
         ),
         Column("unit", "category", "", "bytes, bytes/s, or empty"),
         Column("value", "float64", "", "the number"),

@@ -110,9 +110,7 @@ def link_rates(device: torch.device, how: str) -> list[dict]:
     one rank), and the bytes of all ranks' parts together. Median of LINK_REPEATS, each LINK_CALLS in a row, after as
     many as warm-up. Empty where a GPU has no room for it. Every rank must call it; it leaves no memory allocated."""
     messages = _allocate_messages(device)
-    if messages is None:
-        return []
-    rows = _rates_of(*messages, how, device)
+    rows = _rates_of(*messages, how, device) if messages else []
     del messages
     if device.type == "cuda":
         torch.cuda.empty_cache()  # they are larger than anything that a run may need
@@ -126,6 +124,7 @@ def _allocate_messages(device: torch.device) -> tuple[Tensor, Tensor] | None:
         messages = _allocate(size, device) if has_room(size, device) else None
         if parallel.least_of_ranks(int(messages is not None), device):
             return messages
+        del messages  # before the next is taken
     return None
 
 

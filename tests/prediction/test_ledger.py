@@ -146,7 +146,7 @@ def measured(made, days, gpu="NVIDIA H200", wall_ns=60e6, status="ok", test="", 
     phases = [("step", wall_ns), ("forward", 0.4 * wall_ns), ("backward", 0.6 * wall_ns)]
     steps = pd.DataFrame(phases, columns=["phase", "wall_ns"])
     steps = steps.assign(run_id=test, collector="timer", issue_ns=[sum(issue_ns), *issue_ns] if issue_ns else None)
-    processes = pd.DataFrame({"run_id": test, "host_loop_ns": loops_ns, "gpu_id": "a3560f79"})
+    processes = pd.DataFrame({"run_id": test, "host_loop_ns": loops_ns, "gpu_id": "a3560f79", "started_at": at})
     return SimpleNamespace(runs=runs, steps=steps, processes=processes)
 
 
@@ -204,3 +204,19 @@ def test_the_shipped_predictions_are_of_the_runs_of_their_sweep(file):
 def test_fewer_than_a_third_of_the_shipped_predictions_are_none():
     entries = [entry for made in ledger.read_all(SHIPPED) for entry in made.predictions]
     assert 0 < sum(bool(entry.reason) for entry in entries) < len(entries) / 3
+
+
+@pytest.mark.parametrize(
+    ("gpus", "minutes", "at_once"),
+    [("aaa", (0, 1, 2), 1), ("abab", (0, 0, 1, 1), 2), ("aabb", (0, 1, 50, 51), 1), ("", (), None)],
+)
+def test_gpus_count_as_at_once_where_their_times_overlap(made, gpus, minutes, at_once):
+    """A sweep that went on on another machine used two GPUs, and never two at once."""
+    recording = measured(made, 1)
+    began = [(made.made_at + timedelta(days=1, minutes=minute)).isoformat() for minute in minutes]
+    test = made.predictions[0].tested_by
+    recording.processes = pd.DataFrame(
+        {"run_id": test, "host_loop_ns": 4e7, "gpu_id": list(gpus), "started_at": began}, index=range(len(gpus))
+    )
+    found = ledger.held_against([made], [recording])["gpus_at_once"].iloc[0]
+    assert found == at_once or (at_once is None and pd.isna(found))
