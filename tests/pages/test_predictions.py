@@ -121,6 +121,7 @@ def test_what_was_timed_beside_runs_on_other_gpus_is_told_apart(written):
     assert "Timed alone on its host, 1 of 2 are inside the interval, with a median error of 10.0%" in text
     assert "Timed with 2 GPUs of the host at work at once, 0 of 1 is inside the interval, with a median" in text
     assert " at once" not in written(predicted(20, gpus_at_once=float("nan")))
+    assert "Each was timed alone on its host. " in written(predicted(20))
 
 
 def test_the_outcome_is_told_by_model_and_by_context(developed):

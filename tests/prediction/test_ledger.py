@@ -220,3 +220,14 @@ def test_gpus_count_as_at_once_where_their_times_overlap(made, gpus, minutes, at
     )
     found = ledger.held_against([made], [recording])["gpus_at_once"].iloc[0]
     assert found == at_once or (at_once is None and pd.isna(found))
+
+
+def test_runs_of_other_sessions_do_not_count_as_at_once(made):
+    """Recordings of one study are put together, and one of them was timed on two GPUs."""
+    alone, other = made.predictions[0].tested_by, "another run"
+    began = [(made.made_at + timedelta(days=day)).isoformat() for day in (1, 2, 2, 2, 2)]
+    recording = measured(made, 1)
+    recording.processes = pd.DataFrame(
+        {"run_id": [alone, *[other] * 4], "host_loop_ns": 4e7, "gpu_id": [*"cabab"], "started_at": began}
+    )
+    assert ledger.held_against([made], [recording])["gpus_at_once"].iloc[0] == 1

@@ -8,6 +8,7 @@ import pytest
 from analysis.prediction import development, ledger, predict, track_record
 from analysis.recording import store
 from analysis.reference.track_record import SWEEP, Record, in_words, read
+from analysis.write_site import together
 from jobs.contract.integrity import find_folders
 from jobs.contract.layout import SCRIPT
 
@@ -58,10 +59,10 @@ LATER = ("fourth_attention", "fourth_batch_fp32", "fourth_bf16_optimizer", "four
 
 
 def held(name):
-    """The predictions of a test of sweeps, beside its runs."""
+    """The predictions of a test of sweeps, beside its runs, which are put together as for the site."""
     ledgers = [ledger.read(file) for file in sorted((DATA / ledger.FOLDER).glob(f"{name}_*.json"))]
     recordings = [store.load(folder) for folder in find_folders(DATA, store.MANIFEST) if name in folder.name]
-    return ledger.held_against(ledgers, recordings)
+    return ledger.held_against(ledgers, [together(recordings)])
 
 
 def test_the_third_test_misses_the_90th_percentile_by_steps_that_the_host_limits():
