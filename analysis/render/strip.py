@@ -48,6 +48,7 @@ class Lanes(NamedTuple):
 
 
 COMMUNICATION = "communication"
+"""Key of a family: pictures know families by keys and labels alone."""
 
 
 def of_block(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, str]) -> Strip | None:

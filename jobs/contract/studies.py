@@ -24,4 +24,7 @@ BF16 = "bf16"
 GPUS = "gpus"
 """The study of one GPU against several."""
 
+HOST = "host"
+"""The study of steps with and without compile, in FP32 with nothing fused: each beside its own base, on one host."""
+
 STUDIES: tuple[Study, ...] = get_args(Study)

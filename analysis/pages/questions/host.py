@@ -16,11 +16,11 @@ from analysis.pages.columns import band_column, case_headings, spread_column
 from analysis.pages.facts import extremes, many, noise_of, out_of, percent_of
 from analysis.reference import cuda_api
 from jobs.contract import modes, ranges
-from jobs.contract.studies import BF16
+from jobs.contract.studies import BF16, HOST
 
 SLUG = "host"
 TITLE = "When does the GPU wait for the host?"
-STUDY = "host"
+STUDY = HOST
 
 OFF, DEFAULT, GRAPHS = "off", "default", "cudagraphs"
 SERIES = (OFF, DEFAULT, GRAPHS)

@@ -14,7 +14,7 @@ from analysis.metrics.telemetry import SLOW_HOST
 from analysis.pages.columns import case_headings
 from analysis.pages.facts import extremes, noise_of, out_of, ratios_of, span
 from jobs.contract import ranges
-from jobs.contract.studies import BF16
+from jobs.contract.studies import BF16, HOST
 
 SLUG = "ladder"
 TITLE = "What does each optimisation give, one on top of the other?"
@@ -53,8 +53,6 @@ COMPILED_ALONE = {
     "torch.compile": ("fp32", "naive", "own", "default", AS_IS),
     "CUDA graphs": ("fp32", "naive", "own", "cudagraphs", AS_IS),
 }
-HOST = "host"
-"""The study of steps with and without compile, in FP32 with nothing fused: each beside its own base, on one host."""
 IN_CHART = {"+ fused attention": "+ attention", EAGER: "+ AdamW", COMPILED: "+ compile", GRAPHS: "+ graphs"}
 IN_CHART |= {TO_64: "+ padding"}
 """Rungs as a bar has room to say."""
