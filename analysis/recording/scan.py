@@ -87,12 +87,15 @@ class Scanner:
         }
 
     def search(self, text: str) -> dict[str, str]:
-        """What in `text` looks private, in any of its readings: by kind the first match."""
+        """What in `text` looks private, in any of its readings: by kind the first match. Of a number no pattern tells,
+        but it may be a value or a name that is known."""
         text = KNOWN.sub("", text)
-        matches = find_private(text)
+        is_number = bool(_NUMBER(text))
+        matches = {} if is_number else find_private(text)
+        detectors = {} if is_number else _detectors()
         for reading in readings(text):
             matches |= {kind: value for kind, value in self.values.items() if value in reading}
-            matches |= {kind: match for kind, detect in _detectors().items() for match in _detected(detect, reading)}
+            matches |= {kind: match for kind, detect in detectors.items() for match in _detected(detect, reading)}
             if name := find_name(reading, self.hashed_names):
                 matches["name of a host or a user"] = name
         return matches
@@ -186,7 +189,7 @@ def texts_of(file: Path) -> Iterator[tuple[str, str]]:
     text = content.decode(coding, "replace")
     if kind in (".json", ".ipynb", ".map"):
         try:
-            yield from _texts_of_json(json.loads(text), "")
+            yield from _texts_of_json(json.loads(text), "", set())
             return
         except (ValueError, RecursionError):  # no JSON, or nested deeper than Python reads: by its lines
             pass
@@ -217,21 +220,41 @@ def _texts_of_markup(line: str) -> Iterator[str]:
             yield html.unescape(text).strip()
 
 
-def _texts_of_json(value: Any, place: str) -> Iterator[tuple[str, str]]:
+def _texts_of_json(value: Any, place: str, seen: set[tuple[str, ...]]) -> Iterator[tuple[str, str]]:
+    """Keys, and texts with their keys, that are not `seen` yet: a timeline has the same in each of a million events."""
     key = place.rpartition(".")[2]
     if isinstance(value, dict):
         for name, inner in value.items():
-            yield place or "a key", str(name)
-            yield from _texts_of_json(inner, f"{place}.{name}".lstrip("."))
+            if (name,) not in seen:
+                seen.add((name,))
+                yield place or "a key", name
+            if isinstance(inner, dict | list) or _is_new(name, inner, seen):
+                yield from _texts_of_json(inner, f"{place}.{name}".lstrip("."), seen)
     elif isinstance(value, list):
         for inner in value:
-            yield from _texts_of_json(inner, place)
+            if isinstance(inner, dict | list) or _is_new(place, inner, seen):
+                yield from _texts_of_json(inner, place, seen)
     elif isinstance(value, str):
         for line in value.splitlines():
             if not _NUMBER(line):
                 yield place, f"{key}: {line}" if key else line
-    elif SECRET_VARIABLE.search(key):
+    elif _is_secret(key):
         yield place, f"{key}: {value}"
+
+
+def _is_new(key: str, value: Any, seen: set[tuple[str, ...]]) -> bool:
+    """Whether a text was not `seen` with this key, or the key of a number calls it a secret. Then it is seen."""
+    if not isinstance(value, str):
+        return _is_secret(key)
+    if (key, value) in seen:
+        return False
+    seen.add((key, value))
+    return True
+
+
+@cache
+def _is_secret(key: str) -> bool:
+    return bool(SECRET_VARIABLE.search(key))
 
 
 def _texts_of_table(file: Path) -> Iterator[tuple[str, str]]:

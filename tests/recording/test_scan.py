@@ -172,6 +172,28 @@ def test_secrets_of_the_environment_are_found_and_not_repeated(tmp_path):
     assert found.kind == "value of WANDB_API_KEY" and found.beginning == "s3cr..."
 
 
+@pytest.mark.parametrize("number", ["12345678901234567890", "-1,234.567", "+.5e-12", "0" * 40, "1e40", "98.3%", " 7 "])
+def test_of_a_number_no_pattern_tells(number):
+    assert privacy.find_private(number) == {}
+    assert not [kind for kind, detect in scan._detectors().items() if [*detect(number)]]
+
+
+def test_a_number_that_is_a_known_secret_or_name_is_found(tmp_path):
+    (tmp_path / "a.html").write_text('<p title="8675309123"></p>')
+    scanner = Scanner(privacy.hash_names(["8675309123"], "salt"), environment={"DB_PASSWORD": "8675309123"})
+    assert {one.kind for one in scanner.scan(tmp_path)} == {"value of DB_PASSWORD", "name of a host or a user"}
+
+
+def test_what_repeats_in_json_is_read_once_and_with_each_key(tmp_path):
+    (tmp_path / "a.json").write_text(
+        json.dumps([{"a": "x y", "b": ["x y", 1], "token": 1}, {"a": "x y", "token": True}])
+    )
+    assert [*scan.texts_of(tmp_path / "a.json")] == [
+        *(("a key", "a"), ("a", "a: x y"), ("a key", "b"), ("b", "b: x y")),
+        *(("a key", "token"), ("token", "token: 1"), ("token", "token: True")),
+    ]
+
+
 def test_names_are_hashed_without_those_that_tell_nothing(monkeypatch):
     monkeypatch.setattr(privacy.socket, "gethostname", lambda: "Box-Of-Ada.example.org")
     monkeypatch.setattr(privacy.getpass, "getuser", lambda: "root")
