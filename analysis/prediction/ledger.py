@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from analysis.recording.store import RecordingError
 from jobs.contract.axes import Run
 from jobs.contract.integrity import find_folders, is_intact, load_json, with_digest
 from jobs.contract.layout import SCRIPT, name_with
+from jobs.contract.program import commit
 from jobs.contract.ranges import STEP
 from jobs.contract.studies import GPUS
 
@@ -71,7 +71,8 @@ class Entry(BaseModel):
 
 
 class Ledger(BaseModel):
-    """Predictions that were made at one time from one recording, and with what."""
+    """Predictions that were made at one time from one recording, and with what. program: its commit, as of a recording;
+    of the first ledgers its version alone."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -129,13 +130,9 @@ def run_id_after(run: Mapping[str, Any], names: Iterable[str]) -> str:
 
 def made_now(manifest: Mapping[str, Any], rates_file: Path, entries: Sequence[Entry]) -> Ledger:
     """A ledger of these predictions, made now by this program with the rates in that file."""
-    try:
-        program = version("profiler-job")
-    except PackageNotFoundError:
-        program = "not installed"
     return Ledger(
         made_at=datetime.now(UTC).replace(microsecond=0),
-        program=program,
+        program=commit(),
         rates=hashlib.sha256(rates_file.read_bytes()).hexdigest()[:12],
         gpu=str(manifest["gpu"]),
         recording={key: str(manifest.get(key, "")) for key in ("name", "created", "commit")},

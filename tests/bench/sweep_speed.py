@@ -27,10 +27,10 @@ import pynvml
 from analysis.capture.nsys_export import read
 from jobs.contract.axes import Run
 from jobs.contract.layout import Protocol
+from jobs.contract.program import commit
 from jobs.executor.collectors import NOT_SAMPLED, TRACED, Timer
 from jobs.executor.failures import CollectorError, RunFailed
 from jobs.executor.gpus import visible_gpus
-from jobs.executor.machine import commit
 from jobs.executor.nsys_cli import count_kernels_and_steps, export
 from jobs.executor.result_store import Results, read_json
 from jobs.executor.sweep_runner import SweepRunner

@@ -26,7 +26,7 @@ from analysis.recording import publish_data, store, verify  # noqa: F401
 from jobs import commands  # noqa: F401
 from jobs.__main__ import app
 from jobs.contract.integrity import clear
-from jobs.executor.machine import commit
+from jobs.contract.program import commit
 from jobs.executor.result_store import REMOVED_LAST, Results
 from jobs.sweep.plan import load_sweep
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.executor.machine import commit
+from jobs.contract.program import commit
 from jobs.executor.result_store import read_json, write_json
 from tests.jobs.conftest import ROOT
 

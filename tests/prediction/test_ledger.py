@@ -32,6 +32,11 @@ def test_a_ledger_is_read_as_it_was_written(tmp_path, made):
     assert ledger.read_all(tmp_path / "none") == []
 
 
+def test_a_ledger_names_the_commit_of_the_program(shipped, monkeypatch):
+    monkeypatch.setenv("PROFILER_COMMIT", "0123456789ab")
+    assert ledger.made_now({"gpu": shipped.gpu}, rates.FILE, []).program == "0123456789ab"
+
+
 def test_a_prediction_names_the_run_that_tests_it(made):
     assert [entry.tested_by for entry in made.predictions] == [
         "small-ctx512-fp32-naive-train_step-adamw_fused",

@@ -2,7 +2,7 @@
 
 import subprocess
 
-from jobs.executor import machine
+from jobs.contract import program
 
 
 def test_the_commit_is_that_of_its_own_checkout_alone(tmp_path):
@@ -12,19 +12,19 @@ def test_the_commit_is_that_of_its_own_checkout_alone(tmp_path):
     subprocess.run([*run, "commit", "--quiet", "--allow-empty", "-m", "theirs"], check=True)
     installed = tmp_path / "lib"
     installed.mkdir()
-    assert len(machine.commit_of(tmp_path)) == 12
-    assert machine.commit_of(installed) == ""
+    assert len(program.commit_of(tmp_path)) == 12
+    assert program.commit_of(installed) == ""
 
 
 def test_what_was_installed_is_named_by_its_version(tmp_path):
-    assert machine.version_in(tmp_path) == ""
+    assert program.version_in(tmp_path) == ""
     (tmp_path / "profiler_job-7.1.dist-info").mkdir()
     (tmp_path / "profiler_job-7.1.dist-info" / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: profiler-job\nVersion: 7.1\n"
     )
-    assert machine.version_in(tmp_path) == "version 7.1"
+    assert program.version_in(tmp_path) == "version 7.1"
 
 
 def test_a_checkout_is_named_by_its_commit(monkeypatch):
     monkeypatch.delenv("PROFILER_COMMIT", raising=False)
-    assert machine.commit() == machine.commit_of(machine.PROGRAM)
+    assert program.commit() == program.commit_of(program.PROGRAM)
