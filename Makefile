@@ -149,8 +149,9 @@ test-chaos: $(TO_DEVELOP) ## Twenty kill -9 and five SIGTERM over a sweep on the
 test-faults: $(TO_DEVELOP) ## A fault at each change of a file by sweep, ingest and publication (half an hour)
 	FAULTS_OUT=site/data/benchmarks/faults.json $(BIN)/python -m pytest --all -s tests/jobs/test_faults.py
 
-bench: $(TO_DEVELOP) ## Measure the reader on generated captures of up to 5 M kernels
+bench: $(TO_DEVELOP) ## Measure the reader on generated captures of up to 5 M kernels, and the site
 	$(BIN)/python -m tests.bench --out site/data/benchmarks/reader.json
+	$(BIN)/python -m tests.bench.site_speed --out site/data/benchmarks/site.json
 
 lint: $(TO_DEVELOP) ## Check style and types
 	$(BIN)/ruff check .

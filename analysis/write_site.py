@@ -312,7 +312,7 @@ def write_lists(
 
 def write_tested(site: Site, measured: Path, predicted: pd.DataFrame) -> None:
     """Write the pages of benchmarks, whose figures lie in `measured`, of predictions, and of terms."""
-    figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader", "faults")}
+    figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader", "faults", "site")}
     site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
     held = predictions.answer(predicted, predict.development(rates.load()))
     site.write(f"report/{predictions.SLUG}.md", "predictions.md", held)

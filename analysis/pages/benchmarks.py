@@ -9,30 +9,36 @@ from analysis.answer import Answer, Column, Table, assemble
 
 SLUG = "benchmarks"
 TITLE = "Benchmarks"
+NOTHING: Mapping = MappingProxyType({})
 OUTCOMES = {"whole": "went on, whole", "told": "told the error", "killed": "killed"}
 """How a step that met a fault ended."""
 
 
-def answer(job: Mapping, reader: Mapping, faults: Mapping = MappingProxyType({})) -> Answer:
-    """What `tests.bench`, `tests.bench.sweep_speed` and `tests.faults` wrote; a part that was not run is absent, not
-    estimated.
+def answer(job: Mapping, reader: Mapping, faults: Mapping = NOTHING, site: Mapping = NOTHING) -> Answer:
+    """What `tests.bench`, `tests.bench.sweep_speed`, `tests.bench.site_speed` and `tests.faults` wrote; a part that was
+    not run is absent, not estimated.
 
     faults: one row for each step, with its points by kind and how the strikes ended. reader: one row for each tool,
-    container and size. targets: every promise with its limit, what was measured and whether it is met. gpu parts: wall
-    times in seconds. Facts name the machines and dates; growth: how many times the time and the memory of the small
-    capture the large one took, for each container.
+    container and size. pages: one row for each page and width. targets: every promise with its limit, what was measured
+    and whether it is met. gpu parts: wall times in seconds. Facts name the machines and dates; growth: how many times
+    the time and the memory of the small capture the large one took, for each container.
     """
-    tables = [*_tables(job, reader), *_fault_tables(faults.get("steps", {}))]
+    tables = [
+        *_tables(job, reader, site),
+        *_page_tables(site.get("pages", [])),
+        *_fault_tables(faults.get("steps", {})),
+    ]
     names = {"machine": reader.get("machine"), "nsys_ai": reader.get("nsys_ai"), "read": reader.get("recorded")}
     facts = {name: job.get(name) for name in ("whole", "process_per_run", "gpus")} | names
+    facts["site"] = {name: site[name] for name in ("machine", "recorded", "repeat") if site}
     facts |= {"growth": reader.get("growth", [])}
     facts |= {"nsys_stats": reader.get("nsys_stats"), "shown": [table.key for table in tables]}
     return assemble(facts, [], tables, [])
 
 
-def _tables(job: Mapping, reader: Mapping) -> list[Table]:
+def _tables(job: Mapping, reader: Mapping, site: Mapping) -> list[Table]:
     rows = pd.DataFrame(reader.get("results", []))
-    promised = pd.DataFrame([*_job_targets(job), *reader.get("targets", [])])
+    promised = pd.DataFrame([*_job_targets(job), *(row for part in (reader, site) for row in part.get("targets", []))])
     parts = [{"part": name, "seconds": value} for name, value in job.get("whole", {}).get("parts_s", {}).items()]
     tables = []
     columns: tuple[Column, ...]
@@ -62,6 +68,17 @@ def _tables(job: Mapping, reader: Mapping) -> list[Table]:
         columns = (Column("part", "part"), Column("seconds", "time", "seconds"))
         tables.append(Table("parts", "Parts of the whole job", columns, pd.DataFrame(parts)))
     return tables
+
+
+def _page_tables(pages: list[Mapping]) -> list[Table]:
+    columns = (
+        Column("page", "page"),
+        Column("width", "width in pixels", "count"),
+        Column("bytes", "HTML", "bytes"),
+        Column("paint_s", "largest paint (median)", "seconds"),
+        Column("longest_s", "longest", "seconds"),
+    )
+    return [Table("pages", "Pages in a browser", columns, pd.DataFrame(pages))] if pages else []
 
 
 def _fault_tables(steps: Mapping) -> list[Table]:

@@ -54,7 +54,7 @@ def main() -> int:
     result = {
         "recorded": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "command": "make bench",
-        "machine": _machine(len(cores)),
+        "machine": machine(len(cores)),
         "capture": "2 processes of 2 threads and one GPU each, two API calls a kernel, ranges four deep",
         "nsys_ai": {"package": NSYS_AI, "problem": why_not},
         "results": rows,
@@ -173,7 +173,7 @@ def _theirs(nsys_ai: Path, path: Path, size: int, container: str) -> dict:
     return row | {"kernels_counted": sum(one["kernel_count"] for one in regions)}
 
 
-def _machine(cores: int) -> dict:
+def machine(cores: int) -> dict:
     models = [line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name")]
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     versions = {name: __import__(name).__version__ for name in ("numpy", "pandas", "pyarrow")}
@@ -192,12 +192,12 @@ def targets(rows: list[dict]) -> list[dict]:
     found = []
     for container, seconds, size in TARGETS:
         if row := ours.get((SMALL, container)):
-            found.append(_target(f"{SMALL} kernels from {container}: seconds", seconds, row["seconds"]))
+            found.append(target(f"{SMALL} kernels from {container}: seconds", seconds, row["seconds"]))
             if size:
-                found.append(_target(f"{SMALL} kernels from {container}: peak bytes", size, row["peak_bytes"]))
+                found.append(target(f"{SMALL} kernels from {container}: peak bytes", size, row["peak_bytes"]))
     for one in growth(rows):
         what = f"times the time of {SMALL} kernels, for {LARGE} from {one['container']}"
-        found.append(_target(what, MOST_TIMES, one["seconds"]))
+        found.append(target(what, MOST_TIMES, one["seconds"]))
     return found
 
 
@@ -217,7 +217,7 @@ def _ours_by_size(rows: list[dict]) -> dict[tuple[int, str], dict]:
     return {(row["kernels"], row["container"]): row for row in rows if row["tool"] == "profiler-job"}
 
 
-def _target(what: str, limit: float, measured: float) -> dict:
+def target(what: str, limit: float, measured: float) -> dict:
     return {"what": what, "limit": limit, "measured": measured, "met": measured <= limit}
 
 

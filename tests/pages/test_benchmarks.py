@@ -5,6 +5,7 @@ from pathlib import Path
 
 from analysis.pages import benchmarks
 from analysis.render.site import Site
+from tests.bench.site_speed import targets
 
 SHIPPED = Path(__file__).parents[2] / "site" / "data" / "benchmarks"
 
@@ -87,3 +88,17 @@ def test_faults_are_counted_by_kind_and_by_how_they_ended(tmp_path):
     site.write("benchmarks.md", "benchmarks.md", answer)
     page = (tmp_path / "benchmarks.md").read_text()
     assert "was ended at points at which it changes files" in page and "abc" in page
+
+
+def test_what_pages_take_to_be_painted_stands_with_the_promise_for_the_slowest(tmp_path):
+    pages = [
+        {"page": "home", "width": width, "bytes": 90_000, "paint_s": paint_s}
+        for width, paint_s in ((1280, 0.2), (390, 1.2))
+    ]
+    site = {"machine": {"cpu": "a processor", "cores_used": 2}, "recorded": "2026-01-02T00:00:00Z", "repeat": 5}
+    site |= {"pages": [page | {"longest_s": 2.0} for page in pages], "targets": targets(30.0, pages)}
+    answer = benchmarks.answer({}, {}, site=site)
+    assert answer.tables["targets"].rows["met"].tolist() == [True, False]
+    assert answer.tables["pages"].rows["paint_s"].tolist() == [0.2, 1.2]
+    Site(tmp_path, (), {}, ("size",)).write("benchmarks.md", "benchmarks.md", answer)
+    assert "5 loads of each page; 2 cores of a processor" in (tmp_path / "benchmarks.md").read_text()
