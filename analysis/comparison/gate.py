@@ -123,7 +123,8 @@ def _remedy(judged: Judgement, limit: float, pair: Pair) -> str:
     where = "a capture is one process: recordings of " if is_of_captures else ""
     said = f"{where}{' and '.join(more)} would be enough"
     most = max(num or 0 for nums in needed.values() for num in nums)
-    return f"{said}; with fewer, {_instead(judged, limit, pair)}" if most > _MORE_THAN_ANYONE_MEASURES else said
+    too_many = most > _MORE_THAN_ANYONE_MEASURES and math.isfinite(judged.band)  # else no limit is wide enough
+    return f"{said}; with fewer, {_instead(judged, limit, pair)}" if too_many else said
 
 
 def _instead(judged: Judgement, limit: float, pair: Pair) -> str:

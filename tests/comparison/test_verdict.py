@@ -1,6 +1,7 @@
 """What is the same is called the same, what was planted is seen, and the kept bands are those of the shipped pair."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -114,7 +115,10 @@ def with_energy(run, millijoules, num_ranks=1):
 
 @pytest.fixture(scope="module")
 def one_run():
-    return select("compile", "compile=off,context_length=128,mode=forward")
+    """A run as if one process had timed it, with nothing known of its energy."""
+    run = select("compile", "compile=off,context_length=128,mode=forward")
+    of_one = run.steps["process"].fillna(0) == 0
+    return dataclasses.replace(run, steps=run.steps[of_one], processes=None)
 
 
 def energy_of(first, second, per_token=False):
@@ -219,12 +223,12 @@ def fresh_processes(run, *offsets_ns):
 
 
 def test_fresh_processes_are_counted_and_say_how_far_they_lie_apart(one_run):
-    three = fresh_processes(one_run, 0, 1_000_000, 50_000_000)
+    three = fresh_processes(one_run, 0, 20_000_000, 80_000_000)
     (pair,) = verdict.compare(three, three, noise.SHIPPED).pairs
     assert pair.first.num_processes == 3 and pair.first.num_runs == 1
     assert pair.first.num_steps == 3 * verdict.compare(one_run, one_run, noise.SHIPPED).pairs[0].first.num_steps
     alone = verdict.compare(one_run, one_run, noise.SHIPPED).pairs[0].first
-    assert pair.first.clocks["timer"] == alone.clocks["timer"] + 1_000_000
+    assert pair.first.clocks["timer"] == alone.clocks["timer"] + 20_000_000
     step, kernel = (pair.judgements[name] for name in ("step", "kernel"))
     assert {width.of for width in step.widths} == {"processes"} and step.band > 50_000_000
     assert {width.of for width in kernel.widths} == {"repeats", "profiled_steps"}
@@ -254,16 +258,17 @@ def test_the_gate_says_what_each_kind_of_band_needs(one_run, capture):
     assert "profiled repetitions of each (`repeats` of a sweep)" in remedy(one_run, one_run, "kernel > 0.2%")
     assert "processes of each (`processes` of a sweep)" in remedy(one_run, one_run, "step > 1%")
     single, triple = with_energy(one_run, [50_000]), with_energy(one_run, [50_000, 51_000, 52_000])
-    assert int(re.match(r"about (\d+) processes of each", remedy(single, single, "energy > 3%"))[1]) > 3
-    assert int(re.match(r"about (\d+) processes", remedy(triple, triple, "energy > 1%"))[1]) > 3
+    of_single = remedy(single, single, "energy > 3%")
+    assert int(re.match(r"about (\d+) processes of each", of_single)[1]) > 3 and "inf" not in of_single
+    assert int(re.match(r"about (\d+) processes", remedy(triple, triple, "energy > 3%"))[1]) > 3
     side_of_capture = load_side(capture)
     said = remedy(side_of_capture, side_of_capture, "kernel > 300ns")
     assert re.match(r"a capture is one process: recordings of about \d+ profiled repetitions of each \(`repeats`", said)
-    said = remedy(one_run, one_run, "step > 0.3%")
+    said = remedy(one_run, one_run, "step > 0.1%")
     assert re.match(r"10,000 .* would not be enough: give a limit above \d+\.\d%", said)
     assert "or measure larger steps" in said and "limit `kernel`" not in said, "whose band is wider than the limit"
     said = remedy(one_run, one_run, "step > 0.9%")
-    assert re.match(r"about 2,566 processes", said) and "; with fewer, give a limit above 36.4%" in said
+    assert re.match(r"about 958 processes", said) and "; with fewer, give a limit above 22.2%" in said
     assert re.search(r", or limit `kernel`, whose band is 0\.\d%", said)
     assert remedy(one_run, one_run, "step > 0%") == "no more data makes it 0: give a limit"
 
@@ -323,7 +328,7 @@ SAME_AXES = [*FIXED, *(name for name in VARIANTS if name != "fresh_process"), "n
 def test_the_kept_band_of_memory_is_that_of_shipped_runs_of_the_same_axes():
     apart = np.sort([abs(a - b) / max(a, b) for a, b in peaks_of_the_same_axes()])
     held = apart[math.ceil((len(apart) + 1) * differences.HELD) - 1]
-    assert len(apart) == 153 and held <= noise.MEMORY < 1.001 * held
+    assert len(apart) == 161 and held <= noise.MEMORY < 1.001 * held
     assert np.mean(apart > noise.MEMORY) <= 0.05 < np.mean(apart > 0)
 
 
@@ -471,17 +476,23 @@ def repeated(held_out):
     return [(measured(FIRST, run), measured(SECOND, run), band) for run, band in held_out]
 
 
+@pytest.fixture(scope="module")
+def of_repeated(repeated):
+    """of_repeated(change): `first_parts` of the shipped pair. Each takes seconds, and the guide says what tests ask."""
+    return functools.cache(lambda change=None: first_parts(repeated, change))
+
+
 @pytest.mark.long
-def test_at_most_one_in_twenty_identical_pairs_has_a_part_beyond_noise(repeated, processes):
-    assert first_parts(repeated) <= 0.05
+def test_at_most_one_in_twenty_identical_pairs_has_a_part_beyond_noise(of_repeated, processes):
+    assert of_repeated() <= 0.05
     assert first_parts([(*pair, noise.SHIPPED) for pair in processes]) <= 0.05
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("change", "least"), [(0.02, 0.85), (0.03, 0.99)])
-def test_a_change_planted_in_one_part_is_the_first_one_named(repeated, change, least):
+@pytest.mark.parametrize(("change", "least"), [(0.03, 0.95)])
+def test_a_change_planted_in_one_part_is_the_first_one_named(of_repeated, change, least):
     for sign in (1, -1):
-        assert first_parts(repeated, sign * change) >= least
+        assert of_repeated(sign * change) >= least
 
 
 def verdicts(first, second):
@@ -556,7 +567,7 @@ def test_at_most_one_in_twenty_splits_of_the_same_steps_is_called_different(halv
 
 
 @pytest.mark.long
-def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(held_out, processes, halves, repeated):
+def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(held_out, processes, halves, of_repeated):
     guide = (DATA.parent / "guide" / "compare.md").read_text()
 
     def row(what, *shares):
@@ -572,11 +583,11 @@ def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(held_out
     assert row("half of the steps of a run against the other half: step, GPU idle", of_halves[2]) in guide
     of_energy = [np.mean([*other_processes(name)]) for name in (FIRST, "h200-bf16", "precision")]
     assert row("one process of a run against its two others: energy, of three recordings", *of_energy) in guide
-    assert row("second recording, as it is: any part of the difference", first_parts(repeated)) in guide
+    assert row("second recording, as it is: any part of the difference", of_repeated()) in guide
     by_process = first_parts([(*pair, noise.SHIPPED) for pair in processes])
     assert row("another process of the warm-up study, as it is: any part of the difference", by_process) in guide
     for change in (0.01, 0.02, 0.03):
-        shares, what = [first_parts(repeated, sign * change) for sign in (1, -1)], f"{change:.0%} longer, or shorter"
+        shares, what = [of_repeated(sign * change) for sign in (1, -1)], f"{change:.0%} longer, or shorter"
         assert row(f"second recording, its largest part {what}: is named first", *shares) in guide
         for metric, words in (("kernel", "kernel time"), ("busy", "GPU busy"), ("step", "step")):
             shares = [share_called_different(held_out, metric, sign * change) for sign in (1, -1)]

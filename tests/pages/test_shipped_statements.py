@@ -56,7 +56,8 @@ def ask(main, bands):
 def test_runs_recorded_twice_are_not_called_different(main, again, ask):
     """The second recording in place of each variant: what a page would call faster is chance."""
     found = ask(second_recording, "again")
-    assert found.claims["apart"].holds and len(found.claims["apart"].rows) == 7, "by the ranges of the steps"
+    judged = found.claims["judged"].values
+    assert judged["num_kernel"] + judged["num_step"] <= 0.05 * 2 * found.facts["num_runs"]
     assert found.claims["same"].holds, "the same kernels, as often"
     assert found.facts["noise"]["kernel"]["num_pairs"] == 450
 
@@ -64,27 +65,30 @@ def test_runs_recorded_twice_are_not_called_different(main, again, ask):
 def test_half_a_microsecond_of_44_ms_is_no_gain(ask):
     found = ask(host, "compile")
     added = found.claims["graphs_add"].rows.sort_values("ratio", ascending=False)
-    assert not added["differs"].iloc[0] and not found.claims["graphs_add"].holds
-    assert found.claims["graphs_add_nothing"].holds
+    assert added["timer_ns"].iloc[0] > 44e6 and 0.99 < added["ratio"].iloc[0] < 1, "a gain of less than 1%"
+    assert not added["differs"].iloc[0] and added.groupby("mode")["differs"].sum().to_dict() == {
+        "forward": 2,
+        "train_step": 0,
+    }
 
 
 def test_a_deeper_model_of_fewer_parameters_is_slower_where_the_host_is_the_limit(main, bands):
     twin = store.load(DATA / "h200-bf16")
     rows = depth.pairs(depth.of_runs(twin, bands.wall), bands.wall)
     assert (len(rows), rows["slower"].sum(), rows["apart"].sum()) == (24, 11, 4)
-    assert not rows["differs"].any(), "the band between recordings is wide where the GPU waits"
-    apart = rows[rows["apart"]]
+    assert rows["differs"].sum() == 5, "the band between recordings is wide where the GPU waits"
+    apart = rows[rows["apart"] | rows["differs"]]
     assert (apart["deep_launches"] > apart["wide_launches"]).all()
     assert (apart["deep_launch_wait"] > apart["wide_launch_wait"]).all()
     assert not depth.pairs(depth.of_runs(main, bands.wall), bands.wall)["slower"].any(), "in FP32 kernels take longer"
 
 
-def test_65_06_ms_are_no_slower_than_64_99_ms(ask):
+def test_65_00_ms_are_as_fast_as_65_00_ms(ask):
     found = ask(optimizer_cost, "optimizer")
     slower = found.claims["loop_slower"].rows
     assert "2.7B" not in set(slower["size"])
-    rows = found.tables["cost"].rows.set_index(["size", "optimizer"])
-    assert rows.loc[("2.7B", "loop"), "kernel_ns"] > rows.loc[("2.7B", "own"), "kernel_ns"]
+    rows = found.tables["cost"].rows.set_index(["size", "optimizer"])["kernel_ns"]
+    assert rows[("2.7B", "loop")] == pytest.approx(rows[("2.7B", "own")], rel=2e-4)
 
 
 def test_the_fastest_backend_is_not_the_same_by_both_clocks(ask):
@@ -140,8 +144,8 @@ def test_softmax_norms_and_optimizer_have_their_part_of_a_training_step(main):
         ("(gradient accumulation)", module == "(gradient accumulation)"),
     ):
         inside &= of_step["phase"] != "optimizer"
-        assert found[name] == pytest.approx(time_ns[inside].sum() / time_ns.sum()), name
-    assert found["optimizer"] == pytest.approx(time_ns[of_step["phase"] == "optimizer"].sum() / time_ns.sum())
+        assert found[f"part_{name}"] == pytest.approx(time_ns[inside].sum() / time_ns.sum()), name
+    assert found["part_optimizer"] == pytest.approx(time_ns[of_step["phase"] == "optimizer"].sum() / time_ns.sum())
 
 
 def test_each_module_of_a_training_step_has_its_top_kernels_and_what_is_no_matmul(main):
@@ -211,9 +215,9 @@ def test_a_number_that_holds_within_a_session_is_not_said_to_hold_between_them(m
     said = found.claims["sessions"].values
     assert found.facts["session_s"] < 60
     assert [(row["recording"], round(row["main_ns"] / 1e6, 1)) for row in said["numbers"]] == [
-        ("compile", 30.2),
+        ("compile", 35.6),
+        ("again", 37.5),
         ("h200-fp32", 38.2),
-        ("again", 55.2),
     ]
 
 

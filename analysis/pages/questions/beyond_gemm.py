@@ -48,6 +48,7 @@ PARTS = {
     ranges.OPTIMIZER: "optimizer",
 }
 """What a training step does besides matmuls, by module or phase."""
+PART = "part_"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,7 @@ class Frames:
     kernels: pd.DataFrame
     """The top kernels of each family over all cases."""
     parts: pd.DataFrame
-    """Share of each of PARTS in the kernel time of a training step, a column for each that was seen."""
+    """Share of each of PARTS in the kernel time of a training step, a column part_<part> for each that was seen."""
     modules: pd.DataFrame
     """What each module of a training step launches besides GEMMs: `module_tree`, with shares of the whole step."""
 
@@ -153,7 +154,7 @@ def _tables(frames: Frames) -> list[Table]:
         Table(
             "parts",
             "Shares of a training step by module, forward and backward together",
-            (*case, *(Column(part, label, "share") for part, label in PARTS.items() if part in frames.parts)),
+            (*case, *(Column(part, label, "share") for part, label in _parts_in(frames.parts).items())),
             frames.parts,
         ),
         module_table(
@@ -210,14 +211,19 @@ def _kernels_everywhere(names: pd.DataFrame, order: list[str]) -> pd.DataFrame:
 
 def _parts(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
     """Training steps in which modules were followed: the case, run_id, and the share of each of PARTS in their kernel
-    time."""
+    time: part_<part>, since an axis may be called as a part is, such as `optimizer`."""
     grid = run_grid.cases(runs, "train_step")
     rows = of_followed_runs(totals[totals["run_id"].isin(grid["run_id"])])
     inner = rows["module"].str.rsplit("/", n=1).str[-1].where(rows["phase"] != ranges.OPTIMIZER, ranges.OPTIMIZER)
     shares = rows.assign(part=inner).pivot_table(index="run_id", columns="part", values="time_ns", aggfunc="sum")
     shares = shares.div(rows.groupby("run_id")["time_ns"].sum(), axis=0)
-    shares = shares[[part for part in PARTS if part in shares]].rename_axis(columns=None)
+    shares = shares[[part for part in PARTS if part in shares]].rename_axis(columns=None).add_prefix(PART)
     return grid.merge(shares.reset_index(), on="run_id")
+
+
+def _parts_in(rows: pd.DataFrame) -> dict[str, str]:
+    """Label of each column of `_parts` that there is, by its name."""
+    return {f"{PART}{part}": label for part, label in PARTS.items() if f"{PART}{part}" in rows}
 
 
 def _modules(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
@@ -230,7 +236,7 @@ def _modules(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
 
 
 def _in_training(rows: pd.DataFrame) -> dict:
-    return {"parts": [{"label": label, "share": span(rows[part])} for part, label in PARTS.items() if part in rows]}
+    return {"parts": [{"label": label, "share": span(rows[part])} for part, label in _parts_in(rows).items()]}
 
 
 def _leading_family(rows: pd.DataFrame) -> dict:
