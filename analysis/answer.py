@@ -22,7 +22,7 @@ class Column:
     a sign), text, words (of any length), prose, code, run, page (the row's column {key}_leads_to has its path below
     docs without suffix, or ""), kernel, family, modules, status, yes_no or check. `lower` and `upper` name the columns
     of its spread; `bar` draws the value as a bar behind the number; `absent` is said of an empty cell in a measured
-    row.
+    row, or what the row's column `why` says.
     """
 
     key: str
@@ -33,6 +33,7 @@ class Column:
     upper: str = ""
     bar: bool = False
     absent: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True)

@@ -634,9 +634,12 @@ def write_questions(
             site.write("report/clocks.md", "clocks.md", answer, conditions=environment.conditions(rec.runs))
         return _write_question(site, letter, question, answer, rec.runs, **of_twin)
 
+    is_tested = predicted is not None and ladder.STUDY in studies
+    hindsight = of_runs.in_hindsight(rec, ladder.MODE) if is_tested else None
+
     def answer_study(question: ModuleType, studied: store.Recording) -> Answer:
         more = {"main": rec, "calibration": calibration, "studies": studies, "bands": bands}
-        return ask(question, studied, **more, predicted=predicted)
+        return ask(question, studied, **more, predicted=predicted, hindsight=hindsight)
 
     def write_study(letter: str, question: ModuleType) -> dict[str, Any]:
         studied = studies.get(question.STUDY) if question.STUDY else rec

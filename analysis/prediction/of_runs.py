@@ -7,6 +7,7 @@ import pandas as pd
 
 from analysis.prediction import changes, rates, script_rates, scripts
 from analysis.prediction.baseline import Tables, baselines
+from analysis.prediction.ledger import run_id_after
 from analysis.prediction.predict import Abstention, Prediction, predict
 from jobs.contract.changes import DO
 from jobs.contract.layout import SCRIPT
@@ -31,6 +32,23 @@ def predictions(recording: Tables) -> pd.DataFrame:
     do how they are made. Where there is no prediction, `reason` says why and times are NaN."""
     rows = _of_script(recording) if recording.manifest.get(SCRIPT) else _of_sweep(recording)
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+IN_HINDSIGHT = ("tested_by", "step_ns", "low_ns", "high_ns", "reason")
+
+
+def in_hindsight(recording: Tables, mode: str) -> pd.DataFrame:
+    """What the models say today of the runs of a sweep in this mode with each of the usual sets of changes, whether
+    those were measured meanwhile or not: IN_HINDSIGHT; tested_by: the run that it would be. The rates know of pairs
+    that were measured since, so this tests no prediction."""
+    known = rates.load()
+    rows = [
+        {"tested_by": run_id_after(baseline.run, names), "reason": ""} | vars(predict(baseline, names, known))
+        for baseline in baselines(recording)
+        if str(baseline.run["mode"]) == mode
+        for names in changes.USUAL
+    ]
+    return pd.DataFrame(rows, columns=list(IN_HINDSIGHT))
 
 
 def _of_sweep(recording: Tables) -> list[dict[str, Any]]:

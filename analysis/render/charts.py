@@ -536,27 +536,36 @@ def waterfall(rows: pd.DataFrame, drawing: Drawing, width: int, order) -> alt.La
 
 
 def bars_with_marks(rows: pd.DataFrame, drawing: Drawing, width: int, by, order, unit) -> alt.LayerChart:
-    """One bar per case from zero to the `value` of the first `series`, with its number, and a stroke at that of the
-    second."""
+    """One bar per case from zero to the `value` of the first `series`, and a stroke at that of each of the others, the
+    later the thinner; the bar's number stands right of them all."""
     data = pd.DataFrame({"label": case_label(rows, by), "series": rows["series"], "value": rows["value"]})
     data["text"] = [f"{value:,.2f}×" for value in data["value"]]
     data["title"] = [f"{a}, {s}: {t}" for a, s, t in zip(data["label"], data["series"], data["text"], strict=True)]
-    bars, marks = (drawing.data(data[data["series"] == name]) for name in order)
+    data["furthest"] = data.groupby("label")["value"].transform("max")
+    bars, *marks = (drawing.data(data[data["series"] == name]) for name in order)
     y = alt.Y("label:N", sort=list(dict.fromkeys(data["label"])), title=None, axis=_category_axis(drawing))
     scale = alt.Scale(domain=[0, 1.12 * data["value"].max()], nice=False)
-    x = alt.X("value:Q", scale=scale, axis=_value_axis(drawing, ",~f", 5), title=unit)
+    x, beyond = (
+        alt.X(f"{name}:Q", scale=scale, axis=_value_axis(drawing, ",~f", 5), title=unit)
+        for name in ("value", "furthest")
+    )
     wide, high = _plot_width(data, width), alt.Step(17)
     measured = alt.Chart(bars, width=wide, height=high).mark_bar(
         height=alt.RelativeBandSize(0.7), color=drawing["--series-0"]
     )
     numbers = alt.Chart(bars, width=wide, height=high).mark_text(align="left", dx=4, fontSize=12, color=drawing[TEXT])
-    others = alt.Chart(marks, width=wide, height=high).mark_tick(thickness=3, size=15, color=drawing["--series-1"])
+    others = [
+        alt.Chart(of_one, width=wide, height=high).mark_tick(
+            thickness=3 / number, size=15, color=drawing[f"--series-{number}"]
+        )
+        for number, of_one in enumerate(marks, 1)
+    ]
     described = alt.Description("title:N")
     return alt.LayerChart(
         layer=[
             measured.encode(y=y, x=x, description=described),
-            others.encode(y=y, x=x, description=described),
-            numbers.encode(y=y, x=x, text=alt.Text("text:N")),
+            *(of_one.encode(y=y, x=x, description=described) for of_one in others),
+            numbers.encode(y=y, x=beyond, text=alt.Text("text:N")),
         ]
     )
 

@@ -257,7 +257,7 @@ def _row(row: dict, columns: tuple[Column, ...], decimals: dict, root: str, fami
     why = row.get(NOT_MEASURED) or "not measured"
     gaps = [_missing(row[column.key]) for column in columns]
     tail = len(gaps)
-    while tail and gaps[tail - 1] and (row.get(NOT_MEASURED) or not columns[tail - 1].absent):
+    while tail and gaps[tail - 1] and (row.get(NOT_MEASURED) or not _absent(columns[tail - 1], row)):
         tail -= 1
     cells = [_cell(column, row, columns, decimals[column.key], root, families, why) for column in columns[:tail]]
     if tail < len(gaps):
@@ -266,6 +266,11 @@ def _row(row: dict, columns: tuple[Column, ...], decimals: dict, root: str, fami
     unit = Markup(' data-unit="{}"').format(row["unit"]) if named else Markup("")
     name = Markup(' id="{}"').format(text.file_name(row[ANCHOR])) if row.get(ANCHOR) else Markup("")
     return Markup("<tr{}{}>{}</tr>\n").format(name, unit, Markup("").join(cells))
+
+
+def _absent(column: Column, row: dict) -> str:
+    """What is said of an empty cell in a measured row."""
+    return (column.why and row.get(column.why)) or column.absent
 
 
 def _cell(
@@ -279,9 +284,10 @@ def _cell(
 ) -> Markup:
     value = row[column.key]
     if _missing(value):
-        is_absent = bool(column.absent) and not row.get(NOT_MEASURED)
+        absent = _absent(column, row)
+        is_absent = bool(absent) and not row.get(NOT_MEASURED)
         more = (" num" if column.kind in NUMERIC else "") + (" absent" if is_absent else "")
-        return Markup('<td class="why{}">{}</td>').format(more, text.escape(column.absent if is_absent else why))
+        return Markup('<td class="why{}">{}</td>').format(more, text.escape(absent if is_absent else why))
     if column.kind in NUMERIC:
         shown = text.number(value / SCALE.get(column.kind, 1), decimals)
         if column.kind == "number":

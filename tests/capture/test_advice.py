@@ -13,7 +13,7 @@ from jobs.contract.layout import SCRIPT
 
 from .nsys_files import Export
 from .profiles import profile
-from .test_findings import ADDCDIV, CAST, FFMA, FLASH, GEMM, MUL, NLL, SOFTMAX, TOPK
+from .test_findings import ADDCDIV, CAST, FFMA, FLASH, FOREACH, GEMM, MUL, NLL, SOFTMAX, TOPK
 
 US, MS = 1_000, 1_000_000
 SM80 = "void cutlass::Kernel2<cutlass_80_{}>(T1::Params)"
@@ -21,6 +21,9 @@ TF32_GEMM = SM80.format("tensorop_s1688gemm_128x128_16x4_nt_align4")
 BF16_GEMM = SM80.format("tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_tn_align8")
 UNALIGNED = SM80.format("tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_tn_align2")
 TRITON = "triton_poi_fused_add_mul_3"
+FUSED_ADAMW = (
+    "void at::native::<unnamed>::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, (int)4>>(T1, T2, T3...)"
+)
 
 
 def capture_of(*names, repeat=1, each=100 * US, idle=0, gpu="NVIDIA H200"):
@@ -101,9 +104,13 @@ NOT_GIVEN = {
         "a loss": (capture_of(GEMM, SOFTMAX, NLL, GEMM, repeat=3), ""),
         "a router of experts": (capture_of(GEMM, SOFTMAX, TOPK, GEMM, repeat=3), ""),
     },
-    "fused_adamw": {"few kernels": (capture_of(GEMM, ADDCDIV, repeat=9), "")},
+    "fused_adamw": {
+        "few kernels": (capture_of(GEMM, ADDCDIV, repeat=9), ""),
+        "fused already": (capture_of(FUSED_ADAMW, repeat=60), ""),
+    },
     "foreach": {
         "few kernels": (capture_of(GEMM, ADDCDIV, repeat=9, idle=100 * US), ""),
+        "in lists already": (capture_of(FOREACH, repeat=60, idle=100 * US), ""),
         "the GPU does not wait": (capture_of(ADDCDIV, repeat=60), "lists of tensors move as many bytes"),
         "start-up": (with_loading(capture_of(ADDCDIV, repeat=60, idle=100 * US)), "start-up is in these numbers"),
     },
@@ -199,6 +206,17 @@ def test_with_nothing_to_advise_it_says_so(summary):
         "Nothing that is known here: the capture has no evidence for it",
         "Not advised, larger batch, activation checkpointing: it is not known how much memory is left",
     ]
+
+
+def test_of_a_program_that_has_everything_nothing_is_advised(summary):
+    """BF16, aligned, fused attention and optimizer, compiled, in graphs, from pinned memory, and it never waits."""
+    export = with_graphs(capture_of(BF16_GEMM, FLASH, TRITON, BF16_GEMM, FUSED_ADAMW, repeat=20))
+    for number in range(4):
+        call = export.call(100 + 20 * number, 110 + 20 * number, name="cudaMemcpyAsync_v3020")
+        export.copy((2 + number) * MS, (2 + number) * MS + 100 * US, call, host=1)
+    table = summary(export).sections["advice"]
+    assert table["change"][table["reason"] == ""].tolist() == []
+    assert set(table["change"]) <= {"compile", "cuda_graphs", "larger_batch", "checkpointing"}
 
 
 @pytest.mark.long

@@ -81,13 +81,16 @@ def test_the_bars_of_a_waterfall_lie_between_their_ends(tmp_path, end):
 
 def test_bars_have_their_numbers_and_a_mark_where_it_was_predicted(tmp_path):
     rows = pd.DataFrame({"size": ["a", "b<i>", "a"], "series": ["measured", "measured", "before"]})
-    rows["value"] = [2.0, 11.84, 1.5]
+    rows["value"] = [2.0, 11.84, 2.5]
     options = {"by": ["size"], "order": ["measured", "before"], "unit": "times as fast"}
     drawing = drawn(Chart("one", "bars_with_marks", "One", rows, options=options), tmp_path)
-    assert all(words in drawing for words in (">2.00×<", ">11.84×<", "a, before: 1.50×", "b&lt;i&gt;"))
-    assert ">1.50×<" not in drawing and 'class="series bar series-1"' in drawing
+    assert all(words in drawing for words in (">2.00×<", ">11.84×<", "a, before: 2.50×", "b&lt;i&gt;"))
+    assert ">2.50×<" not in drawing and 'class="series bar series-1"' in drawing
     specification = charts.specification("bars_with_marks", rows, charts.Drawing(), charts.WIDE, **options)
+    *_, numbers = specification["layer"]
     assert [layer["mark"]["type"] for layer in specification["layer"]] == ["bar", "tick", "text"]
+    (furthest,) = [row["furthest"] for row in specification["datasets"][numbers["data"]["name"]] if row["label"] == "a"]
+    assert numbers["encoding"]["x"]["field"] == "furthest" and furthest == 2.5, "no mark crosses a number"
 
 
 @pytest.mark.parametrize("width", [charts.WIDE, charts.NARROW])

@@ -63,7 +63,12 @@ NEAR = 0.1
 """A prediction this near to what was measured counts as right."""
 IN_MAP = {BASE: "FP32", "TF32": "TF32", "BF16": "BF16", EAGER: "BF16 with fused attention and fused AdamW"}
 """Rungs that the map of what limits a step shows, as it calls them."""
-MEASURED, PREDICTED = "measured", "predicted before"
+MEASURED, PREDICTED, HINDSIGHT = "measured", "predicted before", "computed in hindsight"
+CONTEXTS = {"small": 512, "medium": 1024, "xl": 512, "2.7B": 1024}
+"""Of each model the context at which the ladder is told; of another the longest of those followed furthest up."""
+NO_CAPTURE, BASELINE, NOT_PROBED, REFERENCE_LOSS = "no capture", "baseline", "not measured", "reference"
+"""Of a rung: its step in FP32 was not captured, so that nothing can be predicted from it; it is that step. Of its loss:
+nothing compares it; others are held against it."""
 
 
 def answer(
@@ -72,18 +77,21 @@ def answer(
     studies: Mapping[str, Any],
     predicted: pd.DataFrame | None = None,
     bands: Bands | None = None,
+    hindsight: pd.DataFrame | None = None,
 ) -> Answer:
     """A training step of the main recording with one change after the other, and with each alone.
 
     `ns` is the unprofiled step, the median over the steps of all processes. `speedup` is the step in FP32 with nothing
     fused over it, `gain` that of the rung before over it; `tokens_per_s` and `joules` are of the same steps. Of
-    `predicted`, as of `ledger.held_against`, is what was said of a run before it was measured. Two steps differ beyond
-    the noise band of wall times (`bands`), which is as wide as if the GPU waited in all phases that the host limits,
+    `predicted`, as of `ledger.held_against`, is what was said of a run before it was measured; of `hindsight`, as of
+    `of_runs.in_hindsight`, what the models say today from the capture of the step in FP32. Two steps differ beyond the
+    noise band of wall times (`bands`), which is as wide as if the GPU waited in all phases that the host limits,
     and only where the host's speed does not explain it: `at_least` and `at_most` are the gain where the step grows with
     the time of a loop of plain Python on its host, which took `slower_host` times as long as before.
     """
-    frames = _frames(runs, main, studies, predicted, bands)
+    frames = _frames(runs, main, studies, predicted, hindsight, bands)
     facts = {"noise": noise_of(bands), "slow_host": SLOW_HOST, "near": NEAR, "rungs": [*RUNGS]}
+    facts["knows_trained"] = bool(frames.rungs["trained_off"].notna().any())
     return assemble(facts, _claims(frames), _tables(frames), _charts(frames))
 
 
@@ -113,14 +121,21 @@ class Frames:
 
     @property
     def shown(self) -> pd.DataFrame:
-        """Of each model the case that was followed furthest up, the longest of them."""
+        """Of each model the case of CONTEXTS, or else the longest of those that were followed furthest up."""
         heights = self.rungs.groupby(CASE, sort=False).size().rename("height").reset_index()
-        cases = heights.sort_values(["height", "context_length"], kind="stable").drop_duplicates("size", keep="last")
+        heights["is_chosen"] = heights["size"].map(CONTEXTS) == heights["context_length"]
+        order = heights.sort_values(["is_chosen", "height", "context_length"], kind="stable")
+        cases = order.drop_duplicates("size", keep="last")
         return self.rungs.merge(cases[CASE], on=CASE)
 
 
 def _frames(
-    runs: pd.DataFrame, main: Any, studies: Mapping[str, Any], predicted: pd.DataFrame | None, bands: Bands | None
+    runs: pd.DataFrame,
+    main: Any,
+    studies: Mapping[str, Any],
+    predicted: pd.DataFrame | None,
+    hindsight: pd.DataFrame | None,
+    bands: Bands | None,
 ) -> Frames:
     measured = _measured([main, *(studies[name] for name in (STUDY, *ALSO) if name in studies)])
     # Others were measured to test predictions only.
@@ -130,19 +145,14 @@ def _frames(
         for workload, case in zip(measured["workload"], measured[[*CASE, "batch_size"]].astype(str).to_numpy())
     ]
     measured = measured[is_case].reset_index(drop=True)
-    if predicted is not None:
-        said = predicted[predicted["predicted_ns"].notna()].drop_duplicates("tested_by").set_index("tested_by")
-        for name in ("predicted_ns", "low_ns", "high_ns"):
-            measured[name] = measured["run_id"].map(said[name])
-    else:
-        measured[["predicted_ns", "low_ns", "high_ns"]] = float("nan")
+    measured = _with_hindsight(_with_predictions(measured, predicted), hindsight)
     rungs = _of_settings(measured, RUNGS, "rung")
     base = rungs[rungs["rung"] == BASE].set_index(CASE)
     rungs, alone = (_against(rows, base) for rows in (rungs, _of_settings(measured, ALONE, "change")))
     first = alone[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
     alone["gains"] = (alone["speedup"] > 1) & _differ(alone, first, bands)
     alone["gains"] &= alone["speedup"] / (first["host_ratio"] / alone["host_ratio"]).fillna(1.0).clip(lower=1) > 1
-    compiled = _compiled_alone(studies[HOST], bands) if HOST in studies else alone.head(0)
+    compiled = _compiled_alone(studies[HOST], hindsight, bands) if HOST in studies else alone.head(0)
     compiled = compiled[compiled.set_index(CASE).index.isin(base.index)]
     alone = pd.concat([alone, compiled], ignore_index=True) if len(compiled) else alone
     before = rungs.groupby(CASE, sort=False)[COMPARED].shift()
@@ -158,10 +168,35 @@ def _frames(
 COMPARED = ["ns", "min_ns", "max_ns", "parts", "host_ratio"]
 
 
-def _compiled_alone(rec: Any, bands: Bands | None) -> pd.DataFrame:
+def _with_predictions(measured: pd.DataFrame, predicted: pd.DataFrame | None) -> pd.DataFrame:
+    """With predicted_ns, low_ns and high_ns of what was said before."""
+    names = ["predicted_ns", "low_ns", "high_ns"]
+    if predicted is None:
+        return measured.assign(**dict.fromkeys(names, float("nan")))
+    said = predicted[predicted["predicted_ns"].notna()].drop_duplicates("tested_by").set_index("tested_by")
+    return measured.assign(**{name: measured["run_id"].map(said[name]) for name in names})
+
+
+def _with_hindsight(measured: pd.DataFrame, hindsight: pd.DataFrame | None) -> pd.DataFrame:
+    """With hindsight_ns, hindsight_low_ns and hindsight_high_ns of what the models say today, or why they do not."""
+    names = {"step_ns": "hindsight_ns", "low_ns": "hindsight_low_ns", "high_ns": "hindsight_high_ns"}
+    if hindsight is None:
+        hindsight = pd.DataFrame(columns=["tested_by", *names, "reason"])
+    said = hindsight.drop_duplicates("tested_by").set_index("tested_by")
+    table = measured.assign(**{new: measured["run_id"].map(said[old]).astype(float) for old, new in names.items()})
+    reasons = measured["run_id"].map(said["reason"].astype(str).map(lambda why: why and f"abstains: {why}"))
+    return table.assign(why_hindsight=reasons.astype(object).fillna(NO_CAPTURE).mask(_is_base(measured), BASELINE))
+
+
+def _is_base(measured: pd.DataFrame) -> pd.Series:
+    settings = [tuple(row) == RUNGS[BASE] for row in measured[AXES].astype(str).to_numpy()]
+    return pd.Series(settings, measured.index, dtype=bool)
+
+
+def _compiled_alone(rec: Any, hindsight: pd.DataFrame | None, bands: Bands | None) -> pd.DataFrame:
     """The rows of `Frames.alone` whose change is compile: each against the same step without it in `rec`. Both were
     profiled, so it is known how long the GPU waits in them, as a band needs it."""
-    measured = _measured([rec]).assign(predicted_ns=float("nan"), low_ns=float("nan"), high_ns=float("nan"))
+    measured = _with_hindsight(_with_predictions(_measured([rec]), None), hindsight)
     waits = differences.times_of_steps(rec.steps, rec.kernels, rec.memops).set_index("run_id")["parts"]
     measured["parts"] = measured["run_id"].map(waits).fillna(measured["parts"])
     base = _of_settings(measured, {BASE: RUNGS[BASE]}, "change").set_index(CASE)
@@ -187,26 +222,32 @@ def _measured(recordings: Iterable[Any]) -> pd.DataFrame:
         ok = ok[ok["workload"].astype(str).isin([run_grid.REFERENCE, HUGGING_FACE])]
         ok = ok.astype({"run_id": str})[(ok["mode"].astype(str) == MODE) & ~ok["run_id"].astype(str).isin(seen)]
         seen |= {*ok["run_id"]}
-        for name in ("runs", "steps", "processes", "telemetry", "figures"):
+        for name in ("runs", "steps", "processes", "telemetry", "figures", "memory"):
             rows = ok if name == "runs" else getattr(rec, name)
             rows = rows[rows["run_id"].astype(str).isin(ok["run_id"])]
             tables.setdefault(name, []).append(rows.astype(dict.fromkeys(rows.select_dtypes("category"), object)))
-    runs, steps, processes, states, figures = (pd.concat(parts, ignore_index=True) for parts in tables.values())
+    runs, steps, processes, states, figures, memory = (pd.concat(parts, ignore_index=True) for parts in tables.values())
     times = timing.host_times(steps, "timer", "step")
     times = times[times["phase"] == ranges.STEP].drop(columns="phase")
     times = times.rename(columns=lambda name: name.removeprefix("step_"))
-    machine = telemetry.of_runs(runs, steps, processes, states)[["run_id", "tokens_per_s", "joules"]]
+    machine = telemetry.of_runs(runs, steps, processes, states)[["run_id", "joules"]]
     by_process = telemetry.of_processes(processes, states).groupby("run_id")["host_ratio"].median()
     losses = figures.pivot_table(index="run_id", columns="figure", values="value").reindex(
-        columns=["loss", "loss_fp32"]
+        columns=["loss", "loss_fp32", "loss_trained", "loss_trained_plain"]
     )
     runs[VOCABULARY] = runs["workload_options"].astype(str).map(_vocabulary)
     known = runs[[*CASE, *AXES, "batch_size", "workload", "num_parameters", "run_id", "peak_memory_bytes"]]
     table = known.merge(times, on="run_id").merge(machine, how="left", on="run_id")
+    table["tokens_per_s"] = run_grid.tokens_per_s(table, table["ns"])
     table["parts"] = table["run_id"].map(advice.host_limited_ns(steps))
     table["host_limited"] = (table["parts"] / table["ns"]).clip(upper=1)
     table["host_ratio"] = table["run_id"].map(by_process).astype(float)
     table["loss_off"] = table["run_id"].map((losses["loss"] / losses["loss_fp32"] - 1).abs())
+    table["trained_off"] = table["run_id"].map((losses["loss_trained"] / losses["loss_trained_plain"] - 1).abs())
+    for name in ("loss", "trained"):
+        table[f"{name}_millionths"] = (1e6 * table[f"{name}_off"]).round()
+    table["why_loss"] = pd.Series(NOT_PROBED, table.index).mask(_is_base(table), REFERENCE_LOSS)
+    table["reserved_bytes"] = table["run_id"].map(memory.groupby("run_id")["peak_reserved_bytes"].max().astype(float))
     # What graphs hold is taken while they are captured: the peak of a step that replays them leaves it out.
     table["peak_bytes"] = table["peak_memory_bytes"].astype(float).where(table["compile"] != "cudagraphs")
     return table.drop(columns="peak_memory_bytes")
@@ -272,7 +313,7 @@ def _claims(frames: Frames) -> list[Claim]:
         Claim("first", frames.first[frames.first["gains"]], facts=_first),
         Claim("decided", frames.first[frames.first["gains"]], facts=out_of(frames.first, _first)),
         Claim("launches", frames.compiled[frames.compiled["gains"].astype(bool)], facts=extremes("speedup")),
-        Claim("each", frames.first.merge(frames.shown[CASE].drop_duplicates(), on=CASE), facts=_each),
+        Claim("each", frames.shown[CASE].drop_duplicates().merge(frames.first, on=CASE), facts=_each),
         Claim("compile", of_rung[COMPILED], lambda rows: bool((rows["at_least"] > 1).all()), facts=_span_of_gains),
         Claim("graphs", of_rung[GRAPHS], facts=extremes("gain")),
         Claim("limits", _in_map(frames.rungs), facts=_limits),
@@ -287,49 +328,81 @@ def _claims(frames: Frames) -> list[Claim]:
         Claim("energy", top.dropna(subset=["less_energy"]), facts=extremes("less_energy")),
         Claim("hosts", frames.rungs[frames.rungs["host_ratio"] > SLOW_HOST], facts=out_of(frames.rungs)),
         Claim("predicted", tested, facts=_predicted),
+        Claim("hindsight", above[above["hindsight_ns"].notna()], facts=lambda rows: _in_hindsight(rows, above)),
+        Claim("trained", above.dropna(subset=["trained_off"]), facts=extremes("trained_off")),
         Claim("loss", above.dropna(subset=["loss_off"]), facts=extremes("loss_off")),
     ]
 
 
 def _tables(frames: Frames) -> list[Table]:
     case = case_headings(CASE, linked=False)
-    predicted = Column("predicted_ns", "predicted", "ms", lower="low_ns", upper="high_ns", absent="not predicted")
-    step, others = (
-        Column("ns", "step", "ms", lower="min_ns", upper="max_ns"),
-        (
-            Column("speedup", "as fast as FP32", "ratio"),
-            Column("gain", "as the rung before", "ratio", absent="n/a"),
-            predicted,
-            Column("tokens_per_s", "tokens/s", "count"),
-            Column("peak_bytes", "memory", "bytes", absent="not counted"),
-            Column("joules", "J a step", "number", absent="not read"),
-            Column("loss_off", "loss off by", "share", absent="n/a"),
-            Column("host_limited", "host limits", "share"),
-            Column("host_ratio", "host loop", "ratio", absent="not read"),
+    step = Column("ns", "step", "ms", lower="min_ns", upper="max_ns")
+    speedup = Column("speedup", "as fast as FP32", "ratio")
+    gain = Column("gain", "as the rung before", "ratio", absent="n/a")
+    predictions = (
+        Column("predicted_ns", "predicted before", "ms", lower="low_ns", upper="high_ns", absent="not predicted"),
+        Column(
+            "hindsight_ns",
+            "in hindsight",
+            "ms",
+            lower="hindsight_low_ns",
+            upper="hindsight_high_ns",
+            why="why_hindsight",
         ),
     )
-    rung = Column("rung", "rung")
+    costs: tuple[Column, ...] = (
+        Column("ns", "step", "ms"),
+        Column("tokens_per_s", "tokens/s", "count"),
+        Column("peak_bytes", "peak allocated", "bytes", absent="not counted"),
+        Column("reserved_bytes", "peak reserved", "bytes", absent="not measured"),
+        Column("joules", "J a step", "number", absent="not read"),
+        Column("loss_millionths", "loss off by, millionths", "count", why="why_loss"),
+        Column("trained_millionths", "after steps, millionths", "count", why="why_loss"),
+    )
+    if frames.rungs["trained_off"].isna().all():
+        costs = costs[:-1]
+    hosts = (
+        Column("host_limited", "host limits", "share"),
+        Column("host_ratio", "host loop", "ratio", absent="not read"),
+    )
+    rung, change = Column("rung", "rung"), Column("change", "change alone")
     shown = frames.shown
-    rest = frames.rungs.merge(shown[CASE].drop_duplicates(), on=CASE, how="left", indicator=True)
-    rest = rest[rest["_merge"] == "left_only"].drop(columns="_merge")
-    alone = (Column("change", "change alone"), step, others[0], predicted, others[-1])
+    rest = _without(frames.rungs, shown)
     return [
         Table(
             "shown",
-            "Rung by rung: of each model the context that was followed furthest",
-            (*case, rung, step, *others),
+            "Rung by rung: time and predictions, of each model at one context",
+            (*case, rung, step, speedup, gain, *predictions, *hosts),
             shown,
         ),
+        Table("costs", "Rung by rung: tokens, memory, energy and loss", (*case, rung, *costs), shown),
         Table(
             "limits",
             "Part of the step in phases that the host limits, percent",
             (*case, Column("rung", "rung"), Column("host_limited", "host limits", "share")),
             _in_map(frames.rungs),
         ),
-        Table("rest", "Rung by rung: all other cases", (*case, rung, step, *others[:3]), rest),
-        Table("alone", "Each change alone", (*case, *alone), frames.alone),
+        Table("rest", "Rung by rung: all other cases", (*case, rung, step, speedup, gain, *predictions), rest),
+        Table(
+            "alone",
+            "Each change alone: time and predictions",
+            (*case, change, step, speedup, *predictions, hosts[-1]),
+            frames.alone,
+        ),
+        Table(
+            "alone_costs",
+            "Each change alone: tokens, memory, energy and loss",
+            (*case, change, *costs),
+            frames.alone,
+        ),
         _table_of_first(frames),
     ]
+
+
+def _without(rows: pd.DataFrame, shown: pd.DataFrame) -> pd.DataFrame:
+    """Those of other cases."""
+    both = rows.merge(shown[CASE].drop_duplicates(), on=CASE, how="left", indicator=True)
+    return both[both["_merge"] == "left_only"].drop(columns="_merge")
 
 
 def _table_of_first(frames: Frames) -> Table:
@@ -350,17 +423,19 @@ def _table_of_first(frames: Frames) -> Table:
 
 def _charts(frames: Frames) -> list[Chart]:
     shown = frames.shown
+    unsaid = shown[shown["predicted_ns"].isna()]
     top = shown.drop_duplicates(CASE, keep="last")["speedup"]
     rows = pd.concat(
         [
             shown.assign(series=MEASURED, value=shown["speedup"]),
             shown.assign(series=PREDICTED, value=shown["base_ns"] / shown["predicted_ns"]).dropna(subset=["value"]),
+            unsaid.assign(series=HINDSIGHT, value=unsaid["base_ns"] / unsaid["hindsight_ns"]).dropna(subset=["value"]),
         ],
         ignore_index=True,
     )[[*CASE, "rung", "run_id", "series", "value"]]
     title = f"All changes together make a training step {ratios_of(top)} as fast"
     rows["rung"] = rows["rung"].replace(IN_CHART)
-    options = {"by": [*CASE, "rung"], "order": [MEASURED, PREDICTED], "unit": "times as fast as FP32"}
+    options = {"by": [*CASE, "rung"], "order": [MEASURED, PREDICTED, HINDSIGHT], "unit": "times as fast as FP32"}
     return [
         Chart(
             "ladder", "bars_with_marks", title if len(rows) else "A training step, rung by rung", rows, options=options
@@ -404,6 +479,16 @@ def _limits(rows: pd.DataFrame) -> dict:
     rows = rows.assign(by_host=rows["host_limited"] > 0.5)
     counts = rows.groupby("rung", sort=False)["by_host"].agg(["sum", "size"])
     return {"of": [{"rung": name, "num": int(num), "num_all": int(size)} for name, num, size in counts.itertuples()]}
+
+
+def _in_hindsight(rows: pd.DataFrame, every: pd.DataFrame) -> dict:
+    """How many of all rungs were not predicted before, and of how many the FP32 step was not captured."""
+    num_new = int(rows["predicted_ns"].isna().sum())
+    return {
+        "num_all": len(every),
+        "num_new": num_new,
+        "num_no_capture": int((every["why_hindsight"] == NO_CAPTURE).sum()),
+    }
 
 
 def _predicted(rows: pd.DataFrame) -> dict:
