@@ -297,9 +297,10 @@ TABLES: dict[str, tuple[Column, ...]] = {
             "figure",
             "category",
             "",
-            "memory by use when a step has ended (memory_*) and left by earlier runs (allocated_before_build); "
-            "loss and logits (numerics); messages of a collective alone on the link between the GPUs (link_*), and in "
-            "profiled steps (message_*)",
+            "memory by use when a step has ended (memory_*) and left by what came before it (allocated_before_build); "
+            "loss and logits (numerics); the loss after three training steps, of the run and of the same model "
+            "in FP32 with nothing fused (loss_trained*); messages of a collective alone on the link between the GPUs "
+            "(link_*), and in profiled steps (message_*; older recordings only)",
         ),
         Column("unit", "category", "", "bytes, bytes/s, or empty"),
         Column("value", "float64", "", "the number"),

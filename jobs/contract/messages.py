@@ -22,7 +22,8 @@ LINK_MESSAGE = f"{LINK_RATE}message"
 
 class RunTask(TypedDict):
     """Measure `steps` steps of a run. run: the fields of `jobs.contract.axes.Run`. probe: whether memory, numerics and
-    the speed of the host are looked at, too. busy_s: for how long at least further steps keep the GPU busy, for its
+    the speed of the host are looked at, too. compare: whether its loss after training is held against that of the same
+    model with nothing done to make it faster. busy_s: for how long at least further steps keep the GPU busy, for its
     energy; 0 for none. log: the file that receives what the worker prints."""
 
     collector: str
@@ -30,6 +31,7 @@ class RunTask(TypedDict):
     warmup_steps: int
     steps: int
     probe: bool
+    compare: bool
     busy_s: float
     log: str
 

@@ -127,10 +127,12 @@ class Collector:
         steps: int,
         folder: Path,
         timeout_s: float,
+        compare: bool = False,
         busy_s: float = 0.0,
         between: Callable[[str], None] = lambda event: None,
     ) -> Measured:
-        """Measure `steps` steps of a run; the worker's output goes to `folder/log.txt`. `between` is called with
+        """Measure `steps` steps of a run; the worker's output goes to `folder/log.txt`. compare, busy_s: as of
+        `jobs.contract.messages.RunTask`. `between` is called with
         `ready` between warm-up and measured steps, and with `timed` between these and a busy block of `busy_s`: the
         worker waits until it returns. In the end it is called with `measured`.
 
@@ -151,6 +153,7 @@ class Collector:
                     "warmup_steps": warmup_steps,
                     "steps": steps,
                     "probe": self.probes,
+                    "compare": compare,
                     "busy_s": busy_s,
                     "log": str(folder / LOG),
                 }

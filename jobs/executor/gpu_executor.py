@@ -108,7 +108,7 @@ class GpuExecutor:
             try:
                 self.timer.renew()
                 steps, busy_s = self.state.protocol.measured_steps, self.sensor.busy_s
-                measured = attempt.measure(steps, busy_s=busy_s, between=watch)
+                measured = attempt.measure(steps, compare=process == 0, busy_s=busy_s, between=watch)
             except RunFailed as failure:
                 attempt.fail(failure)
             else:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, distributed
 
 from jobs.contract.messages import LINK_MESSAGE, LINK_RATE
-from jobs.contract.ranges import FORWARD
+from jobs.contract.ranges import FORWARD, LOSS
 from jobs.worker import parallel
 from jobs.worker.parallel import local_part, synchronize
 from jobs.workloads import annotation
@@ -181,6 +181,27 @@ def numerics(stepper) -> list[dict]:
             "logits_rms_difference": rms(difference),
             "logits_max_difference": difference.abs().max().item(),
         }
+    return [{"figure": figure, "unit": "", "value": value} for figure, value in figures.items()]
+
+
+def trained_loss(stepper, steps: int) -> float:
+    """Loss of the training step that comes after so many others; it is taken, too."""
+    losses: list[float] = []
+
+    def note(phase: str, work: Callable[[], None]) -> None:
+        work()
+        if phase == LOSS:
+            losses.append(stepper.loss_value.item())
+
+    with annotation.no_ranges():
+        for _ in range(steps + 1):
+            stepper.step(note)
+    return losses[-1]
+
+
+def losses(trained: float, plain: float) -> list[dict]:
+    """The figures of both, as of `trained_loss`."""
+    figures = {"loss_trained": trained, "loss_trained_plain": plain}
     return [{"figure": figure, "unit": "", "value": value} for figure, value in figures.items()]
 
 

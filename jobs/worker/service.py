@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 
 from jobs.contract.messages import GO, Answer, Busy, Facts, Failed, Measured, MemoryOf, Settings
-from jobs.contract.modes import phases_of
+from jobs.contract.modes import MODES, phases_of
 from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES, RANK, STEP
 from jobs.injected.module_ranges import ModuleRanges
 from jobs.worker import calibration, parallel, probes
@@ -249,6 +249,32 @@ def compares_with_fp32(run: dict) -> bool:
     return run["precision"] != "fp32" and run["attention"] == "naive" and run["compile"] == "off"
 
 
+PLAIN = {"precision": "fp32", "attention": "naive", "optimizer": "own", "compile": "off"}
+"""Of a run that nothing was done to make faster: the losses of others are held against its loss."""
+TRAINED_STEPS = 3
+"""After so many steps, which are part of warm-up."""
+
+
+def compares_with_plain(run: dict, warmup_steps: int, place: Place) -> bool:
+    """Whether losses after training are probed: of a run of one rank that trains, warms up for long enough and is not
+    plain itself."""
+    is_plain = all(run[axis] == value for axis, value in PLAIN.items())
+    return run["mode"] == MODES[-1] and not is_plain and warmup_steps > TRAINED_STEPS + 1 and place.num_ranks == 1
+
+
+def plain_loss(run: dict, device: torch.device) -> float | None:
+    """Loss of the same workload with nothing done to make it faster, from the same weights with the same batch, after
+    TRAINED_STEPS; None where it cannot be had, such as for want of memory. To be called before the run is built, which
+    needs the memory: nothing of it is left."""
+    loss = None
+    try:
+        loss = probes.trained_loss(Stepper(run | PLAIN, device), TRAINED_STEPS)
+    except Exception:
+        traceback.print_exc()  # a probe is no reason for the run to fail
+    release(device, was_compiled=False)
+    return loss
+
+
 def keep_busy(stepper: Stepper, at_least_s: float, step_ns: float) -> Busy:
     """Run steps, none of them timed by itself, for so long at least: the counter of a GPU's energy has ticks of tens of
     milliseconds. Several ranks run as many as they agree on, by what a step took, `step_ns`."""
@@ -276,9 +302,13 @@ def perform(
     """
     stepper = None
     host_loop_ns = measure_host_loop() if task["probe"] else None
-    started = time.perf_counter()
-    before = allocated_before(device)
+    before: MemoryOf = {}
     try:
+        has_probes = task["probe"] and task["warmup_steps"] > 0
+        compares = task["compare"] and compares_with_plain(task["run"], task["warmup_steps"], place)
+        plain = plain_loss(task["run"], device) if compares else None
+        before = allocated_before(device)  # the plain model's workspace, too
+        started = time.perf_counter()
         stepper = Stepper(task["run"], device, place)
         stepper.synchronize()
         built = time.perf_counter()
@@ -289,10 +319,13 @@ def perform(
             if place.num_ranks > 1:
                 probed["figures"] += probes.link_rates(device, task["run"]["parallel"])
         with annotation.no_ranges():
-            has_probes = task["probe"] and task["warmup_steps"] > 0
             if has_probes and compares_with_fp32(task["run"]):
                 probed["figures"] += probes.numerics(stepper)
-            for _ in range(task["warmup_steps"] - 1):
+            steps = task["warmup_steps"] - 1
+            if plain is not None:
+                probed["figures"] += probes.losses(probes.trained_loss(stepper, TRAINED_STEPS), plain)
+                steps -= TRAINED_STEPS + 1
+            for _ in range(steps):
                 stepper.step()
             if has_probes:
                 for name, rows in probes.probe_memory(stepper).items():
@@ -382,7 +415,8 @@ def serve(
 ) -> None:
     """Answer tasks until one is None or the connection closes: each is a dict with `log` (file that receives this
     process's output) and either `calibrate` or `run`, `warmup_steps`, `steps`, `probe` (memory, numerics
-    and the host's speed, too?) and `busy_s`. When `released` is sent, the run has left nothing behind."""
+    and the host's speed, too?), `compare` (and its loss after training?) and `busy_s`. When `released` is sent, the
+    run has left nothing behind."""
     answer(connection, {"event": "hello", "pid": os.getpid(), "facts": facts(device)})
     while True:
         try:

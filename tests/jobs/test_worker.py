@@ -162,7 +162,7 @@ class FakeConnection:
 
 
 def task(**changes):
-    return {"run": FIELDS | changes, "warmup_steps": 2, "steps": 3, "probe": True, "busy_s": 0.0}
+    return {"run": FIELDS | changes, "warmup_steps": 2, "steps": 3, "probe": True, "compare": False, "busy_s": 0.0}
 
 
 def test_measured_steps_are_annotated_and_warm_up_steps_are_not(opened):
@@ -407,6 +407,73 @@ def test_numerics_compare_with_float32_and_leave_the_precision_of_the_run():
     assert figures["loss"] != figures["loss_fp32"] == pytest.approx(figures["loss"], rel=0.05)
     one.forward()
     assert one.output.dtype == torch.bfloat16
+
+
+PROBED = {"compare": True, "warmup_steps": 5, "steps": 1}
+FASTER = [
+    {"precision": "bf16"},
+    {"attention": "sdpa"},
+    {"optimizer": "fused"},
+    {"compile": "default"},
+    {"precision": "bf16", "attention": "sdpa", "optimizer": "fused"},
+]
+
+
+@pytest.mark.parametrize("changes", FASTER, ids=str)
+def test_the_loss_after_training_is_held_against_that_of_the_plain_model(changes, monkeypatch):
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model, **options: compiler(model, backend="eager"))
+    connection = FakeConnection()
+    perform(task() | PROBED | {"run": FIELDS | changes}, CPU, connection)
+    figures = {row["figure"]: row["value"] for row in connection.sent[-1]["figures"]}
+    plain, wrong = (probes.trained_loss(make(), steps) for steps in (service.TRAINED_STEPS, 0))
+    assert figures["loss_trained_plain"] == plain != wrong
+    assert figures["loss_trained"] == pytest.approx(plain, rel=0.01 if "precision" in changes else 1e-5)
+    assert abs(figures["loss_trained"] - plain) < 0.1 * abs(wrong - plain), "training changed it by more"
+
+
+def test_an_optimizer_that_does_something_else_shows_in_the_loss(monkeypatch):
+    monkeypatch.setattr(torch.optim.AdamW, "step", lambda self: None)
+    connection = FakeConnection()
+    perform(task() | PROBED | {"run": FIELDS | {"optimizer": "fused"}}, CPU, connection)
+    figures = {row["figure"]: row["value"] for row in connection.sent[-1]["figures"]}
+    assert figures["loss_trained"] > figures["loss_trained_plain"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "warmup_steps", "ranks", "compared"),
+    [
+        ({"compile": "cudagraphs"}, 5, 1, True),
+        ({}, 5, 1, False),  # it is plain itself
+        ({"precision": "bf16"}, 4, 1, False),  # the steps are part of warm-up
+        ({"precision": "bf16"}, 5, 2, False),
+        ({"precision": "bf16", "mode": "forward"}, 5, 1, False),
+    ],
+)
+def test_losses_after_training_are_probed_of_one_rank_that_trains(changes, warmup_steps, ranks, compared):
+    assert service.compares_with_plain(FIELDS | changes, warmup_steps, service.Place(0, ranks)) == compared
+
+
+def test_without_room_for_the_plain_model_a_run_has_no_such_loss(monkeypatch):
+    def fail(*arguments):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    steps = []
+    step = Stepper.step
+    monkeypatch.setattr(Stepper, "step", lambda self, *around: steps.append(1) or step(self, *around))
+    monkeypatch.setattr(probes, "trained_loss", fail)
+    connection = FakeConnection()
+    perform(task() | PROBED | {"run": FIELDS | {"optimizer": "fused"}}, CPU, connection)
+    message = connection.sent[-1]
+    assert message["event"] == "measured" and message["figures"] == [] and len(steps) == 5 + 1
+
+
+def test_losses_after_training_are_steps_of_warm_up(monkeypatch):
+    steps = []
+    step = Stepper.step
+    monkeypatch.setattr(Stepper, "step", lambda self, *around: steps.append(self.run) or step(self, *around))
+    perform(task() | PROBED | {"run": FIELDS | {"optimizer": "fused"}}, CPU, FakeConnection())
+    assert [run["optimizer"] for run in steps] == ["own"] * (service.TRAINED_STEPS + 1) + ["fused"] * (5 + 1)
 
 
 def test_bytes_kept_by_a_range_are_those_allocated_when_it_ends(monkeypatch):
