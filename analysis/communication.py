@@ -12,6 +12,7 @@ of the others. Where numbers or times contradict that, nothing is said of waitin
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -53,8 +54,8 @@ def collective_of(kernel_name: str) -> str:
 
 
 MESSAGES = "message_"
-"""Begins the figures of a recording that say how many bytes the messages of a collective have in the profiled steps of
-a rank; its name follows."""
+"""Begins the figures of an older recording that say how many bytes the messages of a collective have in the profiled
+steps of a rank; its name follows. Others have the message of each kernel."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +75,10 @@ class Meetings:
     apart_ns: int | None = None
 
 
-def find_meetings(kernels: pd.DataFrame, world: int = 0) -> Meetings:
+def find_meetings(kernels: pd.DataFrame, world: int = 0, num_nodes: int = 1) -> Meetings:
     """Match communication kernels of all ranks: rank, collective, stream, start_ns, end_ns, communicator (any order).
     Where the communicator of all of them is known, each has its own order. world: the number of all ranks, where some
-    may be on other machines; 0: not known."""
+    may be on other machines; 0: not known. num_nodes: the number of machines whose ranks are here."""
     ranks = kernels["rank"].nunique()
     apart = None
     number, last = np.full(len(kernels), -1), kernels["start_ns"].to_numpy().copy()
@@ -87,6 +88,8 @@ def find_meetings(kernels: pd.DataFrame, world: int = 0) -> Meetings:
 
     if ranks < world:
         return refuse(f"{ranks} of {world} ranks are here, and the clocks of the others' machines are not known")
+    if num_nodes > 1:
+        return refuse(f"the ranks are on {num_nodes} machines, each with a clock of its own")
     if ranks < 2:
         return refuse("the communication kernels of one rank only are here")
     rows = kernels.reset_index(drop=True)
@@ -124,10 +127,12 @@ def find_meetings(kernels: pd.DataFrame, world: int = 0) -> Meetings:
 @dataclass(kw_only=True)
 class Communication:
     """of_gpus: a row for each GPU with communication kernels (columns GPU_COLUMNS). collectives: a row for each GPU and
-    collective (COLLECTIVE_COLUMNS). why_not, apart_ns, num_ranks: as of Meetings."""
+    collective (COLLECTIVE_COLUMNS). messages: a row for each GPU, collective and size of a message, of kernels whose
+    message is known (MESSAGE_COLUMNS). why_not, apart_ns, num_ranks: as of Meetings."""
 
     of_gpus: pd.DataFrame
     collectives: pd.DataFrame
+    messages: pd.DataFrame
     num_ranks: int = 0
     why_not: str = ""
     apart_ns: int | None = None
@@ -135,7 +140,7 @@ class Communication:
 
     def of_gpu(self, gpu: int) -> "Communication":
         """The rows of one GPU; the rest is of all of them."""
-        tables = {"of_gpus": self.of_gpus, "collectives": self.collectives, "rows": self.rows}
+        tables = {name: getattr(self, name) for name in ("of_gpus", "collectives", "messages", "rows")}
         return replace(self, **{name: rows[rows["gpu"] == gpu].reset_index(drop=True) for name, rows in tables.items()})
 
 
@@ -168,6 +173,13 @@ COLLECTIVE_COLUMNS = {
     "bytes": "sum of their messages, as NCCL's ranges say; null where they do not",
     "bus_bytes_per_s": "bytes that travel over the GPU's link in transfer_ns, per second; null where not known",
 }
+MESSAGE_COLUMNS = {
+    name: meaning for name, meaning in COLLECTIVE_COLUMNS.items() if name not in ("bytes", "bus_bytes_per_s")
+} | {
+    "message_bytes": "bytes of the message of each of them, as NCCL's ranges say",
+    "bus_bytes_per_s": COLLECTIVE_COLUMNS["bus_bytes_per_s"],
+}
+"""Of a kernel whose message is not known there is no row."""
 LEAST_ALONE = 3
 """Kernels of a kind that must have run alone, to say what they take so."""
 MOST_BESIDE = 0.02
@@ -177,8 +189,8 @@ MOST_UNEVEN = 0.1
 they differ by more, and what one takes alone is not known."""
 
 
-def measure(kernels: pd.DataFrame, world: int = 0) -> Communication:
-    """What communication costs each GPU. world: as of `find_meetings`. kernels: of all GPUs, by start; columns
+def measure(kernels: pd.DataFrame, world: int = 0, num_nodes: int = 1) -> Communication:
+    """What communication costs each GPU. world, num_nodes: as of `find_meetings`. kernels: of all GPUs, by start, with
 
     gpu, rank (int), stream, start_ns, end_ns, launch_ns (start of the call that launched it; below 0: not known),
     collective ("" for a compute kernel), bytes and communicator (of the message; below 0: not known), is_matmul (bool),
@@ -186,28 +198,28 @@ def measure(kernels: pd.DataFrame, world: int = 0) -> Communication:
     """
     is_exchange = (kernels["collective"] != "").to_numpy()
     exchange = kernels[is_exchange].reset_index(drop=True)
-    meetings = find_meetings(exchange, world)
+    meetings = find_meetings(exchange, world, num_nodes)
     known = meetings.number >= 0
     start, end = exchange["start_ns"].to_numpy(), exchange["end_ns"].to_numpy()
     waiting = np.clip(meetings.last_ns - start, 0, end - start)
     exchange["waiting_ns"], exchange["meeting"], exchange["known"] = waiting, meetings.number, known
     exchange["num_ranks"] = exchange.groupby("meeting")["rank"].transform("nunique")
-    rows, tables = [], []
+    rows: list[dict] = []
     for gpu, mine in exchange.groupby("gpu", sort=True):
         own = kernels[(kernels["gpu"] == gpu).to_numpy()]
         compute = own[(own["collective"] == "").to_numpy()]
         computing = Union(compute["start_ns"].to_numpy(), compute["end_ns"].to_numpy())
-        exchange.loc[mine.index, "hidden_ns"] = hidden = computing.covered_ns(start[mine.index], end[mine.index])
-        tables.append(_by_collective(mine.assign(hidden_ns=hidden)))
+        exchange.loc[mine.index, "hidden_ns"] = computing.covered_ns(start[mine.index], end[mine.index])
         rows.append(_row(mine, own, computing, all_known=bool(known.all())) | {"gpu": int(gpu)})
     of_gpus = pd.DataFrame(rows, columns=list(GPU_COLUMNS))
     if len(of_gpus) and known.all():
         _add_causes(of_gpus, exchange, kernels)
     integers = {name: "Int64" for name in GPU_COLUMNS}
-    collectives = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLLECTIVE_COLUMNS))
+    known_messages = exchange[exchange["bytes"] >= 0].assign(message_bytes=exchange["bytes"])
     return Communication(
         of_gpus=of_gpus.astype(integers),
-        collectives=collectives,
+        collectives=_sums(exchange, ["gpu", "collective"], COLLECTIVE_COLUMNS),
+        messages=_sums(known_messages, ["gpu", "collective", "message_bytes"], MESSAGE_COLUMNS),
         num_ranks=meetings.num_ranks,
         why_not=meetings.why_not,
         apart_ns=meetings.apart_ns,
@@ -258,26 +270,28 @@ def _slowed(own: pd.DataFrame, exchanging: Union) -> dict[str, int]:
     }
 
 
-def _by_collective(mine: pd.DataFrame) -> pd.DataFrame:
+def _sums(exchange: pd.DataFrame, by: list[str], columns: Mapping[str, str]) -> pd.DataFrame:
+    """The kernels of communication, summed `by` these columns; those of a GPU by their time, longest first."""
     rows = []
-    for name, group in mine.groupby("collective", sort=True):
+    for key, group in exchange.groupby(by, sort=True):
         total = int((group["end_ns"] - group["start_ns"]).sum())
-        row: dict = {"gpu": int(group["gpu"].iloc[0]), "collective": name, "calls": len(group), "kernel_ns": total}
+        row: dict = dict(zip(by, key)) | {"calls": len(group), "kernel_ns": total}
         row["hidden_ns"] = int(group["hidden_ns"].sum())
         size = int(group["bytes"].sum()) if (group["bytes"] >= 0).all() else None
         row["bytes"] = size
         meeting = group["num_ranks"]
-        factor = bus_factor(str(name), int(meeting.iloc[0])) if meeting.nunique() == 1 else None
+        factor = bus_factor(row["collective"], int(meeting.iloc[0])) if meeting.nunique() == 1 else None
         if group["known"].all():
             waiting = int(group["waiting_ns"].sum())
             row |= {"waiting_ns": waiting, "transfer_ns": total - waiting}
             if size is not None and factor is not None and total > waiting:
                 row["bus_bytes_per_s"] = size * factor / (total - waiting) * 1e9
         rows.append(row)
-    frame = pd.DataFrame(rows, columns=list(COLLECTIVE_COLUMNS))
-    integers = ("gpu", "calls", "kernel_ns", "waiting_ns", "transfer_ns", "hidden_ns", "bytes")
-    frame = frame.astype({name: "Int64" for name in integers} | {"bus_bytes_per_s": "Float64"})
-    return frame.sort_values("kernel_ns", ascending=False, kind="stable", ignore_index=True)
+    frame = pd.DataFrame(rows, columns=list(columns))
+    integers = {name: "Int64" for name in columns if name not in ("collective", "bus_bytes_per_s")}
+    frame = frame.astype(integers | {"bus_bytes_per_s": "Float64"})
+    longest_first = {"by": ["gpu", "kernel_ns"], "ascending": [True, False]}
+    return frame.sort_values(**longest_first, kind="stable", ignore_index=True)
 
 
 def _add_causes(of_gpus: pd.DataFrame, exchange: pd.DataFrame, kernels: pd.DataFrame) -> None:

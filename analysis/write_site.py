@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
@@ -337,10 +337,11 @@ def write_runs(
 
 @_no_collection()
 def write_runs_of_study(study: str, studied: store.Recording, docs: Path) -> None:
-    """Write the pages of the runs of a study, with strips of the timeline: whole ones would be too many bytes."""
+    """Write the pages of the runs of a study, with strips of the timeline. Whole ones would be too many bytes: they are
+    of one run of several GPUs for each way to share the work."""
     site = _site_of(studied, docs)
     checks = ask(reconciliation, studied, studies={}).tables["checks"].rows
-    strips = write_timelines(studied, site, with_files=False)
+    strips = write_timelines(studied, site, in_full=_smallest_of_several_gpus(studied))
     write_run_pages(site, _folder_of(study, ""), studied, checks, {}, traces=strips)
 
 
@@ -525,7 +526,7 @@ def write_comparison(
             rec = _of_runs(side.recording, here)
             checks = ask(reconciliation, rec, studies={}).tables["checks"].rows
             of_side = replace(site, notes=(notes[letter],))
-            strips = write_timelines(rec, of_side, with_files=False)  # those of every run would be too many bytes
+            strips = write_timelines(rec, of_side, in_full=())  # those of every run would be too many bytes
             named = f"{letter}, {side.label}"
             write_run_pages(
                 of_side, folder.rstrip("/"), rec, checks, counterparts, side=named, traces=strips, gains=gains
@@ -575,10 +576,21 @@ def said_of_run(answer: Answer) -> dict[str, list[str]]:
     }
 
 
-def write_timelines(rec: store.Recording, site: Site, *, with_files: bool = True) -> dict[str, dict[str, Any]]:
-    """Write one step of every run that has kernels for speedscope and for Perfetto, and give what the run's page says
-    of them, with a strip of one block, or of several ranks strips of the step. Without files that is the strips alone,
-    of the runs that have some."""
+def _smallest_of_several_gpus(rec: store.Recording) -> list[str]:
+    """Of each way to share the work among GPUs the run with the fewest kernels."""
+    if "gpus" not in rec.runs:
+        return []
+    ways = rec.runs[rec.runs["gpus"].fillna(1) > 1].astype({"run_id": str, "parallel": str})
+    num_kernels = ways["run_id"].map(rec.kernels["run_id"].astype(str).value_counts()).dropna()
+    return ways.loc[num_kernels.groupby(ways["parallel"]).idxmin(), "run_id"].tolist()
+
+
+def write_timelines(
+    rec: store.Recording, site: Site, *, in_full: Collection[str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Write one step of every run that has kernels for speedscope and for Perfetto, or of those in `in_full` alone, and
+    give what the run's page says of them, with a strip of one block, or of several ranks strips of the step. Of other
+    runs that is the strips alone, of those that have some."""
     frames = (rec.ranges, rec.kernels, rec.memops)
     by_run = [dict(iter(frame.groupby("run_id", observed=True, sort=False))) for frame in frames]
     written = {}
@@ -587,21 +599,35 @@ def write_timelines(rec: store.Recording, site: Site, *, with_files: bool = True
         step = timeline.median_step(ranges)
         if step is None:
             continue
+        num_ranks = kernels["rank"].nunique()
+        ranges, kernels, memops = _by_one_clock(ranges, kernels, memops)
         launched, moved = (of[of["step"] == step] for of in (kernels, memops))
         said: dict[str, Any] = {"step": step + 1, "strip": None}
+        said["is_of_one_machine"] = kernels["rank"].nunique() < num_ranks
         said["lanes"] = strip.of_ranks(launched, moved, dict(site.families))
         if said["lanes"] is None:
             said["strip"] = strip.of_block(launched, moved, dict(site.families))
-        if with_files:
+        if has_files := in_full is None or str(run_id) in in_full:
             trace = timeline.of_step(run_id, step, ranges, kernels, memops)
             files = {}
             for viewer, document in (("speedscope", timeline.speedscope(trace)), ("perfetto", timeline.chrome(trace))):
                 path = f"report/timelines/{file_name(run_id)}.{viewer}.json.gz"
                 files[viewer] = {"path": path, "bytes": site.put(path, timeline.packed(document))}
             said |= {"shift": trace.shift, "files": files}
-        if with_files or said["strip"] or said["lanes"]:
+        if has_files or said["strip"] or said["lanes"]:
             written[run_id] = said
     return written
+
+
+def _by_one_clock(
+    ranges: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """The tables of a run without the ranks that are on other machines than the first."""
+    if "node" not in kernels or (kernels["node"] == kernels["node"].iloc[0]).all():
+        return ranges, kernels, memops
+    ranks = kernels.loc[kernels["node"] == kernels["node"].min(), "rank"].unique()
+    ranges, kernels, memops = (frame[frame["rank"].isin(ranks)] for frame in (ranges, kernels, memops))
+    return ranges, kernels, memops
 
 
 def write_questions(

@@ -1,12 +1,14 @@
 """The commands of the GPU side: job does everything; plan, doctor, run, status and render are its parts."""
 
 import errno
+import json
 import os
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,10 +23,12 @@ from jobs.contract.words import counted
 from jobs.executor.events import EventSink, JsonEvents, Meter, Terminal, clock
 from jobs.executor.failures import CollectorError
 from jobs.executor.gpus import visible_gpus
+from jobs.executor.nodes import Node, this_node
 from jobs.executor.preflight import RESULTS_OF_IMAGE, check_writable, checks
 from jobs.executor.result_store import Locked, NoResults, Results
 from jobs.executor.sweep_runner import MixedVersions, Stopped, SweepRunner
 from jobs.executor.sweep_state import SIGNAL_S
+from jobs.executor.together import Others, own_facts, work_for_first
 from jobs.follow_up import StepFailed, build_site, ingest, own_recordings, shipped_recordings
 from jobs.memory import (
     QUICK_S,
@@ -74,15 +78,21 @@ def fail(message: str, code: int) -> typer.Exit:
     return typer.Exit(code)
 
 
-def chosen(sweep_file: Path, only: str, shard_text: str) -> tuple[Sweep, list[Run], Shard, list[Run] | None]:
-    """The sweep, its runs after --only and --shard, the shard, and those of all shards if there are several. Ends the
+def chosen(
+    sweep_file: Path, only: str, shard_text: str, num_gpus: int = 0
+) -> tuple[Sweep, list[Run], Shard, list[Run] | None]:
+    """The sweep, its runs after --only and --shard, the shard, and those of all shards if there are several. Machines
+    that measure together, as of `node_of_runs` with `num_gpus`, have no shards unless they are told some. Ends the
     program on a configuration error."""
     try:
         sweep = load_sweep(sweep_file)
-        shard, engine = (parse_shard(shard_text), "") if shard_text else detect_shard()
+        selected = select(sweep.runs, only)
+        if shard_text:
+            shard, engine = parse_shard(shard_text), ""
+        else:
+            shard, engine = (Shard(1, 1), "") if node_of_runs(selected, num_gpus) else detect_shard()
         if engine:
             err.print(f"shard {shard.index} of {shard.count}, assigned by {engine}")
-        selected = select(sweep.runs, only)
         return sweep, runs_of_shard(selected, shard, sweep.protocol), shard, selected if shard.count > 1 else None
     except SweepError as error:
         for line in str(error).splitlines():
@@ -167,11 +177,60 @@ def run(
     with other versions (GPU, driver, CUDA, torch, nsys, commit) than this machine has, 69 this machine cannot measure,
     74 results cannot be written, 75 another job holds the folder, 129 hung up, 130 interrupted, 143 terminated.
     """
-    planned, runs, part, of_all_shards = chosen(sweep, only, shard)
+    used = gpus_to_use(device, gpus)
+    planned, runs, part, of_all_shards = chosen(sweep, only, shard, len(used))
+    node = node_of_runs(runs, len(used))
+    if node and node.number:
+        measure_for_first(node, planned, runs, device, used)
+        return
     folder = Results(results, planned.name, part.folder)
-    with telling(log_format, price_per_hour, len(gpus_to_use(device, gpus))) as emit:
-        if not measure(folder, planned, runs, of_all_shards, device, gpus, retry, allow_mix, emit):
+    with telling(log_format, price_per_hour, len(used)) as emit:
+        if not measure(folder, planned, runs, of_all_shards, device, gpus, retry, allow_mix, emit, node):
             raise typer.Exit(SOME_RUNS_FAILED)
+
+
+def node_of_runs(runs: list[Run], num_gpus: int) -> Node | None:
+    """This machine, where it and others measure some of the runs together: those of more GPUs than it has."""
+    return this_node() if num_gpus and any(run.gpus > num_gpus for run in runs) else None
+
+
+def digest_of(sweep: Sweep, runs: list[Run]) -> str:
+    """The same on machines that are to measure the same."""
+    return sha256(json.dumps([sweep.model_dump(mode="json"), [run.run_id for run in runs]]).encode()).hexdigest()
+
+
+def measure_for_first(node: Node, sweep: Sweep, runs: list[Run], device: str, gpus: list[int]) -> None:
+    """Have the GPUs of this machine measured with by the first; ends the program where that fails."""
+    check_divisible(node, runs, len(gpus))
+    err.print(f"machine {node.number + 1} of {node.size}: the first one measures, with the GPUs of this one, too")
+
+    def terminate(number: int, frame) -> None:
+        raise typer.Exit(128 + number)
+
+    when_terminated(terminate)
+    try:
+        work_for_first(node, digest_of(sweep, runs), device, gpus, with_nsys=sweep.profiled_steps > 0)
+    except CollectorError as error:
+        raise fail(str(error), CANNOT_MEASURE) from None
+
+
+def check_divisible(node: Node, runs: list[Run], num_gpus: int) -> None:
+    """Ends the program where a run cannot be divided among the machines."""
+    for run in runs:
+        if run.gpus > num_gpus and (run.gpus % node.size or run.gpus > num_gpus * node.size):
+            raise fail(
+                f"{run.run_id}: {run.gpus} GPUs are not as many on each of {node.size} machines, or more than the "
+                f"{num_gpus} that each would use",
+                CANNOT_MEASURE,
+            )
+
+
+def others_of(node: Node, sweep: Sweep, runs: list[Run], num_gpus: int) -> Others:
+    """The other machines, all of which have come. Ends the program as `check_divisible`. Raises CollectorError."""
+    check_divisible(node, runs, num_gpus)
+    others = Others(node)
+    others.wait(digest_of(sweep, runs), own_facts(with_nsys=sweep.profiled_steps > 0))
+    return others
 
 
 @contextmanager
@@ -207,17 +266,24 @@ def measure(
     retry: bool,
     allow_mix: bool,
     emit: EventSink,
+    node: Node | None = None,
 ) -> bool:
     """Measure what is not finished, and return whether every run is ok or out of memory. Ends the program where it
-    cannot go on."""
+    cannot go on. node: this machine, where it is the first of several that measure together."""
     used = gpus_to_use(device, gpus)
     if not used:
         raise fail("no NVIDIA GPU is visible; `doctor` says what is missing", CANNOT_MEASURE)
     if gpus > len(used):
         raise fail(f"--gpus {gpus}: {len(used)} visible; give fewer, or 0 for all of them", USAGE)
-    if device == "cuda" and (most := max((run.gpus for run in runs), default=1)) > len(used):
-        fix = "take a machine with as many, or leave them out with --only gpus=1"
+    if node is None and device == "cuda" and (most := max((run.gpus for run in runs), default=1)) > len(used):
+        fix = "take a machine with as many, start `run` on several, or leave them out with --only gpus=1"
         raise fail(f"some runs need {most} GPUs, and {len(used)} would be used: {fix}", CANNOT_MEASURE)
+    others = None
+    if node:
+        try:
+            others = others_of(node, sweep, runs, len(used))
+        except CollectorError as error:
+            raise fail(str(error), CANNOT_MEASURE) from None
     runner = SweepRunner(
         folder,
         sweep.protocol,
@@ -227,9 +293,11 @@ def measure(
         retry=retry,
         allow_mix=allow_mix,
         calibrate=sweep.calibrate,
+        others=others,
     )
     received: list[int] = []
     first_at = 0.0
+    wrong = "the first machine ended before the sweep did"
 
     def terminate(number: int, frame) -> None:
         nonlocal first_at
@@ -246,6 +314,7 @@ def measure(
         with folder.lock():
             folder.save_sweep(sweep, runs, of_all_shards)
             statuses = runner.run(runs)
+        wrong = ""
     except Locked as error:
         raise fail(f"{error}; wait for it, or choose another --results", LOCKED) from None
     except Stopped:
@@ -253,6 +322,9 @@ def measure(
     except MixedVersions as error:
         raise fail(str(error), USAGE) from None
     except CollectorError as error:
+        if received:  # engines tell all machines to end, and another one was faster
+            raise typer.Exit(128 + received[0]) from None
+        wrong = str(error)
         raise fail(f"{error}; what was measured so far is kept", CANNOT_MEASURE) from None
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -262,6 +334,8 @@ def measure(
         kept = f"what was measured so far is kept. To resume, {advice} and run again"
         raise fail(f"{message}; {kept}", CANNOT_WRITE) from None
     finally:
+        if others:
+            others.end(wrong)
         emit.close()
     if received:
         raise typer.Exit(128 + received[0])

@@ -161,7 +161,9 @@ def part_of_ranks(noted: dict) -> str:
     """Which of all ranks were measured here, where the others are on other machines."""
     first, size = noted["rank"], noted["ranks"]
     here = f"rank {first}" if size == 1 else f"ranks {first} to {first + size - 1}"
-    return f"{here} of {noted['world']} measured: the other machines have recordings of their own"
+    return (
+        f"{here} of {noted['world']} measured: the other machines have recordings of their own, and `merge` joins them"
+    )
 
 
 def may_replace(folder: Path) -> bool:

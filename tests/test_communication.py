@@ -124,6 +124,9 @@ def test_bytes_and_transfer_give_the_rate_of_a_link():
     frame = kernels((0, "AllReduce", 0, 10), (1, "AllReduce", 8, 10), bytes=4_000_000)
     rate = measure(frame).collectives.set_index("gpu")["bus_bytes_per_s"]
     assert rate.tolist() == [4e6 * 1 / 2e-3] * 2
+    sizes = measure(frame).messages
+    assert sizes[["gpu", "calls", "message_bytes"]].values.tolist() == [[gpu, 1, 4_000_000] for gpu in (0, 1)]
+    assert sizes["bus_bytes_per_s"].tolist() == rate.tolist()
     assert [bus_factor(name, 4) for name in ("AllReduce", "AllGather", "Broadcast", "SendRecv")] == [1.5, 3, None, None]
 
 

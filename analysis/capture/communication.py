@@ -29,7 +29,7 @@ def measure(
     grid = [kernels[name] for name in _GRID if name in kernels]
     kinds = pd.concat([pd.Series(code), *grid, attribution.kernels["phase"].cat.codes], axis=1, ignore_index=True)
     place = attribution.kernels
-    messages = _messages_of(capture, attribution)
+    messages = messages_of(capture, attribution)
     rows = pd.DataFrame(
         {
             "gpu": gpu,
@@ -48,36 +48,13 @@ def measure(
     return communication.measure(rows, _world(capture))
 
 
-def message_figures(capture: Capture, attribution: Attribution) -> pd.DataFrame:
-    """Bytes of the messages in steps as rows of figures: process, figure, unit, value (a sum). None of a collective of
-    which NCCL's ranges do not say the message of each kernel."""
-    names = capture.kernels["kernel_name"].cat
-    collectives = [
-        communication.collective_of(str(name))
-        if kernel_families.family(str(name)) == kernel_families.COMMUNICATION
-        else communication.OTHER
-        for name in names.categories
-    ]
-    place = attribution.kernels
-    rows = pd.DataFrame(
-        {
-            "process": capture.kernels["process"].to_numpy(),
-            "collective": np.array(collectives, object)[names.codes.to_numpy()],
-            "bytes": _messages_of(capture, attribution)["bytes"].to_numpy(),
-        }
-    )[(place["step"] >= 0).to_numpy()]
-    by = rows[rows["collective"] != communication.OTHER].groupby(["process", "collective"])["bytes"]
-    sums = by.sum()[by.min() >= 0].astype("float64").rename("value").reset_index()
-    return sums.assign(figure=communication.MESSAGES + sums["collective"], unit="bytes").drop(columns="collective")
-
-
 def _world(capture: Capture) -> int:
     """The number of all ranks, on all machines, as they say themselves; 0 where they do not."""
     said = pd.Series(capture.ranges["name"].cat.categories.astype(str)).str.extract(SAID_RANK)["world"]
     return int(said.astype("Int64").max()) if said.notna().any() else 0
 
 
-def _messages_of(capture: Capture, attribution: Attribution) -> pd.DataFrame:
+def messages_of(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     """Bytes and communicator of the message of each kernel: those of NCCL's range around its launch; -1 where there is
     none that says them."""
     ranges, range_id = attribution.ranges, attribution.kernels["range_id"].to_numpy()

@@ -94,6 +94,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "communication": communication.GPU_COLUMNS,
     "collectives": communication.COLLECTIVE_COLUMNS,
+    "messages": communication.MESSAGE_COLUMNS,
     "findings": findings.COLUMNS,
     "advice": advice.COLUMNS,
     "problems": {"what": "what is wrong with the capture", "consequence": "what was made of it"},
@@ -166,12 +167,13 @@ def summarise(
     else:  # who waits for whom shows in the kernels of the other GPUs
         every, places = select(*of_all_gpus, replace(selection, gpu=None))
         exchanged = measure(every, places, gpus_of(every, every.kernels), taxonomy).of_gpu(selection.gpu)
-    sections |= {"communication": exchanged.of_gpus, "collectives": exchanged.collectives}
+    sections |= {"communication": exchanged.of_gpus}
+    sections |= {"collectives": exchanged.collectives, "messages": exchanged.messages}
     sections["families"] = _families(sections["kernels"])
     sections["findings"] = findings.find(capture, attribution, sections["gpus"], taxonomy)
     if selection.range is not None:
         sections["gpus"]["idle_share"] = None
-        sections |= {name: sections[name].head(0) for name in ("communication", "collectives")}
+        sections |= {name: sections[name].head(0) for name in ("communication", "collectives", "messages")}
         of_idle = sections["findings"]["kind"].isin(findings.OF_IDLE_TIME)
         sections["findings"] = sections["findings"][~of_idle].reset_index(drop=True)
     sections["problems"] = _problems(capture, attribution)

@@ -10,39 +10,43 @@ from analysis.reference import kernel_families
 from jobs.contract.messages import LINK_MESSAGE, LINK_RATE
 
 PARTS = ("kernel_ns", "waiting_ns", "transfer_ns", "hidden_ns", "exposed_ns", "exposed_waiting_ns")
+FRAMES = ("of_gpus", "collectives", "messages")
 _KIND = ["kernel_name", "grid_x", "grid_y", "grid_z", "phase"]
 
 
 @remember
-def communication_of(kernels: pd.DataFrame) -> pd.DataFrame:
+def communication_of(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """A row for each run with communication kernels in its steps: run_id; PARTS, of one step, mean over steps and GPUs
     (NaN where waiting is not known); slowed, matmuls beside communication over the same kernels alone (NaN without
-    both); unknown, why waiting is not known; exchanged_apart_ns, how well the ranks' clocks agree; num_steps; and two
-    frames of sums over these steps: of_gpus (`communication.GPU_COLUMNS`) and collectives, by GPU and collective (rank
-    and `communication.COLLECTIVE_COLUMNS`).
+    both); unknown, why waiting is not known; exchanged_apart_ns, how well the ranks' clocks agree; num_steps; and three
+    frames of sums over these steps: of_gpus (`communication.GPU_COLUMNS`), collectives (rank and
+    `communication.COLLECTIVE_COLUMNS`) and messages (`communication.MESSAGE_COLUMNS`).
     """
     rows = []
+    worlds = runs.astype({"run_id": str}).set_index("run_id")["gpus"].fillna(0) if "gpus" in runs else pd.Series()
     for run_id, mine in in_steps(kernels).groupby("run_id", observed=True, sort=False):
         of_family = mine["family"].astype(str).to_numpy()
         if not (of_family == kernel_families.COMMUNICATION).any():
             continue
-        measured = communication.measure(as_operations(mine, of_family))
+        num_nodes = mine["node"].nunique() if "node" in mine else 1
+        world = int(worlds.get(str(run_id), 0))
+        measured = communication.measure(as_operations(mine, of_family), world, num_nodes)
         gpus, num_steps = measured.of_gpus, mine["step"].nunique()
         parts = gpus[list(PARTS)].astype("float64").mean() / num_steps
         alone, beside = gpus["alone_ns"].sum(), gpus["beside_ns"].sum()
         about = {"slowed": float(beside / alone) if alone else np.nan, "unknown": measured.why_not}
         collectives = measured.collectives.merge(gpus[["gpu", "rank"]], on="gpu")
         about |= {"exchanged_apart_ns": measured.apart_ns, "num_steps": num_steps}
-        about |= {"of_gpus": gpus, "collectives": collectives}
+        about |= {"of_gpus": gpus, "collectives": collectives, "messages": measured.messages}
         rows.append({"run_id": str(run_id), **parts, **about})
-    columns = ["run_id", *PARTS, "slowed", "unknown", "exchanged_apart_ns", "num_steps", "of_gpus", "collectives"]
+    columns = ["run_id", *PARTS, "slowed", "unknown", "exchanged_apart_ns", "num_steps", *FRAMES]
     return pd.DataFrame(rows, columns=columns)
 
 
-def by_gpu(kernels: pd.DataFrame) -> pd.DataFrame:
+def by_gpu(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """What communication costs each GPU in a step, mean over steps: run_id, unknown (why waiting is not known) and the
     columns of `communication.GPU_COLUMNS`, of which rank is that of the recording."""
-    measured = communication_of(kernels)
+    measured = communication_of(kernels, runs)
     names = [name for name in communication.GPU_COLUMNS if name not in ("gpu", "rank")]
     tables = [
         of[["gpu", "rank"]]
@@ -54,15 +58,17 @@ def by_gpu(kernels: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(tables or [pd.DataFrame(columns=["run_id", "unknown", *communication.GPU_COLUMNS])])
 
 
-def by_collective(kernels: pd.DataFrame, figures: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
-    """What each collective of the runs of `cases` (run_id, gpus) does in a step, mean over steps and GPUs: run_id,
+def by_collective(
+    kernels: pd.DataFrame, figures: pd.DataFrame, runs: pd.DataFrame, cases: pd.DataFrame
+) -> pd.DataFrame:
+    """What each collective of the `cases` (run_id, gpus) of `runs` does in a step, mean over steps and GPUs: run_id,
     collective, calls, bytes (of its messages; NaN where they are not recorded), transfer_ns, bus_rate (bytes a second
     over the link of each GPU while it transfers)."""
     figures = figures.astype({"run_id": str, "figure": str})
     sent = figures[figures["figure"].str.startswith(communication.MESSAGES)]
     sent = sent.assign(collective=sent["figure"].str.removeprefix(communication.MESSAGES), bytes=sent["value"])
-    sent = sent[["run_id", "rank", "collective", "bytes"]]
-    measured = communication_of(kernels)
+    sent = sent[["run_id", "rank", "collective", "bytes"]].rename(columns={"bytes": "sent"})
+    measured = communication_of(kernels, runs)
     rows = [
         of.assign(run_id=run, num_steps=num_steps)
         for run, num_steps, of in measured[["run_id", "num_steps", "collectives"]].itertuples(index=False)
@@ -70,18 +76,41 @@ def by_collective(kernels: pd.DataFrame, figures: pd.DataFrame, cases: pd.DataFr
     table = pd.concat(
         rows or [pd.DataFrame(columns=["run_id", "rank", *communication.COLLECTIVE_COLUMNS, "num_steps"])]
     )
-    table = table.drop(columns="bytes").astype({"rank": "int64"}).merge(sent, "left", ["run_id", "rank", "collective"])
+    table = table.astype({"rank": "int64"}).merge(sent, "left", ["run_id", "rank", "collective"])
+    table["bytes"] = table["bytes"].astype("float64").fillna(table["sent"])
     parts = ["calls", "transfer_ns", "bytes"]
     table[parts] = table[parts].astype("float64").div(table["num_steps"], axis=0)
     means = table.groupby(["run_id", "collective"])[parts].agg(lambda values: values.mean(skipna=False))
-    means = means.reset_index().merge(cases[["run_id", "gpus"]], on="run_id")
-    factors = [communication.bus_factor(name, gpus) for name, gpus in zip(means["collective"], means["gpus"])]
-    means["bus_rate"] = means["bytes"] * np.asarray(factors, float) / means["transfer_ns"] * 1e9
-    return means.drop(columns="gpus")
+    return _with_rate(means.reset_index().merge(cases[["run_id", "gpus"]], on="run_id"))
+
+
+def by_message(kernels: pd.DataFrame, runs: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
+    """The same by size of the message, where that was recorded: run_id, collective, message_bytes (of one call), calls,
+    waiting_ns, transfer_ns, bytes (of all of them), bus_rate; longest first in each run."""
+    measured = communication_of(kernels, runs)
+    rows = [
+        of.assign(run_id=run, per_gpu=len(gpus) * num_steps)
+        for run, num_steps, gpus, of in measured[["run_id", "num_steps", "of_gpus", "messages"]].itertuples(index=False)
+    ]
+    table = pd.concat(rows or [pd.DataFrame(columns=["run_id", *communication.MESSAGE_COLUMNS, "per_gpu"])])
+    parts = ["calls", "kernel_ns", "waiting_ns", "transfer_ns"]
+    table[parts] = table[parts].astype("float64").div(table["per_gpu"].astype("float64"), axis=0)
+    sums = table.groupby(["run_id", "collective", "message_bytes"])[parts].agg(lambda values: values.sum(skipna=False))
+    sums = sums.reset_index().astype({"message_bytes": "float64"})
+    sums["bytes"] = sums["calls"] * sums["message_bytes"]
+    sums = sums.sort_values(["run_id", "kernel_ns"], ascending=[True, False], kind="stable").drop(columns="kernel_ns")
+    return _with_rate(sums.merge(cases[["run_id", "gpus"]], on="run_id"))
+
+
+def _with_rate(sums: pd.DataFrame) -> pd.DataFrame:
+    """Rows of collective, gpus, bytes and transfer_ns with bus_rate, and without gpus."""
+    factors = [communication.bus_factor(name, gpus) for name, gpus in zip(sums["collective"], sums["gpus"])]
+    rate = sums["bytes"] * np.asarray(factors, float) / sums["transfer_ns"] * 1e9
+    return sums.drop(columns="gpus").assign(bus_rate=rate)
 
 
 def as_operations(kernels: pd.DataFrame, family: np.ndarray) -> pd.DataFrame:
-    """The kernels of one run as `communication.measure` wants them. The recording has no message sizes."""
+    """The kernels of one run as `communication.measure` wants them."""
     names = kernels["kernel_name"].astype(str)
     exchanges = family == kernel_families.COMMUNICATION
     collectives = {name: communication.collective_of(name) for name in names[exchanges].unique()}
@@ -90,7 +119,7 @@ def as_operations(kernels: pd.DataFrame, family: np.ndarray) -> pd.DataFrame:
     frame = kernels[["rank", "stream", "start_ns", "end_ns", "launch_ns"]].assign(
         gpu=gpu,
         collective=np.where(exchanges, names.map(collectives).fillna(""), ""),
-        bytes=-1,
+        bytes=kernels.get("message_bytes", -1),
         communicator=-1,
         is_matmul=family == "gemm",
         kind=kinds,

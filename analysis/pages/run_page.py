@@ -57,7 +57,7 @@ def answers(
             "api": _per_step(api, ["phase", "name"], {"calls": "calls", "total_ns": "time_ns"}, num_steps),
             "memops": _memops(memops, num_steps),
             "memory": memory,
-            "communication": by_gpu(kernels),
+            "communication": by_gpu(kernels, runs),
             "checks": checks,
         }.items()
     }

@@ -2,10 +2,11 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pandas as pd
 from pydantic import BaseModel, ValidationError
@@ -19,7 +20,6 @@ from jobs.contract import ranges
 from jobs.contract.integrity import find_damage, load_json, restore
 from jobs.contract.layout import (
     CALIBRATION,
-    CAPTURE,
     LOG,
     MACHINE_FIELDS,
     NSYS_SUMS_FILE,
@@ -28,6 +28,8 @@ from jobs.contract.layout import (
     SWEEP,
     FinishedRecord,
     RecordError,
+    captures_in,
+    of_node,
     read_record,
     timings_file,
 )
@@ -219,35 +221,79 @@ def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict
     status: str = record.status
     detail = record.status_detail.model_dump(exclude_unset=True) if record.status_detail else {}
     schema, problems = "", []
-    tables["nsys_sums"] = _nsys_sums(folder / NSYS_SUMS_FILE, run_id)
+    tables["nsys_sums"] = _nsys_sums(folder, run_id)
     if status == "ok" and record.profiled_steps != 0:
-        try:
-            capture = read(folder / CAPTURE)
-            schema = capture.schema_version
-            status, problem = _judge(capture, attribution := attribute(capture), record.profiled_steps)
-            if status == "ok" and tables["steps"].empty:
-                status, problem = "failed", "timings.json holds no steps"
-        except ExportError as error:
-            status, problem = "failed", f"{CAPTURE} {error.problem}"
+        captured: list[_Captured] = []
+        for file in captures_in(folder):
+            if status == "ok":
+                status, problem, of_capture = _read_capture(file, len(captured), run_id, record)
+                captured.append(of_capture)
+        if status == "ok" and tables["steps"].empty:
+            status, problem = "failed", "timings.json holds no steps"
+        if status == "ok" and _share_a_rank(captured):
+            status, problem = "failed", "captures of several machines have the same rank"
+        schema = ", ".join(sorted({part.schema for part in captured} - {""}))
         if status == "ok":
-            wrong = capture.problems | attribution.problems
-            problems = [f"{what}: {consequence}" for what, consequence in wrong.items()]
-            links = modules.link(capture, attribution)
-            problems += dict.fromkeys(  # threads of a phase often have the same
-                f"modules of {line.phase}, step {line.step}: unknown, {line.reason}"
-                for line in links.problems.itertuples(index=False)
-            )
-            if record.run.get("workload") == SCRIPT:
-                attribution = inferred.place_batches(capture, attribution)
-            captured = _capture_tables(capture, attribution, links, run_id)
-            both = {name: _concat(name, [tables[name], captured[name]]) for name in ("steps", "figures")}
-            tables |= captured | both
+            problems = list(dict.fromkeys(problem for part in captured for problem in part.problems))
+            joined = _joined([part.tables for part in captured])
+            tables |= joined | {"steps": _concat("steps", [tables["steps"], joined["steps"]])}
         else:
             detail = {"phase": READING_CAPTURE, "message": problem}
     tables["runs"] = _run_row(record, run_id, status, detail, tables["memory"]).assign(
         log=_log(folder / LOG, record.hashed_names)
     )
     return tables, schema, problems
+
+
+class _Captured(NamedTuple):
+    """What is recorded of a capture, what is wrong with it, and its schema version ("" where it cannot be read)."""
+
+    tables: Mapping[str, pd.DataFrame] = MappingProxyType({})
+    problems: Sequence[str] = ()
+    schema: str = ""
+
+
+def _read_capture(file: Path, node: int, run_id: str, record: FinishedRecord) -> tuple[str, str, _Captured]:
+    """The capture of machine `node` of a run: the status of the run by it, what is wrong where that is not ok, and what
+    is recorded of it."""
+    try:
+        capture = read(file)
+        status, problem = _judge(capture, attribution := attribute(capture), record.profiled_steps)
+    except ExportError as error:
+        return "failed", f"{file.name} {error.problem}", _Captured()
+    if status != "ok":
+        return status, problem, _Captured(schema=capture.schema_version)
+    wrong = capture.problems | attribution.problems
+    problems = [f"{what}: {consequence}" for what, consequence in wrong.items()]
+    links = modules.link(capture, attribution)
+    problems += dict.fromkeys(  # threads of a phase often have the same
+        f"modules of {line.phase}, step {line.step}: unknown, {line.reason}"
+        for line in links.problems.itertuples(index=False)
+    )
+    if record.run.get("workload") == SCRIPT:
+        attribution = inferred.place_batches(capture, attribution)
+    tables = _capture_tables(capture, attribution, links, run_id, node)
+    return "ok", "", _Captured(tables, problems, capture.schema_version)
+
+
+def _share_a_rank(captured: Sequence[_Captured]) -> bool:
+    ranks = [rank for part in captured for rank in part.tables["kernels"]["rank"].unique()]
+    return len(ranks) > len(set(ranks))
+
+
+def _joined(captures: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
+    """The tables of one or several captures of a run, ranges and threads numbered on from one to the next."""
+    num_ranges = num_threads = 0
+    parts: list[dict[str, pd.DataFrame]] = []
+    for tables in captures:
+        placed, kernels = tables["ranges"], tables["kernels"]
+        below = placed["parent_id"].where(placed["parent_id"] < 0, placed["parent_id"] + num_ranges)
+        inside = kernels["range_id"].where(kernels["range_id"] < 0, kernels["range_id"] + num_ranges)
+        numbers = {"range_id": placed["range_id"] + num_ranges, "thread": placed["thread"] + num_threads}
+        numbered = {"ranges": placed.assign(parent_id=below, **numbers), "kernels": kernels.assign(range_id=inside)}
+        parts.append({**tables, **numbered})
+        num_ranges, num_threads = (int(numbers[name].max()) + 1 for name in ("range_id", "thread"))
+    return {name: _concat(name, [part[name] for part in parts]) for name in parts[0]}
 
 
 def _timer_tables(folder: Path, run_id: str, num_processes: int) -> dict[str, pd.DataFrame]:
@@ -354,21 +400,28 @@ def _scrubbed(value: Any) -> Any:
     return scrub_text(value) if isinstance(value, str) else value
 
 
-def _nsys_sums(file: Path, run_id: str) -> pd.DataFrame:
-    """What nsys's own statistics say of the step and the phases; empty where the run has none."""
-    try:
-        printed = pd.read_csv(file)
-        printed["range"] = printed["NVTX Range"].fillna("").str.removeprefix(":")
-        printed = printed[printed["range"].isin((ranges.STEP, *ranges.ALL_PHASES))]
-        totals = printed.groupby(["range", "Kernel Name"], as_index=False)[["Kern Inst", "Total Time (ns)"]].sum()
-    except (OSError, ValueError, KeyError):
+def _nsys_sums(folder: Path, run_id: str) -> pd.DataFrame:
+    """What nsys's own statistics say of the step and the phases, on all machines of the run; empty where it has
+    none."""
+    parts: list[pd.DataFrame] = []
+    while (file := folder / of_node(NSYS_SUMS_FILE, len(parts))).is_file():
+        try:
+            printed = pd.read_csv(file)
+            printed["range"] = printed["NVTX Range"].fillna("").str.removeprefix(":")
+            parts.append(printed[["range", "Kernel Name", "Kern Inst", "Total Time (ns)"]])
+        except (OSError, ValueError, KeyError):
+            return store.empty("nsys_sums")
+    if not parts:
         return store.empty("nsys_sums")
+    rows = pd.concat(parts)
+    rows = rows[rows["range"].isin((ranges.STEP, *ranges.ALL_PHASES))]
+    totals = rows.groupby(["range", "Kernel Name"], as_index=False)[["Kern Inst", "Total Time (ns)"]].sum()
     totals.columns = ["range", "kernel_name", "calls", "total_ns"]
     return _with_run("nsys_sums", totals, run_id)
 
 
 def _capture_tables(
-    capture: Capture, attribution: Attribution, links: modules.Links, run_id: str
+    capture: Capture, attribution: Attribution, links: modules.Links, run_id: str, node: int
 ) -> dict[str, pd.DataFrame]:
     placed = attribution.ranges
     in_steps = placed.index[placed["step"] >= 0]
@@ -397,6 +450,8 @@ def _capture_tables(
     kernels = kernels.assign(**{name: place[name] for name in ("range_id", "step", "phase", "attribution")})
     kernels = kernels.assign(**{name: links.kernels[name] for name in links.kernels})
     kernels["launch_ns"], kernels["launch_end_ns"] = place["launch_ns"] - origin, place["launch_end_ns"] - origin
+    kernels["node"] = node
+    kernels["message_bytes"] = communication.messages_of(capture, attribution)["bytes"]
     not_recorded = ["process", "correlation", "graph_node", "host_memory"]
     memops = capture.memops.assign(rank=rank).drop(columns=not_recorded)
     place = attribution.memops
@@ -407,11 +462,9 @@ def _capture_tables(
         frame["start_ns"] -= origin
         frame["end_ns"] -= origin
     api = _api_totals(capture, attribution, rank(capture.api))
-    messages = communication.message_figures(capture, attribution)
     # A capture begins before the measured steps and ends after them; only what they launched is recorded.
     tables = {
         "steps": nsys_steps(placed, rank(placed)),
-        "figures": messages.assign(rank=rank(messages)),
         "ranges": ranges_table[~modules.is_followed(placed)],
         "kernels": kernels[kernels["step"] >= 0],
         "memops": memops[memops["step"] >= 0],

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from analysis.recording.ingest import ResultsError, check_files_only, read_finished, read_plan
+from analysis.recording.merge_nodes import are_nodes, name_of, read_nodes, write_nodes
 from jobs.contract.integrity import clear, find_damage, replace, restore
 from jobs.contract.layout import (
     ALL_RUNS,
@@ -41,15 +42,22 @@ def merge(
 ) -> Merged:
     """Join the shards in `folders` (shard folders, or folders that hold them) into the results folder `out`.
 
-    The result equals what one machine writes: the same sweep.json, and the folder of each finished run. A run that
-    no shard finished is missing; equal copies of a run are kept once. `report` gets a line for each of them, and for
+    The result equals what one machine writes: the same sweep.json, and the folder of each finished run. Of a script
+    that `profile` measured on several machines, the result has the ranks of all of them in one run. A run that no
+    shard finished is missing; equal copies of a run are kept once. `report` gets a line for each of them, and for
     facts in which machines differ. Raises ResultsError where shards are of different sweeps, where two shards hold
-    different measurements of a run, where runs were measured with different versions unless `allow_mix`, and where
-    `out` cannot be replaced.
+    different measurements of a run, where runs were measured with different versions unless `allow_mix`, where ranks
+    of a script are missing or twice there, and where `out` cannot be replaced.
     """
     restore(out)
     shards = _shards(folders)
     _check_out(out, shards)
+    if are_nodes(shards):
+        parts = read_nodes(shards)
+        _compare_machines([part.record.machine for part in parts], allow_mix, report)
+        name = name_of(parts, out)
+        write_nodes(parts, name, out)
+        return Merged(sweep=name, runs=[name])
     for shard in shards:
         check_files_only(shard)
     plan = _common_plan(shards)

@@ -200,7 +200,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "ranges": (
         _RUN_ID,
         _RANK,
-        Column("range_id", "int32", "", "number of the range in its run, by start"),
+        Column("range_id", "int32", "", "number of the range in its run, by machine and start"),
         Column("parent_id", "int32", "", "range_id of the range around it; -1 none"),
         _STEP,
         _PHASE,
@@ -236,6 +236,22 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("static_shared_bytes", "int32", "bytes", "shared memory of a block fixed when compiled"),
         Column("dynamic_shared_bytes", "int32", "bytes", "shared memory of a block asked for at launch"),
         Column("graph_node", "int64", "", "CUDA graph node; 0 launched outside a graph"),
+        Column(
+            "message_bytes",
+            "int64",
+            "bytes",
+            "message of a communication kernel, as NCCL's ranges say; -1 where they do not, and of other kernels",
+            True,
+            -1,
+        ),
+        Column(
+            "node",
+            "int32",
+            "",
+            "machine of its rank, from 0: times of different ones are of different clocks",
+            True,
+            0,
+        ),
     ),
     "api": (
         _RUN_ID,

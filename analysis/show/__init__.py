@@ -23,7 +23,7 @@ keys:
   same for all GPUs of a capture (its `events_ns`). A moment counts for the first of kernels, graphs, communication and
   copies that runs then, or for why nothing does. `verdict_phases`: the same by phase, with the sums of `verdict`
 - `kernels`, `families`, `ranges`, `phases`, `api`, `syncs`, `memops`, `gpus`, `communication`, `collectives`,
-  `findings`, `advice`, `problems`, `missing`: arrays of objects, whose keys are the columns of
+  `messages`, `findings`, `advice`, `problems`, `missing`: arrays of objects, whose keys are the columns of
   `analysis.capture.summary.SECTIONS`, largest first
 
 Times are integer nanoseconds, sizes bytes, shares 0 to 1, and null means not known. Keys may be added, never renamed.

@@ -22,6 +22,7 @@ DROPPED = {
         *("exposed_waiting_ns", "kept_waiting_ns"),
     ),
     "collectives": ("hidden_ns", "calls", "bytes"),
+    "messages": ("hidden_ns", "kernel_ns"),
     "advice": ("sure", "share", "ceiling_ns", "evidence"),
     "findings": ("what", "of"),
 }

@@ -24,6 +24,7 @@ TITLES = {
     "gpus": "GPUs",
     "communication": "Communication by GPU",
     "collectives": "Collectives",
+    "messages": "Collectives by size of the message",
     "missing": "Missing, and what cannot be said without it",
 }
 """In the order in which they are printed; a section without a title comes after them."""

@@ -28,6 +28,7 @@ _HEADINGS = {
     "inferred_share": "inferred",
     "value_ns": "value",
     "value_bytes": "value",
+    "message_bytes": "message",
     "difference_ns": "difference",
     "difference_bytes": "difference",
     "difference_share": "change",

@@ -7,7 +7,8 @@ RESULTS/<sweep>/sweep.json            the sweep as planned
                                       SHA-256 of each file beside it, and a digest of itself
                         /timed.json   the record so far, when only the timer has measured; removed in the end
                         /timings.json tables that the first unprofiled process measured; timings-1.json, timings-2.json
-                                      of the others; profile.sqlite, log.txt, nsys.log beside them
+                                      of the others; profile.sqlite, log.txt, nsys.log beside them; of a run on
+                                      several machines also profile-1.sqlite ... of the others
                /salt                  what identities of GPUs are hashed with
 RESULTS/raw/<sweep>/<run_id>.nsys-rep the report of nsys itself; holds the machine's names, never published
                     <run_id>.lost.*   what there is of a capture that was lost, until another one succeeds
@@ -76,6 +77,20 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 def shard_folder(index: int, count: int) -> str:
     """Where part `index` (from 1) of `count` keeps its results, below those of the sweep; "" where there is one."""
     return f"shard-{index}-of-{count}" if count > 1 else ""
+
+
+def of_node(file: str, node: int) -> str:
+    """Name of a file of a run that each machine has: that of the first as it is, profile-1.sqlite of the second."""
+    path = Path(file)
+    return f"{path.stem}-{node}{path.suffix}" if node else file
+
+
+def captures_in(run: Path) -> list[Path]:
+    """The captures in the folder of a run, by machine: that of the first, which may be absent, and of others."""
+    captures = [run / CAPTURE]
+    while (capture := run / of_node(CAPTURE, len(captures))).is_file():
+        captures.append(capture)
+    return captures
 
 
 def timings_file(process: int) -> str:
@@ -154,7 +169,8 @@ class TimedProcess(BaseModel):
 class AnyRecord(Settings):
     """What records of any version of this program have in common. `files` are those beside it, as they were when it was
     written; `hashed_names` is what the machines that measured it are called, and their users, as of
-    `privacy.hash_names`, so that what is published can be searched for them anywhere."""
+    `privacy.hash_names`, so that what is published can be searched for them anywhere. `shared_id` is the same in the
+    records of all machines of one run, each with its own ranks, and "" elsewhere."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -166,6 +182,7 @@ class AnyRecord(Settings):
     status_detail: Detail | None = None
     machine: Machine = Field(default_factory=Machine)
     hashed_names: list[str] = Field(default_factory=list)
+    shared_id: str = ""
     started_at: str | None = None
     ended_at: str | None = None
 
@@ -175,6 +192,7 @@ class RunRecord(Protocol, AnyRecord):
 
     `status` is `timed` until the run is finished. Times are UTC, ISO 8601; `wall_s` is what the run took in all, and
     `seconds` and `timed` say where: under nsys by the parts of the stage, for `export`, and in each unprofiled process.
+    `num_machines` have the GPUs of the run.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -182,6 +200,7 @@ class RunRecord(Protocol, AnyRecord):
     run_id: str
     status: Status | Literal["timed"]
     run: Run
+    num_machines: int = 1
     wall_s: float = 0.0
     seconds: dict[str, Any] = Field(default_factory=dict)
     timed: list[TimedProcess] = Field(default_factory=list)

@@ -14,6 +14,10 @@ Plain dictionaries, since the worker imports torch and the standard library, and
 from typing import Any, Literal, NotRequired, TypedDict
 
 GO = "go"
+KEY = "PROFILER_JOB_KEY"
+"""Names in the environment of ranks on several machines what they know one another by."""
+CONNECT_S = 120
+"""How long those of other machines than the first may take to connect to it."""
 LINK_RATE = "link_"
 """Begins the figures of what the link between several GPUs gives; the name of a collective follows."""
 LINK_MESSAGE = f"{LINK_RATE}message"

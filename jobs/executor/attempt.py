@@ -17,6 +17,7 @@ from jobs.contract.layout import (
     RunRecord,
     Status,
     TimedProcess,
+    captures_in,
 )
 from jobs.contract.messages import Measured
 from jobs.contract.privacy import FOLDERS
@@ -34,7 +35,8 @@ class Attempt:
 
     def __init__(self, state: SweepState, run: Run, collector: Collector, folder: Path, record: RunRecord):
         self.state, self.run, self.collector, self.folder, self.record = state, run, collector, folder, record
-        self.update(hashed_names=sorted({*record.hashed_names, *hashed_names()}))  # its stages may have a machine each
+        names = {*record.hashed_names, *hashed_names(), *state.hashed_names}  # its stages may have a machine each
+        self.update(hashed_names=sorted(names))
         self.started = time.monotonic()
         self.stage = stage_of(collector.name, len(record.timed))
         self.seconds: dict[str, float] = {}
@@ -50,6 +52,7 @@ class Attempt:
             run_id=run.run_id,
             status="timed",
             run=run,
+            num_machines=state.num_machines_of(run),
             machine=machine,
             started_at=now(),
             **state.protocol.model_dump(),
@@ -110,8 +113,9 @@ class Attempt:
     def check(self, database: Path) -> None:
         """Raises CaptureLost unless a capture holds kernels and every profiled step."""
         try:
-            num_kernels, _ = count_kernels_and_steps(database)
-            num_steps = count_steps_of_processes(database)
+            captures = captures_in(database.parent)
+            num_kernels = min(count_kernels_and_steps(capture)[0] for capture in captures)
+            num_steps = [steps for capture in captures for steps in count_steps_of_processes(capture)]
         except sqlite3.Error as error:
             raise CaptureLost("export", f"the export of nsys cannot be used: {error}") from None
         profiled = self.state.protocol.profiled_steps

@@ -5,10 +5,11 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Protocol
 
 from jobs.contract.axes import Run
 from jobs.contract.excerpt import read_excerpt
@@ -17,7 +18,7 @@ from jobs.contract.messages import GO, Facts, Failed, Measured, Rate
 from jobs.executor.failures import CaptureLost, CollectorError, RunFailed, WorkerDied, status_of
 from jobs.executor.nsys_cli import NSYS_MISSING, NsysLog, export, nsys
 from jobs.executor.stop import CAPTURE_S, SHUTDOWN_S, Stop
-from jobs.executor.worker_process import KEPT_OF_OUTPUT, WorkerProcess
+from jobs.executor.worker_process import KEPT_OF_OUTPUT, Part, WorkerProcess
 
 RELEASE_TIMEOUT_S = 60
 CALIBRATE_TIMEOUT_S = 300
@@ -27,13 +28,27 @@ TRACED = ("--trace=cuda,nvtx", "--cuda-graph-trace=node", "--resolve-symbols=fal
 NOT_SAMPLED = ("--sample=none", "--cpuctxsw=none")
 
 
+class Twin(Protocol):
+    """What does on other machines as a collector does on this one. Within each context they do so; it raises
+    CollectorError at its end where one of them could not."""
+
+    def part(self) -> Part: ...
+
+    def start(self, part: Part) -> AbstractContextManager: ...
+
+    def does(self, call: str, folder: Path | None = None) -> AbstractContextManager:
+        """folder: receives what they leave."""
+        ...
+
+
 class Collector:
     """Measures runs in a worker process of its own, which stays warm until it is renewed. Of several `ranks` each has a
     GPU of `gpus`; on the CPU there are none.
 
     annotate: whether the worker opens NVTX ranges. probes: whether it also looks at memory, numerics and the speed of
     the host. can_fork: whether a process that has imported everything forks workers of one rank. launcher: the command
-    that starts it, before its own. capturing: whether nsys collects.
+    that starts it, before its own. capturing: whether nsys collects. part: which of the ranks are here, where other
+    machines have the rest, and twin: what does there as this one does, on the first of them.
     """
 
     name = ""
@@ -42,6 +57,8 @@ class Collector:
     can_fork = False
     launcher: tuple[str, ...] = ()
     capturing = False
+    part: Part | None = None
+    twin: Twin | None = None
 
     def __init__(
         self,
@@ -84,8 +101,15 @@ class Collector:
             self.stop()
         if self.worker is None:
             self.prepare()
-            how = (self.annotate, self.launcher, self.stopping.is_set, self.compiled, self.forks)
-            self.worker = WorkerProcess(self.device, self.gpus, self.ranks, *how)
+            if self.twin:
+                self.part = self.twin.part()
+            try:
+                with self.twin.start(self.part) if self.twin and self.part else nullcontext():
+                    how = (self.annotate, self.launcher, self.stopping.is_set, self.compiled, self.forks, self.part)
+                    self.worker = WorkerProcess(self.device, self.gpus, self.ranks, *how)
+            except (CollectorError, RunFailed):
+                self.stop()  # it may have started on some of the machines
+                raise
             self.fresh = True
 
     def prepare(self) -> None:
@@ -95,6 +119,12 @@ class Collector:
         if self.worker is not None:
             self.worker.kill()
             self.worker = None
+        with suppress(CollectorError), self.elsewhere("stop"):
+            pass
+
+    def elsewhere(self, call: str, folder: Path | None = None) -> AbstractContextManager:
+        """What is done on the other machines, too, while it is done here; as of `Twin.does`."""
+        return self.twin.does(call, folder) if self.twin else nullcontext()
 
     def renew(self) -> None:
         """Start a new worker unless this one has done nothing yet. Raises as `start`."""
@@ -269,7 +299,8 @@ class Nsys(Collector):
         self.log = NsysLog(folder / NSYS_LOG)
         try:
             options = (*NOT_SAMPLED, "--force-overwrite=true", f"--output={self.report}")
-            self.control("start", *options, log=self.log)
+            with self.elsewhere("begin_capture"):
+                self.control("start", *options, log=self.log)
         except CollectorError as error:
             raise self._lost("start of capture", str(error)) from None
         self.capturing = True
@@ -278,7 +309,8 @@ class Nsys(Collector):
         """Stop collecting, move the report into the folder of the run, and export it there, as of `export`. Raises
         CaptureLost; unless only the export failed, the worker is then stopped."""
         try:
-            self.control("stop", allowed_s=CAPTURE_S, log=self.log)
+            with self.elsewhere("end_capture", self.open_log.path.parent):
+                self.control("stop", allowed_s=CAPTURE_S, log=self.log)
             self.capturing = False
             if not self.report.exists():
                 raise CollectorError("nsys stop left no report")

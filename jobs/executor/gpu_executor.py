@@ -20,26 +20,30 @@ from jobs.executor.failures import RunFailed
 from jobs.executor.machine import machine_facts
 from jobs.executor.sweep_state import SweepState
 from jobs.executor.telemetry import GpuSensor, Watch
+from jobs.executor.together import Others
 
 # The end of a capture takes nsys 3.0 to 3.7 s, most of it waiting, and a short run 1.4 s: with four none waits for it.
 NSYS_WORKERS = 4
 
 
 class GpuExecutor:
-    """The GPUs of one run at a time, a rank for each; on the CPU `gpus` is empty. In each stage it takes runs from the
-    common queue until that is empty."""
+    """The GPUs of one run at a time, a rank for each, with those of `others`; on the CPU `gpus` is empty. In each stage
+    it takes runs from the common queue until that is empty."""
 
-    def __init__(self, state: SweepState, gpus: Sequence[int], ranks: int = 1):
+    def __init__(self, state: SweepState, gpus: Sequence[int], ranks: int = 1, others: Others | None = None):
         self.state = state
         worker = (state.device, gpus, ranks, state.stopping, state.compiled)
         self.timer = Timer(*worker)
         self.free = deque(Nsys(*worker) for _ in range(state.num_nsys_workers))
         self.collectors: list[Collector] = [self.timer, *self.free]
+        if others:
+            for collector in self.collectors:
+                collector.twin = others.twin(collector, ranks)
         self.nsys: Nsys | None = None  # the one in use
         self.exports: set[Future[Nsys]] = set()
         self.cooling_since = -math.inf  # when a capture last began or began to end, on the clock of time.monotonic
         self.machine = Machine()
-        self.sensor = GpuSensor(gpus, state.results.salt())
+        self.sensor = GpuSensor(gpus, state.results.salt(), is_part=others is not None)
 
     def start(self) -> None:
         """Start every worker: those of nsys, too, since their start would disturb unprofiled steps."""

@@ -1,7 +1,9 @@
-"""Which of several machines this one is, where a script is started on each of them by the same command."""
+"""Which of several machines this one is, where the same command is started on each of them."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 SIZES, SIZE = ("--nnodes", "--num_machines"), "PET_NNODES"
 """Options of torchrun and `accelerate launch`, and what torchrun reads in place of its own: how many machines."""
@@ -9,6 +11,41 @@ NUMBERS = ("--node-rank", "--node_rank", "--machine_rank")
 VARIABLES = ("PET_NODE_RANK", "SLURM_NODEID", "SKYPILOT_NODE_RANK", "NODE_RANK")
 """The number of this one, from 0: in their options, or as engines tell a task. An engine's number alone says nothing:
 a script may train on one of the machines that a job has."""
+
+PORT = 29400
+"""Where the first machine listens, unless MASTER_PORT says another."""
+
+
+class Node(NamedTuple):
+    """This machine: its number, from 0, among `size`, of which the first is reached at host and port."""
+
+    number: int
+    size: int
+    host: str
+    port: int
+
+
+def this_node(environment: Mapping[str, str] = os.environ) -> Node | None:
+    """This machine as the environment of torchrun, Slurm or SkyPilot tells it; None where it is alone, or not told."""
+
+    def first(*names: str) -> str:
+        return next((value for name in names if (value := environment.get(name, ""))), "")
+
+    count = first("PET_NNODES", "NNODES", "SLURM_NNODES", "SKYPILOT_NUM_NODES")
+    number = first("PET_NODE_RANK", "NODE_RANK", "SLURM_NODEID", "SKYPILOT_NODE_RANK")
+    ips = environment.get("SKYPILOT_NODE_IPS", "").split()
+    host = first("PET_MASTER_ADDR", "MASTER_ADDR") or first_host(first("SLURM_JOB_NODELIST")) or (ips or [""])[0]
+    port = first("PET_MASTER_PORT", "MASTER_PORT") or str(PORT)
+    numbers = (number, count, port)
+    if not all(text.isdecimal() for text in numbers) or int(count) < 2 or not int(number) < int(count) or not host:
+        return None
+    return Node(int(number), int(count), host, int(port))
+
+
+def first_host(hosts: str) -> str:
+    """gpu001 of Slurm's gpu[001-004,7]."""
+    match = re.match(r"([^\[,]*)(?:\[([^],-]+)[^]]*\]([^,]*))?", hosts)
+    return "".join(filter(None, match.groups())) if match else ""
 
 
 def node_of(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> int | None:

@@ -129,6 +129,7 @@ def measure(script: Script, results: Path) -> tuple[Path, dict]:
         autograd_multithreading=noted["autograd_multithreading"],
         float32_matmul_precision=noted["float32_matmul_precision"],
         hashed_names=hashed_names(),
+        shared_id=noted["shared_id"],
         files=facts_of(file for file in run.iterdir() if file.is_file()),
     )
     write_json(run / RECORD, with_digest(record.model_dump(mode="json")))

@@ -15,6 +15,7 @@ from jobs.executor.gpu_executor import NSYS_WORKERS, GpuExecutor
 from jobs.executor.result_store import Results, read_json, write_json
 from jobs.executor.sweep_state import SweepState
 from jobs.executor.temporary import remove_abandoned, temporary_folder
+from jobs.executor.together import Others
 from jobs.sweep.prediction import assumed_stages, stage_of, steps_of_stages
 
 
@@ -38,7 +39,8 @@ class SweepRunner:
 
     `emit(event, **fields)` is told what happens. `gpus` are the device indices to use, one executor each. `calibrate`
     measures the first GPU's peak rates before the first run, into CALIBRATION. With `allow_mix` the other runs may be
-    measured with other versions than those that are finished.
+    measured with other versions than those that are finished. Runs of more GPUs than `gpus` are measured together with
+    `others`, the same part of their ranks on each machine.
     """
 
     def __init__(
@@ -52,10 +54,16 @@ class SweepRunner:
         retry: bool = False,
         allow_mix: bool = False,
         calibrate: bool = False,
+        others: Others | None = None,
     ):
         self.state = SweepState(results, protocol, emit, device)
         self.results, self.protocol, self.emit = results, protocol, emit
         self.gpus, self.retry, self.allow_mix, self.calibrate = gpus, retry, allow_mix, calibrate
+        self.others = others
+        self.state.num_gpus = len(gpus)
+        if others:
+            self.state.hashed_names += others.hashed_names
+            self.state.num_machines = others.node.size
         self.executors: list[GpuExecutor] = []
         self.orders: list[list[Run]] = []  # of the passes of unprofiled processes
         self.kept: list[Machine] = []  # of runs that were finished before
@@ -99,7 +107,8 @@ class SweepRunner:
                     self.emit("run_damaged", run=run.run_id, why=damage)
                 pending.append(run)
                 self.results.reopen(run, self.protocol)
-                if timed := self.results.timed(run, self.protocol):
+                timed = self.results.timed(run, self.protocol)
+                if timed and timed.num_machines == self.state.num_machines_of(run):
                     self.state.timed[run.run_id] = timed
             else:
                 self.results.tidy(run, record)
@@ -122,7 +131,10 @@ class SweepRunner:
         before or after: what is idle would have to wait for them."""
         groups = [self.gpus[first : first + ranks] for first in range(0, len(self.gpus) - ranks + 1, ranks)]
         on_cpu = self.state.device != "cuda"
-        self.executors = [GpuExecutor(self.state, () if on_cpu else gpus, ranks) for gpus in groups or [()]]
+        others = self.others if ranks > len(self.gpus) else None
+        if others:
+            groups = [self.gpus[: ranks // others.node.size]]
+        self.executors = [GpuExecutor(self.state, () if on_cpu else gpus, ranks, others) for gpus in groups or [()]]
         try:
             with ThreadPoolExecutor(len(self.executors), thread_name_prefix="gpu") as pool:
                 self._run_stages(pool, pending)

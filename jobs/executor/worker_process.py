@@ -11,9 +11,10 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
+from typing import NamedTuple
 
 from jobs.contract.excerpt import read_excerpt
-from jobs.contract.messages import Answer, Hello, Task
+from jobs.contract.messages import KEY, Answer, Hello, Task
 from jobs.contract.privacy import COMPILED, ENVIRONMENT
 from jobs.executor.failures import CollectorError, RunFailed, WorkerDied
 from jobs.executor.temporary import TemporaryFolder
@@ -89,12 +90,24 @@ def listening(address: Path) -> Iterator[socket.socket]:
             address.unlink(missing_ok=True)
 
 
+class Part(NamedTuple):
+    """The ranks of a run on this machine, where others have the rest: `size` from `first`. All of them meet at
+    `meeting` (host:port), and those of other machines than the first connect to its worker at `address` by `key`."""
+
+    first: int
+    size: int
+    meeting: str
+    address: str
+    key: str
+
+
 class WorkerProcess:
     """A process that runs `jobs.worker.service`, spoken to over a socket. `cancelled` ends the wait for its start.
 
     One that `forks` measures nothing: it has imported what the worker needs, and forks the worker, and another one for
     each `renew` (see `jobs.worker.fork`). `pid` and `facts` are those of the worker. Of several ranks the worker is the
-    process between them and this one (see `jobs.worker.ranks`), which does not fork.
+    process between them and this one (see `jobs.worker.ranks`), which does not fork; `part`: of which of them, where
+    other machines have the rest.
     """
 
     def __init__(
@@ -107,6 +120,7 @@ class WorkerProcess:
         cancelled: Callable[[], bool],
         compiled: str,
         forks: bool = False,
+        part: Part | None = None,
     ):
         self._folder = TemporaryFolder()
         self.home = self._folder.path
@@ -119,6 +133,10 @@ class WorkerProcess:
         command = [*launcher, sys.executable, "-m", *module, str(self.address), "--device", device]
         command += ["--annotate"] * annotate + ["--fork"] * forks
         self.environment = environment = allowed_environment(os.environ, self.home, gpus, compiled)
+        if part:
+            command += ["--first", str(part.first), "--here", str(part.size)]
+            command += ["--meeting", part.meeting, "--address-of-first", part.address]
+            environment[KEY] = part.key
         package_root = str(Path(__file__).resolve().parents[2])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package_root, environment.get("PYTHONPATH"))))
         with listening(self.address) as listener, open(self.home / "log.txt", "ab") as log:

@@ -9,7 +9,10 @@ Loaded into other people's scripts, as `follow` is.
 
 import json
 import os
+import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ class Ranks:
         self.folder = folder
         self.rank, self.first, self.size, self.world = 0, 0, 1, 1
         self.has_joined = self.is_refused = False
+        self.shared_id = ""  # what ranks of several machines call what they do together
 
     def join(self) -> bool:
         """Take the place of its rank, unless another process of the script has had it: whether this one has it. Called
@@ -62,9 +66,8 @@ class Ranks:
 
     def write(self, facts: dict[str, Any]) -> None:
         draft = self.file.with_suffix(".draft")
-        draft.write_text(
-            json.dumps(facts | {"rank": self.rank, "ranks": self.size, "world": self.world}), encoding="utf-8"
-        )
+        of_rank = {"rank": self.rank, "ranks": self.size, "world": self.world, "shared_id": self.shared_id}
+        draft.write_text(json.dumps(facts | of_rank), encoding="utf-8")
         draft.replace(self.file)
 
     def meet(self, where: str) -> None:
@@ -91,6 +94,7 @@ class Ranks:
     def meet_on_all_machines(self, where: str) -> None:
         deadline = time.monotonic() + WAIT_S
         have_come = self.count(where)
+        self.shared_id = self.shared_id or self.agree()
         while have_come < self.world:
             if time.monotonic() > deadline:
                 raise CannotFollow(
@@ -113,7 +117,19 @@ class Ranks:
 
     def count(self, where: str, more: int = 1) -> int:
         """How many ranks of all machines are there, with `more` from here. Raises CannotFollow."""
-        try:
-            return distributed.distributed_c10d._get_default_store().add(f"profiler-job: {where}", more)
-        except (RuntimeError, ValueError) as error:  # torch's own errors, of a connection above all
-            raise CannotFollow(f"the ranks of the other machines are out of reach ({error})") from None
+        with all_machines() as store:
+            return store.add(f"profiler-job: {where}", more)
+
+    def agree(self) -> str:
+        """What the first rank of all machines to ask has drawn. Raises CannotFollow."""
+        with all_machines() as store:
+            return store.compare_set("profiler-job: shared id", "", secrets.token_hex(8)).decode()
+
+
+@contextmanager
+def all_machines() -> Iterator[Any]:
+    """The store that torch.distributed met by. Raises CannotFollow where it is out of reach within this."""
+    try:
+        yield distributed.distributed_c10d._get_default_store()
+    except (RuntimeError, ValueError) as error:  # torch's own errors, of a connection above all
+        raise CannotFollow(f"the ranks of the other machines are out of reach ({error})") from None

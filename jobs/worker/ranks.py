@@ -4,6 +4,10 @@ answers when a rank hangs in a collective that another one never joins. Needs th
 
 `python -m jobs.worker.ranks ADDRESS --device cuda --ranks 2` starts it, and it starts the ranks: its children, so that
 nsys records all of them in one capture, on one clock.
+
+Where other machines have some of the ranks, each has such a process for its own, `--here` of them from `--first`. Those
+ranks connect to the one on the first machine, as its children do, and end with that connection. So what one of them
+does or leaves undone is known in one place, and the process on its own machine only starts it, and ends it.
 """
 
 import argparse
@@ -13,15 +17,21 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import Any
 
+from jobs.contract.messages import CONNECT_S, KEY
+
 TABLES = ("steps", "memory", "figures", "module_memory")
 """Lists of rows in what a rank measured; put together each row says its rank."""
 HOST = "127.0.0.1"
+DEATH_S = 0.3
+"""How long after one rank's failure it shows that another had died."""
 
 
 class RankDied(Exception):
@@ -32,26 +42,40 @@ class RankDied(Exception):
         self.code = code
 
 
-class Ranks:
-    """The processes of the ranks, and a socket to each."""
+class Unlike(Exception):
+    """The ranks have other GPUs or versions than one another."""
 
-    def __init__(self, home: Path, num_ranks: int, options: Sequence[str]):
-        meeting = f"{HOST}:{free_port()}"
+
+class Ranks:
+    """A socket to each rank, and the processes of those on this machine, which are the first `num_here`: the others
+    connect to `address` (host:port), and all of them meet at `meeting`."""
+
+    def __init__(
+        self,
+        home: Path,
+        num_ranks: int,
+        options: Sequence[str],
+        num_here: int = 0,
+        meeting: str = "",
+        address: str = "",
+    ):
+        num_here, meeting = num_here or num_ranks, meeting or f"{HOST}:{free_port()}"
         self.processes: list[subprocess.Popen] = []
         self.sockets: list[Connection] = []
-        for rank in range(num_ranks):
-            address = str(home / f"rank-{rank}")
-            with Listener(address) as listener:
-                place = ["--rank", str(rank), "--ranks", str(num_ranks), "--meeting", meeting]
-                command = [sys.executable, "-m", "jobs.worker", address, *options, *place]
-                self.processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
+        for rank in range(num_here):
+            own = str(home / f"rank-{rank}")
+            with Listener(own) as listener:
+                self.processes.append(start(own, rank, num_ranks, meeting, options, gpu=rank))
                 self.sockets.append(accepted(listener, self.processes[-1], rank))
+        if num_ranks > num_here:
+            self.sockets += elsewhere(range(num_here, num_ranks), int(address.rpartition(":")[2]))
 
     def send(self, message: Any) -> None:
-        """The same to every rank."""
-        for connection in self.sockets:
+        """The same to every rank; those of other machines cannot write where a run's output goes."""
+        for rank, connection in enumerate(self.sockets):
+            is_elsewhere = rank >= len(self.processes) and isinstance(message, dict)
             with suppress(OSError):  # that it died is noticed when its answer is read
-                connection.send(message)
+                connection.send(message | {"log": ""} if is_elsewhere else message)
 
     def receive(self, job: Connection) -> list[dict]:
         """The next message of every rank, in their order; of one that failed alone, its own. Raises RankDied, and
@@ -66,17 +90,58 @@ class Ranks:
                 try:
                     answers[rank] = self.sockets[rank].recv()
                 except (EOFError, OSError):
-                    with suppress(subprocess.TimeoutExpired):
-                        self.processes[rank].wait(5)
-                    raise RankDied(rank, self.processes[rank].poll()) from None
+                    raise RankDied(rank, self.exit_code(rank)) from None
+                if answers[rank]["event"] == "failed":
+                    self.look_for_dead([other for other in waiting.values() if other != rank])
                 if answers[rank]["event"] in ("oom", "failed"):
                     return [answers[rank] | {"rank": rank}]
         return [answers[rank] for rank in sorted(answers)]
+
+    def look_for_dead(self, others: Sequence[int]) -> None:
+        """Whether a rank failed since another one died, which its collective may tell first. Raises RankDied."""
+        time.sleep(DEATH_S)
+        for rank in others:
+            if not self.sockets[rank].poll():
+                continue
+            try:
+                self.sockets[rank].recv()
+            except (EOFError, OSError):
+                raise RankDied(rank, self.exit_code(rank)) from None
+
+    def exit_code(self, rank: int) -> int | None:
+        """Of a rank that has ended. What ended one on another machine is not known: it counts as killed, so that the
+        run is measured again."""
+        if rank >= len(self.processes):
+            return -signal.SIGKILL
+        with suppress(subprocess.TimeoutExpired):
+            self.processes[rank].wait(5)
+        return self.processes[rank].poll()
 
     def kill(self) -> None:
         for process in self.processes:
             process.kill()
             process.wait()
+
+
+def start(address: str, rank: int, num_ranks: int, meeting: str, options: Sequence[str], gpu: int) -> subprocess.Popen:
+    """The process of a rank, which connects to an address; gpu: its number among those of this machine."""
+    place = ["--rank", str(rank), "--ranks", str(num_ranks), "--meeting", meeting, "--gpu", str(gpu)]
+    return subprocess.Popen([sys.executable, "-m", "jobs.worker", address, *options, *place], stdin=subprocess.DEVNULL)
+
+
+def elsewhere(ranks: range, port: int) -> list[Connection]:
+    """The connections of ranks on other machines, in their order. Raises RankDied where one does not come."""
+    deadline = time.monotonic() + CONNECT_S
+    connections: dict[int, Connection] = {}
+    with Listener(("", port), authkey=os.environ[KEY].encode()) as listener:
+        listener._listener._socket.settimeout(0.2)  # type: ignore[attr-defined]
+        while missing := [rank for rank in ranks if rank not in connections]:
+            if time.monotonic() > deadline:
+                raise RankDied(missing[0], None)
+            with suppress(TimeoutError, AuthenticationError, EOFError, OSError):
+                connection = listener.accept()
+                connections[int(connection.recv())] = connection
+    return [connections[rank] for rank in ranks]
 
 
 def accepted(listener: Listener, process: subprocess.Popen, rank: int) -> Connection:
@@ -111,8 +176,9 @@ def together(answers: Sequence[dict]) -> dict:
 
 def serve(job: Connection, ranks: Ranks) -> None:
     """Carry the messages of `jobs.contract.messages` between the job and the ranks, until either is gone."""
-    hello = ranks.receive(job)[0]
-    job.send(hello | {"pid": os.getpid()})
+    hellos = ranks.receive(job)
+    check_alike([hello["facts"] for hello in hellos])
+    job.send(hellos[0] | {"pid": os.getpid()})
     while (task := job.recv()) is not None:
         redirect(task["log"])
         if "calibrate" in task:
@@ -133,6 +199,32 @@ def serve(job: Connection, ranks: Ranks) -> None:
             if answer["event"] in ("ready", "timed"):
                 ranks.send(job.recv())
     ranks.send(None)
+
+
+def check_alike(facts: Sequence[dict]) -> None:
+    """Raises Unlike where the GPUs of several machines, or what runs there, differ."""
+    for name in ("gpu_name", "cuda", "torch"):
+        if len(values := sorted({str(fact[name]) for fact in facts})) > 1:
+            raise Unlike(f"the ranks differ in {name}: {', '.join(values)}")
+
+
+def start_for_first(job: Connection, num_ranks: int, options: Sequence[str], part: argparse.Namespace) -> None:
+    """Start the ranks of this machine, which connect to that on the first, and end them when one has ended, or the job
+    on this machine says so."""
+    ranks = range(part.first, part.first + part.here)
+    processes = [
+        start(part.address_of_first, rank, num_ranks, part.meeting, options, gpu) for gpu, rank in enumerate(ranks)
+    ]
+    try:
+        job.send({"event": "hello", "pid": os.getpid(), "facts": {}})
+        while not job.poll(0.2) and all(process.poll() is None for process in processes):
+            pass
+        if any(process.poll() is not None for process in processes):
+            time.sleep(2 * DEATH_S)  # else those that are killed here look as if they had died first
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def fail(job: Connection, answer: dict) -> None:
@@ -156,15 +248,26 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), required=True)
     parser.add_argument("--annotate", action="store_true")
     parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--first", type=int, default=0, help="the first rank of this machine")
+    parser.add_argument("--here", type=int, default=0, help="how many are on this machine; 0: all")
+    parser.add_argument("--meeting", default="", help="where all ranks meet: host:port")
+    parser.add_argument("--address-of-first", default="", help="where those of other machines connect to: host:port")
     arguments = parser.parse_args()
     home = Path(arguments.address).parent
     options = ["--device", arguments.device, *["--annotate"] * arguments.annotate]
-    ended: RankDied | None = None
+    ended: RankDied | Unlike | None = None
     ranks: Ranks | None = None
     with Client(arguments.address) as job:
         try:
-            ranks = Ranks(home, arguments.ranks, options)
+            if arguments.first:
+                start_for_first(job, arguments.ranks, options, arguments)
+                return
+            where = (arguments.here, arguments.meeting, arguments.address_of_first)
+            ranks = Ranks(home, arguments.ranks, options, *where)
             serve(job, ranks)
+        except Unlike as unlike:
+            ended = unlike
+            print(unlike, flush=True)
         except RankDied as died:
             ended = died
             print(f"{died}; the others are ended, too", flush=True)
@@ -173,7 +276,7 @@ def main() -> None:
         finally:
             if ranks is not None:
                 ranks.kill()
-    if ended is not None and ended.code is not None and ended.code < 0:
+    if isinstance(ended, RankDied) and ended.code is not None and ended.code < 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), -ended.code)  # as its rank: the job tells a killed process from one that failed
     sys.exit(1 if ended is not None else 0)

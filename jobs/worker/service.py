@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import torch
 
-from jobs.contract.messages import GO, Answer, Busy, Facts, Failed, Measured, MemoryOf, Settings
+from jobs.contract.messages import CONNECT_S, GO, KEY, Answer, Busy, Facts, Failed, Measured, MemoryOf, Settings
 from jobs.contract.modes import MODES, phases_of
 from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES, RANK, STEP
 from jobs.injected.module_ranges import ModuleRanges
@@ -425,10 +425,11 @@ def serve(
             return
         if task is None:
             return
-        log = os.open(task["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        os.dup2(log, sys.stdout.fileno())
-        os.dup2(log, sys.stderr.fileno())
-        os.close(log)
+        if task["log"]:
+            log = os.open(task["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            os.dup2(log, sys.stdout.fileno())
+            os.dup2(log, sys.stderr.fileno())
+            os.close(log)
         if run := task.get("run"):
             print(f"{task['collector']}: {json.dumps(run)}", flush=True)
             perform(task, device, connection, followed_by, place)
@@ -463,6 +464,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=0, help="which of several processes this is")
     parser.add_argument("--ranks", type=int, default=1, help="how many there are")
     parser.add_argument("--meeting", default="", help="where they meet: host:port")
+    parser.add_argument("--gpu", type=int, default=0, help="its GPU, by its number on this machine")
     arguments = parser.parse_args()
     home = os.path.dirname(arguments.address)
     if arguments.fork:
@@ -474,6 +476,24 @@ def main() -> None:
         connect(arguments.address, arguments, home if arguments.ranks == 1 else "")
 
 
+def reached(address: str, place: Place) -> Connection:
+    """The connection to an address: a path, or host:port of the first of several machines, which is told the rank."""
+    if address.startswith("/"):
+        return Client(address)
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + CONNECT_S
+    while True:  # it listens when its own ranks have started
+        try:
+            connection = Client((host, int(port)), authkey=os.environ[KEY].encode())
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+        else:
+            connection.send(place.rank)
+            return connection
+
+
 def connect(address: str, arguments: argparse.Namespace, home: str = "") -> None:
     """Serve whoever listens at an address; `home` as of `end_with_runner`."""
     # Backward on the thread that runs forward, so that its kernels are launched inside the `backward` range.
@@ -483,9 +503,9 @@ def connect(address: str, arguments: argparse.Namespace, home: str = "") -> None
         annotation.use(torch.cuda.nvtx.range)
         followed_by = ModuleRanges(torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop)
     place = Place(arguments.rank, arguments.ranks, arguments.meeting)
-    device = torch.device("cuda", place.rank) if arguments.device == "cuda" else torch.device("cpu")
+    device = torch.device("cuda", arguments.gpu) if arguments.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    with Client(address) as connection:
+    with reached(address, place) as connection:
         end_with_runner(connection, home)
         serve(connection, device, followed_by, place)

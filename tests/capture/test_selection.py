@@ -241,7 +241,7 @@ def test_one_gpu_keeps_what_it_waited_for_the_others(tmp_path):
     assert both.sections["communication"]["waiting_ns"].notna().all()
     for gpu in (0, 1):
         one = summarise(capture, attribution, selection=Selection(gpu=gpu))
-        for name in ("communication", "collectives"):
+        for name in ("communication", "collectives", "messages"):
             rows = both.sections[name]
             rows = rows[rows["gpu"] == gpu].reset_index(drop=True)
             pd.testing.assert_frame_equal(one.sections[name], rows)

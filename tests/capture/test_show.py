@@ -152,7 +152,7 @@ def test_json_of_several_is_an_array_and_of_one_an_object(capture):
 def test_csv_is_one_long_table(capture):
     rows = list(csv.DictReader(io.StringIO(_show(capture, capture, "--format", "csv").stdout)))
     assert list(rows[0]) == ["profile", "section", "row", "column", "value"]
-    assert {row["section"] for row in rows} == _KEYS - {"problems", "communication", "collectives"}, (
+    assert {row["section"] for row in rows} == _KEYS - {"problems", "communication", "collectives", "messages"}, (
         "one GPU, and nothing wrong"
     )
     totals = [row["value"] for row in rows if row["section"] == "kernels" and row["column"] == "total_ns"]

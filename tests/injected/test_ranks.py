@@ -47,6 +47,7 @@ def test_a_rank_is_known_from_its_launcher_or_its_process_group(process, named, 
         "rank": expected[0],
         "ranks": expected[1],
         "world": expected[1],
+        "shared_id": "",
     }
 
 

@@ -189,7 +189,7 @@ class FakeNvml:
 def with_gpu(monkeypatch):
     """Sensors are of GPU 0, though workers are on the CPU."""
     sensor = telemetry.GpuSensor
-    monkeypatch.setattr(gpu_executor, "GpuSensor", lambda gpus, salt: sensor([0], salt))
+    monkeypatch.setattr(gpu_executor, "GpuSensor", lambda gpus, salt, **part: sensor([0], salt))
 
 
 def recorded(one, tmp_path) -> store.Recording:

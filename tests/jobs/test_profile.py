@@ -15,6 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from analysis.recording import store
+from analysis.recording.ingest import ResultsError, ingest
+from analysis.recording.merge import merge
 from jobs.__main__ import app
 from jobs.executor import script
 from jobs.executor.nodes import node_of
@@ -519,6 +521,18 @@ def test_each_of_two_machines_ends_with_a_recording_of_its_own_ranks(profile, tm
             assert set(table["rank"]) == {node}
         page = (tmp_path / "results" / f"site-node-{node}" / "index.html").read_text()
         assert f"Of a run of 2 ranks this is one machine's part: rank {node}." in page.replace("’", "'")
+    nodes = [tmp_path / "results" / f"train-node-{node}" for node in range(2)]
+    assert merge(nodes[::-1], tmp_path / "results" / "train").runs == ["train"]
+    ingest(tmp_path / "results" / "train", tmp_path / "joined")
+    joined = store.load(tmp_path / "joined")
+    assert joined.runs["run_id"].tolist() == ["train"] and joined.runs["gpus"].tolist() == [2]
+    for name in ("steps", "kernels", "ranges"):
+        parts = [len(getattr(store.load(tmp_path / "results" / "recordings" / node.name), name)) for node in nodes]
+        assert getattr(joined, name).groupby("rank").size().tolist() == parts
+    assert joined.kernels.groupby("rank")["node"].unique().tolist() == [[0], [1]]
+    assert not joined.ranges["range_id"].duplicated().any()
+    with pytest.raises(ResultsError, match="no folder has rank 1"):
+        merge(nodes[:1], tmp_path / "results" / "half")
 
 
 @pytest.mark.long

@@ -260,9 +260,9 @@ class OnGpu:
     def __enter__(self):
         self.init = gpu_executor.GpuExecutor.__init__
 
-        def on_cpu(one, state, gpus, ranks):
+        def on_cpu(one, state, gpus, ranks, others):
             state.device = "cpu"
-            self.init(one, state, (), ranks)
+            self.init(one, state, (), ranks, others)
             state.device = "cuda"
 
         gpu_executor.GpuExecutor.__init__ = on_cpu

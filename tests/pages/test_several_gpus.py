@@ -1,6 +1,7 @@
 """Two GPUs against one: on made-up runs that can be worked out by hand, and on those of two H200s."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,7 @@ from analysis.metrics.exchange import as_operations, by_gpu, communication_of
 from analysis.metrics.timing import in_steps
 from analysis.pages.questions import several_gpus
 from analysis.recording import store
+from analysis.render import timeline
 from jobs.contract import ranges
 from tests import synthetic
 from tests.recorded_studies import DATA
@@ -74,7 +76,7 @@ def test_two_gpus_are_held_against_as_many_single_ones(answer):
 
 
 def test_waiting_and_transfer_are_of_one_step_and_gpu(rec):
-    rows = communication_of(rec.kernels).set_index("run_id")
+    rows = communication_of(rec.kernels, rec.runs).set_index("run_id")
     assert len(rows) == 2 and (rows["unknown"] == "").all()
     assert (rows["waiting_ns"] == WAITS / 2).all(), "one of two ranks waits"
     assert (rows["transfer_ns"] == TRANSFERS).all()
@@ -112,6 +114,28 @@ def test_bytes_that_were_not_recorded_are_not_guessed(answer):
     rows = answer.tables["collectives"].rows
     assert len(rows) == 2 and rows["bytes"].isna().all() and rows["bus_rate"].isna().all()
     assert answer.claims["unknown_bytes"].values["num"] == 2 and not answer.claims["reaches"].holds
+    assert not len(answer.tables["messages"].rows) and not answer.claims["sizes"].holds
+    assert answer.claims["unknown_sizes"].values == {"num_rows": 2, "num_all": 2}
+
+
+def test_collectives_are_told_apart_by_the_size_of_their_messages(rec):
+    """6 MB in every other step and 3 MB in the rest, which take 3 ms each: 2 and 1 GB/s, where the link gives 8."""
+    is_exchange = rec.kernels["family"].astype(str) == "communication"
+    size = (3e6 + 3e6 * (rec.kernels["step"] % 2 == 0)).astype("int64")
+    kernels = rec.kernels.assign(message_bytes=size.where(is_exchange, -1))
+    told = with_figures(dataclasses.replace(rec, kernels=kernels), link_AllReduce=8e9, link_message=2**28)
+    answer = write_site.ask(several_gpus, told)
+    steps = kernels.loc[is_exchange].drop_duplicates("step")["step"]
+    rows = answer.tables["messages"].rows.sort_values(["run_id", "message_bytes"])
+    assert rows["message_bytes"].tolist() == [3e6, 6e6] * 2
+    assert rows["calls"].tolist() == pytest.approx([(steps % 2).mean(), 1 - (steps % 2).mean()] * 2)
+    assert rows["waiting_ns"].tolist() == pytest.approx((rows["calls"] * WAITS / 2).tolist())
+    assert rows["bus_rate"].tolist() == pytest.approx([1e9, 2e9] * 2)
+    assert rows["link_share"].tolist() == pytest.approx([1 / 8, 2 / 8] * 2)
+    of_all = answer.tables["collectives"].rows.set_index("run_id")["bytes"]
+    sums = rows.groupby("run_id", observed=True)["bytes"].sum()
+    assert sums.to_dict() == pytest.approx(of_all.to_dict())
+    assert answer.claims["sizes"].holds and not answer.claims["unknown_sizes"].holds
 
 
 def test_what_is_said_follows_from_the_rows(answer):
@@ -138,6 +162,7 @@ def test_the_page_says_what_two_gpus_give_and_what_their_memory_is(rec, tmp_path
         and "80.0%" in page
     )
     assert "FSDP needs 0.500×" in page
+    assert "In both cases the size of each message was not recorded." in page and 'id="table-messages"' not in page
 
 
 def timed_by(rec, gpus: list[str | None]):
@@ -184,16 +209,31 @@ def test_each_run_has_a_page_that_tells_its_ranks_apart(rec, tmp_path):
     write_site.write(synthetic.recording(("small",), (512,)), tmp_path, {several_gpus.STUDY: study})
     pages = {path.stem: path.read_text() for path in (tmp_path / "report" / "runs-gpus").glob("*.md")}
     assert pages.keys() == set(rec.runs["run_id"].astype(str))
+    traces = {path.name.split(".")[0] for path in (tmp_path / "report" / "timelines").glob("*fsdp.perfetto.json.gz")}
+    shared = [run_id for run_id in pages if run_id in traces]
+    assert len(shared) == 1, "of each way to share the work the smallest"
     for run_id, page in pages.items():
         several = run_id.endswith("fsdp")
         assert ("rank 1, communication" in page) is several and ("sums over 2 GPUs" in page) is several
         assert ("Communication kernels in a step of each rank" in page) is several
+        assert ("Trace for Perfetto" in page) is (run_id in shared)
         for table in ("several-gpus", "explore"):
             assert f"runs-gpus/{run_id}" in (tmp_path / "report" / f"{table}.md").read_text()
 
 
+def test_the_whole_timeline_of_a_run_has_both_ranks(recorded):
+    run_id = "small-ctx256-fp32-naive-train_step-adamw_fused-2gpus-ddp"
+    frames = (recorded.ranges, recorded.kernels, recorded.memops)
+    trace = timeline.of_step(run_id, 1, *(frame[frame["run_id"].astype(str) == run_id] for frame in frames))
+    assert {track.process for track in trace.tracks} == {
+        f"rank {n} · {p}" for n in (0, 1) for p in (f"GPU {n}", "Host")
+    }
+    named = [profile["name"] for profile in json.loads(timeline.speedscope(trace))["profiles"]]
+    assert all(any(f"rank {rank}" in name for name in named) for rank in (0, 1))
+
+
 def test_what_a_run_page_says_of_communication_is_of_each_rank(rec):
-    rows = by_gpu(rec.kernels)
+    rows = by_gpu(rec.kernels, rec.runs)
     columns = ["rank", "calls", "waiting_ns", "transfer_ns", "kept_waiting_ns"]
     assert rows[columns].values.tolist() == [[0, 1, WAITS, TRANSFERS, 0], [1, 1, 0, TRANSFERS, WAITS]] * 2
 
@@ -223,7 +263,7 @@ def test_what_is_exposed_is_how_much_longer_the_step_is_where_nsys_leaves_the_st
 
 
 def test_waiting_and_transfer_are_the_time_of_communication_kernels(recorded):
-    split = communication_of(recorded.kernels)
+    split = communication_of(recorded.kernels, recorded.runs)
     assert len(split) == 16 and (split["unknown"] == "").all()
     assert split["waiting_ns"].add(split["transfer_ns"]).tolist() == pytest.approx(split["kernel_ns"].tolist())
     assert (split["exchanged_apart_ns"] < 20_000).all(), "the ranks' clocks agree"
@@ -260,7 +300,7 @@ def test_what_a_collective_transfers_takes_no_less_than_the_link_allows(recorded
     """A DDP step reduces four bytes of each parameter once, whatever the precision; FSDP transfers more."""
     runs = recorded.runs[recorded.runs["parallel"].astype(str) == parallel].astype({"run_id": str})
     fastest = shipped.tables["link"].rows.set_index("collective").loc["AllReduce", "bus_rate_high"]
-    transfer = communication_of(recorded.kernels).set_index("run_id")["transfer_ns"]
+    transfer = communication_of(recorded.kernels, recorded.runs).set_index("run_id")["transfer_ns"]
     for run_id, parameters in zip(runs["run_id"], runs["num_parameters"]):
         assert transfer[run_id] * 1e-9 >= 4 * parameters / fastest
 

@@ -8,7 +8,7 @@ import pandas as pd
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.metrics import differences, run_grid, timing
 from analysis.metrics.differences import Bands
-from analysis.metrics.exchange import by_collective, communication_of, link_rates
+from analysis.metrics.exchange import FRAMES, by_collective, by_message, communication_of, link_rates
 from analysis.metrics.telemetry import by_first_gpu
 from analysis.pages.columns import band_column, case_headings, spread_column
 from analysis.pages.facts import extremes, many, noise_of, out_of, span
@@ -63,6 +63,8 @@ class Frames:
     runs, with bus_rate_low and bus_rate_high."""
     collectives: pd.DataFrame
     """One row per case of several GPUs and collective, as of `by_collective`, with link_share."""
+    messages: pd.DataFrame
+    """One row per case of several GPUs, collective and size of a message, as of `by_message`, with link_share."""
     timed: pd.DataFrame
     """One row per process that timed a case and read its GPU: first_gpu numbers that of its first rank."""
 
@@ -100,7 +102,7 @@ def _frames(
     exchanges = kernels["family"].astype(str) == kernel_families.COMMUNICATION
     parts = differences.times_of_steps(steps, kernels[~exchanges], memops)[["run_id", "parts"]]
     parts = parts.rename(columns={"parts": "step_parts"})
-    exchanged = communication_of(kernels).drop(columns=["num_steps", "of_gpus", "collectives"])
+    exchanged = communication_of(kernels, runs).drop(columns=["num_steps", *FRAMES])
     for part in (of_run, _times(steps), parts, exchanged):
         cases = cases.merge(part, how="left", on="run_id")
     cases["tokens_per_s"] = run_grid.tokens_per_s(cases, cases["step_ns"])
@@ -108,8 +110,10 @@ def _frames(
         cases[f"{name}_share"] = cases[f"{name}_ns"] / cases["step_ns"]
     timed = by_first_gpu(steps, processes).merge(cases[["run_id", "gpus"]], on="run_id")
     link = link_rates(figures, cases)
-    collectives = _against_link(by_collective(kernels, figures, cases), cases, link)
-    return Frames(cases=_against_one(cases, bands), link=link, collectives=collectives, timed=timed)
+    collectives = _against_link(by_collective(kernels, figures, runs, cases), cases, link)
+    messages = _against_link(by_message(kernels, runs, cases), cases, link)
+    of_communication = {"link": link, "collectives": collectives, "messages": messages}
+    return Frames(cases=_against_one(cases, bands), timed=timed, **of_communication)
 
 
 def _against_link(collectives: pd.DataFrame, cases: pd.DataFrame, link: pd.DataFrame) -> pd.DataFrame:
@@ -163,6 +167,9 @@ def _claims(frames: Frames) -> list[Claim]:
     slowed = several[several["slowed"].notna()]
     sharded = several[several["parallel"] == "fsdp"]
     of_collective = ("collective", "bytes", "transfer_ns", "bus_rate", "link_share")
+    of_message = ("collective", "message_bytes", "transfer_ns", "bus_rate", "link_share")
+    with_sizes = set(frames.messages["run_id"])
+    without_sizes = several[~several["run_id"].isin(with_sizes)]
     unknown = _only(frames.collectives[frames.collectives["bytes"].isna()], "gpus", "parallel", "collective")
     return [
         Claim("gives", _only(several, *shown), facts=_gives),
@@ -207,6 +214,16 @@ def _claims(frames: Frames) -> list[Claim]:
             "reaches",
             _only(frames.collectives[frames.collectives["link_share"].notna()], "gpus", "parallel", *of_collective),
             facts=extremes("link_share"),
+        ),
+        Claim(
+            "sizes",
+            _only(frames.messages[frames.messages["link_share"].notna()], "gpus", "parallel", *of_message),
+            facts=extremes("link_share"),
+        ),
+        Claim(
+            "unknown_sizes",
+            _only(without_sizes, "gpus", "parallel"),
+            facts=lambda rows: {"num_all": len(several)},
         ),
         Claim("unknown_bytes", unknown, facts=lambda rows: {"num": rows["run_id"].nunique(), "num_all": len(several)}),
         Claim(
@@ -308,6 +325,21 @@ def _tables(frames: Frames) -> list[Table]:
                 Column("link_share", "÷ alone", "share", bar=True, absent="n/a"),
             ),
             frames.collectives,
+        ),
+        Table(
+            "messages",
+            "Collectives by size of the message, in a step of one GPU",
+            (
+                *case,
+                Column("collective", "collective", "code"),
+                Column("message_bytes", "message", "mib"),
+                Column("calls", "calls", "count"),
+                Column("waiting_ns", "waiting", "ms", absent="n/a"),
+                Column("transfer_ns", "transfer", "ms", absent="n/a"),
+                Column("bus_rate", "rate over the link", "gbps", absent="n/a"),
+                Column("link_share", "÷ alone", "share", bar=True, absent="n/a"),
+            ),
+            frames.messages,
         ),
         Table(
             "link",

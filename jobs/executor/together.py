@@ -1,0 +1,321 @@
+"""Several machines that measure a run together: the first one decides, and the others do as it does.
+
+Each machine starts the same command. That of the first measures the sweep; those of the others connect to it, and each
+of its collectors (see `jobs.executor.collectors`) has one of the same kind there, with the ranks of that machine: it is
+started, captures and is stopped when the first one's is. Ranks themselves speak to the first machine alone (see
+`jobs.worker.ranks`), so one that ends anywhere ends the run, and all ranks end with the connection.
+
+What goes to and fro is a JSON object a line, and files. The network between the machines is trusted, as for
+torch.distributed: nothing is encrypted, and the key of the ranks, who pickle, goes to whoever knows the sweep.
+"""
+
+import json
+import secrets
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from jobs.contract.layout import CAPTURE, NSYS_LOG, NSYS_SUMS_FILE, of_node
+from jobs.contract.versions import described, differences
+from jobs.executor.collectors import Collector, Nsys, Timer
+from jobs.executor.failures import CollectorError, RunFailed
+from jobs.executor.machine import hashed_names, machine_facts
+from jobs.executor.nodes import Node
+from jobs.executor.nsys_cli import TIMEOUT_S
+from jobs.executor.temporary import temporary_folder
+from jobs.executor.worker_process import Part
+
+JOIN_S = 300
+"""How long the machines wait for one another."""
+GREET_S = 10
+"""How long a machine may take to say which it is. Whoever else connects, as a scanner of ports does, says nothing."""
+LONGEST_LINE = 1 << 20
+ANSWER_S = 4 * TIMEOUT_S
+"""After so long without an answer of its program a machine counts as gone: longer than all of nsys's commands take."""
+GONE_S = 60
+"""After so long without an answer from its system a machine is gone."""
+KINDS: Mapping[str, type[Collector]] = {kind.name: kind for kind in (Timer, Nsys)}
+KEPT = (CAPTURE, NSYS_SUMS_FILE, NSYS_LOG)
+"""Of a capture on another machine, what comes to the first."""
+
+
+class Line:
+    """A connection to another machine. Raises OSError, also where that machine has closed it."""
+
+    def __init__(self, connection: socket.socket):
+        self.socket = connection
+        for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 10), ("TCP_USER_TIMEOUT", GONE_S * 1000)):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.settimeout(None)
+        self.file = connection.makefile("rwb")
+
+    def send(self, message: Mapping[str, Any], files: Sequence[Path] = ()) -> None:
+        if self.file.closed:
+            raise ConnectionError("it was given up before")
+        sizes = {file.name: file.stat().st_size for file in files}
+        self.file.write(json.dumps({**message, "files": sizes}).encode() + b"\n")
+        for file in files:
+            with open(file, "rb") as opened:
+                shutil.copyfileobj(opened, self.file)
+        self.file.flush()
+
+    def receive(self, place_of: Callable[[str], Path | None] = lambda name: None) -> dict[str, Any]:
+        """The next message; its files go where `place_of` says, or nowhere."""
+        text = self.file.readline(LONGEST_LINE)
+        try:
+            message = json.loads(text)
+            sizes = {str(name): int(size) for name, size in message["files"].items()}
+            if min(sizes.values(), default=0) < 0:
+                raise ValueError
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ConnectionError("the other machine ended" if not text else "it speaks otherwise") from None
+        for name, size in sizes.items():
+            place = place_of(name)
+            with open(place or "/dev/null", "wb") as opened:
+                while size:
+                    if not (piece := self.file.read(min(size, 1 << 20))):
+                        raise ConnectionError("the other machine ended")
+                    opened.write(piece)
+                    size -= len(piece)
+        return message
+
+    def is_closed(self) -> bool:
+        """Whether the other machine has ended it, between two messages."""
+        try:
+            return not self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            self.file.close()
+        self.socket.close()
+
+
+def own_facts(with_nsys: bool) -> dict[str, Any]:
+    """What the first machine compares with its own; ranks tell the rest. Raises CollectorError."""
+    return machine_facts({}, with_nsys=with_nsys).model_dump(include={"driver", "nsys", "commit"})
+
+
+class Twins:
+    """The collectors of the other machines that do as one of this machine does."""
+
+    def __init__(self, others: "Others", kind: str, ranks: int):
+        self.others, self.number, self.kind = others, next(others.numbers), kind
+        self.size = ranks // others.node.size  # of each machine
+        self.ranks = ranks
+
+    def part(self) -> Part:
+        """The ranks of this machine, for a start of all, which is told where they meet: elsewhere each time."""
+        host = self.others.node.host
+        meeting, address = (f"{host}:{port}" for port in free_ports(2))
+        return Part(0, self.size, meeting, address, secrets.token_hex(16))
+
+    def start(self, part: Part) -> AbstractContextManager:
+        task = {"call": "start", "kind": self.kind, "ranks": self.ranks}
+        return self._with(lambda node: task | {"part": part._replace(first=node * self.size)})
+
+    def does(self, call: str, folder: Path | None = None) -> AbstractContextManager:
+        return self._with(lambda node: {"call": call}, folder)
+
+    @contextmanager
+    def _with(self, task_of: Callable[[int], dict], folder: Path | None = None) -> Iterator[None]:
+        """The others do their task while this is done here; the files that they leave come to `folder`. Raises
+        CollectorError where it fails here or there."""
+        with self.others.lock:
+            lines, failed = self.others.lines, None
+            for node, line in lines.items():  # before any is told: what one answers would be read as of the next task
+                if line.is_closed():  # its ranks would be waited for in vain
+                    raise CollectorError(self._said_of(node, "it is gone"))
+            for node, line in lines.items():
+                with suppress(OSError):  # told when its answer is read
+                    line.send({"collector": self.number, **task_of(node)})
+            try:
+                yield
+            except CollectorError as error:  # perhaps for what is wrong there
+                failed = error
+            finally:
+                wrong = [said for node, line in lines.items() if (said := self._answer(node, line, folder))]
+        if failed or wrong:
+            raise CollectorError(wrong[0] if wrong else str(failed))
+
+    def _answer(self, node: int, line: Line, folder: Path | None) -> str:
+        """What went wrong there, "" where nothing did."""
+
+        def place_of(name: str) -> Path | None:
+            return folder / of_node(name, node) if folder and name in KEPT else None
+
+        try:
+            line.socket.settimeout(ANSWER_S)  # a program that is stopped keeps its connection
+            said = line.receive(place_of).get("wrong", "")
+            line.socket.settimeout(None)
+        except OSError as error:
+            said = f"it is gone, or what it left cannot be kept ({error})"
+            line.close()
+        return self._said_of(node, said) if said else ""
+
+    def _said_of(self, node: int, said: str) -> str:
+        return f"machine {node + 1} of {self.others.node.size}: {said}"
+
+
+class Others:
+    """The other machines, as the first one sees them."""
+
+    def __init__(self, node: Node):
+        self.node = node
+        self.lines: dict[int, Line] = {}
+        self.lock = threading.Lock()
+        self.numbers = count()
+        self.hashed_names: list[str] = []
+
+    def wait(self, sweep: str, facts: Mapping[str, Any]) -> None:
+        """Until all are here. sweep: its digest. Raises CollectorError."""
+        deadline = time.monotonic() + JOIN_S
+        try:
+            listener = socket.create_server(("", self.node.port), backlog=self.node.size)
+        except OSError as error:
+            raise CollectorError(
+                f"the other machines cannot connect to port {self.node.port} ({error.strerror}): name a free one in "
+                "MASTER_PORT, on all of them"
+            ) from None
+        with listener:
+            listener.settimeout(0.2)
+            while len(self.lines) < self.node.size - 1:
+                if time.monotonic() > deadline:
+                    raise CollectorError(
+                        f"{len(self.lines) + 1} of {self.node.size} machines came in {JOIN_S} s: start the same "
+                        "command on each, as srun does"
+                    )
+                with suppress(TimeoutError):
+                    self._greet(Line(listener.accept()[0]), sweep, facts)
+
+    def _greet(self, line: Line, sweep: str, facts: Mapping[str, Any]) -> None:
+        line.socket.settimeout(GREET_S)
+        try:
+            said = line.receive()
+            number, theirs, names = int(said["node"]), dict(said["facts"]), list(said["hashed_names"])
+        except (OSError, KeyError, TypeError, ValueError):  # somebody else's
+            line.close()
+            return
+        line.socket.settimeout(None)
+        wrong = ""
+        if number in self.lines or not 0 < number < self.node.size:
+            wrong = f"machine {number + 1} of {self.node.size} is there already, or cannot be: start one task on each"
+        elif said.get("sweep") != sweep:
+            wrong = f"machine {number + 1} has another sweep: give all of them the same file and --only"
+        elif different := differences([theirs], facts):
+            wrong = f"machine {number + 1} has other versions ({described(different)})"
+        line.send({"wrong": wrong})
+        if wrong:
+            line.close()
+            raise CollectorError(wrong)
+        self.hashed_names += names
+        self.lines[number] = line
+
+    def twin(self, collector: Collector, ranks: int) -> Twins:
+        return Twins(self, collector.name, ranks)
+
+    def end(self, wrong: str = "") -> None:
+        """Tell the others that the sweep has ended, and what was wrong where it could not go on."""
+        for line in self.lines.values():
+            with suppress(OSError):
+                line.send({"call": "end", "wrong": wrong})
+            line.close()
+
+
+def free_ports(number: int) -> list[int]:
+    """Ports that are free on all addresses of this machine."""
+    sockets = [socket.create_server(("", 0)) for _ in range(number)]
+    ports = [opened.getsockname()[1] for opened in sockets]
+    for opened in sockets:
+        opened.close()
+    return ports
+
+
+def work_for_first(node: Node, sweep: str, device: str, gpus: Sequence[int], with_nsys: bool) -> None:
+    """Do what the first machine does until it says that the sweep has ended. Raises CollectorError where it ends
+    otherwise, or does not take this machine."""
+    line = _connect(node)
+    collectors: dict[int, Collector] = {}
+    with temporary_folder("node-") as folder, temporary_folder("compiled-") as compiled:
+        try:
+            about = {"node": node.number, "sweep": sweep, "facts": own_facts(with_nsys)}
+            line.send(about | {"hashed_names": hashed_names()})
+            if wrong := line.receive().get("wrong"):
+                raise CollectorError(str(wrong))
+            while (task := line.receive())["call"] != "end":
+                try:
+                    files = _perform(task, collectors, device, gpus, folder, str(compiled))
+                except (CollectorError, RunFailed) as failure:
+                    line.send({"wrong": str(failure)})
+                else:
+                    line.send({}, files)
+            if wrong := task.get("wrong"):
+                raise CollectorError(str(wrong))
+        except OSError as error:
+            raise CollectorError(f"the first machine is gone ({error})") from None
+        finally:
+            for collector in collectors.values():
+                collector.stop()
+            line.close()
+
+
+def _connect(node: Node) -> Line:
+    deadline = time.monotonic() + JOIN_S
+    while True:
+        try:
+            return Line(socket.create_connection((node.host, node.port), timeout=5))
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise CollectorError(
+                    f"the first machine is out of reach at {node.host}:{node.port} ({error}): start the same command "
+                    "on each, as srun does; MASTER_ADDR and MASTER_PORT name it"
+                ) from None
+            time.sleep(0.5)
+
+
+def _perform(
+    task: Mapping[str, Any],
+    collectors: dict[int, Collector],
+    device: str,
+    gpus: Sequence[int],
+    folder: Path,
+    compiled: str,
+) -> Sequence[Path]:
+    """Do what the collector of the same number does on the first machine. Returns the files that it is to have."""
+    number, call = int(task["collector"]), task["call"]
+    of_run = folder / str(number)
+    collector = collectors.get(number)
+    if call == "start":
+        part = Part(*task["part"])
+        if len(gpus) < part.size and device == "cuda":
+            raise CollectorError(f"{part.size} GPUs are needed here, and {len(gpus)} would be used")
+        if collector is None:
+            used = tuple(gpus[: part.size]) if device == "cuda" else ()
+            collector = collectors[number] = KINDS[task["kind"]](device, used, int(task["ranks"]), None, compiled)
+        collector.stop()
+        collector.part = part
+        collector.start()
+    elif collector is None:
+        pass
+    elif call == "stop":
+        collector.stop()
+    elif call == "begin_capture" and isinstance(collector, Nsys):
+        shutil.rmtree(of_run, ignore_errors=True)
+        of_run.mkdir()
+        collector.begin_capture(of_run)
+    elif call == "end_capture" and isinstance(collector, Nsys):
+        collector.end_capture()
+        return [of_run / name for name in KEPT if (of_run / name).is_file()]
+    return ()

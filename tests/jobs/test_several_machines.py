@@ -1,0 +1,338 @@
+"""A run whose ranks are on two machines, for which two processes of this one stand, over gloo: it is one run, and what
+happens to one of the machines ends it on both."""
+
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager, suppress
+from multiprocessing import Pipe
+from pathlib import Path
+
+import pytest
+
+from analysis.recording import store
+from analysis.recording.ingest import ingest
+from jobs.contract.layout import PROTOCOL_VERSION, Protocol, RunRecord, TimedProcess
+from jobs.contract.messages import KEY
+from jobs.executor import telemetry, together
+from jobs.executor.collectors import Timer
+from jobs.executor.failures import CollectorError, RunFailed
+from jobs.executor.nodes import Node, first_host, this_node
+from jobs.executor.result_store import Results
+from jobs.executor.sweep_runner import SweepRunner
+from jobs.executor.together import Line, Others, free_ports, own_facts, work_for_first
+from jobs.executor.worker_process import processes_with
+from jobs.worker import ranks as worker_ranks
+from tests.jobs.conftest import FAKE_NSYS, ROOT, command
+from tests.jobs.test_several_gpus import run_of_two
+from tests.waiting import HANGS_S, eventually
+
+SWEEP = """name: several
+custom_sizes: {tiny: {d_model: 16, d_ff: 32, num_layers: 2, num_heads: 2}}
+size: [tiny]
+context_length: [8]
+mode: [train_step]
+gpus: [1, 2]
+parallel: [none, ddp]
+processes: 1
+warmup_steps: 2
+measured_steps: 2
+profiled_steps: 3
+"""
+UNPROFILED = SWEEP.replace("profiled_steps: 3", "profiled_steps: 0")
+OF_NODE = "FAKE_NSYS_RANK"
+
+
+@pytest.mark.parametrize(
+    "environment, node",
+    [
+        ({"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "7"}, Node(1, 2, "a", 7)),
+        ({"PET_NNODES": "2", "PET_NODE_RANK": "0", "MASTER_ADDR": "a"}, Node(0, 2, "a", 29400)),
+        ({"SLURM_NNODES": "3", "SLURM_NODEID": "2", "SLURM_JOB_NODELIST": "n[04-06]"}, Node(2, 3, "n04", 29400)),
+        (
+            {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"},
+            Node(1, 2, "10.0.0.1", 29400),
+        ),
+        ({"SLURM_NNODES": "1", "SLURM_NODEID": "0", "SLURM_JOB_NODELIST": "n1"}, None),
+        ({"NNODES": "2", "NODE_RANK": "2", "MASTER_ADDR": "a"}, None),
+        ({"NNODES": "1:4", "NODE_RANK": "0", "MASTER_ADDR": "a"}, None),
+        ({"NNODES": "2", "NODE_RANK": "0"}, None),
+        ({}, None),
+    ],
+)
+def test_the_environment_of_torchrun_slurm_or_skypilot_tells_which_machine_this_is(environment, node):
+    assert this_node(environment) == node
+
+
+@pytest.mark.parametrize(
+    "hosts, first",
+    [("gpu[001-004,7]", "gpu001"), ("a-1,a-2", "a-1"), ("n[3,5]-ib,x", "n3-ib"), ("one", "one"), ("", "")],
+)
+def test_the_first_host_of_slurms_list(hosts, first):
+    assert first_host(hosts) == first
+
+
+def start_node(tmp_path: Path, number: int, port: int, sweep: str, *options: str) -> subprocess.Popen:
+    """`run` on one of two machines, each with an nsys that says its rank."""
+    home = tmp_path / f"machine-{number}"
+    home.mkdir()
+    (home / "sweep.yaml").write_text(sweep)
+    nsys = home / "nsys"
+    nsys.write_text(f'#!/bin/sh\n{OF_NODE}="{number} of 2" exec "{sys.executable}" -S "{FAKE_NSYS / "nsys"}" "$@"\n')
+    nsys.chmod(nsys.stat().st_mode | stat.S_IXUSR)
+    place = {"NNODES": "2", "NODE_RANK": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    path = os.pathsep.join((str(home), os.environ["PATH"]))
+    return subprocess.Popen(
+        command("run", "--sweep", home / "sweep.yaml", "--results", home / "results", "--device", "cpu", *options),
+        cwd=ROOT,
+        env=os.environ | place | {"PATH": path, "TMPDIR": str(home), "PROFILER_COMMIT": "this"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.fixture
+def machines(tmp_path):
+    """Starts both; what still runs in the end is killed."""
+    started: list[subprocess.Popen] = []
+
+    def start(*options: str, sweep: str = SWEEP, of_second: str = "") -> list[subprocess.Popen]:
+        (port,) = free_ports(1)
+        for number, file in ((1, of_second or sweep), (0, sweep)):
+            started.append(start_node(tmp_path, number, port, file, *options))
+        return started[::-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.long
+def test_a_sweep_on_two_machines_is_one_recording_with_the_ranks_of_both(machines, tmp_path):
+    first, second = machines()
+    said = [process.communicate(timeout=HANGS_S)[0] for process in (first, second)]
+    assert [first.returncode, second.returncode] == [0, 0], said
+    assert not (tmp_path / "machine-1" / "results").exists(), "the first one has all"
+    ingest(tmp_path / "machine-0" / "results" / "several", tmp_path / "recording")
+    rec = store.load(tmp_path / "recording")
+    assert rec.runs["status"].astype(str).tolist() == ["ok"] * 2
+    for run_id, gpus in zip(rec.runs["run_id"].astype(str), rec.runs["gpus"]):
+        for table in (rec.steps, rec.kernels, rec.ranges):
+            assert sorted(table.loc[table["run_id"].astype(str) == run_id, "rank"].unique()) == list(range(gpus))
+    kernels = rec.kernels
+    assert (kernels["node"] == kernels["rank"]).all()
+    sums = rec.nsys_sums.groupby("run_id", observed=True)["calls"].sum().tolist()
+    assert sums[1] == 2 * sums[0] > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_machine_that_is_lost_ends_the_sweep_on_the_other_and_leaves_no_process(machines, tmp_path, killed):
+    both = machines("--only", "gpus=2", sweep=UNPROFILED.replace("ddp]", "ddp, fsdp]"))
+    results = tmp_path / "machine-0" / "results" / "several"
+    eventually(lambda: any(log.stat().st_size for log in results.glob("*/log.txt")))
+    both[killed].kill()
+    said, _ = both[1 - killed].communicate(timeout=HANGS_S)
+    assert both[1 - killed].returncode == 69 and "is gone" in said, said
+    for number in (0, 1):
+        homes = list((tmp_path / f"machine-{number}").glob("profiler-*"))
+        eventually(lambda homes=homes: not [pid for home in homes for pid in processes_with("TMPDIR", str(home))])
+
+
+@pytest.mark.long
+def test_machines_with_other_sweeps_do_not_measure_together(machines):
+    both = machines(of_second=UNPROFILED)
+    said = [process.communicate(timeout=HANGS_S)[0] for process in both]
+    assert [process.returncode for process in both] == [69, 69]
+    assert all("machine 2 has another sweep" in " ".join(text.split()) for text in said)
+
+
+@contextmanager
+def timer_of_two():
+    """A timer whose second rank is on the other machine: a thread stands for that one's program."""
+    place = ("127.0.0.1", *free_ports(1))
+    others = Others(Node(0, 2, *place))
+    ended: list[BaseException | None] = []
+
+    def work() -> None:
+        try:
+            work_for_first(Node(1, 2, *place), "a sweep", "cpu", [0], with_nsys=False)
+            ended.append(None)
+        except CollectorError as error:
+            ended.append(error)
+
+    program = threading.Thread(target=work)
+    program.start()
+    timer = Timer("cpu", (), 2)
+    try:
+        others.wait("a sweep", own_facts(with_nsys=False))
+        timer.twin = others.twin(timer, 2)
+        yield timer
+    finally:
+        timer.stop()
+        others.end()
+        program.join(HANGS_S)
+    assert ended == [None]
+
+
+def pid_of(timer: Timer, rank: int) -> int:
+    assert timer.part is not None
+    for pid in processes_with(KEY, timer.part.key):
+        if f"--rank\0{rank}\0".encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+    raise AssertionError(f"rank {rank} does not run")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "rank, sent, status, timeout_s",
+    [
+        (1, signal.SIGKILL, "machine", 120),
+        (0, signal.SIGKILL, "machine", 120),
+        (1, signal.SIGSTOP, "timeout", 15),
+    ],
+)
+def test_a_rank_that_is_killed_or_stalls_ends_the_run_on_both_machines(tmp_path, rank, sent, status, timeout_s):
+    options = {"warmup_steps": 2, "steps": 2, "folder": tmp_path}
+    with timer_of_two() as timer:
+        timer.measure(run_of_two(), timeout_s=120, **options)
+        key = timer.part.key
+        with pytest.raises(RunFailed) as failed:
+            timer.measure(
+                run_of_two(),
+                timeout_s=timeout_s,
+                between=lambda event: event == "ready" and os.kill(pid_of(timer, rank), sent),
+                **options,
+            )
+        assert failed.value.status == status
+        eventually(lambda: processes_with(KEY, key) == [])
+        measured = timer.measure(run_of_two(), timeout_s=120, **options)
+        assert {row["rank"] for row in measured["steps"]} == {0, 1}, "the sweep goes on"
+        key = timer.part.key
+    assert processes_with(KEY, key) == []
+
+
+@pytest.mark.long
+def test_a_rank_that_fails_on_the_other_machine_says_so(tmp_path):
+    with timer_of_two() as timer, pytest.raises(RunFailed, match=r"rank [01]: "):
+        run = run_of_two(num_heads=3)  # d_model is no multiple of it
+        timer.measure(run, warmup_steps=2, steps=2, folder=tmp_path, timeout_s=120)
+    shutil.rmtree(tmp_path)
+
+
+@pytest.fixture
+def first():
+    """What the first of two machines knows of the other, and where it listens."""
+    place = ("127.0.0.1", *free_ports(1))
+    others = Others(Node(0, 2, *place))
+    yield others, place
+    others.end()
+
+
+def greet(place, **said) -> Line:
+    """Say what a machine says first; leaves out what is None."""
+    known = {"node": 1, "sweep": "a sweep", "facts": own_facts(with_nsys=False), "hashed_names": []} | said
+    line = Line(connect(place))
+    line.send({name: value for name, value in known.items() if value is not None})
+    return line
+
+
+def connect(place) -> socket.socket:
+    while True:
+        with suppress(ConnectionRefusedError):
+            return socket.create_connection(place)
+
+
+def test_who_says_nothing_or_nonsense_keeps_no_machine_out(first, monkeypatch):
+    monkeypatch.setattr(together, "GREET_S", 0.2)
+    others, place = first
+    lines = []
+
+    def come() -> None:
+        lines.append(Line(connect(place)))
+        lines.append(greet(place, facts=None))
+        lines.append(greet(place))
+
+    coming = threading.Thread(target=come)
+    coming.start()
+    others.wait("a sweep", own_facts(with_nsys=False))
+    coming.join(HANGS_S)
+    assert set(others.lines) == {1}
+    for line in lines:
+        line.close()
+
+
+def test_a_program_that_is_stopped_counts_as_gone(first, monkeypatch):
+    monkeypatch.setattr(together, "ANSWER_S", 0.2)
+    others, _ = first
+    here, there = socket.socketpair()
+    others.lines[1] = Line.__new__(Line)
+    others.lines[1].socket, others.lines[1].file = here, here.makefile("rwb")
+    with (
+        pytest.raises(CollectorError, match="machine 2 of 2: it is gone"),
+        others.twin(Timer("cpu", (), 2), 2).does("stop"),
+    ):
+        pass
+    there.close()
+
+
+def test_the_others_end_with_what_went_wrong_on_the_first(first):
+    others, place = first
+    failed = []
+
+    def work() -> None:
+        try:
+            work_for_first(Node(1, 2, *place), "a sweep", "cpu", [0], with_nsys=False)
+        except CollectorError as error:
+            failed.append(str(error))
+
+    program = threading.Thread(target=work)
+    program.start()
+    others.wait("a sweep", own_facts(with_nsys=False))
+    others.end("the disk is full")
+    program.join(HANGS_S)
+    assert failed == ["the disk is full"]
+
+
+def test_energy_of_a_part_of_the_gpus_is_not_read():
+    sensor = telemetry.GpuSensor((), "salt", is_part=True)
+    assert sensor.read_energy() is None and sensor.busy_s == 0
+    assert sensor.problems["energy_mj"] == "other machines have GPUs of the run"
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_a_rank_that_died_is_told_before_one_that_failed_for_it(is_dead):
+    """The collective of the one that is left fails at once."""
+    ours, theirs = zip(*(Pipe() for _ in range(3)), strict=True)
+    ranks = worker_ranks.Ranks.__new__(worker_ranks.Ranks)
+    ranks.sockets, ranks.processes = list(ours), []
+    theirs[0].send({"event": "failed", "message": "connection closed by peer"})
+    theirs[1].send({"event": "failed", "message": "connection closed by peer"})
+    if is_dead:
+        theirs[2].close()
+    job, _job = Pipe()
+    if is_dead:
+        with pytest.raises(worker_ranks.RankDied, match="rank 2 died"):
+            ranks.receive(job)
+    else:
+        assert ranks.receive(job)[0]["event"] == "failed"
+
+
+@pytest.mark.parametrize(("num_machines", "is_kept"), [(1, True), (2, False)])
+def test_a_run_that_another_number_of_machines_had_begun_is_measured_anew(tmp_path, num_machines, is_kept):
+    results, protocol, run = Results(tmp_path, "several"), Protocol(processes=2), run_of_two()
+    about = {"protocol_version": PROTOCOL_VERSION, "run_id": run.run_id, "status": "timed", "run": run}
+    begun = RunRecord(**about, **protocol.model_dump(), num_machines=num_machines, timed=[TimedProcess(position=0)])
+    results.begin(run)
+    results.keep_timings(run, {"steps": []}, 0)
+    results.keep_timed(run, begun)
+    runner = SweepRunner(results, protocol, lambda event, **_: None, device="cpu", gpus=(0, 1))
+    assert runner._pending([run]) == [run]
+    assert (run.run_id in runner.state.timed) == is_kept
