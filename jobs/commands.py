@@ -26,6 +26,7 @@ from jobs.executor.gpus import visible_gpus
 from jobs.executor.nodes import Node, this_node
 from jobs.executor.preflight import RESULTS_OF_IMAGE, check_writable, checks
 from jobs.executor.result_store import Locked, NoResults, Results
+from jobs.executor.stop import SHUTDOWN_S, Stop
 from jobs.executor.sweep_runner import MixedVersions, Stopped, SweepRunner
 from jobs.executor.sweep_state import SIGNAL_S
 from jobs.executor.together import Others, own_facts, work_for_first
@@ -204,14 +205,33 @@ def measure_for_first(node: Node, sweep: Sweep, runs: list[Run], device: str, gp
     check_divisible(node, runs, len(gpus))
     err.print(f"machine {node.number + 1} of {node.size}: the first one measures, with the GPUs of this one, too")
 
+    received: list[int] = []
+    first_at = 0.0
+    stop = Stop()
+
     def terminate(number: int, frame) -> None:
-        raise typer.Exit(128 + number)
+        nonlocal first_at
+        if not received:
+            received.append(number)
+            first_at = time.monotonic()
+            stop.set()
+            # Engines tell all machines to end: a capture that the first is ending needs this one a little longer.
+            signal.setitimer(signal.ITIMER_REAL, SHUTDOWN_S)
+        elif time.monotonic() - first_at > SIGNAL_S:
+            raise typer.Exit(128 + received[0])
 
     when_terminated(terminate)
+    signal.signal(signal.SIGALRM, terminate)
     try:
-        work_for_first(node, digest_of(sweep, runs), device, gpus, with_nsys=sweep.profiled_steps > 0)
+        work_for_first(node, digest_of(sweep, runs), device, gpus, with_nsys=sweep.profiled_steps > 0, stop=stop)
     except CollectorError as error:
+        if received:
+            raise typer.Exit(128 + received[0]) from None
         raise fail(str(error), CANNOT_MEASURE) from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    if received:
+        raise typer.Exit(128 + received[0])
 
 
 def check_divisible(node: Node, runs: list[Run], num_gpus: int) -> None:

@@ -11,13 +11,19 @@
 Plain dictionaries, since the worker imports torch and the standard library, and nothing else.
 """
 
+import json
+import socket
+from multiprocessing.connection import Connection
 from typing import Any, Literal, NotRequired, TypedDict
 
 GO = "go"
 KEY = "PROFILER_JOB_KEY"
-"""Names in the environment of ranks on several machines what they know one another by."""
+"""Names in the environment of ranks on several machines what they show one another first, so that a rank of another run
+is not taken for one of this."""
 CONNECT_S = 120
 """How long those of other machines than the first may take to connect to it."""
+LARGEST_BYTES = 1 << 28
+"""Of a message between machines."""
 LINK_RATE = "link_"
 """Begins the figures of what the link between several GPUs gives; the name of a collective follows."""
 LINK_MESSAGE = f"{LINK_RATE}message"
@@ -166,3 +172,22 @@ class Released(TypedDict):
 
 
 Answer = Hello | Ready | Timed | Measured | Failed | Calibrated | Released
+
+
+class Channel(Connection):
+    """The connection to a rank on another machine. Messages go as JSON: pickled ones, as of any other connection, could
+    run code, and who is at the other end of a network is not known. Raises OSError where that end says something else,
+    and EOFError where it has closed."""
+
+    def __init__(self, connected: socket.socket):
+        connected.settimeout(None)
+        super().__init__(connected.detach())
+
+    def send(self, obj: Any) -> None:
+        self.send_bytes(json.dumps(obj).encode())
+
+    def recv(self) -> Any:
+        try:
+            return json.loads(self.recv_bytes(LARGEST_BYTES))
+        except (ValueError, RecursionError):
+            raise OSError("the other end speaks otherwise") from None

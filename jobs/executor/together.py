@@ -5,11 +5,14 @@ of its collectors (see `jobs.executor.collectors`) has one of the same kind ther
 started, captures and is stopped when the first one's is. Ranks themselves speak to the first machine alone (see
 `jobs.worker.ranks`), so one that ends anywhere ends the run, and all ranks end with the connection.
 
-What goes to and fro is a JSON object a line, and files. The network between the machines is trusted, as for
-torch.distributed: nothing is encrypted, and the key of the ranks, who pickle, goes to whoever knows the sweep.
+What goes to and fro is a JSON object a line, and files, and from rank to rank JSON, too: nothing that is read runs as
+code. Else the network between the machines is trusted, as for torch.distributed: nothing is encrypted, and whoever
+knows the sweep can take the place of a machine.
 """
 
+import errno
 import json
+import os
 import secrets
 import shutil
 import socket
@@ -28,6 +31,7 @@ from jobs.executor.failures import CollectorError, RunFailed
 from jobs.executor.machine import hashed_names, machine_facts
 from jobs.executor.nodes import Node
 from jobs.executor.nsys_cli import TIMEOUT_S
+from jobs.executor.stop import Stop
 from jobs.executor.temporary import temporary_folder
 from jobs.executor.worker_process import Part
 
@@ -41,6 +45,7 @@ ANSWER_S = 4 * TIMEOUT_S
 GONE_S = 60
 """After so long without an answer from its system a machine is gone."""
 KINDS: Mapping[str, type[Collector]] = {kind.name: kind for kind in (Timer, Nsys)}
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 KEPT = (CAPTURE, NSYS_SUMS_FILE, NSYS_LOG)
 """Of a capture on another machine, what comes to the first."""
 
@@ -77,8 +82,7 @@ class Line:
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ConnectionError("the other machine ended" if not text else "it speaks otherwise") from None
         for name, size in sizes.items():
-            place = place_of(name)
-            with open(place or "/dev/null", "wb") as opened:
+            with open(place_of(name) or os.devnull, "wb") as opened:
                 while size:
                     if not (piece := self.file.read(min(size, 1 << 20))):
                         raise ConnectionError("the other machine ended")
@@ -151,7 +155,7 @@ class Twins:
             raise CollectorError(wrong[0] if wrong else str(failed))
 
     def _answer(self, node: int, line: Line, folder: Path | None) -> str:
-        """What went wrong there, "" where nothing did."""
+        """What went wrong there, "" where nothing did. Raises OSError where there is no room here for its files."""
 
         def place_of(name: str) -> Path | None:
             return folder / of_node(name, node) if folder and name in KEPT else None
@@ -161,8 +165,10 @@ class Twins:
             said = line.receive(place_of).get("wrong", "")
             line.socket.settimeout(None)
         except OSError as error:
-            said = f"it is gone, or what it left cannot be kept ({error})"
             line.close()
+            if error.errno in NO_ROOM:
+                raise
+            said = f"it is gone, or what it left cannot be kept ({error})"
         return self._said_of(node, said) if said else ""
 
     def _said_of(self, node: int, said: str) -> str:
@@ -243,9 +249,11 @@ def free_ports(number: int) -> list[int]:
     return ports
 
 
-def work_for_first(node: Node, sweep: str, device: str, gpus: Sequence[int], with_nsys: bool) -> None:
+def work_for_first(
+    node: Node, sweep: str, device: str, gpus: Sequence[int], with_nsys: bool, stop: Stop | None = None
+) -> None:
     """Do what the first machine does until it says that the sweep has ended. Raises CollectorError where it ends
-    otherwise, or does not take this machine."""
+    otherwise, or does not take this machine. stop: as of `jobs.executor.collectors.Collector`."""
     line = _connect(node)
     collectors: dict[int, Collector] = {}
     with temporary_folder("node-") as folder, temporary_folder("compiled-") as compiled:
@@ -256,8 +264,8 @@ def work_for_first(node: Node, sweep: str, device: str, gpus: Sequence[int], wit
                 raise CollectorError(str(wrong))
             while (task := line.receive())["call"] != "end":
                 try:
-                    files = _perform(task, collectors, device, gpus, folder, str(compiled))
-                except (CollectorError, RunFailed) as failure:
+                    files = _perform(task, collectors, device, gpus, folder, str(compiled), stop)
+                except (CollectorError, RunFailed, OSError) as failure:  # the last is of this machine's own files
                     line.send({"wrong": str(failure)})
                 else:
                     line.send({}, files)
@@ -292,6 +300,7 @@ def _perform(
     gpus: Sequence[int],
     folder: Path,
     compiled: str,
+    stop: Stop | None,
 ) -> Sequence[Path]:
     """Do what the collector of the same number does on the first machine. Returns the files that it is to have."""
     number, call = int(task["collector"]), task["call"]
@@ -303,7 +312,7 @@ def _perform(
             raise CollectorError(f"{part.size} GPUs are needed here, and {len(gpus)} would be used")
         if collector is None:
             used = tuple(gpus[: part.size]) if device == "cuda" else ()
-            collector = collectors[number] = KINDS[task["kind"]](device, used, int(task["ranks"]), None, compiled)
+            collector = collectors[number] = KINDS[task["kind"]](device, used, int(task["ranks"]), stop, compiled)
         collector.stop()
         collector.part = part
         collector.start()

@@ -11,6 +11,7 @@ does or leaves undone is known in one place, and the process on its own machine 
 """
 
 import argparse
+import hmac
 import os
 import shutil
 import signal
@@ -20,16 +21,17 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import Any
 
-from jobs.contract.messages import CONNECT_S, KEY
+from jobs.contract.messages import CONNECT_S, KEY, Channel
 
 TABLES = ("steps", "memory", "figures", "module_memory")
 """Lists of rows in what a rank measured; put together each row says its rank."""
 HOST = "127.0.0.1"
+GREET_S = 5
+"""How long who connects may take to say which rank it is. A scanner of ports says nothing."""
 DEATH_S = 0.3
 """How long after one rank's failure it shows that another had died."""
 
@@ -42,8 +44,8 @@ class RankDied(Exception):
         self.code = code
 
 
-class Unlike(Exception):
-    """The ranks have other GPUs or versions than one another."""
+class NotTogether(Exception):
+    """The ranks have other GPUs or versions than one another, or some of them do not come."""
 
 
 class Ranks:
@@ -68,7 +70,7 @@ class Ranks:
                 self.processes.append(start(own, rank, num_ranks, meeting, options, gpu=rank))
                 self.sockets.append(accepted(listener, self.processes[-1], rank))
         if num_ranks > num_here:
-            self.sockets += elsewhere(range(num_here, num_ranks), int(address.rpartition(":")[2]))
+            self.sockets += accept_others(range(num_here, num_ranks), int(address.rpartition(":")[2]))
 
     def send(self, message: Any) -> None:
         """The same to every rank; those of other machines cannot write where a run's output goes."""
@@ -129,19 +131,35 @@ def start(address: str, rank: int, num_ranks: int, meeting: str, options: Sequen
     return subprocess.Popen([sys.executable, "-m", "jobs.worker", address, *options, *place], stdin=subprocess.DEVNULL)
 
 
-def elsewhere(ranks: range, port: int) -> list[Connection]:
-    """The connections of ranks on other machines, in their order. Raises RankDied where one does not come."""
+def accept_others(ranks: range, port: int) -> list[Channel]:
+    """The connections of ranks on other machines, in their order. Raises NotTogether where one does not come."""
     deadline = time.monotonic() + CONNECT_S
-    connections: dict[int, Connection] = {}
-    with Listener(("", port), authkey=os.environ[KEY].encode()) as listener:
-        listener._listener._socket.settimeout(0.2)  # type: ignore[attr-defined]
-        while missing := [rank for rank in ranks if rank not in connections]:
+    channels: dict[int, Channel] = {}
+    with socket.create_server(("", port), backlog=len(ranks)) as listener:
+        listener.settimeout(0.2)
+        while missing := [rank for rank in ranks if rank not in channels]:
             if time.monotonic() > deadline:
-                raise RankDied(missing[0], None)
-            with suppress(TimeoutError, AuthenticationError, EOFError, OSError):
-                connection = listener.accept()
-                connections[int(connection.recv())] = connection
-    return [connections[rank] for rank in ranks]
+                raise NotTogether(
+                    f"rank {missing[0]} did not connect to port {port} of the first machine within {CONNECT_S} s: let"
+                    " its machine reach all ports of the first one"
+                )
+            with suppress(TimeoutError):
+                channel = Channel(listener.accept()[0])
+                rank = greeted(channel)
+                if rank in missing:
+                    channels[rank] = channel
+                else:
+                    channel.close()
+    return [channels[rank] for rank in ranks]
+
+
+def greeted(channel: Channel) -> int | None:
+    """The rank of who has connected; None where it is no rank of this run."""
+    with suppress(EOFError, OSError, KeyError, TypeError, ValueError):
+        hello = channel.recv() if channel.poll(GREET_S) else {}
+        if hmac.compare_digest(str(hello["key"]).encode(), os.environ[KEY].encode()):
+            return int(hello["rank"])
+    return None
 
 
 def accepted(listener: Listener, process: subprocess.Popen, rank: int) -> Connection:
@@ -202,10 +220,10 @@ def serve(job: Connection, ranks: Ranks) -> None:
 
 
 def check_alike(facts: Sequence[dict]) -> None:
-    """Raises Unlike where the GPUs of several machines, or what runs there, differ."""
+    """Raises NotTogether where the GPUs of several machines, or what runs there, differ."""
     for name in ("gpu_name", "cuda", "torch"):
         if len(values := sorted({str(fact[name]) for fact in facts})) > 1:
-            raise Unlike(f"the ranks differ in {name}: {', '.join(values)}")
+            raise NotTogether(f"the ranks differ in {name}: {', '.join(values)}")
 
 
 def start_for_first(job: Connection, num_ranks: int, options: Sequence[str], part: argparse.Namespace) -> None:
@@ -255,7 +273,7 @@ def main() -> None:
     arguments = parser.parse_args()
     home = Path(arguments.address).parent
     options = ["--device", arguments.device, *["--annotate"] * arguments.annotate]
-    ended: RankDied | Unlike | None = None
+    ended: RankDied | NotTogether | None = None
     ranks: Ranks | None = None
     with Client(arguments.address) as job:
         try:
@@ -265,9 +283,9 @@ def main() -> None:
             where = (arguments.here, arguments.meeting, arguments.address_of_first)
             ranks = Ranks(home, arguments.ranks, options, *where)
             serve(job, ranks)
-        except Unlike as unlike:
-            ended = unlike
-            print(unlike, flush=True)
+        except NotTogether as apart:
+            ended = apart
+            print(apart, flush=True)
         except RankDied as died:
             ended = died
             print(f"{died}; the others are ended, too", flush=True)

@@ -12,6 +12,7 @@ import json
 import os
 import select
 import shutil
+import socket
 import statistics
 import sys
 import threading
@@ -24,7 +25,19 @@ from typing import NamedTuple
 
 import torch
 
-from jobs.contract.messages import CONNECT_S, GO, KEY, Answer, Busy, Facts, Failed, Measured, MemoryOf, Settings
+from jobs.contract.messages import (
+    CONNECT_S,
+    GO,
+    KEY,
+    Answer,
+    Busy,
+    Channel,
+    Facts,
+    Failed,
+    Measured,
+    MemoryOf,
+    Settings,
+)
 from jobs.contract.modes import MODES, phases_of
 from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES, RANK, STEP
 from jobs.injected.module_ranges import ModuleRanges
@@ -476,7 +489,7 @@ def main() -> None:
         connect(arguments.address, arguments, home if arguments.ranks == 1 else "")
 
 
-def reached(address: str, place: Place) -> Connection:
+def reach(address: str, place: Place) -> Connection:
     """The connection to an address: a path, or host:port of the first of several machines, which is told the rank."""
     if address.startswith("/"):
         return Client(address)
@@ -484,14 +497,14 @@ def reached(address: str, place: Place) -> Connection:
     deadline = time.monotonic() + CONNECT_S
     while True:  # it listens when its own ranks have started
         try:
-            connection = Client((host, int(port)), authkey=os.environ[KEY].encode())
+            first = Channel(socket.create_connection((host, int(port))))
         except OSError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
         else:
-            connection.send(place.rank)
-            return connection
+            first.send({"key": os.environ[KEY], "rank": place.rank})
+            return first
 
 
 def connect(address: str, arguments: argparse.Namespace, home: str = "") -> None:
@@ -506,6 +519,6 @@ def connect(address: str, arguments: argparse.Namespace, home: str = "") -> None
     device = torch.device("cuda", arguments.gpu) if arguments.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    with reached(address, place) as connection:
+    with reach(address, place) as connection:
         end_with_runner(connection, home)
         serve(connection, device, followed_by, place)

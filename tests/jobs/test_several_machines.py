@@ -1,7 +1,10 @@
 """A run whose ranks are on two machines, for which two processes of this one stand, over gloo: it is one run, and what
 happens to one of the machines ends it on both."""
 
+import errno
+import json
 import os
+import pickle
 import shutil
 import signal
 import socket
@@ -9,6 +12,7 @@ import stat
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from pathlib import Path
@@ -18,7 +22,7 @@ import pytest
 from analysis.recording import store
 from analysis.recording.ingest import ingest
 from jobs.contract.layout import PROTOCOL_VERSION, Protocol, RunRecord, TimedProcess
-from jobs.contract.messages import KEY
+from jobs.contract.messages import KEY, Channel
 from jobs.executor import telemetry, together
 from jobs.executor.collectors import Timer
 from jobs.executor.failures import CollectorError, RunFailed
@@ -83,7 +87,13 @@ def start_node(tmp_path: Path, number: int, port: int, sweep: str, *options: str
     home.mkdir()
     (home / "sweep.yaml").write_text(sweep)
     nsys = home / "nsys"
-    nsys.write_text(f'#!/bin/sh\n{OF_NODE}="{number} of 2" exec "{sys.executable}" -S "{FAKE_NSYS / "nsys"}" "$@"\n')
+    nsys.write_text(
+        f"""#!/bin/sh
+[ "$1" != stop ] || touch '{home / "ending"}'
+while [ "$1" = stop ] && [ -e '{tmp_path / "hold"}' ]; do sleep 0.05; done
+{OF_NODE}="{number} of 2" exec "{sys.executable}" -S "{FAKE_NSYS / "nsys"}" "$@"
+"""
+    )
     nsys.chmod(nsys.stat().st_mode | stat.S_IXUSR)
     place = {"NNODES": "2", "NODE_RANK": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     path = os.pathsep.join((str(home), os.environ["PATH"]))
@@ -144,6 +154,22 @@ def test_a_machine_that_is_lost_ends_the_sweep_on_the_other_and_leaves_no_proces
     for number in (0, 1):
         homes = list((tmp_path / f"machine-{number}").glob("profiler-*"))
         eventually(lambda homes=homes: not [pid for home in homes for pid in processes_with("TMPDIR", str(home))])
+
+
+@pytest.mark.long
+def test_a_capture_that_is_ending_is_kept_when_all_machines_are_told_to_end(machines, tmp_path):
+    (tmp_path / "hold").touch()
+    both = machines("--only", "gpus=2")
+    eventually(lambda: all((tmp_path / f"machine-{number}" / "ending").exists() for number in range(2)))
+    for process in both[::-1]:  # the one whose capture the first needs is told before
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
+    (tmp_path / "hold").unlink()
+    said = [process.communicate(timeout=HANGS_S)[0] for process in both]
+    assert [process.returncode for process in both] == [143, 143], said
+    (record,) = (tmp_path / "machine-0" / "results" / "several").glob("*/run.json")
+    assert json.loads(record.read_text())["status"] == "ok"
+    assert (record.parent / "profile-1.sqlite").exists()
 
 
 @pytest.mark.long
@@ -269,18 +295,111 @@ def test_who_says_nothing_or_nonsense_keeps_no_machine_out(first, monkeypatch):
         line.close()
 
 
-def test_a_program_that_is_stopped_counts_as_gone(first, monkeypatch):
-    monkeypatch.setattr(together, "ANSWER_S", 0.2)
+@pytest.fixture
+def second(first):
+    """The other machine's end of its connection to the first."""
     others, _ = first
     here, there = socket.socketpair()
-    others.lines[1] = Line.__new__(Line)
-    others.lines[1].socket, others.lines[1].file = here, here.makefile("rwb")
+    others.lines[1], line = Line.__new__(Line), Line.__new__(Line)
+    for end, its in ((others.lines[1], here), (line, there)):
+        end.socket, end.file = its, its.makefile("rwb")
+    yield line
+    line.close()
+
+
+@pytest.mark.parametrize(("error", "raised"), [(errno.ENOSPC, OSError), (errno.EIO, CollectorError)])
+def test_a_disk_that_is_full_is_no_machine_that_is_gone(first, second, tmp_path, monkeypatch, error, raised):
+    """It ends the sweep as a full disk does while one machine measures."""
+    others, _ = first
+    capture = tmp_path / "profile.sqlite"
+    capture.write_bytes(b"some")
+    second.send({}, [capture])
+
+    def refuse(*_):
+        raise OSError(error, os.strerror(error), "profile-1.sqlite")
+
+    monkeypatch.setattr(together, "open", refuse, raising=False)
+    with pytest.raises(raised) as refused, others.twin(Timer("cpu", (), 2), 2).does("end_capture", tmp_path):
+        pass
+    assert getattr(refused.value, "errno", None) == (error if raised is OSError else None)
+
+
+def test_files_that_a_machine_cannot_write_are_told_as_its_own(first, monkeypatch):
+    others, place = first
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(together, "_perform", refuse)
+    program = threading.Thread(target=work_for_first, args=(Node(1, 2, *place), "a sweep", "cpu", [0], False))
+    program.start()
+    others.wait("a sweep", own_facts(with_nsys=False))
+    with (
+        pytest.raises(CollectorError, match=r"machine 2 of 2: .*No space left"),
+        others.twin(Timer("cpu", (), 2), 2).does("end_capture"),
+    ):
+        pass
+    others.end()
+    program.join(HANGS_S)
+
+
+def test_a_rank_that_does_not_connect_is_named(monkeypatch):
+    monkeypatch.setattr(worker_ranks, "CONNECT_S", 0.1)
+    (port,) = free_ports(1)
+    with pytest.raises(worker_ranks.NotTogether, match=f"rank 2 did not connect to port {port} of the first machine"):
+        worker_ranks.accept_others(range(2, 4), port)
+
+
+class Planted:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return open, (str(self.file), "w")
+
+
+def test_only_ranks_that_know_the_key_are_taken_and_nothing_that_they_say_is_run(tmp_path, monkeypatch):
+    monkeypatch.setenv(KEY, "secret")
+    monkeypatch.setattr(worker_ranks, "GREET_S", 0.2)
+    place = ("127.0.0.1", *free_ports(1))
+
+    def knock(hello: bytes = b"", message: bytes = b"") -> Channel:
+        channel = Channel(connect(place))
+        for text in filter(None, (hello, message)):
+            channel.send_bytes(text)
+        return channel
+
+    def come() -> list[Channel]:
+        wrong = [b"", b"[]", b"{", pickle.dumps(Planted(tmp_path / "hello")), b'{"key": "guess", "rank": 1}']
+        wrong += [b'{"key": "secret", "rank": 7}', b'{"key": "secret", "rank": null}']
+        return [
+            *map(knock, wrong),
+            knock(b'{"key": "secret", "rank": 2}', b'{"event": "hello", "of": 2}'),
+            knock(b'{"key": "secret", "rank": 1}', pickle.dumps(Planted(tmp_path / "message"))),
+        ]
+
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(come)
+        ranks = worker_ranks.accept_others(range(1, 3), place[1])
+        knocked = coming.result(HANGS_S)
+    assert ranks[1].recv() == {"event": "hello", "of": 2}
+    with pytest.raises(OSError, match="speaks otherwise"):
+        ranks[0].recv()
+    assert not [*tmp_path.iterdir()]
+    for channel in [*ranks, *knocked]:
+        channel.close()
+
+
+def test_a_program_that_is_stopped_counts_as_gone(first, second, monkeypatch):
+    monkeypatch.setattr(together, "ANSWER_S", 0.2)
+    others, _ = first
     with (
         pytest.raises(CollectorError, match="machine 2 of 2: it is gone"),
         others.twin(Timer("cpu", (), 2), 2).does("stop"),
     ):
         pass
-    there.close()
 
 
 def test_the_others_end_with_what_went_wrong_on_the_first(first):
