@@ -317,8 +317,13 @@ def _explain(detail: ErrorDetails) -> str:
     if detail["type"] == "extra_forbidden":
         allowed = (CustomSize if detail["loc"][0] == "custom_sizes" else Sweep).model_fields
         return f"{key}: unknown key; allowed: {', '.join(allowed)}"
+    if detail["type"] == "missing":
+        return f"{key}: not given, and has no default"
     message = detail["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
-    return f"{key}: {message}, not {BRIEF.repr(detail['input'])}" if key else message
+    if not key:
+        return message
+    is_of_keys = detail["type"] == "value_error" and isinstance(detail["input"], dict)  # the message says which
+    return f"{key}: {message}" + ("" if is_of_keys else f", not {BRIEF.repr(detail['input'])}")
 
 
 BRIEF = Repr()

@@ -143,8 +143,21 @@ def test_an_error_names_the_file_the_key_and_what_is_allowed(load, change, key, 
 
 @pytest.mark.parametrize("key", ["name", "size", "context_length", "mode"])
 def test_a_missing_key_is_named(load, key):
-    with pytest.raises(SweepError, match=f"sweep.yaml: {key}: Field required"):
+    with pytest.raises(SweepError, match=f"sweep.yaml: {key}: not given, and has no default$"):
         load({name: value for name, value in SMALLEST.items() if name != key})
+
+
+@pytest.mark.parametrize(
+    "size, end",
+    [
+        (ODD | {"d_model": 63}, "must be a multiple of 2 x num_heads = 4, not 63"),
+        (ODD | {"d_model": 2**20, "num_layers": 1000}, "choose a smaller d_model, d_ff or num_layers"),
+    ],
+)
+def test_what_is_wrong_among_several_keys_is_said_without_repeating_them_all(load, size, end):
+    with pytest.raises(SweepError) as raised:
+        load(SMALLEST | {"custom_sizes": {"odd": size}})
+    assert str(raised.value).endswith(end)
 
 
 def test_every_error_is_told_at_once(load):
