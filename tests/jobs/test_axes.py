@@ -17,7 +17,7 @@ RUN = Run(size="small", context_length=128, mode="forward", precision="fp32", at
 NEW_AXIS = """
     activation: Annotated[
         Literal["swiglu", "relu"],
-        Axis(order=11, label="activation", token="act_{}".format, meaning="swiglu | relu"),
+        Axis(order=50, label="activation", token="act_{}".format, meaning="swiglu | relu"),
     ] = "swiglu"
 """
 
@@ -75,11 +75,13 @@ def test_a_new_axis_is_one_field_and_everything_but_the_work_follows(tmp_path):
     )
     program = (
         "from jobs.sweep.plan import Sweep, select\n"
-        "from jobs.contract.axes import label_of\n"
+        "from jobs.contract.axes import AXES, label_of\n"
         "from analysis.recording.store import TABLES\n"
         "from analysis.metrics.run_grid import VARIANT_AXES\n"
         "sweep = Sweep.model_validate({'name': 'x', 'size': ['small'], 'context_length': [8], 'mode': ['forward'],"
         " 'activation': ['swiglu', 'relu']})\n"
+        "orders = [axis.order for axis in AXES.values() if axis.order is not None]\n"
+        "assert len({*orders}) == len(orders), orders\n"
         "print([run.run_id for run in sweep.runs], [run.run_id for run in select(sweep.runs, 'activation=relu')],"
         " label_of('activation'), 'activation' in [one.name for one in TABLES['runs']], 'activation' in VARIANT_AXES)"
     )
