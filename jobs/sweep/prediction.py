@@ -6,6 +6,7 @@ A prediction, never shown as a measurement: it orders work, sets timeouts, and i
 
 from jobs.contract.axes import Run
 from jobs.contract.layout import Protocol
+from jobs.contract.plain import PLAIN, plain_steps
 from jobs.workloads.costs import costs_of
 
 START_S = 2.5  # a stage takes this long beside its steps
@@ -36,9 +37,10 @@ def predicted_stages(run: Run, protocol: Protocol) -> dict[str, float] | None:
     if costs is None:
         return None
     step_s = costs.step_seconds(run)
-    busy_s = {"nsys": 0.0}
+    plain_s = costs.step_seconds(run.model_copy(update=PLAIN)) * plain_steps(run.model_dump(), protocol.warmup_steps)
+    more_s = {stage_of("timer", 0): plain_s + max(BUSY_S, step_s), "nsys": 0.0}
     return {
-        stage: START_S + step_s * steps + busy_s.get(stage, max(BUSY_S, step_s))
+        stage: START_S + step_s * steps + more_s.get(stage, max(BUSY_S, step_s))
         for stage, steps in steps_of_stages(protocol).items()
     }
 

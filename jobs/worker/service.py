@@ -38,7 +38,8 @@ from jobs.contract.messages import (
     MemoryOf,
     Settings,
 )
-from jobs.contract.modes import MODES, phases_of
+from jobs.contract.modes import phases_of
+from jobs.contract.plain import PLAIN, TRAINED_STEPS, plain_steps
 from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES, RANK, STEP
 from jobs.injected.module_ranges import ModuleRanges
 from jobs.worker import calibration, parallel, probes
@@ -262,19 +263,6 @@ def compares_with_fp32(run: dict) -> bool:
     return run["precision"] != "fp32" and run["attention"] == "naive" and run["compile"] == "off"
 
 
-PLAIN = {"precision": "fp32", "attention": "naive", "optimizer": "own", "compile": "off"}
-"""Of a run that nothing was done to make faster: the losses of others are held against its loss."""
-TRAINED_STEPS = 3
-"""After so many steps, which are part of warm-up."""
-
-
-def compares_with_plain(run: dict, warmup_steps: int, place: Place) -> bool:
-    """Whether losses after training are probed: of a run of one rank that trains, warms up for long enough and is not
-    plain itself."""
-    is_plain = all(run[axis] == value for axis, value in PLAIN.items())
-    return run["mode"] == MODES[-1] and not is_plain and warmup_steps > TRAINED_STEPS + 1 and place.num_ranks == 1
-
-
 def plain_loss(run: dict, device: torch.device) -> float | None:
     """Loss of the same workload with nothing done to make it faster, from the same weights with the same batch, after
     TRAINED_STEPS; None where it cannot be had, such as for want of memory. To be called before the run is built, which
@@ -318,7 +306,7 @@ def perform(
     before: MemoryOf = {}
     try:
         has_probes = task["probe"] and task["warmup_steps"] > 0
-        compares = task["compare"] and compares_with_plain(task["run"], task["warmup_steps"], place)
+        compares = task["compare"] and plain_steps(task["run"], task["warmup_steps"])
         plain = plain_loss(task["run"], device) if compares else None
         before = allocated_before(device)  # the plain model's workspace, too
         started = time.perf_counter()

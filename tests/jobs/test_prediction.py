@@ -16,9 +16,10 @@ from jobs.sweep.prediction import (
     EXPORT_BYTES,
     predicted_export_bytes,
     predicted_seconds,
+    predicted_stages,
     timeout_seconds,
 )
-from jobs.workloads.transformer.costs import EVENTS_PER_LAYER, step_events
+from jobs.workloads.transformer.costs import EVENTS_PER_LAYER, step_events, step_seconds
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 RECORDING = DATA / "h200-fp32"
@@ -49,6 +50,15 @@ def test_the_timeout_grows_with_the_prediction():
     small, large = SWEEP.runs[0], SWEEP.runs[-1]
     longer = predicted_seconds(large, SWEEP.protocol) - predicted_seconds(small, SWEEP.protocol)
     assert timeout_seconds(large, SWEEP.protocol) - timeout_seconds(small, SWEEP.protocol) >= longer > 0
+
+
+def test_the_steps_of_the_plain_model_before_a_run_are_predicted():
+    plain = SWEEP.runs[-1]
+    fused = change(plain, optimizer="fused")
+    of_plain, of_fused = (predicted_stages(run, SWEEP.protocol) for run in (plain, fused))
+    assert (
+        of_fused["timer"] > of_fused["timer-1"] + 3 * step_seconds(plain) and of_plain["timer"] == of_plain["timer-1"]
+    )
 
 
 @pytest.mark.parametrize("run", SWEEP.runs[2::9], ids=lambda run: run.run_id)

@@ -14,6 +14,7 @@ from torch import nn
 
 from jobs.contract import ranges
 from jobs.contract.axes import Run
+from jobs.contract.plain import TRAINED_STEPS, plain_steps
 from jobs.injected.module_ranges import ModuleRanges
 from jobs.worker import probes, service
 from jobs.worker.service import Stepper, perform
@@ -426,7 +427,7 @@ def test_the_loss_after_training_is_held_against_that_of_the_plain_model(changes
     connection = FakeConnection()
     perform(task() | PROBED | {"run": FIELDS | changes}, CPU, connection)
     figures = {row["figure"]: row["value"] for row in connection.sent[-1]["figures"]}
-    plain, wrong = (probes.trained_loss(make(), steps) for steps in (service.TRAINED_STEPS, 0))
+    plain, wrong = (probes.trained_loss(make(), steps) for steps in (TRAINED_STEPS, 0))
     assert figures["loss_trained_plain"] == plain != wrong
     assert figures["loss_trained"] == pytest.approx(plain, rel=0.01 if "precision" in changes else 1e-5)
     assert abs(figures["loss_trained"] - plain) < 0.1 * abs(wrong - plain), "training changed it by more"
@@ -451,7 +452,7 @@ def test_an_optimizer_that_does_something_else_shows_in_the_loss(monkeypatch):
     ],
 )
 def test_losses_after_training_are_probed_of_one_rank_that_trains(changes, warmup_steps, ranks, compared):
-    assert service.compares_with_plain(FIELDS | changes, warmup_steps, service.Place(0, ranks)) == compared
+    assert (plain_steps(FIELDS | changes | {"gpus": ranks}, warmup_steps) > 0) == compared
 
 
 def test_without_room_for_the_plain_model_a_run_has_no_such_loss(monkeypatch):
@@ -473,7 +474,7 @@ def test_losses_after_training_are_steps_of_warm_up(monkeypatch):
     step = Stepper.step
     monkeypatch.setattr(Stepper, "step", lambda self, *around: steps.append(self.run) or step(self, *around))
     perform(task() | PROBED | {"run": FIELDS | {"optimizer": "fused"}}, CPU, FakeConnection())
-    assert [run["optimizer"] for run in steps] == ["own"] * (service.TRAINED_STEPS + 1) + ["fused"] * (5 + 1)
+    assert [run["optimizer"] for run in steps] == ["own"] * (TRAINED_STEPS + 1) + ["fused"] * (5 + 1)
 
 
 def test_bytes_kept_by_a_range_are_those_allocated_when_it_ends(monkeypatch):
