@@ -91,7 +91,7 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit, price_per_hou
         (work / "analysis").symlink_to(ROOT / "analysis")  # mkdocs.yml may name a file of it, relative to itself
         # The report on a script has no questions, so the guide, which speaks of them, stays out.
         of_scripts = all(is_of_script(recording) for recording in recordings)
-        left_out = ("data", *(("guide", "notebooks", "extend.md") if of_scripts else ()))
+        left_out = ("data", "report", *(("guide", "notebooks", "extend.md") if of_scripts else ()))
         shutil.copytree(ROOT / "site", docs, ignore=shutil.ignore_patterns(*left_out))
         copies = {docs / "data" / recording.name: recording for recording in recordings}
         for copy, recording in copies.items():
