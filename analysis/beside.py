@@ -10,6 +10,8 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
+from analysis.malloc import keep_freed_memory
+
 
 class Later:
     """What is to be done once the rest is."""
@@ -83,6 +85,7 @@ def helping(is_worth_it: bool) -> Iterator[Helper | Later]:
 
 
 def _serve(pipe: Connection) -> None:
+    keep_freed_memory()
     given: SimpleQueue[tuple[Callable[..., Any], tuple]] = SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, given), daemon=True).start()
     while True:

@@ -349,6 +349,7 @@ def report(
     """
     from analysis import write_site
 
+    keep_freed_memory()
     comparison = None
     if compared is None and (a or b or noise or skip or per_token):
         options = "--a, --b, --noise, --skip and --per-token"

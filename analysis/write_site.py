@@ -8,10 +8,11 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -114,8 +115,7 @@ def publish(
     downloads = downloads if len(downloads) == len(folders) else {}
     price = None if price_per_hour is None else telemetry.Price(price_per_hour, date.today())
     with helping(sum(len(rec.runs) for rec in loaded) >= MANY) as helper:
-        shown = comparisons_of(loaded)
-        return write(main, docs, studies, downloads, compared, shown, price, helper)
+        return write(main, docs, studies, downloads, compared, partial(comparisons_of, loaded), price, helper)
 
 
 def _refuse_doubled_runs(recordings: Mapping[Path, store.Recording]) -> None:
@@ -193,22 +193,25 @@ def write(
     studies: Mapping[str, store.Recording] = MappingProxyType({}),
     downloads: Mapping[str, dict] = MappingProxyType({}),
     compared: Comparison | None = None,
-    shipped: Mapping[str, Comparison] = MappingProxyType({}),
+    compare_others: Callable[[], Mapping[str, Comparison]] = dict,
     price: telemetry.Price | None = None,
     helper: Helper | Later | None = None,
 ) -> Published:
     """Write all generated pages of `rec` and of the `studies` by name below `docs`; `downloads`: manifests by
-    folder of docs/data, where all of it is there to be had; `compared`: two sides, which have pages, too, and
-    `shipped`: others by name.
+    folder of docs/data, where all of it is there to be had; `compared`: two sides, which have pages, too, as have
+    those that `compare_others` gives by name.
 
     They are drafted elsewhere, and only files that changed are replaced: a preview meets no half report, and where a
     question fails the last report stays.
     """
     # Whatever fails, the helper has written its last file before the draft is removed.
     with tempfile.TemporaryDirectory() as draft, closing(helper or Later()) as helper, _no_collection():
-        both = ({"": compared} if compared else {}) | dict(shipped)
+
+        def compare() -> dict[str, Comparison]:
+            return ({"": compared} if compared else {}) | dict(compare_others())
+
         benchmarked = docs / "data" / "benchmarks"
-        written = _draft(rec, studies, Path(draft), benchmarked, downloads, both, price, helper)
+        written = _draft(rec, studies, Path(draft), benchmarked, downloads, compare, price, helper)
         _settle(Path(draft), docs)
     return written
 
@@ -249,13 +252,17 @@ def _draft(
     docs: Path,
     measured: Path,
     downloads: Mapping[str, dict],
-    compared: Mapping[str, Comparison],
+    compare: Callable[[], Mapping[str, Comparison]],
     price: telemetry.Price | None,
     helper: Helper | Later,
 ) -> Published:
     """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
     published, rec = rec, of_finished_runs(rec)
     studies = {study: of_finished_runs(other) for study, other in studies.items()}
+    with_pages = [study for study in WITH_RUN_PAGES if study in studies]
+    for study in with_pages:  # first: what else the helper does waits for the comparisons
+        helper.give(write_runs_of_study, study, studies[study], docs)
+    compared = compare()
     predicted, verdict = _predicted(measured.parent, [rec, *studies.values()]), ""
     bands = differences.bands_of(rec, studies[AGAIN]) if AGAIN in studies else None
     gains = measured_gains(_by_name(rec, studies), bands.wall if bands else None)
@@ -263,9 +270,6 @@ def _draft(
     known, sides = _with_pages(rec, compared)
     of_studies = _run_pages_of(studies)
     checked = ask(reconciliation, rec, studies=studies)  # before the questions, which share what it computes
-    with_pages = [study for study in WITH_RUN_PAGES if study in studies]
-    for study in with_pages:
-        helper.give(write_runs_of_study, study, studies[study], docs)
     helper.give(write_runs, rec, docs, checked.tables["checks"].rows, _counterparts(sides), price, gains)
     summary = [side.said.facts for side in sides]
     is_script = bool(rec.manifest.get(SCRIPT))
@@ -672,17 +676,19 @@ def write_questions(
         if studied is None:
             return _write_question(site, letter, question, _not_recorded(question), None, "not_recorded.md")
         own = site if studied is rec else _site_of_study(site, question.STUDY, studied, rec.runs, known)
-        return _write_question(own, letter, question, answer_study(question, studied), studied.runs)
+        answers[letter] = answer_study(question, studied)
+        return _write_question(own, letter, question, answers[letter], studied.runs)
 
+    answers: dict[str, Answer] = {}
     said = {letter: write_question(letter, question) for letter, question in QUESTIONS.items()}
     said |= {letter: write_study(letter, question) for letter, question in STUDIES.items()}
     pages: dict[str, Any] = {"conditions": environment.conditions(rec.runs)}
     leading, deciding = None, None
     for letter, question in STUDIES.items():
         if question.STUDY == BF16 and twin:
-            leading, pages["leading"] = answer_study(question, twin.rec), said[letter]
+            leading, pages["leading"] = answers[letter], said[letter]
         if question is ladder and question.STUDY in studies:
-            deciding, pages["deciding"] = answer_study(question, studies[question.STUDY]), said[letter]
+            deciding, pages["deciding"] = answers[letter], said[letter]
     site.write("report/reconciliation.md", "reconciliation.md", checked, **_measured_in(rec))
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
     pages |= {"sections": by_section(said), "agreement": agreement, "compared": compared}

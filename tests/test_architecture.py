@@ -29,7 +29,7 @@ ROOMS = {
     "jobs.__main__": {"jobs.output"},
     # The side that needs no GPU.
     "analysis.answer": set(),
-    "analysis.beside": set(),
+    "analysis.beside": {"analysis.malloc"},
     "analysis.intervals": set(),
     "analysis.idle": set(),
     "analysis.communication": {"analysis.intervals"},

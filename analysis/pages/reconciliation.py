@@ -498,13 +498,12 @@ def _copied_bytes(known: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
 def _launch_calls(kernels: pd.DataFrame, api: pd.DataFrame) -> pd.DataFrame:
     """A kernel that is no node of a CUDA graph has a launch call of its own: tables of two pages count the same."""
     rows = timing.in_steps(kernels)
-    rows = rows[(rows["graph_node"] == 0) & (rows["phase"].astype(str) != "")].astype({"run_id": str, "phase": str})
+    rows = rows[(rows["graph_node"] == 0) & (rows["phase"] != "")]
+    launched = rows.groupby(["run_id", "phase"], observed=True).size().rename("kernels").reset_index()
+    launched = launched.astype({"run_id": str, "phase": str}).set_index(["run_id", "phase"])
     calls = cuda_calls.calls_of_steps(api).astype({"phase": str})
     calls = calls[(calls["group"] == "launch") & ~calls["name"].str.contains("GraphLaunch")]
-    of_phase = pd.concat(
-        [rows.groupby(["run_id", "phase"]).size(), calls.groupby(["run_id", "phase"])["calls"].sum()], axis=1
-    ).fillna(0)
-    of_phase.columns = ["kernels", "calls"]
+    of_phase = pd.concat([launched, calls.groupby(["run_id", "phase"])["calls"].sum()], axis=1).fillna(0)
     apart = (of_phase["calls"] - of_phase["kernels"]).abs()
     worst = of_phase.loc[apart.groupby(level="run_id").idxmax()].droplevel("phase")
     return _rows("launch_calls", worst["calls"] / worst["kernels"], 1, 1)
@@ -515,15 +514,16 @@ def _coverage(kernels: pd.DataFrame) -> pd.DataFrame:
     time = rows["end_ns"] - rows["start_ns"]
     frame = pd.DataFrame(
         {
-            "run_id": rows["run_id"].astype(str),
+            "run_id": rows["run_id"],
             "time": time,
-            "in_phase": time.where(rows["phase"].astype(str) != "", 0),
-            "in_module": time.where(rows["module"].astype(str) != "", 0),
-            "forward": rows["phase"].astype(str) == ranges.FORWARD,
+            "in_phase": time.where(rows["phase"] != "", 0),
+            "in_module": time.where(rows["module"] != "", 0),
+            "forward": rows["phase"] == ranges.FORWARD,
         }
     )
-    every = frame.groupby("run_id")[["time", "in_phase"]].sum()
-    forward = frame[frame["forward"]].groupby("run_id")[["time", "in_module"]].sum()
+    every = frame.groupby("run_id", observed=True)[["time", "in_phase"]].sum()
+    forward = frame[frame["forward"]].groupby("run_id", observed=True)[["time", "in_module"]].sum()
+    every.index, forward.index = every.index.astype(str), forward.index.astype(str)
     return pd.concat(
         [
             _rows("in_phase", every["in_phase"] / every["time"], 1, 1),

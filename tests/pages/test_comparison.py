@@ -307,7 +307,9 @@ def test_the_page_of_a_cell_leads_to_that_of_the_other_recording_and_the_overvie
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charts, "render", lambda *arguments, **options: "<svg></svg>")
         patch.setattr(write_site, "write_timelines", lambda *arguments, **options: {})
-        write_site.write(main, tmp_path, compared=compare(recorded("x"), recorded("y"), SHIPPED), shipped=shipped)
+        write_site.write(
+            main, tmp_path, compared=compare(recorded("x"), recorded("y"), SHIPPED), compare_others=lambda: shipped
+        )
     names = {precision: f"small-ctx128-{precision}-naive-forward" for precision in ("fp32", "bf16")}
     mine = (tmp_path / "report" / "runs" / f"{names['fp32']}.md").read_text()
     assert f'<a href="../../report/runs-bf16-b/{names["bf16"]}.html">bf16</a> (B; this run is A): step ' in mine
