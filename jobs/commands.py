@@ -83,15 +83,15 @@ def chosen(
     sweep_file: Path, only: str, shard_text: str, num_gpus: int = 0
 ) -> tuple[Sweep, list[Run], Shard, list[Run] | None]:
     """The sweep, its runs after --only and --shard, the shard, and those of all shards if there are several. Machines
-    that measure together, as of `node_of_runs` with `num_gpus`, have no shards unless they are told some. Ends the
-    program on a configuration error."""
+    that measure together, as of `node_of_runs` with `num_gpus`, all have the same one. Ends the program on a
+    configuration error."""
     try:
         sweep = load_sweep(sweep_file)
         selected = select(sweep.runs, only)
         if shard_text:
             shard, engine = parse_shard(shard_text), ""
         else:
-            shard, engine = (Shard(1, 1), "") if node_of_runs(selected, num_gpus) else detect_shard()
+            shard, engine = detect_shard(is_together=node_of_runs(selected, num_gpus) is not None)
         if engine:
             err.print(f"shard {shard.index} of {shard.count}, assigned by {engine}")
         return sweep, runs_of_shard(selected, shard, sweep.protocol), shard, selected if shard.count > 1 else None
@@ -180,7 +180,7 @@ def run(
     """
     used = gpus_to_use(device, gpus)
     planned, runs, part, of_all_shards = chosen(sweep, only, shard, len(used))
-    node = node_of_runs(runs, len(used))
+    node = node_of_runs(of_all_shards or runs, len(used))  # a shard may have none: the first measures it
     if node and node.number:
         measure_for_first(node, planned, runs, device, used)
         return

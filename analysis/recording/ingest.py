@@ -401,18 +401,16 @@ def _scrubbed(value: Any) -> Any:
 
 
 def _nsys_sums(folder: Path, run_id: str) -> pd.DataFrame:
-    """What nsys's own statistics say of the step and the phases, on all machines of the run; empty where it has
-    none."""
+    """What nsys's own statistics say of the step and the phases, on all machines of the run; empty where one of
+    them has none."""
     parts: list[pd.DataFrame] = []
-    while (file := folder / of_node(NSYS_SUMS_FILE, len(parts))).is_file():
+    for node in range(len(captures_in(folder))):
         try:
-            printed = pd.read_csv(file)
+            printed = pd.read_csv(folder / of_node(NSYS_SUMS_FILE, node))
             printed["range"] = printed["NVTX Range"].fillna("").str.removeprefix(":")
             parts.append(printed[["range", "Kernel Name", "Kern Inst", "Total Time (ns)"]])
         except (OSError, ValueError, KeyError):
             return store.empty("nsys_sums")
-    if not parts:
-        return store.empty("nsys_sums")
     rows = pd.concat(parts)
     rows = rows[rows["range"].isin((ranges.STEP, *ranges.ALL_PHASES))]
     totals = rows.groupby(["range", "Kernel Name"], as_index=False)[["Kern Inst", "Total Time (ns)"]].sum()

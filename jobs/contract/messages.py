@@ -22,6 +22,8 @@ KEY = "PROFILER_JOB_KEY"
 is not taken for one of this."""
 CONNECT_S = 120
 """How long those of other machines than the first may take to connect to it."""
+GONE_S = 60
+"""After so long without an answer from its system a machine is gone."""
 LARGEST_BYTES = 1 << 28
 """Of a message between machines."""
 LINK_RATE = "link_"
@@ -174,12 +176,20 @@ class Released(TypedDict):
 Answer = Hello | Ready | Timed | Measured | Failed | Calibrated | Released
 
 
+def notice_loss(connected: socket.socket) -> None:
+    """Let a connection fail where the machine at its other end is lost, which says nothing then."""
+    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 10), ("TCP_USER_TIMEOUT", GONE_S * 1000)):
+        connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
 class Channel(Connection):
     """The connection to a rank on another machine. Messages go as JSON: pickled ones, as of any other connection, could
-    run code, and who is at the other end of a network is not known. Raises OSError where that end says something else,
-    and EOFError where it has closed."""
+    run code, and who is at the other end of a network is not known. Raises OSError where that end says something else
+    or is lost, and EOFError where it has closed."""
 
     def __init__(self, connected: socket.socket):
+        notice_loss(connected)
         connected.settimeout(None)
         super().__init__(connected.detach())
 

@@ -12,6 +12,10 @@ VARIABLES = ("PET_NODE_RANK", "SLURM_NODEID", "SKYPILOT_NODE_RANK", "NODE_RANK")
 """The number of this one, from 0: in their options, or as engines tell a task. An engine's number alone says nothing:
 a script may train on one of the machines that a job has."""
 
+SLURM_SIZES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES")
+SLURM_HOSTS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
+"""Those of the step come first: its machines may be a part of the job's, and other steps have the rest."""
+
 PORT = 29400
 """Where the first machine listens, unless MASTER_PORT says another."""
 
@@ -31,10 +35,10 @@ def this_node(environment: Mapping[str, str] = os.environ) -> Node | None:
     def first(*names: str) -> str:
         return next((value for name in names if (value := environment.get(name, ""))), "")
 
-    count = first("PET_NNODES", "NNODES", "SLURM_NNODES", "SKYPILOT_NUM_NODES")
+    count = first("PET_NNODES", "NNODES", *SLURM_SIZES, "SKYPILOT_NUM_NODES")
     number = first("PET_NODE_RANK", "NODE_RANK", "SLURM_NODEID", "SKYPILOT_NODE_RANK")
     ips = environment.get("SKYPILOT_NODE_IPS", "").split()
-    host = first("PET_MASTER_ADDR", "MASTER_ADDR") or first_host(first("SLURM_JOB_NODELIST")) or (ips or [""])[0]
+    host = first("PET_MASTER_ADDR", "MASTER_ADDR") or first_host(first(*SLURM_HOSTS)) or (ips or [""])[0]
     port = first("PET_MASTER_PORT", "MASTER_PORT") or str(PORT)
     numbers = (number, count, port)
     if not all(text.isdecimal() for text in numbers) or int(count) < 2 or not int(number) < int(count) or not host:

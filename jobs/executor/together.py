@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.contract.layout import CAPTURE, NSYS_LOG, NSYS_SUMS_FILE, of_node
+from jobs.contract.messages import notice_loss
 from jobs.contract.versions import described, differences
 from jobs.executor.collectors import Collector, Nsys, Timer
 from jobs.executor.failures import CollectorError, RunFailed
@@ -32,7 +33,7 @@ from jobs.executor.machine import hashed_names, machine_facts
 from jobs.executor.nodes import Node
 from jobs.executor.nsys_cli import TIMEOUT_S
 from jobs.executor.stop import Stop
-from jobs.executor.temporary import temporary_folder
+from jobs.executor.temporary import remove_abandoned, temporary_folder
 from jobs.executor.worker_process import Part
 
 JOIN_S = 300
@@ -42,8 +43,6 @@ GREET_S = 10
 LONGEST_LINE = 1 << 20
 ANSWER_S = 4 * TIMEOUT_S
 """After so long without an answer of its program a machine counts as gone: longer than all of nsys's commands take."""
-GONE_S = 60
-"""After so long without an answer from its system a machine is gone."""
 KINDS: Mapping[str, type[Collector]] = {kind.name: kind for kind in (Timer, Nsys)}
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 KEPT = (CAPTURE, NSYS_SUMS_FILE, NSYS_LOG)
@@ -55,9 +54,7 @@ class Line:
 
     def __init__(self, connection: socket.socket):
         self.socket = connection
-        for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 10), ("TCP_USER_TIMEOUT", GONE_S * 1000)):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        notice_loss(connection)
         connection.settimeout(None)
         self.file = connection.makefile("rwb")
 
@@ -71,18 +68,18 @@ class Line:
                 shutil.copyfileobj(opened, self.file)
         self.file.flush()
 
-    def receive(self, place_of: Callable[[str], Path | None] = lambda name: None) -> dict[str, Any]:
-        """The next message; its files go where `place_of` says, or nowhere."""
+    def receive(self, place_of: Callable[[str], Path | None] | None = None) -> dict[str, Any]:
+        """The next message; its files go where `place_of` says, or nowhere. Without it none may come."""
         text = self.file.readline(LONGEST_LINE)
         try:
             message = json.loads(text)
             sizes = {str(name): int(size) for name, size in message["files"].items()}
-            if min(sizes.values(), default=0) < 0:
+            if min(sizes.values(), default=0) < 0 or (sizes and place_of is None):
                 raise ValueError
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             raise ConnectionError("the other machine ended" if not text else "it speaks otherwise") from None
         for name, size in sizes.items():
-            with open(place_of(name) or os.devnull, "wb") as opened:
+            with open((place_of and place_of(name)) or os.devnull, "wb") as opened:
                 while size:
                     if not (piece := self.file.read(min(size, 1 << 20))):
                         raise ConnectionError("the other machine ended")
@@ -123,7 +120,8 @@ class Twins:
     def part(self) -> Part:
         """The ranks of this machine, for a start of all, which is told where they meet: elsewhere each time."""
         host = self.others.node.host
-        meeting, address = (f"{host}:{port}" for port in free_ports(2))
+        with self.others.lock:  # while it is waited for, another program could take the ports
+            meeting, address = (f"{host}:{port}" for port in free_ports(2))
         return Part(0, self.size, meeting, address, secrets.token_hex(16))
 
     def start(self, part: Part) -> AbstractContextManager:
@@ -184,6 +182,7 @@ class Others:
         self.lock = threading.Lock()
         self.numbers = count()
         self.hashed_names: list[str] = []
+        self.stranger = ""  # what was wrong with the last program that came from another sweep
 
     def wait(self, sweep: str, facts: Mapping[str, Any]) -> None:
         """Until all are here. sweep: its digest. Raises CollectorError."""
@@ -199,10 +198,8 @@ class Others:
             listener.settimeout(0.2)
             while len(self.lines) < self.node.size - 1:
                 if time.monotonic() > deadline:
-                    raise CollectorError(
-                        f"{len(self.lines) + 1} of {self.node.size} machines came in {JOIN_S} s: start the same "
-                        "command on each, as srun does"
-                    )
+                    why = f"; {self.stranger}" if self.stranger else ": start the same command on each, as srun does"
+                    raise CollectorError(f"{len(self.lines) + 1} of {self.node.size} machines came in {JOIN_S} s{why}")
                 with suppress(TimeoutError):
                     self._greet(Line(listener.accept()[0]), sweep, facts)
 
@@ -211,21 +208,28 @@ class Others:
         try:
             said = line.receive()
             number, theirs, names = int(said["node"]), dict(said["facts"]), list(said["hashed_names"])
-        except (OSError, KeyError, TypeError, ValueError):  # somebody else's
+        except (OSError, KeyError, TypeError, ValueError, OverflowError):  # somebody else's
             line.close()
             return
         line.socket.settimeout(None)
-        wrong = ""
-        if number in self.lines or not 0 < number < self.node.size:
+        wrong, old = "", self.lines.get(number)
+        is_stranger = said.get("sweep") != sweep
+        if is_stranger:
+            wrong = f"machine {number + 1} came with another sweep: give all of them the same file and --only"
+        elif (old and not old.is_closed()) or not 0 < number < self.node.size:
             wrong = f"machine {number + 1} of {self.node.size} is there already, or cannot be: start one task on each"
-        elif said.get("sweep") != sweep:
-            wrong = f"machine {number + 1} has another sweep: give all of them the same file and --only"
         elif different := differences([theirs], facts):
             wrong = f"machine {number + 1} has other versions ({described(different)})"
-        line.send({"wrong": wrong})
+        with suppress(OSError):  # that it is gone is noticed when it is to do something
+            line.send({"wrong": wrong})
         if wrong:
             line.close()
-            raise CollectorError(wrong)
+            if not is_stranger:
+                raise CollectorError(wrong)
+            self.stranger = wrong  # perhaps of another job: those of this one may still come
+            return
+        if old:  # it was started again
+            old.close()
         self.hashed_names += names
         self.lines[number] = line
 
@@ -254,6 +258,7 @@ def work_for_first(
 ) -> None:
     """Do what the first machine does until it says that the sweep has ended. Raises CollectorError where it ends
     otherwise, or does not take this machine. stop: as of `jobs.executor.collectors.Collector`."""
+    remove_abandoned()
     line = _connect(node)
     collectors: dict[int, Collector] = {}
     with temporary_folder("node-") as folder, temporary_folder("compiled-") as compiled:

@@ -132,10 +132,17 @@ def start(address: str, rank: int, num_ranks: int, meeting: str, options: Sequen
 
 
 def accept_others(ranks: range, port: int) -> list[Channel]:
-    """The connections of ranks on other machines, in their order. Raises NotTogether where one does not come."""
+    """The connections of ranks on other machines, in their order. Raises NotTogether where one cannot come."""
     deadline = time.monotonic() + CONNECT_S
     channels: dict[int, Channel] = {}
-    with socket.create_server(("", port), backlog=len(ranks)) as listener:
+    try:
+        listener = socket.create_server(("", port), backlog=len(ranks))
+    except OSError as error:
+        raise NotTogether(
+            f"ranks of other machines cannot connect to port {port} of the first one ({error.strerror}), which was "
+            "free: start the sweep again"
+        ) from None
+    with listener:
         listener.settimeout(0.2)
         while missing := [rank for rank in ranks if rank not in channels]:
             if time.monotonic() > deadline:
@@ -155,7 +162,7 @@ def accept_others(ranks: range, port: int) -> list[Channel]:
 
 def greeted(channel: Channel) -> int | None:
     """The rank of who has connected; None where it is no rank of this run."""
-    with suppress(EOFError, OSError, KeyError, TypeError, ValueError):
+    with suppress(EOFError, OSError, KeyError, TypeError, ValueError, OverflowError):
         hello = channel.recv() if channel.poll(GREET_S) else {}
         if hmac.compare_digest(str(hello["key"]).encode(), os.environ[KEY].encode()):
             return int(hello["rank"])

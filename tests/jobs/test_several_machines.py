@@ -11,16 +11,20 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from analysis.recording import store
 from analysis.recording.ingest import ingest
+from jobs import commands
 from jobs.contract.layout import PROTOCOL_VERSION, Protocol, RunRecord, TimedProcess
 from jobs.contract.messages import KEY, Channel
 from jobs.executor import telemetry, together
@@ -29,8 +33,10 @@ from jobs.executor.failures import CollectorError, RunFailed
 from jobs.executor.nodes import Node, first_host, this_node
 from jobs.executor.result_store import Results
 from jobs.executor.sweep_runner import SweepRunner
+from jobs.executor.temporary import HELD, PREFIX
 from jobs.executor.together import Line, Others, free_ports, own_facts, work_for_first
 from jobs.executor.worker_process import processes_with
+from jobs.sweep.shards import Shard
 from jobs.worker import ranks as worker_ranks
 from tests.jobs.conftest import FAKE_NSYS, ROOT, command
 from tests.jobs.test_several_gpus import run_of_two
@@ -50,6 +56,8 @@ profiled_steps: 3
 """
 UNPROFILED = SWEEP.replace("profiled_steps: 3", "profiled_steps: 0")
 OF_NODE = "FAKE_NSYS_RANK"
+JOB = {"SLURM_NNODES": "4", "SLURM_NODEID": "1", "SLURM_JOB_NODELIST": "n[1-4]"}
+"""Of Slurm, whose steps may each have a part of its machines."""
 
 
 @pytest.mark.parametrize(
@@ -63,6 +71,8 @@ OF_NODE = "FAKE_NSYS_RANK"
             Node(1, 2, "10.0.0.1", 29400),
         ),
         ({"SLURM_NNODES": "1", "SLURM_NODEID": "0", "SLURM_JOB_NODELIST": "n1"}, None),
+        (JOB | {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "n[3-4]"}, Node(1, 2, "n3", 29400)),
+        (JOB | {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "n4"}, None),
         ({"NNODES": "2", "NODE_RANK": "2", "MASTER_ADDR": "a"}, None),
         ({"NNODES": "1:4", "NODE_RANK": "0", "MASTER_ADDR": "a"}, None),
         ({"NNODES": "2", "NODE_RANK": "0"}, None),
@@ -174,10 +184,13 @@ def test_a_capture_that_is_ending_is_kept_when_all_machines_are_told_to_end(mach
 
 @pytest.mark.long
 def test_machines_with_other_sweeps_do_not_measure_together(machines):
-    both = machines(of_second=UNPROFILED)
-    said = [process.communicate(timeout=HANGS_S)[0] for process in both]
-    assert [process.returncode for process in both] == [69, 69]
-    assert all("machine 2 has another sweep" in " ".join(text.split()) for text in said)
+    first, second = machines(of_second=UNPROFILED)
+    said, _ = second.communicate(timeout=HANGS_S)
+    assert second.returncode == 69 and "machine 2 came with another sweep" in " ".join(said.split()), said
+    assert first.poll() is None, "its own machines may still come"
+    first.terminate()
+    first.communicate(timeout=HANGS_S)
+    assert first.returncode == 143
 
 
 @contextmanager
@@ -271,9 +284,17 @@ def greet(place, **said) -> Line:
 
 
 def connect(place) -> socket.socket:
+    deadline = time.monotonic() + HANGS_S
     while True:
-        with suppress(ConnectionRefusedError):
+        try:
             return socket.create_connection(place)
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+NONSENSE = (b"[" * 100_000, b'{"files": {"a": 1e999}}', b'{"files": {"a": 0}}')
 
 
 def test_who_says_nothing_or_nonsense_keeps_no_machine_out(first, monkeypatch):
@@ -281,8 +302,18 @@ def test_who_says_nothing_or_nonsense_keeps_no_machine_out(first, monkeypatch):
     others, place = first
     lines = []
 
+    nonsense = (
+        *NONSENSE,
+        b'{"node": 1e999, "sweep": "a sweep", "facts": {}, "hashed_names": [], "files": {}}',
+        b'{"node": 1, "sweep": "a sweep", "facts": {}, "hashed_names": [], "files": {"a": 0}}',
+    )
+
     def come() -> None:
         lines.append(Line(connect(place)))
+        for text in nonsense:
+            lines.append(Line(connect(place)))
+            lines[-1].file.write(text + b"\n")
+            lines[-1].file.flush()
         lines.append(greet(place, facts=None))
         lines.append(greet(place))
 
@@ -290,9 +321,150 @@ def test_who_says_nothing_or_nonsense_keeps_no_machine_out(first, monkeypatch):
     coming.start()
     others.wait("a sweep", own_facts(with_nsys=False))
     coming.join(HANGS_S)
+    assert [line.is_closed() for line in lines] == [True] * (len(nonsense) + 2) + [False]
     assert set(others.lines) == {1}
     for line in lines:
         line.close()
+
+
+def test_who_has_another_sweep_is_answered_and_keeps_no_machine_out(first):
+    others, place = first
+
+    def come() -> list[Line]:
+        return [greet(place, sweep="another", node=7), greet(place, sweep=None), greet(place)]
+
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(come)
+        others.wait("a sweep", own_facts(with_nsys=False))
+        lines = coming.result(HANGS_S)
+    said = [line.receive()["wrong"] for line in lines]
+    assert ["another sweep" in wrong for wrong in said] == [True, True, False] and said[2] == ""
+    for line in lines:
+        line.close()
+
+
+def test_who_came_with_another_sweep_is_named_when_a_machine_does_not_come(first, monkeypatch):
+    others, place = first
+    clock = SimpleNamespace(monotonic=lambda: 1000 * bool(others.stranger))
+    monkeypatch.setattr(together, "time", clock)
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(greet, place, sweep="another")
+        with pytest.raises(CollectorError, match="1 of 2 machines came in 300 s; machine 2 came with another sweep"):
+            others.wait("a sweep", own_facts(with_nsys=False))
+        coming.result(HANGS_S).close()
+
+
+def test_who_is_gone_before_the_answer_ends_nothing(first, second, monkeypatch):
+    others, _ = first
+    line = others.lines.pop(1)
+    second.send({"node": 1, "sweep": "another", "facts": {}, "hashed_names": []})
+
+    def refuse(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(line, "send", refuse)
+    others._greet(line, "a sweep", {})
+    assert not others.lines and "another sweep" in others.stranger
+
+
+def test_a_machine_may_come_again_when_it_has_gone(first):
+    others, place = first
+    others.node = others.node._replace(size=3)
+
+    def come() -> list[Line]:
+        gone = greet(place)
+        gone.receive()
+        gone.close()
+        return [greet(place), greet(place, node=2)]
+
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(come)
+        others.wait("a sweep", own_facts(with_nsys=False))
+        lines = coming.result(HANGS_S)
+    assert set(others.lines) == {1, 2} and not any(line.is_closed() for line in others.lines.values())
+    for line in lines:
+        line.close()
+
+
+def test_a_machine_that_is_there_may_not_come_again(first):
+    others, place = first
+    others.node = others.node._replace(size=3)
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(lambda: [greet(place), greet(place)])
+        with pytest.raises(CollectorError, match="machine 2 of 3 is there already"):
+            others.wait("a sweep", own_facts(with_nsys=False))
+        lines = coming.result(HANGS_S)
+    for line in lines:
+        line.close()
+
+
+def test_ports_are_drawn_when_it_is_the_turn_of_a_start(first, monkeypatch):
+    others, _ = first
+    drawn = threading.Event()
+
+    def draw(number: int) -> list[int]:
+        drawn.set()
+        return [1] * number
+
+    monkeypatch.setattr(together, "free_ports", draw)
+    twins = others.twin(Timer("cpu", (), 2), 2)
+    with ThreadPoolExecutor(1) as pool:
+        with others.lock:
+            part = pool.submit(twins.part)
+            assert not drawn.wait(0.3)
+        assert part.result(HANGS_S).meeting == "127.0.0.1:1"
+
+
+def test_what_killed_jobs_left_is_removed_on_the_other_machines_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(together, "JOIN_S", 0)
+    left = tmp_path / f"{PREFIX}node-1"
+    left.mkdir()
+    (left / HELD).touch()
+    with pytest.raises(CollectorError, match="out of reach"):
+        work_for_first(Node(1, 2, "127.0.0.1", *free_ports(1)), "a sweep", "cpu", [0], with_nsys=False)
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("kind", [Line, Channel])
+def test_a_connection_whose_machine_is_lost_fails(kind):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        here = socket.create_connection(listener.getsockname())
+        there, _ = listener.accept()
+    ends = [here.dup(), there.dup()]
+    lines = [kind(here), kind(there)]
+    for end in ends:
+        assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_USER_TIMEOUT)
+        assert [end.getsockopt(socket.IPPROTO_TCP, option) for option in options] == [10, 10, 60_000]
+        end.close()
+    for line in lines:
+        line.close()
+
+
+@pytest.mark.parametrize("shard", ["1/2", "2/2"])
+def test_a_machine_measures_for_the_first_whatever_is_in_a_shard(tmp_path, monkeypatch, shard):
+    asked = []
+    monkeypatch.setattr(commands, "measure_for_first", lambda *about: asked.append(about))
+    for name, value in {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "sweep.yaml").write_text(SWEEP)
+    commands.run(sweep=tmp_path / "sweep.yaml", results=tmp_path, shard=shard, device="cpu")
+    assert len(asked) == 1 and len(asked[0][2]) == 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "shard"),
+    [
+        ({"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_COUNT": "2", "SLURM_ARRAY_TASK_MIN": "1"}, Shard(2, 2)),
+        ({"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "2"}, Shard(1, 1)),
+    ],
+)
+def test_machines_that_measure_together_have_the_shard_of_their_task(tmp_path, monkeypatch, engine, shard):
+    for name, value in {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1", **engine}.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "sweep.yaml").write_text(SWEEP)
+    assert commands.chosen(tmp_path / "sweep.yaml", "", "", 1)[2] == shard
 
 
 @pytest.fixture
@@ -305,6 +477,15 @@ def second(first):
         end.socket, end.file = its, its.makefile("rwb")
     yield line
     line.close()
+
+
+@pytest.mark.parametrize("text", NONSENSE)
+def test_nonsense_and_files_that_none_asked_for_are_refused(first, second, text):
+    others, _ = first
+    second.file.write(text + b"\n")
+    second.file.flush()
+    with pytest.raises(ConnectionError, match="it speaks otherwise"):
+        others.lines[1].receive()
 
 
 @pytest.mark.parametrize(("error", "raised"), [(errno.ENOSPC, OSError), (errno.EIO, CollectorError)])
@@ -350,6 +531,14 @@ def test_a_rank_that_does_not_connect_is_named(monkeypatch):
         worker_ranks.accept_others(range(2, 4), port)
 
 
+def test_a_port_that_another_program_has_is_named():
+    with (
+        socket.create_server(("", 0)) as listener,
+        pytest.raises(worker_ranks.NotTogether, match=r"cannot connect to port .* in use"),
+    ):
+        worker_ranks.accept_others(range(1, 2), listener.getsockname()[1])
+
+
 class Planted:
     """Leaves a file where it is unpickled."""
 
@@ -373,7 +562,7 @@ def test_only_ranks_that_know_the_key_are_taken_and_nothing_that_they_say_is_run
 
     def come() -> list[Channel]:
         wrong = [b"", b"[]", b"{", pickle.dumps(Planted(tmp_path / "hello")), b'{"key": "guess", "rank": 1}']
-        wrong += [b'{"key": "secret", "rank": 7}', b'{"key": "secret", "rank": null}']
+        wrong += [b'{"key": "secret", "rank": %b}' % rank for rank in (b"7", b"null", b"1e999")]
         return [
             *map(knock, wrong),
             knock(b'{"key": "secret", "rank": 2}', b'{"event": "hello", "of": 2}'),
@@ -420,10 +609,15 @@ def test_the_others_end_with_what_went_wrong_on_the_first(first):
     assert failed == ["the disk is full"]
 
 
-def test_energy_of_a_part_of_the_gpus_is_not_read():
-    sensor = telemetry.GpuSensor((), "salt", is_part=True)
-    assert sensor.read_energy() is None and sensor.busy_s == 0
-    assert sensor.problems["energy_mj"] == "other machines have GPUs of the run"
+@pytest.mark.parametrize("is_part", [True, False])
+def test_energy_of_a_part_of_the_gpus_is_not_read(monkeypatch, is_part):
+    monkeypatch.setattr(telemetry, "visible_handles", lambda: ["a GPU"])
+    monkeypatch.setattr(telemetry.pynvml, "nvmlDeviceGetUUID", lambda handle: "GPU-1")
+    monkeypatch.setattr(telemetry.pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda handle: 7)
+    sensor = telemetry.GpuSensor((0,), "salt", is_part=is_part)
+    assert sensor.read_energy() == (None if is_part else 7)
+    assert (sensor.busy_s == 0) == is_part
+    assert sensor.problems == ({"energy_mj": "other machines have GPUs of the run"} if is_part else {})
 
 
 @pytest.mark.parametrize("is_dead", [True, False])

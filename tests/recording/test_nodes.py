@@ -127,3 +127,6 @@ def test_nsyss_own_sums_are_those_of_all_machines(tmp_path):
     ingest(folder, tmp_path / "recording")
     sums = store.load(tmp_path / "recording").nsys_sums
     assert sums[["calls", "total_ns"]].values.tolist() == [[7, 700]]
+    (folder / folder.name / "nvtx_kern_sum-1.csv").unlink()
+    ingest(folder, tmp_path / "of-one-machine")
+    assert store.load(tmp_path / "of-one-machine").nsys_sums.empty
