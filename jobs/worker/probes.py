@@ -5,15 +5,18 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from jobs.contract.messages import LINK_MESSAGE, LINK_RATE
 from jobs.contract.ranges import FORWARD, LOSS
 from jobs.worker import parallel
 from jobs.worker.parallel import local_part, synchronize
 from jobs.workloads import annotation
+
+DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 def probe_memory(stepper) -> dict[str, list[dict]]:
@@ -166,6 +169,16 @@ def seconds_of(call: Callable[[], object], device: torch.device) -> float:
         call()
     synchronize(device)
     return time.perf_counter() - start
+
+
+def draws_masks(model: nn.Module) -> bool:
+    """Whether a model drops out at random, by its modules, or by what its configuration says of attention, which may be
+    no module: then two passes from the same weights have other losses, whatever they compute in."""
+    config: Any = getattr(model, "config", None)
+    named = config.to_dict() if hasattr(config, "to_dict") else {}
+    rates = [rate for name, rate in named.items() if "att" in name and "drop" in name and isinstance(rate, float)]
+    rates += [module.p for module in model.modules() if isinstance(module, DROPOUT)]
+    return model.training and any(rate > 0 for rate in rates)
 
 
 def numerics(stepper) -> list[dict]:

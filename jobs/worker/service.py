@@ -265,11 +265,16 @@ def compares_with_fp32(run: dict) -> bool:
 
 def plain_loss(run: dict, device: torch.device) -> float | None:
     """Loss of the same workload with nothing done to make it faster, from the same weights with the same batch, after
-    TRAINED_STEPS; None where it cannot be had, such as for want of memory. To be called before the run is built, which
-    needs the memory: nothing of it is left."""
+    TRAINED_STEPS; None where it cannot be had, such as for want of memory, or says nothing, as with dropout. To be
+    called before the run is built, which needs the memory: nothing of it is left."""
+
+    def train() -> float | None:
+        stepper = Stepper(run | PLAIN, device)
+        return None if probes.draws_masks(stepper.model) else probes.trained_loss(stepper, TRAINED_STEPS)
+
     loss = None
     try:
-        loss = probes.trained_loss(Stepper(run | PLAIN, device), TRAINED_STEPS)
+        loss = train()
     except Exception:
         traceback.print_exc()  # a probe is no reason for the run to fail
     release(device, was_compiled=False)
@@ -320,7 +325,7 @@ def perform(
             if place.num_ranks > 1:
                 probed["figures"] += probes.link_rates(device, task["run"]["parallel"])
         with annotation.no_ranges():
-            if has_probes and compares_with_fp32(task["run"]):
+            if has_probes and compares_with_fp32(task["run"]) and not probes.draws_masks(stepper.model):
                 probed["figures"] += probes.numerics(stepper)
             steps = task["warmup_steps"] - 1
             if plain is not None:

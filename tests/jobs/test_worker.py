@@ -7,6 +7,7 @@ import time
 import weakref
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -467,6 +468,27 @@ def test_without_room_for_the_plain_model_a_run_has_no_such_loss(monkeypatch):
     perform(task() | PROBED | {"run": FIELDS | {"optimizer": "fused"}}, CPU, connection)
     message = connection.sent[-1]
     assert message["event"] == "measured" and message["figures"] == [] and len(steps) == 5 + 1
+
+
+def test_of_a_model_with_dropout_no_losses_are_compared(monkeypatch):
+    monkeypatch.setattr(probes, "draws_masks", lambda model: True)
+    connection = FakeConnection()
+    perform(task() | PROBED | {"run": FIELDS | {"precision": "bf16"}}, CPU, connection)
+    assert connection.sent[-1]["event"] == "measured"
+    assert [row for row in connection.sent[-1]["figures"] if row["figure"].startswith(("loss", "logits"))] == []
+
+
+def test_dropout_is_seen_in_modules_and_in_what_a_configuration_says_of_attention():
+    def with_config(**values) -> torch.nn.Module:
+        model = torch.nn.Linear(1, 1)
+        model.config = SimpleNamespace(to_dict=lambda: values)
+        return model
+
+    assert probes.draws_masks(torch.nn.Sequential(torch.nn.Dropout(0.1)))
+    assert probes.draws_masks(with_config(attention_dropout=0.1))
+    assert not probes.draws_masks(with_config(attention_dropout=0.0, summary_first_dropout=0.1))
+    assert not probes.draws_masks(torch.nn.Sequential(torch.nn.Dropout(0.0)))
+    assert not probes.draws_masks(torch.nn.Sequential(torch.nn.Dropout(0.1)).eval())
 
 
 def test_losses_after_training_are_steps_of_warm_up(monkeypatch):

@@ -218,7 +218,15 @@ def test_rungs_and_single_changes_have_all_that_was_measured_of_them(answer, tab
     assert not (rows["peak_bytes"] > rows["reserved_bytes"]).any()
     assert set(rows.loc[rows["loss_off"].isna(), "why_loss"]) <= {ladder.NOT_PROBED, ladder.REFERENCE_LOSS}
     is_probed = rows["precision"].ne("fp32") & rows["attention"].eq("naive") & rows["compile"].eq("off")
+    is_probed &= rows["size"].ne("gpt2")  # it has dropout
     assert rows["loss_off"].notna().equals(is_probed)
+
+
+def test_what_all_changes_give_is_of_all_cases_that_were_compiled(answer):
+    said, rungs = answer.claims["together"].values, answer.claims["together"].rows
+    assert rungs["rung"].isin(ladder.WITH_COMPILE).all() and not rungs.duplicated(ladder.CASE).any()
+    assert said["is_compiled"] and len(rungs) + said["num_without"] == 22
+    assert said["without"][0] < 1 < said["low"]["speedup"] < said["high"]["speedup"]
 
 
 def test_losses_after_training_stand_at_each_rung_that_has_them(shipped):
