@@ -15,7 +15,16 @@ from jobs.contract.axes import label_of_value, words_of_value
 
 RUN_LEADS_TO = "run_leads_to"
 """Column of rows that tell of a run: path of its page below docs, without .md; empty where it has none."""
-SCALE = {"ms": 1e6, "us": 1e3, "gflop": 1e9, "bytes": 2**30, "mib": 2**20, "share": 0.01, "points": 0.01}
+SCALE = {
+    "ms": 1e6,
+    "us": 1e3,
+    "gflop": 1e9,
+    "bytes": 2**30,
+    "mib": 2**20,
+    "byte_rate": 1e9,
+    "share": 0.01,
+    "points": 0.01,
+}
 UNIT = {
     "ms": "ms",
     "us": "µs",
@@ -25,6 +34,7 @@ UNIT = {
     "gflop": "GFLOP",
     "tflops": "TFLOP/s",
     "gbps": "GB/s",
+    "byte_rate": "GB/s",
     "intensity": "FLOP/byte",
     "bytes": "GiB",
     "mib": "MiB",
@@ -42,6 +52,7 @@ CSV_UNIT = {
     "gflop": "FLOP",
     "tflops": "TFLOP/s",
     "gbps": "GB/s",
+    "byte_rate": "bytes/s",
     "intensity": "FLOP/byte",
     "bytes": "bytes",
     "mib": "bytes",

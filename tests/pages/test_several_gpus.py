@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +13,7 @@ from analysis.metrics.exchange import as_operations, by_gpu, communication_of
 from analysis.metrics.timing import in_steps
 from analysis.pages.questions import several_gpus
 from analysis.recording import store
-from analysis.render import timeline
+from analysis.render import tables, timeline
 from jobs.contract import ranges
 from tests import synthetic
 from tests.recorded_studies import DATA
@@ -287,6 +288,19 @@ def test_the_link_gives_each_collective_a_rate_of_its_own(shipped):
     assert rows.index.tolist() == ["AllReduce", "AllGather", "ReduceScatter"] and (rows["num_runs"] == 16).all()
     assert (rows["bus_rate_high"] < 450e9).all(), "18 links of 25 GB/s"
     assert (rows["bus_rate_low"] > 0.9 * rows["bus_rate_high"]).all()
+
+
+def test_a_rate_over_the_link_is_shown_in_gigabytes_and_kept_in_bytes(shipped):
+    html = tables.to_html(shipped.tables["link"], "link.csv", "", {})
+    rates = [(float(kept), float(shown)) for kept, shown in re.findall(r'data-v="(\d{12})">([\d.]+)<', html)]
+    assert len(rates) == 9 and all(shown == pytest.approx(kept / 1e9, abs=0.5) for kept, shown in rates)
+
+
+def test_what_is_exposed_is_held_against_the_step_that_it_was_seen_in(shipped):
+    rows = shipped.claims["exposed"].rows
+    assert rows["exposed_share"].tolist() == pytest.approx((rows["exposed_ns"] / rows["profiled_ns"]).tolist())
+    low, high = shipped.claims["explains"].values["part"]
+    assert 0.1 < low < 0.3 and 0.9 < high < 1.1, "of some cases it explains little"
 
 
 def test_the_shipped_runs_say_that_a_second_set_of_gpus_went_on(shipped):

@@ -497,6 +497,7 @@ def _gains(rows: pd.DataFrame) -> dict:
     return largest("speedup")(rows) | {
         "shortest": rows["context_length"].min(),
         "num_faster": int(rows["faster"].sum()),
+        "num_timer_faster": int(rows["timer_faster"].sum()),
     }
 
 

@@ -126,7 +126,7 @@ def _claims(frames: Frames) -> list[Claim]:
     slower = cut[cut["step_apart"] & (cut["step_ratio"] > 1)]
     busier = cut[cut["busy_apart"] & (cut["busy_ratio"] > 1)]
     return [
-        Claim("costs", run_grid.only(most, *shown, "memory_ratio"), facts=_costs),
+        Claim("costs", run_grid.only(most, *shown, "busy_ratio", "memory_ratio"), facts=_costs),
         Claim("slower", run_grid.only(slower, *shown), many(cut), facts=out_of(cut, extremes("step_ratio"))),
         Claim(
             "not_slower", run_grid.only(cut, *shown), lambda rows: not many(cut)(slower), facts=extremes("step_ratio")
@@ -156,7 +156,8 @@ def _claims(frames: Frames) -> list[Claim]:
 
 
 def _costs(rows: pd.DataFrame) -> dict:
-    return {"most": int(rows[AXIS].max()), "step": span(rows["step_ratio"]), "memory": span(rows["memory_ratio"])}
+    of = {name: span(rows[f"{name}_ratio"]) for name in ("step", "busy", "memory")}
+    return of | {"most": int(rows[AXIS].max())}
 
 
 def _tables(frames: Frames) -> list[Table]:
