@@ -31,7 +31,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE # images set it; here hundreds of processes would each compile all modules again
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-image test-chaos serve sweep studies ingest merge publish-data report site offline
+.PHONY: help setup run test test-all test-image test-chaos serve sweep studies ingest merge publish-data report site offline
 .PHONY: check-public test-faults notebook screenshots image pin-base-image sbom lock bench lint format clean
 
 help: ## List the targets
@@ -58,6 +58,8 @@ $(VENV)/gpu.stamp: $(VENV)/report.stamp requirements/gpu.txt requirements/torch.
 $(VENV)/dev.stamp: $(VENV)/gpu.stamp requirements/dev.txt
 	$(LOCKED) --requirement requirements/dev.txt
 	@touch $@
+
+setup: $(TO_REPORT) ## Set up what the commands for your own scripts and captures need, and measure nothing
 
 run: $(TO_REPORT) ## The main job: sweep on a GPU with nsys, elsewhere render the shipped recording; site in build/html
 	@if command -v nsys >/dev/null && nvidia-smi -L >/dev/null 2>&1; then \
