@@ -828,14 +828,15 @@ def _num_usual(rec: store.Recording, every: list[store.Recording]) -> tuple[int,
     return int((ok == list(usual.index[0])).all(axis=1).sum()) if len(usual) else 0, len(ok)
 
 
-def _computing(kernels: pd.DataFrame) -> pd.DataFrame:
-    return kernels[kernels["family"] != kernel_families.COMMUNICATION]
-
-
 def _profiler(every: list[store.Recording]) -> dict[str, Any]:
-    """What the profiler does to runs whose GPU waits for more than WAITS of the unprofiled step, and to GPU busy: to
-    kernels that compute, for those of communication wait for other GPUs."""
-    table = pd.concat([timing.stretched(rec.steps, _computing(rec.kernels), rec.memops) for rec in every])
+    """What the profiler does to runs whose GPU waits for more than WAITS of the unprofiled step, and to GPU busy: of
+    runs without communication, whose kernels wait for other GPUs."""
+    tables = []
+    for rec in every:
+        exchanging = rec.kernels.loc[rec.kernels["family"] == kernel_families.COMMUNICATION, "run_id"].unique()
+        kernels, memops = (frame[~frame["run_id"].isin(exchanging)] for frame in (rec.kernels, rec.memops))
+        tables.append(timing.stretched(rec.steps, kernels, memops))
+    table = pd.concat(tables)
     waiting = table[table["waits"] > WAITS]
     longer = waiting[waiting["longer_ns"] > 0]["longer_ns"]
     return {

@@ -203,7 +203,7 @@ def test_the_overview_names_the_modes_that_were_run(whole, forward_only):
 
 def test_the_verdict_says_how_long_the_gpu_waits_for_launches(whole):
     words = re.sub(r"&lt;", "<", whole["forward-time"])
-    assert re.search(r"For an estimated \*\*<?[\d.]+%\*\* of it at most the GPU waits for launches", words)
+    assert re.search(r"The GPU waits for launches for up to an estimated \*\*<?[\d.]+%\*\* of it", words)
     assert "busy for less than" not in words
 
 
