@@ -299,6 +299,8 @@ def test_a_rate_over_the_link_is_shown_in_gigabytes_and_kept_in_bytes(shipped):
 def test_what_is_exposed_is_held_against_the_step_that_it_was_seen_in(shipped):
     rows = shipped.claims["exposed"].rows
     assert rows["exposed_share"].tolist() == pytest.approx((rows["exposed_ns"] / rows["profiled_ns"]).tolist())
+    drawn = shipped.charts["parts"].rows
+    assert drawn.loc[drawn["scope"] == "exposed", "share"].max() == rows["exposed_share"].max()
     low, high = shipped.claims["explains"].values["part"]
     assert 0.1 < low < 0.3 and 0.9 < high < 1.1, "of some cases it explains little"
 

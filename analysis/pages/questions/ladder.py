@@ -32,6 +32,7 @@ AXES = ["precision", "attention", "optimizer", "compile", VOCABULARY]
 BASE = "FP32"
 EAGER, COMPILED, GRAPHS, TO_64 = "+ fused AdamW", "+ torch.compile", "+ CUDA graphs", "+ padded vocabulary"
 WITH_COMPILE = (COMPILED, GRAPHS, TO_64)
+"""Rungs that have torch.compile among their changes."""
 RUNGS = {
     BASE: ("fp32", "naive", "own", "off", AS_IS),
     "TF32": ("tf32", "naive", "own", "off", AS_IS),

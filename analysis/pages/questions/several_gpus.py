@@ -370,7 +370,7 @@ def _charts(frames: Frames) -> list[Chart]:
                 scope=name,
                 ms=split[column],
                 way=[label_of_value("parallel", way) for way in split["parallel"]],
-                share=split[column] / split["step_ns"],
+                share=split[column] / split["profiled_ns"],
             )
             for column, name in parts.items()
         ]
@@ -380,7 +380,7 @@ def _charts(frames: Frames) -> list[Chart]:
     options = {
         "order": list(dict.fromkeys(rows["scope"])),
         "by": [name for name in ("size", "context_length", "precision", "parallel") if name in rows],
-        "unit": "% of the step",
+        "unit": "% of the step under nsys",
     }
     return [
         Chart("parts", "grouped_bars", "Communication, exposed and hidden, in a training step", rows, options=options)
