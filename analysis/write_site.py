@@ -668,7 +668,7 @@ def write_questions(
     hindsight = of_runs.in_hindsight(rec, ladder.MODE) if is_tested else None
 
     def answer_study(question: ModuleType, studied: store.Recording) -> Answer:
-        more = {"main": rec, "calibration": calibration, "studies": studies, "bands": bands}
+        more = {"main": rec, "calibration": on_gpus_of(studied.runs, calibration), "studies": studies, "bands": bands}
         return ask(question, studied, **more, predicted=predicted, hindsight=hindsight)
 
     def write_study(letter: str, question: ModuleType) -> dict[str, Any]:
@@ -803,6 +803,12 @@ def rates_of(recordings: Iterable[store.Recording]) -> pd.DataFrame:
         if rec.manifest.get("calibration"):
             return pd.DataFrame([{"gpu_name": "", **rate} for rate in rec.manifest["calibration"]])[columns]
     return pd.DataFrame(columns=columns)
+
+
+def on_gpus_of(runs: pd.DataFrame, calibration: pd.DataFrame) -> pd.DataFrame:
+    """The rates measured on a GPU that `runs` were measured on, or on one that is not recorded: those of another GPU
+    say nothing of these runs."""
+    return calibration[calibration["gpu_name"].isin({"", *runs["gpu_name"].astype(str)})]
 
 
 def _constants(rec: store.Recording, studies: Mapping[str, store.Recording]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.answer import NOT_MEASURED
 from analysis.metrics import kernel_time, run_grid
-from analysis.reference import flops, kernel_families
+from analysis.reference import flops, gpus, kernel_families
 from jobs.contract import ranges
 
 NAIVE = "naive"
@@ -51,12 +51,23 @@ def forward_kernels(reference: pd.DataFrame, totals: pd.DataFrame, runs: pd.Data
     return rows[["attention", "range", "kernel_name", "family", "per_layer", "time_ns", "share"]]
 
 
+def datasheet_rates(runs: pd.DataFrame) -> pd.DataFrame:
+    """What the datasheet of the GPU of `runs` says, named as the rates are that are measured: figure, value (FLOP/s,
+    bytes/s), gpu_name. No rows where the runs are of several GPUs or of one that is not listed."""
+    names = runs["gpu_name"].astype(str).unique()
+    gpu = gpus.lookup(names[0]) if len(names) == 1 else None
+    if gpu is None:
+        return pd.DataFrame({"figure": [], "value": [], "gpu_name": []}).astype({"figure": str, "gpu_name": str})
+    rates = {f"gemm_{name}": gpu.peak_flops(name) for name in ("fp32", "tf32", "bf16")} | {"copy": gpu.memory_bandwidth}
+    return pd.DataFrame({"figure": [*rates], "value": [*rates.values()], "gpu_name": names[0]}).dropna(subset="value")
+
+
 def matmul_limits(
     reference: pd.DataFrame, totals: pd.DataFrame, runs: pd.DataFrame, calibration: pd.DataFrame
 ) -> pd.DataFrame:
     """The two matmuls of eager attention in a forward pass of the reference, one layer: operation, run_id, time_ns,
-    memory_ns and compute_ns, what their bytes need at the measured rate of a copy and their FLOPs at the measured rate
-    of a large matmul. No rows where shape or rates are not known.
+    memory_ns and compute_ns, what their bytes need at the rate of a copy and their FLOPs at the rate of a large matmul
+    (`calibration`, measured or of the datasheet). No rows where shape or rates are not known.
 
     Each reads its operands once and writes its result once, in the run's precision.
     """
@@ -177,7 +188,7 @@ def naive_backward(parts: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def rates_of(parts: pd.DataFrame, runs: pd.DataFrame, calibration: pd.DataFrame) -> pd.DataFrame:
-    """TFLOP/s of attention and their share of the measured rate of a large matmul, NaN where that was not measured.
+    """TFLOP/s of attention and their share of the rate of a large matmul in `calibration`, NaN where it has none.
 
     Kernels fused in fp32 have no share: no name tells whether they multiply on tensor cores. Runs whose shape is not
     known have neither.

@@ -81,6 +81,8 @@ class Bands:
 
     kernel: Band
     wall: Band
+    gpu: str = ""
+    """That they were recorded on."""
 
 
 def bands_of(first: Any, second: Any) -> Bands | None:
@@ -101,7 +103,11 @@ def bands_of(first: Any, second: Any) -> Bands | None:
     steps = paired(first_steps, second_steps, ["run_id"])
     if len(steps) < LEAST_PAIRS:
         return None
-    return Bands(kernel=fit_band(pd.concat(kernels, ignore_index=True), "kernel"), wall=fit_band(steps, "wall"))
+    return Bands(
+        kernel=fit_band(pd.concat(kernels, ignore_index=True), "kernel"),
+        wall=fit_band(steps, "wall"),
+        gpu=", ".join(sorted({*first.runs["gpu_name"].astype(str), *second.runs["gpu_name"].astype(str)})),
+    )
 
 
 def repeated_runs(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:

@@ -32,7 +32,7 @@ def noise_of(bands: Bands | None) -> dict | None:
     """What is said of the noise bands; None where none is known."""
     if bands is None:
         return None
-    return {
+    return {"gpu": bands.gpu} | {
         kind: {"of_time": band.of_time, "of_parts": band.of_parts, "num_pairs": band.num_pairs}
         for kind, band in (("kernel", bands.kernel), ("wall", bands.wall))
     }

@@ -89,7 +89,7 @@ def largest_part_of_predicted(folder: Path) -> dict[str, float]:
 def test_no_recorded_step_has_more_events_than_predicted_and_some_has_nearly_as_many():
     found = [largest_part_of_predicted(file.parent) for file in DATA.glob("*/manifest.json")]
     for mode in EVENTS_PER_LAYER:
-        assert 0.95 < max(one.get(mode, 0) for one in found) <= 1, mode
+        assert 0.9 < max(one.get(mode, 0) for one in found) <= 1, mode
 
 
 @pytest.mark.parametrize("file", CAPTURES, ids=lambda file: file.parent.name)

@@ -134,8 +134,21 @@ def test_the_matmuls_of_eager_attention_take_longer_than_bytes_and_flops_need(an
     assert answer.claims["matmuls_memory"].holds
 
 
-def test_no_limit_of_matmuls_is_said_without_measured_rates(shipped):
-    answer = ask(shipped, NONE)
+def test_without_measured_rates_the_limits_are_of_the_datasheet(shipped, tmp_path):
+    found = ask(shipped, NONE)
+    assert found.claims["matmuls_memory"].holds and not found.facts["are_measured"]
+    text = page(found, shipped, tmp_path)
+    assert "datasheet of the NVIDIA H100 80GB HBM3" in text and "measured once" not in text
+
+
+def test_rates_of_another_gpu_are_not_held_against_runs(shipped):
+    rates = FAST.assign(gpu_name="NVIDIA H200")
+    assert write_site.on_gpus_of(shipped.runs, rates).empty
+    assert len(write_site.on_gpus_of(shipped.runs, FAST)), "older recordings do not say which GPU it was"
+
+
+def test_of_a_gpu_that_is_not_listed_no_limit_is_known(shipped):
+    answer = ask(dataclasses.replace(shipped, runs=shipped.runs.assign(gpu_name="NVIDIA Unknown")), NONE)
     assert not len(answer.tables["matmuls"].rows) and not answer.claims["matmuls_memory"].holds
 
 
@@ -221,7 +234,8 @@ def test_the_page_says_every_finding(shipped, answer, tmp_path):
 # ---------------------------------------------------------------- what else could have been measured
 
 
-def test_nothing_is_said_of_a_peak_that_was_not_measured(few, tmp_path):
+def test_nothing_is_said_of_a_peak_that_is_not_known(few, tmp_path):
+    few = dataclasses.replace(few, runs=few.runs.assign(gpu_name="NVIDIA Unknown"))
     found = ask(few)
     assert not {"skips", "rate"} & holding(found)
     assert "n/a" in page(found, few, tmp_path)

@@ -48,10 +48,14 @@ def answer(
 
     FLOPs are those of matmuls with the T x T scores, all layers. Model FLOPs count every score. What a fused kernel
     executes is inferred, no profile counts it: masked pairs skipped, and one matmul more in backward. Rates are FLOPs
-    over attention's kernel time; their share is of the measured rate of a large matmul.
+    over attention's kernel time; their share is of the rate of a large matmul, measured on this GPU (`calibration`) or,
+    where none was, in its datasheet.
     """
+    are_measured = len(calibration) > 0
+    calibration = calibration if are_measured else attention.datasheet_rates(runs)
     frames = _frames(runs, steps, kernels, memops, calibration, bands)
     facts, claims = _facts(frames, runs, calibration, bands), _claims(frames, runs, kernels)
+    facts["are_measured"] = are_measured
     return assemble(facts, claims, _tables(frames, runs), _charts(frames))
 
 
@@ -115,6 +119,7 @@ def _facts(frames: Frames, runs: pd.DataFrame, calibration: pd.DataFrame, bands:
     of_reference = runs["run_id"].isin(frames.reference["run_id"])
     return {
         "noise": noise_of(bands),
+        "gpu": ", ".join(sorted(runs["gpu_name"].astype(str).unique())),
         "reference": _named(frames.reference, frames.keys).removeprefix(", "),
         "autocast": bool(runs.loc[of_reference, "precision"].eq("bf16").any()),
         "calibrated_on": calibrated_on(calibration),
