@@ -93,7 +93,8 @@ def conditions(runs: pd.DataFrame) -> dict[str, Any]:
     """What all numbers of some finished runs were measured under: the values of each of CONDITIONS, most runs first
     (attention: of the reference Transformer alone, since any other model has its own); optimizer, of training steps;
     accumulation, where the batch of some is cut into micro-batches;
-    num_processes and num_steps, the fewest and the most that timed a run (steps of each process)."""
+    num_processes and num_steps, the fewest and the most that timed a run (steps of each process), and num_profiled, the
+    steps that its capture holds."""
     ok = run_grid.measured_runs(runs)
     ok = ok if "compile" in ok else ok.assign(compile="off")  # a recording older than the axis
     training = ok[ok["mode"].astype(str) == "train_step"]
@@ -103,7 +104,7 @@ def conditions(runs: pd.DataFrame) -> dict[str, Any]:
     if "accumulation" in ok and (ok["accumulation"] > 1).any():
         columns |= {"accumulation": ok["accumulation"]}
     values = {name: column.astype(str).value_counts().index.tolist() for name, column in columns.items()}
-    names = {"num_processes": "processes", "num_steps": "measured_steps"}
+    names = {"num_processes": "processes", "num_steps": "measured_steps", "num_profiled": "profiled_steps"}
     return values | {key: (int(ok[name].min()), int(ok[name].max())) for key, name in names.items() if len(ok)}
 
 

@@ -206,6 +206,7 @@ def test_conditions_are_those_of_the_runs(main):
         "optimizer": ["own"],
         "num_processes": (3, 3),
         "num_steps": (10, 10),
+        "num_profiled": (5, 5),
     }
 
 

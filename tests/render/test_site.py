@@ -154,7 +154,7 @@ def test_pages_with_numbers_of_runs_say_what_these_were_measured_in(site):
         lines = re.findall(r'<p class="conditions">(Measured in: .*?)</p>', page.read_text())
         assert [_words_of(line).removeprefix("Measured in: ") for line in lines] == [
             "FP32 without tensor cores; batch 4; unfused (eager) attention; not compiled; reference AdamW;"
-            " NVIDIA H200; n = 1 process × 10 steps."
+            " NVIDIA H200; n = 1 process × 10 steps by the timer, 3 steps under nsys."
         ], page
 
 
