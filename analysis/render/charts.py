@@ -239,8 +239,8 @@ def lines(
     x="context_length",
     x_title="context length in tokens (log scale)",
 ) -> alt.LayerChart:
-    """One line per `clock` over `x`, both axes logarithmic, named at its end, where `note` may say more. A `value`
-    in ns is drawn in ms, one in bytes in GiB."""
+    """One line per `clock` over `x`, both axes logarithmic, named right of its end, where `note` may say more; where
+    other lines go on from there, left of it if there is room. A `value` in ns is drawn in ms, one in bytes in GiB."""
     scale = {"ns": 1e6, "bytes": 2**30}.get(value.rsplit("_", 1)[-1], 1)
     word = {"ns": " ms", "bytes": " GiB"}.get(value.rsplit("_", 1)[-1], "")
     data = rows[["clock", "note"]].assign(x=rows[x].astype(float), value=rows[value] / scale)
@@ -249,8 +249,11 @@ def lines(
     ends = data.sort_values("x", kind="stable").groupby("clock", sort=False).tail(1)
     ends = ends.assign(text=ends["clock"] + ends["note"], label=_apart(ends, height, low, high))
     reach = (ends["x"] / data["x"].min()).map(math.log) / (math.log(data["x"].max() / data["x"].min()) or 1.0)
-    room = width - LABEL_SLACK - 60
-    plot = int(min([room, *((room - 14 - 6.7 * ends["text"].str.len()) / reach)[reach > 0]]))
+    room, length = width - LABEL_SLACK - 60, 14 + 6.7 * ends["text"].str.len()
+    goes_on = ends["x"] < data["x"].max()
+    plot = min([room, *((room - length) / reach)[~goes_on & (reach > 0)]])
+    is_left = goes_on & (reach * plot > length)
+    plot = int(min([plot, *((room - length) / reach)[~is_left & (reach > 0)]]))
     colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
     shapes = alt.Scale(domain=list(order), range=["circle", "square", "triangle-up", "diamond"][: len(order)])
     across = sorted(set(data["x"]))
@@ -271,12 +274,15 @@ def lines(
         shape=alt.Shape("clock:N", scale=shapes, legend=None),
         description=alt.Description("title:N"),
     )
-    names = (
-        alt.Chart(drawing.data(ends))
-        .mark_text(align="left", dx=9, fontSize=12, color=drawing[TEXT])
+    sides: dict[Literal["left", "right"], tuple[pd.Series, int]] = {"left": (~is_left, 9), "right": (is_left, -9)}
+    names = [
+        alt.Chart(drawing.data(ends[chosen]))
+        .mark_text(align=align, dx=dx, fontSize=12, color=drawing[TEXT])
         .encode(x=along, y=alt.Y("label:Q", scale=up, title=unit, axis=beside), text=alt.Text("text:N"))
-    )
-    return alt.LayerChart(layer=[strokes, dots, names])
+        for align, (chosen, dx) in sides.items()
+        if chosen.any()
+    ]
+    return alt.LayerChart(layer=[strokes, dots, *names])
 
 
 def _apart(ends: pd.DataFrame, height: int, low: float, high: float, gap: int = 14) -> pd.Series:

@@ -162,3 +162,15 @@ def test_a_figure_knows_the_run_of_each_mark(tmp_path):
     chart = Chart("one", "dumbbell", "One", rows, options={"order": ["x", "y"], "by": ["size"], "value": "ratio"})
     drawing = drawn(chart, tmp_path, run_links={"r": "report/runs/r"})
     assert 'data-runs="{&#34;a&#34;: &#34;report/runs/r.html&#34;}"' in drawing
+
+
+@pytest.mark.parametrize(("ends_at", "stands"), [(2048, "left"), (128, "right")], ids=["room", "no room"])
+def test_the_name_of_a_line_that_ends_before_others_stands_where_these_are_not(ends_at, stands):
+    points = [(clock, x, "") for clock in ("eager", "fused") for x in (64, 128, 512, 2048, 8192)]
+    rows = pd.DataFrame(points, columns=["clock", "context_length", "note"])
+    rows = rows[(rows["clock"] == "fused") | (rows["context_length"] <= ends_at)].assign(time_ns=1e6)
+    rows["note"] = rows["clock"].map({"eager": ", then OOM", "fused": ""})
+    drawing = charts.render("lines", rows, "one", charts.NARROW, order=["eager", "fused"])
+    at = {word: float(x) for x, word in re.findall(r'translate\(([\d.]+),[\d.]+\)"[^>]*>([^<]+)</text>', drawing)}
+    assert at["eager, then OOM"] - at[f"{ends_at:,}"] == pytest.approx(-9 if stands == "left" else 9, abs=0.1)
+    assert at["fused"] > at["8,192"]
