@@ -23,6 +23,8 @@ from jobs.executor.worker_process import KEPT_OF_OUTPUT, Part, WorkerProcess
 RELEASE_TIMEOUT_S = 60
 CALIBRATE_TIMEOUT_S = 300
 SHUTDOWN_TIMEOUT_S = 60
+WARM_UP = "build or warm-up"
+"""Where a worker is that ended without a word before its first measured step."""
 SESSION_NUMBERS = count(1)
 TRACED = ("--trace=cuda,nvtx", "--cuda-graph-trace=node", "--resolve-symbols=false")
 NOT_SAMPLED = ("--sample=none", "--cpuctxsw=none")
@@ -172,7 +174,7 @@ class Collector:
         self.start()
         self.fresh = False
         deadline = time.monotonic() + timeout_s
-        reached = "build or warm-up"
+        reached = WARM_UP
         try:
             if self.stopping.is_set():
                 raise RunFailed("failed", message="the sweep was stopped")

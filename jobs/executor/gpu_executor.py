@@ -14,8 +14,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from jobs.contract.axes import Run
 from jobs.contract.layout import Machine
+from jobs.contract.messages import Measured
+from jobs.contract.plain import plain_steps
 from jobs.executor.attempt import Attempt
-from jobs.executor.collectors import Collector, Nsys, Timer
+from jobs.executor.collectors import WARM_UP, Collector, Nsys, Timer
 from jobs.executor.failures import RunFailed
 from jobs.executor.machine import machine_facts
 from jobs.executor.sweep_state import SweepState
@@ -110,14 +112,30 @@ class GpuExecutor:
             attempt = Attempt.resume(self.state, run, self.timer)
         with Watch(self.sensor, position) as watch:
             try:
-                self.timer.renew()
-                steps, busy_s = self.state.protocol.measured_steps, self.sensor.busy_s
-                measured = attempt.measure(steps, compare=process == 0, busy_s=busy_s, between=watch)
+                measured = self.measure_in_fresh_process(attempt, watch, is_first=process == 0)
             except RunFailed as failure:
                 attempt.fail(failure)
             else:
                 tables = {name: rows for name, rows in measured.items() if isinstance(rows, list)}
                 attempt.keep_timings(tables | watch.tables(measured), position)
+
+    def measure_in_fresh_process(self, attempt: Attempt, watch: Watch, is_first: bool) -> Measured:
+        """`Attempt.measure` by the timer; the first process compares the loss with that of the plain run, whose steps
+        it does before. A run is not lost by them: they may break the CUDA context for good, so where a process that
+        does them fails before the run is built, another measures without."""
+        protocol, busy_s = self.state.protocol, self.sensor.busy_s
+        compares = is_first and plain_steps(attempt.run.model_dump(), protocol.warmup_steps) > 0
+        self.timer.renew()
+        try:
+            return attempt.measure(protocol.measured_steps, compare=compares, busy_s=busy_s, between=watch)
+        except RunFailed as failure:
+            is_early = failure.status == "failed" and failure.detail["phase"] in ("build", WARM_UP)
+            if not compares or not is_early or self.state.is_stopping(failure.status):
+                raise
+            why = f"{failure.detail['message']}, where its loss was to be compared with that of the plain run"
+        self.state.emit("run_repeated", run=attempt.run.run_id, why=why)
+        self.timer.renew()
+        return attempt.measure(protocol.measured_steps, busy_s=busy_s, between=watch)
 
     def profile(self, run: Run, pool: ThreadPoolExecutor) -> None:
         """Measure a timed run under nsys, with a capture of its own. Raises as `time`."""

@@ -33,7 +33,7 @@ class Abandoned(Exception):
 class FakeService:
     def __init__(self, connection, folder: Path):
         self.connection, self.folder = connection, folder
-        self.fault = None
+        self.fault, self.task = None, {}
 
     def at(self, moment: str) -> None:
         if self.fault and self.fault[0] == moment:
@@ -89,6 +89,12 @@ class FakeService:
         )
         raise SystemExit
 
+    def failed_where_compared(self):
+        if self.task["compare"]:
+            failed = {"event": "failed", "phase": "build", "step": 0, "settings": SETTINGS}
+            self.connection.send(failed | {"message": "RuntimeError: CUDA error: misaligned address"})
+            raise SystemExit
+
     def serve(self) -> None:
         self.connection.send({"event": "hello", "pid": os.getpid(), "facts": FACTS})
         while True:
@@ -117,7 +123,7 @@ class FakeService:
         return json.loads((self.folder / "faults.json").read_text()).get(name)
 
     def perform(self, task: dict) -> None:
-        run = task["run"]
+        self.task, run = task, task["run"]
         run_id = Path(task["log"]).parent.name
         name = f"{run_id}/{task['collector']}"
         self.note("tasks", name)

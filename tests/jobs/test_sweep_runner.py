@@ -166,6 +166,16 @@ def test_a_crash_is_a_result_and_the_next_run_has_a_new_worker(session, fake_wor
     assert len(set(broken)) == len(broken) == 3 + len(one.named("run_repeated"))
 
 
+def test_a_run_is_not_lost_by_the_plain_run_that_its_loss_is_compared_with(session, fake_worker):
+    run = "tiny-ctx8-fp32-naive-train_step-adamw_fused"
+    fake_worker.fail({f"{run}/timer": ("warm-up", "failed_where_compared")})
+    one = session({"context_length": [8], "mode": ["train_step"], "optimizer": ["fused"], "warmup_steps": 5})
+    assert one.run() == {run: "ok"}
+    (told,) = [event["why"] for event in one.events if event["event"] == "run_repeated"]
+    assert "misaligned address" in told and "plain run" in told
+    assert len(workers(fake_worker, "timer")) == 2
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("collector", ["timer", "nsys"])
 def test_a_hang_becomes_a_timeout_and_only_its_worker_is_killed(session, fake_worker, monkeypatch, collector):
