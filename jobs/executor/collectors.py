@@ -34,9 +34,9 @@ class Twin(Protocol):
     """What does on other machines as a collector does on this one. Within each context they do so; it raises
     CollectorError at its end where one of them could not."""
 
-    def part(self) -> Part: ...
-
-    def start(self, part: Part) -> AbstractContextManager: ...
+    def start(self) -> AbstractContextManager[Part]:
+        """Begins with what a start here is to know: which ranks are here, and where all meet."""
+        ...
 
     def does(self, call: str, folder: Path | None = None) -> AbstractContextManager:
         """folder: receives what they leave."""
@@ -103,10 +103,8 @@ class Collector:
             self.stop()
         if self.worker is None:
             self.prepare()
-            if self.twin:
-                self.part = self.twin.part()
             try:
-                with self.twin.start(self.part) if self.twin and self.part else nullcontext():
+                with self.twin.start() if self.twin else nullcontext(self.part) as self.part:
                     how = (self.annotate, self.launcher, self.stopping.is_set, self.compiled, self.forks, self.part)
                     self.worker = WorkerProcess(self.device, self.gpus, self.ranks, *how)
             except (CollectorError, RunFailed):

@@ -19,7 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -117,38 +117,50 @@ class Twins:
         self.size = ranks // others.node.size  # of each machine
         self.ranks = ranks
 
-    def part(self) -> Part:
-        """The ranks of this machine, for a start of all, which is told where they meet: elsewhere each time."""
+    @contextmanager
+    def start(self) -> Iterator[Part]:
+        """As `Twin.start`. The ports where all meet are drawn when it is the turn of this start, elsewhere each time:
+        while it is waited for, another program could take them."""
         host = self.others.node.host
-        with self.others.lock:  # while it is waited for, another program could take the ports
-            meeting, address = (f"{host}:{port}" for port in free_ports(2))
-        return Part(0, self.size, meeting, address, secrets.token_hex(16))
+        with self.others.lock:
+            meeting, address = (f"{host}:{port}" for port in self._draw_ports())
+            part = Part(0, self.size, meeting, address, secrets.token_hex(16))
+            task = {"call": "start", "kind": self.kind, "ranks": self.ranks}
+            with self._with(lambda node: task | {"part": part._replace(first=node * self.size)}):
+                yield part
 
-    def start(self, part: Part) -> AbstractContextManager:
-        task = {"call": "start", "kind": self.kind, "ranks": self.ranks}
-        return self._with(lambda node: task | {"part": part._replace(first=node * self.size)})
+    @contextmanager
+    def does(self, call: str, folder: Path | None = None) -> Iterator[None]:
+        with self.others.lock, self._with(lambda node: {"call": call}, folder):
+            yield
 
-    def does(self, call: str, folder: Path | None = None) -> AbstractContextManager:
-        return self._with(lambda node: {"call": call}, folder)
+    def _draw_ports(self) -> list[int]:
+        """Two that are free, and not of another collector: its ranks meet only when they measure, and until then its
+        port is as free as any."""
+        drawn = self.others.ports
+        drawn.pop(self.number, None)
+        while set(ports := free_ports(2)) & {port for others in drawn.values() for port in others}:
+            pass
+        drawn[self.number] = ports
+        return ports
 
     @contextmanager
     def _with(self, task_of: Callable[[int], dict], folder: Path | None = None) -> Iterator[None]:
-        """The others do their task while this is done here; the files that they leave come to `folder`. Raises
-        CollectorError where it fails here or there."""
-        with self.others.lock:
-            lines, failed = self.others.lines, None
-            for node, line in lines.items():  # before any is told: what one answers would be read as of the next task
-                if line.is_closed():  # its ranks would be waited for in vain
-                    raise CollectorError(self._said_of(node, "it is gone"))
-            for node, line in lines.items():
-                with suppress(OSError):  # told when its answer is read
-                    line.send({"collector": self.number, **task_of(node)})
-            try:
-                yield
-            except CollectorError as error:  # perhaps for what is wrong there
-                failed = error
-            finally:
-                wrong = [said for node, line in lines.items() if (said := self._answer(node, line, folder))]
+        """The others do their task while this is done here; the files that they leave come to `folder`. The lock of
+        `others` is held. Raises CollectorError where it fails here or there."""
+        lines, failed = self.others.lines, None
+        for node, line in lines.items():  # before any is told: what one answers would be read as of the next task
+            if line.is_closed():  # its ranks would be waited for in vain
+                raise CollectorError(self._said_of(node, "it is gone"))
+        for node, line in lines.items():
+            with suppress(OSError):  # told when its answer is read
+                line.send({"collector": self.number, **task_of(node)})
+        try:
+            yield
+        except CollectorError as error:  # perhaps for what is wrong there
+            failed = error
+        finally:
+            wrong = [said for node, line in lines.items() if (said := self._answer(node, line, folder))]
         if failed or wrong:
             raise CollectorError(wrong[0] if wrong else str(failed))
 
@@ -181,6 +193,7 @@ class Others:
         self.lines: dict[int, Line] = {}
         self.lock = threading.Lock()
         self.numbers = count()
+        self.ports: dict[int, list[int]] = {}  # where the ranks of a collector meet, by its number
         self.hashed_names: list[str] = []
         self.stranger = ""  # what was wrong with the last program that came from another sweep
 

@@ -35,7 +35,7 @@ from jobs.executor.result_store import Results
 from jobs.executor.sweep_runner import SweepRunner
 from jobs.executor.temporary import HELD, PREFIX
 from jobs.executor.together import Line, Others, free_ports, own_facts, work_for_first
-from jobs.executor.worker_process import processes_with
+from jobs.executor.worker_process import Part, processes_with
 from jobs.sweep.shards import Shard
 from jobs.worker import ranks as worker_ranks
 from tests.jobs.conftest import FAKE_NSYS, ROOT, command
@@ -398,21 +398,47 @@ def test_a_machine_that_is_there_may_not_come_again(first):
         line.close()
 
 
-def test_ports_are_drawn_when_it_is_the_turn_of_a_start(first, monkeypatch):
-    others, _ = first
-    drawn = threading.Event()
+@pytest.fixture
+def draws(monkeypatch):
+    """The ports that are drawn next, two at a time, and what has been drawn."""
+    coming, drawn = [], []
 
     def draw(number: int) -> list[int]:
-        drawn.set()
-        return [1] * number
+        drawn.append(coming.pop(0))
+        return drawn[-1]
 
     monkeypatch.setattr(together, "free_ports", draw)
-    twins = others.twin(Timer("cpu", (), 2), 2)
+    return SimpleNamespace(coming=coming, drawn=drawn)
+
+
+def test_ports_are_drawn_when_it_is_the_turn_of_a_start(first, draws):
+    """Those of a start that goes on may not be in use yet."""
+    others, _ = first
+    draws.coming += [[1, 2], [3, 4]]
+    earlier, later = (others.twin(Timer("cpu", (), 2), 2) for _ in range(2))
+
+    def start() -> Part:
+        with later.start() as part:
+            return part
+
     with ThreadPoolExecutor(1) as pool:
-        with others.lock:
-            part = pool.submit(twins.part)
-            assert not drawn.wait(0.3)
-        assert part.result(HANGS_S).meeting == "127.0.0.1:1"
+        with earlier.start() as part:
+            coming = pool.submit(start)
+            time.sleep(0.3)
+            assert draws.drawn == [[1, 2]] and part.meeting == "127.0.0.1:1"
+        assert coming.result(HANGS_S).meeting == "127.0.0.1:3"
+
+
+def test_no_two_collectors_have_the_same_port(first, draws):
+    """Ranks that measure nothing yet have not met: their port looks free. Ports of an earlier start are."""
+    others, _ = first
+    draws.coming += [[1, 2], [3, 1], [3, 4], [1, 2]]
+    addresses = []
+    twins = [others.twin(Timer("cpu", (), 2), 2) for _ in range(2)]
+    for twin in (*twins, twins[0]):
+        with twin.start() as part:
+            addresses.append((part.meeting[-1], part.address[-1]))
+    assert addresses == [("1", "2"), ("3", "4"), ("1", "2")]
 
 
 def test_what_killed_jobs_left_is_removed_on_the_other_machines_too(tmp_path, monkeypatch):
