@@ -13,6 +13,8 @@ Plain dictionaries, since the worker imports torch and the standard library, and
 
 import json
 import socket
+import time
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -24,6 +26,8 @@ CONNECT_S = 120
 """How long those of other machines than the first may take to connect to it."""
 GONE_S = 60
 """After so long without an answer from its system a machine is gone."""
+LONGEST_GREETING = 1 << 10
+"""Bytes of what a rank on another machine says first."""
 LARGEST_BYTES = 1 << 28
 """Of a message between machines."""
 LINK_RATE = "link_"
@@ -181,6 +185,25 @@ def notice_loss(connected: socket.socket) -> None:
     for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 10), ("TCP_USER_TIMEOUT", GONE_S * 1000)):
         connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def send_greeting(connected: socket.socket, said: Mapping[str, Any]) -> None:
+    """Say who connects, a line of JSON, before the connection is a Channel. Raises OSError."""
+    connected.sendall(json.dumps(said).encode() + b"\n")
+
+
+def read_greeting(connected: socket.socket, timeout_s: float) -> Any:
+    """What `send_greeting` says, and nothing of what follows it. All of it comes within `timeout_s`, in however many
+    pieces. Raises OSError where it does not, and ValueError where it is something else."""
+    deadline = time.monotonic() + timeout_s
+    said = b""
+    while not said.endswith(b"\n"):
+        connected.settimeout(max(0.0, deadline - time.monotonic()))
+        byte = connected.recv(1)
+        if not byte or len(said) == LONGEST_GREETING:
+            raise OSError("no greeting came")
+        said += byte
+    return json.loads(said)
 
 
 class Channel(Connection):

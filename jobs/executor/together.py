@@ -11,7 +11,9 @@ knows the sweep can take the place of a machine.
 """
 
 import errno
+import io
 import json
+import math
 import os
 import secrets
 import shutil
@@ -21,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,8 @@ JOIN_S = 300
 """How long the machines wait for one another."""
 GREET_S = 10
 """How long a machine may take to say which it is. Whoever else connects, as a scanner of ports does, says nothing."""
+LOOK_S = 0.2
+"""How often it is looked whether to wait on."""
 LONGEST_LINE = 1 << 20
 ANSWER_S = 4 * TIMEOUT_S
 """After so long without an answer of its program a machine counts as gone: longer than all of nsys's commands take."""
@@ -49,6 +54,30 @@ KEPT = (CAPTURE, NSYS_SUMS_FILE, NSYS_LOG)
 """Of a capture on another machine, what comes to the first."""
 
 
+def within(seconds: float) -> Callable[[], float]:
+    """Says how many of so many seconds are left."""
+    deadline = time.monotonic() + seconds
+    return lambda: deadline - time.monotonic()
+
+
+class Incoming(io.RawIOBase):
+    """What comes over a connection while `left_s()` seconds are left, in however many pieces: a limit for each of them
+    would have no end where somebody sends a byte at a time. Raises OSError."""
+
+    def __init__(self, connection: socket.socket):
+        self.connection = connection
+        self.left_s: Callable[[], float] = lambda: math.inf
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while (left := self.left_s()) > 0:
+            if wait([self.connection], min(left, LOOK_S)):
+                return self.connection.recv_into(buffer)
+        raise TimeoutError("it did not answer in time")
+
+
 class Line:
     """A connection to another machine. Raises OSError, also where that machine has closed it."""
 
@@ -56,7 +85,9 @@ class Line:
         self.socket = connection
         notice_loss(connection)
         connection.settimeout(None)
-        self.file = connection.makefile("rwb")
+        self.file = connection.makefile("wb")
+        self.incoming = Incoming(connection)
+        self.received = io.BufferedReader(self.incoming)
 
     def send(self, message: Mapping[str, Any], files: Sequence[Path] = ()) -> None:
         if self.file.closed:
@@ -68,9 +99,13 @@ class Line:
                 shutil.copyfileobj(opened, self.file)
         self.file.flush()
 
-    def receive(self, place_of: Callable[[str], Path | None] | None = None) -> dict[str, Any]:
-        """The next message; its files go where `place_of` says, or nowhere. Without it none may come."""
-        text = self.file.readline(LONGEST_LINE)
+    def receive(
+        self, place_of: Callable[[str], Path | None] | None = None, left_s: Callable[[], float] = lambda: math.inf
+    ) -> dict[str, Any]:
+        """The next message; its files go where `place_of` says, or nowhere. Without it none may come. All of it comes
+        while `left_s()` seconds are left."""
+        self.incoming.left_s = left_s
+        text = self.received.readline(LONGEST_LINE)
         try:
             message = json.loads(text)
             sizes = {str(name): int(size) for name, size in message["files"].items()}
@@ -81,7 +116,7 @@ class Line:
         for name, size in sizes.items():
             with open((place_of and place_of(name)) or os.devnull, "wb") as opened:
                 while size:
-                    if not (piece := self.file.read(min(size, 1 << 20))):
+                    if not (piece := self.received.read(min(size, 1 << 20))):
                         raise ConnectionError("the other machine ended")
                     opened.write(piece)
                     size -= len(piece)
@@ -171,9 +206,8 @@ class Twins:
             return folder / of_node(name, node) if folder and name in KEPT else None
 
         try:
-            line.socket.settimeout(ANSWER_S)  # a program that is stopped keeps its connection
-            said = line.receive(place_of).get("wrong", "")
-            line.socket.settimeout(None)
+            # A program that is stopped keeps its connection.
+            said = line.receive(place_of, within(ANSWER_S)).get("wrong", "")
         except OSError as error:
             line.close()
             if error.errno in NO_ROOM:
@@ -217,14 +251,12 @@ class Others:
                     self._greet(Line(listener.accept()[0]), sweep, facts)
 
     def _greet(self, line: Line, sweep: str, facts: Mapping[str, Any]) -> None:
-        line.socket.settimeout(GREET_S)
         try:
-            said = line.receive()
+            said = line.receive(left_s=within(GREET_S))
             number, theirs, names = int(said["node"]), dict(said["facts"]), list(said["hashed_names"])
         except (OSError, KeyError, TypeError, ValueError, OverflowError):  # somebody else's
             line.close()
             return
-        line.socket.settimeout(None)
         wrong, old = "", self.lines.get(number)
         is_stranger = said.get("sweep") != sweep
         if is_stranger:

@@ -25,7 +25,7 @@ from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import Any
 
-from jobs.contract.messages import CONNECT_S, KEY, Channel
+from jobs.contract.messages import CONNECT_S, KEY, Channel, read_greeting
 
 TABLES = ("steps", "memory", "figures", "module_memory")
 """Lists of rows in what a rank measured; put together each row says its rank."""
@@ -151,19 +151,19 @@ def accept_others(ranks: range, port: int) -> list[Channel]:
                     " its machine reach all ports of the first one"
                 )
             with suppress(TimeoutError):
-                channel = Channel(listener.accept()[0])
-                rank = greeted(channel)
+                connected, _ = listener.accept()
+                rank = greeted(connected)
                 if rank in missing:
-                    channels[rank] = channel
+                    channels[rank] = Channel(connected)
                 else:
-                    channel.close()
+                    connected.close()
     return [channels[rank] for rank in ranks]
 
 
-def greeted(channel: Channel) -> int | None:
+def greeted(connected: socket.socket) -> int | None:
     """The rank of who has connected; None where it is no rank of this run."""
-    with suppress(EOFError, OSError, KeyError, TypeError, ValueError, OverflowError):
-        hello = channel.recv() if channel.poll(GREET_S) else {}
+    with suppress(OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
+        hello = read_greeting(connected, GREET_S)
         if hmac.compare_digest(str(hello["key"]).encode(), os.environ[KEY].encode()):
             return int(hello["rank"])
     return None

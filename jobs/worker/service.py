@@ -37,6 +37,7 @@ from jobs.contract.messages import (
     Measured,
     MemoryOf,
     Settings,
+    send_greeting,
 )
 from jobs.contract.modes import phases_of
 from jobs.contract.plain import PLAIN, TRAINED_STEPS, plain_steps
@@ -490,14 +491,14 @@ def reach(address: str, place: Place) -> Connection:
     deadline = time.monotonic() + CONNECT_S
     while True:  # it listens when its own ranks have started
         try:
-            first = Channel(socket.create_connection((host, int(port))))
+            first = socket.create_connection((host, int(port)))
         except OSError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
         else:
-            first.send({"key": os.environ[KEY], "rank": place.rank})
-            return first
+            send_greeting(first, {"key": os.environ[KEY], "rank": place.rank})
+            return Channel(first)
 
 
 def connect(address: str, arguments: argparse.Namespace, home: str = "") -> None:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import Pipe
 from pathlib import Path
@@ -26,7 +26,7 @@ from analysis.recording import store
 from analysis.recording.ingest import ingest
 from jobs import commands
 from jobs.contract.layout import PROTOCOL_VERSION, Protocol, RunRecord, TimedProcess
-from jobs.contract.messages import KEY, Channel
+from jobs.contract.messages import KEY, Channel, send_greeting
 from jobs.executor import telemetry, together
 from jobs.executor.collectors import Timer
 from jobs.executor.failures import CollectorError, RunFailed
@@ -327,6 +327,55 @@ def test_who_says_nothing_or_nonsense_keeps_no_machine_out(first, monkeypatch):
         line.close()
 
 
+MOST_DRIPS = 600
+
+
+def drip(connected: socket.socket) -> int:
+    """Send a byte at a time, none of them late, as long as they are accepted. Returns how many were."""
+    with connected:
+        for number in range(MOST_DRIPS):
+            try:
+                connected.sendall(b" ")
+            except OSError:
+                return number
+            time.sleep(0.05)
+    return MOST_DRIPS
+
+
+def test_who_says_a_byte_at_a_time_keeps_no_machine_out(first, monkeypatch):
+    monkeypatch.setattr(together, "GREET_S", 0.5)
+    others, place = first
+
+    def come() -> tuple[Future[int], Line]:
+        return pool.submit(drip, connect(place)), greet(place)
+
+    with ThreadPoolExecutor(2) as pool:
+        coming = pool.submit(come)
+        others.wait("a sweep", own_facts(with_nsys=False))
+        dripping, line = coming.result(HANGS_S)
+        assert dripping.result(HANGS_S) < MOST_DRIPS
+    line.close()
+
+
+def test_who_says_a_byte_at_a_time_keeps_no_rank_out(monkeypatch):
+    monkeypatch.setattr(worker_ranks, "GREET_S", 0.5)
+    monkeypatch.setenv(KEY, "secret")
+    place = ("127.0.0.1", *free_ports(1))
+
+    def come() -> tuple[Future[int], socket.socket]:
+        dripping, connected = pool.submit(drip, connect(place)), connect(place)
+        send_greeting(connected, {"key": "secret", "rank": 1})
+        return dripping, connected
+
+    with ThreadPoolExecutor(2) as pool:
+        coming = pool.submit(come)
+        (rank,) = worker_ranks.accept_others(range(1, 2), place[1])
+        dripping, connected = coming.result(HANGS_S)
+        assert dripping.result(HANGS_S) < MOST_DRIPS
+    rank.close()
+    connected.close()
+
+
 def test_who_has_another_sweep_is_answered_and_keeps_no_machine_out(first):
     others, place = first
 
@@ -497,10 +546,9 @@ def test_machines_that_measure_together_have_the_shard_of_their_task(tmp_path, m
 def second(first):
     """The other machine's end of its connection to the first."""
     others, _ = first
-    here, there = socket.socketpair()
-    others.lines[1], line = Line.__new__(Line), Line.__new__(Line)
-    for end, its in ((others.lines[1], here), (line, there)):
-        end.socket, end.file = its, its.makefile("rwb")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        line = Line(socket.create_connection(listener.getsockname()))
+        others.lines[1] = Line(listener.accept()[0])
     yield line
     line.close()
 
@@ -581,13 +629,17 @@ def test_only_ranks_that_know_the_key_are_taken_and_nothing_that_they_say_is_run
     place = ("127.0.0.1", *free_ports(1))
 
     def knock(hello: bytes = b"", message: bytes = b"") -> Channel:
-        channel = Channel(connect(place))
-        for text in filter(None, (hello, message)):
-            channel.send_bytes(text)
+        connected = connect(place)
+        if hello:
+            connected.sendall(hello + b"\n")
+        channel = Channel(connected)
+        if message:
+            channel.send_bytes(message)
         return channel
 
     def come() -> list[Channel]:
-        wrong = [b"", b"[]", b"{", pickle.dumps(Planted(tmp_path / "hello")), b'{"key": "guess", "rank": 1}']
+        wrong = [b"", b"[]", b"{", b"[" * 1000, b" " * 2000]
+        wrong += [pickle.dumps(Planted(tmp_path / "hello")), b'{"key": "guess", "rank": 1}']
         wrong += [b'{"key": "secret", "rank": %b}' % rank for rank in (b"7", b"null", b"1e999")]
         return [
             *map(knock, wrong),
