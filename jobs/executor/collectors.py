@@ -32,7 +32,8 @@ NOT_SAMPLED = ("--sample=none", "--cpuctxsw=none")
 
 class Twin(Protocol):
     """What does on other machines as a collector does on this one. Within each context they do so; it raises
-    CollectorError at its end where one of them could not."""
+    CollectorError at its end where one of them could not, and RunFailed at its beginning where the sweep stops: only a
+    capture is ended then."""
 
     def start(self) -> AbstractContextManager[Part]:
         """Begins with what a start here is to know: which ranks are here, and where all meet."""
@@ -119,7 +120,7 @@ class Collector:
         if self.worker is not None:
             self.worker.kill()
             self.worker = None
-        with suppress(CollectorError), self.elsewhere("stop"):
+        with suppress(CollectorError, RunFailed), self.elsewhere("stop"):
             pass
 
     def elsewhere(self, call: str, folder: Path | None = None) -> AbstractContextManager:

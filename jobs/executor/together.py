@@ -16,6 +16,7 @@ import json
 import math
 import os
 import secrets
+import select
 import shutil
 import socket
 import threading
@@ -35,7 +36,7 @@ from jobs.executor.failures import CollectorError, RunFailed
 from jobs.executor.machine import hashed_names, machine_facts
 from jobs.executor.nodes import Node
 from jobs.executor.nsys_cli import TIMEOUT_S
-from jobs.executor.stop import Stop
+from jobs.executor.stop import CAPTURE_S, Stop
 from jobs.executor.temporary import remove_abandoned, temporary_folder
 from jobs.executor.worker_process import Part
 
@@ -48,6 +49,8 @@ LOOK_S = 0.2
 LONGEST_LINE = 1 << 20
 ANSWER_S = 4 * TIMEOUT_S
 """After so long without an answer of its program a machine counts as gone: longer than all of nsys's commands take."""
+AFTER_STOP_S = 1.0
+"""How long after a stop an answer is waited for: the other machine may know nothing of it, and take minutes."""
 KINDS: Mapping[str, type[Collector]] = {kind.name: kind for kind in (Timer, Nsys)}
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 KEPT = (CAPTURE, NSYS_SUMS_FILE, NSYS_LOG)
@@ -145,10 +148,13 @@ def own_facts(with_nsys: bool) -> dict[str, Any]:
 
 
 class Twins:
-    """The collectors of the other machines that do as one of this machine does."""
+    """The collectors of the other machines that do as one of this machine does. When the sweep is told to stop nothing
+    begins there any more, and a machine that has not answered AFTER_STOP_S later is given up, or CAPTURE_S after that
+    where it ends a capture."""
 
-    def __init__(self, others: "Others", kind: str, ranks: int):
+    def __init__(self, others: "Others", kind: str, ranks: int, stopping: Stop):
         self.others, self.number, self.kind = others, next(others.numbers), kind
+        self.stopping = stopping
         self.size = ranks // others.node.size  # of each machine
         self.ranks = ranks
 
@@ -166,7 +172,7 @@ class Twins:
 
     @contextmanager
     def does(self, call: str, folder: Path | None = None) -> Iterator[None]:
-        with self.others.lock, self._with(lambda node: {"call": call}, folder):
+        with self.others.lock, self._with(lambda node: {"call": call}, folder, is_ending=call == "end_capture"):
             yield
 
     def _draw_ports(self) -> list[int]:
@@ -180,9 +186,15 @@ class Twins:
         return ports
 
     @contextmanager
-    def _with(self, task_of: Callable[[int], dict], folder: Path | None = None) -> Iterator[None]:
+    def _with(
+        self, task_of: Callable[[int], dict], folder: Path | None = None, is_ending: bool = False
+    ) -> Iterator[None]:
         """The others do their task while this is done here; the files that they leave come to `folder`. The lock of
-        `others` is held. Raises CollectorError where it fails here or there."""
+        `others` is held. is_ending: whether a capture is being ended. Raises CollectorError where it fails here or
+        there, and RunFailed where nothing begins, as the sweep stops."""
+        if self.stopping.is_set() and not is_ending:  # `Others.end`, which follows, stops all that there is
+            raise RunFailed("failed", message="the sweep was stopped")
+        allowed_s = AFTER_STOP_S + CAPTURE_S * is_ending
         lines, failed = self.others.lines, None
         for node, line in lines.items():  # before any is told: what one answers would be read as of the next task
             if line.is_closed():  # its ranks would be waited for in vain
@@ -195,19 +207,24 @@ class Twins:
         except CollectorError as error:  # perhaps for what is wrong there
             failed = error
         finally:
-            wrong = [said for node, line in lines.items() if (said := self._answer(node, line, folder))]
+            wrong = [said for node, line in lines.items() if (said := self._answer(node, line, folder, allowed_s))]
         if failed or wrong:
             raise CollectorError(wrong[0] if wrong else str(failed))
 
-    def _answer(self, node: int, line: Line, folder: Path | None) -> str:
-        """What went wrong there, "" where nothing did. Raises OSError where there is no room here for its files."""
+    def _answer(self, node: int, line: Line, folder: Path | None, allowed_s: float) -> str:
+        """What went wrong there, "" where nothing did; after a stop it is waited for `allowed_s`. Raises OSError where
+        there is no room here for its files."""
+        late_s = within(ANSWER_S)
+
+        def left_s() -> float:
+            return min(late_s(), self.stopping.left(allowed_s))
 
         def place_of(name: str) -> Path | None:
             return folder / of_node(name, node) if folder and name in KEPT else None
 
         try:
             # A program that is stopped keeps its connection.
-            said = line.receive(place_of, within(ANSWER_S)).get("wrong", "")
+            said = line.receive(place_of, left_s).get("wrong", "")
         except OSError as error:
             line.close()
             if error.errno in NO_ROOM:
@@ -279,7 +296,7 @@ class Others:
         self.lines[number] = line
 
     def twin(self, collector: Collector, ranks: int) -> Twins:
-        return Twins(self, collector.name, ranks)
+        return Twins(self, collector.name, ranks, collector.stopping)
 
     def end(self, wrong: str = "") -> None:
         """Tell the others that the sweep has ended, and what was wrong where it could not go on."""
@@ -302,9 +319,11 @@ def work_for_first(
     node: Node, sweep: str, device: str, gpus: Sequence[int], with_nsys: bool, stop: Stop | None = None
 ) -> None:
     """Do what the first machine does until it says that the sweep has ended. Raises CollectorError where it ends
-    otherwise, or does not take this machine. stop: as of `jobs.executor.collectors.Collector`."""
+    otherwise, or does not take this machine. stop: as of `jobs.executor.collectors.Collector`; it is set when the first
+    machine is gone, too."""
     remove_abandoned()
-    line = _connect(node)
+    line, stop = _connect(node), stop or Stop()
+    stop_with(line, stop)
     collectors: dict[int, Collector] = {}
     with temporary_folder("node-") as folder, temporary_folder("compiled-") as compiled:
         try:
@@ -329,6 +348,20 @@ def work_for_first(
             line.close()
 
 
+def stop_with(line: Line, stop: Stop) -> None:
+    """Stop what goes on here as soon as the first machine has closed the line: until it has ended nobody reads that."""
+    connection = line.socket.dup()  # which this end closes by itself
+
+    def watch() -> None:
+        closed = select.poll()
+        with connection:
+            closed.register(connection, select.POLLRDHUP)
+            closed.poll()
+        stop.set()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def _connect(node: Node) -> Line:
     deadline = time.monotonic() + JOIN_S
     while True:
@@ -350,7 +383,7 @@ def _perform(
     gpus: Sequence[int],
     folder: Path,
     compiled: str,
-    stop: Stop | None,
+    stop: Stop,
 ) -> Sequence[Path]:
     """Do what the collector of the same number does on the first machine. Returns the files that it is to have."""
     number, call = int(task["collector"]), task["call"]

@@ -34,7 +34,7 @@ from jobs.executor.nodes import Node, first_host, this_node
 from jobs.executor.result_store import Results
 from jobs.executor.sweep_runner import SweepRunner
 from jobs.executor.temporary import HELD, PREFIX
-from jobs.executor.together import Line, Others, free_ports, own_facts, work_for_first
+from jobs.executor.together import ANSWER_S, Line, Others, free_ports, own_facts, work_for_first
 from jobs.executor.worker_process import Part, processes_with
 from jobs.sweep.shards import Shard
 from jobs.worker import ranks as worker_ranks
@@ -180,6 +180,24 @@ def test_a_capture_that_is_ending_is_kept_when_all_machines_are_told_to_end(mach
     (record,) = (tmp_path / "machine-0" / "results" / "several").glob("*/run.json")
     assert json.loads(record.read_text())["status"] == "ok"
     assert (record.parent / "profile-1.sqlite").exists()
+
+
+@pytest.mark.long
+def test_a_stop_of_the_first_machine_waits_for_no_program_that_is_stopped(machines, tmp_path):
+    first, second = machines("--only", "gpus=2", sweep=UNPROFILED)
+    results = tmp_path / "machine-0" / "results" / "several"
+    eventually(lambda: any(log.stat().st_size for log in results.glob("*/log.txt")))
+    second.send_signal(signal.SIGSTOP)
+    eventually(lambda: list(results.glob("*/run.json")))  # and then it is to stop its ranks
+    began = time.monotonic()
+    first.terminate()
+    said, _ = first.communicate(timeout=HANGS_S)
+    assert first.returncode == 143 and time.monotonic() - began < ANSWER_S, said
+    second.send_signal(signal.SIGCONT)
+    said, _ = second.communicate(timeout=HANGS_S)
+    assert second.returncode == 69, said
+    homes = list((tmp_path / "machine-1").glob("profiler-*"))
+    eventually(lambda: not [pid for home in homes for pid in processes_with("TMPDIR", str(home))])
 
 
 @pytest.mark.long
@@ -667,6 +685,57 @@ def test_a_program_that_is_stopped_counts_as_gone(first, second, monkeypatch):
         others.twin(Timer("cpu", (), 2), 2).does("stop"),
     ):
         pass
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"files": {"profile.sqlite": 1000}}\nsome'])
+def test_a_stop_ends_the_wait_for_an_answer(first, second, sent, tmp_path):
+    """Also where a part of it has come."""
+    others, _ = first
+    second.file.write(sent)
+    second.file.flush()
+    timer, began = Timer("cpu", (), 2), time.monotonic()
+    with (
+        pytest.raises(CollectorError, match="machine 2 of 2: it is gone"),
+        others.twin(timer, 2).does("begin_capture", tmp_path),
+    ):
+        timer.stopping.set()
+    assert time.monotonic() - began < ANSWER_S
+    assert second.receive()["call"] == "begin_capture" and second.is_closed()
+
+
+def test_after_a_stop_nothing_but_the_end_of_a_capture_begins_on_the_others(first, second):
+    others, _ = first
+    timer = Timer("cpu", (), 2)
+    twins = others.twin(timer, 2)
+    timer.stopping.set()
+    for begin in (twins.start, lambda: twins.does("begin_capture"), lambda: twins.does("stop")):
+        with pytest.raises(RunFailed, match="the sweep was stopped"), begin():
+            pass
+    second.send({})
+    with twins.does("end_capture"):
+        pass
+    others.end()
+    assert [second.receive()["call"] for _ in range(2)] == ["end_capture", "end"]
+
+
+def test_what_another_machine_does_ends_when_the_first_is_gone(first, monkeypatch):
+    others, place = first
+    working = threading.Event()
+
+    def perform(*about) -> tuple:
+        working.set()
+        assert about[-1].wait(HANGS_S)
+        return ()
+
+    monkeypatch.setattr(together, "_perform", perform)
+    with ThreadPoolExecutor(1) as pool:
+        program = pool.submit(work_for_first, Node(1, 2, *place), "a sweep", "cpu", [0], False)
+        others.wait("a sweep", own_facts(with_nsys=False))
+        others.lines[1].send({"call": "start", "collector": 0})
+        working.wait(HANGS_S)
+        others.lines[1].close()
+        with pytest.raises(CollectorError, match="the first machine is gone"):
+            program.result(HANGS_S)
 
 
 def test_the_others_end_with_what_went_wrong_on_the_first(first):
