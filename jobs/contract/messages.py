@@ -23,7 +23,8 @@ KEY = "PROFILER_JOB_KEY"
 """Names in the environment of ranks on several machines what they show one another first, so that a rank of another run
 is not taken for one of this."""
 CONNECT_S = 120
-"""How long those of other machines than the first may take to connect to it."""
+"""How long ranks of other machines than the first try to connect to it, and each is waited for there after the one
+before it."""
 GONE_S = 60
 """After so long without an answer from its system a machine is gone."""
 LONGEST_GREETING = 1 << 10

@@ -20,6 +20,7 @@ from jobs.executor.failures import CollectorError, RunFailed, WorkerDied
 from jobs.executor.temporary import TemporaryFolder
 
 START_TIMEOUT_S = 180
+RANK_START_S = 30  # for each further rank: they start one after the other
 END_TIMEOUT_S = 5
 LOOK_S = 1.0  # how often it is looked whether the process was stopped
 KEPT_OF_OUTPUT = 2**16  # bytes of the beginning, and of the end, of what a worker prints before its first run
@@ -124,6 +125,7 @@ class WorkerProcess:
     ):
         self._folder = TemporaryFolder()
         self.home = self._folder.path
+        self._start_s = START_TIMEOUT_S + RANK_START_S * (ranks - 1)
         self.pid: int | None = None
         self._cancelled = cancelled
         self._connection: Connection | None = None
@@ -205,7 +207,7 @@ class WorkerProcess:
         return self.process.poll()
 
     def _accept(self, listener: socket.socket) -> Connection | None:
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + self._start_s
         while time.monotonic() < deadline and not self._cancelled():
             with suppress(TimeoutError):
                 client, _ = listener.accept()
@@ -216,7 +218,7 @@ class WorkerProcess:
 
     def _hear(self) -> Hello | None:
         """The worker's first message; None when cancelled. Raises as `receive`."""
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + self._start_s
         while not self.connection.poll(0.2) and time.monotonic() < deadline:
             if self._cancelled():
                 return None

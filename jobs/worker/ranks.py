@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import Any
@@ -64,13 +64,15 @@ class Ranks:
         num_here, meeting = num_here or num_ranks, meeting or f"{HOST}:{free_port()}"
         self.processes: list[subprocess.Popen] = []
         self.sockets: list[Connection] = []
-        for rank in range(num_here):
-            own = str(home / f"rank-{rank}")
-            with Listener(own) as listener:
-                self.processes.append(start(own, rank, num_ranks, meeting, options, gpu=rank))
-                self.sockets.append(accepted(listener, self.processes[-1], rank))
-        if num_ranks > num_here:
-            self.sockets += accept_others(range(num_here, num_ranks), int(address.rpartition(":")[2]))
+        # Those of other machines find it open, however long the ranks here take to start, one after the other.
+        with listening(int(address.rpartition(":")[2])) if num_ranks > num_here else nullcontext() as port:
+            for rank in range(num_here):
+                own = str(home / f"rank-{rank}")
+                with Listener(own) as listener:
+                    self.processes.append(start(own, rank, num_ranks, meeting, options, gpu=rank))
+                    self.sockets.append(accepted(listener, self.processes[-1], rank))
+            if port:
+                self.sockets += accept_others(port, range(num_here, num_ranks))
 
     def send(self, message: Any) -> None:
         """The same to every rank; those of other machines cannot write where a run's output goes."""
@@ -131,32 +133,38 @@ def start(address: str, rank: int, num_ranks: int, meeting: str, options: Sequen
     return subprocess.Popen([sys.executable, "-m", "jobs.worker", address, *options, *place], stdin=subprocess.DEVNULL)
 
 
-def accept_others(ranks: range, port: int) -> list[Channel]:
-    """The connections of ranks on other machines, in their order. Raises NotTogether where one cannot come."""
-    deadline = time.monotonic() + CONNECT_S
-    channels: dict[int, Channel] = {}
+def listening(port: int) -> socket.socket:
+    """A socket to which ranks of other machines can connect. Raises NotTogether."""
     try:
-        listener = socket.create_server(("", port), backlog=len(ranks))
+        listener = socket.create_server(("", port), backlog=socket.SOMAXCONN)
     except OSError as error:
         raise NotTogether(
             f"ranks of other machines cannot connect to port {port} of the first one ({error.strerror}), which was "
             "free: start the sweep again"
         ) from None
-    with listener:
-        listener.settimeout(0.2)
-        while missing := [rank for rank in ranks if rank not in channels]:
-            if time.monotonic() > deadline:
-                raise NotTogether(
-                    f"rank {missing[0]} did not connect to port {port} of the first machine within {CONNECT_S} s: let"
-                    " its machine reach all ports of the first one"
-                )
-            with suppress(TimeoutError):
-                connected, _ = listener.accept()
-                rank = greeted(connected)
-                if rank in missing:
-                    channels[rank] = Channel(connected)
-                else:
-                    connected.close()
+    listener.settimeout(0.2)
+    return listener
+
+
+def accept_others(listener: socket.socket, ranks: range) -> list[Channel]:
+    """The connections of ranks on other machines, in their order; each may take CONNECT_S after the one before it.
+    Raises NotTogether where one does not come."""
+    deadline = time.monotonic() + CONNECT_S
+    channels: dict[int, Channel] = {}
+    while missing := [rank for rank in ranks if rank not in channels]:
+        if time.monotonic() > deadline:
+            raise NotTogether(
+                f"rank {missing[0]} did not connect to port {listener.getsockname()[1]} of the first machine within "
+                f"{CONNECT_S} s: let its machine reach all ports of the first one"
+            )
+        with suppress(TimeoutError):
+            connected, _ = listener.accept()
+            rank = greeted(connected)
+            if rank in missing:
+                channels[rank] = Channel(connected)
+                deadline = time.monotonic() + CONNECT_S
+            else:
+                connected.close()
     return [channels[rank] for rank in ranks]
 
 

@@ -489,7 +489,7 @@ def reach(address: str, place: Place) -> Connection:
         return Client(address)
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + CONNECT_S
-    while True:  # it listens when its own ranks have started
+    while True:  # it listens before its own ranks start
         try:
             first = socket.create_connection((host, int(port)))
         except OSError:

@@ -27,7 +27,7 @@ from analysis.recording.ingest import ingest
 from jobs import commands
 from jobs.contract.layout import PROTOCOL_VERSION, Protocol, RunRecord, TimedProcess
 from jobs.contract.messages import KEY, Channel, send_greeting
-from jobs.executor import telemetry, together
+from jobs.executor import telemetry, together, worker_process
 from jobs.executor.collectors import Timer
 from jobs.executor.failures import CollectorError, RunFailed
 from jobs.executor.nodes import Node, first_host, this_node
@@ -387,7 +387,8 @@ def test_who_says_a_byte_at_a_time_keeps_no_rank_out(monkeypatch):
 
     with ThreadPoolExecutor(2) as pool:
         coming = pool.submit(come)
-        (rank,) = worker_ranks.accept_others(range(1, 2), place[1])
+        with worker_ranks.listening(place[1]) as listener:
+            (rank,) = worker_ranks.accept_others(listener, range(1, 2))
         dripping, connected = coming.result(HANGS_S)
         assert dripping.result(HANGS_S) < MOST_DRIPS
     rank.close()
@@ -619,8 +620,51 @@ def test_files_that_a_machine_cannot_write_are_told_as_its_own(first, monkeypatc
 def test_a_rank_that_does_not_connect_is_named(monkeypatch):
     monkeypatch.setattr(worker_ranks, "CONNECT_S", 0.1)
     (port,) = free_ports(1)
-    with pytest.raises(worker_ranks.NotTogether, match=f"rank 2 did not connect to port {port} of the first machine"):
-        worker_ranks.accept_others(range(2, 4), port)
+    said = f"rank 2 did not connect to port {port} of the first machine"
+    with worker_ranks.listening(port) as listener, pytest.raises(worker_ranks.NotTogether, match=said):
+        worker_ranks.accept_others(listener, range(2, 4))
+
+
+def test_a_rank_has_as_long_as_it_may_take_after_the_one_before_it(monkeypatch):
+    """Two thirds of the time pass before each."""
+    monkeypatch.setenv(KEY, "secret")
+    passed, greeted = [], worker_ranks.greeted
+    monkeypatch.setattr(worker_ranks, "greeted", lambda connected: passed.append(80) or greeted(connected))
+    monkeypatch.setattr(worker_ranks, "time", SimpleNamespace(monotonic=lambda: sum(passed)))
+    with worker_ranks.listening(0) as listener:
+        coming = [connect(("127.0.0.1", listener.getsockname()[1])) for _ in range(3)]
+        for rank, connected in enumerate(coming):
+            send_greeting(connected, {"key": "secret", "rank": rank})
+        channels = worker_ranks.accept_others(listener, range(3))
+    assert sum(passed) > worker_ranks.CONNECT_S
+    for connected in [*coming, *channels]:
+        connected.close()
+
+
+def test_ranks_of_other_machines_can_connect_before_those_of_the_first_have_started(tmp_path, monkeypatch):
+    monkeypatch.setenv(KEY, "secret")
+    place = ("127.0.0.1", *free_ports(1))
+    coming = []
+
+    def accepted(*_) -> None:
+        coming.append(socket.create_connection(place))
+        send_greeting(coming[-1], {"key": "secret", "rank": len(coming) + 1})
+
+    monkeypatch.setattr(worker_ranks, "start", lambda *_, **__: None)
+    monkeypatch.setattr(worker_ranks, "accepted", accepted)
+    ranks = worker_ranks.Ranks(tmp_path, 4, (), 2, "", f"127.0.0.1:{place[1]}")
+    assert len(ranks.sockets) == 4
+    for connected in [*coming, *ranks.sockets[2:]]:
+        connected.close()
+
+
+@pytest.mark.long
+def test_each_further_rank_may_take_its_time_to_start(monkeypatch):
+    monkeypatch.setattr(worker_process, "START_TIMEOUT_S", 0)
+    monkeypatch.setattr(worker_process, "RANK_START_S", HANGS_S)
+    timer = Timer("cpu", (), 2)
+    timer.start()
+    timer.stop()
 
 
 def test_a_port_that_another_program_has_is_named():
@@ -628,7 +672,7 @@ def test_a_port_that_another_program_has_is_named():
         socket.create_server(("", 0)) as listener,
         pytest.raises(worker_ranks.NotTogether, match=r"cannot connect to port .* in use"),
     ):
-        worker_ranks.accept_others(range(1, 2), listener.getsockname()[1])
+        worker_ranks.listening(listener.getsockname()[1])
 
 
 class Planted:
@@ -667,7 +711,8 @@ def test_only_ranks_that_know_the_key_are_taken_and_nothing_that_they_say_is_run
 
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(come)
-        ranks = worker_ranks.accept_others(range(1, 3), place[1])
+        with worker_ranks.listening(place[1]) as listener:
+            ranks = worker_ranks.accept_others(listener, range(1, 3))
         knocked = coming.result(HANGS_S)
     assert ranks[1].recv() == {"event": "hello", "of": 2}
     with pytest.raises(OSError, match="speaks otherwise"):
