@@ -4,7 +4,7 @@ processes (`jobs.worker`) of its own."""
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from itertools import count
@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Protocol
 
 from jobs.contract.axes import Run
-from jobs.contract.excerpt import read_excerpt
 from jobs.contract.layout import LOG, NSYS_LOG, REPORT
 from jobs.contract.messages import GO, Facts, Failed, Measured, Rate
 from jobs.executor.failures import CaptureLost, CollectorError, RunFailed, WorkerDied, status_of
 from jobs.executor.nsys_cli import NSYS_MISSING, NsysLog, export, nsys
 from jobs.executor.stop import CAPTURE_S, SHUTDOWN_S, Stop
-from jobs.executor.worker_process import KEPT_OF_OUTPUT, Part, WorkerProcess
+from jobs.executor.worker_process import Part, WorkerProcess
 
 RELEASE_TIMEOUT_S = 60
 CALIBRATE_TIMEOUT_S = 300
@@ -34,6 +33,11 @@ class Twin(Protocol):
     """What does on other machines as a collector does on this one. Within each context they do so; it raises
     CollectorError at its end where one of them could not, and RunFailed at its beginning where the sweep stops: only a
     capture is ended then."""
+
+    @property
+    def printed(self) -> Mapping[str, Sequence[str]]:
+        """The lines that ranks had printed, by machine, when they were stopped last: nothing of it is kept there."""
+        ...
 
     def start(self) -> AbstractContextManager[Part]:
         """Begins with what a start here is to know: which ranks are here, and where all meet."""
@@ -108,8 +112,11 @@ class Collector:
                 with self.twin.start() if self.twin else nullcontext(self.part) as self.part:
                     how = (self.annotate, self.launcher, self.stopping.is_set, self.compiled, self.forks, self.part)
                     self.worker = WorkerProcess(self.device, self.gpus, self.ranks, *how)
-            except (CollectorError, RunFailed):
+            except (CollectorError, RunFailed) as error:
                 self.stop()  # it may have started on some of the machines
+                if isinstance(error, CollectorError) and self.twin and self.twin.printed:
+                    last = [f"{machine}: {lines[-1]}" for machine, lines in self.twin.printed.items()]
+                    raise CollectorError("; ".join([str(error), *last])) from None
                 raise
             self.fresh = True
 
@@ -207,12 +214,20 @@ class Collector:
         failure.detail["collector"] = self.name
         if failure.status != "oom" or self.capturing or not self._released():
             failure = self.give_up(failure)
+            self._keep_printed(folder / LOG)
         raise failure
 
     def give_up(self, failure: RunFailed) -> RunFailed:
         """Stop the worker. Returns what to say of the run."""
         self.stop()
         return failure
+
+    def _keep_printed(self, log: Path) -> None:
+        """Append what the ranks of other machines, which have been stopped, printed there."""
+        printed = self.twin.printed if self.twin else {}
+        lines = [f"{machine}: {line}\n" for machine, lines in printed.items() for line in lines]
+        with suppress(OSError), open(log, "a") as file:  # a full disk is told where the record is written
+            file.writelines(lines)
 
     def _released(self) -> bool:
         try:
@@ -332,7 +347,7 @@ class Nsys(Collector):
 
     def _lost(self, phase: str, message: str) -> CaptureLost:
         """Stop the worker, and keep what there is of the capture beside the run."""
-        self.open_log("launch", read_excerpt(self.running.home / "log.txt", KEPT_OF_OUTPUT))
+        self.open_log("launch", self.running.read_printed())
         for left in self.running.home.glob(f"{self.report.stem}.*"):
             shutil.move(left, self.open_log.path.parent)
         self.stop()

@@ -51,6 +51,8 @@ ANSWER_S = 4 * TIMEOUT_S
 """After so long without an answer of its program a machine counts as gone: longer than all of nsys's commands take."""
 AFTER_STOP_S = 1.0
 """How long after a stop an answer is waited for: the other machine may know nothing of it, and take minutes."""
+PRINTED_BYTES = 1 << 14
+"""Of the beginning, and of the end, of what the ranks of a machine print: so much comes to the first when they end."""
 KINDS: Mapping[str, type[Collector]] = {kind.name: kind for kind in (Timer, Nsys)}
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 KEPT = (CAPTURE, NSYS_SUMS_FILE, NSYS_LOG)
@@ -157,6 +159,7 @@ class Twins:
         self.stopping = stopping
         self.size = ranks // others.node.size  # of each machine
         self.ranks = ranks
+        self.printed: dict[str, list[str]] = {}  # as of `Twin`
 
     @contextmanager
     def start(self) -> Iterator[Part]:
@@ -192,6 +195,7 @@ class Twins:
         """The others do their task while this is done here; the files that they leave come to `folder`. The lock of
         `others` is held. is_ending: whether a capture is being ended. Raises CollectorError where it fails here or
         there, and RunFailed where nothing begins, as the sweep stops."""
+        self.printed = {}
         if self.stopping.is_set() and not is_ending:  # `Others.end`, which follows, stops all that there is
             raise RunFailed("failed", message="the sweep was stopped")
         allowed_s = AFTER_STOP_S + CAPTURE_S * is_ending
@@ -224,7 +228,10 @@ class Twins:
 
         try:
             # A program that is stopped keeps its connection.
-            said = line.receive(place_of, left_s).get("wrong", "")
+            answer = line.receive(place_of, left_s)
+            said = answer.get("wrong", "")
+            if printed := str(answer.get("printed", "")).splitlines():
+                self.printed[self._name_of(node)] = printed
         except OSError as error:
             line.close()
             if error.errno in NO_ROOM:
@@ -233,7 +240,10 @@ class Twins:
         return self._said_of(node, said) if said else ""
 
     def _said_of(self, node: int, said: str) -> str:
-        return f"machine {node + 1} of {self.others.node.size}: {said}"
+        return f"{self._name_of(node)}: {said}"
+
+    def _name_of(self, node: int) -> str:
+        return f"machine {node + 1} of {self.others.node.size}"
 
 
 class Others:
@@ -327,17 +337,17 @@ def work_for_first(
     collectors: dict[int, Collector] = {}
     with temporary_folder("node-") as folder, temporary_folder("compiled-") as compiled:
         try:
-            about = {"node": node.number, "sweep": sweep, "facts": own_facts(with_nsys)}
-            line.send(about | {"hashed_names": hashed_names()})
+            of_sweep = {"sweep": sweep, "facts": own_facts(with_nsys)}
+            line.send({"node": node.number, "hashed_names": hashed_names()} | of_sweep)
             if wrong := line.receive().get("wrong"):
                 raise CollectorError(str(wrong))
             while (task := line.receive())["call"] != "end":
                 try:
-                    files = _perform(task, collectors, device, gpus, folder, str(compiled), stop)
+                    about, files = _perform(task, collectors, device, gpus, folder, str(compiled), stop)
                 except (CollectorError, RunFailed, OSError) as failure:  # the last is of this machine's own files
                     line.send({"wrong": str(failure)})
                 else:
-                    line.send({}, files)
+                    line.send(about, files)
             if wrong := task.get("wrong"):
                 raise CollectorError(str(wrong))
         except OSError as error:
@@ -384,8 +394,9 @@ def _perform(
     folder: Path,
     compiled: str,
     stop: Stop,
-) -> Sequence[Path]:
-    """Do what the collector of the same number does on the first machine. Returns the files that it is to have."""
+) -> tuple[dict[str, str], Sequence[Path]]:
+    """Do what the collector of the same number does on the first machine. Returns what that one is told, and the files
+    that it is to have."""
     number, call = int(task["collector"]), task["call"]
     of_run = folder / str(number)
     collector = collectors.get(number)
@@ -402,12 +413,14 @@ def _perform(
     elif collector is None:
         pass
     elif call == "stop":
+        printed = collector.worker.read_printed(PRINTED_BYTES) if collector.worker else ""
         collector.stop()
+        return {"printed": printed}, ()
     elif call == "begin_capture" and isinstance(collector, Nsys):
         shutil.rmtree(of_run, ignore_errors=True)
         of_run.mkdir()
         collector.begin_capture(of_run)
     elif call == "end_capture" and isinstance(collector, Nsys):
         collector.end_capture()
-        return [of_run / name for name in KEPT if (of_run / name).is_file()]
-    return ()
+        return {}, [of_run / name for name in KEPT if (of_run / name).is_file()]
+    return {}, ()

@@ -165,7 +165,7 @@ class WorkerProcess:
         except RunFailed:
             hello = None
         if hello is None:
-            said = read_excerpt(self.home / "log.txt", KEPT_OF_OUTPUT).strip().splitlines()
+            said = self.read_printed().strip().splitlines()
             self.kill()
             if self._cancelled():
                 raise RunFailed("failed", message="the sweep was stopped")
@@ -259,6 +259,11 @@ class WorkerProcess:
             if code in KILLED:
                 message += ": somebody, or the system for lack of memory, killed it"
             raise WorkerDied("machine" if code in KILLED else "failed", phase="", message=message) from None
+
+    def read_printed(self, most: int = KEPT_OF_OUTPUT) -> str:
+        """The first and last `most` bytes of what it printed before its first run; of ranks that are not on the first
+        machine, of all that they printed. Raises OSError after `kill`."""
+        return read_excerpt(self.home / "log.txt", most)
 
     def died(self) -> bool:
         """Whether an idle worker is gone: it has nothing to say before it is asked, and then closes the connection."""

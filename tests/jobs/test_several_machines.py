@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,9 +25,9 @@ import pytest
 from analysis.recording import store
 from analysis.recording.ingest import ingest
 from jobs import commands
-from jobs.contract.layout import PROTOCOL_VERSION, Protocol, RunRecord, TimedProcess
+from jobs.contract.layout import LOG, PROTOCOL_VERSION, Protocol, RunRecord, TimedProcess
 from jobs.contract.messages import KEY, Channel, send_greeting
-from jobs.executor import telemetry, together, worker_process
+from jobs.executor import collectors, telemetry, together, worker_process
 from jobs.executor.collectors import Timer
 from jobs.executor.failures import CollectorError, RunFailed
 from jobs.executor.nodes import Node, first_host, this_node
@@ -269,6 +269,8 @@ def test_a_rank_that_is_killed_or_stalls_ends_the_run_on_both_machines(tmp_path,
                 **options,
             )
         assert failed.value.status == status
+        log = (tmp_path / LOG).read_text()
+        assert "\nmachine 2 of 2: timer: {" in log, f"what rank 1 printed: {log}"
         eventually(lambda: processes_with(KEY, key) == [])
         measured = timer.measure(run_of_two(), timeout_s=120, **options)
         assert {row["rank"] for row in measured["steps"]} == {0, 1}, "the sweep goes on"
@@ -282,6 +284,18 @@ def test_a_rank_that_fails_on_the_other_machine_says_so(tmp_path):
         run = run_of_two(num_heads=3)  # d_model is no multiple of it
         timer.measure(run, warmup_steps=2, steps=2, folder=tmp_path, timeout_s=120)
     shutil.rmtree(tmp_path)
+
+
+def test_a_start_that_fails_says_what_was_printed_on_the_other_machine(monkeypatch):
+    def refuse(*_):
+        raise CollectorError("rank 1 did not connect")
+
+    monkeypatch.setattr(collectors, "WorkerProcess", refuse)
+    timer = Timer("cpu", (), 2)
+    printed = {"machine 2 of 2": ["Traceback", "OSError: no route to host"]}
+    timer.twin = SimpleNamespace(start=nullcontext, does=lambda *_: nullcontext(), printed=printed)
+    with pytest.raises(CollectorError, match="rank 1 did not connect; machine 2 of 2: OSError: no route to host"):
+        timer.start()
 
 
 @pytest.fixture
@@ -770,7 +784,7 @@ def test_what_another_machine_does_ends_when_the_first_is_gone(first, monkeypatc
     def perform(*about) -> tuple:
         working.set()
         assert about[-1].wait(HANGS_S)
-        return ()
+        return {}, ()
 
     monkeypatch.setattr(together, "_perform", perform)
     with ThreadPoolExecutor(1) as pool:
