@@ -59,7 +59,7 @@ KEPT = (CAPTURE, NSYS_SUMS_FILE, NSYS_LOG)
 """Of a capture on another machine, what comes to the first."""
 
 
-def within(seconds: float) -> Callable[[], float]:
+def count_down(seconds: float) -> Callable[[], float]:
     """Says how many of so many seconds are left."""
     deadline = time.monotonic() + seconds
     return lambda: deadline - time.monotonic()
@@ -218,7 +218,7 @@ class Twins:
     def _answer(self, node: int, line: Line, folder: Path | None, allowed_s: float) -> str:
         """What went wrong there, "" where nothing did; after a stop it is waited for `allowed_s`. Raises OSError where
         there is no room here for its files."""
-        late_s = within(ANSWER_S)
+        late_s = count_down(ANSWER_S)
 
         def left_s() -> float:
             return min(late_s(), self.stopping.left(allowed_s))
@@ -279,7 +279,7 @@ class Others:
 
     def _greet(self, line: Line, sweep: str, facts: Mapping[str, Any]) -> None:
         try:
-            said = line.receive(left_s=within(GREET_S))
+            said = line.receive(left_s=count_down(GREET_S))
             number, theirs, names = int(said["node"]), dict(said["facts"]), list(said["hashed_names"])
         except (OSError, KeyError, TypeError, ValueError, OverflowError):  # somebody else's
             line.close()

@@ -65,7 +65,7 @@ class Ranks:
         self.processes: list[subprocess.Popen] = []
         self.sockets: list[Connection] = []
         # Those of other machines find it open, however long the ranks here take to start, one after the other.
-        with listening(int(address.rpartition(":")[2])) if num_ranks > num_here else nullcontext() as port:
+        with listen(int(address.rpartition(":")[2])) if num_ranks > num_here else nullcontext() as port:
             for rank in range(num_here):
                 own = str(home / f"rank-{rank}")
                 with Listener(own) as listener:
@@ -133,7 +133,7 @@ def start(address: str, rank: int, num_ranks: int, meeting: str, options: Sequen
     return subprocess.Popen([sys.executable, "-m", "jobs.worker", address, *options, *place], stdin=subprocess.DEVNULL)
 
 
-def listening(port: int) -> socket.socket:
+def listen(port: int) -> socket.socket:
     """A socket to which ranks of other machines can connect. Raises NotTogether."""
     try:
         listener = socket.create_server(("", port), backlog=socket.SOMAXCONN)

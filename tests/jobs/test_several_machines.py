@@ -401,7 +401,7 @@ def test_who_says_a_byte_at_a_time_keeps_no_rank_out(monkeypatch):
 
     with ThreadPoolExecutor(2) as pool:
         coming = pool.submit(come)
-        with worker_ranks.listening(place[1]) as listener:
+        with worker_ranks.listen(place[1]) as listener:
             (rank,) = worker_ranks.accept_others(listener, range(1, 2))
         dripping, connected = coming.result(HANGS_S)
         assert dripping.result(HANGS_S) < MOST_DRIPS
@@ -635,7 +635,7 @@ def test_a_rank_that_does_not_connect_is_named(monkeypatch):
     monkeypatch.setattr(worker_ranks, "CONNECT_S", 0.1)
     (port,) = free_ports(1)
     said = f"rank 2 did not connect to port {port} of the first machine"
-    with worker_ranks.listening(port) as listener, pytest.raises(worker_ranks.NotTogether, match=said):
+    with worker_ranks.listen(port) as listener, pytest.raises(worker_ranks.NotTogether, match=said):
         worker_ranks.accept_others(listener, range(2, 4))
 
 
@@ -645,7 +645,7 @@ def test_a_rank_has_as_long_as_it_may_take_after_the_one_before_it(monkeypatch):
     passed, greeted = [], worker_ranks.greeted
     monkeypatch.setattr(worker_ranks, "greeted", lambda connected: passed.append(80) or greeted(connected))
     monkeypatch.setattr(worker_ranks, "time", SimpleNamespace(monotonic=lambda: sum(passed)))
-    with worker_ranks.listening(0) as listener:
+    with worker_ranks.listen(0) as listener:
         coming = [connect(("127.0.0.1", listener.getsockname()[1])) for _ in range(3)]
         for rank, connected in enumerate(coming):
             send_greeting(connected, {"key": "secret", "rank": rank})
@@ -686,7 +686,7 @@ def test_a_port_that_another_program_has_is_named():
         socket.create_server(("", 0)) as listener,
         pytest.raises(worker_ranks.NotTogether, match=r"cannot connect to port .* in use"),
     ):
-        worker_ranks.listening(listener.getsockname()[1])
+        worker_ranks.listen(listener.getsockname()[1])
 
 
 class Planted:
@@ -725,7 +725,7 @@ def test_only_ranks_that_know_the_key_are_taken_and_nothing_that_they_say_is_run
 
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(come)
-        with worker_ranks.listening(place[1]) as listener:
+        with worker_ranks.listen(place[1]) as listener:
             ranks = worker_ranks.accept_others(listener, range(1, 3))
         knocked = coming.result(HANGS_S)
     assert ranks[1].recv() == {"event": "hello", "of": 2}
