@@ -3,7 +3,8 @@
 A GPU executor has warm workers inside nsys, each in a session of its own, and a process that forks a fresh worker for
 each run without a profiler. A sweep has two stages: every run without a profiler, in several passes, and then, when no
 executor measures unprofiled steps any more, every run under nsys. Ending a capture takes nsys seconds and the GPU
-nothing, so it goes on, export included, while the next runs are profiled.
+nothing, so it goes on, export included, while the next runs are profiled. Of a run on several machines only the export
+on the first does: the others do a thing at a time, and end, export and send a capture before the next one begins.
 """
 
 import math

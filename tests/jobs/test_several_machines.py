@@ -777,6 +777,27 @@ def test_after_a_stop_nothing_but_the_end_of_a_capture_begins_on_the_others(firs
     assert [second.receive()["call"] for _ in range(2)] == ["end_capture", "end"]
 
 
+def test_a_capture_begins_when_another_one_has_ended_everywhere(first, second):
+    """So says the guide: the other machines do a thing at a time."""
+    others, _ = first
+    ending, next_up = (others.twin(Timer("cpu", (), 2), 2) for _ in range(2))
+
+    def begin() -> None:
+        with next_up.does("begin_capture"):
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+        with ending.does("end_capture"):
+            coming = pool.submit(begin)
+            assert second.receive()["call"] == "end_capture"
+            with pytest.raises(TimeoutError):
+                second.receive(left_s=together.count_down(0.3))
+            second.send({})
+        assert second.receive()["call"] == "begin_capture"
+        second.send({})
+        coming.result(HANGS_S)
+
+
 def test_what_another_machine_does_ends_when_the_first_is_gone(first, monkeypatch):
     others, place = first
     working = threading.Event()
