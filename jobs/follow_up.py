@@ -30,6 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 NAV_PAGE = re.compile(r": (\S+\.(?:md|ipynb))$", re.MULTILINE)
 """The page of an entry of the navigation in mkdocs.yml."""
+NOTEBOOK_PLUGIN = re.compile(r"^  mkdocs-jupyter:\n(?:    .*\n)*", re.MULTILINE)
+"""What renders notebooks, in mkdocs.yml. To import it is half of the build of a site that has none."""
 
 SOME_LOST = 1  # exit code of `ingest` where results of some runs are damaged
 
@@ -99,6 +101,8 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit, price_per_hou
         prices = [] if price_per_hour is None else ["--price-per-hour", str(price_per_hour)]
         _step("pages", ["jobs", "report", "--docs", str(docs), *prices], emit, copies=copies)
         settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+        if of_scripts:
+            settings = NOTEBOOK_PLUGIN.sub("", settings)
         (work / "mkdocs.yml").write_text(without_missing_pages(settings, docs), encoding="utf-8")
         draft = site.absolute().with_name(f".{site.name}.draft")
         clear(draft)  # of a job that was killed
