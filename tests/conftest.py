@@ -7,6 +7,7 @@ With CI set, as in continuous integration, a test fails that skips for another r
 """
 
 import fcntl
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -56,6 +57,13 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("long")
     if not config.getoption("all"):
         leave_out(config, items, "long", "long tests were not run, pages and examples were few: make test-all runs all")
+
+
+def pytest_collection_finish():
+    """What is there now, thousands of tests and the modules, stays to the end: the garbage collector would look through
+    all of it dozens of times."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
