@@ -12,6 +12,7 @@ ARGUMENTS = [
     "--disable-component-update",
     "--hide-scrollbars",
     "--font-render-hinting=none",
+    "--js-flags=--no-opt",  # pages are open for seconds, and to optimize their scripts is a tenth of these
 ]
 
 
