@@ -559,6 +559,11 @@ def _measured_in(rec: store.Recording) -> dict[str, Any]:
     return {} if rec.manifest.get(SCRIPT) else {"conditions": environment.conditions(rec.runs)}
 
 
+def _conditions(rec: store.Recording) -> dict[str, Any]:
+    """What stands above the numbers of a question: the conditions of the runs, and what their machines did to them."""
+    return environment.conditions(rec.runs) | {"machines": environment.machines(rec.processes, rec.telemetry)}
+
+
 def _figures(file: Path) -> dict[str, Any]:
     """What a benchmark wrote; nothing where it was not run."""
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -661,8 +666,8 @@ def write_questions(
         answer = ask(question, rec, bands=bands, studies=studies)
         of_twin = twin.write(letter, question, bands) if twin else {}
         if question is forward_time:
-            site.write("report/clocks.md", "clocks.md", answer, conditions=environment.conditions(rec.runs))
-        return _write_question(site, letter, question, answer, rec.runs, **of_twin)
+            site.write("report/clocks.md", "clocks.md", answer, conditions=_conditions(rec))
+        return _write_question(site, letter, question, answer, rec, **of_twin)
 
     is_tested = predicted is not None and ladder.STUDY in studies
     hindsight = of_runs.in_hindsight(rec, ladder.MODE) if is_tested else None
@@ -677,7 +682,7 @@ def write_questions(
             return _write_question(site, letter, question, _not_recorded(question), None, "not_recorded.md")
         own = site if studied is rec else _site_of_study(site, question.STUDY, studied, rec.runs, known)
         answers[letter] = answer_study(question, studied)
-        return _write_question(own, letter, question, answers[letter], studied.runs)
+        return _write_question(own, letter, question, answers[letter], studied)
 
     answers: dict[str, Answer] = {}
     said = {letter: write_question(letter, question) for letter, question in QUESTIONS.items()}
@@ -710,9 +715,7 @@ class _Twin:
         answer = ask(question, self.rec, bands=bands)
         slug, template = f"bf16-{question.SLUG}", _template(question)
         words = {**_words(letter, question), "twin_of": question.SLUG, "searched": []}
-        self.site.write(
-            f"report/{slug}.md", template, answer, **words, conditions=environment.conditions(self.rec.runs)
-        )
+        self.site.write(f"report/{slug}.md", template, answer, **words, conditions=_conditions(self.rec))
         verdicts = {page: self.site.block(page, template, answer, "verdict") for page in (_page(question), "index.md")}
         return {"twin": {"slug": slug, "verdict": verdicts[_page(question)], "in_overview": verdicts["index.md"]}}
 
@@ -783,15 +786,15 @@ def _write_question(
     letter: str,
     question: ModuleType,
     answer: Answer,
-    runs: pd.DataFrame | None,
+    rec: store.Recording | None,
     template: str = "",
     **more: Any,
 ) -> dict[str, Any]:
-    """Write a question's page, with the conditions of its `runs` and what `more` there is to say; gives what the
+    """Write a question's page, with the conditions of the runs of `rec` and what `more` there is to say; gives what the
     overview says of it."""
     template = template or _template(question)
     words = {**_words(letter, question), **more}
-    measured = {} if runs is None else {"conditions": environment.conditions(runs)}
+    measured = {} if rec is None else {"conditions": _conditions(rec)}
     site.write(_page(question), template, answer, **words, **measured)
     return {**words, **measured, "slug": question.SLUG, "verdict": site.block("index.md", template, answer, "verdict")}
 
@@ -851,5 +854,6 @@ def _profiler(every: list[store.Recording]) -> dict[str, Any]:
         "num_longer": len(longer),
         "longer_ns": (longer.min(), longer.median(), longer.max()) if len(longer) else (),
         "num_runs": len(table),
+        "gpus": sorted({name for rec in every for name in rec.runs["gpu_name"].astype(str)}),
         "busy_ratio": table["busy_ratio"].max() if len(table) else 0.0,
     }

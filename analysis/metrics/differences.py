@@ -25,8 +25,9 @@ from analysis.metrics.ordering import place, sorted_by
 from jobs.contract import ranges
 
 Kind = Literal["kernel", "wall"]
-SAME = ["run_id", "num_parameters", "batch_size"]
-"""What two runs must share to be the same run: the name has every axis of a sweep, but not what a size means."""
+SAME = ["run_id", "num_parameters", "batch_size", "gpu_name"]
+"""What two runs must share to be the same run: the name has every axis of a sweep, but not what a size means, nor the
+GPU."""
 LEVEL = 0.95
 """Part of identical pairs that are called the same, at least, and of intervals that hold what they are of."""
 HELD = 0.975
@@ -114,7 +115,7 @@ def repeated_runs(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     """Finished runs of the second recording that the first has too, from another time, in the order of the first."""
     before, ok = (run_grid.measured_runs(runs) for runs in (first, second))
     texts = {name: str for name in ok if ok[name].dtype == "category"} | {"run_id": str}
-    before, ok = before.astype({"run_id": str}), ok.astype(texts)
+    before, ok = before.astype({"run_id": str, "gpu_name": str}), ok.astype(texts)
     both = ok.merge(before[[*SAME, "started_at"]], on=SAME, suffixes=("", "_before"))
     both = both[both["started_at"].astype(str) != both["started_at_before"].astype(str)]
     return sorted_by(both, place(both["run_id"], before["run_id"]))

@@ -7,6 +7,7 @@ import pandas as pd
 
 from analysis.answer import Answer, Claim, Column, Table, assemble
 from analysis.metrics import run_grid
+from analysis.metrics.telemetry import SLOW_HOST, of_processes
 from jobs.contract.versions import COMPARED, differing
 
 SLUG = "environment"
@@ -32,6 +33,8 @@ PROPERTIES = {
 OF_GPUS = {"gpu_id": "which GPU (salted hash)", "memory_clock_mhz": "memory clock while busy"}
 """Of the processes that timed a run; a run may have several of each."""
 UNKNOWN = "not recorded"
+MOST_NAMED = 3
+"""Runs whose clock was held down, by name."""
 CONDITIONS = ("precision", "batch_size", "attention", "compile", "gpu_name")
 """Axes, and the GPU, that no number can be read without."""
 
@@ -106,6 +109,24 @@ def conditions(runs: pd.DataFrame) -> dict[str, Any]:
     values = {name: column.astype(str).value_counts().index.tolist() for name, column in columns.items()}
     names = {"num_processes": "processes", "num_steps": "measured_steps", "num_profiled": "profiled_steps"}
     return values | {key: (int(ok[name].min()), int(ok[name].max())) for key, name in names.items() if len(ok)}
+
+
+def machines(processes: pd.DataFrame, telemetry: pd.DataFrame) -> dict[str, Any]:
+    """What the machines did to the times of some runs: of num_read processes that timed them, num_slow ran on a slow
+    host (more than slow_host times the fastest); in num_lowered runs something held the clock of the GPU down, longest
+    in those of `lowered`: run_id, share (of the samples while it was busy) and reasons."""
+    states = of_processes(processes, telemetry)
+    by_run = states.groupby("run_id", sort=False)[["lowered", "samples"]].sum()
+    by_run["reasons"] = states[states["lowered"] > 0].groupby("run_id")["reasons"].first()
+    lowered = by_run[by_run["lowered"] > 0].assign(share=lambda rows: rows["lowered"] / rows["samples"])
+    longest = lowered.sort_values("share", ascending=False, kind="stable").head(MOST_NAMED).reset_index()
+    return {
+        "num_read": int(states["loop_ns"].notna().sum()),
+        "num_slow": int(states["slow_host"].sum()),
+        "slow_host": SLOW_HOST,
+        "num_lowered": len(lowered),
+        "lowered": longest[["run_id", "share", "reasons"]].to_dict("records"),
+    }
 
 
 def mix(runs: pd.DataFrame, is_main: bool, side: str = "") -> Answer:

@@ -24,7 +24,7 @@ class Gpu(NamedTuple):
     fp32 ... fp8: dense peak in TFLOP/s (1e12 operations a second); None where the hardware has no such unit.
     memory_gbps: peak memory bandwidth in GB/s (1e9 bytes a second). memory_gb: size in GB (1e9 bytes) as sold.
     num_sms: streaming multiprocessors. source: the vendor's document. l2_mib: size of the L2 cache in MiB,
-    as the driver tells nsys (`l2CacheSize` of TARGET_INFO_GPU); None where no capture has told it.
+    as the driver tells nsys (`l2CacheSize` of TARGET_INFO_GPU) or torch; None where neither was seen.
     """
 
     key: str
@@ -94,7 +94,7 @@ GPUS = (
     Gpu("L40S", ("L40S",), 91.6, 183.0, 362.05, 362.05, 733.0, 864, 48, 142, "NVIDIA L40S datasheet"),  # checked
     # RTX 6000 Ada: from memory.
     Gpu("RTX 6000 Ada", ("RTX 6000 Ada Generation",), 91.1, 182.1, 364.2, 364.2, 728.5, 960, 48, 142, _ADA),
-    Gpu("H100 SXM5", ("H100 80GB HBM3",), 67.0, 494.7, 989.4, 989.4, 1978.9, 3350, 80, 132, _H100),  # checked
+    Gpu("H100 SXM5", ("H100 80GB HBM3",), 67.0, 494.7, 989.4, 989.4, 1978.9, 3350, 80, 132, _H100, 50),  # checked
     Gpu("H100 PCIe", ("H100 PCIe",), 51.0, 378.0, 756.5, 756.5, 1513.0, 2000, 80, 114, _H100),  # checked
     # H100 NVL: BF16 checked; the others from memory.
     Gpu("H100 NVL", ("H100 NVL",), 60.0, 417.5, 835.5, 835.5, 1670.5, 3900, 94, 132, _H100),

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from analysis import write_site
@@ -20,6 +21,7 @@ from analysis.pages.questions import (
     warm_up,
 )
 from analysis.recording import store
+from analysis.reference import gpus
 
 pytestmark = pytest.mark.long
 
@@ -212,6 +214,7 @@ def test_conditions_are_those_of_the_runs(main):
 
 def test_a_number_that_holds_within_a_session_is_not_said_to_hold_between_them(main, again):
     study, others = store.load(DATA / "warm_up"), {"host": store.load(DATA / "compile"), "again": again}
+    others["memory"] = store.load(DATA / "memory")  # one step of each run, which is no number of a case
     found = write_site.ask(warm_up, study, main=main, studies=others)
     said = found.claims["sessions"].values
     assert found.facts["session_s"] < 60
@@ -220,6 +223,30 @@ def test_a_number_that_holds_within_a_session_is_not_said_to_hold_between_them(m
         ("again", 37.5),
         ("h200-fp32", 38.2),
     ]
+
+
+def test_a_recording_on_another_gpu_is_no_other_recording_of_a_run(main):
+    study = store.load(DATA / "attention_fp32")
+    assert set(study.runs["run_id"].astype(str)) & set(main.runs["run_id"].astype(str))
+    assert differences.repeated_runs(main.runs, study.runs).empty
+
+
+def test_runs_whose_clock_was_held_down_are_named_beside_their_numbers():
+    parts = [store.load(DATA / name) for name in ("attention_bf16_long", "attention_fp32")]
+    states = [pd.concat([getattr(part, name) for part in parts]) for name in ("processes", "telemetry")]
+    said = environment.machines(*states)
+    assert (said["num_slow"], said["num_read"], said["num_lowered"]) == (53, 75, 3)
+    assert [(row["run_id"], round(row["share"], 2), row["reasons"]) for row in said["lowered"]] == [
+        ("small-ctx8192-fp32-efficient-forward", 1.0, "power cap"),
+        ("small-ctx8192-fp32-efficient-train_step", 0.7, "power cap"),
+        ("small-ctx8192-bf16-cudnn-forward", 0.23, "power cap"),
+    ]
+
+
+def test_every_gpu_that_was_recorded_on_has_all_its_checks():
+    names = {name for file in DATA.glob("*/runs.parquet") for name in pd.read_parquet(file)["gpu_name"].astype(str)}
+    assert names == {"NVIDIA H200", "NVIDIA H100 80GB HBM3"}
+    assert all(gpus.lookup(name).l2_bytes for name in names)
 
 
 def test_the_profiler_stretches_the_span_of_runs_whose_gpu_waits(main):

@@ -416,7 +416,7 @@ def _steps(
     phases = busy.pivot(index="run_id", columns="phase", values="busy_ns")
     phases = phases.reindex(columns=[ranges.FORWARD, ranges.BACKWARD]).add_suffix("_ns").reset_index()
     launches = gpu[gpu["phase"] == ranges.STEP].groupby("run_id")["launches"].median().rename("launches").reset_index()
-    memory = runs[["run_id", "peak_memory_bytes"]].astype({"run_id": str})
+    memory = runs[["run_id", "peak_memory_bytes", "gpu_memory_bytes"]].astype({"run_id": str})
     late = waiting.launch_waits(steps, kernels, memops, bands.wall if bands else None)
     late = late[late["phase"] == ranges.STEP][["run_id", "launch_wait", "waits"]]
     parts = []
@@ -513,7 +513,8 @@ def _only_fused(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _fitting(rows: pd.DataFrame) -> dict:
-    return {"contexts": sorted(rows["context_length"].unique()), **extremes("peak_memory_bytes")(rows)}
+    holds = {"contexts": sorted(rows["context_length"].unique()), "gpu_memory_bytes": rows["gpu_memory_bytes"].min()}
+    return holds | extremes("peak_memory_bytes")(rows)
 
 
 def _before(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

@@ -89,7 +89,7 @@ def _frames(
     timed = first_steps.timed_steps(ok, steps)
     warm_up, num_timed = _settings(main)
     spreads = first_steps.spreads_of(timed)
-    beside = spreads.merge(_in_main(ok, main), on=CASE)
+    beside = spreads.merge(_in_main(ok, main.runs, main.steps), on=CASE)
     anatomy = first_steps.anatomy_of(ok, steps, api)
     return Frames(
         warm_up=warm_up,
@@ -103,7 +103,7 @@ def _frames(
         anatomy=anatomy[anatomy["component"] != "whole"],
         phases=first_steps.first_by_phase(ok, steps),
         kernels=first_steps.first_kernels(ok, kernels, memops),
-        sessions=_sessions(ok, [main, *(rec for study, rec in studies.items() if study != STUDY)]),
+        sessions=_sessions(ok, [main, *(rec for study, rec in studies.items() if study != STUDY)], num_timed),
         session_s=_session_s(ok),
     )
 
@@ -115,25 +115,27 @@ def _settings(main: Any) -> tuple[int, int]:
     return int(main.runs["warmup_steps"].min()), int(main.runs["measured_steps"].min())
 
 
-def _in_main(ok: pd.DataFrame, main: Any) -> pd.DataFrame:
-    """The same cases in the main recording: CASE, main_ns (median of its unprofiled steps)."""
+def _in_main(ok: pd.DataFrame, runs: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """The same cases in another recording, such as the main one: CASE, main_ns (median of its unprofiled steps)."""
     names = [name for name in (*CASE, "batch_size", "precision", "attention", "compile", "optimizer")
-             if name in ok and name in main.runs]  # fmt: skip
-    runs = run_grid.measured_runs(main.runs).astype({"run_id": str, **dict.fromkeys(CASE, str), "context_length": int})
+             if name in ok and name in runs]  # fmt: skip
+    runs = run_grid.measured_runs(runs).astype({"run_id": str, **dict.fromkeys(CASE, str), "context_length": int})
     types = {name: str if ok[name].dtype == "category" else ok[name].dtype for name in names}
     same = runs.astype(types).merge(ok[names].astype(types).drop_duplicates(), on=names)
-    timer = timing.host_times(main.steps, "timer", "main")
+    timer = timing.host_times(steps, "timer", "main")
     timer = timer[timer["phase"] == ranges.STEP]
     return same[["run_id", *CASE]].merge(timer, on="run_id")[[*CASE, "main_ns"]]
 
 
-def _sessions(ok: pd.DataFrame, recordings: list[Any]) -> pd.DataFrame:
-    """The same cases in every other recording: CASE, recording, main_ns (median of its unprofiled steps)."""
-    parts = [
-        _in_main(ok, rec).drop_duplicates(CASE).assign(recording=str(rec.manifest.get("name", "")))
-        for rec in recordings
-        if len(rec.runs)
-    ]
+def _sessions(ok: pd.DataFrame, recordings: list[Any], num_timed: int) -> pd.DataFrame:
+    """The same cases in every other recording that timed them, in all processes, in so many steps at least: CASE,
+    recording, main_ns (median of its unprofiled steps)."""
+    parts = []
+    for rec in recordings:
+        runs = rec.runs[rec.runs["processes"] * rec.runs["measured_steps"] >= num_timed]
+        if len(runs):
+            medians = _in_main(ok, runs, rec.steps).drop_duplicates(CASE)
+            parts.append(medians.assign(recording=str(rec.manifest.get("name", ""))))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*CASE, "main_ns", "recording"])
 
 
