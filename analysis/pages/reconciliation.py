@@ -140,8 +140,11 @@ WHERE_KNOWN = (
     "gemm_bytes",
     "copied_bytes",
     "busy_in_time",
+    "embedded_tokens",
+    "fused_backend",
 )
-"""Checks that are made only where the names of the GEMM kernels say what they need, where nsys's own statistics were
+"""Checks that are made only where a kernel of the embedding or of a fused backend tells by its blocks or its name,
+where the names of the GEMM kernels say what they need, where nsys's own statistics were
 recorded, where the GPU is busy for STEADY of a step, where the peaks of the GPU and the FLOPs are known, or where a
 forward pass copies on the device."""
 
@@ -156,6 +159,11 @@ OF_CAPTURE = (
     "launch_calls",
 )
 """Checks of what nsys recorded: a run that was only timed has none. Compiled models have no modules."""
+
+GATHER = "vectorized_gather_kernel"
+"""In the name of the kernel of PyTorch that reads rows of a table."""
+IN_NAMES = {"flash": "pytorch_flash", "efficient": "fmha_cutlass", "cudnn": "cudnn"}
+"""What the kernels of a backend of fused attention have in their names."""
 
 OF_ARCHITECTURE = ("forward_matmuls", "backward_matmuls", "in_module")
 """Checks of what the reference Transformer launches and the ranges that it opens: any other workload has none."""
@@ -187,6 +195,9 @@ MEANING = {
     "gemm_bytes": "bytes of a forward matmul that the L2 cache cannot hold, over its time, over the data sheet's "
     "memory bandwidth (fastest kind)",
     "copied_bytes": "bytes that a forward pass copies on the device, over those of the scores that its mask is put on",
+    "embedded_tokens": "thread blocks of the embedding's kernel in a forward pass, one a token, over the tokens of a "
+    "micro-batch (worst launch)",
+    "fused_backend": "share of the time of fused attention in kernels of the backend that was asked for",
     "launch_calls": "launch calls of the host, over the kernels outside CUDA graphs that they started (worst phase)",
     "busy": "GPU busy in a step, over the time of its kernels, copies and fills (largest of the steps)",
 }
@@ -209,12 +220,13 @@ def checks_of(
     belong to their matmul. profiler: fastest NVTX host range of the step over the fastest unprofiled step, where the
     GPU is busy for STEADY of it. span: GPU span over the NVTX range. busy_in_time: GPU busy of a phase over its
     unprofiled time. gemm_rate, mfu, copy_rate, gemm_bytes: at most the data sheet's peak. copied_bytes: bytes that
-    forward copies on the device over those of the scores. launch_calls: launch calls over kernels, worst phase.
-    in_phase: share of the steps' kernel time with a phase. in_module: share of forward kernel time with a module. busy:
-    GPU busy in a step over the time of its kernels, copies and fills (at most 1). forward_layouts, backward_layouts:
-    matmuls whose layout, as their name has it, is not the one that the operation should have. math_path: in fp32 runs,
-    share of GEMM time on FP32 units. nsys_sums: largest difference, in ns or calls, from what nsys's own statistics say
-    of any kernel in the step or a phase.
+    forward copies on the device over those of the scores. embedded_tokens: blocks of the embedding's kernel over the
+    tokens of a micro-batch. fused_backend: share of fused attention in kernels of the backend by name. launch_calls:
+    launch calls over kernels, worst phase. in_phase: share of the steps' kernel time with a phase. in_module: share of
+    forward kernel time with a module. busy: GPU busy in a step over the time of its kernels, copies and fills (at most
+    1). forward_layouts, backward_layouts: matmuls whose layout, as their name has it, is not the one that the operation
+    should have. math_path: in fp32 runs, share of GEMM time on FP32 units. nsys_sums: largest difference, in ns or
+    calls, from what nsys's own statistics say of any kernel in the step or a phase.
     """
     ordered = run_grid.measured_runs(runs)
     info = ordered.astype({"run_id": str, "mode": str, "attention": str}).set_index("run_id")
@@ -235,6 +247,8 @@ def checks_of(
         _copies(info, memops),
         _gemm_bytes(known, kernels),
         _copied_bytes(known, memops),
+        _embedded_tokens(known, kernels),
+        _fused_backend(info, kernels),
         _launch_calls(kernels, api),
         _coverage(kernels),
         _busy(gpu),
@@ -493,6 +507,33 @@ def _copied_bytes(known: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
             scores = int(run["num_layers"]) * run_grid.shape_of(run).num_scores * element_bytes
             shares[run_id] = max((copied.loc[run_id] / scores).tolist(), key=lambda share: abs(share - 1))
     return _rows("copied_bytes", pd.Series(shares, dtype=float), 1, 1)
+
+
+def _embedded_tokens(known: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """PyTorch's kernel that reads rows of a table has a block for each row: of the embedding of a model that is not
+    compiled, for each token. So the tables of another context or batch do not pass as those of a run."""
+    one_gpu = known["gpus"] == 1 if "gpus" in known else True
+    known = known[(known["compile"].astype(str) == "off") & one_gpu]
+    rows = timing.in_steps(kernels).astype({"run_id": str, "phase": str, "module": str, "kernel_name": str})
+    rows = rows[(rows["phase"] == ranges.FORWARD) & rows["run_id"].isin(known.index)]
+    rows = rows[rows["module"].str.endswith(ranges.EMBEDDING) & rows["kernel_name"].str.contains(GATHER)]
+    blocks = rows.groupby("run_id")["grid_x"].agg(["min", "max"])
+    shares: dict[str, float] = {}
+    for run_id, run in known.loc[blocks.index].iterrows():
+        tokens = int(run["batch_size"]) // run_grid.micro_batches_of(run) * int(run["context_length"])
+        shares[str(run_id)] = max((blocks.loc[run_id] / tokens).tolist(), key=lambda share: abs(share - 1))
+    return _rows("embedded_tokens", pd.Series(shares, dtype=float), 1, 1)
+
+
+def _fused_backend(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """Of runs that name a backend of fused attention: its kernels say which they are."""
+    named = info["attention"].map(IN_NAMES).dropna()
+    fused = timing.in_steps(kernels).astype({"run_id": str, "family": str, "kernel_name": str})
+    fused = fused[(fused["family"] == "attention") & fused["run_id"].isin(named.index)]
+    duration = (fused["end_ns"] - fused["start_ns"]).astype(float)
+    is_own = [own in name for own, name in zip(fused["run_id"].map(named), fused["kernel_name"], strict=True)]
+    of_run = duration.groupby(fused["run_id"]).sum()
+    return _rows("fused_backend", duration.where(is_own, 0.0).groupby(fused["run_id"]).sum() / of_run, 1, 1)
 
 
 def _launch_calls(kernels: pd.DataFrame, api: pd.DataFrame) -> pd.DataFrame:

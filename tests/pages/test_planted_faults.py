@@ -39,6 +39,11 @@ def changed(rec, change):
     return dataclasses.replace(rec, **{name: change(getattr(rec, name)) for name in MEASURED})
 
 
+def only(rec, *run_ids):
+    tables = {name: getattr(rec, name).astype({"run_id": str}) for name in (*MEASURED, "runs")}
+    return dataclasses.replace(rec, **{name: frame[frame["run_id"].isin(run_ids)] for name, frame in tables.items()})
+
+
 def scaled(rec, factor, *names):
     """Times of the tables `names` multiplied, and nsys's own sums with them, so that these do not tell."""
     tables = {}
@@ -48,6 +53,21 @@ def scaled(rec, factor, *names):
             **{column: (getattr(rec, name)[column] * factor).astype("int64") for column in columns}
         )
     return dataclasses.replace(rec, nsys_sums=rec.nsys_sums.head(0), **tables)
+
+
+@pytest.fixture(scope="module", params=["h200-bf16", "attention_bf16"])
+def fused(request):
+    return store.load(DATA / request.param)
+
+
+def test_tables_of_another_context_or_backend_are_no_tables_of_a_fused_run(fused):
+    """Any two runs of one size and mode that differ in either, as `gemm_rate` knows FLOPs of eager attention alone."""
+    runs = fused.runs.astype({"run_id": str, "size": str, "mode": str, "attention": str})
+    groups = runs[runs["attention"] != "naive"].groupby(["size", "mode"])["run_id"]
+    pairs = [pair for _, ids in groups for pair in pairwise(ids)]
+    assert len(pairs) >= 22
+    for pair in pairs:
+        assert {"embedded_tokens", "fused_backend"} & breaches(exchanged(only(fused, *pair), *pair)), pair
 
 
 def test_two_runs_of_a_recording_hold_all_checks(two):
