@@ -1,6 +1,6 @@
 """All runs of all recordings in one table: to choose from, to compare two, to link to one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,8 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
     """Every run in model order, those of models that the first part has before others, with the METRICS of its step;
     numbers of finished runs only. band: of wall times."""
     rows = pd.concat([_rows(part) for part in parts], ignore_index=True)
+    gpus = sorted(rows["gpu_name"].unique())
+    rows["gpu_name"] = rows["gpu_name"].map(_in_short(gpus))
     axes = [
         name
         for name in run_grid.VARIANT_AXES
@@ -81,12 +83,19 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
         "facets": facets,
         "metrics": METRICS,
         "larger_is_better": LARGER_IS_BETTER,
-        "gpus": sorted(rows["gpu_name"].astype(str).unique()),
+        "gpus": gpus,
         "band": band,
         "relative": repr(band.of_time) if band else "",
         "ratio": repr(band.ratio) if band else "",
     }
     return assemble(facts, [], [table], [])
+
+
+def _in_short(gpus: Iterable[str]) -> dict[str, str]:
+    """Each GPU by the first word of its model, such as H200, where that tells them apart: in full they make the table
+    wider than the page."""
+    short = {name: (name.removeprefix("NVIDIA ").split() or [name])[0] for name in gpus}
+    return short if len(set(short.values())) == len(short) else {name: name for name in gpus}
 
 
 def _others(runs: pd.DataFrame) -> list[str]:

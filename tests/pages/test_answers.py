@@ -8,7 +8,7 @@ import pytest
 
 from analysis import write_site
 from analysis.answer import NOT_MEASURED
-from analysis.pages import environment, overview, reconciliation, run_list, run_page
+from analysis.pages import environment, explore, overview, reconciliation, run_list, run_page
 from analysis.pages.questions import (
     QUESTIONS,
     attention_cost,
@@ -416,3 +416,16 @@ def test_columns_that_a_table_shows_are_there(letter, rec):
     for table in ask(QUESTIONS[letter], rec).tables.values():
         shown = {key for column in table.columns for key in (column.key, column.lower, column.upper) if key}
         assert shown <= set(table.rows.columns)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["NVIDIA H200", "NVIDIA H100 80GB HBM3"], ["H200", "H100"]),
+        (["NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB"], ["A100-SXM4-80GB", "A100-SXM4-40GB"]),
+        (["NVIDIA RTX A6000", "NVIDIA RTX A5000"], ["NVIDIA RTX A6000", "NVIDIA RTX A5000"]),
+        ([""], [""]),
+    ],
+)
+def test_explore_says_gpus_in_short_where_that_tells_them_apart(names, said):
+    assert list(explore._in_short(names).values()) == said
