@@ -2,14 +2,13 @@
 folder."""
 
 import filecmp
-import gc
 import inspect
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
@@ -55,6 +54,7 @@ from analysis.render.text import file_name, inline, plain
 from analysis.show.advice import of_run
 from analysis.show.findings import FINDING, sentences
 from analysis.show.verdict import of_gpus, of_phases
+from jobs.collection import without_collection
 from jobs.contract.axes import words_of_value
 from jobs.contract.layout import SCRIPT
 from jobs.contract.studies import AGAIN, BF16, GPUS
@@ -205,7 +205,7 @@ def write(
     question fails the last report stays.
     """
     # Whatever fails, the helper has written its last file before the draft is removed.
-    with tempfile.TemporaryDirectory() as draft, closing(helper or Later()) as helper, _no_collection():
+    with tempfile.TemporaryDirectory() as draft, closing(helper or Later()) as helper, without_collection():
 
         def compare() -> dict[str, Comparison]:
             return ({"": compared} if compared else {}) | dict(compare_others())
@@ -214,18 +214,6 @@ def write(
         written = _draft(rec, studies, Path(draft), benchmarked, downloads, compare, price, helper)
         _settle(Path(draft), docs)
     return written
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """No search for unused cycles of objects: a sixth of the time, and it finds next to nothing."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _settle(draft: Path, docs: Path) -> None:
@@ -323,7 +311,7 @@ def write_tested(site: Site, measured: Path, predicted: pd.DataFrame) -> None:
     site.write("report/glossary.md", "glossary.md", NOTHING)
 
 
-@_no_collection()
+@without_collection()
 def write_runs(
     rec: store.Recording,
     docs: Path,
@@ -339,7 +327,7 @@ def write_runs(
     )
 
 
-@_no_collection()
+@without_collection()
 def write_runs_of_study(study: str, studied: store.Recording, docs: Path) -> None:
     """Write the pages of the runs of a study, with strips of the timeline. Whole ones would be too many bytes: they are
     of one run of several GPUs for each way to share the work."""
@@ -349,7 +337,7 @@ def write_runs_of_study(study: str, studied: store.Recording, docs: Path) -> Non
     write_run_pages(site, _folder_of(study, ""), studied, checks, {}, traces=strips)
 
 
-@_no_collection()
+@without_collection()
 def write_comparisons(
     rec: store.Recording, docs: Path, compared: Mapping[str, Comparison], gains: pd.DataFrame | None = None
 ) -> None:

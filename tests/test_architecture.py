@@ -16,7 +16,8 @@ ROOMS = {
     "jobs.contract": set(),
     # The GPU side.
     "jobs.workloads": {"jobs.contract"},
-    "jobs.memory": {"jobs.contract", "jobs.workloads"},
+    "jobs.collection": set(),
+    "jobs.memory": {"jobs.collection", "jobs.contract", "jobs.workloads"},
     "jobs.sweep": {"jobs.contract", "jobs.workloads", "jobs.memory"},
     "jobs.injected": set(),
     "jobs.worker": {"jobs.contract", "jobs.workloads", "jobs.injected"},
@@ -93,6 +94,7 @@ ROOMS = {
     },
     "analysis.write_first": {"analysis.write_site"},
     "analysis.write_site": {
+        "jobs.collection",
         "jobs.contract",
         "analysis.answer",
         "analysis.beside",

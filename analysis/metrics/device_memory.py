@@ -61,7 +61,7 @@ def errors_of(runs: pd.DataFrame) -> pd.DataFrame:
     done = known[(known["status"] == "ok") & known["peak_memory_bytes"].notna()]
     rows = [*done.itertuples()]
     predicted = [prediction.predicted_peak_bytes(row) for row in rows]
-    errors = done[["sweep", "run_id", "size", "context_length", "precision", "mode"]].assign(
+    errors = done[["sweep", "run_id", "size", "context_length", "precision", "mode", "gpu_name"]].assign(
         **{NOT_MEASURED: ""},
         cap_bytes=(done[CAP] * prediction.GIB).where(done[CAP] > 0),
         predicted=predicted,

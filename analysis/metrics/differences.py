@@ -83,7 +83,7 @@ class Bands:
     kernel: Band
     wall: Band
     gpu: str = ""
-    """That they were recorded on."""
+    """That both recordings were made on."""
 
 
 def bands_of(first: Any, second: Any) -> Bands | None:

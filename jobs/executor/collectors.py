@@ -224,10 +224,10 @@ class Collector:
 
     def _keep_printed(self, log: Path) -> None:
         """Append what the ranks of other machines, which have been stopped, printed there."""
-        printed = self.twin.printed if self.twin else {}
-        lines = [f"{machine}: {line}\n" for machine, lines in printed.items() for line in lines]
-        with suppress(OSError), open(log, "a") as file:  # a full disk is told where the record is written
-            file.writelines(lines)
+        if self.twin and self.twin.printed:
+            lines = [f"{machine}: {line}\n" for machine, lines in self.twin.printed.items() for line in lines]
+            with suppress(OSError), open(log, "a") as file:  # a full disk is told where the record is written
+                file.writelines(lines)
 
     def _released(self) -> bool:
         try:

@@ -8,13 +8,12 @@ model keeps less. Of models of others `simulate_runs` says what their tensors ta
 or a row of the `runs` table, which has the same fields.
 """
 
-import gc
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+from jobs.collection import without_collection
 from jobs.memory.caching_allocator import MIB, CachingAllocator, OutOfMemory
 from jobs.memory.failure import Failure
 from jobs.memory.own_models import Refused as Refused
@@ -46,18 +45,6 @@ class Outcome(NamedTuple):
     peaks: list[dict[str, int]]
     reserved: int
     failure: Failure | None
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """No search for unused cycles among millions of tensors, of which none is in one: a third of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @lru_cache(maxsize=1024)

@@ -61,7 +61,7 @@ def fused(request):
 
 
 def test_tables_of_another_context_or_backend_are_no_tables_of_a_fused_run(fused):
-    """Any two runs of one size and mode that differ in either, as `gemm_rate` knows FLOPs of eager attention alone."""
+    """Neighbours of one size and mode, which differ in either: `gemm_rate` knows the FLOPs of eager attention alone."""
     runs = fused.runs.astype({"run_id": str, "size": str, "mode": str, "attention": str})
     groups = runs[runs["attention"] != "naive"].groupby(["size", "mode"])["run_id"]
     pairs = [pair for _, ids in groups for pair in pairwise(ids)]

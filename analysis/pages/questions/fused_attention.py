@@ -54,9 +54,8 @@ def answer(
     are_measured = len(calibration) > 0
     calibration = calibration if are_measured else attention.datasheet_rates(runs)
     frames = _frames(runs, steps, kernels, memops, calibration, bands)
-    facts, claims = _facts(frames, runs, calibration, bands), _claims(frames, runs, kernels)
-    facts["are_measured"] = are_measured
-    return assemble(facts, claims, _tables(frames, runs), _charts(frames))
+    facts = _facts(frames, runs, calibration, bands) | {"are_measured": are_measured}
+    return assemble(facts, _claims(frames, runs, kernels), _tables(frames, runs), _charts(frames))
 
 
 @dataclass(frozen=True, kw_only=True)

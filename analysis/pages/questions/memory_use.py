@@ -306,7 +306,7 @@ def _worst(rows: pd.DataFrame) -> dict:
     worst = rows.loc[rows["error"].abs().idxmax()]
     off, exact = rows["error"].abs() >= TOLERANCE, rows["error"] == 0
     numbers = {"num_off": int(off.sum()), "num_exact": int(exact.sum())}
-    return numbers | {"bound": bound(abs(worst["error"]), 1e-4), "run_id": worst["run_id"]}
+    return numbers | {"bound": bound(abs(worst["error"]), 1e-4), **worst[["run_id", "gpu_name"]]}
 
 
 def _outcomes(rows: pd.DataFrame) -> dict:
