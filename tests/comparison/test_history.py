@@ -384,6 +384,7 @@ def test_energy_of_one_process_is_followed_without_a_band(record, tmp_path):
     assert "energy is not recorded in all of these entries" in run(folder, "--metric", "energy").stdout
 
 
+@pytest.mark.long
 def test_every_name_is_printed_whole_and_no_change_is_said():
     done = run(DATA / "again", DATA / "h200-fp32")
     lines = done.stdout.splitlines()

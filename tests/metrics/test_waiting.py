@@ -71,8 +71,9 @@ def test_a_wait_within_the_noise_is_not_told_from_none():
 
 
 def test_the_same_run_is_counted_in_each_recording_that_has_it():
-    def rec(started_at, run_id="r", timer_ns=180):
+    def rec(started_at, run_id="r", timer_ns=180, gpu="NVIDIA H200"):
         runs = {"run_id": [run_id], "num_parameters": 1, "batch_size": 4, "status": "ok", "started_at": started_at}
+        runs |= {"gpu_name": gpu}
         case = {"size": "small", "d_model": 8, "num_layers": 1, "context_length": 128, "mode": "forward"}
         tables = {"steps": walls(timer_ns, 200), "kernels": LATE, "memops": LATE.head(0)}
         tables = {name: frame.assign(run_id=run_id) for name, frame in tables.items()}
@@ -81,6 +82,7 @@ def test_the_same_run_is_counted_in_each_recording_that_has_it():
     first = rec("2026-01-01")
     waits = waiting.launch_waits(first.steps, first.kernels, first.memops, BAND)
     others = [rec("2026-01-02", timer_ns=400), rec("2026-01-03", "another"), first, rec("2026-01-04", timer_ns=130)]
+    others.append(rec("2026-01-05", timer_ns=400, gpu="NVIDIA H100 80GB HBM3"))
     known = waiting.of_other_recordings(first.runs, others, BAND)
     assert list(known["recording"].unique()) == [1, 4], "neither another run nor the same recording"
     found = waiting.over_recordings(waits, known).set_index("phase").loc["forward"]

@@ -196,6 +196,7 @@ def test_one_set_of_gpus_or_one_that_is_not_known_is_not_said(rec, gpus):
     assert not write_site.ask(several_gpus, timed_by(rec, gpus)).claims["places"].holds
 
 
+@pytest.mark.long
 def test_each_run_has_a_page_that_tells_its_ranks_apart(rec, tmp_path):
     """Linked from the question and from the page of all runs; of one GPU there is a strip of one block."""
     memory = pd.DataFrame(

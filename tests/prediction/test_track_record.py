@@ -116,6 +116,7 @@ def test_nothing_is_said_of_how_a_run_ended_that_was_interrupted():
     assert name not in set(recording.runs["run_id"]) and set(recording.runs["status"]) == {"ok"}
 
 
+@pytest.mark.long
 def test_later_intervals_know_the_errors_of_the_third_test(shipped):
     """Those of earlier tests are among the recorded pairs, with their kernels. Those of the fourth are not part of the
     intervals."""

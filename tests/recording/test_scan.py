@@ -71,6 +71,7 @@ def test_what_recordings_are_full_of_is_not(text):
     assert SCANNER.search(text) == {}
 
 
+@pytest.mark.long
 def test_nothing_of_the_shipped_recordings_looks_private():
     assert scan_public(DATA) == []
 

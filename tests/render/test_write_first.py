@@ -17,6 +17,7 @@ def config(tmp_path):
     return SimpleNamespace(docs_dir=str(tmp_path))
 
 
+@pytest.mark.long
 def test_where_no_report_was_written_it_is_written_first(config, tmp_path):
     write_first.on_config(config)
     assert "# Where the GPU time of" in (tmp_path / "index.md").read_text()
