@@ -235,7 +235,8 @@ def test_runs_whose_clock_was_held_down_are_named_beside_their_numbers():
     parts = [store.load(DATA / name) for name in ("attention_bf16_long", "attention_fp32")]
     states = [pd.concat([getattr(part, name) for part in parts]) for name in ("processes", "telemetry")]
     said = environment.machines(*states)
-    assert (said["num_slow"], said["num_read"], said["num_lowered"]) == (53, 75, 3)
+    # The loop of the fastest process of either recording is the measure of both.
+    assert (said["num_slow"], said["num_read"], said["num_lowered"]) == (55, 75, 3)
     assert [(row["run_id"], round(row["share"], 2), row["reasons"]) for row in said["lowered"]] == [
         ("small-ctx8192-fp32-efficient-forward", 1.0, "power cap"),
         ("small-ctx8192-fp32-efficient-train_step", 0.7, "power cap"),
