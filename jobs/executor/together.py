@@ -30,6 +30,7 @@ from typing import Any
 
 from jobs.contract.layout import CAPTURE, NSYS_LOG, NSYS_SUMS_FILE, of_node
 from jobs.contract.messages import notice_loss
+from jobs.contract.ports import free_ports
 from jobs.contract.versions import described, differences
 from jobs.executor.collectors import Collector, Nsys, Timer
 from jobs.executor.failures import CollectorError, RunFailed
@@ -314,15 +315,6 @@ class Others:
             with suppress(OSError):
                 line.send({"call": "end", "wrong": wrong})
             line.close()
-
-
-def free_ports(number: int) -> list[int]:
-    """Ports that are free on all addresses of this machine."""
-    sockets = [socket.create_server(("", 0)) for _ in range(number)]
-    ports = [opened.getsockname()[1] for opened in sockets]
-    for opened in sockets:
-        opened.close()
-    return ports
 
 
 def work_for_first(

@@ -20,12 +20,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import Any
 
 from jobs.contract.messages import CONNECT_S, KEY, Channel, read_greeting
+from jobs.contract.ports import free_ports
 
 TABLES = ("steps", "memory", "figures", "module_memory")
 """Lists of rows in what a rank measured; put together each row says its rank."""
@@ -61,7 +62,7 @@ class Ranks:
         meeting: str = "",
         address: str = "",
     ):
-        num_here, meeting = num_here or num_ranks, meeting or f"{HOST}:{free_port()}"
+        num_here, meeting = num_here or num_ranks, meeting or f"{HOST}:{free_ports(1)[0]}"
         self.processes: list[subprocess.Popen] = []
         self.sockets: list[Connection] = []
         # Those of other machines find it open, however long the ranks here take to start, one after the other.
@@ -186,12 +187,6 @@ def accepted(listener: Listener, process: subprocess.Popen, rank: int) -> Connec
             return listener.accept()
         if (code := process.poll()) is not None:
             raise RankDied(rank, code)
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind((HOST, 0))
-        return probe.getsockname()[1]
 
 
 def together(answers: Sequence[dict]) -> dict:

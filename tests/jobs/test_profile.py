@@ -18,11 +18,11 @@ from analysis.recording import store
 from analysis.recording.ingest import ResultsError, ingest
 from analysis.recording.merge import merge
 from jobs.__main__ import app
+from jobs.contract.ports import free_ports
 from jobs.executor import script
 from jobs.executor.nodes import node_of
 from jobs.follow_up import StepFailed
 from jobs.profile import default_name
-from jobs.worker.ranks import free_port
 from tests.jobs.conftest import ROOT
 from tests.waiting import HANGS_S, has_ended
 
@@ -504,7 +504,7 @@ def test_two_ranks_end_with_a_recording_of_both(profile, tmp_path, monkeypatch):
 @pytest.mark.long
 def test_each_of_two_machines_ends_with_a_recording_of_its_own_ranks(profile, tmp_path, monkeypatch):
     """Both are this one, with a rank each: the same command but for the number of the machine."""
-    rendezvous = ("--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()))
+    rendezvous = ("--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(*free_ports(1)))
     started = []
     for node in range(2):
         monkeypatch.setenv("FAKE_NSYS_RANK", f"{node} of 2")

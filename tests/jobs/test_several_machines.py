@@ -27,6 +27,7 @@ from analysis.recording.ingest import ingest
 from jobs import commands
 from jobs.contract.layout import LOG, PROTOCOL_VERSION, Protocol, RunRecord, TimedProcess
 from jobs.contract.messages import KEY, Channel, send_greeting
+from jobs.contract.ports import free_ports
 from jobs.executor import collectors, telemetry, together, worker_process
 from jobs.executor.collectors import Timer
 from jobs.executor.failures import CollectorError, RunFailed
@@ -34,7 +35,7 @@ from jobs.executor.nodes import Node, first_host, this_node
 from jobs.executor.result_store import Results
 from jobs.executor.sweep_runner import SweepRunner
 from jobs.executor.temporary import HELD, PREFIX
-from jobs.executor.together import ANSWER_S, Line, Others, free_ports, own_facts, work_for_first
+from jobs.executor.together import ANSWER_S, Line, Others, own_facts, work_for_first
 from jobs.executor.worker_process import Part, processes_with
 from jobs.sweep.shards import Shard
 from jobs.worker import ranks as worker_ranks
