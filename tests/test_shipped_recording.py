@@ -38,6 +38,14 @@ def test_no_kernel_is_unclassified(loaded):
     assert "other" not in set(loaded.kernels["family"].astype(str))
 
 
+def test_all_together_stay_below_60_mib():
+    assert sum(path.stat().st_size for folder in FOLDERS for path in folder.iterdir()) <= 60 * 2**20
+
+
+def test_that_of_several_gpus_stays_below_6_mib():
+    assert sum(path.stat().st_size for path in (FOLDERS[0].parent / "gpus").iterdir()) <= 6 * 2**20
+
+
 def test_it_stays_small():
     for folder in FOLDERS:
         assert sum(path.stat().st_size for path in folder.iterdir()) <= 25 * 2**20

@@ -224,7 +224,7 @@ def test_each_run_has_a_page_that_tells_its_ranks_apart(rec, tmp_path):
 
 
 def test_the_whole_timeline_of_a_run_has_both_ranks(recorded):
-    run_id = "small-ctx256-fp32-naive-train_step-adamw_fused-2gpus-ddp"
+    run_id = "small-ctx256-fp32-sdpa-train_step-adamw_fused-2gpus-ddp"
     frames = (recorded.ranges, recorded.kernels, recorded.memops)
     trace = timeline.of_step(run_id, 1, *(frame[frame["run_id"].astype(str) == run_id] for frame in frames))
     assert {track.process for track in trace.tracks} == {
@@ -240,7 +240,7 @@ def test_what_a_run_page_says_of_communication_is_of_each_rank(rec):
     assert rows[columns].values.tolist() == [[0, 1, WAITS, TRANSFERS, 0], [1, 1, 0, TRANSFERS, WAITS]] * 2
 
 
-# ---------------------------------------------------------------------------------------------- two H200s, as shipped
+# ---------------------------------------------------------------------------------------------- two H100s, as shipped
 
 
 @pytest.fixture(scope="module")
@@ -256,19 +256,21 @@ def shipped(recorded):
 def test_what_is_exposed_is_how_much_longer_the_step_is_where_nsys_leaves_the_step_as_it_is(shipped):
     rows = shipped.tables["communication"].rows
     undisturbed = rows[(rows["profiled_ratio"] - 1).abs() <= several_gpus.AS_UNPROFILED]
-    longer = rows.loc[undisturbed.index, "longer_ns"]
-    assert len(undisturbed) >= 5
-    assert ((longer - undisturbed["exposed_ns"]).abs() <= several_gpus.EXPLAINS * undisturbed["step_ns"]).all()
-    explains = shipped.claims["explains"]
-    assert explains.holds and len(explains.rows) == len(undisturbed)
-    assert len(explains.rows) + len(shipped.claims["disturbed"].rows) == len(rows) == 16
+    apart = (undisturbed["longer_ns"] - undisturbed["exposed_ns"]).abs()
+    explained = apart <= several_gpus.EXPLAINS * undisturbed["step_ns"]
+    explains, unexplained = shipped.claims["explains"], shipped.claims["unexplained"]
+    assert explains.holds and len(explains.rows) == explained.sum() == 4
+    assert len(undisturbed) + len(shipped.claims["disturbed"].rows) == len(rows) == 16
+    (other,) = unexplained.rows.to_dict("records")
+    assert other["run_id"] == undisturbed.loc[~explained, "run_id"].item()
+    assert other["step_max_ns"] - other["step_min_ns"] > 0.5 * other["step_ns"], "its own steps differ by far more"
 
 
 def test_waiting_and_transfer_are_the_time_of_communication_kernels(recorded):
     split = communication_of(recorded.kernels, recorded.runs)
     assert len(split) == 16 and (split["unknown"] == "").all()
     assert split["waiting_ns"].add(split["transfer_ns"]).tolist() == pytest.approx(split["kernel_ns"].tolist())
-    assert (split["exchanged_apart_ns"] < 20_000).all(), "the ranks' clocks agree"
+    assert (split["exchanged_apart_ns"] < 25_000).all(), "the ranks' clocks agree"
 
 
 def test_both_ranks_have_their_kernels_in_phases_and_those_of_backward_in_modules(recorded):
@@ -286,7 +288,7 @@ def test_both_ranks_have_their_kernels_in_phases_and_those_of_backward_in_module
 def test_the_link_gives_each_collective_a_rate_of_its_own(shipped):
     rows = shipped.tables["link"].rows.set_index("collective")
     assert (rows["size_bytes"] == 2**30).all()
-    assert rows.index.tolist() == ["AllReduce", "AllGather", "ReduceScatter"] and (rows["num_runs"] == 16).all()
+    assert rows.index.tolist() == ["AllReduce", "AllGather", "ReduceScatter"] and (rows["num_runs"] == 8).all()
     assert (rows["bus_rate_high"] < 450e9).all(), "18 links of 25 GB/s"
     assert (rows["bus_rate_low"] > 0.9 * rows["bus_rate_high"]).all()
 
@@ -303,13 +305,7 @@ def test_what_is_exposed_is_held_against_the_step_that_it_was_seen_in(shipped):
     drawn = shipped.charts["parts"].rows
     assert drawn.loc[drawn["scope"] == "exposed", "share"].max() == rows["exposed_share"].max()
     low, high = shipped.claims["explains"].values["part"]
-    assert 0.1 < low < 0.3 and 0.9 < high < 1.1, "of some cases it explains little"
-
-
-def test_the_shipped_runs_say_that_a_second_set_of_gpus_went_on(shipped):
-    said = shipped.claims["places"].values
-    assert (said["num_gpus"], said["counts"]) == (2, [27, 21])
-    assert (said["num_elsewhere"], said["num_one"]) == (0, 24)
+    assert 0.1 < low < 0.3 and 0.9 < high < 1.4, "of some cases it explains little"
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
@@ -351,12 +347,12 @@ def test_ddp_reduces_four_bytes_of_each_parameter_and_fsdp_scatters_half_of_that
     rows = shipped.tables["collectives"].rows
     rows = rows.merge(recorded.runs.astype({"run_id": str})[["run_id", "num_parameters"]], on="run_id")
     known = rows[rows["bytes"].notna()]
-    assert known["run_id"].nunique() == 12 and shipped.claims["unknown_bytes"].values["num"] == 4
+    assert known["run_id"].nunique() == 16 and not shipped.claims["unknown_bytes"].holds
     for collective, of_parameter in (("AllReduce", 4), ("ReduceScatter", 2)):
         mine = known[known["collective"] == collective]
-        assert len(mine) == 6 and (mine["bytes"] == of_parameter * mine["num_parameters"]).all()
+        assert len(mine) == 8 and (mine["bytes"] == of_parameter * mine["num_parameters"]).all()
 
 
 def test_a_collective_of_a_step_reaches_no_more_than_the_link_gives(shipped):
     reached = shipped.tables["collectives"].rows["link_share"].dropna()
-    assert len(reached) == 18 and reached.between(0.4, 1).all()
+    assert len(reached) == 24 and reached.between(0.35, 1).all()

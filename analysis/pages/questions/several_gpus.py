@@ -163,6 +163,8 @@ def _claims(frames: Frames) -> list[Claim]:
     of_step = ("gpus", "parallel", "exposed_ns", "profiled_ns", "exposed_share")
     undisturbed = frames.undisturbed
     explained = undisturbed[undisturbed["unexplained_share"].abs() <= EXPLAINS]
+    unexplained = undisturbed.drop(explained.index)
+    unexplained = unexplained.assign(apart_share=unexplained["unexplained_share"].abs())
     exposed = several[several["exposed_share"] >= HIDES_WELL]
     waits = split[split["waiting_ns"] > split["transfer_ns"]]
     slowed = several[several["slowed"].notna()]
@@ -187,6 +189,11 @@ def _claims(frames: Frames) -> list[Claim]:
             _only(explained, *of_step, "step_ns", "longer_ns", "unexplained_share", "profiled_ratio"),
             many(undisturbed),
             facts=out_of(undisturbed, _explained),
+        ),
+        Claim(
+            "unexplained",
+            _only(unexplained, *of_step, "step_ns", "step_min_ns", "step_max_ns", "longer_ns", "apart_share"),
+            facts=out_of(undisturbed, extremes("apart_share")),
         ),
         Claim(
             "disturbed",
