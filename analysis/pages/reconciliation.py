@@ -139,6 +139,7 @@ WHERE_KNOWN = (
     "copy_rate",
     "gemm_bytes",
     "copied_bytes",
+    "doubled_copies",
     "busy_in_time",
     "embedded_tokens",
     "fused_backend",
@@ -177,6 +178,7 @@ MEANING = {
     "phases": "phases that a run was timed or profiled in and its mode has not, or the other way round",
     "profiled_steps": "steps with kernels in the profile, against steps to profile",
     "phase_sum": "phases of a step added up, over the step (unprofiled, median, worst process)",
+    "doubled_copies": "copies and fills that stand twice",
     "forward_matmuls": "matmuls in each forward pass, against the architecture",
     "backward_matmuls": "matmuls in each backward pass, against the architecture",
     "forward_layouts": "matmuls of each forward pass whose operand layout is not the expected one",
@@ -220,13 +222,14 @@ def checks_of(
     epilogue kernels belong to their matmul. profiler: fastest NVTX host range of the step over the fastest unprofiled
     step, where the GPU is busy for STEADY of it. span: GPU span over the NVTX range. busy_in_time: GPU busy of a phase
     over its unprofiled time. gemm_rate, mfu, copy_rate, gemm_bytes: at most the data sheet's peak. copied_bytes: bytes
-    that forward copies on the device over those of the scores. embedded_tokens: blocks of the embedding's kernel over
-    the tokens of a micro-batch. fused_backend: share of fused attention in kernels of the backend by name.
-    launch_calls: launch calls over kernels, worst phase. in_phase: share of the steps' kernel time with a phase.
-    in_module: share of forward kernel time with a module. busy: GPU busy in a step over the time of its kernels, copies
-    and fills (at most 1). forward_layouts, backward_layouts: matmuls whose layout, as their name has it, is not the one
-    that the operation should have. math_path: in fp32 runs, share of GEMM time on FP32 units. nsys_sums: largest
-    difference, in ns or calls, from what nsys's own statistics say of any kernel in the step or a phase.
+    that forward copies on the device over those of the scores. doubled_copies: copies and fills that stand twice.
+    embedded_tokens: blocks of the embedding's kernel over the tokens of a micro-batch. fused_backend: share of fused
+    attention in kernels of the backend by name. launch_calls: launch calls over kernels, worst phase. in_phase: share
+    of the steps' kernel time with a phase. in_module: share of forward kernel time with a module. busy: GPU busy in a
+    step over the time of its kernels, copies and fills (at most 1). forward_layouts, backward_layouts: matmuls whose
+    layout, as their name has it, is not the one that the operation should have. math_path: in fp32 runs, share of GEMM
+    time on FP32 units. nsys_sums: largest difference, in ns or calls, from what nsys's own statistics say of any kernel
+    in the step or a phase.
     """
     ordered = run_grid.measured_runs(runs)
     info = ordered.astype({"run_id": str, "mode": str, "attention": str}).set_index("run_id")
@@ -245,6 +248,7 @@ def checks_of(
         _busy_in_time(info, gpu, steps, kernels, memops),
         *_peaks(known, steps, kernels),
         _copies(info, memops),
+        _doubled_copies(memops),
         _gemm_bytes(known, kernels),
         _copied_bytes(known, memops),
         _embedded_tokens(known, kernels),
@@ -465,6 +469,12 @@ def _copies(info: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     peak = rows["run_id"].map({run_id: gpu.memory_bandwidth for run_id, gpu in listed.items() if gpu}).astype(float)
     share = (2e9 * rows["bytes"] / (rows["end_ns"] - rows["start_ns"]) / peak)[rows["bytes"] > cache]
     return _rows("copy_rate", share.groupby(rows["run_id"]).max().dropna(), 0, 1)
+
+
+def _doubled_copies(memops: pd.DataFrame) -> pd.DataFrame:
+    """Nothing of one stream begins and ends with another. Kernels that stand twice are told by nsys's own sums."""
+    same = memops.duplicated(["run_id", "rank", "device", "stream", "start_ns", "end_ns", "operation", "bytes"])
+    return _rows("doubled_copies", same.groupby(memops["run_id"].astype(str)).sum(), 0, 0)
 
 
 def _gemm_bytes(known: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:

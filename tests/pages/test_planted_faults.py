@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis import write_site
+from analysis.metrics import timing
 from analysis.pages import reconciliation, run_list
 from analysis.pages.questions import QUESTIONS
 from analysis.recording import store
@@ -107,21 +108,29 @@ CASES = [("small", 128), ("small", 256), ("medium", 512), ("medium", 1024)]
 MODES = ("forward", "forward_backward", "train_step")
 
 
-def run_of(size, context, mode):
-    return f"{size}-ctx{context}-fp32-naive-{mode}"
+RUN_IDS = {
+    "h200-fp32": "{}-ctx{}-fp32-naive-{}",
+    "h200-bf16": "{}-ctx{}-bf16-sdpa-{}-adamw_fused",
+}
+"""Of the recordings, as size, context and mode make them."""
 
 
-@pytest.fixture(scope="module")
-def several():
-    rec = store.load(DATA / "h200-fp32")
-    kept = {run_of(*case, mode) for case in CASES for mode in MODES}
+def run_of(name, size, context, mode):
+    return RUN_IDS[name].format(size, context, mode)
+
+
+@pytest.fixture(scope="module", params=RUN_IDS)
+def several(request):
+    rec = store.load(DATA / request.param)
+    kept = {run_of(request.param, *case, mode) for case in CASES for mode in MODES}
     tables = {name: getattr(rec, name) for name in (*MEASURED, "runs")}
     tables = {name: frame[frame["run_id"].isin(kept)].astype({"run_id": str}) for name, frame in tables.items()}
     return dataclasses.replace(rec, **{name: frame.reset_index(drop=True) for name, frame in tables.items()})
 
 
 def said(rec):
-    """What the sentences of the default sweep's questions and the list of runs say, each number to three digits."""
+    """What the sentences of the default sweep's questions, the list of runs and the page of the run that is hurt say,
+    each number to three digits."""
     answers = {letter: write_site.ask(question, rec) for letter, question in QUESTIONS.items()}
     sentences = {
         (letter, key): rounded(claim.values)
@@ -129,7 +138,9 @@ def said(rec):
         for key, claim in answer.claims.items()
         if claim.holds
     }
-    return sentences, rounded(write_site.ask(run_list, rec).tables["runs"].rows.to_dict("list"))
+    listed = write_site.ask(run_list, rec).tables["runs"].rows
+    phases = timing.host_times(rec.steps, "timer", "timer").sort_values(["run_id", "phase"])
+    return sentences, rounded(listed.to_dict("list")), rounded(phases.to_dict("list"))
 
 
 def rounded(value):
@@ -151,17 +162,18 @@ def exchanged(rec, first, second):
 
 
 EXCHANGED = [
-    *((run_of(*first, mode), run_of(*second, mode)) for first, second in pairwise(CASES) for mode in MODES),
-    *((run_of(*case, first), run_of(*case, second)) for case in CASES for first, second in pairwise(MODES)),
+    *(((*first, mode), (*second, mode)) for first, second in pairwise(CASES) for mode in MODES),
+    *(((*case, first), (*case, second)) for case in CASES for first, second in pairwise(MODES)),
 ]
 
 
 @pytest.mark.parametrize(("first", "second"), EXCHANGED)
 def test_any_two_runs_that_are_exchanged_breach_a_check(several, first, second):
-    assert breaches(exchanged(several, first, second)), "whatever their order of size"
+    name = several.manifest["name"]
+    assert breaches(exchanged(several, run_of(name, *first), run_of(name, *second))), "whatever their order of size"
 
 
-def of_one(rec, names, change, run=SHORT):
+def of_one(rec, names, change, run):
     """`rec` with the rows that the tables `names` have of a run changed."""
     tables = {}
     for name in names:
@@ -222,7 +234,7 @@ def test_whatever_is_done_to_the_tables_of_a_run_breaches_a_check_or_says_anothe
     several, said_at_first, name, mode
 ):
     tables, change = HURT[name]
-    hurt = of_one(several, tables, change, run_of("medium", 512, mode))
+    hurt = of_one(several, tables, change, run_of(several.manifest["name"], "medium", 512, mode))
     if "optimizer" in name and mode == "forward":
         assert not breaches(hurt), "it has none, so nothing was done"
         return
