@@ -28,6 +28,7 @@ from analysis.metrics.differences import Bands
 from analysis.pages import (
     benchmarks,
     comparison,
+    costs,
     cuda_calls,
     data_page,
     environment,
@@ -264,7 +265,8 @@ def _draft(
     if is_script:
         site, verdict = write_overview_of_script(rec, docs, checked, summary)
     else:
-        site = write_questions(rec, docs, studies, summary, {**of_studies, **known}, predicted, checked, bands)
+        known = {**of_studies, **known}
+        site = write_questions(rec, docs, studies, summary, known, predicted, checked, bands, price)
         write_tested(site, measured, predicted)
     write_lists(site, published, rec, studies, downloads, price)
     _write_explore(site, rec, studies, sides, of_studies, bands)
@@ -296,7 +298,7 @@ def write_lists(
     site.write(f"report/{cuda_calls.SLUG}.md", "cuda_calls.md", ask(cuda_calls, rec), **measured_in)
     about = ask(data_page, published, dictionary=store.dictionary(), downloads=downloads)
     site.write("report/data.md", "data_page.md", about)
-    site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec, studies))
+    site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec, studies), **measured_in)
     of_place = ask(environment, rec, processes=rec.processes, telemetry=rec.telemetry)
     site.write("report/environment.md", "environment.md", of_place)
     site.write(f"report/{telemetry.SLUG}.md", "telemetry.md", ask(telemetry, rec, price=price), **measured_in)
@@ -636,11 +638,13 @@ def write_questions(
     predicted: pd.DataFrame | None = None,
     checked: Answer | None = None,
     bands: Bands | None = None,
+    price: telemetry.Price | None = None,
 ) -> Site:
     """Write the pages of questions and studies, the reconciliation (`checked`), and the overview with their verdicts.
     compared: facts of the pages of comparisons, for the overview. known: pages of runs of
     studies; the others are on that of all runs. predicted: what was said of runs before they were measured, as of
-    `_predicted`. bands: of the runs that were recorded again, worked out where not given."""
+    `_predicted`. bands: of the runs that were recorded again, worked out where not given. price: of the GPUs of one
+    run."""
     site = _site_of(rec, docs)
     if bands is None and AGAIN in studies:
         bands = differences.bands_of(rec, studies[AGAIN])
@@ -670,7 +674,7 @@ def write_questions(
             return _write_question(site, letter, question, _not_recorded(question), None, "not_recorded.md")
         own = site if studied is rec else _site_of_study(site, question.STUDY, studied, rec.runs, known)
         answers[letter] = answer_study(question, studied)
-        return _write_question(own, letter, question, answers[letter], studied)
+        return _write_question(own, letter, question, answers[letter], studied, price=price)
 
     answers: dict[str, Answer] = {}
     said = {letter: write_question(letter, question) for letter, question in QUESTIONS.items()}
@@ -776,6 +780,7 @@ def _write_question(
     answer: Answer,
     rec: store.Recording | None,
     template: str = "",
+    price: telemetry.Price | None = None,
     **more: Any,
 ) -> dict[str, Any]:
     """Write a question's page, with the conditions of the runs of `rec` and what `more` there is to say; gives what the
@@ -783,6 +788,9 @@ def _write_question(
     template = template or _template(question)
     words = {**_words(letter, question), **more}
     measured = {} if rec is None else {"conditions": _conditions(rec)}
+    if rec is not None and getattr(question, "STUDY", "") in costs.STUDIES:
+        answer = costs.with_costs(answer, rec.runs, rec.steps, rec.processes, rec.telemetry, price)
+        words["costed"] = {"price": price}
     site.write(_page(question), template, answer, **words, **measured)
     return {**words, **measured, "slug": question.SLUG, "verdict": site.block("index.md", template, answer, "verdict")}
 

@@ -1,0 +1,54 @@
+"""Pages that hold steps against steps say what tokens take in them: time, energy, and money where a price is given."""
+
+from datetime import date
+
+import pytest
+
+from analysis import write_site
+from analysis.pages import costs
+from analysis.pages.questions import STUDIES
+from analysis.pages.telemetry import Price
+from analysis.recording import store
+from tests.recorded_studies import DATA
+
+
+@pytest.fixture(scope="module")
+def rec():
+    return store.load(DATA / "fourth_optimizer")
+
+
+def with_costs(rec, price=None):
+    answer = write_site._not_recorded(STUDIES["k"])
+    return costs.with_costs(answer, rec.runs, rec.steps, rec.processes, rec.telemetry, price).tables["costs"]
+
+
+def test_tokens_energy_and_price_follow_from_the_step(rec):
+    rows = with_costs(rec, Price(3.6, date(2026, 1, 2))).rows.set_index("run_id")
+    runs = rec.runs.astype({"run_id": str}).set_index("run_id")
+    assert set(rows.index) == set(runs.index[runs["status"].astype(str) == "ok"])
+    tokens = (runs["batch_size"] * runs["context_length"]).astype(int).reindex(rows.index)
+    assert rows["tokens_per_s"].tolist() == pytest.approx((tokens / rows["step_ns"] * 1e9).tolist(), abs=0.5)
+    seconds_of_a_million = 1e6 / tokens * rows["step_ns"] / 1e9
+    assert rows["cost_per_million"].tolist() == pytest.approx((seconds_of_a_million * 3.6 / 3600).tolist(), abs=1e-4)
+    assert (rows["joules_per_1k"] > 0).all()
+
+
+def test_without_a_price_none_is_shown(rec):
+    assert "cost_per_million" not in {column.key for column in with_costs(rec).columns}
+
+
+def test_every_study_that_holds_steps_against_steps_has_the_table():
+    known = {getattr(question, "STUDY", "") for question in STUDIES.values()}
+    assert set(costs.STUDIES) <= known
+    assert known - set(costs.STUDIES) - {""} == {"again", "memory", "prediction", "warm_up"}
+
+
+def test_a_page_of_a_study_says_the_price_that_its_report_was_given(rec, tmp_path):
+    study = store.load(DATA / "accumulation")
+    price = Price(3.6, date(2026, 1, 2))
+    write_site.write_questions(study, tmp_path, {"accumulation": study}, price=price)
+    page = (tmp_path / "report" / "gradient-accumulation.md").read_text()
+    assert (
+        "## Tokens and energy" in page and "price of 1M tokens" in page and "2026-01-02" in page.replace("&#45;", "-")
+    )
+    assert "## Tokens and energy" not in (tmp_path / "report" / "warm-up.md").read_text()
