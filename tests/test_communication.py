@@ -144,6 +144,16 @@ def test_a_name_that_stands_for_matmuls_of_several_sizes_is_held_against_nothing
     assert [row[name] for name in ("beside_ns", "alone_ns")] == [0, 0]
 
 
+def test_matmuls_quicker_beside_communication_than_alone_are_other_ones():
+    """One name and grid may stand for several depths of the product: few alone, all of them deep, say nothing of the
+    shallow ones beside communication."""
+    alone = [(0, COMPUTE, start, start + 3) for start in (0, 4, 8)]
+    beside = [(0, COMPUTE, 12, 13), (0, COMPUTE, 13, 17)]
+    rows = [*alone, *beside, (0, "AllReduce", 12, 17), (1, "AllReduce", 12, 17)]
+    row = of_gpu(measure(kernels(*rows, is_matmul=True)), 0)
+    assert [row[name] for name in ("beside_ns", "alone_ns")] == [0, 0]
+
+
 @pytest.mark.parametrize(
     "name, collective",
     [

@@ -1,4 +1,4 @@
-"""Two GPUs against one: on made-up runs that can be worked out by hand, and on those of two H200s."""
+"""Two GPUs against one: on made-up runs that can be worked out by hand, and on those of two H100s."""
 
 import dataclasses
 import json

@@ -10,6 +10,7 @@ from analysis.metrics import differences, run_grid, timing
 from analysis.metrics.differences import Bands
 from analysis.metrics.exchange import FRAMES, by_collective, by_message, communication_of, link_rates
 from analysis.metrics.telemetry import by_first_gpu
+from analysis.metrics.timing import in_steps
 from analysis.pages.columns import band_column, case_headings, spread_column
 from analysis.pages.facts import extremes, many, noise_of, out_of, span
 from analysis.reference import kernel_families
@@ -47,8 +48,8 @@ def answer(
 
     The step is timed by Python without a profiler, and is that of the slowest rank; tokens of a step are those of all
     GPUs. Efficiency is tokens a second over those of as many single GPUs. Communication is of the captures, mean of
-    steps and ranks, split as `analysis.communication` says. How much longer a step is than that of one GPU is said
-    without the optimizer, which FSDP divides.
+    steps and ranks, split as `analysis.communication` says. How much longer a step is than that of one GPU, and its
+    computing kernels take, is said without the optimizer, which FSDP divides.
     """
     frames = _frames(runs, steps, kernels, memops, figures, processes, bands)
     return assemble({"noise": noise_of(bands)}, _claims(frames), _tables(frames), _charts(frames))
@@ -103,7 +104,7 @@ def _frames(
     parts = differences.times_of_steps(steps, kernels[~exchanges], memops)[["run_id", "parts"]]
     parts = parts.rename(columns={"parts": "step_parts"})
     exchanged = communication_of(kernels, runs).drop(columns=["num_steps", *FRAMES])
-    for part in (of_run, _times(steps), parts, exchanged):
+    for part in (of_run, _times(steps), parts, exchanged, _computing(kernels[~exchanges])):
         cases = cases.merge(part, how="left", on="run_id")
     cases["tokens_per_s"] = run_grid.tokens_per_s(cases, cases["step_ns"])
     for name in ("waiting", "transfer", "exposed", "hidden"):
@@ -126,6 +127,15 @@ def _against_link(collectives: pd.DataFrame, cases: pd.DataFrame, link: pd.DataF
     return table.assign(link_share=table["bus_rate"] / table["alone_rate"])
 
 
+def _computing(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Of each run computing_ns, the time of these kernels outside the optimizer, in a step of one GPU (mean)."""
+    times = in_steps(kernels)
+    times = times[times["phase"].astype(str) != ranges.OPTIMIZER]
+    times = times.assign(run_id=times["run_id"].astype(str), computing_ns=times["end_ns"] - times["start_ns"])
+    of_steps = times.groupby(["run_id", "rank", "step"])["computing_ns"].sum()
+    return of_steps.groupby("run_id").mean().reset_index()
+
+
 def _times(steps: pd.DataFrame) -> pd.DataFrame:
     """Of each run the unprofiled step, optimizer_ns of it, profiled_ns (the step under nsys) and profiled_ratio (that
     over the unprofiled one)."""
@@ -142,7 +152,8 @@ def _against_one(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     by = [name for name in ("size", "context_length", *run_grid.VARIANT_AXES) if name in cases]
     by = [name for name in by if name not in ("gpus", "parallel", "batch_size")]
     clock = [f"step_{end}" for end in ("ns", "min_ns", "max_ns", "n", "parts")]
-    single = cases[cases["gpus"] == 1][[*by, *clock, "optimizer_ns", "tokens_per_s", "peak_memory_bytes"]]
+    of_one = [*clock, "optimizer_ns", "computing_ns", "tokens_per_s", "peak_memory_bytes"]
+    single = cases[cases["gpus"] == 1][[*by, *of_one]]
     table = cases.merge(single, how="left", on=by, suffixes=("", "_1"), validate="m:1")
     is_several = table["gpus"] > 1
     table["speedup"] = (table["tokens_per_s"] / table["tokens_per_s_1"]).where(is_several)
@@ -150,6 +161,9 @@ def _against_one(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     longer = table["step_ns"] - table["step_ns_1"] - (table["optimizer_ns"] - table["optimizer_ns_1"])
     table["longer_ns"] = longer.where(is_several)
     table["unexplained_share"] = (table["longer_ns"] - table["exposed_ns"]) / table["step_ns"]
+    table["slower_ns"] = (table["computing_ns"] - table["computing_ns_1"]).where(is_several)
+    table["computing_share"] = table["computing_ns"] / table["step_ns"]
+    table["slower_share"] = table["slower_ns"] / table["computing_ns_1"]
     table["memory_ratio"] = (table["peak_memory_bytes"] / table["peak_memory_bytes_1"]).where(is_several)
     renamed = table.rename(columns={f"{name}_1": name.replace("step", "one") for name in clock})
     band = bands.wall if bands else None
@@ -177,6 +191,11 @@ def _claims(frames: Frames) -> list[Claim]:
     return [
         Claim("gives", _only(several, *shown), facts=_gives),
         Claim("range", _only(several, *shown, "step_ns", "step_band_ns"), facts=extremes("efficiency")),
+        Claim(
+            "fewer",
+            _only(several[several["speedup"] < 1], "gpus", "parallel", "speedup", "step_ns", "computing_share"),
+            facts=out_of(several, _fewer),
+        ),
         Claim("exposed", _only(exposed, *of_step), many(several), facts=out_of(several, _most_exposed)),
         Claim(
             "hidden",
@@ -205,6 +224,12 @@ def _claims(frames: Frames) -> list[Claim]:
             _only(waits, "gpus", "parallel", "waiting_ns", "transfer_ns"),
             many(split),
             facts=out_of(split, extremes("waiting_ns")),
+        ),
+        Claim(
+            "slower",
+            _only(several[several["slower_ns"].notna()], "gpus", "parallel", "slower_ns", "slower_share"),
+            lambda rows: (rows["slower_ns"] > 0).all(),
+            facts=extremes("slower_ns"),
         ),
         Claim(
             "slowed",
@@ -257,6 +282,11 @@ def _explained(rows: pd.DataFrame) -> dict:
     longer = rows[rows["longer_ns"] > 0]
     part = span(longer["exposed_ns"] / longer["longer_ns"]) if len(longer) else None
     return {"as_unprofiled": AS_UNPROFILED, "furthest": float(rows["unexplained_share"].abs().max()), "part": part}
+
+
+def _fewer(rows: pd.DataFrame) -> dict:
+    ways = [label_of_value("parallel", str(way)) for way in rows["parallel"].unique()]
+    return {"ways": ways, **extremes("computing_share")(rows)}
 
 
 def _gives(rows: pd.DataFrame) -> dict:
@@ -317,6 +347,7 @@ def _tables(frames: Frames) -> list[Table]:
                 Column("exposed_ns", "exposed", "ms"),
                 Column("exposed_share", "exposed ÷ step under nsys", "share", bar=True),
                 Column("longer_ns", "longer than one GPU", "ms", absent="n/a"),
+                Column("slower_ns", "its computing kernels longer", "ms", absent="n/a"),
                 Column("profiled_ratio", "nsys ÷ timer", "ratio"),
                 Column("slowed", "matmuls, beside ÷ alone", "ratio", absent="n/a"),
             ),
