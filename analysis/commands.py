@@ -45,7 +45,7 @@ def ingest(
     names them, and the others are in it), 2 there is nothing to ingest.
     """
     try:
-        manifest = ingesting.ingest(results, out, report=ingesting.print_line, label=label)
+        manifest = ingesting.ingest(results, out, emit=ingesting.print_line, label=label)
     except (ingesting.ResultsError, RecordingError, OSError) as error:
         ingesting.print_line(f"error: {describe_error(error)}")
         raise typer.Exit(2) from error
@@ -82,7 +82,7 @@ def merge(
     only with --allow-mix: runs were measured with different versions.
     """
     try:
-        merged = merging.merge(shards, out, report=ingesting.print_line, allow_mix=allow_mix)
+        merged = merging.merge(shards, out, emit=ingesting.print_line, allow_mix=allow_mix)
     except (ingesting.ResultsError, OSError) as error:
         ingesting.print_line(f"error: {describe_error(error)}")
         raise typer.Exit(2) from error

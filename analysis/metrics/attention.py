@@ -152,7 +152,7 @@ def parts_of(
     forward = pd.DataFrame(
         {
             "forward_ns": inside.groupby("run_id")["time_ns"].sum(),
-            "products_ns": inside[inside["family"] == "gemm"].groupby("run_id")["time_ns"].sum(),
+            "gemms_ns": inside[inside["family"] == "gemm"].groupby("run_id")["time_ns"].sum(),
         }
     )
     backward = totals[totals["phase"] == ranges.BACKWARD]
@@ -172,7 +172,7 @@ def parts_of(
     parts = rates_of(
         naive_backward(parts[(parts["train_run_id"] != "") | (parts["run_id"] != "")], keys), runs, calibration
     )
-    values = ["forward_ns", "products_ns", "backward_ns", "backward_low_ns", "backward_high_ns", "forward_of_peak"]
+    values = ["forward_ns", "gemms_ns", "backward_ns", "backward_low_ns", "backward_high_ns", "forward_of_peak"]
     return beside_naive(parts, values, keys)
 
 
@@ -252,7 +252,7 @@ def count_matmuls_gone(compared: pd.DataFrame, kernels: pd.DataFrame, runs: pd.D
     """Matmuls that naive launches and a backend does not: forward_gone and backward_gone, per layer. Without
     the runs whose layers are not known."""
     counts = kernel_time.count_gemms(kernels, kernel_families.is_main_gemm)
-    counts = counts.groupby(["run_id", "phase"])["products"].median().unstack()
+    counts = counts.groupby(["run_id", "phase"])["gemms"].median().unstack()
     layers = layers_of(runs)
     rows = compared[(compared["mode"] == TRAIN) & compared["run_id"].isin(layers.index)]
     rows = rows[[name for name in rows if not name.endswith("_ns")]]

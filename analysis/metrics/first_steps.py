@@ -233,10 +233,10 @@ def first_kernels(ok: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame)
     gpu = timing.gpu_times(rows, memops[memops["run_id"].astype(str).isin(set(cold["run_id"]))])
     gpu = gpu[gpu["phase"] == ranges.STEP].set_index(["run_id", "rank", "step"])
     of_step = [rows["run_id"].astype(str), rows["rank"], rows["step"]]
-    gpu["products"] = (rows["family"].astype(str) == "gemm").groupby(of_step).sum()
+    gpu["gemms"] = (rows["family"].astype(str) == "gemm").groupby(of_step).sum()
     gpu["optimizer"] = (rows["phase"].astype(str) == ranges.OPTIMIZER).groupby(of_step).sum()
     gpu = gpu.reset_index()
-    numbers = ["busy_ns", "launches", "products", "optimizer"]
+    numbers = ["busy_ns", "launches", "gemms", "optimizer"]
     first, later = (gpu[of].groupby("run_id")[numbers].mean() for of in (gpu["step"] == 0, gpu["step"] > 0))
     opening = rows[rows["step"] == 0].sort_values("launch_ns", kind="stable")
     call = opening["launch_end_ns"] - opening["launch_ns"]
@@ -247,7 +247,7 @@ def first_kernels(ok: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame)
             "first_busy_ns": first["busy_ns"],
             "later_busy_ns": later["busy_ns"],
             "extra_kernels": first["launches"] - later["launches"],
-            "extra_products": first["products"] - later["products"],
+            "extra_gemms": first["gemms"] - later["gemms"],
             "extra_optimizer": first["optimizer"] - later["optimizer"],
             "new_call_ns": call[new].groupby(run[new]).mean(),
             "other_call_ns": call[~new].groupby(run[~new]).mean(),

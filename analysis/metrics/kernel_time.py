@@ -114,7 +114,7 @@ def top_of_modules(totals: pd.DataFrame) -> pd.DataFrame:
 
 
 def count_gemms(kernels: pd.DataFrame, is_main_gemm) -> pd.DataFrame:
-    """GEMMs launched by each phase of each step of each rank: run_id, rank, step, phase, products.
+    """GEMMs launched by each phase of each step of each rank: run_id, rank, step, phase, gemms.
 
     `is_main_gemm(kernel_name)` is true for the main kernel of a GEMM and false for its split-K and epilogue
     parts.
@@ -123,8 +123,8 @@ def count_gemms(kernels: pd.DataFrame, is_main_gemm) -> pd.DataFrame:
     names = rows["kernel_name"].astype("category")
     main = {name: bool(is_main_gemm(name)) for name in names.cat.categories}
     by = ["run_id", "rank", "step", "phase"]
-    counted = rows[by].assign(products=names.map(main).astype(int))
-    counts = counted.groupby(by, sort=False, observed=True)["products"].sum().reset_index()
+    counted = rows[by].assign(gemms=names.map(main).astype(int))
+    counts = counted.groupby(by, sort=False, observed=True)["gemms"].sum().reset_index()
     return counts.astype({"run_id": str, "phase": str})
 
 

@@ -43,7 +43,7 @@ def gpu_times(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
 def contents(totals: pd.DataFrame, memops: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """What the kernels of one step are, per run_id.
 
-    products_ns, rest_ns: kernel time of GEMMs and of all others. {fp32, bf16, mixed}_elements_ns: elementwise
+    gemms_ns, rest_ns: kernel time of GEMMs and of all others. {fp32, bf16, mixed}_elements_ns: elementwise
     kernels outside the optimizer by the type in their name, {}_elements_share of all of these. casts, cast_ns and
     cast_share of kernel time. optimizer_fp32: every kernel of the optimizer says FP32. copied_bytes: by copies from
     device to device.
@@ -56,13 +56,13 @@ def contents(totals: pd.DataFrame, memops: pd.DataFrame, kernels: pd.DataFrame) 
     def time(of: pd.Series) -> pd.Series:
         return rows["time_ns"].where(of, 0).groupby(rows["run_id"]).sum()
 
-    products, optimizer = rows["family"] == GEMM, rows["phase"] == ranges.OPTIMIZER
+    gemms, optimizer = rows["family"] == GEMM, rows["phase"] == ranges.OPTIMIZER
     elementwise = (rows["family"] == "elementwise") & ~optimizer
-    columns = {"products_ns": time(products), "rest_ns": time(~products), "cast_ns": time(rows["cast"])}
+    columns = {"gemms_ns": time(gemms), "rest_ns": time(~gemms), "cast_ns": time(rows["cast"])}
     for key in ELEMENTS:
         columns[f"{key}_elements_ns"] = time(elementwise & (rows["element"] == key))
         columns[f"{key}_elements_share"] = columns[f"{key}_elements_ns"] / time(elementwise)
-    columns["cast_share"] = columns["cast_ns"] / time(products | ~products)
+    columns["cast_share"] = columns["cast_ns"] / time(gemms | ~gemms)
     columns["casts"] = rows["calls"].where(rows["cast"], 0).groupby(rows["run_id"]).sum()
     columns["optimizer_fp32"] = (~optimizer | (rows["element"] == BASE)).groupby(rows["run_id"]).all()
     copied = memops[(memops["step"] >= 0) & (memops["operation"].astype(str) == DEVICE_COPY)]
@@ -71,8 +71,8 @@ def contents(totals: pd.DataFrame, memops: pd.DataFrame, kernels: pd.DataFrame) 
 
 
 def use_of(runs: pd.DataFrame, table: pd.DataFrame, calibration: pd.DataFrame) -> pd.DataFrame:
-    """How much of what the machine can multiply is used, per run_id: step_rate and product_rate (model TFLOP/s),
-    mfu_measured, mfu_sheet, product_use (shares), over_slower_peak (the GEMMs' rate over the measured one of
+    """How much of what the machine can multiply is used, per run_id: step_rate and gemm_rate (model TFLOP/s),
+    mfu_measured, mfu_sheet, gemm_use (shares), over_slower_peak (the GEMMs' rate over the measured one of
     SLOWER) and peak_memory_bytes. NaN where a peak or the FLOPs of the workload are not known."""
     peaks = calibration.set_index("figure")["value"]
     of_run = runs.astype({"run_id": str}).set_index("run_id")
@@ -82,20 +82,20 @@ def use_of(runs: pd.DataFrame, table: pd.DataFrame, calibration: pd.DataFrame) -
         known = run_grid.has_known_shape(run)
         work = flops.step_flops(run_grid.shape_of(run), MODE) if known else float("nan")
         peak = peaks.get(f"gemm_{run['precision']}", float("nan"))
-        step, products = work / row["step_ns"], work / row["products_ns"] if row["products_ns"] else float("nan")
+        step, gemms = work / row["step_ns"], work / row["gemms_ns"] if row["gemms_ns"] else float("nan")
         rows.append(
             {
                 "run_id": row["run_id"],
                 "step_rate": step / 1e3,
-                "product_rate": products / 1e3,
+                "gemm_rate": gemms / 1e3,
                 "mfu_measured": step * 1e9 / peak,
                 "mfu_sheet": utilisation.mfu(run, row["step_ns"]),
-                "product_use": products * 1e9 / peak,
-                "over_slower_peak": products * 1e9 / peaks.get(f"gemm_{SLOWER.get(run['precision'])}", float("nan")),
+                "gemm_use": gemms * 1e9 / peak,
+                "over_slower_peak": gemms * 1e9 / peaks.get(f"gemm_{SLOWER.get(run['precision'])}", float("nan")),
                 "peak_memory_bytes": run["peak_memory_bytes"],
             }
         )
-    names = ["step_rate", "product_rate", "mfu_measured", "mfu_sheet", "product_use", "over_slower_peak"]
+    names = ["step_rate", "gemm_rate", "mfu_measured", "mfu_sheet", "gemm_use", "over_slower_peak"]
     names.append("peak_memory_bytes")
     return pd.DataFrame(rows, columns=["run_id", *names])
 
@@ -152,7 +152,7 @@ def other_families(families: pd.DataFrame, cases: pd.DataFrame, band: Band | Non
 def paths_of(totals: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
     """Math paths of the GEMMs of each run, the most time first.
 
-    Columns: those of cases, path (key of gemm_names.MATH_PATHS, "" not said), math_path (its label), products, helpers
+    Columns: those of cases, path (key of gemm_names.MATH_PATHS, "" not said), math_path (its label), gemms, helpers
     (launches that add up the parts of a GEMM), inferred_share (of the launches, where no documentation backs the
     name), time_ns, share of the time of all GEMMs.
     """
@@ -162,10 +162,10 @@ def paths_of(totals: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
     rows = rows.assign(
         path=[(name and name.math_path) or "" for name in names],
         inferred_calls=rows["calls"].where([bool(name and "math_path" in name.inferred) for name in names], 0),
-        products=rows["calls"].where(main, 0),
+        gemms=rows["calls"].where(main, 0),
         helpers=rows["calls"].where(~main, 0),
     )
-    paths = rows.groupby(["run_id", "path"])[["products", "helpers", "inferred_calls", "time_ns", "calls"]].sum()
+    paths = rows.groupby(["run_id", "path"])[["gemms", "helpers", "inferred_calls", "time_ns", "calls"]].sum()
     paths = paths.sort_values("time_ns", ascending=False).reset_index()
     paths["share"] = kernel_time.share_of(paths, ["run_id"])
     paths["inferred_share"] = (paths["inferred_calls"] / paths["calls"]).where(paths["path"] != "")

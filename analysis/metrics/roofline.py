@@ -83,9 +83,9 @@ def costs_of_run(run: Mapping) -> dict[tuple[str, str, str], flops.Cost]:
     """Costs of one step by phase, innermost range and family, as far as there is a formula."""
     shape = run_grid.shape_of(run)
     forward = flops.kernel_costs(shape)
-    products = sum((cost for (_, family), cost in forward.items() if family in GEMM), flops.Cost(0, 0))
+    gemms = sum((cost for (_, family), cost in forward.items() if family in GEMM), flops.Cost(0, 0))
     costs = {(ranges.FORWARD, *key): cost for key, cost in forward.items()}
-    costs[ranges.BACKWARD, "", "gemm"] = products * 2
+    costs[ranges.BACKWARD, "", "gemm"] = gemms * 2
     if run.get("optimizer", "own") == "own":
         costs[ranges.OPTIMIZER, "", "elementwise"] = flops.adamw_unfused(flops.num_parameters(shape))
     return costs
@@ -265,7 +265,7 @@ def bound_by(row: Mapping) -> str | None:
 
 def backward_ratio(steps: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
     """Backward over forward per run: run_id, timer_ratio with timer_ratio_min and _max over the spread of both phases,
-    kernel_ratio, product_ratio, rest_ratio."""
+    kernel_ratio, gemm_ratio, rest_ratio."""
     timer = timing.host_times(steps, "timer", "timer").set_index("run_id")
     forward, backward = (timer[timer["phase"] == phase] for phase in (ranges.FORWARD, ranges.BACKWARD))
     table = pd.DataFrame(
@@ -275,8 +275,8 @@ def backward_ratio(steps: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
             "timer_ratio_max": backward["timer_max_ns"] / forward["timer_min_ns"],
         }
     ).dropna()
-    products = totals["family"].isin(GEMM)
-    for name, rows in (("kernel", totals), ("product", totals[products]), ("rest", totals[~products])):
+    gemms = totals["family"].isin(GEMM)
+    for name, rows in (("kernel", totals), ("gemm", totals[gemms]), ("rest", totals[~gemms])):
         of_phase = {p: rows[rows["phase"] == p].groupby("run_id")["time_ns"].sum() for p in ranges.PHASES}
         table[f"{name}_ratio"] = of_phase[ranges.BACKWARD] / of_phase[ranges.FORWARD]
     return table.rename_axis("run_id").reset_index()

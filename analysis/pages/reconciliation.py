@@ -240,7 +240,7 @@ def checks_of(
         _counts(info, steps, gpu),
         _phases(info, steps, kernels),
         _phase_sum(steps),
-        _products(known, kernels),
+        _gemms(known, kernels),
         _layouts(known, kernels),
         _math_path(info, kernels),
         _profiler(scripts, steps, gpu, kernels),
@@ -319,7 +319,7 @@ def _phase_sum(steps: pd.DataFrame) -> pd.DataFrame:
     return _rows("phase_sum", worst, 1 - PHASE_SUM_TOLERANCE, 1 + PHASE_SUM_TOLERANCE)
 
 
-def _products(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+def _gemms(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     counted = kernel_time.count_gemms(kernels, kernel_families.is_main_gemm)
     parts = []
     for phase in (ranges.FORWARD, ranges.BACKWARD):
@@ -332,9 +332,9 @@ def _products(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
             },
             dtype=float,
         )
-        distance = (of_phase["products"] - want.reindex(of_phase["run_id"]).to_numpy()).abs()
+        distance = (of_phase["gemms"] - want.reindex(of_phase["run_id"]).to_numpy()).abs()
         worst = of_phase.assign(distance=distance).sort_values("distance").drop_duplicates("run_id", keep="last")
-        parts.append(_rows(f"{phase}_matmuls", worst.set_index("run_id")["products"], want, want))
+        parts.append(_rows(f"{phase}_matmuls", worst.set_index("run_id")["gemms"], want, want))
     return pd.concat(parts)
 
 
@@ -368,7 +368,7 @@ def _layouts(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
         else ""
         for name in names.cat.categories
     }
-    products = pd.DataFrame(
+    gemms = pd.DataFrame(
         {
             "run_id": rows["run_id"].astype(str),
             "rank": rows["rank"],
@@ -377,8 +377,8 @@ def _layouts(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
             "layout": names.map(layouts).astype(str),
         }
     )
-    products = products[(products["layout"] != "") & products["run_id"].isin(info.index)]
-    counts = products.groupby(["run_id", "phase", "rank", "step", "layout"]).size().unstack("layout", fill_value=0)
+    gemms = gemms[(gemms["layout"] != "") & gemms["run_id"].isin(info.index)]
+    counts = gemms.groupby(["run_id", "phase", "rank", "step", "layout"]).size().unstack("layout", fill_value=0)
     parts = []
     for phase in (ranges.FORWARD, ranges.BACKWARD):
         worst: dict[str, float] = {}

@@ -12,7 +12,7 @@ from analysis.metrics import elapsed
 from analysis.metrics.kernel_time import num_profiled_steps
 from analysis.prediction.baseline import ATTENTION, Tables
 from analysis.prediction.changes import PASSES, TIMES_BATCH, Abstains, need_memory
-from analysis.prediction.script_rates import LINEAR, PRODUCTS, REST, ScriptRates, width_of
+from analysis.prediction.script_rates import ATTENTION_GEMMS, LINEAR, REST, ScriptRates, width_of
 from jobs.contract import ranges
 
 LEAST, EXPECTED, MOST = 0, 1, 2
@@ -120,7 +120,7 @@ def _pad(step: Step, rates: ScriptRates, how: int) -> Step:
     behind = _need(step, "unaligned_gemms", "its matmuls on tensor cores are aligned")
     if str(step.run["precision"]) != "bf16":
         raise Abstains("how much faster aligned matmuls are is known of BF16 alone")
-    return _without(step, (LINEAR, PRODUCTS), (1.0 - UNALIGNED_FASTER[how]) * behind.time_ns, 0.0)
+    return _without(step, (LINEAR, ATTENTION_GEMMS), (1.0 - UNALIGNED_FASTER[how]) * behind.time_ns, 0.0)
 
 
 def _leave_casts(step: Step, rates: ScriptRates, how: int) -> Step:
@@ -192,18 +192,16 @@ def _fuse_attention(step: Step, rates: ScriptRates, how: int) -> Step:
         raise Abstains(f"no recorded pair tells what fused attention gives in {precision.upper()}")
     behind = _need(step, "unfused_attention", "it has no matmuls of attention with kernels between them")
     kinds = step.parts.index.get_level_values("kind")
-    products = step.parts[kinds == PRODUCTS]
-    if products.empty:
+    gemms = step.parts[kinds == ATTENTION_GEMMS]
+    if gemms.empty:
         raise Abstains("it is not known which of its matmuls are of attention")
     after = _without(step, (REST,), behind.time_ns, behind.launches)
-    rows = products.assign(
-        time_ns=products["time_ns"] + behind.time_ns * products["time_ns"] / products["time_ns"].sum()
-    )
+    rows = gemms.assign(time_ns=gemms["time_ns"] + behind.time_ns * gemms["time_ns"] / gemms["time_ns"].sum())
     rows = rows.assign(time_ns=rows["time_ns"] * rates.attention[precision][how], launches=rows["launches"] / 2)
     rows.index = pd.MultiIndex.from_tuples(
         [(phase, ATTENTION) for phase, _ in rows.index], names=after.parts.index.names
     )
-    rest = after.parts[after.parts.index.get_level_values("kind") != PRODUCTS]
+    rest = after.parts[after.parts.index.get_level_values("kind") != ATTENTION_GEMMS]
     return replace(after, parts=rest.add(rows, fill_value=0.0))
 
 
@@ -218,8 +216,8 @@ CHANGES: dict[str, Callable[[Step, ScriptRates, int], Step]] = {
     "checkpointing": _checkpoint,
 }
 FREE: dict[str, Callable[[pd.Series, pd.Series], pd.Series]] = {
-    "fused_attention": lambda phase, kind: phase.isin([*PASSES]) & kind.isin([PRODUCTS, REST]),
-    "padding": lambda phase, kind: kind.isin([LINEAR, PRODUCTS]),
+    "fused_attention": lambda phase, kind: phase.isin([*PASSES]) & kind.isin([ATTENTION_GEMMS, REST]),
+    "padding": lambda phase, kind: kind.isin([LINEAR, ATTENTION_GEMMS]),
     "foreach": lambda phase, kind: kind == REST,
     "casts": lambda phase, kind: kind == REST,
     "copies": lambda phase, kind: kind == REST,

@@ -19,7 +19,7 @@ from analysis.prediction import development, ledger, predict, rates, script_rate
 from analysis.prediction.baseline import ATTENTION, GEMM, Baseline, baselines
 from analysis.prediction.changes import BATCHED, EAGER, FUSED, PASSES, Abstains
 from analysis.prediction.predict import GPU, HOST, host_key
-from analysis.prediction.script_rates import AXES, LINEAR, PRODUCTS, REST, ScriptRates, name_of, width_of
+from analysis.prediction.script_rates import ATTENTION_GEMMS, AXES, LINEAR, REST, ScriptRates, name_of, width_of
 from analysis.recording import store
 from analysis.reference import flops
 from jobs.contract import ranges
@@ -47,7 +47,7 @@ class Pair:
 def kinds(parts: pd.DataFrame) -> pd.DataFrame:
     """Operations of a run by phase and kind, of a table with the leaf: launches, time_ns."""
     kind = parts["kind"].where(parts["kind"].isin([GEMM, ATTENTION]), REST)
-    kind = kind.mask(parts["kind"] == GEMM, np.where(parts["leaf"].isin(BATCHED), PRODUCTS, LINEAR))
+    kind = kind.mask(parts["kind"] == GEMM, np.where(parts["leaf"].isin(BATCHED), ATTENTION_GEMMS, LINEAR))
     return parts.groupby(["phase", kind.rename("kind")])[["launches", "time_ns"]].sum()
 
 

@@ -17,7 +17,7 @@ from analysis.prediction import rates
 from jobs.contract.changes import COMPILED
 
 FILE = Path(__file__).parent / "script_rates.json"
-LINEAR, PRODUCTS, REST = "linear", "products", "rest"
+LINEAR, ATTENTION_GEMMS, REST = "linear", "gemms", "rest"
 """Matmuls of one module that has none inside; of two tensors, by a module around others; everything else."""
 AXES = {
     "tf32": ("precision", ("fp32",), "tf32"),

@@ -19,7 +19,7 @@ from analysis.prediction.baseline import ATTENTION, GEMM, Tables
 from analysis.prediction.changes import PASSES, Abstains
 from analysis.prediction.predict import GPU, HOST, SURE, Abstention, Prediction, spread
 from analysis.prediction.script_changes import EXPECTED, LEAST, MOST, Step
-from analysis.prediction.script_rates import LINEAR, PRODUCTS, REST, ScriptRates
+from analysis.prediction.script_rates import ATTENTION_GEMMS, LINEAR, REST, ScriptRates
 from analysis.reference import flops
 from jobs.contract import ranges
 from jobs.contract.changes import CHOICES, COMPILED, LABELS
@@ -160,8 +160,8 @@ def parts_of(recording: Tables) -> pd.DataFrame:
     totals = kernel_totals(recording.kernels)
     around = {module.rpartition("/")[0] for module in totals["module"].unique()} - {""}
     kind = totals["family"].where(totals["family"].isin([GEMM, ATTENTION]), REST)
-    products = (totals["family"] == GEMM) & totals["module"].isin(around)
-    kind = kind.mask(totals["family"] == GEMM, LINEAR).mask(products, PRODUCTS)
+    gemms = (totals["family"] == GEMM) & totals["module"].isin(around)
+    kind = kind.mask(totals["family"] == GEMM, LINEAR).mask(gemms, ATTENTION_GEMMS)
     rows = totals.assign(kind=kind).rename(columns={"calls": "launches"})[["phase", "kind", "launches", "time_ns"]]
     copies = recording.memops[recording.memops["step"] >= 0]
     if len(copies):
@@ -193,7 +193,7 @@ def _faster(step: Step, change: str, rates: ScriptRates) -> Step:
     name, rows, host = script_rates.name_of(change, precision), {}, dict(step.host_ns)
     parts = step.parts
     if axis == "compile":  # as in the pairs, where matmuls are of no module
-        kinds = [LINEAR if kind == PRODUCTS else kind for _, kind in parts.index]
+        kinds = [LINEAR if kind == ATTENTION_GEMMS else kind for _, kind in parts.index]
         parts = parts.groupby([parts.index.get_level_values("phase"), pd.Index(kinds, name="kind")]).sum()
     for (phase, kind), row in parts.iterrows():
         known = f"{script_rates.name_of(change, 'fp32') if kind == ATTENTION else name}/{phase}/{kind}"
@@ -237,7 +237,7 @@ def ceiling(step: Step, changes: Iterable[str]) -> float:
     free = pd.Series(False, index=step.parts.index)
     phase, kind = (step.parts.index.get_level_values(level) for level in ("phase", "kind"))
     if "tf32" in names:
-        free |= kind.isin([LINEAR, PRODUCTS])
+        free |= kind.isin([LINEAR, ATTENTION_GEMMS])
     if "bf16" in names:
         free |= phase != ranges.OPTIMIZER
     if "fused_adamw" in names:

@@ -49,13 +49,13 @@ class ResultsError(ValueError):
 
 
 def ingest(
-    results: Path | str, out: Path | str, report: Callable[[str], None] = lambda line: None, label: str = ""
+    results: Path | str, out: Path | str, emit: Callable[[str], None] = lambda line: None, label: str = ""
 ) -> dict:
     """Turn the sweep in `results` into a recording in `out`; returns its manifest. `label` tells it from other
     recordings of the same runs; by default it is the name of `out`.
 
     A run whose files are not what was written, or that says ok and whose capture is missing, broken, without kernels
-    or without its steps, is recorded as what it is; `lost_runs` names these. `report` gets one line for each run that
+    or without its steps, is recorded as what it is; `lost_runs` names these. `emit` gets one line for each run that
     is not ok, and for what is wrong with the capture of one that is; the manifest has these under `problems`. Raises
     ResultsError when there is no sweep to read.
     """
@@ -75,22 +75,22 @@ def ingest(
     for run_id, record in records.items():
         tables, schema, wrong = _run_tables(folder / run_id, run_id, record)
         for problem in wrong:
-            report(f"{run_id}: {problem}")
+            emit(f"{run_id}: {problem}")
             problems.setdefault(run_id, []).append(problem)
         schemas |= {schema} - {""}
         for name, frame in tables.items():
             parts[name].append(frame)
         row = tables["runs"].iloc[0]
         if row["status"] != "ok":
-            report(f"{run_id}: {row['status']} {row['status_phase'] or ''} {row['status_message'] or ''}".rstrip())
+            emit(f"{run_id}: {row['status']} {row['status_phase'] or ''} {row['status_message'] or ''}".rstrip())
     not_run = [run_id for run_id in order if run_id not in present]
     for run_id in not_run:
-        report(f"{run_id}: in the sweep, and not run")
+        emit(f"{run_id}: in the sweep, and not run")
     tables = {name: _concat(name, frames) for name, frames in parts.items()}
     manifest = _manifest(
         label or Path(out).name, str(sweep.get("sweep", folder.name)), tables["runs"], schemas, not_run
     )
-    ends = [end for run_id, record in records.items() if (end := _ended(run_id, record, report))]
+    ends = [end for run_id, record in records.items() if (end := _ended(run_id, record, emit))]
     manifest["recorded_to"] = max(ends, default=manifest["recorded_from"])
     manifest |= {"problems": problems} if problems else {}
     if sweep.get(SCRIPT):
@@ -558,14 +558,14 @@ def _manifest(name: str, sweep: str, runs: pd.DataFrame, schemas: set[str], not_
     }
 
 
-def _ended(run_id: str, record: FinishedRecord, report: Callable[[str], None]) -> str:
+def _ended(run_id: str, record: FinishedRecord, emit: Callable[[str], None]) -> str:
     """When a run ended, "" if its record does not say. Its stages may lie far apart, so that only older records end
     `wall_s` after their start, and those whose clock was set back, which is told."""
     try:
         start = datetime.fromisoformat(record.started_at) if record.started_at else None
         end = datetime.fromisoformat(record.ended_at) if record.ended_at else None
         if start and end and end < start:
-            report(f"{run_id}: ended before it began, by the clock of its machine; it took {record.wall_s or 0:.1f} s")
+            emit(f"{run_id}: ended before it began, by the clock of its machine; it took {record.wall_s or 0:.1f} s")
         if start and record.wall_s is not None and (end is None or end < start):
             end = start + timedelta(seconds=record.wall_s)
     except (ValueError, TypeError, OverflowError):  # no times, or one of them without its time zone

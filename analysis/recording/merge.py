@@ -38,13 +38,13 @@ class Merged:
 
 
 def merge(
-    folders: Sequence[Path], out: Path, report: Callable[[str], None] = lambda line: None, *, allow_mix: bool = False
+    folders: Sequence[Path], out: Path, emit: Callable[[str], None] = lambda line: None, *, allow_mix: bool = False
 ) -> Merged:
     """Join the shards in `folders` (shard folders, or folders that hold them) into the results folder `out`.
 
     The result equals what one machine writes: the same sweep.json, and the folder of each finished run. Of a script
     that `profile` measured on several machines, the result has the ranks of all of them in one run. A run that no
-    shard finished is missing; equal copies of a run are kept once. `report` gets a line for each of them, and for
+    shard finished is missing; equal copies of a run are kept once. `emit` gets a line for each of them, and for
     facts in which machines differ. Raises ResultsError where shards are of different sweeps, where two shards hold
     different measurements of a run, where runs were measured with different versions unless `allow_mix`, where ranks
     of a script are missing or twice there, and where `out` cannot be replaced.
@@ -54,7 +54,7 @@ def merge(
     _check_out(out, shards)
     if are_nodes(shards):
         parts = read_nodes(shards)
-        _compare_machines([part.record.machine for part in parts], allow_mix, report)
+        _compare_machines([part.record.machine for part in parts], allow_mix, emit)
         name = name_of(parts, out)
         write_nodes(parts, name, out)
         return Merged(sweep=name, runs=[name])
@@ -68,7 +68,7 @@ def merge(
         for file in sorted(shard.glob(f"*/{RECORD}")):
             run_id = file.parent.name
             if run_id not in holders:
-                report(f"{run_id}: in {shard}, but not in the sweep; left out")
+                emit(f"{run_id}: in {shard}, but not in the sweep; left out")
             elif difference := _other_parameters(record := read_finished(file.parent), plan):
                 merged.missing[run_id] = f"{shard} measured it with another {difference}"
             elif damage := find_damage(file.parent, record.files):
@@ -81,15 +81,15 @@ def merge(
     for run_id, places in holders.items():
         if not places:
             merged.missing.setdefault(run_id, _why_missing(run_id, shards))
-            report(f"{run_id}: missing; {merged.missing[run_id]}")
+            emit(f"{run_id}: missing; {merged.missing[run_id]}")
             continue
         merged.missing.pop(run_id, None)
         merged.runs.append(run_id)
         if len(places) > 1:
             _check_copies(run_id, places)
             merged.copies[run_id] = places
-            report(f"{run_id}: {len(places)} equal copies, kept once ({_listed(places)})")
-    _compare_machines([machines[run_id] for run_id in merged.runs], allow_mix, report)
+            emit(f"{run_id}: {len(places)} equal copies, kept once ({_listed(places)})")
+    _compare_machines([machines[run_id] for run_id in merged.runs], allow_mix, emit)
     _write(out, plan, {run_id: holders[run_id][0] for run_id in merged.runs}, shards)
     return merged
 
@@ -181,7 +181,7 @@ def _check_copies(run_id: str, places: list[Path]) -> None:
             )
 
 
-def _compare_machines(machines: list[Machine], allow_mix: bool, report: Callable[[str], None]) -> None:
+def _compare_machines(machines: list[Machine], allow_mix: bool, emit: Callable[[str], None]) -> None:
     """Tell the facts of machines that are not the same for all runs. Raises ResultsError where they make a mix."""
     by_name = differing([machine.model_dump() for machine in machines], MACHINE_FIELDS)
     different = {name: f"{name}: {listed(values)}" for name, values in by_name.items()}
@@ -192,7 +192,7 @@ def _compare_machines(machines: list[Machine], allow_mix: bool, report: Callable
             " with --allow-mix, and every page says so"
         )
     for words in different.values():
-        report(f"shards were measured with different {words}")
+        emit(f"shards were measured with different {words}")
 
 
 def _write(out: Path, plan: dict, runs: dict[str, Path], shards: list[Path]) -> None:

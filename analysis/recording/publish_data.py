@@ -116,7 +116,7 @@ def _recording(source: Path, draft: Path) -> Path:
     """`source` itself, or the recording in `draft` that is made of its results."""
     restore(source)
     if not (source / store.MANIFEST).is_file():
-        if lost := ingest.lost_runs(ingest.ingest(source, draft, report=ingest.print_line)):
+        if lost := ingest.lost_runs(ingest.ingest(source, draft, emit=ingest.print_line)):
             raise PublishError(f"{source}: measured and cannot be recorded, see above: {', '.join(lost)}")
         return draft
     store.check_files(source, store.read_manifest(source))

@@ -84,19 +84,17 @@ def test_the_estimate_is_within_a_fifth_from_the_tenth_run_of_the_shipped_record
 PREDICTED = {run: {"timer": 6.0, "nsys": 4.0} for run in "bc"}
 
 
-def tell(report) -> None:
-    report("sweep_started", runs=3, finished=1, timed=0, stages=6, predicted_s=PREDICTED)
-    report("run_started", run="b", gpu=0)
-    report("stage_started", run="b", stage="timer")
-    report("stage_finished", run="b", stage="timer", collector="timer", wall_s=5.0)
-    report("run_repeated", run="b", why="nsys recorded 2 of 3 steps")
-    report("stage_finished", run="b", stage="nsys", collector="nsys", wall_s=4.0)
-    report("run_finished", run="b", status="ok", detail=None, wall_s=9.0)
-    report(
-        "run_finished", run="c", status="oom", detail={"phase": "backward", "message": "out [of] memory"}, wall_s=3.0
-    )
-    report("sweep_finished", statuses={"a": "ok", "b": "ok", "c": "oom"})
-    report.close()
+def tell(emit) -> None:
+    emit("sweep_started", runs=3, finished=1, timed=0, stages=6, predicted_s=PREDICTED)
+    emit("run_started", run="b", gpu=0)
+    emit("stage_started", run="b", stage="timer")
+    emit("stage_finished", run="b", stage="timer", collector="timer", wall_s=5.0)
+    emit("run_repeated", run="b", why="nsys recorded 2 of 3 steps")
+    emit("stage_finished", run="b", stage="nsys", collector="nsys", wall_s=4.0)
+    emit("run_finished", run="b", status="ok", detail=None, wall_s=9.0)
+    emit("run_finished", run="c", status="oom", detail={"phase": "backward", "message": "out [of] memory"}, wall_s=3.0)
+    emit("sweep_finished", statuses={"a": "ok", "b": "ok", "c": "oom"})
+    emit.close()
 
 
 def test_json_events_are_one_object_a_line(capsys):
@@ -108,19 +106,19 @@ def test_json_events_are_one_object_a_line(capsys):
 
 
 def test_without_a_terminal_each_pass_is_a_plain_line(capsys, at):
-    report = Terminal(Meter(price_per_hour=3.6))
+    emit = Terminal(Meter(price_per_hour=3.6))
     at(10)
-    report("sweep_started", runs=3, finished=1, timed=0, stages=6, predicted_s=PREDICTED)
+    emit("sweep_started", runs=3, finished=1, timed=0, stages=6, predicted_s=PREDICTED)
     at(60)
-    report("stage_finished", run="b", stage="timer", collector="timer", wall_s=6.0)
+    emit("stage_finished", run="b", stage="timer", collector="timer", wall_s=6.0)
     at(110)
-    report("stage_finished", run="b", stage="nsys", collector="nsys", wall_s=4.0)
-    report("run_finished", run="b", status="ok", detail=None, wall_s=10.0)
-    report("run_finished", run="c", status="oom", detail={"phase": "backward", "message": "out [of] memory"}, wall_s=3)
-    report("sweep_finished", statuses={"a": "ok", "b": "ok", "c": "oom"})
-    report.close()
+    emit("stage_finished", run="b", stage="nsys", collector="nsys", wall_s=4.0)
+    emit("run_finished", run="b", status="ok", detail=None, wall_s=10.0)
+    emit("run_finished", run="c", status="oom", detail={"phase": "backward", "message": "out [of] memory"}, wall_s=3)
+    emit("sweep_finished", statuses={"a": "ok", "b": "ok", "c": "oom"})
+    emit.close()
     at(130)
-    report("job_finished", exit_code=0, **report.meter.read())
+    emit("job_finished", exit_code=0, **emit.meter.read())
     out = capsys.readouterr().out
     assert "\x1b" not in out and "\r" not in out
     assert out.splitlines() == [
@@ -164,8 +162,8 @@ def test_what_nobody_reads_goes_nowhere(stream, number, request, monkeypatch):
         os.write(stream.fileno(), b"x")
     assert raised.value.errno == number
     monkeypatch.setattr("sys.stdout", Output(stream))
-    for report in JsonEvents(), Terminal():
-        tell(report)
+    for emit in JsonEvents(), Terminal():
+        tell(emit)
     os.write(stream.fileno(), b"what is written past the stream goes nowhere, too")
 
 
@@ -179,13 +177,13 @@ def test_a_full_disk_is_no_reader_that_went_away():
 
 
 def test_what_nsys_says_is_no_markup(capsys, at):
-    report = Terminal()
-    report("sweep_started", runs=3, finished=1, timed=0, stages=6, predicted_s=PREDICTED)
-    report("run_repeated", run="b", why="stop: lost [/] of [red]")
+    emit = Terminal()
+    emit("sweep_started", runs=3, finished=1, timed=0, stages=6, predicted_s=PREDICTED)
+    emit("run_repeated", run="b", why="stop: lost [/] of [red]")
     differences = {"gpu_name": {"here": "C", "runs": {"A[/]": 2, "B": 1}}, "commit": {"here": "", "runs": {"a": 3}}}
-    report("mixed_versions", runs=3, differences=differences)
-    report("run_finished", run="b", status="failed", detail={"phase": "stop", "message": "[/] [red]"}, wall_s=1.0)
-    report.close()
+    emit("mixed_versions", runs=3, differences=differences)
+    emit("run_finished", run="b", status="failed", detail={"phase": "stop", "message": "[/] [red]"}, wall_s=1.0)
+    emit.close()
     out = capsys.readouterr().out
     assert "b  measured again: stop: lost [/] of [red]" in out
     assert "b  failed: stop: [/] [red]  1.0 s" in out
@@ -196,12 +194,12 @@ def test_what_nsys_says_is_no_markup(capsys, at):
 def test_a_terminal_gets_a_bar_with_run_phase_time_and_cost(monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr(events, "Console", lambda **_: Console(file=screen, force_terminal=True, width=160))
-    report = Terminal(Meter(price_per_hour=2.5), num_gpus=2)
-    report("sweep_started", runs=2, finished=0, timed=0, stages=4, predicted_s=PREDICTED)
-    report("run_started", run="b", gpu=0)
-    report("stage_started", run="b", stage="nsys")
-    report.progress.refresh()
-    report.close()
+    emit = Terminal(Meter(price_per_hour=2.5), num_gpus=2)
+    emit("sweep_started", runs=2, finished=0, timed=0, stages=4, predicted_s=PREDICTED)
+    emit("run_started", run="b", gpu=0)
+    emit("stage_started", run="b", stage="nsys")
+    emit.progress.refresh()
+    emit.close()
     assert "b (nsys)" in screen.getvalue()
     assert "0/4" in screen.getvalue()
     assert "about 0:00:10 left | cost 0.00" in screen.getvalue()

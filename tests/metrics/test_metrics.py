@@ -61,8 +61,8 @@ def test_spread_is_median_minimum_maximum_and_count():
 
 def test_calls_are_per_step_and_modules_lose_their_block_number():
     totals = kernel_time.kernel_totals(recording(("small",), (128,), ("forward",), num_profiled=4).kernels)
-    products = totals[totals["module"] == "block/attention/qkv_proj"]
-    assert products["calls"].sum() == 3 * NUM_LAYERS
+    gemms = totals[totals["module"] == "block/attention/qkv_proj"]
+    assert gemms["calls"].sum() == 3 * NUM_LAYERS
 
 
 def test_a_kernel_before_its_launch_shows_that_the_clocks_differ():
@@ -124,7 +124,7 @@ def test_family_shares_add_up_to_one(within):
 def test_a_split_k_part_is_not_a_product_of_its_own():
     rec = recording(("small",), (128,), ("train_step",))
     counted = kernel_time.count_gemms(rec.kernels, kernel_families.is_main_gemm)
-    per_phase = counted.groupby("phase")["products"].unique().map(list).to_dict()
+    per_phase = counted.groupby("phase")["gemms"].unique().map(list).to_dict()
     assert per_phase["forward"] == [9 * NUM_LAYERS + 1]
     assert per_phase["backward"] == [18 * NUM_LAYERS + 2]
     assert per_phase["optimizer"] == [0]

@@ -147,7 +147,7 @@ def test_b_gives_tiles_and_alignment_of_both_passes(rec):
     assert not answer.claims["small_tiles"].holds, "of one tile there is no smaller one"
 
 
-def test_c_puts_split_k_with_the_products_and_adds_up(rec):
+def test_c_puts_split_k_with_the_gemms_and_adds_up(rec):
     answer = ask(beyond_gemm, rec)
     found = row(answer, "wide", size="small", context_length=512)
     kernels = forward_kernels("small", 512)

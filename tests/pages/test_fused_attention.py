@@ -253,7 +253,7 @@ def test_slower_backends_are_not_called_faster(few):
     kernels["end_ns"] = kernels["start_ns"] + duration.where(~fused, duration * 50)
     found = ask(dataclasses.replace(few, kernels=kernels))
     assert "never" in holding(found)
-    assert not {"always", "partly", "gain", "below_products"} & holding(found)
+    assert not {"always", "partly", "gain", "below_gemms"} & holding(found)
     assert rows_of(found, "crossover")["busy_from"].isna().all()
 
 

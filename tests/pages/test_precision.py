@@ -98,18 +98,18 @@ def held(answer):
 
 def test_every_matmul_has_a_math_path_and_none_is_missing(shipped, answer):
     paths = answer.tables["paths"].rows
-    products = paths.groupby("run_id")["products"].sum()
+    gemms = paths.groupby("run_id")["gemms"].sum()
     layers = shipped.runs.astype({"run_id": str}).set_index("run_id")["num_layers"]
-    assert (products == 3 * (9 * layers[products.index] + 1)).all()
+    assert (gemms == 3 * (9 * layers[gemms.index] + 1)).all()
     np.testing.assert_allclose(paths.groupby("run_id")["share"].sum(), 1)
     assert "proven" in held(answer) and "not_as_declared" not in held(answer)
 
 
-def test_products_and_all_other_kernels_make_up_the_families(answer):
+def test_gemms_and_all_other_kernels_make_up_the_families(answer):
     parts = answer.tables["parts"].rows.set_index(["size", "precision"])
     families = answer.tables["families"].rows.groupby("size")[[f"{one}_ns" for one in precisions.FRACTION_BITS]].sum()
     for one in precisions.FRACTION_BITS:
-        whole = parts.xs(one, level="precision")[["products_ns", "rest_ns"]].sum(axis=1)
+        whole = parts.xs(one, level="precision")[["gemms_ns", "rest_ns"]].sum(axis=1)
         np.testing.assert_allclose(families[f"{one}_ns"].sort_index(), whole.sort_index())
 
 
@@ -117,8 +117,8 @@ def test_no_step_is_faster_than_its_limit_and_no_rate_above_its_peak(answer):
     lower = answer.tables["parts"].rows.dropna(subset="busy_speedup")
     assert (lower["busy_speedup"] < lower["ceiling"]).all()
     use = answer.tables["use"].rows
-    assert use["product_use"].between(0, 1).all()
-    assert (use["mfu_measured"] < use["product_use"]).all()
+    assert use["gemm_use"].between(0, 1).all()
+    assert (use["mfu_measured"] < use["gemm_use"]).all()
 
 
 def test_casts_are_what_autocast_adds_to_the_copies(shipped, answer):
@@ -194,20 +194,18 @@ def test_families_that_gain_are_named_only_beyond_the_spread(answer):
     assert "copy" in set(answer.claims["families_slower"].rows["family"])
 
 
-def test_a_family_that_gains_in_tf32_ends_the_claim_that_only_products_do(of_small):
+def test_a_family_that_gains_in_tf32_ends_the_claim_that_only_gemms_do(of_small):
     kernels = of_small.kernels
     fills = of_run(kernels, "tf32") & (kernels["family"].astype(str) == "fill")
     assert "tf32_bytes" in held(ask(of_small))
     assert "tf32_bytes" not in held(ask(stretched(of_small, fills, 0.5)))
 
 
-@pytest.mark.parametrize(
-    "family, factor, key", [("gemm", 100, "products_not_always"), ("elementwise", 0.1, "rest_too")]
-)
+@pytest.mark.parametrize("family, factor, key", [("gemm", 100, "gemms_not_always"), ("elementwise", 0.1, "rest_too")])
 def test_the_verdict_is_never_blank(tmp_path, of_small, family, factor, key):
     those = of_run(of_small.kernels, "tf32|bf16") & (of_small.kernels["family"].astype(str) == family)
     answer = ask(stretched(of_small, those, factor))
-    assert {"rest_as_long", "rest_too", "products_not_always"} & held(answer) == {key}
+    assert {"rest_as_long", "rest_too", "gemms_not_always"} & held(answer) == {key}
     assert "Not measured." not in page(tmp_path, answer)
 
 

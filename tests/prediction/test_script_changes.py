@@ -28,10 +28,10 @@ def step() -> Step:
     """In BF16 and eager, of 65 ms, limited by the GPU; with something of all that can be changed."""
     rows = {
         ("forward", "linear"): (50, 12e6),
-        ("forward", "products"): (24, 4e6),
+        ("forward", "gemms"): (24, 4e6),
         ("forward", "rest"): (300, 8e6),
         ("backward", "linear"): (110, 18e6),
-        ("backward", "products"): (48, 6e6),
+        ("backward", "gemms"): (48, 6e6),
         ("backward", "rest"): (530, 12e6),
         ("optimizer", "rest"): (54, 5e6),
     }

@@ -28,7 +28,7 @@ def script(tmp_path_factory):
         for file in (folder / "results").rglob("*.xz"):
             file.with_suffix("").write_bytes(lzma.decompress(file.read_bytes()))
             file.unlink()
-        ingest(folder / "results", folder / name, report=lambda line: None)
+        ingest(folder / "results", folder / name, emit=lambda line: None)
         return store.load(folder / name)
 
     return record
@@ -145,7 +145,7 @@ def test_changes_that_exclude_each_other_are_refused(step):
     assert "leave one out" in refused(step, "tf32", "bf16")
 
 
-def test_products_of_two_tensors_are_told_from_layers_by_the_modules_inside(script):
+def test_gemms_of_two_tensors_are_told_from_layers_by_the_modules_inside(script):
     parts = scripts.parts_of(script("gpt2"))
     assert ("forward", "linear") in parts.index and ("backward", "rest") in parts.index
     recording = script("gpt2")

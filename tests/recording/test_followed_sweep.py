@@ -31,7 +31,7 @@ def recorded(tmp_path_factory):
             file.with_suffix("").write_bytes(lzma.decompress(file.read_bytes()))
             file.unlink()
         said = []
-        ingest(folder / "results", folder / "recording", report=said.append)
+        ingest(folder / "results", folder / "recording", emit=said.append)
         assert said == []
         return store.load(folder / "recording")
 

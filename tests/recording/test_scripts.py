@@ -36,7 +36,7 @@ def recorded(tmp_path_factory):
         for file in results.rglob("*.xz"):
             file.with_suffix("").write_bytes(lzma.decompress(file.read_bytes()))
             file.unlink()
-        ingest(results, folder / script.name, report=said.append)
+        ingest(results, folder / script.name, emit=said.append)
         return store.load(folder / script.name), said
 
     return record

@@ -189,7 +189,7 @@ def test_every_product_of_the_shared_profiles_is_read_with_its_math_path(shared_
     assert {parse(name).math_path for name in products(shared_profiles / f"{profile}.sqlite")} == {math_path}
 
 
-def test_layouts_of_a_train_step_are_those_of_its_products(shared_profiles):
+def test_layouts_of_a_train_step_are_those_of_its_gemms(shared_profiles):
     """12 layers, 2 steps. A layer has 7 linears, the model 1 more; QK^T and AV have one product forward, two back."""
     counts = Counter(parse(name).layout for name in products(shared_profiles / "train.sqlite"))
     times = {operation: 2 * (7 * 12 + 1 if operation.startswith("linear") else 12) for operation in EXPECTED_LAYOUTS}

@@ -85,7 +85,7 @@ def test_hand_written_softmax_and_norm_cannot_be_told_from_names():
     assert [family(name) for name in parts] == ["reduce", "elementwise"]
 
 
-def test_split_k_kernels_are_not_products_of_their_own():
+def test_split_k_kernels_are_not_gemms_of_their_own():
     main = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_execute_{}__5x_cublas"
     assert is_main_gemm(main.format("kernel"))
     assert not is_main_gemm(main.format("split_k_kernel"))
@@ -128,7 +128,7 @@ def test_no_kernel_time_of_the_shared_profiles_is_unclassified(shared_profiles):
 
 
 @pytest.mark.parametrize(
-    ("profile", "products"),
+    ("profile", "gemms"),
     [
         ("train", 2 * (9 * 12 + 1 + 18 * 12 + 2)),
         ("train_threads", 2 * (9 * 12 + 1 + 18 * 12 + 2)),
@@ -137,9 +137,9 @@ def test_no_kernel_time_of_the_shared_profiles_is_unclassified(shared_profiles):
         ("forward_whole", 5 * (9 * 12 + 1)),
     ],
 )
-def test_products_are_counted_as_the_architecture_has_them(shared_profiles, profile, products):
+def test_gemms_are_counted_as_the_architecture_has_them(shared_profiles, profile, gemms):
     kernels = kernels_of(shared_profiles / f"{profile}.sqlite")
-    assert sum(is_main_gemm(name) for name, _ in kernels) == products
+    assert sum(is_main_gemm(name) for name, _ in kernels) == gemms
 
 
 def test_every_split_k_kernel_directly_follows_its_product(shared_profiles):

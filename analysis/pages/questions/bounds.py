@@ -189,7 +189,7 @@ _RECORDED = (Column("launch_bound_in", "launch-bound in recordings"),)
 _RATIOS = (
     Column("timer_ratio", "Python timer", "ratio"),
     Column("kernel_ratio", "kernel time", "ratio"),
-    Column("product_ratio", "GEMM kernel time", "ratio"),
+    Column("gemm_ratio", "GEMM kernel time", "ratio"),
     Column("rest_ratio", "kernel time of all others", "ratio"),
 )
 
@@ -237,7 +237,7 @@ def _title_of_regimes(rows: pd.DataFrame) -> str:
 def _charts(frames: Frames, peaks: Mapping[str, float]) -> list[Chart]:
     roofs = roofline.roofs_over(frames.operations, peaks)
     points = roofline.medians(frames.operations)
-    clocks = {"product_ratio": "GEMM kernel time", "kernel_ratio": "kernel time", "timer_ratio": "Python timer"}
+    clocks = {"gemm_ratio": "GEMM kernel time", "kernel_ratio": "kernel time", "timer_ratio": "Python timer"}
     known = frames.ratios[frames.ratios["kernel_ratio"].notna()]
     long = known.melt([*frames.by, "run_id"], list(clocks), "clock", "value")
     return [
@@ -367,7 +367,7 @@ def _claims_of_ratio(ratios: pd.DataFrame, phases: pd.DataFrame, by: list[str]) 
 
 
 def _ratios(rows: pd.DataFrame) -> dict:
-    spans = {name: span(rows[f"{name}_ratio"]) for name in ("product", "rest")}
+    spans = {name: span(rows[f"{name}_ratio"]) for name in ("gemm", "rest")}
     return extremes("kernel_ratio")(rows) | spans
 
 

@@ -186,9 +186,9 @@ def _claims_of_kernels(frames: Frames, runs: pd.DataFrame, kernels: pd.DataFrame
             facts=lambda rows: {"of": rows.to_dict("records")},
         ),
         Claim(
-            "below_products",
+            "below_gemms",
             at_reference,
-            lambda rows: (rows["forward_ns"] < rows["naive_products_ns"]).all(),
+            lambda rows: (rows["forward_ns"] < rows["naive_gemms_ns"]).all(),
             facts=extremes("forward_ns"),
         ),
         Claim("inside", gone, lambda rows: rows["as_expected"].all(), facts=_gone),
@@ -546,7 +546,7 @@ def _replaced(rows: pd.DataFrame) -> dict:
     return {
         "launches": rows["per_layer"].sum(),
         "time_ns": rows["time_ns"].sum(),
-        "products": share.get("gemm", 0.0),
+        "gemms": share.get("gemm", 0.0),
         "copies": share.get("copy", 0.0),
     }
 

@@ -28,7 +28,7 @@ TITLE = "What does lower precision make faster?"
 STUDY = "precision"
 
 LABELS = {"fp32": "FP32", "tf32": "TF32", "bf16": "BF16"}
-PARTS = {"step": "step, unprofiled", "busy": "GPU busy", "products": "GEMM kernels", "rest": "all other kernels"}
+PARTS = {"step": "step, unprofiled", "busy": "GPU busy", "gemms": "GEMM kernels", "rest": "all other kernels"}
 TIMED = (*PARTS, *PHASES, OPTIMIZER_BUSY)
 HEADINGS = case_headings(["size", "context_length", "precision"], linked=False)
 
@@ -141,7 +141,7 @@ def _against_fp32(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     table["optimizer_busy_share"] = table[f"{OPTIMIZER_BUSY}_ns"] / table["busy_ns"]
     table["memory_saved"] = 1 - table["peak_memory_bytes"] / table["peak_memory_bytes_fp32"]
     # No GEMM can take less than no time: what the other kernels of FP32 leave.
-    kernels, of_base = (table["products_ns" + of] + table["rest_ns" + of] for of in ("", "_fp32"))
+    kernels, of_base = (table["gemms_ns" + of] + table["rest_ns" + of] for of in ("", "_fp32"))
     table["kernel_speedup"] = of_base / kernels
     table["ceiling"] = of_base / table["rest_ns_fp32"]
     ends = ("ns", "min_ns", "max_ns", "parts")
@@ -204,26 +204,26 @@ def _step_claims(frames: Frames) -> list[Claim]:
 def _kernel_claims(frames: Frames) -> list[Claim]:
     """What GEMM and all other kernels gain, and the limit that this sets."""
     lower, autocast = frames.lower, frames.autocast
-    gains = run_grid.only(lower, "products_ns", "products_speedup", "rest_ns", "rest_speedup")
+    gains = run_grid.only(lower, "gemms_ns", "gemms_speedup", "rest_ns", "rest_speedup")
     return [
-        Claim("rest_as_long", gains, lambda rows: _products_gain(rows) and not _rest_gains(rows)),
+        Claim("rest_as_long", gains, lambda rows: _gemms_gain(rows) and not _rest_gains(rows)),
         Claim(
             "rest_too",
             gains,
-            lambda rows: _products_gain(rows) and _rest_gains(rows),
+            lambda rows: _gemms_gain(rows) and _rest_gains(rows),
             facts=lambda rows: {"most": rows["rest_speedup"].max()},
         ),
         Claim(
-            "products_not_always",
+            "gemms_not_always",
             gains,
-            lambda rows: not _products_gain(rows),
-            facts=lambda rows: {"num_gaining": int((rows["products_speedup"] > 1).sum())},
+            lambda rows: not _gemms_gain(rows),
+            facts=lambda rows: {"num_gaining": int((rows["gemms_speedup"] > 1).sum())},
         ),
         Claim(
-            "products",
-            run_grid.only(lower, "products_ns", "products_speedup"),
-            _products_gain,
-            facts=_by_precision("products_speedup"),
+            "gemms",
+            run_grid.only(lower, "gemms_ns", "gemms_speedup"),
+            _gemms_gain,
+            facts=_by_precision("gemms_speedup"),
         ),
         Claim(
             "rest",
@@ -251,7 +251,7 @@ def _family_claim(key: str, families: pd.DataFrame, frames: Frames) -> Claim:
 def _path_claims(frames: Frames) -> list[Claim]:
     """Which unit multiplied, by the names of the kernels and by their rate."""
     lower = frames.lower
-    paths = frames.paths[frames.paths["products"] > 0]
+    paths = frames.paths[frames.paths["gemms"] > 0]
     return [
         Claim("proven", paths, _as_declared, facts=_proof),
         Claim(
@@ -261,7 +261,7 @@ def _path_claims(frames: Frames) -> list[Claim]:
         ),
         Claim(
             "rate_agrees",
-            run_grid.only(lower[lower["over_slower_peak"].notna()], "product_rate", "over_slower_peak"),
+            run_grid.only(lower[lower["over_slower_peak"].notna()], "gemm_rate", "over_slower_peak"),
             lambda rows: len(rows) == len(lower) and (rows["over_slower_peak"] > 1).all(),
             facts=_by_precision("over_slower_peak", slower=SLOWER),
         ),
@@ -359,8 +359,8 @@ def _time_tables(frames: Frames) -> list[Table]:
             "Kernel time of one step, and what faster GEMM kernels can gain at most",
             (
                 *HEADINGS,
-                Column("products_ns", "GEMM kernels", "ms"),
-                Column("products_speedup", "GEMM kernels", "ratio", absent="base"),
+                Column("gemms_ns", "GEMM kernels", "ms"),
+                Column("gemms_speedup", "GEMM kernels", "ratio", absent="base"),
                 Column("rest_ns", "all other kernels", "ms"),
                 Column("rest_speedup", "all others", "ratio", absent="base"),
                 Column("busy_speedup", "GPU busy", "ratio", absent="base"),
@@ -391,7 +391,7 @@ def _content_tables(frames: Frames) -> list[Table]:
             (
                 *HEADINGS,
                 Column("math_path", "math path"),
-                Column("products", "GEMMs", "count"),
+                Column("gemms", "GEMMs", "count"),
                 Column("helpers", "kernels that add up parts", "count"),
                 Column("inferred_share", "of them by inference", "share", absent="says nothing"),
                 Column("time_ns", "kernel time", "ms"),
@@ -430,8 +430,8 @@ def _use_tables(frames: Frames) -> list[Table]:
                 Column("step_rate", "of the step", "tflops"),
                 Column("mfu_measured", "MFU of measured peak", "share", absent="n/a: not calibrated"),
                 Column("mfu_sheet", "MFU of data sheet's peak", "share", absent="n/a: GPU not listed"),
-                Column("product_rate", "of GEMM alone", "tflops"),
-                Column("product_use", "GEMM, of measured peak", "share", bar=True, absent="n/a: not calibrated"),
+                Column("gemm_rate", "of GEMM alone", "tflops"),
+                Column("gemm_use", "GEMM, of measured peak", "share", bar=True, absent="n/a: not calibrated"),
             ),
             frames.cases,
         ),
@@ -524,8 +524,8 @@ def _by_family(rows: pd.DataFrame, num_all: int) -> dict:
     return {"of": sorted(of, key=lambda row: -row["num_cases"]), "num_all": num_all}
 
 
-def _products_gain(rows: pd.DataFrame) -> bool:
-    return (rows["products_speedup"] > 1).all()
+def _gemms_gain(rows: pd.DataFrame) -> bool:
+    return (rows["gemms_speedup"] > 1).all()
 
 
 def _rest_gains(rows: pd.DataFrame) -> bool:
@@ -543,9 +543,9 @@ def _as_declared(paths: pd.DataFrame) -> bool:
 
 def _proof(paths: pd.DataFrame) -> dict:
     return {
-        "num_products": paths["products"].sum(),
+        "num_gemms": paths["gemms"].sum(),
         "num_runs": paths["run_id"].nunique(),
-        "inferred": (paths["products"] * paths["inferred_share"]).sum() / paths["products"].sum(),
+        "inferred": (paths["gemms"] * paths["inferred_share"]).sum() / paths["gemms"].sum(),
     }
 
 

@@ -226,7 +226,7 @@ def _first_step_claims(frames: Frames) -> list[Claim]:
         Claim("gpu_differs", kernels, lambda rows: not _alike(rows["busy_ratio"]), facts=extremes("busy_ratio")),
         Claim("loading", kernels, _first_launches_load, facts=extremes("new_share")),
         Claim("state", kernels, _state_only, facts=extremes("extra_kernels")),
-        Claim("no_tuning", kernels, lambda rows: (rows["extra_products"] == 0).all(), facts=extremes("extra_kernels")),
+        Claim("no_tuning", kernels, lambda rows: (rows["extra_gemms"] == 0).all(), facts=extremes("extra_kernels")),
     ]
 
 
@@ -311,7 +311,7 @@ def _first_step_tables(frames: Frames, case: tuple[Column, ...]) -> list[Table]:
                 Column("first_busy_ns", "GPU busy, first step", "ms"),
                 Column("later_busy_ns", "GPU busy, later step", "ms"),
                 Column("extra_kernels", "more kernels", "count"),
-                Column("extra_products", "more GEMMs", "count"),
+                Column("extra_gemms", "more GEMMs", "count"),
                 Column("new_call_ns", "first launch of a kernel", "us"),
                 Column("other_call_ns", "other launches", "us"),
             ),
