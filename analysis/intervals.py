@@ -17,11 +17,23 @@ def busy_ns(group: np.ndarray, device: np.ndarray, start: np.ndarray, end: np.nd
         return busy
     group_on_device, devices = pd.factorize(device)
     group_on_device += group.astype(np.int64) * len(devices)
-    order = np.lexsort((start, group_on_device))
+    order = np.argsort(keys_of(group_on_device, start), kind="stable")
     group_on_device, start, end = group_on_device[order], start[order], end[order]
     first = np.flatnonzero(np.r_[True, group_on_device[1:] != group_on_device[:-1]])
     np.add.at(busy, group_on_device[first] // len(devices), np.add.reduceat(new_ns(group_on_device, start, end), first))
     return busy
+
+
+def keys_of(group: np.ndarray, time: np.ndarray) -> np.ndarray:
+    """One number for each group (0, 1 ...) and time of it, ordered by both (int64): one column sorts, and tells what is
+    double, in a fraction of the time of two."""
+    if not len(time):
+        return np.empty(0, np.int64)
+    low, step = int(time.min()), int(time.max()) - int(time.min()) + 1
+    if step * (int(group.max()) + 1) >= 2**62:
+        time, times = pd.factorize(time, sort=True)
+        low, step = 0, len(times)
+    return group.astype(np.int64) * step + (time - low)
 
 
 def new_ns(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:

@@ -36,7 +36,7 @@ def placed(ops: pd.DataFrame) -> pd.DataFrame:
     whether it is the first of its phase; later, whether another one came by the same launch before it, that of a graph.
     """
     queue = ops.groupby(QUEUE, sort=False).ngroup()
-    call = pd.DataFrame({"queue": queue, "launch_ns": ops["launch_ns"]})
+    call = pd.Series(intervals.keys_of(queue.to_numpy(), ops["launch_ns"].to_numpy(np.int64)))
     node, later = call.duplicated(keep=False).to_numpy(), call.duplicated().to_numpy()
     start, end, launch, launch_end = (
         ops[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "launch_ns", "launch_end_ns")

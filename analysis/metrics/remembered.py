@@ -3,17 +3,20 @@
 import weakref
 from collections.abc import Callable
 from functools import wraps
+from typing import TypeVar
 
 import pandas as pd
 
+Table = TypeVar("Table", pd.DataFrame, pd.Series)
 
-def remember(measure: Callable[..., pd.DataFrame]) -> Callable[..., pd.DataFrame]:
+
+def remember(measure: Callable[..., Table]) -> Callable[..., Table]:
     """`measure`, a function of tables alone, done once for the same tables; each caller gets a copy. Tables are told by
     identity: nothing here changes one in place."""
-    known: dict[tuple[int, ...], pd.DataFrame] = {}
+    known: dict[tuple[int, ...], Table] = {}
 
     @wraps(measure)
-    def remembered(*tables: pd.DataFrame) -> pd.DataFrame:
+    def remembered(*tables: pd.DataFrame) -> Table:
         key = tuple(map(id, tables))
         if key not in known:
             known[key] = measure(*tables)

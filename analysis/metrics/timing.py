@@ -94,7 +94,10 @@ def gpu_times(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
 
 def _gpu_times(rows: pd.DataFrame) -> pd.DataFrame:
     by = ["run_id", "rank", "step", "phase"]
-    group = rows.groupby(by, observed=True, sort=False).ngroup().to_numpy()
+    code = np.zeros(len(rows), np.int64)
+    for values in (rows["run_id"].cat.codes, rows["rank"], rows["step"], rows["phase"].cat.codes):
+        code = intervals.keys_of(code, values.to_numpy(np.int64))
+    group, _ = pd.factorize(code)
     start, end, is_kernel = (rows[name].to_numpy() for name in ("start_ns", "end_ns", "is_kernel"))
     timed = pd.DataFrame({"start_ns": start, "end_ns": end, "operation_ns": end - start})
     timed = timed.assign(kernel_ns=timed["operation_ns"].where(is_kernel, 0), is_kernel=is_kernel)
@@ -114,6 +117,7 @@ def _gpu_times(rows: pd.DataFrame) -> pd.DataFrame:
     return keys.join(totals[["launches", "kernel_ns", "operation_ns", "busy_ns", "projected_ns"]])
 
 
+@remember
 def num_devices(kernels: pd.DataFrame) -> pd.Series:
     """Devices that a rank runs kernels on, the most of any rank, per run_id."""
     used = kernels[["run_id", "rank", "device"]].drop_duplicates().groupby(["run_id", "rank"], observed=True).size()

@@ -382,10 +382,13 @@ def _layouts(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     parts = []
     for phase in (ranges.FORWARD, ranges.BACKWARD):
         worst: dict[str, float] = {}
+        expected_of: dict[str, pd.Series] = {}
         for (run_id, found_phase, *_), row in counts.iterrows():
             if found_phase != phase or row.get("unknown", 0):
                 continue
-            expected = _expected_layouts(info.loc[run_id], phase)
+            if run_id not in expected_of:
+                expected_of[run_id] = _expected_layouts(info.loc[run_id], phase)
+            expected = expected_of[run_id]
             wrong = row.sub(expected, fill_value=0).abs().sum() / 2
             worst[run_id] = max(wrong, worst.get(run_id, 0))
         parts.append(_rows(f"{phase}_layouts", pd.Series(worst, dtype=float), 0, 0))
@@ -526,8 +529,9 @@ def _embedded_tokens(known: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame
     compiled, for each token. So the tables of another context or batch do not pass as those of a run."""
     one_gpu = known["gpus"] == 1 if "gpus" in known else True
     known = known[(known["compile"].astype(str) == "off") & one_gpu]
-    rows = timing.in_steps(kernels).astype({"run_id": str, "phase": str, "module": str, "kernel_name": str})
+    rows = timing.in_steps(kernels)
     rows = rows[(rows["phase"] == ranges.FORWARD) & rows["run_id"].isin(known.index)]
+    rows = rows.astype({"run_id": str, "module": str, "kernel_name": str})
     rows = rows[rows["module"].str.endswith(ranges.EMBEDDING) & rows["kernel_name"].str.contains(GATHER)]
     blocks = rows.groupby("run_id")["grid_x"].agg(["min", "max"])
     shares: dict[str, float] = {}
@@ -540,8 +544,9 @@ def _embedded_tokens(known: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame
 def _fused_backend(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """Of runs that name a backend of fused attention: its kernels say which they are."""
     named = info["attention"].map(IN_NAMES).dropna()
-    fused = timing.in_steps(kernels).astype({"run_id": str, "family": str, "kernel_name": str})
+    fused = timing.in_steps(kernels)
     fused = fused[(fused["family"] == "attention") & fused["run_id"].isin(named.index)]
+    fused = fused.astype({"run_id": str, "kernel_name": str})
     duration = (fused["end_ns"] - fused["start_ns"]).astype(float)
     is_own = [own in name for own, name in zip(fused["run_id"].map(named), fused["kernel_name"], strict=True)]
     of_run = duration.groupby(fused["run_id"]).sum()

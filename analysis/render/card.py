@@ -54,13 +54,13 @@ def _text(line: str, y: int, size: int, weight: str, colour: str) -> str:
 
 
 def _smaller(png: bytes) -> bytes:
-    """The same picture, packed as well as zlib can: a quarter of the size."""
+    """The same picture, packed as zlib does: a quarter of the size. The best it can takes five times as long for 3%."""
     chunks, at = [], _SIGNATURE
     while at < len(png):
         (length,) = struct.unpack_from(">I", png, at)
         chunks.append((png[at + 4 : at + 8], png[at + 8 : at + 8 + length]))
         at += length + 12
-    pixels = zlib.compress(zlib.decompress(b"".join(data for name, data in chunks if name == b"IDAT")), 9)
+    pixels = zlib.compress(zlib.decompress(b"".join(data for name, data in chunks if name == b"IDAT")))
     kept = [chunk for chunk in chunks if chunk[0] != b"IDAT"]
     return png[:_SIGNATURE] + b"".join(_chunk(*chunk) for chunk in (*kept[:-1], (b"IDAT", pixels), kept[-1]))
 

@@ -1,4 +1,4 @@
-"""Figures stand aside while MkDocs reads a page."""
+"""Figures stand aside while MkDocs and its search read a page."""
 
 import re
 from types import SimpleNamespace
@@ -28,14 +28,31 @@ TEXT = f"""# A page
 
 
 def built(text: str) -> str:
-    html = markdown.markdown(put_aside.on_page_markdown(text), extensions=["md_in_html", "fenced_code"])
+    return put_back(searched(text))
+
+
+def searched(text: str) -> str:
+    """What the search plugin reads."""
+    html = markdown.markdown(put_aside.on_page_markdown(text, page=PAGE), extensions=["md_in_html", "fenced_code"])
     return put_aside.on_page_content(html, page=PAGE)
+
+
+def put_back(html: str) -> str:
+    page = SimpleNamespace(file=PAGE.file, content=html)
+    put_aside.on_page_context({}, page=page)
+    return page.content
 
 
 def test_a_page_is_as_if_its_figures_had_been_read():
     plain = markdown.markdown(TEXT, extensions=["md_in_html", "fenced_code"])
     assert built(TEXT) == plain
     assert len(re.findall("<figure", plain)) == 3
+
+
+def test_search_reads_the_figures_that_hold_what_it_shall_find_and_no_others():
+    hidden = TEXT.replace('id="chart-second"', 'id="chart-second" data-search-exclude')
+    assert re.findall(r'id="chart-(\w+)"', searched(hidden)) == ["first", "third"]
+    assert built(hidden) == markdown.markdown(hidden, extensions=["md_in_html", "fenced_code"])
 
 
 def test_a_figure_that_would_be_lost_fails_the_build():
