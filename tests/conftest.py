@@ -9,6 +9,7 @@ With CI set, as in continuous integration, a test fails that skips for another r
 import fcntl
 import gc
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.allowed_skips import is_allowed
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers of the suite share the cores
 os.environ["COLUMNS"] = "120"  # what is printed fits any terminal, and tests read it in one
+MOST_FILES = 20  # whose time of processors is said
 MOST_WORKERS = 8  # each has pandas and torch in memory
 
 hypothesis.settings.register_profile("default", max_examples=5, deadline=None)
@@ -29,6 +31,9 @@ IN_BROWSER = Path(__file__).parent / "browser"
 
 NOT_RUN = pytest.StashKey[dict[str, int]]()
 """How many tests are left out, by what is said of them."""
+PROCESSOR_S = pytest.StashKey[Counter[str]]()
+"""Seconds of processors by test, of processes that it started and waited for, too. Where workers share the cores, they
+tell what makes a suite long; how long a test took tells also for what it waited."""
 
 
 def pytest_addoption(parser):
@@ -40,6 +45,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "long: takes long and runs with --all only (make test-all)")
     hypothesis.settings.load_profile("all" if config.getoption("all") else "default")
     config.stash[NOT_RUN] = {}
+    config.stash[PROCESSOR_S] = Counter()
 
 
 def leave_out(config, items: list[pytest.Item], marker: str, said: str) -> None:
@@ -66,6 +72,14 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    before = os.times()[:4]
+    result = yield
+    item.config.stash[PROCESSOR_S][item.nodeid] += sum(os.times()[:4]) - sum(before)
+    return result
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport():
     report = yield
@@ -88,16 +102,30 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_sessionfinish(session):
     if hasattr(session.config, "workeroutput"):  # a worker tells the process that prints
         session.config.workeroutput["not_run"] = session.config.stash[NOT_RUN]
+        session.config.workeroutput["processor_s"] = dict(session.config.stash[PROCESSOR_S])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node):
-    node.config.stash[NOT_RUN] |= getattr(node, "workeroutput", {}).get("not_run", {})  # in every worker the same
+    output = getattr(node, "workeroutput", {})
+    node.config.stash[NOT_RUN] |= output.get("not_run", {})  # in every worker the same
+    node.config.stash[PROCESSOR_S].update(output.get("processor_s", {}))
 
 
 def pytest_terminal_summary(terminalreporter, config):
     for said, num_tests in config.stash[NOT_RUN].items():
         terminalreporter.line(f"{num_tests} {said}")
+    if config.getoption("all"):
+        _say_processor_s(terminalreporter, config.stash[PROCESSOR_S])
+
+
+def _say_processor_s(terminalreporter, of_tests: Counter[str]) -> None:
+    of_files: Counter[str] = Counter()
+    for test, seconds in of_tests.items():
+        of_files[test.split("::")[0]] += seconds
+    terminalreporter.line(f"{sum(of_tests.values()):.0f} s of processors, most of them in")
+    for file, seconds in of_files.most_common(MOST_FILES):
+        terminalreporter.line(f"{seconds:8.1f} s {file}")
 
 
 @pytest.fixture(scope="session")
