@@ -119,13 +119,13 @@ def _idle(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"idle_ns": [idle], "launch_ns": [late], "launch_share": [late / idle if idle else 0.0]})
 
 
-def _claims(frames: Frames, figures: dict[str, float]) -> list[Claim]:
+def _claims(frames: Frames, scalars: dict[str, float]) -> list[Claim]:
     phases = frames.phases[frames.phases["time_ns"] > 0].sort_values("time_ns", ascending=False)
     leaves = frames.tree[frames.tree["is_leaf"].astype(bool)] if len(frames.tree) else frames.tree
     listed = leaves[~leaves["module"].astype(str).str.startswith("(")] if len(leaves) else leaves
     return [
         Claim("step", frames.step, facts=lambda rows: rows.iloc[0].to_dict()),
-        Claim("tokens", frames.step[[bool(figures.get("tokens_per_step"))] * len(frames.step)], facts=_rate(figures)),
+        Claim("tokens", frames.step[[bool(scalars.get("tokens_per_step"))] * len(frames.step)], facts=_rate(scalars)),
         Claim("busy", frames.step, facts=lambda rows: rows.iloc[0].to_dict()),
         Claim("waits", frames.step[frames.step["launch_wait"].notna()], facts=lambda rows: rows.iloc[0].to_dict()),
         Claim("launches", frames.idle[frames.idle["idle_ns"] > 0], facts=lambda rows: rows.iloc[0].to_dict()),
@@ -139,9 +139,9 @@ def _claims(frames: Frames, figures: dict[str, float]) -> list[Claim]:
     ]
 
 
-def _rate(figures: dict[str, float]):
+def _rate(scalars: dict[str, float]):
     """Facts of a claim: tokens of a second of unprofiled steps."""
-    return lambda rows: {"tokens": figures["tokens_per_step"] / (float(rows["timer_ns"].iloc[0]) / 1e9)}
+    return lambda rows: {"tokens": scalars["tokens_per_step"] / (float(rows["timer_ns"].iloc[0]) / 1e9)}
 
 
 def _tables(frames: Frames) -> list[Table]:
