@@ -1,5 +1,6 @@
 """Which program this is: its commit, as recordings and kept predictions say it."""
 
+import hashlib
 import os
 import subprocess
 from importlib import metadata
@@ -7,11 +8,14 @@ from pathlib import Path
 
 PROGRAM = Path(__file__).parents[2]
 """Where the packages of this program lie: its checkout, or where it was installed."""
+MEASURES = "jobs"
+"""The package that measures: a change elsewhere changes nothing that is measured."""
 
 
 def commit() -> str:
     """The commit of this program: from the environment (an image has no git), else from git; of one that was installed
-    its version; else empty."""
+    its version; else empty. Where the code is not that of the commit, or of a version whose commit nobody knows, the
+    start of a digest follows: a sweep that goes on after a change is told so."""
     if "PROFILER_COMMIT" in os.environ:
         return os.environ["PROFILER_COMMIT"]
     return commit_of(PROGRAM) or version_in(PROGRAM)
@@ -24,12 +28,23 @@ def commit_of(folder: Path) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         checkout, head = done.stdout.splitlines()
-        return head if os.path.samefile(checkout, folder) else ""
+        if not os.path.samefile(checkout, folder):
+            return ""
+        compare = [*command[:3], "diff", "--binary", "HEAD", "--", MEASURES]
+        changes = subprocess.run(compare, capture_output=True, check=True).stdout
+        return f"{head}+{_digest(changes)}" if changes else head
     except (OSError, ValueError, subprocess.CalledProcessError):
         return ""
 
 
 def version_in(folder: Path) -> str:
-    """The version of this program that is installed in `folder`, such as `version 1.0`; empty where none is."""
+    """The version of the program that is installed in `folder`, such as `version 1.0+0f3a9c27`; empty where none is."""
     versions = [installed.version for installed in metadata.distributions(name="profiler-job", path=[str(folder)])]
-    return f"version {versions[0]}" if versions else ""
+    if not versions:
+        return ""
+    sources = b"".join(file.read_bytes() for file in sorted((folder / MEASURES).rglob("*.py")))
+    return f"version {versions[0]}+{_digest(sources)}"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:8]

@@ -16,13 +16,35 @@ def test_the_commit_is_that_of_its_own_checkout_alone(tmp_path):
     assert program.commit_of(installed) == ""
 
 
+def test_a_checkout_with_other_code_than_its_commit_has_another_name(tmp_path):
+    """A sweep that was stopped, and went on after an edit, kept what the code before the edit had measured."""
+    run = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for name in ("jobs", "site"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("before\n")
+    subprocess.run([*run, "init", "--quiet"], check=True)
+    subprocess.run([*run, "add", "."], check=True)
+    subprocess.run([*run, "commit", "--quiet", "-m", "one"], check=True)
+    clean = program.commit_of(tmp_path)
+    (tmp_path / "site" / "file").write_text("after\n")
+    assert program.commit_of(tmp_path) == clean, "what is measured does not depend on it"
+    names = [clean]
+    for text in ("after\n", "later\n"):
+        (tmp_path / "jobs" / "file").write_text(text)
+        names.append(program.commit_of(tmp_path))
+    assert len({*names}) == 3 and all(name.startswith(f"{clean}+") for name in names[1:])
+
+
 def test_what_was_installed_is_named_by_its_version(tmp_path):
     assert program.version_in(tmp_path) == ""
     (tmp_path / "profiler_job-7.1.dist-info").mkdir()
     (tmp_path / "profiler_job-7.1.dist-info" / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: profiler-job\nVersion: 7.1\n"
     )
-    assert program.version_in(tmp_path) == "version 7.1"
+    assert (before := program.version_in(tmp_path)).startswith("version 7.1+")
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "worker.py").write_text("steps = 3\n")
+    assert program.version_in(tmp_path) != before, "two builds of one version are two programs"
 
 
 def test_a_checkout_is_named_by_its_commit(monkeypatch):
