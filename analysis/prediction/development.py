@@ -19,7 +19,7 @@ from analysis.prediction.baseline import ATTENTION, GEMM, Baseline, baselines
 from analysis.prediction.rates import Rates
 from analysis.recording import store
 from analysis.reference import flops
-from jobs.contract import ranges
+from jobs.contract import axes, ranges
 from jobs.contract.changes import COMPILED
 from jobs.contract.integrity import find_folders
 
@@ -28,6 +28,8 @@ AXES = {"precision": {"tf32": "tf32", "bf16": "bf16"}, "attention": {"sdpa": "fu
 AXES |= {"optimizer": {"fused": "fused_adamw"}, "compile": {"default": "compile", "cudagraphs": "cuda_graphs"}}
 
 
+NO_MATTER = ("repeat", "fresh_process")
+"""Axes that the time of a step does not depend on."""
 ACCUMULATION = "(gradient accumulation)"
 ALIKE = ("size", "context_length", "mode", "precision", "attention", "optimizer", "batch_size")
 """Axes by which a run finds the one with the longer context."""
@@ -52,8 +54,8 @@ def pairs(runs: Iterable[Baseline]) -> list[Pair]:
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
     """The changes that lead from one run to the other; none where something else differs, too."""
-    same = ("size", "context_length", "mode", "batch_size")
-    if any(str(before[name]) != str(after[name]) for name in same):
+    others = {name: axes.default_of(name) for name in axes.AXES if name not in (*AXES, *NO_MATTER)}
+    if any(str(before.get(name, usual)) != str(after.get(name, usual)) for name, usual in others.items()):
         return ()
     names = []
     for axis, by_value in AXES.items():

@@ -13,7 +13,8 @@ from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.collection import without_collection
+from jobs.contract.axes import AXES, default_of
+from jobs.garbage import without_collection
 from jobs.memory.caching_allocator import MIB, CachingAllocator, OutOfMemory
 from jobs.memory.failure import Failure
 from jobs.memory.own_models import Refused as Refused
@@ -32,6 +33,11 @@ USABLE_GIB: dict[float, float] = {24: 22.5, 80: 79.1, 141: 139.8}
 """What a GPU sold with so many GB has for its processes. Of other sizes a sixteenth is set aside, as on 24 GB."""
 NUM_STEPS = 2
 """The first step has no Adam state yet; all later ones need what the second needs."""
+
+
+NEEDS_NOTHING = ("repeat", "fresh_process", "memory_limit_gib", "compile", "gpus", "parallel", "workload")
+"""Axes that change nothing of the operations as they are written, or that `is_predictable` asks for itself."""
+_UNKNOWN = [(axis, default_of(axis)) for axis in AXES if axis not in (*Shape._fields, *NEEDS_NOTHING, "size")]
 
 
 EFFORT_S = 0.3e-3
@@ -107,8 +113,8 @@ def predicted_peak_bytes(run: "Run") -> int:
 
 def is_predictable(run: "Run") -> bool:
     """Whether it is a run of the reference Transformer on one GPU, whose operations are simulated: what DDP and FSDP
-    keep for communication is not."""
-    return is_reference(run) and run.gpus == 1
+    keep for communication is not, nor what an axis changes of which the simulated step does not know."""
+    return is_reference(run) and run.gpus == 1 and all(getattr(run, axis, value) == value for axis, value in _UNKNOWN)
 
 
 def is_reference(run: "Run") -> bool:

@@ -82,7 +82,9 @@ def test_a_new_axis_is_one_field_and_everything_but_the_work_follows(tmp_path):
         " 'activation': ['swiglu', 'relu']})\n"
         "orders = [axis.order for axis in AXES.values() if axis.order is not None]\n"
         "assert len({*orders}) == len(orders), orders\n"
-        "print([run.run_id for run in sweep.runs], [run.run_id for run in select(sweep.runs, 'activation=relu')],"
+        "from jobs.memory import is_predictable\n"
+        "print([is_predictable(run) for run in sweep.runs], [run.run_id for run in sweep.runs],"
+        " [run.run_id for run in select(sweep.runs, 'activation=relu')],"
         " label_of('activation'), 'activation' in [one.name for one in TABLES['runs']], 'activation' in VARIANT_AXES)"
     )
     paths = f"{tmp_path}:{ROOT}"
@@ -90,6 +92,6 @@ def test_a_new_axis_is_one_field_and_everything_but_the_work_follows(tmp_path):
         [sys.executable, "-c", program], capture_output=True, text=True, env={"PYTHONPATH": paths}, cwd=tmp_path
     )
     assert done.stdout.strip() == (
-        "['small-ctx8-fp32-naive-forward', 'small-ctx8-fp32-naive-forward-act_relu'] "
+        "[True, False] ['small-ctx8-fp32-naive-forward', 'small-ctx8-fp32-naive-forward-act_relu'] "
         "['small-ctx8-fp32-naive-forward-act_relu'] activation True True"
     ), done.stderr

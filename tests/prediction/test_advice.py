@@ -70,6 +70,15 @@ def test_a_larger_batch_is_advised_where_it_fits_and_the_host_limits(run, shippe
     assert with_memory(140e9).reason == "it would need about 259 GiB of the GPU's 140"
 
 
+@pytest.mark.parametrize(
+    "more", [{"gpus": 2, "parallel": "ddp"}, {"accumulation": 2}, {"workload": "hf"}, {"compile": "off"}]
+)
+def test_runs_that_differ_in_something_else_too_are_no_pair(recorded, more):
+    """What two GPUs or micro-batches give would count as what the change gives."""
+    run = dict(recorded["default"][0].run) | {"mode": "train_step"}
+    assert development.difference(run, run | {"precision": "bf16"} | more) == (("bf16",) if "compile" in more else ())
+
+
 def test_what_is_advised_made_recorded_steps_shorter(recorded, shipped):
     pairs = development.pairs([*recorded["default"], *recorded["bf16"]]) + development.pairs(recorded["precision"])
     taken = [pair for pair in pairs if predict.advised([predict.predict(pair.before, pair.changes, shipped)])]
