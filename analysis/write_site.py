@@ -42,7 +42,7 @@ from analysis.pages import (
     script_page,
     telemetry,
 )
-from analysis.pages.questions import QUESTIONS, SEARCHED, STUDIES, by_section, forward_time, ladder, section_of
+from analysis.pages.questions import QUESTIONS, SEARCHED, STUDIES, by_section, section_of
 from analysis.prediction import ledger, of_runs, predict, rates
 from analysis.prediction.measured import measured_gains
 from analysis.recording import store
@@ -55,10 +55,10 @@ from analysis.render.text import file_name, inline, plain
 from analysis.show.advice import of_run
 from analysis.show.findings import FINDING, sentences
 from analysis.show.verdict import of_gpus, of_phases
-from jobs.collection import without_collection
 from jobs.contract.axes import words_of_value
 from jobs.contract.layout import SCRIPT
 from jobs.contract.studies import AGAIN, BF16, GPUS
+from jobs.garbage import without_collection
 
 WAITS = 0.3
 """From this part of a step on that the GPU waits, the Methods page says what the profiler does to it."""
@@ -657,16 +657,15 @@ def write_questions(
     def write_question(letter: str, question: ModuleType) -> dict[str, Any]:
         answer = ask(question, rec, bands=bands, studies=studies)
         of_twin = twin.write(letter, question, bands) if twin else {}
-        if question is forward_time:
-            site.write("report/clocks.md", "clocks.md", answer, conditions=_conditions(rec))
+        for name in getattr(question, "ALSO_AS", ()):
+            site.write(f"report/{name}.md", f"{name}.md", answer, conditions=_conditions(rec))
         return _write_question(site, letter, question, answer, rec, **of_twin)
-
-    is_tested = predicted is not None and ladder.STUDY in studies
-    hindsight = of_runs.in_hindsight(rec, ladder.MODE) if is_tested else None
 
     def answer_study(question: ModuleType, studied: store.Recording) -> Answer:
         more = {"main": rec, "calibration": on_gpus_of(studied.runs, calibration), "studies": studies, "bands": bands}
-        return ask(question, studied, **more, predicted=predicted, hindsight=hindsight)
+        if predicted is not None and "hindsight" in inspect.signature(question.answer).parameters:
+            more["hindsight"] = of_runs.in_hindsight(rec, question.MODE)
+        return ask(question, studied, **more, predicted=predicted)
 
     def write_study(letter: str, question: ModuleType) -> dict[str, Any]:
         studied = studies.get(question.STUDY) if question.STUDY else rec
@@ -684,7 +683,7 @@ def write_questions(
     for letter, question in STUDIES.items():
         if question.STUDY == BF16 and twin:
             leading, pages["leading"] = answers[letter], said[letter]
-        if question is ladder and question.STUDY in studies:
+        if getattr(question, "DECIDES", False) and letter in answers:
             deciding, pages["deciding"] = answers[letter], said[letter]
     site.write("report/reconciliation.md", "reconciliation.md", checked, **_measured_in(rec))
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")

@@ -2,7 +2,9 @@
 each other in a circle."""
 
 import ast
+import re
 import sys
+import tomllib
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -16,8 +18,8 @@ ROOMS = {
     "jobs.contract": set(),
     # The GPU side.
     "jobs.workloads": {"jobs.contract"},
-    "jobs.collection": set(),
-    "jobs.memory": {"jobs.collection", "jobs.contract", "jobs.workloads"},
+    "jobs.garbage": set(),
+    "jobs.memory": {"jobs.garbage", "jobs.contract", "jobs.workloads"},
     "jobs.sweep": {"jobs.contract", "jobs.workloads", "jobs.memory"},
     "jobs.injected": set(),
     "jobs.worker": {"jobs.contract", "jobs.workloads", "jobs.injected"},
@@ -94,7 +96,7 @@ ROOMS = {
     },
     "analysis.write_first": {"analysis.write_site"},
     "analysis.write_site": {
-        "jobs.collection",
+        "jobs.garbage",
         "jobs.contract",
         "analysis.answer",
         "analysis.beside",
@@ -137,16 +139,10 @@ def package_of(path):
     return ".".join(path.relative_to(ROOT).parent.parts)
 
 
-def imports_of(path, at_run_time_only=False):
+def imports_of(path):
     """Modules and names that a file imports; in `jobs.injected` what is relative has no package before it."""
     tree = ast.parse(path.read_text())
-    hidden = set()
-    if at_run_time_only:
-        blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-        hidden = {id(node) for block in blocks for node in ast.walk(block)}
     for node in ast.walk(tree):
-        if id(node) in hidden:
-            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -220,6 +216,36 @@ PAGES = sorted((ROOT / "analysis" / "pages").rglob("*.py"))
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_pages_hold_no_paths_and_no_sql(path):
     assert not set(imports_of(path)) & {"pathlib", "os", "sqlite3", "pyarrow", "json"}
+
+
+def test_the_site_is_written_without_knowing_a_question_by_name():
+    """A question says itself what it shows elsewhere, so that a new one may, too."""
+    questions = {path.stem for path in (ROOT / "analysis" / "pages" / "questions").glob("*.py")} - {"__init__"}
+    names = {name.rpartition(".")[2] for name in imports_of(ROOT / "analysis" / "write_site.py")}
+    assert not names & questions
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_of)
+def test_tables_are_given_by_name(path):
+    """A later field shifted the arguments of a class of tables, and a test passed on wrong ones."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(one) for one in node.decorator_list):
+            fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
+            tables = [one for one in fields if ast.unparse(one.annotation).startswith("pd.DataFrame")]
+            if len(tables) > 1:
+                assert any("kw_only=True" in ast.unparse(one) for one in node.decorator_list), node.name
+
+
+def test_what_is_imported_is_declared():
+    """A package that only comes with another one is gone when that one drops it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["gpu"], *extras["hf"]]
+    known = {re.split(r"[=<>]", name)[0].replace("-", "_") for name in wanted}
+    known |= {"yaml", "vl_convert", "pynvml", "jobs", "analysis", *sys.stdlib_module_names}
+    for path in MODULES:
+        tops = {name.split(".")[0] for name in imports_of(path) if name} - {one.stem for one in INJECTED}
+        assert tops <= known, f"{module_of(path)} imports {tops - known}"
 
 
 def test_charts_know_nothing_of_the_analysis():

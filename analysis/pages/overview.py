@@ -30,9 +30,8 @@ def answer(
     in BF16, and deciding: what each change gives, whose sentences come first where they are known."""
     frames = _frames(runs, steps, manifest)
     claims, tables, charts = _claims(frames), _tables(frames), _charts(runs, kernels)
-    tables.append(
-        _step_table(step_parts.parts_of_steps([_Main(runs, steps, kernels), *[twin] * (twin is not None)]), runs)
-    )
+    main = _Main(runs=runs, steps=steps, kernels=kernels)
+    tables.append(_step_table(step_parts.parts_of_steps([main, *[twin] * (twin is not None)]), runs))
     if leading:
         claims += [leading.claims[key] for key in ("gemm", "busy")]
         tables.append(leading.tables["longest"])
@@ -42,7 +41,7 @@ def answer(
     return assemble(_facts(runs, kernels, manifest, frames), claims, tables, charts)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Main:
     """The tables of the main recording that `step_parts` reads."""
 

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from jobs.contract.axes import default_of
 from jobs.contract.modes import MODES
 
-PLAIN = {"precision": "fp32", "attention": "naive", "optimizer": "own", "compile": "off"}
+PLAIN = {axis: default_of(axis) for axis in ("precision", "attention", "optimizer", "compile")}
 
 TRAINED_STEPS = 3
 """After so many steps losses are compared; of a run they are part of warm-up."""

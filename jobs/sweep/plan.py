@@ -271,6 +271,9 @@ class SweepLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         lines: dict[str, int] = {}
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.tag == "tag:yaml.org,2002:merge":
+                problem = "<<: merging is not allowed; write the keys out"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
             if key.value in lines:
                 problem = f"{key.value}: given twice, first in line {lines[key.value]}; keep one of them"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)

@@ -186,6 +186,7 @@ def test_a_study_is_one_that_a_question_is_about(load, study):
         (b"name: a\n---\nname: b\n", "expected a single document in the stream but found another document, in line 2"),
         (b"a: &a [x, x]\nb: [*a, *a]\n", r"\*a: aliases are not allowed; write the value out, in line 2"),
         (b"a: &a {b: 1}\nc: {<<: *a}\n", r"\*a: aliases are not allowed"),
+        (b"size: [xl]\n<<: {size: [small]}\n", r"<<: merging is not allowed; write the keys out, in line 2"),
         (b"#" + b" " * 2**20, "larger than 1 MiB"),
         (b"[" * 100_000, "nested too deeply"),
         (b"name: 2026-13-45", "not valid YAML: month must be in 1..12"),

@@ -93,6 +93,7 @@ def _frames(
     in_phases = judged[judged["phase"].isin((ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER))]
     grid = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in modes.MODES])
     training = run_grid.cases(runs, "train_step")
+    main = _Main(runs=runs, steps=steps, kernels=kernels, memops=memops)
     return Frames(
         by=run_grid.case_columns(runs),
         operations=operations.assign(kernel_ns=kernel_ns),
@@ -100,11 +101,11 @@ def _frames(
         runs=grid.merge(of_steps, how="left", on="run_id"),
         phases=training.merge(in_phases, how="left", on="run_id"),
         ratios=training.merge(roofline.backward_ratio(steps, totals), how="left", on="run_id"),
-        regimes=_regimes(_Main(runs, steps, kernels, memops), _peaks(calibration), band, studies),
+        regimes=_regimes(main, _peaks(calibration), band, studies),
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Main:
     """The tables of the main recording that `regimes` reads."""
 

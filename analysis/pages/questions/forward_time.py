@@ -16,6 +16,8 @@ from jobs.contract import modes
 
 SLUG = "forward-time"
 TITLE = "How long does a forward pass take?"
+ALSO_AS = ("clocks",)
+"""Pages of their own that show the same answer in other words."""
 
 CLOCKS = {
     "busy": "GPU busy",

@@ -19,6 +19,8 @@ from jobs.contract.studies import BF16, HOST
 SLUG = "ladder"
 TITLE = "What does each optimisation give, one on top of the other?"
 STUDY = "prediction"
+DECIDES = True
+"""Its sentences on what to change first come first on the home page."""
 
 MODE = "train_step"
 ALSO = ("precision", "optimizer", BF16)
