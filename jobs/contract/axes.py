@@ -161,7 +161,7 @@ class Run(BaseModel):
             labels={"naive": "eager"},
             names={"naive": "unfused (eager) attention", "sdpa": "fused attention (PyTorch's choice)"},
             words={
-                "naive": "unfused attention",
+                "naive": "eager attention",
                 **dict.fromkeys(("sdpa", "flash", "efficient", "cudnn"), "fused attention"),
             },
             default="naive",
@@ -189,6 +189,12 @@ class Run(BaseModel):
             label="optimizer",
             labels={"own": "reference"},
             names={
+                "own": "reference AdamW",
+                "loop": "AdamW in a loop",
+                "foreach": "foreach AdamW",
+                "fused": "fused AdamW",
+            },
+            words={
                 "own": "reference AdamW",
                 "loop": "AdamW in a loop",
                 "foreach": "foreach AdamW",

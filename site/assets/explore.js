@@ -81,7 +81,9 @@ addEventListener("DOMContentLoaded", () => {
   const name = (row) => keys.slice(0, keys.indexOf(metrics[0].value)).map((key) => cell(row, key).firstChild.textContent.trim()).join(" · ");
   const verdict = (key, first, second) => {
     if (key !== metrics[0].value || !form.dataset.relative) return "not known";
-    const idle = Math.max(...pins.map((row) => (number(row, "idle_share") ?? 0) * number(row, key)));
+    const shares = pins.map((row) => number(row, "idle_share")), gpus = new Set(pins.map((row) => held(row, "gpu_name")));
+    if (shares.some((share) => share === null || share === undefined) || gpus.size > 1) return "not known";
+    const idle = Math.max(...pins.map((row, index) => shares[index] * number(row, key)));
     const width = Number(form.dataset.relative) * Math.hypot((first + second) / 2, Number(form.dataset.ratio) * idle);
     return `${Math.abs(second - first) > width ? "yes" : "no"}: the band is ± ${(width / 1e6).toPrecision(3)} ms`;
   };

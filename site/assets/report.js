@@ -51,20 +51,25 @@
   // What words can find in a row: its texts with the names that recordings have for them, and its numbers, which are
   // found whole: 128 is no part of 1,280.
   const found = (row) => {
-    const texts = [], numbers = new Set();
+    const texts = [], phrases = [], numbers = new Set();
     for (const cell of row.cells) {
       if (cell.dataset.v !== undefined) numbers.add((cell.firstChild?.textContent ?? "").trim().replaceAll(",", ""));
-      else texts.push(cell.textContent, cell.dataset.k ?? "", cell.dataset.also ?? "");
+      else texts.push(cell.textContent, cell.dataset.k ?? "");
+      if (cell.dataset.also) phrases.push(cell.dataset.also.toLowerCase());
     }
-    return { text: texts.join(" ").toLowerCase(), numbers };
+    return { text: texts.join(" ").toLowerCase(), phrases, numbers };
   };
 
   const filter = (table, words, said) => {
-    const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
+    const wanted = words.toLowerCase().split(/\s+/).filter(Boolean), phrase = wanted.join(" ");
+    const rows = [...table.tBodies[0].rows].map((row) => [row, found(row)]);
+    // A name of several words is that of one cell: fused attention is no eager attention with fused AdamW.
+    const isName = rows.some(([, { phrases }]) => phrases.includes(phrase));
     let kept = 0;
-    for (const row of table.tBodies[0].rows) {
-      const { text, numbers } = found(row);
-      row.hidden = "out" in row.dataset || !wanted.every((word) => text.includes(word) || numbers.has(word.replaceAll(",", "")));
+    for (const [row, { text, phrases, numbers }] of rows) {
+      const also = phrases.flatMap((one) => one.split(" "));
+      const has = (word) => text.includes(word) || also.some((one) => one.startsWith(word)) || numbers.has(word.replaceAll(",", ""));
+      row.hidden = "out" in row.dataset || !(isName ? phrases.includes(phrase) : wanted.every(has));
       kept += !row.hidden;
     }
     said.textContent = kept ? "" : `Nothing matches${words.trim() && ` \u201c${words.trim()}\u201d`}.`;

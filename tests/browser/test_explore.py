@@ -55,6 +55,40 @@ def test_two_pinned_runs_show_their_difference_by_the_keyboard_too(explore):
     assert explore.locator(PINNED).inner_text() == shown
 
 
+@pytest.mark.parametrize("words", ["fused attention", "eager attention", "fused AdamW", "reference AdamW"])
+def test_words_find_what_the_site_calls_so(explore, words):
+    """ "fused" found what is unfused, which is every run, and "AdamW" none."""
+    rows = explore.locator(ROWS).evaluate_all("(all) => all.map((row) => [...row.cells].map((one) => one.textContent))")
+    place, mine = {
+        "fused attention": (4, ("sdpa", "flash", "efficient", "cudnn")),
+        "eager attention": (4, ("eager",)),
+        "fused AdamW": (5, ("fused",)),
+        "reference AdamW": (5, ("reference",)),
+    }[words]
+    wanted = sum(row[place].strip() in mine for row in rows)
+    explore.locator(f"{TABLE} input").fill(words)
+    assert 0 < explore.locator(f"{ROWS}:visible").count() == wanted < len(rows)
+
+
+def test_what_two_gpus_or_an_unknown_wait_leave_open_is_not_called_beyond_noise(explore):
+    """The noise band is of runs of one GPU, and as wide as the GPU waits."""
+    rows = explore.locator(ROWS)
+    facts = """(all) => all.map((row) => [row.id, ...[7, 10, 14].map((at) => row.cells[at])])
+      .map(([id, gpu, ...cells]) => [id, gpu.textContent, ...cells.map((one) => one?.dataset.v)])"""
+    timed = [fact for fact in rows.evaluate_all(facts) if fact[2]]
+    of_h200 = [run for run, gpu, _, idle in timed if "H200" in gpu and idle]
+    of_h100 = [run for run, gpu, _, idle in timed if "H100" in gpu and idle]
+    without_idle = [run for run, gpu, _, idle in timed if "H200" in gpu and not idle]
+
+    def verdict(first: str, second: str) -> str:
+        explore.goto(f"{explore.url.split('?')[0]}?pin={first}&pin={second}")
+        return explore.locator(f"{PINNED} tbody tr").first.locator("td").last.inner_text()
+
+    assert verdict(*of_h200[:2]).startswith(("yes", "no:"))
+    assert verdict(of_h200[0], of_h100[0]) == "not known"
+    assert verdict(of_h200[0], without_idle[0]) == "not known"
+
+
 def test_every_run_can_be_linked(explore):
     ids = explore.locator(ROWS).evaluate_all("(all) => all.map((row) => row.id)")
     assert len({*ids}) == len(ids) and all(ids)
