@@ -18,8 +18,8 @@ TITLE = "Explore"
 METRICS = (
     Column("step_ns", "step", "ms"),
     Column("tokens_per_s", "tokens/s", "count", absent="n/a"),
-    Column("mfu", "MFU of data-sheet peak", "share", absent="n/a"),
-    Column("peak_memory_bytes", "peak allocated", "bytes", absent="n/a"),
+    Column("mfu", "MFU of sheet peak", "share", absent="n/a"),
+    Column("peak_memory_bytes", "peak", "bytes", absent="n/a"),
     Column("idle_share", "GPU idle", "share", absent="n/a"),
     Column("joules", "J a step", "count", absent="n/a"),
 )
