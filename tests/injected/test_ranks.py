@@ -87,22 +87,29 @@ def test_ranks_of_several_machines_have_numbers_of_their_own_on_each(machines):
 def test_ranks_of_several_machines_wait_for_one_another(machines):
     *early, last = [machines(number) for number in range(4)]
     came: list[int] = []
+    gone: list[int] = []
+    may_leave = threading.Event()
 
     def meet(one: Ranks) -> None:
         one.meet("here")
         came.append(one.rank)
+        if one.rank:
+            may_leave.wait()
         one.leave()
-        came.append(one.rank)
+        gone.append(one.rank)
 
-    waiting = [threading.Thread(target=meet, args=(one,)) for one in early]
-    for thread in waiting:
+    waiting = [threading.Thread(target=meet, args=(one,)) for one in (*early, last)]
+    for thread in waiting[:-1]:
         thread.start()
     waiting[0].join(0.05)
     assert not came
-    meet(last)
+    waiting[-1].start()
+    waiting[0].join(0.05)
+    assert not gone, "rank 0 may hold the store of the others"
+    may_leave.set()
     for thread in waiting:
         thread.join()
-    assert sorted(came) == [0, 0, 1, 1, 2, 2, 3, 3] and came[-1] == 0, "rank 0 may hold the store of the others"
+    assert sorted(came) == sorted(gone) == [0, 1, 2, 3]
 
 
 def test_where_another_machine_is_not_profiled_that_is_said(machines, monkeypatch):
