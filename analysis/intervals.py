@@ -25,8 +25,8 @@ def busy_ns(group: np.ndarray, device: np.ndarray, start: np.ndarray, end: np.nd
 
 
 def keys_of(group: np.ndarray, time: np.ndarray) -> np.ndarray:
-    """One number for each group (0, 1 ...) and time of it, ordered by both (int64): one column sorts, and tells what is
-    double, in a fraction of the time of two."""
+    """One number for each pair of a group (not below 0) and a time (ns, or any integer), ordered by both (int64, as
+    many): one column sorts, and tells what is double, in a fraction of the time of two."""
     if not len(time):
         return np.empty(0, np.int64)
     low, step = int(time.min()), int(time.max()) - int(time.min()) + 1

@@ -57,7 +57,7 @@ def test_two_pinned_runs_show_their_difference_by_the_keyboard_too(explore):
 
 @pytest.mark.parametrize("words", ["fused attention", "eager attention", "fused AdamW", "reference AdamW"])
 def test_words_find_what_the_site_calls_so(explore, words):
-    """ "fused" found what is unfused, which is every run, and "AdamW" none."""
+    """Fused attention found eager attention with fused AdamW, too, and AdamW found nothing."""
     rows = explore.locator(ROWS).evaluate_all("(all) => all.map((row) => [...row.cells].map((one) => one.textContent))")
     place, mine = {
         "fused attention": (4, ("sdpa", "flash", "efficient", "cudnn")),

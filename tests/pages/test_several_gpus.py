@@ -76,6 +76,18 @@ def test_two_gpus_are_held_against_as_many_single_ones(answer):
     assert two["memory_ratio"].tolist() == pytest.approx([0.5] * 2, rel=1e-6)
 
 
+def test_kernels_that_take_longer_and_steps_that_do_fewer_tokens_are_told(rec):
+    kernels, steps = rec.kernels.copy(), rec.steps.copy()
+    computes = kernels["run_id"].astype(str).str.endswith("fsdp") & (kernels["family"].astype(str) != "communication")
+    duration = kernels["end_ns"] - kernels["start_ns"]
+    kernels.loc[computes, "end_ns"] = kernels["start_ns"] + 2 * duration
+    steps.loc[steps["run_id"].astype(str).str.endswith("fsdp"), "wall_ns"] *= 2
+    found = write_site.ask(several_gpus, dataclasses.replace(rec, kernels=kernels, steps=steps))
+    assert found.claims["slower"].rows["slower_share"].tolist() == pytest.approx([1, 1])
+    assert found.claims["fewer"].rows["speedup"].tolist() == pytest.approx([2 / 2.5] * 2, rel=1e-6)
+    assert write_site.ask(several_gpus, rec).claims["fewer"].rows.empty
+
+
 def test_waiting_and_transfer_are_of_one_step_and_gpu(rec):
     rows = communication_of(rec.kernels, rec.runs).set_index("run_id")
     assert len(rows) == 2 and (rows["unknown"] == "").all()
