@@ -57,7 +57,7 @@ from analysis.show.findings import FINDING, sentences
 from analysis.show.verdict import of_gpus, of_phases
 from jobs.contract.axes import words_of_value
 from jobs.contract.layout import SCRIPT
-from jobs.contract.studies import AGAIN, BF16, GPUS
+from jobs.contract.studies import AGAIN, BF16, GPUS, LOSSES
 from jobs.garbage import without_collection
 
 WAITS = 0.3
@@ -248,6 +248,7 @@ def _draft(
     """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
     published, rec = rec, of_finished_runs(rec)
     studies = {study: of_finished_runs(other) for study, other in studies.items()}
+    losses = studies.pop(LOSSES, None)  # of the ladder alone: its times are those of no page
     with_pages = [study for study in WITH_RUN_PAGES if study in studies]
     for study in with_pages:  # first: what else the helper does waits for the comparisons
         helper.give(write_runs_of_study, study, studies[study], docs)
@@ -266,7 +267,7 @@ def _draft(
         site, verdict = write_overview_of_script(rec, docs, checked, summary)
     else:
         known = {**of_studies, **known}
-        site = write_questions(rec, docs, studies, summary, known, predicted, checked, bands, price)
+        site = write_questions(rec, docs, studies, summary, known, predicted, checked, bands, price, losses)
         write_tested(site, measured, predicted)
     write_lists(site, published, rec, studies, downloads, price)
     _write_explore(site, rec, studies, sides, of_studies, bands)
@@ -639,12 +640,13 @@ def write_questions(
     checked: Answer | None = None,
     bands: Bands | None = None,
     price: telemetry.Price | None = None,
+    losses: store.Recording | None = None,
 ) -> Site:
     """Write the pages of questions and studies, the reconciliation (`checked`), and the overview with their verdicts.
     compared: facts of the pages of comparisons, for the overview. known: pages of runs of
     studies; the others are on that of all runs. predicted: what was said of runs before they were measured, as of
     `_predicted`. bands: of the runs that were recorded again, worked out where not given. price: of the GPUs of one
-    run."""
+    run. losses: the recording that compares those of runs of others after training."""
     site = _site_of(rec, docs)
     if bands is None and AGAIN in studies:
         bands = differences.bands_of(rec, studies[AGAIN])
@@ -663,6 +665,7 @@ def write_questions(
 
     def answer_study(question: ModuleType, studied: store.Recording) -> Answer:
         more = {"main": rec, "calibration": on_gpus_of(studied.runs, calibration), "studies": studies, "bands": bands}
+        more["losses"] = losses
         if predicted is not None and "hindsight" in inspect.signature(question.answer).parameters:
             more["hindsight"] = of_runs.in_hindsight(rec, question.MODE)
         return ask(question, studied, **more, predicted=predicted)

@@ -9,6 +9,7 @@ Study = Literal[
     "bf16",
     "gpus",
     "host",
+    "losses",
     "memory",
     "optimizer",
     "precision",
@@ -26,5 +27,8 @@ GPUS = "gpus"
 
 HOST = "host"
 """The study of steps with and without compile, in FP32 with nothing fused: each beside its own base, on one host."""
+
+LOSSES = "losses"
+"""The study of what changes do to the loss: nothing is said of its times."""
 
 STUDIES: tuple[Study, ...] = get_args(Study)

@@ -68,6 +68,8 @@ NEAR = 0.1
 IN_MAP = {BASE: "FP32", "TF32": "TF32", "BF16": "BF16", EAGER: "BF16 with fused attention and fused AdamW"}
 """Rungs that the map of what limits a step shows, as it calls them."""
 MEASURED, PREDICTED, HINDSIGHT = "measured", "predicted before", "computed in hindsight"
+TRAINED = ["loss_trained", "loss_trained_plain"]
+"""Losses after the same training steps, with the changes of a run and without."""
 CONTEXTS = {"small": 512, "medium": 1024, "xl": 512, "2.7B": 1024}
 """Of each model the context at which the ladder is told; of another the longest of those followed furthest up."""
 NO_CAPTURE, BASELINE, NOT_PROBED, REFERENCE_LOSS = "no capture", "baseline", "not measured", "reference"
@@ -82,6 +84,7 @@ def answer(
     predicted: pd.DataFrame | None = None,
     bands: Bands | None = None,
     hindsight: pd.DataFrame | None = None,
+    losses: Any = None,
 ) -> Answer:
     """A training step of the main recording with one change after the other, and with each alone.
 
@@ -92,8 +95,9 @@ def answer(
     noise band of wall times (`bands`), which is as wide as if the GPU waited in all phases that the host limits,
     and only where the host's speed does not explain it: `at_least` and `at_most` are the gain where the step grows with
     the time of a loop of plain Python on its host, which took `slower_host` times as long as before.
+    Losses after training are of the same process as the time where that compared them, else of the recording `losses`.
     """
-    frames = _frames(runs, main, studies, predicted, hindsight, bands)
+    frames = _frames(runs, main, studies, predicted, hindsight, bands, losses)
     facts = {"noise": noise_of(bands), "slow_host": SLOW_HOST, "near": NEAR, "rungs": [*RUNGS]}
     facts["knows_trained"] = bool(frames.rungs["trained_off"].notna().any())
     return assemble(facts, _claims(frames), _tables(frames), _charts(frames))
@@ -140,8 +144,10 @@ def _frames(
     predicted: pd.DataFrame | None,
     hindsight: pd.DataFrame | None,
     bands: Bands | None,
+    losses: Any,
 ) -> Frames:
     measured = _measured([main, *(studies[name] for name in (STUDY, *ALSO) if name in studies)])
+    measured = _with_losses(measured, losses)
     # Others were measured to test predictions only.
     cases = {*map(tuple, main.runs[[*CASE, "batch_size"]].astype(str).to_numpy())}
     is_case = [
@@ -179,6 +185,23 @@ def _with_predictions(measured: pd.DataFrame, predicted: pd.DataFrame | None) ->
         return measured.assign(**dict.fromkeys(names, float("nan")))
     said = predicted[predicted["predicted_ns"].notna()].drop_duplicates("tested_by").set_index("tested_by")
     return measured.assign(**{name: measured["run_id"].map(said[name]) for name in names})
+
+
+def _with_losses(measured: pd.DataFrame, losses: Any) -> pd.DataFrame:
+    """With trained_off and trained_on, its GPU, of `losses` where the own run did not compare them."""
+    if losses is not None:
+        figures = losses.figures.astype({"run_id": str, "figure": str})
+        wide = figures.pivot_table(index="run_id", columns="figure", values="value").reindex(columns=TRAINED)
+        other = pd.DataFrame({"trained_off": _off_after_training(wide)})
+        other["trained_on"] = losses.runs.astype({"run_id": str, "gpu_name": str}).set_index("run_id")["gpu_name"]
+        other = other.reindex(measured["run_id"]).set_axis(measured.index)
+        measured = measured.fillna({name: column for name, column in other.items()})
+    return measured.assign(trained_millionths=(1e6 * measured["trained_off"]).round())
+
+
+def _off_after_training(losses: pd.DataFrame) -> pd.Series:
+    """Of TRAINED by run, what the loss differs by from that of the plain run, relative to it."""
+    return (losses["loss_trained"] / losses["loss_trained_plain"] - 1).abs()
 
 
 def _with_hindsight(measured: pd.DataFrame, hindsight: pd.DataFrame | None) -> pd.DataFrame:
@@ -237,24 +260,24 @@ def _measured(recordings: Iterable[Any]) -> pd.DataFrame:
     machine = telemetry.of_runs(runs, steps, processes, states)[["run_id", "joules"]]
     by_process = telemetry.of_processes(processes, states).groupby("run_id")["host_ratio"].median()
     losses = figures.pivot_table(index="run_id", columns="figure", values="value").reindex(
-        columns=["loss", "loss_fp32", "loss_trained", "loss_trained_plain"]
+        columns=["loss", "loss_fp32", *TRAINED]
     )
     runs[VOCABULARY] = runs["workload_options"].astype(str).map(_vocabulary)
-    known = runs[[*CASE, *AXES, "batch_size", "workload", "num_parameters", "run_id", "peak_memory_bytes"]]
+    known = runs[[*CASE, *AXES, "batch_size", "workload", "num_parameters", "run_id", "gpu_name", "peak_memory_bytes"]]
     table = known.merge(times, on="run_id").merge(machine, how="left", on="run_id")
     table["tokens_per_s"] = run_grid.tokens_per_s(table, table["ns"])
     table["parts"] = table["run_id"].map(advice.host_limited_ns(steps))
     table["host_limited"] = (table["parts"] / table["ns"]).clip(upper=1)
     table["host_ratio"] = table["run_id"].map(by_process).astype(float)
     table["loss_off"] = table["run_id"].map((losses["loss"] / losses["loss_fp32"] - 1).abs())
-    table["trained_off"] = table["run_id"].map((losses["loss_trained"] / losses["loss_trained_plain"] - 1).abs())
-    for name in ("loss", "trained"):
-        table[f"{name}_millionths"] = (1e6 * table[f"{name}_off"]).round()
+    table["loss_millionths"] = (1e6 * table["loss_off"]).round()
+    table["trained_off"] = table["run_id"].map(_off_after_training(losses))
+    table["trained_on"] = table["gpu_name"].astype(object).where(table["trained_off"].notna())
     table["why_loss"] = pd.Series(NOT_PROBED, table.index).mask(_is_base(table), REFERENCE_LOSS)
     table["reserved_bytes"] = table["run_id"].map(memory.groupby("run_id")["peak_reserved_bytes"].max().astype(float))
     # What graphs hold is taken while they are captured: the peak of a step that replays them leaves it out.
     table["peak_bytes"] = table["peak_memory_bytes"].astype(float).where(table["compile"] != "cudagraphs")
-    return table.drop(columns="peak_memory_bytes")
+    return table.drop(columns=["gpu_name", "peak_memory_bytes"])
 
 
 def _vocabulary(options: str) -> str:
@@ -333,7 +356,7 @@ def _claims(frames: Frames) -> list[Claim]:
         Claim("hosts", frames.rungs[frames.rungs["host_ratio"] > SLOW_HOST], facts=out_of(frames.rungs)),
         Claim("predicted", tested, facts=_predicted),
         Claim("hindsight", above[above["hindsight_ns"].notna()], facts=lambda rows: _in_hindsight(rows, above)),
-        Claim("trained", above.dropna(subset=["trained_off"]), facts=extremes("trained_off")),
+        Claim("trained", above.dropna(subset=["trained_off"]), facts=_trained),
         Claim("loss", above.dropna(subset=["loss_off"]), facts=extremes("loss_off")),
     ]
 
@@ -455,6 +478,10 @@ def _with_all(top: pd.DataFrame) -> pd.DataFrame:
     are no others."""
     compiled = top[top["rung"].isin(WITH_COMPILE)]
     return compiled if len(compiled) else top
+
+
+def _trained(rows: pd.DataFrame) -> dict[str, Any]:
+    return extremes("trained_off")(rows) | {"gpus": sorted({*rows["trained_on"]})}
 
 
 def _together(rows: pd.DataFrame, top: pd.DataFrame) -> dict:
