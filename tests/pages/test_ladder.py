@@ -12,7 +12,7 @@ from analysis.metrics import differences, run_grid
 from analysis.pages.questions import ladder
 from analysis.prediction import ledger, of_runs
 from analysis.recording import store
-from jobs.contract.studies import AGAIN
+from jobs.contract.studies import AGAIN, LOSSES
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 NO_KERNELS = ("ranges", "kernels", "api", "memops", "nsys_sums")
@@ -32,7 +32,7 @@ def shipped():
     of_study = {}
     for folder in write_site.recordings_in(DATA):
         study = store.read_manifest(folder).get("study", "")
-        if study in ("", AGAIN, ladder.STUDY, ladder.HOST, *ladder.ALSO):
+        if study in ("", AGAIN, LOSSES, ladder.STUDY, ladder.HOST, *ladder.ALSO):
             of_study.setdefault(study, []).append(store.load(folder))
     bands = differences.bands_of(of_study[""][0], of_study.pop(AGAIN)[0])
     studies = {
@@ -40,6 +40,11 @@ def shipped():
         for study, parts in of_study.items()
     }
     return studies.pop(""), studies, bands
+
+
+@pytest.fixture(scope="module")
+def losses(shipped):
+    return shipped[1][LOSSES]
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +60,9 @@ def hindsight():
 
 
 @pytest.fixture(scope="module")
-def answer(shipped, predicted, hindsight):
+def answer(shipped, predicted, hindsight, losses):
     main, studies, bands = shipped
-    return ask(main, studies, predicted=predicted, hindsight=hindsight, bands=bands)
+    return ask(main, studies, predicted=predicted, hindsight=hindsight, bands=bands, losses=losses)
 
 
 def ask(main, studies, **more):
@@ -229,18 +234,36 @@ def test_what_all_changes_give_is_of_all_cases_that_were_compiled(answer):
     assert said["without"][0] < 1 < said["low"]["speedup"] < said["high"]["speedup"]
 
 
-def test_losses_after_training_stand_at_each_rung_that_has_them(shipped):
+TOLD_WITH_LOSSES = [("small", 512), ("medium", 1024), ("xl", 512), ("2.7B", 1024), ("llama", 1024)]
+
+
+def test_each_rung_of_the_ladders_that_are_told_has_its_loss_after_training(answer):
+    rungs = rungs_of(answer).sort_index()
+    for size, context_length in TOLD_WITH_LOSSES:
+        of_case = rungs.loc[(size, context_length), "trained_millionths"]
+        assert of_case.notna().equals(of_case.index.to_series() != ladder.BASE), size
+    assert rungs.loc[("gpt2", 1024), "trained_millionths"].isna().all(), "it has dropout"
+    assert answer.claims["trained"].values["gpus"] == ["NVIDIA H200"]
+
+
+def test_what_fused_adamw_does_to_the_loss_is_its_formula_and_not_fusing(answer):
+    said = answer.claims["formula"].values
+    assert said["high"]["trained_off"] > 0.02 and said["fused_off"] < 1e-6 and said["num_rows"] == 4
+    assert answer.claims["trained"].values["high"]["numerics_off"] < 1e-3
+
+
+def test_losses_of_a_run_of_its_own_go_before_those_of_another_recording(shipped, losses):
     main, studies, bands = shipped
     rec = studies[ladder.STUDY]
     run = "medium-ctx1024-bf16-sdpa-train_step-compile_default-adamw_fused"
     figures = pd.DataFrame({"figure": ["loss_trained", "loss_trained_plain"], "value": [10.001, 10.0], "unit": ""})
     figures = pd.concat([rec.figures.astype({"figure": object, "run_id": object}), figures.assign(run_id=run)])
-    said = ask(main, {**studies, ladder.STUDY: dataclasses.replace(rec, figures=figures)}, bands=bands)
-    assert said.facts["knows_trained"]
-    assert "trained_millionths" in {column.key for column in said.tables["costs"].columns}
-    rungs = rungs_of(said)["trained_millionths"]
-    assert rungs.loc[("medium", 1024, "+ torch.compile")] == 100 and rungs.count() == 1
-    assert said.claims["trained"].values["high"]["rung"] == "+ torch.compile"
+    studies = {**studies, ladder.STUDY: dataclasses.replace(rec, figures=figures)}
+    case = ("medium", 1024, "+ torch.compile")
+    alone, both = (ask(main, studies, bands=bands, losses=others) for others in (None, losses))
+    assert rungs_of(alone).loc[case, "trained_millionths"] == rungs_of(both).loc[case, "trained_millionths"] == 100
+    assert rungs_of(alone)["numerics_millionths"].drop(case).count() == 3  # llama's, which are of its own runs
+    assert not alone.claims["formula"].holds
 
 
 def test_of_a_step_that_replays_graphs_the_memory_is_what_is_reserved(answer):

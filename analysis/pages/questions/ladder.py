@@ -14,6 +14,7 @@ from analysis.metrics.telemetry import SLOW_HOST
 from analysis.pages.columns import case_headings
 from analysis.pages.facts import extremes, noise_of, out_of, ratios_of, span
 from jobs.contract import ranges
+from jobs.contract.plain import PLAIN
 from jobs.contract.studies import BF16, HOST
 
 SLUG = "ladder"
@@ -70,6 +71,8 @@ IN_MAP = {BASE: "FP32", "TF32": "TF32", "BF16": "BF16", EAGER: "BF16 with fused 
 MEASURED, PREDICTED, HINDSIGHT = "measured", "predicted before", "computed in hindsight"
 TRAINED = ["loss_trained", "loss_trained_plain"]
 """Losses after the same training steps, with the changes of a run and without."""
+NOT_FUSED = "loop"
+"""The optimizer that has the formula of fused AdamW and takes one tensor at a time."""
 CONTEXTS = {"small": 512, "medium": 1024, "xl": 512, "2.7B": 1024}
 """Of each model the context at which the ladder is told; of another the longest of those followed furthest up."""
 NO_CAPTURE, BASELINE, NOT_PROBED, REFERENCE_LOSS = "no capture", "baseline", "not measured", "reference"
@@ -95,7 +98,7 @@ def answer(
     noise band of wall times (`bands`), which is as wide as if the GPU waited in all phases that the host limits,
     and only where the host's speed does not explain it: `at_least` and `at_most` are the gain where the step grows with
     the time of a loop of plain Python on its host, which took `slower_host` times as long as before.
-    Losses after training are of the same process as the time where that compared them, else of the recording `losses`.
+    Losses after training are those of the run where it compared them, else of the recording `losses`.
     """
     frames = _frames(runs, main, studies, predicted, hindsight, bands, losses)
     facts = {"noise": noise_of(bands), "slow_host": SLOW_HOST, "near": NEAR, "rungs": [*RUNGS]}
@@ -188,20 +191,30 @@ def _with_predictions(measured: pd.DataFrame, predicted: pd.DataFrame | None) ->
 
 
 def _with_losses(measured: pd.DataFrame, losses: Any) -> pd.DataFrame:
-    """With trained_off and trained_on, its GPU, of `losses` where the own run did not compare them."""
+    """With trained_on and TRAINED of `losses` where the own run did not compare them, and what follows: trained_off
+    from the plain run; numerics_off from the run in FP32 with nothing fused whose AdamW has the same formula, and
+    trained_millionths and numerics_millionths of these."""
+    own_adamw = measured["optimizer"].astype(str) == PLAIN["optimizer"]
+    same_formula = measured["loss_trained_plain"].where(own_adamw)
     if losses is not None:
         figures = losses.figures.astype({"run_id": str, "figure": str})
-        wide = figures.pivot_table(index="run_id", columns="figure", values="value").reindex(columns=TRAINED)
-        other = pd.DataFrame({"trained_off": _off_after_training(wide)})
-        other["trained_on"] = losses.runs.astype({"run_id": str, "gpu_name": str}).set_index("run_id")["gpu_name"]
+        other = figures.pivot_table(index="run_id", columns="figure", values="value").reindex(columns=TRAINED)
+        runs = losses.runs.astype({"run_id": str, "gpu_name": str, "size": str}).set_index("run_id")
+        other = other.join(runs["gpu_name"].rename("trained_on"))
+        not_fused = runs[runs["optimizer"].astype(str) == NOT_FUSED].join(other["loss_trained"]).set_index(CASE)
         other = other.reindex(measured["run_id"]).set_axis(measured.index)
         measured = measured.fillna({name: column for name, column in other.items()})
-    return measured.assign(trained_millionths=(1e6 * measured["trained_off"]).round())
-
-
-def _off_after_training(losses: pd.DataFrame) -> pd.Series:
-    """Of TRAINED by run, what the loss differs by from that of the plain run, relative to it."""
-    return (losses["loss_trained"] / losses["loss_trained_plain"] - 1).abs()
+        cases = pd.MultiIndex.from_frame(measured[CASE].astype({"size": str}))
+        of_case = pd.Series(not_fused["loss_trained"].reindex(cases).to_numpy(), measured.index)
+        same_formula = measured["loss_trained_plain"].where(own_adamw, of_case)
+    off = {
+        "trained": (measured["loss_trained"] / measured["loss_trained_plain"] - 1).abs(),
+        "numerics": (measured["loss_trained"] / same_formula - 1).abs(),
+    }
+    return measured.assign(
+        **{f"{name}_off": value for name, value in off.items()},
+        **{f"{name}_millionths": (1e6 * value).round() for name, value in off.items()},
+    )
 
 
 def _with_hindsight(measured: pd.DataFrame, hindsight: pd.DataFrame | None) -> pd.DataFrame:
@@ -271,8 +284,8 @@ def _measured(recordings: Iterable[Any]) -> pd.DataFrame:
     table["host_ratio"] = table["run_id"].map(by_process).astype(float)
     table["loss_off"] = table["run_id"].map((losses["loss"] / losses["loss_fp32"] - 1).abs())
     table["loss_millionths"] = (1e6 * table["loss_off"]).round()
-    table["trained_off"] = table["run_id"].map(_off_after_training(losses))
-    table["trained_on"] = table["gpu_name"].astype(object).where(table["trained_off"].notna())
+    table = table.join(losses[TRAINED], on="run_id")
+    table["trained_on"] = table["gpu_name"].astype(object).where(table["loss_trained"].notna())
     table["why_loss"] = pd.Series(NOT_PROBED, table.index).mask(_is_base(table), REFERENCE_LOSS)
     table["reserved_bytes"] = table["run_id"].map(memory.groupby("run_id")["peak_reserved_bytes"].max().astype(float))
     # What graphs hold is taken while they are captured: the peak of a step that replays them leaves it out.
@@ -356,7 +369,8 @@ def _claims(frames: Frames) -> list[Claim]:
         Claim("hosts", frames.rungs[frames.rungs["host_ratio"] > SLOW_HOST], facts=out_of(frames.rungs)),
         Claim("predicted", tested, facts=_predicted),
         Claim("hindsight", above[above["hindsight_ns"].notna()], facts=lambda rows: _in_hindsight(rows, above)),
-        Claim("trained", above.dropna(subset=["trained_off"]), facts=_trained),
+        Claim("trained", above.dropna(subset=["numerics_off"]), facts=_trained),
+        Claim("formula", _of_formula(frames.alone), facts=_formula),
         Claim("loss", above.dropna(subset=["loss_off"]), facts=extremes("loss_off")),
     ]
 
@@ -385,9 +399,10 @@ def _tables(frames: Frames) -> list[Table]:
         Column("joules", "J a step", "number", absent="not read"),
         Column("loss_millionths", "loss off by, millionths", "count", why="why_loss"),
         Column("trained_millionths", "after steps, millionths", "count", why="why_loss"),
+        Column("numerics_millionths", "same AdamW, millionths", "count", why="why_loss"),
     )
     if frames.rungs["trained_off"].isna().all():
-        costs = costs[:-1]
+        costs = costs[:-2]
     hosts = (
         Column("host_limited", "host limits", "share"),
         Column("host_ratio", "host loop", "ratio", absent="not read"),
@@ -481,7 +496,16 @@ def _with_all(top: pd.DataFrame) -> pd.DataFrame:
 
 
 def _trained(rows: pd.DataFrame) -> dict[str, Any]:
-    return extremes("trained_off")(rows) | {"gpus": sorted({*rows["trained_on"]})}
+    return extremes("numerics_off")(rows) | {"gpus": sorted({*rows["trained_on"]})}
+
+
+def _of_formula(alone: pd.DataFrame) -> pd.DataFrame:
+    """Of fused AdamW alone the cases of which it is known what fusing does to the loss, and what the formula."""
+    return alone[(alone["optimizer"].astype(str) == "fused") & alone["numerics_off"].notna()]
+
+
+def _formula(rows: pd.DataFrame) -> dict[str, Any]:
+    return extremes("trained_off")(rows) | {"fused_off": rows["numerics_off"].max()}
 
 
 def _together(rows: pd.DataFrame, top: pd.DataFrame) -> dict:
