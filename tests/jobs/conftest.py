@@ -119,6 +119,26 @@ def fake_worker(tmp_path, monkeypatch, fake_nsys) -> FakeWorker:
     return FakeWorker(folder)
 
 
+FAST_MKDOCS = """
+import pathlib, sys
+site = pathlib.Path(sys.argv[sys.argv.index("--site-dir") + 1])
+site.mkdir(parents=True, exist_ok=True)
+(site / "index.html").write_text(f"built in {pathlib.Path.cwd().name}")
+"""
+NO_PAGES = """
+import os, sys
+if sys.orig_argv[1:4] == ['-m', 'jobs', 'report']:
+    os._exit(0)
+"""
+
+
+def write_no_pages(folder: Path) -> None:
+    """With this folder on PYTHONPATH a site is a single file, and no pages are written for it: both take seconds."""
+    with open(folder / "sitecustomize.py", "a") as file:
+        file.write(NO_PAGES)
+    (folder / "mkdocs.py").write_text(FAST_MKDOCS)
+
+
 class Session:
     """One invocation of the runner inside this process; `events` are what it emitted."""
 

@@ -16,16 +16,10 @@ from jobs.commands import recordings_to_show
 from jobs.commands import render as render_command
 from jobs.executor.result_store import Results
 from jobs.follow_up import replace, shipped_recordings
-from tests.jobs.conftest import ROOT, command, eventually, jobs
+from tests.jobs.conftest import FAST_MKDOCS, ROOT, command, eventually, jobs, write_no_pages
 from tests.waiting import HANGS_S
 
 ONE_RUN = {"context_length": [8], "mode": ["forward"]}
-FAST_MKDOCS = """
-import pathlib, sys
-site = pathlib.Path(sys.argv[sys.argv.index("--site-dir") + 1])
-site.mkdir(parents=True, exist_ok=True)
-(site / "index.html").write_text(f"built in {pathlib.Path.cwd().name}")
-"""
 
 
 @pytest.fixture
@@ -33,25 +27,22 @@ def arguments(tiny, tmp_path, fake_worker):
     return ["job", "--device", "cpu", "--sweep", tiny(**ONE_RUN), "--results", tmp_path / "results"]
 
 
-NO_PAGES = """
-if sys.orig_argv[1:4] == ['-m', 'jobs', 'report']:
-    import os
-    os._exit(0)
-"""
+@pytest.fixture
+def mkdocs(fake_worker):
+    """mkdocs(program) puts another program in the place of mkdocs, for which no pages are written."""
+    write_no_pages(fake_worker.folder)
+    return (fake_worker.folder / "mkdocs.py").write_text
 
 
 @pytest.fixture
-def mkdocs(fake_worker):
-    """mkdocs(program) puts another program in the place of mkdocs. No pages are written for it, which takes seconds."""
-    with open(fake_worker.folder / "sitecustomize.py", "a") as file:
-        file.write(NO_PAGES)
-    path = fake_worker.folder / "mkdocs.py"
-
-    def put(program: str) -> None:
-        path.write_text(program)
-
-    put(FAST_MKDOCS)
-    return put
+def measured(arguments, fake_worker, tmp_path) -> Path:
+    """The results folder of a job whose site was not built in earnest; the next one is."""
+    before = (fake_worker.folder / "sitecustomize.py").read_text()
+    write_no_pages(fake_worker.folder)
+    assert jobs(*arguments).returncode == 0
+    (fake_worker.folder / "sitecustomize.py").write_text(before)
+    (fake_worker.folder / "mkdocs.py").unlink()
+    return tmp_path / "results"
 
 
 def names(folder: Path) -> list[str]:
@@ -251,16 +242,14 @@ def test_a_site_that_cannot_be_written_is_exit_74_with_the_fix(tmp_path):
     assert f"{file} is not writable" in done.stderr and "--user" in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.long  # two real sites
-def test_render_shows_what_jobs_recorded_and_not_the_shipped_recordings(arguments, tmp_path):
-    assert jobs(*arguments).returncode == 0
-    results = tmp_path / "results"
-    shutil.rmtree(results / "site")
-    shutil.copytree(results / "recordings" / "tiny", results / "recordings" / ".tiny.old")  # as a kill leaves it
-    done = jobs("render", "--results", results)
+@pytest.mark.long
+def test_render_shows_what_jobs_recorded_and_not_the_shipped_recordings(measured):
+    shutil.rmtree(measured / "site")
+    shutil.copytree(measured / "recordings" / "tiny", measured / "recordings" / ".tiny.old")  # as a kill leaves it
+    done = jobs("render", "--results", measured)
     assert done.returncode == 0, done.stderr
-    assert names(results / "site" / "data") == ["tiny"]
-    assert "tiny-ctx8-fp32-naive-forward" in (results / "site" / "report" / "runs.html").read_text()
+    assert names(measured / "site" / "data") == ["tiny"]
+    assert "tiny-ctx8-fp32-naive-forward" in (measured / "site" / "report" / "runs.html").read_text()
 
 
 @pytest.mark.parametrize("kept", ["nothing", "a folder"])
@@ -275,21 +264,19 @@ def test_render_without_a_recording_is_exit_2_and_creates_nothing(mkdocs, tmp_pa
     assert not list(results.iterdir()) if kept != "nothing" else not results.exists()
 
 
-@pytest.mark.long  # real sites
-def test_recordings_of_the_same_runs_are_named_and_one_can_be_chosen(arguments, tmp_path):
-    assert jobs(*arguments).returncode == 0
-    results = tmp_path / "results"
-    before = (results / "site" / "index.html").read_text()
-    recordings = results / "recordings"
+@pytest.mark.long
+def test_recordings_of_the_same_runs_are_named_and_one_can_be_chosen(measured):
+    before = (measured / "site" / "index.html").read_text()
+    recordings = measured / "recordings"
     shutil.copytree(recordings / "tiny", recordings / "older")
-    done = jobs("render", "--results", results)
+    done = jobs("render", "--results", measured)
     assert done.returncode == 70
     (line,) = [line for line in done.stderr.splitlines() if "tiny-ctx8" in line]
     assert "recordings older, tiny hold the same runs" in line and "choose one with --recording" in line
-    assert (results / "site" / "index.html").read_text() == before
-    done = jobs("render", "--results", results, "--recording", recordings / "older")
+    assert (measured / "site" / "index.html").read_text() == before
+    done = jobs("render", "--results", measured, "--recording", recordings / "older")
     assert done.returncode == 0, done.stderr
-    assert names(results / "site" / "data") == ["older"]
+    assert names(measured / "site" / "data") == ["older"]
 
 
 def test_two_recordings_of_one_name_are_exit_2_and_both_are_named(tmp_path):

@@ -23,16 +23,19 @@ from jobs.executor import script
 from jobs.executor.nodes import node_of
 from jobs.follow_up import StepFailed
 from jobs.profile import default_name
-from tests.jobs.conftest import ROOT
+from tests.jobs.conftest import ROOT, write_no_pages
 from tests.waiting import HANGS_S, has_ended
+from tests.without_compiler import WITHOUT_COMPILER
 
-HEAD = """
-import sys
+HEAD = (
+    WITHOUT_COMPILER
+    + """
 import torch
 from torch import nn
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
 """
+)
 TRAIN = (
     HEAD
     + """
@@ -81,6 +84,11 @@ TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 
 def ddp(in_step: str = "", num_steps: int = 40) -> str:
     return DDP.replace("IN_STEP", in_step).replace("STEPS", str(num_steps))
+
+
+def with_compiler(source: str) -> str:
+    """A script as somebody has it, with all of PyTorch."""
+    return source.replace(WITHOUT_COMPILER, "")
 
 
 def losses(printed: str) -> list[str]:
@@ -139,7 +147,7 @@ def ended(process: subprocess.Popen) -> tuple[str, int]:
 
 @pytest.mark.long
 def test_a_script_ends_with_its_recording_and_its_site(profile, tmp_path):
-    printed, code = ended(profile(TRAIN.replace("WORKERS", "2"), "--skip", "3", "--steps", "3"))
+    printed, code = ended(profile(with_compiler(TRAIN.replace("WORKERS", "2")), "--skip", "3", "--steps", "3"))
     assert code == 0, printed
     assert "11 steps were followed, the script ends here" in printed and "the end" not in printed
     runs = store.load(tmp_path / "results" / "recordings" / "train").runs
@@ -176,7 +184,8 @@ ASKS = HEAD + "with torch.inference_mode():\n    for i in range(60): print('loss
 @pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_commands_of_the_page_end_with_a_recording_and_a_site(tmp_path, fake_nsys, command):
-    """As they stand there, but for two processes in place of eight; `torchrun` stands in for `accelerate launch`."""
+    """As they stand there, but for two processes in place of eight; `torchrun` stands in for `accelerate launch`. What
+    such a site shows is told of one script, and of one with two ranks, above and below."""
     is_of_ranks = "torchrun" in command or "accelerate" in command
     trains = ddp() if is_of_ranks else RANGED if "my_step" in command else LONGER
     for name, source in {"train.py": trains, "generate.py": ASKS, "my/train.py": trains}.items():
@@ -184,6 +193,7 @@ def test_the_commands_of_the_page_end_with_a_recording_and_a_site(tmp_path, fake
         (tmp_path / name).write_text(source)
     programs = tmp_path / "programs"
     programs.mkdir()
+    write_no_pages(programs)
     (programs / "accelerate").write_text(f'#!/bin/sh\nexec "{sys.executable}" {" ".join(TORCHRUN)} train.py\n')
     (programs / "accelerate").chmod(0o755)
     path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -191,7 +201,7 @@ def test_the_commands_of_the_page_end_with_a_recording_and_a_site(tmp_path, fake
     done = subprocess.run(
         [sys.executable, "-m", "jobs", *shlex.split(re.sub(r"\b8\b", "2", command))],
         cwd=tmp_path,
-        env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | ranks,
+        env=os.environ | {"PATH": path, "PYTHONPATH": f"{programs}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"} | ranks,
         capture_output=True,
         text=True,
         timeout=HANGS_S,
@@ -213,7 +223,7 @@ def test_the_commands_of_the_page_end_with_a_recording_and_a_site(tmp_path, fake
 def test_outside_a_checkout_it_ends_with_the_summary_and_says_where_a_site_is_built(profile, tmp_path):
     """As installed from the wheel, which has no sources of a site."""
     for name in ("jobs", "analysis"):
-        shutil.copytree(ROOT / name, tmp_path / "wheel" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, tmp_path / "wheel" / name)
     options = ("--skip", "3", "--steps", "3", "--name", "my-run")
     printed, code = ended(profile(TRAIN.replace("WORKERS", "0"), *options, program=tmp_path / "wheel"))
     assert code == 0, printed
@@ -238,7 +248,7 @@ def test_a_report_that_cannot_be_made_says_how_to_make_it_later(tmp_path, monkey
 
 @pytest.mark.long
 def test_losses_are_the_same_to_the_bit(followed, tmp_path):
-    printed, code, noted = followed(TRAIN.replace("WORKERS", "0"), goes_on=True)
+    printed, code, noted = followed(with_compiler(TRAIN.replace("WORKERS", "0")), goes_on=True)
     assert code == 0 and printed.rstrip().endswith("the end") and noted["stage"] == "done"
     bare = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True)
     assert losses(printed) == losses(bare.stdout) and len(losses(printed)) == 30
@@ -295,7 +305,9 @@ def test_workers_of_a_data_loader_are_not_followed(followed):
     assert noted["seen"] == 11 and noted["optimizers"] == ["AdamW"]
 
 
-SPAWNING = """
+SPAWNING = (
+    WITHOUT_COMPILER
+    + """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
@@ -316,6 +328,7 @@ if __name__ == "__main__":
         optimizer.step()
         print("loss", step, flush=True)
 """
+)
 
 
 @pytest.mark.long
@@ -432,16 +445,18 @@ def test_what_is_interrupted_leaves_no_process_and_keeps_the_last_profile(profil
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("command", [("torchrun", *TORCHRUN[2:]), (sys.executable, *TORCHRUN)], ids=["torchrun", "-m"])
-def test_each_rank_is_followed_and_computes_what_it_does_alone(followed, tmp_path, command):
-    command = (str(Path(sys.executable).parent / command[0]), *command[1:], "train.py")
-    printed, code, noted = followed(ddp(num_steps=14), *command, goes_on=True)
-    assert code == 0, printed
-    assert [(one["rank"], one["ranks"], one["stage"]) for one in followed.ranks] == [(0, 2, "done"), (1, 2, "done")]
-    assert {len(one[kind]) for one in followed.ranks for kind in ("steps", "captured_ns")} == {3}
-    assert noted["model"] == "Sequential", "not what wraps it"
-    bare = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ)
-    assert sorted(losses(printed)) == sorted(losses(bare.stdout)) and len(losses(printed)) == 28
+def test_each_rank_is_followed_and_computes_what_it_does_alone(followed, tmp_path):
+    for launcher in ((str(Path(sys.executable).parent / "torchrun"), *TORCHRUN[2:]), (sys.executable, *TORCHRUN)):
+        printed, code, noted = followed(ddp(num_steps=14), *launcher, "train.py", goes_on=True)
+        assert code == 0, printed
+        assert [(one["rank"], one["ranks"], one["stage"]) for one in followed.ranks] == [(0, 2, "done"), (1, 2, "done")]
+        assert {len(one[kind]) for one in followed.ranks for kind in ("steps", "captured_ns")} == {3}
+        assert noted["model"] == "Sequential", "not what wraps it"
+        computed = sorted(losses(printed))
+        if launcher[0] != sys.executable:
+            bare = subprocess.run([*launcher, "train.py"], cwd=tmp_path, capture_output=True, text=True)
+            alone = sorted(losses(bare.stdout))
+        assert computed == alone and len(computed) == 28, launcher
 
 
 ACCUMULATING = (
@@ -490,7 +505,7 @@ def test_ranks_that_accumulate_gradients_draw_and_compute_what_they_do_alone(fol
 @pytest.mark.long
 def test_two_ranks_end_with_a_recording_of_both(profile, tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_NSYS_RANKS", "2")
-    printed, code = ended(profile(ddp(), "--skip", "3", "--steps", "3", launcher=TORCHRUN))
+    printed, code = ended(profile(with_compiler(ddp()), "--skip", "3", "--steps", "3", launcher=TORCHRUN))
     assert code == 0, printed
     assert printed.count("11 steps were followed, the script ends here") == 1
     recording = store.load(tmp_path / "results" / "recordings" / "train")

@@ -20,10 +20,13 @@ from jobs.__main__ import app
 from jobs.contract.changes import DO, LABELS, TRIABLE, Refused, parse_sets
 from tests.jobs.conftest import ROOT
 from tests.waiting import HANGS_S
+from tests.without_compiler import WITHOUT_COMPILER
 
 MS = 1e6
 
-TRAIN = """
+TRAIN = (
+    WITHOUT_COMPILER
+    + """
 import torch
 from torch import nn
 torch.manual_seed(0)
@@ -36,6 +39,7 @@ for step in range(60):
     loss.backward()
     optimizer.step()
 """
+)
 
 
 @pytest.mark.long
