@@ -21,14 +21,19 @@ MEASURED = ("steps", "ranges", "kernels", "api", "memops", "memory", "nsys_sums"
 SHORT, LONG = (f"medium-ctx{context}-fp32-naive-train_step" for context in (512, 1024))
 
 
+def only(rec, run_ids):
+    """`rec` with nothing but some runs. They are categories, as in all that is loaded, but of `runs`."""
+    tables = {}
+    for name in (*MEASURED, "runs"):
+        frame = getattr(rec, name)
+        frame = frame[frame["run_id"].isin(run_ids)].astype({"run_id": str}).reset_index(drop=True)
+        tables[name] = frame if name == "runs" else frame.astype({"run_id": "category"})
+    return dataclasses.replace(rec, **tables)
+
+
 @pytest.fixture(scope="module")
 def two():
-    rec = store.load(DATA / "h200-fp32")
-    tables = {name: getattr(rec, name) for name in (*MEASURED, "runs")}
-    tables = {name: frame[frame["run_id"].isin([SHORT, LONG])] for name, frame in tables.items()}
-    return dataclasses.replace(
-        rec, **{name: frame.astype({"run_id": str}).reset_index(drop=True) for name, frame in tables.items()}
-    )
+    return only(store.load(DATA / "h200-fp32"), [SHORT, LONG])
 
 
 def breaches(rec):
@@ -38,11 +43,6 @@ def breaches(rec):
 
 def changed(rec, change):
     return dataclasses.replace(rec, **{name: change(getattr(rec, name)) for name in MEASURED})
-
-
-def only(rec, *run_ids):
-    tables = {name: getattr(rec, name).astype({"run_id": str}) for name in (*MEASURED, "runs")}
-    return dataclasses.replace(rec, **{name: frame[frame["run_id"].isin(run_ids)] for name, frame in tables.items()})
 
 
 def scaled(rec, factor, *names):
@@ -68,7 +68,7 @@ def test_tables_of_another_context_or_backend_are_no_tables_of_a_fused_run(fused
     pairs = [pair for _, ids in groups for pair in pairwise(ids)]
     assert len(pairs) >= 22
     for pair in pairs:
-        assert {"embedded_tokens", "fused_backend"} & breaches(exchanged(only(fused, *pair), *pair)), pair
+        assert {"embedded_tokens", "fused_backend"} & breaches(exchanged(only(fused, pair), *pair)), pair
 
 
 def test_two_runs_of_a_recording_hold_all_checks(two):
@@ -121,11 +121,8 @@ def run_of(name, size, context, mode):
 
 @pytest.fixture(scope="module", params=RUN_IDS)
 def several(request):
-    rec = store.load(DATA / request.param)
-    kept = {run_of(request.param, *case, mode) for case in CASES for mode in MODES}
-    tables = {name: getattr(rec, name) for name in (*MEASURED, "runs")}
-    tables = {name: frame[frame["run_id"].isin(kept)].astype({"run_id": str}) for name, frame in tables.items()}
-    return dataclasses.replace(rec, **{name: frame.reset_index(drop=True) for name, frame in tables.items()})
+    kept = [run_of(request.param, *case, mode) for case in CASES for mode in MODES]
+    return only(store.load(DATA / request.param), kept)
 
 
 def said(rec):
