@@ -74,7 +74,7 @@ def started(tiny, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["launch", "start", "export", "stats", "stop"])
-def test_a_stop_ends_while_a_command_of_nsys_hangs(hanging_nsys, started, tmp_path, name, monkeypatch):
+def test_a_stop_ends_while_a_command_of_nsys_hangs(fake_worker, hanging_nsys, started, tmp_path, name, monkeypatch):
     began = hanging_nsys(name)
     process = started()
     eventually(began.exists)
