@@ -95,7 +95,13 @@ def test_the_plan_says_where_memory_cannot_be_simulated(started_in, tmp_path):
 def test_an_option_that_it_does_not_take_is_refused(started_in, options, problem):
     done = started_in("plan", workload_axes=options)
     assert done.returncode == 2 and problem in " ".join(done.stderr.split())
-    done = started_in("doctor", "--device", "cpu", "--results", "results", workload_axes=options)
+
+
+@pytest.mark.long
+def test_the_doctor_says_so_too(started_in):
+    problem = "workload_axes.widht: my_models:build has no such parameter; it takes width, dropout"
+    options = ("doctor", "--device", "cpu", "--results", "results")
+    done = started_in(*options, workload_axes={"widht": [64]})
     assert done.returncode == 69 and problem in " ".join(done.stdout.split()).replace(" ->", ";")
 
 
