@@ -146,9 +146,7 @@ def forward_only(words):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "lost", [run if run.startswith("small-ctx128") else pytest.param(run, marks=pytest.mark.long) for run in RUNS]
-)
+@pytest.mark.parametrize("lost", [run for run in RUNS if run.startswith(("small-ctx128", "xl-ctx512"))])
 def test_a_deleted_run_is_not_measured_and_no_page_breaks(lost, words):
     pages = words(keep(BASE, [run for run in RUNS if run != lost]))
     mode = lost.rsplit("-", 1)[1]
