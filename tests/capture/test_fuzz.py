@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.show import FORMATS, show
+from analysis.capture.summary import summarise
+from analysis.show import FORMATS, reader, show
 
 from .pages import check_inert
 from .test_summary import _random_capture
@@ -79,6 +80,20 @@ def limited():
     signal.setitimer(signal.ITIMER_PROF, 0)
     signal.signal(signal.SIGPROF, before)
     resource.setrlimit(resource.RLIMIT_DATA, memory)
+
+
+@pytest.fixture(autouse=True)
+def summarised_once(monkeypatch):
+    """The four formats print one summary of a file, which takes longer than all else; the file is read for each."""
+    summaries = {}
+
+    def once(capture, *, with_moments, **options):
+        key = capture.path, with_moments
+        if key not in summaries:
+            summaries[key] = summarise(capture, with_moments=with_moments, **options)
+        return summaries[key]
+
+    monkeypatch.setattr(reader, "summarise", once)
 
 
 # --------------------------------------------------------------------------------------------------------------- damage
