@@ -65,6 +65,17 @@ def pytest_collection_modifyitems(config, items):
         leave_out(config, items, "long", "long tests were not run, pages and examples were few: make test-all runs all")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """In a clean checkout the first worker that comes to a module writes its bytecode, with assertions that explain
+    themselves, and the others wait for it: they would all do the same."""
+    if "PYTEST_XDIST_WORKER" not in os.environ or not isinstance(collector, pytest.Module):
+        return (yield)
+    with open(collector.path) as module:
+        fcntl.flock(module, fcntl.LOCK_EX)
+        return (yield)
+
+
 def pytest_collection_finish():
     """What is there now, thousands of tests and the modules, stays to the end: the garbage collector would look through
     all of it dozens of times."""
