@@ -35,7 +35,7 @@ seen = dict(os.environ)
 if command == "launch":
     Path(os.environ["HOME"], "launched").write_text(json.dumps(seen))
 if command == "stop":
-    report = Path(fake_nsys.session_file(arguments).read_text())
+    report = Path(Path(fake_nsys.session_file(arguments)).read_text())
 code = fake_nsys.main(command, *arguments)
 if command == "stop":
     print("Generated:", chr(9), "/home/planted-user/reports/" + report.name)
