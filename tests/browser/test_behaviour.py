@@ -312,6 +312,31 @@ def test_search_finds_kernels_and_calls(page, address, words, where):
     assert words.lower() in page.locator("article").inner_text().lower()
 
 
+INDEX = "search/search_index.json"
+MOST_LOADED = 500_000
+"""Bytes of home and of all that it asks for, not compressed."""
+
+
+def test_home_is_light_and_the_index_comes_with_the_first_search(page, address):
+    """It came with every page: 1.57 MB, of 2.0 MB in all."""
+    loaded = {}
+    page.on("response", lambda response: loaded.update({response.url.removeprefix(address): response}))
+    page.goto(address, wait_until="networkidle")
+    assert INDEX not in loaded and len(loaded) > 5
+    assert sum(len(response.body()) for response in loaded.values()) < MOST_LOADED
+    page.keyboard.press("/")  # opens the search
+    page.keyboard.type("softmax")  # before the index has come
+    page.locator(".md-search-result__link").first.wait_for()
+    assert INDEX in loaded
+
+
+def test_a_result_marks_what_was_searched_for(page, address):
+    asked = []
+    page.on("request", lambda request: asked.append(request.url.removeprefix(address)))
+    page.goto(f"{address}report/softmax-detail.html?h=softmax", wait_until="networkidle")
+    assert INDEX in asked and page.locator("article mark").count()
+
+
 LOST = (
     "1010 1272 1343 138 2415 2442 2725 2850 2924 2956 3566 3743 3977 4003 4108 "
     "4224 4271 4455 4696 5002 5036 508 5318 5552 5647 5799 6422 6458 9229 924"
