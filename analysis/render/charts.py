@@ -541,35 +541,42 @@ def waterfall(rows: pd.DataFrame, drawing: Drawing, width: int, order) -> alt.La
     return zero + bars
 
 
-def bars_with_marks(rows: pd.DataFrame, drawing: Drawing, width: int, by, order, unit) -> alt.LayerChart:
-    """One bar per case from zero to the `value` of the first `series`, and a stroke at that of each of the others, the
-    later the thinner; the bar's number stands right of them all."""
+def bars_with_marks(rows: pd.DataFrame, drawing: Drawing, width: int, by, order, unit, hollow="") -> alt.LayerChart:
+    """One bar per case from zero to the `value` of the first `series`, or of the series `hollow`, and a stroke at that
+    of each of the others, the later the thinner; the bar's number stands right of them all."""
     data = pd.DataFrame({"label": case_label(rows, by), "series": rows["series"], "value": rows["value"]})
     data["text"] = [f"{value:,.2f}×" for value in data["value"]]
     data["title"] = [f"{a}, {s}: {t}" for a, s, t in zip(data["label"], data["series"], data["text"], strict=True)]
     data["furthest"] = data.groupby("label")["value"].transform("max")
-    bars, *marks = (drawing.data(data[data["series"] == name]) for name in order)
+    bars = data[data["series"].isin([order[0], hollow])]
+    marks = (drawing.data(data[data["series"] == name]) for name in order[1:])
     y = alt.Y("label:N", sort=list(dict.fromkeys(data["label"])), title=None, axis=_category_axis(drawing))
     scale = alt.Scale(domain=[0, 1.12 * data["value"].max()], nice=False)
     x, beyond = (
         alt.X(f"{name}:Q", scale=scale, axis=_value_axis(drawing, ",~f", 5), title=unit)
         for name in ("value", "furthest")
     )
-    wide, high = _plot_width(data, width), alt.Step(17)
-    measured = alt.Chart(bars, width=wide, height=high).mark_bar(
-        height=alt.RelativeBandSize(0.7), color=drawing["--series-0"]
-    )
-    numbers = alt.Chart(bars, width=wide, height=high).mark_text(align="left", dx=4, fontSize=12, color=drawing[TEXT])
+    wide, high = _plot_width(data, width), alt.Step(15)
+    colour = drawing["--series-0"]
+    outline = {"fill": "transparent", "stroke": colour, "strokeWidth": 1.5, "strokeDash": [4, 2]}
+    measured = [
+        alt.Chart(drawing.data(of_some), width=wide, height=high).mark_bar(
+            height=alt.RelativeBandSize(0.7), **(outline if name == hollow else {"color": colour})
+        )
+        for name, of_some in bars.groupby("series", sort=False)
+    ]
+    numbers = alt.Chart(drawing.data(bars), width=wide, height=high)
+    numbers = numbers.mark_text(align="left", dx=4, fontSize=12, color=drawing[TEXT])
     others = [
         alt.Chart(of_one, width=wide, height=high).mark_tick(
-            thickness=3 / number, size=15, color=drawing[f"--series-{number}"]
+            thickness=3 / number, size=13, color=drawing[f"--series-{number}"]
         )
         for number, of_one in enumerate(marks, 1)
     ]
     described = alt.Description("title:N")
     return alt.LayerChart(
         layer=[
-            measured.encode(y=y, x=x, description=described),
+            *(of_some.encode(y=y, x=x, description=described) for of_some in measured),
             *(of_one.encode(y=y, x=x, description=described) for of_one in others),
             numbers.encode(y=y, x=beyond, text=alt.Text("text:N")),
         ]

@@ -361,6 +361,9 @@ class _Page:
                         charts.mark(chart.kind), position, position, text.escape(name)
                     )
                 )
+        if (hollow := chart.options.get("hollow")) in names:
+            swatch = Markup('<span class="series bar hollow" style="--family:var(--series-0)">{}</span>')
+            items.insert(1, swatch.format(text.escape(hollow)))
         return Markup('<p class="legend">{}</p>').format(Markup(" ").join(items))
 
     def kernel(self, name: str) -> Markup:

@@ -93,6 +93,16 @@ def test_bars_have_their_numbers_and_a_mark_where_it_was_predicted(tmp_path):
     assert numbers["encoding"]["x"]["field"] == "furthest" and furthest == 2.5, "no mark crosses a number"
 
 
+def test_a_hollow_bar_says_why_and_has_its_number(tmp_path):
+    rows = pd.DataFrame({"size": ["a", "b"], "series": ["measured", "slower host"], "value": [2.0, 1.5]})
+    options = {"by": ["size"], "order": ["measured"], "unit": "times as fast", "hollow": "slower host"}
+    drawing = drawn(Chart("one", "bars_with_marks", "One", rows, options=options), tmp_path)
+    assert 'class="series bar hollow" style="--family:var(--series-0)">slower host<' in drawing
+    assert ">1.50×<" in drawing and "b, slower host: 1.50×" in drawing
+    filled, hollow, _ = charts.specification("bars_with_marks", rows, charts.Drawing(), charts.WIDE, **options)["layer"]
+    assert hollow["mark"]["fill"] == "transparent" and hollow["mark"]["stroke"] == filled["mark"]["color"]
+
+
 @pytest.mark.parametrize("width", [charts.WIDE, charts.NARROW])
 def test_bars_of_times_have_one_scale_in_ms(width):
     rows = pd.DataFrame([["a", "gemm", 30e6], ["a", "copy", 10e6], ["b", "gemm", 4e6], ["b", "copy", 1.0]])

@@ -73,6 +73,7 @@ TRAINED = ["loss_trained", "loss_trained_plain"]
 """Losses after the same training steps, with the changes of a run and without."""
 NOT_FUSED = "loop"
 """The optimizer that has the formula of fused AdamW and takes one tensor at a time."""
+SLOWER_HOST = "measured, on a slower host, which explains the loss"
 CONTEXTS = {"small": 512, "medium": 1024, "xl": 512, "2.7B": 1024}
 """Of each model the context at which the ladder is told; of another the longest of those followed furthest up."""
 NO_CAPTURE, BASELINE, NOT_PROBED, REFERENCE_LOSS = "no capture", "baseline", "not measured", "reference"
@@ -464,20 +465,24 @@ def _table_of_first(frames: Frames) -> Table:
 
 
 def _charts(frames: Frames) -> list[Chart]:
-    shown = frames.shown
+    shown = frames.shown[frames.shown["rung"] != BASE]  # which is 1 by definition
     unsaid = shown[shown["predicted_ns"].isna()]
-    top = shown.drop_duplicates(CASE, keep="last")["speedup"]
+    together = _with_all(_top(frames.above))
+    is_by_host = shown["run_id"].isin(_slower_by_host(shown)["run_id"])
     rows = pd.concat(
         [
-            shown.assign(series=MEASURED, value=shown["speedup"]),
+            shown.assign(series=is_by_host.map({True: SLOWER_HOST, False: MEASURED}), value=shown["speedup"]),
             shown.assign(series=PREDICTED, value=shown["base_ns"] / shown["predicted_ns"]).dropna(subset=["value"]),
             unsaid.assign(series=HINDSIGHT, value=unsaid["base_ns"] / unsaid["hindsight_ns"]).dropna(subset=["value"]),
         ],
         ignore_index=True,
     )[[*CASE, "rung", "run_id", "series", "value"]]
-    title = f"All changes together make these training steps {ratios_of(top)} as fast"
+    title = (
+        f"All changes together make a training step {ratios_of(together['speedup'])} as fast, in {len(together)} cases"
+    )
     rows["rung"] = rows["rung"].replace(IN_CHART)
     options = {"by": [*CASE, "rung"], "order": [MEASURED, PREDICTED, HINDSIGHT], "unit": "times as fast as FP32"}
+    options["hollow"] = SLOWER_HOST
     return [
         Chart(
             "ladder", "bars_with_marks", title if len(rows) else "A training step, rung by rung", rows, options=options
