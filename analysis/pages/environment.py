@@ -33,8 +33,6 @@ PROPERTIES = {
 OF_GPUS = {"gpu_id": "which GPU (salted hash)", "memory_clock_mhz": "memory clock while busy"}
 """Of the processes that timed a run; a run may have several of each."""
 UNKNOWN = "not recorded"
-MOST_NAMED = 3
-"""Runs whose clock was held down, by name."""
 CONDITIONS = ("precision", "batch_size", "attention", "compile", "gpu_name")
 """Axes, and the GPU, that no number can be read without."""
 
@@ -114,18 +112,18 @@ def conditions(runs: pd.DataFrame) -> dict[str, Any]:
 def machines(processes: pd.DataFrame, telemetry: pd.DataFrame) -> dict[str, Any]:
     """What the machines did to the times of some runs: of num_read processes that timed them, num_slow ran on a slow
     host (more than slow_host times the fastest); in num_lowered runs something held the clock of the GPU down, longest
-    in those of `lowered`: run_id, share (of the samples while it was busy) and reasons."""
+    in that of `longest`: run_id, share (of the samples while it was busy) and reasons."""
     states = of_processes(processes, telemetry)
     by_run = states.groupby("run_id", sort=False)[["lowered", "samples"]].sum()
     by_run["reasons"] = states[states["lowered"] > 0].groupby("run_id")["reasons"].first()
     lowered = by_run[by_run["lowered"] > 0].assign(share=lambda rows: rows["lowered"] / rows["samples"])
-    longest = lowered.sort_values("share", ascending=False, kind="stable").head(MOST_NAMED).reset_index()
+    longest = lowered.sort_values("share", ascending=False, kind="stable").head(1).reset_index()
     return {
         "num_read": int(states["loop_ns"].notna().sum()),
         "num_slow": int(states["slow_host"].sum()),
         "slow_host": SLOW_HOST,
         "num_lowered": len(lowered),
-        "lowered": longest[["run_id", "share", "reasons"]].to_dict("records"),
+        "longest": next(iter(longest[["run_id", "share", "reasons"]].to_dict("records")), None),
     }
 
 
