@@ -555,6 +555,24 @@ def _conditions(rec: store.Recording) -> dict[str, Any]:
     return environment.conditions(rec.runs) | {"machines": environment.machines(rec.processes, rec.telemetry)}
 
 
+def _conditions_of_claims(recordings: list[store.Recording], deciding: Answer | None) -> dict[str, Any]:
+    """The conditions of all runs that the first claims of the overview are about: training steps, with the ladder
+    (`deciding`) those of its rows alone. A run that several of the `recordings` hold counts in the first."""
+    rows = [deciding.tables[key].rows for key in ("shown", "rest", "alone")] if deciding else []
+    claimed = {*pd.concat([of["run_id"].astype(str) for of in rows])} if rows else None
+    seen: set[str] = set()
+    parts: dict[str, list[pd.DataFrame]] = {"runs": [], "processes": [], "telemetry": []}
+    for rec in recordings:
+        steps = {*rec.runs.loc[rec.runs["mode"].astype(str) == "train_step", "run_id"].astype(str)} - seen
+        held = steps if claimed is None else steps & claimed
+        seen |= held
+        for name, tables in parts.items():
+            table = getattr(rec, name)
+            tables.append(table[table["run_id"].astype(str).isin(held)])
+    runs, processes, states = (_joined(tables) for tables in parts.values())
+    return environment.conditions(runs) | {"machines": environment.machines(processes, states)}
+
+
 def _figures(file: Path) -> dict[str, Any]:
     """What a benchmark wrote; nothing where it was not run."""
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -681,13 +699,16 @@ def write_questions(
     answers: dict[str, Answer] = {}
     said = {letter: write_question(letter, question) for letter, question in QUESTIONS.items()}
     said |= {letter: write_study(letter, question) for letter, question in STUDIES.items()}
-    pages: dict[str, Any] = {"conditions": environment.conditions(rec.runs)}
+    pages: dict[str, Any] = {"conditions": _conditions(rec)}
     leading, deciding = None, None
+    claimed: tuple[str, ...] = ()
     for letter, question in STUDIES.items():
         if question.STUDY == BF16 and twin:
-            leading, pages["leading"] = answers[letter], said[letter]
+            leading, pages["leading"], claimed = answers[letter], said[letter], (BF16, *claimed)
         if getattr(question, "DECIDES", False) and letter in answers:
-            deciding, pages["deciding"] = answers[letter], said[letter]
+            deciding, pages["deciding"], claimed = answers[letter], said[letter], (*claimed, *question.READS)
+    of_claims = [rec, *(studies[name] for name in claimed if name in studies)]
+    pages["claimed_in"] = _conditions_of_claims(of_claims, deciding) if claimed else pages["conditions"]
     site.write("report/reconciliation.md", "reconciliation.md", checked, **_measured_in(rec))
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
     pages |= {"sections": by_section(said), "agreement": agreement, "compared": compared}

@@ -26,6 +26,8 @@ DECIDES = True
 MODE = "train_step"
 ALSO = ("precision", "optimizer", BF16)
 """Studies that hold further rungs."""
+READS = (STUDY, *ALSO, HOST)
+"""Studies whose runs have rows here, beside those of the main recording."""
 CASE = ["size", "context_length"]
 HUGGING_FACE = "hf"
 MULTIPLE = 64
