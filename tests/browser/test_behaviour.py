@@ -312,6 +312,13 @@ def test_search_finds_kernels_and_calls(page, address, words, where):
     assert words.lower() in page.locator("article").inner_text().lower()
 
 
+@pytest.mark.parametrize("name", ["ladder", "bounds", "memory-use"])
+def test_an_answer_and_what_it_rests_on_take_under_three_screens(page, address, name):
+    """The ladder took 2,724 px, the bounds 2,540."""
+    page.goto(f"{address}report/{name}.html")
+    assert page.evaluate("document.documentElement.scrollHeight") < 2500
+
+
 INDEX = "search/search_index.json"
 MOST_LOADED = 500_000
 """Bytes of home and of all that it asks for, not compressed."""
