@@ -1,6 +1,8 @@
 """Device memory of runs: what was measured, and what `jobs.memory` predicts of it."""
 
 from collections.abc import Mapping
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -10,11 +12,24 @@ from analysis.metrics import ranks, run_grid
 from analysis.reference import flops
 from jobs import memory as prediction
 from jobs.contract import ranges
+from jobs.memory import MODEL_SIZES, VOCAB_SIZE, ModelSize, shape_of
+from jobs.memory import usable_bytes as limit_of
 
 TOLERANCE = 0.03
 """A prediction this near to the measured peak counts as right."""
 GPU_SIZES = (24, 80, 141)
 """Memory in GB, as sold, of the GPUs that cells are held against."""
+PLANNED_FOR = (24, 40, 80)
+"""Memory in GB, as sold, of the GPUs that sizes are planned for, measured or not."""
+PLANNED = {**MODEL_SIZES, "1.3B": ModelSize(2048, 5504, 24, 16)}
+"""Beside the sizes that are measured the shape of GPT-3 XL, with a gated feed-forward of as many parameters."""
+CASES = ((512, 1), (512, 4), (1024, 4))
+"""Context and batch."""
+SETTINGS = {
+    "FP32": {"precision": "fp32", "attention": "naive", "optimizer": "own"},
+    "BF16, fused": {"precision": "bf16", "attention": "sdpa", "optimizer": "fused"},
+}
+"""Nothing fused, and as people train today."""
 SAME_LIMIT = 0.01
 """A cap this near to what a GPU leaves to the allocator stands for that GPU."""
 PARTS = ("parameters", "Adam's state", "activations", "gradients, temporaries, buffers")
@@ -42,11 +57,6 @@ def with_prediction(runs: pd.DataFrame) -> pd.DataFrame:
     """The `plain_runs` whose memory is predicted: those of the reference Transformer on one GPU."""
     known = [prediction.is_predictable(run) for run in runs.itertuples()]
     return runs[pd.Series(known, index=runs.index, dtype=bool)]
-
-
-def limit_of(sold_gb: int) -> float:
-    """What a GPU sold with so many GB leaves to the allocator, in bytes."""
-    return prediction.USABLE_GIB[sold_gb] * prediction.GIB - prediction.CUDA_CONTEXT_BYTES
 
 
 def place_of(failure) -> str:
@@ -181,6 +191,29 @@ def fits_of(table: pd.DataFrame, runs: pd.DataFrame, fates: pd.DataFrame) -> pd.
     tried = sum(measured.notna().astype(int) for _, measured in pairs)
     right = sum((predicted == measured).astype(int) for predicted, measured in pairs)
     return table.assign(tried=[f"{r} of {t}" if t else "not tried" for r, t in zip(right, tried)])
+
+
+def plan(runs: pd.DataFrame) -> pd.DataFrame:
+    """Training steps of PLANNED, smallest first, in each of CASES and SETTINGS: predicted peak and whether they fit
+    each of PLANNED_FOR; peak measured in the first of `runs` that has this shape, with its run_id."""
+    known = with_prediction(runs)
+    known = known[(known["status"] == "ok") & (known["mode"] == "train_step")].drop_duplicates("run_id")
+    measured = {shape_of(run): run for run in [*known.itertuples()][::-1]}
+    rows = []
+    for name, size in sorted(PLANNED.items(), key=lambda item: item[1].num_parameters(VOCAB_SIZE)):
+        for (context, batch), (label, axes) in product(CASES, SETTINGS.items()):
+            case = {"context_length": context, "batch_size": batch}
+            of_run = {**size._asdict(), **case, **axes, "vocab_size": VOCAB_SIZE, "accumulation": 1}
+            planned: Any = SimpleNamespace(**of_run, mode="train_step")
+            shape = shape_of(planned)
+            run = measured.get(shape)
+            row = {"size": name, "num_parameters": size.num_parameters(VOCAB_SIZE), "setting": label, **case}
+            row |= {"predicted": prediction.predicted_peak_bytes(planned), "run_id": run and run.run_id}
+            row |= {"peak": run.peak_memory_bytes if run else float("nan")}
+            failures = {gb: prediction.failure_of(shape, limit_of(gb)) for gb in PLANNED_FOR}
+            ends = {f"in_{gb}": f"no: {place_of(why)}" if why else FITS for gb, why in failures.items()}
+            rows.append(row | ends)
+    return pd.DataFrame(rows)
 
 
 def read_probes(memory: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:

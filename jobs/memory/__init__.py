@@ -20,9 +20,13 @@ from jobs.memory.failure import Failure
 from jobs.memory.own_models import Refused as Refused
 from jobs.memory.own_models import Simulation as Simulation
 from jobs.memory.own_models import simulate_runs as simulate_runs
-from jobs.memory.simulated_step import Shape, SimulatedStepper, shape_of
+from jobs.memory.simulated_step import Shape as Shape
+from jobs.memory.simulated_step import SimulatedStepper
+from jobs.memory.simulated_step import shape_of as shape_of
 from jobs.workloads import REFERENCE
-from jobs.workloads.transformer.sizes import ModelSize
+from jobs.workloads.transformer.sizes import MODEL_SIZES as MODEL_SIZES
+from jobs.workloads.transformer.sizes import VOCAB_SIZE as VOCAB_SIZE
+from jobs.workloads.transformer.sizes import ModelSize as ModelSize
 
 if TYPE_CHECKING:
     from jobs.contract.axes import Run
@@ -130,12 +134,22 @@ def predicted_memory_bytes(run: "Run") -> int | None:
     return CUDA_CONTEXT_BYTES + predicted_peak_bytes(run)
 
 
+def usable_bytes(sold_gb: float) -> float:
+    """What a GPU sold with so many GB leaves to the allocator beside the CUDA context, in bytes."""
+    return USABLE_GIB.get(sold_gb, sold_gb * 15 / 16) * GIB - CUDA_CONTEXT_BYTES
+
+
+def failure_of(shape: Shape, limit_bytes: float) -> Failure | None:
+    """Step and phase in which a shape needs more than `limit_bytes` of the allocator; None where it fits."""
+    return outcome(shape, limit_bytes).failure if outcome(shape).reserved > limit_bytes else None
+
+
 def allocator_limit_bytes(run: "Run", sold_gb: float = 0) -> float:
     """What PyTorch's allocator may hold in bytes: the run's own cap, or what the CUDA context leaves on a GPU sold with
     `sold_gb` GB if that is less (0: any GPU)."""
     limits = [run.memory_limit_gib * GIB] if run.memory_limit_gib else []
     if sold_gb:
-        limits.append(USABLE_GIB.get(sold_gb, sold_gb * 15 / 16) * GIB - CUDA_CONTEXT_BYTES)
+        limits.append(usable_bytes(sold_gb))
     return min(limits, default=inf)
 
 
@@ -144,5 +158,4 @@ def predicted_failure(run: "Run", limit_bytes: float) -> Failure | None:
     is not predicted."""
     if not is_predictable(run):
         return None
-    shape = shape_of(run)
-    return outcome(shape, limit_bytes).failure if outcome(shape).reserved > limit_bytes else None
+    return failure_of(shape_of(run), limit_bytes)

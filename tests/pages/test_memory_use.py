@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from analysis import write_site
+from analysis.metrics import device_memory
 from analysis.pages.questions import memory_use
 from analysis.recording import store
 from analysis.render import charts, text
@@ -46,6 +47,19 @@ def test_every_finished_run_is_in_the_table_of_errors_and_within_three_percent(a
     assert set(main.runs["run_id"]) <= set(errors["run_id"])
     assert errors["error"].abs().max() < 0.03
     assert ((errors["predicted"] / errors["peak"] - 1 - errors["error"]).abs() < 1e-12).all()
+
+
+def test_what_fits_is_planned_of_sizes_that_nobody_measured(answer, recorded):
+    plan = answer.tables["plan"].rows.set_index(["size", "setting", "context_length", "batch_size"]).sort_index()
+    assert len(plan) == len(device_memory.PLANNED) * len(device_memory.CASES) * len(device_memory.SETTINGS)
+    assert plan.loc["1.3B", "peak"].isna().all() and plan.loc["1.3B", "in_24"].nunique() > 1
+    peaks = recorded[1].runs.astype({"run_id": str}).set_index("run_id")["peak_memory_bytes"]
+    large = plan.loc["large", "FP32", 1024, 4]
+    assert large["peak"] == peaks[large["run_id"]] == pytest.approx(large["predicted"], rel=0.03)
+    assert (large["in_24"], large["in_80"]) != (device_memory.FITS,) * 2 and large["in_80"] == device_memory.FITS
+    said = answer.claims["planned"].values
+    fitting = plan.loc["1.3B"][plan.loc["1.3B", "in_24"] == device_memory.FITS]
+    assert said["gb"] == 24 and {row["predicted"] for row in said["fitting"]} == {*fitting["predicted"]}
 
 
 @pytest.mark.parametrize("key", ["exact", "elsewhere"])

@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from analysis.metrics import device_memory, run_grid
-from analysis.metrics.device_memory import CAP, GPU_SIZES, PARTS, TOLERANCE, USES
+from analysis.metrics.device_memory import CAP, FITS, GPU_SIZES, PARTS, PLANNED_FOR, TOLERANCE, USES
 from analysis.pages.columns import case_headings
 from analysis.pages.facts import bound, extremes, largest
 from jobs import memory as prediction
@@ -42,8 +42,8 @@ def answer(
 class Frames:
     """Of runs without a cap: `cells`, one row per case with what its memory held, and `fits`, where each cell fits. Of
     capped runs: `fates`, how each ended. Predicted against measured: `errors` of this study and the main recording,
-    `elsewhere` of other studies; apart from both, the `excess` of `followers`, and the `casts` of autocast. `by` names
-    a case."""
+    `elsewhere` of other studies; apart from both, the `excess` of `followers`, and the `casts` of autocast. `plan`:
+    what fits, of sizes that were not measured, too. `by` names a case."""
 
     by: list[str]
     cells: pd.DataFrame
@@ -53,6 +53,7 @@ class Frames:
     elsewhere: pd.DataFrame
     excess: pd.DataFrame
     casts: pd.DataFrame
+    plan: pd.DataFrame
 
     @property
     def oom(self) -> pd.DataFrame:
@@ -82,6 +83,7 @@ def _frames(
         elsewhere=elsewhere,
         excess=device_memory.excess_of(others[others["after_compiled"]], studies),
         casts=device_memory.casts_kept(elsewhere, studies),
+        plan=device_memory.plan(pd.concat([here, others[~others["after_compiled"]]], ignore_index=True)),
     )
 
 
@@ -114,7 +116,7 @@ def _facts(frames: Frames) -> dict:
 
 
 def _claims(frames: Frames) -> list[Claim]:
-    return [*_prediction_claims(frames), *_cap_claims(frames), *_content_claims(frames)]
+    return [_plan_claim(frames.plan), *_prediction_claims(frames), *_cap_claims(frames), *_content_claims(frames)]
 
 
 def _prediction_claims(frames: Frames) -> list[Claim]:
@@ -126,6 +128,14 @@ def _prediction_claims(frames: Frames) -> list[Claim]:
         Claim("followers", frames.excess, _everywhere, facts=_least_and_most),
         Claim("casts", frames.casts, lambda rows: (rows["kept"] > rows["casts"]).any(), facts=_most_rounded),
     ]
+
+
+def _plan_claim(plan: pd.DataFrame) -> Claim:
+    """What of a size that was measured nowhere fits the smallest GPU."""
+    smallest = PLANNED_FOR[0]
+    measured = plan.groupby("size")["peak"].transform("count") > 0
+    facts = {"gb": smallest, "fitting": plan[~measured & (plan[f"in_{smallest}"] == FITS)].to_dict("records")}
+    return Claim("planned", plan[~measured], facts=lambda rows: facts | extremes("predicted")(rows))
 
 
 def _cap_claims(frames: Frames) -> list[Claim]:
@@ -174,6 +184,21 @@ def _tables(frames: Frames) -> list[Table]:
 def _fit_tables(frames: Frames) -> list[Table]:
     headings = case_headings(frames.by, linked=False)
     return [
+        Table(
+            "plan",
+            "What fits: a training step by size, predicted (simulated without a GPU) beside what was measured",
+            (
+                Column("size", "model"),
+                Column("num_parameters", "parameters", "count"),
+                Column("context_length", "context", "count"),
+                Column("batch_size", "batch", "count"),
+                Column("setting", "precision"),
+                Column("predicted", "peak allocated, predicted", "bytes"),
+                Column("peak", "measured", "bytes", absent="not measured"),
+                *(Column(f"in_{gb}", f"in {gb} GB, predicted") for gb in PLANNED_FOR),
+            ),
+            frames.plan,
+        ),
         Table(
             "fits",
             "Predicted end of a training step on three GPUs, and how many of the runs tried ended so",
