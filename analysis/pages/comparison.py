@@ -57,6 +57,7 @@ def answer(comparison: Comparison, links: Links) -> Answer:
         "is_shortened": len(pairs) > MANY_PAIRS,
         "apart": _capitalised(printable(forms.parts_apart_line(pairs))),
         "summary": _summary(comparison),
+        "follows": _follows(pairs, links),
         "num_alone": len(comparison.alignment.only_first) + len(comparison.alignment.only_second),
     }
     tables = [_alone(comparison)]
@@ -122,6 +123,23 @@ def _summary(comparison: Comparison) -> list[str]:
     if not others:
         return [forms.headline(first)]
     return [forms.counts_line(comparison.pairs, metric) for metric in ("step", "kernel")]
+
+
+def _follows(pairs: list[Pair], links: Links) -> dict[str, Any] | None:
+    """Of how many steps it is known whether they differ (`num_known`), and how many do (`num_real`), B slower in
+    `num_slower`; the `label` and the `page` of the one that differs most. None where nothing is known."""
+    judged = [
+        (pair.judgements["step"], pair, page) for pair, page in zip(pairs, links.pairs) if "step" in pair.judgements
+    ]
+    known = [item for item in judged if not math.isinf(item[0].band)]
+    real = [item for item in known if item[0].is_real]
+    if not known:
+        return None
+    facts = {"num_known": len(known), "num_real": len(real), "num_slower": sum(of.difference > 0 for of, *_ in real)}
+    if not real:
+        return facts
+    most, pair, page = max(real, key=lambda item: abs(item[0].share or 0.0))
+    return facts | {"label": printable(pair.case.label), "page": page, "share": most.share}
 
 
 def _pair_facts(pair: Pair, has_own_page: bool) -> dict[str, Any]:

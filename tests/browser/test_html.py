@@ -57,6 +57,18 @@ def test_every_link_image_and_anchor_leads_somewhere(site, pages):
     assert not broken, "\n".join(broken[:20])
 
 
+FOLLOWS = re.compile(r'<p class="follows"><strong>So what:</strong> (.+?)</p>', re.DOTALL)
+NAMES = ("predictions", "telemetry", "methods", "environment", "reconciliation", "comparison-h200-bf16")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_ends_with_what_follows_from_it(built, name):
+    page = (built / "report" / f"{name}.html").read_text(encoding="utf-8")
+    (words,) = FOLLOWS.findall(page)
+    assert len(words.split()) > 10 and "None" not in words
+    assert "<figure" not in page[page.index(words) :], "it stands last"
+
+
 def test_links_have_no_scheme_that_runs_code(pages):
     schemes = {urlsplit(link).scheme for page in pages.values() for link in page.links}
     assert schemes <= {"", "http", "https", "mailto"}

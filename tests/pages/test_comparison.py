@@ -321,3 +321,13 @@ def test_the_page_of_a_cell_leads_to_that_of_the_other_recording_and_the_overvie
     assert 'href="report/comparison-bf16.html">Comparison: fp32 (fp32) against bf16 (bf16)</a>' in overview
     pair = (tmp_path / "report" / "comparison-bf16" / f"{names['fp32']}.md").read_text()
     assert '<a href="../../report/comparison-bf16.html">Comparison</a>' in pair
+
+
+def test_of_several_pairs_it_is_said_what_follows(compared, links):
+    said = comparison.answer(compared, links).facts["follows"]
+    steps = [pair.judgements["step"] for pair in compared.pairs]
+    real = [judged for judged in steps if judged.is_real]
+    assert (said["num_known"], said["num_real"]) == (len(steps), len(real))
+    assert said["num_slower"] == sum(judged.second > judged.first for judged in real)
+    if real:
+        assert abs(said["share"]) == max(abs(judged.share) for judged in real)
