@@ -666,6 +666,9 @@ def write_questions(
     `_predicted`. bands: of the runs that were recorded again, worked out where not given. price: of the GPUs of one
     run. losses: the recording that compares those of runs of others after training."""
     site = _site_of(rec, docs)
+    run_pages = {run: page_of_run(run[0]) for run in _measured_at(rec.runs)}
+    for study, studied in studies.items():
+        run_pages |= _pages_or_rows_of(study, studied, known)
     if bands is None and AGAIN in studies:
         bands = differences.bands_of(rec, studies[AGAIN])
     twin = None
@@ -683,7 +686,7 @@ def write_questions(
 
     def answer_study(question: ModuleType, studied: store.Recording) -> Answer:
         more = {"main": rec, "calibration": on_gpus_of(studied.runs, calibration), "studies": studies, "bands": bands}
-        more["losses"] = losses
+        more |= {"losses": losses, "run_pages": run_pages}
         if predicted is not None and "hindsight" in inspect.signature(question.answer).parameters:
             more["hindsight"] = of_runs.in_hindsight(rec, question.MODE)
         return ask(question, studied, **more, predicted=predicted)
@@ -712,7 +715,7 @@ def write_questions(
     site.write("report/reconciliation.md", "reconciliation.md", checked, **_measured_in(rec))
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
     pages |= {"sections": by_section(said), "agreement": agreement, "compared": compared}
-    home = ask(overview, rec, leading=leading, deciding=deciding, twin=studies.get(BF16))
+    home = ask(overview, rec, leading=leading, deciding=deciding, twin=studies.get(BF16), run_pages=run_pages)
     site.write("index.md", "overview.md", home, **pages)
     return site
 
@@ -785,11 +788,15 @@ def _site_of_study(site: Site, study: str, studied: store.Recording, main: pd.Da
     notes = site.notes if runs is main else (*site.notes, environment.mix(runs, is_main=False))
     columns = tuple(run_grid.case_columns(runs))
     sizes, version = run_grid.sizes_in_order(runs), _version(studied.manifest)
-    page = f"report/{explore.SLUG}#{{}}"
-    links = {
-        run[0]: known.get(run) or page.format(file_name(explore.anchor_of(study, run[0]))) for run in _measured_at(runs)
-    }
+    links = {run[0]: page for run, page in _pages_or_rows_of(study, studied, known).items()}
     return replace(site, case_columns=columns, run_links=links, notes=notes, sizes=sizes, recording=version)
+
+
+def _pages_or_rows_of(study: str, studied: store.Recording, known: RunPages) -> RunPages:
+    """The page of each run of a study in `known`; of the others their row on the page of all runs."""
+    row = f"report/{explore.SLUG}#{{}}"
+    runs = _measured_at(studied.runs)
+    return {run: known.get(run) or row.format(file_name(explore.anchor_of(study, run[0]))) for run in runs}
 
 
 def _not_recorded(question: ModuleType) -> Answer:

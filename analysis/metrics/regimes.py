@@ -18,24 +18,21 @@ longest depends on those kernels."""
 
 def regimes_of(recordings: list, peaks: dict[str, float], band: Band | None) -> pd.DataFrame:
     """Training steps by precision, the first recording of a case and precision alone: precision, attention, CASE,
-    run_id, recording (its place in `recordings`), bound (None where it cannot be told), busy_share and launch_wait.
+    run_id, bound (None where it cannot be told), busy_share and launch_wait.
 
     `roofline.judged` says what bounds a run whose kernels have formulas. Of another it can be told all the same where
     the GPU waits for launches for longer than it is busy, or where kernels of FEW_OPERATIONS take the largest part, and
     of some steps that it is one of the two (EITHER).
     """
-    parts = [_of(rec, place, peaks, band) for place, rec in enumerate(recordings)]
-    rows = pd.concat(parts, ignore_index=True)
+    rows = pd.concat([_of(rec, peaks, band) for rec in recordings], ignore_index=True)
     return rows.drop_duplicates(["precision", *CASE]).reset_index(drop=True)
 
 
-def _of(rec, place: int, peaks: dict[str, float], band: Band | None) -> pd.DataFrame:
+def _of(rec, peaks: dict[str, float], band: Band | None) -> pd.DataFrame:
     grid = run_grid.in_model_order(rec.runs)
     grid = grid[grid["mode"].astype(str) == modes.MODES[-1]]
     named = grid[["precision", "attention", *CASE, "run_id"]]
-    named = named.assign(
-        recording=place, **{NOT_MEASURED: [run_grid.why_not_measured(run) for _, run in grid.iterrows()]}
-    )
+    named[NOT_MEASURED] = [run_grid.why_not_measured(run) for _, run in grid.iterrows()]
     totals = kernel_time.kernel_totals(rec.kernels)
     costs = roofline.costs_of(run_grid.measured_runs(rec.runs), peaks)
     waits = waiting.launch_waits(rec.steps, rec.kernels, rec.memops, band)

@@ -1,7 +1,7 @@
 """Runs in model order, and the grid of cases that a sweep spans."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -29,6 +29,16 @@ def in_model_order(runs: pd.DataFrame) -> pd.DataFrame:
 def sizes_in_order(runs: pd.DataFrame) -> tuple[str, ...]:
     """Names of the models, the smallest first."""
     return tuple(in_model_order(runs)["size"].astype(str).drop_duplicates())
+
+
+def page_by_id(recordings: Sequence[Any], run_pages: Mapping[tuple[str, str], str]) -> dict[str, str]:
+    """The pages of the runs of `recordings` by run id: of an id that several have, that of the first. run_pages: paths
+    below docs, without suffix, of the runs that have pages, by run id and start."""
+    pages = {}
+    for rec in reversed(recordings):
+        for run in zip(rec.runs["run_id"].astype(str), rec.runs["started_at"].astype(str)):
+            pages[run[0]] = run_pages.get(run, "")
+    return pages
 
 
 def case_columns(runs: pd.DataFrame) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -24,14 +25,17 @@ def answer(
     leading: Answer | None = None,
     deciding: Answer | None = None,
     twin: Any = None,
+    run_pages: Mapping[tuple[str, str], str] = MappingProxyType({}),
 ) -> Answer:
     """Runs finished, unfinished and never run, kernels recorded, machine and dates; forward time (timer, median) by
     size and context length; the parts of every training step, with those of the `twin` recording. leading: what changes
-    in BF16, and deciding: what each change gives, whose sentences come first where they are known."""
+    in BF16, and deciding: what each change gives, whose sentences come first where they are known. run_pages: as of
+    `run_grid.page_by_id`."""
     frames = _frames(runs, steps, manifest)
     claims, tables, charts = _claims(frames), _tables(frames), _charts(runs, kernels)
     main = _Main(runs=runs, steps=steps, kernels=kernels)
-    tables.append(_step_table(step_parts.parts_of_steps([main, *[twin] * (twin is not None)]), runs))
+    recorded = [main, *[twin] * (twin is not None)]
+    tables.append(_step_table(step_parts.parts_of_steps(recorded), run_grid.page_by_id(recorded, run_pages)))
     if leading:
         claims += [leading.claims[key] for key in ("gemm", "busy")]
         tables.append(leading.tables["longest"])
@@ -163,11 +167,11 @@ def _own_first(table: Table, runs: pd.DataFrame) -> Table:
     return replace(table, rows=pd.concat([table.rows[~is_other], table.rows[is_other]], ignore_index=True))
 
 
-def _step_table(parts: pd.DataFrame, runs: pd.DataFrame) -> Table:
-    """Parts of every training step, with a sentence on each step (`said`) and whether the run has a page
-    (`has_page`)."""
+def _step_table(parts: pd.DataFrame, pages: Mapping[str, str]) -> Table:
+    """Parts of every training step, with a sentence on each step (`said`) and the page of its run (`leads_to`), ""
+    where it has none. pages: by run id."""
     said = {run_id: _said(rows) for run_id, rows in parts.groupby("run_id", sort=False)}
-    rows = parts.assign(said=parts["run_id"].map(said), has_page=parts["run_id"].isin(runs["run_id"].astype(str)))
+    rows = parts.assign(said=parts["run_id"].map(said), leads_to=[pages.get(run_id, "") for run_id in parts["run_id"]])
     shown = ("run_id", "phase", "module", "family", "time_ns")
     return Table("step", "A training step", tuple(Column(name, name) for name in shown), rows)
 

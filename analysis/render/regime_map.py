@@ -12,8 +12,8 @@ UNKNOWN = "not known"
 
 
 def to_html(table: Table, csv_link: str, root: str) -> Markup:
-    """The map of `bound` by precision, attention, size and context_length; a cell leads to the page of its run, where
-    it `has_page`."""
+    """The map of `bound` by precision, attention, size and context_length; a cell leads to the page of its run
+    (`leads_to`), where it has one."""
     panels = Markup("\n").join(
         _panel(_caption(*of), rows, root) for of, rows in table.rows.groupby(["precision", "attention"], sort=False)
     )
@@ -54,6 +54,6 @@ def _cell(row: dict | None, root: str) -> Markup:
         f"{row['run_id']}: GPU busy for {row['busy_share']:.0%} of the step, waiting for launches for"
         f" {row['launch_wait']:.0%}"
     )
-    if row["has_page"]:
-        words = Markup('<a href="{}">{}</a>').format(tables.address(tables.page_of_run(row["run_id"]), root), words)
+    if row["leads_to"]:
+        words = Markup('<a href="{}">{}</a>').format(tables.address(row["leads_to"], root), words)
     return Markup('<td class="{}" title="{}">{}</td>').format(bound.replace(" ", "-"), text.escape(title), words)

@@ -301,7 +301,8 @@ class _Page:
     def regimes(self, key: str) -> Markup:
         """The table `key` as a map of what limits each case."""
         table = self.answer.tables[key]
-        return regime_map.to_html(table, self._csv(key, table.rows, table.columns), self.root)
+        link = self._csv(key, table.rows.drop(columns="leads_to"), table.columns)
+        return regime_map.to_html(table, link, self.root)
 
     def _csv(self, key: str, rows: pd.DataFrame, columns: tuple[Column, ...]) -> str:
         path = f"{self.folder}/{text.file_name(key)}.csv"

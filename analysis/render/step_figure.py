@@ -54,7 +54,7 @@ def _step(rows: pd.DataFrame, values: dict[str, list], used: list[str], words: l
     first = rows.iloc[0]
     step = {"at": [values[name].index(first[name]) for name in CHOICES], "said": first["said"]}
     step |= {"ms": _rounded(first["step_ns"]), "rows": []}
-    step["run"] = tables.address(tables.page_of_run(first["run_id"]), root) if first["has_page"] else ""
+    step["run"] = tables.address(first["leads_to"], root) if first["leads_to"] else ""
     for phase, inside in rows.groupby("phase", sort=False):
         modules = inside.groupby("module", sort=False)
         if len(modules) > 1:

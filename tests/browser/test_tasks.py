@@ -225,6 +225,14 @@ def test_a_task_takes_at_most_three_clicks_from_home_to_its_answer(reader, addre
     assert wanted and not [words for words in wanted if " ".join(words.split()) not in said], wanted
 
 
+def test_what_limits_a_step_leads_to_its_run_in_every_precision(page, address):
+    page.goto(f"{address}report/bounds.html")
+    for panel in page.locator("table.regimes").all():
+        assert 0 < panel.locator("tbody td a").count() == panel.locator("tbody td:not(.why)").count()
+        precision = panel.locator("caption").inner_text().split(",")[0].lower()
+        assert f"-{precision}-" in panel.locator("td a").first.get_attribute("href")
+
+
 def test_a_question_leads_to_the_one_before_and_the_next(page, address):
     page.goto(f"{address}report/top-kernel.html")
     for direction, where in (("next", "beyond-gemm"), ("prev", "top-kernel"), ("prev", "forward-time")):

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from analysis.answer import Table
-from analysis.metrics import regimes
+from analysis.metrics import regimes, run_grid
 from analysis.metrics.roofline import COMPUTE, LAUNCHES, MEMORY
 from analysis.render import regime_map
 from tests.synthetic import recording
@@ -36,14 +36,19 @@ def rec():
 
 
 def test_each_precision_has_a_panel_whose_cells_lead_to_runs(rec):
-    lower = dataclasses.replace(rec, runs=rec.runs.astype({"precision": str}).assign(precision="bf16"))
+    lower = rec.runs.astype({"precision": str, "run_id": str}).assign(precision="bf16")
+    lower["run_id"] = lower["run_id"].str.replace("fp32", "bf16")
+    lower = dataclasses.replace(rec, runs=lower)
     rows = regimes.regimes_of([rec, lower, lower], PEAKS, None)
     assert rows.groupby("precision").size().to_dict() == {"fp32": 4, "bf16": 4}, "a case is there once"
-    table = Table("regimes", "Limits", (), rows.assign(has_page=rows["recording"] == 0))
-    html = regime_map.to_html(table, "x.csv", "../")
+    runs = [run for of in (rec, lower) for run in zip(of.runs["run_id"], of.runs["started_at"])]
+    pages = run_grid.page_by_id([rec, lower], {run: f"report/runs-{run[0]}" for run in runs})
+    rows = rows.assign(leads_to=rows["run_id"].map(pages), bound=MEMORY)
+    rows.loc[rows.index[-1], "leads_to"] = ""
+    html = regime_map.to_html(Table("regimes", "Limits", (), rows), "x.csv", "../")
     assert html.index("<caption>FP32") < html.index("<caption>BF16")
-    known = rows[(rows["recording"] == 0) & rows["bound"].notna()]
-    assert len(known) and html.count('<a href="runs/') == len(known)
+    linked = [run_id for run_id in rows["run_id"] if f'<a href="runs-{run_id}.html">' in html]
+    assert linked == rows["run_id"].tolist()[:-1], "the last has no page"
 
 
 def test_a_run_out_of_memory_says_so(rec):
@@ -52,5 +57,5 @@ def test_a_run_out_of_memory_says_so(rec):
     kept = {name: getattr(rec, name) for name in ("steps", "kernels", "memops")}
     kept = {name: of[~of["run_id"].astype(str).str.startswith("2.7B-ctx1024")] for name, of in kept.items()}
     rows = regimes.regimes_of([dataclasses.replace(rec, runs=runs, **kept)], PEAKS, None)
-    html = regime_map.to_html(Table("regimes", "Limits", (), rows.assign(has_page=True)), "x.csv", "../")
+    html = regime_map.to_html(Table("regimes", "Limits", (), rows.assign(leads_to="")), "x.csv", "../")
     assert '<td class="why">OOM' in html

@@ -64,11 +64,12 @@ def test_without_training_steps_there_are_no_parts(rec):
 
 
 def test_the_figure_shows_one_step_and_carries_all(rec):
-    table = overview.answer(rec.runs, rec.steps, rec.kernels, rec.manifest).tables["step"]
+    pages = {(run, start): f"report/runs-a/{run}" for run, start in zip(rec.runs["run_id"], rec.runs["started_at"])}
+    table = overview.answer(rec.runs, rec.steps, rec.kernels, rec.manifest, run_pages=pages).tables["step"]
     figure = step_figure.to_html(table, "x.csv", "", {"gemm": "GEMM", "elementwise": "Element<wise>"})
     assert figure.count("&#34;at&#34;") == 2 and figure.count('name="step-context_length"') == 2
     assert "Element&lt;wise&gt;" in figure and "<wise>" not in figure
-    assert 'href="report/runs/small-ctx512-fp32-naive-train_step.html"' in figure
+    assert 'href="report/runs-a/small-ctx512-fp32-naive-train_step.html"' in figure
     rows = table.rows[table.rows["context_length"] == 512]
     longest = rows.groupby(["phase", "module"])["time_ns"].sum().max() / rows["step_ns"].iloc[0]
     assert f"{longest:.0%} of this training step</span>" in figure
@@ -78,6 +79,6 @@ def test_a_family_without_a_colour_of_its_own_is_drawn_all_the_same():
     rows = pd.DataFrame(
         [["a-train_step", "a", 1, "FP32", 2e6, "forward", "", "strange", 2e6]], columns=step_parts.COLUMNS
     )
-    table = overview._step_table(rows, pd.DataFrame({"run_id": []}))
+    table = overview._step_table(rows, {})
     figure = step_figure.to_html(table, "x.csv", "", {"gemm": "GEMM"})
     assert "width:100.00%;background:var(--family-other)" in figure and "hidden> · this run" in figure

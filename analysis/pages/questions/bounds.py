@@ -33,6 +33,7 @@ def answer(
     calibration: pd.DataFrame,
     bands: Bands | None = None,
     studies: Mapping[str, Any] = MappingProxyType({}),
+    run_pages: Mapping[tuple[str, str], str] = MappingProxyType({}),
 ) -> Answer:
     """Roofline of every operation and kernel family, and what bounds each run.
 
@@ -47,8 +48,9 @@ def answer(
     matmuls above the ridge (compute), or all other kernels (memory), which do a few operations for each element. So is
     each phase of a training step. Other recordings (`studies`) of the same runs say in how many of them a run is
     launch-bound; their shares of kernel time are taken to be these. Backward to forward is within training steps.
+    run_pages: as of `run_grid.page_by_id`.
     """
-    frames = _frames(runs, steps, kernels, memops, calibration, bands, studies)
+    frames = _frames(runs, steps, kernels, memops, calibration, bands, studies, run_pages)
     facts, claims = _facts(runs, calibration, bands), _claims(frames, runs, calibration)
     return assemble(facts, claims, _tables(frames), _charts(frames, _peaks(calibration)))
 
@@ -79,6 +81,7 @@ def _frames(
     calibration: pd.DataFrame,
     bands: Bands | None,
     studies: Mapping[str, Any],
+    run_pages: Mapping[tuple[str, str], str],
 ) -> Frames:
     band = bands.wall if bands else None
     totals = roofline.by_range(kernel_time.kernel_totals(kernels))
@@ -101,7 +104,7 @@ def _frames(
         runs=grid.merge(of_steps, how="left", on="run_id"),
         phases=training.merge(in_phases, how="left", on="run_id"),
         ratios=training.merge(roofline.backward_ratio(steps, totals), how="left", on="run_id"),
-        regimes=_regimes(main, _peaks(calibration), band, studies),
+        regimes=_regimes(main, _peaks(calibration), band, studies, run_pages),
     )
 
 
@@ -115,12 +118,18 @@ class _Main:
     memops: pd.DataFrame
 
 
-def _regimes(main: _Main, peaks: dict[str, float], band: Band | None, studies: Mapping[str, Any]) -> pd.DataFrame:
-    """`regimes.regimes_of` the main recording and those that have its cases in another precision; has_page: the run is
-    one of the main recording."""
-    others = [studies[name] for name in (BF16, PRECISION) if name in studies]
-    rows = regimes.regimes_of([main, *others], peaks, band)
-    return rows.assign(has_page=rows["recording"] == 0).drop(columns="recording")
+def _regimes(
+    main: _Main,
+    peaks: dict[str, float],
+    band: Band | None,
+    studies: Mapping[str, Any],
+    run_pages: Mapping[tuple[str, str], str],
+) -> pd.DataFrame:
+    """`regimes.regimes_of` the main recording and those that have its cases in another precision; leads_to: the page of
+    the run, "" where it has none."""
+    recorded = [main, *(studies[name] for name in (BF16, PRECISION) if name in studies)]
+    rows = regimes.regimes_of(recorded, peaks, band)
+    return rows.assign(leads_to=rows["run_id"].map(run_grid.page_by_id(recorded, run_pages)))
 
 
 def _over_recordings(
