@@ -3,7 +3,9 @@
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -65,6 +67,8 @@ CASE = {"context_length", "precision", "attention", "mode"}
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 EXPLAINED = {"kernel_entry", "prose"}
 """Kinds of a glossary's columns: such a table is in the search index, rows of numbers are not."""
+YES_NO = {"yes_no": ("no", "yes"), "check": ("breach", "ok")}
+"""What pages and CSV files say of false and true."""
 UNSEARCHED = Markup(" data-search-exclude")
 SHORT_LABEL = 12
 """Characters of a heading over words that stays on one line."""
@@ -82,16 +86,35 @@ def csv_heading(key: str, kind: str) -> str:
 
 
 def to_csv(rows: pd.DataFrame, columns: tuple[Column, ...] = ()) -> str:
-    """All rows and columns, whole numbers as they are and others to `DIGITS`; text that a spreadsheet would run as a
-    formula gets a leading apostrophe.
-    `columns` are those that the page shows, of which the units are known."""
+    """All rows and columns, as the CSV of the shown rows has them: whole numbers as they are and others to `DIGITS`;
+    values of axes and families by their names in recordings, other text as the page says it; text that a spreadsheet
+    would run as a formula gets a leading apostrophe. `columns` are those that the page shows, of which the units are
+    known."""
     kinds = {key: column.kind for column in columns for key in (column.lower, column.upper, column.key)}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_csv_cell(csv_heading(name, kinds.get(name, ""))) for name in rows.columns)
+    said = [_SAID.get(kinds.get(name, ""), lambda value: value) for name in rows.columns]
     for row in rows.itertuples(index=False, name=None):
-        writer.writerow(_csv_cell(value) for value in row)
+        writer.writerow(_csv_cell(value if _missing(value) else say(value)) for say, value in zip(said, row))
     return out.getvalue()
+
+
+def module_names(paths: str) -> list[str]:
+    """The modules of a list of paths, without the leading `block/`."""
+    return list(dict.fromkeys(name.removeprefix("block/") for name in str(paths).split(", ") if name))
+
+
+def _yes_no(kind: str, value: object) -> str:
+    return YES_NO[kind][bool(value)]
+
+
+_SAID: dict[str, Callable[[Any], Any]] = {
+    **{kind: partial(_yes_no, kind) for kind in YES_NO},
+    "modules": lambda paths: ", ".join(module_names(paths)),
+    "prose": lambda sentence: text.plain(text.prose(sentence)),
+}
+"""What is said of a value of such a column, without markup."""
 
 
 def _csv_cell(value: object) -> object:
@@ -272,7 +295,10 @@ def _row(row: dict, columns: tuple[Column, ...], decimals: dict, root: str, fami
         tail -= 1
     cells = [_cell(column, row, columns, decimals[column.key], root, families, why) for column in columns[:tail]]
     if tail < len(gaps):
-        cells.append(Markup('<td class="why" colspan="{}">{}</td>').format(len(gaps) - tail, text.escape(why)))
+        of_cells = Markup("") if row.get(NOT_MEASURED) else Markup(" absent")
+        cells.append(
+            Markup('<td class="why{}" colspan="{}">{}</td>').format(of_cells, len(gaps) - tail, text.escape(why))
+        )
     named = any(column.kind in ("quantity", "change") for column in columns)
     unit = Markup(' data-unit="{}"').format(row["unit"]) if named else Markup("")
     name = Markup(' id="{}"').format(text.file_name(row[ANCHOR])) if row.get(ANCHOR) else Markup("")
@@ -296,9 +322,9 @@ def _cell(
     value = row[column.key]
     if _missing(value):
         absent = _absent(column, row)
-        is_absent = bool(absent) and not row.get(NOT_MEASURED)
-        more = (" num" if column.kind in NUMERIC else "") + (" absent" if is_absent else "")
-        return Markup('<td class="why{}">{}</td>').format(more, text.escape(absent if is_absent else why))
+        of_cell = not row.get(NOT_MEASURED)  # the others of the row were measured
+        more = (" num" if column.kind in NUMERIC else "") + (" absent" if of_cell else "")
+        return Markup('<td class="why{}">{}</td>').format(more, text.escape(absent if absent and of_cell else why))
     if column.kind in NUMERIC:
         shown = text.number(value / SCALE.get(column.kind, 1), decimals)
         if column.kind == "number":
@@ -346,8 +372,8 @@ def _cell(
         return Markup("<td>{}</td>").format(family_chip(value, families))
     if column.kind == "modules":
         return Markup('<td class="modules">{}</td>').format(modules(value))
-    if column.kind in ("yes_no", "check"):
-        word = {"yes_no": ("no", "yes"), "check": ("breach", "ok")}[column.kind][bool(value)]
+    if column.kind in YES_NO:
+        word = _yes_no(column.kind, value)
         return Markup('<td class="{}-{}">{}</td>').format(column.kind, word, word)
     if column.kind == "status":
         return Markup('<td><span class="status status-{}">{}</span></td>').format(
@@ -410,8 +436,8 @@ def family_chip(family: str, families: dict[str, str]) -> Markup:
 
 
 def modules(paths: str) -> Markup:
-    """Module paths without the leading `block/`, the first two of them."""
-    names = list(dict.fromkeys(name.removeprefix("block/") for name in str(paths).split(", ") if name))
+    """`module_names`, the first two of them."""
+    names = module_names(paths)
     if not names:
         why = "launched where no module's range is open: in backward, or by the optimizer"
         return Markup('<span class="faint" title="{}">outside modules</span>').format(text.escape(why))

@@ -2,7 +2,7 @@
 (() => {
   "use strict";
 
-  // What a cell holds, as the CSV of the whole table has it; nothing in one that says why it is empty.
+  // What a cell holds, as the CSV of the whole table has it (tables.to_csv); nothing in one that says why it is empty.
   const full = (cell) => {
     if (!cell || cell.classList.contains("why")) return "";
     if (cell.classList.contains("modules")) {

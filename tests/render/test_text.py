@@ -177,6 +177,20 @@ def test_a_value_is_written_without_what_floating_point_leaves_behind(value, wri
     assert tables.to_csv(pd.DataFrame({"v": [value]})).splitlines()[1] == written
 
 
+def test_what_is_said_of_values_is_said_in_the_csv_too():
+    rows = pd.DataFrame({"passed": [True, None], "same": [False, True], "modules": ["block/norm, norm, block/ffn", ""]})
+    rows["rule"] = "`ffma` in QK^T"
+    kinds = {"passed": "check", "same": "yes_no", "modules": "modules", "rule": "prose"}
+    columns = tuple(Column(name, name, kind) for name, kind in kinds.items())
+    assert tables.to_csv(rows, columns).splitlines()[1:] == [
+        'ok,no,"norm, ffn",ffma in QK\u1d40',
+        ",yes,,ffma in QK\u1d40",
+    ]
+    html = tables.to_html(Table("t", "t", columns, rows), "t.csv", "", {})
+    assert ">ok<" in html and ">no<" in html and ">norm, ffn<" in html and "<code>ffma</code> in QK\u1d40<" in html
+    assert '<td class="why absent">not measured' in html, "of a row that was measured"
+
+
 def test_an_empty_cell_says_why():
     rows = pd.DataFrame(
         {"size": ["a", "b"], "x_ns": [1e6, None], "y_ns": [2e6, None], NOT_MEASURED: ["", "OOM in loss"]}
