@@ -346,7 +346,7 @@ def write_comparisons(
 ) -> None:
     """Write the pages of the comparisons by name, and of their runs that have none in the report of `rec`. gains: as of
     `write_run_pages`."""
-    site = replace(_site_of(rec, docs), notes=(), run_links={}, recording={})
+    site = replace(_site_of(rec, docs), notes=(), run_links={}, recording={}, properties={})
     _, sides = _with_pages(rec, compared)
     counterparts = _counterparts(sides)
     for side in sides:
@@ -495,7 +495,7 @@ def _write_explore(
         page = about.get(study, "")
         parts.append(explore.Part(name=study, page=page, run_pages=pages, rec=other))
     sizes = run_grid.sizes_in_order(pd.concat([part.rec.runs for part in parts], ignore_index=True))
-    of_all = replace(site, sizes=sizes)
+    of_all = replace(site, sizes=sizes, properties={})
     of_all.write(f"report/{explore.SLUG}.md", "explore.md", explore.answer(parts, bands.wall if bands else None))
 
 
@@ -777,8 +777,17 @@ def _site_of(rec: store.Recording, docs: Path) -> Site:
     notes = (environment.mix(rec.runs, is_main=True),)
     columns, sizes = tuple(run_grid.case_columns(rec.runs)), run_grid.sizes_in_order(rec.runs)
     links = {run: page_of_run(run) for run in rec.runs["run_id"].astype(str)}
-    version = _version(rec.manifest)
-    return Site(docs, (folder,), labels, columns, run_links=links, notes=notes, sizes=sizes, recording=version)
+    return Site(
+        docs,
+        (folder,),
+        labels,
+        columns,
+        run_links=links,
+        notes=notes,
+        sizes=sizes,
+        recording=_version(rec.manifest),
+        properties=run_grid.property_names(rec.runs),
+    )
 
 
 def _site_of_study(site: Site, study: str, studied: store.Recording, main: pd.DataFrame, known: RunPages) -> Site:
@@ -789,7 +798,10 @@ def _site_of_study(site: Site, study: str, studied: store.Recording, main: pd.Da
     columns = tuple(run_grid.case_columns(runs))
     sizes, version = run_grid.sizes_in_order(runs), _version(studied.manifest)
     links = {run[0]: page for run, page in _pages_or_rows_of(study, studied, known).items()}
-    return replace(site, case_columns=columns, run_links=links, notes=notes, sizes=sizes, recording=version)
+    names = run_grid.property_names(runs)
+    return replace(
+        site, case_columns=columns, run_links=links, notes=notes, sizes=sizes, recording=version, properties=names
+    )
 
 
 def _pages_or_rows_of(study: str, studied: store.Recording, known: RunPages) -> RunPages:

@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.answer import NOT_MEASURED
 from analysis.metrics.ordering import place, seen, sorted_by
 from analysis.reference import flops
-from jobs.contract.axes import default_of, reading_order
+from jobs.contract.axes import default_of, names_of_value, reading_order
 from jobs.contract.modes import MODES
 
 REFERENCE = default_of("workload")
@@ -17,6 +17,9 @@ REFERENCE = default_of("workload")
 CASE_AXES = ("size", "context_length")
 VARIANT_AXES = (*(name for name in reading_order() if name not in (*CASE_AXES, "mode")), "gpu_name")
 """What else tells two runs of one mode apart, in reading order."""
+
+PROPERTIES = ("mode", "precision", "attention", "optimizer", "gpu_name")
+"""What a run is looked for by, whether a table has a column of it or not."""
 
 
 def in_model_order(runs: pd.DataFrame) -> pd.DataFrame:
@@ -39,6 +42,17 @@ def page_by_id(recordings: Sequence[Any], run_pages: Mapping[tuple[str, str], st
         for run in zip(rec.runs["run_id"].astype(str), rec.runs["started_at"].astype(str)):
             pages[run[0]] = run_pages.get(run, "")
     return pages
+
+
+def property_names(runs: pd.DataFrame) -> dict[str, dict[str, str]]:
+    """By run id, then by axis of PROPERTIES, what a run may be looked for by: "naive; eager; eager attention"."""
+    known = [name for name in PROPERTIES if name in runs]
+    names = {
+        name: {value: "; ".join(names_of_value(name, value)) for value in runs[name].astype(str).unique()}
+        for name in known
+    }
+    rows = runs[["run_id", *known]].astype(str).itertuples(index=False)
+    return {run_id: {name: names[name][value] for name, value in zip(known, values)} for run_id, *values in rows}
 
 
 def case_columns(runs: pd.DataFrame) -> list[str]:

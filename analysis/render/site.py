@@ -76,7 +76,8 @@ class Site:
     `families` are the labels of the kernel families by key; `case_columns` name a case in sentences, which link to the
     page of the run. `run_links` have that by run id: its path below docs, without .md. What the `notes` say, each with
     the template mix.md, stands at the top of every page. `sizes` are names of models, the smallest first. `recording`:
-    name, date and commit of the program of what the pages are about, for their feet.
+    name, date and commit of the program of what the pages are about, for their feet. `properties`: what its runs may be
+    looked for by, as of `run_grid.property_names`.
     """
 
     docs: Path
@@ -87,6 +88,7 @@ class Site:
     notes: tuple[Answer, ...] = ()
     sizes: tuple[str, ...] = ()
     recording: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __post_init__(self):
         self.env = jinja2.Environment(
@@ -278,7 +280,20 @@ class _Page:
         return self._html(table, self._csv(key, table.rows, table.columns))
 
     def _html(self, table: Table, csv_link: str, anchor: str = "") -> Markup:
-        return tables.to_html(table, csv_link, self.root, dict(self.site.families), anchor, self.site.sizes)
+        families, also = dict(self.site.families), self._in_common(table)
+        return tables.to_html(table, csv_link, self.root, families, anchor, self.site.sizes, also)
+
+    def _in_common(self, table: Table) -> str:
+        """What the runs of a table have in common and no column says; nothing where some row is of no known run."""
+        run_ids = set(table.rows["run_id"]) - {""} if "run_id" in table.rows else set()
+        if not run_ids <= {*self.site.properties}:
+            return ""
+        of_axes: dict[str, set[str]] = {}
+        for run_id in run_ids:
+            for name, names in self.site.properties[run_id].items():
+                of_axes.setdefault(name, set()).add(names)
+        shown = {column.key for column in table.columns}
+        return "; ".join(name for axis, (name, *more) in of_axes.items() if axis not in shown and not more)
 
     def _linked(self, table: Table) -> Table:
         """The table, with where the names of its runs lead to."""

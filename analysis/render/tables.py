@@ -141,9 +141,11 @@ def to_html(
     families: dict[str, str],
     anchor: str = "",
     sizes: Sequence[str] = (),
+    also: str = "",
 ) -> Markup:
     """A <figure>: caption with its CSV, and the table, right-aligned numbers with one number of decimals a column.
-    sizes: of models in order, by which a script sorts them."""
+    sizes: of models in order, by which a script sorts them. also: names of what all rows have in common, by which a
+    filter finds them, too."""
     rows = table.rows.reset_index(drop=True)
     long = len(rows) >= FILTERED_ROWS
     decimals = {column.key: _decimals(column, rows) for column in table.columns}
@@ -155,7 +157,7 @@ def to_html(
     title = text.escape(table.title)
     searched = any(column.kind in EXPLAINED for column in table.columns)
     return Markup(
-        '<figure class="data{}" id="{}" data-table{}>\n<figcaption{}><span class="title">{}</span>'
+        '<figure class="data{}" id="{}" data-table{}{}>\n<figcaption{}><span class="title">{}</span>'
         '{}<a class="csv" href="{}" download>CSV{}</a>{}</figcaption>\n'
         '<div class="scroll" tabindex="0" role="region" aria-label="{}">'
         '<table class="data"><thead{}><tr>{}</tr></thead>\n'
@@ -163,6 +165,7 @@ def to_html(
     ).format(
         tall,
         anchor or f"table-{table.key}",
+        Markup(' data-also="{}"').format(text.escape(also)) if also and long else Markup(""),
         Markup("") if searched else UNSEARCHED,
         UNSEARCHED if searched else Markup(""),
         title,

@@ -344,6 +344,12 @@ def words_of_value(name: str, value: Any) -> str:
     return AXES[name].words.get(value, "") if name in AXES else ""
 
 
+def names_of_value(name: str, value: Any) -> list[str]:
+    """All that a value of an axis may be looked for by: as recordings and tables have it, and as readers say it."""
+    names = dict.fromkeys(str(said) for said in (value, label_of_value(name, value), words_of_value(name, value)))
+    return [said for said in names if said]
+
+
 def type_of(name: str) -> Any:
     """Type of one value of an axis, with what it must hold."""
     return get_type_hints(Run, include_extras=True)[name]

@@ -49,9 +49,9 @@
   };
 
   // What words can find in a row: its texts with the names that recordings have for them, and its numbers, which are
-  // found whole: 128 is no part of 1,280.
-  const found = (row) => {
-    const texts = [], phrases = [], numbers = new Set();
+  // found whole: 128 is no part of 1,280. `common`: names of what is the same in all rows, and in no column.
+  const found = (row, common) => {
+    const texts = [], phrases = [...common], numbers = new Set();
     for (const cell of row.cells) {
       if (cell.dataset.v !== undefined) numbers.add((cell.firstChild?.textContent ?? "").trim().replaceAll(",", ""));
       else texts.push(cell.textContent, cell.dataset.k ?? "");
@@ -60,16 +60,26 @@
     return { text: texts.join(" ").toLowerCase(), phrases, numbers };
   };
 
+  // The words of `words`, those together that are a name in `names`, which is that of one cell: fused attention is no
+  // eager attention with fused AdamW, and a forward pass no forward and backward pass.
+  const sought = (words, names) => {
+    const wanted = words.toLowerCase().split(/\s+/).filter(Boolean), parts = [];
+    for (let from = 0, to; from < wanted.length; from = to) {
+      for (to = wanted.length; to > from + 1 && !names.has(wanted.slice(from, to).join(" ")); to -= 1);
+      parts.push(wanted.slice(from, to).join(" "));
+    }
+    return parts;
+  };
+
   const filter = (table, words, said) => {
-    const wanted = words.toLowerCase().split(/\s+/).filter(Boolean), phrase = wanted.join(" ");
-    const rows = [...table.tBodies[0].rows].map((row) => [row, found(row)]);
-    // A name of several words is that of one cell: fused attention is no eager attention with fused AdamW.
-    const isName = rows.some(([, { phrases }]) => phrases.includes(phrase));
+    const common = (table.closest("figure").dataset.also ?? "").toLowerCase().split("; ").filter(Boolean);
+    const rows = [...table.tBodies[0].rows].map((row) => [row, found(row, common)]);
+    const names = new Set(rows.flatMap(([, { phrases }]) => phrases)), wanted = sought(words, names);
     let kept = 0;
     for (const [row, { text, phrases, numbers }] of rows) {
       const also = phrases.flatMap((one) => one.split(" "));
       const has = (word) => text.includes(word) || also.some((one) => one.startsWith(word)) || numbers.has(word.replaceAll(",", ""));
-      row.hidden = "out" in row.dataset || !(isName ? phrases.includes(phrase) : wanted.every(has));
+      row.hidden = "out" in row.dataset || !wanted.every((part) => (names.has(part) ? phrases.includes(part) : has(part)));
       kept += !row.hidden;
     }
     said.textContent = kept ? "" : `Nothing matches${words.trim() && ` \u201c${words.trim()}\u201d`}.`;

@@ -105,6 +105,11 @@ def runs(page, address):
         ("1,024", lambda row: "1,024" in row),
         ("training step", lambda row: "train_step" in row),
         ("Train_Step small", lambda row: "train_step" in row and "small" in row),
+        ("forward pass", lambda row: "\tforward\t" in row),
+        ("small forward pass 128", lambda row: "\tforward\t" in row and "small" in row and "128" in row),
+        ("FP32", lambda row: True),
+        ("eager attention 2.7B", lambda row: "2.7B" in row),
+        ("reference AdamW", lambda row: True),
     ],
 )
 def test_a_filter_knows_the_names_of_the_site_and_of_its_data(runs, words, kept):
@@ -119,6 +124,8 @@ def test_a_filter_finds_whole_numbers_and_says_when_nothing_matches(runs):
     runs.locator(f"{RUNS} input").fill("102")
     assert not runs.locator(f"{RUNS} tbody tr:visible").count()
     assert said.inner_text() == "Nothing matches “102”."
+    runs.locator(f"{RUNS} input").fill("BF16")
+    assert said.inner_text() == "Nothing matches “BF16”.", "the runs of the page are in FP32"
     runs.locator(f"{RUNS} input").fill("")
     assert runs.locator(f"{RUNS} tbody tr:visible").count() and not said.inner_text()
 

@@ -165,6 +165,15 @@ def test_a_finished_run_says_what_it_was_measured_in(site):
     assert all(("reference AdamW" in pages[name]) == name.endswith("train_step") for name in measured)
 
 
+def test_a_table_of_runs_knows_what_they_have_in_common_beside_its_columns(site):
+    """Of 60 runs in FP32 a filter said that nothing matches FP32: it was in no column."""
+    table = (site / "report" / "runs.html").read_text().split('id="table-runs"')[1].split(">")[0]
+    also = html.unescape(re.search('data-also="(.*?)"', table)[1]).split("; ")
+    assert {"fp32", "eager attention", "reference AdamW"} <= {*also} and "forward pass" not in also, table
+    times = (site / "report" / "forward-time.html").read_text().split('id="table-times"')[1].split(">")[0]
+    assert "forward pass; " in times
+
+
 def test_where_nothing_is_to_be_told_a_sentence_says_so(site):
     words = {name: (site / "report" / f"{name}.html").read_text() for name in ("kernels", "methods")}
     assert "every one matched a rule" in words["kernels"] and "0.0% of the kernel time" not in words["kernels"]
