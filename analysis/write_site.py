@@ -41,6 +41,7 @@ from analysis.pages import (
     run_page,
     script_page,
     telemetry,
+    titles,
 )
 from analysis.pages.questions import QUESTIONS, SEARCHED, STUDIES, by_section, section_of
 from analysis.prediction import ledger, of_runs, predict, rates
@@ -379,7 +380,7 @@ def write_run_pages(
         mode = words_of_value("mode", str(run["mode"])) or run["mode"]
         label = inline(f"{run['size']} · {run['context_length']} · {mode}")
         path = f"{folder}/{file_name(run_id)}"
-        title = inline(run_page.title_of(run) + (f" · {side.partition(', ')[2]}" if side else ""))
+        title = inline(titles.title_of(run) + (f" · {side.partition(', ')[2]}" if side else ""))
         more = {
             "label": label,
             "title": title,
@@ -552,7 +553,7 @@ def _measured_in(rec: store.Recording) -> dict[str, Any]:
 
 def _conditions(rec: store.Recording) -> dict[str, Any]:
     """What stands above the numbers of a question: the conditions of the runs, and what their machines did to them."""
-    return environment.conditions(rec.runs) | {"machines": environment.machines(rec.processes, rec.telemetry)}
+    return environment.conditions(rec.runs) | {"machines": environment.machines(rec.runs, rec.processes, rec.telemetry)}
 
 
 def _conditions_of_claims(recordings: list[store.Recording], deciding: Answer | None) -> dict[str, Any]:
@@ -570,7 +571,7 @@ def _conditions_of_claims(recordings: list[store.Recording], deciding: Answer | 
             table = getattr(rec, name)
             tables.append(table[table["run_id"].astype(str).isin(held)])
     runs, processes, states = (_joined(tables) for tables in parts.values())
-    return environment.conditions(runs) | {"machines": environment.machines(processes, states)}
+    return environment.conditions(runs) | {"machines": environment.machines(runs, processes, states)}
 
 
 def _figures(file: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pandas as pd
 from analysis.answer import Answer, Claim, Column, Table, assemble
 from analysis.metrics import run_grid
 from analysis.metrics.telemetry import SLOW_HOST, of_processes
+from analysis.pages.titles import title_of
 from jobs.contract.versions import COMPARED, differing
 
 SLUG = "environment"
@@ -109,21 +110,23 @@ def conditions(runs: pd.DataFrame) -> dict[str, Any]:
     return values | {key: (int(ok[name].min()), int(ok[name].max())) for key, name in names.items() if len(ok)}
 
 
-def machines(processes: pd.DataFrame, telemetry: pd.DataFrame) -> dict[str, Any]:
+def machines(runs: pd.DataFrame, processes: pd.DataFrame, telemetry: pd.DataFrame) -> dict[str, Any]:
     """What the machines did to the times of some runs: of num_read processes that timed them, num_slow ran on a slow
     host (more than slow_host times the fastest); in num_lowered runs something held the clock of the GPU down, longest
-    in that of `longest`: run_id, share (of the samples while it was busy) and reasons."""
+    in that of `longest`: run (its title), share (of the samples while it was busy) and reasons."""
     states = of_processes(processes, telemetry)
     by_run = states.groupby("run_id", sort=False)[["lowered", "samples"]].sum()
     by_run["reasons"] = states[states["lowered"] > 0].groupby("run_id")["reasons"].first()
     lowered = by_run[by_run["lowered"] > 0].assign(share=lambda rows: rows["lowered"] / rows["samples"])
     longest = lowered.sort_values("share", ascending=False, kind="stable").head(1).reset_index()
+    titles = {str(run["run_id"]): title_of(run) for run in runs.to_dict("records")}
+    longest["run"] = longest["run_id"].map(titles)
     return {
         "num_read": int(states["loop_ns"].notna().sum()),
         "num_slow": int(states["slow_host"].sum()),
         "slow_host": SLOW_HOST,
         "num_lowered": len(lowered),
-        "longest": next(iter(longest[["run_id", "share", "reasons"]].to_dict("records")), None),
+        "longest": next(iter(longest[["run", "share", "reasons"]].to_dict("records")), None),
     }
 
 

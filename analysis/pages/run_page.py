@@ -1,8 +1,7 @@
 """One run: its timings by every clock, phases, kernel families, kernels, modules, memory and API calls."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -14,8 +13,8 @@ from analysis.metrics.ordering import place, sorted_by
 from analysis.pages.columns import spread_column, step_columns
 from analysis.pages.module_costs import module_table, module_tree
 from analysis.pages.telemetry import Price
+from analysis.pages.titles import attention_of
 from jobs.contract import ranges
-from jobs.contract.axes import default_of, label_of, label_of_value, name_of_value, reading_order, words_of_value
 from jobs.contract.changes import DO
 
 TOP_KERNELS = 20
@@ -131,7 +130,7 @@ def _frames(
 
 def _facts(run: pd.Series, runs: pd.DataFrame, frames: Frames) -> dict:
     return {
-        "attention": label_of_value("attention", run["attention"]),
+        "attention": attention_of(str(run["attention"])),
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
         "has_shape": run_grid.has_known_shape(run),
         "why": run_grid.why_not_measured(run),
@@ -343,26 +342,6 @@ def _other_tables(frames: Frames) -> list[Table]:
 def _charts(frames: Frames, order: list[str]) -> list[Chart]:
     options = {"by": ["phase"], "order": order}
     return [Chart("families", "stacked_shares", "Kernel time by family", frames.families, options=options)]
-
-
-def title_of(run: Mapping[str, Any]) -> str:
-    """What tells a run from the others of a list: size, context, mode and precision, and what is not at its default of
-    the other axes."""
-    is_training = str(run["mode"]) == "train_step"
-    words = [str(run["size"]), str(run["context_length"]), words_of_value("mode", str(run["mode"])) or str(run["mode"])]
-    words.append(str(run["precision"]).upper())
-    for name in reading_order():
-        value = run.get(name)
-        if name in IN_TITLE or value is None or pd.isna(value) or value == default_of(name):
-            continue
-        if name != "optimizer" or is_training:
-            named = name_of_value(name, value)
-            words.append(words_of_value(name, value) or named if named != value else f"{label_of(name)} {value}")
-    return " · ".join(words)
-
-
-IN_TITLE = ("size", "context_length", "mode", "precision", "workload")
-"""Axes that each title has, or that say nothing to a reader of one."""
 
 
 def _by_run(rows: pd.DataFrame) -> Callable[[pd.Series], pd.DataFrame]:

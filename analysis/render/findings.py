@@ -1,6 +1,7 @@
 """What stands behind a finding: of its claim's rows and columns those that its sentence speaks of."""
 
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ from analysis.answer import Claim, Column, Table
 
 NUM_ROWS = 12
 """Rows on the page; the CSV has all."""
+TITLE = 60
+"""Characters of a sentence that its table is called by."""
 Read = dict[str, list]
 """What a sentence read of its facts, and of the rows among them: values by name."""
 
@@ -40,9 +43,10 @@ class _Noted(Mapping):
         return len(self._facts)
 
 
-def table(claim: Claim, tables: Iterable[Table], read: Read) -> Table:
+def table(claim: Claim, tables: Iterable[Table], read: Read, words: str = "") -> Table:
     """The first rows of the claim, those that the sentence names before all others, in the columns of the table of the
-    page that has most of what the sentence reads. What other tables have of it follows."""
+    page that has most of what the sentence reads. What other tables have of it follows. words: the sentence, by which
+    the table is called."""
     known = set(claim.rows)
     shown = [
         [column for column in table.columns if {column.key, column.lower or column.key} <= known] for table in tables
@@ -54,7 +58,8 @@ def table(claim: Claim, tables: Iterable[Table], read: Read) -> Table:
     rows = claim.rows
     if "run_id" in rows:
         rows = rows.iloc[(~rows["run_id"].isin(read.get("run_id", []))).argsort(kind="stable")]
-    return Table(f"rows-{claim.key}", f"Rows: {claim.key.replace('_', ' ')}", columns, rows.head(NUM_ROWS))
+    title = f"Rows of: {textwrap.shorten(plain(words), TITLE, placeholder=' …')}"
+    return Table(f"rows-{claim.key}", title, columns, rows.head(NUM_ROWS))
 
 
 def plain(words: str) -> str:

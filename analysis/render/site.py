@@ -261,7 +261,7 @@ class _Page:
         return Markup("\n\n").join(self._evidence(*claimed) for claimed in self.claimed)
 
     def _evidence(self, claim: Claim, words: Markup, read: findings.Read) -> Markup:
-        shown = self._linked(findings.table(claim, self.answer.tables.values(), read))
+        shown = self._linked(findings.table(claim, self.answer.tables.values(), read, words))
         link = self._csv(f"rows-{claim.key}", claim.rows, shown.columns)
         number = text.counted(len(claim.rows), "row")
         if len(shown.rows) < len(claim.rows):

@@ -114,6 +114,14 @@ def test_each_page_says_what_it_is(site, pages):
             assert wanted in html, f"{path.relative_to(site)}: {wanted}"
 
 
+def test_runs_are_called_by_words_above_the_numbers(pages):
+    """In conditions and above the title of a run stood ids of runs, and sdpa for fused attention."""
+    above = re.compile('<p class="(?:conditions">|eyebrow"><a href="../runs.html">)(.*?)</p>', re.DOTALL)
+    said = [(path.name, words) for path in pages for words in above.findall(path.read_text(encoding="utf-8"))]
+    assert len(said) > 10
+    assert not [(name, words) for name, words in said if re.search(r"-ctx\d|\bsdpa\b", re.sub("<[^>]+>", "", words))]
+
+
 def test_titles_tell_pages_apart(pages):
     """In a list of search results and where a link is shared: no run is called as another is."""
     titles: dict[str, list[str]] = {}

@@ -8,7 +8,7 @@ import pytest
 
 from analysis import write_site
 from analysis.answer import NOT_MEASURED
-from analysis.pages import environment, explore, overview, reconciliation, run_list, run_page
+from analysis.pages import environment, explore, overview, reconciliation, run_list, run_page, titles
 from analysis.pages.questions import (
     QUESTIONS,
     attention_cost,
@@ -304,7 +304,7 @@ def test_a_run_page_says_what_limits_its_gpu_and_what_stands_out_as_show_does(pa
             {"precision": "bf16", "attention": "sdpa", "optimizer": "fused"},
             "small · 128 · training step · BF16 · fused attention · fused AdamW",
         ),
-        ({"attention": "flash"}, "small · 128 · training step · FP32 · attention flash"),
+        ({"attention": "flash"}, "small · 128 · training step · FP32 · fused attention (flash)"),
         ({"mode": "forward", "optimizer": "fused"}, "small · 128 · forward pass · FP32"),
         ({"compile": "cudagraphs", "batch_size": 8},
          "small · 128 · training step · FP32 · torch.compile with CUDA graphs · batch 8"),
@@ -312,7 +312,20 @@ def test_a_run_page_says_what_limits_its_gpu_and_what_stands_out_as_show_does(pa
 )  # fmt: skip
 def test_the_title_of_a_run_says_what_tells_it_from_others(axes, title):
     run = {"size": "small", "context_length": 128, "mode": "train_step", "precision": "fp32", "attention": "naive"}
-    assert run_page.title_of(run | axes) == title
+    assert titles.title_of(run | axes) == title
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("naive", "unfused (eager) attention"),
+        ("sdpa", "fused attention (PyTorch's choice)"),
+        ("flash", "fused attention (flash)"),
+        ("own", "own attention"),
+    ],
+)
+def test_an_attention_is_called_as_the_site_calls_it(value, said):
+    assert titles.attention_of(value) == said
 
 
 def test_a_run_page_says_what_to_change_first(pages):

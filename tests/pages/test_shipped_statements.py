@@ -233,12 +233,12 @@ def test_a_recording_on_another_gpu_is_no_other_recording_of_a_run(main):
 
 def test_runs_whose_clock_was_held_down_are_counted_beside_their_numbers():
     parts = [store.load(DATA / name) for name in ("attention_bf16_long", "attention_fp32")]
-    states = [pd.concat([getattr(part, name) for part in parts]) for name in ("processes", "telemetry")]
+    states = [pd.concat([getattr(part, name) for part in parts]) for name in ("runs", "processes", "telemetry")]
     said = environment.machines(*states)
     # The loop of the fastest process of either recording is the measure of both.
     assert (said["num_slow"], said["num_read"], said["num_lowered"]) == (55, 75, 3)
     assert said["longest"] == {
-        "run_id": "small-ctx8192-fp32-efficient-forward",
+        "run": "small · 8192 · forward pass · FP32 · fused attention (efficient)",
         "share": 1.0,
         "reasons": "power cap",
     }

@@ -66,6 +66,12 @@ def test_the_rows_that_the_sentence_names_come_first(named, first):
     assert "r01" in set(shown["run_id"])
 
 
+def test_the_rows_are_called_by_the_sentence_that_they_are_of():
+    said = Markup("**GEMMs** take 7&#37; more, in all of the runs that were measured twice.")
+    title = findings.table(Claim("disturbed", ROWS), [SPEED], {}, said).title
+    assert title == "Rows of: GEMMs take 7% more, in all of the runs that were measured …"
+
+
 def test_a_sentence_is_told_as_text():
     words = Markup('**Up to** <a href="x">small · 128</a>: `exp` of QK<sup>T</sup>, a&#95;b &lt; 1')
     assert findings.plain(words) == "Up to small · 128: exp of QK\u1d40, a_b < 1"

@@ -193,7 +193,7 @@ _JUDGED = (
     Column("launch_wait", "waits for launches", "share"),
     Column("above", "kernel time above the ridge", "share", absent=UNKNOWN),
     Column("below", "below it", "share", absent=UNKNOWN),
-    Column("bound", "bound by", absent=UNKNOWN),
+    Column("bound", "limited by", absent=UNKNOWN),
 )
 _RECORDED = (Column("launch_bound_in", "launch-bound in recordings"),)
 _RATIOS = (

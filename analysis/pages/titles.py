@@ -1,0 +1,36 @@
+"""What pages call a run, in words: its run id is for files."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from jobs.contract.axes import default_of, label_of, label_of_value, name_of_value, reading_order, words_of_value
+
+IN_TITLE = ("size", "context_length", "mode", "precision", "workload")
+"""Axes that each title has, or that say nothing to a reader of one."""
+
+
+def title_of(run: Mapping[str, Any]) -> str:
+    """What tells a run from the others of a list: size, context, mode and precision, and what is not at its default of
+    the other axes."""
+    is_training = str(run["mode"]) == "train_step"
+    words = [str(run["size"]), str(run["context_length"]), words_of_value("mode", str(run["mode"])) or str(run["mode"])]
+    words.append(str(run["precision"]).upper())
+    for name in reading_order():
+        value = run.get(name)
+        if name in IN_TITLE or value is None or pd.isna(value) or value == default_of(name):
+            continue
+        if name != "optimizer" or is_training:
+            named, said = name_of_value(name, value), words_of_value(name, value)
+            as_is = f"{said} ({value})" if said else f"{label_of(name)} {value}"
+            words.append(as_is if named == value else said or named)
+    return " · ".join(words)
+
+
+def attention_of(value: str) -> str:
+    """What a sentence calls an attention: fused attention (flash)."""
+    name, words = name_of_value("attention", value), words_of_value("attention", value)
+    if name != label_of_value("attention", value):
+        return str(name)
+    return f"{words} ({name})" if words else f"{name} attention"
