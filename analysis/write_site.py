@@ -52,7 +52,7 @@ from analysis.reference.track_record import kind_of
 from analysis.render import strip, timeline
 from analysis.render.site import Site
 from analysis.render.tables import page_of_run
-from analysis.render.text import file_name, inline, plain
+from analysis.render.text import file_name, inline, ms, plain
 from analysis.show.advice import of_run
 from analysis.show.findings import FINDING, sentences
 from analysis.show.verdict import of_gpus, of_phases
@@ -380,7 +380,8 @@ def write_run_pages(
         mode = words_of_value("mode", str(run["mode"])) or run["mode"]
         label = inline(f"{run['size']} · {run['context_length']} · {mode}")
         path = f"{folder}/{file_name(run_id)}"
-        title = inline(titles.title_of(run) + (f" · {side.partition(', ')[2]}" if side else ""))
+        of_side = side.partition(", ")[2]
+        title = inline(titles.title_of(run) + (f" · {of_side}" if side else ""))
         more = {
             "label": label,
             "title": title,
@@ -389,12 +390,22 @@ def write_run_pages(
             "trace": traces.get(run_id),
         }
         said = said_of_run(answer)
+        more["description"] = _description(answer, of_side, said["verdict"], is_script=bool(rec.manifest.get(SCRIPT)))
         if said["first"]:
             first[run_id] = said["first"]
         if run["status"] == "ok":
             more |= _measured_in(replace(rec, runs=rec.runs[rec.runs["run_id"].astype(str) == run_id]))
         site.write(f"{path}.md", "run_page.md", answer, **more, said=said)
     return first
+
+
+def _description(answer: Answer, side: str, verdict: list[str], is_script: bool) -> str:
+    """What was run, of which side of a comparison, how long it takes, and what limits it. Of a script no more is known
+    than its name."""
+    run, step_ns = answer.facts["run"], answer.facts["step_ns"]
+    what = str(run["size"]) if is_script else titles.description_of(run, answer.facts["has_shape"])
+    result = answer.facts["why"] or ("not timed" if step_ns is None else f"{plain(ms(step_ns))} a step")
+    return ". ".join([f"{what}{f' ({side})' if side else ''}: {result}", *verdict[:1]])
 
 
 @dataclass(frozen=True, kw_only=True)

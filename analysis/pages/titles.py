@@ -34,3 +34,19 @@ def attention_of(value: str) -> str:
     if name != label_of_value("attention", value):
         return str(name)
     return f"{words} ({name})" if words else f"{name} attention"
+
+
+def description_of(run: Mapping[str, Any], has_shape: bool) -> str:
+    """What was run, in a sentence without a verb: mode, model, context, precision, attention (of a model of known
+    shape: another has its own), compilation, optimizer (of a training step), batch and GPUs."""
+    mode = words_of_value("mode", str(run["mode"])) or str(run["mode"])
+    gpus, gpu = int(run.get("gpus") or 1), str(run["gpu_name"])
+    parts = [
+        f"{mode.capitalize()} of {run['size']} at context {run['context_length']} in {str(run['precision']).upper()}",
+        *[attention_of(str(run["attention"]))] * has_shape,
+        name_of_value("compile", run.get("compile") or default_of("compile")),
+        *[name_of_value("optimizer", run["optimizer"])] * (str(run["mode"]) == "train_step"),
+        f"batch {run['batch_size']}",
+        f"on {gpus} × {gpu}, {name_of_value('parallel', run['parallel'])}" if gpus > 1 else f"on {gpu}",
+    ]
+    return ", ".join(map(str, parts))

@@ -4,7 +4,6 @@ Answer."""
 import json
 import posixpath
 import re
-import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,8 +22,8 @@ HEADING = re.compile("^# .*\n", re.MULTILINE)
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\W*[A-Z])")
 """Between two sentences: neither within a number nor after an abbreviation."""
 FRONT = "---\n"
-DESCRIPTION = 200
-"""Characters of a page's description: what a search engine or a chat shows of it."""
+SHORT = 60
+"""Characters: a shorter answer says little without its question, which otherwise stands beside it as the title."""
 TEMPLATES = Path(__file__).parents[1] / "pages"
 FILTERS = (
     "ms",
@@ -131,10 +130,12 @@ class Site:
         front: dict[str, Any] = {"recording": dict(self.recording)} if self.recording else {}
         if "verdict" in _Page(self, path, answer).environment().get_template(template).blocks:
             words = text.plain(self.block(path, template, answer, "verdict", **extra))
-            front["description"] = textwrap.shorten(words, DESCRIPTION, placeholder=" …")
+            name = text.plain(Markup(heading.removeprefix("# ").strip()))
+            question = f"{name} " if name.endswith("?") else f"{name}: "
+            front["description"] = words if len(words) >= SHORT else question + words
             front["image"] = f"report/cards/{path.removesuffix('.md').removeprefix('report/')}.png"
             below = " · ".join(filter(None, ("profiler-job", *self.recording.values())))
-            self.put(front["image"], card.draw(text.plain(Markup(heading.removeprefix("# ").strip())), words, below))
+            self.put(front["image"], card.draw(name, words, below))
         lines = "".join(f"{key}: {json.dumps(value)}\n" for key, value in front.items())
         return f"---\n{lines}{page.removeprefix(FRONT) if page.startswith(FRONT) else FRONT + page}" if lines else page
 

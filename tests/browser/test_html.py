@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from html import unescape
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,6 +14,7 @@ from analysis.render import links
 from tests.browser.serving import BASE_PATH, pages_of
 from tests.site_builder import ROOT
 
+DESCRIPTIONS = (("name", "description"), ("property", "og:description"))
 LARGEST_PAGE = 300 * 1000
 LARGEST_EXPLORE = 800 * 1000
 """Of the page of all runs, whose table is its data."""
@@ -112,6 +114,17 @@ def test_each_page_says_what_it_is(site, pages):
         html = path.read_text(encoding="utf-8")
         for wanted in ('<html lang="en"', 'name="description"', 'property="og:description"', 'rel="icon"', "<h1"):
             assert wanted in html, f"{path.relative_to(site)}: {wanted}"
+
+
+def test_each_page_is_described_by_what_stands_on_it(site, pages):
+    """71 pages shared the sentence that describes the site."""
+    described: dict[str, list[str]] = {}
+    for path in pages:
+        html = path.read_text(encoding="utf-8")
+        said, shared = (re.search(f'{key}="{name}" content="(.*?)"', html)[1] for key, name in DESCRIPTIONS)
+        assert said == shared and 20 < len(unescape(said)) <= 200, path.relative_to(site)
+        described.setdefault(said, []).append(path.name)
+    assert not {said: names for said, names in described.items() if len(names) > 1}
 
 
 def test_runs_are_called_by_words_above_the_numbers(pages):

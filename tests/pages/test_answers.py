@@ -315,6 +315,22 @@ def test_the_title_of_a_run_says_what_tells_it_from_others(axes, title):
     assert titles.title_of(run | axes) == title
 
 
+def test_a_run_is_described_by_all_that_was_chosen_for_it():
+    run = {"size": "small", "context_length": 128, "mode": "train_step", "precision": "bf16", "attention": "sdpa"}
+    run |= {"compile": "off", "optimizer": "fused", "batch_size": 4, "gpu_name": "NVIDIA H200"}
+    said = titles.description_of(run, has_shape=True)
+    assert said == (
+        "Training step of small at context 128 in BF16, fused attention (PyTorch's choice), not compiled, fused AdamW,"
+        " batch 4, on NVIDIA H200"
+    )
+    other = {"mode": "forward", "gpus": 2, "parallel": "ddp", "compile": "default"}
+    said = titles.description_of(run | other, has_shape=False)
+    assert said == (
+        "Forward pass of small at context 128 in BF16, torch.compile, batch 4, on 2 × NVIDIA H200,"
+        " DistributedDataParallel"
+    )
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [

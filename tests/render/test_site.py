@@ -75,7 +75,9 @@ def test_a_shared_page_says_what_was_found_and_shows_it(site):
     assert picture.name == "top-kernel.png" and picture.read_bytes()[1:4] == b"PNG"
     assert picture.stat().st_size < 60_000
     run = (site / "report" / "runs" / "small-ctx512-fp32-naive-train_step.html").read_text()
-    assert "report/cards/index.png" in run and 'content="Where the time of this run goes. ' in run
+    assert "report/cards/index.png" in run and 'content="Training step of small at context 512 in FP32, ' in run
+    checks = (site / "report" / "reconciliation.html").read_text()
+    assert 'name="description" content="Do the numbers agree? All ' in checks
 
 
 def test_a_page_names_its_recording_and_itself_in_its_foot(site):
