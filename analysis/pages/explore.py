@@ -11,7 +11,7 @@ from analysis.metrics import run_grid, telemetry, timing, utilisation
 from analysis.metrics.differences import Band
 from analysis.pages.columns import COUNTS
 from jobs.contract import ranges
-from jobs.contract.axes import default_of, label_of, label_of_value, name_of_value
+from jobs.contract.axes import AXES, default_of, label_of, label_of_value, name_of_value
 
 SLUG = "explore"
 TITLE = "Explore"
@@ -75,6 +75,9 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
         for column in cases
         if rows[column.key].nunique() > 1
     ]
+    compiled = set(rows.get("compile", pd.Series(dtype=str)).dropna())
+    if len(compiled) > 1:
+        facets.insert(len(facets) - 1, _compile_facet(compiled))
     table = Table("explore", "All runs of all recordings", (*cases, *METRICS), rows)
     facts = {
         "num_runs": len(rows),
@@ -119,6 +122,14 @@ def _values(rows: pd.DataFrame, key: str) -> list[dict[str, str]]:
     values = rows[key].drop_duplicates()
     values = values.sort_values() if key == "context_length" else values
     return [{"key": str(value), "label": str(label_of_value(key, value))} for value in values]
+
+
+def _compile_facet(compiled: Iterable[str]) -> dict[str, Any]:
+    """A facet without a column: the column `others` says what a value is called, and nothing of the default."""
+    default = default_of("compile")
+    values = [default, *(value for value in AXES["compile"].names if value in compiled and value != default)]
+    named = [{"key": value, "label": str(name_of_value("compile", value))} for value in values]
+    return {"key": "compile", "label": label_of("compile"), "values": named, "within": "others"}
 
 
 def _rows(part: Part) -> pd.DataFrame:

@@ -22,6 +22,14 @@ addEventListener("DOMContentLoaded", () => {
   const facets = [...form.querySelectorAll("select")].filter((select) => select.name !== "metric");
   const metrics = [...form.elements.metric.options];
   const filter = figure.querySelector("figcaption input");
+  // A facet without a column is of what the words of another column name; what they do not is its first value.
+  const fits = (row, select) => {
+    if (!select.value) return true;
+    if (!select.dataset.within) return held(row, select.name) === select.value;
+    const said = cell(row, select.dataset.within).textContent.trim().split(", "), [, usual, ...named] = select.options;
+    return (named.find((option) => said.includes(option.text)) ?? usual).value === select.value;
+  };
+  const direction = (heading) => heading.getAttribute("aria-sort");
   let pins = [];
 
   const buttons = new Map(rows.map((row) => {
@@ -38,6 +46,9 @@ addEventListener("DOMContentLoaded", () => {
     const state = new URLSearchParams();
     for (const select of facets) if (select.value) state.set(select.name, select.value);
     if (form.elements.metric.selectedIndex) state.set("metric", form.elements.metric.value);
+    if (filter.value) state.set("words", filter.value);
+    const sorted = headings.findIndex(direction);
+    if (sorted >= 0) state.set("sort", (direction(headings[sorted]) === "descending" ? "-" : "") + keys[sorted]);
     for (const row of pins) state.append("pin", row.id);
     const query = state.toString();
     try { history.replaceState(null, "", `${location.pathname}${query && "?" + query}${location.hash}`); } catch { /* a file's address may stay */ }
@@ -45,8 +56,7 @@ addEventListener("DOMContentLoaded", () => {
 
   const choose = () => {
     for (const row of rows) {
-      const out = facets.some((select) => select.value && held(row, select.name) !== select.value);
-      if (out) row.dataset.out = ""; else delete row.dataset.out;
+      if (!facets.every((select) => fits(row, select))) row.dataset.out = ""; else delete row.dataset.out;
     }
     filter.dispatchEvent(new Event("input"));
     show();
@@ -56,8 +66,10 @@ addEventListener("DOMContentLoaded", () => {
     document.getElementById("explore-shown").textContent = `${shown} of ${rows.length} runs`;
   };
 
-  // The metric's column is marked, and sorted from its best value on.
+  // The metric's column is marked, and sorted from its best value on; what a heading sorted by is no more.
   const order = () => {
+    for (const heading of headings) heading.removeAttribute("aria-sort");
+    for (const row of rows) delete row.dataset.order;
     const chosen = form.elements.metric.selectedOptions[0], index = keys.indexOf(chosen.value);
     const sign = "larger" in chosen.dataset ? -1 : 1;
     for (const row of table.rows) [...row.cells].forEach((one, at) => one.classList.toggle("metric", at === index));
@@ -123,14 +135,30 @@ addEventListener("DOMContentLoaded", () => {
       if ([...select.options].some((option) => option.value === wanted)) select.value = wanted;
     }
     pins = state.getAll("pin").map((id) => document.getElementById(id)).filter((row) => rows.includes(row)).slice(0, 2);
+    filter.value = state.get("words") ?? "";
+    order();
+    const [, sign, key] = /^(-?)(.*)$/.exec(state.get("sort") ?? ""), heading = headings[keys.indexOf(key)];
+    const wanted = sign ? "descending" : "ascending";
+    for (let press = 0; heading && press < 2 && direction(heading) !== wanted; press += 1) heading.querySelector("button").click();
   };
 
-  form.addEventListener("change", () => { order(); choose(); remember(); });
+  form.addEventListener("change", ({ target }) => {
+    if (target.name === "metric") order();
+    choose();
+  });
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("reset", () => setTimeout(() => { pins = []; order(); choose(); compare(); remember(); }));
-  filter.addEventListener("input", show);
+  form.addEventListener("reset", (event) => {
+    event.preventDefault();
+    for (const select of [...facets, form.elements.metric]) select.selectedIndex = 0;
+    pins = [];
+    filter.value = "";
+    order();
+    compare();
+    choose();
+  });
+  filter.addEventListener("input", () => { show(); remember(); });
   read();
-  order();
+  table.tHead.addEventListener("click", remember);
   choose();
   compare();
 });

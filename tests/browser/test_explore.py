@@ -27,8 +27,41 @@ def test_facets_and_words_choose_runs_and_the_address_keeps_the_choice(explore):
     explore.locator(f"{TABLE} input").fill("small")
     assert 0 < explore.locator(f"{ROWS}:visible").count() < len(rows)
     explore.get_by_role("button", name="All runs").click()
-    explore.locator(f"{TABLE} input").fill("")
+    assert not explore.locator(f"{TABLE} input").input_value()
     assert explore.locator(f"{ROWS}:visible").count() == everything and "?" not in explore.url
+
+
+def test_the_address_keeps_words_and_order(explore):
+    shown = lambda: explore.locator(f"{ROWS}:visible").all_inner_texts()  # noqa: E731
+    before = shown()
+    explore.locator(f"{TABLE} input").fill("small 128")
+    for presses in (1, 2):
+        explore.locator(f"{TABLE} thead th", has_text=re.compile("^peak")).get_by_role("button").click()
+        explore.locator("select[name=mode]").select_option("train_step")  # a facet leaves the order as it is
+        rows, address = shown(), explore.url
+        assert 1 < len(rows) < len(before) and f"sort={'-' * (presses == 1)}peak_memory_bytes" in address
+        explore.goto(f"{address.split('?')[0]}")
+        assert shown() == before
+        explore.goto(address)
+        assert shown() == rows and explore.locator(f"{TABLE} input").input_value() == "small 128"
+    explore.get_by_label("metric").select_option("tokens_per_s")
+    assert "sort=" not in explore.url and not explore.locator("th[aria-sort]").count()
+    explore.get_by_role("button", name="All runs").click()
+    assert "?" not in explore.url and shown() == before
+
+
+@pytest.mark.parametrize("value", ["off", "default", "cudagraphs"])
+def test_compiled_runs_can_be_chosen(explore, value):
+    others = explore.locator(ROWS).evaluate_all("(all) => all.map((row) => row.querySelector('td.wrap').textContent)")
+    said = [parts.split(", ") for parts in others]
+    names = {"default": "torch.compile", "cudagraphs": "torch.compile with CUDA graphs"}
+    wanted = [
+        parts for parts in said if (names[value] in parts if value in names else not {*names.values()} & {*parts})
+    ]
+    explore.locator("select[name=compile]").select_option(value)
+    assert 0 < explore.locator(f"{ROWS}:visible").count() == len(wanted) < len(said)
+    explore.reload()
+    assert explore.locator(f"{ROWS}:visible").count() == len(wanted)
 
 
 @pytest.mark.parametrize(("metric", "largest_first"), [("tokens_per_s", True), ("peak_memory_bytes", False)])
