@@ -186,12 +186,16 @@ def _filter(title: Markup) -> Markup:
 
 
 def to_take_along(anchor: str, csv_link: str, root: str) -> Markup:
-    """What a reader may take of a figure: its rows, its drawing, its address, how to cite it."""
+    """What a reader may take of a figure: its rows, its drawing, its address, how to cite it. Without a `csv_link` a
+    script reads the rows off the drawing."""
+    rows = Markup('<a class="csv" href="{}" download>CSV</a>').format(csv_link)
+    if not csv_link:
+        rows = Markup('<button type="button" class="script" data-drawn>CSV</button>')
     return Markup(
-        '<span class="take"><a class="csv" href="{}" download>CSV</a>'
+        '<span class="take">{}'
         '<button type="button" class="script" data-svg>SVG</button><a class="csv" href="#{}">link</a>'
         '<a class="csv" href="{}cite.html">cite</a></span>'
-    ).format(csv_link, anchor, Markup(root))
+    ).format(rows, anchor, Markup(root))
 
 
 def heat_html(table: Table, csv_link: str, links: Mapping[str, str], root: str) -> Markup:

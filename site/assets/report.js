@@ -90,6 +90,8 @@
     return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   };
 
+  const csv = (lines) => lines.map((line) => `${line.map((cell) => quote(String(cell))).join(",")}\n`).join("");
+
   const save = (text, type, name) => {
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([text], { type }));
@@ -110,8 +112,7 @@
     };
     add("unit", rows.map((row) => row.dataset.unit ?? ""));
     add("not_measured", rows.map((row) => row.querySelector("td.why:not(.absent)")?.textContent.trim() ?? ""));
-    const text = [head, ...lines].map((line) => line.map(quote).join(",")).join("\n");
-    save(text + "\n", "text/csv", `${name}.csv`);
+    save(csv([head, ...lines]), "text/csv", `${name}.csv`);
   };
 
   // A figure that is a table, as a drawing: its coloured boxes, and its words line by line, where the page has them.
@@ -162,13 +163,18 @@
         }
       }
     }
+    for (const strip of figure.querySelectorAll("svg.strip")) {
+      const box = strip.getBoundingClientRect(), drawn = strip.cloneNode(true);
+      for (const [key, value] of Object.entries({ ...at(box), width: box.width, height: box.height })) drawn.setAttribute(key, value);
+      svg.append(drawn);
+    }
     svg.setAttribute("viewBox", `-8 -8 ${(frame.width + 16).toFixed(0)} ${(frame.height - leftOut(Infinity) + 16).toFixed(0)}`);
     return svg;
   };
 
   // The drawing that is shown, as a file of its own: the colours of the page are variables, which it would not have.
   const drawing = (figure) => {
-    const shown = [...figure.querySelectorAll("svg")].find((svg) => svg.getClientRects().length) ?? boxes(figure);
+    const shown = [...figure.querySelectorAll("svg:not(.strip)")].find((svg) => svg.getClientRects().length) ?? boxes(figure);
     const style = getComputedStyle(figure);
     const background = style.getPropertyValue("--md-default-bg-color");
     return new XMLSerializer().serializeToString(shown)
@@ -176,10 +182,27 @@
       .replace("<svg ", `<svg font-family="sans-serif" style="background: ${background}" `);
   };
 
+  // The bars of strips of a timeline as rows, as exact as they are drawn: a file with them would be as large as the page.
+  const bars = (figure) => {
+    const strips = [...figure.querySelectorAll("svg.strip")];
+    const rows = strips.flatMap((strip) => {
+      const ns = Number(figure.dataset.ns) / strip.viewBox.baseVal.width;
+      const of = (path) => [...path.getAttribute("d").matchAll(/M(\d+) 5h(\d+)/g)].map(([, from, length]) => [
+        strip.getAttribute("aria-label"), path.getAttribute("stroke").replace(/^.*--family-|\)$/g, ""),
+        Math.round(from * ns), Math.round(length * ns)]);
+      return [...strip.querySelectorAll("path")].flatMap(of).sort((a, b) => a[2] - b[2]);
+    });
+    return [["strip", "family", "start_ns", "duration_ns"], ...rows];
+  };
+
+  const page = location.pathname.split("/").pop().replace(/\.html$/, "") || "index";
   for (const button of document.querySelectorAll("[data-svg]")) {
     const figure = button.closest("figure");
-    const page = location.pathname.split("/").pop().replace(/\.html$/, "") || "index";
     button.addEventListener("click", () => save(drawing(figure), "image/svg+xml", `${page}-${figure.id}.svg`));
+  }
+  for (const button of document.querySelectorAll("[data-drawn]")) {
+    const figure = button.closest("figure");
+    button.addEventListener("click", () => save(csv(bars(figure)), "text/csv", `${page}-${figure.id}.csv`));
   }
 
   // A tap or a click on a mark says its value below the drawing, with a link to its run: a phone has no hover.

@@ -228,6 +228,35 @@ def test_a_figure_that_is_a_table_is_a_drawing_to_take_along_too(page, address, 
     assert len(colours) > 2 and not any("var(" in colour for colour in colours)
 
 
+def test_a_strip_of_a_timeline_can_be_taken_along_as_any_figure(page, address, built):
+    for path in [path for path in pages_of(built) if path.startswith("report/runs") and "train_step" in path][::60]:
+        page.goto(f"{address}{path}")
+        figure = page.locator("#chart-strip")
+        if not figure.count():
+            continue
+        with page.expect_download() as caught:
+            figure.get_by_role("button", name="CSV").click()
+        heading, *rows = csv.reader(io.StringIO(caught.value.path().read_text(encoding="utf-8")))
+        assert heading == ["strip", "family", "start_ns", "duration_ns"] and rows
+        ends = [int(start) + int(duration) for _, _, start, duration in rows]
+        assert max(ends) <= int(figure.get_attribute("data-ns")) + 1
+        assert {row[0] for row in rows} <= {
+            *figure.locator("svg").evaluate_all("(all) => all.map((svg) => svg.ariaLabel)")
+        }
+        with page.expect_download() as caught:
+            figure.get_by_role("button", name="SVG").click()
+        drawing = ElementTree.fromstring(caught.value.path().read_text(encoding="utf-8"))
+        space = "{http://www.w3.org/2000/svg}"
+        assert len(drawing.findall(f"{space}svg")) == figure.locator("svg").count()
+        assert " ".join(figure.locator(".title").inner_text().split()) in " ".join(
+            part.text for part in drawing.iter(f"{space}text")
+        )
+        figure.get_by_role("link", name="link", exact=True).click()
+        assert page.url.endswith("#chart-strip")
+        figure.get_by_role("link", name="cite").click()
+        page.wait_for_url("**/cite.html")
+
+
 def test_the_csv_has_the_visible_rows_and_every_digit(times):
     times.locator(f"{TIMES} input").fill("small")
     column = first_numeric(times)
