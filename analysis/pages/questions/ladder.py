@@ -75,7 +75,7 @@ TRAINED = ["loss_trained", "loss_trained_plain"]
 """Losses after the same training steps, with the changes of a run and without."""
 NOT_FUSED = "loop"
 """The optimizer that has the formula of fused AdamW and takes one tensor at a time."""
-SLOWER_HOST = "measured, on a slower host, which explains the loss"
+SLOWER_HOST = "measured, on a slower host, which explains it"
 CONTEXTS = {"small": 512, "medium": 1024, "xl": 512, "2.7B": 1024}
 """Of each model the context at which the ladder is told; of another the longest of those followed furthest up."""
 NO_CAPTURE, BASELINE, NOT_PROBED, REFERENCE_LOSS = "no capture", "baseline", "not measured", "reference"
@@ -106,6 +106,7 @@ def answer(
     frames = _frames(runs, main, studies, predicted, hindsight, bands, losses)
     facts = {"noise": noise_of(bands), "slow_host": SLOW_HOST, "near": NEAR, "rungs": [*RUNGS]}
     facts["knows_trained"] = bool(frames.rungs["trained_off"].notna().any())
+    facts["losses"] = losses.manifest.get("name", "") if losses is not None else ""
     return assemble(facts, _claims(frames), _tables(frames), _charts(frames))
 
 
