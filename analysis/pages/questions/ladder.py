@@ -14,7 +14,7 @@ from analysis.metrics.telemetry import SLOW_HOST
 from analysis.pages.columns import case_headings
 from analysis.pages.facts import extremes, noise_of, out_of, ratios_of, span
 from jobs.contract import ranges
-from jobs.contract.plain import PLAIN
+from jobs.contract.plain import PLAIN, TRAINED_STEPS
 from jobs.contract.studies import BF16, HOST
 
 SLUG = "ladder"
@@ -106,6 +106,7 @@ def answer(
     frames = _frames(runs, main, studies, predicted, hindsight, bands, losses)
     facts = {"noise": noise_of(bands), "slow_host": SLOW_HOST, "near": NEAR, "rungs": [*RUNGS]}
     facts["knows_trained"] = bool(frames.rungs["trained_off"].notna().any())
+    facts["trained_steps"] = TRAINED_STEPS
     facts["losses"] = losses.manifest.get("name", "") if losses is not None else ""
     return assemble(facts, _claims(frames), _tables(frames), _charts(frames))
 
@@ -335,6 +336,11 @@ def _top(rungs: pd.DataFrame) -> pd.DataFrame:
     return rungs.drop_duplicates(CASE, keep="last")
 
 
+def _faster(rungs: pd.DataFrame) -> pd.DataFrame:
+    """Those that take less time than the rung before, beyond noise and what the hosts explain."""
+    return rungs[rungs["differs"].astype(bool) & (rungs["gain"] > 1)]
+
+
 def _are_host_limited(rows: pd.DataFrame) -> bool:
     """Whether the host limits most of each of these steps, and none was compiled."""
     return bool((rows["host_limited"] > 0.5).all()) and not rows["rung"].isin(WITH_COMPILE).any()
@@ -359,13 +365,14 @@ def _claims(frames: Frames) -> list[Claim]:
         Claim("launches", frames.compiled[frames.compiled["gains"].astype(bool)], facts=extremes("speedup")),
         Claim("each", frames.shown[CASE].drop_duplicates().merge(frames.first, on=CASE), facts=_each),
         Claim("compile", of_rung[COMPILED], lambda rows: bool((rows["at_least"] > 1).all()), facts=_span_of_gains),
-        Claim("graphs", of_rung[GRAPHS], facts=extremes("gain")),
+        Claim("graphs", _faster(of_rung[GRAPHS]), facts=out_of(of_rung[GRAPHS], extremes("gain"))),
         Claim("limits", _in_map(frames.rungs), facts=_limits),
-        Claim("padding", of_rung[TO_64], facts=extremes("gain")),
+        Claim("padding", _faster(of_rung[TO_64]), facts=extremes("gain")),
+        Claim("no_padding", of_rung[TO_64], lambda rows: not rows["differs"].any(), facts=extremes("gain")),
         Claim("by_host", _slower_by_host(frames.shown), facts=extremes("slower_host")),
         Claim(
             "gains",
-            above[above["differs"] & (above["gain"] > 1)],
+            _faster(above),
             facts=out_of(above, lambda rows: _by_rung(rows, above)),
         ),
         Claim("memory", of_rung[EAGER].dropna(subset=["less_memory"]), facts=extremes("less_memory")),
