@@ -35,6 +35,15 @@ CHANGES = Column("changes", "change", "words")
 """Where there is much beside it, a line does not hold all changes."""
 FEW = (CHANGES, *CASE[1:3], *TIMES)
 
+GAINS = (
+    Column("run_id", "script"),
+    Column("changes", "change"),
+    Column("baseline_ns", "without, measured", "ms"),
+    Column("predicted_gain", "predicted gain", "ratio", lower="least_gain", upper="most_gain", absent="none"),
+    Column("measured_gain", "measured gain", "ratio", absent="not measured"),
+    Column("outcome", "outcome", "prose"),
+)
+
 
 def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
     """predicted: every prediction of the ledgers beside what was measured since, as of `ledger.held_against`.
@@ -43,7 +52,7 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
     Tables: tests by when and of what they were made, summary and development by change and over all, limits by what
     limits the predicted step, measured_limits by test and what limited the measured step: number, abstained, measured,
     median and 90th percentile of the absolute error, inside, beaten; predictions and pairs one row each; hindsight, the
-    tests of sweeps without what is told of one host alone.
+    tests of sweeps without what is told of one host alone; scripts, the gains of scripts of others.
     """
     predicted, developed = (_labelled(rows) for rows in (predicted, developed))
     tables = [
@@ -76,6 +85,12 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
                 _by_limit(predicted),
             ),
             Table("predictions", "Every prediction", (*FEW, *_outcome("prose")), predicted),
+            Table(
+                "scripts",
+                "What changes gave to scripts of others, against what was predicted",
+                GAINS,
+                _gains(predicted),
+            ),
         ]
     if len(by_measured_limit := _by_measured_limit(predicted)):
         title = "Tested predictions by what limited the step when it was measured"
@@ -93,6 +108,14 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
     return assemble(facts, [], tables, [])
 
 
+def _gains(predicted: pd.DataFrame) -> pd.DataFrame:
+    """Of scripts, how many times as fast each change was to make a step, and made it."""
+    rows = predicted[predicted["source"] == ""].reset_index(drop=True)
+    gains = {"predicted_gain": "predicted_ns", "least_gain": "high_ns", "most_gain": "low_ns"}
+    gains |= {"measured_gain": "measured_ns"}
+    return rows.assign(**{gain: rows["baseline_ns"] / rows[time] for gain, time in gains.items()})
+
+
 def _labelled(rows: pd.DataFrame) -> pd.DataFrame:
     """`rows` with labels of changes, and the outcome in words."""
     labels = [", ".join(LABELS.get(name, name) for name in names.split("+")) for names in rows["changes"]]
@@ -103,7 +126,7 @@ def _outcome_of(row: dict) -> str:
     if pd.isna(row["predicted_ns"]):
         return str(row.get("reason") or "no prediction")
     if pd.isna(row["measured_ns"]):
-        return "not measured yet"
+        return "not measured"
     if row["beaten"]:
         return "below the ceiling"
     return "inside the interval" if row["inside"] else "outside the interval"

@@ -199,8 +199,8 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
     where that was not timed. gpus_at_once: how many GPUs of the host had a run each while it was timed; NaN where
     that is not known."""
     names = ["run_id", "gpu_name", "started_at", "measured_ns", "loop_ns", "measured_limit", "gpus_at_once"]
-    # Of the runs of these studies some have the ids of runs that test a prediction, and none was planned for one: a sweep
-    # of one and several GPUs, and one that times a single step.
+    # Some runs of these studies have the ids of runs that test a prediction, and none was planned for one: a sweep of
+    # one and several GPUs, and one that times a single step.
     recordings = [kept for kept in recordings if getattr(kept, "manifest", {}).get("study") not in (GPUS, LOSSES)]
     measured = pd.concat([pd.DataFrame(columns=names), *(_steps(recording) for recording in recordings)])
     started = pd.to_datetime(measured["started_at"], utc=True, format="ISO8601", errors="coerce")

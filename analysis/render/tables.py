@@ -343,7 +343,7 @@ def _cell(
         if column.kind == "points" and value > 0:
             shown = f"+{shown}"
         if column.lower:
-            ends = (text.number(row[key] / SCALE[column.kind], decimals) for key in (column.lower, column.upper))
+            ends = (text.number(row[key] / SCALE.get(column.kind, 1), decimals) for key in (column.lower, column.upper))
             spread = Markup(" <small>{}\u2013{}</small>").format(*ends)
             return Markup("<td{}>{}{}</td>").format(_raw(value, ""), shown, spread)
         width = f"{min(100.0, max(0.0, 100 * value)):.1f}"

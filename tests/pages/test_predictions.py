@@ -42,7 +42,7 @@ def written(tmp_path, developed):
 
 def test_outcomes_are_said_misses_too(written):
     text = written(predicted(21, 30, 9, float("nan")))
-    for outcome in ("inside the interval", "outside the interval", "below the ceiling", "not measured yet"):
+    for outcome in ("inside the interval", "outside the interval", "below the ceiling", "not measured"):
         assert re.search(f"<td[^>]*>{outcome}", text)
     assert "3 runs that test them were measured since" in text
     assert "1 step took less than was said to be possible" in text
@@ -152,3 +152,12 @@ def test_the_summary_counts_each_change_and_all(developed):
     assert list(rows.index) == ["BF16, fused attention", "all"]
     assert rows.loc["all", ["number", "measured", "inside", "beaten"]].tolist() == [2, 2, 0.5, 0]
     assert answer.tables["development"].rows["number"].iloc[-1] == len(developed)
+
+
+def test_what_a_change_gave_to_a_script_stands_beside_what_was_predicted(developed):
+    rows = pd.concat([predicted(25, float("nan"), source="", run_id="mingpt"), predicted(20)])
+    gains = predictions.answer(rows, developed).tables["scripts"].rows
+    assert gains["run_id"].tolist() == ["mingpt", "mingpt"]
+    assert gains["predicted_gain"].tolist() == [2, 2] and gains["measured_gain"].iloc[0] == 1.6
+    assert (gains["least_gain"] < 2).all() and (gains["most_gain"] > 2).all()
+    assert gains["outcome"].tolist() == ["outside the interval", "not measured"]

@@ -104,7 +104,7 @@ def answer(
     Losses after training are those of the run where it compared them, else of the recording `losses`.
     """
     frames = _frames(runs, main, studies, predicted, hindsight, bands, losses)
-    facts = {"noise": noise_of(bands), "slow_host": SLOW_HOST, "near": NEAR, "rungs": [*RUNGS]}
+    facts: dict[str, Any] = {"noise": noise_of(bands), "slow_host": SLOW_HOST, "near": NEAR, "rungs": [*RUNGS]}
     facts["knows_trained"] = bool(frames.rungs["trained_off"].notna().any())
     facts["trained_steps"] = TRAINED_STEPS
     facts["losses"] = losses.manifest.get("name", "") if losses is not None else ""
