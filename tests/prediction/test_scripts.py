@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from analysis.prediction import ledger, script_development, script_rates, scripts
+from analysis.prediction.baseline import ATTENTION
 from analysis.prediction.predict import GPU, HOST, Abstention, Prediction
 from analysis.recording import store
 from analysis.recording.ingest import ingest
@@ -66,6 +67,15 @@ def refused(step, *names) -> str:
     said = scripts.predict_step(step, names, script_rates.load())
     assert isinstance(said, Abstention)
     return said.reason
+
+
+def test_the_shipped_rates_are_of_kinds_that_scripts_have(step, rates):
+    """Those of matmuls of two tensors were under another name: no script that has them could be predicted."""
+    kinds = {name.rpartition("/")[2] for name in [*rates.times, *rates.launches]}
+    assert kinds == {script_rates.LINEAR, script_rates.ATTENTION_GEMMS, script_rates.REST, ATTENTION}
+    of_two = step.parts.rename(index={script_rates.LINEAR: script_rates.ATTENTION_GEMMS}, level="kind")
+    for change in ("tf32", "bf16"):
+        assert predicted(replace(step, parts=of_two), change).step_ns < step.gpu_ns
 
 
 @pytest.mark.parametrize("change", ["tf32", "bf16", "fused_adamw", "compile", "cuda_graphs"])
