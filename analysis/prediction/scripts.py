@@ -64,19 +64,20 @@ def predict_step(step: Step, names: Iterable[str], rates: ScriptRates) -> Predic
         names = in_order(names)
         after = changed(step, names, rates)
         gpu, host = (spread(errors_of(names, rates), limit) for limit in (GPU, HOST))
+        # What recorded pairs tell is as far off as they were, what the script itself tells has its own span (in the
+        # precision that the set leads to), and the host's part is as far off as it is unknown.
+        own = [name for name in names if name in script_changes.CHANGES]
+        before = replace(step, run=dict(step.run) | {"precision": after.run["precision"]})
+        low_ns, high_ns = (
+            max(
+                end.gpu_ns * (1 + (on_gpu - 1) * share_of_changed(changed(before, own, rates, how), end)),
+                sum(end.host_ns.values()) * by_host * known,
+            )
+            for how, on_gpu, by_host, known in zip((LEAST, MOST), gpu, host, after.host_span)
+            for end in [changed(step, names, rates, how)]
+        )
     except Abstains as reason:
         return Abstention(changes=names, reason=str(reason))
-    # What recorded pairs tell is as far off as they were, what the script itself tells has its own span, and the host's
-    # part is as far off as it is unknown.
-    own = [name for name in names if name in script_changes.CHANGES]
-    low_ns, high_ns = (
-        max(
-            end.gpu_ns * (1 + (on_gpu - 1) * share_of_changed(changed(step, own, rates, how), end)),
-            sum(end.host_ns.values()) * by_host * known,
-        )
-        for how, on_gpu, by_host, known in zip((LEAST, MOST), gpu, host, after.host_span)
-        for end in [changed(step, names, rates, how)]
-    )
     ceiling_ns = ceiling(step, names)
     expected_ns = max(time_of(after), ceiling_ns)
     return Prediction(

@@ -7,6 +7,7 @@ from analysis.prediction import ledger
 from analysis.recording import store
 from jobs.__main__ import app
 from tests import synthetic
+from tests.prediction.test_scripts import script  # noqa: F401
 
 
 @pytest.fixture(scope="module")
@@ -14,6 +15,17 @@ def folder(tmp_path_factory):
     recording = synthetic.recording(sizes=("small",), contexts=(128,))
     folder = tmp_path_factory.mktemp("recording") / "made-up"
     tables = {name: getattr(recording, name) for name in store.TABLES}
+    store.write(folder, tables, {key: value for key, value in recording.manifest.items() if key != "tables"})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def unaligned(script, tmp_path_factory):  # noqa: F811
+    """A script in TF32 whose vocabulary of 50257 tokens is not padded."""
+    recording = script("gpt2")
+    tables = {name: getattr(recording, name) for name in store.TABLES}
+    tables["runs"] = tables["runs"].astype({"precision": str}).assign(precision="tf32")
+    folder = tmp_path_factory.mktemp("unaligned") / "gpt2"
     store.write(folder, tables, {key: value for key, value in recording.manifest.items() if key != "tables"})
     return folder
 
@@ -36,6 +48,15 @@ def test_without_sets_the_usual_ones_are_said(folder):
     code, said = predict(folder, "--run", "mode=train_step")
     assert code == 0
     assert "  bf16,fused_attention,fused_adamw: " in said
+
+
+def test_padding_is_said_in_the_precision_of_its_set(unaligned):
+    """It was looked for in TF32 as well, where nothing tells of it, and no set was said at all."""
+    code, said = predict(unaligned, "--change", "bf16,padding", "--change", "padding", "--change", "fused_adamw")
+    assert code == 0
+    assert "  bf16,padding: " in said and "bf16,padding: no prediction" not in said
+    assert "  padding: no prediction, how much faster aligned matmuls are is known of BF16 alone" in said
+    assert "  fused_adamw: " in said
 
 
 def test_a_ledger_is_kept_and_never_written_again(folder, tmp_path):

@@ -72,6 +72,13 @@ def test_what_the_gpu_spends_on_it_goes_where_the_gpu_limits(step, change):
     assert bool(advised([said])) == (change != "copies"), "it is not known whether they are waited for"
 
 
+@pytest.mark.parametrize("change", ["padding", "fused_attention", "larger_batch"])
+def test_it_is_told_in_the_precision_that_its_set_leads_to(step, change):
+    """It was told of TF32 as well, of which some know nothing: that took the predictions of other sets with it."""
+    in_tf32 = replace(step, run=BF16 | {"precision": "tf32"})
+    assert predicted(in_tf32, "bf16", change).changes == ("bf16", change)
+
+
 def test_padding_is_not_advised_where_the_host_limits(step):
     assert predicted(host_limited(step), "padding").step_ns == pytest.approx(120e6)
     assert advised([predicted(step, "padding")]) and not advised([predicted(host_limited(step), "padding")])
