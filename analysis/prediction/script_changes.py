@@ -117,7 +117,7 @@ def _without(step: Step, kinds: tuple[str, ...], time_ns: float, launches: float
 
 
 def _pad(step: Step, rates: ScriptRates, how: int) -> Step:
-    behind = _need(step, "unaligned_gemms", "its matmuls on tensor cores are aligned")
+    behind = _need(step, "unaligned_gemms", "its unaligned matmuls on tensor cores take next to nothing")
     if str(step.run["precision"]) != "bf16":
         raise Abstains("how much faster aligned matmuls are is known of BF16 alone")
     return _without(step, (LINEAR, ATTENTION_GEMMS), (1.0 - UNALIGNED_FASTER[how]) * behind.time_ns, 0.0)

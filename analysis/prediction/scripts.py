@@ -214,7 +214,15 @@ def _faster(step: Step, change: str, rates: ScriptRates) -> Step:
         if phase in PASSES and phase in before.index:  # where no pair tells of the host, each launch costs it as much
             factor = script_rates.host_factor(rates, change, precision, phase)
             host[phase] *= launches[phase] / before[phase] if factor is None else factor
-    return replace(step, run=dict(step.run) | {axis: new}, parts=after, host_ns=host)
+    behind = dict(step.behind or {})
+    if unaligned := behind.get("unaligned_gemms"):  # which they are is not known: they stay the same part of all
+        faster = _gemms_ns(after) / max(_gemms_ns(parts), 1.0)
+        behind["unaligned_gemms"] = replace(unaligned, time_ns=faster * unaligned.time_ns)
+    return replace(step, run=dict(step.run) | {axis: new}, parts=after, host_ns=host, behind=behind)
+
+
+def _gemms_ns(parts: pd.DataFrame) -> float:
+    return float(parts.loc[parts.index.get_level_values("kind").isin([LINEAR, ATTENTION_GEMMS]), "time_ns"].sum())
 
 
 def _fuse_adamw(step: Step, rates: ScriptRates) -> Step:
