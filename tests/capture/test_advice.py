@@ -60,6 +60,16 @@ def with_waits(of_gpu):
     return export
 
 
+def with_hidden_waits():
+    """Kernels in a row: while one runs, the host waits in a synchronisation and still launches the next in time."""
+    export = capture_of(GEMM, each=MS)
+    for number in range(1, 5):
+        start = MS + number * MS
+        export.call(start - 900 * US, start - 100 * US, name="cudaStreamSynchronize_v3020")
+        export.launch(start - 50 * US, start=start, end=start + MS, name=GEMM)
+    return export
+
+
 def with_graphs(export):
     """The same, launched by a CUDA graph."""
     export.call(1, 9, name="cudaGraphLaunch_v10000")
@@ -128,13 +138,20 @@ NOT_GIVEN = {
         "padded": (capture_of(BF16_GEMM, MUL), ""),
         "the host limits it": (capture_of(UNALIGNED, repeat=9, idle=300 * US), "the GPU waits for launches"),
     },
-    "casts": {"none": (capture_of(GEMM, MUL), "")},
+    "casts": {
+        "none": (capture_of(GEMM, MUL), ""),
+        "next to nothing": (capture_of(*[GEMM] * 199, CAST), ""),
+    },
     "copies": {
         "pinned": (with_copies(host=1), ""),
         "kernels hide them": (with_copies(host=0, kernels_hide=True), "kernels hide its copies"),
         "start-up": (with_loading(with_copies(host=0)), "start-up is in these numbers"),
     },
-    "synchronisations": {"none": (with_waits(of_gpu=False), "")},
+    "synchronisations": {
+        "none": (with_waits(of_gpu=False), ""),
+        "the GPU stays busy": (with_hidden_waits(), ""),
+        "start-up": (with_loading(with_waits(of_gpu=True)), "start-up is in these numbers"),
+    },
     "larger_batch": {"any capture": (capture_of(GEMM), "it is not known how much memory is left")},
     "checkpointing": {"any capture": (capture_of(GEMM), "it is not known how much memory is left")},
 }
