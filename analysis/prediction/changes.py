@@ -39,6 +39,10 @@ class Abstains(ValueError):
     """Why there is no prediction, in one line."""
 
 
+class NoModel(Abstains):
+    """Of a change that is known, and that no model tells of."""
+
+
 @dataclass(frozen=True)
 class State:
     """A step as it would be: run and parts as in `Baseline`; touched: the phases that a change touches; work: its
@@ -363,13 +367,14 @@ def in_order(names: Any) -> list[Change]:
     for name in asked:
         if name not in LABELS:
             raise Abstains(f"no change is called {name}: choose of {', '.join(CHANGES)}")
-        if name not in CHANGES:
-            raise Abstains(f"no model says what {LABELS[name]} would give in a sweep: choose of {', '.join(CHANGES)}")
     if not asked:
         raise Abstains("no change was named")
     for first, second in CHOICES:
         if {first, second} <= set(asked):
             raise Abstains(f"{first} and {second} are one choice: leave one out")
+    for name in asked:
+        if name not in CHANGES:
+            raise NoModel(f"no model says what {LABELS[name]} would give in a sweep: choose of {', '.join(CHANGES)}")
     return [change for name, change in CHANGES.items() if name in asked]
 
 

@@ -1,6 +1,7 @@
 """From a recording to its predictions: printed, and kept in a ledger."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -57,7 +58,8 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         else:
             known, sets, rates_file = of_sweep(side), sets or [*changes.USUAL], rates.FILE
             for names in sets:
-                changes.in_order(names)
+                with suppress(changes.NoModel):  # which is a reason of this set alone
+                    changes.in_order(names)
         if not known:
             raise NotComparable(f"{request.recording} has no finished run that was timed and profiled")
         said = [(one_run, one_run.predict(names)) for one_run in known for names in sets]

@@ -59,6 +59,13 @@ def test_padding_is_said_in_the_precision_of_its_set(unaligned):
     assert "  fused_adamw: " in said
 
 
+def test_a_set_that_no_model_tells_of_leaves_the_others(folder):
+    code, said = predict(folder, "--run", "mode=train_step", "--change", "padding", "--change", "fused_adamw")
+    assert code == 0
+    assert "  padding: no prediction, no model says what padded dimensions would give in a sweep" in said
+    assert "  fused_adamw: " in said and "fused_adamw: no prediction" not in said
+
+
 def test_a_ledger_is_kept_and_never_written_again(folder, tmp_path):
     file = tmp_path / "a.json"
     assert predict(folder, "--change", "fused_adamw", "--ledger", file)[0] == 0
