@@ -248,8 +248,9 @@ def _draft(
 ) -> Published:
     """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
     published, rec = rec, of_finished_runs(rec)
-    studies = {study: of_finished_runs(other) for study, other in studies.items()}
-    losses = studies.pop(LOSSES, None)  # of the ladder alone: its times are those of no page
+    checks_of = {study: of_finished_runs(other) for study, other in studies.items()}
+    losses = checks_of.get(LOSSES)  # read by the ladder alone: its times are those of no page
+    studies = {study: other for study, other in checks_of.items() if study != LOSSES}
     with_pages = [study for study in WITH_RUN_PAGES if study in studies]
     for study in with_pages:  # first: what else the helper does waits for the comparisons
         helper.give(write_runs_of_study, study, studies[study], docs)
@@ -260,7 +261,7 @@ def _draft(
     helper.give(write_comparisons, rec, docs, compared, gains)
     known, sides = _with_pages(rec, compared)
     of_studies = _run_pages_of(studies)
-    checked = ask(reconciliation, rec, studies=studies)  # before the questions, which share what it computes
+    checked = ask(reconciliation, rec, studies=checks_of)  # before the questions, which share what it computes
     helper.give(write_runs, rec, docs, checked.tables["checks"].rows, _counterparts(sides), price, gains)
     summary = [side.said.facts for side in sides]
     is_script = bool(rec.manifest.get(SCRIPT))
