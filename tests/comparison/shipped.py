@@ -1,5 +1,6 @@
 """The shipped recordings as sides of a comparison, each loaded once."""
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -21,13 +22,18 @@ def side(name: str) -> sides.Side:
 
 
 @cache
+def _measured_runs(name: str) -> dict[str, verdict.Measured]:
+    runs = side(name).runs["run_id"]
+    return dict(zip(runs, verdict.measure(side(name), [(run,) for run in runs]), strict=True))
+
+
 def measured(name: str, run_id: str) -> verdict.Measured:
-    (of_run,) = verdict.measure(side(name), [(run_id,)])
-    return of_run
+    """A run alone; all of a recording are measured at once, since each alone looks through its tables."""
+    return _measured_runs(name)[run_id]
 
 
 def select(name: str, *only: str) -> sides.Side:
-    return sides.load_side(DATA / name, only)
+    return sides.select_runs(replace(side(name)), only, DATA / name)
 
 
 def pairs_along(axis: str):

@@ -75,7 +75,7 @@ def test_repetitions_are_a_band_of_their_own():
 
 
 @pytest.mark.parametrize("other", [SECOND, FIRST])
-def test_repetitions_of_one_session_make_no_band_narrower_than_that_between_sessions(other):
+def test_repetitions_of_one_session_make_no_band_narrower_than_that_between_sessions(other, monkeypatch):
     """Two recordings of one program, of which one has 20 pairs of repetitions, as `compare` itself judges them."""
     request = command.Request(first=DATA / "warm_up", second=DATA / other, conditions=["step > 5%"])
     made = command.load(request)
@@ -90,6 +90,7 @@ def test_repetitions_of_one_session_make_no_band_narrower_than_that_between_sess
                 continue  # the step in other words
             assert judged.band >= by_shipped.judgements[metric].band
             assert not judged.is_real, (metric, judged.share)
+    monkeypatch.setattr(command, "load", lambda _: made)  # which takes as long again
     assert command.run(request, lambda _: None, lambda _: None) == gate.UNKNOWN
 
 
@@ -311,9 +312,9 @@ def peaks_of_the_same_axes():
     kept what the run before it made is another measurement."""
     runs = []
     for folder in sorted(path.parent for path in DATA.glob(f"*/{store.MANIFEST}")):
-        rec = store.load(folder)
-        finished = rec.runs[rec.runs["status"].astype(str) == "ok"]
-        before = rec.memory.groupby(rec.memory["run_id"].astype(str), sort=False)["allocated_before_bytes"].first()
+        of_all, memory = (store._load_table(folder / f"{name}.parquet", name) for name in ("runs", "memory"))
+        finished = of_all[of_all["status"].astype(str) == "ok"]
+        before = memory.groupby(memory["run_id"].astype(str), sort=False)["allocated_before_bytes"].first()
         runs.append(finished.assign(before=finished["run_id"].astype(str).map(before).astype(float)))
     together = pd.concat([of.astype({name: str for name in SAME_AXES if name in of}) for of in runs])
     for _, same in together.groupby(SAME_AXES):
@@ -435,57 +436,52 @@ def test_planted_changes_of_kernel_time_are_seen(held_out, change, least):
             assert share_called_different(held_out, metric, sign * change) >= least
 
 
-def with_longer_part(measured, part, change):
-    """All kernels of a part of the run (waterfall.GROUP) longer by `change`, and its steps by as much."""
-    kernels, is_of = measured.totals.kernels, 1
+def with_longer_part(of, part, change):
+    """Totals with all kernels of a part (waterfall.GROUP) longer by `change`, and their steps by as much."""
+    kernels, is_of = of.kernels, 1
     for name, value in zip(waterfall.GROUP, part):
         is_of = is_of & (kernels[name] == value)
     more = (kernels["time_ns"] * is_of * change).round().astype("int64")
-    longer = kernels.assign(time_ns=kernels["time_ns"] + more)
-    wall_ns = measured.totals.wall_ns + int(more.sum())
-    return dataclasses.replace(measured.totals, kernels=longer, wall_ns=wall_ns)
+    return dataclasses.replace(
+        of, kernels=kernels.assign(time_ns=kernels["time_ns"] + more), wall_ns=of.wall_ns + int(more.sum())
+    )
 
 
-def largest_part(first, second):
-    """The phase, module and family of most kernel time, as both sides know modules."""
-    kernels, _ = totals.with_same_modules(first.totals.kernels, second.totals.kernels)
-    return kernels.groupby(waterfall.GROUP)["time_ns"].sum().idxmax()
+def with_largest_part(first, second):
+    """Totals of two runs, as both know modules, and the phase, module and family of most kernel time."""
+    kernels = totals.with_same_modules(first.totals.kernels, second.totals.kernels)
+    sides = [dataclasses.replace(run.totals, kernels=known) for run, known in zip((first, second), kernels)]
+    return *sides, kernels[0].groupby(waterfall.GROUP)["time_ns"].sum().idxmax()
 
 
 def first_parts(pairs, change=None):
-    """Of pairs of runs that measured the same, each with its noise: part of those that have a part beyond noise; where
-    the largest part of the second run is longer by `change`, part of those whose first part it is."""
+    """Of pairs of totals that measured the same, each with its largest part and its noise: part of those that have a
+    part beyond noise; where the largest part of the second is longer by `change`, part of those whose first it is."""
     num = 0
-    for first, second, band in pairs:
-        part = largest_part(first, second)
-        kernels, same = totals.with_same_modules(second.totals.kernels, first.totals.kernels)
-        merged = [
-            dataclasses.replace(of, totals=dataclasses.replace(of.totals, kernels=made))
-            for of, made in ((first, same), (second, kernels))
-        ]
-        planted = with_longer_part(merged[1], part, change or 0.0)
-        cause = waterfall.explain(merged[0].totals, planted, band, (first.num_runs, second.num_runs)).causes[0]
+    for first, second, part, band in pairs:
+        cause = waterfall.explain(first, with_longer_part(second, part, change or 0.0), band).causes[0]
         is_it = (cause.phase, cause.module, cause.families) == (*part[:2], part[2:])
         num += cause.is_real and (is_it or change is None)
     return num / len(pairs)
 
 
 @pytest.fixture(scope="module")
-def repeated(held_out):
-    """The runs of the shipped pair, each with the noise of others."""
-    return [(measured(FIRST, run), measured(SECOND, run), band) for run, band in held_out]
+def of_repeated(held_out):
+    """of_repeated(change): `first_parts` of the shipped pair, each run with the noise of others. Each takes seconds,
+    and the guide says what tests ask."""
+    pairs = [(*with_largest_part(measured(FIRST, run), measured(SECOND, run)), band) for run, band in held_out]
+    return functools.cache(lambda change=None: first_parts(pairs, change))
 
 
 @pytest.fixture(scope="module")
-def of_repeated(repeated):
-    """of_repeated(change): `first_parts` of the shipped pair. Each takes seconds, and the guide says what tests ask."""
-    return functools.cache(lambda change=None: first_parts(repeated, change))
+def first_parts_of_processes(processes):
+    return first_parts([(*with_largest_part(*pair), noise.SHIPPED) for pair in processes])
 
 
 @pytest.mark.long
-def test_at_most_one_in_twenty_identical_pairs_has_a_part_beyond_noise(of_repeated, processes):
+def test_at_most_one_in_twenty_identical_pairs_has_a_part_beyond_noise(of_repeated, first_parts_of_processes):
     assert of_repeated() <= 0.05
-    assert first_parts([(*pair, noise.SHIPPED) for pair in processes]) <= 0.05
+    assert first_parts_of_processes <= 0.05
 
 
 @pytest.mark.long
@@ -567,7 +563,9 @@ def test_at_most_one_in_twenty_splits_of_the_same_steps_is_called_different(halv
 
 
 @pytest.mark.long
-def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(held_out, processes, halves, of_repeated):
+def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(
+    held_out, processes, halves, of_repeated, first_parts_of_processes
+):
     guide = (DATA.parent / "guide" / "compare.md").read_text()
 
     def row(what, *shares):
@@ -584,8 +582,8 @@ def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(held_out
     of_energy = [np.mean([*other_processes(name)]) for name in (FIRST, "h200-bf16", "precision")]
     assert row("one process of a run against its two others: energy, of three recordings", *of_energy) in guide
     assert row("second recording, as it is: any part of the difference", of_repeated()) in guide
-    by_process = first_parts([(*pair, noise.SHIPPED) for pair in processes])
-    assert row("another process of the warm-up study, as it is: any part of the difference", by_process) in guide
+    any_part = "another process of the warm-up study, as it is: any part of the difference"
+    assert row(any_part, first_parts_of_processes) in guide
     for change in (0.01, 0.02, 0.03):
         shares, what = [of_repeated(sign * change) for sign in (1, -1)], f"{change:.0%} longer, or shorter"
         assert row(f"second recording, its largest part {what}: is named first", *shares) in guide
