@@ -2,6 +2,7 @@
 each other in a circle."""
 
 import ast
+import functools
 import re
 import sys
 import tomllib
@@ -139,10 +140,19 @@ def package_of(path):
     return ".".join(path.relative_to(ROOT).parent.parts)
 
 
+@functools.cache
+def tree_of(path):
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def imports_of(path):
     """Modules and names that a file imports; in `jobs.injected` what is relative has no package before it."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
+    return frozenset(_imports_of(path))
+
+
+def _imports_of(path):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -154,24 +164,36 @@ def imports_of(path):
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
+def packages_of(path):
+    """The outermost packages that a file imports."""
+    return {name.split(".")[0] for name in imports_of(path) if name}
+
+
 def ours(names):
     return {name for name in names if name.split(".")[0] in ("jobs", "analysis")}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_import_goes_down(path):
-    room = room_of(module_of(path))
-    if room in ("jobs", "analysis"):
-        assert not ours(imports_of(path))
-        return
-    used = {room_of(name) for name in ours(imports_of(path))} - {room, "jobs", "analysis"}
-    assert used <= ROOMS[room], f"{room} imports {used - ROOMS[room]}"
+def wrong_of(paths, wrong):
+    """What `wrong(path)` finds in each file, by its path, of those in which it finds something."""
+    assert paths
+    wrong_by_path = {str(path.relative_to(ROOT)): wrong(path) for path in paths}
+    return {path: names for path, names in wrong_by_path.items() if names}
+
+
+def test_every_import_goes_down():
+    def going_up(path):
+        room, names = room_of(module_of(path)), ours(imports_of(path))
+        if room in ("jobs", "analysis"):
+            return names
+        return {room_of(name) for name in names} - {room, "jobs", "analysis"} - ROOMS[room]
+
+    assert not wrong_of(MODULES, going_up)
 
 
 def test_the_memory_simulation_has_one_entrance():
     inside = {module_of(path) for path in MODULES if module_of(path).startswith("jobs.memory.")}
-    others = {path: inside & set(imports_of(path)) for path in MODULES if room_of(module_of(path)) != "jobs.memory"}
-    assert inside and not {str(path): used for path, used in others.items() if used}
+    others = [path for path in MODULES if room_of(module_of(path)) != "jobs.memory"]
+    assert inside and not wrong_of(others, lambda path: inside & imports_of(path))
 
 
 def test_rooms_have_no_circle():
@@ -187,35 +209,30 @@ def test_modules_have_no_circle():
         pytest.fail(f"circle of imports: {' -> '.join(error.args[1])}")
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_torch_is_imported_where_it_is_measured_and_nowhere_else(path):
-    if not any(path.is_relative_to(ROOT / "jobs" / room) for room in ("worker", "workloads", "injected")):
-        assert "torch" not in {name.split(".")[0] for name in imports_of(path)}
+def test_torch_is_imported_where_it_is_measured_and_nowhere_else():
+    measuring = tuple(ROOT / "jobs" / room for room in ("worker", "workloads", "injected"))
+    others = [path for path in MODULES if not any(path.is_relative_to(room) for room in measuring)]
+    assert not wrong_of(others, lambda path: {"torch"} & packages_of(path))
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "jobs" / "contract").glob("*.py")), ids=lambda path: path.name)
-def test_the_contract_imports_neither_torch_nor_pandas(path):
-    tops = {name.split(".")[0] for name in imports_of(path)}
-    assert not tops & {"torch", "pandas", "numpy", "pyarrow", "yaml"}
+def test_the_contract_imports_neither_torch_nor_pandas():
+    contract = [*(ROOT / "jobs" / "contract").glob("*.py")]
+    assert not wrong_of(contract, lambda path: {"torch", "pandas", "numpy", "pyarrow", "yaml"} & packages_of(path))
 
 
 INJECTED = sorted((ROOT / "jobs" / "injected").glob("*.py"))
+BESIDE = {path.stem for path in INJECTED}
+"""What a file of `jobs.injected` may import of the others as if it were installed."""
 
 
-@pytest.mark.parametrize("path", INJECTED, ids=lambda path: path.name)
-def test_what_is_injected_into_scripts_needs_torch_and_nothing_else(path):
+def test_what_is_injected_into_scripts_needs_torch_and_nothing_else():
     """A script's own project may have packages called `jobs` and `analysis`, and none of ours."""
-    beside = {one.stem for one in INJECTED}
-    tops = {name.split(".")[0] for name in imports_of(path) if name} - beside - {""}
-    assert tops <= {"torch", *sys.stdlib_module_names}
+    assert not wrong_of(INJECTED, lambda path: packages_of(path) - BESIDE - {"torch", *sys.stdlib_module_names})
 
 
-PAGES = sorted((ROOT / "analysis" / "pages").rglob("*.py"))
-
-
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_pages_hold_no_paths_and_no_sql(path):
-    assert not set(imports_of(path)) & {"pathlib", "os", "sqlite3", "pyarrow", "json"}
+def test_pages_hold_no_paths_and_no_sql():
+    pages = [*(ROOT / "analysis" / "pages").rglob("*.py")]
+    assert not wrong_of(pages, lambda path: {"pathlib", "os", "sqlite3", "pyarrow", "json"} & imports_of(path))
 
 
 def test_the_site_is_written_without_knowing_a_question_by_name():
@@ -225,15 +242,18 @@ def test_the_site_is_written_without_knowing_a_question_by_name():
     assert not names & questions
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_of)
-def test_tables_are_given_by_name(path):
+def test_tables_are_given_by_name():
     """A later field shifted the arguments of a class of tables, and a test passed on wrong ones."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(one) for one in node.decorator_list):
-            fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
-            tables = [one for one in fields if ast.unparse(one.annotation).startswith("pd.DataFrame")]
-            if len(tables) > 1:
-                assert any("kw_only=True" in ast.unparse(one) for one in node.decorator_list), node.name
+
+    def by_place(path):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(one) for one in node.decorator_list):
+                fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
+                tables = [one for one in fields if ast.unparse(one.annotation).startswith("pd.DataFrame")]
+                if len(tables) > 1 and not any("kw_only=True" in ast.unparse(one) for one in node.decorator_list):
+                    yield node.name
+
+    assert not wrong_of(MODULES, lambda path: [*by_place(path)])
 
 
 def test_what_is_imported_is_declared():
@@ -243,9 +263,7 @@ def test_what_is_imported_is_declared():
     wanted = [*project["dependencies"], *extras["gpu"], *extras["hf"]]
     known = {re.split(r"[=<>]", name)[0].replace("-", "_") for name in wanted}
     known |= {"yaml", "vl_convert", "pynvml", "jobs", "analysis", *sys.stdlib_module_names}
-    for path in MODULES:
-        tops = {name.split(".")[0] for name in imports_of(path) if name} - {one.stem for one in INJECTED}
-        assert tops <= known, f"{module_of(path)} imports {tops - known}"
+    assert not wrong_of(MODULES, lambda path: packages_of(path) - BESIDE - known)
 
 
 def test_charts_know_nothing_of_the_analysis():
@@ -278,13 +296,12 @@ def bound_names(node, scope=""):
         yield from bound_names(child, within)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_names_say_what_they_are(path):
-    module = module_of(path)
+def test_names_say_what_they_are():
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
-        for scope, name, line in bound_names(ast.parse(path.read_text()))
-        if name in SAYS_NOTHING and (module, scope, name) not in FIELDS_OF_EVENTS
+        for path in MODULES
+        for scope, name, line in bound_names(tree_of(path))
+        if name in SAYS_NOTHING and (module_of(path), scope, name) not in FIELDS_OF_EVENTS
     ]
     assert not wrong, f"say what it is: {', '.join(wrong)}"
 
