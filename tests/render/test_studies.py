@@ -155,15 +155,16 @@ def none_finished(rec):
 
 @pytest.mark.long
 @pytest.mark.parametrize("change", [timed_only, none_finished], ids=lambda change: change.__name__)
-@pytest.mark.parametrize(
-    "name",
-    ["h200-fp32", *(pytest.param(name, marks=pytest.mark.long) for name in ("compile", "optimizer", "precision"))],
-)
-def test_without_a_capture_only_what_was_timed_is_told(name, change, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("main", "beside"), [("h200-fp32", ("compile", "optimizer", "precision")), ("optimizer", ())])
+def test_without_a_capture_only_what_was_timed_is_told(main, beside, change, tmp_path, monkeypatch):
+    """Studies beside the main recording, and one alone, of whose runs the questions are asked, too."""
     monkeypatch.setattr(charts, "render", draft_of)
-    rec = change(store.load(DATA / name))
-    study = rec.manifest.get("study", "")
-    write_site.write_questions(rec, tmp_path, {study: rec} if study else {})
-    words = "".join(path.read_text() for path in tmp_path.rglob("*.md"))
+    rec, *others = (change(store.load(DATA / name)) for name in (main, *beside))
+    studies = {of.manifest["study"]: of for of in (rec, *others) if of.manifest.get("study")}
+    write_site.write_questions(rec, tmp_path, studies)
+    pages = {path.stem: path.read_text() for path in tmp_path.rglob("*.md")}
+    words = "".join(pages.values())
     assert "waits for launches for" not in words and "the GPU **waits for launches**" not in words
     assert "unprofiled timer overlap" not in words and "nan" not in words.split()
+    of_studies = [question.SLUG for question in STUDIES.values() if question.STUDY in studies]
+    assert not [slug for slug in of_studies if "Not measured in this recording." in pages[slug]]
