@@ -58,3 +58,12 @@ def pages_of(html: Path) -> list[str]:
     """Every page of the report, without what self-hosted tools bring along."""
     found = (str(path.relative_to(html)) for path in html.rglob("*.html"))
     return sorted(path for path in found if not path.startswith("assets/"))
+
+
+def different_pages(html: Path) -> list[str]:
+    """Every page, but of those that are alike one in ten, and of runs, of which each mode and context has its own, one
+    in five."""
+    pages = [path for path in pages_of(html) if path.count("/") == 2]
+    others = [path for path in pages if path.startswith(("report/comparison-", "report/runs-"))]
+    runs = [path for path in pages if path.startswith("report/runs/")]
+    return sorted({*pages_of(html)} - {*others, *runs} | {*others[::10], *runs[::5]})

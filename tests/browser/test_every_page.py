@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser.chromium import watched
-from tests.browser.serving import pages_of, serving
+from tests.browser.serving import different_pages, serving
 
 WIDTHS = {"wide": 1280, "narrow": 390}
 FEW = ["index.html", *(f"report/{name}.html" for name in ("explore", "forward-time", "kernels", "methods", "runs"))]
@@ -140,15 +140,6 @@ def visit_all(browser, address: str, pages: list[str], width: int) -> Visit:
         requests.clear()
     context.close()
     return seen
-
-
-def different_pages(html: Path) -> list[str]:
-    """Every page, but of those that are alike one in ten, and of runs, of which each mode and context has its own, one
-    in five."""
-    pages = [path for path in pages_of(html) if path.count("/") == 2]
-    others = [path for path in pages if path.startswith(("report/comparison-", "report/runs-"))]
-    runs = [path for path in pages if path.startswith("report/runs/")]
-    return sorted({*pages_of(html)} - {*others, *runs} | {*others[::10], *runs[::5]})
 
 
 @pytest.fixture(scope="package", params=list(WIDTHS))
