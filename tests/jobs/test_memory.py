@@ -21,15 +21,11 @@ SWEEP = load_sweep(DEFAULT_SWEEP)
 RECORDINGS = sorted(manifest.parent.name for manifest in DATA.glob("*/manifest.json"))
 
 
-def load(name):
+def table_of(name, table="runs") -> pd.DataFrame:
+    """A table of a recording in site/data: all of its tables take far longer."""
     if name not in RECORDINGS:
         pytest.skip(f"the recording {name} is not in site/data")
-    return store.load(DATA / name)
-
-
-def runs_of_recording(name) -> pd.DataFrame:
-    """The table of runs alone, of each recording in site/data: enough to know which there is something to test of."""
-    return pd.read_parquet(DATA / name / "runs.parquet")
+    return store._load_table(DATA / name / f"{table}.parquet", table)
 
 
 def run_of(row) -> Run:
@@ -50,19 +46,19 @@ def finished(runs) -> list:
     return [row for row in runs.itertuples() if memory.is_predictable(run_of(row))]
 
 
-PREDICTED = [name for name in RECORDINGS if len(finished(runs_of_recording(name)))]
+PREDICTED = [name for name in RECORDINGS if len(finished(table_of(name)))]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", PREDICTED)
 def test_the_predicted_peak_is_within_one_percent_of_every_finished_run(name):
-    rows = finished(load(name).runs)
+    rows = finished(table_of(name))
     errors = {row.run_id: memory.predicted_peak_bytes(run_of(row)) / row.peak_memory_bytes - 1 for row in rows}
     assert max(map(abs, errors.values())) < 0.01, max(errors.items(), key=lambda item: abs(item[1]))
 
 
 def test_the_peak_of_a_forward_pass_in_float32_is_predicted_to_the_byte():
-    rows = [row for row in finished(load("h200-fp32").runs) if row.mode == "forward"]
+    rows = [row for row in finished(table_of("h200-fp32")) if row.mode == "forward"]
     assert len(rows) == 20
     for row in rows:
         assert memory.predicted_peak_bytes(run_of(row)) == row.peak_memory_bytes, row.run_id
@@ -70,9 +66,8 @@ def test_the_peak_of_a_forward_pass_in_float32_is_predicted_to_the_byte():
 
 @pytest.mark.parametrize("name", sampled(PREDICTED, 4))
 def test_the_predicted_peak_of_every_phase_is_within_one_percent(name):
-    found = load(name)
-    runs = {row.run_id: row for row in finished(found.runs)}
-    for row in found.memory.astype({"run_id": str, "phase": str}).itertuples():
+    runs = {row.run_id: row for row in finished(table_of(name))}
+    for row in table_of(name, "memory").astype({"run_id": str, "phase": str}).itertuples():
         if row.run_id in runs:
             predicted = memory.peaks(run_of(runs[row.run_id]), 1)[row.phase]
             assert predicted == pytest.approx(row.peak_allocated_bytes, rel=0.01), (row.run_id, row.phase)
@@ -80,7 +75,7 @@ def test_the_predicted_peak_of_every_phase_is_within_one_percent(name):
 
 @pytest.mark.long
 def test_what_ran_out_on_a_whole_gpu_was_predicted_to():
-    rows = [row for name in RECORDINGS for row in load(name).runs.itertuples() if row.status == "oom"]
+    rows = [row for name in RECORDINGS for row in table_of(name).itertuples() if row.status == "oom"]
     rows = [row for row in rows if not row.memory_limit_gib and memory.is_predictable(run_of(row))]
     assert rows
     for row in rows:
@@ -88,7 +83,7 @@ def test_what_ran_out_on_a_whole_gpu_was_predicted_to():
 
 
 def test_every_capped_run_fails_in_the_step_and_phase_that_were_predicted():
-    runs = [row for row in load("memory").runs.itertuples() if row.memory_limit_gib]
+    runs = [row for row in table_of("memory").itertuples() if row.memory_limit_gib]
     assert len(runs) == 40
     for row in runs:
         failure = memory.predicted_failure(row, memory.allocator_limit_bytes(row))
@@ -107,7 +102,7 @@ def plan(*arguments) -> list[str]:
 @pytest.mark.parametrize(("sold_gb", "cap"), [(24, 21.9), (80, 78.5)])
 def test_the_plan_for_a_gpu_marks_the_runs_that_a_cap_of_its_size_stopped(sold_gb, cap):
     lines = plan("--sweep", STUDY, "--only", "memory_limit_gib=0.0", "--gpu-memory", sold_gb)
-    capped = load("memory").runs.query("memory_limit_gib == @cap").astype({"status_phase": str})
+    capped = table_of("memory").query("memory_limit_gib == @cap").astype({"status_phase": str})
     assert len(capped) == 20
     for row in capped.itertuples():
         (line,) = (line for line in lines if line.startswith(row.run_id.removesuffix(f"-limit{cap:g}") + " "))
@@ -120,7 +115,7 @@ def test_the_plan_for_a_gpu_marks_the_runs_that_a_cap_of_its_size_stopped(sold_g
 @pytest.mark.long
 def test_the_plan_of_a_capped_sweep_marks_what_its_caps_will_stop():
     lines = plan("--sweep", STUDY)
-    stopped = load("memory").runs["status"].astype(str).eq("oom").sum()
+    stopped = table_of("memory")["status"].astype(str).eq("oom").sum()
     assert lines[-1] == f"{stopped} of 60 runs will not fit the memory limit of the sweep"
 
 
