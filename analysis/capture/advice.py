@@ -349,7 +349,8 @@ def _larger_batch(seen: _Seen) -> Said | None:
 
 def _checkpointing(seen: _Seen) -> Said | None:
     if (used := seen.need_memory()) > FULL_MEMORY:
-        raise Withheld(f"it takes time to free memory, of which {used:.0%} is allocated")
+        why = f"{used:.0%} of the GPU's memory is allocated: it frees some, and makes a step slower"
+        raise Withheld(f"{why}; of a script, `predict --change checkpointing` says how much of either")
     return None
 
 

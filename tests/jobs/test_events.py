@@ -105,7 +105,7 @@ def test_json_events_are_one_object_a_line(capsys):
     assert events[7]["detail"] == {"phase": "backward", "message": "out [of] memory"}
 
 
-def test_without_a_terminal_each_pass_is_a_plain_line(capsys, at):
+def test_without_a_terminal_each_stage_is_a_plain_line(capsys, at):
     emit = Terminal(Meter(price_per_hour=3.6))
     at(10)
     emit("sweep_started", runs=3, finished=1, timed=0, stages=6, predicted_s=PREDICTED)

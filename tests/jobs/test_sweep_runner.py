@@ -724,7 +724,7 @@ def test_a_full_disk_in_an_export_ends_the_sweep_and_keeps_what_was_measured(ses
     assert len(one.stages("nsys")) < len(one.sweep.runs)
 
 
-def test_a_fresh_process_serves_one_pass_of_one_run(session, fake_worker):
+def test_a_fresh_process_serves_one_stage_of_one_run(session, fake_worker):
     one = session({"fresh_process": True, "warmup_steps": 0})
     assert set(one.run().values()) == {"ok"}
     assert len({pid for _, pid in fake_worker.tasks}) == len(fake_worker.tasks) == 2 * len(RUNS)

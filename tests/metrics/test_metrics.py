@@ -121,7 +121,7 @@ def test_family_shares_add_up_to_one(within):
     assert table.groupby(within)["share"].sum().to_numpy() == pytest.approx(1.0)
 
 
-def test_a_split_k_part_is_not_a_product_of_its_own():
+def test_a_split_k_part_is_not_a_gemm_of_its_own():
     rec = recording(("small",), (128,), ("train_step",))
     counted = kernel_time.count_gemms(rec.kernels, kernel_families.is_main_gemm)
     per_phase = counted.groupby("phase")["gemms"].unique().map(list).to_dict()

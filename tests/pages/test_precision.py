@@ -209,7 +209,7 @@ def test_the_verdict_is_never_blank(tmp_path, of_small, family, factor, key):
     assert "Not measured." not in page(tmp_path, answer)
 
 
-def test_a_product_on_another_path_is_reported(of_small):
+def test_a_gemm_on_another_path_is_reported(of_small):
     kernels = of_small.kernels.astype({"kernel_name": str})
     first = (of_run(kernels, "bf16") & (kernels["family"].astype(str) == "gemm")).idxmax()
     kernels.loc[first, "kernel_name"] = FFMA

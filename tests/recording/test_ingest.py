@@ -353,7 +353,7 @@ def test_the_manifest_says_where_and_when(results, tmp_path):
     assert manifest["tables"]["kernels"]["rows"] == 4
 
 
-def test_a_run_whose_passes_lie_far_apart_says_when_it_ended(results, tmp_path):
+def test_a_run_whose_stages_lie_far_apart_says_when_it_ended(results, tmp_path):
     found, _ = _ingested(results(about=_about(ended_at="2026-11-21T08:00:00+00:00")), tmp_path)
     assert found.manifest["recorded_to"] == "2026-11-21T08:00:00Z"
 

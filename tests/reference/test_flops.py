@@ -16,18 +16,18 @@ def test_query_key_of_the_small_size():
     assert flops.attention_value(SMALL).flops == 1_610_612_736
 
 
-def test_softmax_is_51_times_less_arithmetic_than_its_products():
-    products = flops.query_key(SMALL).flops + flops.attention_value(SMALL).flops
-    assert products / flops.softmax(SMALL).flops == pytest.approx(51.2)
+def test_softmax_is_51_times_less_arithmetic_than_its_matmuls():
+    matmuls = flops.query_key(SMALL).flops + flops.attention_value(SMALL).flops
+    assert matmuls / flops.softmax(SMALL).flops == pytest.approx(51.2)
 
 
 @pytest.mark.parametrize(("attention", "forward"), [("naive", 9 * 12 + 1), ("sdpa", 7 * 12 + 1)])
-def test_number_of_products(attention, forward):
+def test_number_of_matmuls(attention, forward):
     counts = [num_matmuls(SMALL, phase, attention) for phase in flops.PHASES]
     assert counts == [forward, 0, 2 * forward, 0]
 
 
-def test_products_of_a_step_add_up():
+def test_matmuls_of_a_step_add_up():
     forward = matmul_flops(SMALL, "forward")
     assert step_flops(SMALL, "forward") == forward
     assert step_flops(SMALL, "train_step") == step_flops(SMALL, "forward_backward") == 3 * forward
@@ -37,16 +37,16 @@ def test_products_of_a_step_add_up():
     assert 3 * forward == 6 * weights * SMALL.num_tokens + 3 * attention
 
 
-def test_costs_by_module_hold_all_products_of_the_forward_pass():
+def test_costs_by_module_hold_all_matmuls_of_the_forward_pass():
     for attention in ("naive", "sdpa"):
         costs = flops.forward_costs(SMALL, attention)
-        products = sum(costs[name].flops for name in costs if name in ("qkv_proj", "o_proj", "lm_head"))
-        products += costs["ffn"].flops - 12 * flops.swiglu_gate(SMALL.num_tokens, SMALL.d_ff).flops
+        matmuls = sum(costs[name].flops for name in costs if name in ("qkv_proj", "o_proj", "lm_head"))
+        matmuls += costs["ffn"].flops - 12 * flops.swiglu_gate(SMALL.num_tokens, SMALL.d_ff).flops
         if attention == "naive":
-            products += 12 * 2 * flops.query_key(SMALL).flops
+            matmuls += 12 * 2 * flops.query_key(SMALL).flops
         else:
-            products += costs["fused_attention"].flops
-        assert products == matmul_flops(SMALL, "forward")
+            matmuls += costs["fused_attention"].flops
+        assert matmuls == matmul_flops(SMALL, "forward")
 
 
 @pytest.mark.parametrize("attention", ["naive", "sdpa"])
@@ -60,7 +60,7 @@ def test_causal_skipping_leaves_just_over_half():
     assert skipped.bytes == full.bytes
 
 
-def test_intensity_tells_products_from_elementwise():
+def test_intensity_tells_matmuls_from_elementwise():
     assert flops.linear(2048, 768, 3072).intensity > 100
     assert flops.residual(2048, 768).intensity < 1
     assert Cost(6, 3) + Cost(1, 1) * 2 == Cost(8, 5)
@@ -133,8 +133,8 @@ def test_backward_agrees_with_torchs_counter(torch, model):
     assert counter.get_total_flops() == step_flops(TINY, "train_step")
 
 
-@pytest.mark.parametrize("model", ["naive"], indirect=True)  # fused attention hides its products
-def test_products_are_launched_as_often_as_counted(torch, model):
+@pytest.mark.parametrize("model", ["naive"], indirect=True)  # fused attention hides its matmuls
+def test_matmuls_are_launched_as_often_as_counted(torch, model):
     assert count_matmuls(torch, model, backward=False) == num_matmuls(TINY, "forward")
     both = num_matmuls(TINY, "forward") + num_matmuls(TINY, "backward")
     assert count_matmuls(torch, model, backward=True) == both
@@ -144,15 +144,15 @@ def count_matmuls(torch, model, backward):
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Count(TorchDispatchMode):
-        products = 0
+        matmuls = 0
 
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            self.products += function.overloadpacket.__name__ in ("mm", "bmm", "addmm", "baddbmm")
+            self.matmuls += function.overloadpacket.__name__ in ("mm", "bmm", "addmm", "baddbmm")
             return function(*args, **(kwargs or {}))
 
     with Count() as count:
         run(torch, model, backward)
-    return count.products
+    return count.matmuls
 
 
 def test_the_optimizer_moves_what_the_formula_says(torch):

@@ -185,13 +185,13 @@ def test_math_paths_are_the_precisions_of_the_gpu_table():
 @pytest.mark.parametrize(
     ("profile", "math_path"), [("train", "fp32"), ("train_tf32", "tf32"), ("train_bf16_sdpa", "bf16")]
 )
-def test_every_product_of_the_shared_profiles_is_read_with_its_math_path(shared_profiles, profile, math_path):
-    assert {parse(name).math_path for name in products(shared_profiles / f"{profile}.sqlite")} == {math_path}
+def test_every_gemm_of_the_shared_profiles_is_read_with_its_math_path(shared_profiles, profile, math_path):
+    assert {parse(name).math_path for name in gemms(shared_profiles / f"{profile}.sqlite")} == {math_path}
 
 
 def test_layouts_of_a_train_step_are_those_of_its_gemms(shared_profiles):
-    """12 layers, 2 steps. A layer has 7 linears, the model 1 more; QK^T and AV have one product forward, two back."""
-    counts = Counter(parse(name).layout for name in products(shared_profiles / "train.sqlite"))
+    """12 layers, 2 steps. A layer has 7 linears, the model 1 more; QK^T and AV have one GEMM forward, two back."""
+    counts = Counter(parse(name).layout for name in gemms(shared_profiles / "train.sqlite"))
     times = {operation: 2 * (7 * 12 + 1 if operation.startswith("linear") else 12) for operation in EXPECTED_LAYOUTS}
     expected = Counter()
     for operation, layout in EXPECTED_LAYOUTS.items():
@@ -199,8 +199,8 @@ def test_layouts_of_a_train_step_are_those_of_its_gemms(shared_profiles):
     assert counts == expected == {"tn": 218, "nn": 218, "nt": 218}
 
 
-def products(path: Path) -> list[str]:
-    """Names of the main kernels of all products of an export, one a launch."""
+def gemms(path: Path) -> list[str]:
+    """Names of the main kernels of all GEMMs of an export, one a launch."""
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     rows = connection.execute(
         "SELECT s.value FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName"

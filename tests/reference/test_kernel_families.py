@@ -90,7 +90,7 @@ def test_split_k_kernels_are_not_gemms_of_their_own():
     assert is_main_gemm(main.format("kernel"))
     assert not is_main_gemm(main.format("split_k_kernel"))
     assert family(main.format("split_k_kernel")) == "gemm"
-    # nvjet's own splitK is one kernel and is the product
+    # nvjet's own splitK is one kernel and is the GEMM
     assert is_main_gemm("nvjet_sm90_tst_96x128_64x6_2x1_v_bz_splitK_NNN")
 
 
@@ -142,8 +142,8 @@ def test_gemms_are_counted_as_the_architecture_has_them(shared_profiles, profile
     assert sum(is_main_gemm(name) for name, _ in kernels) == gemms
 
 
-def test_every_split_k_kernel_directly_follows_its_product(shared_profiles):
-    """312 `split_k_kernel` and 50 `splitKreduce` launches of train.sqlite: the launch before each is a product, and for
+def test_every_split_k_kernel_directly_follows_its_gemm(shared_profiles):
+    """312 `split_k_kernel` and 50 `splitKreduce` launches of train.sqlite: the launch before each is a GEMM, and for
     `split_k_kernel` the one of the same name but for that word."""
     kernels = [name for name, _ in kernels_of(shared_profiles / "train.sqlite")]
     pairs = [(before, name) for before, name in pairwise(kernels) if classify(name).part == "splitk"]
