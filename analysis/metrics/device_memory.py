@@ -12,6 +12,7 @@ from analysis.metrics import ranks, run_grid
 from analysis.reference import flops
 from jobs import memory as prediction
 from jobs.contract import ranges
+from jobs.contract.axes import reading_order
 from jobs.memory import MODEL_SIZES, VOCAB_SIZE, ModelSize, shape_of
 from jobs.memory import usable_bytes as limit_of
 
@@ -66,12 +67,13 @@ def place_of(failure) -> str:
 
 def errors_of(runs: pd.DataFrame) -> pd.DataFrame:
     """Predicted against measured peak of every finished run with a prediction, and the smallest of GPU_SIZES that it
-    fits."""
+    fits; with the axes of the run."""
     known = with_prediction(runs)
     done = known[(known["status"] == "ok") & known["peak_memory_bytes"].notna()]
     rows = [*done.itertuples()]
     predicted = [prediction.predicted_peak_bytes(row) for row in rows]
-    errors = done[["sweep", "run_id", "size", "context_length", "precision", "mode", "gpu_name"]].assign(
+    axes = [name for name in reading_order() if name in done]
+    errors = done[["sweep", "run_id", "gpu_name", *axes]].assign(
         **{NOT_MEASURED: ""},
         cap_bytes=(done[CAP] * prediction.GIB).where(done[CAP] > 0),
         predicted=predicted,

@@ -47,6 +47,7 @@ def test_every_finished_run_is_in_the_table_of_errors_and_within_three_percent(a
     assert set(main.runs["run_id"]) <= set(errors["run_id"])
     assert errors["error"].abs().max() < 0.03
     assert ((errors["predicted"] / errors["peak"] - 1 - errors["error"]).abs() < 1e-12).all()
+    assert " · training step · " in answer.claims["exact"].values["run"], "a run is named by what it is"
 
 
 def test_what_fits_is_planned_of_sizes_that_nobody_measured(answer, recorded):

@@ -9,6 +9,7 @@ from analysis.metrics import device_memory, run_grid
 from analysis.metrics.device_memory import CAP, FITS, GPU_SIZES, PARTS, PLANNED_FOR, TOLERANCE, USES
 from analysis.pages.columns import case_headings
 from analysis.pages.facts import bound, extremes, largest
+from analysis.pages.titles import title_of
 from jobs import memory as prediction
 from jobs.contract import ranges
 
@@ -331,7 +332,7 @@ def _worst(rows: pd.DataFrame) -> dict:
     worst = rows.loc[rows["error"].abs().idxmax()]
     off, exact = rows["error"].abs() >= TOLERANCE, rows["error"] == 0
     numbers = {"num_off": int(off.sum()), "num_exact": int(exact.sum())}
-    return numbers | {"bound": bound(abs(worst["error"]), 1e-4), **worst[["run_id", "gpu_name"]]}
+    return numbers | {"bound": bound(abs(worst["error"]), 1e-4), "run": title_of(worst), "gpu_name": worst["gpu_name"]}
 
 
 def _outcomes(rows: pd.DataFrame) -> dict:
@@ -359,7 +360,8 @@ def _least_and_most(rows: pd.DataFrame) -> dict:
 
 
 def _most_rounded(rows: pd.DataFrame) -> dict:
-    return rows.loc[(rows["kept"] - rows["casts"]).idxmax()].to_dict()
+    most = rows.loc[(rows["kept"] - rows["casts"]).idxmax()].to_dict()
+    return most | {"run": title_of(most)}
 
 
 def _known(rows: pd.DataFrame) -> bool:
