@@ -248,9 +248,9 @@ def _draft(
 ) -> Published:
     """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
     published, rec = rec, of_finished_runs(rec)
-    checks_of = {study: of_finished_runs(other) for study, other in studies.items()}
-    losses = checks_of.get(LOSSES)  # read by the ladder alone: its times are those of no page
-    studies = {study: other for study, other in checks_of.items() if study != LOSSES}
+    every_study = {study: of_finished_runs(other) for study, other in studies.items()}
+    losses = every_study.get(LOSSES)  # read by the ladder alone: its times are those of no page
+    studies = {study: other for study, other in every_study.items() if study != LOSSES}
     with_pages = [study for study in WITH_RUN_PAGES if study in studies]
     for study in with_pages:  # first: what else the helper does waits for the comparisons
         helper.give(write_runs_of_study, study, studies[study], docs)
@@ -261,7 +261,7 @@ def _draft(
     helper.give(write_comparisons, rec, docs, compared, gains)
     known, sides = _with_pages(rec, compared)
     of_studies = _run_pages_of(studies)
-    checked = ask(reconciliation, rec, studies=checks_of)  # before the questions, which share what it computes
+    checked = ask(reconciliation, rec, studies=every_study)  # before the questions, which share what it computes
     helper.give(write_runs, rec, docs, checked.tables["checks"].rows, _counterparts(sides), price, gains)
     summary = [side.said.facts for side in sides]
     is_script = bool(rec.manifest.get(SCRIPT))
@@ -677,7 +677,7 @@ def write_questions(
     compared: facts of the pages of comparisons, for the overview. known: pages of runs of
     studies; the others are on that of all runs. predicted: what was said of runs before they were measured, as of
     `_predicted`. bands: of the runs that were recorded again, worked out where not given. price: of the GPUs of one
-    run. losses: the recording that compares those of runs of others after training."""
+    run. losses: the recordings of the study LOSSES, which the ladder reads."""
     site = _site_of(rec, docs)
     run_pages = {run: page_of_run(run[0]) for run in _measured_at(rec.runs)}
     for study, studied in studies.items():

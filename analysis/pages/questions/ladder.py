@@ -206,7 +206,9 @@ def _with_losses(measured: pd.DataFrame, losses: Any) -> pd.DataFrame:
         other = figures.pivot_table(index="run_id", columns="figure", values="value").reindex(columns=TRAINED)
         runs = losses.runs.astype({"run_id": str, "gpu_name": str, "size": str}).set_index("run_id")
         other = other.join(runs["gpu_name"].rename("trained_on"))
-        not_fused = runs[runs["optimizer"].astype(str) == NOT_FUSED].join(other["loss_trained"]).set_index(CASE)
+        settings = {**PLAIN, "optimizer": NOT_FUSED}
+        not_fused = runs[(runs[[*settings]].astype(str) == pd.Series(settings)).all(axis=1)]
+        not_fused = not_fused.join(other["loss_trained"]).set_index(CASE)
         other = other.reindex(measured["run_id"]).set_axis(measured.index)
         measured = measured.fillna({name: column for name, column in other.items()})
         cases = pd.MultiIndex.from_frame(measured[CASE].astype({"size": str}))
