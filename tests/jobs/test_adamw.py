@@ -33,6 +33,24 @@ def test_it_follows_torchs_adamw_over_many_steps(settings):
             torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("moved", [True, False])
+def test_where_eps_goes_is_all_that_differs_from_torchs(moved):
+    """With gradients as small as eps it shows: moved to where torch has it, the two are the same, else they are not."""
+    ours, theirs = ([one.detach().double().requires_grad_() for one in parameters()] for _ in range(2))
+    settings = {"lr": 1e-2, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+    own, reference = AdamW(ours, **settings), torch.optim.AdamW(theirs, **settings)
+    generator = torch.Generator().manual_seed(4)
+    for step in range(1, 5):
+        own.eps = 1e-8 * (1 - 0.999**step) ** 0.5 if moved else 1e-8
+        for a, b in zip(ours, theirs):
+            a.grad = 1e-8 * torch.randn(a.shape, generator=generator, dtype=torch.float64)
+            b.grad = a.grad.clone()
+        own.step()
+        reference.step()
+    off = max((a - b).abs().max().item() for a, b in zip(ours, theirs))
+    assert off < 1e-14 if moved else off > 1e-3
+
+
 def test_a_parameter_without_gradient_is_left_alone():
     (first, second, _) = ours = parameters()
     kept = second.detach().clone()
