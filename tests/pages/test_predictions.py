@@ -161,3 +161,11 @@ def test_what_a_change_gave_to_a_script_stands_beside_what_was_predicted(develop
     assert gains["predicted_gain"].tolist() == [2, 2] and gains["measured_gain"].iloc[0] == 1.6
     assert (gains["least_gain"] < 2).all() and (gains["most_gain"] > 2).all()
     assert gains["outcome"].tolist() == ["outside the interval", "not measured"]
+
+
+def test_tests_are_a_list_however_many_there_are(written):
+    """A sentence before them that more than two tests have took the line between: they were one paragraph."""
+    days = [pd.Timestamp(f"2026-01-0{day}T03:04:05Z") for day in (3, 4, 5)]
+    text = written(pd.concat([predicted(20.1, made_at=day) for day in days]))
+    assert "no case of 128 tokens" in text and len(re.findall(r"(?<=\n)- \*\*", text)) == 3
+    assert "\n\n- **First test**" in text
