@@ -1,22 +1,18 @@
 """From a recording to its predictions: printed, and kept in a ledger."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from analysis.capture.nsys_export import ExportError
 from analysis.comparison.errors import NotComparable
-from analysis.comparison.sides import Side, is_capture, load_side
+from analysis.comparison.sides import is_capture, load_side
 from analysis.prediction import changes, ledger, rates, script_rates, scripts
-from analysis.prediction.baseline import baselines
-from analysis.prediction.predict import Abstention, Prediction, advised, predict
+from analysis.prediction.known import known_runs, usual_sets
+from analysis.prediction.predict import Abstention, Prediction, advised
 from analysis.recording.ingest import ResultsError
 from analysis.recording.store import RecordingError
 from analysis.reference import track_record
-from jobs.contract.layout import SCRIPT
 
 NOT_PREDICTED = 2
 
@@ -32,15 +28,6 @@ class Request:
     ledger: Path | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Known:
-    """A run that can be predicted from. predict: what its step would take with some changes."""
-
-    run: Mapping[str, Any]
-    step_ns: float
-    predict: Callable[[Sequence[str]], Prediction | Abstention]
-
-
 def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]) -> int:
     """Give each prediction to `out`, or one line to `err` where there can be none. Returns the exit code."""
     try:
@@ -51,20 +38,17 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         sets = [tuple(name.strip() for name in one_set.split(",")) for one_set in request.sets]
         side = load_side(request.recording, request.only)
         assert side.recording  # of what is no capture
-        if side.recording.manifest.get(SCRIPT):
-            known, sets, rates_file = of_script(side), sets or [*scripts.USUAL], script_rates.FILE
-            for names in sets:
-                scripts.in_order(names)
-        else:
-            known, sets, rates_file = of_sweep(side), sets or [*changes.USUAL], rates.FILE
-            for names in sets:
-                with suppress(changes.NoModel):  # which is a reason of this set alone
-                    changes.in_order(names)
+        for names in sets:
+            scripts.in_order(names)
+        sets, wanted = sets or [*usual_sets(side.recording)], set(side.runs["run_id"].astype(str))
+        known = [one_run for one_run in known_runs(side.recording) if str(one_run.run["run_id"]) in wanted]
         if not known:
             raise NotComparable(f"{request.recording} has no finished run that was timed and profiled")
         said = [(one_run, one_run.predict(names)) for one_run in known for names in sets]
         if request.ledger:
             entries = [ledger.entry(one_run.run, one_run.step_ns, one_said) for one_run, one_said in said]
+            of_sweep = {track_record.kind_of(one_run.run) for one_run in known} == {track_record.SWEEP}
+            rates_file = rates.FILE if of_sweep else script_rates.FILE
             ledger.write(request.ledger, ledger.made_now(side.recording.manifest, rates_file, entries))
     except (NotComparable, RecordingError, ResultsError, ExportError, changes.Abstains) as error:
         err(f"error: {error}")
@@ -79,25 +63,6 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         for line in advice(of_run, track_record.kind_of(one_run.run)):
             out(f"  {line}")
     return 0
-
-
-def of_sweep(side: Side) -> list[Known]:
-    """Runs of the reference Transformer."""
-    assert side.recording
-    wanted, made = set(side.runs["run_id"].astype(str)), rates.load()
-    return [
-        Known(run=one_run.run, step_ns=one_run.step_ns, predict=partial(predict, one_run, rates=made))
-        for one_run in baselines(side.recording)
-        if one_run.run["run_id"] in wanted
-    ]
-
-
-def of_script(side: Side) -> list[Known]:
-    """The run of somebody's own script."""
-    assert side.recording
-    made = script_rates.load()
-    step = scripts.step_of(side.recording, made)
-    return [Known(run=step.run, step_ns=step.step_ns, predict=partial(scripts.predict_step, step, rates=made))]
 
 
 def advice(said: Sequence[Prediction | Abstention], of: str) -> list[str]:

@@ -19,6 +19,7 @@ from analysis.prediction.baseline import ATTENTION, GEMM, Baseline, baselines
 from analysis.prediction.rates import Rates
 from analysis.recording import store
 from analysis.reference import flops
+from analysis.reference.track_record import SWEEP
 from jobs.contract import axes, ranges
 from jobs.contract.changes import COMPILED
 from jobs.contract.integrity import find_folders
@@ -287,7 +288,7 @@ def errors_of_tests(data: Path, known: Iterable[Mapping[str, Any]]) -> list[dict
     recordings = [store.load(folder) for folder in find_folders(data, store.MANIFEST)]
     held = ledger.held_against(ledger.read_all(data / ledger.FOLDER), recordings)
     measured = [error["measured_ns"] for error in known if "ratio" in error]  # rounded to five digits where kept
-    tested = held[(held["source"] != "") & held["error"].notna()]
+    tested = held[(held["kind"] == SWEEP) & held["error"].notna()]
     is_new = [not np.isclose(measured, time_ns, rtol=1e-4, atol=0).any() for time_ns in tested["measured_ns"]]
     tested = tested[is_new]
     names = ["changes", "size", "context_length", "mode", "predicted_ns", "measured_ns", "ratio", "limited_by"]

@@ -12,6 +12,7 @@ from analysis.metrics import elapsed
 from analysis.metrics.kernel_time import num_profiled_steps
 from analysis.prediction.baseline import ATTENTION, Tables
 from analysis.prediction.changes import PASSES, TIMES_BATCH, Abstains, need_memory
+from analysis.prediction.predict import GPU, HOST
 from analysis.prediction.script_rates import ATTENTION_GEMMS, LINEAR, REST, ScriptRates, width_of
 from jobs.contract import ranges
 
@@ -45,9 +46,9 @@ class Behind:
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """A step of a script: parts: by phase and kind its launches and time_ns on the GPU. gap_ns: between two of them.
-    host_ns: by phase what the host needs, and how sure that is: factors (least, 1, most). behind: by finding what it
-    spends on it. slower: how many times as long the host needs under nsys. work: tokens over those of the recorded
-    step."""
+    host_ns: by phase what the host needs, and how sure that is: factors (least, 1, most). is_in_phases: whether the
+    host waits for the GPU at the end of each phase, as in a sweep. behind: by finding what it spends on it. slower: how
+    many times as long the host needs under nsys. work: tokens over those of the recorded step."""
 
     run: Mapping[str, Any]
     step_ns: float
@@ -58,10 +59,33 @@ class Step:
     behind: Mapping[str, Behind] | None = None
     slower: float = 1.0
     work: float = 1.0
+    is_in_phases: bool = False
 
     @property
     def gpu_ns(self) -> float:
-        return float(self.parts["time_ns"].sum() + self.gap_ns * self.parts["launches"].sum())
+        return sum(self.gpu_ns_by_phase.values())
+
+    @property
+    def gpu_ns_by_phase(self) -> dict[str, float]:
+        sums = self.parts[["time_ns", "launches"]].groupby("phase").sum()
+        return {str(phase): float(time_ns + self.gap_ns * launches) for phase, time_ns, launches in sums.itertuples()}
+
+    def take(self, gpu: float = 1.0, host: float = 1.0) -> float:
+        """Its time, in ns, where what the GPU needs and what the host needs take so many times as long."""
+        of_gpu = self.gpu_ns_by_phase
+        if not self.is_in_phases:
+            return max(gpu * self.gpu_ns, host * sum(self.host_ns.values()))
+        phases = {*of_gpu, *self.host_ns}
+        return sum(max(gpu * of_gpu.get(phase, 0.0), host * self.host_ns.get(phase, 0.0)) for phase in phases)
+
+    @property
+    def limited_by(self) -> str:
+        """HOST or GPU, by the larger part of the step."""
+        of_gpu = self.gpu_ns_by_phase
+        if not self.is_in_phases:
+            return HOST if sum(self.host_ns.values()) > self.gpu_ns else GPU
+        by_host = sum(host_ns for phase, host_ns in self.host_ns.items() if host_ns > of_gpu.get(phase, 0.0))
+        return HOST if by_host > self.take() / 2 else GPU
 
 
 def behind_of(recording: Tables) -> dict[str, Behind]:

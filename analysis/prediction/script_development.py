@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.metrics.advice import GAP_NS
-from analysis.prediction import development, ledger, predict, rates, script_rates, scripts
-from analysis.prediction.baseline import ATTENTION, GEMM, Baseline, baselines
-from analysis.prediction.changes import BATCHED, EAGER, FUSED, PASSES, Abstains
+from analysis.metrics.advice import GAP_NS, clocks
+from analysis.metrics.run_grid import has_known_shape
+from analysis.prediction import development, ledger, other_models, predict, rates, script_rates, scripts
+from analysis.prediction.baseline import ATTENTION, GEMM, Baseline, Tables, baselines
+from analysis.prediction.changes import BATCHED, EAGER, FUSED, PASSES, USUAL, Abstains
 from analysis.prediction.predict import GPU, HOST, host_key
 from analysis.prediction.script_rates import ATTENTION_GEMMS, AXES, LINEAR, REST, ScriptRates, name_of, width_of
 from analysis.recording import store
@@ -147,6 +148,37 @@ def developed(runs: Sequence[Baseline], known: rates.Rates) -> ScriptRates:
     )
 
 
+def errors_of_other_models(recordings: Iterable[Tables], made: ScriptRates, known: rates.Rates) -> list[dict]:
+    """Runs of the recordings with other models than the reference Transformer, each predicted from its run without
+    changes, where that was captured; as of `error_of`."""
+    recordings = [*recordings]
+    times = {run_id: timed for recording in recordings for run_id, timed in clocks(recording.steps).items()}
+    others = [(run, rec) for rec in recordings for run in baselines(rec) if not has_known_shape(run.run)]
+    errors = []
+    for baseline, recording in others:
+        step = other_models.step_of(baseline, recording, made, known)
+        for names in USUAL:
+            measured = times.get(ledger.run_id_after(baseline.run, names))
+            try:
+                after = scripts.changed(step, names, made)
+            except Abstains:
+                continue
+            if measured and after.work == 1:
+                measured_ns, predicted_ns = measured[ranges.STEP].wall_ns, after.take()
+                errors.append(
+                    {
+                        "changes": "+".join(names),
+                        "size": str(baseline.run["size"]),
+                        "context_length": int(baseline.run["context_length"]),
+                        "predicted_ns": predicted_ns,
+                        "measured_ns": measured_ns,
+                        "ratio": measured_ns / predicted_ns,
+                        "limited_by": after.limited_by,
+                    }
+                )
+    return errors
+
+
 def _growth(runs: Sequence[Baseline]) -> dict[str, list[float]]:
     """How kinds grow with twice the batch, told from twice the context: what is done for each pair of tokens is left
     out."""
@@ -204,8 +236,8 @@ def error_of(pair: Pair, rates: ScriptRates, hosts: Mapping[str, float]) -> dict
             after = scripts.changed(step, [pair.change], rates)
         except Abstains:
             return None
-        predicted += scripts.time_of(after)
-        by_host += scripts.time_of(after) if scripts.limit_of(after) == HOST else 0.0
+        predicted += after.take()
+        by_host += after.take() if after.limited_by == HOST else 0.0
     return {
         "changes": pair.change,
         "size": str(run["size"]),
@@ -218,7 +250,12 @@ def error_of(pair: Pair, rates: ScriptRates, hosts: Mapping[str, float]) -> dict
 
 
 if __name__ == "__main__":
-    recordings = [store.load(Path(folder)) for folder in sys.argv[1:]]
-    made = developed([run for recording in recordings for run in baselines(recording)], rates.load())
+    recordings, reference = [store.load(Path(folder)) for folder in sys.argv[1:]], rates.load()
+    made = developed(
+        [run for recording in recordings for run in baselines(recording) if has_known_shape(run.run)], reference
+    )
+    # Where none of other models is given, what is known of them stays.
+    others = errors_of_other_models(recordings, made, reference) or script_rates.load().others
     sources = [{key: recording.manifest[key] for key in ("name", "created", "commit")} for recording in recordings]
-    script_rates.save(dataclasses.replace(made, tested=errors_of_tests(DATA), made_from=sources))
+    made = dataclasses.replace(made, tested=errors_of_tests(DATA), others=others, made_from=sources)
+    script_rates.save(made)

@@ -33,7 +33,8 @@ class ScriptRates:
     """times: factors (f0, f1 in us) and launches: of those before, by change, phase and kind. host: of the time that
     the host needs to launch a phase, by change and phase. adamw: fused AdamW's time over that of its traffic at
     `bandwidth`, in bytes a second. errors: measured over predicted of the pairs, each with the rates of other sizes.
-    tested: the same of the predictions of scripts that were kept before they were measured. attention: of the time of
+    tested: the same of the predictions of scripts that were kept before they were measured. others: the same of sweeps
+    with other models than the reference Transformer, to which no rate was fitted. attention: of the time of
     unfused attention by precision, what fused attention takes: least, median, most."""
 
     gpu: str
@@ -44,6 +45,7 @@ class ScriptRates:
     host: Mapping[str, float] = dataclasses.field(default_factory=dict)
     errors: Sequence[Mapping[str, Any]] = ()
     tested: Sequence[Mapping[str, Any]] = ()
+    others: Sequence[Mapping[str, Any]] = ()
     attention: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
     made_from: Sequence[Mapping[str, str]] = ()
 

@@ -16,7 +16,7 @@ from analysis.metrics.advice import GAP_NS
 from analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
 from analysis.prediction import script_changes, script_rates
 from analysis.prediction.baseline import ATTENTION, GEMM, Tables
-from analysis.prediction.changes import PASSES, Abstains
+from analysis.prediction.changes import OWN_ADAMW_KERNELS, PASSES, Abstains
 from analysis.prediction.predict import GPU, HOST, SURE, Abstention, Prediction, spread
 from analysis.prediction.script_changes import EXPECTED, LEAST, MOST, Step
 from analysis.prediction.script_rates import ATTENTION_GEMMS, LINEAR, REST, ScriptRates
@@ -63,15 +63,14 @@ def predict_step(step: Step, names: Iterable[str], rates: ScriptRates) -> Predic
     try:
         names = in_order(names)
         after = changed(step, names, rates)
-        gpu, host = (spread(errors_of(names, rates), limit) for limit in (GPU, HOST))
+        gpu, host = (spread(errors_of(step, names, rates), limit) for limit in (GPU, HOST))
         # What recorded pairs tell is as far off as they were, what the script itself tells has its own span (in the
         # precision that the set leads to), and the host's part is as far off as it is unknown.
         own = [name for name in names if name in script_changes.CHANGES]
         before = replace(step, run=dict(step.run) | {"precision": after.run["precision"]})
         low_ns, high_ns = (
-            max(
-                end.gpu_ns * (1 + (on_gpu - 1) * share_of_changed(changed(before, own, rates, how), end)),
-                sum(end.host_ns.values()) * by_host * known,
+            end.take(
+                gpu=1 + (on_gpu - 1) * share_of_changed(changed(before, own, rates, how), end), host=by_host * known
             )
             for how, on_gpu, by_host, known in zip((LEAST, MOST), gpu, host, after.host_span)
             for end in [changed(step, names, rates, how)]
@@ -79,7 +78,7 @@ def predict_step(step: Step, names: Iterable[str], rates: ScriptRates) -> Predic
     except Abstains as reason:
         return Abstention(changes=names, reason=str(reason))
     ceiling_ns = ceiling(step, names)
-    expected_ns = max(time_of(after), ceiling_ns)
+    expected_ns = max(after.take(), ceiling_ns)
     return Prediction(
         changes=names,
         baseline_ns=step.step_ns,
@@ -87,27 +86,21 @@ def predict_step(step: Step, names: Iterable[str], rates: ScriptRates) -> Predic
         low_ns=min(max(low_ns, ceiling_ns), expected_ns),
         high_ns=max(high_ns, expected_ns),
         ceiling_ns=ceiling_ns,
-        limited_by=limit_of(after),
+        limited_by=after.limited_by,
         work=after.work,
         frees_bytes=script_changes.frees_bytes(step.run) if "checkpointing" in names else 0.0,
         reasons=(),
     )
 
 
-def errors_of(names: Iterable[str], rates: ScriptRates) -> list[Mapping[str, Any]]:
-    """Recorded pairs and tested predictions from which it is told how sure a prediction is. Compiled steps are less
-    sure than others, so they have those of compiled steps alone."""
+def errors_of(step: Step, names: Iterable[str], rates: ScriptRates) -> list[Mapping[str, Any]]:
+    """Recorded pairs and tested predictions from which it is told how sure a prediction is: of other models in sweeps
+    those of such models. Compiled steps are less sure than others, so they have those of compiled steps alone."""
+    if step.is_in_phases:
+        return [*rates.others]
     every = [*rates.errors, *rates.tested]
     compiled = {*names} & {*COMPILED}
     return [error for error in every if not compiled or {*error["changes"].split("+")} & {*COMPILED}]
-
-
-def time_of(step: Step) -> float:
-    return max(step.gpu_ns, sum(step.host_ns.values()))
-
-
-def limit_of(step: Step) -> str:
-    return HOST if sum(step.host_ns.values()) > step.gpu_ns else GPU
 
 
 def share_of_changed(before: Step, after: Step) -> float:
@@ -226,18 +219,21 @@ def _gemms_ns(parts: pd.DataFrame) -> float:
 
 
 def _fuse_adamw(step: Step, rates: ScriptRates) -> Step:
-    optimizer = str(step.run["optimizer"])
+    optimizer, host = str(step.run["optimizer"]), dict(step.host_ns)
     mine = step.parts.index.get_level_values("phase") == ranges.OPTIMIZER
-    if optimizer not in ("Adam", "AdamW") or not mine.any():
+    if optimizer not in ("Adam", "AdamW", "own") or not mine.any():
         raise Abstains(f"its optimizer is {optimizer or 'not known'}, and recorded pairs are of AdamW")
-    if limit_of(step) == HOST:
+    if step.limited_by == HOST and not step.is_in_phases:
         raise Abstains("the host limits the step, and what it saves the host is not known")
     traffic_ns = flops.adamw(int(step.run["num_parameters"])).bytes / rates.bandwidth * 1e9
     fused_ns = rates.adamw * traffic_ns
     if step.parts.loc[mine, "time_ns"].sum() < 1.3 * fused_ns:
         raise Abstains("its optimizer is as fast as a fused one already")
+    if step.is_in_phases:  # it sorts all tensors before it launches: the host's part adds to the GPU's
+        fused_ns += host[ranges.OPTIMIZER] / OWN_ADAMW_KERNELS
+        host[ranges.OPTIMIZER] = 0.0
     after = pd.DataFrame({"launches": [1.0], "time_ns": [fused_ns]}, index=step.parts.index[mine][:1])
-    return replace(step, parts=pd.concat([step.parts[~mine], after]))
+    return replace(step, parts=pd.concat([step.parts[~mine], after]), host_ns=host)
 
 
 def ceiling(step: Step, changes: Iterable[str]) -> float:

@@ -33,7 +33,7 @@ def records(predicted: pd.DataFrame, developed: pd.DataFrame) -> dict[str, Recor
 def of_folder(data: Path) -> dict[str, dict[str, Record]]:
     recordings = [store.load(folder) for folder in find_folders(data, store.MANIFEST)] + ledger.recordings(data)
     predicted = ledger.held_against(ledger.read_all(data / ledger.FOLDER), recordings)
-    is_script = predicted["source"] == ""
+    is_script = predicted["kind"] == SCRIPT
     scripts = pd.DataFrame(script_rates.load().errors).assign(error=lambda pairs: 1 / pairs["ratio"] - 1)
     return {
         SWEEP: records(predicted[~is_script], predict.development(rates.load())),

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jobs.contract.axes import default_of
 from jobs.contract.layout import SCRIPT
 from jobs.contract.words import counted
 
@@ -42,8 +43,9 @@ def read(file: Path = FILE) -> dict[str, dict[str, Record]]:
 
 
 def kind_of(run: Mapping[str, Any]) -> str:
-    """SWEEP or layout.SCRIPT: in which of two ways the step of this run is predicted."""
-    return SCRIPT if run.get("workload") == SCRIPT else SWEEP
+    """SWEEP or layout.SCRIPT: in which of two ways the step of this run is predicted. Of other models than the
+    reference Transformer as little is known as of a script."""
+    return SWEEP if run.get("workload", default_of("workload")) == default_of("workload") else SCRIPT
 
 
 def sentence(names: Iterable[str], of: str) -> str:

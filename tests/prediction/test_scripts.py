@@ -108,8 +108,8 @@ def test_bf16_gives_less_from_tf32_than_from_fp32(step):
 
 def test_a_compiled_step_is_as_unsure_as_compiled_steps_were(step, rates):
     """Of four that were tested none had been in an interval made of TF32 and BF16."""
-    tested = [error for error in scripts.errors_of(["bf16", "compile"], rates) if error in rates.tested]
-    assert len(tested) == 4 and len(scripts.errors_of(["tf32"], rates)) == len(rates.errors) + len(rates.tested)
+    tested = [error for error in scripts.errors_of(step, ["bf16", "compile"], rates) if error in rates.tested]
+    assert len(tested) == 4 and len(scripts.errors_of(step, ["tf32"], rates)) == len(rates.errors) + len(rates.tested)
     said = predicted(step, "bf16", "compile")
     assert said.high_ns > 1.3 * said.step_ns
 

@@ -1,0 +1,51 @@
+"""The runs of a recording that can be predicted from, each with the model that knows most of it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from analysis.metrics.run_grid import has_known_shape
+from analysis.prediction import changes, other_models, rates, script_rates, scripts
+from analysis.prediction.baseline import Baseline, Tables, baselines
+from analysis.prediction.predict import Abstention, Prediction, predict
+from jobs.contract.layout import SCRIPT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """run: its row of `runs`. predict: what its step would take with some changes, or why that cannot be said."""
+
+    run: Mapping[str, Any]
+    step_ns: float
+    predict: Callable[[Sequence[str]], Prediction | Abstention]
+
+
+def known_runs(recording: Tables) -> Iterator[Known]:
+    """Every finished run that was timed and profiled, in its order. Raises changes.Abstains where that of a script
+    tells nothing."""
+    of_script = script_rates.load()
+    if recording.manifest.get(SCRIPT):
+        step = scripts.step_of(recording, of_script)
+        yield Known(run=step.run, step_ns=step.step_ns, predict=partial(scripts.predict_step, step, rates=of_script))
+        return
+    made = rates.load()
+    for baseline in baselines(recording):
+        of_run = partial(predict, baseline, rates=made)
+        if not has_known_shape(baseline.run):
+            of_run = partial(_of_other_model, baseline, recording)
+        yield Known(run=baseline.run, step_ns=baseline.step_ns, predict=of_run)
+
+
+def usual_sets(recording: Tables) -> tuple[tuple[str, ...], ...]:
+    """The sets of changes that are predicted where none is named."""
+    return scripts.USUAL if recording.manifest.get(SCRIPT) else changes.USUAL
+
+
+def _of_other_model(baseline: Baseline, recording: Tables, names: Sequence[str]) -> Prediction | Abstention:
+    try:
+        of_script = script_rates.load()
+        step = other_models.step_of(baseline, recording, of_script, rates.load())
+    except changes.Abstains as reason:
+        return Abstention(changes=tuple(names), reason=str(reason))
+    return scripts.predict_step(step, names, of_script)

@@ -1,0 +1,62 @@
+"""What a change would give to a run of a sweep whose model is not the reference Transformer, such as one of Hugging
+Face: neither the shapes of its matmuls nor its modules are known, so its kinds of kernels get as much faster or slower
+as those of a script do (`scripts`). Unlike a script, a sweep waits for the GPU at the end of each phase, and times
+without nsys what the host needs for it."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from analysis.metrics.advice import GAP_NS, HOST_LIMITED
+from analysis.prediction import scripts
+from analysis.prediction.baseline import Baseline, Tables
+from analysis.prediction.changes import PASSES, Abstains
+from analysis.prediction.predict import between_ns, host_key, own_host_rates
+from analysis.prediction.rates import Rates
+from analysis.prediction.script_changes import Behind, Step, behind_of
+from analysis.prediction.script_rates import ScriptRates
+
+
+def step_of(baseline: Baseline, recording: Tables, rates: ScriptRates, known: Rates) -> Step:
+    """The step of a run of `recording`. known: what hosts of recorded runs needed, where the run's own waited for the
+    GPU. Raises Abstains."""
+    run = baseline.run
+    if str(run["gpu_name"]) != rates.gpu:
+        raise Abstains(f"the recorded pairs are of {rates.gpu}, and this run is of {run['gpu_name']}")
+    if run.get("gpus", 1) > 1:
+        raise Abstains("its GPUs wait for each other, and the recorded pairs are of one GPU")
+    mine = _of_run(recording, str(run["run_id"]))
+    parts = scripts.parts_of(mine)
+    sums = parts.groupby("phase").sum()
+    own, host_ns, gaps = own_host_rates(baseline), {scripts.OUTSIDE: between_ns(baseline)}, []
+    for phase in baseline.phases:
+        clock, launches = baseline.clocks[phase], float(sums["launches"].get(phase, 0.0))
+        if phase in PASSES:
+            host_ns[phase] = launches * own.get(phase, known.host[host_key(run, phase)])
+        else:
+            host_ns[phase] = clock.wall_ns if math.isnan(clock.issue_ns) else clock.issue_ns
+        if launches and clock.issue_ns <= HOST_LIMITED * clock.wall_ns:
+            gaps.append((clock.wall_ns - sums["time_ns"][phase], launches))
+    gap_ns = sum(gap for gap, _ in gaps) / sum(number for _, number in gaps) if gaps else GAP_NS
+    return Step(
+        run=run,
+        step_ns=baseline.step_ns,
+        parts=parts,
+        gap_ns=float(np.clip(gap_ns, 0.0, GAP_NS)),
+        host_ns=host_ns,
+        behind=_known_behind(mine),
+        is_in_phases=True,
+    )
+
+
+def _of_run(recording: Any, run_id: str) -> Any:
+    names = ("runs", "steps", "kernels", "memops", "api")
+    frames = {name: getattr(recording, name) for name in names}
+    return replace(recording, **{name: rows[rows["run_id"].astype(str) == run_id] for name, rows in frames.items()})
+
+
+def _known_behind(recording: Tables) -> dict[str, Behind]:
+    """What the step spends on what changes do away with; not its synchronisations, which are those of the timer."""
+    return {name: behind for name, behind in behind_of(recording).items() if name != "synchronisations"}
