@@ -62,7 +62,16 @@ class TF32(Change):
         called(precision)
 
     def outcome(self) -> str:
-        return self.reason or ("the script undid it" if torch.get_float32_matmul_precision() == "highest" else "")
+        return self.reason or ("the script undid it" if matmul_precision() == "highest" else "")
+
+
+def matmul_precision() -> str:
+    """As of `torch.get_float32_matmul_precision`, which raises where TF32 is on by `torch.backends.fp32_precision`, as
+    the Trainer of Transformers has it."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
 
 
 class Autocast(Change):

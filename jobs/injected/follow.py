@@ -33,7 +33,7 @@ import torch
 from torch import nn
 from torch.utils.data import get_worker_info
 
-from .changes import Changes
+from .changes import Changes, matmul_precision
 from .losses import Losses
 from .module_ranges import ModuleRanges, is_compiled, tensors_in
 from .ranks import CannotFollow, Ranks
@@ -465,7 +465,7 @@ def machine() -> dict:
         "torch": torch.__version__,
         "python": ".".join(map(str, sys.version_info[:3])),
         "autograd_multithreading": torch.autograd.is_multithreading_enabled(),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "float32_matmul_precision": matmul_precision(),
         "peak_allocated_bytes": torch.cuda.max_memory_allocated() if cuda else 0,
     }
 

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from jobs.contract.changes import TRIABLE
 from jobs.injected import changes as injected
 from jobs.injected.changes import HAS_IT, KINDS, Changes
+from jobs.injected.follow import machine
 from jobs.injected.losses import Losses
 from tests.injected.test_follow import INJECTED
 
@@ -185,6 +186,21 @@ def test_tf32_is_a_change_unless_the_script_sets_it_otherwise(given, script, rea
     for precision in script:
         torch.set_float32_matmul_precision(precision)
     assert tf32.facts()["not_applied"] == ({"tf32": reason} if reason else {})
+
+
+@pytest.fixture
+def matmul():
+    """PyTorch's settings of matmuls, which are afterwards as before."""
+    settings = torch.backends.cuda.matmul
+    before = settings.fp32_precision
+    yield settings
+    settings.fp32_precision = before
+
+
+@pytest.mark.parametrize("fp32_precision, told", [("tf32", "high"), ("ieee", "highest")])
+def test_tf32_is_known_where_a_script_sets_it_in_backends(matmul, fp32_precision, told):
+    matmul.fp32_precision = fp32_precision
+    assert machine()["float32_matmul_precision"] == told
 
 
 class OwnAdam(torch.optim.Adam):
