@@ -23,18 +23,25 @@ def run_own_sitecustomize() -> None:
 
 
 class AfterTorch:
-    """Finds torch as everyone else does, and has the script followed once it is imported."""
+    """Finds torch as everyone else does, and has the script followed once it is imported. Some only ask whether it can
+    be found, as `import datasets` does, and import it later or not at all."""
+
+    is_asking = False
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch":
+        if name != "torch" or self.is_asking:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
+        self.is_asking = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self.is_asking = False
         if spec is not None and spec.loader is not None:
             import_torch = spec.loader.exec_module
 
             def import_and_follow(module):
                 import_torch(module)
+                sys.meta_path.remove(self)
                 follow()
 
             spec.loader.exec_module = import_and_follow  # type: ignore[method-assign]

@@ -264,6 +264,12 @@ def test_a_project_may_have_packages_of_our_names(followed, tmp_path):
     assert noted["stage"] == "done" and len(noted["steps"]) == 3
 
 
+def test_a_script_may_ask_for_torch_before_it_imports_it(followed):
+    asks = "from importlib.util import find_spec\nassert find_spec('torch') and find_spec('torch')\n"
+    printed, code, noted = followed(asks + TRAIN.replace("WORKERS", "0"))
+    assert code == 0 and noted.get("stage") == "done", printed
+
+
 @pytest.mark.long
 def test_a_sitecustomize_of_the_users_own_runs_as_ever(followed, tmp_path, monkeypatch):
     (tmp_path / "own").mkdir()
