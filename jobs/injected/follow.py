@@ -88,6 +88,7 @@ class Follower:
         self.facts: dict[str, Any] = {"stage": "skipped", "seen": 0, "forwards": 0, "autocast": ""}
         self.facts |= {name: [] for name in ("optimizers", "steps", "captured_ns", "followed_ns", "memory")}
         self.forwards = 0
+        self.made_autocast = ""  # type of the last one that the script made, not of those that are off
         self.is_last = False  # of the followed steps
         self.uncalled: Callable | None = None
         self.models: WeakSet[nn.Module] = WeakSet()  # what the script itself calls, where its calls end steps
@@ -333,15 +334,22 @@ class Follower:
         named = [*((str(i), value) for i, value in enumerate(args)), *options.items()]
         shapes = [(name, [list(x.shape), str(x.dtype)]) for name, value in named for x in tensors_in([value])]
         parameters = list(module.parameters())
+        compiled = any(is_compiled(part) for part in module.modules())
         self.facts |= {
             "model": type(unwrapped(module)).__name__,
-            "compiled": any(is_compiled(part) for part in module.modules()),
+            "compiled": compiled,
             "inputs": [{"name": name, "shape": shape, "dtype": dtype} for name, (shape, dtype) in shapes],
             "num_parameters": sum(parameter.numel() for parameter in parameters),
             "parameter_dtypes": dict(Counter(str(parameter.dtype) for parameter in parameters)),
-            "autocast": autocast_dtype(),
+            # What accelerate opens inside the model is compiled with it, and never seen to be on.
+            "autocast": autocast_dtype() or (self.made_autocast if compiled else ""),
             "training": torch.is_grad_enabled(),
         }
+
+    def make_autocast(self, called: Callable, context: torch.autocast, *args: Any, **options: Any) -> None:
+        called(context, *args, **options)
+        if context._enabled:
+            self.made_autocast = str(context.fast_dtype)
 
     def backward(self, called: Callable, tensors: Any, *args: Any, **options: Any) -> Any:
         if self.process != os.getpid():
@@ -493,6 +501,7 @@ def install(plan: Plan, push: Callable | None = None, pop: Callable | None = Non
         return called(made, *args, **options)
 
     wrapped(torch.autograd, "backward", follower.backward)
+    wrapped(torch.autocast, "__init__", follower.make_autocast)
     wrapped(optimizer.Optimizer, "__init__", constructed)
     wrapped(optimizer.Optimizer, "zero_grad", in_phase("zero_grad"))
     wrapped(nn.Module, "zero_grad", in_phase("zero_grad"))

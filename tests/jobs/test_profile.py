@@ -271,6 +271,15 @@ def test_a_script_may_ask_for_torch_before_it_imports_it(followed):
 
 
 @pytest.mark.long
+def test_autocast_is_known_where_it_is_compiled_with_the_model(followed):
+    inside = "model.forward = torch.autocast('cpu', torch.bfloat16)(model.forward)\n"
+    inside += "model = torch.compile(model, backend='eager')\n"
+    source = with_compiler(TRAIN).replace("WORKERS", "0").replace("optimizer =", f"{inside}optimizer =", 1)
+    printed, code, noted = followed(source)
+    assert code == 0 and noted["compiled"] and noted["autocast"] == "torch.bfloat16", printed
+
+
+@pytest.mark.long
 def test_a_sitecustomize_of_the_users_own_runs_as_ever(followed, tmp_path, monkeypatch):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "sitecustomize.py").write_text("import sys; sys.mine = True")
