@@ -48,7 +48,8 @@ class Step:
     """A step of a script: parts: by phase and kind its launches and time_ns on the GPU. gap_ns: between two of them.
     host_ns: by phase what the host needs, and how sure that is: factors (least, 1, most). is_in_phases: whether the
     host waits for the GPU at the end of each phase, as in a sweep. behind: by finding what it spends on it. slower: how
-    many times as long the host needs under nsys. work: tokens over those of the recorded step."""
+    many times as long the host needs under nsys. waiting_ns: the GPU is idle after the host has waited for it, in the
+    middle of a step. work: tokens over those of the recorded step."""
 
     run: Mapping[str, Any]
     step_ns: float
@@ -58,6 +59,7 @@ class Step:
     host_span: tuple[float, float] = (1.0, 1.0)
     behind: Mapping[str, Behind] | None = None
     slower: float = 1.0
+    waiting_ns: float = 0.0
     work: float = 1.0
     is_in_phases: bool = False
 
@@ -74,7 +76,7 @@ class Step:
         """Its time, in ns, where what the GPU needs and what the host needs take so many times as long."""
         of_gpu = self.gpu_ns_by_phase
         if not self.is_in_phases:
-            return max(gpu * self.gpu_ns, host * sum(self.host_ns.values()))
+            return max(gpu * self.gpu_ns + self.waiting_ns, host * sum(self.host_ns.values()))
         phases = {*of_gpu, *self.host_ns}
         return sum(max(gpu * of_gpu.get(phase, 0.0), host * self.host_ns.get(phase, 0.0)) for phase in phases)
 
@@ -83,7 +85,7 @@ class Step:
         """HOST or GPU, by the larger part of the step."""
         of_gpu = self.gpu_ns_by_phase
         if not self.is_in_phases:
-            return HOST if sum(self.host_ns.values()) > self.gpu_ns else GPU
+            return HOST if sum(self.host_ns.values()) > self.gpu_ns + self.waiting_ns else GPU
         by_host = sum(host_ns for phase, host_ns in self.host_ns.items() if host_ns > of_gpu.get(phase, 0.0))
         return HOST if by_host > self.take() / 2 else GPU
 
@@ -177,7 +179,7 @@ def _leave_synchronisations(step: Step, rates: ScriptRates, how: int) -> Step:
     _need(step, "synchronisations", "its host waits next to nothing in synchronisations")
     if how == MOST:  # the host was late all the same
         return step
-    return _shorter_calls(step, behind)
+    return replace(_shorter_calls(step, behind), waiting_ns=0.0)
 
 
 def _shorter_calls(step: Step, behind: Behind) -> Step:

@@ -128,15 +128,18 @@ def step_of(recording: Tables, rates: ScriptRates) -> Step:
     if not phases:
         raise Abstains("none of its phases was recorded")
     behind = script_changes.behind_of(recording)
-    if busy_ns >= GPU_LIMITED * step_ns:
+    waits, idle_ns = behind["synchronisations"], max(step_ns - busy_ns, 0.0)
+    # The one at the end of a step is the timer's. After others the GPU is idle until the host has launched anew.
+    is_awaited = waits.launches > 1 and waits.host_ns >= (1 - GPU_LIMITED) * step_ns
+    if busy_ns >= GPU_LIMITED * step_ns or is_awaited:
         least, median, most = UNDER_NSYS
         host = {phase: wall * median for phase, wall in phases.items()}
-        gap_ns = max(step_ns - busy_ns, 0.0) / launches
         return Step(
             run=run,
             step_ns=step_ns,
             parts=parts,
-            gap_ns=gap_ns,
+            gap_ns=0.0 if is_awaited else idle_ns / launches,
+            waiting_ns=idle_ns if is_awaited else 0.0,
             host_ns=host,
             host_span=(least / median, most / median),
             behind=behind,
