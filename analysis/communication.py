@@ -6,6 +6,8 @@ up to it. Both need kernels of all ranks on one clock: how well the ranks' clock
 all-reduces, which no rank can end before all have given what they have.
 
 A time of communication is hidden as far as a compute kernel runs on the same GPU meanwhile, and exposed otherwise.
+What is exposed costs nothing where the host is late: where it had launched nothing yet that could have run. So of the
+exposed time a part is critical: that by which the work would have ended earlier without communication (`critical_ns`).
 
 Which kernels of several ranks belong together is told by their order: the third all-reduce of one rank meets the third
 of the others. Where numbers or times contradict that, nothing is said of waiting, but why.
@@ -18,7 +20,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from analysis.intervals import Union
+from analysis import idle
+from analysis.intervals import Union, covered_before
 
 _COLLECTIVE = re.compile(r"nccl(?:Symk?)?(?:Dev)?Kernel_([A-Za-z]+)")
 OTHER = "other"
@@ -154,6 +157,8 @@ GPU_COLUMNS = {
     "busy_ns": "time in which at least one of them runs: hidden_ns + exposed_ns",
     "hidden_ns": "part of busy_ns in which a compute kernel runs on the same GPU",
     "exposed_ns": "part of busy_ns in which none does: as communication_ns in the verdict",
+    "critical_ns": "part of exposed_ns by which the work would have ended earlier without communication, the host "
+    "launching as it did; null where launches are not known",
     "exposed_waiting_ns": "part of exposed_ns in which the kernel only waits; null where not known",
     "kept_waiting_ns": "the waiting of the others for this one, where it came last, summed over them; null where not "
     "known",
@@ -189,8 +194,11 @@ MOST_UNEVEN = 0.1
 less: where a name stands for GEMMs of several sizes they differ by more, and what one takes alone is not known."""
 
 
-def measure(kernels: pd.DataFrame, world: int = 0, num_nodes: int = 1) -> Communication:
-    """What communication costs each GPU. world, num_nodes: as of `find_meetings`. kernels: of all GPUs, by start, with
+def measure(
+    kernels: pd.DataFrame, world: int = 0, num_nodes: int = 1, host_waits: pd.DataFrame | None = None
+) -> Communication:
+    """What communication costs each GPU. world, num_nodes: as of `find_meetings`. host_waits: when a host waited for a
+    GPU (gpu, start_ns, end_ns), without which it counts as never having waited. kernels: of all GPUs, by start, with
 
     gpu, rank (int), stream, start_ns, end_ns, launch_ns (start of the call that launched it; below 0: not known),
     collective ("" for a compute kernel), bytes and communicator (of the message; below 0: not known), is_matmul (bool),
@@ -210,7 +218,10 @@ def measure(kernels: pd.DataFrame, world: int = 0, num_nodes: int = 1) -> Commun
         compute = own[(own["collective"] == "").to_numpy()]
         computing = Union(compute["start_ns"].to_numpy(), compute["end_ns"].to_numpy())
         exchange.loc[mine.index, "hidden_ns"] = computing.covered_ns(start[mine.index], end[mine.index])
-        rows.append(_row(mine, own, computing, all_known=bool(known.all())) | {"gpu": int(gpu)})
+        row = _row(mine, own, computing, all_known=bool(known.all())) | {"gpu": int(gpu)}
+        exchanging = Union(start[mine.index], end[mine.index])
+        waits = host_waits[host_waits["gpu"] == gpu] if host_waits is not None else compute.head(0)
+        rows.append(row | {"critical_ns": critical_ns(compute, exchanging, waits)})
     of_gpus = pd.DataFrame(rows, columns=list(GPU_COLUMNS))
     if len(of_gpus) and known.all():
         _add_causes(of_gpus, exchange, kernels)
@@ -249,6 +260,39 @@ def _row(mine: pd.DataFrame, own: pd.DataFrame, computing: Union, all_known: boo
 def _covered_by_either(first: Union, second: Union, asked: Union) -> np.ndarray:
     both = Union(np.concatenate([first.start, second.start]), np.concatenate([first.end, second.end]))
     return both.covered_ns(asked.start, asked.end)
+
+
+def critical_ns(compute: pd.DataFrame, exchanging: Union, host_waits: pd.DataFrame) -> int | None:
+    """By how much the work of a GPU would have ended earlier, had communication taken no time and had the host
+    launched, and waited for the GPU, as it did. None where launches are not known.
+
+    The `compute` kernels (by start) are gone through, and `earlier` is by how much the last of them could have begun
+    earlier. The next one could by as much, and by what is exposed between its launch and its start, for which it was
+    there and waited. But it could not before its launch: so `earlier` is at most the time from launch to start, and
+    what is won on a GPU that then waits for a late host is lost. A host that waits for the GPU goes on earlier itself,
+    and launches all that follows earlier. Launches are on the GPU's clock as in `analysis.idle`.
+    """
+    start, launch = (compute[name].to_numpy(np.int64) for name in ("start_ns", "launch_ns"))
+    if (launch < 0).any():
+        return None
+    none = np.zeros(len(start), bool)
+    ready = np.minimum(launch + idle.least_lag(start, launch, launch, none, none, drifts=True), start)
+    # A wait of the host is one more row, which was asked for when it began, and begins what follows when it ends.
+    at = np.concatenate([start, host_waits["end_ns"].to_numpy(np.int64)])
+    asked = np.concatenate([ready, host_waits["start_ns"].to_numpy(np.int64)])
+    until = np.concatenate([compute["end_ns"].to_numpy(np.int64), host_waits["end_ns"].to_numpy(np.int64)])
+    order = np.argsort(at, kind="stable")
+    is_wait, at, asked, until = (order >= len(start)), at[order], asked[order], until[order]
+    idle_from = np.maximum(covered_before(np.zeros(len(at), np.int8), at, until), asked)
+    exposed = exchanging.covered_ns(np.minimum(idle_from, at), at)
+    earlier = host_earlier = 0
+    for waited, most, won in zip(is_wait.tolist(), (at - asked).tolist(), exposed.tolist()):
+        if waited:
+            host_earlier = max(host_earlier, min(earlier + won, host_earlier + most))
+            earlier = max(earlier, host_earlier)
+        else:
+            earlier = min(earlier + won, host_earlier + most)
+    return earlier
 
 
 def _slowed(own: pd.DataFrame, exchanging: Union) -> dict[str, int]:

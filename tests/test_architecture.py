@@ -36,7 +36,7 @@ ROOMS = {
     "analysis.beside": {"analysis.malloc"},
     "analysis.intervals": set(),
     "analysis.idle": set(),
-    "analysis.communication": {"analysis.intervals"},
+    "analysis.communication": {"analysis.idle", "analysis.intervals"},
     "analysis.malloc": set(),
     "analysis.reference": {"jobs.contract", "jobs.workloads"},
     "analysis.capture": {

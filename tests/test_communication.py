@@ -61,6 +61,59 @@ def test_of_exposed_communication_the_part_is_known_in_which_it_only_waits():
     assert [ms(row[name]) for name in ("exposed_ns", "exposed_waiting_ns")] == [6, 4]
 
 
+def critical_ms(exchanges: list[tuple], computes: list[tuple], waits: tuple = ()) -> float:
+    """Of exchanges (start, end), compute kernels (launch, start, end) and waits of the host (start, end), in ms, what
+    is critical of GPU 0. A kernel before all of them, launched as it starts, sets the clock."""
+    exchanges, computes, waits = (
+        [tuple(10 + time for time in times) for times in of] for of in (exchanges, computes, waits)
+    )
+    computes = [(0, 0, 1), *computes]
+    frame = kernels(
+        *((0, "AllReduce", *times) for times in exchanges),
+        *((0, COMPUTE, start, end) for _, start, end in computes),
+    )
+    launches = {start: launch for launch, start, _ in computes}
+    frame["launch_ns"] = [launches.get(start / 1e6, start / 1e6) * 1e6 for start in frame["start_ns"]]
+    host_waits = (pd.DataFrame(waits, columns=["start_ns", "end_ns"]) * 1e6).assign(gpu=0)
+    row = of_gpu(measure(frame.astype({"launch_ns": "int64"}), host_waits=host_waits), 0)
+    assert 0 <= row["critical_ns"] <= row["exposed_ns"]
+    return ms(row["critical_ns"])
+
+
+@pytest.mark.parametrize(
+    "exchanges, computes, waits, critical",
+    [
+        pytest.param([(0, 10)], [(1, 10, 12)], (), 9, id="GPU late: the next kernel was there from 1 on"),
+        pytest.param([(0, 10)], [(11, 11, 12)], (), 0, id="host late: nothing else was launched yet"),
+        pytest.param([(0, 10)], [(4, 6, 8), (4, 12, 13)], (), 4, id="hidden and after it: 4 to 6, and 8 to 10"),
+        pytest.param([(0, 4), (6, 9)], [(0, 4, 6), (2, 9, 11)], (), 7, id="several collectives add up"),
+        pytest.param([(0, 4)], [(0, 4, 6), (9, 9, 11)], (), 0, id="what is won is lost to a host that is late after"),
+        pytest.param([(0, 4)], [(0, 4, 6), (3, 6, 11)], (), 3, id="but as far as the next one was there, it is not"),
+        pytest.param([(0, 4), (11, 14)], [(0, 4, 6), (9, 9, 11), (10, 14, 15)], (), 3, id="and is won again later"),
+        pytest.param(
+            [(2, 8)], [(0, 0, 2), (9, 9, 10)], [(1, 8)], 6, id="at the end of backward, the host waits for it"
+        ),
+        pytest.param([(2, 8)], [(0, 0, 2), (1, 8, 10)], (), 6, id="at the end of backward, the optimizer waits for it"),
+        pytest.param([(2, 8)], [(0, 0, 2), (9, 9, 10)], [(5, 8)], 3, id="the host waits for a part of it"),
+        pytest.param(
+            [(2, 8), (12, 15)],
+            [(0, 0, 2), (9, 9, 12), (16, 16, 17)],
+            [(1, 8), (10, 15)],
+            9,
+            id="a host that goes on earlier launches all earlier, and waits again",
+        ),
+        pytest.param([(20, 25)], [(0, 0, 2)], (), 0, id="nothing waits for the last one"),
+    ],
+)
+def test_exposed_communication_is_critical_as_far_as_work_waited_for_it(exchanges, computes, waits, critical):
+    assert critical_ms(exchanges, computes, waits) == pytest.approx(critical, abs=1e-3), "but for the clocks' drift"
+
+
+def test_of_launches_that_are_not_known_nothing_is_critical_and_nothing_is_not():
+    row = of_gpu(measure(kernels((0, "AllReduce", 0, 10), (1, "AllReduce", 0, 10), (0, COMPUTE, 10, 12))), 0)
+    assert pd.isna(row["critical_ns"]) and ms(row["exposed_ns"]) == 10
+
+
 def test_what_the_last_rank_did_meanwhile_is_said():
     """It computed from 1 to 4, and its host launched the collective at 6: it idled for it from 0 to 1 and 4 to 6."""
     frame = kernels((0, "AllReduce", 0, 10), (1, COMPUTE, 1, 4), (1, "AllReduce", 7, 10))

@@ -6,6 +6,7 @@ import pandas as pd
 from analysis import communication
 from analysis.capture.attribution import Attribution
 from analysis.capture.nsys_export import Capture, codes_of
+from analysis.capture.verdict import syncs_by_process
 from analysis.reference import kernel_families
 from jobs.contract.ranges import SAID_RANK
 
@@ -45,7 +46,19 @@ def measure(
             "kind": kinds.groupby(list(kinds)).ngroup().to_numpy(),
         }
     )
-    return communication.measure(rows, _world(capture))
+    return communication.measure(rows, _world(capture), host_waits=_host_waits(capture, gpu))
+
+
+def _host_waits(capture: Capture, gpu: np.ndarray) -> pd.DataFrame:
+    """When the processes with kernels on a GPU were in a synchronisation call: gpu, start_ns, end_ns."""
+    syncs = syncs_by_process(capture)
+    pairs = pd.DataFrame({"process": capture.kernels["process"].to_numpy(), "gpu": gpu}).drop_duplicates()
+    waits = [
+        pd.DataFrame({"gpu": number, "start_ns": syncs[process].start, "end_ns": syncs[process].end})
+        for process, number in pairs.itertuples(index=False)
+        if process in syncs
+    ]
+    return pd.concat(waits or [pd.DataFrame(columns=["gpu", "start_ns", "end_ns"], dtype=np.int64)])
 
 
 def _world(capture: Capture) -> int:

@@ -140,7 +140,7 @@ class _Timelines:
         self._calls = Calls(
             **{name: capture.api[column].to_numpy() for name, column in _COLUMNS_OF_CALLS.items()},
             is_shared=launch_several(np.concatenate([*self._call.values()]), len(capture.api)),
-            syncs=_syncs_by_process(capture),
+            syncs=syncs_by_process(capture),
         )
         frames = (capture.kernels, capture.graphs, capture.memops, capture.api, capture.ranges, capture.syncs)
         self._begin = min((int(frame["start_ns"].iloc[0]) for frame in frames if len(frame)), default=0)
@@ -207,7 +207,7 @@ def _ready(ops: Operations, calls: Calls, gaps: np.ndarray) -> tuple[np.ndarray,
     return idle.ready_ns(start, launch, launch_end, is_node, least), is_later[gaps], least
 
 
-def _syncs_by_process(capture: Capture) -> dict[int, intervals.Union]:
+def syncs_by_process(capture: Capture) -> dict[int, intervals.Union]:
     """When a thread of each process was in a synchronisation call."""
     names = capture.api["name"].cat
     waits = np.array([cuda_api.group(str(name)) == cuda_api.SYNCHRONISATION for name in names.categories], bool)

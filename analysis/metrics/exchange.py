@@ -9,7 +9,7 @@ from analysis.metrics.timing import in_steps
 from analysis.reference import kernel_families
 from jobs.contract.messages import LINK_MESSAGE, LINK_RATE
 
-PARTS = ("kernel_ns", "waiting_ns", "transfer_ns", "hidden_ns", "exposed_ns", "exposed_waiting_ns")
+PARTS = ("kernel_ns", "waiting_ns", "transfer_ns", "hidden_ns", "exposed_ns", "critical_ns", "exposed_waiting_ns")
 FRAMES = ("of_gpus", "collectives", "messages")
 _KIND = ["kernel_name", "grid_x", "grid_y", "grid_z", "phase"]
 
@@ -30,7 +30,7 @@ def communication_of(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
             continue
         num_nodes = mine["node"].nunique() if "node" in mine else 1
         world = int(worlds.get(str(run_id), 0))
-        measured = communication.measure(as_operations(mine, of_family), world, num_nodes)
+        measured = communication.measure(as_operations(mine, of_family), world, num_nodes, host_waits(mine))
         gpus, num_steps = measured.of_gpus, mine["step"].nunique()
         parts = gpus[list(PARTS)].astype("float64").mean() / num_steps
         alone, beside = gpus["alone_ns"].sum(), gpus["beside_ns"].sum()
@@ -125,6 +125,21 @@ def as_operations(kernels: pd.DataFrame, family: np.ndarray) -> pd.DataFrame:
         kind=kinds,
     )
     return frame.sort_values("start_ns", kind="stable", ignore_index=True)
+
+
+def host_waits(kernels: pd.DataFrame) -> pd.DataFrame:
+    """When the hosts of one run waited for their GPUs, as `communication.measure` wants it: at the end of each phase,
+    from its last launch until its last kernel has ended, since a device synchronisation ends each phase. What a host
+    does after that launch counts as waiting."""
+    gpu = kernels.groupby(["rank", "device"], sort=True).ngroup()
+    rows = kernels[["launch_ns", "launch_end_ns", "end_ns"]].assign(gpu=gpu, phase=kernels["phase"].astype(str))
+    rows = rows.sort_values(["gpu", "launch_ns"], kind="stable", ignore_index=True)
+    begins = (rows["gpu"] != rows["gpu"].shift()) | (rows["phase"] != rows["phase"].shift())
+    by = rows.groupby(begins.cumsum())
+    waits = by.agg(
+        phase=("phase", "first"), gpu=("gpu", "first"), start_ns=("launch_end_ns", "max"), end_ns=("end_ns", "max")
+    )
+    return waits[waits["phase"] != ""]
 
 
 BEFORE = 2**30

@@ -199,6 +199,7 @@ def _communication_table(rows: pd.DataFrame) -> Table:
             Column("transfer_ns", "transfer", "ms", absent="n/a"),
             Column("hidden_ns", "hidden", "ms"),
             Column("exposed_ns", "exposed", "ms"),
+            Column("critical_ns", "critical", "ms", absent="n/a"),
             Column("kept_waiting_ns", "kept waiting", "ms", absent="n/a"),
             Column("kept_computing_ns", "computing then", "ms", absent="n/a"),
             Column("kept_late_ns", "launched late then", "ms", absent="n/a"),

@@ -19,7 +19,7 @@ DROPPED = {
     "verdict_phases": (*_PARTS, "copies_ns"),
     "communication": (
         *("rank", "busy_ns", "alone_ns", "beside_ns", "kept_late_ns", "kept_computing_ns", "calls"),
-        *("exposed_waiting_ns", "kept_waiting_ns"),
+        *("exposed_waiting_ns", "kept_waiting_ns", "critical_ns"),
     ),
     "collectives": ("hidden_ns", "calls", "bytes"),
     "messages": ("hidden_ns", "kernel_ns"),

@@ -40,8 +40,9 @@ def _of_gpu(row: pd.Series) -> str:
         line += f", {brief_time(row['waiting_ns'])} of it waiting for other ranks, {brief_time(row['transfer_ns'])} "
         line += "transfer"
     line += f"; computation hides {brief_time(row['hidden_ns'])}, and {brief_time(row['exposed_ns'])} is exposed"
-    if not pd.isna(row["exposed_waiting_ns"]):
-        line += f" ({brief_time(row['exposed_waiting_ns'])} waiting)"
+    parts = {"waiting": row["exposed_waiting_ns"], "critical": row["critical_ns"]}
+    if said := ", ".join(f"{brief_time(time)} {part}" for part, time in parts.items() if not pd.isna(time)):
+        line += f" ({said})"
     return line
 
 

@@ -60,6 +60,7 @@ _HEADINGS = {
     "transfer_ns": "transfer",
     "hidden_ns": "hidden",
     "exposed_ns": "exposed",
+    "critical_ns": "critical",
     "exposed_waiting_ns": "exposed waiting",
     "kept_waiting_ns": "kept waiting",
     "kept_computing_ns": "computing then",

@@ -225,6 +225,15 @@ def test_exposed_communication_is_that_of_the_verdict(summary, name):
 
 
 @pytest.mark.parametrize("name", DDP)
+def test_of_exposed_communication_hosts_that_start_up_leave_the_smaller_part_critical(summary, name):
+    """They load code between launches: a GPU whose host is late would have ended no earlier without communication."""
+    rows = summary(name).sections["communication"]
+    assert (rows["critical_ns"] < 0.6 * rows["exposed_ns"]).all() and rows["critical_ns"].max() > 10_000_000
+    assert rows["critical_ns"].min() < 0.001 * rows["exposed_ns"].max()
+    assert any("critical" in line for line in communication_sentences(summary(name)))
+
+
+@pytest.mark.parametrize("name", DDP)
 def test_both_ranks_transfer_as_long_though_one_waits_far_longer(summary, name):
     """Rank 1 has two to eleven times the kernel time of rank 0. What is left without the waiting is the same data over
     the same link."""
