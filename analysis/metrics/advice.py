@@ -12,6 +12,7 @@ import pandas as pd
 
 from analysis.capture import advice
 from analysis.metrics.elapsed import BUSY
+from analysis.metrics.ranks import largest_of_ranks
 from analysis.reference import gpus
 from jobs.contract import ranges
 
@@ -30,9 +31,11 @@ class Clock(NamedTuple):
 
 
 def clocks(steps: pd.DataFrame) -> dict[str, dict[str, Clock]]:
-    """Of each run that was timed, by phase, and of the whole `step`."""
+    """Of each run that was timed, by phase, and of the whole `step`. Of several ranks the largest of each: the others
+    wait for the one whose host is slowest, and seem not to be limited by theirs."""
     rows = steps[steps["collector"].astype(str) == "timer"]
     rows = rows.assign(issue_ns=pd.to_numeric(rows["issue_ns"], errors="coerce").astype(float))
+    rows = largest_of_ranks(rows, ["wall_ns", "issue_ns"])
     medians = rows.groupby(["run_id", "phase"], observed=True)[["wall_ns", "issue_ns"]].median()
     known: dict[str, dict[str, Clock]] = {}
     for (run_id, phase), wall_ns, issue_ns in medians.itertuples():

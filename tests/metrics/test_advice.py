@@ -87,3 +87,11 @@ def test_phases_whose_time_goes_into_issuing_work_are_limited_by_the_host():
     rows += [("b", "timer", "forward", 70, None), ("b", "nsys", "forward", 900, 900)]
     limited = host_limited_ns(pd.DataFrame(rows, columns=names))
     assert limited == {"a": 100, "b": 70}, "where it is not known, it may be the host"
+
+
+def test_the_slowest_host_of_several_ranks_limits_all_of_them():
+    names = ["run_id", "collector", "rank", "step", "phase", "wall_ns", "issue_ns"]
+    rows = [
+        ("a", "timer", rank, step, "forward", 100, 99 - 60 * (rank == step % 2)) for rank in (0, 1) for step in (0, 1)
+    ]
+    assert host_limited_ns(pd.DataFrame(rows, columns=names)) == {"a": 100}, "they take turns"
