@@ -4,9 +4,11 @@ import numpy as np
 import pandas as pd
 
 from analysis import communication
+from analysis.metrics import advice
 from analysis.metrics.remembered import remember
 from analysis.metrics.timing import in_steps
 from analysis.reference import kernel_families
+from jobs.contract import ranges
 from jobs.contract.messages import LINK_MESSAGE, LINK_RATE
 
 PARTS = ("kernel_ns", "waiting_ns", "transfer_ns", "hidden_ns", "exposed_ns", "critical_ns", "exposed_waiting_ns")
@@ -140,6 +142,28 @@ def host_waits(kernels: pd.DataFrame) -> pd.DataFrame:
         phase=("phase", "first"), gpu=("gpu", "first"), start_ns=("launch_end_ns", "max"), end_ns=("end_ns", "max")
     )
     return waits[waits["phase"] != ""]
+
+
+def cost_by_clock(steps: pd.DataFrame, of_one: pd.Series) -> pd.Series:
+    """What communication costs an unprofiled step without its optimizer by Python's clock alone: how much longer a
+    phase takes than it would without communication, which is the longer of what its host takes to issue it, and what
+    the phase takes on one GPU, where that GPU limits it. Mean over ranks, median over steps.
+
+    of_one: by run of several GPUs the same run on one of them."""
+    clocks = advice.clocks(steps)
+
+    def alone_ns(run_id: str, phase: str) -> float:
+        clock = clocks.get(of_one[run_id], {}).get(phase)
+        return clock.wall_ns if clock and clock.issue_ns <= advice.HOST_LIMITED * clock.wall_ns else 0.0
+
+    rows = steps[steps["collector"].astype(str) == "timer"].astype({"run_id": str, "phase": str})
+    rows = rows[rows["run_id"].isin(of_one.index) & ~rows["phase"].isin((ranges.STEP, ranges.OPTIMIZER))]
+    alone = np.array([alone_ns(*case) for case in zip(rows["run_id"], rows["phase"])], float)
+    issue = pd.to_numeric(rows["issue_ns"], errors="coerce").to_numpy(float)
+    rows = rows.assign(longer_ns=rows["wall_ns"] - np.maximum(issue, alone))
+    step = ["run_id", "process", "step"]
+    of_ranks = rows.groupby([*step, "rank"])["longer_ns"].agg(lambda values: values.sum(skipna=False))
+    return of_ranks.groupby(step).mean().groupby("run_id").median()
 
 
 BEFORE = 2**30

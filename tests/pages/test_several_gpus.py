@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis import communication, write_site
-from analysis.metrics.exchange import as_operations, by_gpu, communication_of
+from analysis.metrics.exchange import as_operations, by_gpu, communication_of, cost_by_clock
 from analysis.metrics.timing import in_steps
 from analysis.pages.questions import several_gpus
 from analysis.recording import store
@@ -94,6 +94,43 @@ def test_waiting_and_transfer_are_of_one_step_and_gpu(rec):
     assert (rows["waiting_ns"] == WAITS / 2).all(), "one of two ranks waits"
     assert (rows["transfer_ns"] == TRANSFERS).all()
     assert (rows["kernel_ns"] == rows["waiting_ns"] + rows["transfer_ns"]).all()
+
+
+def timed_steps(*rows: tuple) -> pd.DataFrame:
+    """Of (run_id, rank, phase, wall_ns, issue_ns), two steps alike."""
+    frame = pd.DataFrame(rows, columns=["run_id", "rank", "phase", "wall_ns", "issue_ns"])
+    frame = frame.assign(collector="timer", process=0)
+    return pd.concat([frame.assign(step=step) for step in (0, 1)], ignore_index=True)
+
+
+@pytest.mark.parametrize(
+    "alone, ranks, cost",
+    [
+        pytest.param((100, 40), [(110, 50), (120, 50)], 15, id="GPUs limit both: how much longer they take"),
+        pytest.param(
+            (100, 99), [(150, 150), (150, 130)], 10, id="hosts limit both: how long one waits, and the other not"
+        ),
+        pytest.param((100, 40), [(150, 140), (150, 150)], 5, id="hosts that launch for longer than one GPU takes"),
+        pytest.param((100, 40), [(150, None), (150, None)], None, id="not known without their part of it"),
+    ],
+)
+def test_clocks_tell_communication_from_hosts_that_take_longer(alone, ranks, cost):
+    rows = [("one", 0, ranges.BACKWARD, *alone)]
+    rows += [("two", rank, ranges.BACKWARD, *times) for rank, times in enumerate(ranks)]
+    rows += [("two", rank, ranges.OPTIMIZER, 70, 1) for rank in (0, 1)]
+    told = cost_by_clock(timed_steps(*rows), pd.Series({"two": "one"}))
+    assert told.index.tolist() == ["two"] and (told.isna().all() if cost is None else told.tolist() == [cost])
+
+
+def test_of_steps_that_hosts_limit_it_is_said_what_of_exposed_communication_is_critical(rec, answer):
+    assert answer.claims["host"].rows.empty
+    is_two = rec.steps["run_id"].astype(str).str.endswith("fsdp")
+    steps = rec.steps.assign(issue_ns=rec.steps["wall_ns"].where(is_two, rec.steps["wall_ns"] // 2))
+    limited = write_site.ask(several_gpus, dataclasses.replace(rec, steps=steps))
+    rows = limited.tables["communication"].rows
+    assert (rows["host_share"] > several_gpus.HOST_LIMITED).all() and (rows["clock_cost_ns"] == 0).all()
+    assert limited.claims["host"].rows["run_id"].tolist() == rows["run_id"].tolist()
+    assert not limited.claims["explains"].holds
 
 
 def with_figures(rec, **by_figure: float):
@@ -268,14 +305,26 @@ def shipped(recorded):
 def test_what_is_exposed_is_how_much_longer_the_step_is_where_nsys_leaves_the_step_as_it_is(shipped):
     rows = shipped.tables["communication"].rows
     undisturbed = rows[(rows["profiled_ratio"] - 1).abs() <= several_gpus.AS_UNPROFILED]
-    apart = (undisturbed["longer_ns"] - undisturbed["exposed_ns"]).abs()
-    explained = apart <= several_gpus.EXPLAINS * undisturbed["step_ns"]
-    explains, unexplained = shipped.claims["explains"], shipped.claims["unexplained"]
-    assert explains.holds and len(explains.rows) == explained.sum() == 4
-    assert len(undisturbed) + len(shipped.claims["disturbed"].rows) == len(rows) == 16
-    (other,) = unexplained.rows.to_dict("records")
-    assert other["run_id"] == undisturbed.loc[~explained, "run_id"].item()
-    assert other["step_max_ns"] - other["step_min_ns"] > 0.5 * other["step_ns"], "its own steps differ by far more"
+    assert len(undisturbed) + len(shipped.claims["disturbed"].rows) == len(rows)
+    by_gpu = undisturbed[undisturbed["host_share"] <= several_gpus.HOST_LIMITED]
+    apart = (by_gpu["longer_ns"] - by_gpu["exposed_ns"]).abs()
+    assert len(by_gpu) and (apart <= several_gpus.EXPLAINS * by_gpu["step_ns"]).all(), "where GPUs limit the step"
+    assert shipped.claims["explains"].rows["run_id"].tolist() == by_gpu["run_id"].tolist()
+    assert shipped.claims["unexplained"].rows.empty
+    by_host = undisturbed.drop(by_gpu.index)
+    assert shipped.claims["host"].rows["run_id"].tolist() == by_host["run_id"].tolist()
+
+
+def test_what_is_critical_is_what_clocks_say_whatever_limits_the_step(shipped):
+    """The capture says the one, and unprofiled steps the other."""
+    agrees = shipped.claims["critical"]
+    assert agrees.holds and shipped.claims["not_critical"].rows.empty
+    known = [*shipped.claims["explains"].rows["run_id"], *shipped.claims["host"].rows["run_id"]]
+    assert sorted(agrees.rows["run_id"]) == sorted(known)
+    apart = (agrees.rows["clock_cost_ns"] - agrees.rows["critical_ns"]).abs()
+    assert (apart <= several_gpus.EXPLAINS * agrees.rows["step_ns"]).all()
+    rows = shipped.tables["communication"].rows
+    assert (rows["critical_ns"] <= rows["exposed_ns"]).all()
 
 
 def test_waiting_and_transfer_are_the_time_of_communication_kernels(recorded):

@@ -6,9 +6,16 @@ import numpy as np
 import pandas as pd
 
 from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import differences, run_grid, timing
+from analysis.metrics import advice, differences, run_grid, timing
 from analysis.metrics.differences import Bands
-from analysis.metrics.exchange import FRAMES, by_collective, by_message, communication_of, link_rates
+from analysis.metrics.exchange import (
+    FRAMES,
+    by_collective,
+    by_message,
+    communication_of,
+    cost_by_clock,
+    link_rates,
+)
 from analysis.metrics.telemetry import by_first_gpu
 from analysis.metrics.timing import in_steps
 from analysis.pages.columns import band_column, case_headings, spread_column
@@ -32,6 +39,8 @@ how much longer the unprofiled step is than that of one GPU: elsewhere the hosts
 for one another otherwise."""
 EXPLAINS = 0.05
 """Part of the step by which the two may differ."""
+HOST_LIMITED = 0.5
+"""Where phases that the host limits take more of a step than this, the host limits the step."""
 
 
 def answer(
@@ -49,7 +58,9 @@ def answer(
     The step is timed by Python without a profiler, and is that of the slowest rank; tokens of a step are those of all
     GPUs. Efficiency is tokens a second over those of as many single GPUs. Communication is of the captures, mean of
     steps and ranks, split as `analysis.communication` says. How much longer a step is than that of one GPU, and its
-    computing kernels take, is said without the optimizer, which FSDP divides.
+    computing kernels take, is said without the optimizer, which FSDP divides. Where the host limits a step, its GPUs
+    wait for launches, and what is exposed costs nothing as long as they would: there what is critical is held against
+    what clocks alone say of the cost (`exchange.cost_by_clock`).
     """
     frames = _frames(runs, steps, kernels, memops, figures, processes, bands)
     return assemble({"noise": noise_of(bands)}, _claims(frames), _tables(frames), _charts(frames))
@@ -85,6 +96,11 @@ class Frames:
         """Those whose step under nsys is about as long as without."""
         return self.several[(self.several["profiled_ratio"] - 1).abs() <= AS_UNPROFILED]
 
+    @property
+    def limited_by_gpu(self) -> pd.DataFrame:
+        """Of these, those whose hosts do not limit the step, as far as is known."""
+        return self.undisturbed[~(self.undisturbed["host_share"] > HOST_LIMITED)]
+
 
 def _frames(
     runs: pd.DataFrame,
@@ -110,11 +126,21 @@ def _frames(
     for name in ("waiting", "transfer", "exposed", "hidden"):
         cases[f"{name}_share"] = cases[f"{name}_ns"] / cases["profiled_ns"]
     timed = by_first_gpu(steps, processes).merge(cases[["run_id", "gpus"]], on="run_id")
+    cases = _against_one(cases, bands)
+    of_one = cases[(cases["gpus"] > 1) & cases["run_id_1"].notna()].set_index("run_id")["run_id_1"]
+    cases["clock_cost_ns"] = cases["run_id"].map(cost_by_clock(steps, of_one))
+    is_split = cases["clock_cost_ns"].notna() & cases["critical_ns"].notna()
+    cases["host_share"] = (cases["run_id"].map(advice.host_limited_ns(steps)) / cases["step_ns"]).where(is_split)
+    for name, ns in (
+        ("unexplained", cases["longer_ns"] - cases["exposed_ns"]),
+        ("apart", cases["clock_cost_ns"] - cases["critical_ns"]),
+    ):
+        cases[f"{name}_share"] = ns.abs() / cases["step_ns"]
     link = link_rates(figures, cases)
     collectives = _against_link(by_collective(kernels, figures, runs, cases), cases, link)
     messages = _against_link(by_message(kernels, runs, cases), cases, link)
     of_communication = {"link": link, "collectives": collectives, "messages": messages}
-    return Frames(cases=_against_one(cases, bands), timed=timed, **of_communication)
+    return Frames(cases=cases, timed=timed, **of_communication)
 
 
 def _against_link(collectives: pd.DataFrame, cases: pd.DataFrame, link: pd.DataFrame) -> pd.DataFrame:
@@ -152,7 +178,7 @@ def _against_one(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     by = [name for name in ("size", "context_length", *run_grid.VARIANT_AXES) if name in cases]
     by = [name for name in by if name not in ("gpus", "parallel", "batch_size")]
     clock = [f"step_{end}" for end in ("ns", "min_ns", "max_ns", "n", "parts")]
-    of_one = [*clock, "optimizer_ns", "computing_ns", "tokens_per_s", "peak_memory_bytes"]
+    of_one = ["run_id", *clock, "optimizer_ns", "computing_ns", "tokens_per_s", "peak_memory_bytes"]
     single = cases[cases["gpus"] == 1][[*by, *of_one]]
     table = cases.merge(single, how="left", on=by, suffixes=("", "_1"), validate="m:1")
     is_several = table["gpus"] > 1
@@ -160,7 +186,6 @@ def _against_one(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     table["efficiency"] = table["speedup"] / table["gpus"]
     longer = table["step_ns"] - table["step_ns_1"] - (table["optimizer_ns"] - table["optimizer_ns_1"])
     table["longer_ns"] = longer.where(is_several)
-    table["unexplained_share"] = (table["longer_ns"] - table["exposed_ns"]) / table["step_ns"]
     table["slower_ns"] = (table["computing_ns"] - table["computing_ns_1"]).where(is_several)
     table["computing_share"] = table["computing_ns"] / table["step_ns"]
     table["slower_share"] = table["slower_ns"] / table["computing_ns_1"]
@@ -175,10 +200,21 @@ def _claims(frames: Frames) -> list[Claim]:
     several, split = frames.several, frames.split
     shown = ("gpus", "parallel", "tokens_per_s_1", "tokens_per_s", "speedup", "efficiency")
     of_step = ("gpus", "parallel", "exposed_ns", "profiled_ns", "exposed_share")
-    undisturbed = frames.undisturbed
-    explained = undisturbed[undisturbed["unexplained_share"].abs() <= EXPLAINS]
-    unexplained = undisturbed.drop(explained.index)
-    unexplained = unexplained.assign(apart_share=unexplained["unexplained_share"].abs())
+    undisturbed, by_gpu = frames.undisturbed, frames.limited_by_gpu
+    by_host = undisturbed.drop(by_gpu.index)
+    explained = by_gpu[by_gpu["unexplained_share"] <= EXPLAINS]
+    known = undisturbed[undisturbed["apart_share"].notna()]
+    agrees = known[known["apart_share"] <= EXPLAINS]
+    of_critical = (
+        "gpus",
+        "parallel",
+        "critical_ns",
+        "clock_cost_ns",
+        "step_ns",
+        "step_min_ns",
+        "step_max_ns",
+        "apart_share",
+    )
     exposed = several[several["exposed_share"] >= HIDES_WELL]
     waits = split[split["waiting_ns"] > split["transfer_ns"]]
     slowed = several[several["slowed"].notna()]
@@ -205,14 +241,26 @@ def _claims(frames: Frames) -> list[Claim]:
         ),
         Claim(
             "explains",
-            _only(explained, *of_step, "step_ns", "longer_ns", "unexplained_share", "profiled_ratio"),
-            many(undisturbed),
-            facts=out_of(undisturbed, _explained),
+            _only(explained, *of_step, "step_ns", "longer_ns", "unexplained_share", "profiled_ratio", "host_share"),
+            many(by_gpu),
+            facts=out_of(by_gpu, _explained),
         ),
         Claim(
             "unexplained",
-            _only(unexplained, *of_step, "step_ns", "step_min_ns", "step_max_ns", "longer_ns", "apart_share"),
-            facts=out_of(undisturbed, extremes("apart_share")),
+            _only(
+                by_gpu.drop(explained.index),
+                *(*of_step, "step_ns", "step_min_ns", "step_max_ns", "longer_ns", "unexplained_share"),
+            ),
+            facts=out_of(by_gpu, extremes("unexplained_share")),
+        ),
+        Claim(
+            "host",
+            _only(by_host, *of_step, "critical_ns", "step_ns", "longer_ns", "clock_cost_ns", "host_share"),
+            facts=out_of(undisturbed, _by_host),
+        ),
+        Claim("critical", _only(agrees, *of_critical), many(known), facts=out_of(known, extremes("apart_share"))),
+        Claim(
+            "not_critical", _only(known.drop(agrees.index), *of_critical), facts=out_of(known, extremes("apart_share"))
         ),
         Claim(
             "disturbed",
@@ -281,7 +329,11 @@ def _most_exposed(rows: pd.DataFrame) -> dict:
 def _explained(rows: pd.DataFrame) -> dict:
     longer = rows[rows["longer_ns"] > 0]
     part = span(longer["exposed_ns"] / longer["longer_ns"]) if len(longer) else None
-    return {"as_unprofiled": AS_UNPROFILED, "furthest": float(rows["unexplained_share"].abs().max()), "part": part}
+    return {"as_unprofiled": AS_UNPROFILED, "furthest": float(rows["unexplained_share"].max()), "part": part}
+
+
+def _by_host(rows: pd.DataFrame) -> dict:
+    return {"as_unprofiled": AS_UNPROFILED, **extremes("exposed_ns")(rows)}
 
 
 def _fewer(rows: pd.DataFrame) -> dict:
@@ -345,6 +397,7 @@ def _tables(frames: Frames) -> list[Table]:
                 Column("transfer_ns", "transfer", "ms", absent="n/a"),
                 Column("hidden_ns", "hidden", "ms"),
                 Column("exposed_ns", "exposed", "ms"),
+                Column("critical_ns", "critical", "ms", absent="n/a"),
                 Column("exposed_share", "exposed ÷ step under nsys", "share", bar=True),
                 Column("longer_ns", "longer than one GPU", "ms", absent="n/a"),
                 Column("slower_ns", "its computing kernels longer", "ms", absent="n/a"),
