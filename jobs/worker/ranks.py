@@ -7,7 +7,8 @@ nsys records all of them in one capture, on one clock.
 
 Where other machines have some of the ranks, each has such a process for its own, `--here` of them from `--first`. Those
 ranks connect to the one on the first machine, as its children do, and end with that connection. So what one of them
-does or leaves undone is known in one place, and the process on its own machine only starts it, and ends it.
+does or leaves undone is known in one place, and the process on its own machine only starts it, and ends it. That one
+also says where a rank has ended, which is waited for on the first machine if it had not connected yet.
 """
 
 import argparse
@@ -19,13 +20,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import Any
 
-from jobs.contract.messages import CONNECT_S, KEY, Channel, read_greeting
+from jobs.contract.messages import CONNECT_S, KEY, Channel, read_greeting, send_greeting
 from jobs.contract.ports import free_ports
 
 TABLES = ("steps", "memory", "figures", "module_memory")
@@ -35,6 +36,10 @@ GREET_S = 5
 """How long who connects may take to say which rank it is. A scanner of ports says nothing."""
 DEATH_S = 0.3
 """How long after one rank's failure it shows that another had died."""
+
+
+TELL_S = 30
+"""How long it is tried to tell the first machine that a rank has ended: that one may begin to listen later."""
 
 
 class RankDied(Exception):
@@ -65,15 +70,25 @@ class Ranks:
         num_here, meeting = num_here or num_ranks, meeting or f"{HOST}:{free_ports(1)[0]}"
         self.processes: list[subprocess.Popen] = []
         self.sockets: list[Connection] = []
-        # Those of other machines find it open, however long the ranks here take to start, one after the other.
-        with listen(int(address.rpartition(":")[2])) if num_ranks > num_here else nullcontext() as port:
-            for rank in range(num_here):
-                own = str(home / f"rank-{rank}")
-                with Listener(own) as listener:
-                    self.processes.append(start(own, rank, num_ranks, meeting, options, gpu=rank))
-                    self.sockets.append(accepted(listener, self.processes[-1], rank))
-            if port:
-                self.sockets += accept_others(port, range(num_here, num_ranks))
+        try:
+            # Those of other machines find it open, however long the ranks here take to start, one after the other.
+            with listen(int(address.rpartition(":")[2])) if num_ranks > num_here else nullcontext() as port:
+                for rank in range(num_here):
+                    own = str(home / f"rank-{rank}")
+                    with Listener(own) as listener:
+                        self.processes.append(start(own, rank, num_ranks, meeting, options, gpu=rank))
+                        self.sockets.append(accepted(listener, self.processes[-1], rank))
+                if port:
+                    self.sockets += accept_others(port, range(num_here, num_ranks), self.look_at_processes)
+        except (RankDied, NotTogether):
+            self.kill()  # else the last that is printed is that they lost their connection
+            raise
+
+    def look_at_processes(self) -> None:
+        """Raises RankDied where one of this machine has ended."""
+        for rank, process in enumerate(self.processes):
+            if process.poll() is not None:
+                raise RankDied(rank, process.returncode)
 
     def send(self, message: Any) -> None:
         """The same to every rank; those of other machines cannot write where a run's output goes."""
@@ -147,9 +162,10 @@ def listen(port: int) -> socket.socket:
     return listener
 
 
-def accept_others(listener: socket.socket, ranks: range) -> list[Channel]:
+def accept_others(listener: socket.socket, ranks: range, look: Callable[[], None] = lambda: None) -> list[Channel]:
     """The connections of ranks on other machines, in their order; each may take CONNECT_S after the one before it.
-    Raises NotTogether where one does not come."""
+    Meanwhile `look` is called again and again. Raises NotTogether where one does not come, and RankDied where its
+    machine says that it has ended."""
     deadline = time.monotonic() + CONNECT_S
     channels: dict[int, Channel] = {}
     while missing := [rank for rank in ranks if rank not in channels]:
@@ -158,9 +174,13 @@ def accept_others(listener: socket.socket, ranks: range) -> list[Channel]:
                 f"rank {missing[0]} did not connect to port {listener.getsockname()[1]} of the first machine within "
                 f"{CONNECT_S} s: let its machine reach all ports of the first one"
             )
+        look()
         with suppress(TimeoutError):
             connected, _ = listener.accept()
-            rank = greeted(connected)
+            rank, code = greeted(connected)
+            if rank in ranks and code is not None:
+                connected.close()
+                raise RankDied(rank, code)
             if rank in missing:
                 channels[rank] = Channel(connected)
                 deadline = time.monotonic() + CONNECT_S
@@ -169,13 +189,27 @@ def accept_others(listener: socket.socket, ranks: range) -> list[Channel]:
     return [channels[rank] for rank in ranks]
 
 
-def greeted(connected: socket.socket) -> int | None:
-    """The rank of who has connected; None where it is no rank of this run."""
+def greeted(connected: socket.socket) -> tuple[int, int | None]:
+    """The rank of who has connected, -1 where it is none of this run; and the exit code where it was said that this
+    rank has ended."""
     with suppress(OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         hello = read_greeting(connected, GREET_S)
         if hmac.compare_digest(str(hello["key"]).encode(), os.environ[KEY].encode()):
-            return int(hello["rank"])
-    return None
+            return int(hello["rank"]), int(hello["ended"]) if "ended" in hello else None
+    return -1, None
+
+
+def tell_ended(address: str, rank: int, code: int, job: Connection) -> None:
+    """Tell the first machine that a rank of this one has ended, unless it does not listen within TELL_S, as where all
+    ranks had connected, or the job has something to say."""
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + TELL_S
+    while True:
+        with suppress(OSError), socket.create_connection((host, int(port)), timeout=GREET_S) as first:
+            send_greeting(first, {"key": os.environ[KEY], "rank": rank, "ended": code})
+            return
+        if job.poll(0.2) or time.monotonic() > deadline:
+            return
 
 
 def accepted(listener: Listener, process: subprocess.Popen, rank: int) -> Connection:
@@ -238,7 +272,7 @@ def check_alike(facts: Sequence[dict]) -> None:
 
 def start_for_first(job: Connection, num_ranks: int, options: Sequence[str], part: argparse.Namespace) -> None:
     """Start the ranks of this machine, which connect to that on the first, and end them when one has ended, or the job
-    on this machine says so."""
+    on this machine says so, or is gone. Of that the first is told."""
     ranks = range(part.first, part.first + part.here)
     processes = [
         start(part.address_of_first, rank, num_ranks, part.meeting, options, gpu) for gpu, rank in enumerate(ranks)
@@ -247,12 +281,14 @@ def start_for_first(job: Connection, num_ranks: int, options: Sequence[str], par
         job.send({"event": "hello", "pid": os.getpid(), "facts": {}})
         while not job.poll(0.2) and all(process.poll() is None for process in processes):
             pass
-        if any(process.poll() is not None for process in processes):
+        ended = {rank: code for rank, process in zip(ranks, processes) if (code := process.poll()) is not None}
+        if ended:
             time.sleep(2 * DEATH_S)  # else those that are killed here look as if they had died first
     finally:
         for process in processes:
             process.kill()
             process.wait()
+    tell_ended(part.address_of_first, *next(iter(ended.items()), (ranks[0], -signal.SIGKILL)), job)
 
 
 def fail(job: Connection, answer: dict) -> None:

@@ -240,12 +240,10 @@ def timer_of_two():
     assert ended == [None]
 
 
-def pid_of(timer: Timer, rank: int) -> int:
+def pids_of(timer: Timer, rank: int) -> list[int]:
     assert timer.part is not None
-    for pid in processes_with(KEY, timer.part.key):
-        if f"--rank\0{rank}\0".encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return pid
-    raise AssertionError(f"rank {rank} does not run")
+    lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes_with(KEY, timer.part.key)}
+    return [pid for pid, line in lines.items() if f"--rank\0{rank}\0".encode() in line]
 
 
 @pytest.mark.long
@@ -266,7 +264,7 @@ def test_a_rank_that_is_killed_or_stalls_ends_the_run_on_both_machines(tmp_path,
             timer.measure(
                 run_of_two(),
                 timeout_s=timeout_s,
-                between=lambda event: event == "ready" and os.kill(pid_of(timer, rank), sent),
+                between=lambda event: event == "ready" and os.kill(pids_of(timer, rank)[0], sent),
                 **options,
             )
         assert failed.value.status == status
@@ -640,6 +638,82 @@ def test_a_rank_that_does_not_connect_is_named(monkeypatch):
         worker_ranks.accept_others(listener, range(2, 4))
 
 
+def test_a_rank_that_ends_before_it_connects_is_told_by_its_machine(monkeypatch):
+    """Also where the first machine begins to listen later."""
+    monkeypatch.setenv(KEY, "secret")
+    monkeypatch.setattr(worker_ranks, "DEATH_S", 0)
+    monkeypatch.setattr(worker_ranks, "start", lambda *about, **_: start_that_ends(3 if about[1] == 2 else None))
+    (port,) = free_ports(1)
+    part = SimpleNamespace(first=1, here=2, address_of_first=f"127.0.0.1:{port}", meeting="")
+    job, other_end = Pipe()
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(worker_ranks.start_for_first, job, 3, (), part)
+        assert other_end.recv()["event"] == "hello"
+        with worker_ranks.listen(port) as listener, pytest.raises(worker_ranks.RankDied, match=r"rank 2 died \(exit 3"):
+            worker_ranks.accept_others(listener, range(1, 3))
+        starting.result(HANGS_S)
+
+
+def start_that_ends(code: int | None) -> subprocess.Popen:
+    """A process that ends with this code, or never."""
+    what = "import time; time.sleep(1000)" if code is None else f"raise SystemExit({code})"
+    return subprocess.Popen([sys.executable, "-S", "-c", what])
+
+
+def test_ranks_whose_program_is_gone_are_told_as_ended(monkeypatch):
+    monkeypatch.setenv(KEY, "secret")
+    monkeypatch.setattr(worker_ranks, "start", lambda *_, **__: start_that_ends(None))
+    job, other_end = Pipe()
+    with worker_ranks.listen(0) as listener, ThreadPoolExecutor(1) as pool:
+        place = f"127.0.0.1:{listener.getsockname()[1]}"
+        part = SimpleNamespace(first=1, here=1, address_of_first=place, meeting="")
+        starting = pool.submit(worker_ranks.start_for_first, job, 2, (), part)
+        assert other_end.recv()["event"] == "hello"
+        other_end.close()
+        with pytest.raises(worker_ranks.RankDied, match="rank 1 died"):
+            worker_ranks.accept_others(listener, range(1, 2))
+        starting.result(HANGS_S)
+
+
+def test_only_who_knows_the_key_can_say_that_a_rank_has_ended(monkeypatch):
+    monkeypatch.setenv(KEY, "secret")
+    with worker_ranks.listen(0) as listener:
+        coming = [connect(listener.getsockname()[:2]) for _ in range(3)]
+        for connected, said in zip(
+            coming,
+            (
+                {"key": "guess", "rank": 1, "ended": 1},
+                {"key": "secret", "rank": 7, "ended": 1},
+                {"key": "secret", "rank": 1},
+            ),
+        ):
+            send_greeting(connected, said)
+        channels = worker_ranks.accept_others(listener, range(1, 2))
+    assert len(channels) == 1
+    for connected in [*coming, *channels]:
+        connected.close()
+
+
+def test_a_rank_of_the_first_machine_that_ends_is_noticed_while_others_are_waited_for(monkeypatch):
+    ranks = worker_ranks.Ranks.__new__(worker_ranks.Ranks)
+    ranks.processes = [start_that_ends(5)]
+    with worker_ranks.listen(0) as listener, pytest.raises(worker_ranks.RankDied, match=r"rank 0 died \(exit 5"):
+        worker_ranks.accept_others(listener, range(1, 2), ranks.look_at_processes)
+
+
+@pytest.mark.long
+def test_a_rank_that_is_killed_on_the_other_machine_as_it_starts_ends_the_start():
+    with timer_of_two() as timer, ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(timer.start)
+        eventually(lambda: timer.part and pids_of(timer, 1))
+        key = timer.part.key
+        os.kill(pids_of(timer, 1)[0], signal.SIGKILL)
+        with pytest.raises(CollectorError, match=r"rank 1 died \(exit -9\)"):
+            starting.result(HANGS_S)
+        eventually(lambda: processes_with(KEY, key) == [])
+        timer.start()
+
+
 def test_a_rank_has_as_long_as_it_may_take_after_the_one_before_it(monkeypatch):
     """Two thirds of the time pass before each."""
     monkeypatch.setenv(KEY, "secret")
@@ -665,7 +739,7 @@ def test_ranks_of_other_machines_can_connect_before_those_of_the_first_have_star
         coming.append(socket.create_connection(place))
         send_greeting(coming[-1], {"key": "secret", "rank": len(coming) + 1})
 
-    monkeypatch.setattr(worker_ranks, "start", lambda *_, **__: None)
+    monkeypatch.setattr(worker_ranks, "start", lambda *_, **__: SimpleNamespace(poll=lambda: None))
     monkeypatch.setattr(worker_ranks, "accepted", accepted)
     ranks = worker_ranks.Ranks(tmp_path, 4, (), 2, "", f"127.0.0.1:{place[1]}")
     assert len(ranks.sockets) == 4
