@@ -158,7 +158,7 @@ GPU_COLUMNS = {
     "hidden_ns": "part of busy_ns in which a compute kernel runs on the same GPU",
     "exposed_ns": "part of busy_ns in which none does: as communication_ns in the verdict",
     "critical_ns": "part of exposed_ns by which the work would have ended earlier without communication, the host "
-    "launching as it did; null where launches are not known",
+    "launching as it did; null where its launches, or its waits for the GPU, are not known",
     "exposed_waiting_ns": "part of exposed_ns in which the kernel only waits; null where not known",
     "kept_waiting_ns": "the waiting of the others for this one, where it came last, summed over them; null where not "
     "known",
@@ -198,7 +198,7 @@ def measure(
     kernels: pd.DataFrame, world: int = 0, num_nodes: int = 1, host_waits: pd.DataFrame | None = None
 ) -> Communication:
     """What communication costs each GPU. world, num_nodes: as of `find_meetings`. host_waits: when a host waited for a
-    GPU (gpu, start_ns, end_ns), without which it counts as never having waited. kernels: of all GPUs, by start, with
+    GPU (gpu, start_ns, end_ns); None: not known. kernels: of all GPUs, by start, with
 
     gpu, rank (int), stream, start_ns, end_ns, launch_ns (start of the call that launched it; below 0: not known),
     collective ("" for a compute kernel), bytes and communicator (of the message; below 0: not known), is_matmul (bool),
@@ -220,8 +220,9 @@ def measure(
         exchange.loc[mine.index, "hidden_ns"] = computing.covered_ns(start[mine.index], end[mine.index])
         row = _row(mine, own, computing, all_known=bool(known.all())) | {"gpu": int(gpu)}
         exchanging = Union(start[mine.index], end[mine.index])
-        waits = host_waits[host_waits["gpu"] == gpu] if host_waits is not None else compute.head(0)
-        rows.append(row | {"critical_ns": critical_ns(compute, exchanging, waits)})
+        if host_waits is not None:
+            row["critical_ns"] = critical_ns(compute, exchanging, host_waits[host_waits["gpu"] == gpu])
+        rows.append(row)
     of_gpus = pd.DataFrame(rows, columns=list(GPU_COLUMNS))
     if len(of_gpus) and known.all():
         _add_causes(of_gpus, exchange, kernels)

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from analysis import communication
-from analysis.communication import bus_factor, collective_of, measure
+from analysis.communication import bus_factor, collective_of, critical_ns, measure
+from analysis.intervals import Union
 
 COMPUTE = ""
 
@@ -109,8 +110,42 @@ def test_exposed_communication_is_critical_as_far_as_work_waited_for_it(exchange
     assert critical_ms(exchanges, computes, waits) == pytest.approx(critical, abs=1e-3), "but for the clocks' drift"
 
 
-def test_of_launches_that_are_not_known_nothing_is_critical_and_nothing_is_not():
-    row = of_gpu(measure(kernels((0, "AllReduce", 0, 10), (1, "AllReduce", 0, 10), (0, COMPUTE, 10, 12))), 0)
+def run_step(ops: list[tuple[str, int, int, bool]], exchange_takes: int) -> tuple[list[tuple], list[tuple], int]:
+    """A host that launches (kind, after ns, takes ns, whether it waits for all communication before it), on a GPU with
+    a stream for each kind; a communication kernel waits for all computation before it. Gives kernels (kind, launch,
+    start, end), waits of the host and when all has ended."""
+    ended, host, launched, waits = {"compute": 0, "exchange": 0}, 0, [], []
+    for kind, after, takes, waits_too in ops:
+        host += after
+        if kind == "wait":
+            waits.append((host, host := max(host, *ended.values())))
+            continue
+        start = max(host, ended[kind], ended["compute"], ended["exchange"] if waits_too else 0)
+        ended[kind] = start + takes * (exchange_takes if kind == "exchange" else 1)
+        launched.append((kind, host, start, ended[kind]))
+    return launched, waits, max(host, *ended.values())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_critical_is_how_much_earlier_the_same_launches_would_end_without_communication(seed):
+    draw = np.random.default_rng(seed)
+    kinds = draw.choice(["compute", "exchange", "wait"], 60, p=[0.65, 0.3, 0.05])
+    quick_host = draw.choice([20, 100, 200])
+    ops = [(str(kind), *map(int, draw.integers(1, (quick_host, 100))), bool(draw.random() < 0.4)) for kind in kinds]
+    ops = [("compute", 0, 1, False), *ops, ("wait", 0, 0, False)]
+    launched, waits, ends = run_step(ops, 1)
+    rows = pd.DataFrame(launched, columns=["kind", "launch_ns", "start_ns", "end_ns"])
+    is_exchange = rows["kind"] == "exchange"
+    exchanging = Union(*(rows.loc[is_exchange, name].to_numpy() for name in ("start_ns", "end_ns")))
+    critical = critical_ns(rows[~is_exchange], exchanging, pd.DataFrame(waits, columns=["start_ns", "end_ns"]))
+    assert critical == ends - run_step(ops, 0)[2]
+
+
+@pytest.mark.parametrize("launch_ns, waits", [(-1, True), (0, False)])
+def test_what_is_critical_is_not_known_without_the_launches_and_waits_of_the_host(launch_ns, waits):
+    frame = kernels((0, "AllReduce", 0, 10), (1, "AllReduce", 0, 10), (0, COMPUTE, 10, 12), launch_ns=launch_ns)
+    host_waits = pd.DataFrame(columns=["gpu", "start_ns", "end_ns"], dtype="int64")
+    row = of_gpu(measure(frame, host_waits=host_waits if waits else None), 0)
     assert pd.isna(row["critical_ns"]) and ms(row["exposed_ns"]) == 10
 
 

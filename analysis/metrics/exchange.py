@@ -9,6 +9,7 @@ from analysis.metrics.remembered import remember
 from analysis.metrics.timing import in_steps
 from analysis.reference import kernel_families
 from jobs.contract import ranges
+from jobs.contract.layout import SCRIPT
 from jobs.contract.messages import LINK_MESSAGE, LINK_RATE
 
 PARTS = ("kernel_ns", "waiting_ns", "transfer_ns", "hidden_ns", "exposed_ns", "critical_ns", "exposed_waiting_ns")
@@ -26,13 +27,16 @@ def communication_of(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     worlds = runs.astype({"run_id": str}).set_index("run_id")["gpus"].fillna(0) if "gpus" in runs else pd.Series()
+    # When the host of a script waited for its GPU is not recorded.
+    scripts = set(runs.loc[runs["workload"].astype(str) == SCRIPT, "run_id"].astype(str)) if "workload" in runs else ()
     for run_id, mine in in_steps(kernels).groupby("run_id", observed=True, sort=False):
         of_family = mine["family"].astype(str).to_numpy()
         if not (of_family == kernel_families.COMMUNICATION).any():
             continue
         num_nodes = mine["node"].nunique() if "node" in mine else 1
         world = int(worlds.get(str(run_id), 0))
-        measured = communication.measure(as_operations(mine, of_family), world, num_nodes, host_waits(mine))
+        waits = None if str(run_id) in scripts else host_waits(mine)
+        measured = communication.measure(as_operations(mine, of_family), world, num_nodes, waits)
         gpus, num_steps = measured.of_gpus, mine["step"].nunique()
         parts = gpus[list(PARTS)].astype("float64").mean() / num_steps
         alone, beside = gpus["alone_ns"].sum(), gpus["beside_ns"].sum()
