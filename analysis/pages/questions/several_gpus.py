@@ -230,7 +230,7 @@ def _claims(frames: Frames) -> list[Claim]:
         Claim(
             "fewer",
             _only(several[several["speedup"] < 1], "gpus", "parallel", "speedup", "step_ns", "computing_share"),
-            facts=out_of(several, _fewer),
+            facts=out_of(several, lambda rows: _fewer(rows) | {"num_by_host": _num_by_host(several.loc[rows.index])}),
         ),
         Claim("exposed", _only(exposed, *of_step), many(several), facts=out_of(several, _most_exposed)),
         Claim(
@@ -341,6 +341,10 @@ def _fewer(rows: pd.DataFrame) -> dict:
     return {"ways": ways, **extremes("computing_share")(rows)}
 
 
+def _num_by_host(rows: pd.DataFrame) -> int:
+    return int((rows["host_share"] > HOST_LIMITED).sum())
+
+
 def _gives(rows: pd.DataFrame) -> dict:
     ways = [
         {"way": label_of_value("parallel", str(way)), "speedup": span(mine["speedup"])}
@@ -384,6 +388,8 @@ def _tables(frames: Frames) -> list[Table]:
                 Column("tokens_per_s", "tokens/s", "count"),
                 Column("speedup", "÷ one GPU", "ratio", absent="base"),
                 Column("efficiency", "efficiency", "share", bar=True, absent="base"),
+                Column("longer_ns", "longer than one GPU", "ms", absent="base"),
+                Column("slower_ns", "its computing kernels longer", "ms", absent="base"),
                 Column("peak_memory_bytes", "peak allocated, of a GPU", "bytes"),
             ),
             frames.cases,
@@ -399,8 +405,7 @@ def _tables(frames: Frames) -> list[Table]:
                 Column("exposed_ns", "exposed", "ms"),
                 Column("critical_ns", "critical", "ms", absent="n/a"),
                 Column("exposed_share", "exposed ÷ step under nsys", "share", bar=True),
-                Column("longer_ns", "longer than one GPU", "ms", absent="n/a"),
-                Column("slower_ns", "its computing kernels longer", "ms", absent="n/a"),
+                Column("host_share", "limited by hosts", "share", absent="n/a"),
                 Column("profiled_ratio", "nsys ÷ timer", "ratio"),
                 Column("slowed", "matmuls, beside ÷ alone", "ratio", absent="n/a"),
             ),
