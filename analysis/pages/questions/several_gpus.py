@@ -388,7 +388,7 @@ def _tables(frames: Frames) -> list[Table]:
                 Column("tokens_per_s", "tokens/s", "count"),
                 Column("speedup", "÷ one GPU", "ratio", absent="base"),
                 Column("efficiency", "efficiency", "share", bar=True, absent="base"),
-                Column("longer_ns", "longer than one GPU", "ms", absent="base"),
+                Column("longer_ns", "longer, without optimizer", "ms", absent="base"),
                 Column("slower_ns", "its computing kernels longer", "ms", absent="base"),
                 Column("peak_memory_bytes", "peak allocated, of a GPU", "bytes"),
             ),
