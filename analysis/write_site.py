@@ -255,7 +255,8 @@ def _draft(
     for study in with_pages:  # first: what else the helper does waits for the comparisons
         helper.give(write_runs_of_study, study, studies[study], docs)
     compared = compare()
-    predicted, verdict = _predicted(measured.parent, [rec, *studies.values()]), ""
+    captured = ledger.recordings(measured.parent)
+    predicted, verdict = _predicted(measured.parent, [rec, *studies.values(), *captured]), ""
     bands = differences.bands_of(rec, studies[AGAIN]) if AGAIN in studies else None
     gains = measured_gains(_by_name(rec, studies), bands.wall if bands else None)
     helper.give(write_comparisons, rec, docs, compared, gains)
@@ -269,8 +270,8 @@ def _draft(
         site, verdict = write_overview_of_script(rec, docs, checked, summary)
     else:
         known = {**of_studies, **known}
-        site = write_questions(rec, docs, studies, summary, known, predicted, checked, bands, price, losses)
-        write_tested(site, measured, predicted)
+        site = write_questions(rec, docs, studies, summary, known, predicted, checked, bands, price, losses, captured)
+        write_tested(site, measured, predicted.assign(again_ns=of_runs.said_again(predicted, captured)))
     write_lists(site, published, rec, studies, downloads, price)
     _write_explore(site, rec, studies, sides, of_studies, bands)
     for _ in ("comparisons", *with_pages):
@@ -593,7 +594,7 @@ def _figures(file: Path) -> dict[str, Any]:
 
 def _predicted(data: Path, recordings: list[store.Recording]) -> pd.DataFrame:
     """The ledgers below `data` held against the recordings. Raises RecordingError."""
-    return ledger.held_against(ledger.read_all(data / ledger.FOLDER), [*recordings, *ledger.recordings(data)])
+    return ledger.held_against(ledger.read_all(data / ledger.FOLDER), recordings)
 
 
 def said_of_run(answer: Answer) -> dict[str, list[str]]:
@@ -672,12 +673,14 @@ def write_questions(
     bands: Bands | None = None,
     price: telemetry.Price | None = None,
     losses: store.Recording | None = None,
+    captured: Sequence[store.Recording] = (),
 ) -> Site:
     """Write the pages of questions and studies, the reconciliation (`checked`), and the overview with their verdicts.
     compared: facts of the pages of comparisons, for the overview. known: pages of runs of
     studies; the others are on that of all runs. predicted: what was said of runs before they were measured, as of
     `_predicted`. bands: of the runs that were recorded again, worked out where not given. price: of the GPUs of one
-    run. losses: the recordings of the study LOSSES, which the ladder reads."""
+    run. losses: the recordings of the study LOSSES, which the ladder reads. captured: runs that predictions were made
+    from, beside those of `rec`."""
     site = _site_of(rec, docs)
     run_pages = {run: page_of_run(run[0]) for run in _measured_at(rec.runs)}
     for study, studied in studies.items():
@@ -701,7 +704,7 @@ def write_questions(
         more = {"main": rec, "calibration": on_gpus_of(studied.runs, calibration), "studies": studies, "bands": bands}
         more |= {"losses": losses, "run_pages": run_pages}
         if predicted is not None and "hindsight" in inspect.signature(question.answer).parameters:
-            more["hindsight"] = of_runs.in_hindsight(rec, question.MODE)
+            more["hindsight"] = pd.concat(of_runs.in_hindsight(part, question.MODE) for part in (rec, *captured))
         return ask(question, studied, **more, predicted=predicted)
 
     def write_study(letter: str, question: ModuleType) -> dict[str, Any]:

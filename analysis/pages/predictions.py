@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.answer import Answer, Column, Table, assemble
+from jobs.contract.layout import SCRIPT
 
 SLUG = "predictions"
 TITLE = "Predictions"
@@ -41,13 +42,15 @@ GAINS = (
     Column("baseline_ns", "without, measured", "ms"),
     Column("predicted_gain", "predicted gain", "ratio", lower="least_gain", upper="most_gain", absent="none"),
     Column("measured_gain", "measured gain", "ratio", absent="not measured"),
+    Column("gain_again", "in hindsight", "ratio", absent="not told"),
     Column("outcome", "outcome", "prose"),
 )
 
 
 def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
-    """predicted: every prediction of the ledgers beside what was measured since, as of `ledger.held_against`.
-    developed: the pairs that the rates were fitted to, each predicted with those of the other sizes.
+    """predicted: every prediction of the ledgers beside what was measured since, as of `ledger.held_against`, and what
+    models say of it today (again_ns, as of `of_runs.said_again`). developed: the pairs that the rates were fitted to,
+    each predicted with those of the other sizes.
 
     Tables: tests by when and of what they were made, summary and development by change and over all, limits by what
     limits the predicted step, measured_limits by test and what limited the measured step: number, abstained, measured,
@@ -112,7 +115,7 @@ def _gains(predicted: pd.DataFrame) -> pd.DataFrame:
     """Of scripts, how many times as fast each change was to make a step, and made it."""
     rows = predicted[predicted["source"] == ""].reset_index(drop=True)
     gains = {"predicted_gain": "predicted_ns", "least_gain": "high_ns", "most_gain": "low_ns"}
-    gains |= {"measured_gain": "measured_ns"}
+    gains |= {"measured_gain": "measured_ns", "gain_again": "again_ns"}
     return rows.assign(**{gain: rows["baseline_ns"] / rows[time] for gain, time in gains.items()})
 
 
@@ -166,20 +169,27 @@ def _by(name: str, rows: pd.DataFrame) -> pd.DataFrame:
 def _named(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """The predictions of sweeps that were made at one time, as a test by its place, and last those of scripts."""
     is_script = rows["source"] == ""
-    sweeps = rows[~is_script].sort_values("made_at", kind="stable")
-    place_of = (sweeps["made_at"].diff() > APART).cumsum() + 1
-    tests = [
-        (f"{ORDINALS[place - 1]} test" if place <= len(ORDINALS) else f"test {place}", part)
-        for place, part in sweeps.groupby(place_of)
-    ]
-    return [*tests, (SCRIPTS, rows[is_script])] if is_script.any() else tests
+    sweeps, scripts = _by_time(rows[~is_script]), _by_time(rows[is_script])
+    names = (
+        [SCRIPTS] if len(scripts) == 1 else [f"{_ordinal(place)} test with {SCRIPTS}" for place in range(len(scripts))]
+    )
+    return [*((f"{_ordinal(place)} test", part) for place, part in enumerate(sweeps)), *zip(names, scripts)]
+
+
+def _by_time(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    rows = rows.sort_values("made_at", kind="stable")
+    return [part for _, part in rows.groupby((rows["made_at"].diff() > APART).cumsum())]
+
+
+def _ordinal(place: int) -> str:
+    return ORDINALS[place] if place < len(ORDINALS) else f"{place + 1}th"
 
 
 def _tests(rows: pd.DataFrame) -> list[dict]:
     """As of `_facts`, of each test in the order they were made; runs (measured), of_abstentions (how many of them),
     waiting (predictions whose run is not measured), loop (as of `_loop`, of the tested steps), by_limit and
     by_measured_limit (as of `_tested_by`, of what was to limit the step and of what did), at_once (as of
-    `_at_once`)."""
+    `_at_once`), models (other than the reference Transformer)."""
     return [
         {
             "test": name,
@@ -187,14 +197,21 @@ def _tests(rows: pd.DataFrame) -> list[dict]:
             "runs": int(part["measured_ns"].notna().sum()),
             "of_abstentions": int((part["measured_ns"].notna() & part["predicted_ns"].isna()).sum()),
             # What could not be given to a script from outside waits for nothing.
-            "waiting": int((part["predicted_ns"].notna() & part["measured_ns"].isna()).sum()) if name != SCRIPTS else 0,
+            "waiting": 0
+            if _is_of_scripts(part)
+            else int((part["predicted_ns"].notna() & part["measured_ns"].isna()).sum()),
             "loop": _loop(part[part["error"].notna()]),
             "by_limit": _tested_by("limited_by", part),
             "by_measured_limit": _tested_by("measured_limit", part[part["measured_limit"] != ""]),
-            "at_once": _at_once(part) if name != SCRIPTS else [],
+            "at_once": [] if _is_of_scripts(part) else _at_once(part),
+            "models": [] if _is_of_scripts(part) else [*dict.fromkeys(part.loc[part["kind"] == SCRIPT, "size"])],
         }
         for name, part in _named(rows)
     ]
+
+
+def _is_of_scripts(rows: pd.DataFrame) -> bool:
+    return bool((rows["source"] == "").all())
 
 
 def _at_once(rows: pd.DataFrame) -> list[dict]:
@@ -210,7 +227,7 @@ def _in_hindsight(rows: pd.DataFrame) -> list[dict]:
     tests = []
     for name, part in _named(rows):
         of_host = part["of_one_host"]
-        if name != SCRIPTS and part["error"].notna().any() and of_host.any():
+        if not _is_of_scripts(part) and part["error"].notna().any() and of_host.any():
             without = part.assign(
                 predicted_ns=part["predicted_ns"].mask(of_host),
                 error=part["error"].mask(of_host),
@@ -236,6 +253,7 @@ def _tested_by(name: str, rows: pd.DataFrame) -> list[dict]:
 
 def _table(facts: list[dict]) -> pd.DataFrame:
     names = ["first", "last", "runs", "of_abstentions", "waiting", "loop", "by_limit", "by_measured_limit", "at_once"]
+    names += ["models"]
     return pd.DataFrame(facts).drop(columns=names)
 
 

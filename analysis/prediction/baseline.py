@@ -1,7 +1,7 @@
 """What a prediction starts from: one run, its operations on the GPU by phase and module, and its unprofiled times."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import pandas as pd
@@ -53,6 +53,13 @@ def baselines(recording: Tables) -> Iterator[Baseline]:
         mine = parts[parts["run_id"] == run["run_id"]]
         if len(mine) and ranges.STEP in timed.get(run["run_id"], {}):
             yield Baseline(run=run, parts=mine.drop(columns="run_id"), clocks=timed[run["run_id"]])
+
+
+def of_run(recording: Any, run_id: str) -> Any:
+    """What a recording has of one run, in the tables that are read here."""
+    tables = {name: getattr(recording, name) for name in ("runs", "steps", "kernels", "memops", "api")}
+    mine = {name: rows[rows["run_id"].astype(str) == run_id] for name, rows in tables.items()}
+    return replace(recording, **mine)
 
 
 def _parts(recording: Tables) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis.metrics.run_grid import has_known_shape
 from analysis.prediction import changes, other_models, rates, script_rates, scripts
-from analysis.prediction.baseline import Baseline, Tables, baselines
+from analysis.prediction.baseline import Baseline, Tables, baselines, of_run
 from analysis.prediction.predict import Abstention, Prediction, predict
 from jobs.contract.layout import SCRIPT
 
@@ -31,10 +31,12 @@ def known_runs(recording: Tables) -> Iterator[Known]:
         return
     made = rates.load()
     for baseline in baselines(recording):
-        of_run = partial(predict, baseline, rates=made)
-        if not has_known_shape(baseline.run):
-            of_run = partial(_of_other_model, baseline, recording)
-        yield Known(run=baseline.run, step_ns=baseline.step_ns, predict=of_run)
+        said = partial(predict, baseline, rates=made)
+        if str(baseline.run.get("workload")) == SCRIPT:  # one of several in one recording
+            said = partial(scripts.predict_script, of_run(recording, str(baseline.run["run_id"])))
+        elif not has_known_shape(baseline.run):
+            said = partial(_of_other_model, baseline, recording)
+        yield Known(run=baseline.run, step_ns=baseline.step_ns, predict=said)
 
 
 def usual_sets(recording: Tables) -> tuple[tuple[str, ...], ...]:

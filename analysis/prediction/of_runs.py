@@ -1,6 +1,6 @@
 """The predictions of all runs of a recording, as a table."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,6 +11,7 @@ from analysis.prediction.known import Known, known_runs, usual_sets
 from analysis.prediction.ledger import run_id_after
 from analysis.prediction.predict import Abstention, Prediction
 from jobs.contract.changes import DO
+from jobs.contract.layout import SCRIPT
 
 COLUMNS = (
     "run_id",
@@ -51,10 +52,21 @@ def in_hindsight(recording: Tables, mode: str) -> pd.DataFrame:
     rows = [
         {"tested_by": run_id_after(known.run, names), "reason": ""} | vars(known.predict(names))
         for known in known_runs(recording)
-        if str(known.run["mode"]) == mode
+        if str(known.run["mode"]) == mode and str(known.run.get("workload")) != SCRIPT
         for names in changes.USUAL
     ]
     return pd.DataFrame(rows, columns=list(IN_HINDSIGHT))
+
+
+def said_again(predicted: pd.DataFrame, recordings: Iterable[Tables]) -> pd.Series:
+    """Of each row of `predicted`, as of `ledger.held_against`, the step in ns that the models of today tell from the
+    same run; NaN where no recording has its kernels, or where there is none."""
+    known = {str(run.run["run_id"]): run for recording in recordings for run in known_runs(recording)}
+    times = []
+    for run_id, names in zip(predicted["run_id"], predicted["changes"]):
+        said = known[run_id].predict(names.split("+")) if run_id in known else None
+        times.append(said.step_ns if isinstance(said, Prediction) else float("nan"))
+    return pd.Series(times, predicted.index, dtype=float)
 
 
 def _row(known: Known, names: Sequence[str], said: Prediction | Abstention) -> dict[str, Any]:

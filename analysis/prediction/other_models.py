@@ -4,14 +4,12 @@ as those of a script do (`scripts`). Unlike a script, a sweep waits for the GPU 
 without nsys what the host needs for it."""
 
 import math
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from analysis.metrics.advice import GAP_NS, HOST_LIMITED
 from analysis.prediction import scripts
-from analysis.prediction.baseline import Baseline, Tables
+from analysis.prediction.baseline import Baseline, Tables, of_run
 from analysis.prediction.changes import PASSES, Abstains
 from analysis.prediction.predict import between_ns, host_key, own_host_rates
 from analysis.prediction.rates import Rates
@@ -27,7 +25,7 @@ def step_of(baseline: Baseline, recording: Tables, rates: ScriptRates, known: Ra
         raise Abstains(f"the recorded pairs are of {rates.gpu}, and this run is of {run['gpu_name']}")
     if run.get("gpus", 1) > 1:
         raise Abstains("its GPUs wait for each other, and the recorded pairs are of one GPU")
-    mine = _of_run(recording, str(run["run_id"]))
+    mine = of_run(recording, str(run["run_id"]))
     parts = scripts.parts_of(mine)
     sums = parts.groupby("phase").sum()
     own, host_ns, gaps = own_host_rates(baseline), {scripts.OUTSIDE: between_ns(baseline)}, []
@@ -49,12 +47,6 @@ def step_of(baseline: Baseline, recording: Tables, rates: ScriptRates, known: Ra
         behind=_known_behind(mine),
         is_in_phases=True,
     )
-
-
-def _of_run(recording: Any, run_id: str) -> Any:
-    names = ("runs", "steps", "kernels", "memops", "api")
-    frames = {name: getattr(recording, name) for name in names}
-    return replace(recording, **{name: rows[rows["run_id"].astype(str) == run_id] for name, rows in frames.items()})
 
 
 def _known_behind(recording: Tables) -> dict[str, Behind]:
