@@ -207,13 +207,17 @@ _LINKS = ("href", "xlink:href", "src", "action")
 """Attributes whose / is the root of a site, and not of a machine."""
 
 
+_CELL = re.compile(r"(?=</?t[dh]\b)")
+"""Where a cell of a table begins or ends: an end may be left out."""
+
+
 def _texts_of_markup(line: str) -> Iterator[str]:
     # Not the points of a drawing; of a link no root.
     attributes = re.finditer(r"(?<![\w:-])(?!d=)([\w:-]+)=(?:\"([^\"]*+)\"|'([^']*+)'|(?![\"'])([^\s<>]++))", line)
     values = (match[match.lastindex or 0].removeprefix("/" * (match[1] in _LINKS)) for match in attributes)
     # A tag that has no end is taken at once, and stays: looked for from each <, its end takes the square of the length.
     # Two cells of a table are no word: 0.19 beside 0.0 and 0.188 is no address.
-    cells = line.replace("</td>", " ").replace("</th>", " ")
+    cells = _CELL.sub(" ", line)
     words = re.sub(r"</?\w[^>]*+>?", lambda tag: "" if tag[0].endswith(">") else tag[0], cells)
     for text in (words, *values):
         if text.strip():

@@ -11,10 +11,15 @@ KEPT = re.compile(r"(<(pre|textarea|script|style)\b.*?</\2>)", re.DOTALL)
 INDENTATION = re.compile(r"\s*\n\s*")
 
 
+CELL_END = re.compile(r"</t[dh]>(?=<t[dh][ >]|</tr>)")
+"""Where the next tag ends a cell anyway, in any browser."""
+
+
 def on_post_page(output: str, **_: object) -> str:
-    """Indentation and empty lines of the theme's templates, which no browser shows: 1.6 kB of each page."""
+    """Indentation and empty lines of the theme's templates, which no browser shows: 1.6 kB of each page; and the ends
+    of cells that the next tag says, too: 1.1 MB of this site."""
     parts = KEPT.split(output)  # text, element, its name, text ...
-    parts[::3] = [INDENTATION.sub("\n", text) for text in parts[::3]]
+    parts[::3] = [CELL_END.sub("", INDENTATION.sub("\n", text)) for text in parts[::3]]
     return "".join(part for at, part in enumerate(parts) if at % 3 < 2)
 
 

@@ -43,9 +43,9 @@ UNIT = {
     "seconds": "s",
 }
 NOT_IN_MAP = Markup('<td class="why">not measured</td>')
-DIGITS = 9
+DIGITS = 7
 """Of a value in CSV files, at least, and all before the point: a computed mean or share has no more, the rest is what
-floating point leaves behind, and was 1 MB of a site."""
+floating point leaves behind, and was 1.3 MB of a site."""
 CSV_UNIT = {
     "ms": "ns",
     "us": "ns",
@@ -347,7 +347,7 @@ def _cell(
             spread = Markup(" <small>{}\u2013{}</small>").format(*ends)
             return Markup("<td{}>{}{}</td>").format(_raw(value, ""), shown, spread)
         width = f"{min(100.0, max(0.0, 100 * value)):.1f}"
-        bar = Markup(' class="bar" style="--bar:{}%"').format(width) if column.bar else Markup("")
+        bar = Markup(' style="--bar:{}%"').format(width) if column.bar else Markup("")
         return Markup("<td{}{}>{}</td>").format(_raw(value, shown), bar, shown)
     named, value = value, label_of_value(column.key, value)
     if column.kind == "run":

@@ -302,9 +302,11 @@ def test_what_the_keywords_of_detect_secrets_find_is_found():
     assert sum(bool(list(keywords.analyze_string(text))) for text in texts) > len(texts) / 2 and not missed
 
 
-def test_numbers_of_neighbouring_cells_are_no_address(tmp_path):
-    (tmp_path / "a.html").write_text("<tr><td>0.19</td><td>0.0</td><td>0.188</td></tr>\n")
-    assert SCANNER.scan(tmp_path) == []
+@pytest.mark.parametrize("end", ["</td>", ""])
+def test_neighbouring_cells_are_no_address_and_no_secret(tmp_path, end):
+    for cells in (("0.19", "0.0", "0.188"), ("xl", "128", "train", "step", "bf16", "fused", "4", "H200", "none" * 5)):
+        (tmp_path / "a.html").write_text(f"<tr>{''.join(f'<td data-v>{cell}{end}' for cell in cells)}</tr>\n")
+        assert SCANNER.scan(tmp_path) == []
     (tmp_path / "a.html").write_text("<tr><td>at <b>10.1</b>.2.3</td><td>1</td></tr>\n")
     assert {one.kind for one in SCANNER.scan(tmp_path)} == {"IPv4"}
 

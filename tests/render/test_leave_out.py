@@ -13,3 +13,9 @@ def test_indentation_goes_except_where_it_is_content():
 
 def test_words_on_two_lines_stay_two_words_and_one_line_stays_as_it_is():
     assert on_post_page("<b>a</b> \n\n  <i>b</i>  c") == "<b>a</b>\n<i>b</i>  c"
+
+
+def test_cells_end_where_the_next_tag_ends_them():
+    table = "<table><tr><th>a</th><th>b</th></tr>\n<tr><td>1</td><td><b>2</b></td></tr></table>"
+    assert on_post_page(table) == "<table><tr><th>a<th>b</tr>\n<tr><td>1<td><b>2</b></tr></table>"
+    assert on_post_page("<pre><td>1</td><td></pre>") == "<pre><td>1</td><td></pre>"

@@ -152,10 +152,10 @@ def test_numbers(call, shown):
     assert str(call) == shown
 
 
-def test_csv_keeps_every_measured_digit_nine_of_a_computed_value_and_runs_no_formula():
+def test_csv_keeps_every_measured_digit_seven_of_a_computed_value_and_runs_no_formula():
     rows = pd.DataFrame({"name": ["=1+1", "@x", "-cmd", 'say "hi", now'], "v": [1 / 3, -2.0, float("nan"), 10**15]})
     lines = tables.to_csv(rows).splitlines()
-    assert lines[1] == "'=1+1,0.333333333"
+    assert lines[1] == "'=1+1,0.3333333"
     assert lines[2] == "'@x,-2"
     assert lines[3] == "'-cmd,"
     assert lines[4] == '"say ""hi"", now",1000000000000000'
@@ -167,7 +167,7 @@ def test_csv_keeps_every_measured_digit_nine_of_a_computed_value_and_runs_no_for
         (1445900955.3999999, "1445900955"),  # all digits of the nanoseconds, none of what is left of a mean
         (744009120.4000001, "744009120"),
         (5661.4000000000005, "5661.4"),
-        (-0.00001234567891234, "-1.23456789e-05"),
+        (-0.00001234567891234, "-1.234568e-05"),
         (0.1 + 0.2, "0.3"),
         (1.0e300, "1e+300"),
         (0.0, "0"),
@@ -233,7 +233,7 @@ def test_a_value_that_reads_as_it_is_stands_once_and_is_a_number_all_the_same():
     columns = (Column("calls", "calls", "count"), Column("share", "share", "share", bar=True))
     html = tables.to_html(Table("t", "t", columns, rows), "t.csv", "", {})
     assert "<td data-v>7</td>" in html and '<td data-v="7000">7,000</td>' in html
-    assert '<td data-v="0.333333333" class="bar" style="--bar:33.3%">33.3</td>' in html
+    assert '<td data-v="0.3333333" style="--bar:33.3%">33.3</td>' in html
 
 
 def test_a_heading_breaks_before_a_sign_only_and_shows_the_colour_of_a_family():
