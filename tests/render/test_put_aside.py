@@ -9,7 +9,7 @@ from mkdocs.exceptions import PluginError
 
 from analysis.render import put_aside
 
-PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="report/a.md"))
+PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="report/a.md"), meta={})
 FIGURE = '<figure class="chart" id="chart-{0}">\n<figcaption>{0} *is* 1</figcaption>\n\n<svg><g></g></svg>\n</figure>'
 TEXT = f"""# A page
 
@@ -53,6 +53,16 @@ def test_search_reads_the_figures_that_hold_what_it_shall_find_and_no_others():
     hidden = TEXT.replace('id="chart-second"', 'id="chart-second" data-search-exclude')
     assert re.findall(r'id="chart-(\w+)"', searched(hidden)) == ["first", "third"]
     assert built(hidden) == markdown.markdown(hidden, extensions=["md_in_html", "fenced_code"])
+
+
+def test_search_reads_of_a_page_without_detail_what_stands_above_its_headings():
+    hidden = FIGURE.format("below").replace("class", "data-search-exclude class")
+    text = f"# A page\n\nFirst.\n\n<h2 id='a'>Detail</h2>\n\n{hidden}\n\nMore.\n"
+    PAGE.meta["search"] = {"boost": 0.5, "detail": False}
+    html = searched(text)
+    assert "First" in html and "Detail" not in html and "More" not in html
+    PAGE.meta.clear()
+    assert put_back(html) == markdown.markdown(text, extensions=["md_in_html", "fenced_code"])
 
 
 def test_a_figure_that_would_be_lost_fails_the_build():
