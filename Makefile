@@ -92,13 +92,13 @@ report: $(TO_REPORT) ## Write the report's pages from the recording (RECORDING=f
 	$(BIN)/python -m jobs report $(if $(RECORDING),--recording $(RECORDING)) $(if $(STRICT),--strict)
 
 site: report ## Build the site into build/html
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 serve: report ## Preview the site on http://127.0.0.1:8000; a change of template, code or data writes the pages anew
 	@$(BIN)/watchmedo shell-command --recursive --drop --ignore-directories \
 	  --patterns '**/*.py;**/*.md;**/*.html;**/*.toml;**/*.json;**/*.parquet' \
 	  --command '$(BIN)/python -m jobs report $(if $(RECORDING),--recording $(RECORDING))' analysis site/data & \
-	watcher=$$!; trap "kill $$watcher" EXIT INT TERM; $(BIN)/mkdocs serve $(SERVE)
+	watcher=$$!; trap "kill $$watcher" EXIT INT TERM; $(BIN)/python -m mkdocs serve $(SERVE)
 
 test: $(TO_DEVELOP) ## Set up everything and run the tests, the long ones left out (minutes)
 	$(IN_PARALLEL)
@@ -116,7 +116,7 @@ check-public: $(TO_REPORT) ## Look for anything private and for broken links in 
 	$(BIN)/python -m jobs check-public site/data build/html
 
 offline: report ## Build the variant that works from a folder, into build/offline
-	$(BIN)/mkdocs build --strict --quiet -f mkdocs.offline.yml
+	$(BIN)/python -m mkdocs build --strict --quiet -f mkdocs.offline.yml
 
 notebook: $(TO_REPORT) ## Run the notebooks again and store their outputs
 	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False \

@@ -392,7 +392,7 @@ def write_run_pages(
             "trace": traces.get(run_id),
         }
         said = said_of_run(answer)
-        more["description"] = _description(answer, of_side, said["verdict"], is_script=bool(rec.manifest.get(SCRIPT)))
+        more["shared"] = _shared(answer, of_side, said["verdict"], is_script=bool(rec.manifest.get(SCRIPT)))
         if said["first"]:
             first[run_id] = said["first"]
         if run["status"] == "ok":
@@ -401,13 +401,16 @@ def write_run_pages(
     return first
 
 
-def _description(answer: Answer, side: str, verdict: list[str], is_script: bool) -> str:
-    """What was run, of which side of a comparison, how long it takes, and what limits it. Of a script no more is known
-    than its name."""
+def _shared(answer: Answer, side: str, verdict: list[str], is_script: bool) -> dict[str, str]:
+    """What a link to the page of a run shows: what was run, of which side of a comparison, how long it takes, and what
+    limits it, in a line and as parts of a card. Of a script no more is known than its name."""
     run, step_ns = answer.facts["run"], answer.facts["step_ns"]
     what = str(run["size"]) if is_script else titles.description_of(run, answer.facts["has_shape"])
+    what += f" ({side})" if side else ""
     result = answer.facts["why"] or ("not timed" if step_ns is None else f"{plain(ms(step_ns))} a step")
-    return ". ".join([f"{what}{f' ({side})' if side else ''}: {result}", *verdict[:1]])
+    limit = [line.removeprefix("GPU 0: ") if answer.facts["num_gpus"] == 1 else line for line in verdict[:1]]
+    sentences = [f"{line[0].upper()}{line[1:]}." for line in (*limit, what)]
+    return {"figure": result, "said": " ".join(sentences), "description": ". ".join([f"{what}: {result}", *limit])}
 
 
 @dataclass(frozen=True, kw_only=True)

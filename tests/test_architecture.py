@@ -66,7 +66,7 @@ ROOMS = {
         "analysis.comparison",
         "analysis.show",
     },
-    "analysis.render": {"jobs.contract", "analysis.answer"},
+    "analysis.render": {"jobs.contract", "analysis.answer", "analysis.beside"},
     "analysis.show": {"jobs.contract", "analysis.reference", "analysis.capture", "analysis.render"},
     "analysis.loading": {"analysis.reference", "analysis.capture"},
     "analysis.comparison": {

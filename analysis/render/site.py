@@ -15,7 +15,7 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from analysis.answer import Answer, Chart, Claim, Column, Table
-from analysis.render import card, charts, findings, regime_map, step_figure, tables, text
+from analysis.render import charts, findings, regime_map, step_figure, tables, text
 from jobs.contract.axes import AXES, label_of_value, name_of_value
 
 HEADING = re.compile("^# .*\n", re.MULTILINE)
@@ -127,16 +127,13 @@ class Site:
         self, page: str, path: str, template: str, answer: Answer, heading: str, extra: Mapping[str, Any]
     ) -> str:
         """The page with what its foot and a link to it say: the recording, and of a page with a verdict that, as its
-        description and in its picture."""
+        description."""
         front: dict[str, Any] = {"recording": dict(self.recording)} if self.recording else {}
         if "verdict" in _Page(self, path, answer).environment().get_template(template).blocks:
             words = text.plain(self.block(path, template, answer, "verdict", **extra))
             name = text.plain(Markup(heading.removeprefix("# ").strip()))
             question = f"{name} " if name.endswith("?") else f"{name}: "
             front["description"] = words if len(words) >= SHORT else question + words
-            front["image"] = f"report/cards/{path.removesuffix('.md').removeprefix('report/')}.png"
-            below = " · ".join(filter(None, ("profiler-job", *self.recording.values())))
-            self.put(front["image"], card.draw(name, words, below))
         lines = "".join(f"{key}: {json.dumps(value)}\n" for key, value in front.items())
         return f"---\n{lines}{page.removeprefix(FRONT) if page.startswith(FRONT) else FRONT + page}" if lines else page
 
