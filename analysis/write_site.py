@@ -40,6 +40,7 @@ from analysis.pages import (
     run_list,
     run_page,
     script_page,
+    study_runs,
     telemetry,
     titles,
 )
@@ -58,7 +59,7 @@ from analysis.show.findings import FINDING, sentences
 from analysis.show.verdict import of_gpus, of_phases
 from jobs.contract.axes import words_of_value
 from jobs.contract.layout import SCRIPT
-from jobs.contract.studies import AGAIN, BF16, GPUS, LOSSES
+from jobs.contract.studies import AGAIN, BF16, GPUS, LADDER, LOSSES
 from jobs.garbage import without_collection
 
 WAITS = 0.3
@@ -261,7 +262,7 @@ def _draft(
     gains = measured_gains(_by_name(rec, studies), bands.wall if bands else None)
     helper.give(write_comparisons, rec, docs, compared, gains)
     known, sides = _with_pages(rec, compared)
-    of_studies = _run_pages_of(studies)
+    known = {**_run_pages_of(studies), **known}
     checked = ask(reconciliation, rec, studies=every_study)  # before the questions, which share what it computes
     helper.give(write_runs, rec, docs, checked.tables["checks"].rows, _counterparts(sides), price, gains)
     summary = [side.said.facts for side in sides]
@@ -269,11 +270,10 @@ def _draft(
     if is_script:
         site, verdict = write_overview_of_script(rec, docs, checked, summary)
     else:
-        known = {**of_studies, **known}
         site = write_questions(rec, docs, studies, summary, known, predicted, checked, bands, price, losses, captured)
         write_tested(site, measured, predicted.assign(again_ns=of_runs.said_again(predicted, captured)))
     write_lists(site, published, rec, studies, downloads, price)
-    _write_explore(site, rec, studies, sides, of_studies, bands)
+    _write_explore(site, rec, every_study, known, bands)
     for _ in ("comparisons", *with_pages):
         helper.result()
     first = helper.result()
@@ -495,25 +495,28 @@ def _write_explore(
     site: Site,
     rec: store.Recording,
     studies: Mapping[str, store.Recording],
-    sides: Sequence[Sides],
-    of_studies: RunPages,
+    known: RunPages,
     bands: Bands | None,
 ) -> None:
-    """Write the page of all runs. of_studies: as of `_run_pages_of`."""
-    pages = {**of_studies} | {run: page_of_run(run[0]) for run in _measured_at(rec.runs)}
-    for side in sides:
-        for letter, compared, _ in _compared_runs(side.compared):
-            for run in _measured_at(compared.runs):
-                if page := side.links.runs.get((letter, run[0])):
-                    pages.setdefault(run, page)
+    """Write the page of all runs, and the sections of those without a page in `known`. Runs that compare losses are not
+    among all, since their times are not those of plain steps."""
     about = {question.STUDY: f"report/{question.SLUG}" for question in STUDIES.values() if question.STUDY}
-    parts = [explore.Part(name=str(rec.manifest.get("name", "main")), page="report/runs", run_pages=pages, rec=rec)]
+    about[LOSSES] = about[LADDER]
+    main = {run: page_of_run(run[0]) for run in _measured_at(rec.runs)}
+    parts = [explore.Part(name=str(rec.manifest.get("name", "main")), page="report/runs", run_pages=main, rec=rec)]
     for study, other in studies.items():
-        page = about.get(study, "")
-        parts.append(explore.Part(name=study, page=page, run_pages=pages, rec=other))
-    sizes = run_grid.sizes_in_order(pd.concat([part.rec.runs for part in parts], ignore_index=True))
+        pages = _pages_or_sections_of(study, other, known)
+        parts.append(explore.Part(name=study, page=about.get(study, ""), run_pages=pages, rec=other))
+        without = study_runs.answer(parts[-1], known.keys(), is_of_losses=study == LOSSES)
+        if without.facts["num_runs"]:
+            of_study = replace(site, recording=_version(other.manifest))
+            of_study.write(f"{_sections_of(study)}.md", "study_runs.md", without)
+    shown = [part for part in parts if part.name != LOSSES]
+    sizes = run_grid.sizes_in_order(pd.concat([part.rec.runs for part in shown], ignore_index=True))
     of_all = replace(site, sizes=sizes, properties={})
-    of_all.write(f"report/{explore.SLUG}.md", "explore.md", explore.answer(parts, bands.wall if bands else None))
+    losses = len(studies[LOSSES].runs) if LOSSES in studies else 0
+    answer = explore.answer(shown, bands.wall if bands else None)
+    of_all.write(f"report/{explore.SLUG}.md", "explore.md", answer, losses=losses)
 
 
 def write_comparison(
@@ -687,7 +690,7 @@ def write_questions(
     site = _site_of(rec, docs)
     run_pages = {run: page_of_run(run[0]) for run in _measured_at(rec.runs)}
     for study, studied in studies.items():
-        run_pages |= _pages_or_rows_of(study, studied, known)
+        run_pages |= _pages_or_sections_of(study, studied, known)
     if bands is None and AGAIN in studies:
         bands = differences.bands_of(rec, studies[AGAIN])
     twin = None
@@ -811,23 +814,26 @@ def _site_of(rec: store.Recording, docs: Path) -> Site:
 
 def _site_of_study(site: Site, study: str, studied: store.Recording, main: pd.DataFrame, known: RunPages) -> Site:
     """Where pages of a study are written: they name its cases, and say where its runs are a mix, beside what is said
-    of `main`, which may be the same. Runs without a page in `known` have their row on the page of all runs."""
+    of `main`, which may be the same. Runs without a page in `known` have a section."""
     runs = studied.runs
     notes = site.notes if runs is main else (*site.notes, environment.mix(runs, is_main=False))
     columns = tuple(run_grid.case_columns(runs))
     sizes, version = run_grid.sizes_in_order(runs), _version(studied.manifest)
-    links = {run[0]: page for run, page in _pages_or_rows_of(study, studied, known).items()}
+    links = {run[0]: page for run, page in _pages_or_sections_of(study, studied, known).items()}
     names = run_grid.property_names(runs)
     return replace(
         site, case_columns=columns, run_links=links, notes=notes, sizes=sizes, recording=version, properties=names
     )
 
 
-def _pages_or_rows_of(study: str, studied: store.Recording, known: RunPages) -> RunPages:
-    """The page of each run of a study in `known`; of the others their row on the page of all runs."""
-    row = f"report/{explore.SLUG}#{{}}"
+def _pages_or_sections_of(study: str, studied: store.Recording, known: RunPages) -> RunPages:
+    """The page of each run of a study in `known`; of the others their section on the page of such runs."""
     runs = _measured_at(studied.runs)
-    return {run: known.get(run) or row.format(file_name(explore.anchor_of(study, run[0]))) for run in runs}
+    return {run: known.get(run) or f"{_sections_of(study)}#{file_name(run[0])}" for run in runs}
+
+
+def _sections_of(study: str) -> str:
+    return f"report/{study_runs.SLUG}-{file_name(study)}"
 
 
 def _not_recorded(question: ModuleType) -> Answer:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -10,6 +11,7 @@ from analysis.answer import ANCHOR, NOT_MEASURED, Answer, Column, Table, assembl
 from analysis.metrics import run_grid, telemetry, timing, utilisation
 from analysis.metrics.differences import Band
 from analysis.pages.columns import COUNTS
+from analysis.pages.titles import SAID
 from jobs.contract import ranges
 from jobs.contract.axes import AXES, default_of, label_of, label_of_value, name_of_value
 
@@ -26,11 +28,11 @@ METRICS = (
 """What a reader may sort by and compare two runs in."""
 SELDOM = {
     "workload": "{}".format,
-    "workload_options": lambda value: value.replace("=", " "),  # it may break there
+    "workload_options": SAID["workload_options"],
     "compile": lambda value: str(name_of_value("compile", value)),
-    "memory_limit_gib": "cap {:g} GiB".format,
-    "accumulation": "{} micro-batches".format,
-    "gpus": "{} GPUs".format,
+    "memory_limit_gib": SAID["memory_limit_gib"],
+    "accumulation": SAID["accumulation"],
+    "gpus": SAID["gpus"],
     "parallel": lambda value: str(label_of_value("parallel", value)),
 }
 """Axes that most runs have at their default, and what the column `others` says of another value: a column for each
@@ -41,18 +43,28 @@ LARGER_IS_BETTER = ("tokens_per_s", "mfu")
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """The runs of one recording, or of those of one study. name: what its rows say of it. page: path below docs of the
-    page about it. run_pages: such paths of runs that have pages, by (run_id, started_at). rec: its tables."""
+    page about it. run_pages: such paths of what tells of each run, by (run_id, started_at). rec: its tables."""
 
     name: str
     page: str
     run_pages: Mapping[tuple[str, str], str]
     rec: Any
 
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """Each run with the METRICS of its step."""
+        return _rows(self)
+
+    @cached_property
+    def beside(self) -> pd.DataFrame:
+        """The machine beside each run, as of `telemetry.of_runs`."""
+        return telemetry.of_runs(self.rec.runs, self.rec.steps, self.rec.processes, self.rec.telemetry)
+
 
 def answer(parts: Sequence[Part], band: Band | None) -> Answer:
     """Every run in model order, those of models that the first part has before others, with the METRICS of its step;
     numbers of finished runs only. band: of wall times."""
-    rows = pd.concat([_rows(part) for part in parts], ignore_index=True)
+    rows = pd.concat([part.rows for part in parts], ignore_index=True)
     gpus = sorted(rows["gpu_name"].unique())
     rows["gpu_name"] = rows["gpu_name"].map(_in_short(gpus))
     axes = [
@@ -147,8 +159,7 @@ def _rows(part: Part) -> pd.DataFrame:
     busy = gpu[gpu["phase"] == ranges.STEP].groupby("run_id")["busy_ns"].median()
     rows["busy_ns"] = rows["run_id"].map(busy)
     rows["idle_share"] = (1 - timing.busy_share(rows, rec.kernels, wall="step_ns")).clip(lower=0)
-    energy = telemetry.of_runs(rec.runs, rec.steps, rec.processes, rec.telemetry).set_index("run_id")["joules"]
-    rows["joules"] = rows["run_id"].map(energy)
+    rows["joules"] = rows["run_id"].map(part.beside.set_index("run_id")["joules"])
     numbers = [column.key for column in METRICS]
     rows[numbers] = rows[numbers].astype("float64")
     rows.loc[rows[NOT_MEASURED] != "", numbers] = float("nan")
@@ -156,6 +167,6 @@ def _rows(part: Part) -> pd.DataFrame:
     rows["recording"], rows["recording_leads_to"] = part.name, part.page
     if "repeat" in rows and rows["repeat"].nunique() > 1:  # a column of its own would be empty in all other recordings
         rows["recording"] = [f"{part.name} {number}" for number in rows["repeat"]]
-    rows["size_leads_to"] = [part.run_pages.get(run, "") for run in measured_at]
+    rows["size_leads_to"] = [part.run_pages[run] for run in measured_at]
     rows[ANCHOR] = [anchor_of(part.name, run) for run in rows["run_id"]]
     return rows.drop(columns="busy_ns")

@@ -7,6 +7,13 @@ import pandas as pd
 
 from jobs.contract.axes import default_of, label_of, label_of_value, name_of_value, reading_order, words_of_value
 
+SAID = {
+    "workload_options": lambda value: value.replace("=", " "),  # it may break there
+    "memory_limit_gib": "cap {:g} GiB".format,
+    "accumulation": "{} micro-batches".format,
+    "gpus": "{} GPUs".format,
+}
+"""What is said of values of axes that say nothing without their axis."""
 IN_TITLE = ("size", "context_length", "mode", "precision", "workload")
 """Axes that each title has, or that say nothing to a reader of one."""
 
@@ -21,7 +28,9 @@ def title_of(run: Mapping[str, Any]) -> str:
         value = run.get(name)
         if name in IN_TITLE or value is None or pd.isna(value) or value == default_of(name):
             continue
-        if name != "optimizer" or is_training:
+        if name in SAID:
+            words.append(SAID[name](value))
+        elif name != "optimizer" or is_training:
             named, said = name_of_value(name, value), words_of_value(name, value)
             as_is = f"{said} ({value})" if said else f"{label_of(name)} {value}"
             words.append(as_is if named == value else said or named)

@@ -366,8 +366,6 @@ def _cell(
     if column.kind == "page":
         page = row[f"{column.key}_leads_to"]
         label = text.escape(value)
-        if not page and row.get(ANCHOR):
-            return Markup('<td><a href="#{}">{}</a></td>').format(text.file_name(row[ANCHOR]), label)
         return Markup('<td><a href="{}">{}</a></td>').format(address(page, root), label) if page else _plain(label)
     if column.kind == "words":
         return Markup('<td class="wrap">{}</td>').format(text.escape(value))

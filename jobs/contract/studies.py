@@ -28,6 +28,9 @@ GPUS = "gpus"
 HOST = "host"
 """The study of steps with and without compile, in FP32 with nothing fused: each beside its own base, on one host."""
 
+LADDER = "prediction"
+"""The study of what changes give one on top of the other, as it was predicted and measured."""
+
 LOSSES = "losses"
 """The study of what changes do to the loss: nothing is said of its times."""
 

@@ -15,11 +15,11 @@ from analysis.pages.columns import case_headings
 from analysis.pages.facts import extremes, noise_of, out_of, ratios_of, span
 from jobs.contract import ranges
 from jobs.contract.plain import PLAIN, TRAINED_STEPS
-from jobs.contract.studies import BF16, HOST
+from jobs.contract.studies import BF16, HOST, LADDER
 
 SLUG = "ladder"
 TITLE = "What does each optimisation give, one on top of the other?"
-STUDY = "prediction"
+STUDY = LADDER
 DECIDES = True
 """Its sentences on what to change first come first on the home page."""
 

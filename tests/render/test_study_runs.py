@@ -1,0 +1,65 @@
+"""Runs of studies, without pages of their own, have sections, to which the page of all runs leads."""
+
+import re
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from analysis import write_site
+from jobs.contract.studies import LOSSES
+from tests.synthetic import recording as made_up
+
+ROW = re.compile(r'<tr id="([^"]+)"><td><a href="([^"]+)"')
+SECTION = re.compile(r'<details class="folded run">.*?</details>', re.DOTALL)
+
+
+def study_of(name: str, **axes):
+    """A made-up recording of another day."""
+    rec = made_up(("small", "2.7B"), (512,), ("forward", "train_step"))
+    runs = rec.runs.assign(started_at="2026-02-03T04:05:06+00:00", **axes)
+    return replace(rec, runs=runs, manifest=rec.manifest | {"name": name, "study": name})
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory, undrawn):
+    docs = tmp_path_factory.mktemp("docs")
+    losses = study_of(LOSSES)
+    runs = losses.runs["run_id"].astype(str)
+    figures = pd.DataFrame({"run_id": runs, "rank": 0, "figure": "loss_trained", "unit": "", "value": 6.5})
+    studies = {"optimizer": study_of("optimizer"), LOSSES: replace(losses, figures=figures)}
+    write_site.write(made_up(("small",), (512,)), docs, studies)
+    return docs / "report"
+
+
+def test_explore_leads_from_each_run_to_its_page_or_section(report):
+    rows = ROW.findall((report / "explore.md").read_text())
+    assert sum(row.startswith("optimizer-") for row, _ in rows) == 4
+    for row, link in rows:
+        page, _, anchor = link.partition("#")
+        text = (report / page.replace(".html", ".md")).read_text()
+        assert anchor and f'id="{anchor}"' in text if row.startswith("optimizer-") else "## Time" in text
+
+
+def test_a_section_has_the_numbers_of_a_run_with_their_conditions(report):
+    page = (report / "runs-of-optimizer.md").read_text()
+    (section,) = [part for part in SECTION.findall(page) if 'id="small-ctx512-fp32-naive-train_step"' in part]
+    assert ">small · 512 · training step · FP32</span>" in section
+    for said in ("<dt>step</dt>", "<dt>peak allocated</dt>", "By phase: forward ", "unfused (eager) attention"):
+        assert said in section, said
+    assert re.search(r"n = 1 process × \d+ steps by the timer, 3 steps under nsys", section)
+    assert 'href="explore.html#optimizer-small-ctx512-fp32-naive-train_step"' in section
+    assert len(section.encode()) < 1500
+
+
+def test_a_run_that_did_not_finish_says_why_and_has_no_numbers(report):
+    page = (report / "runs-of-optimizer.md").read_text()
+    (section,) = [part for part in SECTION.findall(page) if 'id="2.7B-ctx512-fp32-naive-train_step"' in part]
+    assert "OOM in backward" in section and "<dt>" not in section and "By phase" not in section
+
+
+def test_runs_that_compare_losses_have_sections_without_times(report):
+    assert "[sections](runs-of-losses.md)" in (report / "explore.md").read_text()
+    page = (report / "runs-of-losses.md").read_text()
+    assert len(SECTION.findall(page)) == 4 and "loss 6.5000" in page
+    assert " ms" not in "".join(SECTION.findall(page)) and "explore.html#" not in page
