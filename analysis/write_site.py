@@ -472,7 +472,13 @@ def _links(known: dict[tuple[str, str], str], compared: Comparison, name: str = 
     page = f"report/{comparison.SLUG}{f'-{name}' if name else ''}"
     pairs = [f"{page}/{file_name(pair.case.first[0])}" for pair in compared.pairs]
     pairs = pairs if len(pairs) > 1 else [page]
-    return comparison.Links(comparison=page, runs=runs, pairs=pairs)
+    named = {
+        (letter, str(run["run_id"])): titles.title_of(run)
+        for letter, side, _ in _compared_runs(compared)
+        if side.recording
+        for run in side.recording.runs.to_dict("records")
+    }
+    return comparison.Links(comparison=page, runs=runs, pairs=pairs, titles=named)
 
 
 def _measured_at(runs: pd.DataFrame) -> list[tuple[str, str]]:

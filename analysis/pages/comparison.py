@@ -6,7 +6,7 @@ and sentences are those of `analysis.comparison`.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -35,11 +35,16 @@ MANY_PAIRS = 20
 @dataclass(frozen=True, kw_only=True)
 class Links:
     """Pages, as paths below docs without suffix: of the runs of A and of B by (letter, run_id), where they have one;
-    of the pairs in their order; and of all of them (`comparison`)."""
+    of the pairs in their order; and of all of them (`comparison`). titles: of the runs, by the same."""
 
     comparison: str
     runs: Mapping[tuple[str, str], str]
     pairs: list[str]
+    titles: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    def title_of(self, letter: str, run_id: str) -> str:
+        """What pages call a run: its title, or its id where nothing else is known of it."""
+        return printable(self.titles.get((letter, run_id), run_id))
 
     def of_runs(self, letter: str, run_ids: tuple[str, ...]) -> str:
         """The page of the first of these runs that has one; "" where none has."""
@@ -60,7 +65,7 @@ def answer(comparison: Comparison, links: Links) -> Answer:
         "follows": _follows(pairs, links),
         "num_alone": len(comparison.alignment.only_first) + len(comparison.alignment.only_second),
     }
-    tables = [_alone(comparison)]
+    tables = [_alone(comparison, links)]
     if not others:
         return assemble(facts, [], [*tables, *_pair_tables(first, links)], _pair_charts(first))
     tables += [_metric_table(metric, pairs, links) for metric in _shown_metrics(pairs)]
@@ -220,11 +225,11 @@ def _ratios(pairs: list[Pair]) -> Chart:
     return Chart("ratios", "dumbbell", title, rows_of, options=options | {"unit": "B ÷ A (log scale)"})
 
 
-def _alone(comparison: Comparison) -> Table:
+def _alone(comparison: Comparison, links: Links) -> Table:
     """Runs without a partner."""
     sides = {"A": comparison.alignment.only_first, "B": comparison.alignment.only_second}
     rows = [
-        {"side": letter, "run": printable(run), "why": why or "no such run on the other side"}
+        {"side": letter, "run": links.title_of(letter, run), "why": why or "no such run on the other side"}
         for letter, alone in sides.items()
         for run, why in alone.items()
     ]
@@ -283,7 +288,7 @@ def _page_columns() -> tuple[Column, ...]:
 
 def _pages(pair: Pair, links: Links) -> list[dict[str, str]]:
     return [
-        {"side": letter, "run": printable(run), "run_leads_to": links.runs.get((letter, run), "")}
+        {"side": letter, "run": links.title_of(letter, run), "run_leads_to": links.runs.get((letter, run), "")}
         for letter, runs in (("A", pair.case.first), ("B", pair.case.second))
         for run in runs
     ]

@@ -81,7 +81,7 @@ def _tables(counted: list[pd.DataFrame], others: pd.DataFrame) -> list[Table]:
             "others",
             "Runs that differ from most",
             (
-                Column("run_id", "run", "run"),
+                Column("run", "run", "run"),
                 Column("property", "in"),
                 Column("value", "this run"),
                 Column("usual", "most runs"),
@@ -188,7 +188,8 @@ def _others(runs: pd.DataFrame, name: str, values: pd.Series) -> pd.DataFrame:
     usual = values.groupby(alike).transform(lambda of_some: of_some.value_counts().index[0])
     unusual = (values != usual) & ((values != UNKNOWN) | (name in COMPARED and name != "nsys"))
     rows = {"run_id": runs["run_id"], "property": PROPERTIES[name], "value": values, "usual": usual}
-    return pd.DataFrame(rows)[unusual]
+    others = pd.DataFrame(rows)[unusual]
+    return others.assign(run=[title_of(run) for run in runs[unusual].to_dict("records")])
 
 
 def _differing(rows: pd.DataFrame, num_runs: int) -> dict:

@@ -12,6 +12,7 @@ from analysis.metrics import run_grid, step_parts, timing
 from analysis.pages import environment
 from analysis.pages.columns import case_headings
 from analysis.pages.questions import beyond_gemm, top_kernel
+from analysis.pages.titles import title_of
 
 SLUG = "overview"
 SHAPE = ("d_model", "d_ff", "num_layers", "num_heads")
@@ -78,7 +79,10 @@ def _frames(runs: pd.DataFrame, steps: pd.DataFrame, manifest: Mapping) -> Frame
     return Frames(
         by=run_grid.case_columns(runs),
         runs=ordered,
-        unfinished=unfinished.assign(why=[run_grid.why_not_measured(row) for _, row in unfinished.iterrows()]),
+        unfinished=unfinished.assign(
+            run=[title_of(row) for row in unfinished.to_dict("records")],
+            why=[run_grid.why_not_measured(row) for _, row in unfinished.iterrows()],
+        ),
         not_run=pd.DataFrame({"run_id": pd.Series(manifest.get("not_run") or [], dtype=str)}),
         heat=heat,
         sizes=_sizes(ordered),
@@ -138,11 +142,11 @@ def _tables(frames: Frames) -> list[Table]:
             "unfinished",
             "Runs without numbers",
             (
-                Column("run_id", "run", "run"),
+                Column("run", "run", "run"),
                 Column("why", "what happened"),
                 Column("status_message", "message"),
             ),
-            frames.unfinished[["run_id", "status", "why", "status_phase", "status_message"]],
+            frames.unfinished[["run_id", "run", "status", "why", "status_phase", "status_message"]],
         ),
         Table("not_run", "Runs of the sweep that were never run", (Column("run_id", "run"),), frames.not_run),
         Table(

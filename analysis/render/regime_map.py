@@ -51,8 +51,8 @@ def _cell(row: dict | None, root: str) -> Markup:
         return Markup('<td class="why">{}</td>').format(text.escape((row or {}).get(NOT_MEASURED) or UNKNOWN))
     words = text.escape(bound).replace(" or ", Markup(" <br>or "))  # as narrow as the others
     title = (
-        f"{row['run_id']}: GPU busy for {row['busy_share']:.0%} of the step, waiting for launches for"
-        f" {row['launch_wait']:.0%}"
+        f"{row['size']} · {row['context_length']}: GPU busy for {row['busy_share']:.0%} of the step, waiting for"
+        f" launches for {row['launch_wait']:.0%}"
     )
     if row["leads_to"]:
         words = Markup('<a href="{}">{}</a>').format(tables.address(row["leads_to"], root), words)

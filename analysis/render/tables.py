@@ -209,7 +209,9 @@ def heat_html(table: Table, csv_link: str, links: Mapping[str, str], root: str) 
     parts = []
     for variant, group in rows.groupby(variants, sort=False) if variants else [((), rows)]:
         cells = {
-            (row[row_key], row[column_key]): _heat_cell(row, shades[at], value, links.get(str(row["run_id"])), root)
+            (row[row_key], row[column_key]): _heat_cell(
+                f"{row[row_key]} · {row[column_key]}", row, shades[at], value, links.get(str(row["run_id"])), root
+            )
             for at, row in zip(group.index, group.to_dict("records"))
         }
         body = Markup("").join(
@@ -241,11 +243,11 @@ def _shades(values: pd.Series, kind: str) -> list[float]:
     return [(log - low) / (high - low) if high > low else 0.5 for log in logs]
 
 
-def _heat_cell(row: dict, shade: float, value: Column, link: str | None, root: str) -> Markup:
+def _heat_cell(case: str, row: dict, shade: float, value: Column, link: str | None, root: str) -> Markup:
     if _missing(row[value.key]):
         return Markup('<td class="why">{}</td>').format(text.escape(row.get(NOT_MEASURED) or "not measured"))
     shown = row[value.key] / SCALE[value.kind]
-    title = text.escape(f"{row['run_id']}: {text.number(shown, 3)} {UNIT[value.kind]}")
+    title = text.escape(f"{case}: {text.number(shown, 3)} {UNIT[value.kind]}")
     number = text.number(shown, text.decimals_for([shown]) if shown < 100 and value.kind != "share" else 0)
     inside = (
         Markup('<a href="{}" title="{}">{}</a>').format(address(link, root), title, number)

@@ -1,5 +1,6 @@
 """The built HTML itself: valid, linked, small, and with nothing to load from elsewhere. Needs no browser."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -11,8 +12,9 @@ import pytest
 
 from analysis.recording.scan import scan_public
 from analysis.render import links
+from jobs.contract.studies import LOSSES
 from tests.browser.serving import BASE_PATH, different_pages, pages_of
-from tests.site_builder import ROOT
+from tests.site_builder import ROOT, RUN_ID, cards_of, run_ids_shown
 
 DESCRIPTIONS = (("name", "description"), ("property", "og:description"))
 LARGEST_PAGE = 300 * 1000
@@ -133,6 +135,34 @@ def test_runs_are_called_by_words_above_the_numbers(pages):
     said = [(path.name, words) for path in pages for words in above.findall(path.read_text(encoding="utf-8"))]
     assert len(said) > 10
     assert not [(name, words) for name, words in said if re.search(r"-ctx\d|\bsdpa\b", re.sub("<[^>]+>", "", words))]
+
+
+def test_each_page_has_a_card_of_its_own(site, pages):
+    cards = cards_of(site)
+    assert len({card[""] for card in cards.values()}) == len(cards) == len(pages) - 1  # 404.html
+
+
+def test_runs_are_called_by_words_wherever_a_reader_looks(built):
+    """Maps said "small-ctx128-fp32-naive-train_step" to a pointer, and pages of comparisons as the name of a link."""
+    shown = {path: run_ids_shown(built / path) for path in pages_of(built)}
+    assert not {path: ids[:3] for path, ids in shown.items() if ids}
+
+
+def test_explore_leads_from_each_run_of_each_recording_to_its_page_or_section(built):
+    """437 runs had neither: their rows led to themselves."""
+    rows = re.findall(r'<tr id="([^"]+)"><td><a href="([^"]+)"', (built / "report" / "explore.html").read_text())
+    shipped = [file for file in (ROOT / "site" / "data").glob("*/manifest.json")]
+    of_losses = [file for file in shipped if json.loads(file.read_text()).get("study") == LOSSES]
+    num_runs = {file: len(json.loads(file.read_text())["runs"]) for file in shipped}
+    assert len(rows) == sum(num_runs.values()) - sum(num_runs[file] for file in of_losses)
+    ids = {}
+    for row, link in rows:
+        page, _, anchor = link.partition("#")
+        assert page and page != "explore.html", row
+        ids.setdefault(page, Page(built / "report" / page).ids)
+        assert not anchor or anchor in ids[page], link
+    listed = Page(built / "report" / "runs-of-losses.html").ids
+    assert len([name for name in listed if RUN_ID.match(name)]) == sum(num_runs[file] for file in of_losses)
 
 
 def test_titles_tell_pages_apart(pages):
