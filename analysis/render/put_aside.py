@@ -1,7 +1,8 @@
 """A hook of MkDocs: figures, which are most of each page, stand aside while Markdown is read, and while the search
 plugin reads what became of it. They are HTML already, and hold nothing to be found: to read them once more took a third
-of the build each time. What pages of runs, hundreds, have below their first headings stands aside for the search alone:
-they say the same there, which is found where it is told in full, and it was a third of what a search loads."""
+of the build each time. What pages of runs and of pairs, hundreds, have below their first headings stands aside for the
+search alone: they say the same there, which is found where it is told in full, and it was a third of what a search
+loads."""
 
 import re
 

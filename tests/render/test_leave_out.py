@@ -19,3 +19,8 @@ def test_cells_end_where_the_next_tag_ends_them():
     table = "<table><tr><th>a</th><th>b</th></tr>\n<tr><td>1</td><td><b>2</b></td></tr></table>"
     assert on_post_page(table) == "<table><tr><th>a<th>b</tr>\n<tr><td>1<td><b>2</b></tr></table>"
     assert on_post_page("<pre><td>1</td><td></pre>") == "<pre><td>1</td><td></pre>"
+
+
+def test_a_name_in_the_menu_stands_alone():
+    entry = '<a href="x.html" class="md-nav__link"><span class="md-ellipsis"> A &amp; b </span></a>'
+    assert on_post_page(entry) == '<a href="x.html" class="md-nav__link">A &amp; b</a>'
