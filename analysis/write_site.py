@@ -638,6 +638,7 @@ def write_timelines(
     frames = (rec.ranges, rec.kernels, rec.memops)
     by_run = [dict(iter(frame.groupby("run_id", observed=True, sort=False))) for frame in frames]
     written = {}
+    names = {str(run["run_id"]): titles.title_of(run) for run in rec.runs.to_dict("records")}
     for run_id in by_run[1]:
         ranges, kernels, memops = (of_run.get(run_id, frame.head(0)) for of_run, frame in zip(by_run, frames))
         step = timeline.median_step(ranges)
@@ -652,7 +653,7 @@ def write_timelines(
         if said["lanes"] is None:
             said["strip"] = strip.of_block(launched, moved, dict(site.families))
         if has_files := in_full is None or str(run_id) in in_full:
-            trace = timeline.of_step(run_id, step, ranges, kernels, memops)
+            trace = timeline.of_step(names[str(run_id)], step, ranges, kernels, memops)
             files = {}
             for viewer, document in (("speedscope", timeline.speedscope(trace)), ("perfetto", timeline.chrome(trace))):
                 path = f"report/timelines/{file_name(run_id)}.{viewer}.json.gz"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.browser.chromium import watched
 
-RUN = "small-ctx512-fp32-naive-train_step"
+RUN, TITLE = "small-ctx512-fp32-naive-train_step", "small · 512 · training step · FP32"
 COLOURS = """async (data) => {
     const image = await createImageBitmap(await (await fetch('data:image/png;base64,' + data)).blob());
     const canvas = new OffscreenCanvas(image.width, image.height), context = canvas.getContext('2d');
@@ -24,7 +24,7 @@ def test_the_link_on_a_run_page_draws_its_step(page, address, scheme):
     page.on("console", lambda one: said.append(one.text))
     page.goto(f"{address}report/runs/{RUN}.html")
     page.locator(".timeline a").first.click()
-    page.wait_for_function(f"document.title.startsWith('{RUN}')", timeout=120_000)
+    page.wait_for_function(f"document.title.startsWith('{TITLE}')", timeout=120_000)
     page.get_by_text("GPU 0 stream 7").first.wait_for()
     assert page.evaluate(COLOURS, base64.b64encode(page.screenshot()).decode()) > 10
     assert not complaints
