@@ -408,7 +408,7 @@ def _shared(answer: Answer, side: str, verdict: list[str], is_script: bool) -> d
     what = str(run["size"]) if is_script else titles.description_of(run, answer.facts["has_shape"])
     what += f" ({side})" if side else ""
     result = answer.facts["why"] or ("not timed" if step_ns is None else f"{plain(ms(step_ns))} a step")
-    limit = [line.removeprefix("GPU 0: ") if answer.facts["num_gpus"] == 1 else line for line in verdict[:1]]
+    limit = verdict[:1]
     sentences = [f"{line[0].upper()}{line[1:]}." for line in (*limit, what)]
     return {"figure": result, "said": " ".join(sentences), "description": ". ".join([f"{what}: {result}", *limit])}
 
@@ -613,8 +613,11 @@ def said_of_run(answer: Answer) -> dict[str, list[str]]:
     """The verdict, the findings and the advice of a run in the sentences in which `show` gives those of a capture."""
     run, rows = answer.facts["run"], answer.tables["elapsed"].rows
     by_gpu = rows.drop(columns="phase").groupby("gpu", as_index=False).sum()
+    verdict = [*of_gpus(by_gpu), *of_phases(rows)]
+    if len(by_gpu) == 1:  # which of the machine's it is says nothing
+        verdict = [line.removeprefix(f"GPU {by_gpu['gpu'].iloc[0]}: ") for line in verdict]
     return {
-        "verdict": [*of_gpus(by_gpu), *of_phases(rows)],
+        "verdict": verdict,
         "findings": [line.removeprefix(FINDING) for line in sentences(answer.tables["findings"].rows)],
         "first": of_run(answer.facts["first"], kind_of(run)),
     }
@@ -635,10 +638,10 @@ def write_timelines(
     """Write one step of every run that has kernels for speedscope and for Perfetto, or of those in `in_full` alone, and
     give what the run's page says of them, with a strip of one block, or of several ranks strips of the step. Of other
     runs that is the strips alone, of those that have some."""
+    names = {str(run["run_id"]): titles.title_of(run) for run in rec.runs.to_dict("records")}
     frames = (rec.ranges, rec.kernels, rec.memops)
     by_run = [dict(iter(frame.groupby("run_id", observed=True, sort=False))) for frame in frames]
     written = {}
-    names = {str(run["run_id"]): titles.title_of(run) for run in rec.runs.to_dict("records")}
     for run_id in by_run[1]:
         ranges, kernels, memops = (of_run.get(run_id, frame.head(0)) for of_run, frame in zip(by_run, frames))
         step = timeline.median_step(ranges)

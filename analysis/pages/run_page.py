@@ -15,6 +15,7 @@ from analysis.pages.module_costs import module_table, module_tree
 from analysis.pages.telemetry import Price
 from analysis.pages.titles import attention_of
 from jobs.contract import ranges
+from jobs.contract.axes import label_of, label_of_value, words_of_value
 from jobs.contract.changes import DO
 
 TOP_KERNELS = 20
@@ -474,11 +475,11 @@ def _axes(run: pd.Series, runs: pd.DataFrame) -> list[dict]:
         if axis == "context_length":
             same = same.sort_values(axis)
         if len(same) > 1:
-            stops = [{"label": str(row[axis]), "run_id": str(row["run_id"])} for _, row in same.iterrows()]
+            stops = [{"label": _label(axis, row[axis]), "run_id": str(row["run_id"])} for _, row in same.iterrows()]
             here = [stop["run_id"] for stop in stops].index(str(run["run_id"]))
             axes.append(
                 {
-                    "name": axis.replace("context_length", "context").replace("size", "model"),
+                    "name": label_of(axis),
                     "stops": stops,
                     "here": here,
                     "before": stops[here - 1] if here else None,
@@ -486,3 +487,8 @@ def _axes(run: pd.Series, runs: pd.DataFrame) -> list[dict]:
                 }
             )
     return axes
+
+
+def _label(axis: str, value: object) -> str:
+    """Of a mode what it is called in words: other labels stand beside the name of their axis."""
+    return (words_of_value(axis, value) if axis == "mode" else "") or str(label_of_value(axis, value))

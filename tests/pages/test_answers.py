@@ -269,6 +269,8 @@ def test_every_run_has_a_page_and_its_neighbours(rec, pages):
     assert axes["context"]["after"]["run_id"] == "small-ctx1024-fp32-naive-forward"
     assert axes["model"]["before"] is None
     assert axes["mode"]["after"]["run_id"] == "small-ctx512-fp32-naive-forward_backward"
+    modes = [stop["label"] for stop in axes["mode"]["stops"]]
+    assert modes == ["forward pass", "forward and backward pass", "training step"]
     lost = pages["2.7B-ctx1024-fp32-naive-train_step"]
     assert lost.facts["why"] == "OOM in forward"
     assert all(not len(table.rows) for table in lost.tables.values())
@@ -287,7 +289,7 @@ def test_a_run_page_says_what_limits_its_gpu_and_what_stands_out_as_show_does(pa
     answer = pages["small-ctx512-fp32-naive-train_step"]
     said = write_site.said_of_run(answer)
     limit, parts, causes, phases = said["verdict"]
-    assert limit.startswith("GPU 0: limited by kernels: they run ")
+    assert limit.startswith("limited by kernels: they run ")
     assert " ms = kernels " in parts and "% of the time" in limit and causes.startswith("Idle: ")
     assert phases.startswith("By phase, with what limits it: forward ")
     assert any(line.startswith("FP32 GEMMs run without tensor cores: ") for line in said["findings"])
