@@ -215,10 +215,12 @@ def _is_of_scripts(rows: pd.DataFrame) -> bool:
 
 
 def _at_once(rows: pd.DataFrame) -> list[dict]:
-    """As of `_facts`, of tested steps by how many GPUs of the host had a run at once (gpus); held: how many inside."""
+    """As of `_facts`, of tested steps by whether no other GPU of the host had a run at once (alone); held: how many
+    inside. Of how many GPUs had one is not known for sure: recordings of one host call a GPU by different names."""
+    known = rows[rows["error"].notna() & rows["gpus_at_once"].notna()]
     return [
-        {"gpus": int(number), "held": int(part["inside"].sum()), **_facts(part)}
-        for number, part in rows[rows["error"].notna()].groupby("gpus_at_once")
+        {"alone": bool(alone), "held": int(part["inside"].sum()), **_facts(part)}
+        for alone, part in known.groupby(known["gpus_at_once"] == 1)
     ]
 
 

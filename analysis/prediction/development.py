@@ -286,10 +286,17 @@ def errors_of_tests(data: Path, known: Iterable[Mapping[str, Any]]) -> list[dict
     """The tested predictions of sweeps in the ledgers below `data`, but for those of `known` pairs, which have their
     kernels, too: what an error has without its interval."""
     recordings = [store.load(folder) for folder in find_folders(data, store.MANIFEST)]
-    held = ledger.held_against(ledger.read_all(data / ledger.FOLDER), recordings)
-    measured = [error["measured_ns"] for error in known if "ratio" in error]  # rounded to five digits where kept
+    held = ledger.held_against(ledger.read_all(data / ledger.FOLDER), [*recordings, *ledger.recordings(data)])
+    case = ["changes", "size", "context_length"]
+    measured: dict[tuple, list[float]] = {}
+    for error in known:
+        if "ratio" in error:
+            measured.setdefault(tuple(error[name] for name in case), []).append(error["measured_ns"])
     tested = held[(held["kind"] == SWEEP) & held["error"].notna()]
-    is_new = [not np.isclose(measured, time_ns, rtol=1e-4, atol=0).any() for time_ns in tested["measured_ns"]]
+    is_new = [  # they are rounded to five digits where kept
+        not np.isclose(measured.get(tuple(key), []), time_ns, rtol=1e-4, atol=0).any()
+        for *key, time_ns in tested[[*case, "measured_ns"]].itertuples(index=False)
+    ]
     tested = tested[is_new]
     names = ["changes", "size", "context_length", "mode", "predicted_ns", "measured_ns", "ratio", "limited_by"]
     return tested.assign(ratio=tested["measured_ns"] / tested["predicted_ns"])[names].to_dict("records")

@@ -169,7 +169,7 @@ def test_predictions_stand_beside_rungs_that_were_measured_after_them(answer, pr
     rungs = rungs_of(answer)
     said = predicted.set_index("tested_by")["predicted_ns"].dropna()
     beside = rungs[rungs["predicted_ns"].notna()]
-    assert len(beside) == 59
+    assert len(beside) == 63
     assert (beside["predicted_ns"] == beside["run_id"].map(said)).all()
     compiled = {"+ torch.compile", "+ CUDA graphs"}
     assert set(beside.index.get_level_values("rung")) == {"TF32", "BF16", "+ fused attention"} | compiled

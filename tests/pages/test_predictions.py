@@ -13,7 +13,7 @@ ROW = {"run_id": "a", "tested_by": "b", "size": "small", "context_length": 128, 
 ROW |= {"changes": "bf16+fused_attention", "baseline_ns": 40e6, "predicted_ns": 20e6, "low_ns": 18e6, "high_ns": 22e6}
 ROW |= {"ceiling_ns": 10e6, "limited_by": "GPU", "made_at": pd.Timestamp("2026-01-02T03:04:05Z")}
 ROW |= {"loop_ns": 30e6, "baseline_loop_ns": 40e6, "source": "default", "of_one_host": False, "measured_limit": "GPU"}
-ROW |= {"gpus_at_once": 1}
+ROW |= {"gpus_at_once": 1, "kind": "sweep", "again_ns": 16e6}
 LATER = pd.Timestamp("2026-01-03T03:04:05Z")
 NONE = dict.fromkeys(("predicted_ns", "low_ns", "high_ns", "ceiling_ns"), float("nan"))
 
@@ -119,8 +119,8 @@ def test_what_limited_the_measured_steps_is_said_beside_what_was_to(written, dev
 def test_what_was_timed_beside_runs_on_other_gpus_is_told_apart(written):
     text = written(pd.concat([predicted(20, 25), predicted(30, gpus_at_once=2)]))
     assert "Timed alone on its host, 1 of 2 are inside the interval, with a median error of 10.0%" in text
-    assert "Timed with 2 GPUs of the host at work at once, 0 of 1 is inside the interval, with a median" in text
-    assert " at once" not in written(predicted(20, gpus_at_once=float("nan")))
+    assert "Timed while other GPUs of its host were at work, 0 of 1 is inside the interval, with a median" in text
+    assert "imed alone" not in written(predicted(20, gpus_at_once=float("nan")))
     assert "Each was timed alone on its host. " in written(predicted(20))
 
 
@@ -161,6 +161,20 @@ def test_what_a_change_gave_to_a_script_stands_beside_what_was_predicted(develop
     assert gains["predicted_gain"].tolist() == [2, 2] and gains["measured_gain"].iloc[0] == 1.6
     assert (gains["least_gain"] < 2).all() and (gains["most_gain"] > 2).all()
     assert gains["outcome"].tolist() == ["outside the interval", "not measured"]
+    assert gains["gain_again"].tolist() == [2.5, 2.5], "what models say today is not what was predicted"
+
+
+def test_scripts_that_were_predicted_on_several_days_are_tests_of_their_own(written):
+    text = written(pd.concat([predicted(20, source=""), predicted(30, source="", made_at=LATER)]))
+    assert "**First test with scripts of others**" in text and "**Second test with scripts of others**" in text
+    assert "**Scripts of others**" in written(predicted(20, source=""))
+
+
+def test_of_other_models_it_is_said_how_their_steps_are_told(written):
+    assert ", of llama, whose steps are told as those of scripts: " in written(
+        predicted(20, size="llama", kind="script")
+    )
+    assert "as those of scripts" not in written(predicted(20))
 
 
 def test_tests_are_a_list_however_many_there_are(written):

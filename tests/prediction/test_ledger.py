@@ -203,7 +203,9 @@ OF_SWEEPS = [file for file in sorted(SHIPPED.glob("*.json")) if not file.stem.st
 @pytest.mark.parametrize("file", OF_SWEEPS, ids=lambda file: file.stem)
 def test_the_shipped_predictions_are_of_the_runs_of_their_sweep(file):
     sweep = load_sweep(DEFAULT_SWEEP.parent / "sweeps" / f"{file.stem}.yaml")
-    assert {entry.tested_by for entry in ledger.read(file).predictions} == {one_run.run_id for one_run in sweep.runs}
+    tested_by, runs = {entry.tested_by for entry in ledger.read(file).predictions}, {run.run_id for run in sweep.runs}
+    # Of a ladder of Hugging Face's models --only chooses the rungs.
+    assert tested_by < runs if sweep.runs[0].workload == "hf" else tested_by == runs
 
 
 def test_fewer_than_a_third_of_the_shipped_predictions_are_none():

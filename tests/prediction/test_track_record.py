@@ -32,7 +32,8 @@ def test_predictions_count_by_change_and_abstentions_apart():
 
 def test_the_shipped_record_has_every_kept_prediction_and_every_pair(shipped):
     predicted = ledger.held_against(ledger.read_all(DATA / ledger.FOLDER), [])
-    made = track_record.records(predicted[predicted["source"] != ""], predict.development(shipped))
+    of_sweeps = predicted[~predicted["tested_by"].str.contains("llama") & (predicted["source"] != "")]
+    made = track_record.records(of_sweeps, predict.development(shipped))
     untested = {names: record._replace(tested=0, close=0) for names, record in read()[SWEEP].items()}
     assert untested == made
 
@@ -40,22 +41,20 @@ def test_the_shipped_record_has_every_kept_prediction_and_every_pair(shipped):
 def test_scripts_have_a_record_of_their_own():
     """BF16 on a script was said to have the record of the sweep, of which shapes and modules are known."""
     sweep, script = read()[SWEEP]["bf16"], read()[SCRIPT]["bf16"]
-    assert (script.tested, script.close) == (2, 0) and sweep.tested == 23
+    assert (script.tested, script.close) == (4, 0) and sweep.tested == 23
     assert script.pairs == 70 and read()[SCRIPT]["compile"].pairs == 3
 
 
 def test_the_aims_of_predictions_are_reached_but_for_their_intervals():
     """The first test, on a host faster than that of the runs they were made from: too few intervals held."""
     recordings = [store.load(folder) for folder in find_folders(DATA, store.MANIFEST) if "ladder" in folder.name]
-    tested = ledger.held_against(ledger.read_all(DATA / ledger.FOLDER), recordings).dropna(subset="error")
+    tested = ledger.held_against(ledger.read_all(DATA / ledger.FOLDER), [*recordings, *ledger.recordings(DATA)])
+    tested = tested[tested["error"].notna() & (tested["kind"] == SWEEP)]
     errors = tested["error"].abs()
     assert (len(tested), tested["beaten"].sum()) == (65, 0)
     assert errors.median() < 0.08 and errors.quantile(0.9) < 0.2
     assert tested["inside"].mean() == 0.6
     assert errors[tested["limited_by"] == "GPU"].max() < 0.06
-
-
-LATER = ("fourth_attention", "fourth_batch_fp32", "fourth_bf16_optimizer", "fourth_optimizer_xl")
 
 
 def held(name):
@@ -65,42 +64,37 @@ def held(name):
     return ledger.held_against(ledgers, [together(recordings)])
 
 
-def test_the_third_test_misses_the_90th_percentile_by_steps_that_the_host_limits():
-    """One process each, on a host whose loop took 32 to 61 ms from one process to the next."""
+def test_the_third_test_reaches_its_aims_with_misses_where_the_host_limits_the_step():
     tested = held("third")
     errors, by_gpu = tested["error"].abs(), tested["limited_by"] == "GPU"
     assert (len(tested), tested["predicted_ns"].isna().sum(), tested["beaten"].sum()) == (30, 0, 0)
-    assert errors.median() < 0.05 and tested["inside"].mean() >= 0.8
-    assert errors.quantile(0.9) > 0.2
-    assert by_gpu.sum() == 21 and errors[by_gpu].quantile(0.9) < 0.08 and tested.loc[by_gpu, "inside"].mean() > 0.9
+    assert errors.median() < 0.08 and errors.quantile(0.9) < 0.2 and tested["inside"].mean() >= 0.8
+    assert by_gpu.sum() == 21 and errors[by_gpu].max() < 0.08 and tested.loc[by_gpu, "inside"].sum() == 20
+    assert errors[~by_gpu].max() > 0.3 and tested.loc[~by_gpu, "inside"].sum() == 6
 
 
-def test_the_fourth_test_reaches_its_aims_with_a_miss_where_the_host_limited_the_step_after_all():
-    """Its halves are of two hosts: on the slower one the host limited four steps that the GPU was to limit."""
+def test_the_fourth_test_reaches_its_aims():
     rows = held("fourth")
     tested = rows[rows["error"].notna()]
-    errors, by_gpu = tested["error"].abs(), tested["measured_limit"] == "GPU"
+    errors = tested["error"].abs()
     counts = len(rows), rows["measured_ns"].notna().sum(), len(tested), rows["predicted_ns"].isna().sum()
     assert counts == (38, 38, 31, 7) and not tested["beaten"].any()
-    assert errors.median() < 0.08 and errors.quantile(0.9) < 0.2 and tested["inside"].mean() >= 0.8
-    assert (by_gpu.sum(), tested.loc[by_gpu, "inside"].sum()) == (26, 24) and errors[by_gpu].quantile(0.9) < 0.06
-    assert (tested.loc[~by_gpu, "inside"].sum(), (~by_gpu).sum()) == (1, 5) and errors[~by_gpu].min() > 0.1
-    assert (tested.loc[~by_gpu, "limited_by"] == "GPU").sum() == 4
+    assert errors.median() < 0.03 and errors.quantile(0.9) < 0.05 and tested["inside"].sum() == 30
+    assert (tested["limited_by"] == "GPU").sum() == 30 and (tested["measured_limit"] == "host").sum() == 3
 
 
-def test_the_halves_of_the_fourth_test_came_out_as_the_guide_says():
-    rows = held("fourth")
-    text = (DATA.parent / "guide" / "predict.md").read_text()
-    later = {run for name in LATER for run in store.load(DATA / name).runs["run_id"].astype(str)}
-    for is_later in (False, True):
-        half = rows[(rows["tested_by"].isin(later) == is_later) & rows["error"].notna()]
-        assert set(half["gpus_at_once"]) == {1 if is_later else 2}
-        median = f"{half['error'].abs().median():.1%}"
-        assert f"({half['inside'].sum()} of {len(half)} inside, median error {median}" in text
+@pytest.mark.parametrize("name", ["third", "fourth"])
+def test_every_run_of_the_later_tests_was_timed_by_three_processes(name):
+    """They had one each, some of them two at once on a host."""
+    recordings = [store.load(folder) for folder in find_folders(DATA, store.MANIFEST) if name in folder.name]
+    assert len(recordings) == 6
+    for recording in recordings:
+        assert (recording.processes["run_id"].astype(str).value_counts() == 3).all()
+        assert not recording.manifest["not_run"] and set(recording.runs["status"]) == {"ok"}
 
 
 def test_of_compiled_steps_as_many_are_in_their_intervals_as_the_guide_says():
-    for name, inside in (("third", 1), ("fourth", 4)):
+    for name, inside in (("third", 1), ("fourth", 5)):
         rows = held(name)
         compiled = rows[rows["changes"].isin(["compile", "cuda_graphs"]) & rows["error"].notna()]
         said = f"{inside} of {len(compiled)}"
@@ -108,12 +102,27 @@ def test_of_compiled_steps_as_many_are_in_their_intervals_as_the_guide_says():
         assert said in (DATA.parent / "guide" / "predict.md").read_text()
 
 
-def test_nothing_is_said_of_how_a_run_ended_that_was_interrupted():
-    """Time was up. It was measured later, and has a recording of its own."""
-    recording = store.load(DATA / "fourth_optimizer")
-    name = "xl-ctx1024-tf32-naive-train_step-adamw_fused"
-    assert recording.manifest["not_run"] == [name]
-    assert name not in set(recording.runs["run_id"]) and set(recording.runs["status"]) == {"ok"}
+def test_a_llama_is_predicted_as_scripts_are_and_missed_by_as_much():
+    """Eight rungs and single changes, predicted on the host that measured them minutes later."""
+    [made] = [ledger.read(DATA / ledger.FOLDER / "ladder_llama.json")]
+    rows = ledger.held_against([made], [store.load(DATA / "ladder_llama"), *ledger.recordings(DATA)])
+    tested = rows[rows["error"].notna()]
+    assert set(rows["kind"]) == {SCRIPT} and set(rows["source"]) == {"capture_llama"}
+    assert (len(rows), len(tested), tested["inside"].sum(), tested["beaten"].sum()) == (8, 6, 5, 0)
+    assert 0.1 < tested["error"].abs().median() < 0.15 and (tested["error"] < 0).all()
+    assert rows["measured_ns"].notna().all() and rows["baseline_loop_ns"].notna().all()
+
+
+def test_flags_of_a_script_of_others_test_what_was_predicted_of_it():
+    """run_clm.py, whose vocabulary is 50257: in FP32 nothing told what padding it gives in BF16."""
+    ledgers = [ledger.read(file) for file in (DATA / ledger.FOLDER).glob("script-run-clm*.json")]
+    rows = ledger.held_against(ledgers, ledger.recordings(DATA)).set_index(["run_id", "changes"])
+    tested = rows[rows["error"].notna()]
+    assert (len(rows), len(tested), tested["inside"].sum(), tested["beaten"].sum()) == (18, 10, 6, 0)
+    assert tested["error"].abs().median() < 0.1
+    padded = rows.loc[("run-clm", "bf16+padding")]
+    assert "unaligned" in padded["reason"] and padded["measured_ns"] < rows.loc[("run-clm", "bf16"), "measured_ns"]
+    assert pd.isna(rows.loc[("run-clm", "compile"), "measured_ns"]), "its flag turned TF32 on"
 
 
 @pytest.mark.long
