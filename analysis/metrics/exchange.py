@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from analysis import communication
+from analysis import communication, intervals
 from analysis.metrics import advice
 from analysis.metrics.remembered import remember
 from analysis.metrics.timing import in_steps
@@ -148,17 +148,33 @@ def host_waits(kernels: pd.DataFrame) -> pd.DataFrame:
     return waits[waits["phase"] != ""]
 
 
-def cost_by_clock(steps: pd.DataFrame, of_one: pd.Series) -> pd.Series:
-    """What communication costs an unprofiled step without its optimizer by Python's clock alone: how much longer a
-    phase takes than it would without communication, which is the longer of what its host takes to issue it, and what
-    the phase takes on one GPU, where that GPU limits it. Mean over ranks, median over steps.
+def computing_times(kernels: pd.DataFrame) -> pd.Series:
+    """computing_ns by run_id and phase: for how long these kernels run on one GPU in a step, the optimizer left out
+    (mean of steps and ranks). Those that run at once count once."""
+    rows = in_steps(kernels)
+    rows = rows[rows["phase"].astype(str) != ranges.OPTIMIZER].astype({"run_id": str, "phase": str})
+    by = rows.groupby(["run_id", "phase", "rank", "step"])
+    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    busy = intervals.busy_ns(by.ngroup().to_numpy(), rows["device"].to_numpy(), start, end, by.ngroups)
+    of_steps = pd.Series(busy, by.size().index, name="computing_ns")
+    return of_steps.groupby(["run_id", "phase"]).mean()
 
-    of_one: by run of several GPUs the same run on one of them."""
+
+def cost_by_clock(steps: pd.DataFrame, of_one: pd.Series, slower: pd.DataFrame) -> pd.Series:
+    """What communication costs an unprofiled step without its optimizer by Python's clock: how much longer a phase
+    takes than it would without communication, which is the longer of what its host takes to issue it, and, where its
+    GPU limits the phase on one GPU, what it takes there and its computing kernels take longer than there. These are
+    the same without communication: what is critical counts them in full, too. Mean over ranks, median over steps.
+
+    of_one: by run of several GPUs the same run on one of them. slower: by run of several GPUs, a column for each phase,
+    how much longer its computing kernels run than on one GPU (ns, by captures)."""
     clocks = advice.clocks(steps)
 
     def alone_ns(run_id: str, phase: str) -> float:
         clock = clocks.get(of_one[run_id], {}).get(phase)
-        return clock.wall_ns if clock and clock.issue_ns <= advice.HOST_LIMITED * clock.wall_ns else 0.0
+        if clock and clock.issue_ns <= advice.HOST_LIMITED * clock.wall_ns:
+            return clock.wall_ns + (slower.at[run_id, phase] if phase in slower else 0.0)
+        return 0.0
 
     rows = steps[steps["collector"].astype(str) == "timer"].astype({"run_id": str, "phase": str})
     rows = rows[rows["run_id"].isin(of_one.index) & ~rows["phase"].isin((ranges.STEP, ranges.OPTIMIZER))]

@@ -13,11 +13,11 @@ from analysis.metrics.exchange import (
     by_collective,
     by_message,
     communication_of,
+    computing_times,
     cost_by_clock,
     link_rates,
 )
 from analysis.metrics.telemetry import by_first_gpu
-from analysis.metrics.timing import in_steps
 from analysis.pages.columns import band_column, case_headings, spread_column
 from analysis.pages.facts import extremes, many, noise_of, out_of, span
 from analysis.reference import kernel_families
@@ -35,8 +35,8 @@ HIDES_WELL = 0.05
 """Exposed communication below this part of a step is called hidden."""
 AS_UNPROFILED = 0.1
 """Where a step under nsys differs from the unprofiled one by at most this part, what is exposed in it is held against
-how much longer the unprofiled step is than that of one GPU: elsewhere the hosts are slower or faster, and ranks wait
-for one another otherwise."""
+how much longer the unprofiled step is than the same without communication: elsewhere the hosts are slower or faster,
+and ranks wait for one another otherwise."""
 EXPLAINS = 0.05
 """Part of the step by which the two may differ."""
 HOST_LIMITED = 0.5
@@ -58,12 +58,16 @@ def answer(
     The step is timed by Python without a profiler, and is that of the slowest rank; tokens of a step are those of all
     GPUs. Efficiency is tokens a second over those of as many single GPUs. Communication is of the captures, mean of
     steps and ranks, split as `analysis.communication` says. How much longer a step is than that of one GPU, and its
-    computing kernels take, is said without the optimizer, which FSDP divides. Where the host limits a step, its GPUs
-    wait for launches, and what is exposed costs nothing as long as they would: there what is critical is held against
-    what clocks alone say of the cost (`exchange.cost_by_clock`).
+    computing kernels run, is said without the optimizer, which FSDP divides.
+
+    The same step without communication has its computing kernels, which take longer than those of one GPU (the copies
+    of FSDP, and kernels beside communication). So where GPUs limit a step, and its kernels run back to back, it would
+    be as long as that of one GPU and as its computing kernels run longer. How much longer than that it is (rest_ns) is
+    held against what is exposed. Where the host limits a step, its GPUs wait for launches, and what is exposed costs
+    nothing as long as they would: what is critical is held against the cost by clocks (`exchange.cost_by_clock`).
     """
     frames = _frames(runs, steps, kernels, memops, figures, processes, bands)
-    return assemble({"noise": noise_of(bands)}, _claims(frames), _tables(frames), _charts(frames))
+    return assemble({"noise": noise_of(bands), "explains": EXPLAINS}, _claims(frames), _tables(frames), _charts(frames))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +124,9 @@ def _frames(
     parts = differences.times_of_steps(steps, kernels[~exchanges], memops)[["run_id", "parts"]]
     parts = parts.rename(columns={"parts": "step_parts"})
     exchanged = communication_of(kernels, runs).drop(columns=["num_steps", *FRAMES])
-    for part in (of_run, _times(steps), parts, exchanged, _computing(kernels[~exchanges])):
+    computing = computing_times(kernels[~exchanges])
+    computing_ns = computing.groupby("run_id").sum().reset_index()
+    for part in (of_run, _times(steps), parts, exchanged, computing_ns):
         cases = cases.merge(part, how="left", on="run_id")
     cases["tokens_per_s"] = run_grid.tokens_per_s(cases, cases["step_ns"])
     for name in ("waiting", "transfer", "exposed", "hidden"):
@@ -128,11 +134,13 @@ def _frames(
     timed = by_first_gpu(steps, processes).merge(cases[["run_id", "gpus"]], on="run_id")
     cases = _against_one(cases, bands)
     of_one = cases[(cases["gpus"] > 1) & cases["run_id_1"].notna()].set_index("run_id")["run_id_1"]
-    cases["clock_cost_ns"] = cases["run_id"].map(cost_by_clock(steps, of_one))
+    of_phases = computing.unstack(fill_value=0)
+    slower = of_phases.reindex(of_one.index) - of_phases.reindex(of_one).set_axis(of_one.index)
+    cases["clock_cost_ns"] = cases["run_id"].map(cost_by_clock(steps, of_one, slower))
     is_split = cases["clock_cost_ns"].notna() & cases["critical_ns"].notna()
     cases["host_share"] = (cases["run_id"].map(advice.host_limited_ns(steps)) / cases["step_ns"]).where(is_split)
     for name, ns in (
-        ("unexplained", cases["longer_ns"] - cases["exposed_ns"]),
+        ("unexplained", cases["rest_ns"] - cases["exposed_ns"]),
         ("apart", cases["clock_cost_ns"] - cases["critical_ns"]),
     ):
         cases[f"{name}_share"] = ns.abs() / cases["step_ns"]
@@ -151,15 +159,6 @@ def _against_link(collectives: pd.DataFrame, cases: pd.DataFrame, link: pd.DataF
     about = [name for name in cases if name in (*run_grid.CASE_AXES, *run_grid.VARIANT_AXES, "run_id", NOT_MEASURED)]
     table = cases[about].merge(collectives, on="run_id").merge(alone, "left", ["collective", "gpus"])
     return table.assign(link_share=table["bus_rate"] / table["alone_rate"])
-
-
-def _computing(kernels: pd.DataFrame) -> pd.DataFrame:
-    """Of each run computing_ns, the time of these kernels outside the optimizer, in a step of one GPU (mean)."""
-    times = in_steps(kernels)
-    times = times[times["phase"].astype(str) != ranges.OPTIMIZER]
-    times = times.assign(run_id=times["run_id"].astype(str), computing_ns=times["end_ns"] - times["start_ns"])
-    of_steps = times.groupby(["run_id", "rank", "step"])["computing_ns"].sum()
-    return of_steps.groupby("run_id").mean().reset_index()
 
 
 def _times(steps: pd.DataFrame) -> pd.DataFrame:
@@ -188,6 +187,7 @@ def _against_one(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     table["longer_ns"] = longer.where(is_several)
     table["slower_ns"] = (table["computing_ns"] - table["computing_ns_1"]).where(is_several)
     table["computing_share"] = table["computing_ns"] / table["step_ns"]
+    table["rest_ns"] = table["longer_ns"] - table["slower_ns"]
     table["slower_share"] = table["slower_ns"] / table["computing_ns_1"]
     table["memory_ratio"] = (table["peak_memory_bytes"] / table["peak_memory_bytes_1"]).where(is_several)
     renamed = table.rename(columns={f"{name}_1": name.replace("step", "one") for name in clock})
@@ -200,6 +200,7 @@ def _claims(frames: Frames) -> list[Claim]:
     several, split = frames.several, frames.split
     shown = ("gpus", "parallel", "tokens_per_s_1", "tokens_per_s", "speedup", "efficiency")
     of_step = ("gpus", "parallel", "exposed_ns", "profiled_ns", "exposed_share")
+    of_longer = ("step_ns", "longer_ns", "slower_ns", "rest_ns")
     undisturbed, by_gpu = frames.undisturbed, frames.limited_by_gpu
     by_host = undisturbed.drop(by_gpu.index)
     explained = by_gpu[by_gpu["unexplained_share"] <= EXPLAINS]
@@ -241,7 +242,7 @@ def _claims(frames: Frames) -> list[Claim]:
         ),
         Claim(
             "explains",
-            _only(explained, *of_step, "step_ns", "longer_ns", "unexplained_share", "profiled_ratio", "host_share"),
+            _only(explained, *of_step, *of_longer, "unexplained_share", "profiled_ratio", "host_share"),
             many(by_gpu),
             facts=out_of(by_gpu, _explained),
         ),
@@ -249,7 +250,7 @@ def _claims(frames: Frames) -> list[Claim]:
             "unexplained",
             _only(
                 by_gpu.drop(explained.index),
-                *(*of_step, "step_ns", "step_min_ns", "step_max_ns", "longer_ns", "unexplained_share"),
+                *(*of_step, *of_longer, "step_min_ns", "step_max_ns", "unexplained_share"),
             ),
             facts=out_of(by_gpu, extremes("unexplained_share")),
         ),
@@ -328,8 +329,11 @@ def _most_exposed(rows: pd.DataFrame) -> dict:
 
 def _explained(rows: pd.DataFrame) -> dict:
     longer = rows[rows["longer_ns"] > 0]
-    part = span(longer["exposed_ns"] / longer["longer_ns"]) if len(longer) else None
-    return {"as_unprofiled": AS_UNPROFILED, "furthest": float(rows["unexplained_share"].max()), "part": part}
+    parts = {
+        name: span(longer[f"{name}_ns"] / longer["longer_ns"]) if len(longer) else None
+        for name in ("exposed", "slower")
+    }
+    return {"as_unprofiled": AS_UNPROFILED, "furthest": float(rows["unexplained_share"].max()), **parts}
 
 
 def _by_host(rows: pd.DataFrame) -> dict:
@@ -389,7 +393,8 @@ def _tables(frames: Frames) -> list[Table]:
                 Column("speedup", "÷ one GPU", "ratio", absent="base"),
                 Column("efficiency", "efficiency", "share", bar=True, absent="base"),
                 Column("longer_ns", "longer, without optimizer", "ms", absent="base"),
-                Column("slower_ns", "its computing kernels longer", "ms", absent="base"),
+                Column("slower_ns", "computing kernels, longer", "ms", absent="base"),
+                Column("rest_ns", "the rest of that", "ms", absent="base"),
                 Column("peak_memory_bytes", "peak allocated, of a GPU", "bytes"),
             ),
             frames.cases,
