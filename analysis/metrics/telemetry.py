@@ -163,3 +163,16 @@ def by_first_gpu(steps: pd.DataFrame, processes: pd.DataFrame) -> pd.DataFrame:
     walls = walls[walls["phase"] == STEP].groupby(["run_id", "process"])["wall_ns"].median().rename("step_ns")
     rows = first[["run_id", "process", "first_gpu"]].merge(walls.reset_index(), on=["run_id", "process"])
     return rows.reset_index(drop=True)
+
+
+def gpus_at_once(processes: pd.DataFrame) -> pd.Series:
+    """Of each run that read its GPU, by run_id: on how many GPUs processes were timed at the same time, from when the
+    first and the last one began on each. Those of other sessions and machines are not among them."""
+    known = processes[processes["gpu_id"].notna() & (processes["gpu_id"].astype(str) != "")]
+    known = known[["run_id", "gpu_id", "started_at"]].astype(str)
+    began = pd.to_datetime(known["started_at"], utc=True, format="ISO8601", errors="coerce")
+    spans = began.groupby(known["gpu_id"]).agg(["min", "max"])
+    at_once = {
+        gpu: float(((spans["min"] <= last) & (spans["max"] >= first)).sum()) for gpu, first, last in spans.itertuples()
+    }
+    return known["gpu_id"].map(at_once).astype(float).groupby(known["run_id"]).max()

@@ -15,6 +15,7 @@ import pandas as pd
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from analysis.metrics.advice import clocks, host_limited_ns
+from analysis.metrics.telemetry import gpus_at_once
 from analysis.prediction import changes
 from analysis.prediction.predict import GPU, HOST, Abstention, Prediction
 from analysis.recording import store
@@ -252,21 +253,8 @@ def _steps(recording: Any) -> pd.DataFrame:
     return rows.assign(
         loop_ns=rows["run_id"].map(loops.astype(float)),
         measured_limit=limits,
-        gpus_at_once=rows["run_id"].map(_gpus_at_once(recording.processes)),
+        gpus_at_once=rows["run_id"].map(gpus_at_once(recording.processes)),
     )
-
-
-def _gpus_at_once(processes: pd.DataFrame) -> pd.Series:
-    """Of each run that read its GPU, by run_id: on how many GPUs processes were timed at the same time, from when the
-    first and the last one began on each. Those of other sessions and machines are not among them."""
-    known = processes[processes["gpu_id"].notna() & (processes["gpu_id"].astype(str) != "")]
-    known = known[["run_id", "gpu_id", "started_at"]].astype(str)
-    began = pd.to_datetime(known["started_at"], utc=True, format="ISO8601", errors="coerce")
-    spans = began.groupby(known["gpu_id"]).agg(["min", "max"])
-    at_once = {
-        gpu: float(((spans["min"] <= last) & (spans["max"] >= first)).sum()) for gpu, first, last in spans.itertuples()
-    }
-    return known["gpu_id"].map(at_once).astype(float).groupby(known["run_id"]).max()
 
 
 def _limits(steps: pd.DataFrame) -> dict[str, str]:

@@ -82,6 +82,7 @@ def test_kernels_that_take_longer_and_steps_that_do_fewer_tokens_are_told(rec):
     answer = write_site.ask(several_gpus, dataclasses.replace(rec, kernels=with_longer_kernels(rec), steps=steps))
     assert answer.claims["slower"].rows["slower_share"].tolist() == pytest.approx([1, 1], rel=1e-3)
     assert answer.claims["fewer"].rows["speedup"].tolist() == pytest.approx([2 / 2.5] * 2, rel=1e-6)
+    assert not answer.claims["gives"].values["fewer_by_host"], "GPUs limit these"
     assert write_site.ask(several_gpus, rec).claims["fewer"].rows.empty
 
 
@@ -268,7 +269,16 @@ def test_that_another_set_of_gpus_timed_a_part_is_said_with_what_it_makes(rec):
     said = claim.values
     assert (said["num_gpus"], said["counts"], said["num_both"], said["num_all"]) == (2, [4, 2], 2, 2)
     assert said["ratios"] == pytest.approx((12 / 10.5, 12 / 10.5), rel=0.02)
-    assert (said["num_elsewhere"], said["num_one"]) == (2, 6)
+    assert (said["num_elsewhere"], said["num_one"], said["at_once"]) == (2, 6, 1)
+
+
+def test_sets_of_gpus_that_timed_runs_at_the_same_time_are_no_machine_after_another(rec, recorded, shipped, tmp_path):
+    """As those of the shipped recording: three pairs of GPUs of one host, each with a run of its own."""
+    assert write_site.ask(several_gpus, timed_by(rec, ["a", "b", "a"])).claims["places"].values["at_once"] == 2
+    assert shipped.claims["places"].values["at_once"] == 3
+    write_site.write_questions(rec, tmp_path, {several_gpus.STUDY: recorded})
+    page = (tmp_path / "report" / "several-gpus.md").read_text()
+    assert "3 sets of GPUs, up to 3 sets at the same time" in page and "machine goes on" not in page
 
 
 @pytest.mark.parametrize("gpus", [["a", "a", "a"], ["a", None, None], [None, None, None]])
@@ -440,6 +450,16 @@ def test_what_a_collective_transfers_takes_no_less_than_the_link_allows(recorded
     transfer = communication_of(recorded.kernels, recorded.runs).set_index("run_id")["transfer_ns"]
     for run_id, parameters in zip(runs["run_id"], runs["num_parameters"]):
         assert transfer[run_id] * 1e-9 >= 4 * parameters / fastest
+
+
+def test_where_two_gpus_do_less_than_one_it_is_said_that_hosts_limit_the_step_and_what_ddp_does(shipped):
+    fewer = shipped.claims["fewer"]
+    assert set(fewer.rows["parallel"].astype(str)) == {"fsdp"} and fewer.values["num_by_host"] == len(fewer.rows)
+    assert shipped.claims["gives"].values["fewer_by_host"]
+    steps = shipped.tables["steps"].rows.astype({"parallel": str})
+    case = ["size", "context_length", "precision"]
+    ddp = fewer.rows[case].merge(steps[steps["parallel"] == "ddp"])["speedup"]
+    assert len(ddp) == len(fewer.rows) and fewer.values["others"] == [{"way": "DDP", "speedup": (ddp.min(), ddp.max())}]
 
 
 # ------------------------------------------------------------------------------------------------- a stall on purpose

@@ -17,7 +17,7 @@ from analysis.metrics.exchange import (
     cost_by_clock,
     link_rates,
 )
-from analysis.metrics.telemetry import by_first_gpu
+from analysis.metrics.telemetry import by_first_gpu, gpus_at_once
 from analysis.pages.columns import band_column, case_headings, spread_column
 from analysis.pages.facts import extremes, many, noise_of, out_of, span
 from analysis.reference import kernel_families
@@ -82,7 +82,8 @@ class Frames:
     messages: pd.DataFrame
     """One row per case of several GPUs, collective and size of a message, as of `by_message`, with link_share."""
     timed: pd.DataFrame
-    """One row per process that timed a case and read its GPU: first_gpu numbers that of its first rank."""
+    """One row per process that timed a case and read its GPU: first_gpu numbers that of its first rank, at_once says on
+    how many sets of GPUs runs of several GPUs were timed at the same time (NaN of one GPU)."""
 
     @property
     def several(self) -> pd.DataFrame:
@@ -132,6 +133,9 @@ def _frames(
     for name in ("waiting", "transfer", "exposed", "hidden"):
         cases[f"{name}_share"] = cases[f"{name}_ns"] / cases["profiled_ns"]
     timed = by_first_gpu(steps, processes).merge(cases[["run_id", "gpus"]], on="run_id")
+    of_several = set(cases.loc[cases["gpus"] > 1, "run_id"])
+    first = processes[(processes["rank"] == 0) & processes["run_id"].astype(str).isin(of_several)]
+    timed["at_once"] = timed["run_id"].map(gpus_at_once(first))
     cases = _against_one(cases, bands)
     of_one = cases[(cases["gpus"] > 1) & cases["run_id_1"].notna()].set_index("run_id")["run_id_1"]
     of_phases = computing.unstack(fill_value=0)
@@ -226,12 +230,12 @@ def _claims(frames: Frames) -> list[Claim]:
     without_sizes = several[~several["run_id"].isin(with_sizes)]
     unknown = _only(frames.collectives[frames.collectives["bytes"].isna()], "gpus", "parallel", "collective")
     return [
-        Claim("gives", _only(several, *shown), facts=_gives),
+        Claim("gives", _only(several, *shown, "host_share"), facts=_gives),
         Claim("range", _only(several, *shown, "step_ns", "step_band_ns"), facts=extremes("efficiency")),
         Claim(
             "fewer",
             _only(several[several["speedup"] < 1], "gpus", "parallel", "speedup", "step_ns", "computing_share"),
-            facts=out_of(several, lambda rows: _fewer(rows) | {"num_by_host": _num_by_host(several.loc[rows.index])}),
+            facts=out_of(several, lambda rows: _fewer(rows, several)),
         ),
         Claim("exposed", _only(exposed, *of_step), many(several), facts=out_of(several, _most_exposed)),
         Claim(
@@ -340,27 +344,37 @@ def _by_host(rows: pd.DataFrame) -> dict:
     return {"as_unprofiled": AS_UNPROFILED, **extremes("exposed_ns")(rows)}
 
 
-def _fewer(rows: pd.DataFrame) -> dict:
+def _fewer(rows: pd.DataFrame, several: pd.DataFrame) -> dict:
+    """others: what the same cases do when the work is shared another way."""
     ways = [label_of_value("parallel", str(way)) for way in rows["parallel"].unique()]
-    return {"ways": ways, **extremes("computing_share")(rows)}
-
-
-def _num_by_host(rows: pd.DataFrame) -> int:
-    return int((rows["host_share"] > HOST_LIMITED).sum())
+    case = [name for name in ("size", "context_length", *run_grid.VARIANT_AXES) if name in rows and name != "parallel"]
+    others = several.drop(rows.index).merge(rows[case].drop_duplicates())
+    return {
+        "ways": ways,
+        "num_by_host": int((several.loc[rows.index, "host_share"] > HOST_LIMITED).sum()),
+        "others": _by_way(others),
+        **extremes("computing_share")(rows),
+    }
 
 
 def _gives(rows: pd.DataFrame) -> dict:
-    ways = [
+    fewer = rows[rows["speedup"] < 1]
+    by_host = len(fewer) > 0 and bool((fewer["host_share"] > HOST_LIMITED).all())
+    return {"most": int(rows["gpus"].max()), "ways": _by_way(rows), "fewer_by_host": by_host}
+
+
+def _by_way(rows: pd.DataFrame) -> list[dict]:
+    return [
         {"way": label_of_value("parallel", str(way)), "speedup": span(mine["speedup"])}
         for way, mine in rows.groupby("parallel", sort=False, observed=True)
     ]
-    return {"most": int(rows["gpus"].max()), "ways": ways}
 
 
 def _places(rows: pd.DataFrame, of_one: pd.DataFrame) -> dict:
     """Of processes that timed several GPUs: how many there are by their first GPU, most first; in how many cases these
-    differ, and how long the step is there on other GPUs, over that on those which timed most. num_one: processes that
-    timed one GPU alone; num_elsewhere: those of them that did so on one of the other GPUs."""
+    differ, and how long the step is there on other GPUs, over that on those which timed most. at_once: on how many
+    sets of GPUs at the same time. num_one: processes that timed one GPU alone; num_elsewhere: those of them that did so
+    on one of the other GPUs."""
     counts = rows["first_gpu"].value_counts()
     steps = rows.assign(usual=rows["first_gpu"] == counts.index[0]).groupby(["run_id", "usual"])["step_ns"].median()
     both = steps.unstack("usual").reindex(columns=[True, False]).dropna()
@@ -369,6 +383,7 @@ def _places(rows: pd.DataFrame, of_one: pd.DataFrame) -> dict:
     return {
         "num_gpus": len(counts),
         "counts": counts.tolist(),
+        "at_once": int(rows["at_once"].max()),
         "num_all": rows["run_id"].nunique(),
         "num_both": len(both),
         "ratios": span(ratios) if len(both) else None,
