@@ -34,6 +34,17 @@ def test_every_check_of_every_finished_run_holds(loaded):
         assert {"forward_matmuls", "in_phase", "in_module"} <= checks
 
 
+def test_what_was_timed_was_timed_by_three_processes(loaded):
+    """But losses after a few steps, of which no time is said; and warm-up, where processes are what is compared: each
+    of its runs is one, of five with the same settings."""
+    known = loaded.processes["run_id"].astype(str).value_counts()
+    ok = loaded.runs[loaded.runs["status"].astype(str) == "ok"].astype({"run_id": str})
+    if loaded.manifest["study"] == "warm_up":
+        assert (ok.groupby(["size", "context_length"], observed=True).size() == 5).all()
+    elif loaded.manifest["study"] != "losses":
+        assert (ok["run_id"].map(known) >= 3).all()
+
+
 def test_no_kernel_is_unclassified(loaded):
     assert "other" not in set(loaded.kernels["family"].astype(str))
 

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.answer import Answer, Column, Table, assemble
+from jobs.contract import changes
 from jobs.contract.layout import SCRIPT
 
 SLUG = "predictions"
@@ -13,8 +14,7 @@ TITLE = "Predictions"
 TARGETS = {"median": 0.08, "high": 0.20, "inside": 0.80, "abstained": 1 / 3}
 """What the predictions are to reach: median and 90th percentile of the error, part of the intervals that hold the
 measured step, part that may abstain."""
-LABELS = {"tf32": "TF32", "bf16": "BF16", "fused_attention": "fused attention", "fused_adamw": "fused AdamW"}
-LABELS |= {"compile": "torch.compile", "cuda_graphs": "CUDA graphs", "larger_batch": "larger batch"}
+LABELS = {**changes.LABELS, "bf16": "BF16", "fused_adamw": "fused AdamW"}
 SCRIPTS = "scripts of others"
 APART = pd.Timedelta(hours=1)
 """Predictions of one test were made within less of each other."""
@@ -31,7 +31,8 @@ TIMES = (
     Column("ceiling_ns", "not below", "ms", absent="none"),
 )
 LIMIT = Column("limited_by", "limited by")
-TEST = Column("test", "test")
+TEST = Column("test", "test", "words")
+MISSED = Column("missed", "missed", "prose", absent="nothing")
 CHANGES = Column("changes", "change", "words")
 """Where there is much beside it, a line does not hold all changes."""
 FEW = (CHANGES, *CASE[1:3], *TIMES)
@@ -70,7 +71,7 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
     tests = _tests(predicted) if len(predicted) else []
     if len(predicted):
         tables += [
-            Table("tests", "Predictions by test", (TEST, *_summary("predictions")[1:]), _table(tests)),
+            Table("tests", "Predictions by test", (TEST, *_summary("predictions")[1:-1], MISSED), _table(tests)),
             Table("summary", "Predictions by change", _summary("predictions"), _by_change(predicted)),
             *(
                 Table(
@@ -145,7 +146,7 @@ def _outcome(kind: str = "text") -> tuple[Column, ...]:
 
 def _summary(what: str) -> tuple[Column, ...]:
     return (
-        Column("changes", "change"),
+        CHANGES,
         Column("number", what, "count"),
         Column("abstained", "abstained", "count"),
         Column("measured", "measured", "count"),
@@ -173,7 +174,15 @@ def _named(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     names = (
         [SCRIPTS] if len(scripts) == 1 else [f"{_ordinal(place)} test with {SCRIPTS}" for place in range(len(scripts))]
     )
-    return [*((f"{_ordinal(place)} test", part) for place, part in enumerate(sweeps)), *zip(names, scripts)]
+    return [
+        *((", of ".join([f"{_ordinal(place)} test", *_others(part)]), part) for place, part in enumerate(sweeps)),
+        *zip(names, scripts),
+    ]
+
+
+def _others(rows: pd.DataFrame) -> list[str]:
+    """Models other than the reference Transformer."""
+    return [str(size) for size in dict.fromkeys(rows.loc[rows["kind"] == SCRIPT, "size"])]
 
 
 def _by_time(rows: pd.DataFrame) -> list[pd.DataFrame]:
@@ -204,7 +213,7 @@ def _tests(rows: pd.DataFrame) -> list[dict]:
             "by_limit": _tested_by("limited_by", part),
             "by_measured_limit": _tested_by("measured_limit", part[part["measured_limit"] != ""]),
             "at_once": [] if _is_of_scripts(part) else _at_once(part),
-            "models": [] if _is_of_scripts(part) else [*dict.fromkeys(part.loc[part["kind"] == SCRIPT, "size"])],
+            "models": [] if _is_of_scripts(part) else _others(part),
         }
         for name, part in _named(rows)
     ]
@@ -256,7 +265,9 @@ def _tested_by(name: str, rows: pd.DataFrame) -> list[dict]:
 def _table(facts: list[dict]) -> pd.DataFrame:
     names = ["first", "last", "runs", "of_abstentions", "waiting", "loop", "by_limit", "by_measured_limit", "at_once"]
     names += ["models"]
-    return pd.DataFrame(facts).drop(columns=names)
+    table = pd.DataFrame(facts).drop(columns=names)
+    missed = [", ".join(_missed(test)) if test["measured"] else "not measured yet" for test in facts]
+    return table.assign(missed=[aims or None for aims in missed])
 
 
 def _by_measured_limit(rows: pd.DataFrame) -> pd.DataFrame:
