@@ -271,7 +271,7 @@ def _draft(
         site, verdict = write_overview_of_script(rec, docs, checked, summary)
     else:
         site = write_questions(rec, docs, studies, summary, known, predicted, checked, bands, price, losses, captured)
-        write_tested(site, measured, predicted.assign(again_ns=of_runs.said_again(predicted, captured)))
+        write_tested(site, measured, predicted, captured)
     write_lists(site, published, rec, studies, downloads, price)
     _write_explore(site, rec, every_study, known, bands)
     for _ in ("comparisons", *with_pages):
@@ -308,11 +308,14 @@ def write_lists(
     site.write(f"report/{telemetry.SLUG}.md", "telemetry.md", ask(telemetry, rec, price=price), **measured_in)
 
 
-def write_tested(site: Site, measured: Path, predicted: pd.DataFrame) -> None:
-    """Write the pages of benchmarks, whose figures lie in `measured`, of predictions, and of terms."""
+def write_tested(site: Site, measured: Path, predicted: pd.DataFrame, captured: Sequence[store.Recording] = ()) -> None:
+    """Write the pages of benchmarks, whose figures lie in `measured`, of predictions, and of terms. captured: the
+    recordings that predictions of scripts were made from."""
     figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader", "faults", "site")}
     site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
-    held = predictions.answer(predicted, predict.development(rates.load()))
+    again = predicted.assign(again_ns=of_runs.said_again(predicted, captured))
+    besides = of_runs.measured_besides(predicted, captured)
+    held = predictions.answer(again, predict.development(rates.load()), besides)
     site.write(f"report/{predictions.SLUG}.md", "predictions.md", held)
     site.write("report/glossary.md", "glossary.md", NOTHING)
 

@@ -16,6 +16,7 @@ TARGETS = {"median": 0.08, "high": 0.20, "inside": 0.80, "abstained": 1 / 3}
 measured step, part that may abstain."""
 LABELS = {**changes.LABELS, "bf16": "BF16", "fused_adamw": "fused AdamW"}
 SCRIPTS = "scripts of others"
+NOT_BEFORE = "not predicted before"
 APART = pd.Timedelta(hours=1)
 """Predictions of one test were made within less of each other."""
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
@@ -48,10 +49,11 @@ GAINS = (
 )
 
 
-def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
+def answer(predicted: pd.DataFrame, developed: pd.DataFrame, besides: pd.DataFrame | None = None) -> Answer:
     """predicted: every prediction of the ledgers beside what was measured since, as of `ledger.held_against`, and what
     models say of it today (again_ns, as of `of_runs.said_again`). developed: the pairs that the rates were fitted to,
-    each predicted with those of the other sizes.
+    each predicted with those of the other sizes. besides: what scripts were measured with and nobody had predicted, as
+    of `of_runs.measured_besides`.
 
     Tables: tests by when and of what they were made, summary and development by change and over all, limits by what
     limits the predicted step, measured_limits by test and what limited the measured step: number, abstained, measured,
@@ -91,9 +93,9 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
             Table("predictions", "Every prediction", (*FEW, *_outcome("prose")), predicted),
             Table(
                 "scripts",
-                "What changes gave to scripts of others, against what was predicted",
+                "What changes gave to scripts of others for as many tokens, against what was predicted",
                 GAINS,
-                _gains(predicted),
+                _gains(predicted, besides),
             ),
         ]
     if len(by_measured_limit := _by_measured_limit(predicted)):
@@ -112,18 +114,25 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
     return assemble(facts, [], tables, [])
 
 
-def _gains(predicted: pd.DataFrame) -> pd.DataFrame:
-    """Of scripts, how many times as fast each change was to make a step, and made it."""
+def _gains(predicted: pd.DataFrame, besides: pd.DataFrame | None) -> pd.DataFrame:
+    """Of scripts, how many times as fast each change was to make a step, and made it, for as many tokens."""
     rows = predicted[predicted["source"] == ""].reset_index(drop=True)
+    if besides is not None and len(besides):
+        others = _with_labels(besides).assign(outcome=NOT_BEFORE)
+        rows = pd.concat([rows, others], ignore_index=True)
     gains = {"predicted_gain": "predicted_ns", "least_gain": "high_ns", "most_gain": "low_ns"}
     gains |= {"measured_gain": "measured_ns", "gain_again": "again_ns"}
-    return rows.assign(**{gain: rows["baseline_ns"] / rows[time] for gain, time in gains.items()})
+    return rows.assign(**{gain: rows["work"] * rows["baseline_ns"] / rows[time] for gain, time in gains.items()})
 
 
 def _labelled(rows: pd.DataFrame) -> pd.DataFrame:
     """`rows` with labels of changes, and the outcome in words."""
+    return _with_labels(rows).assign(outcome=[_outcome_of(row) for row in rows.to_dict("records")])
+
+
+def _with_labels(rows: pd.DataFrame) -> pd.DataFrame:
     labels = [", ".join(LABELS.get(name, name) for name in names.split("+")) for names in rows["changes"]]
-    return rows.assign(changes=labels, outcome=[_outcome_of(row) for row in rows.to_dict("records")])
+    return rows.assign(changes=labels)
 
 
 def _outcome_of(row: dict) -> str:

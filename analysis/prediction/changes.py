@@ -360,6 +360,11 @@ USUAL = (
 """The sets of changes that are predicted where none is named."""
 
 
+def work_of(names: Any) -> int:
+    """Tokens of a step with these changes over those of one without."""
+    return TIMES_BATCH if "larger_batch" in names else 1
+
+
 def in_order(names: Any) -> list[Change]:
     """The changes of these names, as they are applied. Raises Abstains where one is not known or two exclude each
     other."""

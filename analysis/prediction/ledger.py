@@ -196,10 +196,11 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
     """Every prediction, one row each: what an Entry has, made_at, and of the run that tests it, where it was measured
     since: measured_ns, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling).
     of_one_host: `entry` would keep it without times now. source: the recording that they were made from; "" of a
-    script. kind: in which way it was predicted, as of `track_record.kind_of`. measured_limit: what limited the
-    measured step; "" where that is not known. Of the run that tests it and of the one that it came from: loop_ns
-    and baseline_loop_ns, how long a loop of plain Python took on their hosts, NaN where that was not timed.
-    gpus_at_once: how many GPUs of the host had a run each while it was timed; NaN where that is not known."""
+    script. work: tokens of a step with the changes over those of one without. kind: in which way it was predicted,
+    as of `track_record.kind_of`. measured_limit: what limited the measured step; "" where that is not known. Of the
+    run that tests it and of the one that it came from: loop_ns and baseline_loop_ns, how long a loop of plain
+    Python took on their hosts, NaN where that was not timed. gpus_at_once: how many GPUs of the host had a run each
+    while it was timed; NaN where that is not known."""
     names = ["run_id", "gpu_name", "started_at", "measured_ns", "loop_ns", "measured_limit", "gpus_at_once"]
     # Some runs of these studies have the ids of runs that test a prediction, and none was planned for one: a sweep of
     # one and several GPUs, and one that times a single step.
@@ -213,6 +214,7 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
             row = prediction.model_dump() | {"made_at": ledger.made_at, "changes": "+".join(prediction.changes)}
             is_script = prediction.tested_by == name_with(prediction.run_id, prediction.changes)
             row["source"] = "" if is_script else ledger.recording["name"]
+            row["work"] = changes.work_of(prediction.changes)
             row["kind"] = SCRIPT if is_script else kind_of(of_run.get(prediction.run_id, {}))
             on_gpu, since = measured["gpu_name"] == ledger.gpu, started > ledger.made_at
             tests = measured[on_gpu & since & (measured["run_id"] == prediction.tested_by)]
@@ -222,7 +224,7 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
             row |= {name: _first(tests, name) for name in ("measured_ns", "loop_ns", "gpus_at_once")}
             row["measured_limit"] = next(iter(tests["measured_limit"]), "")
             rows.append(row | {"baseline_loop_ns": _first(before, "loop_ns")})
-    names = [*Entry.model_fields, "made_at", "source", "kind", "measured_ns", "measured_limit", "loop_ns"]
+    names = [*Entry.model_fields, "made_at", "source", "kind", "work", "measured_ns", "measured_limit", "loop_ns"]
     names += ["baseline_loop_ns"]
     table = pd.DataFrame(rows, columns=[*names, "gpus_at_once"])
     numbers = [*(name for name in names if name.endswith("_ns")), "gpus_at_once"]

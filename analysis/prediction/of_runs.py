@@ -5,13 +5,15 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.metrics.advice import clocks
 from analysis.prediction import changes
 from analysis.prediction.baseline import Tables
 from analysis.prediction.known import Known, known_runs, usual_sets
 from analysis.prediction.ledger import run_id_after
 from analysis.prediction.predict import Abstention, Prediction
-from jobs.contract.changes import DO
-from jobs.contract.layout import SCRIPT
+from jobs.contract.changes import DO, LABELS
+from jobs.contract.layout import SCRIPT, name_with
+from jobs.contract.ranges import STEP
 
 COLUMNS = (
     "run_id",
@@ -67,6 +69,28 @@ def said_again(predicted: pd.DataFrame, recordings: Iterable[Tables]) -> pd.Seri
         said = known[run_id].predict(names.split("+")) if run_id in known else None
         times.append(said.step_ns if isinstance(said, Prediction) else float("nan"))
     return pd.Series(times, predicted.index, dtype=float)
+
+
+BESIDES = ("run_id", "changes", "baseline_ns", "work", "measured_ns", "again_ns")
+
+
+def measured_besides(predicted: pd.DataFrame, recordings: Iterable[Tables]) -> pd.DataFrame:
+    """Scripts that were measured with changes of which nothing was predicted before: BESIDES, in ns, again_ns as of
+    `said_again`. A run with changes has the name of the one without and the changes behind it."""
+    recordings = [*recordings]
+    times = {run: timed for recording in recordings for run, timed in clocks(recording.steps).items()}
+    sets = {tuple(names.split("+")) for names in predicted["changes"]} | {(name,) for name in LABELS}
+    kept = {*zip(predicted["run_id"], predicted["changes"])}
+    rows = []
+    for known in (run for recording in recordings for run in known_runs(recording)):
+        run_id = str(known.run["run_id"])
+        for names in sorted(sets):
+            changed, joined = times.get(name_with(run_id, names)), "+".join(names)
+            if str(known.run.get("workload")) == SCRIPT and changed and (run_id, joined) not in kept:
+                said = known.predict(names)
+                again_ns = said.step_ns if isinstance(said, Prediction) else float("nan")
+                rows.append((run_id, joined, known.step_ns, changes.work_of(names), changed[STEP].wall_ns, again_ns))
+    return pd.DataFrame(rows, columns=list(BESIDES))
 
 
 def _row(known: Known, names: Sequence[str], said: Prediction | Abstention) -> dict[str, Any]:

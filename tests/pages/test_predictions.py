@@ -6,14 +6,14 @@ import pandas as pd
 import pytest
 
 from analysis.pages import predictions
-from analysis.prediction import ledger, predict, rates
+from analysis.prediction import ledger, of_runs, predict, rates
 from analysis.render.site import Site
 
 ROW = {"run_id": "a", "tested_by": "b", "size": "small", "context_length": 128, "mode": "train_step", "reason": ""}
 ROW |= {"changes": "bf16+fused_attention", "baseline_ns": 40e6, "predicted_ns": 20e6, "low_ns": 18e6, "high_ns": 22e6}
 ROW |= {"ceiling_ns": 10e6, "limited_by": "GPU", "made_at": pd.Timestamp("2026-01-02T03:04:05Z")}
 ROW |= {"loop_ns": 30e6, "baseline_loop_ns": 40e6, "source": "default", "of_one_host": False, "measured_limit": "GPU"}
-ROW |= {"gpus_at_once": 1, "kind": "sweep", "again_ns": 16e6}
+ROW |= {"gpus_at_once": 1, "kind": "sweep", "again_ns": 16e6, "work": 1}
 LATER = pd.Timestamp("2026-01-03T03:04:05Z")
 NONE = dict.fromkeys(("predicted_ns", "low_ns", "high_ns", "ceiling_ns"), float("nan"))
 
@@ -162,6 +162,20 @@ def test_what_a_change_gave_to_a_script_stands_beside_what_was_predicted(develop
     assert (gains["least_gain"] < 2).all() and (gains["most_gain"] > 2).all()
     assert gains["outcome"].tolist() == ["outside the interval", "not measured"]
     assert gains["gain_again"].tolist() == [2.5, 2.5], "what models say today is not what was predicted"
+
+
+def test_the_gain_of_a_larger_batch_is_for_as_many_tokens(developed):
+    """A step of twice the tokens that takes 1.6 times as long was called 0.6 times as fast."""
+    rows = predicted(64, source="", changes="bf16+larger_batch", work=2, predicted_ns=50e6, low_ns=40e6, high_ns=80e6)
+    gains = predictions.answer(rows, developed).tables["scripts"].rows
+    assert gains[["predicted_gain", "measured_gain"]].to_numpy().tolist() == [[1.6, 1.25]]
+
+
+def test_what_nobody_predicted_stands_beside_what_models_say_today(developed):
+    besides = pd.DataFrame([("a", "padding", 40e6, 1, 32e6, 31e6)], columns=list(of_runs.BESIDES))
+    gains = predictions.answer(predicted(20, source=""), developed, besides).tables["scripts"].rows.iloc[-1]
+    assert gains["changes"] == "padded dimensions" and gains["outcome"] == "not predicted before"
+    assert pd.isna(gains["predicted_gain"]) and gains["measured_gain"] == 1.25 and gains["gain_again"] > 1.25
 
 
 def test_scripts_that_were_predicted_on_several_days_are_tests_of_their_own(written):

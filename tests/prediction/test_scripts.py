@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.prediction import ledger, script_development, script_rates, scripts
+from analysis.prediction import ledger, of_runs, script_development, script_rates, scripts
 from analysis.prediction.baseline import ATTENTION, of_run
 from analysis.prediction.known import known_runs
 from analysis.prediction.predict import GPU, HOST, Abstention, Prediction
@@ -143,6 +143,16 @@ def test_one_script_of_several_in_a_recording_is_told_by_itself(run_clm):
     known = {run.run["run_id"]: run for run in known_runs(run_clm)}
     assert {*known} == {"run-clm", "run-clm-adamw", "run-clm-bf16", "run-clm-eager", "run-clm-small"}
     assert known["run-clm-eager"].predict(["fused_attention"]).step_ns == pytest.approx(175.5e6, rel=0.02)
+
+
+def test_what_a_script_was_measured_with_and_nobody_predicted_is_listed(run_clm):
+    held = ledger.held_against(ledger.read_all(SHIPPED), [run_clm])
+    rows = of_runs.measured_besides(held, [run_clm]).set_index(["run_id", "changes"])
+    assert set(rows.index) == {
+        ("run-clm-bf16", name) for name in ("checkpointing", "compile", "larger_batch", "padding")
+    }
+    padding = rows.loc[("run-clm-bf16", "padding")]
+    assert padding["again_ns"] == pytest.approx(padding["measured_ns"], rel=0.03)
 
 
 def test_a_graph_is_one_launch_in_any_precision(step):
