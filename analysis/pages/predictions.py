@@ -40,7 +40,7 @@ FEW = (CHANGES, *CASE[1:3], *TIMES)
 
 GAINS = (
     Column("run_id", "script"),
-    Column("changes", "change"),
+    CHANGES,
     Column("baseline_ns", "without, measured", "ms"),
     Column("predicted_gain", "predicted gain", "ratio", lower="least_gain", upper="most_gain", absent="none"),
     Column("measured_gain", "measured gain", "ratio", absent="not measured"),
@@ -115,11 +115,13 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame, besides: pd.DataFra
 
 
 def _gains(predicted: pd.DataFrame, besides: pd.DataFrame | None) -> pd.DataFrame:
-    """Of scripts, how many times as fast each change was to make a step, and made it, for as many tokens."""
+    """Of scripts, how many times as fast each change was to make a step, and made it, for as many tokens. The
+    newest test comes first."""
     rows = predicted[predicted["source"] == ""].reset_index(drop=True)
     if besides is not None and len(besides):
-        others = _with_labels(besides).assign(outcome=NOT_BEFORE)
+        others = _with_labels(besides).assign(outcome=NOT_BEFORE, made_at=rows["made_at"].max())
         rows = pd.concat([rows, others], ignore_index=True)
+    rows = rows.sort_values("made_at", ascending=False, kind="stable", ignore_index=True)
     gains = {"predicted_gain": "predicted_ns", "least_gain": "high_ns", "most_gain": "low_ns"}
     gains |= {"measured_gain": "measured_ns", "gain_again": "again_ns"}
     return rows.assign(**{gain: rows["work"] * rows["baseline_ns"] / rows[time] for gain, time in gains.items()})
