@@ -43,6 +43,10 @@ class Behind:
     host_ns: float = 0.0
 
 
+NOT_SEEN = Behind(time_ns=math.nan)
+"""What the recorded step could not show of the changed one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """A step of a script: parts: by phase and kind its launches and time_ns on the GPU. gap_ns: between two of them.
@@ -145,6 +149,8 @@ def _without(step: Step, kinds: tuple[str, ...], time_ns: float, launches: float
 def _pad(step: Step, rates: ScriptRates, how: int) -> Step:
     if str(step.run["compile"]) != "off":  # GPT-2 in CUDA graphs got 2% faster of it, eager 8%
         raise Abstains("no recorded pair shows beyond noise what padding gives under torch.compile")
+    if (step.behind or {}).get("unaligned_gemms") is NOT_SEEN:
+        raise Abstains("a step in FP32 does not tell which matmuls are unaligned in BF16: record it in BF16")
     behind = _need(step, "unaligned_gemms", "its unaligned matmuls on tensor cores take next to nothing")
     if str(step.run["precision"]) != "bf16":
         raise Abstains("how much faster aligned matmuls are is known of BF16 alone")

@@ -214,6 +214,8 @@ def _faster(step: Step, change: str, rates: ScriptRates) -> Step:
     if unaligned := behind.get("unaligned_gemms"):  # which they are is not known: they stay the same part of all
         faster = _gemms_ns(after) / max(_gemms_ns(parts), 1.0)
         behind["unaligned_gemms"] = replace(unaligned, time_ns=faster * unaligned.time_ns)
+    elif change == "bf16" and precision == "fp32":  # whose matmuls are not on tensor cores, aligned or not
+        behind["unaligned_gemms"] = script_changes.NOT_SEEN
     return replace(step, run=dict(step.run) | {axis: new}, parts=after, host_ns=host, behind=behind)
 
 
