@@ -110,7 +110,8 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame, besides: pd.DataFra
     facts: dict[str, Any] = {"targets": TARGETS, "predicted": tested, "developed": _facts(developed)}
     measured = [test | {"missed": _missed(test)} for test in tests if test["measured"]]
     facts |= {"tests": measured, "waiting": [test for test in tests if not test["measured"]]}
-    facts |= {"host": _of_host(predicted), "hindsight": hindsight, "knows_measured_limits": len(by_measured_limit) > 0}
+    facts |= {"host": _of_host(predicted), "hindsight": hindsight, "again": _again(predicted)}
+    facts |= {"knows_measured_limits": len(by_measured_limit) > 0}
     return assemble(facts, [], tables, [])
 
 
@@ -203,6 +204,17 @@ def _by_time(rows: pd.DataFrame) -> list[pd.DataFrame]:
 
 def _ordinal(place: int) -> str:
     return ORDINALS[place] if place < len(ORDINALS) else f"{place + 1}th"
+
+
+def _again(rows: pd.DataFrame) -> dict:
+    """Of tested steps of scripts that models of today tell anew: measured, closer (how many are less off than was
+    predicted), median and median_before (absolute errors)."""
+    if "again_ns" not in rows:
+        return {"measured": 0}
+    both = rows[(rows["source"] == "") & rows["error"].notna() & rows["again_ns"].notna()]
+    again, before = (both["again_ns"] / both["measured_ns"] - 1).abs(), both["error"].abs()
+    facts = {"measured": len(both), "closer": int((again.round(3) < before.round(3)).sum())}
+    return facts | {"median": again.median(), "median_before": before.median()}
 
 
 def _tests(rows: pd.DataFrame) -> list[dict]:

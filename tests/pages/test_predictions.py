@@ -196,3 +196,14 @@ def test_tests_are_a_list_however_many_there_are(written):
     text = written(pd.concat([predicted(20.1, made_at=day) for day in days]))
     assert "no case of 128 tokens" in text and len(re.findall(r"(?<=\n)- \*\*", text)) == 3
     assert "\n\n- **First test**" in text
+
+
+def test_what_models_say_in_hindsight_may_be_further_off(developed):
+    """The page said that models of today know of the measurements, as if that made them closer."""
+    rows = predicted(20, 16, source="", again_ns=16e6)
+    assert predictions.answer(rows, developed).facts["again"] == {
+        "measured": 2,
+        "closer": 1,
+        "median": pytest.approx(0.1),
+        "median_before": pytest.approx(0.125),
+    }
