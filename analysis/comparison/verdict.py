@@ -31,7 +31,7 @@ from analysis.comparison.noise import Noise, Width, width_of_energy, width_of_sp
 from analysis.comparison.sides import Side
 from analysis.comparison.totals import Totals, totals_of_cases
 from analysis.comparison.waterfall import TOKENS, Waterfall, explain
-from analysis.metrics import timing
+from analysis.metrics import run_grid, timing
 from jobs.contract.ranges import STEP
 
 Metric = Literal["step", "throughput", "kernel", "busy", "idle", "memory", "energy"]
@@ -415,5 +415,5 @@ def _energies(side: Side, run_ids: tuple[str, ...]) -> tuple[float, ...]:
 def _peak(side: Side, run_ids: tuple[str, ...]) -> float | None:
     if "peak_memory_bytes" not in side.runs:
         return None
-    peaks = side.runs.loc[side.runs["run_id"].isin(run_ids), "peak_memory_bytes"].dropna()
+    peaks = run_grid.peak_bytes(side.runs[side.runs["run_id"].isin(run_ids)]).dropna()
     return float(peaks.median()) if len(peaks) else None

@@ -151,6 +151,13 @@ def shape_of(run: Mapping[str, Any]) -> flops.Shape:
     return flops.Shape(**{name.name: int(run[name.name]) for name in dataclasses.fields(flops.Shape)})
 
 
+def peak_bytes(runs: pd.DataFrame) -> pd.Series:
+    """Peak allocated of each run; NaN under CUDA graphs: what they hold is taken while they are captured, and the peak
+    of a step that replays them leaves it out."""
+    peak = runs["peak_memory_bytes"].astype("float64")
+    return peak.mask(runs["compile"].astype(str) == "cudagraphs") if "compile" in runs else peak
+
+
 def tokens_of(runs: pd.DataFrame) -> pd.Series:
     """Tokens of one step of each run, on all its GPUs; NaN where its workload does not say them."""
     tokens = runs["context_length"].astype("float64") * runs["batch_size"].astype("float64")

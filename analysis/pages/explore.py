@@ -149,6 +149,7 @@ def _rows(part: Part) -> pd.DataFrame:
     runs = rec.runs.astype({name: str for name in rec.runs if rec.runs[name].dtype == "category"} | {"run_id": str})
     wanted = ["run_id", "num_parameters", "size", "context_length", "mode", "peak_memory_bytes"]
     rows = runs[[*wanted, *(name for name in run_grid.VARIANT_AXES if name in runs)]].copy()
+    rows["peak_memory_bytes"] = run_grid.peak_bytes(runs)
     rows["others"] = _others(runs)
     rows[NOT_MEASURED] = [run_grid.why_not_measured(run) for _, run in runs.iterrows()]
     wall = timing.host_times(rec.steps, "timer", "step")

@@ -295,8 +295,7 @@ def _measured(recordings: Iterable[Any]) -> pd.DataFrame:
     table["trained_on"] = table["gpu_name"].astype(object).where(table["loss_trained"].notna())
     table["why_loss"] = pd.Series(NOT_PROBED, table.index).mask(_is_base(table), REFERENCE_LOSS)
     table["reserved_bytes"] = table["run_id"].map(memory.groupby("run_id")["peak_reserved_bytes"].max().astype(float))
-    # What graphs hold is taken while they are captured: the peak of a step that replays them leaves it out.
-    table["peak_bytes"] = table["peak_memory_bytes"].astype(float).where(table["compile"] != "cudagraphs")
+    table["peak_bytes"] = run_grid.peak_bytes(table)
     return table.drop(columns=["gpu_name", "peak_memory_bytes"])
 
 
