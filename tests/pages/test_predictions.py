@@ -73,6 +73,12 @@ def test_steps_that_the_host_limits_are_told_apart(written, developed):
     assert re.search("A loop of plain Python took 0.750?\\D+ the time on the hosts of these tests", text)
 
 
+def test_the_page_says_that_later_tests_were_measured_twice(written):
+    """The first measurement of the third test missed an aim that the second reached, and the page did not say so."""
+    later = [predicted(20, made_at=ROW["made_at"] + pd.Timedelta(days=days)) for days in range(4)]
+    assert "measured twice" in written(pd.concat(later)) and "measured twice" not in written(later[0])
+
+
 def test_tests_of_one_day_are_told_apart(developed):
     rows = pd.concat([predicted(20), predicted(21, made_at=ROW["made_at"] + pd.Timedelta(hours=5))])
     assert predictions.answer(rows, developed).tables["tests"].rows["test"].to_list() == ["first test", "second test"]
