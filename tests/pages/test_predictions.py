@@ -192,7 +192,7 @@ def test_scripts_that_were_predicted_on_several_days_are_tests_of_their_own(writ
 
 def test_of_other_models_it_is_said_how_their_steps_are_told(written):
     text = written(predicted(20, size="llama", kind="script"))
-    assert re.search(r"\*\*First test, of llama\*\*, predicted \S+ as steps of scripts are: ", text)
+    assert re.search(r"\*\*First test, of llama\*\*, predicted \S+ as steps of scripts are, with intervals made of earlier runs", text)
     assert "as steps of scripts" not in written(predicted(20))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.prediction import development, ledger, predict, track_record
+from analysis.prediction import development, ledger, predict, script_rates, track_record
 from analysis.recording import store
 from analysis.reference.track_record import SWEEP, Record, in_words, read
 from analysis.write_site import together
@@ -111,6 +111,13 @@ def test_of_compiled_steps_of_scripts_as_many_took_longer_as_the_guide_says():
     assert (len(compiled), int((compiled["error"] < 0).sum())) == (7, 5)
     said = "Of seven compiled steps of scripts and of the Llama, five took longer than predicted"
     assert said in (DATA.parent / "guide" / "predict.md").read_text()
+
+
+def test_the_guide_says_that_intervals_of_the_llama_are_of_its_own_earlier_runs():
+    predicted = ledger.read(DATA / ledger.FOLDER / "ladder_llama.json").predictions
+    of_interval = {error["changes"] for error in script_rates.load().others if error["size"] == "llama"}
+    assert {"+".join(entry.changes) for entry in predicted} == of_interval
+    assert "all eight of its runs had been measured before" in (DATA.parent / "guide" / "predict.md").read_text()
 
 
 def test_a_llama_is_predicted_as_scripts_are_and_missed_by_as_much():
