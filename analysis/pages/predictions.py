@@ -43,7 +43,7 @@ GAINS = (
     CHANGES,
     Column("baseline_ns", "without, measured", "ms"),
     Column("predicted_gain", "predicted gain", "ratio", lower="least_gain", upper="most_gain", absent="none"),
-    Column("measured_gain", "measured gain", "ratio", absent="not measured"),
+    Column("measured_gain", "measured gain", "ratio", lower="gain_low", upper="gain_high", absent="not measured"),
     Column("gain_again", "in hindsight", "ratio", absent="not told"),
     Column("outcome", "outcome", "prose"),
 )
@@ -123,9 +123,12 @@ def _gains(predicted: pd.DataFrame, besides: pd.DataFrame | None) -> pd.DataFram
         others = _with_labels(besides).assign(outcome=NOT_BEFORE, made_at=rows["made_at"].max())
         rows = pd.concat([rows, others], ignore_index=True)
     rows = rows.sort_values("made_at", ascending=False, kind="stable", ignore_index=True)
-    gains = {"predicted_gain": "predicted_ns", "least_gain": "high_ns", "most_gain": "low_ns"}
-    gains |= {"measured_gain": "measured_ns", "gain_again": "again_ns"}
-    return rows.assign(**{gain: rows["work"] * rows["baseline_ns"] / rows[time] for gain, time in gains.items()})
+    gains = {"predicted_gain": ("", "predicted_ns"), "least_gain": ("", "high_ns"), "most_gain": ("", "low_ns")}
+    gains |= {"measured_gain": ("", "measured_ns"), "gain_again": ("", "again_ns")}
+    gains |= {"gain_low": ("min_", "measured_max_ns"), "gain_high": ("max_", "measured_min_ns")}  # of single steps
+    return rows.assign(
+        **{gain: rows["work"] * rows[f"baseline_{of}ns"] / rows[time] for gain, (of, time) in gains.items()}
+    )
 
 
 def _labelled(rows: pd.DataFrame) -> pd.DataFrame:

@@ -30,6 +30,7 @@ from jobs.contract.studies import GPUS, LOSSES
 
 FOLDER = "predictions"
 """Below site/data."""
+MEASURED = ("measured_ns", "measured_min_ns", "measured_max_ns")
 MOST_OFF = 0.2
 """Error that a kept prediction may have at an end of its interval where the host limits the step."""
 
@@ -194,14 +195,14 @@ def recordings(data: Path) -> list[store.Recording]:
 
 def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.DataFrame:
     """Every prediction, one row each: what an Entry has, made_at, and of the run that tests it, where it was measured
-    since: measured_ns, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling).
+    since: MEASURED, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling).
     of_one_host: `entry` would keep it without times now. source: the recording that they were made from; "" of a
-    script. work: tokens of a step with the changes over those of one without. kind: in which way it was predicted,
-    as of `track_record.kind_of`. measured_limit: what limited the measured step; "" where that is not known. Of the
-    run that tests it and of the one that it came from: loop_ns and baseline_loop_ns, how long a loop of plain
-    Python took on their hosts, NaN where that was not timed. gpus_at_once: how many GPUs of the host had a run each
-    while it was timed; NaN where that is not known."""
-    names = ["run_id", "gpu_name", "started_at", "measured_ns", "loop_ns", "measured_limit", "gpus_at_once"]
+    script. work: tokens of a step with the changes over those of one without. baseline_min_ns, baseline_max_ns: of
+    its steps. kind: in which way it was predicted, as of `track_record.kind_of`. measured_limit: what limited the
+    measured step; "" where that is not known. Of the run that tests it and of the one that it came from: loop_ns
+    and baseline_loop_ns, how long a loop of plain Python took on their hosts, NaN where that was not timed.
+    gpus_at_once: how many GPUs of the host had a run each while it was timed; NaN where that is not known."""
+    names = ["run_id", "gpu_name", "started_at", *MEASURED, "loop_ns", "measured_limit", "gpus_at_once"]
     # Some runs of these studies have the ids of runs that test a prediction, and none was planned for one: a sweep of
     # one and several GPUs, and one that times a single step.
     recordings = [kept for kept in recordings if getattr(kept, "manifest", {}).get("study") not in (GPUS, LOSSES)]
@@ -221,11 +222,12 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
             # Other recordings may have a run of the same id, on another host.
             is_same_step = (measured["measured_ns"].astype(float) - prediction.baseline_ns).abs() <= 1
             before = measured[on_gpu & ~since & (measured["run_id"] == prediction.run_id) & is_same_step]
-            row |= {name: _first(tests, name) for name in ("measured_ns", "loop_ns", "gpus_at_once")}
+            row |= {name: _first(tests, name) for name in (*MEASURED, "loop_ns", "gpus_at_once")}
+            row |= {f"baseline_{end}_ns": _first(before, f"measured_{end}_ns") for end in ("min", "max")}
             row["measured_limit"] = next(iter(tests["measured_limit"]), "")
             rows.append(row | {"baseline_loop_ns": _first(before, "loop_ns")})
-    names = [*Entry.model_fields, "made_at", "source", "kind", "work", "measured_ns", "measured_limit", "loop_ns"]
-    names += ["baseline_loop_ns"]
+    names = [*Entry.model_fields, "made_at", "source", "kind", "work", *MEASURED, "measured_limit", "loop_ns"]
+    names += ["baseline_min_ns", "baseline_max_ns", "baseline_loop_ns"]
     table = pd.DataFrame(rows, columns=[*names, "gpus_at_once"])
     numbers = [*(name for name in names if name.endswith("_ns")), "gpus_at_once"]
     table = table.astype(dict.fromkeys(numbers, float))
@@ -240,16 +242,21 @@ def _first(rows: pd.DataFrame, name: str) -> float:
     return float(rows[name].iloc[0]) if len(rows) else float("nan")
 
 
+def spans_of_steps(steps: pd.DataFrame) -> pd.DataFrame:
+    """The unprofiled step of each run in ns, by run_id: measured_ns (median), measured_min_ns, measured_max_ns."""
+    rows = steps[(steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == STEP)]
+    spans = rows.groupby(rows["run_id"].astype(str))["wall_ns"].agg(["median", "min", "max"])
+    return spans.set_axis([*MEASURED], axis=1).rename_axis("run_id")
+
+
 def _steps(recording: Any) -> pd.DataFrame:
-    """Of each finished run that was timed: run_id, gpu_name, started_at, measured_ns, loop_ns, measured_limit,
+    """Of each finished run that was timed: run_id, gpu_name, started_at, MEASURED, loop_ns, measured_limit,
     gpus_at_once. A sweep that was given several GPUs times a run on each of them."""
     steps = recording.steps
-    rows = steps[(steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == STEP)]
-    medians = rows.groupby(rows["run_id"].astype(str))["wall_ns"].median().rename("measured_ns")
     runs = recording.runs[recording.runs["status"].astype(str) == "ok"]
     runs = runs[["run_id", "gpu_name", "started_at"]].astype(str)
     loops = recording.processes.groupby(recording.processes["run_id"].astype(str))["host_loop_ns"].median()
-    rows = runs.merge(medians.rename_axis("run_id").reset_index(), on="run_id")
+    rows = runs.merge(spans_of_steps(steps).reset_index(), on="run_id")
     known = _limits(steps)
     limits = [known.get(run_id, "") for run_id in rows["run_id"]]
     return rows.assign(

@@ -5,15 +5,13 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.metrics.advice import clocks
 from analysis.prediction import changes
 from analysis.prediction.baseline import Tables
 from analysis.prediction.known import Known, known_runs, usual_sets
-from analysis.prediction.ledger import run_id_after
+from analysis.prediction.ledger import MEASURED, run_id_after, spans_of_steps
 from analysis.prediction.predict import Abstention, Prediction
 from jobs.contract.changes import DO, LABELS
 from jobs.contract.layout import SCRIPT, name_with
-from jobs.contract.ranges import STEP
 
 COLUMNS = (
     "run_id",
@@ -71,14 +69,14 @@ def said_again(predicted: pd.DataFrame, recordings: Iterable[Tables]) -> pd.Seri
     return pd.Series(times, predicted.index, dtype=float)
 
 
-BESIDES = ("run_id", "changes", "baseline_ns", "work", "measured_ns", "again_ns")
+BESIDES = ("run_id", "changes", "work", "baseline_ns", "baseline_min_ns", "baseline_max_ns", *MEASURED, "again_ns")
 
 
 def measured_besides(predicted: pd.DataFrame, recordings: Iterable[Tables]) -> pd.DataFrame:
     """Scripts that were measured with changes of which nothing was predicted before: BESIDES, in ns, again_ns as of
     `said_again`. A run with changes has the name of the one without and the changes behind it."""
     recordings = [*recordings]
-    times = {run: timed for recording in recordings for run, timed in clocks(recording.steps).items()}
+    times = {run: span for recording in recordings for run, *span in spans_of_steps(recording.steps).itertuples()}
     sets = {tuple(names.split("+")) for names in predicted["changes"]} | {(name,) for name in LABELS}
     kept = {*zip(predicted["run_id"], predicted["changes"])}
     rows = []
@@ -89,7 +87,7 @@ def measured_besides(predicted: pd.DataFrame, recordings: Iterable[Tables]) -> p
             if str(known.run.get("workload")) == SCRIPT and changed and (run_id, joined) not in kept:
                 said = known.predict(names)
                 again_ns = said.step_ns if isinstance(said, Prediction) else float("nan")
-                rows.append((run_id, joined, known.step_ns, changes.work_of(names), changed[STEP].wall_ns, again_ns))
+                rows.append((run_id, joined, changes.work_of(names), *times[run_id], *changed, again_ns))
     return pd.DataFrame(rows, columns=list(BESIDES))
 
 

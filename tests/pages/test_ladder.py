@@ -177,6 +177,17 @@ def test_predictions_stand_beside_rungs_that_were_measured_after_them(answer, pr
     assert answer.claims["predicted"].values["num_near"] == (error <= 0.1).sum()
 
 
+def test_a_rung_of_which_nothing_was_predicted_says_why(answer, predicted):
+    """Two of the Llama, which the host was to limit, stood there as if nobody had asked."""
+    rungs = rungs_of(answer)
+    none = rungs[rungs["predicted_ns"].isna()]
+    reasons = predicted[predicted["predicted_ns"].isna()].set_index("tested_by")["reason"]
+    kept = none[none["run_id"].isin(reasons.index)]
+    assert {"llama"} <= set(kept.index.get_level_values("size"))
+    assert (kept["why_predicted"] == "abstained: " + kept["run_id"].map(reasons)).all()
+    assert (none.drop(kept.index)["why_predicted"] == "not predicted").all()
+
+
 def test_in_hindsight_every_captured_model_is_predicted_from_its_fp32_step(answer, hindsight):
     rungs = rungs_of(answer)
     said = hindsight.set_index("tested_by")

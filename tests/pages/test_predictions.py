@@ -13,7 +13,14 @@ ROW = {"run_id": "a", "tested_by": "b", "size": "small", "context_length": 128, 
 ROW |= {"changes": "bf16+fused_attention", "baseline_ns": 40e6, "predicted_ns": 20e6, "low_ns": 18e6, "high_ns": 22e6}
 ROW |= {"ceiling_ns": 10e6, "limited_by": "GPU", "made_at": pd.Timestamp("2026-01-02T03:04:05Z")}
 ROW |= {"loop_ns": 30e6, "baseline_loop_ns": 40e6, "source": "default", "of_one_host": False, "measured_limit": "GPU"}
-ROW |= {"gpus_at_once": 1, "kind": "sweep", "again_ns": 16e6, "work": 1}
+ROW |= {
+    "gpus_at_once": 1,
+    "kind": "sweep",
+    "again_ns": 16e6,
+    "work": 1,
+    "baseline_min_ns": 38e6,
+    "baseline_max_ns": 44e6,
+}
 LATER = pd.Timestamp("2026-01-03T03:04:05Z")
 NONE = dict.fromkeys(("predicted_ns", "low_ns", "high_ns", "ceiling_ns"), float("nan"))
 
@@ -22,6 +29,7 @@ def predicted(*measured_ms, **facts):
     rows = pd.DataFrame([ROW | facts | {"measured_ns": measured * 1e6} for measured in measured_ms])
     rows["error"] = rows["predicted_ns"] / rows["measured_ns"] - 1
     rows["inside"] = rows["measured_ns"].between(rows["low_ns"], rows["high_ns"])
+    rows["measured_min_ns"], rows["measured_max_ns"] = 0.9 * rows["measured_ns"], 1.1 * rows["measured_ns"]
     return rows.assign(beaten=rows["measured_ns"] < rows["ceiling_ns"])
 
 
@@ -166,6 +174,8 @@ def test_what_a_change_gave_to_a_script_stands_beside_what_was_predicted(develop
     assert gains["run_id"].tolist() == ["mingpt", "mingpt"]
     assert gains["predicted_gain"].tolist() == [2, 2] and gains["measured_gain"].iloc[0] == 1.6
     assert (gains["least_gain"] < 2).all() and (gains["most_gain"] > 2).all()
+    span = gains[["gain_low", "gain_high"]].iloc[0]
+    assert span.tolist() == pytest.approx([38 / 27.5, 44 / 22.5]), "of its slowest and fastest steps"
     assert gains["outcome"].tolist() == ["outside the interval", "not measured"]
     assert gains["gain_again"].tolist() == [2.5, 2.5], "what models say today is not what was predicted"
 
@@ -178,7 +188,9 @@ def test_the_gain_of_a_larger_batch_is_for_as_many_tokens(developed):
 
 
 def test_what_nobody_predicted_stands_beside_what_models_say_today(developed):
-    besides = pd.DataFrame([("a", "padding", 40e6, 1, 32e6, 31e6)], columns=list(of_runs.BESIDES))
+    besides = pd.DataFrame(
+        [("a", "padding", 1, 40e6, 39e6, 41e6, 32e6, 31e6, 33e6, 31e6)], columns=list(of_runs.BESIDES)
+    )
     gains = predictions.answer(predicted(20, source=""), developed, besides).tables["scripts"].rows.iloc[-1]
     assert gains["changes"] == "padded dimensions" and gains["outcome"] == "not predicted before"
     assert pd.isna(gains["predicted_gain"]) and gains["measured_gain"] == 1.25 and gains["gain_again"] > 1.25
@@ -192,7 +204,8 @@ def test_scripts_that_were_predicted_on_several_days_are_tests_of_their_own(writ
 
 def test_of_other_models_it_is_said_how_their_steps_are_told(written):
     text = written(predicted(20, size="llama", kind="script"))
-    assert re.search(r"\*\*First test, of llama\*\*, predicted \S+ as steps of scripts are, with intervals made of earlier runs", text)
+    said = r"\*\*First test, of llama\*\*, predicted \S+ as steps of scripts are, with intervals made of earlier runs"
+    assert re.search(said, text)
     assert "as steps of scripts" not in written(predicted(20))
 
 

@@ -78,6 +78,7 @@ NOT_FUSED = "loop"
 SLOWER_HOST = "measured, on a slower host, which explains it"
 CONTEXTS = {"small": 512, "medium": 1024, "xl": 512, "2.7B": 1024}
 """Of each model the context at which the ladder is told; of another the longest of those followed furthest up."""
+NOT_PREDICTED = "not predicted"
 NO_CAPTURE, BASELINE, NOT_PROBED, REFERENCE_LOSS = "no capture", "baseline", "not measured", "reference"
 """Of a rung: its step in FP32 was not captured, so that nothing can be predicted from it; it is that step. Of its loss:
 nothing compares it; others are held against it."""
@@ -187,10 +188,13 @@ COMPARED = ["ns", "min_ns", "max_ns", "parts", "host_ratio"]
 
 
 def _with_predictions(measured: pd.DataFrame, predicted: pd.DataFrame | None) -> pd.DataFrame:
-    """With predicted_ns, low_ns and high_ns of what was said before."""
+    """With predicted_ns, low_ns and high_ns of what was said before, or why nothing was."""
     names = ["predicted_ns", "low_ns", "high_ns"]
     if predicted is None:
-        return measured.assign(**dict.fromkeys(names, float("nan")))
+        return measured.assign(**dict.fromkeys(names, float("nan")), why_predicted=NOT_PREDICTED)
+    none = predicted[predicted["predicted_ns"].isna()].drop_duplicates("tested_by").set_index("tested_by")
+    reasons = measured["run_id"].map("abstained: " + none["reason"].astype(str)).astype(object)
+    measured = measured.assign(why_predicted=reasons.fillna(NOT_PREDICTED))
     said = predicted[predicted["predicted_ns"].notna()].drop_duplicates("tested_by").set_index("tested_by")
     return measured.assign(**{name: measured["run_id"].map(said[name]) for name in names})
 
@@ -393,7 +397,7 @@ def _tables(frames: Frames) -> list[Table]:
     speedup = Column("speedup", "as fast as FP32", "ratio")
     gain = Column("gain", "as the rung before", "ratio", absent="n/a")
     predictions = (
-        Column("predicted_ns", "predicted before", "ms", lower="low_ns", upper="high_ns", absent="not predicted"),
+        Column("predicted_ns", "predicted before", "ms", lower="low_ns", upper="high_ns", why="why_predicted"),
         Column(
             "hindsight_ns",
             "in hindsight",
