@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 
 from analysis import communication, write_site
+from analysis.comparison.noise import SHIPPED
+from analysis.metrics.differences import Bands
 from analysis.metrics.exchange import as_operations, by_gpu, communication_of, cost_by_clock
 from analysis.metrics.timing import in_steps
 from analysis.pages.questions import several_gpus
@@ -83,6 +85,7 @@ def test_kernels_that_take_longer_and_steps_that_do_fewer_tokens_are_told(rec):
     assert answer.claims["slower"].rows["slower_share"].tolist() == pytest.approx([1, 1], rel=1e-3)
     assert answer.claims["fewer"].rows["speedup"].tolist() == pytest.approx([2 / 2.5] * 2, rel=1e-6)
     assert not answer.claims["gives"].values["fewer_by_host"], "GPUs limit these"
+    assert answer.claims["fewer"].values["num_beyond"] == 2 and not answer.claims["gives"].values["in_noise"]
     assert write_site.ask(several_gpus, rec).claims["fewer"].rows.empty
 
 
@@ -352,6 +355,8 @@ def test_what_is_exposed_is_how_much_longer_the_step_is_than_the_same_without_co
     apart = (by_gpu["longer_ns"] - by_gpu["slower_ns"] - by_gpu["exposed_ns"]).abs()
     assert len(by_gpu) == 5 and (apart <= several_gpus.EXPLAINS * by_gpu["step_ns"]).all()
     assert shipped.claims["explains"].rows["run_id"].tolist() == by_gpu["run_id"].tolist()
+    shares = by_gpu["exposed_ns"] / by_gpu["profiled_ns"]
+    assert shipped.claims["explains"].values["share"] == pytest.approx((shares.min(), shares.max()))
     assert shipped.claims["unexplained"].rows.empty
     by_host = undisturbed.drop(by_gpu.index)
     assert shipped.claims["host"].rows["run_id"].tolist() == by_host["run_id"].tolist()
@@ -460,6 +465,16 @@ def test_where_two_gpus_do_less_than_one_it_is_said_that_hosts_limit_the_step_an
     case = ["size", "context_length", "precision"]
     ddp = fewer.rows[case].merge(steps[steps["parallel"] == "ddp"])["speedup"]
     assert len(ddp) == len(fewer.rows) and fewer.values["others"] == [{"way": "DDP", "speedup": (ddp.min(), ddp.max())}]
+
+
+def test_fewer_tokens_within_the_noise_band_of_the_step_are_said_to_be_so(recorded):
+    """Two GPUs are held against two steps of one, which do as many tokens."""
+    bands = Bands(kernel=SHIPPED.kernel, wall=SHIPPED.wall)
+    claims = write_site.ask(several_gpus, recorded, bands=bands).claims
+    rows = claims["gives"].rows
+    is_fewer = rows["speedup"] < 1
+    assert is_fewer.sum() == 5 and (rows["tokens_differ"] != is_fewer).all()
+    assert claims["fewer"].values["num_beyond"] == 0 and claims["gives"].values["in_noise"]
 
 
 # ------------------------------------------------------------------------------------------------- a stall on purpose

@@ -197,6 +197,10 @@ def _against_one(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     renamed = table.rename(columns={f"{name}_1": name.replace("step", "one") for name in clock})
     band = bands.wall if bands else None
     table["step_band_ns"] = differences.half_band_ns(renamed, "step", "one", band).where(is_several)
+    # One GPU takes as many steps as these, one after another, to do the same tokens.
+    num_steps = table["speedup"] * table["step_ns"] / table["step_ns_1"]
+    in_turn = {name: renamed[name] * num_steps for name in ("one_ns", "one_min_ns", "one_max_ns", "one_parts")}
+    table["tokens_differ"] = differences.differ(renamed.assign(**in_turn), "step", "one", band)
     return table
 
 
@@ -230,7 +234,7 @@ def _claims(frames: Frames) -> list[Claim]:
     without_sizes = several[~several["run_id"].isin(with_sizes)]
     unknown = _only(frames.collectives[frames.collectives["bytes"].isna()], "gpus", "parallel", "collective")
     return [
-        Claim("gives", _only(several, *shown, "host_share"), facts=_gives),
+        Claim("gives", _only(several, *shown, "host_share", "tokens_differ"), facts=_gives),
         Claim("range", _only(several, *shown, "step_ns", "step_band_ns"), facts=extremes("efficiency")),
         Claim(
             "fewer",
@@ -337,7 +341,8 @@ def _explained(rows: pd.DataFrame) -> dict:
         name: span(longer[f"{name}_ns"] / longer["longer_ns"]) if len(longer) else None
         for name in ("exposed", "slower")
     }
-    return {"as_unprofiled": AS_UNPROFILED, "furthest": float(rows["unexplained_share"].max()), **parts}
+    furthest = float(rows["unexplained_share"].max())
+    return {"as_unprofiled": AS_UNPROFILED, "furthest": furthest, "share": span(rows["exposed_share"]), **parts}
 
 
 def _by_host(rows: pd.DataFrame) -> dict:
@@ -352,6 +357,7 @@ def _fewer(rows: pd.DataFrame, several: pd.DataFrame) -> dict:
     return {
         "ways": ways,
         "num_by_host": int((several.loc[rows.index, "host_share"] > HOST_LIMITED).sum()),
+        "num_beyond": int(several.loc[rows.index, "tokens_differ"].sum()),
         "others": _by_way(others),
         **extremes("computing_share")(rows),
     }
@@ -360,7 +366,8 @@ def _fewer(rows: pd.DataFrame, several: pd.DataFrame) -> dict:
 def _gives(rows: pd.DataFrame) -> dict:
     fewer = rows[rows["speedup"] < 1]
     by_host = len(fewer) > 0 and bool((fewer["host_share"] > HOST_LIMITED).all())
-    return {"most": int(rows["gpus"].max()), "ways": _by_way(rows), "fewer_by_host": by_host}
+    in_noise = not fewer["tokens_differ"].any()
+    return {"most": int(rows["gpus"].max()), "ways": _by_way(rows), "fewer_by_host": by_host, "in_noise": in_noise}
 
 
 def _by_way(rows: pd.DataFrame) -> list[dict]:
