@@ -13,6 +13,8 @@ from jobs.contract import ranges
 from jobs.contract.plain import TRAINED_STEPS
 
 SLUG = "runs-of"
+MANY = 50
+"""Runs from which on those of each model are folded, where there are several: a run takes 40 pixels."""
 LOSSES = {"loss_trained": "trained", "loss_trained_plain": "trained_plain"}
 """Figures of a run that compares losses, and what a section calls them."""
 
@@ -56,6 +58,7 @@ def answer(part: Part, others: Collection[tuple[str, str]], is_of_losses: bool =
         "page": part.page,
         "by_model": by_model,
         "num_runs": len(runs),
+        "folds": len(runs) >= MANY and len(by_model) > 1,
         "num_others": len(part.rec.runs) - len(runs),
         "is_of_losses": is_of_losses,
         "trained_steps": TRAINED_STEPS,

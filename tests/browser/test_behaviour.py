@@ -471,6 +471,22 @@ def test_a_link_to_rows_opens_them(page, address):
     assert target.locator("tbody tr").first.is_visible()
 
 
+@pytest.mark.long  # the shipped studies have runs enough
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_link_to_a_run_opens_its_section_and_what_that_is_folded_in(page, address, width):
+    page.set_viewport_size({"width": width, "height": 844})
+    page.goto(f"{address}report/runs-of-prediction.html")
+    assert page.evaluate("document.documentElement.scrollHeight") < 2500
+    last = page.locator("details.run h3").last
+    assert not last.is_visible()
+    run_id = last.get_attribute("id")
+    page.goto(f"{address}report/explore.html")
+    page.locator(f"article a[href$='runs-of-prediction.html#{run_id}']").click()
+    page.locator("details.run[open] p").wait_for(state="visible")
+    assert page.locator("details.run[open]").count() == 1
+    assert 0 <= page.locator("details.run[open]").bounding_box()["y"] < 844
+
+
 def test_a_kernel_opens_to_its_full_name(page, address):
     page.goto(f"{address}report/runs/small-ctx512-fp32-naive-train_step.html#table-kernels")  # in a folded part
     details = page.locator("#table-kernels td.kernel details").first

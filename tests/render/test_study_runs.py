@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis import write_site
+from analysis.pages import study_runs
 from analysis.pages.explore import Part
 from jobs.contract.studies import LOSSES
 from tests.synthetic import recording as made_up
@@ -73,4 +74,15 @@ def test_runs_that_compare_losses_have_sections_without_times(report):
     assert "[sections](runs-of-losses.md)" in (report / "explore.md").read_text()
     page = (report / "runs-of-losses.md").read_text()
     assert len(SECTION.findall(page)) == 4 and "loss 6.5000" in page
-    assert " ms" not in "".join(SECTION.findall(page)) and "explore.html#" not in page
+    sections = "".join(SECTION.findall(page))
+    assert " ms" not in sections and "timer" not in sections and "explore.html#" not in page
+
+
+@pytest.mark.parametrize(("sizes", "folds"), [(("small", "2.7B"), True), (("small",), False)])
+def test_many_runs_are_folded_by_model_where_there_are_several(monkeypatch, tmp_path, undrawn, sizes, folds):
+    monkeypatch.setattr(study_runs, "MANY", 2)
+    study = study_of("optimizer")
+    runs = study.runs[study.runs["size"].isin(sizes)]
+    write_site.write(made_up(("small",), (512,)), tmp_path, {"optimizer": replace(study, runs=runs)})
+    page = (tmp_path / "report" / "runs-of-optimizer.md").read_text()
+    assert ("\nfolded: true\n" in page) == folds
