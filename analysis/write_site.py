@@ -411,7 +411,7 @@ def _shared(answer: Answer, side: str, verdict: list[str], is_script: bool) -> d
     what = str(run["size"]) if is_script else titles.description_of(run, answer.facts["has_shape"])
     what += f" ({side})" if side else ""
     result = answer.facts["why"] or ("not timed" if step_ns is None else f"{plain(ms(step_ns))} a step")
-    limit = verdict[:1]
+    limit = [f"Under nsys, {line}" for line in verdict[:1]]
     sentences = [f"{line[0].upper()}{line[1:]}." for line in (*limit, what)]
     return {"figure": result, "said": " ".join(sentences), "description": ". ".join([f"{what}: {result}", *limit])}
 
