@@ -440,6 +440,8 @@ def test_search_loses_no_word(page, address, built):
         ("roofline", "bounds"),
         ("noise band", "second-recording"),
         ("padding", "ladder"),
+        pytest.param("two GPUs", "several-gpus", marks=pytest.mark.long),  # a study of which the small site has none
+        pytest.param("several GPUs", "several-gpus", marks=pytest.mark.long),
     ],
 )
 def test_search_has_the_page_that_answers_first(page, address, words, first):
