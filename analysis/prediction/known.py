@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from analysis.metrics.run_grid import has_known_shape
 from analysis.prediction import changes, other_models, rates, script_rates, scripts
-from analysis.prediction.baseline import Baseline, Tables, baselines, of_run
+from analysis.prediction.baseline import Tables, baselines, of_run
 from analysis.prediction.predict import Abstention, Prediction, predict
 from jobs.contract.layout import SCRIPT
 
@@ -31,11 +31,13 @@ def known_runs(recording: Tables) -> Iterator[Known]:
         return
     made = rates.load()
     for baseline in baselines(recording):
-        said = partial(predict, baseline, rates=made)
+        said: Callable[[Sequence[str]], Prediction | Abstention] = partial(predict, baseline, rates=made)
         if str(baseline.run.get("workload")) == SCRIPT:  # one of several in one recording
-            said = partial(scripts.predict_script, of_run(recording, str(baseline.run["run_id"])))
+            mine = of_run(recording, str(baseline.run["run_id"]))
+            said = partial(_of_step, cache(partial(scripts.step_of, mine, of_script)), of_script)
         elif not has_known_shape(baseline.run):
-            said = partial(_of_other_model, baseline, recording)
+            of_model = partial(other_models.step_of, baseline, recording, of_script, made)
+            said = partial(_of_step, cache(of_model), of_script)
         yield Known(run=baseline.run, step_ns=baseline.step_ns, predict=said)
 
 
@@ -44,10 +46,11 @@ def usual_sets(recording: Tables) -> tuple[tuple[str, ...], ...]:
     return scripts.USUAL if recording.manifest.get(SCRIPT) else changes.USUAL
 
 
-def _of_other_model(baseline: Baseline, recording: Tables, names: Sequence[str]) -> Prediction | Abstention:
+def _of_step(
+    step: Callable[[], scripts.Step], known: script_rates.ScriptRates, names: Sequence[str]
+) -> Prediction | Abstention:
+    """step: takes as long as many predictions, so it is asked for once."""
     try:
-        of_script = script_rates.load()
-        step = other_models.step_of(baseline, recording, of_script, rates.load())
+        return scripts.predict_step(step(), names, known)
     except changes.Abstains as reason:
         return Abstention(changes=tuple(names), reason=str(reason))
-    return scripts.predict_step(step, names, of_script)
