@@ -9,7 +9,7 @@ from analysis.prediction import ledger, other_models, rates, script_rates, scrip
 from analysis.prediction.baseline import baselines
 from analysis.prediction.changes import Abstains
 from analysis.prediction.known import known_runs
-from analysis.prediction.predict import GPU, HOST, Abstention
+from analysis.prediction.predict import GPU, HOST, Abstention, advised
 from analysis.recording import store
 from analysis.reference.track_record import kind_of
 from jobs.contract.layout import SCRIPT
@@ -82,6 +82,18 @@ def test_what_no_pair_tells_of_is_not_predicted(baseline, recording):
             other_models.step_of(run, recording, script_rates.load(), rates.load())
     [known] = known_runs(recording)
     assert isinstance(known.predict(["synchronisations"]), Abstention), "those are the timer's"
+
+
+def test_fused_attention_in_fp32_is_not_advised_where_it_may_give_nothing(recording, model):
+    """It was to save the Llama 21 of 140 ms, and took 3 ms more."""
+    [known] = known_runs(recording)
+    alone, in_bf16 = known.predict(["fused_attention"]), known.predict(["bf16", "fused_attention"])
+    assert advised([alone]) == [] and advised([in_bf16]) == [in_bf16]
+    if model == "llama":
+        steps = store.load(DATA / "ladder_llama").steps
+        of_run = steps["run_id"].astype(str) == ledger.run_id_after(known.run, ["fused_attention"])
+        measured_ns = steps.loc[of_run & (steps["phase"].astype(str) == "step"), "wall_ns"].median()
+        assert measured_ns > known.step_ns
 
 
 def test_they_have_the_track_record_of_scripts(baseline):
