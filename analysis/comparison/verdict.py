@@ -31,7 +31,7 @@ from analysis.comparison.noise import Noise, Width, width_of_energy, width_of_sp
 from analysis.comparison.sides import Side
 from analysis.comparison.totals import Totals, totals_of_cases
 from analysis.comparison.waterfall import TOKENS, Waterfall, explain
-from analysis.metrics import run_grid, timing
+from analysis.metrics import timing
 from jobs.contract.ranges import STEP
 
 Metric = Literal["step", "throughput", "kernel", "busy", "idle", "memory", "energy"]
@@ -108,7 +108,7 @@ class Measured:
     unprofiled and profiled steps of all of these. samples: times of unprofiled steps (`measured_steps`) and their
     median in each process (`processes`), and `kernel` and `busy` of each profiled step. spread: how wide the middle 95%
     of profiled steps lie, by metric. num_tokens: of a step, and num_layers, 0 where that is not known. energies: J of a
-    step, of each process that has it."""
+    step, of each process that has it. has_graphs: whether CUDA graphs are replayed: peaks leave out what these hold."""
 
     totals: Totals
     clocks: dict[str, float]
@@ -126,6 +126,7 @@ class Measured:
     num_tokens: int
     num_layers: int
     energies: tuple[float, ...]
+    has_graphs: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +264,7 @@ def judge(
         known = Width(of="repeats", half=noise.width("kernel", sum(times) / 2, parts, runs), num=runs)
         judged.append(judgement(metric, times, widths_of(metric, known)))
     judged.append(_idle_judgement(idle, judged[0], judged[-1], max(a.num_devices, b.num_devices)))
-    if a.memory_bytes is not None and b.memory_bytes is not None:
+    if a.memory_bytes is not None and b.memory_bytes is not None and a.has_graphs == b.has_graphs:
         peaks = a.memory_bytes, b.memory_bytes
         seen = Width(of="seen", half=noise.memory_share * max(peaks))
         judged.append(Judgement(metric="memory", first=peaks[0], second=peaks[1], band=seen.half, widths=(seen,)))
@@ -357,6 +358,7 @@ def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[Measured]:
                 num_operations=float(of_run["operations"]),
                 num_devices=int(totals.steps["devices"].max()),
                 memory_bytes=_peak(side, case),
+                has_graphs=_has_graphs(side, case),
                 num_runs=len(profiled_runs),
                 num_processes=num_processes or len(profiled_runs),
                 num_steps=len(timed),
@@ -415,5 +417,10 @@ def _energies(side: Side, run_ids: tuple[str, ...]) -> tuple[float, ...]:
 def _peak(side: Side, run_ids: tuple[str, ...]) -> float | None:
     if "peak_memory_bytes" not in side.runs:
         return None
-    peaks = run_grid.peak_bytes(side.runs[side.runs["run_id"].isin(run_ids)]).dropna()
+    peaks = side.runs.loc[side.runs["run_id"].isin(run_ids), "peak_memory_bytes"].dropna()
     return float(peaks.median()) if len(peaks) else None
+
+
+def _has_graphs(side: Side, run_ids: tuple[str, ...]) -> bool:
+    mine = side.runs[side.runs["run_id"].isin(run_ids)]
+    return "compile" in mine and bool((mine["compile"].astype(str) == "cudagraphs").any())

@@ -345,6 +345,14 @@ def test_memory_is_judged_by_what_runs_of_the_same_axes_differ_by(one_run, secon
     assert gate._check_pair(gate.parse_condition("memory > 1%"), pair).code == gate.WITHIN
 
 
+@pytest.mark.parametrize(("compiled", "is_judged"), [(("cudagraphs", "off"), False), (("cudagraphs",) * 2, True)])
+def test_a_peak_under_cuda_graphs_is_held_against_another_such_alone(one_run, compiled, is_judged):
+    """It leaves out what the graphs hold: against a step without them it looks like half."""
+    sides = (dataclasses.replace(one_run, runs=one_run.runs.assign(compile=how)) for how in compiled)
+    (pair,) = verdict.compare(*sides, noise.SHIPPED).pairs
+    assert ("memory" in pair.judgements) == is_judged
+
+
 @pytest.fixture(scope="module")
 def held_out():
     """Each run with the noise of the runs of other folds: no run judges itself."""
