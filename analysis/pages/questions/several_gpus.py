@@ -39,7 +39,7 @@ how much longer the unprofiled step is than the same without communication: else
 and ranks wait for one another otherwise."""
 EXPLAINS = 0.05
 """Part of the step by which the two may differ."""
-HOST_LIMITED = 0.5
+MOSTLY_HOST = 0.5
 """Where phases that the host limits take more of a step than this, the host limits the step."""
 
 
@@ -104,7 +104,7 @@ class Frames:
     @property
     def limited_by_gpu(self) -> pd.DataFrame:
         """Of these, those whose hosts do not limit the step, as far as is known."""
-        return self.undisturbed[~(self.undisturbed["host_share"] > HOST_LIMITED)]
+        return self.undisturbed[~(self.undisturbed["host_share"] > MOSTLY_HOST)]
 
 
 def _frames(
@@ -356,7 +356,7 @@ def _fewer(rows: pd.DataFrame, several: pd.DataFrame) -> dict:
     others = several.drop(rows.index).merge(rows[case].drop_duplicates())
     return {
         "ways": ways,
-        "num_by_host": int((several.loc[rows.index, "host_share"] > HOST_LIMITED).sum()),
+        "num_by_host": int((several.loc[rows.index, "host_share"] > MOSTLY_HOST).sum()),
         "num_beyond": int(several.loc[rows.index, "tokens_differ"].sum()),
         "others": _by_way(others),
         **extremes("computing_share")(rows),
@@ -365,7 +365,7 @@ def _fewer(rows: pd.DataFrame, several: pd.DataFrame) -> dict:
 
 def _gives(rows: pd.DataFrame) -> dict:
     fewer = rows[rows["speedup"] < 1]
-    by_host = len(fewer) > 0 and bool((fewer["host_share"] > HOST_LIMITED).all())
+    by_host = len(fewer) > 0 and bool((fewer["host_share"] > MOSTLY_HOST).all())
     in_noise = not fewer["tokens_differ"].any()
     return {"most": int(rows["gpus"].max()), "ways": _by_way(rows), "fewer_by_host": by_host, "in_noise": in_noise}
 
