@@ -24,6 +24,7 @@ class Tables(Protocol):
     kernels: pd.DataFrame
     memops: pd.DataFrame
     api: pd.DataFrame
+    figures: pd.DataFrame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ def baselines(recording: Tables) -> Iterator[Baseline]:
 
 def of_run(recording: Any, run_id: str) -> Any:
     """What a recording has of one run, in the tables that are read here."""
-    tables = {name: getattr(recording, name) for name in ("runs", "steps", "kernels", "memops", "api")}
+    tables = {name: getattr(recording, name) for name in ("runs", "steps", "kernels", "memops", "api", "figures")}
     mine = {name: rows[rows["run_id"].astype(str) == run_id] for name, rows in tables.items()}
     return replace(recording, **mine)
 

@@ -18,7 +18,7 @@ from analysis.metrics.advice import GAP_NS, clocks
 from analysis.metrics.run_grid import has_known_shape
 from analysis.prediction import development, ledger, other_models, predict, rates, script_rates, scripts
 from analysis.prediction.baseline import ATTENTION, GEMM, Baseline, Tables, baselines
-from analysis.prediction.changes import BATCHED, EAGER, FUSED, PASSES, USUAL, Abstains
+from analysis.prediction.changes import BATCHED, EAGER, FUSED, PASSES, TIMES_BATCH, USUAL, Abstains
 from analysis.prediction.predict import GPU, HOST, host_key
 from analysis.prediction.script_rates import ATTENTION_GEMMS, AXES, LINEAR, REST, ScriptRates, name_of, width_of
 from analysis.recording import store
@@ -181,18 +181,19 @@ def errors_of_other_models(recordings: Iterable[Tables], made: ScriptRates, know
 
 def _growth(runs: Sequence[Baseline]) -> dict[str, list[float]]:
     """How kinds grow with twice the batch, told from twice the context: what is done for each pair of tokens is left
-    out."""
-    rows: dict[str, list] = {}
+    out. A kernel takes twice as long but for what it takes however little it has to do, which is as of `times`, and
+    negative: a median of the pairs."""
+    rows: dict[str, list[float]] = {}
     for width in (16, 32):
         mine = [run for run in runs if width_of(str(run.run["precision"])) == width]
         for before, after in development.longer(mine):
             old, new = (kinds(run.parts[~run.parts["leaf"].isin(OF_PAIRS)]) for run in (before, after))
             for (phase, kind), row in old.iterrows():
                 if phase in PASSES and kind in (LINEAR, REST) and (phase, kind) in new.index:
-                    values = [row["time_ns"], 1e3 * row["launches"]]
+                    less_ns = TIMES_BATCH * row["time_ns"] - new.loc[(phase, kind), "time_ns"]
                     key = f"larger_batch/{width}/{phase}/{kind}"
-                    rows.setdefault(key, []).append((values, new.loc[(phase, kind), "time_ns"]))
-    return {key: rates.fit(*zip(*values)) for key, values in rows.items()}
+                    rows.setdefault(key, []).append(less_ns / row["launches"] / 1e3)
+    return {key: [TIMES_BATCH, -float(np.median(values))] for key, values in rows.items()}
 
 
 def _fused(runs: Sequence[Baseline]) -> dict[str, list[float]]:

@@ -17,8 +17,10 @@ from analysis.prediction import rates
 from jobs.contract.changes import COMPILED
 
 FILE = Path(__file__).parent / "script_rates.json"
-LINEAR, ATTENTION_GEMMS, REST = "linear", "gemms", "rest"
-"""Matmuls of one module that has none inside; of two tensors, by a module around others; everything else."""
+LINEAR, UNPADDED_LINEAR, ATTENTION_GEMMS, REST = "linear", "unpadded", "gemms", "rest"
+"""Matmuls of one module that has none inside; those of one whose weights are not padded, in a step in FP32; matmuls of
+two tensors, by a module around others; everything else."""
+MATMULS = (LINEAR, UNPADDED_LINEAR, ATTENTION_GEMMS)
 AXES = {
     "tf32": ("precision", ("fp32",), "tf32"),
     "bf16": ("precision", ("fp32", "tf32"), "bf16"),
@@ -54,6 +56,11 @@ def name_of(change: str, precision: str) -> str:
     """A change with what it starts from. Matmuls get faster by less from TF32 than from FP32, and what is fused by
     compiling differs with the casts of BF16."""
     return f"{change}/{width_of(precision) if change in COMPILED else precision}"
+
+
+def rated_as(kind: str) -> str:
+    """The kind whose rates one has: in FP32, and aligned, matmuls of weights that are not padded are as all others."""
+    return LINEAR if kind == UNPADDED_LINEAR else kind
 
 
 def width_of(precision: str) -> int:

@@ -18,11 +18,20 @@ from analysis.prediction import script_changes, script_rates
 from analysis.prediction.baseline import ATTENTION, GEMM, Tables
 from analysis.prediction.changes import OWN_ADAMW_KERNELS, PASSES, Abstains
 from analysis.prediction.predict import GPU, HOST, SURE, Abstention, Prediction, spread
-from analysis.prediction.script_changes import EXPECTED, LEAST, MOST, Step
-from analysis.prediction.script_rates import ATTENTION_GEMMS, LINEAR, REST, ScriptRates
+from analysis.prediction.script_changes import EXPECTED, LEAST, MOST, Behind, Step
+from analysis.prediction.script_rates import (
+    ATTENTION_GEMMS,
+    LINEAR,
+    MATMULS,
+    REST,
+    UNPADDED_LINEAR,
+    ScriptRates,
+    rated_as,
+)
 from analysis.reference import flops
 from jobs.contract import ranges
 from jobs.contract.changes import CHOICES, COMPILED, LABELS
+from jobs.contract.messages import UNPADDED, UNPADDED_MODULES
 
 USUAL = (*((name,) for name in LABELS), ("bf16", "compile"))
 """The sets of changes that are predicted where none is named."""
@@ -128,6 +137,8 @@ def step_of(recording: Tables, rates: ScriptRates) -> Step:
     if not phases:
         raise Abstains("none of its phases was recorded")
     behind = script_changes.behind_of(recording)
+    if is_all_padded(recording, parts):
+        behind.setdefault("unaligned_gemms", Behind())
     waits, idle_ns = behind["synchronisations"], max(step_ns - busy_ns, 0.0)
     # The one at the end of a step is the timer's. After others the GPU is idle until the host has launched anew.
     is_awaited = waits.launches > 1 and waits.host_ns >= (1 - GPU_LIMITED) * step_ns
@@ -156,9 +167,11 @@ def parts_of(recording: Tables) -> pd.DataFrame:
     """Operations of a step by phase and kind: launches, time_ns."""
     totals = kernel_totals(recording.kernels)
     around = {module.rpartition("/")[0] for module in totals["module"].unique()} - {""}
+    unpadded = totals["module"].str.rpartition("/")[2].isin(unpadded_modules(recording))
     kind = totals["family"].where(totals["family"].isin([GEMM, ATTENTION]), REST)
     gemms = (totals["family"] == GEMM) & totals["module"].isin(around)
-    kind = kind.mask(totals["family"] == GEMM, LINEAR).mask(gemms, ATTENTION_GEMMS)
+    kind = kind.mask(totals["family"] == GEMM, LINEAR).mask((kind == GEMM) & unpadded, UNPADDED_LINEAR)
+    kind = kind.mask(gemms, ATTENTION_GEMMS)
     rows = totals.assign(kind=kind).rename(columns={"calls": "launches"})[["phase", "kind", "launches", "time_ns"]]
     copies = recording.memops[recording.memops["step"] >= 0]
     if len(copies):
@@ -171,15 +184,32 @@ def parts_of(recording: Tables) -> pd.DataFrame:
     return rows.groupby(["phase", "kind"])[["launches", "time_ns"]].sum()
 
 
+def unpadded_modules(recording: Tables) -> list[str]:
+    """Last names of the modules with matrices that are not padded, where their matmuls are in FP32: on tensor cores the
+    names of kernels tell."""
+    if str(recording.runs["precision"].iloc[0]) != "fp32":
+        return []
+    figures = recording.figures["figure"].astype(str)
+    return [*figures[figures.str.startswith(UNPADDED)].str.removeprefix(UNPADDED)]
+
+
+def is_all_padded(recording: Tables, parts: pd.DataFrame) -> bool:
+    """Whether it is known that no matmul would be unaligned in BF16; of those of attention it is not."""
+    figures = recording.figures.set_index(recording.figures["figure"].astype(str))["value"]
+    has_attention = ATTENTION_GEMMS in parts.index.get_level_values("kind")
+    return figures.get(UNPADDED_MODULES) == 0 and not has_attention
+
+
 def changed(step: Step, names: Iterable[str], rates: ScriptRates, how: int = EXPECTED) -> Step:
     """The step with these changes, one after the other. how: LEAST or MOST where a change has its own span. Raises
     Abstains."""
+    names, after = tuple(names), step
     for name in names:
         if apply := script_changes.CHANGES.get(name):
-            step = apply(step, rates, how)
+            after = apply(after, rates, how)
         else:
-            step = _fuse_adamw(step, rates) if name == "fused_adamw" else _faster(step, name, rates)
-    return step
+            after = _fuse_adamw(after, rates) if name == "fused_adamw" else _faster(after, name, rates)
+    return after if "padding" in names else script_changes.slow_unpadded(step, after, how)
 
 
 def _faster(step: Step, change: str, rates: ScriptRates) -> Step:
@@ -193,7 +223,7 @@ def _faster(step: Step, change: str, rates: ScriptRates) -> Step:
         kinds = [LINEAR if kind == ATTENTION_GEMMS else kind for _, kind in parts.index]
         parts = parts.groupby([parts.index.get_level_values("phase"), pd.Index(kinds, name="kind")]).sum()
     for (phase, kind), row in parts.iterrows():
-        known = f"{script_rates.name_of(change, 'fp32') if kind == ATTENTION else name}/{phase}/{kind}"
+        known = f"{script_rates.name_of(change, 'fp32') if kind == ATTENTION else name}/{phase}/{rated_as(kind)}"
         factors = rates.times.get(known)
         # What has one kernel already stays as it is but in BF16, and is in TF32 what it is in FP32.
         if phase not in PASSES or (kind == ATTENTION and change != "bf16"):
@@ -214,13 +244,15 @@ def _faster(step: Step, change: str, rates: ScriptRates) -> Step:
     if unaligned := behind.get("unaligned_gemms"):  # which they are is not known: they stay the same part of all
         faster = _gemms_ns(after) / max(_gemms_ns(parts), 1.0)
         behind["unaligned_gemms"] = replace(unaligned, time_ns=faster * unaligned.time_ns)
-    elif change == "bf16" and precision == "fp32":  # whose matmuls are not on tensor cores, aligned or not
+    elif (
+        change == "bf16" and precision == "fp32" and not script_changes.knows_unpadded(after)
+    ):  # whose matmuls are not on tensor cores, aligned or not
         behind["unaligned_gemms"] = script_changes.NOT_SEEN
     return replace(step, run=dict(step.run) | {axis: new}, parts=after, host_ns=host, behind=behind)
 
 
 def _gemms_ns(parts: pd.DataFrame) -> float:
-    return float(parts.loc[parts.index.get_level_values("kind").isin([LINEAR, ATTENTION_GEMMS]), "time_ns"].sum())
+    return float(parts.loc[parts.index.get_level_values("kind").isin(MATMULS), "time_ns"].sum())
 
 
 def _fuse_adamw(step: Step, rates: ScriptRates) -> Step:
@@ -247,7 +279,7 @@ def ceiling(step: Step, changes: Iterable[str]) -> float:
     free = pd.Series(False, index=step.parts.index)
     phase, kind = (step.parts.index.get_level_values(level) for level in ("phase", "kind"))
     if "tf32" in names:
-        free |= kind.isin([LINEAR, ATTENTION_GEMMS])
+        free |= kind.isin(MATMULS)
     if "bf16" in names:
         free |= phase != ranges.OPTIMIZER
     if "fused_adamw" in names:

@@ -31,6 +31,10 @@ LONGEST_GREETING = 1 << 10
 """Bytes of what a rank on another machine says first."""
 LARGEST_BYTES = 1 << 28
 """Of a message between machines."""
+UNPADDED = "unpadded/"
+"""Begins figures of a script: of a module with a matrix that is not padded, the dimension."""
+UNPADDED_MODULES = "unpadded_modules"
+"""How many there are; older recordings do not say."""
 LINK_RATE = "link_"
 """Begins the figures of what the link between several GPUs gives; the name of a collective follows."""
 LINK_MESSAGE = f"{LINK_RATE}message"

@@ -29,6 +29,7 @@ from jobs.contract.layout import (
     TIMINGS,
     FinishedRecord,
 )
+from jobs.contract.messages import UNPADDED, UNPADDED_MODULES
 from jobs.contract.words import counted
 from jobs.executor.collectors import NOT_SAMPLED, TRACED
 from jobs.executor.failures import CollectorError
@@ -226,6 +227,9 @@ def timings_of(ranks: list[dict]) -> dict[str, list[dict]]:
         walls = [step["wall_ns"] for step in noted["steps"]]
         sequences, tokens = batch_of(noted)
         scalars = {"sequences_per_step": sequences, "tokens_per_step": tokens, "forwards_per_step": noted["forwards"]}
+        scalars = {name: value for name, value in scalars.items() if value}
+        scalars |= {f"{UNPADDED}{name}": size for name, size in noted["unpadded"].items()}
+        scalars[UNPADDED_MODULES] = len(noted["unpadded"])
         memory: dict[str, dict] = {}
         for row in noted["memory"]:  # a phase may come several times in a step, as where gradients are accumulated
             known = memory.setdefault(row["phase"], row)
@@ -235,7 +239,7 @@ def timings_of(ranks: list[dict]) -> dict[str, list[dict]]:
         rows = {
             "steps": [{"step": i, "phase": "step", "wall_ns": wall} for i, wall in enumerate(walls)],
             "memory": memory.values(),
-            "figures": [{"figure": name, "unit": "", "value": value} for name, value in scalars.items() if value],
+            "figures": [{"figure": name, "unit": "", "value": value} for name, value in scalars.items()],
         }
         for name, of_rank in rows.items():
             tables[name] += [{"rank": noted["rank"]} | row for row in of_rank]

@@ -46,6 +46,9 @@ SELDOM = 10
 """An optimizer that has not stepped while another did so this many times as often as steps are skipped is not waited
 for."""
 
+ALIGNED = 8
+"""Numbers of 16 bits that a matmul loads at once."""
+
 Stage = Enum("Stage", "SKIPPED TIMED CAPTURED FOLLOWED DONE")
 
 
@@ -341,6 +344,7 @@ class Follower:
             "inputs": [{"name": name, "shape": shape, "dtype": dtype} for name, (shape, dtype) in shapes],
             "num_parameters": sum(parameter.numel() for parameter in parameters),
             "parameter_dtypes": dict(Counter(str(parameter.dtype) for parameter in parameters)),
+            "unpadded": unpadded(module),
             # What accelerate opens inside the model is compiled with it, and never seen to be on.
             "autocast": autocast_dtype() or (self.made_autocast if compiled else ""),
             "training": torch.is_grad_enabled(),
@@ -457,6 +461,18 @@ def unwrapped(module: nn.Module) -> nn.Module:
         if isinstance(module, kind):
             module = getattr(module, holder, module)
     return module
+
+
+def unpadded(model: nn.Module) -> dict[str, int]:
+    """Of each module with a matrix of weights that is not padded, by its last name, the dimension: in BF16 the matmuls
+    of a row of so many numbers cannot load 16 bytes at once."""
+    matrices = {
+        name.rpartition(".")[2]: weight.shape
+        for name, part in model.named_modules()
+        if isinstance(weight := getattr(part, "weight", None), torch.Tensor) and weight.ndim == 2
+    }
+    odd = {name: [size for size in shape if size % ALIGNED] for name, shape in matrices.items()}
+    return {name: max(sizes) for name, sizes in odd.items() if sizes}
 
 
 def called_plainly(called: Callable) -> Callable:

@@ -57,3 +57,22 @@ def phases(tmp_path):
 def test_gradients_are_unscaled_in_the_optimizer(phases):
     names = [name for name in phases(SCALED) if name != "end"]
     assert names == ["forward", "zero_grad", "backward", "optimizer", "clip"]
+
+
+UNPADDED = """
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens = torch.nn.Embedding(50257, 16)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(2))
+        self.norm = torch.nn.LayerNorm(16)
+        self.head = torch.nn.Linear(16, 50257, bias=False)
+        self.head.weight = self.tokens.weight
+
+print(json.dumps(follow.unpadded(Model())))
+"""
+
+
+@pytest.mark.long
+def test_a_matrix_that_is_not_padded_is_noted_by_its_module(phases):
+    assert phases(UNPADDED) == {"tokens": 50257, "head": 50257}
