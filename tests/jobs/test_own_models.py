@@ -184,6 +184,33 @@ def test_the_examples_run_and_need_what_is_simulated(folder, one_thread, example
             assert simulated[step] == pytest.approx(peaks, rel=within), (run.run_id, step)
 
 
+def test_without_dropout_the_losses_of_gpt2_on_the_ladder_can_be_compared(folder, one_thread):
+    """The sweep says so by options, of the configuration that the ladder was timed with."""
+    import torch
+
+    from jobs.contract.plain import TRAINED_STEPS
+    from jobs.worker import probes
+    from jobs.worker.service import Stepper, plain_loss
+
+    importlib.invalidate_caches()
+    said = yaml.safe_load((ROOT / "jobs" / "sweeps" / "ladder_losses_gpt2.yaml").read_text())["hf"]
+    off = {name: rates for name, rates in said.items() if "drop" in name}
+    tiny = {name: value for name, value in TINY["gpt2.json"].items() if "drop" not in name}
+    (folder / "gpt2.json").write_text(json.dumps(json.loads((EXAMPLES / "gpt2.json").read_text()) | tiny))
+    cpu = torch.device("cpu")
+
+    def run_of(changes: dict) -> dict:
+        [run] = hugging_face(folder, hf={"config": ["gpt2.json"]} | changes, attention=["sdpa"]).runs
+        return run.model_dump()
+
+    assert plain_loss(run_of({}), cpu) is None
+    run = run_of(off)
+    plain = plain_loss(run, cpu)
+    assert plain == pytest.approx(probes.trained_loss(Stepper(run, cpu), TRAINED_STEPS), rel=1e-5)
+    first = probes.trained_loss(Stepper(run, cpu), 0)
+    assert plain < first, "it trains"
+
+
 def start(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
     known = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "400", "PYTHONDONTWRITEBYTECODE": "1"} | environment
     program = [sys.executable, "-m", "jobs", *arguments]
