@@ -8,9 +8,10 @@ from typing import Any
 import pandas as pd
 
 from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import advice, differences, run_grid, telemetry, timing
+from analysis.metrics import advice, differences, run_grid, telemetry, timing, trained_losses
 from analysis.metrics.differences import Bands
 from analysis.metrics.telemetry import SLOW_HOST
+from analysis.metrics.trained_losses import BEFORE, TRAINED
 from analysis.pages.columns import case_headings
 from analysis.pages.facts import extremes, noise_of, out_of, ratios_of, span
 from jobs.contract import ranges
@@ -71,10 +72,6 @@ NEAR = 0.1
 IN_MAP = {BASE: "FP32", "TF32": "TF32", "BF16": "BF16", EAGER: "BF16 with fused attention and fused AdamW"}
 """Rungs that the map of what limits a step shows, as it calls them."""
 MEASURED, PREDICTED, HINDSIGHT = "measured", "predicted before", "computed in hindsight"
-TRAINED = ["loss_trained", "loss_trained_plain"]
-"""Losses after the same training steps, with the changes of a run and without."""
-NOT_FUSED = "loop"
-"""The optimizer that has the formula of fused AdamW and takes one tensor at a time."""
 SLOWER_HOST = "measured, on a slower host, which explains it"
 CONTEXTS = {"small": 512, "medium": 1024, "xl": 512, "2.7B": 1024}
 """Of each model the context at which the ladder is told; of another the longest of those followed furthest up."""
@@ -102,12 +99,14 @@ def answer(
     noise band of wall times (`bands`), which is as wide as if the GPU waited in all phases that the host limits,
     and only where the host's speed does not explain it: `at_least` and `at_most` are the gain where the step grows with
     the time of a loop of plain Python on its host, which took `slower_host` times as long as before.
-    Losses after training are those of the run where it compared them, else of the recording `losses`.
+    Losses are those of the run where it compared them, else of the recording `losses`, which may be of the same model
+    without dropout.
     """
     frames = _frames(runs, main, studies, predicted, hindsight, bands, losses)
     facts: dict[str, Any] = {"noise": noise_of(bands), "slow_host": SLOW_HOST, "near": NEAR, "rungs": [*RUNGS]}
     facts["knows_trained"] = bool(frames.rungs["trained_off"].notna().any())
     facts["trained_steps"] = TRAINED_STEPS
+    facts["no_dropout"] = _without_dropout(pd.concat([frames.rungs, frames.alone]))
     facts["losses"] = losses.manifest.get("name", "") if losses is not None else ""
     return assemble(facts, _claims(frames), _tables(frames), _charts(frames))
 
@@ -156,7 +155,7 @@ def _frames(
     losses: Any,
 ) -> Frames:
     measured = _measured([main, *(studies[name] for name in (STUDY, *ALSO) if name in studies)])
-    measured = _with_losses(measured, losses)
+    measured = trained_losses.with_losses(measured, losses)
     # Others were measured to test predictions only.
     cases = {*map(tuple, main.runs[[*CASE, "batch_size"]].astype(str).to_numpy())}
     is_case = [
@@ -171,7 +170,7 @@ def _frames(
     first = alone[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
     alone["gains"] = (alone["speedup"] > 1) & _differ(alone, first, bands)
     alone["gains"] &= alone["speedup"] / (first["host_ratio"] / alone["host_ratio"]).fillna(1.0).clip(lower=1) > 1
-    compiled = _compiled_alone(studies[HOST], hindsight, bands) if HOST in studies else alone.head(0)
+    compiled = _compiled_alone(studies[HOST], hindsight, bands, losses) if HOST in studies else alone.head(0)
     compiled = compiled[compiled.set_index(CASE).index.isin(base.index)]
     alone = pd.concat([alone, compiled], ignore_index=True) if len(compiled) else alone
     before = rungs.groupby(CASE, sort=False)[COMPARED].shift()
@@ -199,35 +198,6 @@ def _with_predictions(measured: pd.DataFrame, predicted: pd.DataFrame | None) ->
     return measured.assign(**{name: measured["run_id"].map(said[name]) for name in names})
 
 
-def _with_losses(measured: pd.DataFrame, losses: Any) -> pd.DataFrame:
-    """With trained_on and TRAINED of `losses` where the own run did not compare them, and what follows: trained_off
-    from the plain run; numerics_off from the run in FP32 with nothing fused whose AdamW has the same formula, and
-    trained_millionths and numerics_millionths of these."""
-    own_adamw = measured["optimizer"].astype(str) == PLAIN["optimizer"]
-    same_formula = measured["loss_trained_plain"].where(own_adamw)
-    if losses is not None:
-        figures = losses.figures.astype({"run_id": str, "figure": str})
-        other = figures.pivot_table(index="run_id", columns="figure", values="value").reindex(columns=TRAINED)
-        runs = losses.runs.astype({"run_id": str, "gpu_name": str, "size": str}).set_index("run_id")
-        other = other.join(runs["gpu_name"].rename("trained_on"))
-        settings = {**PLAIN, "optimizer": NOT_FUSED}
-        not_fused = runs[(runs[[*settings]].astype(str) == pd.Series(settings)).all(axis=1)]
-        not_fused = not_fused.join(other["loss_trained"]).set_index(CASE)
-        other = other.reindex(measured["run_id"]).set_axis(measured.index)
-        measured = measured.fillna({name: column for name, column in other.items()})
-        cases = pd.MultiIndex.from_frame(measured[CASE].astype({"size": str}))
-        of_case = pd.Series(not_fused["loss_trained"].reindex(cases).to_numpy(), measured.index)
-        same_formula = measured["loss_trained_plain"].where(own_adamw, of_case)
-    off = {
-        "trained": (measured["loss_trained"] / measured["loss_trained_plain"] - 1).abs(),
-        "numerics": (measured["loss_trained"] / same_formula - 1).abs(),
-    }
-    return measured.assign(
-        **{f"{name}_off": value for name, value in off.items()},
-        **{f"{name}_millionths": (1e6 * value).round() for name, value in off.items()},
-    )
-
-
 def _with_hindsight(measured: pd.DataFrame, hindsight: pd.DataFrame | None) -> pd.DataFrame:
     """With hindsight_ns, hindsight_low_ns and hindsight_high_ns of what the models say today, or why they do not."""
     names = {"step_ns": "hindsight_ns", "low_ns": "hindsight_low_ns", "high_ns": "hindsight_high_ns"}
@@ -244,10 +214,16 @@ def _is_base(measured: pd.DataFrame) -> pd.Series:
     return pd.Series(settings, measured.index, dtype=bool)
 
 
-def _compiled_alone(rec: Any, hindsight: pd.DataFrame | None, bands: Bands | None) -> pd.DataFrame:
+def _is_plain(measured: pd.DataFrame) -> pd.Series:
+    """Whether nothing was done to make a step faster, whatever its vocabulary."""
+    return (measured[[*PLAIN]].astype(str) == pd.Series(PLAIN)).all(axis=1)
+
+
+def _compiled_alone(rec: Any, hindsight: pd.DataFrame | None, bands: Bands | None, losses: Any) -> pd.DataFrame:
     """The rows of `Frames.alone` whose change is compile: each against the same step without it in `rec`. Both were
     profiled, so it is known how long the GPU waits in them, as a band needs it."""
-    measured = _with_hindsight(_with_predictions(_measured([rec]), None), hindsight)
+    measured = trained_losses.with_losses(_measured([rec]), losses)
+    measured = _with_hindsight(_with_predictions(measured, None), hindsight)
     waits = differences.times_of_steps(rec.steps, rec.kernels, rec.memops).set_index("run_id")["parts"]
     measured["parts"] = measured["run_id"].map(waits).fillna(measured["parts"])
     base = _of_settings(measured, {BASE: RUNGS[BASE]}, "change").set_index(CASE)
@@ -265,7 +241,7 @@ def _measured(recordings: Iterable[Any]) -> pd.DataFrame:
     """Each training step of the reference model and of models of Hugging Face that was measured, the first of those
     that have one run id: CASE, AXES, batch_size, workload, run_id, ns, min_ns, max_ns, parts (of this, phases that the
     host limits) and host_limited, the same as a share, tokens_per_s, peak_bytes, joules, host_ratio (a loop of plain
-    Python over that of the fastest process on such a CPU), loss_off (relative to that in FP32)."""
+    Python over that of the fastest process on such a CPU), and the losses that the run compared itself."""
     tables: dict[str, list[pd.DataFrame]] = {}
     seen: set[str] = set()
     for rec in recordings:
@@ -283,21 +259,18 @@ def _measured(recordings: Iterable[Any]) -> pd.DataFrame:
     times = times.rename(columns=lambda name: name.removeprefix("step_"))
     machine = telemetry.of_runs(runs, steps, processes, states)[["run_id", "joules"]]
     by_process = telemetry.of_processes(processes, states).groupby("run_id")["host_ratio"].median()
-    losses = figures.pivot_table(index="run_id", columns="figure", values="value").reindex(
-        columns=["loss", "loss_fp32", *TRAINED]
-    )
+    losses = figures.pivot_table(index="run_id", columns="figure", values="value").reindex(columns=[*BEFORE, *TRAINED])
     runs[VOCABULARY] = runs["workload_options"].astype(str).map(_vocabulary)
-    known = runs[[*CASE, *AXES, "batch_size", "workload", "num_parameters", "run_id", "gpu_name", "peak_memory_bytes"]]
+    names = [*trained_losses.MODEL, *AXES, "num_parameters", "run_id", "gpu_name", "peak_memory_bytes"]
+    known = runs[names]
     table = known.merge(times, on="run_id").merge(machine, how="left", on="run_id")
     table["tokens_per_s"] = run_grid.tokens_per_s(table, table["ns"])
     table["parts"] = table["run_id"].map(advice.host_limited_ns(steps))
     table["host_limited"] = (table["parts"] / table["ns"]).clip(upper=1)
     table["host_ratio"] = table["run_id"].map(by_process).astype(float)
-    table["loss_off"] = table["run_id"].map((losses["loss"] / losses["loss_fp32"] - 1).abs())
-    table["loss_millionths"] = (1e6 * table["loss_off"]).round()
-    table = table.join(losses[TRAINED], on="run_id")
+    table = table.join(losses, on="run_id")
     table["trained_on"] = table["gpu_name"].astype(object).where(table["loss_trained"].notna())
-    table["why_loss"] = pd.Series(NOT_PROBED, table.index).mask(_is_base(table), REFERENCE_LOSS)
+    table["why_loss"] = pd.Series(NOT_PROBED, table.index).mask(_is_plain(table), REFERENCE_LOSS)
     table["reserved_bytes"] = table["run_id"].map(memory.groupby("run_id")["peak_reserved_bytes"].max().astype(float))
     table["peak_bytes"] = run_grid.peak_bytes(table)
     return table.drop(columns=["gpu_name", "peak_memory_bytes"])
@@ -516,7 +489,13 @@ def _with_all(top: pd.DataFrame) -> pd.DataFrame:
 
 
 def _trained(rows: pd.DataFrame) -> dict[str, Any]:
-    return extremes("numerics_off")(rows) | {"gpus": sorted({*rows["trained_on"]})}
+    gpus = {*rows["trained_on"], *rows["formula_on"]}
+    return extremes("numerics_off")(rows) | {"gpus": sorted(gpus), "no_dropout": _without_dropout(rows)}
+
+
+def _without_dropout(rows: pd.DataFrame) -> list[str]:
+    """Models whose losses are of the same model with dropout off."""
+    return list(dict.fromkeys(rows.loc[rows["no_dropout"].astype(bool), "size"]))
 
 
 def _of_formula(alone: pd.DataFrame) -> pd.DataFrame:
@@ -525,7 +504,8 @@ def _of_formula(alone: pd.DataFrame) -> pd.DataFrame:
 
 
 def _formula(rows: pd.DataFrame) -> dict[str, Any]:
-    return extremes("trained_off")(rows) | {"fused_off": rows["numerics_off"].max()}
+    facts = {"fused_off": rows["numerics_off"].max(), "no_dropout": _without_dropout(rows)}
+    return extremes("trained_off")(rows) | facts
 
 
 def _together(rows: pd.DataFrame, top: pd.DataFrame) -> dict:
