@@ -1,18 +1,25 @@
 """What each optimisation gives on top of those before it: on the recordings of the report, and on parts of them."""
 
 import dataclasses
+import re
 import statistics
+import subprocess
+from collections import defaultdict
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from analysis import write_site
-from analysis.metrics import differences, run_grid
+from analysis.metrics import differences, run_grid, trained_losses
+from analysis.pages import study_runs
+from analysis.pages.explore import Part
 from analysis.pages.questions import ladder
 from analysis.prediction import ledger, of_runs
 from analysis.recording import store
+from jobs.contract.plain import PLAIN
 from jobs.contract.studies import AGAIN, LOSSES
+from jobs.sweep.plan import load_sweep, select
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 NO_KERNELS = ("ranges", "kernels", "api", "memops", "nsys_sums")
@@ -224,7 +231,7 @@ def test_where_the_models_abstain_the_cell_says_why(answer):
 
 
 @pytest.mark.parametrize("tables", [("shown", "costs"), ("alone", "alone_costs")])
-def test_rungs_and_single_changes_have_all_that_was_measured_of_them(answer, tables):
+def test_rungs_and_single_changes_have_all_that_was_measured_of_them(answer, losses, tables):
     times, costs = (answer.tables[name] for name in tables)
     assert times.rows["run_id"].tolist() == costs.rows["run_id"].tolist()
     keys = {column.key for column in costs.columns}
@@ -234,8 +241,7 @@ def test_rungs_and_single_changes_have_all_that_was_measured_of_them(answer, tab
     assert not (rows["peak_bytes"] > rows["reserved_bytes"]).any()
     assert set(rows.loc[rows["loss_off"].isna(), "why_loss"]) <= {ladder.NOT_PROBED, ladder.REFERENCE_LOSS}
     is_probed = rows["precision"].ne("fp32") & rows["attention"].eq("naive") & rows["compile"].eq("off")
-    is_probed &= rows["size"].ne("gpt2")  # it has dropout
-    assert rows["loss_off"].notna().equals(is_probed)
+    assert rows["loss_off"].notna().equals(is_probed & ~rows["size"].isin(_without_losses(losses)))
 
 
 def test_what_all_changes_give_is_of_all_cases_that_were_compiled(answer):
@@ -245,22 +251,113 @@ def test_what_all_changes_give_is_of_all_cases_that_were_compiled(answer):
     assert said["without"][0] < 1 < said["low"]["speedup"] < said["high"]["speedup"]
 
 
+def _without_losses(losses):
+    """GPT-2 has dropout: without runs with it off no loss of it is compared."""
+    return {"gpt2"} - {*losses.runs["size"].astype(str)}
+
+
 TOLD_WITH_LOSSES = [("small", 512), ("medium", 1024), ("xl", 512), ("2.7B", 1024), ("llama", 1024)]
 
 
-def test_each_rung_of_the_ladders_that_are_told_has_its_loss_after_training(answer):
+def test_each_rung_of_the_ladders_that_are_told_has_its_loss_after_training(answer, losses):
     rungs = rungs_of(answer).sort_index()
-    for size, context_length in TOLD_WITH_LOSSES:
+    for size, context_length in [*TOLD_WITH_LOSSES, ("gpt2", 1024)]:
         of_case = rungs.loc[(size, context_length), "trained_millionths"]
-        assert of_case.notna().equals(of_case.index.to_series() != ladder.BASE), size
-    assert rungs.loc[("gpt2", 1024), "trained_millionths"].isna().all(), "it has dropout"
-    assert answer.claims["trained"].values["gpus"] == ["NVIDIA H200"]
+        is_compared = (of_case.index.to_series() != ladder.BASE) & (size not in _without_losses(losses))
+        assert of_case.notna().equals(is_compared), size
+    assert set(answer.claims["trained"].values["gpus"]) <= {*losses.runs["gpu_name"].astype(str), "NVIDIA H200"}
 
 
-def test_what_fused_adamw_does_to_the_loss_is_its_formula_and_not_fusing(answer):
+def test_what_fused_adamw_does_to_the_loss_is_its_formula_and_not_fusing(answer, losses):
     said = answer.claims["formula"].values
-    assert said["high"]["trained_off"] > 0.02 and said["fused_off"] < 1e-6 and said["num_rows"] == 4
+    assert said["high"]["trained_off"] > 0.02 and said["fused_off"] < 1e-6
+    is_loop = losses.runs["optimizer"].astype(str) == "loop"
+    assert said["num_rows"] == len(losses.runs[is_loop].drop_duplicates(ladder.CASE))
     assert answer.claims["trained"].values["high"]["numerics_off"] < 1e-3
+
+
+LOOP_OF_GPT2 = "gpt2-ctx1024-fp32-naive-train_step-adamw_loop-hf-vocab_size{}"
+DROPOUT_OFF = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
+
+
+def chosen_by_the_guide(sweep):
+    """Ids of the runs that the commands of the guide choose of a sweep."""
+    text = (DATA.parent / "guide" / "predict.md").read_text()
+    blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+    commands = "\n".join(block for block in blocks if f"/{sweep}.yaml" in block)
+    say = 'profiler-job() { [[ $3 == *"/$sweep.yaml" ]] && echo "only:$5"; true; }\n'
+    said = subprocess.check_output(["bash", "-c", say + commands], env={"sweep": sweep}, text=True)
+    runs = load_sweep(DATA.parents[1] / "jobs" / "sweeps" / f"{sweep}.yaml").runs
+    only = [line.removeprefix("only:") for line in said.splitlines()]
+    ids = [run.run_id for chosen in only for run in select(runs, chosen)]
+    assert len(set(ids)) == len(ids), "none twice"
+    return set(ids)
+
+
+def test_the_guide_chooses_the_runs_that_compare_the_losses_of_the_ladder(answer):
+    rows = pd.concat([answer.tables["costs"].rows, answer.tables["alone_costs"].rows])
+    rungs = rows[(rows["size"] == "gpt2") & (rows["why_loss"] != ladder.REFERENCE_LOSS)]["run_id"]
+    wanted = {*rungs, *(LOOP_OF_GPT2.format(size) for size in (50257, 50304))}
+    off = "".join(f"-{name}0.0" for name in DROPOUT_OFF)
+    assert chosen_by_the_guide("ladder_losses_gpt2") == {run_id + off for run_id in wanted} and len(wanted) == 11
+    assert chosen_by_the_guide("ladder_losses_llama") == {"llama-ctx1024-fp32-naive-train_step-adamw_loop-hf"}
+
+
+@pytest.fixture(scope="module")
+def losses_of_gpt2(shipped, losses):
+    """The losses, with invented ones of GPT-2 without dropout: those of its rungs and of AdamW in a loop."""
+    rec = shipped[1][ladder.STUDY]
+    of_gpt2 = rec.runs[rec.runs["size"].astype(str) == "gpt2"]
+    plain = (of_gpt2[[*PLAIN]].astype(str) == pd.Series(PLAIN)).all(axis=1)
+    loops = of_gpt2[plain].assign(optimizer=trained_losses.NOT_FUSED)
+    loops["run_id"] = loops["workload_options"].astype(str).map(lambda said: LOOP_OF_GPT2.format(said[-5:]))
+    runs = pd.concat([of_gpt2[~plain], loops]).astype({"run_id": str, "workload_options": str})
+    runs["run_id"] += "".join(f"-{name}0.0" for name in DROPOUT_OFF)
+    runs["workload_options"] += "".join(f", {name}=0.0" for name in DROPOUT_OFF)
+    values = [(run_id, name, 10.0) for run_id in runs["run_id"] for name in trained_losses.TRAINED]
+    figures = pd.DataFrame(values, columns=["run_id", "figure", "value"]).assign(rank=0, unit="")
+    others = losses.runs["size"].astype(str) != "gpt2"
+    of_others = losses.figures["run_id"].isin(losses.runs.loc[others, "run_id"])
+    return dataclasses.replace(
+        losses,
+        runs=pd.concat([losses.runs[others], runs], ignore_index=True),
+        figures=pd.concat([losses.figures[of_others], figures], ignore_index=True),
+    )
+
+
+def test_of_a_model_with_dropout_each_rung_has_a_loss_without_it(shipped, losses_of_gpt2, tmp_path):
+    main, studies, bands = shipped
+    said = ask(main, studies, bands=bands, losses=losses_of_gpt2)
+    rungs = rungs_of(said).sort_index().loc[("gpt2", 1024)]
+    above = rungs.drop(ladder.BASE)
+    assert (above["trained_millionths"] == 0).all() and (above["numerics_millionths"] == 0).all() and len(above) == 7
+    assert said.claims["trained"].values["no_dropout"] == said.facts["no_dropout"] == ["gpt2"]
+    alone = said.tables["alone_costs"].rows
+    padded = alone[alone["change"] == "padded vocabulary"]
+    assert set(padded["why_loss"]) == {ladder.REFERENCE_LOSS}, "others of its vocabulary are held against it"
+    assert "gpt2" in set(said.claims["formula"].rows["size"])
+    assert "without dropout" in page_of(said, main, tmp_path)
+
+
+def test_without_such_losses_the_page_says_nothing_of_dropout_turned_off(shipped, losses, tmp_path):
+    main, studies, bands = shipped
+    others = losses.runs["size"].astype(str) != "gpt2"
+    said = ask(main, studies, bands=bands, losses=dataclasses.replace(losses, runs=losses.runs[others]))
+    assert rungs_of(said).sort_index().loc[("gpt2", 1024), "trained_millionths"].isna().all()
+    assert said.facts["no_dropout"] == [] and "without dropout" not in page_of(said, main, tmp_path)
+
+
+def page_of(said, main, folder):
+    write_site._site_of(main, folder).write("report/ladder.md", "ladder.md", said, letter="u", title=ladder.TITLE)
+    return (folder / "report" / "ladder.md").read_text()
+
+
+def test_runs_that_compare_losses_of_a_model_with_dropout_off_have_sections(losses_of_gpt2):
+    part = Part(name=LOSSES, page="", run_pages=defaultdict(str), rec=losses_of_gpt2)
+    of_gpt2 = study_runs.answer(part, [], is_of_losses=True).facts["by_model"]["gpt2"]
+    assert len(of_gpt2) == len({run["title"] for run in of_gpt2}) == 14
+    assert all(run["losses"] == {"trained": 10.0, "trained_plain": 10.0} for run in of_gpt2)
+    assert all("attn_pdrop 0.0" in run["title"] for run in of_gpt2)
 
 
 def test_the_chart_says_what_the_answer_says(answer):
