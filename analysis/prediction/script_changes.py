@@ -44,6 +44,8 @@ cast was left."""
 FUSED_IN_FP32 = 1.0
 """Of the time of unfused attention in FP32, what fused attention takes at most. A Llama whose heads share keys and
 values took 142.6 ms a step after it, and 139.9 before."""
+WAITS = "Synchronize"
+"""In the names of calls in which the host waits for the GPU."""
 LISTED_TIME, LISTED_LAUNCHES = (0.92, 1.05, 1.11), (0.06, 0.2, 0.6)
 """Kernel time and launches of AdamW in lists of tensors (foreach) over those tensor by tensor. In five recorded sizes
 0.92 to 1.11, and 0.06 to 0.56."""
@@ -113,6 +115,14 @@ class Step:
         return HOST if by_host > self.take() / 2 else GPU
 
 
+def waits_by_phase(recording: Tables) -> dict[str, float]:
+    """Host time in synchronisations of a step by phase, in ns, under nsys."""
+    steps = float(num_profiled_steps(recording.kernels).iloc[0])
+    calls = recording.api[recording.api["step"] >= 0]
+    waits = calls[calls["name"].astype(str).str.contains(WAITS)]
+    return (waits.groupby(waits["phase"].astype(str))["total_ns"].sum() / steps).to_dict()
+
+
 def behind_of(recording: Tables) -> dict[str, Behind]:
     """By finding, of the only run of a recording: `casts`, `unaligned_gemms`, `unfused_attention`; and
     `synchronisations` and `copies` from and to the host, of which calls are known by their phase alone."""
@@ -124,7 +134,7 @@ def behind_of(recording: Tables) -> dict[str, Behind]:
     }
     calls = recording.api[recording.api["step"] >= 0]
     names = calls["name"].astype(str)
-    waits = calls[names.str.contains("Synchronize")]
+    waits = calls[names.str.contains(WAITS)]
     known["synchronisations"] = Behind(
         launches=float(waits["calls"].sum()) / steps, host_ns=float(waits["total_ns"].sum()) / steps
     )

@@ -144,7 +144,8 @@ def step_of(recording: Tables, rates: ScriptRates) -> Step:
     is_awaited = waits.launches > 1 and waits.host_ns >= (1 - GPU_LIMITED) * step_ns
     if busy_ns >= GPU_LIMITED * step_ns or is_awaited:
         least, median, most = UNDER_NSYS
-        host = {phase: wall * median for phase, wall in phases.items()}
+        waited = script_changes.waits_by_phase(recording)  # for what the GPU needs, which is not the host's own
+        host = {phase: max(wall - waited.get(phase, 0.0), 0.0) * median for phase, wall in phases.items()}
         return Step(
             run=run,
             step_ns=step_ns,
