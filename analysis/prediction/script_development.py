@@ -29,6 +29,8 @@ from jobs.contract.changes import COMPILED
 DATA = Path(__file__).parents[2] / "site" / "data"
 OF_PAIRS = (*EAGER, FUSED, development.ACCUMULATION)
 """Of these some is done for each pair of tokens."""
+PER_TENSOR = ("own", "loop")
+"""Optimizers that launch kernels for each tensor."""
 SAME = ("size", "context_length", "mode", "batch_size", "precision", "attention", "compile", "optimizer")
 
 
@@ -144,6 +146,7 @@ def developed(runs: Sequence[Baseline], known: rates.Rates) -> ScriptRates:
         made,
         times={**made.times, **_growth(runs)},
         attention=_fused(runs),
+        per_tensor=per_tensor_factors(runs),
         errors=[error for error in errors if error is not None],
     )
 
@@ -206,6 +209,24 @@ def _fused(runs: Sequence[Baseline]) -> dict[str, list[float]]:
         after = pair.after.parts[pair.after.parts["kind"] == ATTENTION].groupby("phase")["time_ns"].sum()
         known.setdefault(str(pair.before.run["precision"]), []).extend((after / eager).dropna())
     return {name: [min(values), float(np.median(values)), max(values)] for name, values in known.items()}
+
+
+def per_tensor_factors(runs: Iterable[Baseline]) -> list[float]:
+    """As of `ScriptRates.per_tensor`, of steps that differ by the optimizer alone."""
+    times: dict[tuple[str, ...], dict[str, list[float]]] = {}
+    for run in runs:
+        if str(run.run["mode"]) == "train_step":
+            time_ns = float(run.parts.loc[run.parts["phase"] == ranges.OPTIMIZER, "time_ns"].sum())
+            same = tuple(str(run.run[name]) for name in SAME if name != "optimizer")
+            times.setdefault(same, {}).setdefault(str(run.run["optimizer"]), []).append(time_ns)
+    known = [
+        after / before
+        for of_optimizers in times.values()
+        for name in PER_TENSOR
+        for before in of_optimizers.get(name, ())
+        for after in of_optimizers.get("fused", ())
+    ]
+    return [min(known), float(np.median(known)), max(known)]
 
 
 def error_of(pair: Pair, rates: ScriptRates, hosts: Mapping[str, float]) -> dict | None:

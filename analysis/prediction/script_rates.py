@@ -37,7 +37,8 @@ class ScriptRates:
     `bandwidth`, in bytes a second. errors: measured over predicted of the pairs, each with the rates of other sizes.
     tested: the same of the predictions of scripts that were kept before they were measured. others: the same of sweeps
     with other models than the reference Transformer, to which no rate was fitted. attention: of the time of
-    unfused attention by precision, what fused attention takes: least, median, most."""
+    unfused attention by precision, what fused attention takes: least, median, most. per_tensor: of the time of AdamW
+    tensor by tensor, what fused AdamW takes: least, median, most."""
 
     gpu: str
     bandwidth: float
@@ -49,6 +50,7 @@ class ScriptRates:
     tested: Sequence[Mapping[str, Any]] = ()
     others: Sequence[Mapping[str, Any]] = ()
     attention: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    per_tensor: Sequence[float] = ()
     made_from: Sequence[Mapping[str, str]] = ()
 
 

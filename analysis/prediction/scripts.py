@@ -75,7 +75,7 @@ def predict_step(step: Step, names: Iterable[str], rates: ScriptRates) -> Predic
         gpu, host = (spread(errors_of(step, names, rates), limit) for limit in (GPU, HOST))
         # What recorded pairs tell is as far off as they were, what the script itself tells has its own span (in the
         # precision that the set leads to), and the host's part is as far off as it is unknown.
-        own = [name for name in names if name in script_changes.CHANGES]
+        own = [name for name in names if name in script_changes.CHANGES or has_own_span(step, name)]
         before = replace(step, run=dict(step.run) | {"precision": after.run["precision"]})
         low_ns, high_ns = (
             end.take(
@@ -209,7 +209,7 @@ def changed(step: Step, names: Iterable[str], rates: ScriptRates, how: int = EXP
         if apply := script_changes.CHANGES.get(name):
             after = apply(after, rates, how)
         else:
-            after = _fuse_adamw(after, rates) if name == "fused_adamw" else _faster(after, name, rates)
+            after = _fuse_adamw(after, rates, how) if name == "fused_adamw" else _faster(after, name, rates)
     return after if "padding" in names else script_changes.slow_unpadded(step, after, how)
 
 
@@ -256,15 +256,24 @@ def _gemms_ns(parts: pd.DataFrame) -> float:
     return float(parts.loc[parts.index.get_level_values("kind").isin(MATMULS), "time_ns"].sum())
 
 
-def _fuse_adamw(step: Step, rates: ScriptRates) -> Step:
+def has_own_span(step: Step, change: str) -> bool:
+    """Whether a change that recorded pairs tell of has a least and a most of its own in this step: fused AdamW, where
+    nothing says how many parameters there are."""
+    return change == "fused_adamw" and step.run["num_parameters"] is None
+
+
+def _fuse_adamw(step: Step, rates: ScriptRates, how: int = EXPECTED) -> Step:
     optimizer, host = str(step.run["optimizer"]), dict(step.host_ns)
     mine = step.parts.index.get_level_values("phase") == ranges.OPTIMIZER
     if optimizer not in ("Adam", "AdamW", "own") or not mine.any():
         raise Abstains(f"its optimizer is {optimizer or 'not known'}, and recorded pairs are of AdamW")
     if step.limited_by == HOST and not step.is_in_phases:
         raise Abstains("the host limits the step, and what it saves the host is not known")
-    traffic_ns = flops.adamw(int(step.run["num_parameters"])).bytes / rates.bandwidth * 1e9
-    fused_ns = rates.adamw * traffic_ns
+    if has_own_span(step, "fused_adamw"):
+        fused_ns = rates.per_tensor[how] * float(step.parts.loc[mine, "time_ns"].sum())
+    else:
+        traffic_ns = flops.adamw(int(step.run["num_parameters"])).bytes / rates.bandwidth * 1e9
+        fused_ns = rates.adamw * traffic_ns
     if step.parts.loc[mine, "time_ns"].sum() < 1.3 * fused_ns:
         raise Abstains("its optimizer is as fast as a fused one already")
     if step.is_in_phases:  # it sorts all tensors before it launches: the host's part adds to the GPU's
