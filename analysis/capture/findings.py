@@ -129,7 +129,7 @@ def _top(names: list[str], calls: np.ndarray, time: np.ndarray) -> str:
 # -------------------------------------------------------------------------------------------------------------- kernels
 
 
-class _Names:
+class Names:
     """The distinct kernel names of a capture, each classified once."""
 
     def __init__(self, kernels: pd.DataFrame, taxonomy: Taxonomy):
@@ -161,10 +161,11 @@ def of_kernels(kernels: pd.DataFrame, phase: pd.Series, num_updates: int, taxono
     each; num_updates: how many optimizer phases there are."""
     if not len(kernels):
         return
-    names = _Names(kernels, taxonomy)
-    attention, num_pairs = _between_matmuls(kernels, names)
+    names = Names(kernels, taxonomy)
+    spans = attention_spans(kernels, names)
+    attention = spans.mark(spans.first, spans.after, len(kernels))
     if attention.any():
-        more = f"between two matmuls: {num_pairs} times"
+        more = f"between two matmuls: {len(spans.first)} times"
         yield names.finding("unfused_attention", *names.totals(attention), more)
     optimizer, more = _per_tensor(phase, num_updates, names)
     optimizer &= ~attention
@@ -196,14 +197,34 @@ def _is_unaligned(name: str, gemm: gemm_names.GemmName) -> bool:
     return bool(sizes) and element is not None and min(sizes) * element <= _UNALIGNED_BYTES
 
 
-def _between_matmuls(kernels: pd.DataFrame, names: _Names) -> tuple[np.ndarray, int]:
-    """Which kernels stand between the two matmuls of an attention that is not fused (bool), and how often that is.
+@dataclass(frozen=True, kw_only=True)
+class AttentionSpans:
+    """Kernels between the two matmuls of attentions that are not fused: the slices first:after, where the kernels of
+    each stream stand together. order: the kernels in that order, None where it is their own."""
+
+    first: np.ndarray
+    after: np.ndarray
+    order: np.ndarray | None = None
+
+    def mark(self, first: np.ndarray, after: np.ndarray, num_kernels: int) -> np.ndarray:
+        """Which kernels lie in the slices first:after, which do not overlap; bool, in the kernels' own order."""
+        edges = np.zeros(num_kernels + 1, np.int8)
+        np.add.at(edges, first, 1)
+        np.subtract.at(edges, after, 1)
+        inside = np.cumsum(edges[:-1], dtype=np.int8).astype(bool)
+        if self.order is not None:
+            inside[self.order] = inside.copy()
+        return inside
+
+
+def attention_spans(kernels: pd.DataFrame, names: Names) -> AttentionSpans:
+    """Where kernels stand between the two matmuls of an attention that is not fused.
 
     Kernels between two GEMMs of a stream are those of attention where they are few, there is a softmax among them, of
     a library or written by hand (maximum, exp and sum), and nothing that a loss, a router or a sampler has. A softmax
     written by hand has no exp in its backward pass: there a masked fill and a sum stand for it.
     """
-    nothing = np.zeros(len(kernels), bool), 0
+    nothing = AttentionSpans(first=np.empty(0, np.int64), after=np.empty(0, np.int64))
     softmax = names.where(_is_softmax)
     by_hand = [names.of_rule(rule) for rule in _SOFTMAX_BY_HAND]
     if not softmax.any() and not all(part.any() for part in by_hand):
@@ -212,7 +233,7 @@ def _between_matmuls(kernels: pd.DataFrame, names: _Names) -> tuple[np.ndarray, 
         return nothing
     order, stream = _by_stream(kernels)
     code = names.code if order is None else names.code[order]
-    place = np.flatnonzero(names.where(lambda _, known: known.family == "gemm")[code])
+    place = np.flatnonzero(names.where(is_gemm)[code])
     first, after = place[:-1] + 1, place[1:]
     near = (after > first) & (after - first <= MOST_BETWEEN_MATMULS) & (stream[first - 1] == stream[after])
     first, after = first[near], after[near]
@@ -227,13 +248,11 @@ def _between_matmuls(kernels: pd.DataFrame, names: _Names) -> tuple[np.ndarray, 
     if (is_attention & written).any():
         masked, scatter = map(names.of_rule, _BACKWARD_BY_HAND)
         is_attention |= has(masked) & has(by_hand[-1]) & ~has(foreign & ~scatter)
-    first, after = first[is_attention], after[is_attention]
-    edges = np.zeros(len(kernels) + 1, np.int8)
-    edges[first], edges[after] = 1, -1
-    between = np.cumsum(edges[:-1], dtype=np.int8).astype(bool)
-    if order is not None:
-        between[order] = between.copy()
-    return between, len(first)
+    return AttentionSpans(first=first[is_attention], after=after[is_attention], order=order)
+
+
+def is_gemm(_: str, known: Classification) -> bool:
+    return known.family == "gemm"
 
 
 _SOFTMAX_BY_HAND = ("reduce-max", "elementwise-exp", "reduce-sum")
@@ -263,7 +282,7 @@ def _by_stream(kernels: pd.DataFrame) -> tuple[np.ndarray | None, np.ndarray]:
     return order, key[order]
 
 
-def _per_tensor(phase: pd.Series, steps: int, names: _Names) -> tuple[np.ndarray, str]:
+def _per_tensor(phase: pd.Series, steps: int, names: Names) -> tuple[np.ndarray, str]:
     """Which kernels are an optimizer's that works tensor by tensor (bool), and how many there are a step.
 
     Where the capture has the phase: its elementwise kernels, where most launches of the phase are such. Elsewhere

@@ -1,0 +1,126 @@
+"""What the GPUs of a capture do, by phase and name, with the matmuls of attention told from those of linear layers:
+what a prediction starts from.
+
+PyTorch's own ranges say it, where a capture has them: `aten::bmm` and `aten::baddbmm` multiply two tensors of
+activations. Elsewhere it is told from kernels: those between the two matmuls of an attention that is not fused have one
+of its matmuls on either side, and a second one beside each in the backward pass, which has two for each of forward.
+Where attention is fused, no matmul is of it.
+"""
+
+import numpy as np
+import pandas as pd
+
+from analysis.capture.attribution import Attribution
+from analysis.capture.blocks import count_by, sum_by
+from analysis.capture.findings import AttentionSpans, Names, attention_spans, is_gemm
+from analysis.capture.nsys_export import Capture, codes_of
+from analysis.reference.kernel_families import Taxonomy
+from jobs.contract.ranges import ALL_PHASES, BACKWARD
+
+COLUMNS = ("process", "phase", "name", "family", "rule", "of_attention", "launches", "time_ns", "blocked_ns")
+FULL_QUEUE = 1000
+"""Launches that a GPU holds; a call that comes then waits until it begins the next, which is no work for the host."""
+_PHASES = [*ALL_PHASES, ""]
+_OF_ATTENTION, _OF_LAYERS = ("aten::bmm", "aten::baddbmm"), ("aten::mm", "aten::addmm", "aten::linear")
+COPIES = "copies"
+"""Family of copies and fills by the driver."""
+
+
+def operations_of(capture: Capture, attribution: Attribution, taxonomy: Taxonomy) -> pd.DataFrame:
+    """Kernels, and copies and fills, of all GPUs: COLUMNS. process: its number among those that have any; name: of the
+    kernel or the operation; of_attention: whether it is a matmul of attention, of two tensors; time_ns: the sum of
+    their durations; blocked_ns: how long calls that launch them wait because FULL_QUEUE others have not begun."""
+    kernels = capture.kernels
+    names = Names(kernels, taxonomy)
+    known = pd.DataFrame(
+        {"family": [one_class.family for one_class in names.classes], "rule": [c.rule for c in names.classes]},
+        index=pd.Index(names.names, dtype=object),
+    )
+    phase = attribution.kernels["phase"].cat.codes.to_numpy()
+    of_attention = _of_attention(kernels, attribution, names, phase) if len(kernels) else np.zeros(0, bool)
+    of_kernels, of_copies = _blocked_ns(capture, attribution)
+    rows = _summed(kernels, "kernel_name", phase, of_attention, of_kernels)
+    rows = rows.assign(**{column: known[column].reindex(rows["name"]).to_numpy() for column in known})
+    phase = attribution.memops["phase"].cat.codes.to_numpy()
+    copies = _summed(capture.memops, "operation", phase, np.zeros(len(phase), bool), of_copies)
+    copies = copies.assign(family=COPIES, rule="")
+    return pd.concat([rows, copies], ignore_index=True)[list(COLUMNS)]
+
+
+def _blocked_ns(capture: Capture, attribution: Attribution) -> tuple[np.ndarray, np.ndarray]:
+    """Of each kernel, and of each copy or fill, how long its call waits because the queue of its GPU is full, beyond
+    what other calls take. Of several operations of one call, as of a graph, the first has it."""
+    frames, places = (capture.kernels, capture.memops), (attribution.kernels, attribution.memops)
+    api, launch, end = (
+        np.concatenate([place[name].to_numpy() for place in places]) for name in ("api", "launch_ns", "launch_end_ns")
+    )
+    start, device = (np.concatenate([frame[name].to_numpy() for frame in frames]) for name in ("start_ns", "device"))
+    blocked = np.zeros(len(api), np.int64)
+    by_start = np.argsort(start, kind="stable")
+    by_start = by_start[api[by_start] >= 0]
+    first = by_start[np.unique(api[by_start], return_index=True)[1]]
+    for number in np.unique(device[first]):
+        rows = first[device[first] == number]
+        rows = rows[np.argsort(launch[rows], kind="stable")]
+        begun = np.searchsorted(np.sort(start[rows]), launch[rows], side="right")
+        is_full = np.arange(len(rows)) - begun >= FULL_QUEUE
+        took = end[rows] - launch[rows]
+        if is_full.any():
+            blocked[rows[is_full]] = np.maximum(took[is_full] - int(np.median(took[~is_full])), 0)
+    return blocked[: len(capture.kernels)], blocked[len(capture.kernels) :]
+
+
+def _summed(
+    frame: pd.DataFrame, column: str, phase: np.ndarray, of_attention: np.ndarray, blocked_ns: np.ndarray
+) -> pd.DataFrame:
+    names = frame[column].cat
+    processes, process = codes_of(frame["process"].to_numpy())
+    shape = (max(len(processes), 1), len(_PHASES), max(len(names.categories), 1), 2)
+    index = (process, phase.astype(np.int64), names.codes.to_numpy().astype(np.int64), of_attention.astype(np.int64))
+    code = np.ravel_multi_index(index, shape) if len(frame) else np.zeros(0, np.int64)
+    used, code = np.unique(code, return_inverse=True)
+    process, phase, name, of_attention = np.unravel_index(used, shape)
+    return pd.DataFrame(
+        {
+            "process": process,
+            "phase": np.array(_PHASES, object)[phase],
+            "name": np.array([str(text) for text in names.categories], object)[name] if len(frame) else "",
+            "of_attention": of_attention.astype(bool),
+            "launches": count_by(code, len(used)),
+            "time_ns": sum_by(code, (frame["end_ns"] - frame["start_ns"]).to_numpy(), len(used)),
+            "blocked_ns": sum_by(code, blocked_ns, len(used)),
+        }
+    )
+
+
+def _of_attention(kernels: pd.DataFrame, attribution: Attribution, names: Names, phase: np.ndarray) -> np.ndarray:
+    """Which kernels are matmuls of attention (bool)."""
+    gemms = names.where(is_gemm)[names.code]
+    ranges = attribution.ranges
+    plain = ranges["plain_name"].cat
+    batched, layers = (
+        np.array([str(name) in wanted for name in plain.categories], bool) for wanted in (_OF_ATTENTION, _OF_LAYERS)
+    )
+    if batched.any() or layers.any():
+        held_in = attribution.kernels["range_id"].to_numpy()
+        is_known = gemms & (held_in >= 0)
+        of_range = plain.codes.to_numpy()
+        matmul = np.zeros(len(kernels), bool)
+        matmul[is_known] = batched[of_range[held_in[is_known]]]
+        return matmul
+    spans = attention_spans(kernels, names)
+    return _beside(spans, gemms, phase == _PHASES.index(BACKWARD)) & gemms
+
+
+def _beside(spans: AttentionSpans, gemms: np.ndarray, is_backward: np.ndarray) -> np.ndarray:
+    """The kernels on either side of each span, and in the backward pass the matmul beyond each of them."""
+    if not len(spans.first):
+        return np.zeros(len(gemms), bool)
+    order = np.arange(len(gemms)) if spans.order is None else spans.order
+    place = np.flatnonzero(gemms[order])
+    number = np.searchsorted(place, spans.after)  # of the matmul behind a span, among matmuls
+    in_backward = is_backward[order][spans.after]
+    beyond = np.clip(np.r_[number[in_backward] - 2, number[in_backward] + 1], 0, len(place) - 1)
+    sides = np.zeros(len(gemms), bool)
+    sides[order[place[np.r_[number - 1, number, beyond]]]] = True
+    return sides
