@@ -190,8 +190,19 @@ def show(
         selection = selecting.Selection(
             gpu=gpu, range=in_range, between=moments, sections=(*dict.fromkeys(section or ()),)
         )
+        from analysis.prediction.captures import add_gains
+
         code = showing.show(
-            profiles, form, top, print, ingesting.print_line, rules, phase or (), selection=selection, html=html
+            profiles,
+            form,
+            top,
+            print,
+            ingesting.print_line,
+            rules,
+            phase or (),
+            selection=selection,
+            html=html,
+            predict=add_gains,
         )
     if code:
         raise typer.Exit(code)

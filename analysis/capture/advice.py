@@ -1,7 +1,8 @@
 """What to change first, told from one capture: changes that it has evidence for, with the time behind each.
 
 A capture holds no unprofiled step, so nothing here is a prediction: `time_ns` is what the capture itself spends on what
-the change does away with, and `ceiling_ns` what goes at most if all of it and all that the GPU waits go. Where launches
+the change does away with, and `ceiling_ns` what goes at most if all of it and all that the GPU waits go. Where the GPU
+limits what was captured, `analysis.prediction.captures` adds a gain. Where launches
 vanish, the host's part of the waiting counts by their number. Where start-up is in a capture, its GPUs idle for that,
 and no idle time counts. Gains do not add up: several changes are of the same kernels. Where the capture cannot tell, a
 change is not advised, and the reason says why.
@@ -25,6 +26,10 @@ COLUMNS = {
     "evidence": "what the capture has of it",
     "sure": "high, medium or low, and why",
     "reason": "why it is not advised; empty where it is",
+    "gain_ns": "predicted to be saved of the time from first to last operation; null where that is not predicted",
+    "gain_least_ns": "the least of that",
+    "gain_most_ns": "the most of that",
+    "no_gain_because": "why no gain is predicted; empty where one is, where it is not advised, and where nobody asked",
 }
 LEAST = 0.01
 """Part of its whole that must be behind a change."""
@@ -50,6 +55,10 @@ class Advice:
     evidence: str = ""
     sure: str = ""
     reason: str = ""
+    gain_ns: int | None = None
+    gain_least_ns: int | None = None
+    gain_most_ns: int | None = None
+    no_gain_because: str = ""
 
 
 class Withheld(ValueError):
@@ -67,22 +76,23 @@ class Said:
 
 
 def advise(capture: Mapping, sections: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """What to change first: a row each, columns as of COLUMNS. First what is advised, the most time behind it first,
-    then what is not, with the reason. No rows where no GPU worked. capture: facts, as of `Summary.capture`; is_slowed:
-    False where the idle times are of steps without nsys; memory_used: part of the GPU's memory, where it is known."""
-    seen = _Seen(capture, sections)
+    """What to change first: a row each, columns as of COLUMNS, without gains. First what is advised, the most time
+    behind it first, then what is not, with the reason. No rows where no GPU worked. capture: facts, as of
+    `Summary.capture`; is_slowed: False where the idle times are of steps without nsys; memory_used: part of the GPU's
+    memory, where it is known."""
+    seen = Seen(capture, sections)
     rows = list(_each(seen)) if seen.whole_ns else []
     return table_of(rows)
 
 
 def table_of(rows: list[Advice]) -> pd.DataFrame:
-    """Columns as of COLUMNS, the most time behind it first."""
-    rows = sorted(rows, key=lambda row: -(row.time_ns or 0))
+    """Columns as of COLUMNS: the largest predicted gain first, and then the most time behind it."""
+    rows = sorted(rows, key=lambda row: (-(row.gain_ns or 0), -(row.time_ns or 0)))
     table = pd.DataFrame([asdict(row) for row in rows], columns=list(COLUMNS))
-    return table.astype({"time_ns": "Int64", "ceiling_ns": "Int64", "share": "Float64"})
+    return table.astype({name: "Int64" for name in COLUMNS if name.endswith("_ns")} | {"share": "Float64"})
 
 
-def _each(seen: "_Seen") -> Iterator[Advice]:
+def _each(seen: "Seen") -> Iterator[Advice]:
     for change, tell in _CHANGES.items():
         try:
             if change in _OF_KERNELS and seen.part("graphs") > seen.part("kernels"):
@@ -105,7 +115,7 @@ def _each(seen: "_Seen") -> Iterator[Advice]:
             )
 
 
-class _Seen:
+class Seen:
     """What is read of a capture. Times are sums over its GPUs, in ns."""
 
     def __init__(self, capture: Mapping, sections: Mapping[str, pd.DataFrame]):
@@ -130,6 +140,11 @@ class _Seen:
     def whole_ns(self) -> float:
         """What shares are of."""
         return self.part("kernels", "graphs", "communication", "copies") + self.waiting_ns
+
+    @property
+    def work_ns(self) -> float:
+        """From the first operation of each GPU to its last."""
+        return self.part("elapsed") - self.part("no_work")
 
     @property
     def waiting_ns(self) -> float:
@@ -194,7 +209,7 @@ class _Seen:
                 raise Withheld(f"the GPU ({name}) does not have it")
 
 
-def _tf32(seen: _Seen) -> Said | None:
+def _tf32(seen: Seen) -> Said | None:
     if "fp32_gemms" not in seen.findings.index:
         return None
     seen.need_precision("tf32")
@@ -203,7 +218,7 @@ def _tf32(seen: _Seen) -> Said | None:
     return Said(time_ns, time_ns, "GEMMs run in FP32, without tensor cores", sure)
 
 
-def _bf16(seen: _Seen) -> Said | None:
+def _bf16(seen: Seen) -> Said | None:
     times = seen.matmuls()
     time_ns = times.get("fp32", 0) + times.get("tf32", 0)
     if time_ns < LEAST_MATMULS * seen.part("kernels"):
@@ -217,7 +232,7 @@ def _bf16(seen: _Seen) -> Said | None:
     return Said(time_ns, max(other_ns, time_ns), evidence, sure + ", and casts are added")
 
 
-def _fused_attention(seen: _Seen) -> Said | None:
+def _fused_attention(seen: Seen) -> Said | None:
     said = _without_kernels(seen, "unfused_attention", "attention is not fused: kernels between its two matmuls")
     if said is None:
         return None
@@ -230,7 +245,7 @@ def _fused_attention(seen: _Seen) -> Said | None:
     return Said(said.time_ns, said.ceiling_ns + matmuls_ns, said.evidence, sure)
 
 
-def _fused_adamw(seen: _Seen) -> Said | None:
+def _fused_adamw(seen: Seen) -> Said | None:
     said = _without_kernels(seen, "per_tensor_optimizer", "the optimizer launches kernels tensor by tensor")
     _, elapsed_ns = seen.phase(OPTIMIZER)
     if said is None or not elapsed_ns or seen.has_startup:
@@ -238,7 +253,7 @@ def _fused_adamw(seen: _Seen) -> Said | None:
     return Said(elapsed_ns, elapsed_ns, said.evidence, "high: the same arithmetic in few kernels")
 
 
-def _foreach(seen: _Seen) -> Said | None:
+def _foreach(seen: Seen) -> Said | None:
     """Lists of tensors move the same bytes: only launches vanish, which gives nothing where the GPU limits."""
     said = _fused_adamw(seen)
     if said is None:
@@ -251,14 +266,14 @@ def _foreach(seen: _Seen) -> Said | None:
     return Said(time_ns, said.ceiling_ns, said.evidence, sure)
 
 
-def _casts(seen: _Seen) -> Said | None:
+def _casts(seen: Seen) -> Said | None:
     said = _without_kernels(seen, "casts", "kernels only convert the data type")
     return said and Said(
         said.time_ns, said.ceiling_ns, said.evidence, "low: it changes what is rounded, so compare losses"
     )
 
 
-def _without_kernels(seen: _Seen, kind: str, evidence: str) -> Said | None:
+def _without_kernels(seen: Seen, kind: str, evidence: str) -> Said | None:
     """Of a change that does away with the kernels of a finding, and so with their launches."""
     if kind not in seen.findings.index:
         return None
@@ -268,7 +283,7 @@ def _without_kernels(seen: _Seen, kind: str, evidence: str) -> Said | None:
     return Said(time_ns, finding["time_ns"] + seen.waiting_ns, evidence, "medium: other kernels take their place")
 
 
-def _padding(seen: _Seen) -> Said | None:
+def _padding(seen: Seen) -> Said | None:
     if "unaligned_gemms" not in seen.findings.index:
         return None
     sure = seen.need_gpu_limited()
@@ -276,7 +291,7 @@ def _padding(seen: _Seen) -> Said | None:
     return Said(time_ns, time_ns, "GEMMs load 4 bytes at once or fewer, as where a dimension is not padded", sure)
 
 
-def _compile(seen: _Seen) -> Said | None:
+def _compile(seen: Seen) -> Said | None:
     if seen.is_graphed:
         return None
     rows = seen.sections["families"]
@@ -295,7 +310,7 @@ def _compile(seen: _Seen) -> Said | None:
     return Said(time_ns, seen.part("kernels") + seen.waiting_ns, evidence, sure)
 
 
-def _cuda_graphs(seen: _Seen) -> Said | None:
+def _cuda_graphs(seen: Seen) -> Said | None:
     late_ns = seen.part("late_launch")
     if seen.part("unknown_idle") >= LEAST_IDLE * seen.whole_ns:
         raise Withheld("it is not known whether the host is why the GPU idles")
@@ -312,7 +327,7 @@ def _cuda_graphs(seen: _Seen) -> Said | None:
     return Said(late_ns, seen.waiting_ns, evidence, "low: nsys slows the host, so without it the GPU idles less")
 
 
-def _copies(seen: _Seen) -> Said | None:
+def _copies(seen: Seen) -> Said | None:
     rows = seen.findings[seen.findings.index.isin(["host_to_device", "device_to_host"])]
     rows = rows[rows["evidence"].str.contains("pageable host memory")]
     if rows.empty:
@@ -326,7 +341,7 @@ def _copies(seen: _Seen) -> Said | None:
     return Said(time_ns, time_ns + seen.waiting_ns, evidence, sure)
 
 
-def _synchronisations(seen: _Seen) -> Said | None:
+def _synchronisations(seen: Seen) -> Said | None:
     sync_ns = seen.part("sync")
     if sync_ns < LEAST * seen.whole_ns:
         return None
@@ -336,7 +351,7 @@ def _synchronisations(seen: _Seen) -> Said | None:
     return Said(sync_ns, ceiling_ns, "the GPU idles while the host waits in a synchronisation", sure)
 
 
-def _larger_batch(seen: _Seen) -> Said | None:
+def _larger_batch(seen: Seen) -> Said | None:
     used = seen.need_memory()
     late_ns = seen.part("late_launch")
     if late_ns < LEAST_IDLE * seen.whole_ns:
@@ -347,14 +362,14 @@ def _larger_batch(seen: _Seen) -> Said | None:
     return Said(late_ns, seen.waiting_ns, evidence, "medium: a token takes less time, a step does not")
 
 
-def _checkpointing(seen: _Seen) -> Said | None:
+def _checkpointing(seen: Seen) -> Said | None:
     if (used := seen.need_memory()) > FULL_MEMORY:
         why = f"{used:.0%} of the GPU's memory is allocated: it frees some, and makes a step slower"
         raise Withheld(f"{why}; of a script, `predict --change checkpointing` says how much of either")
     return None
 
 
-_CHANGES: dict[str, Callable[[_Seen], Said | None]] = {
+_CHANGES: dict[str, Callable[[Seen], Said | None]] = {
     "tf32": _tf32,
     "bf16": _bf16,
     "fused_attention": _fused_attention,

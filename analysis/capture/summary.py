@@ -4,7 +4,7 @@
 line a column. Everything is vectorised: a capture of a million kernels takes about a second.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from analysis.capture.blocks import BLOCK, blocks, count_by, sum_by
 from analysis.capture.communication import measure
 from analysis.capture.inferred import infer_phases
 from analysis.capture.nsys_export import UNKNOWN_PROCESS, Capture, codes_of, distinct, process_id
+from analysis.capture.operations import operations_of
 from analysis.capture.phase_names import module_named
 from analysis.capture.selection import ALL, Selection, first_event_ns, gpus_of, select
 from analysis.reference import kernel_families
@@ -124,6 +125,11 @@ class Summary:
         return {"capture": self.capture, "coverage": self.coverage, "launches": self.launches} | rows
 
 
+Predict = Callable[[Summary, Callable[[], pd.DataFrame]], Summary]
+"""Adds predicted gains to the advice of a summary; the second argument gives what `operations_of` gives of its
+capture."""
+
+
 def _records(frame: pd.DataFrame) -> list[dict]:
     plain = frame.astype(object).where(frame.notna(), None)
     return plain.to_dict("records")
@@ -136,9 +142,11 @@ def summarise(
     chosen: Mapping[str, str] | None = None,
     selection: Selection = ALL,
     with_moments: bool = False,
+    predict: Predict | None = None,
 ) -> Summary:
     """Summary of what `selection` leaves of `capture`, its kernels classified by `taxonomy`. chosen: phases of ranges
-    that the user names; with_moments: `busy`, too, which is for drawing. Raises ExportError."""
+    that the user names; with_moments: `busy`, too, which is for drawing; predict: adds gains to the advice, where that
+    is shown. Raises ExportError."""
     attribution = attribution or infer_phases(capture, attribute(capture, chosen))
     zero = first_event_ns(capture)
     of_all_gpus = capture, attribution
@@ -208,9 +216,10 @@ def summarise(
         "communication_ranks": exchanged.num_ranks,
         "ranks_apart_ns": exchanged.apart_ns,
         "no_waiting_because": exchanged.why_not,
+        "no_gain_because": None,
     }
     sections["advice"] = advice.advise(facts, sections)
-    return Summary(
+    summary = Summary(
         capture=facts,
         coverage=coverage,
         launches=_launches(attribution, kernels, gpu, of_gpus),
@@ -218,6 +227,9 @@ def summarise(
         shown=selection.sections or tuple(SECTIONS),
         busy=_busy_moments(capture, gpus) if with_moments else {},
     )
+    if predict is None or "advice" not in summary.shown:
+        return summary
+    return predict(summary, lambda: operations_of(capture, attribution, taxonomy))
 
 
 def _work(capture: Capture, zero: int) -> dict[str, int | None]:

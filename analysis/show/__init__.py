@@ -14,7 +14,8 @@ keys:
   unclassified_share, unmatched_ranges (names of the largest ranges that match no phase, though a phase of their
   kernels is not known from another range), communication_ranks (ranks that have communication kernels),
   ranks_apart_ns (how far the ends of the same collectives lie apart on them, in the median), no_waiting_because (why
-  it is not known how much of communication is waiting; empty where it is))
+  it is not known how much of communication is waiting; empty where it is), no_gain_because (why no gain of any change
+  is predicted; empty where they are; null where advice is not asked for))
 - `coverage`: {exact, early, linked, phase, inferred, none}, shares of kernel time by how its phase is known; null
   where there are no kernels. It speaks of kernel_share of the GPU time, not of what graph executions hide
 - `launches`: launch latency (API start to kernel start) and queue depth over all kernels; dry_ns, how long GPUs idled
@@ -24,7 +25,8 @@ keys:
   copies that runs then, or for why nothing does. `verdict_phases`: the same by phase, with the sums of `verdict`
 - `kernels`, `families`, `ranges`, `phases`, `api`, `syncs`, `memops`, `gpus`, `communication`, `collectives`,
   `messages`, `findings`, `advice`, `problems`, `missing`: arrays of objects, whose keys are the columns of
-  `analysis.capture.summary.SECTIONS`, largest first
+  `analysis.capture.summary.SECTIONS`, largest first. The gains of `advice` are of the time from work_start_ns to
+  work_end_ns
 
 Times are integer nanoseconds, sizes bytes, shares 0 to 1, and null means not known. Keys may be added, never renamed.
 The CSV form is long: profile, section, row, column, value; where one section is chosen it has that section's columns.
@@ -41,7 +43,7 @@ from analysis.capture import nsys_reports
 from analysis.capture.nsys_export import ExportError, read
 from analysis.capture.phase_names import chosen_phases
 from analysis.capture.selection import ALL, Selection
-from analysis.capture.summary import SECTIONS, Summary
+from analysis.capture.summary import SECTIONS, Predict, Summary
 from analysis.reference import kernel_families
 from analysis.show import index
 from analysis.show.forms import as_csv, as_markdown, as_text, section_as_csv
@@ -64,14 +66,15 @@ def show(
     *,
     selection: Selection = ALL,
     html: Path | None = None,
+    predict: Predict | None = None,
 ) -> int:
     """Give a summary of each profile to `out`, and one line to `err` for each that cannot be read; the others go on.
 
     profiles: files, parquetdirs, or folders that hold some; the profiles of a folder are printed as a table with a row
     each, unless sections are chosen. form: one of FORMATS. top: rows of a section in text and md, 0 for all. rules:
     TOML file of further kernel families' rules. phases: ranges that mark phases, as PHASE=RANGE. selection: what of a
-    capture is summarised. html: write pages there instead, see `write_pages`. Returns the exit code: 0, or 2 where a
-    profile, the rules or the phases could not be read.
+    capture is summarised. html: write pages there instead, see `write_pages`. predict: adds gains to the advice.
+    Returns the exit code: 0, or 2 where a profile, the rules or the phases could not be read.
     """
     try:
         chosen = chosen_phases(phases)
@@ -84,7 +87,7 @@ def show(
     captures = [profile for path in profiles for profile in inside[path] or [path]]
     has_folder = any(inside.values())
     several = has_folder or len(profiles) > 1
-    reader = Reader(taxonomy, chosen, selection, err, with_moments=html is not None)
+    reader = Reader(taxonomy, chosen, selection, err, with_moments=html is not None, predict=predict)
     if html:
         from analysis.show.write_pages import write_pages  # what draws takes time to import
 

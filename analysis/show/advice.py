@@ -1,5 +1,5 @@
-"""What to change first, in lines: of a capture times behind changes, and ceilings; of a recorded run predictions,
-too."""
+"""What to change first, in lines: times behind changes, and ceilings; of a recorded run, and of a capture that the GPU
+limits, predictions, too."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,6 +17,11 @@ NOTE = (
     "Times of this capture, not predictions: behind a change is what it does away with or makes faster, and no gain is "
     "larger than its ceiling; gains do not add up"
 )
+NOTE_OF_GAINS = (
+    "Predicted gains are of the time from first to last operation of this capture, which the GPU limits. Their models "
+    "were tested on recordings of scripts, none on a capture alone. Times behind a change are of this capture, and no "
+    "prediction; gains do not add up"
+)
 MOST = 4
 """Advices on the page of a run."""
 NOTHING = "Nothing that is known here: the capture has no evidence for it"
@@ -29,18 +34,32 @@ def advice_of(summary: Summary) -> list[list[str]]:
     if len(summary.shown) < len(SECTIONS) or not len(table):
         return []
     advised = table[table["reason"] == ""]
-    entries = [_entry(place, row) for place, (_, row) in enumerate(advised.iterrows(), start=1)] or [[NOTHING]]
-    return [*entries, *([line] for line in _withheld(table))]
+    entries = [_entry(place, row, summary) for place, (_, row) in enumerate(advised.iterrows(), start=1)]
+    why = summary.capture["no_gain_because"]
+    if entries and why:
+        entries.append([f"No gain is predicted: {why}"])
+    return [*(entries or [[NOTHING]]), *([line] for line in _withheld(table))]
 
 
-def _entry(place: int, row: pd.Series) -> list[str]:
-    times = f"{brief_time(row['time_ns'])} behind it ({shown('share', row['share'])})"
-    return [
-        f"{place}. {LABELS[row['change']]}: {times}, ceiling {brief_time(row['ceiling_ns'])}",
-        f"do: {row['do']}",
-        f"evidence: {row['evidence']}",
-        f"how sure: {row['sure']}; track record: {track_record.sentence([row['change']], SCRIPT)}",
-    ]
+def note_of_advice(summary: Summary) -> str:
+    """What all of it is of."""
+    return NOTE if summary.sections["advice"]["gain_ns"].isna().all() else NOTE_OF_GAINS
+
+
+def _entry(place: int, row: pd.Series, summary: Summary) -> list[str]:
+    facts = summary.capture
+    ceiling = brief_time(row["ceiling_ns"])
+    if pd.isna(row["gain_ns"]):
+        times = f"{brief_time(row['time_ns'])} behind it ({shown('share', row['share'])}), ceiling {ceiling}"
+    else:
+        gain, least, most = (brief_time(row[name]) for name in ("gain_ns", "gain_least_ns", "gain_most_ns"))
+        captured = brief_time(facts["work_end_ns"] - facts["work_start_ns"])
+        times = f"predicted to save {gain} ({least} to {most}) of these {captured}, never more than {ceiling}"
+    lines = [f"{place}. {LABELS[row['change']]}: {times}", f"do: {row['do']}", f"evidence: {row['evidence']}"]
+    if row["no_gain_because"] and not facts["no_gain_because"]:
+        lines.append(f"no gain is predicted: {row['no_gain_because']}")
+    record = track_record.sentence([row["change"]], SCRIPT)
+    return [*lines, f"how sure: {row['sure']}; track record: {record}"]
 
 
 def _withheld(table: pd.DataFrame) -> Iterator[str]:

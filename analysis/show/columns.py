@@ -23,7 +23,9 @@ DROPPED = {
     ),
     "collectives": ("hidden_ns", "calls", "bytes"),
     "messages": ("hidden_ns", "kernel_ns"),
-    "advice": ("sure", "share", "ceiling_ns", "evidence"),
+    "advice": (
+        *("no_gain_because", "sure", "share", "gain_least_ns", "gain_most_ns", "ceiling_ns", "evidence", "gain_ns"),
+    ),
     "findings": ("what", "of"),
 }
 """Columns that a section does without in a narrow terminal, the first ones first; before them those with nothing in
@@ -35,6 +37,7 @@ _NAME_PART = 0.38
 _GAP = 2
 _SENTENCE = 16
 """Room that a sentence is to have before columns are left out for it."""
+_NOTHING = {"0 ns", "n/a"}
 _LEAST = 12
 """Room of a sentence at least, and a name's where even the most important columns leave less."""
 
@@ -76,7 +79,7 @@ def _drop(section: str, cells: dict[str, list[str]], texts: set[str], width: int
     most = dict.fromkeys(texts, _SENTENCE) | dict.fromkeys(NAMES, _name_room(width))
     wanted = {column: min(size, most.get(column, size)) for column, size in natural.items()}
     left_out = []
-    for column in sorted(DROPPED.get(section, ()), key=lambda column: {*cells.get(column, ())} != {"0 ns"}):
+    for column in sorted(DROPPED.get(section, ()), key=lambda column: bool({*cells.get(column, ())} - _NOTHING)):
         if sum(wanted[name] for name in cells) + _GAP * (len(cells) - 1) <= width:
             break
         if column in cells:

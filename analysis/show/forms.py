@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from analysis.capture.summary import SECTIONS, Summary
-from analysis.show.advice import NOTE, TITLE, advice_of
+from analysis.show.advice import TITLE, advice_of, note_of_advice
 from analysis.show.columns import table
 from analysis.show.facts import heads_of, note_of
 from analysis.show.values import heading, is_text, printable, shown, wrapped
@@ -76,7 +76,7 @@ def _advice(summary: Summary, width: int) -> list[str]:
         for number, line in enumerate(entry)
         for text in wrapped(line, width, "  " if number == 0 else "     ")
     ]
-    return ["", TITLE, *lines, *wrapped(NOTE, width, "  ")] if lines else []
+    return ["", TITLE, *lines, *wrapped(note_of_advice(summary), width, "  ")] if lines else []
 
 
 def _has_rows(summary: Summary, name: str) -> bool:
@@ -109,7 +109,7 @@ def as_markdown(summary: Summary, top: int) -> str:
             lines += ["", f"... and {left_out} more."]
     if entries := advice_of(summary):
         lines += ["", f"## {TITLE}", "", *(f"- {escaped('; '.join(entry))}" for entry in entries)]
-        lines += ["", f"{escaped(NOTE)}."]
+        lines += ["", f"{escaped(note_of_advice(summary))}."]
     return "\n".join(lines) + "\n"
 
 

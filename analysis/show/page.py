@@ -13,7 +13,7 @@ from analysis.capture.summary import NUM_MOMENTS, SECTIONS, Summary
 from analysis.capture.verdict import BUSY, IDLE
 from analysis.reference.kernel_families import FAMILIES
 from analysis.render.tables import family_chip
-from analysis.show.advice import NOTE, TITLE, advice_of
+from analysis.show.advice import TITLE, advice_of, note_of_advice
 from analysis.show.facts import LEAST_SAID, heads_of, note_of
 from analysis.show.findings import FINDING
 from analysis.show.forms import ALWAYS_WHOLE, sections_of
@@ -52,7 +52,7 @@ def page_of(summary: Summary, top: int = 20, index: str = "") -> str:
         parts.append(list_of([line.removeprefix(FINDING) for line in lines], "" if is_findings else "facts"))
     if entries := advice_of(summary):
         parts += [Markup("<h2>{}</h2>").format(TITLE), list_of(["; ".join(entry) for entry in entries], "")]
-        parts.append(Markup('<p class="faint">{}.</p>').format(NOTE))
+        parts.append(Markup('<p class="faint">{}.</p>').format(note_of_advice(summary)))
     parts += [_timeline(summary), _phases_bar(summary), _families_bar(summary)]
     for name, title, frame in sections_of(summary):
         unfolded = len(frame) if not top or name in ALWAYS_WHOLE else top

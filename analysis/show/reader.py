@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from analysis.capture.nsys_export import ExportError, read
 from analysis.capture.selection import Selection
-from analysis.capture.summary import Summary, summarise
+from analysis.capture.summary import Predict, Summary, summarise
 from analysis.reference import kernel_families
 from analysis.show.values import printable
 
@@ -23,9 +23,10 @@ class Reader:
         selection: Selection,
         err: Callable[[str], None],
         with_moments: bool = False,
+        predict: Predict | None = None,
     ):
         self._options: dict[str, Any] = {"taxonomy": taxonomy, "chosen": phases, "selection": selection}
-        self._options["with_moments"] = with_moments
+        self._options |= {"with_moments": with_moments, "predict": predict}
         self._err = err
         self.code = 0
 

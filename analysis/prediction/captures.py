@@ -1,0 +1,239 @@
+"""What a change would give in a capture of which nothing but the capture is known.
+
+A capture holds no step without nsys, and nsys slows the host. But where the GPU worked nearly all the time, what was
+captured takes without nsys what the GPU needs, and that the capture holds. Then the models of scripts say what a change
+gives, with all of the captured time in place of a step: how many steps there are is not known, and need not be. What
+those models have to know of the program is told from its kernels; what they do not tell, no change is predicted from.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pandas as pd
+
+from analysis.capture.advice import COLUMNS, LEAST, Seen
+from analysis.capture.operations import COPIES
+from analysis.capture.summary import Summary
+from analysis.prediction import script_rates
+from analysis.prediction.baseline import ATTENTION, GEMM
+from analysis.prediction.changes import Abstains
+from analysis.prediction.predict import Abstention, Prediction
+from analysis.prediction.script_changes import Behind, Step
+from analysis.prediction.script_rates import ATTENTION_GEMMS, LINEAR, REST, ScriptRates
+from analysis.prediction.scripts import GPU_LIMITED, UNDER_NSYS, predict_step
+from analysis.reference import gemm_names
+from jobs.contract import ranges
+
+MOST_UNKNOWN = 0.05
+"""Part of the GPU's work that may be of no known phase; it is left as it is."""
+SAME_PATH, LEAST_READ = 0.95, 0.8
+"""Part of the matmuls' time that must be of one precision, of that whose names say it; and what must say it of all."""
+REPEATS = 0.01
+"""Part of a time by which it differs between identical runs: no gain is known better than that."""
+PER_TENSOR_KERNELS = (7, 9)
+"""Kernels of AdamW for each tensor, least and most: 7 or 8 in the recorded pairs, by how it is written."""
+_INDUCTOR = re.compile(r"triton_(poi|red|per|for|tem|mm|bmm|convolution)_")
+_UPDATE_ENDS = "elementwise-addcdiv"
+_OF_STEPS = tuple(phase for phase in ranges.ALL_PHASES if phase != ranges.SETUP)
+_RECORDED = ("fp32", "tf32", "bf16")
+_OF_CAPTURE = ("casts", "per_tensor_optimizer", "unaligned_gemms", "unfused_attention")
+
+
+def add_gains(summary: Summary, operations: Callable[[], pd.DataFrame], rates: ScriptRates | None = None) -> Summary:
+    """The summary with the gains of its advice, the largest first, or with why there are none. operations: gives what
+    `analysis.capture.operations.operations_of` gives of the same capture."""
+    rates = rates or script_rates.load()
+    try:
+        step, why = step_of(summary, operations, rates), ""
+    except Abstains as reason:
+        step, why = None, str(reason)
+    table = summary.sections["advice"].astype({"no_gain_because": object})
+    for row in table.index[table["reason"] == ""]:
+        if step is None:
+            table.loc[row, "no_gain_because"] = why
+        else:
+            _add_gain(table, row, step, rates)
+    order = pd.DataFrame({name: -table[name].fillna(0).astype(float) for name in ("gain_ns", "time_ns")})
+    ranked = table.loc[order.sort_values(["gain_ns", "time_ns"], kind="stable").index, list(COLUMNS)]
+    sections = summary.sections | {"advice": ranked.reset_index(drop=True)}
+    return replace(summary, capture=summary.capture | {"no_gain_because": why}, sections=sections)
+
+
+def _add_gain(table: pd.DataFrame, row: int, step: Step, rates: ScriptRates) -> None:
+    """Fill the gain of a row, in place, or why there is none."""
+    said = predict_step(step, (str(table.loc[row, "change"]),), rates)
+    if isinstance(said, Abstention):
+        table.loc[row, "no_gain_because"] = said.reason
+        return
+    gain_ns, least_ns, most_ns, ceiling_ns = (
+        said.saved_ns(time_ns) for time_ns in (said.step_ns, said.high_ns, said.low_ns, said.ceiling_ns)
+    )
+    least_ns, most_ns = least_ns - REPEATS * step.step_ns, min(most_ns + REPEATS * step.step_ns, ceiling_ns)
+    if least_ns <= 0:
+        table.loc[row, "no_gain_because"] = _why_uncertain(step, said, rates)
+        return
+    gains = {"gain_ns": gain_ns, "gain_least_ns": least_ns, "gain_most_ns": most_ns, "ceiling_ns": ceiling_ns}
+    for name, time_ns in gains.items():
+        table.loc[row, name] = round(time_ns)
+
+
+def _why_uncertain(step: Step, said: Prediction, rates: ScriptRates) -> str:
+    """Of a prediction whose interval holds no gain: whether that is because of what is not known of the host."""
+    alone = predict_step(replace(step, host_ns={}), said.changes, rates)
+    if isinstance(alone, Prediction) and alone.saved_ns(alone.high_ns) > REPEATS * step.step_ns:
+        return "the host may need as long as now: without ranges of phases, or much waiting, a capture does not tell"
+    return "it may give nothing: the interval of what is expected holds no gain"
+
+
+def step_of(summary: Summary, operations: Callable[[], pd.DataFrame], rates: ScriptRates) -> Step:
+    """All that was captured, as a step that the GPU limits. Raises Abstains."""
+    seen = Seen(summary.capture, summary.sections)
+    _need_gpu_limited(summary, seen, rates)
+    work = operations()
+    if work.loc[work["family"] != COPIES, "process"].nunique() > 1:
+        raise Abstains("several processes share its GPU, and each has a host of its own")
+    _need_phases(work)
+    precision = precision_of(work)
+    parts = parts_of(work)
+    step_ns, launches = seen.work_ns, max(float(parts["launches"].sum()), 1.0)
+    late_ns = seen.part("late_launch", "sync")
+    least, median, most = UNDER_NSYS
+    return Step(
+        run={
+            "precision": precision,
+            "compile": compile_of(work, seen.is_graphed),
+            "optimizer": optimizer_of(work),
+            "num_parameters": None,
+        },
+        step_ns=step_ns,
+        parts=parts,
+        gap_ns=max(step_ns - float(parts["time_ns"].sum()) - late_ns, 0.0) / launches,
+        waiting_ns=late_ns,
+        host_ns={phase: host_ns * median for phase, host_ns in host_of(summary, work, step_ns).items()},
+        host_span=(least / median, most / median),
+        behind=behind_of(summary),
+        slower=1 / median,
+    )
+
+
+def _need_gpu_limited(summary: Summary, seen: Seen, rates: ScriptRates) -> None:
+    """Raises Abstains where the GPU need not limit what was captured, or where no recorded pair is of such a GPU."""
+    gpus = summary.sections["gpus"]
+    if not len(gpus):
+        raise Abstains("no GPU worked")
+    if len(gpus) > 1:
+        raise Abstains(f"it has {len(gpus)} GPUs, and the recorded pairs are of one GPU")
+    if "range" in summary.capture["selection"]:
+        raise Abstains("what else the GPU did meanwhile is left out with --range")
+    name = str(gpus["name"].iloc[0] or "a GPU that is not named")
+    if name != rates.gpu:
+        raise Abstains(f"the recorded pairs are of {rates.gpu}, and this capture is of {name}")
+    if seen.part("graphs"):
+        raise Abstains("graph executions hide their kernels: record with --cuda-graph-trace=node")
+    if seen.part("communication") or seen.families.get("communication"):
+        raise Abstains("it exchanges data with other GPUs, and waits for them")
+    if seen.has_startup:
+        raise Abstains("start-up is in it: leave it out with --between")
+    idle = 1 - seen.part("kernels", "copies") / max(seen.work_ns, 1.0)
+    if idle > 1 - GPU_LIMITED:
+        raise Abstains(
+            f"under nsys the GPU idles {idle:.0%} of the time, and nsys slows the host; `profiler-job profile` times "
+            "steps without it"
+        )
+
+
+def _need_phases(work: pd.DataFrame) -> None:
+    unknown = work.loc[~work["phase"].isin(_OF_STEPS), "time_ns"].sum() / work["time_ns"].sum()
+    if unknown > MOST_UNKNOWN:
+        raise Abstains(
+            f"{unknown:.0%} of the GPU's work is of no phase that is known: mark phases with NVTX ranges, record with "
+            "nsys --pytorch=autograd-nvtx, or leave out with --between what is outside of them"
+        )
+
+
+def parts_of(work: pd.DataFrame) -> pd.DataFrame:
+    """Operations by phase and kind: launches, time_ns."""
+    kind = work["family"].where(work["family"] == ATTENTION, REST)
+    kind = kind.mask(work["family"] == GEMM, LINEAR).mask(work["of_attention"], ATTENTION_GEMMS)
+    return work.groupby(["phase", kind.rename("kind")])[["launches", "time_ns"]].sum().astype(float)
+
+
+def precision_of(work: pd.DataFrame) -> str:
+    """The precision of its matmuls, by the names of their kernels. Raises Abstains where they have none or several."""
+    gemms = work[work["family"] == GEMM]
+    times: dict[str, float] = {}
+    for name, time_ns in gemms[["name", "time_ns"]].itertuples(index=False):
+        gemm = gemm_names.parse(name)
+        if gemm and gemm.math_path:
+            times[gemm.math_path] = times.get(gemm.math_path, 0.0) + time_ns
+    total = sum(times.values())
+    if not total or total < LEAST_READ * gemms["time_ns"].sum():
+        raise Abstains("the names of its matmuls do not tell their precision")
+    path = max(times, key=times.__getitem__)
+    if times[path] < SAME_PATH * total:
+        mixed = " and ".join(sorted(name.upper() for name, ns in times.items() if ns > (1 - SAME_PATH) / 2 * total))
+        raise Abstains(f"its matmuls are in {mixed}, and those of each recorded run in one precision")
+    if path not in _RECORDED:
+        raise Abstains(f"its matmuls are in {path.upper()}, and those of recorded pairs in FP32, TF32 or BF16")
+    return path
+
+
+def compile_of(work: pd.DataFrame, is_graphed: bool) -> str:
+    """Whether the model is compiled, by the names that torch.compile gives to its kernels; graphs without these are
+    the program's own."""
+    if not work["name"].map(lambda name: _INDUCTOR.search(name) is not None).any():
+        return "off"
+    return "cudagraphs" if is_graphed else "default"
+
+
+def optimizer_of(work: pd.DataFrame) -> str:
+    """AdamW where its phase has as many kernels for each tensor as that of the recorded pairs; else empty, which is
+    not known."""
+    mine = work[(work["phase"] == ranges.OPTIMIZER) & (work["family"] != COPIES)]
+    updates = float(mine.loc[mine["rule"] == _UPDATE_ENDS, "launches"].sum())
+    least, most = PER_TENSOR_KERNELS
+    return "AdamW" if updates and least <= mine["launches"].sum() / updates <= most else ""
+
+
+def host_of(summary: Summary, work: pd.DataFrame, step_ns: float) -> dict[str, float]:
+    """What the host needs under nsys, by phase, in ns: how long ranges of the phases are, where nearly all kernels have
+    some. At most it is the time in which it kept up with the GPU: where ranges do not say more, each phase has its part
+    of that. Where it waits is left out: in calls, and where the queue is full."""
+    findings, phases, parts = (summary.sections[name] for name in ("findings", "phases", "verdict_phases"))
+    waits_ns = float(findings.loc[findings["kind"] == "waiting_calls", "time_ns"].sum())
+    blocked = work.groupby("phase")["blocked_ns"].sum()
+    most_ns = max(step_ns - waits_ns - float(blocked.sum()), LEAST * step_ns)
+    named = phases[phases["phase"] != ""]
+    in_ranges_ns = named.loc[named["host_ns"].notna(), "kernel_ns"].sum()
+    if len(named) and in_ranges_ns >= (1 - MOST_UNKNOWN) * named["kernel_ns"].sum():
+        known = named[["phase", "host_ns"]].dropna()
+        host = {
+            str(phase): max(float(ns) - float(blocked.get(phase, 0.0)), 0.0)
+            for phase, ns in known.itertuples(index=False)
+        }
+    else:
+        elapsed = parts[parts["phase"] != ""].groupby("phase")["elapsed_ns"].sum()
+        host = {str(phase): most_ns * float(ns) / float(elapsed.sum()) for phase, ns in elapsed.items()}
+    return {phase: ns * min(1.0, most_ns / max(sum(host.values()), 1.0)) for phase, ns in host.items()}
+
+
+def behind_of(summary: Summary) -> dict[str, Behind]:
+    """By finding what was captured of it, as of `script_changes.behind_of`."""
+    findings, api, memops = (summary.sections[name] for name in ("findings", "api", "memops"))
+    rows = findings[findings["kind"].isin(_OF_CAPTURE)]
+    known = {
+        str(kind): Behind(launches=float(count), time_ns=float(time_ns))
+        for kind, count, time_ns in rows[["kind", "count", "time_ns"]].itertuples(index=False)
+    }
+    calls, operations = api["name"].astype(str), memops["operation"].astype(str)  # an empty table has no type
+    waits = api[calls.str.contains("Synchronize")]
+    known["synchronisations"] = Behind(launches=float(waits["calls"].sum()), host_ns=float(waits["total_ns"].sum()))
+    moved = memops[operations.str.startswith("memcpy")]
+    of_host = memops[operations.str.startswith("memcpy") & operations.str.contains("Host")]
+    part = float(of_host["count"].sum()) / max(float(moved["count"].sum()), 1.0)
+    calls_ns = float(api.loc[calls.str.startswith("cudaMemcpy"), "total_ns"].sum())
+    known["copies"] = Behind(
+        launches=float(of_host["count"].sum()), time_ns=float(of_host["total_ns"].sum()), host_ns=part * calls_ns
+    )
+    return known

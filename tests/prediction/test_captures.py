@@ -1,0 +1,383 @@
+"""Gains predicted from a capture alone: where the GPU limits it, and where it abstains."""
+
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from typer.testing import CliRunner
+
+from analysis.capture.attribution import attribute
+from analysis.capture.nsys_export import read
+from analysis.capture.operations import operations_of
+from analysis.capture.selection import Selection, first_event_ns
+from analysis.capture.summary import summarise
+from analysis.prediction import ledger, script_development, script_rates, scripts
+from analysis.prediction.captures import REPEATS, add_gains
+from analysis.prediction.changes import BATCHED
+from analysis.recording import store
+from analysis.reference.kernel_families import BUILT_IN
+from analysis.show.forms import as_text
+from jobs.__main__ import app
+from jobs.contract.changes import LABELS
+from jobs.contract.ranges import BACKWARD, FORWARD, OPTIMIZER
+
+from ..capture.nsys_files import Export
+from ..capture.real_captures import unpack
+from ..capture.test_advice import BF16_GEMM, GIVEN, NOT_GIVEN, TRITON
+from ..capture.test_findings import ADDCDIV, CAST, FFMA, FLASH, FOREACH, GEMM, MUL, NCCL, NLL, SOFTMAX
+from .test_scripts import script  # noqa: F401
+
+DATA = Path(__file__).parents[1] / "data" / "h200_runs"
+SHIPPED = Path(__file__).parents[2] / "site" / "data"
+XL, FORWARD_BACKWARD = "xl-ctx256-fp32-naive-train_step", "xl-ctx512-fp32-naive-forward_backward"
+H200 = "NVIDIA H200"
+FP16_GEMM = BF16_GEMM.replace("bf16", "f16")
+US, MS = 1_000, 1_000_000
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory):
+    """The export of a recorded run, as a file."""
+    folder = tmp_path_factory.mktemp("exports")
+
+    def path(name):
+        target = folder / f"{name}.sqlite"
+        if not target.exists():
+            target.write_bytes(lzma.decompress((DATA / name / "profile.sqlite.xz").read_bytes()))
+        return target
+
+    return path
+
+
+def steps_of(capture):
+    """From the first of its ranges called `step` to the end of the last, in ns after its first event; how many."""
+    steps = capture.ranges[capture.ranges["name"].astype(str) == "step"]
+    zero = first_event_ns(capture)
+    return (int(steps["start_ns"].min() - zero), int(steps["end_ns"].max() - zero)), len(steps)
+
+
+def summary_of_steps(path):
+    capture = read(path, details=False)
+    between, _ = steps_of(capture)
+    return summarise(capture, selection=Selection(between=between), predict=add_gains)
+
+
+def rows_of(summary):
+    return summary.sections["advice"].set_index("change")
+
+
+def trained(*forward, backward=(), optimizer=(), each=MS, gpu=H200, idle=0, ranges=True, **launch):
+    """Kernels of a step in a row, launched at once by a host that then waits. idle: between them, in ns."""
+    export = Export()
+    export.gpu(gpu, process=1)
+    start, at = 10 * MS, 0
+    for phase, names in ((FORWARD, forward), (BACKWARD, backward), (OPTIMIZER, optimizer)):
+        first = at
+        for name in names:
+            at += 10 * US
+            export.launch(at if not idle else start - 5 * US, start=start, end=start + each, name=name, **launch)
+            start += each + idle
+        if ranges and names:
+            export.push(phase, first + 5 * US, at + US)
+    export.call(at + 20 * US, start, name="cudaDeviceSynchronize_v3020")
+    return export
+
+
+LAYERS = {"forward": (FFMA, MUL) * 5, "backward": (FFMA, FFMA, MUL) * 5}
+
+
+def summed(export, folder, **selection):
+    path = export.sqlite(folder / "x.sqlite")
+    return summarise(read(path, details=False), selection=Selection(**selection), predict=add_gains)
+
+
+# ---------------------------------------------------------------------------------------------------------- predictions
+
+
+@pytest.mark.parametrize(
+    ("change", "sweep", "after"),
+    [
+        ("tf32", "ladder_precision", "xl-ctx256-tf32-naive-train_step"),
+        ("bf16", "ladder_precision", "xl-ctx256-bf16-naive-train_step"),
+        ("fused_adamw", "ladder_optimizer", f"{XL}-adamw_fused"),
+    ],
+)
+def test_in_hindsight_what_was_measured_lies_in_the_interval_of_a_capture(exported, change, sweep, after):
+    """The rates were fitted to these runs, too."""
+    medians = {
+        name: ledger.spans_of_steps(store.load(SHIPPED / name).steps)["measured_ns"] for name in (sweep, "h200-fp32")
+    }
+    measured = 1 - medians[sweep][after] / medians["h200-fp32"][XL]
+    summary = summary_of_steps(exported(XL))
+    row = rows_of(summary).loc[change]
+    captured_ns = summary.capture["work_end_ns"] - summary.capture["work_start_ns"]
+    assert row["gain_least_ns"] / captured_ns < measured < row["gain_most_ns"] / captured_ns
+    assert row["gain_ns"] / captured_ns == pytest.approx(measured, abs=0.06)
+    assert row["gain_ns"] <= row["gain_most_ns"] <= row["ceiling_ns"]
+
+
+def test_gains_come_first_and_the_largest_before_others(exported):
+    table = summary_of_steps(exported(XL)).sections["advice"]
+    gains = table["gain_ns"].dropna().tolist()
+    assert len(gains) == 3 and gains == sorted(gains, reverse=True)
+    assert table["gain_ns"].notna().tolist() == [True] * 3 + [False] * (len(table) - 3)
+    assert (table["gain_least_ns"].dropna() > 0).all()
+
+
+def test_the_capture_of_a_script_says_what_its_recording_says(script, tmp_path):  # noqa: F811
+    recording, rates = script("graphs"), script_rates.load()
+    of_recording = scripts.step_of(recording, rates)
+    packed = Path(__file__).parents[1] / "data/h200_scripts/graphs/graphed_parts/profile.sqlite.xz"
+    file = tmp_path / "graphs.sqlite"
+    file.write_bytes(lzma.decompress(packed.read_bytes()))
+    summary = summarise(read(file, details=False), predict=add_gains)
+    captured_ns = summary.capture["work_end_ns"] - summary.capture["work_start_ns"]
+    for change in ("tf32", "bf16"):
+        said = scripts.predict_step(of_recording, (change,), rates)
+        share = said.saved_ns(said.step_ns) / said.baseline_ns
+        assert rows_of(summary).loc[change, "gain_ns"] / captured_ns == pytest.approx(share, rel=0.04)
+
+
+@pytest.mark.parametrize("name", [XL, FORWARD_BACKWARD])
+def test_matmuls_of_attention_are_told_without_the_ranges_of_modules(exported, name):
+    capture = read(exported(name), details=False)
+    attribution = attribute(capture)
+    work = operations_of(capture, attribution, BUILT_IN)
+    place = attribution.kernels
+    leaf = place["module"].astype(str).str.rpartition("/")[2]
+    is_gemm = capture.kernels["kernel_name"].astype(str).map(BUILT_IN.family) == "gemm"
+    known = is_gemm & leaf.isin(BATCHED) & place["phase"].isin([FORWARD, BACKWARD])
+    of_modules = known.groupby(place["phase"].astype(str)).sum()
+    mine = work[work["of_attention"]].groupby("phase")["launches"].sum()
+    assert mine[FORWARD] == of_modules[FORWARD] > 0
+    layers = mine[FORWARD] // 2  # of the steps: two matmuls a layer, and four in the backward pass
+    assert mine[BACKWARD] == 4 * layers
+
+
+def test_ranges_of_pytorch_tell_matmuls_of_attention(tmp_path):
+    export = trained(GEMM, MUL, GEMM, MUL, ranges=False)
+    export.push("aten::bmm, op_id = 1", 5 * US, 15 * US)
+    export.push("aten::addmm, op_id = 2", 25 * US, 35 * US)
+    capture = read(export.sqlite(tmp_path / "x.sqlite"), details=False)
+    work = operations_of(capture, attribute(capture), BUILT_IN)
+    assert work.groupby("name")["of_attention"].any().to_dict() == {GEMM: True, MUL: False}
+    assert work.loc[work["of_attention"], "launches"].sum() == 1
+
+
+def test_what_waits_in_a_full_queue_is_no_work_of_the_host(tmp_path):
+    """Each call after the first thousand takes as long as a kernel."""
+    export = Export()
+    export.gpu(H200, process=1)
+    for number in range(1500):
+        at = 10 * US * number if number < 1001 else 10 * MS + (number - 1000) * MS
+        took = 5 * US if number < 1001 else 900 * US
+        correlation = export.call(at, at + took)
+        export.kernel(11 * MS + number * MS, 12 * MS + number * MS, correlation, name=FFMA)
+    capture = read(export.sqlite(tmp_path / "x.sqlite"), details=False)
+    blocked = operations_of(capture, attribute(capture), BUILT_IN)["blocked_ns"].sum()
+    assert blocked == pytest.approx(499 * 895 * US, rel=0.01)
+
+
+def test_an_optimizer_tensor_by_tensor_takes_what_fused_ones_took_of_such(tmp_path):
+    adamw = (*[MUL] * 7, ADDCDIV) * 10
+    rows = rows_of(summed(trained(*LAYERS["forward"], optimizer=adamw), tmp_path))
+    least, usual, most = script_rates.load().per_tensor
+    time_ns = len(adamw) * MS
+    assert rows.loc["fused_adamw", "gain_ns"] == pytest.approx((1 - usual) * time_ns, rel=0.02)
+    assert rows.loc["fused_adamw", "gain_least_ns"] < (1 - most) * time_ns
+    assert rows.loc["fused_adamw", "gain_most_ns"] > (1 - least) * time_ns
+
+
+def test_what_fused_adamw_took_of_one_tensor_by_tensor_is_made_of_the_recorded_runs(recorded):
+    made = script_development.per_tensor_factors(run for runs in recorded.values() for run in runs)
+    assert made == pytest.approx(script_rates.load().per_tensor, rel=1e-3)
+
+
+# --------------------------------------------------------------------------------------------------- reasons to abstain
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("ddp_plain", "it has 2 GPUs, and the recorded pairs are of one GPU"),
+        ("gpt2_plain", "start-up is in it: leave it out with --between"),
+    ],
+)
+def test_a_real_capture_that_the_gpu_need_not_limit_has_one_reason(tmp_path, name, why):
+    summary = summarise(read(unpack(name, tmp_path), details=False), predict=add_gains)
+    assert summary.capture["no_gain_because"] == why
+    assert summary.sections["advice"]["gain_ns"].isna().all()
+    text = " ".join(as_text(summary, 20, 80).split())
+    assert text.count(f"No gain is predicted: {why}") == 1
+    assert "Times of this capture, not predictions" in text
+
+
+def test_steps_that_ranges_do_not_mark_have_no_prediction(exported):
+    summary = summarise(read(exported(XL), details=False), predict=add_gains)
+    assert summary.capture["no_gain_because"].startswith("25% of the GPU's work is of no phase that is known")
+    advised = summary.sections["advice"].query("reason == ''")
+    assert set(advised["no_gain_because"]) == {summary.capture["no_gain_because"]}
+
+
+def with_graph():
+    export = trained(backward=LAYERS["backward"])
+    export.graph(40 * MS, 41 * MS, export.call(1, 9, name="cudaGraphLaunch_v10000"))
+    return export
+
+
+def with_second_process():
+    export = trained(*LAYERS["forward"])
+    export.rows["TARGET_INFO_CUDA_DEVICE"].append({"gpuId": 0, "cudaId": 0, "pid": 2})
+    export.push("forward", 1, 90 * US, process=2)
+    for number in range(3):
+        start = 20 * MS + number * MS
+        export.launch(10 * US + number, start=start, end=start + MS, name=FFMA, process=2)
+    return export
+
+
+@pytest.mark.parametrize(
+    ("export", "selection", "why"),
+    [
+        (
+            trained(*LAYERS["forward"], gpu="NVIDIA B200"),
+            {},
+            "and this capture is of NVIDIA B200",
+        ),
+        (trained(*LAYERS["forward"], gpu=""), {}, "this capture is of a GPU that is not named"),
+        (trained(*LAYERS["forward"], idle=200 * US), {}, "under nsys the GPU idles 15% of the time, and nsys slows"),
+        (trained(*LAYERS["forward"]), {"range": FORWARD}, "what else the GPU did meanwhile is left out"),
+        (trained(*LAYERS["forward"], NCCL), {}, "it exchanges data with other GPUs"),
+        (trained(*LAYERS["forward"], ranges=False), {}, "100% of the GPU's work is of no phase that is known: mark"),
+        (trained(FFMA, BF16_GEMM, MUL), {}, "its matmuls are in BF16 and FP32"),
+        (trained(FP16_GEMM, MUL), {}, "its matmuls are in FP16"),
+        (trained(MUL, MUL), {}, "the names of its matmuls do not tell their precision"),
+        (with_graph(), {}, "graph executions hide their kernels"),
+        (with_second_process(), {}, "several processes share its GPU"),
+    ],
+)
+def test_there_is_a_reason_instead_where_the_gpu_need_not_limit_or_nothing_tells(tmp_path, export, selection, why):
+    summary = summed(export, tmp_path, **selection)
+    assert why in summary.capture["no_gain_because"]
+    assert summary.sections["advice"]["gain_ns"].isna().all()
+
+
+def test_the_same_layers_on_such_a_gpu_have_predictions(tmp_path):
+    """What the cases above lack each."""
+    summary = summed(trained(LAYERS["forward"][0], *LAYERS["forward"], backward=LAYERS["backward"]), tmp_path)
+    assert summary.capture["no_gain_because"] == ""
+    assert rows_of(summary)["gain_ns"].notna()[["tf32", "bf16"]].all()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "why"),
+    [
+        ((MUL, ADDCDIV) * 60, "its optimizer is not known"),  # as many kernels as of SGD with momentum
+        ((*[MUL] * 12, ADDCDIV) * 10, "its optimizer is not known"),
+    ],
+)
+def test_an_optimizer_that_need_not_be_adamw_is_not_predicted(tmp_path, optimizer, why):
+    rows = rows_of(summed(trained(*LAYERS["forward"], optimizer=optimizer), tmp_path))
+    assert why in rows.loc["fused_adamw", "no_gain_because"] and rows["gain_ns"].isna()["fused_adamw"]
+
+
+@pytest.mark.parametrize(
+    ("names", "change"),
+    [
+        ((BF16_GEMM, MUL, TRITON), "compile"),  # it is compiled
+        ((BF16_GEMM, FLASH, MUL), "fused_attention"),  # it is fused
+        ((BF16_GEMM, MUL), "padding"),  # it is padded
+        ((BF16_GEMM, MUL), "tf32"),  # it is beyond that
+        ((BF16_GEMM, MUL), "casts"),
+        ((BF16_GEMM, *[MUL] * 200, CAST), "casts"),
+        ((FFMA, MUL, MUL), "cuda_graphs"),  # the GPU does not wait
+        ((FFMA, *[MUL] * 20), "bf16"),  # no matmuls to speak of
+        ((BF16_GEMM, SOFTMAX, NLL), "fused_attention"),  # a loss
+        ((FFMA, *[FOREACH] * 9), "fused_adamw"),  # in lists already
+    ],
+)
+def test_a_change_that_must_not_be_advised_has_no_gain(tmp_path, names, change):
+    rows = rows_of(summed(trained(*names * 3), tmp_path))
+    assert change not in rows.index or rows["gain_ns"].isna()[change]
+
+
+@pytest.mark.parametrize(("change", "case"), [(change, case) for change in NOT_GIVEN for case in NOT_GIVEN[change]])
+def test_what_is_not_advised_keeps_its_reason(tmp_path, change, case):
+    export, reason = NOT_GIVEN[change][case]
+    rows = rows_of(summed(export, tmp_path))
+    assert change not in rows.index if not reason else reason in rows.loc[change, "reason"]
+    if reason:
+        assert rows["gain_ns"].isna()[change] and rows.loc[change, "no_gain_because"] == ""
+
+
+@pytest.mark.parametrize("change", [change for change in GIVEN if change != "fused_attention"])
+def test_evidence_alone_is_no_gain(tmp_path, change):
+    """These captures have no phases, or the host limits them."""
+    row = rows_of(summed(GIVEN[change], tmp_path)).loc[change]
+    assert row["no_gain_because"] and row[["gain_ns", "gain_least_ns", "gain_most_ns"]].isna().all()
+
+
+def test_a_gain_within_what_times_repeat_is_none(tmp_path):
+    """Casts take little more of the time than that."""
+    rows = rows_of(summed(trained(*[BF16_GEMM] * 88, CAST), tmp_path))
+    assert REPEATS < 1 / 89
+    assert rows.loc["casts", "reason"] == "" and rows["gain_ns"].isna()["casts"]
+
+
+def test_a_host_that_may_need_as_long_leaves_no_gain(exported):
+    """Its ranges last as long as its kernels, and nothing says that it waits."""
+    export = Export()
+    export.gpu(H200, process=1)
+    for number in range(60):
+        start = 10 * MS + number * MS
+        export.launch(start - 900 * US, start=start, end=start + MS, name=FFMA)
+    export.push(FORWARD, 9 * MS, 70 * MS)
+    rows = rows_of(summed(export, exported(XL).parent))
+    assert rows["gain_ns"].isna()["tf32"]
+    assert rows.loc["tf32", "no_gain_because"].startswith("the host may need as long as now")
+
+
+# ---------------------------------------------------------------------------------------------------------------- forms
+
+
+def run(*arguments, columns=80):
+    done = CliRunner().invoke(app, ["show", *map(str, arguments)], env={"COLUMNS": str(columns)})
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.fixture
+def steps(exported):
+    """show's arguments for the steps of a run that the GPU limits."""
+    between, _ = steps_of(read(exported(XL), details=False))
+    return exported(XL), "--between", ",".join(f"{moment}ns" for moment in between)
+
+
+def test_show_ends_with_gains_in_lines_of_80_columns(steps):
+    text = run(*steps)
+    assert max(map(cell_len, text.splitlines())) <= 80
+    said = " ".join(text.split("What to change first\n")[1].split())
+    for change in ("bf16", "tf32", "fused_adamw"):
+        assert f"{LABELS[change]}: predicted to save " in said
+    assert "of these 1.22 s, never more than" in said and "how sure: medium" in said and "track record: " in said
+    assert "fused attention: " in said and "no gain is predicted: it may give nothing" in said
+    assert "tested on recordings of scripts, none on a capture alone" in said
+
+
+def test_every_form_has_the_gains(steps, tmp_path):
+    found = json.loads(run(*steps, "--format", "json"))
+    assert found["capture"]["no_gain_because"] == ""
+    first = found["advice"][0]
+    assert 0 < first["gain_least_ns"] < first["gain_ns"] < first["gain_most_ns"] <= first["ceiling_ns"]
+    assert "predicted to save" in run(*steps, "--format", "md")
+    lines = run(*steps, "--format", "csv", "--section", "advice").splitlines()
+    assert lines[0].endswith("reason,gain_ns,gain_least_ns,gain_most_ns,no_gain_because")
+    assert f",{first['gain_ns']}," in lines[1]
+    run(*steps, "--html", tmp_path / "page.html")
+    assert "predicted to save" in (tmp_path / "page.html").read_text()
+
+
+def test_where_advice_is_not_asked_for_nothing_is_predicted(steps):
+    found = json.loads(run(*steps, "--format", "json", "--section", "kernels"))
+    assert found["capture"]["no_gain_because"] is None
