@@ -2,8 +2,11 @@
 
 import json
 import lzma
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from rich.cells import cell_len
 from typer.testing import CliRunner
@@ -21,12 +24,15 @@ from analysis.reference.kernel_families import BUILT_IN
 from analysis.show.forms import as_text
 from jobs.__main__ import app
 from jobs.contract.changes import LABELS
+from jobs.contract.integrity import find_folders
+from jobs.contract.layout import name_with
 from jobs.contract.ranges import BACKWARD, FORWARD, OPTIMIZER
 
 from ..capture.nsys_files import Export
 from ..capture.real_captures import unpack
 from ..capture.test_advice import BF16_GEMM, GIVEN, NOT_GIVEN, TRITON
 from ..capture.test_findings import ADDCDIV, CAST, FFMA, FLASH, FOREACH, GEMM, MUL, NCCL, NLL, SOFTMAX
+from .rebuilt import capture_of
 from .test_scripts import script  # noqa: F401
 
 DATA = Path(__file__).parents[1] / "data" / "h200_runs"
@@ -138,6 +144,55 @@ def test_the_capture_of_a_script_says_what_its_recording_says(script, tmp_path):
         said = scripts.predict_step(of_recording, (change,), rates)
         share = said.saved_ns(said.step_ns) / said.baseline_ns
         assert rows_of(summary).loc[change, "gain_ns"] / captured_ns == pytest.approx(share, rel=0.04)
+
+
+def in_hindsight(recording, run_id, measured, after) -> pd.DataFrame:
+    """Of each predicted gain whose change was measured: change, error of the step, and whether it lies inside. Both as
+    parts of the time before, which is longer in a capture. after: run id with a change."""
+    summary = summarise(capture_of(recording, run_id), predict=add_gains)
+    captured_ns = summary.capture["work_end_ns"] - summary.capture["work_start_ns"]
+    table = summary.sections["advice"].dropna(subset=["gain_ns"])
+    known = [after(change) in measured and after(change) != run_id for change in table["change"]]
+    table = table[np.array(known, bool)]
+    step = np.array([measured[after(change)] / measured[run_id] for change in table["change"]])
+    said, least, most = (
+        1 - table[name].to_numpy(float) / captured_ns for name in ("gain_ns", "gain_least_ns", "gain_most_ns")
+    )
+    inside = (most <= step) & (step <= least)
+    return pd.DataFrame({"change": table["change"], "error": said / step - 1, "inside": inside})
+
+
+@pytest.mark.long
+def test_in_hindsight_captures_of_recorded_runs_tell_what_was_measured():
+    """The guide gives these figures. The rates were fitted to most of these runs."""
+    recordings = {folder.name: store.load(folder) for folder in find_folders(SHIPPED, store.MANIFEST)}
+    not_alike = ("again", "warm_up", "gpus", "memory")
+    rows = [
+        ledger.spans_of_steps(rec.steps)["measured_ns"] for name, rec in recordings.items() if name not in not_alike
+    ]
+    measured = pd.concat(rows).groupby(level=0).median().to_dict()
+    tables = []
+    for name in ("h200-fp32", "precision", "optimizer", "h200-bf16", "compile"):
+        runs = recordings[name].runs.astype({"run_id": str, "mode": str, "status": str})
+        for run in runs[(runs["mode"] == "train_step") & (runs["status"] == "ok")].to_dict("records"):
+            after = partial(lambda run, change: ledger.run_id_after(run, (change,)), run)
+            tables.append(in_hindsight(recordings[name], run["run_id"], measured, after))
+    table = pd.concat(tables)
+    assert len(table) == 43 and table["inside"].all()
+    assert table["error"].abs().median() == pytest.approx(0.018, abs=0.001)
+
+
+@pytest.mark.long
+def test_in_hindsight_captures_of_scripts_tell_what_was_measured():
+    recording = store.load(SHIPPED / ledger.FOLDER / "run-clm")
+    measured = ledger.spans_of_steps(recording.steps)["measured_ns"].to_dict()
+    tables = [
+        in_hindsight(recording, run_id, measured, lambda change, run_id=run_id: name_with(run_id, (change,)))
+        for run_id in ("run-clm", "run-clm-adamw", "run-clm-eager")
+    ]
+    table = pd.concat(tables).set_index("change")
+    assert set(table.index) == {"bf16", "tf32"} and table["inside"].all()
+    assert table["error"].round(2).to_dict() == {"bf16": -0.17, "tf32": -0.07}
 
 
 @pytest.mark.parametrize("name", [XL, FORWARD_BACKWARD])
