@@ -61,13 +61,28 @@ def _blocked_ns(capture: Capture, attribution: Attribution) -> tuple[np.ndarray,
     first = by_start[np.unique(api[by_start], return_index=True)[1]]
     for number in np.unique(device[first]):
         rows = first[device[first] == number]
-        rows = rows[np.argsort(launch[rows], kind="stable")]
-        begun = np.searchsorted(np.sort(start[rows]), launch[rows], side="right")
-        is_full = np.arange(len(rows)) - begun >= FULL_QUEUE
-        took = end[rows] - launch[rows]
-        if is_full.any():
-            blocked[rows[is_full]] = np.maximum(took[is_full] - int(np.median(took[~is_full])), 0)
+        blocked[rows] = blocked_ns(launch[rows], end[rows], start[rows])
     return blocked[: len(capture.kernels)], blocked[len(capture.kernels) :]
+
+
+def blocked_ns(launch: np.ndarray, launch_end: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Of each launch of a device how long its call waits because the queue is full, beyond what other calls take.
+    Start and end of its call, and start of what it launches, in ns; one row for each call."""
+    is_full = is_queue_full(launch, start)
+    took = launch_end - launch
+    blocked = np.zeros(len(took), np.int64)
+    if is_full.any():
+        blocked[is_full] = np.maximum(took[is_full] - int(np.median(took[~is_full])), 0)
+    return blocked
+
+
+def is_queue_full(launch: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Whether FULL_QUEUE others of its device have not begun when something is launched; both in ns."""
+    order = np.argsort(launch, kind="stable")
+    begun = np.searchsorted(np.sort(start), launch[order], side="right")
+    is_full = np.zeros(len(order), bool)
+    is_full[order] = np.arange(len(order)) - begun >= FULL_QUEUE
+    return is_full
 
 
 def _summed(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.capture.operations import is_queue_full
 from analysis.metrics import elapsed
 from analysis.metrics.kernel_time import num_profiled_steps
 from analysis.prediction.baseline import ATTENTION, Tables
@@ -116,11 +117,28 @@ class Step:
 
 
 def waits_by_phase(recording: Tables) -> dict[str, float]:
-    """Host time in synchronisations of a step by phase, in ns, under nsys."""
+    """How long the host of a step waits for the GPU, by phase, in ns, under nsys: in synchronisations, and in launches
+    while the queue is full."""
     steps = float(num_profiled_steps(recording.kernels).iloc[0])
     calls = recording.api[recording.api["step"] >= 0]
     waits = calls[calls["name"].astype(str).str.contains(WAITS)]
-    return (waits.groupby(waits["phase"].astype(str))["total_ns"].sum() / steps).to_dict()
+    waited = waits.groupby(waits["phase"].astype(str))["total_ns"].sum()
+    return (waited.add(_blocked_by_phase(recording), fill_value=0.0) / steps).to_dict()
+
+
+def _blocked_by_phase(recording: Tables) -> pd.Series:
+    """Host time of all steps in launches while the queue is full. Of copies and fills the call is not known: they wait
+    as long as kernels of their phase do."""
+    names = ["launch_ns", "launch_end_ns", "start_ns", "phase", "step"]
+    copies = recording.memops.assign(launch_end_ns=-1)
+    rows = pd.concat([frame[names].astype({"phase": str}) for frame in (recording.kernels, copies)], ignore_index=True)
+    rows = rows.drop_duplicates("launch_ns")
+    rows = rows[is_queue_full(rows["launch_ns"].to_numpy(), rows["start_ns"].to_numpy()) & (rows["step"] >= 0)]
+    kernels = rows["launch_end_ns"] >= 0
+    took = (rows["launch_end_ns"] - rows["launch_ns"]).where(kernels)
+    usual_ns = (recording.kernels["launch_end_ns"] - recording.kernels["launch_ns"]).median()
+    waited = (took - usual_ns).clip(lower=0).groupby(rows["phase"])
+    return waited.mean().fillna(0.0) * rows.groupby("phase").size()
 
 
 def behind_of(recording: Tables) -> dict[str, Behind]:
