@@ -210,11 +210,29 @@ def _pad(step: Step, rates: ScriptRates, how: int) -> Step:
     return _without(step, MATMULS, (1.0 - UNALIGNED_FASTER[how]) * behind.time_ns, 0.0)
 
 
+def pad_compiled(step: Step, how: int) -> Step:
+    """A compiled step in BF16, whose unaligned matmuls torch.compile has padded."""
+    if not pads_by_compiling(step):
+        return step
+    behind = dict(step.behind or {})
+    after = _without(step, MATMULS, (1.0 - UNALIGNED_FASTER[how]) * behind["unaligned_gemms"].time_ns, 0.0)
+    return replace(after, behind=behind | {"unaligned_gemms": Behind()})
+
+
+def pads_by_compiling(step: Step) -> bool:
+    """Whether the step has unaligned matmuls that torch.compile pads. In a GPT-2 of 50257 tokens, matmuls of a
+    vocabulary of 50304 saved 2.8 ms of 34.0 as it was, and 0.3 of 17.5 in CUDA graphs; in one with 24 layers all
+    matmuls took 40.0 ms before compiling and 22.3 after. No pair is in TF32."""
+    return str(step.run["precision"]) == "bf16" and (step.behind or {}).get("unaligned_gemms", Behind()).time_ns > 0
+
+
 def slow_unpadded(before: Step, after: Step, how: int) -> Step:
     """The step after changes, with matmuls of weights that are not padded as slow as unaligned ones are in the
     precision that it has now and had not before."""
     faster = {"bf16": UNALIGNED_FASTER, "tf32": UNALIGNED_FASTER_IN_TF32}.get(str(after.run["precision"]))
-    if faster is None or after.run["precision"] == before.run["precision"] or not knows_unpadded(after.parts):
+    is_padded = str(after.run["precision"]) == "bf16" and str(after.run["compile"]) != "off"  # by torch.compile
+    is_as_before = after.run["precision"] == before.run["precision"] or is_padded
+    if faster is None or is_as_before or not knows_unpadded(after.parts):
         return after
     parts = after.parts.copy()
     unpadded = parts.index.get_level_values("kind") == UNPADDED_LINEAR

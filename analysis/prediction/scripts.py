@@ -210,6 +210,7 @@ def changed(step: Step, names: Iterable[str], rates: ScriptRates, how: int = EXP
             after = apply(after, rates, how)
         else:
             after = _fuse_adamw(after, rates, how) if name == "fused_adamw" else _faster(after, name, rates)
+            after = script_changes.pad_compiled(after, how) if name in COMPILED else after
     return after if "padding" in names else script_changes.slow_unpadded(step, after, how)
 
 
@@ -296,6 +297,8 @@ def ceiling(step: Step, changes: Iterable[str]) -> float:
         free |= phase == ranges.OPTIMIZER
     if names & {*COMPILED}:
         free |= kind == REST
+        if script_changes.pads_by_compiling(step):
+            names |= {"padding"}
     for name in names & {*script_changes.FREE}:
         free |= script_changes.FREE[name](phase, kind)
     return SURE * float(step.parts.loc[~free, "time_ns"].sum())

@@ -209,6 +209,26 @@ def test_nothing_is_said_of_padding_in_a_set_that_compiles(step, compiled):
     assert isinstance(said, Abstention) and "what padding gives under torch.compile" in said.reason
 
 
+@pytest.mark.parametrize("compiled", COMPILED)
+def test_compiling_pads_unaligned_matmuls_in_bf16(step, compiled):
+    rates = script_rates.load()
+    aligned = replace(step, behind=BEHIND | {"unaligned_gemms": Behind()})
+    gone = 0.81 * BEHIND["unaligned_gemms"].time_ns
+    after = [scripts.changed(before, [compiled], rates) for before in (step, aligned)]
+    assert after[1].gpu_ns - after[0].gpu_ns == pytest.approx(gone, rel=0.05)
+    assert after[0].behind["unaligned_gemms"].time_ns == 0
+    assert predicted(step, compiled).ceiling_ns < predicted(aligned, compiled).ceiling_ns
+    in_tf32 = [
+        scripts.changed(replace(before, run=BF16 | {"precision": "tf32"}), [compiled], rates)
+        for before in (step, aligned)
+    ]
+    assert in_tf32[0].gpu_ns == pytest.approx(in_tf32[1].gpu_ns), "no pair is in TF32"
+    unpadded = replace(step, run=BF16 | {"precision": "fp32"}, behind={})
+    known = replace(unpadded, parts=step.parts.rename(index={"linear": UNPADDED_LINEAR}))
+    ends = [scripts.changed(before, ["bf16", compiled], rates).gpu_ns for before in (unpadded, known)]
+    assert ends[0] == pytest.approx(ends[1])
+
+
 def test_inference_keeps_no_activations(step):
     forward = step.parts[step.parts.index.get_level_values("phase") == "forward"]
     said = said_of(replace(step, parts=forward), "checkpointing")
