@@ -1,5 +1,6 @@
 """What a prediction starts from: one run, its operations on the GPU by phase and module, and its unprofiled times."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -9,6 +10,7 @@ import pandas as pd
 from analysis.metrics import run_grid
 from analysis.metrics.advice import Clock, clocks
 from analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
+from analysis.prediction import fusion
 from jobs.contract import ranges
 
 GEMM, ATTENTION, REST = "gemm", "attention", "rest"
@@ -30,11 +32,12 @@ class Tables(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
     """run: its row of `runs`. parts: what the GPU does in one step: KEY (leaf: innermost module; kind: GEMM, ATTENTION
-    or REST), launches (copies included), time_ns. clocks: by phase, and `step`."""
+    or REST), launches (copies included), time_ns. clocks: by phase, and `step`. passes_ns: as of `fusion.passes_ns`."""
 
     run: Mapping[str, Any]
     parts: pd.DataFrame
     clocks: Mapping[str, Clock]
+    passes_ns: float = math.nan
 
     @property
     def step_ns(self) -> float:
@@ -50,10 +53,12 @@ def baselines(recording: Tables) -> Iterator[Baseline]:
     """Every finished run of the recording that was timed and profiled, in its order."""
     runs = run_grid.measured_runs(recording.runs).astype({"run_id": str})
     parts, timed = _parts(recording), clocks(recording.steps)
+    passes = {name: fusion.passes_ns(rows) for name, rows in kernel_totals(recording.kernels).groupby("run_id")}
     for run in runs.to_dict("records"):
         mine = parts[parts["run_id"] == run["run_id"]]
         if len(mine) and ranges.STEP in timed.get(run["run_id"], {}):
-            yield Baseline(run=run, parts=mine.drop(columns="run_id"), clocks=timed[run["run_id"]])
+            known = passes.get(run["run_id"], math.nan)
+            yield Baseline(run=run, parts=mine.drop(columns="run_id"), clocks=timed[run["run_id"]], passes_ns=known)
 
 
 def of_run(recording: Any, run_id: str) -> Any:

@@ -15,7 +15,7 @@ import pandas as pd
 from analysis.capture.advice import COLUMNS, LEAST, Seen
 from analysis.capture.operations import COPIES
 from analysis.capture.summary import Summary
-from analysis.prediction import script_rates
+from analysis.prediction import fusion, script_rates, scripts
 from analysis.prediction.baseline import ATTENTION, GEMM
 from analysis.prediction.changes import Abstains
 from analysis.prediction.predict import Abstention, Prediction
@@ -96,7 +96,7 @@ def step_of(summary: Summary, operations: Callable[[], pd.DataFrame], rates: Scr
     _need_phases(work)
     precision = precision_of(work)
     parts = parts_of(work)
-    step_ns, launches = seen.work_ns, max(float(parts["launches"].sum()), 1.0)
+    behind, step_ns, launches = behind_of(summary), seen.work_ns, max(float(parts["launches"].sum()), 1.0)
     late_ns = seen.part("late_launch", "sync")
     least, median, most = UNDER_NSYS
     return Step(
@@ -112,8 +112,10 @@ def step_of(summary: Summary, operations: Callable[[], pd.DataFrame], rates: Scr
         waiting_ns=late_ns,
         host_ns={phase: host_ns * median for phase, host_ns in host_of(summary, work, step_ns).items()},
         host_span=(least / median, most / median),
-        behind=behind_of(summary),
+        behind=behind,
         slower=1 / median,
+        passes_ns=fusion.passes_ns(work.rename(columns={"name": "kernel_name", "launches": "calls"})),
+        casts_weights=scripts.casts_weights({"precision": precision}, behind, step_ns),
     )
 
 

@@ -26,7 +26,7 @@ def step_of(baseline: Baseline, recording: Tables, rates: ScriptRates, known: Ra
     if run.get("gpus", 1) > 1:
         raise Abstains("its GPUs wait for each other, and the recorded pairs are of one GPU")
     mine = of_run(recording, str(run["run_id"]))
-    parts = scripts.parts_of(mine)
+    parts, behind = scripts.parts_of(mine), _known_behind(mine)
     sums = parts.groupby("phase").sum()
     own, host_ns, gaps = own_host_rates(baseline), {scripts.OUTSIDE: between_ns(baseline)}, []
     for phase in baseline.phases:
@@ -44,8 +44,10 @@ def step_of(baseline: Baseline, recording: Tables, rates: ScriptRates, known: Ra
         parts=parts,
         gap_ns=float(np.clip(gap_ns, 0.0, GAP_NS)),
         host_ns=host_ns,
-        behind=_known_behind(mine),
+        behind=behind,
         is_in_phases=True,
+        passes_ns=baseline.passes_ns,
+        casts_weights=scripts.casts_weights(run, behind, baseline.step_ns),
     )
 
 

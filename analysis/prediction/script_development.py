@@ -16,7 +16,7 @@ import pandas as pd
 
 from analysis.metrics.advice import GAP_NS, clocks
 from analysis.metrics.run_grid import has_known_shape
-from analysis.prediction import development, ledger, other_models, predict, rates, script_rates, scripts
+from analysis.prediction import development, fusion, ledger, other_models, predict, rates, script_rates, scripts
 from analysis.prediction.baseline import ATTENTION, GEMM, Baseline, Tables, baselines
 from analysis.prediction.changes import BATCHED, EAGER, FUSED, PASSES, TIMES_BATCH, USUAL, Abstains
 from analysis.prediction.predict import GPU, HOST, host_key
@@ -91,9 +91,24 @@ def fitted(every: Sequence[Pair], gpu: str, bandwidth: float, adamw: float) -> S
         bandwidth=bandwidth,
         adamw=adamw,
         times={name: rates.fit(*zip(*rows)) for name, rows in times.items()},
+        passes=_passes(every, bandwidth),
         launches={name: float(np.median(values)) for name, values in launches.items()},
         host={name: float(np.median(values)) for name, values in host.items()},
     )
+
+
+def _passes(every: Iterable[Pair], bandwidth: float) -> dict[str, float]:
+    """The factors of `fusion`, of pairs that differ by compiling."""
+    rows: dict[str, list] = {}
+    for pair in every:
+        if pair.change not in COMPILED or math.isnan(pair.before.passes_ns):
+            continue
+        casts_ns, after = fusion.casts_ns(pair.before.run, bandwidth), kinds(pair.after.parts)
+        for phase in PASSES:
+            if (phase, REST) in after.index:
+                left_ns = after.loc[(phase, REST), "time_ns"] - casts_ns
+                rows.setdefault(f"{pair.name}/{phase}", []).append(([pair.before.passes_ns], left_ns))
+    return {name: rates.fit(*zip(*known))[0] for name, known in rows.items()}
 
 
 def _merged(pair: Pair, parts: pd.DataFrame) -> pd.DataFrame:
@@ -253,6 +268,7 @@ def error_of(pair: Pair, rates: ScriptRates, hosts: Mapping[str, float]) -> dict
             parts=mine,
             gap_ns=min(gap_ns, GAP_NS),
             host_ns={phase: issue_ns},
+            passes_ns=pair.before.passes_ns,
         )
         try:
             after = scripts.changed(step, [pair.change], rates)

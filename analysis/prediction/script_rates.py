@@ -4,7 +4,8 @@ are known, so a kind of kernels of a phase takes
 
     time = f0 x its time before + f1 x its launches
 
-`script_development` fits these factors.
+but for the elementwise kernels that compiling leaves, which `fusion` tells from matmuls. `script_development` fits
+these factors.
 """
 
 import dataclasses
@@ -38,7 +39,8 @@ class ScriptRates:
     tested: the same of the predictions of scripts that were kept before they were measured. others: the same of sweeps
     with other models than the reference Transformer, to which no rate was fitted. attention: of the time of
     unfused attention by precision, what fused attention takes: least, median, most. per_tensor: of the time of AdamW
-    tensor by tensor, what fused AdamW takes: least, median, most."""
+    tensor by tensor, what fused AdamW takes: least, median, most. passes: by change and phase the factor of
+    `fusion`."""
 
     gpu: str
     bandwidth: float
@@ -51,6 +53,7 @@ class ScriptRates:
     others: Sequence[Mapping[str, Any]] = ()
     attention: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
     per_tensor: Sequence[float] = ()
+    passes: Mapping[str, float] = dataclasses.field(default_factory=dict)
     made_from: Sequence[Mapping[str, str]] = ()
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.metrics.advice import GAP_NS
 from analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
-from analysis.prediction import script_changes, script_rates
+from analysis.prediction import fusion, script_changes, script_rates
 from analysis.prediction.baseline import ATTENTION, GEMM, Tables
 from analysis.prediction.changes import OWN_ADAMW_KERNELS, PASSES, Abstains
 from analysis.prediction.predict import GPU, HOST, SURE, Abstention, Prediction, spread
@@ -27,6 +27,7 @@ from analysis.prediction.script_rates import (
     UNPADDED_LINEAR,
     ScriptRates,
     rated_as,
+    width_of,
 )
 from analysis.reference import flops
 from jobs.contract import ranges
@@ -139,6 +140,7 @@ def step_of(recording: Tables, rates: ScriptRates) -> Step:
     behind = script_changes.behind_of(recording)
     if is_all_padded(recording, parts):
         behind.setdefault("unaligned_gemms", Behind())
+    passes_ns, is_cast = fusion.passes_ns(kernel_totals(recording.kernels)), casts_weights(run, behind, step_ns)
     waits, idle_ns = behind["synchronisations"], max(step_ns - busy_ns, 0.0)
     # The one at the end of a step is the timer's. After others the GPU is idle until the host has launched anew.
     is_awaited = waits.launches > 1 and waits.host_ns >= (1 - GPU_LIMITED) * step_ns
@@ -156,12 +158,30 @@ def step_of(recording: Tables, rates: ScriptRates) -> Step:
             host_span=(least / median, most / median),
             behind=behind,
             slower=1 / median,
+            passes_ns=passes_ns,
+            casts_weights=is_cast,
         )
     # nsys slows all of a step alike; what is outside of its phases, such as a script's own Python, no change touches.
     slower = max(float(medians.get(("nsys", ranges.STEP), 0.0)), sum(phases.values())) / step_ns
     host = {phase: wall / slower for phase, wall in phases.items()}
     host[OUTSIDE] = step_ns - sum(host.values())
-    return Step(run=run, step_ns=step_ns, parts=parts, gap_ns=GAP_NS, host_ns=host, behind=behind, slower=slower)
+    return Step(
+        run=run,
+        step_ns=step_ns,
+        parts=parts,
+        gap_ns=GAP_NS,
+        host_ns=host,
+        behind=behind,
+        slower=slower,
+        passes_ns=passes_ns,
+        casts_weights=is_cast,
+    )
+
+
+def casts_weights(run: Mapping[str, Any], behind: Mapping[str, Behind], step_ns: float) -> bool:
+    """Whether a step in BF16 has weights in FP32: such a step has casts. So would one in FP32 under autocast."""
+    casts = behind.get("casts", Behind())
+    return width_of(str(run["precision"])) != 16 or casts.time_ns >= script_changes.LEAST_PART * step_ns
 
 
 def parts_of(recording: Tables) -> pd.DataFrame:
@@ -220,6 +240,7 @@ def _faster(step: Step, change: str, rates: ScriptRates) -> Step:
     if str(step.run[axis]) not in old:
         raise Abstains("it is compiled already" if axis == "compile" else f"its precision is {precision}")
     name, rows, host = script_rates.name_of(change, precision), {}, dict(step.host_ns)
+    casts_ns = fusion.casts_ns(step.run, rates.bandwidth) if step.casts_weights else 0.0
     parts = step.parts
     if axis == "compile":  # as in the pairs, where matmuls are of no module
         kinds = [LINEAR if kind == ATTENTION_GEMMS else kind for _, kind in parts.index]
@@ -235,6 +256,9 @@ def _faster(step: Step, change: str, rates: ScriptRates) -> Step:
             raise Abstains(f"no recorded pair tells what it does to {kind} kernels of {phase}")
         launches = row["launches"] * rates.launches[known]
         time_ns = factors[0] * row["time_ns"] + factors[1] * 1e3 * row["launches"]
+        if axis == "compile" and kind == REST:
+            left_ns = fusion.factor_of(rates, name, phase) * step.passes_ns
+            time_ns = fusion.fused_ns(left_ns, casts_ns, time_ns, row["time_ns"])
         rows[phase, kind] = pd.Series({"launches": launches, "time_ns": time_ns})
     after = pd.DataFrame(rows).T.rename_axis(["phase", "kind"])
     before, launches = (table["launches"].groupby("phase").sum() for table in (parts, after))

@@ -56,7 +56,7 @@ def _gpu(step, phase):
 
 
 def test_rungs_that_the_gpu_limits_are_told_within_what_such_models_were_off(recording, model):
-    """No rate was fitted to them: they take up to a third longer than expected, compiled ones up to a half."""
+    """No rate was fitted to them: they take up to a third longer than expected."""
     ladder = store.load(DATA / f"ladder_{model}")
     steps = ladder.steps[ladder.steps["phase"].astype(str) == "step"]
     measured = steps.groupby(steps["run_id"].astype(str))["wall_ns"].median()

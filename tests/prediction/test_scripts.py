@@ -14,6 +14,7 @@ from analysis.prediction import ledger, of_runs, script_changes, script_developm
 from analysis.prediction.baseline import ATTENTION, of_run
 from analysis.prediction.known import known_runs
 from analysis.prediction.predict import GPU, HOST, Abstention, Prediction
+from analysis.prediction.script_changes import Behind
 from analysis.recording import store
 from analysis.recording.ingest import ingest
 
@@ -146,6 +147,73 @@ def test_a_host_that_waits_in_launches_since_the_queue_is_full_does_not_need_tha
     assert in_bf16.limited_by == GPU and in_bf16.low_ns < 131.8e6 < in_bf16.high_ns
 
 
+def left(step, rates, change="compile") -> pd.Series:
+    """Time of the elementwise kernels that compiling leaves, by phase."""
+    parts = scripts.changed(step, [change], rates).parts["time_ns"]
+    return parts.xs("rest", level="kind")
+
+
+@pytest.mark.parametrize("change", ["compile", "cuda_graphs"])
+def test_what_compiling_leaves_is_told_from_matmuls(step, rates, change):
+    """Where kernels are fused already, as many have to stay as where more are launched for the same."""
+    known, factor = replace(step, passes_ns=1.5e6), rates.passes[f"{change}/32/forward"]
+    assert left(known, rates, change)["forward"] == pytest.approx(factor * 1.5e6)
+    written_out = step.parts.copy()
+    written_out.loc[("forward", "rest")] *= 3
+    assert left(replace(known, parts=written_out), rates, change)["forward"] == pytest.approx(factor * 1.5e6)
+    assert left(replace(step, passes_ns=1e9), rates, change)["forward"] == 8e6, "never more than before"
+    by_kind = left(step, rates, change)["forward"]
+    assert by_kind == pytest.approx(rates.times[f"{change}/32/forward/rest"][0] * 8e6, rel=0.01)
+
+
+def test_a_step_without_casts_has_its_weights_in_bf16():
+    casts = {"casts": Behind(time_ns=1e6)}
+    assert scripts.casts_weights({"precision": "bf16"}, casts, 50e6)
+    assert not scripts.casts_weights({"precision": "bf16"}, {}, 50e6)
+    assert scripts.casts_weights({"precision": "fp32"}, {}, 50e6), "under autocast it will have them"
+
+
+def test_compiling_leaves_casts_of_weights(step, rates):
+    in_bf16 = replace(step, run=dict(step.run) | {"precision": "bf16"}, passes_ns=1.5e6)
+    casts_ns = 6 * 124e6 / rates.bandwidth * 1e9
+    without = left(replace(in_bf16, casts_weights=False), rates)
+    assert (left(in_bf16, rates) - without)["forward"] == pytest.approx(casts_ns)
+    unknown = replace(in_bf16, run=dict(in_bf16.run) | {"num_parameters": None})
+    assert (left(unknown, rates) >= without).all(), "at least what is not cast"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "forward_ns", "backward_ns"),
+    [
+        ("vit-amp", "compile", 5.8e6, 10.9e6),
+        ("vit-amp", "cuda_graphs", 5.8e6, 11.0e6),
+        ("vit", "compile", 6.1e6, 15.6e6),
+    ],
+)
+def test_what_compiling_left_of_a_vision_transformer(rates, name, change, forward_ns, backward_ns):
+    """Told by kind it was 2.4 and 4.9 ms in BF16: its norms and GELUs have a kernel each before. Measured with timm's
+    train.py, in recordings that do not ship; no rate was fitted to them."""
+    step = scripts.step_of(of_run(store.load(SHIPPED / "timm"), name), rates)
+    after = left(step, rates, change)
+    assert after["forward"] == pytest.approx(forward_ns, rel=0.2)
+    assert after["backward"] == pytest.approx(backward_ns, rel=0.25)
+
+
+def test_compiled_steps_are_told_within_a_tenth_where_the_gpu_limits(rates):
+    """In hindsight; told by kind they were up to 20% off."""
+    tested = {"timm": ("vit", "vit-amp"), "run-clm-medium": ("run-clm-medium", "run-clm-medium-amp")}
+    held = ledger.held_against(ledger.read_all(SHIPPED), ledger.recordings(SHIPPED.parent))
+    compiled = held[held["changes"].str.contains("compile|cuda_graphs") & held["error"].notna()]
+    for folder, names in tested.items():
+        recording = store.load(SHIPPED / folder)
+        for name in names:
+            step = scripts.step_of(of_run(recording, name), rates)
+            for row in compiled[compiled["run_id"] == name].itertuples():
+                said = scripts.predict_step(step, str(row.changes).split("+"), rates)
+                assert said.step_ns == pytest.approx(row.measured_ns, rel=0.1), row.tested_by
+                assert said.ceiling_ns < row.measured_ns
+
+
 def test_a_step_in_fp32_does_not_tell_what_padding_gives_in_bf16(run_clm, rates):
     """Padding took 12.7 of 66.3 ms from its step in BF16. That its matmuls in FP32 are not on tensor cores was said to
     be why there was next to nothing to gain."""
@@ -265,6 +333,7 @@ def test_the_shipped_rates_are_made_of_the_recorded_runs(recorded, shipped, rate
     """Times of which are rounded to ns."""
     made = script_development.developed([run for runs in recorded.values() for run in runs], shipped)
     assert made.host == pytest.approx(rates.host, rel=1e-3)
+    assert made.passes == pytest.approx(rates.passes, rel=1e-3)
     for mine, theirs in zip(made.errors, rates.errors, strict=True):
         assert mine["ratio"] == pytest.approx(theirs["ratio"], rel=1e-3)
 
