@@ -105,7 +105,8 @@ def entry(run: Mapping[str, Any], baseline_ns: float, said: Prediction | Abstent
         "ceiling_ns": said.ceiling_ns,
         "predicted_ns": said.step_ns,
     }
-    return Entry(**facts, **{name: round(time) for name, time in times.items()}, limited_by=said.limited_by)
+    facts |= {name: round(time_ns) for name, time_ns in times.items()}
+    return Entry(**facts, limited_by=said.limited_by)
 
 
 def why_of_one_host(said: Prediction) -> str:
