@@ -138,7 +138,7 @@ def test_a_host_that_waits_for_the_gpu_does_not_limit_the_step(run_clm, rates):
 def test_a_host_that_waits_in_launches_since_the_queue_is_full_does_not_need_that_time(rates):
     """In FP32 it runs ahead until a thousand launches wait. What it waits for then was taken for its own work, so that
     BF16 was to be limited by the host, at 197 ms where 131.8 were measured."""
-    recording = store.load(SHIPPED / "run-clm-medium")
+    recording = store.load(SHIPPED / "run-clm-larger")
     one = of_run(recording, "run-clm-medium")
     steps = one.steps.astype({"collector": str, "phase": str})
     wall_ns = steps[(steps["collector"] == "nsys") & (steps["phase"] == "backward")]["wall_ns"].median()
@@ -201,7 +201,7 @@ def test_what_compiling_left_of_a_vision_transformer(rates, name, change, forwar
 
 def test_compiled_steps_are_told_within_a_tenth_where_the_gpu_limits(rates):
     """In hindsight; told by kind they were up to 20% off."""
-    tested = {"timm": ("vit", "vit-amp"), "run-clm-medium": ("run-clm-medium", "run-clm-medium-amp")}
+    tested = {"timm": ("vit", "vit-amp"), "run-clm-larger": ("run-clm-medium", "run-clm-medium-amp")}
     held = ledger.held_against(ledger.read_all(SHIPPED), ledger.recordings(SHIPPED.parent))
     compiled = held[held["changes"].str.contains("compile|cuda_graphs") & held["error"].notna()]
     for folder, names in tested.items():
