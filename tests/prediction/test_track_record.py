@@ -41,7 +41,7 @@ def test_the_shipped_record_has_every_kept_prediction_and_every_pair(shipped):
 def test_scripts_have_a_record_of_their_own():
     """BF16 on a script was said to have the record of the sweep, of which shapes and modules are known."""
     sweep, script = read()[SWEEP]["bf16"], read()[SCRIPT]["bf16"]
-    assert (script.tested, script.close) == (4, 0) and sweep.tested == 23
+    assert (script.tested, script.close) == (6, 1) and sweep.tested == 23
     assert script.pairs == 70 and read()[SCRIPT]["compile"].pairs == 3
 
 
@@ -108,8 +108,8 @@ def test_of_compiled_steps_of_scripts_as_many_took_longer_as_the_guide_says():
     ledgers = [ledger.read(file) for file in [*files, DATA / ledger.FOLDER / "ladder_llama.json"]]
     rows = ledger.held_against(ledgers, [store.load(DATA / "ladder_llama"), *ledger.recordings(DATA)])
     compiled = rows[rows["changes"].str.contains("compile|cuda_graphs") & rows["error"].notna()]
-    assert (len(compiled), int((compiled["error"] < 0).sum())) == (7, 5)
-    said = "Of seven compiled steps of scripts and of the Llama, five took longer than predicted"
+    assert (len(compiled), int((compiled["error"] < 0).sum())) == (17, 12)
+    said = "Of 17 compiled steps of scripts and of the Llama, 12 took longer than predicted"
     assert said in (DATA.parent / "guide" / "predict.md").read_text()
 
 
@@ -134,6 +134,7 @@ def test_a_llama_is_predicted_as_scripts_are_and_missed_by_as_much():
 def test_flags_of_a_script_of_others_test_what_was_predicted_of_it():
     """run_clm.py, whose vocabulary is 50257: in FP32 nothing told what padding it gives in BF16."""
     ledgers = [ledger.read(file) for file in (DATA / ledger.FOLDER).glob("script-run-clm*.json")]
+    ledgers = [made for made in ledgers if made.made_at.hour < 8]  # the third test has other models
     rows = ledger.held_against(ledgers, ledger.recordings(DATA)).set_index(["run_id", "changes"])
     tested = rows[rows["error"].notna()]
     assert (len(rows), len(tested), tested["inside"].sum(), tested["beaten"].sum()) == (18, 10, 6, 0)
@@ -141,6 +142,29 @@ def test_flags_of_a_script_of_others_test_what_was_predicted_of_it():
     padded = rows.loc[("run-clm", "bf16+padding")]
     assert "unaligned" in padded["reason"] and padded["measured_ns"] < rows.loc[("run-clm", "bf16"), "measured_ns"]
     assert pd.isna(rows.loc[("run-clm", "compile"), "measured_ns"]), "its flag turned TF32 on"
+
+
+def test_the_third_test_with_scripts_reaches_its_aims():
+    """timm's vision Transformers, and larger GPT-2 in run_clm.py; 16 of them after the models were fitted to others."""
+    held = ledger.held_against(ledger.read_all(DATA / ledger.FOLDER), ledger.recordings(DATA))
+    rows = held[(held["source"] == "") & (held["made_at"] > "2026-11-26T08:00Z")]
+    tested = rows[rows["error"].notna()]
+    errors, is_first = tested["error"].abs(), tested["made_at"] < "2026-11-26T09:15Z"
+    assert (len(rows), len(tested), rows["predicted_ns"].isna().sum()) == (49, 48, 1) and not tested["beaten"].any()
+    assert errors.median() < 0.05 and errors.quantile(0.9) < 0.2 and tested["inside"].sum() == 40
+    assert errors[is_first].median() < 0.03 and errors[is_first].quantile(0.9) < 0.16
+    assert 0.1 < errors[~is_first].median() < 0.12 and errors[~is_first].quantile(0.9) < 0.24
+    assert (tested.loc[is_first, "inside"].sum(), tested.loc[~is_first, "inside"].sum()) == (26, 14)
+    guide = (DATA.parent / "guide" / "predict.md").read_text()
+    assert "median error of 3.0%" in guide and "90th percentile of 15.9%" in guide and "26 of 32" in guide
+    assert "11.0% and 23.1%" in guide and "14 of 16" in guide
+
+
+@pytest.mark.parametrize("change", ["foreach", "casts", "copies", "synchronisations", "padding", "checkpointing"])
+def test_every_change_that_no_pair_tells_of_was_tested_by_itself(change):
+    held = ledger.held_against(ledger.read_all(DATA / ledger.FOLDER), ledger.recordings(DATA))
+    alone = held[(held["source"] == "") & (held["changes"] == change) & held["error"].notna()]
+    assert len(alone) >= 1
 
 
 @pytest.mark.long
