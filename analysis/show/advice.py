@@ -19,7 +19,7 @@ NOTE = (
 )
 NOTE_OF_GAINS = (
     "Predicted gains are of the time from first to last operation of this capture, which the GPU limits. Their models "
-    "were tested on recordings of scripts, none on a capture alone. Times behind a change are of this capture, and no "
+    "were tested on recordings of scripts, and on few captures. Times behind a change are of this capture, and no "
     "prediction; gains do not add up"
 )
 MOST = 4
