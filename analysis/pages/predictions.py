@@ -18,7 +18,7 @@ LABELS = {**changes.LABELS, "bf16": "BF16", "fused_adamw": "fused AdamW"}
 SCRIPTS = "scripts of others"
 NOT_BEFORE = "not predicted before"
 APART = pd.Timedelta(hours=1)
-"""Predictions of one test were made within less of each other."""
+"""Predictions of one test were made within less of each other, with the same rates."""
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 CASE = (
     Column("changes", "change"),
@@ -202,7 +202,10 @@ def _others(rows: pd.DataFrame) -> list[str]:
 
 def _by_time(rows: pd.DataFrame) -> list[pd.DataFrame]:
     rows = rows.sort_values("made_at", kind="stable")
-    return [part for _, part in rows.groupby((rows["made_at"].diff() > APART).cumsum())]
+    is_other = rows["made_at"].diff() > APART
+    if "rates" in rows:  # fitted to what was measured meanwhile
+        is_other |= rows["rates"].ne(rows["rates"].shift()) & rows["made_at"].diff().notna()
+    return [part for _, part in rows.groupby(is_other.cumsum())]
 
 
 def _ordinal(place: int) -> str:

@@ -204,8 +204,8 @@ def recordings(data: Path) -> list[store.Recording]:
 
 
 def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.DataFrame:
-    """Every prediction, one row each: what an Entry has, made_at, and of the run that tests it, where it was measured
-    since: MEASURED, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling).
+    """Every prediction, one row each: what an Entry has, made_at, rates, and of the run that tests it, where it was
+    measured since: MEASURED, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling).
     of_one_host: `entry` would keep it without times now. source: the recording that they were made from; "" of a
     script. work: tokens of a step with the changes over those of one without. baseline_min_ns, baseline_max_ns: of
     its steps. kind: in which way it was predicted, as of `track_record.kind_of`. measured_limit: what limited the
@@ -222,7 +222,11 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
     rows = []
     for ledger in ledgers:
         for prediction in ledger.predictions:
-            row = prediction.model_dump() | {"made_at": ledger.made_at, "changes": "+".join(prediction.changes)}
+            row = prediction.model_dump() | {
+                "made_at": ledger.made_at,
+                "rates": ledger.rates,
+                "changes": "+".join(prediction.changes),
+            }
             is_script = prediction.tested_by == name_with(prediction.run_id, prediction.changes)
             row["source"] = "" if is_script else ledger.recording["name"]
             row["work"] = changes.work_of(prediction.changes)
@@ -236,7 +240,7 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
             row |= {f"baseline_{end}_ns": _first(before, f"measured_{end}_ns") for end in ("min", "max")}
             row["measured_limit"] = next(iter(tests["measured_limit"]), "")
             rows.append(row | {"baseline_loop_ns": _first(before, "loop_ns")})
-    names = [*Entry.model_fields, "made_at", "source", "kind", "work", *MEASURED, "measured_limit", "loop_ns"]
+    names = [*Entry.model_fields, "made_at", "rates", "source", "kind", "work", *MEASURED, "measured_limit", "loop_ns"]
     names += ["baseline_min_ns", "baseline_max_ns", "baseline_loop_ns"]
     table = pd.DataFrame(rows, columns=[*names, "gpus_at_once"])
     numbers = [*(name for name in names if name.endswith("_ns")), "gpus_at_once"]

@@ -204,7 +204,7 @@ def _pad(step: Step, rates: ScriptRates, how: int) -> Step:
     if str(step.run["compile"]) != "off":  # GPT-2 in CUDA graphs got 2% faster of it, eager 8%
         raise Abstains("no recorded pair shows beyond noise what padding gives under torch.compile")
     precision = str(step.run["precision"])
-    if knows_unpadded(step.parts) and precision == "bf16":  # from FP32: all rates are of aligned matmuls
+    if knows_unpadded(step.parts) and precision in ("bf16", "tf32"):  # from FP32: all rates are of aligned matmuls
         return step
     if (step.behind or {}).get("unaligned_gemms") is NOT_SEEN:
         raise Abstains("a step in FP32 does not tell which matmuls are unaligned in BF16: record it in BF16")

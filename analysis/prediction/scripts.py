@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.metrics.advice import GAP_NS
-from analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
+from analysis.metrics.kernel_time import kernel_totals, module_of, num_profiled_steps
 from analysis.prediction import fusion, script_changes, script_rates
 from analysis.prediction.baseline import ATTENTION, GEMM, Tables
 from analysis.prediction.changes import OWN_ADAMW_KERNELS, PASSES, Abstains
@@ -188,7 +188,8 @@ def parts_of(recording: Tables) -> pd.DataFrame:
     """Operations of a step by phase and kind: launches, time_ns."""
     totals = kernel_totals(recording.kernels)
     around = {module.rpartition("/")[0] for module in totals["module"].unique()} - {""}
-    unpadded = totals["module"].str.rpartition("/")[2].isin(unpadded_modules(recording))
+    names = {module_of(name) for name in unpadded_modules(recording)}
+    unpadded = totals["module"].isin(names) | totals["module"].str.rpartition("/")[2].isin(names)
     kind = totals["family"].where(totals["family"].isin([GEMM, ATTENTION]), REST)
     gemms = (totals["family"] == GEMM) & totals["module"].isin(around)
     kind = kind.mask(totals["family"] == GEMM, LINEAR).mask((kind == GEMM) & unpadded, UNPADDED_LINEAR)
@@ -206,8 +207,8 @@ def parts_of(recording: Tables) -> pd.DataFrame:
 
 
 def unpadded_modules(recording: Tables) -> list[str]:
-    """Last names of the modules with matrices that are not padded, where their matmuls are in FP32: on tensor cores the
-    names of kernels tell."""
+    """Paths (in older recordings the last names) of the modules with matrices that are not padded, where their matmuls
+    are in FP32: on tensor cores the names of kernels tell."""
     if str(recording.runs["precision"].iloc[0]) != "fp32":
         return []
     figures = recording.figures["figure"].astype(str)
@@ -238,7 +239,7 @@ def _faster(step: Step, change: str, rates: ScriptRates) -> Step:
     precision = str(step.run["precision"])
     axis, old, new = script_rates.AXES[change]
     if str(step.run[axis]) not in old:
-        raise Abstains("it is compiled already" if axis == "compile" else f"its precision is {precision}")
+        raise Abstains("it is compiled already" if axis == "compile" else f"it computes in {precision.upper()} already")
     name, rows, host = script_rates.name_of(change, precision), {}, dict(step.host_ns)
     casts_ns = fusion.casts_ns(step.run, rates.bandwidth) if step.casts_weights else 0.0
     parts = step.parts

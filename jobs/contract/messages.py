@@ -32,7 +32,7 @@ LONGEST_GREETING = 1 << 10
 LARGEST_BYTES = 1 << 28
 """Of a message between machines."""
 UNPADDED = "unpadded/"
-"""Begins figures of a script: of a module with a matrix that is not padded, the dimension."""
+"""Begins figures of a script: of the module of this path, whose matrix is not padded, the dimension."""
 UNPADDED_MODULES = "unpadded_modules"
 """How many there are; older recordings do not say."""
 LINK_RATE = "link_"

@@ -228,8 +228,9 @@ def timings_of(ranks: list[dict]) -> dict[str, list[dict]]:
         sequences, tokens = batch_of(noted)
         scalars = {"sequences_per_step": sequences, "tokens_per_step": tokens, "forwards_per_step": noted["forwards"]}
         scalars = {name: value for name, value in scalars.items() if value}
-        scalars |= {f"{UNPADDED}{name}": size for name, size in noted["unpadded"].items()}
-        scalars[UNPADDED_MODULES] = len(noted["unpadded"])
+        if (unpadded := noted["unpadded"]) is not None:
+            scalars |= {f"{UNPADDED}{path}": size for path, size in unpadded.items()}
+            scalars[UNPADDED_MODULES] = len(unpadded)
         memory: dict[str, dict] = {}
         for row in noted["memory"]:  # a phase may come several times in a step, as where gradients are accumulated
             known = memory.setdefault(row["phase"], row)

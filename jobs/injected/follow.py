@@ -463,16 +463,25 @@ def unwrapped(module: nn.Module) -> nn.Module:
     return module
 
 
-def unpadded(model: nn.Module) -> dict[str, int]:
-    """Of each module with a matrix of weights that is not padded, by its last name, the dimension: in BF16 the matmuls
-    of a row of so many numbers cannot load 16 bytes at once."""
-    matrices = {
-        name.rpartition(".")[2]: weight.shape
-        for name, part in model.named_modules()
-        if isinstance(weight := getattr(part, "weight", None), torch.Tensor) and weight.ndim == 2
-    }
-    odd = {name: [size for size in shape if size % ALIGNED] for name, shape in matrices.items()}
-    return {name: max(sizes) for name, sizes in odd.items() if sizes}
+def unpadded(model: nn.Module) -> dict[str, int] | None:
+    """Of each module with a matrix of weights that is not padded, by its path, the dimension: in BF16 the matmuls of a
+    row of so many numbers cannot load 16 bytes at once. Embeddings multiply nothing. None where weights do not tell."""
+    paths = ModuleRanges(print, print).paths_of(model)
+    try:
+        return {
+            paths[id(part)]: max(odd)
+            for part in model.modules()
+            if not isinstance(part, nn.Embedding | nn.EmbeddingBag)
+            # What a module holds itself: to ask for an attribute may compute it, or raise.
+            if (odd := [size for matrix in matrices_of(part) for size in matrix.shape if size % ALIGNED])
+        }
+    except Exception:  # of other people's tensors: no reason for their script to end
+        return None
+
+
+def matrices_of(part: nn.Module) -> list[torch.Tensor]:
+    held = [tensor for tensor in part._parameters.values() if isinstance(tensor, torch.Tensor)]
+    return [tensor for tensor in held if not tensor.is_nested and tensor.ndim == 2]
 
 
 def called_plainly(called: Callable) -> Callable:

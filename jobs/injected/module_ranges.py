@@ -105,6 +105,11 @@ class ModuleRanges:
             self._name_parts(module, f"{above}/{name}" if above else name)
         return self._names[id(module)]
 
+    def paths_of(self, module: nn.Module) -> dict[int, str]:
+        """Of the module and its parts, by id, the path that their calls have."""
+        self._path_of(module)
+        return self._names
+
     def _name_parts(self, module: nn.Module, path: str) -> None:
         paths = {"": path}
         for name, part in module.named_modules():

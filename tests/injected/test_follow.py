@@ -75,4 +75,34 @@ print(json.dumps(follow.unpadded(Model())))
 
 @pytest.mark.long
 def test_a_matrix_that_is_not_padded_is_noted_by_its_module(phases):
-    assert phases(UNPADDED) == {"tokens": 50257, "head": 50257}
+    assert phases(UNPADDED) == {"Model/head": 50257}
+
+
+NOT_PLAIN = """
+class Odd(torch.nn.Module):
+    @property
+    def weight(self):
+        raise RuntimeError("not yet")
+
+class Drawn(torch.nn.Module):
+    def forward(self, weight):
+        drawn.append(1)
+        return weight
+
+drawn = []
+parts = [torch.nn.Linear(16, 50257), torch.nn.Linear(16, 16)]
+halves = {"head": torch.nn.Sequential(*parts), "aux": torch.nn.Sequential(*parts[::-1])}
+model = torch.nn.ModuleDict(halves | {"odd": Odd(), "lazy": torch.nn.LazyLinear(7), "tied": torch.nn.Linear(8, 8)})
+torch.nn.utils.parametrize.register_parametrization(model["tied"], "weight", Drawn())
+del drawn[:]
+model["attention"] = torch.nn.MultiheadAttention(12, 2)
+print(json.dumps([follow.unpadded(model), drawn]))
+"""
+
+
+@pytest.mark.long
+def test_to_look_for_matrices_runs_nothing_and_confuses_no_names(phases):
+    """Weights that are computed raised, or drew random numbers; of modules of one last name the last one counted."""
+    noted, drawn = phases(NOT_PLAIN)
+    assert drawn == [] and noted["ModuleDict.head/0"] == 50257
+    assert "ModuleDict.head/1" not in noted and noted["ModuleDict.attention"] == 36

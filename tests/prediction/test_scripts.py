@@ -234,6 +234,19 @@ def test_a_script_that_says_what_is_not_padded_is_told_in_bf16(run_clm, rates, c
     assert said.step_ns == pytest.approx(measured_ns, rel=0.14) and said.low_ns < measured_ns < said.high_ns
 
 
+def test_an_unpadded_module_is_told_by_its_path(run_clm, rates):
+    """Attention and feed-forward have a c_proj each: the last name made both slow in BF16."""
+    one = of_run(run_clm, "run-clm")
+    path = "GPT2LMHeadModel/transformer/h.0/mlp/c_proj"
+    rows = pd.DataFrame([{"run_id": "run-clm", "figure": f"unpadded/{path}", "value": 3071.0}])
+    both = rows.assign(figure="unpadded/c_proj")
+    mine, all_ns = (
+        scripts.parts_of(replace(one, figures=figures))["time_ns"].groupby("kind").sum()["unpadded"]
+        for figures in (rows, both)
+    )
+    assert mine == pytest.approx(0.8 * all_ns, rel=0.05), "the feed-forward is four times as wide"
+
+
 def test_a_script_whose_matrices_are_padded_gains_nothing_from_padding(run_clm, rates):
     one = of_run(run_clm, "run-clm")
     rows = pd.DataFrame([{"run_id": "run-clm", "figure": "unpadded_modules", "value": 0.0}])
@@ -287,8 +300,8 @@ def test_what_a_change_leaves_as_it_is_is_not_unsure(step):
 @pytest.mark.parametrize(
     ("run", "change", "why"),
     [
-        ({"precision": "bf16"}, "tf32", "its precision is bf16"),
-        ({"precision": "bf16"}, "bf16", "its precision is bf16"),
+        ({"precision": "bf16"}, "tf32", "it computes in BF16 already"),
+        ({"precision": "bf16"}, "bf16", "it computes in BF16 already"),
         ({"compile": "default"}, "compile", "it is compiled already"),
         ({"optimizer": "SGD"}, "fused_adamw", "recorded pairs are of AdamW"),
         ({"num_parameters": 10**9}, "fused_adamw", "as fast as a fused one already"),

@@ -144,20 +144,18 @@ def test_flags_of_a_script_of_others_test_what_was_predicted_of_it():
     assert pd.isna(rows.loc[("run-clm", "compile"), "measured_ns"]), "its flag turned TF32 on"
 
 
-def test_the_third_test_with_scripts_reaches_its_aims():
-    """timm's vision Transformers, and larger GPT-2 in run_clm.py; 16 of them after the models were fitted to others."""
+def test_the_third_test_with_scripts_reaches_its_aims_and_the_fourth_does_not():
+    """timm's vision Transformers, and larger GPT-2 in run_clm.py. After the third the models were mended."""
     held = ledger.held_against(ledger.read_all(DATA / ledger.FOLDER), ledger.recordings(DATA))
     rows = held[(held["source"] == "") & (held["made_at"] > "2026-11-26T08:00Z")]
     tested = rows[rows["error"].notna()]
     errors, is_first = tested["error"].abs(), tested["made_at"] < "2026-11-26T09:15Z"
     assert (len(rows), len(tested), rows["predicted_ns"].isna().sum()) == (49, 48, 1) and not tested["beaten"].any()
-    assert errors.median() < 0.05 and errors.quantile(0.9) < 0.2 and tested["inside"].sum() == 40
     assert errors[is_first].median() < 0.03 and errors[is_first].quantile(0.9) < 0.16
     assert 0.1 < errors[~is_first].median() < 0.12 and errors[~is_first].quantile(0.9) < 0.24
     assert (tested.loc[is_first, "inside"].sum(), tested.loc[~is_first, "inside"].sum()) == (26, 14)
     guide = (DATA.parent / "guide" / "predict.md").read_text()
-    assert "median error of 3.0%" in guide and "90th percentile of 15.9%" in guide and "26 of 32" in guide
-    assert "11.0% and 23.1%" in guide and "14 of 16" in guide
+    assert "| third | 32 | 3.0% | 15.9% | 26 |" in guide and "| fourth | 16 | 11.0% | 23.1% | 14 |" in guide
 
 
 @pytest.mark.parametrize("change", ["foreach", "casts", "copies", "synchronisations", "padding", "checkpointing"])
