@@ -110,7 +110,8 @@ NUM_MOMENTS = 240
 class Summary:
     """capture: facts; coverage: shares of kernel time by attribution; sections: a frame for each of SECTIONS; shown:
     the sections that are asked for; busy: of each GPU the share of NUM_MOMENTS equal pieces of the events' time in
-    which it is busy, where `summarise` was asked for it."""
+    which it is busy, where `summarise` was asked for it; phases_ns: kernel time by phase without --between, where that
+    leaves a part and gains are to be predicted."""
 
     capture: dict
     coverage: dict[str, float | None]
@@ -118,6 +119,7 @@ class Summary:
     sections: dict[str, pd.DataFrame] = field(default_factory=dict)
     shown: tuple[str, ...] = tuple(SECTIONS)
     busy: dict[int, np.ndarray] = field(default_factory=dict)
+    phases_ns: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict:
         """The stable interface: capture, coverage, launches, and one list of objects for each section that is shown."""
@@ -229,7 +231,15 @@ def summarise(
     )
     if predict is None or "advice" not in summary.shown:
         return summary
+    if selection.between:
+        summary = replace(summary, phases_ns=_phases_ns(*select(*of_all_gpus, replace(selection, between=None))))
     return predict(summary, lambda: operations_of(capture, attribution, taxonomy))
+
+
+def _phases_ns(capture: Capture, attribution: Attribution) -> dict[str, int]:
+    duration = capture.kernels["end_ns"] - capture.kernels["start_ns"]
+    sums = duration.groupby(attribution.kernels["phase"].astype(str).to_numpy()).sum()
+    return {str(phase): int(time_ns) for phase, time_ns in sums.items()}
 
 
 def _work(capture: Capture, zero: int) -> dict[str, int | None]:

@@ -17,7 +17,7 @@ from analysis.capture.operations import COPIES
 from analysis.capture.summary import Summary
 from analysis.prediction import fusion, script_rates, scripts
 from analysis.prediction.baseline import ATTENTION, GEMM
-from analysis.prediction.changes import Abstains
+from analysis.prediction.changes import PASSES, Abstains
 from analysis.prediction.predict import Abstention, Prediction
 from analysis.prediction.script_changes import Behind, Step
 from analysis.prediction.script_rates import ATTENTION_GEMMS, LINEAR, REST, ScriptRates
@@ -29,6 +29,9 @@ MOST_UNKNOWN = 0.05
 """Part of the GPU's work that may be of no known phase; it is left as it is."""
 SAME_PATH, LEAST_READ = 0.95, 0.8
 """Part of the matmuls' time that must be of one precision, of that whose names say it; and what must say it of all."""
+AS_LARGE = 1.5
+"""By which factor a phase's part of kernel time may differ between a window of whole steps and the whole capture: steps
+at its edges may be cut, but of a part of one step the host had launched much before it."""
 REPEATS = 0.01
 """Part of a time by which it differs between identical runs: no gain is known better than that."""
 PER_TENSOR_KERNELS = (7, 9)
@@ -94,6 +97,7 @@ def step_of(summary: Summary, operations: Callable[[], pd.DataFrame], rates: Scr
     if work.loc[work["family"] != COPIES, "process"].nunique() > 1:
         raise Abstains("several processes share its GPU, and each has a host of its own")
     _need_phases(work)
+    _need_whole_steps(summary)
     precision = precision_of(work)
     parts = parts_of(work)
     behind, step_ns, launches = behind_of(summary), seen.work_ns, max(float(parts["launches"].sum()), 1.0)
@@ -152,6 +156,22 @@ def _need_phases(work: pd.DataFrame) -> None:
             f"{unknown:.0%} of the GPU's work is of no phase that is known: mark phases with NVTX ranges, record with "
             "nsys --pytorch=autograd-nvtx, or leave out with --between what is outside of them"
         )
+
+
+def _need_whole_steps(summary: Summary) -> None:
+    """Raises Abstains where --between leaves a part of a step: a pass or the optimizer, as far as the whole capture has
+    it, has another part of the kernel time of known phases in the window than in the whole capture."""
+    named = summary.sections["phases"]
+    window, capture = (
+        {phase: int(ns) for phase, ns in times if phase in _OF_STEPS}
+        for times in (zip(named["phase"], named["kernel_ns"]), summary.phases_ns.items())
+    )
+    for phase in (*PASSES, ranges.OPTIMIZER):
+        if not capture.get(phase):
+            continue
+        ratio = window.get(phase, 0) / max(sum(window.values()), 1) * sum(capture.values()) / capture[phase]
+        if not 1 / AS_LARGE <= ratio <= AS_LARGE:
+            raise Abstains("it is a part of a step: give --between whole steps")
 
 
 def parts_of(work: pd.DataFrame) -> pd.DataFrame:

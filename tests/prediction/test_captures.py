@@ -38,6 +38,7 @@ from .test_scripts import script  # noqa: F401
 DATA = Path(__file__).parents[1] / "data" / "h200_runs"
 SHIPPED = Path(__file__).parents[2] / "site" / "data"
 XL, FORWARD_BACKWARD = "xl-ctx256-fp32-naive-train_step", "xl-ctx512-fp32-naive-forward_backward"
+SMALL = "small-ctx512-fp32-naive-train_step"
 H200 = "NVIDIA H200"
 FP16_GEMM = BF16_GEMM.replace("bf16", "f16")
 US, MS = 1_000, 1_000_000
@@ -274,6 +275,30 @@ def test_steps_that_ranges_do_not_mark_have_no_prediction(exported):
     assert summary.capture["no_gain_because"].startswith("25% of the GPU's work is of no phase that is known")
     advised = summary.sections["advice"].query("reason == ''")
     assert set(advised["no_gain_because"]) == {summary.capture["no_gain_because"]}
+
+
+@pytest.mark.parametrize("between", [(95.4, 110.4), (70, 120), (205, 255), (195, 220), (165, 190)])
+def test_a_part_of_a_step_has_no_prediction_where_the_host_limits_its_capture(exported, between):
+    """The GPU is busy there with what the host had launched before. It was told to save 58% of it with BF16."""
+    capture = read(exported(SMALL), details=False)
+    summary = summarise(capture, predict=add_gains)
+    assert summary.capture["no_gain_because"].startswith("under nsys the GPU idles 12% of the time")
+    moments = tuple(round(moment * MS) for moment in between)
+    window = summarise(capture, selection=Selection(between=moments), predict=add_gains)
+    assert window.capture["no_gain_because"] == "it is a part of a step: give --between whole steps"
+    assert window.sections["advice"]["gain_ns"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("between", "is_whole"),
+    [((10, 45), True), ((11, 44), True), ((10, 35), False), ((20, 45), False), ((10, 20), False), ((35, 45), False)],
+)
+def test_a_window_needs_the_passes_and_the_optimizer_of_its_capture(tmp_path, between, is_whole):
+    """Forward is from 10 to 20 ms, backward to 35, the optimizer to 45."""
+    export = trained(*LAYERS["forward"], backward=LAYERS["backward"], optimizer=[MUL] * 10)
+    moments = tuple(moment * MS - 10 * US for moment in between)  # after the first call
+    why = summed(export, tmp_path, between=moments).capture["no_gain_because"]
+    assert why == "" if is_whole else "part of a step" in why or "names of its matmuls" in why
 
 
 def with_graph():
