@@ -184,16 +184,17 @@ def _kind_of(name: str, known: Classification) -> str:
         gemm = gemm_names.parse(name)
         if gemm and gemm.math_path == "fp32":
             return "fp32_gemms"
-        return "unaligned_gemms" if gemm and _is_unaligned(name, gemm) else ""
+        return "unaligned_gemms" if is_unaligned(name) else ""
     if known.family == "copy":
         return "casts" if known.part == "cast" else "tensor_copies"
     return {"fill": "fills", "communication": "communication"}.get(known.family, "")
 
 
-def _is_unaligned(name: str, gemm: gemm_names.GemmName) -> bool:
-    """Whether a tensor-core GEMM loads few bytes at once because its operands allow no more."""
+def is_unaligned(name: str) -> bool:
+    """Whether a GEMM of that name, on tensor cores, loads few bytes at once because its operands allow no more."""
+    gemm = gemm_names.parse(name)
     sizes = [int(size) for size in _ALIGNMENT.findall(name)]
-    element = _ELEMENT_BYTES.get(gemm.math_path or "")
+    element = _ELEMENT_BYTES.get((gemm.math_path if gemm else None) or "")
     return bool(sizes) and element is not None and min(sizes) * element <= _UNALIGNED_BYTES
 
 

@@ -61,6 +61,13 @@ def baselines(recording: Tables) -> Iterator[Baseline]:
             yield Baseline(run=run, parts=mine.drop(columns="run_id"), clocks=timed[run["run_id"]], passes_ns=known)
 
 
+def is_of_attention(totals: pd.DataFrame) -> pd.Series:
+    """Of each row of `kernel_totals` of a run whether it is a matmul of a module that has modules inside: one of two
+    tensors, as attention has."""
+    around = {module.rpartition("/")[0] for module in totals["module"].unique()} - {""}
+    return (totals["family"] == GEMM) & totals["module"].isin(around)
+
+
 def of_run(recording: Any, run_id: str) -> Any:
     """What a recording has of one run, in the tables that are read here."""
     tables = {name: getattr(recording, name) for name in ("runs", "steps", "kernels", "memops", "api", "figures")}

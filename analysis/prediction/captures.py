@@ -13,6 +13,7 @@ from dataclasses import replace
 import pandas as pd
 
 from analysis.capture.advice import COLUMNS, LEAST, Seen
+from analysis.capture.findings import is_unaligned
 from analysis.capture.operations import COPIES
 from analysis.capture.summary import Summary
 from analysis.prediction import fusion, script_rates, scripts
@@ -100,7 +101,7 @@ def step_of(summary: Summary, operations: Callable[[], pd.DataFrame], rates: Scr
     _need_whole_steps(summary)
     precision = precision_of(work)
     parts = parts_of(work)
-    behind, step_ns, launches = behind_of(summary), seen.work_ns, max(float(parts["launches"].sum()), 1.0)
+    behind, step_ns, launches = behind_of(summary, work), seen.work_ns, max(float(parts["launches"].sum()), 1.0)
     late_ns = seen.part("late_launch", "sync")
     least, median, most = UNDER_NSYS
     return Step(
@@ -240,7 +241,7 @@ def host_of(summary: Summary, work: pd.DataFrame, step_ns: float) -> dict[str, f
     return {phase: ns * min(1.0, most_ns / max(sum(host.values()), 1.0)) for phase, ns in host.items()}
 
 
-def behind_of(summary: Summary) -> dict[str, Behind]:
+def behind_of(summary: Summary, work: pd.DataFrame) -> dict[str, Behind]:
     """By finding what was captured of it, as of `script_changes.behind_of`."""
     findings, api, memops = (summary.sections[name] for name in ("findings", "api", "memops"))
     rows = findings[findings["kind"].isin(_OF_CAPTURE)]
@@ -248,6 +249,9 @@ def behind_of(summary: Summary) -> dict[str, Behind]:
         str(kind): Behind(launches=float(count), time_ns=float(time_ns))
         for kind, count, time_ns in rows[["kind", "count", "time_ns"]].itertuples(index=False)
     }
+    if "unaligned_gemms" in known:
+        mine = work[(work["family"] == GEMM) & ~work["of_attention"] & work["name"].map(is_unaligned)]
+        known["unaligned_gemms"] = Behind(launches=float(mine["launches"].sum()), time_ns=float(mine["time_ns"].sum()))
     calls, operations = api["name"].astype(str), memops["operation"].astype(str)  # an empty table has no type
     waits = api[calls.str.contains("Synchronize")]
     known["synchronisations"] = Behind(launches=float(waits["calls"].sum()), host_ns=float(waits["total_ns"].sum()))

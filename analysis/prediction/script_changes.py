@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.capture.findings import is_unaligned
 from analysis.capture.operations import is_queue_full
 from analysis.metrics import elapsed
-from analysis.metrics.kernel_time import num_profiled_steps
-from analysis.prediction.baseline import ATTENTION, Tables
+from analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
+from analysis.prediction.baseline import ATTENTION, GEMM, Tables, is_of_attention
 from analysis.prediction.changes import PASSES, TIMES_BATCH, Abstains, need_memory
 from analysis.prediction.predict import GPU, HOST
 from analysis.prediction.script_rates import (
@@ -150,13 +151,20 @@ def _blocked_by_phase(recording: Tables) -> pd.Series:
 
 def behind_of(recording: Tables) -> dict[str, Behind]:
     """By finding, of the only run of a recording: `casts`, `unaligned_gemms`, `unfused_attention`; and
-    `synchronisations` and `copies` from and to the host, of which calls are known by their phase alone."""
+    `synchronisations` and `copies` from and to the host, of which calls are known by their phase alone. Of unaligned
+    matmuls those of layers: what aligned ones take was measured of such, and attention's no weight can be padded for.
+    """
     steps = float(num_profiled_steps(recording.kernels).iloc[0])
     findings = elapsed.find(recording.kernels, recording.memops).set_index("kind")
     known = {
         str(kind): Behind(launches=row["count"] / steps, time_ns=row["time_ns"] / steps)
         for kind, row in findings.iterrows()
     }
+    if "unaligned_gemms" in known:
+        totals = kernel_totals(recording.kernels)
+        mine = totals[(totals["family"] == GEMM) & ~is_of_attention(totals)]
+        mine = mine[mine["kernel_name"].map(is_unaligned).astype(bool)]
+        known["unaligned_gemms"] = Behind(launches=float(mine["calls"].sum()), time_ns=float(mine["time_ns"].sum()))
     calls = recording.api[recording.api["step"] >= 0]
     names = calls["name"].astype(str)
     waits = calls[names.str.contains(WAITS)]
@@ -208,7 +216,7 @@ def _pad(step: Step, rates: ScriptRates, how: int) -> Step:
         return step
     if (step.behind or {}).get("unaligned_gemms") is NOT_SEEN:
         raise Abstains("a step in FP32 does not tell which matmuls are unaligned in BF16: record it in BF16")
-    behind = _need(step, "unaligned_gemms", "its unaligned matmuls on tensor cores take next to nothing")
+    behind = _need(step, "unaligned_gemms", "its unaligned matmuls of layers, on tensor cores, take next to nothing")
     if precision != "bf16":
         raise Abstains("how much faster aligned matmuls are is known of BF16 alone")
     return _without(step, MATMULS, (1.0 - UNALIGNED_FASTER[how]) * behind.time_ns, 0.0)

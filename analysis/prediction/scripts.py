@@ -15,7 +15,7 @@ import pandas as pd
 from analysis.metrics.advice import GAP_NS
 from analysis.metrics.kernel_time import kernel_totals, module_of, num_profiled_steps
 from analysis.prediction import fusion, script_changes, script_rates
-from analysis.prediction.baseline import ATTENTION, GEMM, Tables
+from analysis.prediction.baseline import ATTENTION, GEMM, Tables, is_of_attention
 from analysis.prediction.changes import OWN_ADAMW_KERNELS, PASSES, Abstains
 from analysis.prediction.predict import GPU, HOST, SURE, Abstention, Prediction, spread
 from analysis.prediction.script_changes import EXPECTED, LEAST, MOST, Behind, Step
@@ -138,7 +138,7 @@ def step_of(recording: Tables, rates: ScriptRates) -> Step:
     if not phases:
         raise Abstains("none of its phases was recorded")
     behind = script_changes.behind_of(recording)
-    if is_all_padded(recording, parts):
+    if is_all_padded(recording):
         behind.setdefault("unaligned_gemms", Behind())
     passes_ns, is_cast = fusion.passes_ns(kernel_totals(recording.kernels)), casts_weights(run, behind, step_ns)
     waits, idle_ns = behind["synchronisations"], max(step_ns - busy_ns, 0.0)
@@ -187,13 +187,11 @@ def casts_weights(run: Mapping[str, Any], behind: Mapping[str, Behind], step_ns:
 def parts_of(recording: Tables) -> pd.DataFrame:
     """Operations of a step by phase and kind: launches, time_ns."""
     totals = kernel_totals(recording.kernels)
-    around = {module.rpartition("/")[0] for module in totals["module"].unique()} - {""}
     names = {module_of(name) for name in unpadded_modules(recording)}
     unpadded = totals["module"].isin(names) | totals["module"].str.rpartition("/")[2].isin(names)
     kind = totals["family"].where(totals["family"].isin([GEMM, ATTENTION]), REST)
-    gemms = (totals["family"] == GEMM) & totals["module"].isin(around)
     kind = kind.mask(totals["family"] == GEMM, LINEAR).mask((kind == GEMM) & unpadded, UNPADDED_LINEAR)
-    kind = kind.mask(gemms, ATTENTION_GEMMS)
+    kind = kind.mask(is_of_attention(totals), ATTENTION_GEMMS)
     rows = totals.assign(kind=kind).rename(columns={"calls": "launches"})[["phase", "kind", "launches", "time_ns"]]
     copies = recording.memops[recording.memops["step"] >= 0]
     if len(copies):
@@ -215,11 +213,10 @@ def unpadded_modules(recording: Tables) -> list[str]:
     return [*figures[figures.str.startswith(UNPADDED)].str.removeprefix(UNPADDED)]
 
 
-def is_all_padded(recording: Tables, parts: pd.DataFrame) -> bool:
-    """Whether it is known that no matmul would be unaligned in BF16; of those of attention it is not."""
+def is_all_padded(recording: Tables) -> bool:
+    """Whether it is known that no matmul of a layer would be unaligned in BF16."""
     figures = recording.figures.set_index(recording.figures["figure"].astype(str))["value"]
-    has_attention = ATTENTION_GEMMS in parts.index.get_level_values("kind")
-    return figures.get(UNPADDED_MODULES) == 0 and not has_attention
+    return figures.get(UNPADDED_MODULES) == 0
 
 
 def changed(step: Step, names: Iterable[str], rates: ScriptRates, how: int = EXPECTED) -> Step:

@@ -19,6 +19,7 @@ from analysis.capture.summary import summarise
 from analysis.prediction import ledger, script_development, script_rates, scripts
 from analysis.prediction.captures import REPEATS, add_gains
 from analysis.prediction.changes import BATCHED
+from analysis.prediction.script_changes import EXPECTED, UNALIGNED_FASTER
 from analysis.recording import store
 from analysis.reference.kernel_families import BUILT_IN
 from analysis.show.forms import as_text
@@ -30,7 +31,7 @@ from jobs.contract.ranges import BACKWARD, FORWARD, OPTIMIZER
 
 from ..capture.nsys_files import Export
 from ..capture.real_captures import unpack
-from ..capture.test_advice import BF16_GEMM, GIVEN, NOT_GIVEN, TRITON
+from ..capture.test_advice import BF16_GEMM, GIVEN, NOT_GIVEN, TRITON, UNALIGNED
 from ..capture.test_findings import ADDCDIV, CAST, FFMA, FLASH, FOREACH, GEMM, MUL, NCCL, NLL, SOFTMAX
 from .rebuilt import capture_of
 from .test_scripts import script  # noqa: F401
@@ -299,6 +300,18 @@ def test_a_window_needs_the_passes_and_the_optimizer_of_its_capture(tmp_path, be
     moments = tuple(moment * MS - 10 * US for moment in between)  # after the first call
     why = summed(export, tmp_path, between=moments).capture["no_gain_because"]
     assert why == "" if is_whole else "part of a step" in why or "names of its matmuls" in why
+
+
+@pytest.mark.parametrize(("gemm", "is_predicted"), [(UNALIGNED, True), (BF16_GEMM, False)])
+def test_padding_is_predicted_of_unaligned_matmuls_of_layers_alone(tmp_path, gemm, is_predicted):
+    """Each attention has two that are unaligned, with a softmax between them."""
+    forward = (gemm, MUL, UNALIGNED, SOFTMAX, UNALIGNED, MUL, BF16_GEMM, MUL) * 5
+    row = rows_of(summed(trained(*forward), tmp_path)).loc["padding"]
+    assert row["reason"] == "" and pd.notna(row["gain_ns"]) == is_predicted
+    if is_predicted:
+        assert row["gain_ns"] == pytest.approx((1 - UNALIGNED_FASTER[EXPECTED]) * 5 * MS, rel=0.01)
+    else:
+        assert "unaligned matmuls" in row["no_gain_because"]
 
 
 def with_graph():

@@ -185,7 +185,7 @@ NONE = {name: Behind() for name in BEHIND}
         ({}, NONE, "fused_attention", "no matmuls of attention"),
         ({"precision": "fp16"}, BEHIND, "fused_attention", "no recorded pair tells what fused attention gives in FP16"),
         ({}, NONE, "foreach", "does not work tensor by tensor"),
-        ({}, NONE, "padding", "unaligned matmuls on tensor cores take next to nothing"),
+        ({}, NONE, "padding", "unaligned matmuls of layers, on tensor cores, take next to nothing"),
         ({"precision": "tf32"}, BEHIND, "padding", "of BF16 alone"),
         ({"compile": "default"}, BEHIND, "padding", "what padding gives under torch.compile"),
         ({}, NONE, "casts", "convert next to nothing"),

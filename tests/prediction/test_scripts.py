@@ -10,6 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis.capture.findings import is_unaligned
+from analysis.metrics.kernel_time import kernel_totals
 from analysis.prediction import ledger, of_runs, script_changes, script_development, script_rates, scripts
 from analysis.prediction.baseline import ATTENTION, of_run
 from analysis.prediction.known import known_runs
@@ -251,6 +253,18 @@ def test_a_script_whose_matrices_are_padded_gains_nothing_from_padding(run_clm, 
     one = of_run(run_clm, "run-clm")
     rows = pd.DataFrame([{"run_id": "run-clm", "figure": "unpadded_modules", "value": 0.0}])
     said = scripts.predict_step(scripts.step_of(replace(one, figures=rows), rates), ["bf16", "padding"], rates)
+    assert isinstance(said, Abstention) and "unaligned matmuls" in said.reason
+
+
+def test_unaligned_matmuls_of_attention_are_none_that_padding_gives(rates):
+    """197 tokens and attention that is not fused: its matmuls are unaligned, and those of no weight. Padding was
+    said to take 14% off the step."""
+    eager = of_run(store.load(SHIPPED / "timm"), "vit-eager")
+    names = kernel_totals(eager.kernels)["kernel_name"]
+    assert names.map(is_unaligned).any()
+    step = scripts.step_of(eager, rates)
+    assert step.behind["unaligned_gemms"].time_ns == 0 and not script_changes.pads_by_compiling(step)
+    said = scripts.predict_step(step, ["padding"], rates)
     assert isinstance(said, Abstention) and "unaligned matmuls" in said.reason
 
 
