@@ -80,7 +80,7 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame, besides: pd.DataFra
                     name,
                     f"Predictions by {column.label}",
                     (column, *_summary("predictions")[1:]),
-                    _by(column.key, predicted),
+                    _by(column.key, predicted[predicted["context_length"] > 0]),  # scripts of images have none
                 )
                 for name, column in (("sizes", CASE[1]), ("contexts", CASE[2]))
             ),

@@ -369,10 +369,9 @@ FREE: dict[str, Callable[[pd.Series, pd.Series], pd.Series]] = {
     "foreach": lambda phase, kind: kind == REST,
     "casts": lambda phase, kind: kind == REST,
     "copies": lambda phase, kind: kind == REST,
-    "larger_batch": lambda phase, kind: kind == REST,
 }
 """The kinds of operations that a change may make as short as nothing, for the ceiling; none where a change is not
-named."""
+named: no kernel of a larger batch, or of a layer that is computed again, is shorter than before."""
 
 
 def frees_bytes(run: Mapping[str, Any]) -> float:

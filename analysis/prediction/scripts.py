@@ -268,9 +268,8 @@ def _faster(step: Step, change: str, rates: ScriptRates) -> Step:
     if unaligned := behind.get("unaligned_gemms"):  # which they are is not known: they stay the same part of all
         faster = _gemms_ns(after) / max(_gemms_ns(parts), 1.0)
         behind["unaligned_gemms"] = replace(unaligned, time_ns=faster * unaligned.time_ns)
-    elif (
-        change == "bf16" and precision == "fp32" and not script_changes.knows_unpadded(after)
-    ):  # whose matmuls are not on tensor cores, aligned or not
+    elif change == "bf16" and precision == "fp32" and not script_changes.knows_unpadded(after):
+        # None of its matmuls is on tensor cores, aligned or not.
         behind["unaligned_gemms"] = script_changes.NOT_SEEN
     return replace(step, run=dict(step.run) | {axis: new}, parts=after, host_ns=host, behind=behind)
 
@@ -307,14 +306,13 @@ def _fuse_adamw(step: Step, rates: ScriptRates, how: int = EXPECTED) -> Step:
 
 
 def ceiling(step: Step, changes: Iterable[str]) -> float:
-    """What no step beats: the GPU's operations that no change touches; all of what is touched is free."""
+    """What no step beats: the GPU's operations that no change touches. All of what is touched is free; but where BF16
+    alone touches elementwise kernels, they move half of what they did."""
     names = {*changes}
     free = pd.Series(False, index=step.parts.index)
     phase, kind = (step.parts.index.get_level_values(level) for level in ("phase", "kind"))
     if "tf32" in names:
         free |= kind.isin(MATMULS)
-    if "bf16" in names:
-        free |= phase != ranges.OPTIMIZER
     if "fused_adamw" in names:
         free |= phase == ranges.OPTIMIZER
     if names & {*COMPILED}:
@@ -323,4 +321,8 @@ def ceiling(step: Step, changes: Iterable[str]) -> float:
             names |= {"padding"}
     for name in names & {*script_changes.FREE}:
         free |= script_changes.FREE[name](phase, kind)
-    return SURE * float(step.parts.loc[~free, "time_ns"].sum())
+    left = (~free).astype(float)
+    if "bf16" in names:
+        is_halved = ~free & (kind == REST) & phase.isin(PASSES)
+        left = left.mask(phase != ranges.OPTIMIZER, 0.0).mask(is_halved, 0.5)
+    return SURE * float((left * step.parts["time_ns"]).sum())

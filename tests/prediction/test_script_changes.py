@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.prediction import script_rates, scripts
-from analysis.prediction.predict import Abstention, Prediction, advised
+from analysis.prediction.predict import SURE, Abstention, Prediction, advised
 from analysis.prediction.script_changes import EXPECTED, UNALIGNED_FASTER, Behind, Step, behind_of
 from analysis.prediction.script_rates import UNPADDED_LINEAR
 from jobs.contract.changes import COMPILED, LABELS, TRIABLE
@@ -160,6 +160,16 @@ def test_what_a_kernel_takes_however_little_it_has_to_do_does_not_grow_with_the_
         after = scripts.changed(before, ["larger_batch"], script_rates.load())
         grown.append(after.parts.loc[key, "time_ns"] / before.parts.loc[key, "time_ns"])
     assert 1.95 < grown[0] < 2 and 1 <= grown[1] < 1.5
+
+
+def test_ceilings_leave_what_no_change_can_take(step):
+    """Of BF16 and of larger batches they were next to nothing: a ceiling that says nothing is never beaten."""
+    times = step.parts["time_ns"]
+    in_fp32 = replace(step, run=BF16 | {"precision": "fp32"}, behind={})
+    elementwise = times["forward", "rest"] + times["backward", "rest"]
+    assert scripts.ceiling(in_fp32, ["bf16"]) == pytest.approx(SURE * (elementwise / 2 + times["optimizer"].sum()))
+    assert scripts.ceiling(in_fp32, ["bf16", "fused_adamw"]) == pytest.approx(SURE * elementwise / 2)
+    assert scripts.ceiling(step, ["larger_batch"]) == scripts.ceiling(step, []) == pytest.approx(SURE * times.sum())
 
 
 def test_bf16_leaves_matmuls_slow_whose_weights_are_not_padded(step):

@@ -5,7 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.prediction import development, ledger, predict, script_rates, track_record
+from analysis.prediction import development, ledger, predict, script_rates, scripts, track_record
+from analysis.prediction.baseline import of_run
 from analysis.recording import store
 from analysis.reference.track_record import SWEEP, Record, in_words, read
 from analysis.write_site import together
@@ -196,3 +197,19 @@ def test_the_shipped_record_is_that_of_the_shipped_recordings():
 )
 def test_it_is_said_in_words(record, words):
     assert in_words(record) == words
+
+
+@pytest.mark.long
+def test_no_ceiling_of_today_would_have_been_beaten_by_a_script():
+    """The nearest is 91% of its step."""
+    recordings, rates = ledger.recordings(DATA), script_rates.load()
+    held = ledger.held_against(ledger.read_all(DATA / ledger.FOLDER), recordings)
+    tested = held[(held["source"] == "") & held["measured_ns"].notna()]
+    parts = []
+    for recording in recordings:
+        for run_id in recording.kernels["run_id"].astype(str).unique():
+            rows = tested.loc[tested["run_id"] == run_id, ["changes", "measured_ns"]]
+            if len(rows):
+                step = scripts.step_of(of_run(recording, run_id), rates)
+                parts += [scripts.ceiling(step, names.split("+")) / time_ns for names, time_ns in rows.to_numpy()]
+    assert len(parts) > 50 and 0.85 < max(parts) < 0.95
