@@ -2,10 +2,10 @@
 
 A capture holds no unprofiled step, so nothing here is a prediction: `time_ns` is what the capture itself spends on what
 the change does away with, and `ceiling_ns` what goes at most if all of it and all that the GPU waits go. Where the GPU
-limits what was captured, `analysis.prediction.captures` adds a gain. Where launches
-vanish, the host's part of the waiting counts by their number. Where start-up is in a capture, its GPUs idle for that,
-and no idle time counts. Gains do not add up: several changes are of the same kernels. Where the capture cannot tell, a
-change is not advised, and the reason says why.
+limits what was captured, `analysis.prediction.captures` adds a gain. Where launches vanish, the host's part of the
+waiting counts by their number. Where start-up is in a capture, its GPUs idle for that, and no idle time counts. Gains
+do not add up: several changes are of the same kernels. Where the capture cannot tell, a change is not advised, and the
+reason says why.
 """
 
 from collections.abc import Callable, Iterator, Mapping

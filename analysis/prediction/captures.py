@@ -20,7 +20,7 @@ from analysis.prediction import fusion, script_rates, scripts
 from analysis.prediction.baseline import ATTENTION, GEMM
 from analysis.prediction.changes import PASSES, Abstains
 from analysis.prediction.predict import Abstention, Prediction
-from analysis.prediction.script_changes import Behind, Step
+from analysis.prediction.script_changes import WAITS, Behind, Step
 from analysis.prediction.script_rates import ATTENTION_GEMMS, LINEAR, REST, ScriptRates
 from analysis.prediction.scripts import GPU_LIMITED, UNDER_NSYS, predict_step
 from analysis.reference import gemm_names
@@ -253,7 +253,7 @@ def behind_of(summary: Summary, work: pd.DataFrame) -> dict[str, Behind]:
         mine = work[(work["family"] == GEMM) & ~work["of_attention"] & work["name"].map(is_unaligned)]
         known["unaligned_gemms"] = Behind(launches=float(mine["launches"].sum()), time_ns=float(mine["time_ns"].sum()))
     calls, operations = api["name"].astype(str), memops["operation"].astype(str)  # an empty table has no type
-    waits = api[calls.str.contains("Synchronize")]
+    waits = api[calls.str.contains(WAITS)]
     known["synchronisations"] = Behind(launches=float(waits["calls"].sum()), host_ns=float(waits["total_ns"].sum()))
     moved = memops[operations.str.startswith("memcpy")]
     of_host = memops[operations.str.startswith("memcpy") & operations.str.contains("Host")]

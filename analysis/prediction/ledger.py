@@ -33,7 +33,7 @@ FOLDER = "predictions"
 MEASURED = ("measured_ns", "measured_min_ns", "measured_max_ns")
 BY_MACHINE = 0.03
 """Part of a script's step by which it differs between machines with such a GPU: kept predictions are wider by it.
-`run_clm.py` with a small GPT-2 in FP32 took 189.5 ms on one and 184.4 on another."""
+`run_clm.py` with a small GPT-2 in FP32 took 189.5 ms on one and 184.4 on another, there in another version."""
 MOST_OFF = 0.2
 """Error that a kept prediction may have at an end of its interval where the host limits the step."""
 
