@@ -170,7 +170,8 @@ def _frames(
     first = alone[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
     alone["gains"] = (alone["speedup"] > 1) & _differ(alone, first, bands)
     alone["gains"] &= alone["speedup"] / (first["host_ratio"] / alone["host_ratio"]).fillna(1.0).clip(lower=1) > 1
-    compiled = _compiled_alone(studies[HOST], hindsight, bands, losses) if HOST in studies else alone.head(0)
+    host = studies.get(HOST)
+    compiled = alone.head(0) if host is None else _compiled_alone(host, predicted, hindsight, bands, losses)
     compiled = compiled[compiled.set_index(CASE).index.isin(base.index)]
     alone = pd.concat([alone, compiled], ignore_index=True) if len(compiled) else alone
     before = rungs.groupby(CASE, sort=False)[COMPARED].shift()
@@ -219,11 +220,13 @@ def _is_plain(measured: pd.DataFrame) -> pd.Series:
     return (measured[[*PLAIN]].astype(str) == pd.Series(PLAIN)).all(axis=1)
 
 
-def _compiled_alone(rec: Any, hindsight: pd.DataFrame | None, bands: Bands | None, losses: Any) -> pd.DataFrame:
+def _compiled_alone(
+    rec: Any, predicted: pd.DataFrame | None, hindsight: pd.DataFrame | None, bands: Bands | None, losses: Any
+) -> pd.DataFrame:
     """The rows of `Frames.alone` whose change is compile: each against the same step without it in `rec`. Both were
     profiled, so it is known how long the GPU waits in them, as a band needs it."""
     measured = trained_losses.with_losses(_measured([rec]), losses)
-    measured = _with_hindsight(_with_predictions(measured, None), hindsight)
+    measured = _with_hindsight(_with_predictions(measured, predicted), hindsight)
     waits = differences.times_of_steps(rec.steps, rec.kernels, rec.memops).set_index("run_id")["parts"]
     measured["parts"] = measured["run_id"].map(waits).fillna(measured["parts"])
     base = _of_settings(measured, {BASE: RUNGS[BASE]}, "change").set_index(CASE)
