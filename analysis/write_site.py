@@ -49,7 +49,6 @@ from analysis.prediction import ledger, of_runs, predict, rates
 from analysis.prediction.measured import measured_gains
 from analysis.recording import store
 from analysis.reference import kernel_families
-from analysis.reference.track_record import kind_of
 from analysis.render import strip, timeline
 from analysis.render.site import Site
 from analysis.render.tables import page_of_run
@@ -622,7 +621,7 @@ def said_of_run(answer: Answer) -> dict[str, list[str]]:
     return {
         "verdict": verdict,
         "findings": [line.removeprefix(FINDING) for line in sentences(answer.tables["findings"].rows)],
-        "first": of_run(answer.facts["first"], kind_of(run)),
+        "first": of_run(answer.facts["first"], run),
     }
 
 

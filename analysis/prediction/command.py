@@ -1,8 +1,9 @@
 """From a recording to its predictions: printed, and kept in a ledger."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from analysis.capture.nsys_export import ExportError
 from analysis.comparison.errors import NotComparable
@@ -47,8 +48,8 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         said = [(one_run, one_run.predict(names)) for one_run in known for names in sets]
         if request.ledger:
             entries = [ledger.entry(one_run.run, one_run.step_ns, one_said) for one_run, one_said in said]
-            of_sweep = {track_record.kind_of(one_run.run) for one_run in known} == {track_record.SWEEP}
-            rates_file = rates.FILE if of_sweep else script_rates.FILE
+            kinds = {track_record.kind_of(one_run.run, names) for one_run in known for names in sets}
+            rates_file = rates.FILE if kinds == {track_record.SWEEP} else script_rates.FILE
             ledger.write(request.ledger, ledger.made_now(side.recording.manifest, rates_file, entries))
     except (NotComparable, RecordingError, ResultsError, ExportError, changes.Abstains) as error:
         err(f"error: {error}")
@@ -60,19 +61,19 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
             out(f"  {as_line(one_said)}")
             if request.ledger and isinstance(one_said, Prediction) and (why := ledger.why_of_one_host(one_said)):
                 out(f"    kept without a time: {why}")
-        for line in advice(of_run, track_record.kind_of(one_run.run)):
+        for line in advice(of_run, one_run.run):
             out(f"  {line}")
     return 0
 
 
-def advice(said: Sequence[Prediction | Abstention], of: str) -> list[str]:
-    """What to change first, in lines. of: whose track record is told, as of `track_record.sentence`."""
+def advice(said: Sequence[Prediction | Abstention], run: Mapping[str, Any]) -> list[str]:
+    """What to change first in a run, in lines."""
     ranked = advised(said)
     if not ranked:
         return ["what to change first: nothing of this, no gain is certain enough"]
     lines = []
     for place, prediction in enumerate(ranked, start=1):
-        record = track_record.sentence(prediction.changes, of)
+        record = track_record.sentence(prediction.changes, track_record.kind_of(run, prediction.changes))
         saved, least, most = (
             f"{prediction.saved_ns(time_ns) / 1e6:.2f}"
             for time_ns in (prediction.step_ns, prediction.high_ns, prediction.low_ns)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from analysis.metrics.run_grid import has_known_shape
 from analysis.prediction import changes, other_models, rates, script_rates, scripts
-from analysis.prediction.baseline import Tables, baselines, of_run
+from analysis.prediction.baseline import Baseline, Tables, baselines, of_run
 from analysis.prediction.predict import Abstention, Prediction, predict
+from analysis.reference.track_record import SWEEP, kind_of
 from jobs.contract.layout import SCRIPT
 
 
@@ -26,18 +26,17 @@ def known_runs(recording: Tables) -> Iterator[Known]:
     tells nothing."""
     of_script = script_rates.load()
     if recording.manifest.get(SCRIPT):
-        step = scripts.step_of(recording, of_script)
-        yield Known(run=step.run, step_ns=step.step_ns, predict=partial(scripts.predict_step, step, rates=of_script))
+        only = scripts.step_of(recording, of_script)
+        yield Known(run=only.run, step_ns=only.step_ns, predict=partial(scripts.predict_step, only, rates=of_script))
         return
     made = rates.load()
     for baseline in baselines(recording):
-        said: Callable[[Sequence[str]], Prediction | Abstention] = partial(predict, baseline, rates=made)
+        step: Callable[[], scripts.Step]
         if str(baseline.run.get("workload")) == SCRIPT:  # one of several in one recording
-            mine = of_run(recording, str(baseline.run["run_id"]))
-            said = partial(_of_step, cache(partial(scripts.step_of, mine, of_script)), of_script)
-        elif not has_known_shape(baseline.run):
-            of_model = partial(other_models.step_of, baseline, recording, of_script, made)
-            said = partial(_of_step, cache(of_model), of_script)
+            step = partial(scripts.step_of, of_run(recording, str(baseline.run["run_id"])), of_script)
+        else:
+            step = partial(other_models.step_of, baseline, recording, of_script, made)
+        said = partial(_predict, baseline, made, cache(step), of_script)
         yield Known(run=baseline.run, step_ns=baseline.step_ns, predict=said)
 
 
@@ -46,11 +45,18 @@ def usual_sets(recording: Tables) -> tuple[tuple[str, ...], ...]:
     return scripts.USUAL if recording.manifest.get(SCRIPT) else changes.USUAL
 
 
-def _of_step(
-    step: Callable[[], scripts.Step], known: script_rates.ScriptRates, names: Sequence[str]
+def _predict(
+    baseline: Baseline,
+    made: rates.Rates,
+    step: Callable[[], scripts.Step],
+    of_script: script_rates.ScriptRates,
+    names: Sequence[str],
 ) -> Prediction | Abstention:
-    """step: takes as long as many predictions, so it is asked for once."""
+    """By shapes and modules where they are known, and else by `step`, which takes as long as many predictions, so that
+    it is asked for once."""
+    if kind_of(baseline.run, names) == SWEEP:
+        return predict(baseline, names, rates=made)
     try:
-        return scripts.predict_step(step(), names, known)
+        return scripts.predict_step(step(), names, of_script)
     except changes.Abstains as reason:
         return Abstention(changes=tuple(names), reason=str(reason))

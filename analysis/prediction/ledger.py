@@ -230,7 +230,7 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
             is_script = prediction.tested_by == name_with(prediction.run_id, prediction.changes)
             row["source"] = "" if is_script else ledger.recording["name"]
             row["work"] = changes.work_of(prediction.changes)
-            row["kind"] = SCRIPT if is_script else kind_of(of_run.get(prediction.run_id, {}))
+            row["kind"] = SCRIPT if is_script else kind_of(of_run.get(prediction.run_id, {}), prediction.changes)
             on_gpu, since = measured["gpu_name"] == ledger.gpu, started > ledger.made_at
             tests = measured[on_gpu & since & (measured["run_id"] == prediction.tested_by)]
             # Other recordings may have a run of the same id, on another host.

@@ -14,6 +14,7 @@ import pandas as pd
 
 from analysis.metrics.advice import GAP_NS
 from analysis.metrics.kernel_time import kernel_totals, module_of, num_profiled_steps
+from analysis.metrics.run_grid import has_known_shape
 from analysis.prediction import fusion, script_changes, script_rates
 from analysis.prediction.baseline import ATTENTION, GEMM, Tables, is_of_attention
 from analysis.prediction.changes import OWN_ADAMW_KERNELS, PASSES, Abstains
@@ -105,10 +106,11 @@ def predict_step(step: Step, names: Iterable[str], rates: ScriptRates) -> Predic
 
 def errors_of(step: Step, names: Iterable[str], rates: ScriptRates) -> list[Mapping[str, Any]]:
     """Recorded pairs and tested predictions from which it is told how sure a prediction is: of other models in sweeps
-    those of such models. Compiled steps are less sure than others, so they have those of compiled steps alone."""
-    if step.is_in_phases:
+    those of such models, and of the reference Transformer, of which all pairs are, no tests on scripts. Compiled steps
+    are less sure than others, so they have those of compiled steps alone."""
+    if step.is_in_phases and not has_known_shape(step.run):
         return [*rates.others]
-    every = [*rates.errors, *rates.tested]
+    every = [*rates.errors] if step.is_in_phases else [*rates.errors, *rates.tested]
     compiled = {*names} & {*COMPILED}
     return [error for error in every if not compiled or {*error["changes"].split("+")} & {*COMPILED}]
 

@@ -6,12 +6,13 @@ recordings in site/data.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jobs.contract.axes import default_of
+from jobs.contract.changes import COMPILED
 from jobs.contract.layout import SCRIPT
 from jobs.contract.words import counted
 
@@ -42,10 +43,16 @@ def read(file: Path = FILE) -> dict[str, dict[str, Record]]:
     return {of: {names: Record(**row) for names, row in rows.items()} for of, rows in parts.items()}
 
 
-def kind_of(run: Mapping[str, Any]) -> str:
-    """SWEEP or layout.SCRIPT: in which of two ways the step of this run is predicted. Of other models than the
-    reference Transformer as little is known as of a script."""
-    return SWEEP if run.get("workload", default_of("workload")) == default_of("workload") else SCRIPT
+def kind_of(run: Mapping[str, Any], changes: Collection[str] = ()) -> str:
+    """SWEEP or layout.SCRIPT: in which of two ways the step of this run is predicted with these changes. Of other
+    models than the reference Transformer as little is known as of a script. The pairs that tell of its compiled steps
+    shape by shape have BF16 and fused attention: a training step without both is told as that of a script, too."""
+    if run.get("workload", default_of("workload")) != default_of("workload"):
+        return SCRIPT
+    has_bf16 = "bf16" in changes or run.get("precision") == "bf16"
+    has_fused_attention = "fused_attention" in changes or run.get("attention") == "sdpa"
+    is_compiled = run.get("mode") == "train_step" and not {*changes}.isdisjoint(COMPILED)
+    return SCRIPT if is_compiled and not (has_bf16 and has_fused_attention) else SWEEP
 
 
 def sentence(names: Iterable[str], of: str) -> str:

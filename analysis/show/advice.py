@@ -76,15 +76,15 @@ def _not_advised(reasons: Iterable[tuple[str, str]]) -> Iterator[str]:
         yield f"Not advised, {', '.join(labels)}: {reason}"
 
 
-def of_run(entries: Sequence[Mapping[str, Any]], of: str) -> list[str]:
+def of_run(entries: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> list[str]:
     """A line for each of the first MOST advices of a recorded run, and one for each reason not to advise. entries: as
-    of `run_page`. of: whose track record is told, as of `track_record.sentence`."""
+    of `run_page`."""
     advised = [entry for entry in entries if not entry["reason"]]
     withheld = ((entry["changes"][0], entry["reason"]) for entry in entries if entry["reason"])
-    return [*(_line(entry, of) for entry in advised[:MOST]), *_not_advised(withheld)]
+    return [*(_line(entry, run) for entry in advised[:MOST]), *_not_advised(withheld)]
 
 
-def _line(entry: Mapping[str, Any], of: str) -> str:
+def _line(entry: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     labels = ", ".join(LABELS[name] for name in entry["changes"])
     if len(entry["changes"]) > 1:
         labels += ", together"
@@ -92,6 +92,7 @@ def _line(entry: Mapping[str, Any], of: str) -> str:
         now, then = entry["step_ns"], entry["step_ns"] - entry["gain_ns"]
         times = f"{brief_time(then)} instead of {brief_time(now)}, {now / then:.3g}× as fast"
         return f"{labels}: measured, {times}; do: {entry['do']}"
+    of = track_record.kind_of(run, entry["changes"])
     record = f"track record: {track_record.sentence(entry['changes'], of)}"
     ceiling = brief_time(entry["ceiling_ns"])
     if entry["gain_ns"] is None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from analysis.prediction import changes, command, development, predict
-from analysis.reference.track_record import SWEEP
 
 STEP = "{}-fp32-naive-train_step"
 
@@ -65,7 +64,7 @@ def test_a_larger_batch_is_advised_where_it_fits_and_the_host_limits(run, shippe
     said = with_memory(4e9)
     assert predict.advised([said]) == [said] and said.limited_by == "host"
     assert 0.9 < said.step_ns / said.baseline_ns < 1.1 and said.work == 2
-    assert "for as many tokens" in command.advice([said], SWEEP)[1]
+    assert "for as many tokens" in command.advice([said], before.run)[1]
     assert "2 times the tokens" in command.as_line(said)
     assert with_memory(140e9).reason == "it would need about 259 GiB of the GPU's 140"
 
@@ -87,8 +86,9 @@ def test_what_is_advised_made_recorded_steps_shorter(recorded, shipped):
 
 
 def test_the_advice_tells_gain_interval_and_track_record(run, shipped):
-    said = [predict.predict(run("default", STEP.format("xl-ctx512")), ["tf32"], shipped)]
-    first, second = command.advice(said, SWEEP)
+    before = run("default", STEP.format("xl-ctx512"))
+    said = [predict.predict(before, ["tf32"], shipped)]
+    first, second = command.advice(said, before.run)
     assert first == "what to change first, expected:"
     said = r"  1\. tf32 to save 4\d\d\.\d\d ms \(\d+\.\d+ to \d+\.\d+\); track record: "
     assert re.fullmatch(
@@ -97,5 +97,6 @@ def test_the_advice_tells_gain_interval_and_track_record(run, shipped):
 
 
 def test_without_a_certain_gain_nothing_is_advised(run, shipped):
-    said = [predict.predict(run("default", STEP.format("small-ctx128")), ["tf32"], shipped)]
-    assert command.advice(said, SWEEP) == ["what to change first: nothing of this, no gain is certain enough"]
+    before = run("default", STEP.format("small-ctx128"))
+    said = [predict.predict(before, ["tf32"], shipped)]
+    assert command.advice(said, before.run) == ["what to change first: nothing of this, no gain is certain enough"]

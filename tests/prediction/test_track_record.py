@@ -10,6 +10,7 @@ from analysis.prediction.baseline import of_run
 from analysis.recording import store
 from analysis.reference.track_record import SWEEP, Record, in_words, read
 from analysis.write_site import together
+from jobs.contract.changes import COMPILED
 from jobs.contract.integrity import find_folders
 from jobs.contract.layout import SCRIPT
 
@@ -33,7 +34,8 @@ def test_predictions_count_by_change_and_abstentions_apart():
 
 def test_the_shipped_record_has_every_kept_prediction_and_every_pair(shipped):
     predicted = ledger.held_against(ledger.read_all(DATA / ledger.FOLDER), [])
-    of_sweeps = predicted[~predicted["tested_by"].str.contains("llama") & (predicted["source"] != "")]
+    as_scripts = predicted["tested_by"].str.contains("llama|gpt2|32-naive-train_step-compile")
+    of_sweeps = predicted[~as_scripts & (predicted["source"] != "")]
     made = track_record.records(of_sweeps, predict.development(shipped))
     untested = {names: record._replace(tested=0, close=0) for names, record in read()[SWEEP].items()}
     assert untested == made
@@ -43,7 +45,7 @@ def test_scripts_have_a_record_of_their_own():
     """BF16 on a script was said to have the record of the sweep, of which shapes and modules are known."""
     sweep, script = read()[SWEEP]["bf16"], read()[SCRIPT]["bf16"]
     assert (script.tested, script.close) == (6, 1) and sweep.tested == 23
-    assert script.pairs == 70 and read()[SCRIPT]["compile"].pairs == 3
+    assert script.pairs == 70 and read()[SCRIPT]["compile"].pairs == 13
 
 
 def test_the_aims_of_predictions_are_reached_but_for_their_intervals():
@@ -117,7 +119,7 @@ def test_of_compiled_steps_of_scripts_as_many_took_longer_as_the_guide_says():
 def test_the_guide_says_that_intervals_of_the_llama_are_of_its_own_earlier_runs():
     predicted = ledger.read(DATA / ledger.FOLDER / "ladder_llama.json").predictions
     of_interval = {error["changes"] for error in script_rates.load().others if error["size"] == "llama"}
-    assert {"+".join(entry.changes) for entry in predicted} == of_interval
+    assert {"+".join(entry.changes) for entry in predicted} == of_interval - {*COMPILED}, "those came later"
     assert "all eight of its runs had been measured before" in (DATA.parent / "guide" / "predict.md").read_text()
 
 
