@@ -214,7 +214,7 @@ def _are_of_one_session(sides: Sequence[Side]) -> bool:
 
 
 MEMORY = 0.00021
-"""Half a noise band of peak allocated memory, as a part of it: what 97.5% of 195 pairs of shipped runs of the same axes
+"""Half a noise band of peak allocated memory, as a part of it: what 97.5% of 216 pairs of shipped runs of the same axes
 differ by at most, which held as much before their step (a test counts them again). Where the allocator puts a block
 says how much of the rest of it counts."""
 

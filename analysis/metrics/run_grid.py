@@ -15,6 +15,7 @@ from jobs.contract.modes import MODES
 REFERENCE = default_of("workload")
 """The workload whose shape and operations the formulas are of."""
 CASE_AXES = ("size", "context_length")
+WORKLOAD_AXES = ("workload", "workload_options")
 VARIANT_AXES = (*(name for name in reading_order() if name not in (*CASE_AXES, "mode")), "gpu_name")
 """What else tells two runs of one mode apart, in reading order."""
 
@@ -56,12 +57,15 @@ def property_names(runs: pd.DataFrame) -> dict[str, dict[str, str]]:
 
 
 def case_columns(runs: pd.DataFrame) -> list[str]:
-    """The axes that tell two runs of one mode apart: size and context length, and each variant axis that varies."""
-    return [
-        "size",
-        "context_length",
-        *[a for a in VARIANT_AXES if a in runs and runs[a].nunique() > 1],
-    ]
+    """The axes that tell two runs of one mode apart: size and context length, and each variant axis that varies; of a
+    workload's own not those that follow from the name of its size."""
+    varying = [axis for axis in VARIANT_AXES if axis in runs and runs[axis].nunique() > 1]
+    of_size = [axis for axis in WORKLOAD_AXES if axis in varying and _follows_from_size(runs, axis)]
+    return ["size", "context_length", *(axis for axis in varying if axis not in of_size)]
+
+
+def _follows_from_size(runs: pd.DataFrame, axis: str) -> bool:
+    return bool((runs.groupby("size", observed=True)[axis].nunique() == 1).all())
 
 
 def why_not_measured(run: pd.Series) -> str:

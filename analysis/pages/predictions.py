@@ -7,7 +7,6 @@ import pandas as pd
 
 from analysis.answer import Answer, Column, Table, assemble
 from jobs.contract import changes
-from jobs.contract.layout import SCRIPT
 
 SLUG = "predictions"
 TITLE = "Predictions"
@@ -18,7 +17,9 @@ LABELS = {**changes.LABELS, "bf16": "BF16", "fused_adamw": "fused AdamW"}
 SCRIPTS = "scripts of others"
 NOT_BEFORE = "not predicted before"
 APART = pd.Timedelta(hours=1)
-"""Predictions of one test were made within less of each other, with the same rates."""
+"""Predictions of one test were made within less of each other, and no rates were fitted meanwhile."""
+SOON = pd.Timedelta(minutes=5)
+"""Meanwhile nothing is measured and no rates are fitted: other rates are then those of another model."""
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 CASE = (
     Column("changes", "change"),
@@ -197,14 +198,14 @@ def _named(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 def _others(rows: pd.DataFrame) -> list[str]:
     """Models other than the reference Transformer."""
-    return [str(size) for size in dict.fromkeys(rows.loc[rows["kind"] == SCRIPT, "size"])]
+    return [str(size) for size in dict.fromkeys(rows.loc[~rows["is_reference"].astype(bool), "size"])]
 
 
 def _by_time(rows: pd.DataFrame) -> list[pd.DataFrame]:
     rows = rows.sort_values("made_at", kind="stable")
     is_other = rows["made_at"].diff() > APART
     if "rates" in rows:  # fitted to what was measured meanwhile
-        is_other |= rows["rates"].ne(rows["rates"].shift()) & rows["made_at"].diff().notna()
+        is_other |= ~rows["rates"].duplicated() & (rows["made_at"].diff() > SOON)
     return [part for _, part in rows.groupby(is_other.cumsum())]
 
 

@@ -208,7 +208,8 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
     measured since: MEASURED, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling).
     of_one_host: `entry` would keep it without times now. source: the recording that they were made from; "" of a
     script. work: tokens of a step with the changes over those of one without. baseline_min_ns, baseline_max_ns: of
-    its steps. kind: in which way it was predicted, as of `track_record.kind_of`. measured_limit: what limited the
+    its steps. kind: in which way it was predicted, as of `track_record.kind_of`. is_reference: whether of the reference
+    Transformer. measured_limit: what limited the
     measured step; "" where that is not known. Of the run that tests it and of the one that it came from: loop_ns
     and baseline_loop_ns, how long a loop of plain Python took on their hosts, NaN where that was not timed.
     gpus_at_once: how many GPUs of the host had a run each while it was timed; NaN where that is not known."""
@@ -230,7 +231,9 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
             is_script = prediction.tested_by == name_with(prediction.run_id, prediction.changes)
             row["source"] = "" if is_script else ledger.recording["name"]
             row["work"] = changes.work_of(prediction.changes)
-            row["kind"] = SCRIPT if is_script else kind_of(of_run.get(prediction.run_id, {}), prediction.changes)
+            run = of_run.get(prediction.run_id, {})
+            row["kind"] = SCRIPT if is_script else kind_of(run, prediction.changes)
+            row["is_reference"] = not is_script and kind_of(run) != SCRIPT
             on_gpu, since = measured["gpu_name"] == ledger.gpu, started > ledger.made_at
             tests = measured[on_gpu & since & (measured["run_id"] == prediction.tested_by)]
             # Other recordings may have a run of the same id, on another host.
@@ -240,7 +243,18 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
             row |= {f"baseline_{end}_ns": _first(before, f"measured_{end}_ns") for end in ("min", "max")}
             row["measured_limit"] = next(iter(tests["measured_limit"]), "")
             rows.append(row | {"baseline_loop_ns": _first(before, "loop_ns")})
-    names = [*Entry.model_fields, "made_at", "rates", "source", "kind", "work", *MEASURED, "measured_limit", "loop_ns"]
+    names = [
+        *Entry.model_fields,
+        "made_at",
+        "rates",
+        "source",
+        "kind",
+        "is_reference",
+        "work",
+        *MEASURED,
+        "measured_limit",
+        "loop_ns",
+    ]
     names += ["baseline_min_ns", "baseline_max_ns", "baseline_loop_ns"]
     table = pd.DataFrame(rows, columns=[*names, "gpus_at_once"])
     numbers = [*(name for name in names if name.endswith("_ns")), "gpus_at_once"]

@@ -156,3 +156,14 @@ def test_a_varying_precision_becomes_an_axis():
     rec = recording(("small",), (128,), ("forward",), precisions=("fp32", "bf16"))
     assert run_grid.case_columns(rec.runs) == ["size", "context_length", "precision"]
     assert len(run_grid.cases(rec.runs, "forward")) == 2
+
+
+def test_a_workload_that_follows_from_the_size_is_no_axis():
+    runs = recording(("small", "medium"), (128,), ("forward",)).runs
+    is_small = runs["size"].astype(str) == "small"
+    assert run_grid.case_columns(runs.assign(workload=is_small.map({True: "transformer", False: "hf"}))) == [
+        "size",
+        "context_length",
+    ]
+    both = pd.concat([runs.assign(workload="transformer"), runs.assign(workload="hf")])
+    assert run_grid.case_columns(both) == ["size", "context_length", "workload"]

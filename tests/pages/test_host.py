@@ -77,6 +77,38 @@ def shipped():
     return write_site.ask(host, rec, main=write_site.of_finished_runs(store.load(DATA / "h200-fp32")))
 
 
+@pytest.fixture(scope="module")
+def every():
+    """All recordings of the study: five sizes, a Llama and a GPT-2."""
+    folders = [
+        folder for folder in write_site.recordings_in(DATA) if store.read_manifest(folder)["study"] == host.STUDY
+    ]
+    main = write_site.of_finished_runs(store.load(DATA / "h200-fp32"))
+    return write_site.ask(host, write_site.together([store.load(folder) for folder in folders]), main=main)
+
+
+def test_cases_of_several_sweeps_are_those_that_were_measured(every):
+    """Every size was shown with every context and mode of the others: 54 of 84 rows said "not measured"."""
+    steps = every.tables["steps"].rows
+    assert len(steps) == 30 and steps["timer_ns"].notna().all()
+    assert "workload" not in steps, "the name of its size tells it"
+
+
+def test_the_queue_is_drawn_where_the_gpu_waits_longest_and_shortest(every, shipped):
+    drawn = [chart.title for chart in every.charts.values() if chart.key.startswith("queue")]
+    assert len(drawn) == 2 and drawn[0].endswith("small · 128") and drawn[1].endswith("2.7B · 1024")
+    assert len([key for key in shipped.charts if key.startswith("queue")]) == 2
+
+
+def test_where_the_gpu_limits_a_step_compiling_saves_work_and_no_idling(every):
+    saved = every.tables["saved"].rows.set_index(["size", "context_length", "compile"])
+    assert (saved["differs"] & (saved["saved_ns"] > 0)).all()
+    largest, waiting = saved.loc[("2.7B", 1024, "default")], saved.loc[("medium", 128, "default")].squeeze()
+    assert largest["saved_busy_ns"] > 0.99 * largest["saved_ns"]
+    assert waiting["saved_idle_ns"] > 0.7 * waiting["saved_ns"]
+    assert every.claims["left"].holds and every.claims["saved"].values["low"]["host_part"] == 0
+
+
 def test_shipped_shares_add_up(shipped):
     for key in ("causes", "grid"):
         rows = shipped.tables[key].rows

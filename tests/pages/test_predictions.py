@@ -16,6 +16,7 @@ ROW |= {"loop_ns": 30e6, "baseline_loop_ns": 40e6, "source": "default", "of_one_
 ROW |= {
     "gpus_at_once": 1,
     "kind": "sweep",
+    "is_reference": True,
     "again_ns": 16e6,
     "work": 1,
     "baseline_min_ns": 38e6,
@@ -90,6 +91,21 @@ def test_the_page_says_that_later_tests_were_measured_twice(written):
 def test_tests_of_one_day_are_told_apart(developed):
     rows = pd.concat([predicted(20), predicted(21, made_at=ROW["made_at"] + pd.Timedelta(hours=5))])
     assert predictions.answer(rows, developed).tables["tests"].rows["test"].to_list() == ["first test", "second test"]
+
+
+def test_predictions_of_two_models_at_one_time_are_one_test(developed):
+    """Each has rates of its own. Rates that are new a quarter of an hour later were fitted meanwhile."""
+    minutes = [(0, "a"), (0.1, "b"), (15, "c"), (15.1, "b"), (15.2, "c")]
+    rows = pd.concat(
+        predicted(20, made_at=ROW["made_at"] + pd.Timedelta(minutes=later), rates=rates) for later, rates in minutes
+    )
+    tests = predictions.answer(rows, developed).tables["tests"].rows
+    assert tests[["test", "number"]].to_numpy().tolist() == [["first test", 2], ["second test", 3]]
+
+
+def test_the_reference_is_no_other_model_however_it_was_predicted(developed):
+    rows = predicted(20, kind="script", size="medium")
+    assert predictions.answer(rows, developed).tables["tests"].rows["test"].tolist() == ["first test"]
 
 
 def test_what_a_later_rule_would_have_shown_is_no_test(written, developed):
@@ -203,7 +219,7 @@ def test_scripts_that_were_predicted_on_several_days_are_tests_of_their_own(writ
 
 
 def test_of_other_models_it_is_said_how_their_steps_are_told(written):
-    text = written(predicted(20, size="llama", kind="script"))
+    text = written(predicted(20, size="llama", kind="script", is_reference=False))
     said = r"\*\*First test, of llama\*\*, predicted \S+ as steps of scripts are, with intervals made of earlier runs"
     assert re.search(said, text)
     assert "as steps of scripts" not in written(predicted(20))
@@ -213,7 +229,7 @@ def test_tests_are_a_list_however_many_there_are(written):
     """A sentence before them that more than two tests have took the line between: they were one paragraph."""
     days = [pd.Timestamp(f"2026-01-0{day}T03:04:05Z") for day in (3, 4, 5)]
     text = written(pd.concat([predicted(20.1, made_at=day) for day in days]))
-    assert "no case of 128 tokens" in text and len(re.findall(r"(?<=\n)- \*\*", text)) == 3
+    assert "leave out contexts of 128 tokens" in text and len(re.findall(r"(?<=\n)- \*\*", text)) == 3
     assert "\n\n- **First test**" in text
 
 

@@ -152,9 +152,11 @@ def _claims_of_compile(frames: Frames) -> list[Claim]:
         Claim("same", pairs[~pairs["differs"]], facts=_speed(pairs)),
         Claim("saved", _saved(pairs), lambda rows: len(rows) > 1, facts=extremes("host_part")),
         Claim("graphs_add", over_default, _graphs_help, facts=_graphs_add),
-        Claim("graphs_add_nothing", over_default, lambda rows: not _graphs_help(rows)),
-        Claim("launches", _launches(frames.captured, frames.by), facts=lambda rows: rows.iloc[0].to_dict()),
-        Claim("left", _left(frames.phases), lambda rows: rows["part"].min() > 0.5, facts=extremes("part")),
+        Claim("graphs_add_nothing", over_default, lambda rows: not _graphs_help(rows), facts=_num_faster),
+        Claim("launches", _launches(frames.captured, frames.by), facts=_fewer_calls),
+        Claim(
+            "left", _left(frames.phases, _helped(pairs)), lambda rows: rows["part"].min() > 0.5, facts=extremes("part")
+        ),
     ]
 
 
@@ -333,10 +335,15 @@ def _step_times(frames: Frames) -> Chart:
 
 
 def _queues(frames: Frames) -> list[Chart]:
-    """One chart a case: operations that wait in the queue over one training step, by `compile`."""
+    """Of the cases in which the GPU waits longest and shortest for launches one chart each: operations that wait in the
+    queue over one training step, by `compile`."""
     charts: list[Chart] = []
-    captured, queued = frames.captured, frames.queued
-    for case, runs in captured[captured["mode"] == TRAIN].groupby(frames.by, sort=False):
+    train, queued = frames.captured[frames.captured["mode"] == TRAIN], frames.queued
+    waits = train.groupby(frames.by, sort=False)["launch_share"].max().dropna()
+    extreme = {waits.idxmax(), waits.idxmin()} if len(waits) else set()
+    for case, runs in train.groupby(frames.by, sort=False):
+        if case not in extreme:
+            continue
         parts = [
             queue.sliced(queued[queued["run_id"] == run_id]).assign(series=name)
             for run_id, name in zip(runs["run_id"], runs["compile"], strict=True)
@@ -354,10 +361,13 @@ def _queues(frames: Frames) -> list[Chart]:
 
 
 def _every_mode(runs: pd.DataFrame) -> pd.DataFrame:
-    """The cases of every mode that there are runs of: forward first, by size and context, then by compile."""
+    """The cases of every mode that there are runs of, each with every value of compile: forward first, by size and
+    context, then by compile."""
     measured = [mode for mode in modes.MODES if (runs["mode"].astype(str) == mode).any()]
     cases = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in measured], ignore_index=True)
     cases = cases if "compile" in cases else cases.assign(compile=str(runs["compile"].iloc[0]))
+    by = [name for name in run_grid.case_columns(runs) if name != "compile"]
+    cases = cases[cases.assign(is_run=cases["run_id"] != "").groupby([*by, "mode"])["is_run"].transform("any")]
     return sorted_by(cases, seen(cases, ["mode", "size", "context_length"]), place(cases["compile"], SERIES))
 
 
@@ -449,9 +459,9 @@ def _helped(pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _saved(pairs: pd.DataFrame) -> pd.DataFrame:
-    """CUDA graphs where they save time: host_part, how much of it is idling."""
+    """CUDA graphs where they save time: host_part, how much of it is idling, 0 where the GPU idles for longer."""
     rows = pairs[(pairs["compile"] == GRAPHS) & pairs["differs"] & (pairs["ratio"] < 1)].dropna(subset="saved_idle_ns")
-    return rows.assign(host_part=rows["saved_idle_ns"] / rows["saved_ns"])
+    return rows.assign(host_part=(rows["saved_idle_ns"] / rows["saved_ns"]).clip(lower=0))
 
 
 def _launches(captured: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -476,9 +486,9 @@ def _phases(
     return rows.assign(idle_ns=rows["timer_ns"] * num_devices - rows["busy_ns"])
 
 
-def _left(phases: pd.DataFrame) -> pd.DataFrame:
-    """The optimizer's part of what the GPU idles in training steps with CUDA graphs."""
-    rows = phases[phases["compile"] == GRAPHS]
+def _left(phases: pd.DataFrame, helped: pd.DataFrame) -> pd.DataFrame:
+    """The optimizer's part of what the GPU idles in the training steps that CUDA graphs helped."""
+    rows = phases[phases["run_id"].isin(helped["run_id"])]
     sums = rows.groupby("run_id")[["idle_ns", "timer_ns"]].transform("sum")
     rows = rows.assign(part=rows["idle_ns"] / sums["idle_ns"])
     return rows[rows["phase"] == ranges.OPTIMIZER]
@@ -555,8 +565,16 @@ def _graphs_help(rows: pd.DataFrame) -> bool:
 
 
 def _graphs_add(rows: pd.DataFrame) -> dict:
-    better = rows[_are_faster(rows)]
-    return {"num_found": len(better), **extremes("speedup")(better)}
+    return {**_num_faster(rows), **extremes("speedup")(rows[_are_faster(rows)])}
+
+
+def _fewer_calls(rows: pd.DataFrame) -> dict:
+    """The step that CUDA graphs save the largest part of its launch calls."""
+    return rows.loc[(rows["calls_graphs"] / rows["calls"]).idxmin()].to_dict()
+
+
+def _num_faster(rows: pd.DataFrame) -> dict:
+    return {"num_found": int(_are_faster(rows).sum())}
 
 
 def _deeper_slower(rows: pd.DataFrame, tried: pd.DataFrame) -> dict:

@@ -61,6 +61,8 @@ COMPILED_ALONE = {
     "torch.compile": ("fp32", "naive", "own", "default", AS_IS),
     "CUDA graphs": ("fp32", "naive", "own", "cudagraphs", AS_IS),
 }
+SINGLE = {**ALONE, **COMPILED_ALONE}
+"""What each change sets where it is the only one."""
 IN_CHART = {"+ fused attention": "+ attention", EAGER: "+ AdamW", COMPILED: "+ compile", GRAPHS: "+ graphs"}
 IN_CHART |= {TO_64: "+ padding"}
 """Rungs as a bar has room to say."""
@@ -118,8 +120,11 @@ class Frames:
     alone: pd.DataFrame
     """One row per case and single change that was measured; `gains`: faster beyond the noise band and what the hosts
     explain."""
-    compiled: pd.DataFrame
-    """Those of `alone` that are compiled."""
+
+    @property
+    def compiled(self) -> pd.DataFrame:
+        """Those of `alone` that are faster for being compiled."""
+        return self.alone[self.alone["change"].isin(COMPILED_ALONE) & self.alone["gains"].astype(bool)]
 
     @property
     def above(self) -> pd.DataFrame:
@@ -166,14 +171,14 @@ def _frames(
     measured = _with_hindsight(_with_predictions(measured, predicted), hindsight)
     rungs = _of_settings(measured, RUNGS, "rung")
     base = rungs[rungs["rung"] == BASE].set_index(CASE)
-    rungs, alone = (_against(rows, base) for rows in (rungs, _of_settings(measured, ALONE, "change")))
+    rungs, alone = (_against(rows, base) for rows in (rungs, _of_settings(measured, SINGLE, "change")))
     first = alone[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
     alone["gains"] = (alone["speedup"] > 1) & _differ(alone, first, bands)
     alone["gains"] &= alone["speedup"] / (first["host_ratio"] / alone["host_ratio"]).fillna(1.0).clip(lower=1) > 1
     host = studies.get(HOST)
-    compiled = alone.head(0) if host is None else _compiled_alone(host, predicted, hindsight, bands, losses)
-    compiled = compiled[compiled.set_index(CASE).index.isin(base.index)]
-    alone = pd.concat([alone, compiled], ignore_index=True) if len(compiled) else alone
+    if host is not None:
+        beside = _compiled_alone(host, predicted, hindsight, bands, losses)
+        alone = _in_order(pd.concat([beside[beside.set_index(CASE).index.isin(base.index)], alone], ignore_index=True))
     before = rungs.groupby(CASE, sort=False)[COMPARED].shift()
     rungs["gain"] = before["ns"] / rungs["ns"]
     of_host = (before["host_ratio"] / rungs["host_ratio"]).fillna(1.0)
@@ -181,7 +186,7 @@ def _frames(
     rungs["at_least"], rungs["at_most"] = rungs["gain"] / of_host.clip(lower=1), rungs["gain"] / of_host.clip(upper=1)
     of_changes = (rungs["at_least"] > 1) | (rungs["at_most"] < 1)
     rungs["differs"] = _differ(rungs, before, bands) & of_changes
-    return Frames(rungs=rungs, alone=alone, compiled=compiled)
+    return Frames(rungs=rungs, alone=alone)
 
 
 COMPARED = ["ns", "min_ns", "max_ns", "parts", "host_ratio"]
@@ -290,9 +295,18 @@ def _of_settings(measured: pd.DataFrame, settings: Mapping[str, tuple[str, ...]]
     names = {values: key for key, values in settings.items()}
     rows = measured.assign(**{name: [names.get(tuple(row)) for row in measured[AXES].astype(str).to_numpy()]})
     rows = rows[rows[name].notna()]
-    place = rows[name].map([*settings].index)
+    return _by_case(rows, rows[name].map([*settings].index))
+
+
+def _by_case(rows: pd.DataFrame, place: pd.Series) -> pd.DataFrame:
     order = rows.assign(_place=place).sort_values(["num_parameters", "context_length", "_place"], kind="stable")
     return order.drop(columns="_place").reset_index(drop=True)
+
+
+def _in_order(alone: pd.DataFrame) -> pd.DataFrame:
+    """Single changes case by case; of one that was measured twice the first."""
+    rows = alone.drop_duplicates([*CASE, "change"])
+    return _by_case(rows, rows["change"].map([*SINGLE].index))
 
 
 def _against(rows: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
@@ -327,6 +341,11 @@ def _are_host_limited(rows: pd.DataFrame) -> bool:
     return bool((rows["host_limited"] > 0.5).all()) and not rows["rung"].isin(WITH_COMPILE).any()
 
 
+def _by_limit(rows: pd.DataFrame, is_host: bool) -> pd.DataFrame:
+    """Those whose step before the change the host limits for the most part, or the others."""
+    return rows[(rows["base_host_limited"] > 0.5) == is_host]
+
+
 def _slower_by_host(rungs: pd.DataFrame) -> pd.DataFrame:
     """Rungs that take longer than the one before, which the host of their run explains."""
     return rungs[(rungs["gain"] < 1 - NEAR) & (rungs["at_most"] >= 1)]
@@ -343,7 +362,8 @@ def _claims(frames: Frames) -> list[Claim]:
         ),
         Claim("first", frames.first[frames.first["gains"]], facts=_first),
         Claim("decided", frames.first[frames.first["gains"]], facts=out_of(frames.first, _first)),
-        Claim("launches", frames.compiled[frames.compiled["gains"].astype(bool)], facts=extremes("speedup")),
+        Claim("launches", _by_limit(frames.compiled, is_host=True), facts=extremes("speedup")),
+        Claim("fusion", _by_limit(frames.compiled, is_host=False), facts=extremes("speedup")),
         Claim("each", frames.shown[CASE].drop_duplicates().merge(frames.first, on=CASE), facts=_each),
         Claim("compile", of_rung[COMPILED], lambda rows: bool((rows["at_least"] > 1).all()), facts=_span_of_gains),
         Claim("graphs", _faster(of_rung[GRAPHS]), facts=out_of(of_rung[GRAPHS], extremes("gain"))),
@@ -442,8 +462,13 @@ def _without(rows: pd.DataFrame, shown: pd.DataFrame) -> pd.DataFrame:
 def _table_of_first(frames: Frames) -> Table:
     """Sizes across contexts: the change that gives most alone, and how many times as fast a step is with it."""
     first = frames.first
+    compiled = {*map(tuple, frames.alone.loc[frames.alone["change"].isin(COMPILED_ALONE), CASE].to_numpy())}
     words = [
-        f"{row.change} {row.speedup:.3g}×" if row.gains else HOST_LIMITED if row.base_host_limited > 0.5 else NO_GAIN
+        f"{row.change} {row.speedup:.3g}×"
+        if row.gains
+        else HOST_LIMITED
+        if row.base_host_limited > 0.5 and (row.size, row.context_length) not in compiled
+        else NO_GAIN
         for row in first.itertuples()
     ]
     sizes, contexts = list(dict.fromkeys(first["size"])), sorted(set(first["context_length"]))
