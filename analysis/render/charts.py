@@ -418,11 +418,14 @@ def named_beside(
 
 
 def stacked_parts(
-    rows: pd.DataFrame, drawing: Drawing, width: int, by, order, value="bytes", limits=None
+    rows: pd.DataFrame, drawing: Drawing, width: int, by, order, value="bytes", limits=None, whole=""
 ) -> alt.LayerChart:
-    """One bar per case of the `value` of each `scope`, bytes in GiB and ns in ms, and a named line at each of `limits`
-    (in the unit of the rows, by name)."""
-    factor, unit = (1e6, "ms") if value.endswith("_ns") else (2**30, "GiB")
+    """One bar per case of the `value` of each `scope`, bytes in GiB, ns in ms and parts in percent of `whole`, and a
+    named line at each of `limits` (in the unit of the rows, by name)."""
+    if whole:
+        factor, unit = 0.01, f"% of {whole}"
+    else:
+        factor, unit = (1e6, "ms") if value.endswith("_ns") else (2**30, "GiB")
     data = pd.DataFrame({"label": case_label(rows, by), "scope": rows["scope"], "size": rows[value] / factor})
     data["position"] = data["scope"].map({scope: i for i, scope in enumerate(order)})
     data["title"] = [f"{a}, {s}: {v:,.3g} {unit}" for a, s, v in zip(data["label"], data["scope"], data["size"])]

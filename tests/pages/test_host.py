@@ -1,5 +1,6 @@
 """When the GPU waits for the host: gaps have a cause, and the queue is on one clock."""
 
+import dataclasses
 from pathlib import Path
 
 import pandas as pd
@@ -98,6 +99,21 @@ def test_the_queue_is_drawn_where_the_gpu_waits_longest_and_shortest(every, ship
     drawn = [chart.title for chart in every.charts.values() if chart.key.startswith("queue")]
     assert len(drawn) == 2 and drawn[0].endswith("small · 128") and drawn[1].endswith("2.7B · 1024")
     assert len([key for key in shipped.charts if key.startswith("queue")]) == 2
+
+
+def test_steps_of_small_and_large_models_are_drawn_as_parts_of_those_without_compile(every):
+    """In ms that of the small one, 20 of 2,200, could not be seen."""
+    rows = every.charts["times"].rows
+    parts = rows.groupby(["size", "context_length", "compile"])["of_base"].sum()
+    assert parts.xs("off", level="compile").tolist() == pytest.approx([1.0] * 8)
+    assert 0.5 < parts["small", 128, "cudagraphs"] < 0.6 and 0.88 < parts["2.7B", 1024, "default"] < 0.89
+
+
+def test_without_a_step_without_compile_bars_are_times():
+    rec = write_site.of_finished_runs(store.load(DATA / "compile"))
+    rec = dataclasses.replace(rec, runs=rec.runs[rec.runs["compile"].astype(str) != "off"])
+    chart = write_site.ask(host, rec, main=rec).charts["times"]
+    assert chart.options["value"] == "time_ns" and len(chart.rows) == 8 and "of_base" not in chart.rows
 
 
 def test_where_the_gpu_limits_a_step_compiling_saves_work_and_no_idling(every):

@@ -167,6 +167,13 @@ def test_parts_of_a_time_are_stacked_in_ms_without_limits():
     assert re.findall(r"<title>(.*?)</title>", drawing) == ["a, busy: 3 ms", "a, idle: 1 ms"]
 
 
+def test_parts_of_something_are_stacked_in_percent_of_it():
+    rows = pd.DataFrame({"size": "a", "scope": ["busy", "idle"], "of_base": [0.5, 0.25]})
+    options = {"order": ["busy", "idle"], "by": ["size"], "value": "of_base", "whole": "the step before"}
+    drawing = charts.render("stacked_parts", rows, "one", 400, **options)
+    assert "<title>a, busy: 50 % of the step before</title>" in drawing and ">% of the step before<" in drawing
+
+
 def test_a_figure_knows_the_run_of_each_mark(tmp_path):
     rows = pd.DataFrame({"size": ["a", "a", "b"], "clock": ["x", "y", "x"], "ratio": 1.0, "run_id": ["r", "r", "s"]})
     chart = Chart("one", "dumbbell", "One", rows, options={"order": ["x", "y"], "by": ["size"], "value": "ratio"})

@@ -25,6 +25,8 @@ STUDY = HOST
 OFF, DEFAULT, GRAPHS = "off", "default", "cudagraphs"
 SERIES = (OFF, DEFAULT, GRAPHS)
 TRAIN = "train_step"
+BASE = "the step without compile"
+"""What bars are parts of, where there is one in each case."""
 
 
 def answer(
@@ -327,11 +329,15 @@ def _step_times(frames: Frames) -> Chart:
     steps = steps.assign(idle_ns=(steps["timer_ns"] - steps["busy_ns"]).clip(lower=0))
     rows = steps.melt([*by, "compile", "run_id"], list(parts), var_name="scope", value_name="time_ns")
     rows["scope"] = rows["scope"].map(parts)
-    rows = rows.sort_values(["context_length"], kind="stable")
     idle = steps["idle_ns"] / steps["timer_ns"]
     title = f"The GPU idles for {percent_of(idle)} of an unprofiled training step" if len(steps) else "A training step"
-    options = {"order": list(parts.values()), "by": [*by, "compile"], "value": "time_ns"}
-    return Chart("times", "stacked_parts", title, rows, options=options)
+    options = {"order": list(parts.values()), "by": [*by, "compile"]}
+    bases = steps[steps["compile"] == OFF].set_index(by)["timer_ns"]
+    cases = pd.MultiIndex.from_frame(rows[by])
+    if len(rows) and cases.isin(bases.index).all():  # steps of small and large models are on one scale then
+        rows["of_base"] = rows["time_ns"] / bases.reindex(cases).to_numpy()
+        return Chart("times", "stacked_parts", title, rows, options=options | {"value": "of_base", "whole": BASE})
+    return Chart("times", "stacked_parts", title, rows, options=options | {"value": "time_ns"})
 
 
 def _queues(frames: Frames) -> list[Chart]:
