@@ -14,8 +14,11 @@ from analysis.prediction.predict import Abstention, Prediction, advised
 from analysis.recording.ingest import ResultsError
 from analysis.recording.store import RecordingError
 from analysis.reference import track_record
+from jobs.contract.layout import SCRIPT
 
 NOT_PREDICTED = 2
+RATES = {track_record.SWEEP: rates.FILE, SCRIPT: script_rates.FILE}
+"""By the way in which a step is predicted, as of `track_record.kind_of`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +52,8 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         if request.ledger:
             entries = [ledger.entry(one_run.run, one_run.step_ns, one_said) for one_run, one_said in said]
             kinds = {track_record.kind_of(one_run.run, names) for one_run in known for names in sets}
-            rates_file = rates.FILE if kinds == {track_record.SWEEP} else script_rates.FILE
-            ledger.write(request.ledger, ledger.made_now(side.recording.manifest, rates_file, entries))
+            files = [file for kind, file in RATES.items() if kind in kinds]
+            ledger.write(request.ledger, ledger.made_now(side.recording.manifest, files, entries))
     except (NotComparable, RecordingError, ResultsError, ExportError, changes.Abstains) as error:
         err(f"error: {error}")
         return NOT_PREDICTED

@@ -141,12 +141,12 @@ def run_id_after(run: Mapping[str, Any], names: Iterable[str]) -> str:
     return Run(**plain).run_id
 
 
-def made_now(manifest: Mapping[str, Any], rates_file: Path, entries: Sequence[Entry]) -> Ledger:
-    """A ledger of these predictions, made now by this program with the rates in that file."""
+def made_now(manifest: Mapping[str, Any], rates_files: Iterable[Path], entries: Sequence[Entry]) -> Ledger:
+    """A ledger of these predictions, made now by this program with the rates in those files."""
     return Ledger(
         made_at=datetime.now(UTC).replace(microsecond=0),
         program=commit(),
-        rates=hashlib.sha256(rates_file.read_bytes()).hexdigest()[:12],
+        rates=hashlib.sha256(b"".join(file.read_bytes() for file in rates_files)).hexdigest()[:12],
         gpu=str(manifest["gpu"]),
         recording={key: str(manifest.get(key, "")) for key in ("name", "created", "commit")},
         predictions=tuple(entries),
@@ -208,11 +208,11 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
     measured since: MEASURED, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling).
     of_one_host: `entry` would keep it without times now. source: the recording that they were made from; "" of a
     script. work: tokens of a step with the changes over those of one without. baseline_min_ns, baseline_max_ns: of
-    its steps. kind: in which way it was predicted, as of `track_record.kind_of`. is_reference: whether of the reference
-    Transformer. measured_limit: what limited the
-    measured step; "" where that is not known. Of the run that tests it and of the one that it came from: loop_ns
-    and baseline_loop_ns, how long a loop of plain Python took on their hosts, NaN where that was not timed.
-    gpus_at_once: how many GPUs of the host had a run each while it was timed; NaN where that is not known."""
+    its steps. kind: in which way such a step is predicted, as of `track_record.kind_of`. is_reference: whether it is of
+    the reference Transformer. measured_limit: what limited the measured step; "" where that is not known. Of the run
+    that tests it and of the one that it came from: loop_ns and baseline_loop_ns, how long a loop of plain Python took
+    on their hosts, NaN where that was not timed. gpus_at_once: how many GPUs of the host had a run each while it was
+    timed; NaN where that is not known."""
     names = ["run_id", "gpu_name", "started_at", *MEASURED, "loop_ns", "measured_limit", "gpus_at_once"]
     # Some runs of these studies have the ids of runs that test a prediction, and none was planned for one: a sweep of
     # one and several GPUs, and one that times a single step.
@@ -243,19 +243,8 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
             row |= {f"baseline_{end}_ns": _first(before, f"measured_{end}_ns") for end in ("min", "max")}
             row["measured_limit"] = next(iter(tests["measured_limit"]), "")
             rows.append(row | {"baseline_loop_ns": _first(before, "loop_ns")})
-    names = [
-        *Entry.model_fields,
-        "made_at",
-        "rates",
-        "source",
-        "kind",
-        "is_reference",
-        "work",
-        *MEASURED,
-        "measured_limit",
-        "loop_ns",
-    ]
-    names += ["baseline_min_ns", "baseline_max_ns", "baseline_loop_ns"]
+    names = [*Entry.model_fields, "made_at", "rates", "source", "kind", "is_reference", "work", *MEASURED]
+    names += ["measured_limit", "loop_ns", "baseline_min_ns", "baseline_max_ns", "baseline_loop_ns"]
     table = pd.DataFrame(rows, columns=[*names, "gpus_at_once"])
     numbers = [*(name for name in names if name.endswith("_ns")), "gpus_at_once"]
     table = table.astype(dict.fromkeys(numbers, float))

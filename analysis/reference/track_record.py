@@ -18,6 +18,8 @@ from jobs.contract.words import counted
 
 FILE = Path(__file__).with_suffix(".json")
 SWEEP = "sweep"
+AS_SCRIPTS = {*COMPILED, "tf32", "fused_adamw"}
+"""What may come together in a step of the reference Transformer that is told as that of a script."""
 CLOSE = 0.1
 """An error up to which a prediction counts as close."""
 
@@ -46,13 +48,13 @@ def read(file: Path = FILE) -> dict[str, dict[str, Record]]:
 def kind_of(run: Mapping[str, Any], changes: Collection[str] = ()) -> str:
     """SWEEP or layout.SCRIPT: in which of two ways the step of this run is predicted with these changes. Of other
     models than the reference Transformer as little is known as of a script. The pairs that tell of its compiled steps
-    shape by shape have BF16 and fused attention: a training step without both is told as that of a script, too."""
+    shape by shape have BF16 with fused attention. A training step in FP32 or TF32 with eager attention that is compiled
+    is told as that of a script: so it was tested."""
     if run.get("workload", default_of("workload")) != default_of("workload"):
         return SCRIPT
-    has_bf16 = "bf16" in changes or run.get("precision") == "bf16"
-    has_fused_attention = "fused_attention" in changes or run.get("attention") == "sdpa"
     is_compiled = run.get("mode") == "train_step" and not {*changes}.isdisjoint(COMPILED)
-    return SCRIPT if is_compiled and not (has_bf16 and has_fused_attention) else SWEEP
+    is_plain = run.get("precision") in ("fp32", "tf32") and run.get("attention") == "naive"
+    return SCRIPT if is_compiled and is_plain and AS_SCRIPTS.issuperset(changes) else SWEEP
 
 
 def sentence(names: Iterable[str], of: str) -> str:

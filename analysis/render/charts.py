@@ -418,12 +418,12 @@ def named_beside(
 
 
 def stacked_parts(
-    rows: pd.DataFrame, drawing: Drawing, width: int, by, order, value="bytes", limits=None, whole=""
+    rows: pd.DataFrame, drawing: Drawing, width: int, by, order, value="bytes", limits=None, part_of=""
 ) -> alt.LayerChart:
-    """One bar per case of the `value` of each `scope`, bytes in GiB, ns in ms and parts in percent of `whole`, and a
+    """One bar per case of the `value` of each `scope`, bytes in GiB, ns in ms and parts in percent of `part_of`, and a
     named line at each of `limits` (in the unit of the rows, by name)."""
-    if whole:
-        factor, unit = 0.01, f"% of {whole}"
+    if part_of:
+        factor, unit = 0.01, f"% of {part_of}"
     else:
         factor, unit = (1e6, "ms") if value.endswith("_ns") else (2**30, "GiB")
     data = pd.DataFrame({"label": case_label(rows, by), "scope": rows["scope"], "size": rows[value] / factor})

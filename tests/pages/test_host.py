@@ -122,7 +122,7 @@ def test_where_the_gpu_limits_a_step_compiling_saves_work_and_no_idling(every):
     largest, waiting = saved.loc[("2.7B", 1024, "default")], saved.loc[("medium", 128, "default")].squeeze()
     assert largest["saved_busy_ns"] > 0.99 * largest["saved_ns"]
     assert waiting["saved_idle_ns"] > 0.7 * waiting["saved_ns"]
-    assert every.claims["left"].holds and every.claims["saved"].values["low"]["host_part"] == 0
+    assert every.claims["left"].holds and every.claims["saved"].values["low"]["host_part"] < 0, "the GPU idles longer"
 
 
 def test_shipped_shares_add_up(shipped):

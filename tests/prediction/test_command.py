@@ -1,9 +1,11 @@
 """`profiler-job predict` on a recording that is made up, and on what is none."""
 
+import hashlib
+
 import pytest
 from typer.testing import CliRunner
 
-from analysis.prediction import ledger
+from analysis.prediction import ledger, rates, script_rates
 from analysis.recording import store
 from jobs.__main__ import app
 from tests import synthetic
@@ -48,6 +50,20 @@ def test_without_sets_the_usual_ones_are_said(folder):
     code, said = predict(folder, "--run", "mode=train_step")
     assert code == 0
     assert "  bf16,fused_attention,fused_adamw: " in said
+
+
+def test_a_ledger_names_the_rates_of_each_model_that_it_asked(folder, tmp_path):
+    """One with a change of both kinds named those of scripts alone."""
+    digest_of = {}
+    for sets in (["tf32"], ["compile"], ["tf32", "compile"]):
+        file = tmp_path / f"{'-'.join(sets)}.json"
+        chosen = [argument for name in sets for argument in ("--change", name)]
+        assert predict(folder, "--run", "mode=train_step", *chosen, "--ledger", file)[0] == 0
+        digest_of["+".join(sets)] = ledger.read(file).rates
+    of_both = rates.FILE.read_bytes() + script_rates.FILE.read_bytes()
+    assert digest_of["tf32"] == hashlib.sha256(rates.FILE.read_bytes()).hexdigest()[:12]
+    assert digest_of["compile"] == hashlib.sha256(script_rates.FILE.read_bytes()).hexdigest()[:12]
+    assert digest_of["tf32+compile"] == hashlib.sha256(of_both).hexdigest()[:12]
 
 
 def test_padding_is_said_in_the_precision_of_its_set(unaligned):

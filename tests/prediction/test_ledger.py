@@ -22,7 +22,7 @@ def made(run, shipped):
     before = run("default", BEFORE)
     said = [predict.predict(before, names, shipped) for names in (["fused_adamw"], ["compile"])]
     entries = [ledger.entry(before.run, before.step_ns, one_said) for one_said in said]
-    return ledger.made_now({"name": "default", "gpu": shipped.gpu}, rates.FILE, entries)
+    return ledger.made_now({"name": "default", "gpu": shipped.gpu}, [rates.FILE], entries)
 
 
 def test_a_ledger_is_read_as_it_was_written(tmp_path, made):
@@ -34,7 +34,7 @@ def test_a_ledger_is_read_as_it_was_written(tmp_path, made):
 
 def test_a_ledger_names_the_commit_of_the_program(shipped, monkeypatch):
     monkeypatch.setenv("PROFILER_COMMIT", "0123456789ab")
-    assert ledger.made_now({"gpu": shipped.gpu}, rates.FILE, []).program == "0123456789ab"
+    assert ledger.made_now({"gpu": shipped.gpu}, [rates.FILE], []).program == "0123456789ab"
 
 
 def test_a_prediction_names_the_run_that_tests_it(made):

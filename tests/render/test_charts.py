@@ -169,7 +169,7 @@ def test_parts_of_a_time_are_stacked_in_ms_without_limits():
 
 def test_parts_of_something_are_stacked_in_percent_of_it():
     rows = pd.DataFrame({"size": "a", "scope": ["busy", "idle"], "of_base": [0.5, 0.25]})
-    options = {"order": ["busy", "idle"], "by": ["size"], "value": "of_base", "whole": "the step before"}
+    options = {"order": ["busy", "idle"], "by": ["size"], "value": "of_base", "part_of": "the step before"}
     drawing = charts.render("stacked_parts", rows, "one", 400, **options)
     assert "<title>a, busy: 50 % of the step before</title>" in drawing and ">% of the step before<" in drawing
 

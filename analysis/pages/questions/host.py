@@ -150,6 +150,7 @@ def _claims_of_compile(frames: Frames) -> list[Claim]:
     return [
         Claim("helped", _helped(pairs), facts=lambda rows: rows.iloc[0].to_dict()),
         Claim("faster", pairs[_are_faster(pairs)], many(pairs), facts=_speed(pairs)),
+        Claim("work", _of_work(pairs), facts=extremes("speedup")),
         Claim("slower", pairs[pairs["differs"] & (pairs["ratio"] > 1)], many(pairs), facts=_speed(pairs)),
         Claim("same", pairs[~pairs["differs"]], facts=_speed(pairs)),
         Claim("saved", _saved(pairs), lambda rows: len(rows) > 1, facts=extremes("host_part")),
@@ -336,7 +337,7 @@ def _step_times(frames: Frames) -> Chart:
     cases = pd.MultiIndex.from_frame(rows[by])
     if len(rows) and cases.isin(bases.index).all():  # steps of small and large models are on one scale then
         rows["of_base"] = rows["time_ns"] / bases.reindex(cases).to_numpy()
-        return Chart("times", "stacked_parts", title, rows, options=options | {"value": "of_base", "whole": BASE})
+        return Chart("times", "stacked_parts", title, rows, options=options | {"value": "of_base", "part_of": BASE})
     return Chart("times", "stacked_parts", title, rows, options=options | {"value": "time_ns"})
 
 
@@ -464,10 +465,15 @@ def _helped(pairs: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values("base_launch_wait", ascending=False, kind="stable")
 
 
+def _of_work(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Steps that compiling makes faster, most of it by less work for the GPU."""
+    return pairs[_are_faster(pairs) & (pairs["saved_busy_ns"] > pairs["saved_ns"] / 2)]
+
+
 def _saved(pairs: pd.DataFrame) -> pd.DataFrame:
-    """CUDA graphs where they save time: host_part, how much of it is idling, 0 where the GPU idles for longer."""
+    """CUDA graphs where they save time: host_part, how much of it is idling; less than 0 where the GPU idles longer."""
     rows = pairs[(pairs["compile"] == GRAPHS) & pairs["differs"] & (pairs["ratio"] < 1)].dropna(subset="saved_idle_ns")
-    return rows.assign(host_part=(rows["saved_idle_ns"] / rows["saved_ns"]).clip(lower=0))
+    return rows.assign(host_part=rows["saved_idle_ns"] / rows["saved_ns"])
 
 
 def _launches(captured: pd.DataFrame, by: list[str]) -> pd.DataFrame:

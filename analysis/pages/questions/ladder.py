@@ -476,7 +476,7 @@ def _table_of_first(frames: Frames) -> Table:
     rows = rows.rename(columns=str).rename_axis(columns=None).reset_index()
     columns = [Column(str(context), f"{context:,} tokens", absent="not measured") for context in contexts]
     tried = ", ".join(dict.fromkeys(frames.alone["change"]))
-    title = f"The one change to FP32 that alone makes a training step fastest, of those measured there: {tried}"
+    title = f"The one change to FP32 that alone makes a step fastest beyond noise, of those measured there: {tried}"
     return Table("first", title, (Column("size", "model"), *columns), rows)
 
 
