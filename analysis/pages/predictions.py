@@ -191,7 +191,7 @@ def _named(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
         [SCRIPTS] if len(scripts) == 1 else [f"{_ordinal(place)} test with {SCRIPTS}" for place in range(len(scripts))]
     )
     return [
-        *((", of ".join([f"{_ordinal(place)} test", *_others(part)]), part) for place, part in enumerate(sweeps)),
+        *((f"{_ordinal(place)} test{_of_others(part)}", part) for place, part in enumerate(sweeps)),
         *zip(names, scripts),
     ]
 
@@ -199,6 +199,11 @@ def _named(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 def _others(rows: pd.DataFrame) -> list[str]:
     """Models other than the reference Transformer."""
     return [str(size) for size in dict.fromkeys(rows.loc[~rows["is_reference"].astype(bool), "size"])]
+
+
+def _of_others(rows: pd.DataFrame) -> str:
+    models = _others(rows)
+    return f", of {' and '.join(models)}" if models else ""
 
 
 def _by_time(rows: pd.DataFrame) -> list[pd.DataFrame]:
@@ -302,9 +307,11 @@ def _table(facts: list[dict]) -> pd.DataFrame:
 
 def _by_measured_limit(rows: pd.DataFrame) -> pd.DataFrame:
     """Of each test whose runs say what limited them."""
-    known = rows[rows["error"].notna() & (rows["measured_limit"] != "")]
     parts = [
-        (test, limit, part) for test, of_test in _named(known) for limit, part in of_test.groupby("measured_limit")
+        (test, limit, part)
+        for test, of_test in _named(rows)
+        for limit, part in of_test[of_test["error"].notna()].groupby("measured_limit")
+        if limit
     ]
     table = pd.DataFrame([{"test": test, "measured_limit": limit, **_facts(part)} for test, limit, part in parts])
     return table.drop(columns=["number", "abstained", "first", "last"]) if len(table) else table

@@ -258,7 +258,7 @@ def _compile(name: str, value: str) -> Callable[[State, Rates], State]:
         if str(state.run["compile"]) != "off":
             raise Abstains("it is compiled already")
         if (str(state.run["precision"]), str(state.run["attention"])) != ("bf16", "sdpa"):
-            raise Abstains("the recorded pairs are of BF16 with fused attention")
+            raise Abstains("compiled steps are known in BF16 with fused attention, and else with nothing but TF32")
         if str(state.run["mode"]) != "train_step":
             raise Abstains("the recorded pairs are of training steps")
         of_model = state.parts["phase"].isin(PASSES)

@@ -17,7 +17,7 @@ from analysis.reference import track_record
 from jobs.contract.layout import SCRIPT
 
 NOT_PREDICTED = 2
-RATES = {track_record.SWEEP: rates.FILE, SCRIPT: script_rates.FILE}
+RATES = {track_record.SWEEP: rates.FILE, track_record.AS_SCRIPT: script_rates.FILE, SCRIPT: script_rates.FILE}
 """By the way in which a step is predicted, as of `track_record.kind_of`."""
 
 
@@ -52,7 +52,7 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         if request.ledger:
             entries = [ledger.entry(one_run.run, one_run.step_ns, one_said) for one_run, one_said in said]
             kinds = {track_record.kind_of(one_run.run, names) for one_run in known for names in sets}
-            files = [file for kind, file in RATES.items() if kind in kinds]
+            files = dict.fromkeys(file for kind, file in RATES.items() if kind in kinds)
             ledger.write(request.ledger, ledger.made_now(side.recording.manifest, files, entries))
     except (NotComparable, RecordingError, ResultsError, ExportError, changes.Abstains) as error:
         err(f"error: {error}")

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.prediction import ledger, predict, rates, script_rates
 from analysis.recording import store
-from analysis.reference.track_record import CLOSE, FILE, SWEEP, Record
+from analysis.reference.track_record import AS_SCRIPT, CLOSE, FILE, SWEEP, Record
 from jobs.contract.integrity import find_folders
 from jobs.contract.layout import SCRIPT
 
@@ -33,11 +33,12 @@ def records(predicted: pd.DataFrame, developed: pd.DataFrame) -> dict[str, Recor
 def of_folder(data: Path) -> dict[str, dict[str, Record]]:
     recordings = [store.load(folder) for folder in find_folders(data, store.MANIFEST)] + ledger.recordings(data)
     predicted = ledger.held_against(ledger.read_all(data / ledger.FOLDER), recordings)
-    is_script = predicted["kind"] == SCRIPT
+    of_kind = {kind: predicted[predicted["kind"] == kind] for kind in (SWEEP, AS_SCRIPT, SCRIPT)}
     scripts = pd.DataFrame(script_rates.load().errors).assign(error=lambda pairs: 1 / pairs["ratio"] - 1)
     return {
-        SWEEP: records(predicted[~is_script], predict.development(rates.load())),
-        SCRIPT: records(predicted[is_script], scripts),
+        SWEEP: records(of_kind[SWEEP], predict.development(rates.load())),
+        AS_SCRIPT: records(of_kind[AS_SCRIPT], scripts.head(0)),
+        SCRIPT: records(of_kind[SCRIPT], scripts),
     }
 
 

@@ -18,8 +18,9 @@ from jobs.contract.words import counted
 
 FILE = Path(__file__).with_suffix(".json")
 SWEEP = "sweep"
-AS_SCRIPTS = {*COMPILED, "tf32", "fused_adamw"}
-"""What may come together in a step of the reference Transformer that is told as that of a script."""
+AS_SCRIPT = "sweep, as a script"
+TOGETHER = {*COMPILED, "tf32"}
+"""Changes of a step of the reference Transformer that is told AS_SCRIPT."""
 CLOSE = 0.1
 """An error up to which a prediction counts as close."""
 
@@ -39,27 +40,26 @@ class Record(NamedTuple):
 
 @cache
 def read(file: Path = FILE) -> dict[str, dict[str, Record]]:
-    """Of SWEEP, where shapes and modules are known, and of scripts (layout.SCRIPT), by the names of the changes, joined
-    by +."""
+    """Of SWEEP, where shapes and modules are known, of AS_SCRIPT and of scripts (layout.SCRIPT), by the names of the
+    changes, joined by +."""
     parts = json.loads(file.read_text(encoding="utf-8"))
     return {of: {names: Record(**row) for names, row in rows.items()} for of, rows in parts.items()}
 
 
 def kind_of(run: Mapping[str, Any], changes: Collection[str] = ()) -> str:
-    """SWEEP or layout.SCRIPT: in which of two ways the step of this run is predicted with these changes. Of other
-    models than the reference Transformer as little is known as of a script. The pairs that tell of its compiled steps
-    shape by shape have BF16 with fused attention. A training step in FP32 or TF32 with eager attention that is compiled
-    is told as that of a script: so it was tested."""
+    """SWEEP, AS_SCRIPT or layout.SCRIPT: how the step of this run is predicted with these changes. Of other models than
+    the reference Transformer as little is known as of a script. The pairs that tell of its compiled steps shape by
+    shape have BF16 with fused attention. A training step in FP32 or TF32 with eager attention that is compiled is told
+    as that of a script, and was tested so; its record is one of its own."""
     if run.get("workload", default_of("workload")) != default_of("workload"):
         return SCRIPT
     is_compiled = run.get("mode") == "train_step" and not {*changes}.isdisjoint(COMPILED)
     is_plain = run.get("precision") in ("fp32", "tf32") and run.get("attention") == "naive"
-    return SCRIPT if is_compiled and is_plain and AS_SCRIPTS.issuperset(changes) else SWEEP
+    return AS_SCRIPT if is_compiled and is_plain and TOGETHER.issuperset(changes) else SWEEP
 
 
 def sentence(names: Iterable[str], of: str) -> str:
-    """The record of these changes together, in words. of: SWEEP or layout.SCRIPT, which are
-    predicted in different ways."""
+    """The record of these changes together, in words. of: as of `kind_of`."""
     return in_words(read()[of].get("+".join(names), Record()))
 
 

@@ -103,6 +103,19 @@ def test_predictions_of_two_models_at_one_time_are_one_test(developed):
     assert tests[["test", "number"]].to_numpy().tolist() == [["first test", 2], ["second test", 3]]
 
 
+def test_a_test_has_one_name_in_every_table(developed):
+    """Without what abstained, rates looked new that had been used before: there was an eighth test of seven."""
+    now = ROW["made_at"]
+    abstained = predicted(
+        float("nan"), **NONE, reason="it is not known", rates="b", made_at=now + 0.1 * predictions.SOON
+    )
+    rows = pd.concat(
+        [predicted(20, rates="a"), abstained, predicted(20, rates="b", made_at=now + 3 * predictions.SOON)]
+    )
+    tables = predictions.answer(rows, developed).tables
+    assert {*tables["measured_limits"].rows["test"]} == {*tables["tests"].rows["test"]} == {"first test"}
+
+
 def test_the_reference_is_no_other_model_however_it_was_predicted(developed):
     rows = predicted(20, kind="script", size="medium")
     assert predictions.answer(rows, developed).tables["tests"].rows["test"].tolist() == ["first test"]

@@ -96,7 +96,7 @@ def test_a_phase_that_is_not_touched_is_as_measured(run, shipped):
         ("precision", "small-ctx512-tf32-naive-train_step", ["bf16"], "its matmuls are not FP32"),
         ("bf16", "small-ctx512-bf16-sdpa-forward-adamw_fused", ["fused_attention"], "fused attention already"),
         ("precision", "small-ctx512-tf32-naive-train_step", ["fused_attention"], "gives in TF32"),
-        ("default", "small-ctx512-fp32-naive-train_step", ["compile"], "of BF16 with fused attention"),
+        ("default", "small-ctx512-fp32-naive-train_step", ["compile"], "in BF16 with fused attention"),
         ("bf16", "small-ctx512-bf16-sdpa-forward-adamw_fused", ["compile"], "of training steps"),
         ("default", "small-ctx512-fp32-naive-train_step", ["compile", "cuda_graphs"], "one choice"),
         ("default", "small-ctx512-fp32-naive-train_step", ["larger_batch"], "how much memory is left"),

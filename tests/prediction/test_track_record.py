@@ -8,7 +8,7 @@ import pytest
 from analysis.prediction import development, ledger, predict, script_rates, scripts, track_record
 from analysis.prediction.baseline import of_run
 from analysis.recording import store
-from analysis.reference.track_record import SWEEP, Record, in_words, read
+from analysis.reference.track_record import AS_SCRIPT, SWEEP, Record, in_words, read
 from analysis.write_site import together
 from jobs.contract.changes import COMPILED
 from jobs.contract.integrity import find_folders
@@ -39,6 +39,14 @@ def test_the_shipped_record_has_every_kept_prediction_and_every_pair(shipped):
     made = track_record.records(of_sweeps, predict.development(shipped))
     untested = {names: record._replace(tested=0, close=0) for names, record in read()[SWEEP].items()}
     assert untested == made
+
+
+def test_compiled_steps_of_the_reference_have_a_record_of_their_own():
+    """A Llama was told that TF32 with compile had been right four times: in no step of a Llama."""
+    made = read()
+    assert made[AS_SCRIPT]["tf32+compile"] == Record(kept=4, tested=4, close=4) and "tf32+compile" not in made[SCRIPT]
+    assert (made[SCRIPT]["compile"].tested, made[SCRIPT]["compile"].close) == (8, 4)
+    assert made[AS_SCRIPT]["compile"] == Record(kept=4, abstained=3, tested=4, close=4)
 
 
 def test_scripts_have_a_record_of_their_own():
