@@ -98,7 +98,7 @@ def _frames(
     paired = [depth.pairs(rows, band) for rows in models]
     by = [name for name in run_grid.case_columns(runs) if name != "compile"]
     queued = queue.placed(queue.operations(kernels, memops))
-    table = _every_mode(runs).merge(_of_runs(runs, steps, kernels, api, queued), how="left", on="run_id")
+    table = _every_mode(runs, by).merge(_of_runs(runs, steps, kernels, api, queued), how="left", on="run_id")
     measured = table[(table[NOT_MEASURED] == "") & table["timer_ns"].notna()]
     captured = measured[measured["wall_ns"].notna()]
     return Frames(
@@ -367,13 +367,12 @@ def _queues(frames: Frames) -> list[Chart]:
 # ---------------------------------------------------------------- frames
 
 
-def _every_mode(runs: pd.DataFrame) -> pd.DataFrame:
-    """The cases of every mode that there are runs of, each with every value of compile: forward first, by size and
-    context, then by compile."""
+def _every_mode(runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """The cases (`by`) of every mode that there are runs of, each with every value of compile: forward first, by size
+    and context, then by compile."""
     measured = [mode for mode in modes.MODES if (runs["mode"].astype(str) == mode).any()]
     cases = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in measured], ignore_index=True)
     cases = cases if "compile" in cases else cases.assign(compile=str(runs["compile"].iloc[0]))
-    by = [name for name in run_grid.case_columns(runs) if name != "compile"]
     cases = cases[cases.assign(is_run=cases["run_id"] != "").groupby([*by, "mode"])["is_run"].transform("any")]
     return sorted_by(cases, seen(cases, ["mode", "size", "context_length"]), place(cases["compile"], SERIES))
 
