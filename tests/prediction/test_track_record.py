@@ -75,6 +75,24 @@ def held(name):
     return ledger.held_against(ledgers, [together(recordings)])
 
 
+@pytest.mark.long
+def test_all_tests_of_sweeps_together_reach_the_aims_and_those_of_scripts_do_not():
+    recordings = [store.load(folder) for folder in find_folders(DATA, store.MANIFEST)] + ledger.recordings(DATA)
+    every = ledger.held_against(ledger.read_all(DATA / ledger.FOLDER), recordings)
+    sweeps, scripts = every[every["source"] != ""], every[every["source"] == ""]
+    assert sweeps["predicted_ns"].isna().mean() < 1 / 3 and not every["beaten"].any()
+    told = [rows[rows["error"].notna()] for rows in (sweeps, scripts)]
+    said = [
+        f"{len(rows)} steps, the median error is {rows['error'].abs().median():.1%}, the 90th percentile "
+        f"{rows['error'].abs().quantile(0.9):.1%}, and {rows['inside'].mean():.1%} of the intervals hold"
+        for rows in told
+    ]
+    assert [len(rows) for rows in told] == [185, 68] and told[0]["error"].abs().median() < 0.08
+    assert told[0]["error"].abs().quantile(0.9) < 0.2 and told[0]["inside"].mean() > 0.8 > told[1]["inside"].mean()
+    guide = (DATA.parent / "guide" / "predict.md").read_text()
+    assert all(sentence in guide for sentence in said), said
+
+
 def test_the_third_test_reaches_its_aims_with_misses_where_the_host_limits_the_step():
     tested = held("third")
     errors, by_gpu = tested["error"].abs(), tested["limited_by"] == "GPU"
