@@ -71,25 +71,25 @@ run: $(TO_REPORT) ## The main job: sweep on a GPU with nsys, elsewhere render th
 	@echo "The report: build/html/index.html"
 
 sweep: $(TO_MEASURE) ## Measure the sweep (SWEEP=file) into results/; can be stopped and started again
-	$(BIN)/python -m jobs doctor --sweep $(SWEEP) --results $(RESULTS) --device $(DEVICE)
-	$(BIN)/python -m jobs run --sweep $(SWEEP) --results $(RESULTS) --device $(DEVICE) $(if $(ALLOW_MIX),--allow-mix)
+	$(BIN)/python -m profiler_job doctor --sweep $(SWEEP) --results $(RESULTS) --device $(DEVICE)
+	$(BIN)/python -m profiler_job run --sweep $(SWEEP) --results $(RESULTS) --device $(DEVICE) $(if $(ALLOW_MIX),--allow-mix)
 
 studies: $(TO_MEASURE) ## Measure and ingest every sweep of jobs/sweeps, or SWEEPS="precision compile", one after another
-	$(BIN)/python -m jobs doctor --results $(RESULTS) --device $(DEVICE)
+	$(BIN)/python -m profiler_job doctor --results $(RESULTS) --device $(DEVICE)
 	@failed=; for sweep in $(foreach one,$(SWEEPS),$(or $(wildcard jobs/sweeps/$(one).yaml),$(one))); do \
 	  echo "$$sweep:"; code=0; name=$$(awk '$$1 == "name:" {print $$2}' $$sweep); \
-	  $(BIN)/python -m jobs run --sweep $$sweep --results $(RESULTS) --device $(DEVICE) $(if $(ALLOW_MIX),--allow-mix) \
+	  $(BIN)/python -m profiler_job run --sweep $$sweep --results $(RESULTS) --device $(DEVICE) $(if $(ALLOW_MIX),--allow-mix) \
 	    || code=$$?; \
-	  $(BIN)/python -m jobs ingest $(RESULTS)/$$name --out $(RECORDINGS)/$$name && test $$code = 0 \
+	  $(BIN)/python -m profiler_job ingest $(RESULTS)/$$name --out $(RECORDINGS)/$$name && test $$code = 0 \
 	    || failed="$$failed $$sweep"; \
 	  test $$code -lt 128 || break; \
 	done; test -z "$$failed" || { echo "not whole:$$failed" >&2; exit 1; }
 
 ingest: $(TO_REPORT) ## Turn results/ into a recording in build/recording
-	$(BIN)/python -m jobs ingest $(RESULTS)/$$(awk '$$1 == "name:" {print $$2}' $(SWEEP)) --out $(RECORDED)
+	$(BIN)/python -m profiler_job ingest $(RESULTS)/$$(awk '$$1 == "name:" {print $$2}' $(SWEEP)) --out $(RECORDED)
 
 report: $(TO_REPORT) ## Write the report's pages from the recording (RECORDING=folder, STRICT=1 to fail on a breach)
-	$(BIN)/python -m jobs report $(if $(RECORDING),--recording $(RECORDING)) $(if $(STRICT),--strict)
+	$(BIN)/python -m profiler_job report $(if $(RECORDING),--recording $(RECORDING)) $(if $(STRICT),--strict)
 
 site: report ## Build the site into build/html
 	$(BIN)/python -m mkdocs build --strict --quiet
@@ -97,7 +97,7 @@ site: report ## Build the site into build/html
 serve: report ## Preview the site on http://127.0.0.1:8000; a change of template, code or data writes the pages anew
 	@$(BIN)/watchmedo shell-command --recursive --drop --ignore-directories \
 	  --patterns '**/*.py;**/*.md;**/*.html;**/*.toml;**/*.json;**/*.parquet' \
-	  --command '$(BIN)/python -m jobs report $(if $(RECORDING),--recording $(RECORDING))' analysis site/data & \
+	  --command '$(BIN)/python -m profiler_job report $(if $(RECORDING),--recording $(RECORDING))' analysis site/data & \
 	watcher=$$!; trap "kill $$watcher" EXIT INT TERM; $(BIN)/python -m mkdocs serve $(SERVE)
 
 test: $(TO_DEVELOP) ## Set up everything and run the tests, the long ones left out (minutes)
@@ -107,13 +107,13 @@ test-all: $(TO_DEVELOP) ## Run all tests: all pages in the browser (of SITE=fold
 	$(IN_PARALLEL) --all $(if $(SITE),--site=$(abspath $(SITE)))
 
 merge: $(TO_REPORT) ## Join the shards below SHARDS=folder into MERGED=results/merged
-	$(BIN)/python -m jobs merge $(SHARDS) --out $(or $(MERGED),results/merged) $(if $(ALLOW_MIX),--allow-mix)
+	$(BIN)/python -m profiler_job merge $(SHARDS) --out $(or $(MERGED),results/merged) $(if $(ALLOW_MIX),--allow-mix)
 
 publish-data: $(TO_REPORT) ## Show FROM=results or a recording, ask, and put it into site/data/NAME=name (STUDY=again)
-	$(BIN)/python -m jobs publish-data $(FROM) $(NAME) $(if $(STUDY),--study $(STUDY)) $(if $(YES),--yes)
+	$(BIN)/python -m profiler_job publish-data $(FROM) $(NAME) $(if $(STUDY),--study $(STUDY)) $(if $(YES),--yes)
 
 check-public: $(TO_REPORT) ## Look for anything private and for broken links in site/data and build/html
-	$(BIN)/python -m jobs check-public site/data build/html
+	$(BIN)/python -m profiler_job check-public site/data build/html
 
 offline: report ## Build the variant that works from a folder, into build/offline
 	$(BIN)/python -m mkdocs build --strict --quiet -f mkdocs.offline.yml

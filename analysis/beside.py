@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
-from analysis.malloc import keep_freed_memory
+from profiler_job.analysis.malloc import keep_freed_memory
 
 
 class Later:

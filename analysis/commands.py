@@ -8,18 +8,18 @@ from urllib.parse import urlsplit
 
 import typer
 
-from analysis import show as showing
-from analysis.capture import nsys_reports
-from analysis.capture import selection as selecting
-from analysis.comparison import command as comparing
-from analysis.comparison import history_command as histories
-from analysis.malloc import keep_freed_memory
-from analysis.recording import ingest as ingesting
-from analysis.recording import merge as merging
-from analysis.recording.store import RecordingError
-from analysis.show import explain as explaining
-from jobs.contract.layout import RECORD
-from jobs.contract.words import counted
+from profiler_job.analysis import show as showing
+from profiler_job.analysis.capture import nsys_reports
+from profiler_job.analysis.capture import selection as selecting
+from profiler_job.analysis.comparison import command as comparing
+from profiler_job.analysis.comparison import history_command as histories
+from profiler_job.analysis.malloc import keep_freed_memory
+from profiler_job.analysis.recording import ingest as ingesting
+from profiler_job.analysis.recording import merge as merging
+from profiler_job.analysis.recording.store import RecordingError
+from profiler_job.analysis.show import explain as explaining
+from profiler_job.jobs.contract.layout import RECORD
+from profiler_job.jobs.contract.words import counted
 
 RunsOfA = Annotated[
     list[str] | None, typer.Option("--a", metavar="KEY=VALUE,...", help="Some of the runs of A: axes, or run_id.")
@@ -98,7 +98,7 @@ def verify(
 
     Exit code: 0 all are, 1 some are damaged (it names them), 2 there is no run and no recording.
     """
-    from analysis.recording import verify as verifying
+    from profiler_job.analysis.recording import verify as verifying
 
     verified = verifying.verify(folder)
     if not verified.num_runs and not verified.num_recordings:
@@ -190,7 +190,7 @@ def show(
         selection = selecting.Selection(
             gpu=gpu, range=in_range, between=moments, sections=(*dict.fromkeys(section or ()),)
         )
-        from analysis.prediction.captures import add_gains
+        from profiler_job.analysis.prediction.captures import add_gains
 
         code = showing.show(
             profiles,
@@ -311,7 +311,7 @@ def predict(
 
     Exit code: 0, or 2 where nothing can be predicted of this recording.
     """
-    from analysis.prediction import command as predicting
+    from profiler_job.analysis.prediction import command as predicting
 
     show_what_can_be()
     request = predicting.Request(recording=recording, sets=change or (), only=runs or (), ledger=ledger)
@@ -358,7 +358,7 @@ def report(
     Exit code: 0 they are written, 1 a check fails (with --strict), 2 there is no recording, or A and B cannot be
     compared.
     """
-    from analysis import write_site
+    from profiler_job.analysis import write_site
 
     keep_freed_memory()
     comparison = None
@@ -409,7 +409,7 @@ def publish_data(
 
     Exit code: 0 it is there, 1 not confirmed, 2 it cannot be published (something private in it, too large, not whole).
     """
-    from analysis.recording import publish_data as publishing
+    from profiler_job.analysis.recording import publish_data as publishing
 
     try:
         folder = publishing.publish_data(
@@ -432,8 +432,8 @@ def check_public(
     Links that begin with / are those of SITE_URL. Exit code: 0 all is well, 1 something was found, 2 a folder is
     missing or a file in it cannot be read.
     """
-    from analysis.recording import scan
-    from analysis.render import links
+    from profiler_job.analysis.recording import scan
+    from profiler_job.analysis.render import links
 
     num_found = 0
     for folder in folders:

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from analysis import idle
-from analysis.intervals import Union, covered_before
+from profiler_job.analysis import idle
+from profiler_job.analysis.intervals import Union, covered_before
 
 _COLLECTIVE = re.compile(r"nccl(?:Symk?)?(?:Dev)?Kernel_([A-Za-z]+)")
 OTHER = "other"

@@ -1,6 +1,6 @@
 """A capture as tables of pandas, for programs and notebooks.
 
-    from analysis import load
+    from profiler_job.analysis import load
 
     capture = load("my.sqlite")
     capture.kernels.groupby("family")["duration_ns"].sum()
@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.capture.attribution import Attribution, attribute
-from analysis.capture.inferred import infer_phases
-from analysis.capture.nsys_export import Capture, process_id, read, thread_id
-from analysis.capture.phase_names import chosen_phases
-from analysis.capture.selection import Selection, first_event_ns, gpus_of, select
-from analysis.capture.summary import Summary, summarise
-from analysis.reference import kernel_families
+from profiler_job.analysis.capture.attribution import Attribution, attribute
+from profiler_job.analysis.capture.inferred import infer_phases
+from profiler_job.analysis.capture.nsys_export import Capture, process_id, read, thread_id
+from profiler_job.analysis.capture.phase_names import chosen_phases
+from profiler_job.analysis.capture.selection import Selection, first_event_ns, gpus_of, select
+from profiler_job.analysis.capture.summary import Summary, summarise
+from profiler_job.analysis.reference import kernel_families
 
 _TIMES = {
     "start_ns": "start, from the first event of the capture",

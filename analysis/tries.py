@@ -1,7 +1,7 @@
 """What the command `try` asks of recordings: what is expected of changes before they are tried, and what they gave.
 
-    python -m analysis.tries expect RECORDING SET...
-    python -m analysis.tries judge BEFORE AFTER EXPECTED
+    python -m profiler_job.analysis.tries expect RECORDING SET...
+    python -m profiler_job.analysis.tries judge BEFORE AFTER EXPECTED
 
 Answers are JSON on standard output: times in ns, and `lines`, one fact each, for whoever reads along.
 """
@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.capture.nsys_export import ExportError
-from analysis.comparison import command as comparing
-from analysis.comparison.errors import NotComparable
-from analysis.comparison.forms import verdict_text
-from analysis.comparison.verdict import Judgement
-from analysis.metrics import advice, elapsed, kernel_time
-from analysis.prediction.predict import Abstention, Prediction
-from analysis.prediction.scripts import predict_script
-from analysis.recording import store
-from analysis.recording.ingest import ResultsError
-from analysis.show.values import time_text
-from jobs.contract import ranges
-from jobs.contract.changes import LABELS
+from profiler_job.analysis.capture.nsys_export import ExportError
+from profiler_job.analysis.comparison import command as comparing
+from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.forms import verdict_text
+from profiler_job.analysis.comparison.verdict import Judgement
+from profiler_job.analysis.metrics import advice, elapsed, kernel_time
+from profiler_job.analysis.prediction.predict import Abstention, Prediction
+from profiler_job.analysis.prediction.scripts import predict_script
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.ingest import ResultsError
+from profiler_job.analysis.show.values import time_text
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.changes import LABELS
 
 
 @dataclass(frozen=True, kw_only=True)

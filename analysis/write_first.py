@@ -10,7 +10,7 @@ def on_config(config: MkDocsConfig) -> None:
     """Write the report of the recordings in the docs, where there is none. Raises RecordingError."""
     docs = Path(config.docs_dir)
     if not (docs / "index.md").exists():
-        from analysis import write_site  # pandas and all: of no use to a build whose report is there
+        from profiler_job.analysis import write_site  # pandas and all: of no use to a build whose report is there
 
         get_plugin_logger("report").info("writing the report of the recordings first (about a minute)")
         write_site.publish(write_site.recordings_in(docs / "data"), docs)

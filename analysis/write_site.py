@@ -18,14 +18,14 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.answer import Answer, assemble
-from analysis.beside import Helper, Later, helping
-from analysis.comparison.of_site import comparisons_of
-from analysis.comparison.sides import Side
-from analysis.comparison.verdict import Comparison
-from analysis.metrics import differences, run_grid, timing
-from analysis.metrics.differences import Bands
-from analysis.pages import (
+from profiler_job.analysis.answer import Answer, assemble
+from profiler_job.analysis.beside import Helper, Later, helping
+from profiler_job.analysis.comparison.of_site import comparisons_of
+from profiler_job.analysis.comparison.sides import Side
+from profiler_job.analysis.comparison.verdict import Comparison
+from profiler_job.analysis.metrics import differences, run_grid, timing
+from profiler_job.analysis.metrics.differences import Bands
+from profiler_job.analysis.pages import (
     benchmarks,
     comparison,
     costs,
@@ -44,22 +44,22 @@ from analysis.pages import (
     telemetry,
     titles,
 )
-from analysis.pages.questions import QUESTIONS, SEARCHED, STUDIES, by_section, section_of
-from analysis.prediction import ledger, of_runs, predict, rates
-from analysis.prediction.measured import measured_gains
-from analysis.recording import store
-from analysis.reference import kernel_families
-from analysis.render import strip, timeline
-from analysis.render.site import Site
-from analysis.render.tables import page_of_run
-from analysis.render.text import file_name, inline, ms, plain
-from analysis.show.advice import of_run
-from analysis.show.findings import FINDING, sentences
-from analysis.show.verdict import of_gpus, of_phases
-from jobs.contract.axes import words_of_value
-from jobs.contract.layout import SCRIPT
-from jobs.contract.studies import AGAIN, BF16, GPUS, LADDER, LOSSES
-from jobs.garbage import without_collection
+from profiler_job.analysis.pages.questions import QUESTIONS, SEARCHED, STUDIES, by_section, section_of
+from profiler_job.analysis.prediction import ledger, of_runs, predict, rates
+from profiler_job.analysis.prediction.measured import measured_gains
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.reference import kernel_families
+from profiler_job.analysis.render import strip, timeline
+from profiler_job.analysis.render.site import Site
+from profiler_job.analysis.render.tables import page_of_run
+from profiler_job.analysis.render.text import file_name, inline, ms, plain
+from profiler_job.analysis.show.advice import of_run
+from profiler_job.analysis.show.findings import FINDING, sentences
+from profiler_job.analysis.show.verdict import of_gpus, of_phases
+from profiler_job.jobs.contract.axes import words_of_value
+from profiler_job.jobs.contract.layout import SCRIPT
+from profiler_job.jobs.contract.studies import AGAIN, BF16, GPUS, LADDER, LOSSES
+from profiler_job.jobs.garbage import without_collection
 
 WAITS = 0.3
 """From this part of a step on that the GPU waits, the Methods page says what the profiler does to it."""
@@ -807,7 +807,7 @@ def _version(manifest: Mapping[str, Any]) -> dict[str, str]:
 def _site_of(rec: store.Recording, docs: Path) -> Site:
     """Where the pages of the main recording are written."""
     labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
-    folder = Path(__file__).parent / "pages" / "questions"
+    folder = Path(__file__).resolve().parent / "pages" / "questions"
     notes = (environment.mix(rec.runs, is_main=True),)
     columns, sizes = tuple(run_grid.case_columns(rec.runs)), run_grid.sizes_in_order(rec.runs)
     links = {run: page_of_run(run) for run in rec.runs["run_id"].astype(str)}

@@ -16,22 +16,22 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from jobs.contract.axes import Run
-from jobs.contract.integrity import restore
-from jobs.contract.layout import MANIFEST, RunRecord
-from jobs.contract.words import counted
-from jobs.executor.events import EventSink, JsonEvents, Meter, Terminal, clock
-from jobs.executor.failures import CollectorError
-from jobs.executor.gpus import visible_gpus
-from jobs.executor.nodes import Node, this_node
-from jobs.executor.preflight import RESULTS_OF_IMAGE, check_writable, checks
-from jobs.executor.result_store import Locked, NoResults, Results
-from jobs.executor.stop import SHUTDOWN_S, Stop
-from jobs.executor.sweep_runner import MixedVersions, Stopped, SweepRunner
-from jobs.executor.sweep_state import SIGNAL_S
-from jobs.executor.together import Others, own_facts, work_for_first
-from jobs.follow_up import StepFailed, build_site, ingest, own_recordings, shipped_recordings
-from jobs.memory import (
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.integrity import restore
+from profiler_job.jobs.contract.layout import MANIFEST, RunRecord
+from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.executor.events import EventSink, JsonEvents, Meter, Terminal, clock
+from profiler_job.jobs.executor.failures import CollectorError
+from profiler_job.jobs.executor.gpus import visible_gpus
+from profiler_job.jobs.executor.nodes import Node, this_node
+from profiler_job.jobs.executor.preflight import RESULTS_OF_IMAGE, check_writable, checks
+from profiler_job.jobs.executor.result_store import Locked, NoResults, Results
+from profiler_job.jobs.executor.stop import SHUTDOWN_S, Stop
+from profiler_job.jobs.executor.sweep_runner import MixedVersions, Stopped, SweepRunner
+from profiler_job.jobs.executor.sweep_state import SIGNAL_S
+from profiler_job.jobs.executor.together import Others, own_facts, work_for_first
+from profiler_job.jobs.follow_up import StepFailed, build_site, ingest, own_recordings, shipped_recordings
+from profiler_job.jobs.memory import (
     QUICK_S,
     Refused,
     Simulation,
@@ -41,9 +41,9 @@ from jobs.memory import (
     shape_of,
     simulate_runs,
 )
-from jobs.sweep.plan import DEFAULT_SWEEP, Sweep, SweepError, load_sweep, select
-from jobs.sweep.plan_table import PlanTable
-from jobs.sweep.shards import Shard, detect_shard, parse_shard, runs_of_shard
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, Sweep, SweepError, load_sweep, select
+from profiler_job.jobs.sweep.plan_table import PlanTable
+from profiler_job.jobs.sweep.shards import Shard, detect_shard, parse_shard, runs_of_shard
 
 # Exit codes, after sysexits.h where it has one.
 SOME_RUNS_FAILED = 1

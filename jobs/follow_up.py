@@ -21,10 +21,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from jobs.contract.integrity import clear, find_folders, replace, restore
-from jobs.contract.layout import MANIFEST, SCRIPT
-from jobs.executor.events import Emit
-from jobs.executor.temporary import remove_abandoned, temporary_folder
+from profiler_job.jobs.contract.integrity import clear, find_folders, replace, restore
+from profiler_job.jobs.contract.layout import MANIFEST, SCRIPT
+from profiler_job.jobs.executor.events import Emit
+from profiler_job.jobs.executor.temporary import remove_abandoned, temporary_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -56,7 +56,7 @@ def ingest(sweep: Path, recording: Path, emit: Emit) -> bool:
     restore(recording)
     draft = recording.absolute().parent / ".draft" / recording.name
     clear(draft)  # of a job that was killed
-    command = ["jobs", "ingest", str(sweep.absolute()), "--out", str(draft)]
+    command = ["profiler_job", "ingest", str(sweep.absolute()), "--out", str(draft)]
     code = _step("recording", command, emit, allowed=(0, SOME_LOST))
     if not draft.is_dir():  # 1 is also what a crash of Python gives
         raise StepFailed(f"the step `recording` failed (jobs ingest, exit {code}) and left no recording, see above")
@@ -75,7 +75,7 @@ def summarise_recording(recording: Path, emit: Emit) -> None:
     """Say what a recording comes to, as `build_site` does, where no site can be built. Raises StepFailed."""
     remove_abandoned()
     with temporary_folder("pages-") as docs:
-        _step("pages", ["jobs", "report", "--recording", str(recording.absolute()), "--docs", str(docs)], emit)
+        _step("pages", ["profiler_job", "report", "--recording", str(recording.absolute()), "--docs", str(docs)], emit)
 
 
 def build_site(recordings: Sequence[Path], site: Path, emit: Emit, price_per_hour: float | None = None) -> None:
@@ -99,7 +99,7 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit, price_per_hou
         for copy, recording in copies.items():
             shutil.copytree(recording, copy)
         prices = [] if price_per_hour is None else ["--price-per-hour", str(price_per_hour)]
-        _step("pages", ["jobs", "report", "--docs", str(docs), *prices], emit, copies=copies)
+        _step("pages", ["profiler_job", "report", "--docs", str(docs), *prices], emit, copies=copies)
         settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
         if of_scripts:
             settings = NOTEBOOK_PLUGIN.sub("", settings)
@@ -114,7 +114,7 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit, price_per_hou
 
 def ask(name: str, module: Sequence[str]) -> Any:
     """What a Python module answers, which is JSON on its standard output. Raises StepFailed."""
-    command = [sys.executable, "-m", *module]
+    command = [sys.executable, "-P", "-m", *module]
     done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     if code := done.returncode:
         raise StepFailed(f"the step `{name}` failed ({module[0]} {module[1]}, exit {code}), see above")
@@ -157,7 +157,7 @@ def _step(
     emit("step_started", step=name)
     started = time.monotonic()
     with subprocess.Popen(
-        [sys.executable, "-m", *module],
+        [sys.executable, "-P", "-m", *module],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

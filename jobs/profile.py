@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from jobs.commands import (
+from profiler_job.jobs.commands import (
     CANNOT_MEASURE,
     CANNOT_WRITE,
     LOCKED,
@@ -24,13 +24,13 @@ from jobs.commands import (
     reports,
     when_terminated,
 )
-from jobs.contract.layout import RESERVED_NAMES, SCRIPT, SWEEP
-from jobs.executor import script
-from jobs.executor.events import Emit, Terminal
-from jobs.executor.failures import CollectorError
-from jobs.executor.nodes import node_of
-from jobs.executor.result_store import Locked, Results, read_json
-from jobs.follow_up import build_site, can_build_site, ingest, summarise_recording
+from profiler_job.jobs.contract.layout import RESERVED_NAMES, SCRIPT, SWEEP
+from profiler_job.jobs.executor import script
+from profiler_job.jobs.executor.events import Emit, Terminal
+from profiler_job.jobs.executor.failures import CollectorError
+from profiler_job.jobs.executor.nodes import node_of
+from profiler_job.jobs.executor.result_store import Locked, Results, read_json
+from profiler_job.jobs.follow_up import build_site, can_build_site, ingest, summarise_recording
 
 LONGEST_NAME = 64
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")

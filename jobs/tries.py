@@ -10,14 +10,14 @@ from typing import Annotated, Any, TypedDict
 
 import typer
 
-from jobs.commands import SOME_RUNS_FAILED, USAGE, ResultsFolder, err, fail, out
-from jobs.contract.changes import TRIABLE, Refused, parse_sets
-from jobs.contract.layout import name_with
-from jobs.executor import script
-from jobs.executor.events import Emit, Terminal
-from jobs.executor.nodes import node_of
-from jobs.follow_up import ask
-from jobs.profile import (
+from profiler_job.jobs.commands import SOME_RUNS_FAILED, USAGE, ResultsFolder, err, fail, out
+from profiler_job.jobs.contract.changes import TRIABLE, Refused, parse_sets
+from profiler_job.jobs.contract.layout import name_with
+from profiler_job.jobs.executor import script
+from profiler_job.jobs.executor.events import Emit, Terminal
+from profiler_job.jobs.executor.nodes import node_of
+from profiler_job.jobs.follow_up import ask
+from profiler_job.jobs.profile import (
     EndOfStep,
     MeasuredSteps,
     Name,
@@ -69,7 +69,7 @@ def try_changes(
     folder, noted = measure(plain, results)
     out.print(overhead(noted), soft_wrap=True)
     with recorded(folder, results, emit) as (before, _):
-        question = ["analysis.tries", "expect", str(before.absolute()), *map(",".join, sets)]
+        question = ["profiler_job.analysis.tries", "expect", str(before.absolute()), *map(",".join, sets)]
         expected = ask("what is expected", question)
     tries = [{"changes": changes, "name": each, "expected": said} for changes, each, said in zip(sets, names, expected)]
     keep(tries, plain, results)
@@ -107,7 +107,7 @@ def try_set(plain: script.Script, entry: dict[str, Any], noted: dict, results: P
     with recorded(folder, results, emit) as (after, _):
         before = after.with_name(plain.name)
         question = [*map(str, (before.absolute(), after.absolute())), json.dumps(entry["expected"])]
-        measured = ask("what it gave", ["analysis.tries", "judge", *question])
+        measured = ask("what it gave", ["profiler_job.analysis.tries", "judge", *question])
     losses = compare_losses(noted, with_changes)
     tell(f"{label}: {measured['lines'][0]}", *measured["lines"][1:], say_losses(losses))
     return {"measured": measured, "losses": losses}

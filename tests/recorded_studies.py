@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from analysis.pages.questions import STUDIES
+from profiler_job.analysis.pages.questions import STUDIES
 
 DATA = Path(__file__).parents[1] / "site" / "data"
 _SHIPPED = {json.loads(file.read_text()).get("study", "") for file in DATA.glob("*/manifest.json")}

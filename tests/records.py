@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jobs.contract.integrity import with_digest
+from profiler_job.jobs.contract.integrity import with_digest
 
 
 def rewrite(file: Path, **changes: Any) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from analysis.recording.store import empty
-from jobs.contract.axes import AXES, default_of
-from jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE
+from profiler_job.analysis.recording.store import empty
+from profiler_job.jobs.contract.axes import AXES, default_of
+from profiler_job.jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE
 
 GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_tn_align1>(T1::Params)"
 GEMM_NN, GEMM_NT = GEMM.replace("_tn_", "_nn_"), GEMM.replace("_tn_", "_nt_")
@@ -70,7 +70,7 @@ OOM = {
 
 @dataclass(kw_only=True)
 class Recording:
-    """Stands in for analysis.recording.store.Recording: the same tables as attributes."""
+    """Stands in for profiler_job.analysis.recording.store.Recording: the same tables as attributes."""
 
     runs: pd.DataFrame
     steps: pd.DataFrame

@@ -30,7 +30,6 @@ ROOMS = {
     "jobs.commands": {"jobs.contract", "jobs.sweep", "jobs.memory", "jobs.executor", "jobs.follow_up"},
     "jobs.profile": {"jobs.contract", "jobs.executor", "jobs.follow_up", "jobs.commands"},
     "jobs.tries": {"jobs.contract", "jobs.executor", "jobs.follow_up", "jobs.commands", "jobs.profile"},
-    "jobs.__main__": {"jobs.output"},
     # The side that needs no GPU.
     "analysis.answer": set(),
     "analysis.beside": {"analysis.malloc"},
@@ -152,6 +151,10 @@ def imports_of(path):
 
 
 def _imports_of(path):
+    yield from (name.removeprefix("profiler_job.") for name in _full_imports_of(path) if name)
+
+
+def _full_imports_of(path):
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -262,7 +265,7 @@ def test_what_is_imported_is_declared():
     extras = project["optional-dependencies"]
     wanted = [*project["dependencies"], *extras["gpu"], *extras["hf"]]
     known = {re.split(r"[=<>]", name)[0].replace("-", "_") for name in wanted}
-    known |= {"yaml", "vl_convert", "pynvml", "jobs", "analysis", *sys.stdlib_module_names}
+    known |= {"yaml", "vl_convert", "pynvml", "jobs", "analysis", "profiler_job", *sys.stdlib_module_names}
     assert not wrong_of(MODULES, lambda path: packages_of(path) - BESIDE - known)
 
 

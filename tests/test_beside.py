@@ -8,7 +8,7 @@ import tempfile
 
 import pytest
 
-from analysis import beside, write_site
+from profiler_job.analysis import beside, write_site
 from tests import synthetic
 from tests.waiting import eventually, has_ended
 from tests.work import refuse, twice, wait, write_on
@@ -75,7 +75,7 @@ def test_where_a_report_fails_its_draft_is_gone_and_the_reason_is_told(monkeypat
 def test_it_ends_with_its_parent():
     program = """if __name__ == "__main__":
         import os, signal
-        from analysis import beside
+        from profiler_job.analysis import beside
         from tests.work import wait
         with beside.helping(True) as helper:
             helper.give(wait)

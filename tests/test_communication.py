@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import communication
-from analysis.communication import bus_factor, collective_of, critical_ns, measure
-from analysis.intervals import Union
+from profiler_job.analysis import communication
+from profiler_job.analysis.communication import bus_factor, collective_of, critical_ns, measure
+from profiler_job.analysis.intervals import Union
 
 COMPUTE = ""
 

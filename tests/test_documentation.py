@@ -14,16 +14,16 @@ import pytest
 import typer.main
 from markdown.extensions.toc import slugify
 
-from analysis.capture import findings, phase_names
-from analysis.capture.attribution import ATTRIBUTIONS
-from analysis.capture.nsys_export import read
-from analysis.capture.nsys_reports import REPORTS
-from analysis.capture.summary import SECTIONS, summarise
-from analysis.comparison import command as comparing
-from analysis.comparison.verdict import METRICS
-from jobs import commands as gpu_commands
-from jobs.__main__ import app
-from jobs.contract import axes
+from profiler_job.__main__ import app
+from profiler_job.analysis.capture import findings, phase_names
+from profiler_job.analysis.capture.attribution import ATTRIBUTIONS
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.capture.nsys_reports import REPORTS
+from profiler_job.analysis.capture.summary import SECTIONS, summarise
+from profiler_job.analysis.comparison import command as comparing
+from profiler_job.analysis.comparison.verdict import METRICS
+from profiler_job.jobs import commands as gpu_commands
+from profiler_job.jobs.contract import axes
 
 ROOT = Path(__file__).parents[1]
 GUIDE = sorted((ROOT / "site" / "guide").glob("*.md"))
@@ -237,7 +237,9 @@ def test_every_command_of_the_page_on_scripts_can_be_given(monkeypatch):
     lines = re.findall(r"^profiler-job (profile .*?)(?:\s+#.*)?$", page.read_text(), re.MULTILINE)
     assert len(lines) == 8
     given = []
-    monkeypatch.setattr("jobs.profile.measure", lambda script, results: given.append(script) or sys.exit(0))
+    monkeypatch.setattr(
+        "profiler_job.jobs.profile.measure", lambda script, results: given.append(script) or sys.exit(0)
+    )
     for line in lines:
         with pytest.raises(SystemExit):
             typer.main.get_command(app)(shlex.split(line), standalone_mode=False)

@@ -5,10 +5,10 @@ import importlib.util
 import re
 from pathlib import Path
 
-from analysis.pages.questions import QUESTIONS, STUDIES
-from analysis.reference import gpus, kernel_families
-from analysis.render.site import Site
-from jobs.sweep.plan import load_sweep
+from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES
+from profiler_job.analysis.reference import gpus, kernel_families
+from profiler_job.analysis.render.site import Site
+from profiler_job.jobs.sweep.plan import load_sweep
 from tests import synthetic
 from tests.test_architecture import SAYS_NOTHING, bound_names
 

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import intervals
-from analysis.capture.nsys_export import read
-from analysis.capture.summary import summarise
-from analysis.metrics import timing
+from profiler_job.analysis import intervals
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.metrics import timing
 from tests.capture.nsys_files import Export
 
 

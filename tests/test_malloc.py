@@ -6,7 +6,7 @@ import sys
 _TOUCH = """
 import resource, sys
 import numpy as np
-from analysis.malloc import keep_freed_memory
+from profiler_job.analysis.malloc import keep_freed_memory
 
 if sys.argv[1] == "kept":
     keep_freed_memory()

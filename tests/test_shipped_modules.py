@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.reference import kernel_families
-from jobs.contract import ranges
+from profiler_job.analysis.reference import kernel_families
+from profiler_job.jobs.contract import ranges
 
 DATA = Path(__file__).parents[1] / "site" / "data"
 BLOCK = re.compile(r"block_\d+")

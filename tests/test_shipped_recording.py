@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis.metrics import run_grid
-from analysis.pages import reconciliation
-from analysis.recording import store
+from profiler_job.analysis.metrics import run_grid
+from profiler_job.analysis.pages import reconciliation
+from profiler_job.analysis.recording import store
 
 FOLDERS = sorted(path.parent for path in (Path(__file__).parents[1] / "site" / "data").glob("*/manifest.json"))
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.capture import nsys_reports
-from analysis.capture.attribution import attribute
-from analysis.capture.nsys_export import read
-from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
+from profiler_job.analysis.capture import nsys_reports
+from profiler_job.analysis.capture.attribution import attribute
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from tests.capture.test_nsys_reports import assert_agrees
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -21,6 +21,9 @@ def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
+    shutil.copytree(
+        ROOT / "src", folder / "src", symlinks=True, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__")
+    )
     for name in ("jobs", "analysis"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder / "dist", folder]
@@ -50,7 +53,7 @@ def run(command, *arguments, folder):
 def test_every_package_and_every_template_is_in_the_wheel(wheel):
     held = set(zipfile.ZipFile(wheel).namelist())
     wanted = {
-        str(path.relative_to(ROOT))
+        f"profiler_job/{path.relative_to(ROOT)}"
         for side in ("jobs", "analysis")
         for path in (ROOT / side).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
@@ -67,7 +70,12 @@ def test_the_installed_program_shows_a_real_export(command, tmp_path, name):
 
 @pytest.mark.long
 def test_the_installed_program_is_the_wheels_and_plans_the_default_sweep(command, tmp_path):
-    where = run(command.with_name("python"), "-c", "import jobs, analysis; print(jobs.__file__)", folder=tmp_path)
+    where = run(
+        command.with_name("python"),
+        "-c",
+        "from profiler_job import analysis, jobs; print(jobs.__file__)",
+        folder=tmp_path,
+    )
     assert str(command.parents[1]) in where.stdout
     done = run(command, "plan", folder=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from analysis.recording import store
+from profiler_job.analysis.recording import store
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -91,7 +91,7 @@ PROGRAMS = {
   download) [ "$3 $4 $5 $6" = "4711 --name recording --dir" ] && cp -r "$MAIN" "$7" ;;
 esac""",
     "profiler-job": """if [ "$1" = profile ]; then mkdir -p new/recordings && cp -r "$NEW" new/recordings/train
-else exec "$PYTHON" -m jobs "$@"; fi""",
+else exec "$PYTHON" -m profiler_job "$@"; fi""",
 }
 """Programs of the runner, of which none has a GPU or GitHub here: what they leave is a shipped recording."""
 CALM, WAITING = "small-ctx512-fp32-naive-forward-compile_cudagraphs", "small-ctx128-fp32-naive-forward"

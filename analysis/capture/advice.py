@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 
 import pandas as pd
 
-from analysis.reference import gemm_names, gpus
-from jobs.contract.changes import DO
-from jobs.contract.ranges import OPTIMIZER
+from profiler_job.analysis.reference import gemm_names, gpus
+from profiler_job.jobs.contract.changes import DO
+from profiler_job.jobs.contract.ranges import OPTIMIZER
 
 COLUMNS = {
     "change": "name of the change",

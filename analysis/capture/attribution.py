@@ -39,11 +39,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.capture import limits, pytorch_ranges
-from analysis.capture.blocks import blocks
-from analysis.capture.nsys_export import UNKNOWN_THREAD, Capture, beyond_limits, distinct
-from analysis.capture.phase_names import is_step, module_named, phase_of
-from jobs.contract import ranges as vocabulary
+from profiler_job.analysis.capture import limits, pytorch_ranges
+from profiler_job.analysis.capture.blocks import blocks
+from profiler_job.analysis.capture.nsys_export import UNKNOWN_THREAD, Capture, beyond_limits, distinct
+from profiler_job.analysis.capture.phase_names import is_step, module_named, phase_of
+from profiler_job.jobs.contract import ranges as vocabulary
 
 ATTRIBUTIONS = ("exact", "early", "linked", "phase", "inferred", "none")
 EXACT, EARLY, LINKED, PHASE, INFERRED, NONE = range(6)

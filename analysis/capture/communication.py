@@ -3,12 +3,12 @@
 import numpy as np
 import pandas as pd
 
-from analysis import communication
-from analysis.capture.attribution import Attribution
-from analysis.capture.nsys_export import Capture, codes_of
-from analysis.capture.verdict import syncs_by_process
-from analysis.reference import kernel_families
-from jobs.contract.ranges import SAID_RANK
+from profiler_job.analysis import communication
+from profiler_job.analysis.capture.attribution import Attribution
+from profiler_job.analysis.capture.nsys_export import Capture, codes_of
+from profiler_job.analysis.capture.verdict import syncs_by_process
+from profiler_job.analysis.reference import kernel_families
+from profiler_job.jobs.contract.ranges import SAID_RANK
 
 GEMM = "gemm"
 _GRID = ("grid_x", "grid_y", "grid_z")

@@ -13,14 +13,14 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pandas as pd
 
-from analysis import intervals
-from analysis.capture.attribution import Attribution
-from analysis.capture.blocks import count_by, sum_by
-from analysis.capture.nsys_export import Capture, codes_of, distinct, process_id
-from analysis.reference import cuda_api, gemm_names
-from analysis.reference.kernel_families import Classification, Taxonomy
-from analysis.reference.kernel_names import shorten
-from jobs.contract.ranges import OPTIMIZER
+from profiler_job.analysis import intervals
+from profiler_job.analysis.capture.attribution import Attribution
+from profiler_job.analysis.capture.blocks import count_by, sum_by
+from profiler_job.analysis.capture.nsys_export import Capture, codes_of, distinct, process_id
+from profiler_job.analysis.reference import cuda_api, gemm_names
+from profiler_job.analysis.reference.kernel_families import Classification, Taxonomy
+from profiler_job.analysis.reference.kernel_names import shorten
+from profiler_job.jobs.contract.ranges import OPTIMIZER
 
 KERNEL_TIME, GPU_SPAN, ELAPSED = "kernel time", "GPU span", "elapsed time"
 KINDS = {

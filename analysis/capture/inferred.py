@@ -30,10 +30,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from analysis.capture.attribution import ATTRIBUTIONS, EARLY, EXACT, INFERRED, NONE, Attribution
-from analysis.capture.nsys_export import Capture, distinct
-from analysis.reference import kernel_families
-from jobs.contract import ranges as vocabulary
+from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, EARLY, EXACT, INFERRED, NONE, Attribution
+from profiler_job.analysis.capture.nsys_export import Capture, distinct
+from profiler_job.analysis.reference import kernel_families
+from profiler_job.jobs.contract import ranges as vocabulary
 
 _PHASES = [*vocabulary.ALL_PHASES, ""]
 _NO_PHASE = len(vocabulary.ALL_PHASES)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.capture.attribution import Attribution
-from analysis.capture.nsys_export import Capture
-from jobs.contract import ranges as vocabulary
+from profiler_job.analysis.capture.attribution import Attribution
+from profiler_job.analysis.capture.nsys_export import Capture
+from profiler_job.jobs.contract import ranges as vocabulary
 
 LAUNCH, LINKED, UNKNOWN = "launch", "linked", ""
 MODULE_BY = (LAUNCH, LINKED, UNKNOWN)

@@ -28,10 +28,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analysis.capture import limits, parquet_pages
-from analysis.capture.blocks import BLOCK, blocks
-from analysis.capture.pytorch_ranges import plain_name
-from analysis.reference import cuda_api
+from profiler_job.analysis.capture import limits, parquet_pages
+from profiler_job.analysis.capture.blocks import BLOCK, blocks
+from profiler_job.analysis.capture.pytorch_ranges import plain_name
+from profiler_job.analysis.reference import cuda_api
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"

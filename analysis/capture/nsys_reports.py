@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from analysis.capture.attribution import Attribution, attribute
-from analysis.capture.nsys_export import UNKNOWN_THREAD, Capture, process_id, thread_id
+from profiler_job.analysis.capture.attribution import Attribution, attribute
+from profiler_job.analysis.capture.nsys_export import UNKNOWN_THREAD, Capture, process_id, thread_id
 
 _STATISTICS = ["Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)"]
 

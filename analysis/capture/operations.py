@@ -10,12 +10,12 @@ Where attention is fused, no matmul is of it.
 import numpy as np
 import pandas as pd
 
-from analysis.capture.attribution import Attribution
-from analysis.capture.blocks import count_by, sum_by
-from analysis.capture.findings import AttentionSpans, Names, attention_spans, is_gemm
-from analysis.capture.nsys_export import Capture, codes_of
-from analysis.reference.kernel_families import Taxonomy
-from jobs.contract.ranges import ALL_PHASES, BACKWARD
+from profiler_job.analysis.capture.attribution import Attribution
+from profiler_job.analysis.capture.blocks import count_by, sum_by
+from profiler_job.analysis.capture.findings import AttentionSpans, Names, attention_spans, is_gemm
+from profiler_job.analysis.capture.nsys_export import Capture, codes_of
+from profiler_job.analysis.reference.kernel_families import Taxonomy
+from profiler_job.jobs.contract.ranges import ALL_PHASES, BACKWARD
 
 COLUMNS = ("process", "phase", "name", "family", "rule", "of_attention", "launches", "time_ns", "blocked_ns")
 FULL_QUEUE = 1000

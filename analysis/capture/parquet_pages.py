@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import pyarrow.parquet as pq
 
-from analysis.capture import limits
+from profiler_job.analysis.capture import limits
 
 _STRUCT, _BINARY, _DOUBLE, _TRUE, _FALSE, _BYTE = 12, 8, 7, 1, 2, 3
 _UNPACKED, _PACKED = 2, 3

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from jobs.contract import ranges as vocabulary
+from profiler_job.jobs.contract import ranges as vocabulary
 
 
 class Names(NamedTuple):

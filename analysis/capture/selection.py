@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.capture.attribution import Attribution, Nesting, launches, levels
-from analysis.capture.nsys_export import MOST_DEVICES, Capture, ExportError, codes_of, process_id
+from profiler_job.analysis.capture.attribution import Attribution, Nesting, launches, levels
+from profiler_job.analysis.capture.nsys_export import MOST_DEVICES, Capture, ExportError, codes_of, process_id
 
 _UNITS_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "µs": 1e3, "ns": 1}
 _MOMENT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|us|µs|ns)?\s*")

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from analysis import communication, intervals
-from analysis.capture import advice, findings, verdict
-from analysis.capture.attribution import ATTRIBUTIONS, NO_CALL, Attribution, attribute, levels
-from analysis.capture.blocks import BLOCK, blocks, count_by, sum_by
-from analysis.capture.communication import measure
-from analysis.capture.inferred import infer_phases
-from analysis.capture.nsys_export import UNKNOWN_PROCESS, Capture, codes_of, distinct, process_id
-from analysis.capture.operations import operations_of
-from analysis.capture.phase_names import module_named
-from analysis.capture.selection import ALL, Selection, first_event_ns, gpus_of, select
-from analysis.reference import kernel_families
-from jobs.contract.ranges import ALL_PHASES
+from profiler_job.analysis import communication, intervals
+from profiler_job.analysis.capture import advice, findings, verdict
+from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, NO_CALL, Attribution, attribute, levels
+from profiler_job.analysis.capture.blocks import BLOCK, blocks, count_by, sum_by
+from profiler_job.analysis.capture.communication import measure
+from profiler_job.analysis.capture.inferred import infer_phases
+from profiler_job.analysis.capture.nsys_export import UNKNOWN_PROCESS, Capture, codes_of, distinct, process_id
+from profiler_job.analysis.capture.operations import operations_of
+from profiler_job.analysis.capture.phase_names import module_named
+from profiler_job.analysis.capture.selection import ALL, Selection, first_event_ns, gpus_of, select
+from profiler_job.analysis.reference import kernel_families
+from profiler_job.jobs.contract.ranges import ALL_PHASES
 
 SECTIONS: dict[str, dict[str, str]] = {
     "verdict": verdict.COLUMNS,

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis import idle, intervals
-from analysis.capture.attribution import Attribution, launch_several
-from analysis.capture.blocks import sum_by
-from analysis.capture.nsys_export import Capture, distinct
-from analysis.reference import cuda_api, kernel_families
-from jobs.contract.ranges import ALL_PHASES
+from profiler_job.analysis import idle, intervals
+from profiler_job.analysis.capture.attribution import Attribution, launch_several
+from profiler_job.analysis.capture.blocks import sum_by
+from profiler_job.analysis.capture.nsys_export import Capture, distinct
+from profiler_job.analysis.reference import cuda_api, kernel_families
+from profiler_job.jobs.contract.ranges import ALL_PHASES
 
 PARTS = {
     "kernels_ns": "at least one compute kernel runs",

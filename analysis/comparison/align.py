@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.capture.inferred import is_of_backward
-from analysis.comparison.errors import NotComparable
-from analysis.comparison.sides import Side, shortlist
-from analysis.metrics.run_grid import in_model_order
-from jobs.contract import ranges
-from jobs.contract.axes import label_of, label_of_value, reading_order
+from profiler_job.analysis.capture.inferred import is_of_backward
+from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.sides import Side, shortlist
+from profiler_job.analysis.metrics.run_grid import in_model_order
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.axes import label_of, label_of_value, reading_order
 
 FIXED = ("size", "context_length", "batch_size", "mode")
 """Axes that say how much work a step is."""

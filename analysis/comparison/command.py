@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
-from analysis.capture.nsys_export import ExportError
-from analysis.comparison.align import align
-from analysis.comparison.errors import NotComparable
-from analysis.comparison.forms import Checked, as_json, as_markdown, as_text
-from analysis.comparison.gate import BEYOND, UNKNOWN, WITHIN, check, parse_condition
-from analysis.comparison.noise import choose, of_recordings
-from analysis.comparison.sides import is_capture, load_side
-from analysis.comparison.verdict import Comparison, compare
-from analysis.recording.ingest import ResultsError
-from analysis.recording.store import RecordingError
-from analysis.show.values import printable
+from profiler_job.analysis.capture.nsys_export import ExportError
+from profiler_job.analysis.comparison.align import align
+from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.forms import Checked, as_json, as_markdown, as_text
+from profiler_job.analysis.comparison.gate import BEYOND, UNKNOWN, WITHIN, check, parse_condition
+from profiler_job.analysis.comparison.noise import choose, of_recordings
+from profiler_job.analysis.comparison.sides import is_capture, load_side
+from profiler_job.analysis.comparison.verdict import Comparison, compare
+from profiler_job.analysis.recording.ingest import ResultsError
+from profiler_job.analysis.recording.store import RecordingError
+from profiler_job.analysis.show.values import printable
 
 Result = TypeVar("Result")
 Format = Literal["text", "json", "md"]

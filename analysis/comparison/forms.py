@@ -9,17 +9,17 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from analysis.comparison.align import NO_SHAPES, Alignment
-from analysis.comparison.gate import Condition, Outcome
-from analysis.comparison.noise import ENERGY
-from analysis.comparison.sides import shortlist
-from analysis.comparison.verdict import METRICS, WITHIN, Comparison, Judgement, Measured, Metric, Pair
-from analysis.comparison.waterfall import TOKENS, Cause, Waterfall
-from analysis.metrics.differences import is_beyond_chance
-from analysis.show.forms import escaped
-from analysis.show.values import energy_text, printable, shortened, size_text, time_text
-from jobs.contract.axes import label_of
-from jobs.contract.words import counted
+from profiler_job.analysis.comparison.align import NO_SHAPES, Alignment
+from profiler_job.analysis.comparison.gate import Condition, Outcome
+from profiler_job.analysis.comparison.noise import ENERGY
+from profiler_job.analysis.comparison.sides import shortlist
+from profiler_job.analysis.comparison.verdict import METRICS, WITHIN, Comparison, Judgement, Measured, Metric, Pair
+from profiler_job.analysis.comparison.waterfall import TOKENS, Cause, Waterfall
+from profiler_job.analysis.metrics.differences import is_beyond_chance
+from profiler_job.analysis.show.forms import escaped
+from profiler_job.analysis.show.values import energy_text, printable, shortened, size_text, time_text
+from profiler_job.jobs.contract.axes import label_of
+from profiler_job.jobs.contract.words import counted
 
 WIDTH = 80
 FEW = 5

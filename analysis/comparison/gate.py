@@ -5,11 +5,11 @@ import re
 from dataclasses import dataclass
 from typing import cast
 
-from analysis.comparison.errors import NotComparable
-from analysis.comparison.noise import MOST
-from analysis.comparison.verdict import METRICS, Judgement, Metric, Pair
-from analysis.metrics.differences import is_beyond_chance
-from analysis.show.values import energy_text, size_text, time_text
+from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.noise import MOST
+from profiler_job.analysis.comparison.verdict import METRICS, Judgement, Metric, Pair
+from profiler_job.analysis.metrics.differences import is_beyond_chance
+from profiler_job.analysis.show.values import energy_text, size_text, time_text
 
 WITHIN, BEYOND, UNKNOWN = 0, 1, 3
 """Exit codes. 2 is for what cannot be compared."""

@@ -14,22 +14,31 @@ from typing import Literal, cast
 import numpy as np
 import pandas as pd
 
-from analysis.capture.nsys_export import ExportError
-from analysis.comparison import noise as noises
-from analysis.comparison.align import Alignment, Case, align, settings_apart
-from analysis.comparison.errors import NotComparable
-from analysis.comparison.forms import cause_text
-from analysis.comparison.noise import Noise
-from analysis.comparison.sides import Side, is_capture, is_sweep, load_side, select_runs
-from analysis.comparison.totals import Totals, without_numbers
-from analysis.comparison.verdict import MIDDLE, Judgement, Measured, Metric, judge, measure, of_runs, source_of
-from analysis.comparison.waterfall import Cause, explain
-from analysis.recording import store
-from analysis.recording.ingest import ResultsError
-from analysis.recording.store import RecordingError
-from analysis.show.profiles import profiles_in
-from jobs.contract.axes import label_of
-from jobs.contract.words import counted
+from profiler_job.analysis.capture.nsys_export import ExportError
+from profiler_job.analysis.comparison import noise as noises
+from profiler_job.analysis.comparison.align import Alignment, Case, align, settings_apart
+from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.forms import cause_text
+from profiler_job.analysis.comparison.noise import Noise
+from profiler_job.analysis.comparison.sides import Side, is_capture, is_sweep, load_side, select_runs
+from profiler_job.analysis.comparison.totals import Totals, without_numbers
+from profiler_job.analysis.comparison.verdict import (
+    MIDDLE,
+    Judgement,
+    Measured,
+    Metric,
+    judge,
+    measure,
+    of_runs,
+    source_of,
+)
+from profiler_job.analysis.comparison.waterfall import Cause, explain
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.ingest import ResultsError
+from profiler_job.analysis.recording.store import RecordingError
+from profiler_job.analysis.show.profiles import profiles_in
+from profiler_job.jobs.contract.axes import label_of
+from profiler_job.jobs.contract.words import counted
 
 By = Literal["date", "commit"]
 Followed = Metric

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from analysis.capture.nsys_export import ExportError
-from analysis.comparison.errors import NotComparable
-from analysis.comparison.history import By, Followed, History, make_history, parse_part
-from analysis.comparison.history_forms import as_csv, as_json, as_markdown, as_text
-from analysis.comparison.noise import of_recordings
-from analysis.comparison.sides import load_side, parse_selection
-from analysis.recording.ingest import ResultsError
-from analysis.recording.store import RecordingError
-from analysis.show.values import printable
-from jobs.contract.words import counted
+from profiler_job.analysis.capture.nsys_export import ExportError
+from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.history import By, Followed, History, make_history, parse_part
+from profiler_job.analysis.comparison.history_forms import as_csv, as_json, as_markdown, as_text
+from profiler_job.analysis.comparison.noise import of_recordings
+from profiler_job.analysis.comparison.sides import load_side, parse_selection
+from profiler_job.analysis.recording.ingest import ResultsError
+from profiler_job.analysis.recording.store import RecordingError
+from profiler_job.analysis.show.values import printable
+from profiler_job.jobs.contract.words import counted
 
 Format = Literal["text", "json", "csv", "md"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -68,7 +68,7 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
 
 
 def _write_page(history: History, target: Path, out: Callable[[str], None], err: Callable[[str], None]) -> int:
-    from analysis.comparison.history_page import page_of  # what draws takes time to import
+    from profiler_job.analysis.comparison.history_page import page_of  # what draws takes time to import
 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

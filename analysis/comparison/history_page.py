@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pandas as pd
 from markupsafe import Markup
 
-from analysis.comparison.history import Entry, Group, History, Line, Point
-from analysis.comparison.history_forms import (
+from profiler_job.analysis.comparison.history import Entry, Group, History, Line, Point
+from profiler_job.analysis.comparison.history_forms import (
     NEVER,
     UNKNOWN,
     cause_text,
@@ -24,9 +24,9 @@ from analysis.comparison.history_forms import (
     value_text,
     when_text,
 )
-from analysis.render import charts
-from analysis.show.page import document, list_of, table_of
-from analysis.show.values import printable
+from profiler_job.analysis.render import charts
+from profiler_job.analysis.show.page import document, list_of, table_of
+from profiler_job.analysis.show.values import printable
 
 MOST_CHARTS = 100
 """Lines that are drawn."""

@@ -15,10 +15,10 @@ from typing import Literal
 
 import pandas as pd
 
-from analysis.comparison.errors import NotComparable
-from analysis.comparison.sides import Side
-from analysis.metrics import differences
-from analysis.metrics.differences import LEAST_PAIRS, Band
+from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.sides import Side
+from profiler_job.analysis.metrics import differences
+from profiler_job.analysis.metrics.differences import LEAST_PAIRS, Band
 
 MEDIAN = math.pi / 2
 """Variance of a median of many times against that of their mean."""

@@ -9,13 +9,13 @@ one that differs in nothing. Of a study of precision, FP32 is held against BF16.
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from analysis.comparison.align import Alignment, align
-from analysis.comparison.errors import NotComparable
-from analysis.comparison.noise import choose
-from analysis.comparison.sides import Side, of_recording
-from analysis.comparison.verdict import Comparison, compare
-from analysis.recording import store
-from jobs.contract.studies import AGAIN
+from profiler_job.analysis.comparison.align import Alignment, align
+from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.noise import choose
+from profiler_job.analysis.comparison.sides import Side, of_recording
+from profiler_job.analysis.comparison.verdict import Comparison, compare
+from profiler_job.analysis.recording import store
+from profiler_job.jobs.contract.studies import AGAIN
 
 SHARED = 0.5
 """Part of the runs of the first recording that must have a counterpart in another one."""

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.capture import modules
-from analysis.capture.attribution import Attribution, attribute
-from analysis.capture.nsys_export import Capture, read
-from analysis.comparison.errors import NotComparable
-from analysis.metrics.run_grid import why_not_measured
-from analysis.recording import ingest, store
-from analysis.reference import kernel_families
-from analysis.show.profiles import profiles_in
-from jobs.contract import ranges
-from jobs.contract.axes import AXES, label_of_value
-from jobs.contract.layout import RECORD, SWEEP
-from jobs.contract.words import counted
+from profiler_job.analysis.capture import modules
+from profiler_job.analysis.capture.attribution import Attribution, attribute
+from profiler_job.analysis.capture.nsys_export import Capture, read
+from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.metrics.run_grid import why_not_measured
+from profiler_job.analysis.recording import ingest, store
+from profiler_job.analysis.reference import kernel_families
+from profiler_job.analysis.show.profiles import profiles_in
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.axes import AXES, label_of_value
+from profiler_job.jobs.contract.layout import RECORD, SWEEP
+from profiler_job.jobs.contract.words import counted
 
 CAPTURE_RUN = "capture"
 """The run_id of a capture, which names no run."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.metrics import queue
-from analysis.metrics.kernel_time import module_of
-from jobs.contract.ranges import BACKWARD, LOSS_MODULE, OPTIMIZER
+from profiler_job.analysis.metrics import queue
+from profiler_job.analysis.metrics.kernel_time import module_of
+from profiler_job.jobs.contract.ranges import BACKWARD, LOSS_MODULE, OPTIMIZER
 
 KERNEL = ["phase", "module", "family", "kernel_name"]
 _NUMBER = re.compile(r", (op_id|seq) = \d+")

@@ -24,15 +24,15 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from analysis.comparison.align import TOKENS as TOKEN_AXES
-from analysis.comparison.align import Alignment, Case, align
-from analysis.comparison.errors import NotComparable
-from analysis.comparison.noise import Noise, Width, width_of_energy, width_of_spread
-from analysis.comparison.sides import Side
-from analysis.comparison.totals import Totals, totals_of_cases
-from analysis.comparison.waterfall import TOKENS, Waterfall, explain
-from analysis.metrics import timing
-from jobs.contract.ranges import STEP
+from profiler_job.analysis.comparison.align import TOKENS as TOKEN_AXES
+from profiler_job.analysis.comparison.align import Alignment, Case, align
+from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.noise import Noise, Width, width_of_energy, width_of_spread
+from profiler_job.analysis.comparison.sides import Side
+from profiler_job.analysis.comparison.totals import Totals, totals_of_cases
+from profiler_job.analysis.comparison.waterfall import TOKENS, Waterfall, explain
+from profiler_job.analysis.metrics import timing
+from profiler_job.jobs.contract.ranges import STEP
 
 Metric = Literal["step", "throughput", "kernel", "busy", "idle", "memory", "energy"]
 METRICS: dict[Metric, str] = {

@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from analysis.comparison.noise import Kind as Clock
-from analysis.comparison.noise import Noise, NumOf
-from analysis.comparison.totals import COPY, IDLE, KERNEL, Totals, with_same_modules
-from analysis.metrics.kernel_time import OUTSIDE
-from jobs.contract.words import counted, noun_of
+from profiler_job.analysis.comparison.noise import Kind as Clock
+from profiler_job.analysis.comparison.noise import Noise, NumOf
+from profiler_job.analysis.comparison.totals import COPY, IDLE, KERNEL, Totals, with_same_modules
+from profiler_job.analysis.metrics.kernel_time import OUTSIDE
+from profiler_job.jobs.contract.words import counted, noun_of
 
 GROUP = ["phase", "module", "family"]
 PARTS = ("vanished_ns", "appeared_ns", "calls_ns", "per_call_ns")

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from analysis.capture import advice
-from analysis.metrics.elapsed import BUSY
-from analysis.metrics.ranks import largest_of_ranks
-from analysis.reference import gpus
-from jobs.contract import ranges
+from profiler_job.analysis.capture import advice
+from profiler_job.analysis.metrics.elapsed import BUSY
+from profiler_job.analysis.metrics.ranks import largest_of_ranks
+from profiler_job.analysis.reference import gpus
+from profiler_job.jobs.contract import ranges
 
 GAP_NS = 1600.0
 """Between the end of an operation and the start of the next on a GPU that has work queued, where the run itself does

@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.metrics import differences, run_grid, timing, waiting
-from analysis.metrics.differences import Band
-from jobs.contract import ranges
+from profiler_job.analysis.metrics import differences, run_grid, timing, waiting
+from profiler_job.analysis.metrics.differences import Band
+from profiler_job.jobs.contract import ranges
 
 CASE = ("context_length", "mode", *run_grid.VARIANT_AXES)
 MODEL = ("size", "num_layers", "d_model", "num_parameters")

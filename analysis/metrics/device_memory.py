@@ -7,14 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.answer import NOT_MEASURED
-from analysis.metrics import ranks, run_grid
-from analysis.reference import flops
-from jobs import memory as prediction
-from jobs.contract import ranges
-from jobs.contract.axes import reading_order
-from jobs.memory import MODEL_SIZES, VOCAB_SIZE, ModelSize, shape_of
-from jobs.memory import usable_bytes as limit_of
+from profiler_job.analysis.answer import NOT_MEASURED
+from profiler_job.analysis.metrics import ranks, run_grid
+from profiler_job.analysis.reference import flops
+from profiler_job.jobs import memory as prediction
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.axes import reading_order
+from profiler_job.jobs.memory import MODEL_SIZES, VOCAB_SIZE, ModelSize, shape_of
+from profiler_job.jobs.memory import usable_bytes as limit_of
 
 TOLERANCE = 0.03
 """A prediction this near to the measured peak counts as right."""

@@ -20,9 +20,9 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from analysis.metrics import run_grid, timing
-from analysis.metrics.ordering import place, sorted_by
-from jobs.contract import ranges
+from profiler_job.analysis.metrics import run_grid, timing
+from profiler_job.analysis.metrics.ordering import place, sorted_by
+from profiler_job.jobs.contract import ranges
 
 Kind = Literal["kernel", "wall"]
 SAME = ["run_id", "num_parameters", "batch_size", "gpu_name"]

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from analysis.capture import findings, verdict
-from analysis.metrics import kernel_time
-from analysis.metrics.timing import in_steps
-from analysis.reference.kernel_families import BUILT_IN
-from jobs.contract.ranges import OPTIMIZER
+from profiler_job.analysis.capture import findings, verdict
+from profiler_job.analysis.metrics import kernel_time
+from profiler_job.analysis.metrics.timing import in_steps
+from profiler_job.analysis.reference.kernel_families import BUILT_IN
+from profiler_job.jobs.contract.ranges import OPTIMIZER
 
 BUSY = {name: label for name, label in verdict.BUSY.items() if name != "graphs_ns"}
 IDLE = {name: label for name, label in verdict.IDLE.items() if name != "sync_ns"}

@@ -3,14 +3,14 @@
 import numpy as np
 import pandas as pd
 
-from analysis import communication, intervals
-from analysis.metrics import advice
-from analysis.metrics.remembered import remember
-from analysis.metrics.timing import in_steps
-from analysis.reference import kernel_families
-from jobs.contract import ranges
-from jobs.contract.layout import SCRIPT
-from jobs.contract.messages import LINK_MESSAGE, LINK_RATE
+from profiler_job.analysis import communication, intervals
+from profiler_job.analysis.metrics import advice
+from profiler_job.analysis.metrics.remembered import remember
+from profiler_job.analysis.metrics.timing import in_steps
+from profiler_job.analysis.reference import kernel_families
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.layout import SCRIPT
+from profiler_job.jobs.contract.messages import LINK_MESSAGE, LINK_RATE
 
 PARTS = ("kernel_ns", "waiting_ns", "transfer_ns", "hidden_ns", "exposed_ns", "critical_ns", "exposed_waiting_ns")
 FRAMES = ("of_gpus", "collectives", "messages")

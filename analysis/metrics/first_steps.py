@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 
-from analysis.metrics import timing
-from analysis.metrics.ordering import place, seen, sorted_by
-from analysis.reference import cuda_api
-from jobs.contract import ranges
+from profiler_job.analysis.metrics import timing
+from profiler_job.analysis.metrics.ordering import place, seen, sorted_by
+from profiler_job.analysis.reference import cuda_api
+from profiler_job.jobs.contract import ranges
 
 WARM_UPS = (0, 1, 2, 5)
 TOLERANCES = (0.01, 0.02, 0.05, 0.1)

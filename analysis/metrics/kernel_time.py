@@ -4,9 +4,9 @@ import re
 
 import pandas as pd
 
-from analysis.metrics.remembered import remember
-from analysis.metrics.timing import in_steps
-from jobs.contract import ranges
+from profiler_job.analysis.metrics.remembered import remember
+from profiler_job.analysis.metrics.timing import in_steps
+from profiler_job.jobs.contract import ranges
 
 OUTSIDE = "(outside modules)"
 _BLOCK = re.compile(rf"\b{ranges.BLOCK_PREFIX}\d+\b")

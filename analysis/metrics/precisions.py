@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 
-from analysis.metrics import differences, kernel_time, run_grid, timing, utilisation
-from analysis.metrics.differences import Band
-from analysis.reference import element_types, flops, gemm_names, kernel_families
-from jobs.contract import ranges
+from profiler_job.analysis.metrics import differences, kernel_time, run_grid, timing, utilisation
+from profiler_job.analysis.metrics.differences import Band
+from profiler_job.analysis.reference import element_types, flops, gemm_names, kernel_families
+from profiler_job.jobs.contract import ranges
 
 MODE = "train_step"
 BASE = "fp32"

@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 
-from analysis import idle, intervals
-from analysis.metrics import timing
-from analysis.metrics.remembered import remember
-from jobs.contract import ranges
+from profiler_job.analysis import idle, intervals
+from profiler_job.analysis.metrics import timing
+from profiler_job.analysis.metrics.remembered import remember
+from profiler_job.jobs.contract import ranges
 
 CAUSES = {"busy": "busy", "launch": "waits for a launch", "boundary": "between phases", "own": "own overhead"}
 _IDLE = {"launch": "launch_idle_ns", "boundary": "boundary_ns", "own": "own_ns"}

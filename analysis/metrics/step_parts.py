@@ -2,9 +2,9 @@
 
 import pandas as pd
 
-from analysis.metrics import kernel_time, run_grid, timing
-from jobs.contract import modes, ranges
-from jobs.contract.axes import label_of_value
+from profiler_job.analysis.metrics import kernel_time, run_grid, timing
+from profiler_job.jobs.contract import modes, ranges
+from profiler_job.jobs.contract.axes import label_of_value
 
 CASE = ["size", "context_length"]
 WAITING = "no kernel runs"

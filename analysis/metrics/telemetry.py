@@ -7,8 +7,8 @@ the counter of its energy before and after. So a slow host can be told from a sl
 
 import pandas as pd
 
-from analysis.metrics import run_grid, timing
-from jobs.contract.ranges import STEP
+from profiler_job.analysis.metrics import run_grid, timing
+from profiler_job.jobs.contract.ranges import STEP
 
 SLOW_HOST = 1.25
 """A host is called slow where the loop takes this many times that of the fastest process on the same kind of CPU."""

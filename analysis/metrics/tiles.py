@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from analysis.metrics import kernel_time, run_grid
-from analysis.metrics.ordering import place, sorted_by
-from analysis.reference import flops, gemm_names, kernel_families
-from jobs.contract import ranges
+from profiler_job.analysis.metrics import kernel_time, run_grid
+from profiler_job.analysis.metrics.ordering import place, sorted_by
+from profiler_job.analysis.reference import flops, gemm_names, kernel_families
+from profiler_job.jobs.contract import ranges
 
 PASSES = {ranges.FORWARD: 1, ranges.BACKWARD: 2}
 """Phases with matmuls, and how many of them there are for each matmul of the forward pass, all of the same cost."""

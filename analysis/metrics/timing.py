@@ -19,10 +19,10 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import union_categoricals
 
-from analysis import intervals
-from analysis.metrics.ranks import largest_of_ranks
-from analysis.metrics.remembered import remember
-from jobs.contract.ranges import STEP
+from profiler_job.analysis import intervals
+from profiler_job.analysis.metrics.ranks import largest_of_ranks
+from profiler_job.analysis.metrics.remembered import remember
+from profiler_job.jobs.contract.ranges import STEP
 
 
 def spread(samples: pd.DataFrame, by: list[str], value: str, prefix: str) -> pd.DataFrame:

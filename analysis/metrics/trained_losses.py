@@ -4,8 +4,8 @@ from typing import Any
 
 import pandas as pd
 
-from jobs.contract.options import format_options, parse_options, token_of
-from jobs.contract.plain import PLAIN
+from profiler_job.jobs.contract.options import format_options, parse_options, token_of
+from profiler_job.jobs.contract.plain import PLAIN
 
 TRAINED = ["loss_trained", "loss_trained_plain"]
 """Losses after the same training steps, with the changes of a run and without."""

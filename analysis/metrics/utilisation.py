@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from analysis.metrics.run_grid import has_known_shape, shape_of
-from analysis.reference import flops, gpus
+from profiler_job.analysis.metrics.run_grid import has_known_shape, shape_of
+from profiler_job.analysis.reference import flops, gpus
 
 
 def mfu(run: pd.Series, wall_ns: float) -> float:

@@ -18,8 +18,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.metrics import differences, queue, timing
-from analysis.metrics.differences import Band
+from profiler_job.analysis.metrics import differences, queue, timing
+from profiler_job.analysis.metrics.differences import Band
 
 
 def launch_waits(

@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from analysis.answer import Column
-from jobs.contract.axes import label_of
+from profiler_job.analysis.answer import Column
+from profiler_job.jobs.contract.axes import label_of
 
 COUNTS = ("context_length", "batch_size", "accumulation")
 

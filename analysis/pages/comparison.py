@@ -11,14 +11,14 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.answer import Answer, Chart, Column, Table, assemble
-from analysis.comparison import forms
-from analysis.comparison.verdict import METRICS, Comparison, Judgement, Metric, Pair
-from analysis.comparison.waterfall import MANY, Cause, Waterfall
-from analysis.metrics.differences import Bands
-from analysis.metrics.kernel_time import OUTSIDE
-from analysis.pages.facts import noise_of, ratios_of
-from analysis.show.values import printable
+from profiler_job.analysis.answer import Answer, Chart, Column, Table, assemble
+from profiler_job.analysis.comparison import forms
+from profiler_job.analysis.comparison.verdict import METRICS, Comparison, Judgement, Metric, Pair
+from profiler_job.analysis.comparison.waterfall import MANY, Cause, Waterfall
+from profiler_job.analysis.metrics.differences import Bands
+from profiler_job.analysis.metrics.kernel_time import OUTSIDE
+from profiler_job.analysis.pages.facts import noise_of, ratios_of
+from profiler_job.analysis.show.values import printable
 
 SLUG = "comparison"
 DRAWN = 10

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pandas as pd
 
-from analysis.answer import Answer, Column, Table
-from analysis.metrics import run_grid
-from analysis.metrics import telemetry as machine
-from analysis.pages.columns import case_headings
-from analysis.pages.telemetry import Price, cost_columns, rounded
+from profiler_job.analysis.answer import Answer, Column, Table
+from profiler_job.analysis.metrics import run_grid
+from profiler_job.analysis.metrics import telemetry as machine
+from profiler_job.analysis.pages.columns import case_headings
+from profiler_job.analysis.pages.telemetry import Price, cost_columns, rounded
 
 STUDIES = ("accumulation", "attention", "bf16", "gpus", "host", "optimizer", "precision")
 """Those that hold steps against steps. The ladder has such columns of its own; runs of the main recording have theirs

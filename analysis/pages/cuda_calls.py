@@ -2,11 +2,11 @@
 
 import pandas as pd
 
-from analysis.answer import Answer, Claim, Column, Table, assemble
-from analysis.metrics import kernel_time, run_grid, timing
-from analysis.pages.columns import case_headings
-from analysis.reference import cuda_api
-from jobs.contract import ranges
+from profiler_job.analysis.answer import Answer, Claim, Column, Table, assemble
+from profiler_job.analysis.metrics import kernel_time, run_grid, timing
+from profiler_job.analysis.pages.columns import case_headings
+from profiler_job.analysis.reference import cuda_api
+from profiler_job.jobs.contract import ranges
 
 SLUG = "cuda-calls"
 TITLE = "CUDA API calls"

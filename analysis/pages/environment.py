@@ -5,11 +5,11 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.answer import Answer, Claim, Column, Table, assemble
-from analysis.metrics import run_grid
-from analysis.metrics.telemetry import SLOW_HOST, of_processes
-from analysis.pages.titles import title_of
-from jobs.contract.versions import COMPARED, differing
+from profiler_job.analysis.answer import Answer, Claim, Column, Table, assemble
+from profiler_job.analysis.metrics import run_grid
+from profiler_job.analysis.metrics.telemetry import SLOW_HOST, of_processes
+from profiler_job.analysis.pages.titles import title_of
+from profiler_job.jobs.contract.versions import COMPARED, differing
 
 SLUG = "environment"
 TITLE = "Environment"

@@ -7,13 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.answer import ANCHOR, NOT_MEASURED, Answer, Column, Table, assemble
-from analysis.metrics import run_grid, telemetry, timing, utilisation
-from analysis.metrics.differences import Band
-from analysis.pages.columns import COUNTS
-from analysis.pages.titles import SAID
-from jobs.contract import ranges
-from jobs.contract.axes import AXES, default_of, label_of, label_of_value, name_of_value
+from profiler_job.analysis.answer import ANCHOR, NOT_MEASURED, Answer, Column, Table, assemble
+from profiler_job.analysis.metrics import run_grid, telemetry, timing, utilisation
+from profiler_job.analysis.metrics.differences import Band
+from profiler_job.analysis.pages.columns import COUNTS
+from profiler_job.analysis.pages.titles import SAID
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.axes import AXES, default_of, label_of, label_of_value, name_of_value
 
 SLUG = "explore"
 TITLE = "Explore"

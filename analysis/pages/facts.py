@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from analysis.metrics.differences import Bands, is_beyond_chance
+from profiler_job.analysis.metrics.differences import Bands, is_beyond_chance
 
 
 def lowest(rows: pd.DataFrame, value: str) -> dict:

@@ -2,10 +2,10 @@
 
 import pandas as pd
 
-from analysis.answer import Column, Table
-from analysis.metrics import kernel_time
-from analysis.pages.facts import span
-from jobs.contract import ranges
+from profiler_job.analysis.answer import Column, Table
+from profiler_job.analysis.metrics import kernel_time
+from profiler_job.analysis.pages.facts import span
+from profiler_job.jobs.contract import ranges
 
 
 def of_followed_runs(totals: pd.DataFrame) -> pd.DataFrame:

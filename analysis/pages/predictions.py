@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.answer import Answer, Column, Table, assemble
-from jobs.contract import changes
+from profiler_job.analysis.answer import Answer, Column, Table, assemble
+from profiler_job.jobs.contract import changes
 
 SLUG = "predictions"
 TITLE = "Predictions"

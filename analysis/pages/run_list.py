@@ -2,12 +2,12 @@
 
 import pandas as pd
 
-from analysis.answer import NOT_MEASURED, Answer, Column, Table, assemble
-from analysis.metrics import run_grid, timing, utilisation
-from analysis.metrics import telemetry as machine
-from analysis.pages.columns import case_headings
-from analysis.pages.telemetry import Price, cost_columns, rounded
-from jobs.contract import ranges
+from profiler_job.analysis.answer import NOT_MEASURED, Answer, Column, Table, assemble
+from profiler_job.analysis.metrics import run_grid, timing, utilisation
+from profiler_job.analysis.metrics import telemetry as machine
+from profiler_job.analysis.pages.columns import case_headings
+from profiler_job.analysis.pages.telemetry import Price, cost_columns, rounded
+from profiler_job.jobs.contract import ranges
 
 SLUG = "runs"
 TITLE = "Runs"

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.answer import Answer, Chart, Column, Table, assemble
-from analysis.metrics import advice, differences, elapsed, kernel_time, run_grid, timing, utilisation
-from analysis.metrics import telemetry as machine
-from analysis.metrics.exchange import by_gpu
-from analysis.metrics.ordering import place, sorted_by
-from analysis.pages.columns import spread_column, step_columns
-from analysis.pages.module_costs import module_table, module_tree
-from analysis.pages.telemetry import Price
-from analysis.pages.titles import attention_of
-from jobs.contract import ranges
-from jobs.contract.axes import label_of, label_of_value, words_of_value
-from jobs.contract.changes import DO
+from profiler_job.analysis.answer import Answer, Chart, Column, Table, assemble
+from profiler_job.analysis.metrics import advice, differences, elapsed, kernel_time, run_grid, timing, utilisation
+from profiler_job.analysis.metrics import telemetry as machine
+from profiler_job.analysis.metrics.exchange import by_gpu
+from profiler_job.analysis.metrics.ordering import place, sorted_by
+from profiler_job.analysis.pages.columns import spread_column, step_columns
+from profiler_job.analysis.pages.module_costs import module_table, module_tree
+from profiler_job.analysis.pages.telemetry import Price
+from profiler_job.analysis.pages.titles import attention_of
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.axes import label_of, label_of_value, words_of_value
+from profiler_job.jobs.contract.changes import DO
 
 TOP_KERNELS = 20
 AXES = (*run_grid.CASE_AXES, "mode", *run_grid.VARIANT_AXES)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import elapsed, kernel_time, timing
-from analysis.metrics.ordering import place, sorted_by
-from analysis.pages.columns import spread_column
-from analysis.pages.module_costs import module_table
-from analysis.reference import kernel_families
-from jobs.contract import ranges
+from profiler_job.analysis.answer import Answer, Chart, Claim, Column, Table, assemble
+from profiler_job.analysis.metrics import elapsed, kernel_time, timing
+from profiler_job.analysis.metrics.ordering import place, sorted_by
+from profiler_job.analysis.pages.columns import spread_column
+from profiler_job.analysis.pages.module_costs import module_table
+from profiler_job.analysis.reference import kernel_families
+from profiler_job.jobs.contract import ranges
 
 OUTSIDE_PHASES = "other"
 

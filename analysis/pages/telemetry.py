@@ -5,10 +5,10 @@ from datetime import date
 
 import pandas as pd
 
-from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import run_grid
-from analysis.metrics import telemetry as machine
-from analysis.pages.columns import case_headings
+from profiler_job.analysis.answer import Answer, Chart, Claim, Column, Table, assemble
+from profiler_job.analysis.metrics import run_grid
+from profiler_job.analysis.metrics import telemetry as machine
+from profiler_job.analysis.pages.columns import case_headings
 
 SLUG = "telemetry"
 TITLE = "Telemetry"

@@ -5,7 +5,14 @@ from typing import Any
 
 import pandas as pd
 
-from jobs.contract.axes import default_of, label_of, label_of_value, name_of_value, reading_order, words_of_value
+from profiler_job.jobs.contract.axes import (
+    default_of,
+    label_of,
+    label_of_value,
+    name_of_value,
+    reading_order,
+    words_of_value,
+)
 
 SAID = {
     "workload_options": lambda value: value.replace("=", " "),  # it may break there

@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 import pandas as pd
 
-from analysis.metrics import run_grid
-from analysis.metrics.advice import Clock, clocks
-from analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
-from analysis.prediction import fusion
-from jobs.contract import ranges
+from profiler_job.analysis.metrics import run_grid
+from profiler_job.analysis.metrics.advice import Clock, clocks
+from profiler_job.analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
+from profiler_job.analysis.prediction import fusion
+from profiler_job.jobs.contract import ranges
 
 GEMM, ATTENTION, REST = "gemm", "attention", "rest"
 KEY = ["phase", "leaf", "kind"]

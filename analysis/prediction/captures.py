@@ -12,19 +12,19 @@ from dataclasses import replace
 
 import pandas as pd
 
-from analysis.capture.advice import COLUMNS, LEAST, Seen
-from analysis.capture.findings import is_unaligned
-from analysis.capture.operations import COPIES
-from analysis.capture.summary import Summary
-from analysis.prediction import fusion, script_rates, scripts
-from analysis.prediction.baseline import ATTENTION, GEMM
-from analysis.prediction.changes import PASSES, Abstains
-from analysis.prediction.predict import Abstention, Prediction
-from analysis.prediction.script_changes import WAITS, Behind, Step
-from analysis.prediction.script_rates import ATTENTION_GEMMS, LINEAR, REST, ScriptRates
-from analysis.prediction.scripts import GPU_LIMITED, UNDER_NSYS, predict_step
-from analysis.reference import gemm_names
-from jobs.contract import ranges
+from profiler_job.analysis.capture.advice import COLUMNS, LEAST, Seen
+from profiler_job.analysis.capture.findings import is_unaligned
+from profiler_job.analysis.capture.operations import COPIES
+from profiler_job.analysis.capture.summary import Summary
+from profiler_job.analysis.prediction import fusion, script_rates, scripts
+from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM
+from profiler_job.analysis.prediction.changes import PASSES, Abstains
+from profiler_job.analysis.prediction.predict import Abstention, Prediction
+from profiler_job.analysis.prediction.script_changes import WAITS, Behind, Step
+from profiler_job.analysis.prediction.script_rates import ATTENTION_GEMMS, LINEAR, REST, ScriptRates
+from profiler_job.analysis.prediction.scripts import GPU_LIMITED, UNDER_NSYS, predict_step
+from profiler_job.analysis.reference import gemm_names
+from profiler_job.jobs.contract import ranges
 
 MOST_UNKNOWN = 0.05
 """Part of the GPU's work that may be of no known phase; it is left as it is."""

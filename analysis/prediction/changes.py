@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.metrics import run_grid
-from analysis.prediction.baseline import ATTENTION, GEMM, REST, Baseline
-from analysis.prediction.rates import Rates
-from analysis.reference import flops
-from jobs.contract import ranges
-from jobs.contract.changes import CHOICES, LABELS
+from profiler_job.analysis.metrics import run_grid
+from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM, REST, Baseline
+from profiler_job.analysis.prediction.rates import Rates
+from profiler_job.analysis.reference import flops
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.changes import CHOICES, LABELS
 
 EAGER = ("attention_scores", "softmax", "attention_output")
 """What fused attention replaces."""

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.capture.nsys_export import ExportError
-from analysis.comparison.errors import NotComparable
-from analysis.comparison.sides import is_capture, load_side
-from analysis.prediction import changes, ledger, rates, script_rates, scripts
-from analysis.prediction.known import known_runs, usual_sets
-from analysis.prediction.predict import Abstention, Prediction, advised
-from analysis.recording.ingest import ResultsError
-from analysis.recording.store import RecordingError
-from analysis.reference import track_record
-from jobs.contract.layout import SCRIPT
+from profiler_job.analysis.capture.nsys_export import ExportError
+from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.sides import is_capture, load_side
+from profiler_job.analysis.prediction import changes, ledger, rates, script_rates, scripts
+from profiler_job.analysis.prediction.known import known_runs, usual_sets
+from profiler_job.analysis.prediction.predict import Abstention, Prediction, advised
+from profiler_job.analysis.recording.ingest import ResultsError
+from profiler_job.analysis.recording.store import RecordingError
+from profiler_job.analysis.reference import track_record
+from profiler_job.jobs.contract.layout import SCRIPT
 
 NOT_PREDICTED = 2
 RATES = {track_record.SWEEP: rates.FILE, track_record.AS_SCRIPT: script_rates.FILE, SCRIPT: script_rates.FILE}

@@ -1,6 +1,6 @@
 """Fits the rates to recorded pairs, and says how well they do on sizes that they were not fitted to.
 
-python -m analysis.prediction.development RECORDING...
+python -m profiler_job.analysis.prediction.development RECORDING...
 
 It runs in a checkout, whose site/data has the predictions that were tested.
 """
@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from analysis.prediction import changes, ledger, predict, rates
-from analysis.prediction.baseline import ATTENTION, GEMM, Baseline, baselines
-from analysis.prediction.rates import Rates
-from analysis.recording import store
-from analysis.reference import flops
-from analysis.reference.track_record import SWEEP
-from jobs.contract import axes, ranges
-from jobs.contract.changes import COMPILED
-from jobs.contract.integrity import find_folders
+from profiler_job.analysis.prediction import changes, ledger, predict, rates
+from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM, Baseline, baselines
+from profiler_job.analysis.prediction.rates import Rates
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.reference import flops
+from profiler_job.analysis.reference.track_record import SWEEP
+from profiler_job.jobs.contract import axes, ranges
+from profiler_job.jobs.contract.changes import COMPILED
+from profiler_job.jobs.contract.integrity import find_folders
 
-DATA = Path(__file__).parents[2] / "site" / "data"
+DATA = Path(__file__).resolve().parents[2] / "site" / "data"
 AXES = {"precision": {"tf32": "tf32", "bf16": "bf16"}, "attention": {"sdpa": "fused_attention"}}
 AXES |= {"optimizer": {"fused": "fused_adamw"}, "compile": {"default": "compile", "cudagraphs": "cuda_graphs"}}
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.prediction.script_rates import ScriptRates, width_of
-from analysis.reference.kernel_families import is_main_gemm
-from jobs.contract import ranges
+from profiler_job.analysis.prediction.script_rates import ScriptRates, width_of
+from profiler_job.analysis.reference.kernel_families import is_main_gemm
+from profiler_job.jobs.contract import ranges
 
 CAST_BYTES = 6
 """What casting a weight from FP32 to BF16 moves, and its gradient back."""

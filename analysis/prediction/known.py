@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from analysis.prediction import changes, other_models, rates, script_rates, scripts
-from analysis.prediction.baseline import Baseline, Tables, baselines, of_run
-from analysis.prediction.predict import Abstention, Prediction, predict
-from analysis.reference.track_record import SWEEP, kind_of
-from jobs.contract.layout import SCRIPT
+from profiler_job.analysis.prediction import changes, other_models, rates, script_rates, scripts
+from profiler_job.analysis.prediction.baseline import Baseline, Tables, baselines, of_run
+from profiler_job.analysis.prediction.predict import Abstention, Prediction, predict
+from profiler_job.analysis.reference.track_record import SWEEP, kind_of
+from profiler_job.jobs.contract.layout import SCRIPT
 
 
 @dataclass(frozen=True, kw_only=True)

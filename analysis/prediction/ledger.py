@@ -14,19 +14,19 @@ import numpy as np
 import pandas as pd
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from analysis.metrics.advice import clocks, host_limited_ns
-from analysis.metrics.telemetry import gpus_at_once
-from analysis.prediction import changes
-from analysis.prediction.predict import GPU, HOST, Abstention, Prediction
-from analysis.recording import store
-from analysis.recording.store import RecordingError
-from analysis.reference.track_record import kind_of
-from jobs.contract.axes import Run
-from jobs.contract.integrity import find_folders, is_intact, load_json, with_digest
-from jobs.contract.layout import SCRIPT, name_with
-from jobs.contract.program import commit
-from jobs.contract.ranges import STEP
-from jobs.contract.studies import GPUS, LOSSES
+from profiler_job.analysis.metrics.advice import clocks, host_limited_ns
+from profiler_job.analysis.metrics.telemetry import gpus_at_once
+from profiler_job.analysis.prediction import changes
+from profiler_job.analysis.prediction.predict import GPU, HOST, Abstention, Prediction
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.store import RecordingError
+from profiler_job.analysis.reference.track_record import kind_of
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.integrity import find_folders, is_intact, load_json, with_digest
+from profiler_job.jobs.contract.layout import SCRIPT, name_with
+from profiler_job.jobs.contract.program import commit
+from profiler_job.jobs.contract.ranges import STEP
+from profiler_job.jobs.contract.studies import GPUS, LOSSES
 
 FOLDER = "predictions"
 """Below site/data."""

@@ -5,14 +5,14 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.metrics import advice, differences, run_grid, timing
-from analysis.metrics.differences import Band
-from analysis.prediction import changes
-from analysis.prediction.ledger import run_id_after
-from jobs.contract import ranges
-from jobs.contract.axes import default_of
-from jobs.contract.layout import SCRIPT
-from jobs.contract.modes import MODES
+from profiler_job.analysis.metrics import advice, differences, run_grid, timing
+from profiler_job.analysis.metrics.differences import Band
+from profiler_job.analysis.prediction import changes
+from profiler_job.analysis.prediction.ledger import run_id_after
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.axes import default_of
+from profiler_job.jobs.contract.layout import SCRIPT
+from profiler_job.jobs.contract.modes import MODES
 
 COLUMNS = ("run_id", "changes", "before_ns", "after_ns", "measured_in", "gains")
 _TIMES = ["run_id", "gpu_name", "num_parameters", "ns", "min_ns", "max_ns", "parts", "loop_ns", "measured_in"]

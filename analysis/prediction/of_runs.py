@@ -5,13 +5,13 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.prediction import changes
-from analysis.prediction.baseline import Tables
-from analysis.prediction.known import Known, known_runs, usual_sets
-from analysis.prediction.ledger import MEASURED, run_id_after, spans_of_steps
-from analysis.prediction.predict import Abstention, Prediction
-from jobs.contract.changes import DO, LABELS
-from jobs.contract.layout import SCRIPT, name_with
+from profiler_job.analysis.prediction import changes
+from profiler_job.analysis.prediction.baseline import Tables
+from profiler_job.analysis.prediction.known import Known, known_runs, usual_sets
+from profiler_job.analysis.prediction.ledger import MEASURED, run_id_after, spans_of_steps
+from profiler_job.analysis.prediction.predict import Abstention, Prediction
+from profiler_job.jobs.contract.changes import DO, LABELS
+from profiler_job.jobs.contract.layout import SCRIPT, name_with
 
 COLUMNS = (
     "run_id",

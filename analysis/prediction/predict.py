@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.metrics import run_grid
-from analysis.metrics.advice import GAP_NS, HOST_LIMITED, Clock
-from analysis.prediction import changes
-from analysis.prediction.baseline import GEMM, Baseline
-from analysis.prediction.changes import Abstains, Change, State
-from analysis.prediction.rates import Rates
-from analysis.reference import flops
-from jobs.contract import ranges
-from jobs.contract.changes import COMPILED
+from profiler_job.analysis.metrics import run_grid
+from profiler_job.analysis.metrics.advice import GAP_NS, HOST_LIMITED, Clock
+from profiler_job.analysis.prediction import changes
+from profiler_job.analysis.prediction.baseline import GEMM, Baseline
+from profiler_job.analysis.prediction.changes import Abstains, Change, State
+from profiler_job.analysis.prediction.rates import Rates
+from profiler_job.analysis.reference import flops
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.changes import COMPILED
 
 LONGEST_GAP_NS = 4000.0
 QUEUE = 1000

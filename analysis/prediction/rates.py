@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-FILE = Path(__file__).parent / "rates.json"
+FILE = Path(__file__).resolve().parent / "rates.json"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.capture.findings import is_unaligned
-from analysis.capture.operations import is_queue_full
-from analysis.metrics import elapsed
-from analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
-from analysis.prediction.baseline import ATTENTION, GEMM, Tables, is_of_attention
-from analysis.prediction.changes import PASSES, TIMES_BATCH, Abstains, need_memory
-from analysis.prediction.predict import GPU, HOST
-from analysis.prediction.script_rates import (
+from profiler_job.analysis.capture.findings import is_unaligned
+from profiler_job.analysis.capture.operations import is_queue_full
+from profiler_job.analysis.metrics import elapsed
+from profiler_job.analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
+from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM, Tables, is_of_attention
+from profiler_job.analysis.prediction.changes import PASSES, TIMES_BATCH, Abstains, need_memory
+from profiler_job.analysis.prediction.predict import GPU, HOST
+from profiler_job.analysis.prediction.script_rates import (
     ATTENTION_GEMMS,
     MATMULS,
     REST,
@@ -24,7 +24,7 @@ from analysis.prediction.script_rates import (
     rated_as,
     width_of,
 )
-from jobs.contract import ranges
+from profiler_job.jobs.contract import ranges
 
 LEAST, EXPECTED, MOST = 0, 1, 2
 """A step as short as it may become, as expected, and as long."""

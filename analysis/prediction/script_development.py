@@ -1,6 +1,6 @@
 """Fits the rates of scripts to recorded pairs, and says how well they do on sizes that they were not fitted to.
 
-python -m analysis.prediction.script_development RECORDING...
+python -m profiler_job.analysis.prediction.script_development RECORDING...
 
 It runs in a checkout, whose site/data has the predictions of scripts that were tested.
 """
@@ -14,19 +14,36 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.metrics.advice import GAP_NS, clocks
-from analysis.metrics.run_grid import has_known_shape
-from analysis.prediction import development, fusion, ledger, other_models, predict, rates, script_rates, scripts
-from analysis.prediction.baseline import ATTENTION, GEMM, Baseline, Tables, baselines
-from analysis.prediction.changes import BATCHED, EAGER, FUSED, PASSES, TIMES_BATCH, USUAL, Abstains
-from analysis.prediction.predict import GPU, HOST, host_key
-from analysis.prediction.script_rates import ATTENTION_GEMMS, AXES, LINEAR, REST, ScriptRates, name_of, width_of
-from analysis.recording import store
-from analysis.reference import flops
-from jobs.contract import ranges
-from jobs.contract.changes import COMPILED
+from profiler_job.analysis.metrics.advice import GAP_NS, clocks
+from profiler_job.analysis.metrics.run_grid import has_known_shape
+from profiler_job.analysis.prediction import (
+    development,
+    fusion,
+    ledger,
+    other_models,
+    predict,
+    rates,
+    script_rates,
+    scripts,
+)
+from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM, Baseline, Tables, baselines
+from profiler_job.analysis.prediction.changes import BATCHED, EAGER, FUSED, PASSES, TIMES_BATCH, USUAL, Abstains
+from profiler_job.analysis.prediction.predict import GPU, HOST, host_key
+from profiler_job.analysis.prediction.script_rates import (
+    ATTENTION_GEMMS,
+    AXES,
+    LINEAR,
+    REST,
+    ScriptRates,
+    name_of,
+    width_of,
+)
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.reference import flops
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.changes import COMPILED
 
-DATA = Path(__file__).parents[2] / "site" / "data"
+DATA = Path(__file__).resolve().parents[2] / "site" / "data"
 OF_PAIRS = (*EAGER, FUSED, development.ACCUMULATION)
 """Of these some is done for each pair of tokens."""
 PER_TENSOR = ("own", "loop")

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.prediction import rates
-from jobs.contract.changes import COMPILED
+from profiler_job.analysis.prediction import rates
+from profiler_job.jobs.contract.changes import COMPILED
 
-FILE = Path(__file__).parent / "script_rates.json"
+FILE = Path(__file__).resolve().parent / "script_rates.json"
 LINEAR, UNPADDED_LINEAR, ATTENTION_GEMMS, REST = "linear", "unpadded", "gemms", "rest"
 """Matmuls of one module that has none inside; those of one whose weights are not padded, in a step in FP32; matmuls of
 two tensors, by a module around others; everything else."""

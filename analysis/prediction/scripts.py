@@ -12,15 +12,15 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.metrics.advice import GAP_NS
-from analysis.metrics.kernel_time import kernel_totals, module_of, num_profiled_steps
-from analysis.metrics.run_grid import has_known_shape
-from analysis.prediction import fusion, script_changes, script_rates
-from analysis.prediction.baseline import ATTENTION, GEMM, Tables, is_of_attention
-from analysis.prediction.changes import OWN_ADAMW_KERNELS, PASSES, Abstains
-from analysis.prediction.predict import GPU, HOST, SURE, Abstention, Prediction, spread
-from analysis.prediction.script_changes import EXPECTED, LEAST, MOST, Behind, Step
-from analysis.prediction.script_rates import (
+from profiler_job.analysis.metrics.advice import GAP_NS
+from profiler_job.analysis.metrics.kernel_time import kernel_totals, module_of, num_profiled_steps
+from profiler_job.analysis.metrics.run_grid import has_known_shape
+from profiler_job.analysis.prediction import fusion, script_changes, script_rates
+from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM, Tables, is_of_attention
+from profiler_job.analysis.prediction.changes import OWN_ADAMW_KERNELS, PASSES, Abstains
+from profiler_job.analysis.prediction.predict import GPU, HOST, SURE, Abstention, Prediction, spread
+from profiler_job.analysis.prediction.script_changes import EXPECTED, LEAST, MOST, Behind, Step
+from profiler_job.analysis.prediction.script_rates import (
     ATTENTION_GEMMS,
     LINEAR,
     MATMULS,
@@ -30,10 +30,10 @@ from analysis.prediction.script_rates import (
     rated_as,
     width_of,
 )
-from analysis.reference import flops
-from jobs.contract import ranges
-from jobs.contract.changes import CHOICES, COMPILED, LABELS
-from jobs.contract.messages import UNPADDED, UNPADDED_MODULES
+from profiler_job.analysis.reference import flops
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.changes import CHOICES, COMPILED, LABELS
+from profiler_job.jobs.contract.messages import UNPADDED, UNPADDED_MODULES
 
 USUAL = (*((name,) for name in LABELS), ("bf16", "compile"))
 """The sets of changes that are predicted where none is named."""

@@ -1,6 +1,6 @@
 """Makes the track record that advice is said with, from the ledgers and recordings in a folder.
 
-python -m analysis.prediction.track_record site/data
+python -m profiler_job.analysis.prediction.track_record site/data
 """
 
 import json
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.prediction import ledger, predict, rates, script_rates
-from analysis.recording import store
-from analysis.reference.track_record import AS_SCRIPT, CLOSE, FILE, SWEEP, Record
-from jobs.contract.integrity import find_folders
-from jobs.contract.layout import SCRIPT
+from profiler_job.analysis.prediction import ledger, predict, rates, script_rates
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.reference.track_record import AS_SCRIPT, CLOSE, FILE, SWEEP, Record
+from profiler_job.jobs.contract.integrity import find_folders
+from profiler_job.jobs.contract.layout import SCRIPT
 
 
 def records(predicted: pd.DataFrame, developed: pd.DataFrame) -> dict[str, Record]:

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from analysis.recording import store
-from analysis.recording.scan import HASHED_NAMES, is_text
-from analysis.recording.store import RecordingError
-from jobs.contract.integrity import DIGEST, file_facts
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.scan import HASHED_NAMES, is_text
+from profiler_job.analysis.recording.store import RecordingError
+from profiler_job.jobs.contract.integrity import DIGEST, file_facts
 
 STATUS_NUMBER = re.compile(r"status_[a-z]+(_[a-z]+)*")
 """Columns of `runs` that only some failures have (`status_step`, bytes of an out of memory): numbers."""

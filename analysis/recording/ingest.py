@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
-from analysis.capture import communication, inferred, modules
-from analysis.capture.attribution import NOT_BELIEVED, Attribution, attribute
-from analysis.capture.nsys_export import Capture, ExportError, read
-from analysis.recording import store
-from analysis.recording.scan import HASHED_NAMES
-from jobs.contract import ranges
-from jobs.contract.integrity import find_damage, load_json, restore
-from jobs.contract.layout import (
+from profiler_job.analysis.capture import communication, inferred, modules
+from profiler_job.analysis.capture.attribution import NOT_BELIEVED, Attribution, attribute
+from profiler_job.analysis.capture.nsys_export import Capture, ExportError, read
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.scan import HASHED_NAMES
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.integrity import find_damage, load_json, restore
+from profiler_job.jobs.contract.layout import (
     CALIBRATION,
     LOG,
     MACHINE_FIELDS,
@@ -33,8 +33,8 @@ from jobs.contract.layout import (
     read_record,
     timings_file,
 )
-from jobs.contract.privacy import PRIVATE_LINE, find_name, find_private, scrub_text
-from jobs.contract.words import counted
+from profiler_job.jobs.contract.privacy import PRIVATE_LINE, find_name, find_private, scrub_text
+from profiler_job.jobs.contract.words import counted
 
 _PROTOCOL = ("protocol_version", "processes", "seed", "warmup_steps", "measured_steps", "profiled_steps")
 _ABOUT_RUN = ("autograd_multithreading", "float32_matmul_precision", *_PROTOCOL)

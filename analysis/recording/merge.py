@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analysis.recording.ingest import ResultsError, check_files_only, read_finished, read_plan
-from analysis.recording.merge_nodes import are_nodes, name_of, read_nodes, write_nodes
-from jobs.contract.integrity import clear, find_damage, replace, restore
-from jobs.contract.layout import (
+from profiler_job.analysis.recording.ingest import ResultsError, check_files_only, read_finished, read_plan
+from profiler_job.analysis.recording.merge_nodes import are_nodes, name_of, read_nodes, write_nodes
+from profiler_job.jobs.contract.integrity import clear, find_damage, replace, restore
+from profiler_job.jobs.contract.layout import (
     ALL_RUNS,
     CALIBRATION,
     CAPTURE,
@@ -24,7 +24,7 @@ from jobs.contract.layout import (
     FinishedRecord,
     Machine,
 )
-from jobs.contract.versions import COMPARED, differing, listed
+from profiler_job.jobs.contract.versions import COMPARED, differing, listed
 
 
 @dataclass(kw_only=True)

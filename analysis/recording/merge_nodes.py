@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from analysis.recording.ingest import ResultsError, check_files_only, read_finished, read_json, read_plan
-from jobs.contract.integrity import clear, facts_of, find_damage, replace, with_digest
-from jobs.contract.layout import (
+from profiler_job.analysis.recording.ingest import ResultsError, check_files_only, read_finished, read_json, read_plan
+from profiler_job.jobs.contract.integrity import clear, facts_of, find_damage, replace, with_digest
+from profiler_job.jobs.contract.layout import (
     CAPTURE,
     LOG,
     MERGED,

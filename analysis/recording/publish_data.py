@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 
-from analysis.recording import allowed, ingest, store
-from analysis.recording.scan import HASHED_NAMES, Scanner
-from jobs.contract.integrity import clear, replace, restore
-from jobs.contract.studies import STUDIES
+from profiler_job.analysis.recording import allowed, ingest, store
+from profiler_job.analysis.recording.scan import HASHED_NAMES, Scanner
+from profiler_job.jobs.contract.integrity import clear, replace, restore
+from profiler_job.jobs.contract.studies import STUDIES
 
 LARGEST_BYTES = 25 * 2**20
 """Recordings live in git and are loaded by browsers."""

@@ -19,9 +19,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs.contract.integrity import load_json
-from jobs.contract.layout import MANIFEST
-from jobs.contract.privacy import SECRET_VARIABLE, find_name, find_private, hash_names, names_of_machine, readings
+from profiler_job.jobs.contract.integrity import load_json
+from profiler_job.jobs.contract.layout import MANIFEST
+from profiler_job.jobs.contract.privacy import (
+    SECRET_VARIABLE,
+    find_name,
+    find_private,
+    hash_names,
+    names_of_machine,
+    readings,
+)
 
 HASHED_NAMES = "hashed_names"
 """Key of a manifest, which is never published: names of the machines that measured, and of their users."""

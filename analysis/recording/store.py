@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
-from analysis.recording import times
-from analysis.reference import cuda_api, kernel_families
-from jobs.contract import ranges
-from jobs.contract.axes import default_of, details
-from jobs.contract.integrity import (
+from profiler_job.analysis.recording import times
+from profiler_job.analysis.reference import cuda_api, kernel_families
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.axes import default_of, details
+from profiler_job.jobs.contract.integrity import (
     DIGEST,
     FileFacts,
     clear,
@@ -37,7 +37,7 @@ from jobs.contract.integrity import (
     restore,
     with_digest,
 )
-from jobs.contract.layout import MANIFEST, STATUSES
+from profiler_job.jobs.contract.layout import MANIFEST, STATUSES
 
 pd.set_option("mode.string_storage", "python")
 """Tables here are many and most are small: pyarrow's strings, the default, take longer for each of them."""

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analysis.recording import store
-from analysis.recording.ingest import ResultsError, read_plan
-from jobs.contract.integrity import find_damage
-from jobs.contract.layout import RAW, RECORD, SWEEP, VERIFIED, FinishedRecord, RecordError, read_record
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.ingest import ResultsError, read_plan
+from profiler_job.jobs.contract.integrity import find_damage
+from profiler_job.jobs.contract.layout import RAW, RECORD, SWEEP, VERIFIED, FinishedRecord, RecordError, read_record
 
 
 @dataclass(kw_only=True)

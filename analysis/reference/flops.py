@@ -16,9 +16,9 @@ V vocab_size. Source of the formulas: the shapes of the operands; for the model'
 from dataclasses import dataclass
 from typing import get_args
 
-from jobs.contract.axes import Attention
-from jobs.contract.ranges import PHASES
-from jobs.workloads.transformer.sizes import ModelSize
+from profiler_job.jobs.contract.axes import Attention
+from profiler_job.jobs.contract.ranges import PHASES
+from profiler_job.jobs.workloads.transformer.sizes import ModelSize
 
 FP32_BYTES = 4
 BF16_BYTES = 2

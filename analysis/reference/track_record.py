@@ -1,8 +1,8 @@
 """How predictions of each change have done so far: of those that were kept before the measurement that tests them, and
 of the pairs that the models were developed on.
 
-The numbers are in track_record.json; `python -m analysis.prediction.track_record` makes it anew from the ledgers and
-recordings in site/data.
+The numbers are in track_record.json; `python -m profiler_job.analysis.prediction.track_record` makes it anew from the
+ledgers and recordings in site/data.
 """
 
 import json
@@ -11,12 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jobs.contract.axes import default_of
-from jobs.contract.changes import COMPILED
-from jobs.contract.layout import SCRIPT
-from jobs.contract.words import counted
+from profiler_job.jobs.contract.axes import default_of
+from profiler_job.jobs.contract.changes import COMPILED
+from profiler_job.jobs.contract.layout import SCRIPT
+from profiler_job.jobs.contract.words import counted
 
-FILE = Path(__file__).with_suffix(".json")
+FILE = Path(__file__).resolve().with_suffix(".json")
 SWEEP = "sweep"
 AS_SCRIPT = "sweep, as a script"
 TOGETHER = {*COMPILED, "tf32"}

@@ -9,8 +9,8 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.pages import Page
 
-from analysis.beside import Helper, Later
-from analysis.render import card
+from profiler_job.analysis.beside import Helper, Later
+from profiler_job.analysis.render import card
 
 LONGEST = 200
 PARAGRAPH = re.compile(r"<p>(.*?)</p>", re.DOTALL)

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from analysis.answer import Claim, Column, Table
+from profiler_job.analysis.answer import Claim, Column, Table
 
 NUM_ROWS = 12
 """Rows on the page; the CSV has all."""

@@ -3,9 +3,9 @@
 import pandas as pd
 from markupsafe import Markup
 
-from analysis.answer import NOT_MEASURED, Table
-from analysis.render import tables, text
-from jobs.contract.axes import label_of_value
+from profiler_job.analysis.answer import NOT_MEASURED, Table
+from profiler_job.analysis.render import tables, text
+from profiler_job.jobs.contract.axes import label_of_value
 
 BOUNDS = ("compute", "memory", "launches", "launches or memory")
 UNKNOWN = "not known"

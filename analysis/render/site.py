@@ -14,9 +14,9 @@ import pandas as pd
 from jinja2.bccache import Bucket
 from markupsafe import Markup
 
-from analysis.answer import Answer, Chart, Claim, Column, Table
-from analysis.render import charts, findings, regime_map, step_figure, tables, text
-from jobs.contract.axes import AXES, label_of_value, name_of_value
+from profiler_job.analysis.answer import Answer, Chart, Claim, Column, Table
+from profiler_job.analysis.render import charts, findings, regime_map, step_figure, tables, text
+from profiler_job.jobs.contract.axes import AXES, label_of_value, name_of_value
 
 HEADING = re.compile("^# .*\n", re.MULTILINE)
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\W*[A-Z])")
@@ -24,7 +24,7 @@ SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\W*[A-Z])")
 FRONT = "---\n"
 SHORT = 60
 """Characters: a shorter answer says little without its question, which otherwise stands beside it as the title."""
-TEMPLATES = Path(__file__).parents[1] / "pages"
+TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
 FILTERS = (
     "ms",
     "us",

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from analysis.render import text
-from jobs.contract import ranges
+from profiler_job.analysis.render import text
+from profiler_job.jobs.contract import ranges
 
 PIXELS = 700
 _NUMBERED = re.compile(rf"^(?:.*?/)?(?:{ranges.BLOCK_PREFIX}\d+|[^/]*\.\d+)(?=/|$)")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import pandas as pd
 from markupsafe import Markup
 
-from jobs.contract.words import noun_of
+from profiler_job.jobs.contract.words import noun_of
 
 MINUS, TIMES, THIN = "\u2212", "\u00d7", "\u202f"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ufdd0\ufffe\uffff\ud800-\udfff]")

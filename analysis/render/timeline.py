@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from analysis.render import text
+from profiler_job.analysis.render import text
 
 LAUNCH = "launch"
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"

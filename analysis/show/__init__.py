@@ -39,17 +39,17 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
-from analysis.capture import nsys_reports
-from analysis.capture.nsys_export import ExportError, read
-from analysis.capture.phase_names import chosen_phases
-from analysis.capture.selection import ALL, Selection
-from analysis.capture.summary import SECTIONS, Predict, Summary
-from analysis.reference import kernel_families
-from analysis.show import index
-from analysis.show.forms import as_csv, as_markdown, as_text, section_as_csv
-from analysis.show.profiles import profiles_in
-from analysis.show.reader import Reader
-from analysis.show.values import printable, terminal_width
+from profiler_job.analysis.capture import nsys_reports
+from profiler_job.analysis.capture.nsys_export import ExportError, read
+from profiler_job.analysis.capture.phase_names import chosen_phases
+from profiler_job.analysis.capture.selection import ALL, Selection
+from profiler_job.analysis.capture.summary import SECTIONS, Predict, Summary
+from profiler_job.analysis.reference import kernel_families
+from profiler_job.analysis.show import index
+from profiler_job.analysis.show.forms import as_csv, as_markdown, as_text, section_as_csv
+from profiler_job.analysis.show.profiles import profiles_in
+from profiler_job.analysis.show.reader import Reader
+from profiler_job.analysis.show.values import printable, terminal_width
 
 Format = Literal["text", "json", "csv", "md"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -89,7 +89,7 @@ def show(
     several = has_folder or len(profiles) > 1
     reader = Reader(taxonomy, chosen, selection, err, with_moments=html is not None, predict=predict)
     if html:
-        from analysis.show.write_pages import write_pages  # what draws takes time to import
+        from profiler_job.analysis.show.write_pages import write_pages  # what draws takes time to import
 
         return write_pages(reader, captures, html, top, several, out, err)
     width = terminal_width()

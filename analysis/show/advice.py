@@ -6,11 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.capture.summary import SECTIONS, Summary
-from analysis.reference import track_record
-from analysis.show.values import brief_time, shown
-from jobs.contract.changes import LABELS
-from jobs.contract.layout import SCRIPT
+from profiler_job.analysis.capture.summary import SECTIONS, Summary
+from profiler_job.analysis.reference import track_record
+from profiler_job.analysis.show.values import brief_time, shown
+from profiler_job.jobs.contract.changes import LABELS
+from profiler_job.jobs.contract.layout import SCRIPT
 
 TITLE = "What to change first"
 NOTE = (

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pandas as pd
 from rich.cells import cell_len
 
-from analysis.show.names import shorten
-from analysis.show.values import broken, heading, is_text, shown
+from profiler_job.analysis.show.names import shorten
+from profiler_job.analysis.show.values import broken, heading, is_text, shown
 
 DROPPED = {
     "kernels": ("rule", "min_ns", "max_ns", "family", "mean_ns"),

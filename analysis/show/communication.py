@@ -2,9 +2,9 @@
 
 import pandas as pd
 
-from analysis.capture.summary import Summary
-from analysis.show.values import brief_time
-from jobs.contract.words import counted
+from profiler_job.analysis.capture.summary import Summary
+from profiler_job.analysis.show.values import brief_time
+from profiler_job.jobs.contract.words import counted
 
 MOST_GPUS = 8
 """So many GPUs have a sentence each; of more the tables tell."""

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.capture.nsys_export import ExportError, read
-from analysis.capture.summary import Summary, summarise
-from analysis.reference import cuda_api, gemm_names, kernel_families
-from analysis.reference.element_types import ELEMENT_TYPES, element_type
-from analysis.reference.kernel_families import FAMILIES, Taxonomy
-from analysis.reference.kernel_names import shorten
-from analysis.show.profiles import profiles_in
-from analysis.show.values import WIDTH, printable, shown, terminal_width, time_text, wrapped
-from jobs.contract.words import counted
+from profiler_job.analysis.capture.nsys_export import ExportError, read
+from profiler_job.analysis.capture.summary import Summary, summarise
+from profiler_job.analysis.reference import cuda_api, gemm_names, kernel_families
+from profiler_job.analysis.reference.element_types import ELEMENT_TYPES, element_type
+from profiler_job.analysis.reference.kernel_families import FAMILIES, Taxonomy
+from profiler_job.analysis.reference.kernel_names import shorten
+from profiler_job.analysis.show.profiles import profiles_in
+from profiler_job.analysis.show.values import WIDTH, printable, shown, terminal_width, time_text, wrapped
+from profiler_job.jobs.contract.words import counted
 
 MOST_CLOSE = 5
 _LOOKS_LIKE_API = re.compile(r"cu(?:da)?[A-Z]\w*")

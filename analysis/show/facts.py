@@ -2,12 +2,12 @@
 
 from shlex import quote
 
-from analysis.capture.summary import SECTIONS, Summary
-from analysis.show.communication import sentences as communication_of
-from analysis.show.findings import sentences as findings_of
-from analysis.show.values import printable, shown, time_text
-from analysis.show.verdict import sentences as verdict_of
-from jobs.contract.words import counted, noun_of
+from profiler_job.analysis.capture.summary import SECTIONS, Summary
+from profiler_job.analysis.show.communication import sentences as communication_of
+from profiler_job.analysis.show.findings import sentences as findings_of
+from profiler_job.analysis.show.values import printable, shown, time_text
+from profiler_job.analysis.show.verdict import sentences as verdict_of
+from profiler_job.jobs.contract.words import counted, noun_of
 
 LEAST_SAID = 0.0005
 """A share that would be shown as 0.0% is not worth a word."""

@@ -4,9 +4,9 @@ import re
 
 import pandas as pd
 
-from analysis.show.names import shorten
-from analysis.show.values import brief_time, printable, shown
-from jobs.contract.words import counted
+from profiler_job.analysis.show.names import shorten
+from profiler_job.analysis.show.values import brief_time, printable, shown
+from profiler_job.jobs.contract.words import counted
 
 FINDING = "Finding: "
 MOST, LEAST = 5, 3

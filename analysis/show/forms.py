@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from analysis.capture.summary import SECTIONS, Summary
-from analysis.show.advice import TITLE, advice_of, note_of_advice
-from analysis.show.columns import table
-from analysis.show.facts import heads_of, note_of
-from analysis.show.values import heading, is_text, printable, shown, wrapped
+from profiler_job.analysis.capture.summary import SECTIONS, Summary
+from profiler_job.analysis.show.advice import TITLE, advice_of, note_of_advice
+from profiler_job.analysis.show.columns import table
+from profiler_job.analysis.show.facts import heads_of, note_of
+from profiler_job.analysis.show.values import heading, is_text, printable, shown, wrapped
 
 TITLES = {
     "phases": "Phases",

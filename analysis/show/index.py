@@ -4,12 +4,12 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from analysis.capture.summary import Summary
-from analysis.reference.kernel_families import FAMILIES
-from analysis.show.columns import table
-from analysis.show.forms import left_out_columns, markdown_table
-from analysis.show.values import shown
-from analysis.show.verdict import limit_of
+from profiler_job.analysis.capture.summary import Summary
+from profiler_job.analysis.reference.kernel_families import FAMILIES
+from profiler_job.analysis.show.columns import table
+from profiler_job.analysis.show.forms import left_out_columns, markdown_table
+from profiler_job.analysis.show.values import shown
+from profiler_job.analysis.show.verdict import limit_of
 
 COLUMNS = {
     "source": "name of the file",

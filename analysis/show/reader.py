@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from analysis.capture.nsys_export import ExportError, read
-from analysis.capture.selection import Selection
-from analysis.capture.summary import Predict, Summary, summarise
-from analysis.reference import kernel_families
-from analysis.show.values import printable
+from profiler_job.analysis.capture.nsys_export import ExportError, read
+from profiler_job.analysis.capture.selection import Selection
+from profiler_job.analysis.capture.summary import Predict, Summary, summarise
+from profiler_job.analysis.reference import kernel_families
+from profiler_job.analysis.show.values import printable
 
 Made = TypeVar("Made")
 

@@ -5,10 +5,10 @@ from collections.abc import Collection
 
 import pandas as pd
 
-from analysis.capture.summary import Summary
-from analysis.capture.verdict import BUSY, IDLE, PARTS
-from analysis.show.values import brief_time
-from jobs.contract.words import counted
+from profiler_job.analysis.capture.summary import Summary
+from profiler_job.analysis.capture.verdict import BUSY, IDLE, PARTS
+from profiler_job.analysis.show.values import brief_time
+from profiler_job.jobs.contract.words import counted
 
 MOST_GPUS = 8
 """So many GPUs have a line each; of more there is one summary."""

@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from analysis.show.page import index_of, page_of
-from analysis.show.reader import Reader
-from analysis.show.values import printable
-from jobs.contract.words import counted
+from profiler_job.analysis.show.page import index_of, page_of
+from profiler_job.analysis.show.reader import Reader
+from profiler_job.analysis.show.values import printable
+from profiler_job.jobs.contract.words import counted
 
 INDEX = "index.html"
 

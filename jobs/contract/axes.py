@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
-from jobs.contract.options import token_of
+from profiler_job.jobs.contract.options import token_of
 
 
 @dataclass(frozen=True, kw_only=True)

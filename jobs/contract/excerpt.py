@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from jobs.contract.integrity import create
+from profiler_job.jobs.contract.integrity import create
 
 
 class Excerpt:

@@ -21,8 +21,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from jobs.contract.axes import Count, Number, Run
-from jobs.contract.integrity import FileFacts, is_intact, load_json
+from profiler_job.jobs.contract.axes import Count, Number, Run
+from profiler_job.jobs.contract.integrity import FileFacts, is_intact, load_json
 
 SCHEMA_VERSION = 2
 """Of the results folder; a record says which it was written with (0: before there was a number). From VERIFIED on it

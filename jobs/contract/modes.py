@@ -1,6 +1,6 @@
 """What one step of a run does."""
 
-from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES
+from profiler_job.jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES
 
 MODE_PHASES = {
     "forward": (FORWARD,),

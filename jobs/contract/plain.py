@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jobs.contract.axes import default_of
-from jobs.contract.modes import MODES
+from profiler_job.jobs.contract.axes import default_of
+from profiler_job.jobs.contract.modes import MODES
 
 PLAIN = {axis: default_of(axis) for axis in ("precision", "attention", "optimizer", "compile")}
 

@@ -6,8 +6,8 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-PROGRAM = Path(__file__).parents[2]
-"""Where the packages of this program lie: its checkout, or where it was installed."""
+PROGRAM = Path(__file__).resolve().parents[2]
+"""The folder that holds `jobs`: the checkout, or the package `profiler_job` where it was installed."""
 MEASURES = "jobs"
 """The package that measures: a change elsewhere changes nothing that is measured."""
 
@@ -18,7 +18,7 @@ def commit() -> str:
     start of a digest follows: a sweep that goes on after a change is told so."""
     if "PROFILER_COMMIT" in os.environ:
         return os.environ["PROFILER_COMMIT"]
-    return commit_of(PROGRAM) or version_in(PROGRAM)
+    return commit_of(PROGRAM) or version_of(PROGRAM)
 
 
 def commit_of(folder: Path) -> str:
@@ -37,12 +37,12 @@ def commit_of(folder: Path) -> str:
         return ""
 
 
-def version_in(folder: Path) -> str:
-    """The version of the program that is installed in `folder`, such as `version 1.0+0f3a9c27`; empty where none is."""
-    versions = [installed.version for installed in metadata.distributions(name="profiler-job", path=[str(folder)])]
+def version_of(package: Path) -> str:
+    """The version of the installed package, such as `version 1.0+0f3a9c27`; empty where it is not installed."""
+    versions = [each.version for each in metadata.distributions(name="profiler-job", path=[str(package.parent)])]
     if not versions:
         return ""
-    sources = b"".join(file.read_bytes() for file in sorted((folder / MEASURES).rglob("*.py")))
+    sources = b"".join(file.read_bytes() for file in sorted((package / MEASURES).rglob("*.py")))
     return f"version {versions[0]}+{_digest(sources)}"
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TypedDict
 
-from jobs.contract.words import counted
+from profiler_job.jobs.contract.words import counted
 
 COMPARED = ("gpu_name", "driver", "cuda", "torch", "nsys", "commit")
 """Facts of a machine, as in the record of a run. Left out are Python, which changes no kernel and often has a new

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from jobs.contract.axes import Run
-from jobs.contract.layout import (
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.layout import (
     NSYS_LOG,
     PROTOCOL_VERSION,
     SCHEMA_VERSION,
@@ -19,14 +19,14 @@ from jobs.contract.layout import (
     TimedProcess,
     captures_in,
 )
-from jobs.contract.messages import Measured
-from jobs.contract.privacy import FOLDERS
-from jobs.executor.collectors import Collector, Timer
-from jobs.executor.failures import CaptureLost, RunFailed
-from jobs.executor.machine import hashed_names
-from jobs.executor.nsys_cli import LONGEST_DIAGNOSTIC, count_kernels_and_steps, count_steps_of_processes
-from jobs.executor.sweep_state import SweepState
-from jobs.sweep.prediction import stage_of, timeout_seconds
+from profiler_job.jobs.contract.messages import Measured
+from profiler_job.jobs.contract.privacy import FOLDERS
+from profiler_job.jobs.executor.collectors import Collector, Timer
+from profiler_job.jobs.executor.failures import CaptureLost, RunFailed
+from profiler_job.jobs.executor.machine import hashed_names
+from profiler_job.jobs.executor.nsys_cli import LONGEST_DIAGNOSTIC, count_kernels_and_steps, count_steps_of_processes
+from profiler_job.jobs.executor.sweep_state import SweepState
+from profiler_job.jobs.sweep.prediction import stage_of, timeout_seconds
 
 
 class Attempt:

@@ -11,13 +11,13 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from jobs.contract.axes import Run
-from jobs.contract.layout import LOG, NSYS_LOG, REPORT
-from jobs.contract.messages import GO, Facts, Failed, Measured, Rate
-from jobs.executor.failures import CaptureLost, CollectorError, RunFailed, WorkerDied, status_of
-from jobs.executor.nsys_cli import NSYS_MISSING, NsysLog, export, nsys
-from jobs.executor.stop import CAPTURE_S, SHUTDOWN_S, Stop
-from jobs.executor.worker_process import Part, WorkerProcess
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.layout import LOG, NSYS_LOG, REPORT
+from profiler_job.jobs.contract.messages import GO, Facts, Failed, Measured, Rate
+from profiler_job.jobs.executor.failures import CaptureLost, CollectorError, RunFailed, WorkerDied, status_of
+from profiler_job.jobs.executor.nsys_cli import NSYS_MISSING, NsysLog, export, nsys
+from profiler_job.jobs.executor.stop import CAPTURE_S, SHUTDOWN_S, Stop
+from profiler_job.jobs.executor.worker_process import Part, WorkerProcess
 
 RELEASE_TIMEOUT_S = 60
 CALIBRATE_TIMEOUT_S = 300

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from jobs.contract.versions import Difference, described
-from jobs.contract.words import counted
+from profiler_job.jobs.contract.versions import Difference, described
+from profiler_job.jobs.contract.words import counted
 
 Emit = Callable[..., None]
 """Is told what happens: emit(event, **fields)."""

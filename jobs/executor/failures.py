@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jobs.contract.layout import Status
+from profiler_job.jobs.contract.layout import Status
 
 
 class RunFailed(Exception):

@@ -13,17 +13,17 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from jobs.contract.axes import Run
-from jobs.contract.layout import Machine
-from jobs.contract.messages import Measured
-from jobs.contract.plain import plain_steps
-from jobs.executor.attempt import Attempt
-from jobs.executor.collectors import WARM_UP, Collector, Nsys, Timer
-from jobs.executor.failures import RunFailed
-from jobs.executor.machine import machine_facts
-from jobs.executor.sweep_state import SweepState
-from jobs.executor.telemetry import GpuSensor, Watch
-from jobs.executor.together import Others
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.layout import Machine
+from profiler_job.jobs.contract.messages import Measured
+from profiler_job.jobs.contract.plain import plain_steps
+from profiler_job.jobs.executor.attempt import Attempt
+from profiler_job.jobs.executor.collectors import WARM_UP, Collector, Nsys, Timer
+from profiler_job.jobs.executor.failures import RunFailed
+from profiler_job.jobs.executor.machine import machine_facts
+from profiler_job.jobs.executor.sweep_state import SweepState
+from profiler_job.jobs.executor.telemetry import GpuSensor, Watch
+from profiler_job.jobs.executor.together import Others
 
 # The end of a capture takes nsys 3.0 to 3.7 s, most of it waiting, and a short run 1.4 s: with four none waits for it.
 NSYS_WORKERS = 4

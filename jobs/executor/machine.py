@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from jobs.contract.layout import Machine
-from jobs.contract.privacy import hash_names, names_of_machine
-from jobs.contract.program import commit
-from jobs.executor.nsys_cli import nsys
+from profiler_job.jobs.contract.layout import Machine
+from profiler_job.jobs.contract.privacy import hash_names, names_of_machine
+from profiler_job.jobs.contract.program import commit
+from profiler_job.jobs.executor.nsys_cli import nsys
 
 
 def machine_facts(worker_facts: Mapping[str, Any], *, with_nsys: bool) -> Machine:

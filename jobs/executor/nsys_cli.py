@@ -13,11 +13,11 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import IO, Any, cast
 
-from jobs.contract.excerpt import Excerpt, shorten
-from jobs.contract.layout import NSYS_SUMS, NSYS_SUMS_FILE
-from jobs.contract.privacy import FOLDERS, GPU_IDS, KEPT_TABLES, STRING_COLUMNS
-from jobs.contract.ranges import STEP
-from jobs.executor.failures import CollectorError
+from profiler_job.jobs.contract.excerpt import Excerpt, shorten
+from profiler_job.jobs.contract.layout import NSYS_SUMS, NSYS_SUMS_FILE
+from profiler_job.jobs.contract.privacy import FOLDERS, GPU_IDS, KEPT_TABLES, STRING_COLUMNS
+from profiler_job.jobs.contract.ranges import STEP
+from profiler_job.jobs.executor.failures import CollectorError
 
 TIMEOUT_S = 300  # of a command that writes or reads a report
 POLL_S = 0.5

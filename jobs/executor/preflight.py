@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import pynvml
 
-from jobs.contract.axes import Run
-from jobs.contract.layout import Protocol
-from jobs.executor.failures import CollectorError
-from jobs.executor.gpu_executor import NSYS_WORKERS
-from jobs.executor.gpus import visible_gpus, visible_handles
-from jobs.executor.nsys_cli import nsys
-from jobs.executor.result_store import Results
-from jobs.memory import (
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.layout import Protocol
+from profiler_job.jobs.executor.failures import CollectorError
+from profiler_job.jobs.executor.gpu_executor import NSYS_WORKERS
+from profiler_job.jobs.executor.gpus import visible_gpus, visible_handles
+from profiler_job.jobs.executor.nsys_cli import nsys
+from profiler_job.jobs.executor.result_store import Results
+from profiler_job.jobs.memory import (
     CUDA_CONTEXT_BYTES,
     is_predictable,
     is_reference,
@@ -28,7 +28,7 @@ from jobs.memory import (
     predicted_memory_bytes,
     shape_of,
 )
-from jobs.sweep.prediction import predicted_export_bytes
+from profiler_job.jobs.sweep.prediction import predicted_export_bytes
 
 MIB, GIB = 2**20, 2**30
 LONGEST_TEMPORARY = 107 - len("/profiler-12345678/socket")  # bytes; Linux allows 107 for the path of a socket
@@ -77,7 +77,9 @@ def check_torch() -> Check:
         "torch.cuda.init() if torch.version.cuda else sys.exit('this torch is built without CUDA')\n"
     )
     try:
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=TORCH_TIMEOUT_S)
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=TORCH_TIMEOUT_S
+        )
     except subprocess.TimeoutExpired:
         finding = f"CUDA does not answer within {TORCH_TIMEOUT_S} s"
         return Check("torch", "failed", finding, "see whether nvidia-smi answers; if not, restart the machine")
@@ -95,15 +97,15 @@ def check_workload(workload: str, options: Sequence[str] = ("",)) -> Check:
     process of its own, as workers do."""
     program = (
         "import sys\n"
-        "from jobs.contract.options import parse_options\n"
-        "from jobs.workloads import check_options, find_build\n"
+        "from profiler_job.jobs.contract.options import parse_options\n"
+        "from profiler_job.jobs.workloads import check_options, find_build\n"
         "name, *said = sys.argv[1:]\n"
         "try:\n"
         "    build = find_build(name)\n"
         "    for options in said: check_options(build, parse_options(options), name)\n"
         "except ValueError as error: sys.exit(' '.join(str(error).split()))\n"
     )
-    command = [sys.executable, "-c", program, workload, *options]
+    command = [sys.executable, "-P", "-c", program, workload, *options]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S)
     except subprocess.TimeoutExpired:

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TypeVar
 
-from jobs.contract.axes import Run
-from jobs.contract.excerpt import trim
-from jobs.contract.integrity import clear, create, facts_of, find_damage, load_json, sync, with_digest
-from jobs.contract.layout import (
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.excerpt import trim
+from profiler_job.jobs.contract.integrity import clear, create, facts_of, find_damage, load_json, sync, with_digest
+from profiler_job.jobs.contract.layout import (
     IN_FLIGHT,
     LOCK,
     LOG,
@@ -39,7 +39,7 @@ from jobs.contract.layout import (
     read_record,
     timings_file,
 )
-from jobs.sweep.plan import Sweep
+from profiler_job.jobs.sweep.plan import Sweep
 
 LEAST_FREE_BYTES = 32 * 2**20  # less, and a failed run failed for lack of space
 FULL = ("No space left on device", "disk is full", "Disk quota exceeded")  # what programs say of it

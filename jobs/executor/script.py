@@ -17,8 +17,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from jobs.contract.integrity import clear, facts_of, replace, restore, sync, with_digest
-from jobs.contract.layout import (
+from profiler_job.jobs.contract.integrity import clear, facts_of, replace, restore, sync, with_digest
+from profiler_job.jobs.contract.layout import (
     NSYS_LOG,
     RAW,
     RECORD,
@@ -29,12 +29,12 @@ from jobs.contract.layout import (
     TIMINGS,
     FinishedRecord,
 )
-from jobs.contract.messages import UNPADDED, UNPADDED_MODULES
-from jobs.contract.words import counted
-from jobs.executor.collectors import NOT_SAMPLED, TRACED
-from jobs.executor.failures import CollectorError
-from jobs.executor.machine import hashed_names, machine_facts
-from jobs.executor.nsys_cli import (
+from profiler_job.jobs.contract.messages import UNPADDED, UNPADDED_MODULES
+from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.executor.collectors import NOT_SAMPLED, TRACED
+from profiler_job.jobs.executor.failures import CollectorError
+from profiler_job.jobs.executor.machine import hashed_names, machine_facts
+from profiler_job.jobs.executor.nsys_cli import (
     NSYS_MISSING,
     NsysLog,
     count_kernels_and_steps,
@@ -42,9 +42,9 @@ from jobs.executor.nsys_cli import (
     export,
     kill_group,
 )
-from jobs.executor.result_store import read_json
-from jobs.executor.stop import SHUTDOWN_S
-from jobs.executor.worker_process import kill_processes_with
+from profiler_job.jobs.executor.result_store import read_json
+from profiler_job.jobs.executor.stop import SHUTDOWN_S
+from profiler_job.jobs.executor.worker_process import kill_processes_with
 
 INJECTED = Path(__file__).resolve().parents[1] / "injected"
 FOLLOW = "PROFILER_JOB_FOLLOW"

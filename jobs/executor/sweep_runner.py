@@ -5,18 +5,18 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from random import Random
 
-from jobs.contract.axes import Run
-from jobs.contract.layout import CALIBRATION, Machine, Protocol
-from jobs.contract.versions import described, differences
-from jobs.executor.collectors import Timer
-from jobs.executor.events import Emit
-from jobs.executor.failures import CollectorError, RunFailed
-from jobs.executor.gpu_executor import NSYS_WORKERS, GpuExecutor
-from jobs.executor.result_store import Results, read_json, write_json
-from jobs.executor.sweep_state import SweepState
-from jobs.executor.temporary import remove_abandoned, temporary_folder
-from jobs.executor.together import Others
-from jobs.sweep.prediction import assumed_stages, stage_of, steps_of_stages
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.layout import CALIBRATION, Machine, Protocol
+from profiler_job.jobs.contract.versions import described, differences
+from profiler_job.jobs.executor.collectors import Timer
+from profiler_job.jobs.executor.events import Emit
+from profiler_job.jobs.executor.failures import CollectorError, RunFailed
+from profiler_job.jobs.executor.gpu_executor import NSYS_WORKERS, GpuExecutor
+from profiler_job.jobs.executor.result_store import Results, read_json, write_json
+from profiler_job.jobs.executor.sweep_state import SweepState
+from profiler_job.jobs.executor.temporary import remove_abandoned, temporary_folder
+from profiler_job.jobs.executor.together import Others
+from profiler_job.jobs.sweep.prediction import assumed_stages, stage_of, steps_of_stages
 
 
 def order_of_pass(runs: Sequence[Run], seed: int, process: int) -> list[Run]:

@@ -3,12 +3,12 @@
 from collections import Counter
 from queue import Empty, SimpleQueue
 
-from jobs.contract.axes import Run
-from jobs.contract.layout import Protocol, RunRecord
-from jobs.executor.events import Emit
-from jobs.executor.failures import CollectorError
-from jobs.executor.result_store import Results
-from jobs.executor.stop import Stop
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.layout import Protocol, RunRecord
+from profiler_job.jobs.executor.events import Emit
+from profiler_job.jobs.executor.failures import CollectorError
+from profiler_job.jobs.executor.result_store import Results
+from profiler_job.jobs.executor.stop import Stop
 
 MAX_REPEATS = 2
 MAX_MACHINE_FAILURES = 3  # in a row: then the machine is broken, and every other run would fail, too

@@ -16,9 +16,9 @@ from typing import Any
 
 import pynvml
 
-from jobs.contract.messages import Measured
-from jobs.executor.gpus import visible_handles
-from jobs.sweep.prediction import BUSY_S
+from profiler_job.jobs.contract.messages import Measured
+from profiler_job.jobs.executor.gpus import visible_handles
+from profiler_job.jobs.sweep.prediction import BUSY_S
 
 SAMPLE_S = 0.1
 

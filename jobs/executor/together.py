@@ -28,18 +28,18 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from jobs.contract.layout import CAPTURE, NSYS_LOG, NSYS_SUMS_FILE, of_node
-from jobs.contract.messages import notice_loss
-from jobs.contract.ports import free_ports
-from jobs.contract.versions import described, differences
-from jobs.executor.collectors import Collector, Nsys, Timer
-from jobs.executor.failures import CollectorError, RunFailed
-from jobs.executor.machine import hashed_names, machine_facts
-from jobs.executor.nodes import Node
-from jobs.executor.nsys_cli import TIMEOUT_S
-from jobs.executor.stop import CAPTURE_S, Stop
-from jobs.executor.temporary import remove_abandoned, temporary_folder
-from jobs.executor.worker_process import Part
+from profiler_job.jobs.contract.layout import CAPTURE, NSYS_LOG, NSYS_SUMS_FILE, of_node
+from profiler_job.jobs.contract.messages import notice_loss
+from profiler_job.jobs.contract.ports import free_ports
+from profiler_job.jobs.contract.versions import described, differences
+from profiler_job.jobs.executor.collectors import Collector, Nsys, Timer
+from profiler_job.jobs.executor.failures import CollectorError, RunFailed
+from profiler_job.jobs.executor.machine import hashed_names, machine_facts
+from profiler_job.jobs.executor.nodes import Node
+from profiler_job.jobs.executor.nsys_cli import TIMEOUT_S
+from profiler_job.jobs.executor.stop import CAPTURE_S, Stop
+from profiler_job.jobs.executor.temporary import remove_abandoned, temporary_folder
+from profiler_job.jobs.executor.worker_process import Part
 
 JOIN_S = 300
 """How long the machines wait for one another."""

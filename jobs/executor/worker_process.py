@@ -13,11 +13,11 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import NamedTuple
 
-from jobs.contract.excerpt import read_excerpt
-from jobs.contract.messages import KEY, Answer, Hello, Task
-from jobs.contract.privacy import COMPILED, ENVIRONMENT
-from jobs.executor.failures import CollectorError, RunFailed, WorkerDied
-from jobs.executor.temporary import TemporaryFolder
+from profiler_job.jobs.contract.excerpt import read_excerpt
+from profiler_job.jobs.contract.messages import KEY, Answer, Hello, Task
+from profiler_job.jobs.contract.privacy import COMPILED, ENVIRONMENT
+from profiler_job.jobs.executor.failures import CollectorError, RunFailed, WorkerDied
+from profiler_job.jobs.executor.temporary import TemporaryFolder
 
 START_TIMEOUT_S = 180
 RANK_START_S = 30  # for each further rank: they start one after the other
@@ -131,16 +131,16 @@ class WorkerProcess:
         self._connection: Connection | None = None
         self._control: Connection | None = None
         self.address = self.home / "socket"
-        module = ["jobs.worker"] if ranks == 1 else ["jobs.worker.ranks", "--ranks", str(ranks)]
-        command = [*launcher, sys.executable, "-m", *module, str(self.address), "--device", device]
+        module = (
+            ["profiler_job.jobs.worker"] if ranks == 1 else ["profiler_job.jobs.worker.ranks", "--ranks", str(ranks)]
+        )
+        command = [*launcher, sys.executable, "-P", "-m", *module, str(self.address), "--device", device]
         command += ["--annotate"] * annotate + ["--fork"] * forks
         self.environment = environment = allowed_environment(os.environ, self.home, gpus, compiled)
         if part:
             command += ["--first", str(part.first), "--here", str(part.size)]
             command += ["--meeting", part.meeting, "--address-of-first", part.address]
             environment[KEY] = part.key
-        package_root = str(Path(__file__).resolve().parents[2])
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package_root, environment.get("PYTHONPATH"))))
         with listening(self.address) as listener, open(self.home / "log.txt", "ab") as log:
             self.process = subprocess.Popen(
                 command,

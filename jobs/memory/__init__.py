@@ -13,23 +13,23 @@ from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.contract.axes import AXES, default_of
-from jobs.garbage import without_collection
-from jobs.memory.caching_allocator import MIB, CachingAllocator, OutOfMemory
-from jobs.memory.failure import Failure
-from jobs.memory.own_models import Refused as Refused
-from jobs.memory.own_models import Simulation as Simulation
-from jobs.memory.own_models import simulate_runs as simulate_runs
-from jobs.memory.simulated_step import Shape as Shape
-from jobs.memory.simulated_step import SimulatedStepper
-from jobs.memory.simulated_step import shape_of as shape_of
-from jobs.workloads import REFERENCE
-from jobs.workloads.transformer.sizes import MODEL_SIZES as MODEL_SIZES
-from jobs.workloads.transformer.sizes import VOCAB_SIZE as VOCAB_SIZE
-from jobs.workloads.transformer.sizes import ModelSize as ModelSize
+from profiler_job.jobs.contract.axes import AXES, default_of
+from profiler_job.jobs.garbage import without_collection
+from profiler_job.jobs.memory.caching_allocator import MIB, CachingAllocator, OutOfMemory
+from profiler_job.jobs.memory.failure import Failure
+from profiler_job.jobs.memory.own_models import Refused as Refused
+from profiler_job.jobs.memory.own_models import Simulation as Simulation
+from profiler_job.jobs.memory.own_models import simulate_runs as simulate_runs
+from profiler_job.jobs.memory.simulated_step import Shape as Shape
+from profiler_job.jobs.memory.simulated_step import SimulatedStepper
+from profiler_job.jobs.memory.simulated_step import shape_of as shape_of
+from profiler_job.jobs.workloads import REFERENCE
+from profiler_job.jobs.workloads.transformer.sizes import MODEL_SIZES as MODEL_SIZES
+from profiler_job.jobs.workloads.transformer.sizes import VOCAB_SIZE as VOCAB_SIZE
+from profiler_job.jobs.workloads.transformer.sizes import ModelSize as ModelSize
 
 if TYPE_CHECKING:
-    from jobs.contract.axes import Run
+    from profiler_job.jobs.contract.axes import Run
 
 GIB = 1024 * MIB
 CUDA_CONTEXT_BYTES = 689 * MIB  # context and loaded kernels of one process, as seen on an H200

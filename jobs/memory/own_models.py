@@ -6,21 +6,18 @@ workspaces of libraries, and the CUDA context.
 """
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.memory.failure import Failure
+from profiler_job.jobs.memory.failure import Failure
 
 if TYPE_CHECKING:
-    from jobs.contract.axes import Run
+    from profiler_job.jobs.contract.axes import Run
 
-SIMULATION = "jobs.worker.simulation"
-ROOT = Path(__file__).parents[2]
+SIMULATION = "profiler_job.jobs.worker.simulation"
 LONGEST_S, PATIENT_S = 60.0, 600.0  # for all runs of a plan, and where their memory is asked for
 
 
@@ -57,15 +54,13 @@ def simulate_runs(runs: Sequence["Run"], patient: bool = False) -> list[Simulati
 
 
 def _ask(runs: list[dict], limit_s: float) -> list[Simulation]:
-    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     problem = ""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", SIMULATION],
+            [sys.executable, "-P", "-m", SIMULATION],
             input=json.dumps(runs),
             capture_output=True,
             text=True,
-            env=os.environ | {"PYTHONPATH": paths},
             timeout=limit_s,
         )
         lines = done.stdout

@@ -10,12 +10,12 @@ left out, but for cuBLAS's workspace and the accumulators of fused attention.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.contract.modes import phases_of
-from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER
-from jobs.memory.caching_allocator import MIB, Block, CachingAllocator
+from profiler_job.jobs.contract.modes import phases_of
+from profiler_job.jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER
+from profiler_job.jobs.memory.caching_allocator import MIB, Block, CachingAllocator
 
 if TYPE_CHECKING:
-    from jobs.contract.axes import Run
+    from profiler_job.jobs.contract.axes import Run
 
 FP32, BF16, INT64, BYTE = 4, 2, 8, 1  # bytes of an element
 WORKSPACE_BYTES = 32 * MIB

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from jobs.contract.options import WORD, Option
+from profiler_job.jobs.contract.options import WORD, Option
 
 DIGITS = 12  # of a SHA-256, enough to tell files apart
 

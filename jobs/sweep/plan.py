@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from jobs.contract.axes import (
+from profiler_job.jobs.contract.axes import (
     AXES,
     Name,
     Number,
@@ -34,14 +34,14 @@ from jobs.contract.axes import (
     reading_order,
     type_of,
 )
-from jobs.contract.layout import RESERVED_NAMES, Protocol
-from jobs.contract.options import Option, format_options, parse_options
-from jobs.contract.studies import Study
-from jobs.sweep.own_models import HuggingFace, OptionAxes, name_of_config
-from jobs.workloads import HUGGING_FACE, REFERENCE
-from jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
+from profiler_job.jobs.contract.layout import RESERVED_NAMES, Protocol
+from profiler_job.jobs.contract.options import Option, format_options, parse_options
+from profiler_job.jobs.contract.studies import Study
+from profiler_job.jobs.sweep.own_models import HuggingFace, OptionAxes, name_of_config
+from profiler_job.jobs.workloads import HUGGING_FACE, REFERENCE
+from profiler_job.jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
 
-DEFAULT_SWEEP = Path(__file__).parents[1] / "sweep.yaml"
+DEFAULT_SWEEP = Path(__file__).resolve().parents[1] / "sweep.yaml"
 LARGEST_FILE = 2**20  # bytes
 MOST_RUNS = 100_000
 MOST_PARAMETERS = 10**13

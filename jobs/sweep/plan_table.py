@@ -2,10 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from jobs.contract.axes import Run
-from jobs.contract.layout import Protocol
-from jobs.memory import Failure, Simulation, allocator_limit_bytes, predicted_failure, predicted_memory_bytes
-from jobs.sweep.prediction import predicted_seconds
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.layout import Protocol
+from profiler_job.jobs.memory import (
+    Failure,
+    Simulation,
+    allocator_limit_bytes,
+    predicted_failure,
+    predicted_memory_bytes,
+)
+from profiler_job.jobs.sweep.prediction import predicted_seconds
 
 GAP = "  "
 UNKNOWN = "n/a"  # of a workload that says and predicts nothing

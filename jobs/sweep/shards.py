@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapreplace
 
-from jobs.contract.axes import Run
-from jobs.contract.layout import Protocol, shard_folder
-from jobs.sweep.plan import SweepError
-from jobs.sweep.prediction import assumed_seconds
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.layout import Protocol, shard_folder
+from profiler_job.jobs.sweep.plan import SweepError
+from profiler_job.jobs.sweep.prediction import assumed_seconds
 
 
 @dataclass(frozen=True)

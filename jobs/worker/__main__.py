@@ -1,5 +1,5 @@
-"""The measured process, started by an executor: `python -m jobs.worker ADDRESS --device cuda`."""
+"""The measured process, started by an executor: `python -m profiler_job.jobs.worker ADDRESS --device cuda`."""
 
-from jobs.worker.service import main
+from profiler_job.jobs.worker.service import main
 
 main()

@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from jobs.contract.messages import Rate
+from profiler_job.jobs.contract.messages import Rate
 
 GEMM_SIZE = 8192
 COPY_BYTES = 2**31

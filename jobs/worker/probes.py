@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
-from jobs.contract.messages import LINK_MESSAGE, LINK_RATE
-from jobs.contract.ranges import FORWARD, LOSS
-from jobs.worker import parallel
-from jobs.worker.parallel import local_part, synchronize
-from jobs.workloads import annotation
+from profiler_job.jobs.contract.messages import LINK_MESSAGE, LINK_RATE
+from profiler_job.jobs.contract.ranges import FORWARD, LOSS
+from profiler_job.jobs.worker import parallel
+from profiler_job.jobs.worker.parallel import local_part, synchronize
+from profiler_job.jobs.workloads import annotation
 
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 

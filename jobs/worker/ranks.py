@@ -2,8 +2,8 @@
 worker: what the job says goes to every rank, and what the ranks answer is put together. Being none of them, it still
 answers when a rank hangs in a collective that another one never joins. Needs the standard library alone.
 
-`python -m jobs.worker.ranks ADDRESS --device cuda --ranks 2` starts it, and it starts the ranks: its children, so that
-nsys records all of them in one capture, on one clock.
+`python -m profiler_job.jobs.worker.ranks ADDRESS --device cuda --ranks 2` starts it, and it starts the ranks: its
+children, so that nsys records all of them in one capture, on one clock.
 
 Where other machines have some of the ranks, each has such a process for its own, `--here` of them from `--first`. Those
 ranks connect to the one on the first machine, as its children do, and end with that connection. So what one of them
@@ -26,8 +26,8 @@ from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import Any
 
-from jobs.contract.messages import CONNECT_S, KEY, Channel, read_greeting, send_greeting
-from jobs.contract.ports import free_ports
+from profiler_job.jobs.contract.messages import CONNECT_S, KEY, Channel, read_greeting, send_greeting
+from profiler_job.jobs.contract.ports import free_ports
 
 TABLES = ("steps", "memory", "figures", "module_memory")
 """Lists of rows in what a rank measured; put together each row says its rank."""
@@ -146,7 +146,9 @@ class Ranks:
 def start(address: str, rank: int, num_ranks: int, meeting: str, options: Sequence[str], gpu: int) -> subprocess.Popen:
     """The process of a rank, which connects to an address; gpu: its number among those of this machine."""
     place = ["--rank", str(rank), "--ranks", str(num_ranks), "--meeting", meeting, "--gpu", str(gpu)]
-    return subprocess.Popen([sys.executable, "-m", "jobs.worker", address, *options, *place], stdin=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "profiler_job.jobs.worker", address, *options, *place], stdin=subprocess.DEVNULL
+    )
 
 
 def listen(port: int) -> socket.socket:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import torch
 
-from jobs.contract.messages import (
+from profiler_job.jobs.contract.messages import (
     CONNECT_S,
     GO,
     KEY,
@@ -39,17 +39,17 @@ from jobs.contract.messages import (
     Settings,
     send_greeting,
 )
-from jobs.contract.modes import phases_of
-from jobs.contract.plain import PLAIN, TRAINED_STEPS, plain_steps
-from jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES, RANK, STEP
-from jobs.injected.module_ranges import ModuleRanges
-from jobs.worker import calibration, parallel, probes
-from jobs.worker.fork import fork_workers
-from jobs.worker.host_speed import measure_host_loop
-from jobs.worker.parallel import Place
-from jobs.workloads import REFERENCE, annotation, build_workload
-from jobs.workloads.adamw import AdamW, optimizer_of
-from jobs.workloads.annotation import annotate
+from profiler_job.jobs.contract.modes import phases_of
+from profiler_job.jobs.contract.plain import PLAIN, TRAINED_STEPS, plain_steps
+from profiler_job.jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES, RANK, STEP
+from profiler_job.jobs.injected.module_ranges import ModuleRanges
+from profiler_job.jobs.worker import calibration, parallel, probes
+from profiler_job.jobs.worker.fork import fork_workers
+from profiler_job.jobs.worker.host_speed import measure_host_loop
+from profiler_job.jobs.worker.parallel import Place
+from profiler_job.jobs.workloads import REFERENCE, annotation, build_workload
+from profiler_job.jobs.workloads.adamw import AdamW, optimizer_of
+from profiler_job.jobs.workloads.annotation import annotate
 
 SEED = 0
 

@@ -26,8 +26,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from jobs.worker.service import Stepper, count_parameters
-from jobs.workloads import OptionError
+from profiler_job.jobs.worker.service import Stepper, count_parameters
+from profiler_job.jobs.workloads import OptionError
 
 NUM_STEPS = 2
 """The first has no optimizer state yet; all later ones need what the second needs."""

@@ -9,12 +9,14 @@ optional: see `jobs.workloads.costs`.
 Importing this package imports no torch: planning needs none.
 """
 
+import os
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jobs.contract.options import Option, parse_options
+from profiler_job.jobs.contract.options import Option, parse_options
 
 if TYPE_CHECKING:
     import torch
@@ -26,8 +28,8 @@ HUGGING_FACE = "hf"
 """Any causal language model that Hugging Face's transformers build from a configuration."""
 
 BUILDS = {
-    REFERENCE: "jobs.workloads.transformer.build:build",
-    HUGGING_FACE: "jobs.workloads.hugging_face:build",
+    REFERENCE: "profiler_job.jobs.workloads.transformer.build:build",
+    HUGGING_FACE: "profiler_job.jobs.workloads.hugging_face:build",
 }
 
 
@@ -60,6 +62,8 @@ def find_build(workload: str) -> Build:
     """The function that a workload's name stands for. Raises ValueError where it cannot be imported, whatever its
     module raises."""
     module, _, name = BUILDS.get(workload, workload).partition(":")
+    if workload not in BUILDS and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # at its end: a file there hides nothing that is installed
     try:
         build = getattr(import_module(module), name)
     except (Exception, SystemExit) as error:  # a script that ends when it is imported

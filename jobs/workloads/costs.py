@@ -3,9 +3,9 @@ is absent, and whoever asked does without: there is no memory in a plan, one tim
 
 from typing import Protocol
 
-from jobs.contract.axes import Run
-from jobs.workloads import REFERENCE
-from jobs.workloads.transformer import costs as transformer
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.workloads import REFERENCE
+from profiler_job.jobs.workloads.transformer import costs as transformer
 
 
 class Costs(Protocol):

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jobs.contract.options import Option
-from jobs.workloads import Built, OptionError, check_type
+from profiler_job.jobs.contract.options import Option
+from profiler_job.jobs.workloads import Built, OptionError, check_type
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers are imported
 

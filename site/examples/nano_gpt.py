@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention, softmax
 
-from jobs.workloads import Built
+from profiler_job.jobs.workloads import Built
 
 VOCAB_SIZE = 50304
 HEAD_WIDTH = 64

@@ -7,7 +7,7 @@ on a CPU is no measure of the kernel.
 import torch
 from torch import nn
 
-from jobs.workloads import Built
+from profiler_job.jobs.workloads import Built
 
 try:
     import triton

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.capture import nsys_reports
-from analysis.capture.nsys_export import read
+from profiler_job.analysis.capture import nsys_reports
+from profiler_job.analysis.capture.nsys_export import read
 from tests.bench.__main__ import CORES
 
 REPEAT = 3

@@ -10,10 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-from analysis.capture.attribution import attribute
-from analysis.capture.nsys_export import read
-from analysis.capture.summary import summarise
-from analysis.malloc import keep_freed_memory
+from profiler_job.analysis.capture.attribution import attribute
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.malloc import keep_freed_memory
 
 
 def main(profile: str) -> dict:

@@ -24,18 +24,18 @@ import numpy as np
 import pandas as pd
 import pynvml
 
-from analysis.capture.nsys_export import read
-from jobs.contract.axes import Run
-from jobs.contract.layout import Protocol
-from jobs.contract.program import commit
-from jobs.executor.collectors import NOT_SAMPLED, TRACED, Timer
-from jobs.executor.failures import CollectorError, RunFailed
-from jobs.executor.gpus import visible_gpus
-from jobs.executor.nsys_cli import count_kernels_and_steps, export
-from jobs.executor.result_store import Results, read_json
-from jobs.executor.sweep_runner import SweepRunner
-from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep, select
-from jobs.sweep.prediction import timeout_seconds
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.layout import Protocol
+from profiler_job.jobs.contract.program import commit
+from profiler_job.jobs.executor.collectors import NOT_SAMPLED, TRACED, Timer
+from profiler_job.jobs.executor.failures import CollectorError, RunFailed
+from profiler_job.jobs.executor.gpus import visible_gpus
+from profiler_job.jobs.executor.nsys_cli import count_kernels_and_steps, export
+from profiler_job.jobs.executor.result_store import Results, read_json
+from profiler_job.jobs.executor.sweep_runner import SweepRunner
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep, select
+from profiler_job.jobs.sweep.prediction import timeout_seconds
 
 # The runs of the default sweep that a part measures, unless told otherwise.
 RUNS = {"process-per-run": "size=small", "gpus": "size=small,size=medium"}

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.capture.attribution import attribute
-from analysis.capture.nsys_export import read
-from analysis.capture.summary import summarise
+from profiler_job.analysis.capture.attribution import attribute
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.capture.summary import summarise
 
 from . import compare_speed
 from .__main__ import growth, targets, write

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from jobs.executor.failures import CaptureLost
-from jobs.sweep.plan import load_sweep, select
+from profiler_job.jobs.executor.failures import CaptureLost
+from profiler_job.jobs.sweep.plan import load_sweep, select
 from tests.bench import sweep_speed
 from tests.jobs.conftest import fake_nsys, fake_worker, tiny  # noqa: F401  fixtures
 
@@ -102,7 +102,9 @@ def test_a_process_profiled_by_hand_ends_in_its_own_time_and_leaves_nsys_its_tem
 
 def test_repeated_captures_are_counted(tiny, tmp_path, fake_worker, monkeypatch):  # noqa: F811
     counts = iter([False])
-    monkeypatch.setattr("jobs.executor.attempt.Attempt.check", lambda attempt, database: next(counts, True) or lose())
+    monkeypatch.setattr(
+        "profiler_job.jobs.executor.attempt.Attempt.check", lambda attempt, database: next(counts, True) or lose()
+    )
     sweep = load_sweep(tiny(context_length=[8], mode=["forward"]))
     measured = sweep_speed.measure(sweep.runs, sweep.protocol, tmp_path, [0], "cpu")
     assert (measured.complete, measured.repeated, measured.lost) == (1, 1, {})

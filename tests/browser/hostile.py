@@ -1,8 +1,8 @@
 """Names that a profile may hold and no page may obey."""
 
-from analysis.comparison.noise import SHIPPED
-from analysis.comparison.sides import of_tables
-from analysis.comparison.verdict import Comparison, compare
+from profiler_job.analysis.comparison.noise import SHIPPED
+from profiler_job.analysis.comparison.sides import of_tables
+from profiler_job.analysis.comparison.verdict import Comparison, compare
 from tests import synthetic
 
 NAMES = {

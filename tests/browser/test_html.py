@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from analysis.recording.scan import scan_public
-from analysis.render import links
-from jobs.contract.studies import LOSSES
+from profiler_job.analysis.recording.scan import scan_public
+from profiler_job.analysis.render import links
+from profiler_job.jobs.contract.studies import LOSSES
 from tests.browser.serving import BASE_PATH, different_pages, pages_of
 from tests.site_builder import ROOT, RUN_ID, cards_of, run_ids_shown
 

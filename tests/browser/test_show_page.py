@@ -2,9 +2,9 @@
 
 import pytest
 
-from analysis.capture.nsys_export import Capture, read
-from analysis.capture.summary import summarise
-from analysis.show.page import page_of
+from profiler_job.analysis.capture.nsys_export import Capture, read
+from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.show.page import page_of
 from tests.browser.chromium import watched
 from tests.browser.hostile import NAMES
 from tests.browser.test_every_page import EXCESS

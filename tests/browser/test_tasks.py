@@ -8,11 +8,11 @@ from typing import NamedTuple
 import pandas as pd
 import pytest
 
-from analysis.metrics import device_memory
-from analysis.recording import store
-from analysis.render import text
-from jobs import memory
-from jobs.workloads.transformer.sizes import VOCAB_SIZE
+from profiler_job.analysis.metrics import device_memory
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.render import text
+from profiler_job.jobs import memory
+from profiler_job.jobs.workloads.transformer.sizes import VOCAB_SIZE
 from tests.recorded_studies import DATA
 
 WIDTHS = (1280, 390)

@@ -14,7 +14,7 @@ import signal
 import sys
 from pathlib import Path
 
-from analysis.show import show
+from profiler_job.analysis.show import show
 from tests.bench.measure import peak_bytes
 from tests.waiting import HANGS_S
 

@@ -13,7 +13,7 @@ tests/data/h200_captures: whole processes, start-up included, without environmen
 import lzma
 from pathlib import Path
 
-from analysis.capture.nsys_export import Capture, read
+from profiler_job.analysis.capture.nsys_export import Capture, read
 
 FOLDER = Path(__file__).parents[1] / "data" / "h200_captures"
 

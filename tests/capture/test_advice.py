@@ -3,13 +3,13 @@ something else limits it."""
 
 import pytest
 
-from analysis.capture.nsys_export import read
-from analysis.capture.summary import summarise
-from analysis.reference import track_record
-from analysis.show.advice import advice_of
-from analysis.show.forms import as_markdown, as_text
-from jobs.contract.changes import DO, LABELS
-from jobs.contract.layout import SCRIPT
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.reference import track_record
+from profiler_job.analysis.show.advice import advice_of
+from profiler_job.analysis.show.forms import as_markdown, as_text
+from profiler_job.jobs.contract.changes import DO, LABELS
+from profiler_job.jobs.contract.layout import SCRIPT
 
 from .nsys_files import Export
 from .profiles import profile

@@ -2,11 +2,11 @@
 
 import pytest
 
-from analysis.capture.attribution import ATTRIBUTIONS, attribute
-from analysis.capture.nsys_export import read
-from analysis.capture.phase_names import is_step, phase_of
-from analysis.capture.summary import summarise
-from analysis.show.facts import coverage_line
+from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, attribute
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.capture.phase_names import is_step, phase_of
+from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.show.facts import coverage_line
 
 from .nsys_files import Export
 from .profiles import NAMES, profile

@@ -3,9 +3,9 @@
 import pytest
 from typer.testing import CliRunner
 
-from analysis.reference import cuda_api, kernel_families
-from analysis.show.explain import describe
-from jobs.__main__ import app
+from profiler_job.__main__ import app
+from profiler_job.analysis.reference import cuda_api, kernel_families
+from profiler_job.analysis.show.explain import describe
 
 from .nsys_files import Export
 from .profiles import profile

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.capture.summary import summarise
-from analysis.show import FORMATS, reader, show
+from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.show import FORMATS, reader, show
 
 from .pages import check_inert
 from .test_summary import _random_capture

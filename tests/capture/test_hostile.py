@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.capture import limits
-from analysis.capture.attribution import attribute
-from analysis.capture.nsys_export import KERNEL, NVTX, ExportError, read
-from analysis.recording.ingest import ResultsError, ingest
-from analysis.show import show_report
+from profiler_job.analysis.capture import limits
+from profiler_job.analysis.capture.attribution import attribute
+from profiler_job.analysis.capture.nsys_export import KERNEL, NVTX, ExportError, read
+from profiler_job.analysis.recording.ingest import ResultsError, ingest
+from profiler_job.analysis.show import show_report
 
 from .nsys_files import PUSH_POP, Export, global_tid
 

@@ -5,10 +5,10 @@ import random
 import numpy as np
 import pytest
 
-from analysis.capture.attribution import attribute
-from analysis.capture.inferred import infer_phases
-from analysis.capture.nsys_export import read
-from analysis.capture.summary import summarise
+from profiler_job.analysis.capture.attribution import attribute
+from profiler_job.analysis.capture.inferred import infer_phases
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.capture.summary import summarise
 
 from .nsys_files import Export
 from .profiles import profile

@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import load
-from analysis.capture.nsys_export import ExportError
-from analysis.loading import COLUMNS
+from profiler_job.analysis import load
+from profiler_job.analysis.capture.nsys_export import ExportError
+from profiler_job.analysis.loading import COLUMNS
 
 from .nsys_files import Export
 from .profiles import profile
@@ -101,7 +101,7 @@ def test_the_package_is_light_until_it_is_used():
     program = "import sys, analysis; print([name for name in ('pandas', 'numpy', 'pyarrow') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "[]\n"
     with pytest.raises(ImportError):
-        from analysis import nothing  # noqa: F401
+        from profiler_job.analysis import nothing  # noqa: F401
 
 
 def test_sums_are_those_of_the_summary():

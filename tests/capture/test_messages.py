@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from analysis.capture.attribution import attribute
-from analysis.capture.communication import messages_of
-from analysis.capture.nsys_export import read
+from profiler_job.analysis.capture.attribution import attribute
+from profiler_job.analysis.capture.communication import messages_of
+from profiler_job.analysis.capture.nsys_export import read
 
 from .nsys_files import Export
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.capture import nsys_export
-from analysis.capture.nsys_export import ExportError, read
-from jobs.executor.nsys_cli import scrub
+from profiler_job.analysis.capture import nsys_export
+from profiler_job.analysis.capture.nsys_export import ExportError, read
+from profiler_job.jobs.executor.nsys_cli import scrub
 from tests.waiting import eventually
 
 from .nsys_files import Export

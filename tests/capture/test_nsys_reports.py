@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.capture import nsys_reports
-from analysis.capture.attribution import attribute
-from analysis.capture.nsys_export import read
-from analysis.reference import cuda_api
+from profiler_job.analysis.capture import nsys_reports
+from profiler_job.analysis.capture.attribution import attribute
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.reference import cuda_api
 
 from .profiles import NAMES, nsys_csv, profile
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from analysis.capture.attribution import ATTRIBUTIONS, attribute
-from analysis.capture.nsys_export import read
-from analysis.capture.pytorch_ranges import parse_names
-from analysis.capture.summary import summarise
+from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, attribute
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.capture.pytorch_ranges import parse_names
+from profiler_job.analysis.capture.summary import summarise
 
 from .nsys_files import Export
 

@@ -6,16 +6,16 @@ from functools import cache
 import pytest
 from rich.cells import cell_len
 
-from analysis.capture.attribution import attribute
-from analysis.capture.selection import Selection
-from analysis.capture.summary import SECTIONS, summarise
-from analysis.show.communication import sentences as communication_sentences
-from analysis.show.findings import sentences as findings_of
-from analysis.show.forms import as_markdown, as_text
-from analysis.show.index import captures_table
-from analysis.show.page import page_of
-from analysis.show.values import heading
-from analysis.show.verdict import sentences
+from profiler_job.analysis.capture.attribution import attribute
+from profiler_job.analysis.capture.selection import Selection
+from profiler_job.analysis.capture.summary import SECTIONS, summarise
+from profiler_job.analysis.show.communication import sentences as communication_sentences
+from profiler_job.analysis.show.findings import sentences as findings_of
+from profiler_job.analysis.show.forms import as_markdown, as_text
+from profiler_job.analysis.show.index import captures_table
+from profiler_job.analysis.show.page import page_of
+from profiler_job.analysis.show.values import heading
+from profiler_job.analysis.show.verdict import sentences
 from tests.capture.real_captures import FOLDER, read_capture
 
 NAMES = sorted(path.name.removesuffix(".sqlite.xz") for path in FOLDER.glob("*.xz"))

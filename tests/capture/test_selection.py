@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from analysis.capture.attribution import attribute
-from analysis.capture.nsys_export import ExportError, read
-from analysis.capture.selection import Selection, between, select
-from analysis.capture.summary import SECTIONS, summarise
-from jobs.__main__ import app
+from profiler_job.__main__ import app
+from profiler_job.analysis.capture.attribution import attribute
+from profiler_job.analysis.capture.nsys_export import ExportError, read
+from profiler_job.analysis.capture.selection import Selection, between, select
+from profiler_job.analysis.capture.summary import SECTIONS, summarise
 
 from .nsys_files import Export
 from .profiles import profile

@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from analysis import show
-from analysis.capture.summary import SECTIONS
-from jobs.__main__ import app
+from profiler_job.__main__ import app
+from profiler_job.analysis import show
+from profiler_job.analysis.capture.summary import SECTIONS
 
 from .nsys_files import Export
 from .pages import check_inert
@@ -330,7 +330,7 @@ def test_facts_are_whole_numbers_beside_a_gpu_without_facts(tmp_path):
 
 
 def test_a_terminal_of_another_encoding_gets_the_summary_too(capture):
-    command = [sys.executable, "-m", "jobs", "show", str(capture)]
+    command = [sys.executable, "-m", "profiler_job", "show", str(capture)]
     done = subprocess.run(command, check=False, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"NVTX ranges" in done.stdout
@@ -384,7 +384,7 @@ def test_a_report_of_what_is_no_profile_is_an_error(tmp_path):
 
 def test_help_imports_neither_torch_nor_pandas():
     program = (
-        "import sys\nfrom jobs.__main__ import app\nsys.argv = ['profiler-job', '--help']\n"
+        "import sys\nfrom profiler_job.__main__ import app\nsys.argv = ['profiler-job', '--help']\n"
         "try: app()\nexcept SystemExit: pass\n"
         "print([one for one in ('torch', 'pandas', 'numpy', 'pyarrow', 'pydantic') if one in sys.modules])"
     )

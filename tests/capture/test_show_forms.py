@@ -15,16 +15,16 @@ import pytest
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
-from analysis import intervals
-from analysis.capture.nsys_export import read
-from analysis.capture.summary import SECTIONS, summarise
-from analysis.reference.kernel_families import FAMILIES
-from analysis.show.columns import DROPPED, NAMES
-from analysis.show.forms import as_text
-from analysis.show.index import COLUMNS
-from analysis.show.names import shorten
-from analysis.show.page import page_of
-from jobs.__main__ import app
+from profiler_job.__main__ import app
+from profiler_job.analysis import intervals
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.capture.summary import SECTIONS, summarise
+from profiler_job.analysis.reference.kernel_families import FAMILIES
+from profiler_job.analysis.show.columns import DROPPED, NAMES
+from profiler_job.analysis.show.forms import as_text
+from profiler_job.analysis.show.index import COLUMNS
+from profiler_job.analysis.show.names import shorten
+from profiler_job.analysis.show.page import page_of
 from tests.capture import profiles
 
 from .nsys_files import Export

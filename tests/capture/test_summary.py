@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from analysis.capture import attribution, blocks, nsys_export, nsys_reports, summary
-from analysis.capture.nsys_export import read
-from analysis.capture.summary import SECTIONS, summarise
+from profiler_job.analysis.capture import attribution, blocks, nsys_export, nsys_reports, summary
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.capture.summary import SECTIONS, summarise
 
 from .nsys_files import Export
 from .profiles import NAMES, profile

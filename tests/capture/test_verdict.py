@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.capture import selection
-from analysis.capture.attribution import attribute
-from analysis.capture.nsys_export import Capture, read
-from analysis.capture.summary import SECTIONS, Summary, summarise
-from analysis.capture.verdict import PARTS
-from analysis.reference import cuda_api, kernel_families
-from analysis.show.forms import as_markdown, as_text
-from analysis.show.verdict import of_phases, sentences
+from profiler_job.analysis.capture import selection
+from profiler_job.analysis.capture.attribution import attribute
+from profiler_job.analysis.capture.nsys_export import Capture, read
+from profiler_job.analysis.capture.summary import SECTIONS, Summary, summarise
+from profiler_job.analysis.capture.verdict import PARTS
+from profiler_job.analysis.reference import cuda_api, kernel_families
+from profiler_job.analysis.show.forms import as_markdown, as_text
+from profiler_job.analysis.show.verdict import of_phases, sentences
 
 from .nsys_files import Export
 from .profiles import NAMES, profile

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from analysis.comparison import sides, verdict
+from profiler_job.analysis.comparison import sides, verdict
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 AXES = {

@@ -5,9 +5,9 @@ import dataclasses
 import pandas as pd
 import pytest
 
-from analysis.comparison.align import align
-from analysis.comparison.errors import NotComparable
-from analysis.comparison.sides import load_side
+from profiler_job.analysis.comparison.align import align
+from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.sides import load_side
 
 from .shipped import select, side
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from analysis.comparison import forms, gate, noise, verdict
-from analysis.comparison.align import align
-from analysis.comparison.errors import NotComparable
-from jobs.__main__ import app
+from profiler_job.__main__ import app
+from profiler_job.analysis.comparison import forms, gate, noise, verdict
+from profiler_job.analysis.comparison.align import align
+from profiler_job.analysis.comparison.errors import NotComparable
 from tests.capture.test_summary import _random_capture
 
 from .conftest import export

@@ -14,10 +14,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from analysis.comparison import history, history_forms
-from analysis.comparison.errors import NotComparable
-from analysis.recording import store
-from jobs.__main__ import app
+from profiler_job.__main__ import app
+from profiler_job.analysis.comparison import history, history_forms
+from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.recording import store
 from tests.capture.nsys_files import Export
 
 from .conftest import export

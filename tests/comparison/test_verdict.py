@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.comparison import command, forms, gate, noise, totals, verdict, waterfall
-from analysis.comparison.align import FIXED, VARIANTS, align
-from analysis.comparison.errors import NotComparable
-from analysis.comparison.sides import load_side
-from analysis.metrics import differences
-from analysis.recording import store
+from profiler_job.analysis.comparison import command, forms, gate, noise, totals, verdict, waterfall
+from profiler_job.analysis.comparison.align import FIXED, VARIANTS, align
+from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.sides import load_side
+from profiler_job.analysis.metrics import differences
+from profiler_job.analysis.recording import store
 
 from .conftest import export
 from .shipped import DATA, measured, select, side

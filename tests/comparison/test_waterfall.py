@@ -8,7 +8,7 @@ from fractions import Fraction
 import pandas as pd
 import pytest
 
-from analysis.comparison import noise, totals, verdict, waterfall
+from profiler_job.analysis.comparison import noise, totals, verdict, waterfall
 
 from .shipped import AXES, DATA, measured, pairs_along, side
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jobs.sweep.shards import detect_shard
+from profiler_job.jobs.sweep.shards import detect_shard
 
 MANIFEST = Path(__file__).parents[2] / "jobs" / "engines" / "kubernetes.yaml"
 DOCUMENTS = {document["kind"]: document for document in yaml.safe_load_all(MANIFEST.read_text())}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jobs.sweep.shards import Shard, detect_shard
+from profiler_job.jobs.sweep.shards import Shard, detect_shard
 
 FILE = Path(__file__).parents[2] / "jobs" / "engines" / "skypilot.yaml"
 TASK = yaml.safe_load(FILE.read_text())

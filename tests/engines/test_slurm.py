@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from analysis.recording import ingest, merge, store
+from profiler_job.analysis.recording import ingest, merge, store
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "jobs" / "engines" / "slurm.sbatch"
 COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel")
 MISSING = [name for name in COMMANDS if not shutil.which(name)]
-JOBS = f"{sys.executable} -m jobs"
+JOBS = f"{sys.executable} -m profiler_job"
 NUM_SHARDS = 4
 NUM_RUNS = 12
 ENDED = {"COMPLETED", "FAILED", "CANCELLED"}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 FILES = sorted((Path(__file__).parents[2] / "jobs" / "engines").iterdir())
-STARTS = r"""(?:args: \[|"\$IMAGE" |-m jobs\} )(\w+)"""
+STARTS = r"""(?:args: \[|"\$IMAGE" |-m profiler_job\} )(\w+)"""
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)

@@ -21,14 +21,14 @@ from itertools import islice
 from pathlib import Path
 from signal import SIGKILL
 
-import analysis.commands  # noqa: F401 before the forks
-from analysis.recording import publish_data, store, verify  # noqa: F401
-from jobs import commands  # noqa: F401
-from jobs.__main__ import app
-from jobs.contract.integrity import clear
-from jobs.contract.program import commit
-from jobs.executor.result_store import REMOVED_LAST, Results
-from jobs.sweep.plan import load_sweep
+import profiler_job.analysis.commands  # noqa: F401 before the forks
+from profiler_job.__main__ import app
+from profiler_job.analysis.recording import publish_data, store, verify  # noqa: F401
+from profiler_job.jobs import commands  # noqa: F401
+from profiler_job.jobs.contract.integrity import clear
+from profiler_job.jobs.contract.program import commit
+from profiler_job.jobs.executor.result_store import REMOVED_LAST, Results
+from profiler_job.jobs.sweep.plan import load_sweep
 
 KINDS = ("", "create", "write", "sync", "rename", "make a folder", "remove")
 COUNT, MODES = 0, {"error": 1, "full": 2, "kill": 3}

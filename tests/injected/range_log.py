@@ -2,7 +2,7 @@
 
 import threading
 
-from jobs.injected import module_ranges
+from profiler_job.jobs.injected import module_ranges
 
 
 class Log:

@@ -14,11 +14,11 @@ from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from jobs.contract.changes import TRIABLE
-from jobs.injected import changes as injected
-from jobs.injected.changes import HAS_IT, KINDS, Changes
-from jobs.injected.follow import machine
-from jobs.injected.losses import Losses
+from profiler_job.jobs.contract.changes import TRIABLE
+from profiler_job.jobs.injected import changes as injected
+from profiler_job.jobs.injected.changes import HAS_IT, KINDS, Changes
+from profiler_job.jobs.injected.follow import machine
+from profiler_job.jobs.injected.losses import Losses
 from tests.injected.test_follow import INJECTED
 
 TORCH_CALL = nn.Module.__call__

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from jobs.contract import ranges as ranges_of_contract
-from jobs.injected import module_ranges
-from jobs.injected.module_ranges import ModuleRanges
+from profiler_job.jobs.contract import ranges as ranges_of_contract
+from profiler_job.jobs.injected import module_ranges
+from profiler_job.jobs.injected.module_ranges import ModuleRanges
 from tests.injected.range_log import Log
 
 

@@ -6,8 +6,8 @@ import threading
 import pytest
 from torch import distributed
 
-from jobs.injected import ranks
-from jobs.injected.ranks import CannotFollow, Ranks
+from profiler_job.jobs.injected import ranks
+from profiler_job.jobs.injected.ranks import CannotFollow, Ranks
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from jobs.workloads import Built
+from profiler_job.jobs.workloads import Built
 
 
 def build(run, device) -> Built:

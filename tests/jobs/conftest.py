@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jobs.executor.result_store import Results
-from jobs.executor.sweep_runner import SweepRunner
-from jobs.sweep.plan import Sweep, load_sweep
+from profiler_job.jobs.executor.result_store import Results
+from profiler_job.jobs.executor.sweep_runner import SweepRunner
+from profiler_job.jobs.sweep.plan import Sweep, load_sweep
 from tests.waiting import HANGS_S
 from tests.waiting import eventually as eventually
 
@@ -101,12 +101,12 @@ class FakeWorker:
 
 @pytest.fixture
 def fake_worker(tmp_path, monkeypatch, fake_nsys) -> FakeWorker:
-    """Workers are `tests/jobs/fake_worker.py`: Python imports sitecustomize before `-m jobs.worker`."""
+    """Workers are `tests/jobs/fake_worker.py`: Python imports sitecustomize before `-m profiler_job.jobs.worker`."""
     folder = tmp_path / "fake_worker"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(
         "import sys\n"
-        "if sys.orig_argv[1:3] == ['-m', 'jobs.worker']:\n"
+        "if sys.orig_argv[1:3] == ['-m', 'profiler_job.jobs.worker']:\n"
         "    import importlib.util, pathlib\n"
         f"    spec = importlib.util.spec_from_file_location('fake', {str(ROOT / 'tests/jobs/fake_worker.py')!r})\n"
         "    fake = importlib.util.module_from_spec(spec)\n"
@@ -177,9 +177,9 @@ def session(tmp_path, tiny):
 
 
 def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "jobs", *map(str, arguments)]
+    return [sys.executable, "-m", "profiler_job", *map(str, arguments)]
 
 
 def jobs(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
-    """Run `python -m jobs` to its end."""
+    """Run `python -m profiler_job` to its end."""
     return subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=HANGS_S, **options)

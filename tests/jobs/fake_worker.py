@@ -12,7 +12,7 @@ import time
 from multiprocessing.connection import Client
 from pathlib import Path
 
-from jobs.worker.fork import fork_workers
+from profiler_job.jobs.worker.fork import fork_workers
 
 PHASES = {
     "forward": ["forward"],
@@ -161,7 +161,7 @@ def main(folder: Path) -> None:
         with Client(address) as connection:
             FakeService(connection, folder).serve()
 
-    address = sys.argv[sys.argv.index("jobs.worker") + 1]
+    address = sys.argv[sys.argv.index("profiler_job.jobs.worker") + 1]
     try:
         if "--fork" in sys.argv:
             with Client(address) as control:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from jobs.workloads.adamw import AdamW
+from profiler_job.jobs.workloads.adamw import AdamW
 
 
 def parameters() -> list[torch.Tensor]:

@@ -1,15 +1,16 @@
 """An axis of the sweep stands in one place: run ids, sweep files, columns and labels derive from it."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import get_args
 
-from analysis.recording.store import TABLES
-from jobs.contract import axes
-from jobs.contract.axes import AXES, Run, default_of, label_of_value, listed_axes, reading_order
-from jobs.contract.modes import MODES
-from jobs.sweep.plan import Sweep
+from profiler_job.analysis.recording.store import TABLES
+from profiler_job.jobs.contract import axes
+from profiler_job.jobs.contract.axes import AXES, Run, default_of, label_of_value, listed_axes, reading_order
+from profiler_job.jobs.contract.modes import MODES
+from profiler_job.jobs.sweep.plan import Sweep
 
 ROOT = Path(__file__).parents[2]
 RUN = Run(size="small", context_length=128, mode="forward", precision="fp32", attention="naive")
@@ -65,32 +66,28 @@ def test_pages_call_values_by_their_labels_and_recordings_keep_them():
 def test_a_new_axis_is_one_field_and_everything_but_the_work_follows(tmp_path):
     """The contract with one field more, in a process of its own: run ids, sweep files, --only, columns and headings."""
     source = Path(axes.__file__).read_text()
-    folder = tmp_path / "jobs" / "contract"
-    for path in (ROOT / "jobs").rglob("*.py"):
-        target = tmp_path / path.relative_to(ROOT)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(path.read_text())
-    (folder / "axes.py").write_text(
+    package = tmp_path / "profiler_job"
+    for name in ("jobs", "analysis"):
+        shutil.copytree(ROOT / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "__init__.py").touch()
+    (package / "jobs" / "contract" / "axes.py").write_text(
         source.replace("    num_parameters: Annotated[Count", NEW_AXIS + "    num_parameters: Annotated[Count", 1)
     )
     program = (
-        "from jobs.sweep.plan import Sweep, select\n"
-        "from jobs.contract.axes import AXES, label_of\n"
-        "from analysis.recording.store import TABLES\n"
-        "from analysis.metrics.run_grid import VARIANT_AXES\n"
+        "from profiler_job.jobs.sweep.plan import Sweep, select\n"
+        "from profiler_job.jobs.contract.axes import AXES, label_of\n"
+        "from profiler_job.analysis.recording.store import TABLES\n"
+        "from profiler_job.analysis.metrics.run_grid import VARIANT_AXES\n"
         "sweep = Sweep.model_validate({'name': 'x', 'size': ['small'], 'context_length': [8], 'mode': ['forward'],"
         " 'activation': ['swiglu', 'relu']})\n"
         "orders = [axis.order for axis in AXES.values() if axis.order is not None]\n"
         "assert len({*orders}) == len(orders), orders\n"
-        "from jobs.memory import is_predictable\n"
+        "from profiler_job.jobs.memory import is_predictable\n"
         "print([is_predictable(run) for run in sweep.runs], [run.run_id for run in sweep.runs],"
         " [run.run_id for run in select(sweep.runs, 'activation=relu')],"
         " label_of('activation'), 'activation' in [one.name for one in TABLES['runs']], 'activation' in VARIANT_AXES)"
     )
-    paths = f"{tmp_path}:{ROOT}"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env={"PYTHONPATH": paths}, cwd=tmp_path
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout.strip() == (
         "[True, False] ['small-ctx8-fp32-naive-forward', 'small-ctx8-fp32-naive-forward-act_relu'] "
         "['small-ctx8-fp32-naive-forward-act_relu'] activation True True"

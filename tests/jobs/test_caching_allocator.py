@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.memory.caching_allocator import MIB, CachingAllocator, OutOfMemory
+from profiler_job.jobs.memory.caching_allocator import MIB, CachingAllocator, OutOfMemory
 
 
 def test_a_small_tensor_counts_in_multiples_of_512_bytes_and_takes_a_segment_of_two_mib():

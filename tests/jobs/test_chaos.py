@@ -13,8 +13,8 @@ from pathlib import Path
 import pandas
 import pytest
 
-from jobs.executor.result_store import Results
-from jobs.sweep.plan import load_sweep
+from profiler_job.jobs.executor.result_store import Results
+from profiler_job.jobs.sweep.plan import load_sweep
 from tests.jobs.conftest import ROOT, command, eventually
 from tests.waiting import HANGS_S
 
@@ -158,7 +158,7 @@ def test_random_kills_lose_no_run_and_double_none(tiny, tmp_path, fake_nsys):
     print(f"{len(expected)} runs, {len(harms)} sessions harmed, {sum(map(len, started.values()))} starts of runs")
 
     recording = tmp_path / "recording"
-    ingest = [sys.executable, "-m", "jobs", "ingest", sweep.results, "--out", recording]
+    ingest = [sys.executable, "-m", "profiler_job", "ingest", sweep.results, "--out", recording]
     subprocess.run(ingest, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     assert sorted(pandas.read_parquet(recording / "runs.parquet")["run_id"]) == sorted(expected)
 
@@ -169,14 +169,14 @@ def test_a_worker_stuck_in_a_step_ends_with_its_runner(tiny, tmp_path, fake_nsys
     sweep = Sweep(tiny(context_length=[8], mode=["forward"]), tmp_path)
     (sweep.mark / "sitecustomize.py").write_text(
         "import sys\n"
-        "if sys.orig_argv[1:3] == ['-m', 'jobs.worker']:\n"
+        "if sys.orig_argv[1:3] == ['-m', 'profiler_job.jobs.worker']:\n"
         f"    sys.path.insert(0, {str(ROOT)!r})\n"
-        "    import pathlib, jobs.workloads.transformer.model\n"
+        "    import pathlib, profiler_job.jobs.workloads.transformer.model\n"
         "    def stuck(self, tokens):\n"
         f"        pathlib.Path({str(tmp_path)!r}, 'stuck').touch()\n"
         "        while True:\n"
         "            pass\n"
-        "    jobs.workloads.transformer.model.TransformerLM.forward = stuck\n"
+        "    profiler_job.jobs.workloads.transformer.model.TransformerLM.forward = stuck\n"
     )
     process = sweep.start()
     eventually(lambda: (tmp_path / "stuck").exists())

@@ -15,10 +15,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from jobs import commands
-from jobs.__main__ import COMMANDS, Subcommand, app
-from jobs.executor.sweep_runner import SweepRunner
-from jobs.sweep.plan import DEFAULT_SWEEP
+from profiler_job.__main__ import COMMANDS, Subcommand, app
+from profiler_job.jobs import commands
+from profiler_job.jobs.executor.sweep_runner import SweepRunner
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP
 from tests.jobs.conftest import ROOT, command, eventually, jobs
 from tests.jobs.test_sweep_runner import FIRST, RUNS, SECOND
 from tests.records import rewrite
@@ -35,7 +35,7 @@ def test_every_command_and_option_has_help(name):
 
 def test_help_needs_neither_torch_nor_pandas():
     program = (
-        "import sys\nfrom jobs.__main__ import app\nsys.argv = ['profiler-job', '--help']\n"
+        "import sys\nfrom profiler_job.__main__ import app\nsys.argv = ['profiler-job', '--help']\n"
         "try: app()\nexcept SystemExit: print({'torch', 'pandas', 'pyarrow', 'altair'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
@@ -337,7 +337,7 @@ def test_a_stream_that_is_closed_from_the_start_stops_nothing(run, tiny, tmp_pat
         ["--sweep", tmp_path / "missing.yaml"] if code else ["--sweep", tiny(), "--results", tmp_path / "results"]
     )
     (tmp_path / "results" / "tiny").mkdir(parents=True)
-    command = [sys.executable, "-m", "jobs", "status", *arguments]
+    command = [sys.executable, "-m", "profiler_job", "status", *arguments]
     done = subprocess.run(["bash", "-c", f'exec "$@" {closed}>&-', "-", *command], cwd=ROOT)
     assert done.returncode == code
 
@@ -474,7 +474,7 @@ def test_memory_that_takes_long_to_predict_is_left_out_unless_it_is_asked_for(ti
         return done.stdout, done.stderr
 
     quick = plan()
-    monkeypatch.setattr("jobs.commands.QUICK_S", 0)
+    monkeypatch.setattr("profiler_job.jobs.commands.QUICK_S", 0)
     takes = "the memory of 4 different shapes takes about 0:00:00 to predict"
     without, told = plan()
     assert without.splitlines()[0].split() == ["run", "parameters", "batch", "time", "(s)"]

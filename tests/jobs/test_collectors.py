@@ -6,10 +6,10 @@ from signal import SIGKILL
 
 import pytest
 
-from jobs.contract import privacy
-from jobs.executor.collectors import Nsys, Timer
-from jobs.executor.failures import CaptureLost
-from jobs.executor.worker_process import allowed_environment
+from profiler_job.jobs.contract import privacy
+from profiler_job.jobs.executor.collectors import Nsys, Timer
+from profiler_job.jobs.executor.failures import CaptureLost
+from profiler_job.jobs.executor.worker_process import allowed_environment
 from tests.jobs.conftest import said_in
 
 

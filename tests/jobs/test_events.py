@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from analysis.recording import store
-from jobs.executor import events
-from jobs.executor.events import Estimate, JsonEvents, Meter, Terminal, clock
-from jobs.output import Output
-from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
-from jobs.sweep.prediction import predicted_seconds
+from profiler_job.analysis.recording import store
+from profiler_job.jobs.executor import events
+from profiler_job.jobs.executor.events import Estimate, JsonEvents, Meter, Terminal, clock
+from profiler_job.jobs.output import Output
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
+from profiler_job.jobs.sweep.prediction import predicted_seconds
 
 RECORDING = Path(__file__).parents[2] / "site" / "data" / "h200-fp32"
 

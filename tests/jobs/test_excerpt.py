@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.contract.excerpt import Excerpt, read_excerpt, shorten, trim
+from profiler_job.jobs.contract.excerpt import Excerpt, read_excerpt, shorten, trim
 
 LINES = "".join(f"line {number}\n" for number in range(1000))
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.contract.program import commit
-from jobs.executor.result_store import read_json, write_json
+from profiler_job.jobs.contract.program import commit
+from profiler_job.jobs.executor.result_store import read_json, write_json
 from tests.jobs.conftest import ROOT
 
 SAMPLE = 12

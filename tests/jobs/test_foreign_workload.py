@@ -8,8 +8,8 @@ import sys
 import pytest
 import yaml
 
-from analysis.recording import store
-from jobs.workloads import find_build
+from profiler_job.analysis.recording import store
+from profiler_job.jobs.workloads import find_build
 from tests.jobs.conftest import ROOT
 from tests.test_extend import blocks
 from tests.waiting import HANGS_S
@@ -29,7 +29,7 @@ def started_in(tmp_path, fake_nsys):
     def start(command, *arguments, **changes):
         (tmp_path / "mine.yaml").write_text(yaml.safe_dump(SWEEP | SHORT | changes, sort_keys=False))
         of_sweep = () if command == "ingest" else ("--sweep", "mine.yaml")
-        program = [sys.executable, "-m", "jobs", command, *arguments, *of_sweep]
+        program = [sys.executable, "-m", "profiler_job", command, *arguments, *of_sweep]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         return subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=HANGS_S)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs import follow_up
-from jobs.commands import job as job_command
-from jobs.commands import recordings_to_show
-from jobs.commands import render as render_command
-from jobs.executor.result_store import Results
-from jobs.follow_up import replace, shipped_recordings
+from profiler_job.jobs import follow_up
+from profiler_job.jobs.commands import job as job_command
+from profiler_job.jobs.commands import recordings_to_show
+from profiler_job.jobs.commands import render as render_command
+from profiler_job.jobs.executor.result_store import Results
+from profiler_job.jobs.follow_up import replace, shipped_recordings
 from tests.jobs.conftest import FAST_MKDOCS, ROOT, command, eventually, jobs, write_no_pages
 from tests.waiting import HANGS_S
 
@@ -329,7 +329,9 @@ def test_a_damaged_recording_is_named_by_its_own_folder(tmp_path):
 def test_shipped_recordings_are_shown_on_request_where_they_replace_nothing(mkdocs, monkeypatch, tmp_path):
     """A function call, since all of what is shipped takes its time."""
     built = []
-    monkeypatch.setattr("jobs.commands.build_site", lambda recordings, site, report: built.append((recordings, site)))
+    monkeypatch.setattr(
+        "profiler_job.jobs.commands.build_site", lambda recordings, site, report: built.append((recordings, site))
+    )
     render_command(tmp_path / "new", shipped=True)
     assert built == [(shipped_recordings(), tmp_path / "new" / "site")]
     for own in ("site", "recordings/mine"):

@@ -9,10 +9,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.recording import store
-from jobs import memory
-from jobs.contract.axes import Run
-from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
+from profiler_job.analysis.recording import store
+from profiler_job.jobs import memory
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from tests.doses import sampled
 
 DATA = Path(__file__).parents[2] / "site" / "data"
@@ -92,7 +92,7 @@ def test_every_capped_run_fails_in_the_step_and_phase_that_were_predicted():
 
 
 def plan(*arguments) -> list[str]:
-    command = [sys.executable, "-m", "jobs", "plan", *map(str, arguments)]
+    command = [sys.executable, "-m", "profiler_job", "plan", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"COLUMNS": "80"})
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

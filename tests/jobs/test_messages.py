@@ -4,9 +4,9 @@ import ast
 from pathlib import Path
 from typing import get_args
 
-from analysis.recording.allowed import Manifest
-from jobs.contract import messages
-from jobs.contract.layout import MACHINE_FIELDS
+from profiler_job.analysis.recording.allowed import Manifest
+from profiler_job.jobs.contract import messages
+from profiler_job.jobs.contract.layout import MACHINE_FIELDS
 
 ROOT = Path(__file__).parents[2]
 

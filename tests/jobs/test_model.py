@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from jobs.contract import ranges
-from jobs.workloads import annotation
-from jobs.workloads.transformer.model import RotaryEmbedding, TransformerLM, loss_of, softmax
-from jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.workloads import annotation
+from profiler_job.jobs.workloads.transformer.model import RotaryEmbedding, TransformerLM, loss_of, softmax
+from profiler_job.jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
 
 SHAPE = {"d_model": 32, "d_ff": 48, "num_layers": 3, "num_heads": 4, "vocab_size": 50, "context_length": 12}
 MATMULS = {"mm", "bmm", "addmm", "baddbmm"}

@@ -6,9 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from jobs.executor import nsys_cli
-from jobs.executor.failures import CollectorError
-from jobs.executor.nsys_cli import NsysLog, count_kernels_and_steps, count_steps_of_processes, export, nsys, scrub
+from profiler_job.jobs.executor import nsys_cli
+from profiler_job.jobs.executor.failures import CollectorError
+from profiler_job.jobs.executor.nsys_cli import (
+    NsysLog,
+    count_kernels_and_steps,
+    count_steps_of_processes,
+    export,
+    nsys,
+    scrub,
+)
 from tests.capture.nsys_files import Export
 from tests.jobs.conftest import said_in
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from analysis.recording import store
-from jobs.contract.options import format_options, parse_options
-from jobs.sweep.plan import Sweep, SweepError, load_sweep, select
+from profiler_job.analysis.recording import store
+from profiler_job.jobs.contract.options import format_options, parse_options
+from profiler_job.jobs.sweep.plan import Sweep, SweepError, load_sweep, select
 from tests.jobs.conftest import ROOT
 from tests.test_extend import blocks
 from tests.waiting import HANGS_S
@@ -131,8 +131,8 @@ def peaks_of(run: dict) -> list[dict[str, int]]:
     """Live bytes of tensors on the CPU at the peak of each phase of two steps."""
     import torch
 
-    from jobs.worker.service import Stepper
-    from jobs.worker.simulation import LiveBytes
+    from profiler_job.jobs.worker.service import Stepper
+    from profiler_job.jobs.worker.simulation import LiveBytes
 
     peaks: list[dict[str, int]] = []
     with LiveBytes() as counted:
@@ -172,7 +172,7 @@ def one_thread():
 def test_the_examples_run_and_need_what_is_simulated(folder, one_thread, example, changes):
     """On the CPU, where the Triton kernel is replaced by PyTorch's form. Eager attention: to the byte; fused: 4%, since
     a mask may be made where tensors have no data."""
-    from jobs.worker.simulation import simulate
+    from profiler_job.jobs.worker.simulation import simulate
 
     importlib.invalidate_caches()
     for run in sweep_of(folder, example, **changes).runs:
@@ -188,9 +188,9 @@ def test_without_dropout_the_losses_of_gpt2_on_the_ladder_can_be_compared(folder
     """The sweep says so by options, of the configuration that the ladder was timed with."""
     import torch
 
-    from jobs.contract.plain import TRAINED_STEPS
-    from jobs.worker import probes
-    from jobs.worker.service import Stepper, plain_loss
+    from profiler_job.jobs.contract.plain import TRAINED_STEPS
+    from profiler_job.jobs.worker import probes
+    from profiler_job.jobs.worker.service import Stepper, plain_loss
 
     importlib.invalidate_caches()
     said = yaml.safe_load((ROOT / "jobs" / "sweeps" / "ladder_losses_gpt2.yaml").read_text())["hf"]
@@ -213,7 +213,7 @@ def test_without_dropout_the_losses_of_gpt2_on_the_ladder_can_be_compared(folder
 
 def start(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
     known = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "400", "PYTHONDONTWRITEBYTECODE": "1"} | environment
-    program = [sys.executable, "-m", "jobs", *arguments]
+    program = [sys.executable, "-m", "profiler_job", *arguments]
     return subprocess.run(program, cwd=folder, env=known, capture_output=True, text=True, timeout=HANGS_S)
 
 

@@ -5,8 +5,8 @@ import re
 import pytest
 import yaml
 
-from jobs.contract.studies import STUDIES
-from jobs.sweep.plan import DEFAULT_SWEEP, SweepError, load_sweep, select
+from profiler_job.jobs.contract.studies import STUDIES
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, SweepError, load_sweep, select
 
 DEFAULT = load_sweep(DEFAULT_SWEEP)
 SMALLEST = {"name": "x", "size": ["small"], "context_length": [128], "mode": ["forward"]}

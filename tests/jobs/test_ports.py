@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from jobs.contract import ports
+from profiler_job.jobs.contract import ports
 
 
 @pytest.mark.parametrize("given_out", ["20000\t60999", None])

@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 
-from analysis.metrics import run_grid
-from analysis.recording import store
-from jobs.contract.axes import Run
-from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
-from jobs.sweep.prediction import (
+from profiler_job.analysis.metrics import run_grid
+from profiler_job.analysis.recording import store
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
+from profiler_job.jobs.sweep.prediction import (
     EVENT_BYTES,
     EXPORT_BYTES,
     predicted_export_bytes,
@@ -20,7 +20,7 @@ from jobs.sweep.prediction import (
     predicted_stages,
     timeout_seconds,
 )
-from jobs.workloads.transformer.costs import EVENTS_PER_LAYER, step_events, step_seconds
+from profiler_job.jobs.workloads.transformer.costs import EVENTS_PER_LAYER, step_events, step_seconds
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 RECORDING = DATA / "h200-fp32"

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from jobs.executor import preflight
-from jobs.executor.failures import CollectorError
-from jobs.executor.result_store import Results
-from jobs.memory import predicted_memory_bytes
-from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
+from profiler_job.jobs.executor import preflight
+from profiler_job.jobs.executor.failures import CollectorError
+from profiler_job.jobs.executor.result_store import Results
+from profiler_job.jobs.memory import predicted_memory_bytes
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 
 SWEEP = load_sweep(DEFAULT_SWEEP)
 RUNS, PROTOCOL = SWEEP.runs, SWEEP.protocol
@@ -78,7 +78,7 @@ def test_runs_that_will_not_fit_are_named(monkeypatch):
 
 
 def test_of_many_shapes_the_most_demanding_are_looked_at(monkeypatch):
-    monkeypatch.setattr("jobs.memory.QUICK_S", 0.2)
+    monkeypatch.setattr("profiler_job.jobs.memory.QUICK_S", 0.2)
     FakeNvml(monkeypatch, free=80 * GIB)
     found = preflight.check_gpu_memory(RUNS).found
     assert re.search(r"predicted for the [1-9]\d? most demanding of 60 different shapes; .* not to fit: ", found), found

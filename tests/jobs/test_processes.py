@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from analysis.recording import store
-from analysis.recording.ingest import ingest
-from jobs.executor import gpu_executor, telemetry
-from jobs.executor.result_store import Results
-from jobs.executor.sweep_runner import Stopped, order_of_pass
-from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.ingest import ingest
+from profiler_job.jobs.executor import gpu_executor, telemetry
+from profiler_job.jobs.executor.result_store import Results
+from profiler_job.jobs.executor.sweep_runner import Stopped, order_of_pass
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from tests.jobs.conftest import jobs
 from tests.jobs.test_sweep_runner import RUNS, stop_when
 from tests.records import rewrite

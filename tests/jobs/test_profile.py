@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from analysis.recording import store
-from analysis.recording.ingest import ResultsError, ingest
-from analysis.recording.merge import merge
-from jobs.__main__ import app
-from jobs.contract.ports import free_ports
-from jobs.executor import script
-from jobs.executor.nodes import node_of
-from jobs.follow_up import StepFailed
-from jobs.profile import default_name
+from profiler_job.__main__ import app
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.ingest import ResultsError, ingest
+from profiler_job.analysis.recording.merge import merge
+from profiler_job.jobs.contract.ports import free_ports
+from profiler_job.jobs.executor import script
+from profiler_job.jobs.executor.nodes import node_of
+from profiler_job.jobs.follow_up import StepFailed
+from profiler_job.jobs.profile import default_name
 from tests.jobs.conftest import ROOT, write_no_pages
 from tests.waiting import HANGS_S, has_ended
 from tests.without_compiler import WITHOUT_COMPILER
@@ -127,7 +127,7 @@ def profile(tmp_path, fake_nsys):
 
     def start(source: str, *options: str, launcher: tuple[str, ...] = (), program: Path = ROOT) -> subprocess.Popen:
         (tmp_path / "train.py").write_text(source)
-        command = [sys.executable, "-m", "jobs", "profile", "--results", "results", *options]
+        command = [sys.executable, "-m", "profiler_job", "profile", "--results", "results", *options]
         return subprocess.Popen(
             [*command, "--", sys.executable, *launcher, "train.py", "--lr", "1e-3"],
             cwd=tmp_path,
@@ -199,7 +199,7 @@ def test_the_commands_of_the_page_end_with_a_recording_and_a_site(tmp_path, fake
     path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
     ranks = {"FAKE_NSYS_RANKS": "2"} if is_of_ranks else {}
     done = subprocess.run(
-        [sys.executable, "-m", "jobs", *shlex.split(re.sub(r"\b8\b", "2", command))],
+        [sys.executable, "-m", "profiler_job", *shlex.split(re.sub(r"\b8\b", "2", command))],
         cwd=tmp_path,
         env=os.environ | {"PATH": path, "PYTHONPATH": f"{programs}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"} | ranks,
         capture_output=True,
@@ -237,8 +237,8 @@ def test_outside_a_checkout_it_ends_with_the_summary_and_says_where_a_site_is_bu
 def test_a_report_that_cannot_be_made_says_how_to_make_it_later(tmp_path, monkeypatch):
     noted = {"steps": [{"host_ns": 1}], "captured_ns": [1], "followed_ns": [1], "exit_code": 0}
     noted |= {"rank": 0, "ranks": 1, "world": 1}
-    monkeypatch.setattr("jobs.profile.measure", lambda followed, results: (results / followed.name, noted))
-    monkeypatch.setattr("jobs.profile.ingest", lambda *_: (_ for _ in ()).throw(StepFailed("no space")))
+    monkeypatch.setattr("profiler_job.jobs.profile.measure", lambda followed, results: (results / followed.name, noted))
+    monkeypatch.setattr("profiler_job.jobs.profile.ingest", lambda *_: (_ for _ in ()).throw(StepFailed("no space")))
     done = CliRunner().invoke(app, ["profile", "--results", str(tmp_path / "re sults"), "--", "python", "train.py"])
     assert done.exit_code == 70
     results = f"{tmp_path}/re sults"
@@ -651,7 +651,7 @@ def test_a_planted_link_is_not_followed(tmp_path, monkeypatch):
 def test_nsys_is_needed(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     done = subprocess.run(
-        [sys.executable, "-m", "jobs", "profile", "--results", str(tmp_path), "--", "python", "train.py"],
+        [sys.executable, "-m", "profiler_job", "profile", "--results", str(tmp_path), "--", "python", "train.py"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -2,7 +2,7 @@
 
 import subprocess
 
-from jobs.contract import program
+from profiler_job.jobs.contract import program
 
 
 def test_the_commit_is_that_of_its_own_checkout_alone(tmp_path):
@@ -36,15 +36,17 @@ def test_a_checkout_with_other_code_than_its_commit_has_another_name(tmp_path):
 
 
 def test_what_was_installed_is_named_by_its_version(tmp_path):
-    assert program.version_in(tmp_path) == ""
+    package = tmp_path / "profiler_job"
+    package.mkdir()
+    assert program.version_of(package) == ""
     (tmp_path / "profiler_job-7.1.dist-info").mkdir()
     (tmp_path / "profiler_job-7.1.dist-info" / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: profiler-job\nVersion: 7.1\n"
     )
-    assert (before := program.version_in(tmp_path)).startswith("version 7.1+")
-    (tmp_path / "jobs").mkdir()
-    (tmp_path / "jobs" / "worker.py").write_text("steps = 3\n")
-    assert program.version_in(tmp_path) != before, "two builds of one version are two programs"
+    assert (before := program.version_of(package)).startswith("version 7.1+")
+    (package / "jobs").mkdir()
+    (package / "jobs" / "worker.py").write_text("steps = 3\n")
+    assert program.version_of(package) != before, "two builds of one version are two programs"
 
 
 def test_a_checkout_is_named_by_its_commit(monkeypatch):

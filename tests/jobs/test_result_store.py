@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs.contract.layout import PROTOCOL_VERSION, RunRecord, TimedProcess
-from jobs.executor import result_store as results_module
-from jobs.executor.result_store import Locked, Results, read_json, write_json
-from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
+from profiler_job.jobs.contract.layout import PROTOCOL_VERSION, RunRecord, TimedProcess
+from profiler_job.jobs.executor import result_store as results_module
+from profiler_job.jobs.executor.result_store import Locked, Results, read_json, write_json
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from tests.waiting import HANGS_S
 
 SWEEP = load_sweep(DEFAULT_SWEEP)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.contract.privacy import find_name
+from profiler_job.jobs.contract.privacy import find_name
 from tests.jobs.conftest import FAKE_NSYS, ROOT, jobs
 
 SECRETS = {
@@ -93,7 +93,7 @@ def test_no_secret_and_no_name_reaches_results_or_recording(fake_worker, tiny, t
     assert occurrences(results / "raw", words) == []
     assert not [word for word in words if word in done.stdout + done.stderr]
 
-    ingest = [sys.executable, "-m", "jobs", "ingest", results / "tiny", "--out", recording]
+    ingest = [sys.executable, "-m", "profiler_job", "ingest", results / "tiny", "--out", recording]
     ingested = subprocess.run(ingest, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert ingested.returncode == 0, ingested.stderr
     assert occurrences(recording, names | {str(results)}) == []
@@ -103,7 +103,7 @@ def test_no_secret_and_no_name_reaches_results_or_recording(fake_worker, tiny, t
 
 def test_the_leaky_fake_nsys_leaks_what_it_is_given(fake_worker, tiny, tmp_path, leaky_nsys, monkeypatch):
     """Guards the test above: without the allow-list and the scrubbing everything would be found."""
-    from jobs.executor import nsys_cli, worker_process
+    from profiler_job.jobs.executor import nsys_cli, worker_process
     from tests.jobs.conftest import Session
 
     monkeypatch.setenv("PATH", f"{leaky_nsys}{os.pathsep}{os.environ['PATH']}")

@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import distributed
 
-from analysis.recording import store
-from analysis.recording.ingest import ingest
-from jobs.contract.axes import Run
-from jobs.contract.messages import LINK_MESSAGE, LINK_RATE
-from jobs.executor.collectors import Timer
-from jobs.executor.failures import RunFailed
-from jobs.executor.worker_process import processes_with
-from jobs.sweep.plan import Sweep, SweepError, load_sweep
-from jobs.worker import parallel, probes
-from jobs.worker.parallel import layers_of
-from jobs.worker.ranks import together
-from jobs.workloads.transformer.build import build
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.ingest import ingest
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.messages import LINK_MESSAGE, LINK_RATE
+from profiler_job.jobs.executor.collectors import Timer
+from profiler_job.jobs.executor.failures import RunFailed
+from profiler_job.jobs.executor.worker_process import processes_with
+from profiler_job.jobs.sweep.plan import Sweep, SweepError, load_sweep
+from profiler_job.jobs.worker import parallel, probes
+from profiler_job.jobs.worker.parallel import layers_of
+from profiler_job.jobs.worker.ranks import together
+from profiler_job.jobs.workloads.transformer.build import build
 from tests.jobs.conftest import jobs
 
 AXES = {"name": "several", "size": ["small"], "context_length": [128], "mode": ["train_step"]}

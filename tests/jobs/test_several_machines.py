@@ -22,23 +22,23 @@ from types import SimpleNamespace
 
 import pytest
 
-from analysis.recording import store
-from analysis.recording.ingest import ingest
-from jobs import commands
-from jobs.contract.layout import LOG, PROTOCOL_VERSION, Protocol, RunRecord, TimedProcess
-from jobs.contract.messages import KEY, Channel, send_greeting
-from jobs.contract.ports import free_ports
-from jobs.executor import collectors, telemetry, together, worker_process
-from jobs.executor.collectors import Timer
-from jobs.executor.failures import CollectorError, RunFailed
-from jobs.executor.nodes import Node, first_host, this_node
-from jobs.executor.result_store import Results
-from jobs.executor.sweep_runner import SweepRunner
-from jobs.executor.temporary import HELD, PREFIX
-from jobs.executor.together import ANSWER_S, Line, Others, own_facts, work_for_first
-from jobs.executor.worker_process import Part, processes_with
-from jobs.sweep.shards import Shard
-from jobs.worker import ranks as worker_ranks
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.ingest import ingest
+from profiler_job.jobs import commands
+from profiler_job.jobs.contract.layout import LOG, PROTOCOL_VERSION, Protocol, RunRecord, TimedProcess
+from profiler_job.jobs.contract.messages import KEY, Channel, send_greeting
+from profiler_job.jobs.contract.ports import free_ports
+from profiler_job.jobs.executor import collectors, telemetry, together, worker_process
+from profiler_job.jobs.executor.collectors import Timer
+from profiler_job.jobs.executor.failures import CollectorError, RunFailed
+from profiler_job.jobs.executor.nodes import Node, first_host, this_node
+from profiler_job.jobs.executor.result_store import Results
+from profiler_job.jobs.executor.sweep_runner import SweepRunner
+from profiler_job.jobs.executor.temporary import HELD, PREFIX
+from profiler_job.jobs.executor.together import ANSWER_S, Line, Others, own_facts, work_for_first
+from profiler_job.jobs.executor.worker_process import Part, processes_with
+from profiler_job.jobs.sweep.shards import Shard
+from profiler_job.jobs.worker import ranks as worker_ranks
 from tests.jobs.conftest import FAKE_NSYS, ROOT, command
 from tests.jobs.test_several_gpus import run_of_two
 from tests.waiting import HANGS_S, eventually

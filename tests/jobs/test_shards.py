@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from jobs.contract.layout import Protocol
-from jobs.sweep.plan import DEFAULT_SWEEP, SweepError, load_sweep
-from jobs.sweep.prediction import predicted_seconds
-from jobs.sweep.shards import Shard, detect_shard, parse_shard, runs_of_shard
+from profiler_job.jobs.contract.layout import Protocol
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, SweepError, load_sweep
+from profiler_job.jobs.sweep.prediction import predicted_seconds
+from profiler_job.jobs.sweep.shards import Shard, detect_shard, parse_shard, runs_of_shard
 
 SWEEP = load_sweep(DEFAULT_SWEEP)
 

@@ -9,12 +9,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from jobs.contract.axes import Run
-from jobs.memory import simulated_step
-from jobs.memory.caching_allocator import CachingAllocator
-from jobs.worker.service import Stepper
-from jobs.workloads import annotation
-from jobs.workloads.transformer import model
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.memory import simulated_step
+from profiler_job.jobs.memory.caching_allocator import CachingAllocator
+from profiler_job.jobs.worker.service import Stepper
+from profiler_job.jobs.workloads import annotation
+from profiler_job.jobs.workloads.transformer import model
 
 SCALAR = 8
 """Bytes of a single number, which some operations make on the host and others on the device."""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.executor import stop
-from jobs.executor.nsys_cli import POLL_S
-from jobs.executor.sweep_state import SIGNAL_S
+from profiler_job.jobs.executor import stop
+from profiler_job.jobs.executor.nsys_cli import POLL_S
+from profiler_job.jobs.executor.sweep_state import SIGNAL_S
 from tests.jobs.conftest import ROOT, command, eventually, jobs
 from tests.waiting import HANGS_S
 

@@ -13,14 +13,14 @@ from random import Random
 
 import pytest
 
-from jobs.contract import privacy
-from jobs.contract.layout import Machine
-from jobs.executor import attempt, collectors, gpu_executor, nsys_cli, sweep_runner, sweep_state
-from jobs.executor.collectors import Nsys, Timer
-from jobs.executor.failures import CollectorError
-from jobs.executor.nsys_cli import nsys
-from jobs.executor.result_store import Locked, Results
-from jobs.executor.sweep_runner import Stopped
+from profiler_job.jobs.contract import privacy
+from profiler_job.jobs.contract.layout import Machine
+from profiler_job.jobs.executor import attempt, collectors, gpu_executor, nsys_cli, sweep_runner, sweep_state
+from profiler_job.jobs.executor.collectors import Nsys, Timer
+from profiler_job.jobs.executor.failures import CollectorError
+from profiler_job.jobs.executor.nsys_cli import nsys
+from profiler_job.jobs.executor.result_store import Locked, Results
+from profiler_job.jobs.executor.sweep_runner import Stopped
 from tests.jobs.conftest import eventually
 from tests.records import rewrite
 from tests.waiting import HANGS_S
@@ -803,7 +803,7 @@ def test_without_nsys_the_message_says_what_to_install(session, monkeypatch):
 def test_a_worker_that_cannot_start_is_reported_with_its_last_line(session, fake_worker):
     (fake_worker.folder / "sitecustomize.py").write_text(
         "import os, sys\n"
-        "if sys.orig_argv[1:3] == ['-m', 'jobs.worker']:\n"
+        "if sys.orig_argv[1:3] == ['-m', 'profiler_job.jobs.worker']:\n"
         "    print('ImportError: libcuda.so.1', file=sys.stderr, flush=True)\n"
         "    os._exit(1)\n"
     )
@@ -889,7 +889,7 @@ def test_a_stop_lets_the_export_in_progress_finish(session, fake_worker, monkeyp
 def test_a_stop_while_a_worker_starts_does_not_wait_for_it(session, fake_worker):
     (fake_worker.folder / "sitecustomize.py").write_text(
         "import pathlib, sys, time\n"
-        "if sys.orig_argv[1:3] == ['-m', 'jobs.worker']:\n"
+        "if sys.orig_argv[1:3] == ['-m', 'profiler_job.jobs.worker']:\n"
         f"    pathlib.Path({str(fake_worker.folder)!r}, 'starting').touch()\n"
         "    time.sleep(3600)\n"
     )

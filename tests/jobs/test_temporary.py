@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.executor import temporary
-from jobs.executor.temporary import TemporaryFolder, remove_abandoned, temporary_folder
+from profiler_job.jobs.executor import temporary
+from profiler_job.jobs.executor.temporary import TemporaryFolder, remove_abandoned, temporary_folder
 
 
 @pytest.fixture(autouse=True)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import pytest
 from typer.testing import CliRunner
 
-from analysis import tries as judging
-from analysis.comparison.verdict import Judgement
-from analysis.prediction.predict import Abstention, Prediction
-from analysis.recording import store
-from analysis.tries import Ceiling
-from jobs import tries
-from jobs.__main__ import app
-from jobs.contract.changes import DO, LABELS, TRIABLE, Refused, parse_sets
+from profiler_job.__main__ import app
+from profiler_job.analysis import tries as judging
+from profiler_job.analysis.comparison.verdict import Judgement
+from profiler_job.analysis.prediction.predict import Abstention, Prediction
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.tries import Ceiling
+from profiler_job.jobs import tries
+from profiler_job.jobs.contract.changes import DO, LABELS, TRIABLE, Refused, parse_sets
 from tests.jobs.conftest import ROOT
 from tests.waiting import HANGS_S
 from tests.without_compiler import WITHOUT_COMPILER
@@ -48,7 +48,7 @@ def test_what_fails_with_a_change_leaves_the_other_changes_to_be_tried(tmp_path,
     options = ["--results", "results", "--skip", "3", "--steps", "3"]
     sets = ["--change", "fused_adamw", "--change", "bf16", "--change", "tf32"]
     done = subprocess.run(
-        [sys.executable, "-m", "jobs", "try", *options, *sets, "--", sys.executable, "train.py"],
+        [sys.executable, "-m", "profiler_job", "try", *options, *sets, "--", sys.executable, "train.py"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -110,7 +110,7 @@ def tried(tmp_path, monkeypatch):
         monkeypatch.setattr(tries, "measure", measure)
         monkeypatch.setattr(tries, "attempt", measure)
         monkeypatch.setattr(tries, "ask", ask)
-        monkeypatch.setattr("jobs.profile.ingest", lambda folder, recording, emit: True)
+        monkeypatch.setattr("profiler_job.jobs.profile.ingest", lambda folder, recording, emit: True)
         results = ["--results", str(tmp_path / "results")]
         done = CliRunner().invoke(app, ["try", *results, *options, "--", "python", "train.py"])
         return Told(order, done.exit_code, done.output)

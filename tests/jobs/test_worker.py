@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import nn
 
-from jobs.contract import ranges
-from jobs.contract.axes import Run
-from jobs.contract.plain import TRAINED_STEPS, plain_steps
-from jobs.injected.module_ranges import ModuleRanges
-from jobs.worker import probes, service
-from jobs.worker.service import Stepper, perform
-from jobs.workloads import annotation
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.plain import TRAINED_STEPS, plain_steps
+from profiler_job.jobs.injected.module_ranges import ModuleRanges
+from profiler_job.jobs.worker import probes, service
+from profiler_job.jobs.worker.service import Stepper, perform
+from profiler_job.jobs.workloads import annotation
 from tests.injected.range_log import Log
 from tests.jobs.test_model import Operations
 
@@ -221,7 +221,9 @@ def test_a_workload_without_ranges_has_the_names_of_its_modules():
 
 @pytest.mark.parametrize("phase", ["forward", "loss", "backward", "optimizer"])
 def test_out_of_memory_names_phase_step_and_bytes_and_leaves_the_process_usable(monkeypatch, phase):
-    method = {"optimizer": "jobs.workloads.adamw.AdamW.step"}.get(phase, f"jobs.worker.service.Stepper.{phase}")
+    method = {"optimizer": "profiler_job.jobs.workloads.adamw.AdamW.step"}.get(
+        phase, f"profiler_job.jobs.worker.service.Stepper.{phase}"
+    )
 
     def fail(self):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nand so on")

@@ -5,9 +5,9 @@ import dataclasses
 import pandas as pd
 import pytest
 
-from analysis.metrics import depth
-from analysis.metrics.differences import Band
-from analysis.pages.questions import host
+from profiler_job.analysis.metrics import depth
+from profiler_job.analysis.metrics.differences import Band
+from profiler_job.analysis.pages.questions import host
 from tests.synthetic import recording
 
 MODES = ("forward", "train_step")

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.metrics import differences
-from analysis.recording import store
+from profiler_job.analysis.metrics import differences
+from profiler_job.analysis.recording import store
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 RUN, FAMILY = ["run_id"], ["run_id", "family"]

@@ -3,12 +3,12 @@
 import pandas as pd
 import pytest
 
-from analysis.capture import verdict
-from analysis.capture.attribution import attribute
-from analysis.capture.nsys_export import read
-from analysis.capture.summary import summarise
-from analysis.metrics import elapsed, timing
-from analysis.reference import kernel_families
+from profiler_job.analysis.capture import verdict
+from profiler_job.analysis.capture.attribution import attribute
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.metrics import elapsed, timing
+from profiler_job.analysis.reference import kernel_families
 from tests.capture.nsys_files import Export
 from tests.synthetic import recording
 

@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
-from analysis.answer import NOT_MEASURED
-from analysis.metrics import kernel_time, ranks, run_grid, timing
-from analysis.reference import kernel_families
+from profiler_job.analysis.answer import NOT_MEASURED
+from profiler_job.analysis.metrics import kernel_time, ranks, run_grid, timing
+from profiler_job.analysis.reference import kernel_families
 from tests.synthetic import NUM_LAYERS, recording
 
 

@@ -5,11 +5,11 @@ import dataclasses
 import pandas as pd
 import pytest
 
-from analysis.metrics import step_parts
-from analysis.metrics.step_parts import WAITING
-from analysis.pages import overview
-from analysis.render import step_figure
-from jobs.contract import ranges
+from profiler_job.analysis.metrics import step_parts
+from profiler_job.analysis.metrics.step_parts import WAITING
+from profiler_job.analysis.pages import overview
+from profiler_job.analysis.render import step_figure
+from profiler_job.jobs.contract import ranges
 from tests.synthetic import recording
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.metrics import telemetry
-from analysis.recording import store
+from profiler_job.analysis.metrics import telemetry
+from profiler_job.analysis.recording import store
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 

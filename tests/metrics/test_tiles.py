@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from analysis.metrics import run_grid, tiles
-from analysis.pages.questions import top_kernel
-from analysis.reference import flops
+from profiler_job.analysis.metrics import run_grid, tiles
+from profiler_job.analysis.pages.questions import top_kernel
+from profiler_job.analysis.reference import flops
 from tests.synthetic import GEMM, recording
 
 ONE = "small-ctx512-fp32-naive-train_step"

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from analysis.metrics import trained_losses
-from jobs.contract.axes import Run
+from profiler_job.analysis.metrics import trained_losses
+from profiler_job.jobs.contract.axes import Run
 
 OFF = "resid_pdrop=0.0, attn_pdrop=0.0"
 PADDED, AS_IS = "vocab_size=50304", "vocab_size=50257"

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from analysis.metrics import waiting
-from analysis.metrics.differences import Band
+from profiler_job.analysis.metrics import waiting
+from profiler_job.analysis.metrics.differences import Band
 
 BAND = Band(kind="wall", relative=0.01, ratio=100.0, factor=1.0, num_pairs=20)
 

@@ -6,10 +6,10 @@ import re
 import pandas as pd
 import pytest
 
-from analysis import write_site
-from analysis.answer import NOT_MEASURED
-from analysis.pages import environment, explore, overview, reconciliation, run_list, run_page, titles
-from analysis.pages.questions import (
+from profiler_job.analysis import write_site
+from profiler_job.analysis.answer import NOT_MEASURED
+from profiler_job.analysis.pages import environment, explore, overview, reconciliation, run_list, run_page, titles
+from profiler_job.analysis.pages.questions import (
     QUESTIONS,
     attention_cost,
     beyond_gemm,
@@ -18,7 +18,7 @@ from analysis.pages.questions import (
     top_kernel,
     training_mix,
 )
-from analysis.prediction import of_runs
+from profiler_job.analysis.prediction import of_runs
 from tests.synthetic import EXP, FAMILIES, GEMM, MAX, NUM_LAYERS, forward_kernels, phase_kernels, recording
 
 

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from analysis.pages import benchmarks
-from analysis.render.site import Site
+from profiler_job.analysis.pages import benchmarks
+from profiler_job.analysis.render.site import Site
 from tests.bench.site_speed import targets
 
 SHIPPED = Path(__file__).parents[2] / "site" / "data" / "benchmarks"

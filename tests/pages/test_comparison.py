@@ -10,18 +10,18 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from analysis import write_site
-from analysis.comparison import forms
-from analysis.comparison.align import align
-from analysis.comparison.noise import SHIPPED
-from analysis.comparison.of_site import comparisons_of
-from analysis.comparison.sides import load_side, of_tables
-from analysis.comparison.verdict import METRICS, compare
-from analysis.pages import comparison
-from analysis.recording import store
-from analysis.render import charts
-from analysis.render.site import Site
-from jobs.__main__ import app
+from profiler_job.__main__ import app
+from profiler_job.analysis import write_site
+from profiler_job.analysis.comparison import forms
+from profiler_job.analysis.comparison.align import align
+from profiler_job.analysis.comparison.noise import SHIPPED
+from profiler_job.analysis.comparison.of_site import comparisons_of
+from profiler_job.analysis.comparison.sides import load_side, of_tables
+from profiler_job.analysis.comparison.verdict import METRICS, compare
+from profiler_job.analysis.pages import comparison
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.render import charts
+from profiler_job.analysis.render.site import Site
 from tests import synthetic
 from tests.comparison.conftest import export
 from tests.comparison.shipped import DATA

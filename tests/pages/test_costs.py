@@ -4,11 +4,11 @@ from datetime import date
 
 import pytest
 
-from analysis import write_site
-from analysis.pages import costs
-from analysis.pages.questions import STUDIES
-from analysis.pages.telemetry import Price
-from analysis.recording import store
+from profiler_job.analysis import write_site
+from profiler_job.analysis.pages import costs
+from profiler_job.analysis.pages.questions import STUDIES
+from profiler_job.analysis.pages.telemetry import Price
+from profiler_job.analysis.recording import store
 from tests.recorded_studies import DATA
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from analysis.pages import cuda_calls
+from profiler_job.analysis.pages import cuda_calls
 from tests import synthetic
 
 RUN = "small-ctx128-fp32-naive-train_step"

@@ -6,11 +6,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import write_site
-from analysis.pages import reconciliation
-from analysis.pages.questions import gradient_accumulation
-from analysis.recording import store
-from jobs.contract import ranges
+from profiler_job.analysis import write_site
+from profiler_job.analysis.pages import reconciliation
+from profiler_job.analysis.pages.questions import gradient_accumulation
+from profiler_job.analysis.recording import store
+from profiler_job.jobs.contract import ranges
 from tests import synthetic
 
 DATA = Path(__file__).parents[2] / "site" / "data"

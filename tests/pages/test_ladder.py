@@ -10,16 +10,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import write_site
-from analysis.metrics import differences, run_grid, trained_losses
-from analysis.pages import study_runs
-from analysis.pages.explore import Part
-from analysis.pages.questions import ladder
-from analysis.prediction import ledger, of_runs
-from analysis.recording import store
-from jobs.contract.plain import PLAIN
-from jobs.contract.studies import AGAIN, LOSSES
-from jobs.sweep.plan import load_sweep, select
+from profiler_job.analysis import write_site
+from profiler_job.analysis.metrics import differences, run_grid, trained_losses
+from profiler_job.analysis.pages import study_runs
+from profiler_job.analysis.pages.explore import Part
+from profiler_job.analysis.pages.questions import ladder
+from profiler_job.analysis.prediction import ledger, of_runs
+from profiler_job.analysis.recording import store
+from profiler_job.jobs.contract.plain import PLAIN
+from profiler_job.jobs.contract.studies import AGAIN, LOSSES
+from profiler_job.jobs.sweep.plan import load_sweep, select
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 NO_KERNELS = ("ranges", "kernels", "api", "memops", "nsys_sums")

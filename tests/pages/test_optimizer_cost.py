@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import write_site
-from analysis.answer import NOT_MEASURED
-from analysis.pages.questions import optimizer_cost
-from analysis.recording import store
-from analysis.reference import flops
-from analysis.render.site import Site
+from profiler_job.analysis import write_site
+from profiler_job.analysis.answer import NOT_MEASURED
+from profiler_job.analysis.pages.questions import optimizer_cost
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.reference import flops
+from profiler_job.analysis.render.site import Site
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 FOLDER = DATA / "optimizer"

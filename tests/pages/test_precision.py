@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import write_site
-from analysis.answer import NOT_MEASURED
-from analysis.metrics import precisions
-from analysis.metrics.differences import Band, Bands
-from analysis.pages.questions import precision
-from analysis.recording import store
-from analysis.reference import element_types, flops, kernel_families
-from analysis.render.site import Site
+from profiler_job.analysis import write_site
+from profiler_job.analysis.answer import NOT_MEASURED
+from profiler_job.analysis.metrics import precisions
+from profiler_job.analysis.metrics.differences import Band, Bands
+from profiler_job.analysis.pages.questions import precision
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.reference import element_types, flops, kernel_families
+from profiler_job.analysis.render.site import Site
 
 FOLDER = Path(__file__).parents[2] / "site" / "data" / "precision"
 NONE = write_site.rates_of([])

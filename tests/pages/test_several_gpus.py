@@ -8,15 +8,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import communication, write_site
-from analysis.comparison.noise import SHIPPED
-from analysis.metrics.differences import Bands
-from analysis.metrics.exchange import as_operations, by_gpu, communication_of, cost_by_clock
-from analysis.metrics.timing import in_steps
-from analysis.pages.questions import several_gpus
-from analysis.recording import store
-from analysis.render import tables, timeline
-from jobs.contract import ranges
+from profiler_job.analysis import communication, write_site
+from profiler_job.analysis.comparison.noise import SHIPPED
+from profiler_job.analysis.metrics.differences import Bands
+from profiler_job.analysis.metrics.exchange import as_operations, by_gpu, communication_of, cost_by_clock
+from profiler_job.analysis.metrics.timing import in_steps
+from profiler_job.analysis.pages.questions import several_gpus
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.render import tables, timeline
+from profiler_job.jobs.contract import ranges
 from tests import synthetic
 from tests.recorded_studies import DATA
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import write_site
-from analysis.metrics import depth, differences, timing
-from analysis.metrics.timing import in_steps
-from analysis.pages import cuda_calls, environment, run_list
-from analysis.pages.questions import (
+from profiler_job.analysis import write_site
+from profiler_job.analysis.metrics import depth, differences, timing
+from profiler_job.analysis.metrics.timing import in_steps
+from profiler_job.analysis.pages import cuda_calls, environment, run_list
+from profiler_job.analysis.pages.questions import (
     attention_cost,
     beyond_gemm,
     fused_attention,
@@ -20,8 +20,8 @@ from analysis.pages.questions import (
     top_kernel,
     warm_up,
 )
-from analysis.recording import store
-from analysis.reference import gpus
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.reference import gpus
 
 pytestmark = pytest.mark.long
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import write_site
-from analysis.answer import NOT_MEASURED
-from analysis.pages.questions import softmax_detail
-from analysis.recording import store
+from profiler_job.analysis import write_site
+from profiler_job.analysis.answer import NOT_MEASURED
+from profiler_job.analysis.pages.questions import softmax_detail
+from profiler_job.analysis.recording import store
 from tests.pages.test_bounds import NONE, RATES
 from tests.synthetic import recording as made_up
 
@@ -57,7 +57,7 @@ def test_bytes_are_eight_passes_over_the_scores_and_a_little(answer):
 
 
 def test_the_time_of_the_chain_is_the_kernel_time_of_softmax_in_question_e(rec, answer):
-    from analysis.pages.questions import attention_cost
+    from profiler_job.analysis.pages.questions import attention_cost
 
     cost = write_site.ask(attention_cost, rec).tables["cost"].rows.set_index("run_id")["softmax_ns"]
     chain = answer.tables["bound"].rows.set_index("run_id")["chain_ns"]

@@ -7,12 +7,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import write_site
-from analysis.pages import reconciliation, run_list, run_page, telemetry
-from analysis.pages.telemetry import Price
-from analysis.prediction import of_runs
-from analysis.recording import store
-from analysis.render.site import Site
+from profiler_job.analysis import write_site
+from profiler_job.analysis.pages import reconciliation, run_list, run_page, telemetry
+from profiler_job.analysis.pages.telemetry import Price
+from profiler_job.analysis.prediction import of_runs
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.render.site import Site
 from tests import synthetic
 
 RUNS = ("small-ctx128-fp32-naive-train_step", "small-ctx256-fp32-naive-train_step")

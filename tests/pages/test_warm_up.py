@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import write_site
-from analysis.metrics import first_steps
-from analysis.pages.questions import warm_up
-from analysis.recording import store
+from profiler_job.analysis import write_site
+from profiler_job.analysis.metrics import first_steps
+from profiler_job.analysis.pages.questions import warm_up
+from profiler_job.analysis.recording import store
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 

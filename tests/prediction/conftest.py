@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.prediction import rates
-from analysis.prediction.baseline import KEY, Baseline, Clock
+from profiler_job.analysis.prediction import rates
+from profiler_job.analysis.prediction.baseline import KEY, Baseline, Clock
 
 FOLDER = Path(__file__).parents[1] / "data" / "h200_baselines"
 

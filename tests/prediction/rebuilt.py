@@ -8,8 +8,8 @@ of its phase, where the host waits in such a step, and each copy or fill takes i
 import numpy as np
 import pandas as pd
 
-from analysis.capture.nsys_export import Capture
-from analysis.recording.store import Recording
+from profiler_job.analysis.capture.nsys_export import Capture
+from profiler_job.analysis.recording.store import Recording
 
 _INTEGERS = ("start_ns", "end_ns", "process", "device", "stream", "correlation", "graph")
 _CALLS = {"memset": "cudaMemsetAsync", "memcpy": "cudaMemcpyAsync"}

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from analysis.prediction import changes, command, development, predict
+from profiler_job.analysis.prediction import changes, command, development, predict
 
 STEP = "{}-fp32-naive-train_step"
 

@@ -1,8 +1,8 @@
 import pytest
 
-from analysis.metrics import timing
-from analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
-from analysis.prediction.baseline import baselines
+from profiler_job.analysis.metrics import timing
+from profiler_job.analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
+from profiler_job.analysis.prediction.baseline import baselines
 from tests import synthetic
 
 

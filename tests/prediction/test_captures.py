@@ -11,23 +11,23 @@ import pytest
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
-from analysis.capture.attribution import attribute
-from analysis.capture.nsys_export import read
-from analysis.capture.operations import operations_of
-from analysis.capture.selection import Selection, first_event_ns
-from analysis.capture.summary import summarise
-from analysis.prediction import ledger, script_development, script_rates, scripts
-from analysis.prediction.captures import REPEATS, add_gains
-from analysis.prediction.changes import BATCHED
-from analysis.prediction.script_changes import EXPECTED, UNALIGNED_FASTER
-from analysis.recording import store
-from analysis.reference.kernel_families import BUILT_IN
-from analysis.show.forms import as_text
-from jobs.__main__ import app
-from jobs.contract.changes import LABELS
-from jobs.contract.integrity import find_folders
-from jobs.contract.layout import name_with
-from jobs.contract.ranges import BACKWARD, FORWARD, OPTIMIZER
+from profiler_job.__main__ import app
+from profiler_job.analysis.capture.attribution import attribute
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.capture.operations import operations_of
+from profiler_job.analysis.capture.selection import Selection, first_event_ns
+from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.prediction import ledger, script_development, script_rates, scripts
+from profiler_job.analysis.prediction.captures import REPEATS, add_gains
+from profiler_job.analysis.prediction.changes import BATCHED
+from profiler_job.analysis.prediction.script_changes import EXPECTED, UNALIGNED_FASTER
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.reference.kernel_families import BUILT_IN
+from profiler_job.analysis.show.forms import as_text
+from profiler_job.jobs.contract.changes import LABELS
+from profiler_job.jobs.contract.integrity import find_folders
+from profiler_job.jobs.contract.layout import name_with
+from profiler_job.jobs.contract.ranges import BACKWARD, FORWARD, OPTIMIZER
 
 from ..capture.nsys_files import Export
 from ..capture.real_captures import unpack

@@ -5,9 +5,9 @@ import hashlib
 import pytest
 from typer.testing import CliRunner
 
-from analysis.prediction import ledger, rates, script_rates
-from analysis.recording import store
-from jobs.__main__ import app
+from profiler_job.__main__ import app
+from profiler_job.analysis.prediction import ledger, rates, script_rates
+from profiler_job.analysis.recording import store
 from tests import synthetic
 from tests.prediction.test_scripts import script  # noqa: F401
 

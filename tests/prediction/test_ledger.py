@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from analysis.prediction import ledger, predict, rates
-from analysis.prediction.ledger import LedgerError
-from jobs.contract.integrity import with_digest
-from jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
+from profiler_job.analysis.prediction import ledger, predict, rates
+from profiler_job.analysis.prediction.ledger import LedgerError
+from profiler_job.jobs.contract.integrity import with_digest
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 
 SHIPPED = Path(__file__).parents[2] / "site" / "data" / ledger.FOLDER
 BEFORE = "small-ctx512-fp32-naive-train_step"

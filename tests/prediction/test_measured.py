@@ -5,8 +5,8 @@ import dataclasses
 import pandas as pd
 import pytest
 
-from analysis.metrics.differences import Band
-from analysis.prediction.measured import COLUMNS, measured_gains
+from profiler_job.analysis.metrics.differences import Band
+from profiler_job.analysis.prediction.measured import COLUMNS, measured_gains
 from tests.synthetic import recording
 
 BEFORE = "large-ctx512-fp32-naive-train_step"

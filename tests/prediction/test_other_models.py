@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from analysis.prediction import ledger, other_models, rates, script_rates, scripts
-from analysis.prediction.baseline import baselines
-from analysis.prediction.changes import Abstains
-from analysis.prediction.known import known_runs
-from analysis.prediction.predict import GPU, HOST, Abstention, advised
-from analysis.recording import store
-from analysis.reference.track_record import AS_SCRIPT, SWEEP, kind_of
-from jobs.contract.layout import SCRIPT
+from profiler_job.analysis.prediction import ledger, other_models, rates, script_rates, scripts
+from profiler_job.analysis.prediction.baseline import baselines
+from profiler_job.analysis.prediction.changes import Abstains
+from profiler_job.analysis.prediction.known import known_runs
+from profiler_job.analysis.prediction.predict import GPU, HOST, Abstention, advised
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.reference.track_record import AS_SCRIPT, SWEEP, kind_of
+from profiler_job.jobs.contract.layout import SCRIPT
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 

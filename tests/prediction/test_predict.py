@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from analysis.prediction import development, predict
-from analysis.prediction.predict import Abstention, Prediction
+from profiler_job.analysis.prediction import development, predict
+from profiler_job.analysis.prediction.predict import Abstention, Prediction
 from tests.prediction.conftest import no_host_times
 
 BEFORE = "{}-ctx512-fp32-naive-train_step"

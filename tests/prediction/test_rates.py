@@ -1,6 +1,6 @@
 import pytest
 
-from analysis.prediction import rates
+from profiler_job.analysis.prediction import rates
 
 
 def test_factors_are_what_the_times_were_made_of():

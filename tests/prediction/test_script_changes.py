@@ -7,11 +7,11 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from analysis.prediction import script_rates, scripts
-from analysis.prediction.predict import SURE, Abstention, Prediction, advised
-from analysis.prediction.script_changes import EXPECTED, UNALIGNED_FASTER, Behind, Step, behind_of
-from analysis.prediction.script_rates import UNPADDED_LINEAR
-from jobs.contract.changes import COMPILED, LABELS, TRIABLE
+from profiler_job.analysis.prediction import script_rates, scripts
+from profiler_job.analysis.prediction.predict import SURE, Abstention, Prediction, advised
+from profiler_job.analysis.prediction.script_changes import EXPECTED, UNALIGNED_FASTER, Behind, Step, behind_of
+from profiler_job.analysis.prediction.script_rates import UNPADDED_LINEAR
+from profiler_job.jobs.contract.changes import COMPILED, LABELS, TRIABLE
 from tests.prediction.test_scripts import script  # noqa: F401
 
 BF16 = {"precision": "bf16", "compile": "off", "optimizer": "AdamW", "num_parameters": 124_000_000, "batch_size": 4}

@@ -10,15 +10,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.capture.findings import is_unaligned
-from analysis.metrics.kernel_time import kernel_totals
-from analysis.prediction import ledger, of_runs, script_changes, script_development, script_rates, scripts
-from analysis.prediction.baseline import ATTENTION, of_run
-from analysis.prediction.known import known_runs
-from analysis.prediction.predict import GPU, HOST, Abstention, Prediction
-from analysis.prediction.script_changes import Behind
-from analysis.recording import store
-from analysis.recording.ingest import ingest
+from profiler_job.analysis.capture.findings import is_unaligned
+from profiler_job.analysis.metrics.kernel_time import kernel_totals
+from profiler_job.analysis.prediction import ledger, of_runs, script_changes, script_development, script_rates, scripts
+from profiler_job.analysis.prediction.baseline import ATTENTION, of_run
+from profiler_job.analysis.prediction.known import known_runs
+from profiler_job.analysis.prediction.predict import GPU, HOST, Abstention, Prediction
+from profiler_job.analysis.prediction.script_changes import Behind
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.ingest import ingest
 
 DATA = Path(__file__).parents[1] / "data" / "h200_scripts"
 SHIPPED = Path(__file__).parents[2] / "site" / "data" / ledger.FOLDER

@@ -5,14 +5,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.prediction import development, ledger, predict, script_rates, scripts, track_record
-from analysis.prediction.baseline import of_run
-from analysis.recording import store
-from analysis.reference.track_record import AS_SCRIPT, SWEEP, Record, in_words, read
-from analysis.write_site import together
-from jobs.contract.changes import COMPILED
-from jobs.contract.integrity import find_folders
-from jobs.contract.layout import SCRIPT
+from profiler_job.analysis.prediction import development, ledger, predict, script_rates, scripts, track_record
+from profiler_job.analysis.prediction.baseline import of_run
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.reference.track_record import AS_SCRIPT, SWEEP, Record, in_words, read
+from profiler_job.analysis.write_site import together
+from profiler_job.jobs.contract.changes import COMPILED
+from profiler_job.jobs.contract.integrity import find_folders
+from profiler_job.jobs.contract.layout import SCRIPT
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.metrics import kernel_time
-from analysis.recording import store
-from analysis.recording.ingest import ingest
-from analysis.reference import kernel_families
-from jobs.contract import ranges
+from profiler_job.analysis.metrics import kernel_time
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.ingest import ingest
+from profiler_job.analysis.reference import kernel_families
+from profiler_job.jobs.contract import ranges
 
 DATA = Path(__file__).parents[1] / "data"
 SHIPPED = Path(__file__).parents[2] / "site" / "data" / "h200-bf16"

@@ -7,12 +7,12 @@ import time
 import pytest
 from typer.testing import CliRunner
 
-from analysis.metrics import timing
-from analysis.recording import ingest as ingesting
-from analysis.recording import store
-from analysis.recording.ingest import ResultsError, ingest
-from jobs.__main__ import app
-from jobs.contract.privacy import scrub_text
+from profiler_job.__main__ import app
+from profiler_job.analysis.metrics import timing
+from profiler_job.analysis.recording import ingest as ingesting
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.ingest import ResultsError, ingest
+from profiler_job.jobs.contract.privacy import scrub_text
 from tests.capture.nsys_files import Export
 from tests.capture.profiles import profile
 

@@ -7,9 +7,9 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-from analysis.recording.ingest import ResultsError
-from analysis.recording.merge import merge
-from jobs.__main__ import app
+from profiler_job.__main__ import app
+from profiler_job.analysis.recording.ingest import ResultsError
+from profiler_job.analysis.recording.merge import merge
 
 AXES = {"size": ["small"], "context_length": [128, 256], "mode": ["forward", "train_step"], "batch_size": 4}
 PLAN = {"sweep": "default", **AXES, "custom_sizes": {}, "warmup_steps": 5}

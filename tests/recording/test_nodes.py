@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from analysis.metrics.exchange import communication_of
-from analysis.recording import store
-from analysis.recording.ingest import ResultsError, ingest
-from analysis.recording.merge import merge
-from jobs.contract.integrity import facts_of, with_digest
-from jobs.contract.layout import SCHEMA_VERSION
+from profiler_job.analysis.metrics.exchange import communication_of
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.ingest import ResultsError, ingest
+from profiler_job.analysis.recording.merge import merge
+from profiler_job.jobs.contract.integrity import facts_of, with_digest
+from profiler_job.jobs.contract.layout import SCHEMA_VERSION
 from tests.capture.nsys_files import Export
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"

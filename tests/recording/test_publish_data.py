@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from analysis.recording import allowed, publish_data, store
-from analysis.recording.ingest import ingest
-from analysis.recording.publish_data import PublishError
-from analysis.recording.scan import texts_of
-from jobs.__main__ import app
-from jobs.contract.integrity import file_facts
-from jobs.contract.privacy import hash_names
+from profiler_job.__main__ import app
+from profiler_job.analysis.recording import allowed, publish_data, store
+from profiler_job.analysis.recording.ingest import ingest
+from profiler_job.analysis.recording.publish_data import PublishError
+from profiler_job.analysis.recording.scan import texts_of
+from profiler_job.jobs.contract.integrity import file_facts
+from profiler_job.jobs.contract.privacy import hash_names
 from tests.doses import sampled
 from tests.recording.planted import ALL, NAMES, PLANTED
 

@@ -13,10 +13,10 @@ import pytest
 from detect_secrets.plugins.keyword import KeywordDetector
 from typer.testing import CliRunner
 
-from analysis.recording import scan
-from analysis.recording.scan import HASHED_NAMES, Scanner, scan_public
-from jobs.__main__ import app
-from jobs.contract import privacy
+from profiler_job.__main__ import app
+from profiler_job.analysis.recording import scan
+from profiler_job.analysis.recording.scan import HASHED_NAMES, Scanner, scan_public
+from profiler_job.jobs.contract import privacy
 from tests.doses import sampled
 from tests.recording.planted import ALL, NAMES, PLANTED
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.metrics import kernel_time
-from analysis.recording import store
-from analysis.recording.ingest import ingest
-from analysis.write_site import publish
-from jobs.contract import ranges
+from profiler_job.analysis.metrics import kernel_time
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.ingest import ingest
+from profiler_job.analysis.write_site import publish
+from profiler_job.jobs.contract import ranges
 
 SCRIPTS = sorted(Path(__file__).parents[1].joinpath("data", "h200_scripts").iterdir())
 TWO_RANKS = next(script for script in SCRIPTS if script.name == "acc2")

@@ -5,9 +5,9 @@ import json
 import pandas as pd
 import pytest
 
-from analysis.recording import store
-from analysis.recording.store import RecordingError
-from analysis.reference import kernel_families
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.store import RecordingError
+from profiler_job.analysis.reference import kernel_families
 from tests import synthetic
 
 RUNS = ("small-ctx128-fp32-naive-train_step", "small-ctx256-fp32-naive-forward")

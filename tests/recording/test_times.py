@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import pages
-from analysis.recording import allowed, store, times
-from analysis.recording.store import RecordingError
+from profiler_job.analysis import pages
+from profiler_job.analysis.recording import allowed, store, times
+from profiler_job.analysis.recording.store import RecordingError
 from tests import synthetic
 
 LEAST, MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max

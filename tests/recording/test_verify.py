@@ -9,13 +9,23 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from analysis.recording import ingest, merge, publish_data, store
-from analysis.recording.verify import verify
-from analysis.write_site import recordings_in
-from jobs.__main__ import app
-from jobs.contract.axes import Run
-from jobs.contract.layout import CAPTURE, LOG, RECORD, SWEEP, TIMINGS, Machine, Protocol, RunRecord, TimedProcess
-from jobs.executor.result_store import Results, write_json
+from profiler_job.__main__ import app
+from profiler_job.analysis.recording import ingest, merge, publish_data, store
+from profiler_job.analysis.recording.verify import verify
+from profiler_job.analysis.write_site import recordings_in
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.layout import (
+    CAPTURE,
+    LOG,
+    RECORD,
+    SWEEP,
+    TIMINGS,
+    Machine,
+    Protocol,
+    RunRecord,
+    TimedProcess,
+)
+from profiler_job.jobs.executor.result_store import Results, write_json
 from tests.doses import sampled
 from tests.recording.test_ingest import _TIMINGS, _capture
 

@@ -8,11 +8,11 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-from analysis.recording import store
-from jobs.__main__ import app
-from jobs.contract.integrity import file_facts, with_digest
-from jobs.contract.layout import CALIBRATION, IN_FLIGHT, RECORD, SWEEP, TIMINGS
-from jobs.executor.sweep_runner import SweepRunner
+from profiler_job.__main__ import app
+from profiler_job.analysis.recording import store
+from profiler_job.jobs.contract.integrity import file_facts, with_digest
+from profiler_job.jobs.contract.layout import CALIBRATION, IN_FLIGHT, RECORD, SWEEP, TIMINGS
+from profiler_job.jobs.executor.sweep_runner import SweepRunner
 from tests.recording.test_verify import FIRST, PROTOCOL, RUNS, SECOND, results  # noqa: F401 a fixture
 
 WRONG = [None, "x", -1, 1e308, [], {}, [1], {"a": 1}, True]

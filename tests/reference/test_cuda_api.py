@@ -2,7 +2,7 @@ import sqlite3
 
 import pytest
 
-from analysis.reference.cuda_api import API_CALLS, GROUPS, base_name, explain, group
+from profiler_job.analysis.reference.cuda_api import API_CALLS, GROUPS, base_name, explain, group
 
 
 @pytest.mark.parametrize(

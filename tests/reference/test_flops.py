@@ -2,10 +2,10 @@
 
 import pytest
 
-from analysis.reference import flops
-from analysis.reference.flops import Cost, Shape, matmul_flops, num_matmuls, step_flops
-from jobs.contract import ranges
-from jobs.workloads import annotation
+from profiler_job.analysis.reference import flops
+from profiler_job.analysis.reference.flops import Cost, Shape, matmul_flops, num_matmuls, step_flops
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.workloads import annotation
 
 SMALL = Shape(batch_size=4, context_length=512, d_model=768, d_ff=3072, num_layers=12, num_heads=12, vocab_size=10_000)
 TINY = Shape(batch_size=2, context_length=16, d_model=24, d_ff=40, num_layers=3, num_heads=4, vocab_size=50)
@@ -91,7 +91,7 @@ def torch():
 
 @pytest.fixture(params=["naive", "sdpa"])
 def model(torch, request):
-    from jobs.workloads.transformer.model import TransformerLM
+    from profiler_job.jobs.workloads.transformer.model import TransformerLM
 
     model = TransformerLM(
         d_model=TINY.d_model,
@@ -106,7 +106,7 @@ def model(torch, request):
 
 
 def run(torch, model, backward):
-    from jobs.workloads.transformer.model import loss_of
+    from profiler_job.jobs.workloads.transformer.model import loss_of
 
     tokens = torch.randint(0, TINY.vocab_size, (TINY.batch_size, TINY.context_length))
     loss = loss_of(model(tokens), tokens)
@@ -158,7 +158,7 @@ def count_matmuls(torch, model, backward):
 def test_the_optimizer_moves_what_the_formula_says(torch):
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from jobs.workloads.adamw import AdamW
+    from profiler_job.jobs.workloads.adamw import AdamW
 
     class Traffic(TorchDispatchMode):
         elements = 0

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis.reference.gemm_names import EXPECTED_LAYOUTS, MATH_PATHS, GemmName, alignment, parse
-from analysis.reference.gpus import PRECISIONS
-from analysis.reference.kernel_families import is_main_gemm
+from profiler_job.analysis.reference.gemm_names import EXPECTED_LAYOUTS, MATH_PATHS, GemmName, alignment, parse
+from profiler_job.analysis.reference.gpus import PRECISIONS
+from profiler_job.analysis.reference.kernel_families import is_main_gemm
 
 READ = [  # name, library, architecture, math path, layout, tile, stages, split-K
     (

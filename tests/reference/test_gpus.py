@@ -1,6 +1,6 @@
 import pytest
 
-from analysis.reference.gpus import GPUS, HOW_TO_ADD, PRECISIONS, lookup
+from profiler_job.analysis.reference.gpus import GPUS, HOW_TO_ADD, PRECISIONS, lookup
 
 
 @pytest.mark.parametrize(

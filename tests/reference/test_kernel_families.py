@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.reference import kernel_families
-from analysis.reference.kernel_families import (
+from profiler_job.analysis.reference import kernel_families
+from profiler_job.analysis.reference.kernel_families import (
     BUILT_IN,
     FAMILIES,
     OTHER,

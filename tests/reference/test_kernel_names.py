@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from analysis.reference.kernel_names import elide, shorten
+from profiler_job.analysis.reference.kernel_names import elide, shorten
 
 _LAMBDA = "::[lambda() (instance 3)]::operator ()() const::[lambda(float) (instance 1)]"
 

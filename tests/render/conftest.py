@@ -2,7 +2,7 @@
 
 import pytest
 
-from analysis.render import charts
+from profiler_job.analysis.render import charts
 from tests.site_builder import build_small_site
 
 

@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 from markupsafe import Markup
 
-from analysis.answer import Claim, Column, Table
-from analysis.render import findings
+from profiler_job.analysis.answer import Claim, Column, Table
+from profiler_job.analysis.render import findings
 
 CASE = Column("size", "model")
 SPEED = Table("speed", "", (CASE, Column("time_ns", "time", "ms"), Column("ratio", "ratio", "ratio")), pd.DataFrame())

@@ -6,10 +6,10 @@ import re
 import pandas as pd
 import pytest
 
-from analysis import write_site
-from analysis.metrics import run_grid
-from analysis.pages import overview, reconciliation, run_list
-from analysis.pages.questions import (
+from profiler_job.analysis import write_site
+from profiler_job.analysis.metrics import run_grid
+from profiler_job.analysis.pages import overview, reconciliation, run_list
+from profiler_job.analysis.pages.questions import (
     attention_cost,
     bounds,
     fused_attention,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis import write_site
-from analysis.comparison.noise import SHIPPED
-from analysis.comparison.verdict import compare
-from analysis.pages import environment
-from analysis.recording import store as reading
+from profiler_job.analysis import write_site
+from profiler_job.analysis.comparison.noise import SHIPPED
+from profiler_job.analysis.comparison.verdict import compare
+from profiler_job.analysis.pages import environment
+from profiler_job.analysis.recording import store as reading
 from tests.pages.test_comparison import recorded
 from tests.synthetic import recording
 

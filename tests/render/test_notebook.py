@@ -7,8 +7,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from analysis.metrics import run_grid
-from analysis.render.site import Site
+from profiler_job.analysis.metrics import run_grid
+from profiler_job.analysis.render.site import Site
 from tests import synthetic
 from tests.waiting import HANGS_S
 

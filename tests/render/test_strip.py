@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from analysis.render import strip
+from profiler_job.analysis.render import strip
 
 LABELS = {"gemm": "GEMM", "copy": "Copy", "memory": "Memory", "other": "Other"}
 NO_MEMOPS = pd.DataFrame(columns=["device", "rank", "start_ns", "end_ns"])

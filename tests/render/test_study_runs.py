@@ -7,10 +7,10 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from analysis import write_site
-from analysis.pages import study_runs
-from analysis.pages.explore import Part
-from jobs.contract.studies import LOSSES
+from profiler_job.analysis import write_site
+from profiler_job.analysis.pages import study_runs
+from profiler_job.analysis.pages.explore import Part
+from profiler_job.jobs.contract.studies import LOSSES
 from tests.synthetic import recording as made_up
 
 ROW = re.compile(r'<tr id="([^"]+)"><td><a href="([^"]+)"')

@@ -6,10 +6,10 @@ import markdown
 import pandas as pd
 import pytest
 
-from analysis import write_site
-from analysis.answer import NOT_MEASURED, Column, Table
-from analysis.pages.questions import QUESTIONS
-from analysis.render import charts, tables, text
+from profiler_job.analysis import write_site
+from profiler_job.analysis.answer import NOT_MEASURED, Column, Table
+from profiler_job.analysis.pages.questions import QUESTIONS
+from profiler_job.analysis.render import charts, tables, text
 from tests import synthetic
 
 EVIL = [

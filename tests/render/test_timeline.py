@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.recording import store
-from analysis.render import timeline
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.render import timeline
 from tests import synthetic
 
 ROOT = Path(__file__).parents[2]

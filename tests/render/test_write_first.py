@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from analysis import write_first, write_site
-from analysis.recording import store
+from profiler_job.analysis import write_first, write_site
+from profiler_job.analysis.recording import store
 from tests.synthetic import recording
 
 

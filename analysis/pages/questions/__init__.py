@@ -13,7 +13,7 @@ recorded twice (None where none were).
 from collections.abc import Mapping
 from typing import TypeVar
 
-from analysis.pages.questions import (
+from profiler_job.analysis.pages.questions import (
     attention_cost,
     beyond_gemm,
     bounds,

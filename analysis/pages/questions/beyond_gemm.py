@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import kernel_time, run_grid
-from analysis.metrics.ordering import place, sorted_by
-from analysis.pages.columns import case_headings
-from analysis.pages.facts import extremes, out_of, percent_of, span
-from analysis.pages.module_costs import (
+from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from profiler_job.analysis.metrics import kernel_time, run_grid
+from profiler_job.analysis.metrics.ordering import place, sorted_by
+from profiler_job.analysis.pages.columns import case_headings
+from profiler_job.analysis.pages.facts import extremes, out_of, percent_of, span
+from profiler_job.analysis.pages.module_costs import (
     at_longest,
     module_table,
     module_tree,
@@ -17,8 +17,8 @@ from analysis.pages.module_costs import (
     of_followed_runs,
     top_modules,
 )
-from analysis.reference import kernel_families
-from jobs.contract import ranges
+from profiler_job.analysis.reference import kernel_families
+from profiler_job.jobs.contract import ranges
 
 SLUG = "beyond-gemm"
 TITLE = "What does a forward pass do besides matmuls?"

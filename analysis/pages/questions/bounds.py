@@ -7,14 +7,23 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import kernel_time, regimes, roofline, run_grid, waiting
-from analysis.metrics.differences import Band, Bands
-from analysis.metrics.roofline import ATTENTION, COMPUTE, LAUNCHES, LINEAR, MEMORY, OTHER, SOFTMAX
-from analysis.pages.columns import case_headings, spread_column
-from analysis.pages.facts import calibrated_on, extremes, highest, noise_of, out_of, percent_of, ratios_of, span
-from jobs.contract import modes, ranges
-from jobs.contract.studies import BF16
+from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from profiler_job.analysis.metrics import kernel_time, regimes, roofline, run_grid, waiting
+from profiler_job.analysis.metrics.differences import Band, Bands
+from profiler_job.analysis.metrics.roofline import ATTENTION, COMPUTE, LAUNCHES, LINEAR, MEMORY, OTHER, SOFTMAX
+from profiler_job.analysis.pages.columns import case_headings, spread_column
+from profiler_job.analysis.pages.facts import (
+    calibrated_on,
+    extremes,
+    highest,
+    noise_of,
+    out_of,
+    percent_of,
+    ratios_of,
+    span,
+)
+from profiler_job.jobs.contract import modes, ranges
+from profiler_job.jobs.contract.studies import BF16
 
 SLUG = "bounds"
 TITLE = "What bounds a step: launches, compute or memory?"

@@ -7,16 +7,16 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import depth, differences, kernel_time, queue, ranks, run_grid, timing, waiting
-from analysis.metrics.differences import Bands
-from analysis.metrics.ordering import place, seen, sorted_by
-from analysis.metrics.queue import CAUSES
-from analysis.pages.columns import band_column, case_headings, spread_column
-from analysis.pages.facts import extremes, many, noise_of, out_of, percent_of
-from analysis.reference import cuda_api
-from jobs.contract import modes, ranges
-from jobs.contract.studies import BF16, HOST
+from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from profiler_job.analysis.metrics import depth, differences, kernel_time, queue, ranks, run_grid, timing, waiting
+from profiler_job.analysis.metrics.differences import Bands
+from profiler_job.analysis.metrics.ordering import place, seen, sorted_by
+from profiler_job.analysis.metrics.queue import CAUSES
+from profiler_job.analysis.pages.columns import band_column, case_headings, spread_column
+from profiler_job.analysis.pages.facts import extremes, many, noise_of, out_of, percent_of
+from profiler_job.analysis.reference import cuda_api
+from profiler_job.jobs.contract import modes, ranges
+from profiler_job.jobs.contract.studies import BF16, HOST
 
 SLUG = "host"
 TITLE = "When does the GPU wait for the host?"

@@ -5,13 +5,13 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import differences, kernel_time, run_grid, timing
-from analysis.metrics.differences import Bands
-from analysis.pages.columns import case_headings, spread_column
-from analysis.pages.facts import extremes, many, noise_of, out_of, percent_of, span
-from jobs.contract import modes, ranges
-from jobs.contract.studies import BF16
+from profiler_job.analysis.answer import Answer, Chart, Claim, Column, Table, assemble
+from profiler_job.analysis.metrics import differences, kernel_time, run_grid, timing
+from profiler_job.analysis.metrics.differences import Bands
+from profiler_job.analysis.pages.columns import case_headings, spread_column
+from profiler_job.analysis.pages.facts import extremes, many, noise_of, out_of, percent_of, span
+from profiler_job.jobs.contract import modes, ranges
+from profiler_job.jobs.contract.studies import BF16
 
 SLUG = "in-bf16"
 TITLE = "What changes in BF16, with fused attention and a fused optimizer?"

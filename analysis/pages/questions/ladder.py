@@ -7,16 +7,16 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import advice, differences, run_grid, telemetry, timing, trained_losses
-from analysis.metrics.differences import Bands
-from analysis.metrics.telemetry import SLOW_HOST
-from analysis.metrics.trained_losses import BEFORE, TRAINED
-from analysis.pages.columns import case_headings
-from analysis.pages.facts import extremes, noise_of, out_of, ratios_of, span
-from jobs.contract import ranges
-from jobs.contract.plain import PLAIN, TRAINED_STEPS
-from jobs.contract.studies import BF16, HOST, LADDER
+from profiler_job.analysis.answer import Answer, Chart, Claim, Column, Table, assemble
+from profiler_job.analysis.metrics import advice, differences, run_grid, telemetry, timing, trained_losses
+from profiler_job.analysis.metrics.differences import Bands
+from profiler_job.analysis.metrics.telemetry import SLOW_HOST
+from profiler_job.analysis.metrics.trained_losses import BEFORE, TRAINED
+from profiler_job.analysis.pages.columns import case_headings
+from profiler_job.analysis.pages.facts import extremes, noise_of, out_of, ratios_of, span
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.plain import PLAIN, TRAINED_STEPS
+from profiler_job.jobs.contract.studies import BF16, HOST, LADDER
 
 SLUG = "ladder"
 TITLE = "What does each optimisation give, one on top of the other?"

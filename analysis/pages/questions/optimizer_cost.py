@@ -7,14 +7,24 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
-from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import differences, kernel_time, ranks, run_grid, timing, waiting
-from analysis.metrics.differences import Bands
-from analysis.pages.columns import band_column, case_headings, spread_column
-from analysis.pages.facts import calibrated_on, extremes, highest, many, noise_of, out_of, percent_of, ratios_of, span
-from analysis.reference import flops
-from jobs.contract import ranges
-from jobs.contract.axes import Optimizer, name_of_value
+from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from profiler_job.analysis.metrics import differences, kernel_time, ranks, run_grid, timing, waiting
+from profiler_job.analysis.metrics.differences import Bands
+from profiler_job.analysis.pages.columns import band_column, case_headings, spread_column
+from profiler_job.analysis.pages.facts import (
+    calibrated_on,
+    extremes,
+    highest,
+    many,
+    noise_of,
+    out_of,
+    percent_of,
+    ratios_of,
+    span,
+)
+from profiler_job.analysis.reference import flops
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.axes import Optimizer, name_of_value
 
 SLUG = "optimizer-cost"
 TITLE = "What does AdamW cost, and does fusing it help?"

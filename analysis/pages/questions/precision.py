@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import differences, kernel_time, precisions, run_grid, timing, waiting
-from analysis.metrics.differences import Bands
-from analysis.metrics.precisions import (
+from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from profiler_job.analysis.metrics import differences, kernel_time, precisions, run_grid, timing, waiting
+from profiler_job.analysis.metrics.differences import Bands
+from profiler_job.analysis.metrics.precisions import (
     BASE,
     ELEMENTS,
     FRACTION_BITS,
@@ -18,10 +18,19 @@ from analysis.metrics.precisions import (
     SLOWER,
     UNCHANGED,
 )
-from analysis.pages.columns import band_column, case_headings, spread_column
-from analysis.pages.facts import calibrated_on, highest, many, noise_of, out_of, percent_of, ratios_of, span
-from analysis.reference import element_types, kernel_families
-from jobs.contract import ranges
+from profiler_job.analysis.pages.columns import band_column, case_headings, spread_column
+from profiler_job.analysis.pages.facts import (
+    calibrated_on,
+    highest,
+    many,
+    noise_of,
+    out_of,
+    percent_of,
+    ratios_of,
+    span,
+)
+from profiler_job.analysis.reference import element_types, kernel_families
+from profiler_job.jobs.contract import ranges
 
 SLUG = "precision"
 TITLE = "What does lower precision make faster?"

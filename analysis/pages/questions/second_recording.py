@@ -5,18 +5,18 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.answer import Answer, Chart, Claim, Column, Table, assemble
-from analysis.comparison.align import Case, align
-from analysis.comparison.errors import NotComparable
-from analysis.comparison.noise import SHIPPED, Noise
-from analysis.comparison.sides import Side, of_tables
-from analysis.comparison.totals import KERNEL, Totals, with_same_modules
-from analysis.comparison.verdict import WITHIN, Measured, judge, measure
-from analysis.metrics import kernel_time, run_grid, timing
-from analysis.metrics.differences import Bands
-from analysis.pages.columns import band_column, case_headings, spread_column
-from analysis.pages.facts import bound, extremes, largest, many, noise_of, out_of, ratios_of
-from jobs.contract import modes, ranges
+from profiler_job.analysis.answer import Answer, Chart, Claim, Column, Table, assemble
+from profiler_job.analysis.comparison.align import Case, align
+from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.noise import SHIPPED, Noise
+from profiler_job.analysis.comparison.sides import Side, of_tables
+from profiler_job.analysis.comparison.totals import KERNEL, Totals, with_same_modules
+from profiler_job.analysis.comparison.verdict import WITHIN, Measured, judge, measure
+from profiler_job.analysis.metrics import kernel_time, run_grid, timing
+from profiler_job.analysis.metrics.differences import Bands
+from profiler_job.analysis.pages.columns import band_column, case_headings, spread_column
+from profiler_job.analysis.pages.facts import bound, extremes, largest, many, noise_of, out_of, ratios_of
+from profiler_job.jobs.contract import modes, ranges
 
 SLUG = "second-recording"
 TITLE = "Does a second recording say the same?"

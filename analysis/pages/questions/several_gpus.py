@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from analysis.metrics import advice, differences, run_grid, timing
-from analysis.metrics.differences import Bands
-from analysis.metrics.exchange import (
+from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
+from profiler_job.analysis.metrics import advice, differences, run_grid, timing
+from profiler_job.analysis.metrics.differences import Bands
+from profiler_job.analysis.metrics.exchange import (
     FRAMES,
     by_collective,
     by_message,
@@ -17,13 +17,13 @@ from analysis.metrics.exchange import (
     cost_by_clock,
     link_rates,
 )
-from analysis.metrics.telemetry import by_first_gpu, gpus_at_once
-from analysis.pages.columns import band_column, case_headings, spread_column
-from analysis.pages.facts import extremes, many, noise_of, out_of, span
-from analysis.reference import kernel_families
-from jobs.contract import ranges
-from jobs.contract.axes import label_of_value
-from jobs.contract.studies import GPUS
+from profiler_job.analysis.metrics.telemetry import by_first_gpu, gpus_at_once
+from profiler_job.analysis.pages.columns import band_column, case_headings, spread_column
+from profiler_job.analysis.pages.facts import extremes, many, noise_of, out_of, span
+from profiler_job.analysis.reference import kernel_families
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.axes import label_of_value
+from profiler_job.jobs.contract.studies import GPUS
 
 SLUG = "several-gpus"
 TITLE = "What does a second GPU give, and what does communication cost?"

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from jobs.workloads import Built
-from jobs.workloads.transformer.model import TransformerLM, loss_of
+from profiler_job.jobs.workloads import Built
+from profiler_job.jobs.workloads.transformer.model import TransformerLM, loss_of
 
 SHAPE = tuple(signature(TransformerLM).parameters)
 """Fields of a run that the model is made from."""

@@ -3,7 +3,7 @@
 A prediction, never shown as a measurement.
 """
 
-from jobs.contract.axes import Run
+from profiler_job.jobs.contract.axes import Run
 
 BYTES_FP32 = 4
 

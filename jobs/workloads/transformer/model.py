@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from jobs.contract import ranges
-from jobs.workloads.annotation import annotate
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.workloads.annotation import annotate
 
 
 class RMSNorm(nn.Module):

@@ -10,46 +10,58 @@ from typing import Any, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from jobs.output import Output
+from profiler_job.jobs.output import Output
 
 COMMANDS = {
-    "show": ("analysis.commands:show", "Summarise nsys profiles of any program."),
+    "show": ("profiler_job.analysis.commands:show", "Summarise nsys profiles of any program."),
     "compare": (
-        "analysis.commands:compare",
+        "profiler_job.analysis.commands:compare",
         "Hold B against A: is it faster, by how much, why, and is that more than noise?",
     ),
     "history": (
-        "analysis.commands:history",
+        "profiler_job.analysis.commands:history",
         "Follow one metric over many recordings or captures, and mark changes that exceed the noise band.",
     ),
     "predict": (
-        "analysis.commands:predict",
+        "profiler_job.analysis.commands:predict",
         "Predict a step of recorded runs with a change, such as BF16, fused attention, CUDA graphs or a larger batch.",
     ),
     "profile": (
-        "jobs.profile:profile",
+        "profiler_job.jobs.profile:profile",
         "Profile a training script as it is: which module each kernel is of, backward included.",
     ),
     "try": (
-        "jobs.tries:try_changes",
+        "profiler_job.jobs.tries:try_changes",
         "Try changes on a training script as it is: was it faster, and was that expected?",
     ),
-    "doctor": ("jobs.commands:doctor", "Check that this machine can measure: GPU, torch, nsys, memory, disk."),
-    "plan": ("jobs.commands:plan", "Print the runs of a sweep with their parameters, predicted memory and time."),
-    "run": ("jobs.commands:run", "Measure the runs of a sweep that are not finished yet."),
-    "status": ("jobs.commands:status", "Show how far a running or finished sweep is."),
-    "job": ("jobs.commands:job", "Everything: check this machine, measure the sweep, make its recording and the site."),
-    "merge": ("analysis.commands:merge", "Join the results that several machines measured of one sweep."),
-    "verify": ("analysis.commands:verify", "Check that results and recordings are what was written."),
-    "ingest": ("analysis.commands:ingest", "Turn the results of a sweep into a recording."),
-    "report": ("analysis.commands:report", "Write the pages of a recording; `mkdocs build` then makes the site."),
-    "render": ("jobs.commands:render", "Build the site of the recordings in RESULTS/recordings."),
+    "doctor": (
+        "profiler_job.jobs.commands:doctor",
+        "Check that this machine can measure: GPU, torch, nsys, memory, disk.",
+    ),
+    "plan": (
+        "profiler_job.jobs.commands:plan",
+        "Print the runs of a sweep with their parameters, predicted memory and time.",
+    ),
+    "run": ("profiler_job.jobs.commands:run", "Measure the runs of a sweep that are not finished yet."),
+    "status": ("profiler_job.jobs.commands:status", "Show how far a running or finished sweep is."),
+    "job": (
+        "profiler_job.jobs.commands:job",
+        "Everything: check this machine, measure the sweep, make its recording and the site.",
+    ),
+    "merge": ("profiler_job.analysis.commands:merge", "Join the results that several machines measured of one sweep."),
+    "verify": ("profiler_job.analysis.commands:verify", "Check that results and recordings are what was written."),
+    "ingest": ("profiler_job.analysis.commands:ingest", "Turn the results of a sweep into a recording."),
+    "report": (
+        "profiler_job.analysis.commands:report",
+        "Write the pages of a recording; `mkdocs build` then makes the site.",
+    ),
+    "render": ("profiler_job.jobs.commands:render", "Build the site of the recordings in RESULTS/recordings."),
     "publish-data": (
-        "analysis.commands:publish_data",
+        "profiler_job.analysis.commands:publish_data",
         "Put a recording into site/data, after showing what becomes public.",
     ),
     "check-public": (
-        "analysis.commands:check_public",
+        "profiler_job.analysis.commands:check_public",
         "Check folders that are to become public: nothing in them looks private, and no link of a page leads nowhere.",
     ),
 }
